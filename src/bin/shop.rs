@@ -1,0 +1,2 @@
+//! `shop`: see `shop`.
+fn main() {}

@@ -1,0 +1,2 @@
+//! `postrider`: see `cli`.
+fn main() {}

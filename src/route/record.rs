@@ -1,0 +1,90 @@
+//! What is handed to Kafka.
+//!
+//! Enters: slices of the read buffer and of the router's scratch. Leaves: [`Record`], borrowed and
+//! free of allocation in steady state, and [`OwnedRecord`] for the rare record that must outlive
+//! its frame (dead letters, records the broker refused).
+
+use smallvec::SmallVec;
+
+/// Header name and value in wire order; `None` is Kafka's null value. Repeated names are kept.
+/// Eight fit inline, more spill to the heap.
+pub type Headers<'a> = SmallVec<[(&'a str, Option<&'a [u8]>); 8]>;
+
+/// One Kafka record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Record<'a> {
+    /// A legal topic name.
+    pub topic: &'a str,
+    /// A fixed partition, or `None` to let the partitioner choose by key.
+    pub partition: Option<i32>,
+    /// `None` is the null key, which differs from an empty one.
+    pub key: Option<&'a [u8]>,
+    /// `None` is a tombstone.
+    pub value: Option<&'a [u8]>,
+    /// In wire order.
+    pub headers: Headers<'a>,
+    /// Milliseconds since the Unix epoch.
+    pub timestamp_ms: i64,
+}
+
+impl Record<'_> {
+    /// Bytes this record weighs against the in-flight budget: key, value and headers.
+    pub fn weight(&self) -> usize {
+        let header =
+            |(name, value): &(&str, Option<&[u8]>)| name.len() + value.map_or(0, <[u8]>::len);
+        self.key.map_or(0, <[u8]>::len)
+            + self.value.map_or(0, <[u8]>::len)
+            + self.headers.iter().map(header).sum::<usize>()
+    }
+
+    /// A copy that owns its bytes.
+    pub fn to_owned(&self) -> OwnedRecord {
+        OwnedRecord {
+            topic: self.topic.to_owned(),
+            partition: self.partition,
+            key: self.key.map(<[u8]>::to_vec),
+            value: self.value.map(<[u8]>::to_vec),
+            headers: self
+                .headers
+                .iter()
+                .map(|&(name, value)| (name.to_owned(), value.map(<[u8]>::to_vec)))
+                .collect(),
+            timestamp_ms: self.timestamp_ms,
+        }
+    }
+}
+
+/// A [`Record`] that owns its bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct OwnedRecord {
+    /// See [`Record::topic`].
+    pub topic: String,
+    /// See [`Record::partition`].
+    pub partition: Option<i32>,
+    /// See [`Record::key`].
+    pub key: Option<Vec<u8>>,
+    /// See [`Record::value`].
+    pub value: Option<Vec<u8>>,
+    /// See [`Record::headers`].
+    pub headers: Vec<(String, Option<Vec<u8>>)>,
+    /// See [`Record::timestamp_ms`].
+    pub timestamp_ms: i64,
+}
+
+impl OwnedRecord {
+    /// Lends the record to the send path.
+    pub fn as_record(&self) -> Record<'_> {
+        Record {
+            topic: &self.topic,
+            partition: self.partition,
+            key: self.key.as_deref(),
+            value: self.value.as_deref(),
+            headers: self
+                .headers
+                .iter()
+                .map(|(name, value)| (name.as_str(), value.as_deref()))
+                .collect(),
+            timestamp_ms: self.timestamp_ms,
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! Why a row cannot become a record. A rejection is a value, not an error: it travels on as a dead
+//! letter under the ticket the record would have had (G4).
+
+use std::fmt;
+
+/// What was wrong, as a stable word for headers, metrics and `postrider route`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum RejectionCode {
+    /// The routing column is NULL, empty, or not text.
+    NoRoute,
+    /// The template gave a name Kafka does not allow.
+    InvalidTopic,
+    /// A column that must have a value is NULL.
+    MissingValue,
+    /// A column's bytes are not what its type promises.
+    InvalidValue,
+    /// Key, value and headers together exceed the limit.
+    TooLarge,
+    /// The broker refused this very record.
+    Refused,
+}
+
+impl RejectionCode {
+    /// Every code, for documentation and metrics.
+    pub const ALL: [Self; 6] = [
+        Self::NoRoute,
+        Self::InvalidTopic,
+        Self::MissingValue,
+        Self::InvalidValue,
+        Self::TooLarge,
+        Self::Refused,
+    ];
+
+    /// The stable word: header `postrider-error-code`, metric label `reason`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::NoRoute => "no_route",
+            Self::InvalidTopic => "invalid_topic",
+            Self::MissingValue => "missing_value",
+            Self::InvalidValue => "invalid_value",
+            Self::TooLarge => "too_large",
+            Self::Refused => "refused",
+        }
+    }
+}
+
+impl fmt::Display for RejectionCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A row that cannot be delivered as it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rejection {
+    /// The kind, stable across releases.
+    pub code: RejectionCode,
+    /// A lowercase fragment that names the column or limit. Never contains payload bytes.
+    pub reason: String,
+}

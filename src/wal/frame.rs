@@ -1,0 +1,26 @@
+//! The two things a walsender says inside a replication stream.
+//!
+//! Enters: nothing; this is a vocabulary. Leaves: [`Frame`], the only type of this room that the
+//! core knows, so that the core can be driven by a socket, a recorded file or a simulation alike.
+
+use crate::lsn::Lsn;
+
+/// One replication message (protocol section "Streaming Replication Protocol"), borrowed from the
+/// read buffer: nothing is copied between the socket and the Kafka client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Frame<'a> {
+    /// `XLogData`: one pgoutput message.
+    Wal {
+        /// Where the change lies. Not usable for acknowledgements: a Relation carries `0/0`.
+        start: Lsn,
+        /// The pgoutput message.
+        data: &'a [u8],
+    },
+    /// A sign of life, and proof that everything before `end` was sent.
+    Keepalive {
+        /// The walsender's sent position.
+        end: Lsn,
+        /// The server will end the connection unless it hears from us soon.
+        reply_now: bool,
+    },
+}
