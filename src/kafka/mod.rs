@@ -2,4 +2,5 @@
 
 mod sink;
 
-pub use sink::{Confirmation, Outcome, Refused, SendError, Sink, SinkError};
+pub use crate::pipeline::{Confirmation, Outcome, Refused};
+pub use sink::{SendError, Sink, SinkError};

@@ -9,34 +9,8 @@
 //! * no call blocks for longer than a few milliseconds.
 
 use crate::ledger::Ticket;
-use crate::route::{OwnedRecord, Record, Rejection};
-
-/// What became of a record.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outcome {
-    /// Stored by the broker, as durably as `acks=all` promises.
-    Stored,
-    /// Refused by the broker for what it is; sending it again cannot help.
-    Refused(Box<Refused>),
-}
-
-/// A record the broker will never take, with the bytes it takes to make a dead letter of it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refused {
-    /// The record as it was sent.
-    pub record: OwnedRecord,
-    /// The broker's reason.
-    pub rejection: Rejection,
-}
-
-/// The answer to one accepted ticket.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Confirmation {
-    /// Which record.
-    pub ticket: Ticket,
-    /// What became of it.
-    pub outcome: Outcome,
-}
+use crate::pipeline::Confirmation;
+use crate::route::{Record, Rejection};
 
 /// Why `send` did not take a record.
 #[derive(Debug, thiserror::Error)]

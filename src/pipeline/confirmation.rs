@@ -1,0 +1,34 @@
+//! What comes back from the brokers, in the core's words.
+//!
+//! Enters: nothing; this is a vocabulary. Leaves: [`Confirmation`], made by the Kafka room (or a
+//! simulation) and consumed by the pipeline. It lives here so that the core knows no producer.
+
+use crate::ledger::Ticket;
+use crate::route::{OwnedRecord, Rejection};
+
+/// The answer to one accepted ticket.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Confirmation {
+    /// Which record.
+    pub ticket: Ticket,
+    /// What became of it.
+    pub outcome: Outcome,
+}
+
+/// What became of a record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// Stored by the broker, as durably as `acks=all` promises.
+    Stored,
+    /// Refused by the broker for what it is; sending it again cannot help.
+    Refused(Box<Refused>),
+}
+
+/// A record the broker will never take, with the bytes it takes to make a dead letter of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refused {
+    /// The record as it was sent.
+    pub record: OwnedRecord,
+    /// The broker's reason.
+    pub rejection: Rejection,
+}
