@@ -1,0 +1,52 @@
+//! What the ledger refuses.
+//!
+//! Every situation here is a peer that broke its protocol or a defect of ours. None can be mended
+//! in place: the session is dropped, nothing more is acknowledged, and the next one starts from the
+//! slot, which costs repeats and never a row.
+
+use crate::lsn::Lsn;
+
+/// A step that would make the ledger's books wrong. All are transient: a new session mends them.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LedgerError {
+    /// Begin inside a transaction; protocol v1 sends transactions one after the other.
+    #[error("a transaction began inside another one")]
+    AlreadyOpen,
+    /// A commit or a record without a Begin before it.
+    #[error("a commit or row arrived outside a transaction")]
+    NotOpen,
+    /// Commit positions rise strictly; this one lies in what was already promised.
+    #[error("a transaction ended at {end}, not after {horizon}, which the server had already sent")]
+    Backwards {
+        /// The commit's end.
+        end: Lsn,
+        /// The highest end seen before it.
+        horizon: Lsn,
+    },
+    /// No such transaction is waiting: never sent, or settled long ago.
+    #[error("a confirmation came for transaction {transaction}, which is not waiting for one")]
+    UnknownTicket {
+        /// Session number of the transaction, modulo 2^32.
+        transaction: u32,
+    },
+    /// More confirmations than records.
+    #[error("transaction {transaction} has had all its records confirmed already")]
+    ConfirmedTwice {
+        /// Session number of the transaction, modulo 2^32.
+        transaction: u32,
+    },
+}
+
+impl LedgerError {
+    /// There is nothing an operator can repair; a defect should be reported.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::AlreadyOpen | Self::NotOpen | Self::Backwards { .. } => Some(
+                "the relay reconnects by itself; if this repeats, check that nothing between the \
+                 relay and Postgres alters the replication stream"
+                    .to_owned(),
+            ),
+            Self::UnknownTicket { .. } | Self::ConfirmedTwice { .. } => None,
+        }
+    }
+}

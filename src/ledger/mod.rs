@@ -1,0 +1,265 @@
+//! Which transactions are wholly confirmed: the watermark.
+//!
+//! Enters: what the stream says (begin, commit, keepalive), what the sink took (`count`) and what
+//! the brokers stored (`confirm`). Leaves: [`Ledger::settled`], the only position Postgres may be
+//! told, and [`Ledger::has_room`], the only reason to stop reading. Called by the pipeline.
+//!
+//! # The argument
+//!
+//! The stream delivers transactions in commit order, one after the other, so every position lies
+//! either at or below the end of the newest commit or in the future. The ring holds, oldest first,
+//! each transaction that still has something unconfirmed before it or in it:
+//!
+//! ```text
+//!   settled |  T7 end 90, 3 of 5 confirmed  |  T8 end 140, 2 of 2  |  T9 open, 0 of 1
+//!      80   |  <- front: holds everything   |  complete, must wait |  no end yet
+//! ```
+//!
+//! * `settled` moves only over a committed front whose every record is confirmed, so no
+//!   unconfirmed record lies at or below it (G1), however confirmations are ordered.
+//! * A keepalive at K says that everything below K was sent. It is an empty transaction, and an
+//!   empty transaction can settle exactly when its predecessor does: so it takes no slot of its own
+//!   but raises the predecessor's end, or `settled` itself when the ring is empty (G5). While a
+//!   transaction is open a keepalive proves nothing about the rows still to come and is ignored;
+//!   that transaction's own commit follows.
+//! * A position below one already promised would break the first rule, so a commit that goes
+//!   backwards is an error rather than a smaller maximum.
+//! * Every slot but the open one holds at least one record, so the ring is bounded by the record
+//!   budget as well as by its own (G3).
+
+mod error;
+mod ticket;
+
+use std::collections::VecDeque;
+
+use crate::lsn::Lsn;
+
+pub use error::LedgerError;
+pub use ticket::Ticket;
+
+/// Slots the ring starts with; it doubles from there. 64 transactions of 32 bytes are one page.
+const RING_SLOTS_INITIAL: usize = 64;
+
+/// How much may be unconfirmed at once: the relay's memory bound and its back-pressure (G3).
+///
+/// Each limit is soft by one item: a record is taken while there is room, whatever it weighs, so a
+/// record larger than the whole budget still passes alone instead of blocking for good.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Budget {
+    /// Records handed to the sink and not yet confirmed; at least 1.
+    pub records: u64,
+    /// Their keys, values and headers in bytes; at least 1.
+    pub bytes: u64,
+    /// Transactions that have committed and not yet settled; at least 1.
+    pub transactions: usize,
+}
+
+impl Default for Budget {
+    /// The product's defaults: 50,000 records and 32 MiB (`kafka.max_in_flight`).
+    fn default() -> Self {
+        Self { records: 50_000, bytes: 32 << 20, transactions: 50_000 }
+    }
+}
+
+/// What is unconfirmed now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct InFlight {
+    /// Records handed to the sink and not yet confirmed.
+    pub records: u64,
+    /// Their weight in bytes.
+    pub bytes: u64,
+    /// Transactions in the ring, the open one included.
+    pub transactions: usize,
+}
+
+/// One transaction that is not settled. Invariant: `confirmed <= expected`.
+#[derive(Debug, Clone, Copy)]
+struct Slot {
+    /// What may be acknowledged once this settles; meaningless while the transaction is open.
+    end: Lsn,
+    commit_time: i64,
+    expected: u64,
+    confirmed: u64,
+}
+
+/// The ring of unsettled transactions. See the module's argument.
+#[derive(Debug)]
+pub struct Ledger {
+    budget: Budget,
+    ring: VecDeque<Slot>,
+    /// Number of the ring's front. A transaction without records gives its number back.
+    front: u32,
+    /// The newest slot has begun and not committed. No other slot can be open.
+    open: bool,
+    settled: Lsn,
+    /// The highest end position seen: everything at or below it has been sent to us.
+    horizon: Lsn,
+    in_flight: InFlight,
+    settled_times: Vec<i64>,
+}
+
+impl Ledger {
+    /// An empty ledger for a new session. Nothing is settled until this session has seen it.
+    pub fn new(budget: Budget) -> Self {
+        let slots = RING_SLOTS_INITIAL.min(budget.transactions.saturating_add(1));
+        Self {
+            budget,
+            ring: VecDeque::with_capacity(slots),
+            front: 0,
+            open: false,
+            settled: Lsn::ZERO,
+            horizon: Lsn::ZERO,
+            in_flight: InFlight::default(),
+            settled_times: Vec::new(),
+        }
+    }
+
+    /// A transaction begins. `commit_time` is kept as it is, in the caller's unit.
+    pub fn begin(&mut self, commit_time: i64) -> Result<(), LedgerError> {
+        if self.open {
+            return Err(LedgerError::AlreadyOpen);
+        }
+        self.ring.push_back(Slot { end: Lsn::ZERO, commit_time, expected: 0, confirmed: 0 });
+        self.open = true;
+        Ok(())
+    }
+
+    /// The ticket of the open transaction's next record, weighing `weight` bytes. Does not count:
+    /// until [`Ledger::count`] the record may be offered again, or not at all.
+    pub fn next_ticket(&self, weight: usize) -> Result<Ticket, LedgerError> {
+        if !self.open {
+            return Err(LedgerError::NotOpen);
+        }
+        // The ring is far shorter than 2^32, so a number modulo 2^32 names one slot.
+        let number = self.front.wrapping_add(truncated(self.ring.len()).wrapping_sub(1));
+        Ok(Ticket::new(number, u32::try_from(weight).unwrap_or(u32::MAX)))
+    }
+
+    /// The sink took the record of `ticket`: from now on it must be confirmed. Must be called
+    /// before the confirmation can arrive, that is before the sink is polled.
+    pub fn count(&mut self, ticket: Ticket) -> Result<(), LedgerError> {
+        let newest = self.ring.back_mut().filter(|_| self.open).ok_or(LedgerError::NotOpen)?;
+        newest.expected += 1;
+        self.in_flight.records += 1;
+        self.in_flight.bytes += ticket.weight();
+        Ok(())
+    }
+
+    /// The open transaction committed; `end` is the commit message's `end_lsn`, the first position
+    /// after it. (Acknowledging its `commit_lsn` would make Postgres send it again.)
+    pub fn commit(&mut self, end: Lsn) -> Result<(), LedgerError> {
+        let newest = self.ring.back_mut().filter(|_| self.open).ok_or(LedgerError::NotOpen)?;
+        // Upholds G1: `end` may have been promised already on behalf of an earlier transaction.
+        if end <= self.horizon {
+            return Err(LedgerError::Backwards { end, horizon: self.horizon });
+        }
+        newest.end = end;
+        let is_empty = newest.expected == 0;
+        self.open = false;
+        self.horizon = end;
+        if is_empty {
+            self.ring.pop_back();
+            self.extend_to(end);
+        } else {
+            self.settle_front();
+        }
+        Ok(())
+    }
+
+    /// The server has sent everything before `end`: an empty transaction.
+    pub fn keepalive(&mut self, end: Lsn) {
+        // Upholds G1: rows of the open transaction may still come and lie below `end`.
+        if !self.open && end > self.horizon {
+            self.horizon = end;
+            self.extend_to(end);
+        }
+    }
+
+    /// The brokers stored the record of `ticket`.
+    pub fn confirm(&mut self, ticket: Ticket) -> Result<(), LedgerError> {
+        let age = ticket.transaction().wrapping_sub(self.front);
+        let unknown = LedgerError::UnknownTicket { transaction: ticket.transaction() };
+        let slot = usize::try_from(age).ok().and_then(|age| self.ring.get_mut(age));
+        let slot = slot.ok_or(unknown)?;
+        if slot.confirmed == slot.expected || self.in_flight.bytes < ticket.weight() {
+            return Err(LedgerError::ConfirmedTwice { transaction: ticket.transaction() });
+        }
+        slot.confirmed += 1;
+        self.in_flight.records -= 1;
+        self.in_flight.bytes -= ticket.weight();
+        if age == 0 {
+            self.settle_front();
+        }
+        Ok(())
+    }
+
+    /// End of the longest settled prefix, never lower than before; `0/0` while this session has
+    /// settled nothing. The one position that may be acknowledged.
+    pub const fn settled(&self) -> Lsn {
+        self.settled
+    }
+
+    /// Whether another frame may be offered. Upholds G3.
+    pub fn has_room(&self) -> bool {
+        let closed = self.ring.len() - usize::from(self.open);
+        self.in_flight.records < self.budget.records
+            && self.in_flight.bytes < self.budget.bytes
+            && closed < self.budget.transactions
+    }
+
+    /// What is unconfirmed now.
+    pub fn in_flight(&self) -> InFlight {
+        InFlight { transactions: self.ring.len(), ..self.in_flight }
+    }
+
+    /// Whether a transaction has begun and not committed.
+    pub const fn is_open(&self) -> bool {
+        self.open
+    }
+
+    /// Commit time of the oldest transaction that is not settled, in the unit given to `begin`.
+    pub fn oldest_commit_time(&self) -> Option<i64> {
+        self.ring.front().map(|slot| slot.commit_time)
+    }
+
+    /// Commit times of the transactions with records that settled since the last call, oldest
+    /// first: the samples of the commit-to-confirm histogram. Kept up to the transaction budget;
+    /// a caller who does not drain loses samples, not memory.
+    pub fn drain_settled_times(&mut self) -> std::vec::Drain<'_, i64> {
+        self.settled_times.drain(..)
+    }
+
+    /// Nothing with records lies between the newest commit and `end`: whatever settles the newest
+    /// commit settles `end` too. Upholds G5.
+    fn extend_to(&mut self, end: Lsn) {
+        match self.ring.back_mut() {
+            Some(newest) => newest.end = end,
+            None => self.settled = end,
+        }
+    }
+
+    /// Upholds G1: the only place where a transaction with records moves the watermark.
+    fn settle_front(&mut self) {
+        let closed = self.ring.len() - usize::from(self.open);
+        for _ in 0..closed {
+            let Some(slot) = self.ring.front().filter(|slot| slot.confirmed == slot.expected)
+            else {
+                break;
+            };
+            self.settled = slot.end;
+            if self.settled_times.len() < self.budget.transactions {
+                self.settled_times.push(slot.commit_time);
+            }
+            self.ring.pop_front();
+            self.front = self.front.wrapping_add(1);
+        }
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "ring positions are far below 2^32")]
+const fn truncated(slots: usize) -> u32 {
+    slots as u32
+}
+
+#[cfg(test)]
+mod tests;
