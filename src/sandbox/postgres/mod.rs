@@ -1,0 +1,302 @@
+//! A private PostgreSQL cluster with logical decoding.
+//!
+//! Enters: [`Options`]. Leaves: a running [`Cluster`] and its addresses; callers talk to it with
+//! their own client. Always holds: it listens on loopback and on a unix socket in its own folder,
+//! never runs as root, and is gone with the folder when the `Cluster` is dropped or this process
+//! ends. Called by `cli` (demo, bench) and the integration tests.
+
+mod address;
+mod options;
+mod server;
+
+pub use address::Address;
+pub use options::{Options, Tls};
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::account::Account;
+use super::tether::{LastSignal, Tether};
+use super::{SandboxError, binaries, port};
+use server::{Server, log_tail};
+
+/// How often another port is tried when the one found free was taken before the server bound it.
+const PORT_TRIES: u32 = 5;
+
+/// How a cluster is stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stop {
+    /// Sessions are ended, walsenders wait for their client: `pg_ctl stop -m fast`.
+    Fast,
+    /// No farewell, recovery at the next start: `pg_ctl stop -m immediate`.
+    Immediate,
+    /// kill -9 of the postmaster; its children notice and end by themselves.
+    Kill,
+}
+
+/// A private cluster. See the module.
+#[derive(Debug)]
+pub struct Cluster {
+    // Dropped in this order: the server first, the folder with it last.
+    server: Option<Server>,
+    tether: Tether,
+    options: Options,
+    account: Account,
+    binaries: PathBuf,
+    port: u16,
+    version: u32,
+}
+
+impl Cluster {
+    /// Creates a cluster and starts it; takes about a second. Errors: no binaries, no account to
+    /// run as, or the server's own words.
+    pub fn start(options: &Options) -> Result<Self, SandboxError> {
+        let binaries = match &options.binaries {
+            Some(folder) => folder.clone(),
+            None => binaries::find()?,
+        };
+        let account = Account::unprivileged()?;
+        let folder = account.make_folder("postrider-pg-")?;
+        let tether = Tether::new(&folder)?;
+        let options = options.clone();
+        let mut cluster =
+            Self { server: None, tether, options, account, binaries, port: 0, version: 0 };
+        cluster.initialise()?;
+        cluster.version = cluster.read_version()?;
+        for attempt in 1.. {
+            cluster.port = port::free()?;
+            match cluster.start_again() {
+                Err(SandboxError::Ended { log, .. })
+                    if log.contains("could not bind") && attempt < PORT_TRIES => {}
+                Err(error) => return Err(error),
+                Ok(()) => break,
+            }
+        }
+        Ok(cluster)
+    }
+
+    /// Where the superuser `postgres` reaches it, over TCP, in database `postgres`.
+    pub fn url(&self) -> String {
+        self.address().url()
+    }
+
+    /// The same over the unix socket.
+    pub fn unix_url(&self) -> String {
+        self.address().unix_url()
+    }
+
+    /// Where it listens, to build other URLs from.
+    pub fn address(&self) -> Address {
+        Address {
+            port: self.port,
+            socket_folder: self.folder().to_path_buf(),
+            user: "postgres".to_owned(),
+            password: self.options.password.clone(),
+            database: "postgres".to_owned(),
+        }
+    }
+
+    /// Its TCP port on 127.0.0.1; stays the same over restarts.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Its folder: the unix socket, `data` and `log` lie in it.
+    pub fn folder(&self) -> &Path {
+        self.tether.folder()
+    }
+
+    /// Major version, such as 15 or 18.
+    pub fn version(&self) -> u32 {
+        self.version
+    }
+
+    /// The folder of its binaries, for `pg_recvlogical` and other clients.
+    pub fn binaries(&self) -> &Path {
+        &self.binaries
+    }
+
+    /// The postmaster's process id, while it runs.
+    pub fn process(&self) -> Option<u32> {
+        self.server.as_ref().map(Server::process)
+    }
+
+    /// The last lines of the server's log.
+    pub fn log_tail(&self) -> String {
+        log_tail(&self.log())
+    }
+
+    /// Stops it and waits until it has ended. A cluster that does not run is left as it is.
+    pub fn stop(&mut self, how: Stop) -> Result<(), SandboxError> {
+        self.begin_stop(how)?;
+        self.wait_stopped(self.options.limit)
+    }
+
+    /// Asks it to stop and returns at once.
+    pub fn begin_stop(&mut self, how: Stop) -> Result<(), SandboxError> {
+        match &self.server {
+            Some(server) => server.signal(how),
+            None => Ok(()),
+        }
+    }
+
+    /// Waits until it has ended. Error: [`SandboxError::TimedOut`], after which it still runs.
+    pub fn wait_stopped(&mut self, limit: Duration) -> Result<(), SandboxError> {
+        let Some(server) = &mut self.server else { return Ok(()) };
+        server.wait(limit)?;
+        let process = server.process();
+        self.server = None;
+        self.tether.free(process)
+    }
+
+    /// Starts it after a stop, on the same port and data. Does nothing while it runs.
+    pub fn start_again(&mut self) -> Result<(), SandboxError> {
+        let deadline = Instant::now() + self.options.limit;
+        loop {
+            match self.try_start() {
+                // After a kill -9 the old children take a moment to notice.
+                Err(SandboxError::Ended { log, .. })
+                    if log.contains("is still in use") && Instant::now() < deadline =>
+                {
+                    std::thread::sleep(Duration::from_millis(50));
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// Stops and starts it.
+    pub fn restart(&mut self, how: Stop) -> Result<(), SandboxError> {
+        self.stop(how)?;
+        self.start_again()
+    }
+
+    fn try_start(&mut self) -> Result<(), SandboxError> {
+        if self.server.is_some() {
+            return Ok(());
+        }
+        let (data, log) = (self.data(), self.log());
+        let mut command = self.command("postgres");
+        command.arg("-D").arg(&data).args(["-p", &self.port.to_string()]);
+        let mut server = Server::spawn(&mut command, &log)?;
+        self.tether.hold(server.process(), LastSignal::Quit)?;
+        match server.wait_ready(&data, self.options.limit) {
+            Ok(()) => {
+                self.server = Some(server);
+                Ok(())
+            }
+            Err(error) => {
+                let process = server.process();
+                drop(server);
+                self.tether.free(process)?;
+                Err(error)
+            }
+        }
+    }
+
+    /// Runs initdb and writes the configuration.
+    fn initialise(&self) -> Result<(), SandboxError> {
+        let data = self.data();
+        let mut initdb = self.command("initdb");
+        initdb.arg("-D").arg(&data).args(["-U", "postgres", "-A", "trust", "--no-sync"]);
+        initdb.args(["--no-instructions", "--locale=C", "--encoding", &self.options.encoding]);
+        if let Some(password) = &self.options.password {
+            let file = self.folder().join("password");
+            self.write(&file, password)?;
+            initdb.arg("--pwfile").arg(&file);
+        }
+        let output = initdb
+            .stdin(Stdio::null())
+            .output()
+            .map_err(|source| SandboxError::Spawn { program: "initdb".into(), source })?;
+        if !output.status.success() {
+            return Err(SandboxError::Ended {
+                program: "initdb".to_owned(),
+                status: output.status.to_string(),
+                log: String::from_utf8_lossy(&output.stderr).trim().to_owned(),
+            });
+        }
+        let conf = data.join("postgresql.conf");
+        let written = fs::read_to_string(&conf).map_err(SandboxError::file("read", &conf))?;
+        self.write(&conf, &(written + &self.options.postgresql_conf(self.folder())))?;
+        self.write(&data.join("pg_hba.conf"), &self.options.pg_hba_conf())?;
+        for (name, content) in self.options.tls_files() {
+            self.write(&data.join(name), content)?;
+        }
+        Ok(())
+    }
+
+    /// Writes a file that only the server's account can read.
+    fn write(&self, path: &Path, content: &str) -> Result<(), SandboxError> {
+        fs::write(path, content).map_err(SandboxError::file("write", path))?;
+        fs::set_permissions(path, fs::Permissions::from_mode(0o600))
+            .map_err(SandboxError::file("set the permissions of", path))?;
+        self.account.own(path)
+    }
+
+    fn read_version(&self) -> Result<u32, SandboxError> {
+        let path = self.data().join("PG_VERSION");
+        let text = fs::read_to_string(&path).map_err(SandboxError::file("read", &path))?;
+        // Every version with logical decoding through pgoutput prints a plain number.
+        Ok(text.trim().parse().unwrap_or(0))
+    }
+
+    /// One of the cluster's programs, as its account, away from our own folder and `PG*` variables.
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(self.binaries.join(program));
+        self.account.apply(&mut command);
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("PG") {
+                command.env_remove(name);
+            }
+        }
+        if let Some(libraries) = &self.options.libraries {
+            command.env("LD_LIBRARY_PATH", libraries);
+        }
+        command.env("LC_ALL", "C").current_dir(self.folder());
+        command
+    }
+
+    fn data(&self) -> PathBuf {
+        self.folder().join("data")
+    }
+
+    fn log(&self) -> PathBuf {
+        self.folder().join("log")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpStream;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn a_cluster_starts_restarts_on_its_port_and_leaves_nothing() {
+        let mut cluster = Cluster::start(&Options::default()).unwrap();
+        let (folder, port) = (cluster.folder().to_path_buf(), cluster.port());
+        assert!(cluster.version() >= 12);
+        for how in [Stop::Fast, Stop::Immediate, Stop::Kill] {
+            TcpStream::connect(("127.0.0.1", port)).unwrap();
+            UnixStream::connect(folder.join(format!(".s.PGSQL.{port}"))).unwrap();
+            cluster.stop(how).unwrap();
+            assert_eq!(cluster.process(), None);
+            TcpStream::connect(("127.0.0.1", port)).unwrap_err();
+            cluster.start_again().unwrap();
+        }
+        drop(cluster);
+        TcpStream::connect(("127.0.0.1", port)).unwrap_err();
+        assert!(!folder.exists());
+    }
+
+    #[test]
+    fn a_setting_the_server_refuses_is_reported_in_its_own_words() {
+        let options = Options::default().with("wal_level", "often");
+        let error = Cluster::start(&options).unwrap_err().to_string();
+        assert!(error.contains("invalid value for parameter \"wal_level\""), "{error}");
+    }
+}

@@ -1,0 +1,155 @@
+//! What a private cluster is asked to be, and the configuration files that say so.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// A private cluster's properties. The default is a fast throw-away one with logical decoding, open
+/// to every local user without a password.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Folder with `initdb` and `postgres`; `None` searches ([`crate::sandbox::binaries::find`]).
+    pub binaries: Option<PathBuf>,
+    /// Extra folder for the dynamic linker, for binaries that are not installed by a package.
+    pub libraries: Option<PathBuf>,
+    /// Encoding of every database, `UTF8` unless a test wants `SQL_ASCII` or `LATIN1`.
+    pub encoding: String,
+    /// Whether commits survive a power cut. They survive a kill -9 of the server either way.
+    pub fsync: bool,
+    /// The superuser's password. With one, TCP connections need it (SCRAM, or whatever `hba` says);
+    /// the unix socket trusts everybody who can reach it.
+    pub password: Option<String>,
+    /// Certificate and key of the server; turns TLS on.
+    pub tls: Option<Tls>,
+    /// Lines of `pg_hba.conf` that come before the default ones, so that they win.
+    pub hba: Vec<String>,
+    /// Settings of `postgresql.conf`, name and value; they win over the default ones.
+    pub settings: Vec<(String, String)>,
+    /// How long the cluster may take to become ready, and to stop.
+    pub limit: Duration,
+}
+
+/// PEM texts for the server's side of TLS.
+#[derive(Debug, Clone)]
+pub struct Tls {
+    /// The server's certificate chain.
+    pub certificate: String,
+    /// Its private key.
+    pub key: String,
+    /// Whose client certificates are believed, for `cert` lines in `hba`.
+    pub client_authority: Option<String>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            binaries: None,
+            libraries: None,
+            encoding: "UTF8".to_owned(),
+            fsync: false,
+            password: None,
+            tls: None,
+            hba: Vec::new(),
+            settings: Vec::new(),
+            limit: Duration::from_secs(60),
+        }
+    }
+}
+
+impl Options {
+    /// Adds a setting of `postgresql.conf`.
+    #[must_use]
+    pub fn with(mut self, name: &str, value: &str) -> Self {
+        self.settings.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Lines to append to the `postgresql.conf` that initdb wrote; of two lines the later one wins.
+    pub(super) fn postgresql_conf(&self, socket_folder: &Path) -> String {
+        let mut conf = String::from("\n# added by postrider's sandbox\n");
+        let mut set = |name: &str, value: &str| {
+            // Writing to a string cannot fail.
+            let _ = writeln!(conf, "{name} = '{}'", value.replace('\'', "''"));
+        };
+        set("listen_addresses", "127.0.0.1");
+        set("unix_socket_directories", &socket_folder.to_string_lossy());
+        set("wal_level", "logical");
+        // One cluster serves many tests, each with its own database and slot.
+        set("max_wal_senders", "64");
+        set("max_replication_slots", "200");
+        set("max_connections", "200");
+        set("max_prepared_transactions", "16");
+        set("max_wal_size", "4GB");
+        set("logging_collector", "off");
+        set("log_line_prefix", "%m [%p] %q%a ");
+        if !self.fsync {
+            set("fsync", "off");
+            set("full_page_writes", "off");
+        }
+        if let Some(tls) = &self.tls {
+            set("ssl", "on");
+            set("ssl_cert_file", CERTIFICATE);
+            set("ssl_key_file", KEY);
+            if tls.client_authority.is_some() {
+                set("ssl_ca_file", CLIENT_AUTHORITY);
+            }
+        }
+        for (name, value) in &self.settings {
+            set(name, value);
+        }
+        conf
+    }
+
+    /// The whole `pg_hba.conf`. `all` covers logical replication connections: they name a database.
+    pub(super) fn pg_hba_conf(&self) -> String {
+        let tcp = if self.password.is_some() { "scram-sha-256" } else { "trust" };
+        let mut lines = self.hba.clone();
+        lines.push("local all all trust".to_owned());
+        lines.push("local replication all trust".to_owned());
+        lines.push(format!("host all all 127.0.0.1/32 {tcp}"));
+        lines.push(format!("host replication all 127.0.0.1/32 {tcp}"));
+        lines.join("\n") + "\n"
+    }
+
+    /// Files beside the configuration: name, content.
+    pub(super) fn tls_files(&self) -> Vec<(&'static str, &str)> {
+        let Some(tls) = &self.tls else { return Vec::new() };
+        let mut files = vec![(CERTIFICATE, tls.certificate.as_str()), (KEY, tls.key.as_str())];
+        if let Some(authority) = &tls.client_authority {
+            files.push((CLIENT_AUTHORITY, authority));
+        }
+        files
+    }
+}
+
+const CERTIFICATE: &str = "server.crt";
+const KEY: &str = "server.key";
+const CLIENT_AUTHORITY: &str = "client-authority.crt";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn asked_for_settings_come_last_and_quotes_are_doubled() {
+        let conf = Options::default()
+            .with("wal_level", "replica")
+            .with("application_name", "it's")
+            .postgresql_conf(Path::new("/tmp/x"));
+        let last = conf.lines().rfind(|line| line.starts_with("wal_level")).unwrap();
+        assert_eq!(last, "wal_level = 'replica'");
+        assert!(conf.contains("application_name = 'it''s'"));
+    }
+
+    #[test]
+    fn a_password_closes_tcp_and_own_lines_win() {
+        let options = Options {
+            password: Some("s".into()),
+            hba: vec!["host all md5_user 127.0.0.1/32 md5".into()],
+            ..Options::default()
+        };
+        let hba = options.pg_hba_conf();
+        assert!(hba.starts_with("host all md5_user"));
+        assert!(hba.contains("host all all 127.0.0.1/32 scram-sha-256"));
+    }
+}

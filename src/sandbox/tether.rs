@@ -1,0 +1,143 @@
+//! Ties servers to the life of this process.
+//!
+//! `Drop` does not run after a SIGKILL, an abort, or for a static. So a small shell waits at the
+//! read end of a pipe whose only write end is ours (the standard library opens it close-on-exec, so
+//! no other child holds it): when the pipe ends, for whatever reason, the shell ends the servers it
+//! was told of and removes their folder. It ignores the terminal's signals, so that Ctrl-C reaches
+//! the relay first and the servers only after it. Called by `postgres` and by the integration tests.
+
+use std::io::Write as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use super::SandboxError;
+
+/// Reads `hold PID SIGNAL` and `free PID` lines; at the end of input kills what is held, waits up
+/// to five seconds, kills harder, and removes the folder given as first argument.
+const SCRIPT: &str = r#"
+trap '' HUP INT TERM
+held=
+while read -r verb pid signal; do
+  case "$verb" in
+    hold) held="$held $pid/$signal" ;;
+    free)
+      kept=
+      for h in $held; do [ "${h%/*}" = "$pid" ] || kept="$kept $h"; done
+      held=$kept ;;
+  esac
+done
+for h in $held; do kill -s "${h#*/}" "${h%/*}"; done
+for try in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25; do
+  alive=
+  for h in $held; do kill -0 "${h%/*}" && alive=yes; done
+  [ -n "$alive" ] || break
+  sleep 0.2
+done
+for h in $held; do kill -s KILL "${h%/*}"; done
+rm -rf -- "$1"
+"#;
+
+/// A folder and the processes that live in it; all gone when this is dropped, or this process ends
+/// in any way.
+#[derive(Debug)]
+pub struct Tether {
+    folder: PathBuf,
+    shell: Child,
+}
+
+/// What ends a held process when the tether snaps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LastSignal {
+    /// PostgreSQL's immediate shutdown.
+    Quit,
+    /// No farewell.
+    Kill,
+}
+
+impl Tether {
+    /// Ties `folder` to this process. The folder must be the caller's own: it will be removed.
+    pub fn new(folder: &Path) -> Result<Self, SandboxError> {
+        let shell = Command::new("/bin/sh")
+            .args(["-c", SCRIPT, "tether"])
+            .arg(folder)
+            .current_dir("/")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .process_group(0)
+            .spawn()
+            .map_err(|source| SandboxError::Spawn { program: "/bin/sh".into(), source })?;
+        Ok(Self { folder: folder.to_path_buf(), shell })
+    }
+
+    /// The tied folder.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Ties a process.
+    pub fn hold(&mut self, process: u32, signal: LastSignal) -> Result<(), SandboxError> {
+        let signal = match signal {
+            LastSignal::Quit => "QUIT",
+            LastSignal::Kill => "KILL",
+        };
+        self.say(&format!("hold {process} {signal}\n"))
+    }
+
+    /// Unties a process that was waited for: its number may soon be another's.
+    pub fn free(&mut self, process: u32) -> Result<(), SandboxError> {
+        self.say(&format!("free {process}\n"))
+    }
+
+    fn say(&mut self, line: &str) -> Result<(), SandboxError> {
+        let Some(pipe) = self.shell.stdin.as_mut() else { return Ok(()) };
+        pipe.write_all(line.as_bytes())
+            .map_err(SandboxError::file("write to the watchdog of", &self.folder))
+    }
+}
+
+impl Drop for Tether {
+    fn drop(&mut self) {
+        drop(self.shell.stdin.take());
+        // Waiting cannot fail for our own child; were it to, the shell still does its work.
+        let _ = self.shell.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::{Duration, Instant};
+
+    fn sleeper() -> Child {
+        Command::new("sleep").arg("600").spawn().unwrap()
+    }
+
+    #[test]
+    fn dropping_ends_what_is_held_spares_what_is_free_and_removes_the_folder() {
+        let folder = tempfile::tempdir().unwrap().keep();
+        let (mut held, mut freed) = (sleeper(), sleeper());
+        let mut tether = Tether::new(&folder).unwrap();
+        tether.hold(freed.id(), LastSignal::Kill).unwrap();
+        tether.hold(held.id(), LastSignal::Quit).unwrap();
+        tether.free(freed.id()).unwrap();
+        // Reaped beside the drop: `kill -0` finds a zombie alive.
+        let reaper = std::thread::spawn(move || held.wait().unwrap());
+        drop(tether);
+        assert!(!reaper.join().unwrap().success());
+        assert!(!folder.exists());
+        assert_eq!(freed.try_wait().unwrap(), None, "a freed process must live on");
+        freed.kill().unwrap();
+        freed.wait().unwrap();
+    }
+
+    #[test]
+    fn the_shell_acts_at_once_when_the_pipe_ends() {
+        let folder = tempfile::tempdir().unwrap().keep();
+        let start = Instant::now();
+        drop(Tether::new(&folder).unwrap());
+        assert!(start.elapsed() < Duration::from_secs(2));
+        assert!(!folder.exists());
+    }
+}
