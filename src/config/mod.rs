@@ -1,1 +1,5 @@
 //! Placeholder of the room.
+
+pub mod libpq;
+
+pub use libpq::ConnectInfo;

@@ -1,0 +1,147 @@
+//! What can be wrong with a connection string, and how to mend it.
+//!
+//! Always holds: no variant carries a value that was typed, because a mistyped string may have a
+//! piece of the password anywhere; names are repeated only when they resemble a known parameter.
+
+use std::path::PathBuf;
+
+/// A connection string, environment or service file that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ConnectInfoError {
+    /// A parameter that libpq does not know either.
+    #[error("unknown connection parameter{}", name.as_deref().map(|n| format!(" `{n}`")).unwrap_or_default())]
+    UnknownParameter {
+        /// The name, when it resembles a known one.
+        name: Option<String>,
+        /// The known parameter it resembles.
+        suggestion: Option<&'static str>,
+    },
+    /// The text is neither a URL nor `keyword=value` pairs.
+    #[error("the connection string is malformed at character {at}: {problem}")]
+    Syntax {
+        /// What was expected there.
+        problem: &'static str,
+        /// Counted from 1.
+        at: usize,
+    },
+    /// A value out of its range.
+    #[error("connection parameter `{parameter}` must be {expected}")]
+    InvalidValue {
+        /// The parameter.
+        parameter: &'static str,
+        /// The range.
+        expected: &'static str,
+        /// The permitted word it resembles.
+        suggestion: Option<&'static str>,
+    },
+    /// A parameter whose silent neglect would weaken the connection.
+    #[error("connection parameter `{parameter}` is not supported: {reason}")]
+    Unsupported {
+        /// The parameter.
+        parameter: &'static str,
+        /// Why, and what to use instead.
+        reason: &'static str,
+    },
+    /// Lists of different lengths.
+    #[error("{given} `{parameter}` values for {hosts} hosts")]
+    ListLength {
+        /// `port` or `hostaddr`.
+        parameter: &'static str,
+        /// How many were given.
+        given: usize,
+        /// How many hosts there are.
+        hosts: usize,
+    },
+    /// No service file has the service.
+    #[error("service `{service}` is not defined in {}", list(.files))]
+    UnknownService {
+        /// Its name.
+        service: String,
+        /// Where it was looked for.
+        files: Vec<PathBuf>,
+    },
+    /// A service file that cannot be understood.
+    #[error("service file {}, line {line}: {problem}", .path.display())]
+    ServiceSyntax {
+        /// The file.
+        path: PathBuf,
+        /// Counted from 1.
+        line: usize,
+        /// What is wrong.
+        problem: &'static str,
+    },
+    /// A file that was named but cannot be read.
+    #[error("cannot read {}: {reason}", .path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        reason: String,
+    },
+    /// Neither given nor known to the system.
+    #[error("no database user is given and the system does not name one")]
+    NoUser,
+}
+
+impl ConnectInfoError {
+    /// What the operator should change.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::UnknownParameter { suggestion: Some(known), .. }
+            | Self::InvalidValue { suggestion: Some(known), .. } => {
+                Some(format!("did you mean `{known}`?"))
+            }
+            Self::Syntax { .. } => Some(
+                "write postgres://user@host:5432/database or host=.. user=.. dbname=..; in a URL \
+                 the characters / ? # @ : % of a password are written %2F %3F %23 %40 %3A %25"
+                    .to_owned(),
+            ),
+            Self::ListLength { parameter, .. } => {
+                Some(format!("give one `{parameter}` for all hosts, or one for each"))
+            }
+            Self::UnknownService { service, .. } => {
+                Some(format!("add a section [{service}], or set PGSERVICEFILE"))
+            }
+            Self::NoUser => Some("set `user` in the connection string, or PGUSER".to_owned()),
+            _ => None,
+        }
+    }
+}
+
+fn list(files: &[PathBuf]) -> String {
+    let names: Vec<_> = files.iter().map(|file| file.display().to_string()).collect();
+    if names.is_empty() { "any service file".to_owned() } else { names.join(" or ") }
+}
+
+/// Something that was passed over, and that the operator should know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ConnectInfoWarning {
+    /// The password file can be read by others, so it is not used (as libpq does).
+    PasswordFileExposed {
+        /// The file.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// The password file is not a plain file.
+    PasswordFileNotPlain {
+        /// The path.
+        path: PathBuf,
+    },
+}
+
+impl std::fmt::Display for ConnectInfoWarning {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::PasswordFileExposed { path, mode } => write!(
+                f,
+                "password file {path} is ignored: others may read it (mode {mode:04o}); \
+                 run: chmod 0600 {path}",
+                path = path.display()
+            ),
+            Self::PasswordFileNotPlain { path } => {
+                write!(f, "password file {} is ignored: it is not a plain file", path.display())
+            }
+        }
+    }
+}
