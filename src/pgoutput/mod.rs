@@ -1,1 +1,21 @@
-//! Placeholder of the room.
+//! pgoutput bytes → [`Message`], pure.
+//!
+//! Enters: the payload of one XLogData frame, from the server, a recording or a simulation.
+//! Leaves: borrowed values; nothing is copied and nothing is allocated. Always holds: a message is
+//! consumed to its last byte or refused with a typed [`DecodeError`] (G7). The pipeline calls it
+//! once per frame; [`mod@encode`] is its inverse.
+
+mod cursor;
+pub mod encode;
+mod error;
+mod message;
+mod time;
+mod tuple;
+
+pub use error::DecodeError;
+pub use message::{
+    Begin, Commit, Delete, Insert, LogicalMessage, Message, OldRow, Origin, Relation,
+    RelationColumn, RelationColumns, Truncate, Type, Update, decode,
+};
+pub use time::PgTime;
+pub use tuple::{Column, Columns, Tuple};

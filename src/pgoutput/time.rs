@@ -1,0 +1,40 @@
+//! The server's clock.
+
+/// Microseconds from 2000-01-01 00:00:00 UTC to the Unix epoch's zero, as Postgres counts time
+/// (`POSTGRES_EPOCH_JDATE` in `datatype/timestamp.h`).
+const EPOCH_DISTANCE_US: i64 = 946_684_800_000_000;
+
+/// A moment as Postgres sends it: microseconds since 2000-01-01 00:00:00 UTC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct PgTime(pub i64);
+
+impl PgTime {
+    /// The moment that lies `unix_us` microseconds after 1970-01-01 00:00:00 UTC; saturates.
+    pub const fn from_unix_us(unix_us: i64) -> Self {
+        Self(unix_us.saturating_sub(EPOCH_DISTANCE_US))
+    }
+
+    /// Microseconds since 1970-01-01 00:00:00 UTC; saturates some 290,000 years from here.
+    pub const fn unix_us(self) -> i64 {
+        self.0.saturating_add(EPOCH_DISTANCE_US)
+    }
+
+    /// Milliseconds since 1970-01-01 00:00:00 UTC, rounded down.
+    pub const fn unix_ms(self) -> i64 {
+        self.unix_us().div_euclid(1000)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn epochs_are_thirty_years_apart() {
+        assert_eq!(PgTime(0).unix_ms(), 946_684_800_000);
+        assert_eq!(PgTime(0).unix_us(), 946_684_800_000_000);
+        assert_eq!(PgTime::from_unix_us(1_553_460_779_000_001).unix_ms(), 1_553_460_779_000);
+        assert_eq!(PgTime::from_unix_us(-1).unix_ms(), -1);
+        assert_eq!(PgTime(i64::MAX).unix_us(), i64::MAX);
+    }
+}

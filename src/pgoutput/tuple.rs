@@ -1,0 +1,102 @@
+//! One row on the wire.
+
+use super::cursor::Cursor;
+use super::error::DecodeError;
+
+/// One column of a [`Tuple`]. Which form a value takes is the server's choice, column by column:
+/// a type without a send function stays text in binary mode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Column<'a> {
+    /// SQL NULL.
+    Null,
+    /// A stored-out-of-line value that an UPDATE did not touch; its bytes are not sent. Never part
+    /// of an INSERT.
+    Unchanged,
+    /// The type's text form, in the session's encoding.
+    Text(&'a [u8]),
+    /// The type's binary form.
+    Binary(&'a [u8]),
+}
+
+/// The columns of a row, in the order of the Relation. They were checked when the message was
+/// decoded, so walking them cannot fail; they are found again at each walk instead of being stored.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Tuple<'a> {
+    count: u16,
+    columns: &'a [u8],
+}
+
+impl<'a> Tuple<'a> {
+    /// Checks a whole tuple and steps over it.
+    pub(super) fn read(cursor: &mut Cursor<'a>) -> Result<Self, DecodeError> {
+        let count = cursor.u16("number of columns")?;
+        let columns = cursor.span(|cursor| {
+            for _ in 0..count {
+                read_column(cursor)?;
+            }
+            Ok(())
+        })?;
+        Ok(Self { count, columns })
+    }
+
+    /// Number of columns.
+    pub const fn len(&self) -> usize {
+        self.count as usize
+    }
+
+    /// Whether the row has no column at all, which Postgres allows.
+    pub const fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// The columns, first to last.
+    pub fn columns(&self) -> Columns<'a> {
+        Columns { cursor: Cursor::new(self.columns), left: self.count }
+    }
+}
+
+impl std::fmt::Debug for Tuple<'_> {
+    /// Tells the number of columns only: contents belong in no log.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tuple").field("columns", &self.count).finish_non_exhaustive()
+    }
+}
+
+/// Walks a [`Tuple`].
+#[derive(Debug, Clone)]
+pub struct Columns<'a> {
+    cursor: Cursor<'a>,
+    left: u16,
+}
+
+impl<'a> Iterator for Columns<'a> {
+    type Item = Column<'a>;
+
+    fn next(&mut self) -> Option<Column<'a>> {
+        self.left = self.left.checked_sub(1)?;
+        read_column(&mut self.cursor).ok()
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (usize::from(self.left), Some(usize::from(self.left)))
+    }
+}
+
+impl ExactSizeIterator for Columns<'_> {}
+
+fn read_column<'a>(cursor: &mut Cursor<'a>) -> Result<Column<'a>, DecodeError> {
+    const FIELD: &str = "column value";
+    match cursor.u8("column kind")? {
+        b'n' => Ok(Column::Null),
+        b'u' => Ok(Column::Unchanged),
+        b't' => {
+            let length = cursor.length("column length")?;
+            cursor.bytes(length, FIELD).map(Column::Text)
+        }
+        b'b' => {
+            let length = cursor.length("column length")?;
+            cursor.bytes(length, FIELD).map(Column::Binary)
+        }
+        found => Err(DecodeError::UnknownMarker { field: "column kind", found }),
+    }
+}
