@@ -1,1 +1,18 @@
-//! Placeholder of the room.
+//! pgoutput messages → outbox rows.
+//!
+//! Enters: the Relation, Type and Insert messages of one replication session. Leaves:
+//! [`OutboxRow`], whose columns are found by slot, not by name. Always holds: a row is read with
+//! the shape last described for its table, whatever DDL ran in between; a table that lacks what is
+//! needed is refused by name before its first row; a garbled row is a typed error (G7). The
+//! pipeline feeds it, the router reads its rows.
+
+mod error;
+mod relations;
+mod row;
+mod spec;
+pub mod type_oid;
+
+pub use error::OutboxError;
+pub use relations::Outbox;
+pub use row::{Format, OutboxRow, Position, Value};
+pub use spec::{ColumnSlot, OutboxSpec, TableName, Wanted};

@@ -15,6 +15,11 @@ impl<'a> Cursor<'a> {
         Self { rest: message, whole: message.len() }
     }
 
+    /// How many bytes were read.
+    pub(super) fn offset(&self) -> usize {
+        self.whole.saturating_sub(self.rest.len())
+    }
+
     pub(super) fn u8(&mut self, field: &'static str) -> Result<u8, DecodeError> {
         self.array::<1>(field).map(u8::from_be_bytes)
     }
@@ -88,7 +93,7 @@ impl<'a> Cursor<'a> {
     }
 
     fn truncated(&self, field: &'static str) -> DecodeError {
-        DecodeError::Truncated { field, offset: self.whole.saturating_sub(self.rest.len()) }
+        DecodeError::Truncated { field, offset: self.offset() }
     }
 }
 

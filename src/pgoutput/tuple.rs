@@ -49,6 +49,11 @@ impl<'a> Tuple<'a> {
         self.count == 0
     }
 
+    /// The columns as they are on the wire. [`Columns::with_ends`] tells where each one lies here.
+    pub const fn as_bytes(&self) -> &'a [u8] {
+        self.columns
+    }
+
     /// The columns, first to last.
     pub fn columns(&self) -> Columns<'a> {
         Columns { cursor: Cursor::new(self.columns), left: self.count }
@@ -67,6 +72,17 @@ impl std::fmt::Debug for Tuple<'_> {
 pub struct Columns<'a> {
     cursor: Cursor<'a>,
     left: u16,
+}
+
+impl<'a> Columns<'a> {
+    /// Each column with the offset in [`Tuple::as_bytes`] at which it ends. A value is the last
+    /// part of its column, so it begins its own length before that.
+    pub fn with_ends(mut self) -> impl Iterator<Item = (Column<'a>, usize)> {
+        std::iter::from_fn(move || {
+            let column = self.next()?;
+            Some((column, self.cursor.offset()))
+        })
+    }
 }
 
 impl<'a> Iterator for Columns<'a> {

@@ -1,0 +1,111 @@
+//! One outbox row, lent by the relation cache.
+
+use super::spec::{ColumnSlot, TableName};
+use crate::lsn::Lsn;
+use crate::pgoutput::PgTime;
+
+/// Where a row stands in the history of the database. `(commit_lsn, index)` rises strictly from
+/// row to row, also across tables and sessions: transactions are sent in commit order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Position {
+    /// Begin's `final_lsn`: where the transaction's commit record begins.
+    pub commit_lsn: Lsn,
+    /// The row's number among the outbox rows of its transaction, from 0. The row's own log
+    /// position would not do: all rows of a COPY can share one.
+    pub index: u64,
+    /// When the transaction committed.
+    pub commit_time: PgTime,
+}
+
+/// The form a value has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// As `SELECT` prints it.
+    Text,
+    /// As the type's send function writes it.
+    Binary,
+}
+
+/// One column of an [`OutboxRow`].
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Value<'a> {
+    /// SQL NULL.
+    Null,
+    /// The table has no such column.
+    Absent,
+    /// A value.
+    Bytes {
+        /// As it came over the wire.
+        bytes: &'a [u8],
+        /// Its type; for a domain over a built-in type, that type.
+        type_oid: u32,
+        /// How to read `bytes`.
+        format: Format,
+    },
+}
+
+impl std::fmt::Debug for Value<'_> {
+    /// Tells the length only: contents belong in no log.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Null => f.write_str("Null"),
+            Self::Absent => f.write_str("Absent"),
+            Self::Bytes { bytes, type_oid, format } => f
+                .debug_struct("Bytes")
+                .field("length", &bytes.len())
+                .field("type_oid", type_oid)
+                .field("format", format)
+                .finish(),
+        }
+    }
+}
+
+/// What one column of a tuple is, apart from its bytes: these stay where they are in the frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Cell {
+    Null,
+    Bytes { start: usize, end: usize, format: Format },
+}
+
+/// Where a wanted column stands in its table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) column: usize,
+    pub(super) type_oid: u32,
+}
+
+/// A row of an outbox table. Borrows the frame and the relation cache.
+#[derive(Debug, Clone, Copy)]
+pub struct OutboxRow<'a> {
+    pub(super) table: &'a TableName,
+    pub(super) places: &'a [Option<Place>],
+    pub(super) cells: &'a [Cell],
+    pub(super) tuple: &'a [u8],
+    pub(super) position: Position,
+}
+
+impl<'a> OutboxRow<'a> {
+    /// The value of a wanted column.
+    pub fn column(&self, slot: ColumnSlot) -> Value<'a> {
+        let Some(Some(place)) = self.places.get(slot.0) else { return Value::Absent };
+        match self.cells.get(place.column) {
+            None => Value::Absent,
+            Some(Cell::Null) => Value::Null,
+            Some(&Cell::Bytes { start, end, format }) => Value::Bytes {
+                bytes: self.tuple.get(start..end).unwrap_or_default(),
+                type_oid: place.type_oid,
+                format,
+            },
+        }
+    }
+
+    /// The table it was inserted into.
+    pub fn table(&self) -> &'a TableName {
+        self.table
+    }
+
+    /// Where it stands in history.
+    pub fn position(&self) -> Position {
+        self.position
+    }
+}

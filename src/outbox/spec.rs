@@ -1,0 +1,136 @@
+//! Which tables are outboxes, and which of their columns are read.
+
+use std::fmt;
+
+/// A table's full name. Prints as an SQL identifier, quoted where it must be.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TableName {
+    /// The schema, as in `pg_namespace.nspname`.
+    pub schema: String,
+    /// The table, as in `pg_class.relname`.
+    pub name: String,
+}
+
+impl TableName {
+    /// Joins the two halves, as they are in the catalog.
+    pub fn new(schema: impl Into<String>, name: impl Into<String>) -> Self {
+        Self { schema: schema.into(), name: name.into() }
+    }
+}
+
+impl fmt::Display for TableName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", quoted(&self.schema), quoted(&self.name))
+    }
+}
+
+/// An identifier, in double quotes unless it is plain lower case.
+pub(super) fn quoted(identifier: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
+    let starts_plain = identifier.bytes().next().is_some_and(|byte| !byte.is_ascii_digit());
+    if starts_plain && identifier.bytes().all(plain) {
+        identifier.to_owned()
+    } else {
+        format!("\"{}\"", identifier.replace('"', "\"\""))
+    }
+}
+
+/// A column that somebody downstream reads.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wanted {
+    /// Its name.
+    pub name: String,
+    /// Names to try, in order, where the table has no column of that name.
+    pub aliases: Vec<String>,
+    /// Whether a table without it is refused.
+    pub required: bool,
+}
+
+/// Debezium's default column names, under the names that are used here.
+const DEBEZIUM_NAMES: [(&str, &str); 3] =
+    [("aggregate_type", "aggregatetype"), ("aggregate_id", "aggregateid"), ("event_type", "type")];
+
+impl Wanted {
+    /// A column that every outbox table must have. Debezium's name for it is its alias, where it
+    /// has one, so that an existing Debezium outbox is understood without configuration.
+    pub fn required(name: impl Into<String>) -> Self {
+        let name = name.into();
+        let aliases = DEBEZIUM_NAMES
+            .iter()
+            .filter(|(ours, _)| *ours == name)
+            .map(|(_, theirs)| (*theirs).to_owned())
+            .collect();
+        Self { name, aliases, required: true }
+    }
+
+    /// A column that is read where there is one.
+    pub fn optional(name: impl Into<String>) -> Self {
+        Self { required: false, ..Self::required(name) }
+    }
+}
+
+/// Where the value of a wanted column is found in an [`super::OutboxRow`]. Valid only for rows of
+/// the [`super::Outbox`] built from the spec that issued it; elsewhere it finds nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ColumnSlot(pub(super) usize);
+
+/// What the relation cache must know: built by the configuration and by the router, then given to
+/// [`super::Outbox::new`].
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct OutboxSpec {
+    tables: Vec<TableName>,
+    wanted: Vec<Wanted>,
+}
+
+impl OutboxSpec {
+    /// An outbox of these tables, of which no column is wanted yet.
+    pub fn new(tables: Vec<TableName>) -> Self {
+        Self { tables, wanted: Vec::new() }
+    }
+
+    /// Asks for a column. Asking twice for one name gives the same slot, required if either was.
+    pub fn want(&mut self, wanted: Wanted) -> ColumnSlot {
+        if let Some(index) = self.wanted.iter().position(|known| known.name == wanted.name) {
+            if let Some(known) = self.wanted.get_mut(index) {
+                known.required |= wanted.required;
+            }
+            return ColumnSlot(index);
+        }
+        self.wanted.push(wanted);
+        ColumnSlot(self.wanted.len() - 1)
+    }
+
+    /// The tables, in the order given.
+    pub fn tables(&self) -> &[TableName] {
+        &self.tables
+    }
+
+    /// The columns asked for so far.
+    pub fn wanted(&self) -> &[Wanted] {
+        &self.wanted
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_print_as_sql() {
+        assert_eq!(TableName::new("public", "outbox").to_string(), "public.outbox");
+        assert_eq!(TableName::new("Shop", "a\"b").to_string(), "\"Shop\".\"a\"\"b\"");
+        assert_eq!(TableName::new("", "1st").to_string(), "\"\".\"1st\"");
+    }
+
+    #[test]
+    fn a_column_wanted_twice_has_one_slot_and_the_stricter_rule() {
+        let mut spec = OutboxSpec::default();
+        let first = spec.want(Wanted::optional("event_type"));
+        let other = spec.want(Wanted::required("id"));
+        let again = spec.want(Wanted::required("event_type"));
+        assert_eq!(first, again);
+        assert_ne!(first, other);
+        assert!(spec.wanted()[0].required);
+        assert_eq!(spec.wanted()[0].aliases, ["type"]);
+    }
+}

@@ -1,0 +1,58 @@
+//! The built-in types whose values are more than text, with their OIDs (`pg_type.dat`; these
+//! never change). Public so that the router can render them.
+
+/// `bool`
+pub const BOOL: u32 = 16;
+/// `bytea`
+pub const BYTEA: u32 = 17;
+/// `"char"`
+pub const CHAR: u32 = 18;
+/// `name`
+pub const NAME: u32 = 19;
+/// `int8`
+pub const INT8: u32 = 20;
+/// `int2`
+pub const INT2: u32 = 21;
+/// `int4`
+pub const INT4: u32 = 23;
+/// `text`
+pub const TEXT: u32 = 25;
+/// `json`
+pub const JSON: u32 = 114;
+/// `xml`
+pub const XML: u32 = 142;
+/// `bpchar`, that is `char(n)`
+pub const BPCHAR: u32 = 1042;
+/// `varchar`
+pub const VARCHAR: u32 = 1043;
+/// `timestamp` without time zone
+pub const TIMESTAMP: u32 = 1114;
+/// `timestamptz`
+pub const TIMESTAMPTZ: u32 = 1184;
+/// `uuid`
+pub const UUID: u32 = 2950;
+/// `jsonb`
+pub const JSONB: u32 = 3802;
+
+/// The OID of a type in `pg_catalog`, where it is one of those above.
+pub fn by_name(name: &[u8]) -> Option<u32> {
+    Some(match name {
+        b"bool" => BOOL,
+        b"bytea" => BYTEA,
+        b"char" => CHAR,
+        b"name" => NAME,
+        b"int8" => INT8,
+        b"int2" => INT2,
+        b"int4" => INT4,
+        b"text" => TEXT,
+        b"json" => JSON,
+        b"xml" => XML,
+        b"bpchar" => BPCHAR,
+        b"varchar" => VARCHAR,
+        b"timestamp" => TIMESTAMP,
+        b"timestamptz" => TIMESTAMPTZ,
+        b"uuid" => UUID,
+        b"jsonb" => JSONB,
+        _ => return None,
+    })
+}
