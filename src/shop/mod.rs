@@ -1,1 +1,16 @@
-//! Placeholder of the room.
+//! The reference shop: the application side of the outbox, without the relay.
+//!
+//! Enters: what the operator asked for (`cli`) or a plan built in-process (`load`). Leaves: rows in
+//! `orders` and `outbox`, written together or not at all. What always holds: the shop meets the
+//! relay through Postgres and Kafka only; no other room but `config` may be imported here. Called
+//! by `bin/shop` and by the demo.
+
+pub mod cli;
+pub mod load;
+pub mod orders;
+
+mod connect;
+mod error;
+
+pub use connect::connect;
+pub use error::ShopError;

@@ -1,0 +1,164 @@
+//! The shop's command line.
+//!
+//! Enters: arguments. Leaves: one summary on the given output, or an error with its exit code. What
+//! always holds: stdout carries nothing but the summary. Called by `bin/shop`.
+
+use std::io::Write;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use super::connect::connect;
+use super::error::ShopError;
+use super::load::{LoadPlan, LoadReport, Pace, run};
+
+/// A small shop that writes orders and their outbox rows, to exercise the relay.
+#[derive(Debug, Parser)]
+#[command(name = "shop", version)]
+pub struct Shop {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Write orders at a steady rate, some of which are rolled back on purpose
+    Load(LoadArgs),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Output {
+    Human,
+    Json,
+}
+
+#[derive(Debug, Args)]
+struct LoadArgs {
+    /// Where to write: a URL or key=value pairs
+    #[arg(long, env = "DATABASE_URL", hide_env_values = true)]
+    database_url: String,
+    /// Outbox rows to commit
+    #[arg(long, default_value_t = 1_000)]
+    count: u64,
+    /// Committed rows per second; without it, as fast as the database takes them
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    rate: Option<u32>,
+    /// Draws customers, event types, amounts and failures
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Of 100 transactions, how many roll back
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(0..=99))]
+    rollback_percent: u8,
+    /// Of 100 committing transactions, how many take a row back through a savepoint
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(0..=100))]
+    savepoint_percent: u8,
+    /// Customers: the record keys
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
+    customers: u32,
+    /// Event types: the topics
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    types: u32,
+    /// Bytes of JSON text per payload
+    #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u32).range(..=10_000_000))]
+    payload_bytes: u32,
+    /// Rows per transaction
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    tx_rows: u32,
+    /// How to print the summary
+    #[arg(long, value_enum, default_value_t = Output::Human)]
+    output: Output,
+}
+
+impl Shop {
+    /// Runs the command to its end.
+    pub fn run(self, stdout: &mut dyn Write) -> Result<(), ShopError> {
+        let Command::Load(args) = self.command;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(ShopError::Runtime)?;
+        let report = runtime.block_on(async {
+            let client = connect(&args.database_url).await?;
+            run(&client, &args.plan(), |_| ()).await
+        })?;
+        args.output.write(&report, stdout).map_err(ShopError::Output)
+    }
+}
+
+impl LoadArgs {
+    fn plan(&self) -> LoadPlan {
+        LoadPlan {
+            count: self.count,
+            pace: self.rate.map_or(Pace::Unlimited, Pace::PerSecond),
+            seed: self.seed,
+            rollback_percent: self.rollback_percent,
+            savepoint_percent: self.savepoint_percent,
+            customers: self.customers,
+            types: self.types,
+            payload_bytes: self.payload_bytes,
+            tx_rows: self.tx_rows,
+        }
+    }
+}
+
+impl Output {
+    fn write(self, report: &LoadReport, stdout: &mut dyn Write) -> std::io::Result<()> {
+        match self {
+            Self::Json => writeln!(stdout, "{}", serde_json::to_string(report)?),
+            Self::Human => writeln!(
+                stdout,
+                "committed {} rows in {:.1} s; on purpose rolled back {} with their transaction \
+                 and {} through a savepoint",
+                report.committed, report.seconds, report.rolled_back, report.savepoints_rolled_back,
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REPORT: LoadReport =
+        LoadReport { committed: 20, rolled_back: 1, savepoints_rolled_back: 2, seconds: 0.5 };
+
+    fn parse(line: &str) -> Result<LoadArgs, clap::Error> {
+        let Command::Load(args) = Shop::try_parse_from(line.split_whitespace())?.command;
+        Ok(args)
+    }
+
+    #[test]
+    fn the_json_summary_is_one_line() {
+        let mut out = Vec::new();
+        Output::Json.write(&REPORT, &mut out).unwrap();
+        let expected =
+            r#"{"committed":20,"rolled_back":1,"savepoints_rolled_back":2,"seconds":0.5}"#;
+        assert_eq!(String::from_utf8(out).unwrap(), format!("{expected}\n"));
+    }
+
+    #[test]
+    fn flags_become_the_plan() {
+        let plan = parse("shop load --database-url x --rate 50 --count 7 --tx-rows 3 --types 9")
+            .unwrap()
+            .plan();
+        let expected = LoadPlan {
+            count: 7,
+            pace: Pace::PerSecond(50),
+            tx_rows: 3,
+            types: 9,
+            ..LoadPlan::default()
+        };
+        assert_eq!(plan, expected);
+        assert_eq!(
+            parse("shop load --database-url x").unwrap().plan(),
+            LoadPlan::default(),
+            "the command line and the library have the same defaults"
+        );
+    }
+
+    #[test]
+    fn nonsense_is_refused_before_connecting() {
+        assert!(parse("shop load --database-url x --rate 0").is_err());
+        assert!(parse("shop load --database-url x --rollback-percent 100").is_err());
+        assert!(parse("shop load --database-url x --tx-rows 0").is_err());
+    }
+}

@@ -1,0 +1,77 @@
+//! What can go wrong in the shop, and what to do about it.
+//!
+//! Enters: errors of the Postgres client. Leaves: [`ShopError`], which names a situation, its exit
+//! code and its remedy. What always holds: no password and no payload in any text. Called by the
+//! rest of the room and by `bin/shop`.
+
+use tokio_postgres::error::SqlState;
+
+/// A situation in which the shop stops.
+#[derive(Debug, thiserror::Error)]
+pub enum ShopError {
+    /// The plan cannot be carried out.
+    #[error("the plan is not possible: {0}")]
+    Plan(&'static str),
+    /// The database URL cannot be understood. Its text is not repeated: it may hold a password.
+    #[error("the database URL is not understood")]
+    Url(#[source] tokio_postgres::Error),
+    /// No session with Postgres.
+    #[error("cannot connect to the database")]
+    Connect(#[source] tokio_postgres::Error),
+    /// The tables are not there.
+    #[error("the tables `orders` and `outbox` are not in the database")]
+    TablesMissing(#[source] tokio_postgres::Error),
+    /// The role may not write to the tables.
+    #[error("the role may not insert into `orders` and `outbox`")]
+    Forbidden(#[source] tokio_postgres::Error),
+    /// The session ended or a statement failed. The transaction under way may or may not have
+    /// committed.
+    #[error("the database failed in the middle of the load")]
+    Database(#[source] tokio_postgres::Error),
+    /// The async runtime could not start.
+    #[error("the runtime does not start")]
+    Runtime(#[source] std::io::Error),
+    /// Standard output is closed or full.
+    #[error("cannot write the summary")]
+    Output(#[source] std::io::Error),
+}
+
+impl ShopError {
+    /// The exact remedy, where there is one.
+    pub fn hint(&self) -> Option<String> {
+        let hint = match self {
+            Self::Url(_) => "write it as postgres://user@host:5432/dbname, or as key=value pairs",
+            Self::Connect(_) => "check that the server runs: pg_isready -d \"$DATABASE_URL\"",
+            Self::TablesMissing(_) => {
+                "create them: psql -d \"$DATABASE_URL\" -f migrations/<file>.sql for each file there"
+            }
+            Self::Forbidden(_) => "GRANT INSERT ON orders, outbox TO <the shop's role>",
+            _ => return None,
+        };
+        Some(hint.to_owned())
+    }
+
+    /// The process's exit code: 2 usage, 69 unavailable, 77 permission, 78 configuration, else 1.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Plan(_) | Self::Url(_) => 2,
+            Self::Connect(_) | Self::Database(_) => 69,
+            Self::Forbidden(_) => 77,
+            Self::TablesMissing(_) => 78,
+            Self::Runtime(_) | Self::Output(_) => 1,
+        }
+    }
+}
+
+impl From<tokio_postgres::Error> for ShopError {
+    fn from(error: tokio_postgres::Error) -> Self {
+        let code = error.code();
+        if code == Some(&SqlState::UNDEFINED_TABLE) || code == Some(&SqlState::UNDEFINED_COLUMN) {
+            return Self::TablesMissing(error);
+        }
+        if code == Some(&SqlState::INSUFFICIENT_PRIVILEGE) {
+            return Self::Forbidden(error);
+        }
+        Self::Database(error)
+    }
+}

@@ -1,0 +1,269 @@
+//! Writes orders at a steady rate, each with its outbox row in the same transaction.
+//!
+//! Enters: a [`LoadPlan`] and a session. Leaves: rows in Postgres, a [`LoadReport`], and for every
+//! row one call of the observer. What always holds: a row is reported as committed only after
+//! Postgres said so; the schedule is open-loop (a slow COMMIT delays no later transaction's due
+//! time, so latency is not hidden); rows that are rolled back are never counted as committed.
+//! Called by `cli` and by the demo.
+
+use std::time::{Duration, Instant};
+
+use tokio_postgres::{Client, Statement};
+use uuid::Uuid;
+
+use super::error::ShopError;
+use super::orders::{AGGREGATE_TYPE, Fate, Orders, Row, SavepointPlace, Transaction};
+
+/// How fast to write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pace {
+    /// This many committed rows per second, whatever the database does.
+    PerSecond(u32),
+    /// One transaction after the other, without a pause.
+    Unlimited,
+}
+
+/// What to write.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LoadPlan {
+    /// Outbox rows to commit, each with its order.
+    pub count: u64,
+    /// How fast.
+    pub pace: Pace,
+    /// Draws customers, event types, amounts and which transactions fail.
+    pub seed: u64,
+    /// Of 100 transactions, how many are rolled back on purpose; below 100.
+    pub rollback_percent: u8,
+    /// Of 100 committing transactions, how many take one row back through a savepoint.
+    pub savepoint_percent: u8,
+    /// Customers, which are the aggregates and so the record keys; at least 1.
+    pub customers: u32,
+    /// Event types, which are the topics under the seed configuration; at least 1.
+    pub types: u32,
+    /// Bytes of JSON text per payload; smaller than about 200 has no effect.
+    pub payload_bytes: u32,
+    /// Committed rows per transaction, 1 to 100,000; the last transaction may have fewer.
+    pub tx_rows: u32,
+}
+
+impl Default for LoadPlan {
+    fn default() -> Self {
+        Self {
+            count: 1_000,
+            pace: Pace::Unlimited,
+            seed: 1,
+            rollback_percent: 2,
+            savepoint_percent: 2,
+            customers: 100,
+            types: 5,
+            payload_bytes: 300,
+            tx_rows: 1,
+        }
+    }
+}
+
+impl LoadPlan {
+    fn check(&self) -> Result<(), ShopError> {
+        let checks = [
+            (self.customers == 0, "there must be at least one customer"),
+            (self.types == 0, "there must be at least one event type"),
+            (self.pace == Pace::PerSecond(0), "the rate must be at least one row per second"),
+            (self.rollback_percent > 99, "if every transaction rolls back, none ever commits"),
+            (self.savepoint_percent > 100, "the savepoint percentage is at most 100"),
+            (!(1..=100_000).contains(&self.tx_rows), "a transaction holds 1 to 100,000 rows"),
+        ];
+        match checks.iter().find(|(broken, _)| *broken) {
+            Some((_, why)) => Err(ShopError::Plan(why)),
+            None => Ok(()),
+        }
+    }
+
+    /// When, after the start, the transaction is due that follows `committed` rows.
+    fn due(&self, committed: u64) -> Duration {
+        match self.pace {
+            Pace::Unlimited => Duration::ZERO,
+            #[expect(clippy::cast_precision_loss, reason = "exact up to 2^53 rows")]
+            Pace::PerSecond(rate) => Duration::from_secs_f64(committed as f64 / f64::from(rate)),
+        }
+    }
+}
+
+/// A row whose fate is known.
+#[derive(Debug)]
+pub struct Written<'a> {
+    /// The row as it was written.
+    pub row: &'a Row,
+    /// The instant just before the COMMIT (or ROLLBACK) of its transaction was sent.
+    pub commit_sent: Instant,
+}
+
+/// How much was written.
+#[derive(Debug, Clone, Copy, Default, PartialEq, serde::Serialize)]
+pub struct LoadReport {
+    /// Outbox rows that committed.
+    pub committed: u64,
+    /// Outbox rows written by transactions that were rolled back on purpose.
+    pub rolled_back: u64,
+    /// Outbox rows taken back by a savepoint inside a transaction that committed.
+    pub savepoints_rolled_back: u64,
+    /// Wall time of the load.
+    pub seconds: f64,
+}
+
+/// Carries out the plan on one session. `observe` is called once for each row, after Postgres
+/// confirmed its transaction's COMMIT or ROLLBACK; a consumer may well have seen the row before.
+///
+/// If the future is dropped, the session may be left inside a transaction: drop the client too.
+pub async fn run(
+    client: &Client,
+    plan: &LoadPlan,
+    mut observe: impl FnMut(&Written<'_>),
+) -> Result<LoadReport, ShopError> {
+    plan.check()?;
+    let writer = Writer { client, insert: client.prepare(INSERT).await? };
+    let mut report = LoadReport::default();
+    let start = Instant::now();
+    for transaction in Orders::new(plan) {
+        tokio::time::sleep_until((start + plan.due(report.committed)).into()).await;
+        let commit_sent = writer.write(&transaction).await?;
+        for row in rows_of(&transaction) {
+            *counter(&mut report, row.fate) += 1;
+            observe(&Written { row, commit_sent });
+        }
+    }
+    report.seconds = start.elapsed().as_secs_f64();
+    Ok(report)
+}
+
+/// One statement writes the orders and the outbox rows of a transaction, so that it costs one round
+/// trip however many rows it has. The rows arrive in the order of the arrays.
+const INSERT: &str = "\
+    WITH placed AS ( \
+        INSERT INTO orders (id, customer, amount_cents, status, created_at) \
+        SELECT o.id, o.customer, o.amount_cents, 'placed', now() \
+        FROM unnest($1::uuid[], $2::text[], $3::bigint[]) AS o (id, customer, amount_cents)) \
+    INSERT INTO outbox (id, aggregate_type, aggregate_id, event_type, payload, created_at) \
+    SELECT e.id, $4::text, e.aggregate_id, e.event_type, e.payload::jsonb, now() \
+    FROM unnest($5::uuid[], $2::text[], $6::text[], $7::text[]) \
+        WITH ORDINALITY AS e (id, aggregate_id, event_type, payload, place) \
+    ORDER BY e.place";
+
+struct Writer<'c> {
+    client: &'c Client,
+    insert: Statement,
+}
+
+impl Writer<'_> {
+    /// Returns the instant just before the COMMIT or ROLLBACK was sent.
+    async fn write(&self, transaction: &Transaction) -> Result<Instant, ShopError> {
+        let (rows, doomed, place, end) = match transaction {
+            Transaction::Rollback { rows } => {
+                (rows, [].as_slice(), SavepointPlace::Last, "ROLLBACK")
+            }
+            Transaction::Commit { rows, doomed, place } => {
+                (rows, doomed.as_slice(), *place, "COMMIT")
+            }
+        };
+        // Sent together: joined futures put their requests on the wire in this order.
+        if place == SavepointPlace::First && !doomed.is_empty() {
+            self.client.batch_execute("BEGIN").await?;
+            self.insert_and_take_back(doomed).await?;
+            self.insert(rows).await?;
+        } else {
+            tokio::try_join!(self.simple("BEGIN"), self.insert(rows))?;
+            self.insert_and_take_back(doomed).await?;
+        }
+        let commit_sent = Instant::now();
+        self.simple(end).await?;
+        Ok(commit_sent)
+    }
+
+    async fn insert_and_take_back(&self, doomed: &[Row]) -> Result<(), ShopError> {
+        if doomed.is_empty() {
+            return Ok(());
+        }
+        let savepoint = self.simple("SAVEPOINT doomed");
+        let take_back = self.simple("ROLLBACK TO SAVEPOINT doomed");
+        tokio::try_join!(savepoint, self.insert(doomed), take_back)?;
+        Ok(())
+    }
+
+    async fn simple(&self, sql: &str) -> Result<(), ShopError> {
+        Ok(self.client.batch_execute(sql).await?)
+    }
+
+    async fn insert(&self, rows: &[Row]) -> Result<(), ShopError> {
+        let orders: Vec<Uuid> = rows.iter().map(|row| row.order_id).collect();
+        let customers: Vec<&str> = rows.iter().map(|row| row.aggregate_id.as_str()).collect();
+        let amounts: Vec<i64> = rows.iter().map(|row| row.amount_cents).collect();
+        let ids: Vec<Uuid> = rows.iter().map(|row| row.id).collect();
+        let types: Vec<&str> = rows.iter().map(|row| row.event_type.as_str()).collect();
+        let payloads: Vec<&str> = rows.iter().map(|row| row.payload.as_str()).collect();
+        self.client
+            .execute(
+                &self.insert,
+                &[&orders, &customers, &amounts, &AGGREGATE_TYPE, &ids, &types, &payloads],
+            )
+            .await?;
+        Ok(())
+    }
+}
+
+fn rows_of(transaction: &Transaction) -> impl Iterator<Item = &Row> {
+    let (rows, doomed) = match transaction {
+        Transaction::Commit { rows, doomed, .. } => (rows, doomed.as_slice()),
+        Transaction::Rollback { rows } => (rows, [].as_slice()),
+    };
+    rows.iter().chain(doomed)
+}
+
+fn counter(report: &mut LoadReport, fate: Fate) -> &mut u64 {
+    match fate {
+        Fate::Committed => &mut report.committed,
+        Fate::RolledBack => &mut report.rolled_back,
+        Fate::SavepointRolledBack => &mut report.savepoints_rolled_back,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_schedule_does_not_slip() {
+        let plan = LoadPlan { pace: Pace::PerSecond(1_000), ..LoadPlan::default() };
+        assert_eq!(plan.due(0), Duration::ZERO);
+        assert_eq!(plan.due(250), Duration::from_millis(250));
+        assert_eq!(plan.due(3_600_000), Duration::from_secs(3_600));
+        assert_eq!(LoadPlan::default().due(1_000_000), Duration::ZERO);
+    }
+
+    #[test]
+    fn impossible_plans_are_refused() {
+        let good = LoadPlan::default();
+        assert!(good.check().is_ok());
+        for bad in [
+            LoadPlan { customers: 0, ..good.clone() },
+            LoadPlan { types: 0, ..good.clone() },
+            LoadPlan { pace: Pace::PerSecond(0), ..good.clone() },
+            LoadPlan { rollback_percent: 100, ..good.clone() },
+            LoadPlan { savepoint_percent: 101, ..good.clone() },
+            LoadPlan { tx_rows: 0, ..good.clone() },
+        ] {
+            assert!(matches!(bad.check(), Err(ShopError::Plan(_))), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn rows_are_counted_by_fate() {
+        let plan = LoadPlan { savepoint_percent: 100, rollback_percent: 50, ..LoadPlan::default() };
+        let mut report = LoadReport::default();
+        for transaction in Orders::new(&plan) {
+            for row in rows_of(&transaction) {
+                *counter(&mut report, row.fate) += 1;
+            }
+        }
+        assert_eq!((report.committed, report.savepoints_rolled_back), (1_000, 1_000));
+        assert!((700..1_300).contains(&report.rolled_back), "{}", report.rolled_back);
+    }
+}
