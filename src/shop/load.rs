@@ -234,7 +234,7 @@ mod tests {
         let plan = LoadPlan { pace: Pace::PerSecond(1_000), ..LoadPlan::default() };
         assert_eq!(plan.due(0), Duration::ZERO);
         assert_eq!(plan.due(250), Duration::from_millis(250));
-        assert_eq!(plan.due(3_600_000), Duration::from_secs(3_600));
+        assert_eq!(plan.due(3_600_000), Duration::from_hours(1));
         assert_eq!(LoadPlan::default().due(1_000_000), Duration::ZERO);
     }
 

@@ -140,12 +140,12 @@ impl Orders {
         let (id, order_id) = (Uuid::now_v7(), Uuid::now_v7());
         let aggregate_id = format!("customer-{customer:05}");
         let payload = json!({
-            "order_id": order_id,
+            "order_id": order_id.to_string(),
             "customer": aggregate_id,
             "seq": sequence,
             "amount_cents": amount,
             "fate": fate.as_str(),
-            "run": self.run,
+            "run": self.run.to_string(),
         });
         Row {
             id,
@@ -182,11 +182,8 @@ impl Orders {
         if missing <= MEMBER {
             return bare;
         }
-        let mut note = String::with_capacity(missing);
-        while note.len() < missing - MEMBER {
-            note.push_str(&format!("{:x} ", self.dice.roll()));
-        }
-        note.truncate(missing - MEMBER);
+        let note: String =
+            std::iter::repeat_with(|| self.dice.letter()).take(missing - MEMBER).collect();
         if let Some(members) = payload.as_object_mut() {
             members.insert("note".to_owned(), note.into());
         }
@@ -234,6 +231,10 @@ impl Dice {
     /// a load could show.
     fn below(&mut self, bound: u64) -> u64 {
         self.roll().checked_rem(bound).unwrap_or(0)
+    }
+
+    fn letter(&mut self) -> char {
+        u8::try_from(self.below(26)).map_or('a', |place| char::from(b'a' + place))
     }
 
     fn percent(&mut self, percent: u8) -> bool {
