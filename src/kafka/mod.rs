@@ -1,6 +1,29 @@
-//! The Kafka side: the contract of a sink, and the producers that fulfil it.
+//! The Kafka side: the contract of a sink, the producer that fulfils it, and a reader.
+//!
+//! Enters: [`Record`](crate::route::Record)s with their tickets, and a [`KafkaSpec`]. Leaves:
+//! [`Confirmation`]s with the same tickets, or a [`SinkError`]. What always holds is the contract
+//! in [`Sink`]'s module. The relay calls the producer; the demo, `tail` and the tests also call
+//! [`Reader`] and the [`embedded`] broker. No other room but the shop names the client library.
 
+mod brokers;
+mod damper;
+mod deliveries;
+pub mod embedded;
+mod null;
+mod producer;
+mod properties;
+mod reader;
+mod settings;
 mod sink;
+mod start;
+mod verdict;
+mod watch;
 
 pub use crate::pipeline::{Confirmation, Outcome, Refused};
+pub use null::Null;
+pub use producer::Producer;
+pub use properties::{is_secret, refuse_reserved};
+pub use reader::{Isolation, Reader, ReaderError, ReaderSpec, Received, Step, StoredRecord};
+pub use settings::{KafkaSpec, SettingsError};
 pub use sink::{SendError, Sink, SinkError};
+pub use start::{Start, StartSyntax};

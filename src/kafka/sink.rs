@@ -8,6 +8,7 @@
 //! * `Stored` means that the brokers acknowledged it as `acks=all` demands (G1 rests on this);
 //! * no call blocks for longer than a few milliseconds.
 
+use super::settings::SettingsError;
 use crate::ledger::Ticket;
 use crate::pipeline::Confirmation;
 use crate::route::{Record, Rejection};
@@ -26,19 +27,21 @@ pub enum SendError {
     Broken(#[from] SinkError),
 }
 
-/// Why a sink stopped being usable. All of these are mended by a new session, except where a human
-/// has to act; `is_definite` tells which.
+/// Why a sink stopped being usable. Most of these are mended by a new session; where a human has to
+/// act, [`SinkError::is_definite`] says so.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SinkError {
     /// The client library declared the producer dead (out-of-order sequence, fenced epoch, ...).
     #[error("the producer is no longer usable: {0}")]
     Fatal(String),
-    /// A batch was refused as a whole because one member is too large; the next session must send
-    /// records singly until it is past them.
-    #[error("a batch for topic `{topic}` was refused as too large")]
-    BatchTooLarge {
+    /// A batch was refused as a whole for one of its members: too large, an impossible timestamp,
+    /// no key in a compacted topic. The next session must be cautious until it is past the batch.
+    #[error("the broker refused a batch for topic `{topic}`: {reason}")]
+    BatchRefused {
         /// The topic of the batch.
         topic: String,
+        /// The broker's reason.
+        reason: String,
     },
     /// The topic does not exist and the broker does not create it: an outage, retried.
     #[error("topic `{topic}` does not exist")]
@@ -52,12 +55,15 @@ pub enum SinkError {
         /// The topic.
         topic: String,
     },
-    /// User name, password or mechanism refused.
+    /// User name, password or mechanism refused, before any broker ever accepted us.
     #[error("the brokers refused our credentials: {0}")]
     Authentication(String),
-    /// The client library refused a setting.
-    #[error("the Kafka client refused its settings: {0}")]
-    Settings(String),
+    /// The TLS handshake failed, before any broker ever accepted us.
+    #[error("no secure connection to the brokers: {0}")]
+    Tls(String),
+    /// A setting cannot be used.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
     /// Anything else that lost a record's order or fate.
     #[error("delivery to topic `{topic}` failed: {reason}")]
     Delivery {
@@ -66,6 +72,46 @@ pub enum SinkError {
         /// The client library's reason.
         reason: String,
     },
+}
+
+impl SinkError {
+    /// A new session with the same settings would fail in the same way: a human has to act.
+    pub const fn is_definite(&self) -> bool {
+        matches!(self, Self::Authentication(_) | Self::Tls(_) | Self::Settings(_))
+    }
+
+    /// The next session must be opened with `KafkaSpec::cautious` until it is past the spot.
+    pub const fn wants_caution(&self) -> bool {
+        matches!(self, Self::BatchRefused { .. })
+    }
+
+    /// What the operator can do about it.
+    pub fn hint(&self) -> Option<String> {
+        let hint = match self {
+            Self::UnknownTopic { topic } => format!(
+                "create it: kafka-topics.sh --bootstrap-server BROKER --create --topic '{topic}' \
+                 --partitions 3"
+            ),
+            Self::Unauthorised { topic } => format!(
+                "allow it: kafka-acls.sh --bootstrap-server BROKER --add --allow-principal \
+                 User:NAME --producer --topic '{topic}'"
+            ),
+            Self::BatchRefused { topic, .. } => format!(
+                "keep `kafka.message_max_bytes` at or below max.message.bytes of topic `{topic}`"
+            ),
+            Self::Authentication(_) => {
+                "check sasl.mechanism, sasl.username and sasl.password in [kafka.properties]".into()
+            }
+            Self::Tls(_) => {
+                "check security.protocol and ssl.ca.location in [kafka.properties], and that \
+                 kafka.brokers names the brokers' TLS listener"
+                    .into()
+            }
+            Self::Settings(error) => return error.hint(),
+            Self::Fatal(_) | Self::Delivery { .. } => return None,
+        };
+        Some(hint)
+    }
 }
 
 /// A place that stores records. See the module's contract.

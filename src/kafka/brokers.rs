@@ -1,0 +1,114 @@
+//! Which brokers are connected, read from the client library's own log.
+//!
+//! librdkafka tells nobody when a broker comes back: its error callback knows only "all brokers are
+//! down", its statistics cost a JSON document of every partition, and a metadata request blocks.
+//! Its debug context `broker` logs one line per change of a connection's state, and nothing per
+//! record:
+//!
+//! ```text
+//! STATE  [thrd:host:9092/1]: host:9092/1: Broker changed state APIVERSION_QUERY -> UP
+//! ```
+//!
+//! Enters: such lines. Leaves: whether at least one broker is known to answer. A connection that
+//! ends is no proof of an outage (brokers close idle ones); a connection that cannot be made while
+//! none is up is. With none up the library tries again every second, so an outage is known within
+//! seconds. Called by `context`.
+
+/// What a line changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Change {
+    /// The first broker answers.
+    Connected,
+    /// None answers any more.
+    Lost,
+}
+
+/// The connections that are up.
+#[derive(Debug, Default)]
+pub(super) struct Brokers {
+    up: u32,
+    answering: bool,
+    ever_answered: bool,
+}
+
+impl Brokers {
+    /// Takes in one line of facility `STATE`; other lines change nothing.
+    pub(super) fn observe(&mut self, line: &str) -> Option<Change> {
+        let (_, states) = line.rsplit_once("Broker changed state ")?;
+        let (before, after) = states.split_once(" -> ")?;
+        let (was_up, is_up) = (before.trim() == UP, after.trim() == UP);
+        if is_up && !was_up {
+            self.up = self.up.saturating_add(1);
+        } else if was_up && !is_up {
+            self.up = self.up.saturating_sub(1);
+        }
+        let failed_attempt = !was_up && after.trim() == DOWN;
+        match self.answering {
+            false if self.up > 0 => {
+                (self.answering, self.ever_answered) = (true, true);
+                Some(Change::Connected)
+            }
+            true if self.up == 0 && failed_attempt => {
+                self.answering = false;
+                Some(Change::Lost)
+            }
+            _ => None,
+        }
+    }
+
+    /// At least one broker is known to answer.
+    pub(super) const fn answering(&self) -> bool {
+        self.answering
+    }
+
+    /// Some broker answered at some time, so address, credentials and certificates were right.
+    pub(super) const fn ever_answered(&self) -> bool {
+        self.ever_answered
+    }
+}
+
+/// librdkafka's names of these states (`rd_kafka_broker_state_names`).
+const UP: &str = "UP";
+const DOWN: &str = "DOWN";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn observe(brokers: &mut Brokers, change: &str) -> Option<Change> {
+        brokers.observe(&format!("[thrd:a:9092/1]: a:9092/1: Broker changed state {change}"))
+    }
+
+    #[test]
+    fn an_outage_and_its_end() {
+        let mut brokers = Brokers::default();
+        assert_eq!(observe(&mut brokers, "INIT -> TRY_CONNECT"), None);
+        assert!(!brokers.answering());
+        assert_eq!(observe(&mut brokers, "APIVERSION_QUERY -> UP"), Some(Change::Connected));
+        assert_eq!(observe(&mut brokers, "UP -> DOWN"), None);
+        assert!(brokers.answering(), "an idle connection may end");
+        assert_eq!(observe(&mut brokers, "CONNECT -> DOWN"), Some(Change::Lost));
+        assert_eq!(observe(&mut brokers, "CONNECT -> DOWN"), None);
+        assert!(!brokers.answering() && brokers.ever_answered());
+        assert_eq!(observe(&mut brokers, "APIVERSION_QUERY -> UP"), Some(Change::Connected));
+    }
+
+    #[test]
+    fn one_broker_of_three_is_enough() {
+        let mut brokers = Brokers::default();
+        observe(&mut brokers, "AUTH_REQ -> UP");
+        observe(&mut brokers, "AUTH_REQ -> UP");
+        observe(&mut brokers, "UP -> DOWN");
+        assert_eq!(observe(&mut brokers, "CONNECT -> DOWN"), None);
+        assert!(brokers.answering());
+    }
+
+    #[test]
+    fn other_lines_change_nothing() {
+        let mut brokers = Brokers::default();
+        for line in ["", "Broker changed state UP", "-> UP", "Topic t changed state a -> UP"] {
+            assert_eq!(brokers.observe(line), None, "{line}");
+        }
+        assert!(!brokers.answering());
+    }
+}

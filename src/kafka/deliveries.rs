@@ -1,0 +1,181 @@
+//! The producer's context: delivery reports become confirmations.
+//!
+//! Enters: librdkafka's callbacks, all of them on the thread that polls. Leaves: confirmations by
+//! ticket, the reason why the session is over if it is, and the number of events served, by which
+//! the poll loop knows that none is left. What always holds: one answer per ticket; no allocation
+//! per stored record (the caller's vector is filled in place); nothing is logged per record.
+//! Called by `producer`.
+
+use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::error::KafkaError;
+use rdkafka::message::{BorrowedMessage, Headers};
+use rdkafka::producer::{DeliveryResult, ProducerContext};
+use rdkafka::statistics::Statistics;
+use rdkafka::types::RDKafkaErrorCode as Code;
+use rdkafka::{ClientContext, Message};
+
+use super::verdict::{Case, Verdict, judge};
+use super::watch::Watch;
+use super::{Confirmation, Outcome, Refused, SinkError};
+use crate::ledger::Ticket;
+use crate::route::{OwnedRecord, Rejection};
+
+/// How long a dead producer's reason may take to arrive. The library announces the death first and
+/// the delivery report that says why a moment later, from the same thread.
+const REASON_GRACE: Duration = Duration::from_secs(1);
+
+/// A ticket is 64 bits wide and travels in a pointer.
+const _: () = assert!(usize::BITS == 64, "tickets need 64-bit pointers");
+
+/// What the callbacks gather. The locks are never contended: the library calls back only from
+/// within `poll`.
+pub(super) struct Deliveries {
+    cautious: bool,
+    served: AtomicU64,
+    watch: Mutex<Watch>,
+    gathered: Mutex<Gathered>,
+}
+
+/// The harvest of the callbacks since the last collection.
+#[derive(Debug, Default)]
+pub(super) struct Gathered {
+    /// Answers in the order of arrival: per partition in the order of sending.
+    pub(super) confirmations: Vec<Confirmation>,
+    /// Keys with a record under way; used in cautious mode only.
+    pub(super) keys_under_way: HashSet<u64>,
+    broken: Option<SinkError>,
+}
+
+impl Deliveries {
+    /// A context that has heard nothing yet.
+    pub(super) fn new(cautious: bool) -> Self {
+        Self {
+            cautious,
+            served: AtomicU64::new(0),
+            watch: Mutex::new(Watch::default()),
+            gathered: Mutex::new(Gathered::default()),
+        }
+    }
+
+    /// Callbacks so far, of any kind.
+    pub(super) fn served(&self) -> u64 {
+        self.served.load(Ordering::Relaxed)
+    }
+
+    /// The harvest.
+    pub(super) fn gathered(&self) -> MutexGuard<'_, Gathered> {
+        // A panic in a callback poisons nothing worth abandoning: plain data is kept here.
+        self.gathered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The connection as a whole.
+    pub(super) fn watch(&self) -> MutexGuard<'_, Watch> {
+        self.watch.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the session is over, and why.
+    pub(super) fn check(&self) -> Result<(), SinkError> {
+        if let Some(broken) = &self.gathered().broken {
+            return Err(broken.clone());
+        }
+        let watch = self.watch();
+        if let Some(error) = watch.no_entry() {
+            return Err(error.clone());
+        }
+        match watch.fatal() {
+            Some(fatal) if fatal.since.elapsed() >= REASON_GRACE => {
+                Err(SinkError::Fatal(fatal.reason.clone()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn failed(&self, error: &KafkaError, message: &BorrowedMessage<'_>, ticket: Ticket) {
+        let code = error.rdkafka_error_code().unwrap_or(Code::Fail);
+        let case = Case {
+            topic: message.topic(),
+            partition: (message.partition() >= 0).then(|| message.partition()),
+            size: message.key_len() + message.payload_len(),
+            alone: self.cautious,
+        };
+        match judge(code, case) {
+            Verdict::Refuse(rejection) => {
+                let outcome = refused(message, rejection);
+                self.gathered().confirmations.push(Confirmation { ticket, outcome });
+            }
+            Verdict::Break(error) => {
+                self.gathered().broken.get_or_insert(error);
+            }
+            Verdict::Consequence => self.watch().died(&code.to_string()),
+        }
+    }
+}
+
+/// Identifies the key of a record, for cautious mode. Two keys that collide only wait for each
+/// other.
+pub(super) fn key_id(topic: &str, key: Option<&[u8]>) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (topic, key).hash(&mut hasher);
+    hasher.finish()
+}
+
+fn refused(message: &BorrowedMessage<'_>, rejection: Rejection) -> Outcome {
+    let headers = message.headers().map_or_else(Vec::new, |headers| {
+        let owned = |header: rdkafka::message::Header<'_, &[u8]>| {
+            (header.key.to_owned(), header.value.map(<[u8]>::to_vec))
+        };
+        headers.iter().map(owned).collect()
+    });
+    let record = OwnedRecord {
+        topic: message.topic().to_owned(),
+        // The report names the partition that was chosen, not whether the record chose it.
+        partition: None,
+        key: message.key().map(<[u8]>::to_vec),
+        value: message.payload().map(<[u8]>::to_vec),
+        headers,
+        timestamp_ms: message.timestamp().to_millis().unwrap_or(0),
+    };
+    Outcome::Refused(Box::new(Refused { record, rejection }))
+}
+
+impl ClientContext for Deliveries {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, line: &str) {
+        self.served.fetch_add(1, Ordering::Relaxed);
+        self.watch().log(level, facility, line);
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        self.served.fetch_add(1, Ordering::Relaxed);
+        self.watch().error(&error, reason);
+    }
+
+    fn stats(&self, _statistics: Statistics) {}
+}
+
+impl ProducerContext for Deliveries {
+    type DeliveryOpaque = usize;
+
+    fn delivery(&self, result: &DeliveryResult<'_>, opaque: usize) {
+        self.served.fetch_add(1, Ordering::Relaxed);
+        let ticket = Ticket::from_opaque(opaque as u64);
+        if self.cautious {
+            let (Ok(message) | Err((_, message))) = result;
+            let id = key_id(message.topic(), message.key());
+            self.gathered().keys_under_way.remove(&id);
+        }
+        match result {
+            // Upholds G1: this is the only place a record becomes confirmed.
+            Ok(_) => {
+                let outcome = Outcome::Stored;
+                self.gathered().confirmations.push(Confirmation { ticket, outcome });
+            }
+            Err((error, message)) => self.failed(error, message, ticket),
+        }
+    }
+}

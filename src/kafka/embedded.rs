@@ -1,0 +1,184 @@
+//! The embedded broker: librdkafka's mock cluster, for the demo, the benches and fault tests.
+//!
+//! Enters: how many brokers and which topics. Leaves: an address that any Kafka client can use, and
+//! levers to make the brokers fail. It speaks the real protocol on loopback ports of its own
+//! choosing, and it is no Kafka: it keeps 5 MiB (compressed) per partition and forgets the oldest
+//! beyond that, does not detect repeats of an idempotent producer, shows aborted transactions, has
+//! no admin API, and creates unknown topics with four partitions, which cannot be changed. Never
+//! evidence for exactly-once. Called by the demo, `postrider broker`, benches and tests.
+
+use std::time::Duration;
+
+use rdkafka::ClientConfig;
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::error::KafkaError;
+use rdkafka::mocking::MockCluster;
+use rdkafka::producer::{BaseProducer, Producer as _};
+use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr as Answer};
+
+use super::deliveries::Deliveries;
+
+/// A cluster inside this process; it ends when dropped.
+pub struct Broker {
+    /// The client that hosts the mock cluster. It sends nothing.
+    host: BaseProducer<Deliveries>,
+}
+
+/// A way for the brokers to fail one produce request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// The partition is led by another broker.
+    NotLeader,
+    /// The connection is cut instead of an answer.
+    Disconnect,
+    /// Too few replicas are in sync.
+    NotEnoughReplicas,
+    /// The answer comes too late for the broker itself.
+    RequestTimedOut,
+    /// The batch is too large.
+    MessageTooLarge,
+    /// A record is invalid.
+    InvalidRecord,
+    /// A record's timestamp is out of bounds.
+    InvalidTimestamp,
+    /// The producer's sequence is broken.
+    OutOfOrderSequence,
+    /// Not allowed to write to the topic.
+    Unauthorised,
+}
+
+impl Fault {
+    const fn answer(self) -> Answer {
+        match self {
+            Self::NotLeader => Answer::RD_KAFKA_RESP_ERR_NOT_LEADER_FOR_PARTITION,
+            Self::Disconnect => Answer::RD_KAFKA_RESP_ERR__TRANSPORT,
+            Self::NotEnoughReplicas => Answer::RD_KAFKA_RESP_ERR_NOT_ENOUGH_REPLICAS,
+            Self::RequestTimedOut => Answer::RD_KAFKA_RESP_ERR_REQUEST_TIMED_OUT,
+            Self::MessageTooLarge => Answer::RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE,
+            Self::InvalidRecord => Answer::RD_KAFKA_RESP_ERR_INVALID_RECORD,
+            Self::InvalidTimestamp => Answer::RD_KAFKA_RESP_ERR_INVALID_TIMESTAMP,
+            Self::OutOfOrderSequence => Answer::RD_KAFKA_RESP_ERR_OUT_OF_ORDER_SEQUENCE_NUMBER,
+            Self::Unauthorised => Answer::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED,
+        }
+    }
+}
+
+/// What went wrong with the embedded broker.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BrokerError {
+    /// It did not start.
+    #[error("the embedded broker did not start: {0}")]
+    Start(String),
+    /// A topic could not be created.
+    #[error("the embedded broker refuses topic `{topic}`: {reason}")]
+    Topic {
+        /// The topic.
+        topic: String,
+        /// The library's words.
+        reason: String,
+    },
+    /// A lever did not move.
+    #[error("the embedded broker refuses: {0}")]
+    Lever(String),
+}
+
+impl BrokerError {
+    /// What the operator can do about it.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Topic { .. } => {
+                Some("a topic needs a legal name and 1 to 10000 partitions".into())
+            }
+            Self::Start(_) | Self::Lever(_) => None,
+        }
+    }
+}
+
+impl Broker {
+    /// Starts `brokers` of them (1 to 16) with these topics and partition counts.
+    pub fn start(brokers: u32, topics: &[(&str, i32)]) -> Result<Self, BrokerError> {
+        let mut config = ClientConfig::new();
+        config
+            .set("test.mock.num.brokers", brokers.clamp(1, 16).to_string())
+            .set("client.id", "postrider-embedded-broker")
+            .set_log_level(RDKafkaLogLevel::Critical);
+        let host = config
+            .create_with_context(Deliveries::new(false))
+            .map_err(|error: KafkaError| BrokerError::Start(error.to_string()))?;
+        let broker = Self { host };
+        broker.cluster()?;
+        for &(topic, partitions) in topics {
+            broker.create_topic(topic, partitions)?;
+        }
+        Ok(broker)
+    }
+
+    /// `host:port` of every broker, comma-separated.
+    pub fn bootstrap(&self) -> String {
+        self.cluster().map_or_else(|_| String::new(), |cluster| cluster.bootstrap_servers())
+    }
+
+    /// Creates a topic, replicated to up to three brokers.
+    pub fn create_topic(&self, topic: &str, partitions: i32) -> Result<(), BrokerError> {
+        let refused = |reason: String| BrokerError::Topic { topic: topic.to_owned(), reason };
+        if !(1..=10_000).contains(&partitions) {
+            return Err(refused(format!("{partitions} partitions")));
+        }
+        self.cluster()?
+            .create_topic(topic, partitions, 1)
+            .map_err(|error| refused(error.to_string()))
+    }
+
+    /// The next produce requests fail like this, one after another.
+    pub fn fail_produce(&self, faults: &[Fault]) -> Result<(), BrokerError> {
+        let answers: Vec<Answer> = faults.iter().map(|fault| fault.answer()).collect();
+        self.cluster()?.request_errors(RDKafkaApiKey::Produce, &answers);
+        Ok(())
+    }
+
+    /// Metadata requests say that the topic does not exist.
+    pub fn hide_topic(&self, topic: &str) -> Result<(), BrokerError> {
+        self.topic_answer(topic, Answer::RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART)
+    }
+
+    /// Metadata requests tell the truth again.
+    pub fn show_topic(&self, topic: &str) -> Result<(), BrokerError> {
+        self.topic_answer(topic, Answer::RD_KAFKA_RESP_ERR_NO_ERROR)
+    }
+
+    /// All brokers hang up and take no connection.
+    pub fn down(&self) -> Result<(), BrokerError> {
+        self.cluster()?.broker_down(ALL).map_err(|error| lever(&error))
+    }
+
+    /// All brokers take connections again.
+    pub fn up(&self) -> Result<(), BrokerError> {
+        self.cluster()?.broker_up(ALL).map_err(|error| lever(&error))
+    }
+
+    /// Every answer takes at least this long.
+    pub fn round_trip(&self, time: Duration) -> Result<(), BrokerError> {
+        self.cluster()?.broker_round_trip_time(ALL, time).map_err(|error| lever(&error))
+    }
+
+    /// Another broker (numbered from 1) leads the partition from now on.
+    pub fn move_leader(&self, topic: &str, partition: i32, to: i32) -> Result<(), BrokerError> {
+        self.cluster()?.partition_leader(topic, partition, Some(to)).map_err(|error| lever(&error))
+    }
+
+    fn topic_answer(&self, topic: &str, answer: Answer) -> Result<(), BrokerError> {
+        self.cluster()?.topic_error(topic, answer).map_err(|error| lever(&error))
+    }
+
+    fn cluster(&self) -> Result<MockCluster<'_, Deliveries>, BrokerError> {
+        let none = || BrokerError::Start("the client library has no mock cluster".into());
+        self.host.client().mock_cluster().ok_or_else(none)
+    }
+}
+
+/// The library's number for "every broker".
+const ALL: i32 = -1;
+
+fn lever(error: &KafkaError) -> BrokerError {
+    BrokerError::Lever(error.to_string())
+}

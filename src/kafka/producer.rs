@@ -1,0 +1,186 @@
+//! The idempotent producer: at-least-once delivery.
+//!
+//! Enters: records with tickets. Leaves: a confirmation per ticket, or a [`SinkError`] and with it
+//! the end of the session. Called by the relay, on the thread that reads the replication stream:
+//! one thread sends and polls (measured: cheaper than any arrangement with more).
+//!
+//! What always holds:
+//! * `Stored` comes from a delivery report under `acks=all` (G1);
+//! * each producer appends to each partition a run of records without gaps, in the order of `send`
+//!   (G2). So even with repeats after a crash, first occurrences stay in order;
+//! * the library's queue is bounded by records and by bytes; beyond that `send` says `Full` (G3);
+//! * an outage of the brokers stalls: records wait for ever (`message.timeout.ms=0`).
+//!
+//! # Batches the broker refuses
+//!
+//! A broker answers for a batch, so one member too large fails them all, and librdkafka would go on
+//! with what comes later: the next batch of the partition would be stored, and the refused members,
+//! sent again, would follow after it. Therefore `enable.gapless.guarantee` is on: the first refused
+//! batch stops the producer before anything later of that partition can be stored, `poll` says
+//! [`SinkError::BatchRefused`], and the relay starts again from what Postgres was told, with
+//! [`KafkaSpec::cautious`]. A cautious producer sends batches of one and keeps at most one record
+//! per key under way; a refusal then names its culprit, which comes back as [`Outcome::Refused`]
+//! with its bytes, and nothing later of that key has been sent. Gaplessness is off there, for a
+//! refused record leaves a gap that is wanted.
+//!
+//! [`Outcome::Refused`]: super::Outcome::Refused
+
+use std::time::Duration;
+
+use rdkafka::error::KafkaError;
+use rdkafka::message::{Header, OwnedHeaders};
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
+use rdkafka::types::RDKafkaErrorCode as Code;
+
+use super::deliveries::{Deliveries, key_id};
+use super::settings::{KafkaSpec, SettingsError};
+use super::verdict::{Case, Verdict, judge, words};
+use super::{Confirmation, SendError, Sink, SinkError};
+use crate::ledger::Ticket;
+use crate::route::{Record, Rejection, RejectionCode};
+
+/// Most events served by one `poll`. An event is the reports of one batch; this keeps the call to
+/// a few milliseconds while the brokers answer faster than we listen.
+const EVENTS_PER_POLL: u32 = 1_000;
+
+/// The producer of one session. Dropping it forgets what is not yet stored.
+pub struct Producer {
+    inner: BaseProducer<Deliveries>,
+    cautious: bool,
+}
+
+impl Producer {
+    /// Starts the client. Connections are made in the background: an unreachable broker is not an
+    /// error here.
+    pub fn open(spec: &KafkaSpec) -> Result<Self, SinkError> {
+        let config = spec.producer_config()?;
+        let inner = config
+            .create_with_context(Deliveries::new(spec.cautious))
+            .map_err(|error| SinkError::Settings(refused_settings(&error)))?;
+        Ok(Self { inner, cautious: spec.cautious })
+    }
+
+    /// Records handed over and not yet reported, in the library's count.
+    pub fn outstanding(&self) -> usize {
+        usize::try_from(self.inner.in_flight_count()).unwrap_or(0)
+    }
+
+    /// Serves events until none is left. The wrapper's `poll(0)` serves one event and its timeouts
+    /// run to the end, so the number of callbacks tells when the queue is empty.
+    fn serve(&self) {
+        let context = self.inner.client().context();
+        for _ in 0..EVENTS_PER_POLL {
+            let before = context.served();
+            self.inner.poll(Duration::ZERO);
+            if context.served() == before {
+                return;
+            }
+        }
+    }
+
+    fn not_sent(&self, error: &KafkaError, record: &Record<'_>) -> SendError {
+        let code = match error {
+            KafkaError::MessageProduction(code) => *code,
+            KafkaError::Nul(_) => return invalid_topic(),
+            other => return SinkError::Fatal(other.to_string()).into(),
+        };
+        match code {
+            Code::QueueFull => return SendError::Full,
+            Code::InvalidArgument if record.topic.is_empty() => return invalid_topic(),
+            Code::Fatal => {
+                self.serve();
+                let context = self.inner.client().context();
+                context.watch().died(&words(code));
+                // `Full` makes the caller poll, which tells the reason as soon as it is known.
+                return context.check().map_or_else(SendError::Broken, |()| SendError::Full);
+            }
+            _ => {}
+        }
+        let case = Case {
+            topic: record.topic,
+            partition: record.partition,
+            size: record.weight(),
+            alone: true,
+        };
+        match judge(code, case) {
+            Verdict::Refuse(rejection) => SendError::Refused(rejection),
+            Verdict::Break(error) => error.into(),
+            Verdict::Consequence => SinkError::Fatal(words(code)).into(),
+        }
+    }
+}
+
+impl Sink for Producer {
+    fn send(&mut self, record: &Record<'_>, ticket: Ticket) -> Result<(), SendError> {
+        let context = self.inner.client().context();
+        let key_id = self.cautious.then(|| key_id(record.topic, record.key));
+        if key_id.is_some_and(|id| context.gathered().keys_under_way.contains(&id)) {
+            return Err(SendError::Full);
+        }
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "pointers have 64 bits: see deliveries"
+        )]
+        let opaque = ticket.to_opaque() as usize;
+        let message = BaseRecord {
+            topic: record.topic,
+            partition: record.partition,
+            payload: record.value,
+            key: record.key,
+            // Kafka has no time before 1970; the library takes 0 for "now".
+            timestamp: Some(record.timestamp_ms.max(0)),
+            headers: headers(record),
+            delivery_opaque: opaque,
+        };
+        match self.inner.send(message) {
+            Ok(()) => {
+                if let Some(id) = key_id {
+                    context.gathered().keys_under_way.insert(id);
+                }
+                Ok(())
+            }
+            Err((error, _)) => Err(self.not_sent(&error, record)),
+        }
+    }
+
+    fn poll(&mut self, confirmations: &mut Vec<Confirmation>) -> Result<(), SinkError> {
+        let context = self.inner.client().context();
+        // The callbacks write straight into the caller's vector.
+        std::mem::swap(confirmations, &mut context.gathered().confirmations);
+        self.serve();
+        let mut gathered = context.gathered();
+        std::mem::swap(confirmations, &mut gathered.confirmations);
+        confirmations.append(&mut gathered.confirmations);
+        drop(gathered);
+        context.check()
+    }
+
+    fn is_connected(&self) -> bool {
+        self.inner.client().context().watch().answering()
+    }
+}
+
+fn headers(record: &Record<'_>) -> Option<OwnedHeaders> {
+    if record.headers.is_empty() {
+        return None;
+    }
+    let empty = OwnedHeaders::new_with_capacity(record.headers.len());
+    let add = |all: OwnedHeaders, &(key, value): &(&str, Option<&[u8]>)| {
+        all.insert(Header { key, value })
+    };
+    Some(record.headers.iter().fold(empty, add))
+}
+
+fn invalid_topic() -> SendError {
+    SendError::Refused(Rejection {
+        code: RejectionCode::InvalidTopic,
+        reason: "the topic name is empty or contains a zero byte".into(),
+    })
+}
+
+fn refused_settings(error: &KafkaError) -> SettingsError {
+    match error {
+        KafkaError::ClientCreation(reason) => SettingsError::Client(reason.clone()),
+        other => SettingsError::Client(other.to_string()),
+    }
+}

@@ -1,0 +1,231 @@
+//! Which of librdkafka's properties a user may set, and what to say about the others.
+//!
+//! Enters: the keys of `[kafka.properties]`. Leaves: nothing, or a refusal that says why and what
+//! to use instead. Called by `settings` and, for the caret under the offending line, by config.
+//! Names and meanings: librdkafka's CONFIGURATION.md, 2.12.
+
+use super::settings::SettingsError;
+
+/// A property that Postrider sets itself.
+struct Reserved {
+    key: &'static str,
+    why: &'static str,
+    instead: &'static str,
+}
+
+const fn reserved(key: &'static str, why: &'static str, instead: &'static str) -> Reserved {
+    Reserved { key, why, instead }
+}
+
+const DURABLE: &str = "a row is acknowledged to Postgres only when all replicas hold its record";
+const ORDERED: &str = "records of one key must stay in commit order, without repeats from retries";
+const NEVER_DROPPED: &str = "a record must wait out an outage, never expire in the queue";
+const BOUNDED: &str = "the queue is the memory bound and the back-pressure";
+const REPORTED: &str = "every record needs its delivery report";
+
+/// Sorted by guarantee. Aliases are listed, for librdkafka takes the last one set.
+const RESERVED: &[Reserved] = &[
+    reserved("acks", DURABLE, ""),
+    reserved("request.required.acks", DURABLE, ""),
+    reserved("enable.idempotence", ORDERED, ""),
+    reserved("enable.gapless.guarantee", ORDERED, ""),
+    reserved("max.in.flight", ORDERED, ""),
+    reserved("max.in.flight.requests.per.connection", ORDERED, ""),
+    reserved("queuing.strategy", ORDERED, ""),
+    reserved("api.version.request", ORDERED, ""),
+    reserved("broker.version.fallback", ORDERED, ""),
+    reserved("transactional.id", "it would fence other relays", "kafka.delivery"),
+    reserved("transaction.timeout.ms", "it belongs to exactly-once delivery", "kafka.delivery"),
+    reserved("message.timeout.ms", NEVER_DROPPED, ""),
+    reserved("delivery.timeout.ms", NEVER_DROPPED, ""),
+    reserved("retries", NEVER_DROPPED, ""),
+    reserved("message.send.max.retries", NEVER_DROPPED, ""),
+    reserved("queue.buffering.max.messages", BOUNDED, "kafka.max_in_flight"),
+    reserved("queue.buffering.max.kbytes", BOUNDED, "kafka.max_in_flight"),
+    reserved("queue.buffering.max.ms", "it has a setting of its own", "kafka.linger"),
+    reserved("linger.ms", "it has a setting of its own", "kafka.linger"),
+    reserved("message.max.bytes", "it has a setting of its own", "kafka.message_max_bytes"),
+    reserved("partitioner", "it decides which partition a key is in", "kafka.partitioner"),
+    reserved("partitioner_cb", "it decides which partition a key is in", "kafka.partitioner"),
+    reserved("compression.codec", "it has a setting of its own", "kafka.compression"),
+    reserved("compression.type", "it has a setting of its own", "kafka.compression"),
+    reserved("bootstrap.servers", "it has a setting of its own", "kafka.brokers"),
+    reserved("metadata.broker.list", "it has a setting of its own", "kafka.brokers"),
+    reserved("client.id", "it has a setting of its own", "kafka.client_id"),
+    reserved("delivery.report.only.error", REPORTED, ""),
+    reserved("dr_cb", REPORTED, ""),
+    reserved("dr_msg_cb", REPORTED, ""),
+    reserved("enabled_events", REPORTED, ""),
+    reserved("background_event_cb", REPORTED, ""),
+    reserved("opaque", REPORTED, ""),
+    reserved("log.queue", "the client's log goes through Postrider's", "--log-format, -v"),
+    reserved("log_level", "the client's log goes through Postrider's", "-v"),
+    reserved("statistics.interval.ms", "nobody reads them", "GET /metrics"),
+    reserved("test.mock.num.brokers", "records would go to a mock broker", "postrider demo"),
+    reserved("group.id", "Postrider joins no consumer group", ""),
+    reserved("enable.auto.commit", "Postrider joins no consumer group", ""),
+    reserved("isolation.level", "it has an option of its own", "tail --isolation"),
+];
+
+/// Properties of the Java client that librdkafka does not know, and what to do instead.
+const JAVA: &[(&str, &str)] = &[
+    ("buffer.memory", "set kafka.max_in_flight"),
+    ("max.request.size", "set kafka.message_max_bytes"),
+    ("max.block.ms", "leave it out: Postrider never blocks, it stops reading"),
+    ("key.serializer", "leave it out: keys are sent as Postgres prints them"),
+    ("value.serializer", "leave it out: values are sent as Postgres prints them"),
+    ("sasl.jaas.config", "set sasl.username and sasl.password"),
+    ("ssl.truststore.location", "set ssl.ca.location to a PEM file"),
+    ("ssl.truststore.password", "set ssl.ca.location to a PEM file"),
+    ("ssl.keystore.type", "set ssl.certificate.location and ssl.key.location to PEM files"),
+];
+
+/// What users do set: the pool that did-you-mean draws from.
+pub(super) const USUAL: &[&str] = &[
+    "batch.num.messages",
+    "batch.size",
+    "broker.address.family",
+    "broker.address.ttl",
+    "client.dns.lookup",
+    "client.rack",
+    "compression.level",
+    "connections.max.idle.ms",
+    "debug",
+    "enable.ssl.certificate.verification",
+    "log.connection.close",
+    "message.copy.max.bytes",
+    "metadata.max.age.ms",
+    "receive.message.max.bytes",
+    "reconnect.backoff.max.ms",
+    "reconnect.backoff.ms",
+    "request.timeout.ms",
+    "retry.backoff.max.ms",
+    "retry.backoff.ms",
+    "sasl.mechanism",
+    "sasl.mechanisms",
+    "sasl.oauthbearer.client.id",
+    "sasl.oauthbearer.client.secret",
+    "sasl.oauthbearer.token.endpoint.url",
+    "sasl.password",
+    "sasl.username",
+    "security.protocol",
+    "socket.connection.setup.timeout.ms",
+    "socket.keepalive.enable",
+    "socket.nagle.disable",
+    "socket.receive.buffer.bytes",
+    "socket.send.buffer.bytes",
+    "socket.timeout.ms",
+    "ssl.ca.location",
+    "ssl.ca.pem",
+    "ssl.certificate.location",
+    "ssl.certificate.pem",
+    "ssl.cipher.suites",
+    "ssl.crl.location",
+    "ssl.endpoint.identification.algorithm",
+    "ssl.key.location",
+    "ssl.key.password",
+    "ssl.key.pem",
+    "ssl.keystore.location",
+    "ssl.keystore.password",
+    "sticky.partitioning.linger.ms",
+    "topic.metadata.propagation.max.ms",
+    "topic.metadata.refresh.interval.ms",
+];
+
+/// Similarity (Jaro-Winkler) from which a name is worth suggesting; lower ones read as noise.
+const SIMILAR: f64 = 0.88;
+
+/// Refuses a key that a guarantee rests on, or that has a setting of its own.
+pub fn refuse_reserved(key: &str) -> Result<(), SettingsError> {
+    match RESERVED.iter().find(|reserved| reserved.key == key) {
+        Some(found) => Err(SettingsError::Reserved {
+            key: key.to_owned(),
+            why: found.why,
+            instead: (!found.instead.is_empty()).then_some(found.instead),
+        }),
+        None => Ok(()),
+    }
+}
+
+/// Whether a property's value must never be shown.
+pub fn is_secret(key: &str) -> bool {
+    const MARKS: [&str; 8] = [
+        "password",
+        "passphrase",
+        "secret",
+        "jaas",
+        "token",
+        "private.key",
+        "key.pem",
+        "oauthbearer.config",
+    ];
+    let key = key.to_ascii_lowercase();
+    MARKS.iter().any(|mark| key.contains(mark)) || key == "ssl_key"
+}
+
+/// What to do about a key librdkafka does not know.
+pub(super) fn advice_for_unknown(key: &str) -> Option<String> {
+    if let Some((_, advice)) = JAVA.iter().find(|(name, _)| *name == key) {
+        return Some((*advice).to_owned());
+    }
+    let known = USUAL.iter().copied().chain(RESERVED.iter().map(|reserved| reserved.key));
+    let closest = known
+        .map(|name| (strsim::jaro_winkler(key, name), name))
+        .filter(|(likeness, _)| *likeness >= SIMILAR)
+        .max_by(|left, right| left.0.total_cmp(&right.0))?;
+    Some(format!("did you mean `{}`?", closest.1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rdkafka::ClientConfig;
+    use rdkafka::error::KafkaError;
+    use rdkafka::types::RDKafkaConfRes::RD_KAFKA_CONF_UNKNOWN;
+
+    fn is_librdkafkas(name: &str) -> bool {
+        let mut config = ClientConfig::new();
+        config.set(name, "");
+        let result = config.create_native_config();
+        !matches!(result, Err(KafkaError::ClientConfig(RD_KAFKA_CONF_UNKNOWN, ..)))
+    }
+
+    #[test]
+    fn usual_names_are_librdkafkas() {
+        for name in USUAL {
+            assert!(is_librdkafkas(name), "{name}");
+            assert!(refuse_reserved(name).is_ok(), "{name} is both usual and reserved");
+        }
+    }
+
+    #[test]
+    fn java_names_are_not_librdkafkas() {
+        for (name, _) in JAVA.iter().filter(|(name, _)| *name != "sasl.jaas.config") {
+            assert!(!is_librdkafkas(name), "{name} needs no translation");
+        }
+    }
+
+    #[test]
+    fn every_guarantee_is_out_of_reach() {
+        for key in ["acks", "retries", "delivery.timeout.ms", "max.in.flight", "partitioner"] {
+            assert!(refuse_reserved(key).is_err(), "{key}");
+        }
+        assert!(refuse_reserved("socket.timeout.ms").is_ok());
+    }
+
+    #[test]
+    fn typing_mistakes_get_a_suggestion() {
+        let advice = |key| advice_for_unknown(key).unwrap_or_default();
+        assert_eq!(advice("sasl.pasword"), "did you mean `sasl.password`?");
+        assert_eq!(advice("buffer.memory"), "set kafka.max_in_flight");
+        assert_eq!(advice_for_unknown("zzz"), None);
+    }
+
+    #[test]
+    fn secrets_are_recognised() {
+        for key in ["sasl.password", "ssl.key.password", "sasl.jaas.config", "ssl.key.pem"] {
+            assert!(is_secret(key), "{key}");
+        }
+        assert!(!is_secret("sasl.username") && !is_secret("ssl.key.location"));
+    }
+}

@@ -1,0 +1,470 @@
+//! A reader of whole topics, without a consumer group.
+//!
+//! Enters: a [`KafkaSpec`] and a [`ReaderSpec`]. Leaves: records, partition by partition in order,
+//! and a word when the end is reached. What always holds: nothing is committed and no group is
+//! joined; every call returns within its limit, whatever the brokers do. Called by `tail`, the demo
+//! and the tests.
+//!
+//! The client library reports the end of a partition without naming its topic, so a reader that is
+//! to stop at the end reads its topics one after another; one that follows reads all at once.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
+use rdkafka::error::KafkaError;
+use rdkafka::message::{BorrowedMessage, Headers};
+use rdkafka::metadata::MetadataPartition;
+use rdkafka::statistics::Statistics;
+use rdkafka::topic_partition_list::TopicPartitionListElem;
+use rdkafka::types::RDKafkaErrorCode as Code;
+use rdkafka::{ClientConfig, ClientContext, Message, Offset, TopicPartitionList};
+
+use super::start::Start;
+use super::watch::Watch;
+use super::{KafkaSpec, SettingsError, SinkError};
+
+/// Longest single call into the client library, so that limits are kept to this precision.
+const SLICE: Duration = Duration::from_millis(100);
+
+/// What to read and from where.
+#[derive(Debug, Clone)]
+pub struct ReaderSpec {
+    /// Topics, at least one; they must exist.
+    pub topics: Vec<String>,
+    /// Only this partition of each.
+    pub partition: Option<i32>,
+    /// The first record wanted.
+    pub start: Start,
+    /// Stop when every partition's end was reached once.
+    pub stop_at_end: bool,
+    /// Whether records of open and aborted transactions are shown.
+    pub isolation: Isolation,
+    /// Milliseconds a broker may hold an empty answer. Real brokers answer as soon as a record
+    /// arrives; the embedded one only when the time is up, so latencies there need 1.
+    pub fetch_wait_ms: u32,
+}
+
+impl ReaderSpec {
+    /// Everything in these topics, to the end.
+    pub fn whole(topics: &[&str]) -> Self {
+        Self { stop_at_end: true, ..Self::following(topics) }
+    }
+
+    /// Everything in these topics and whatever follows.
+    pub fn following(topics: &[&str]) -> Self {
+        Self {
+            topics: topics.iter().map(|&topic| topic.to_owned()).collect(),
+            partition: None,
+            start: Start::Beginning,
+            stop_at_end: false,
+            isolation: Isolation::Committed,
+            fetch_wait_ms: 100,
+        }
+    }
+}
+
+/// Kafka's isolation levels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Isolation {
+    /// Only records of committed transactions, and those of none.
+    #[default]
+    Committed,
+    /// All records.
+    Uncommitted,
+}
+
+/// Why reading ended.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ReaderError {
+    /// A setting cannot be used.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    /// Credentials or certificates were refused.
+    #[error(transparent)]
+    NoEntry(SinkError),
+    /// No broker answered in time.
+    #[error("no Kafka broker answers at {brokers}")]
+    Unreachable {
+        /// The addresses tried.
+        brokers: String,
+    },
+    /// The topic does not exist.
+    #[error("topic `{0}` does not exist")]
+    UnknownTopic(String),
+    /// The topic has fewer partitions.
+    #[error("topic `{topic}` has no partition {partition}")]
+    UnknownPartition {
+        /// The topic.
+        topic: String,
+        /// The partition asked for.
+        partition: i32,
+    },
+    /// Not allowed to read.
+    #[error("not authorised to read topic `{0}`")]
+    Unauthorised(String),
+    /// The offset asked for, or the next one, is not kept any more or not yet written.
+    #[error("the topic does not hold the offset asked for: {0}")]
+    OffsetGone(String),
+    /// The end was not reached in the time allowed.
+    #[error("read {read} records in {waited_ms} ms without reaching the end")]
+    Late {
+        /// Records read.
+        read: usize,
+        /// Milliseconds waited.
+        waited_ms: u128,
+    },
+    /// The client library's own trouble.
+    #[error("the Kafka client failed: {0}")]
+    Client(String),
+}
+
+impl ReaderError {
+    /// What the operator can do about it.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Settings(error) => error.hint(),
+            Self::NoEntry(error) => error.hint(),
+            Self::Unreachable { .. } => {
+                Some("check kafka.brokers (or -b) and that the broker is running".into())
+            }
+            Self::OffsetGone(_) => Some("use -o beginning".into()),
+            Self::Unauthorised(topic) => Some(format!(
+                "allow it: kafka-acls.sh --bootstrap-server BROKER --add --allow-principal \
+                 User:NAME --operation Read --operation Describe --topic '{topic}'"
+            )),
+            _ => None,
+        }
+    }
+}
+
+/// What a call brought.
+#[derive(Debug)]
+pub enum Step<'a> {
+    /// A record.
+    Record(Received<'a>),
+    /// Nothing yet.
+    Idle,
+    /// The end of every partition was reached; only with `stop_at_end`.
+    End,
+}
+
+/// A record as the brokers keep it.
+#[derive(Debug)]
+pub struct Received<'a>(BorrowedMessage<'a>);
+
+/// A copy of a record as the brokers keep it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredRecord {
+    /// Its topic.
+    pub topic: String,
+    /// Its partition.
+    pub partition: i32,
+    /// Its place in the partition.
+    pub offset: i64,
+    /// Milliseconds since the Unix epoch, if it carries a time.
+    pub timestamp_ms: Option<i64>,
+    /// Null and empty differ.
+    pub key: Option<Vec<u8>>,
+    /// Null and empty differ.
+    pub value: Option<Vec<u8>>,
+    /// In wire order.
+    pub headers: Vec<(String, Option<Vec<u8>>)>,
+}
+
+impl Received<'_> {
+    /// Its topic.
+    pub fn topic(&self) -> &str {
+        self.0.topic()
+    }
+
+    /// Its partition.
+    pub fn partition(&self) -> i32 {
+        self.0.partition()
+    }
+
+    /// Its place in the partition.
+    pub fn offset(&self) -> i64 {
+        self.0.offset()
+    }
+
+    /// Milliseconds since the Unix epoch, if it carries a time.
+    pub fn timestamp_ms(&self) -> Option<i64> {
+        self.0.timestamp().to_millis()
+    }
+
+    /// Null and empty differ.
+    pub fn key(&self) -> Option<&[u8]> {
+        self.0.key()
+    }
+
+    /// Null and empty differ.
+    pub fn value(&self) -> Option<&[u8]> {
+        self.0.payload()
+    }
+
+    /// Name and value, in wire order.
+    pub fn headers(&self) -> impl Iterator<Item = (&str, Option<&[u8]>)> {
+        let all = self.0.headers().into_iter().flat_map(Headers::iter);
+        all.map(|header| (header.key, header.value))
+    }
+
+    /// A copy that owns its bytes.
+    pub fn to_stored(&self) -> StoredRecord {
+        StoredRecord {
+            topic: self.topic().to_owned(),
+            partition: self.partition(),
+            offset: self.offset(),
+            timestamp_ms: self.timestamp_ms(),
+            key: self.key().map(<[u8]>::to_vec),
+            value: self.value().map(<[u8]>::to_vec),
+            headers: self
+                .headers()
+                .map(|(name, value)| (name.to_owned(), value.map(<[u8]>::to_vec)))
+                .collect(),
+        }
+    }
+}
+
+/// Reads topics.
+pub struct Reader {
+    config: ClientConfig,
+    brokers: String,
+    spec: ReaderSpec,
+    limit: Duration,
+    /// Groups of topics still to read; each gets a consumer of its own.
+    ahead: VecDeque<Vec<String>>,
+    current: Option<Open>,
+}
+
+struct Open {
+    consumer: BaseConsumer<Ear>,
+    /// Partitions whose end was not reached yet.
+    unfinished: BTreeSet<i32>,
+}
+
+impl Reader {
+    /// Connects, and finds the topics within `limit`.
+    pub fn open(kafka: &KafkaSpec, spec: ReaderSpec, limit: Duration) -> Result<Self, ReaderError> {
+        let mut config = kafka.common_config()?;
+        let isolation = match spec.isolation {
+            Isolation::Committed => "read_committed",
+            Isolation::Uncommitted => "read_uncommitted",
+        };
+        config
+            // The library wants a name to assign partitions by hand; nothing is ever committed.
+            .set("group.id", "postrider-reader")
+            .set("enable.auto.commit", "false")
+            .set("enable.auto.offset.store", "false")
+            .set("enable.partition.eof", "true")
+            .set("isolation.level", isolation)
+            // A reader that silently jumps would hide a loss.
+            .set("auto.offset.reset", "error")
+            .set("fetch.wait.max.ms", spec.fetch_wait_ms.to_string())
+            .set("fetch.error.backoff.ms", "100")
+            // 16 MiB read ahead instead of 64.
+            .set("queued.max.messages.kbytes", "16384");
+        let ahead = if spec.stop_at_end {
+            spec.topics.iter().map(|topic| vec![topic.clone()]).collect()
+        } else {
+            VecDeque::from([spec.topics.clone()])
+        };
+        let brokers = kafka.brokers.join(",");
+        let mut reader = Self { config, brokers, spec, limit, ahead, current: None };
+        reader.turn_page()?;
+        Ok(reader)
+    }
+
+    /// The next record, waiting at most `wait` for it (to a tenth of a second).
+    pub fn next(&mut self, wait: Duration) -> Result<Step<'_>, ReaderError> {
+        let ended = |open: &Open| open.unfinished.is_empty();
+        if self.spec.stop_at_end && self.current.as_ref().is_none_or(ended) && !self.turn_page()? {
+            return Ok(Step::End);
+        }
+        let Some(Open { consumer, unfinished }) = &mut self.current else { return Ok(Step::End) };
+        let deadline = Instant::now() + wait;
+        loop {
+            let rest = deadline.saturating_duration_since(Instant::now());
+            match consumer.poll(rest.min(SLICE)) {
+                Some(Ok(message)) => return Ok(Step::Record(Received(message))),
+                Some(Err(KafkaError::PartitionEOF(partition))) => {
+                    unfinished.remove(&partition);
+                    if self.spec.stop_at_end && unfinished.is_empty() {
+                        return Ok(Step::Idle);
+                    }
+                }
+                Some(Err(error)) => lasting(&error, &self.spec.topics)?,
+                None => {}
+            }
+            if Instant::now() >= deadline {
+                return Ok(Step::Idle);
+            }
+        }
+    }
+
+    /// Everything up to the end, or up to `most` records; an error if that takes longer than
+    /// `within`.
+    pub fn collect(
+        &mut self,
+        most: usize,
+        within: Duration,
+    ) -> Result<Vec<StoredRecord>, ReaderError> {
+        let begun = Instant::now();
+        let mut all = Vec::new();
+        while all.len() < most {
+            match self.next(SLICE)? {
+                Step::Record(record) => all.push(record.to_stored()),
+                Step::End => break,
+                Step::Idle if begun.elapsed() < within => {}
+                Step::Idle => {
+                    let waited_ms = begun.elapsed().as_millis();
+                    return Err(ReaderError::Late { read: all.len(), waited_ms });
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    /// Opens the next group of topics; false when there is none.
+    fn turn_page(&mut self) -> Result<bool, ReaderError> {
+        self.current = None;
+        let Some(topics) = self.ahead.pop_front() else { return Ok(false) };
+        let consumer: BaseConsumer<Ear> = self
+            .config
+            .create_with_context(Ear::default())
+            .map_err(|error| ReaderError::Client(error.to_string()))?;
+        let deadline = Instant::now() + self.limit;
+        let mut wanted = TopicPartitionList::new();
+        for topic in &topics {
+            for partition in self.partitions(&consumer, topic, deadline)? {
+                wanted.add_partition(topic, partition);
+            }
+        }
+        let wanted = place(&consumer, wanted, self.spec.start, deadline)?;
+        let unfinished = wanted.elements().iter().map(TopicPartitionListElem::partition).collect();
+        consumer.assign(&wanted).map_err(|error| ReaderError::Client(error.to_string()))?;
+        self.current = Some(Open { consumer, unfinished });
+        Ok(true)
+    }
+
+    /// The partitions of a topic, or the one that is wanted of it.
+    fn partitions(
+        &self,
+        consumer: &BaseConsumer<Ear>,
+        topic: &str,
+        deadline: Instant,
+    ) -> Result<Vec<i32>, ReaderError> {
+        loop {
+            let rest = deadline.saturating_duration_since(Instant::now());
+            let answer = consumer.fetch_metadata(Some(topic), rest.min(10 * SLICE));
+            // Serves the log and error callbacks.
+            let _ = consumer.poll(Duration::ZERO);
+            if let Some(error) = consumer.context().watch().no_entry() {
+                return Err(ReaderError::NoEntry(error.clone()));
+            }
+            let unreachable = || ReaderError::Unreachable { brokers: self.brokers.clone() };
+            let metadata = match answer {
+                Ok(metadata) => metadata,
+                Err(_) if Instant::now() < deadline => continue,
+                Err(_) => return Err(unreachable()),
+            };
+            let Some(found) = metadata.topics().iter().find(|found| found.name() == topic) else {
+                return Err(ReaderError::UnknownTopic(topic.to_owned()));
+            };
+            match found.error().map(Code::from) {
+                Some(Code::TopicAuthorizationFailed) => {
+                    return Err(ReaderError::Unauthorised(topic.to_owned()));
+                }
+                Some(Code::LeaderNotAvailable) if Instant::now() < deadline => {
+                    std::thread::sleep(SLICE);
+                    continue;
+                }
+                Some(_) => return Err(ReaderError::UnknownTopic(topic.to_owned())),
+                None => {}
+            }
+            let all: Vec<i32> = found.partitions().iter().map(MetadataPartition::id).collect();
+            return match self.spec.partition {
+                None => Ok(all),
+                Some(partition) if all.contains(&partition) => Ok(vec![partition]),
+                Some(partition) => {
+                    Err(ReaderError::UnknownPartition { topic: topic.to_owned(), partition })
+                }
+            };
+        }
+    }
+}
+
+/// Gives each partition its first offset.
+fn place(
+    consumer: &BaseConsumer<Ear>,
+    mut wanted: TopicPartitionList,
+    start: Start,
+    deadline: Instant,
+) -> Result<TopicPartitionList, ReaderError> {
+    let offset = match start {
+        Start::Beginning => Offset::Beginning,
+        Start::End => Offset::End,
+        Start::Last(count) => Offset::OffsetTail(count),
+        Start::Offset(offset) => Offset::Offset(offset),
+        Start::Time(ms) => Offset::Offset(ms),
+    };
+    let client = |error: KafkaError| ReaderError::Client(error.to_string());
+    wanted.set_all_offsets(offset).map_err(client)?;
+    if !matches!(start, Start::Time(_)) {
+        return Ok(wanted);
+    }
+    let rest = deadline.saturating_duration_since(Instant::now());
+    let mut found = consumer.offsets_for_times(wanted, rest.max(SLICE)).map_err(client)?;
+    let later: Vec<(String, i32)> = found
+        .elements()
+        .iter()
+        .filter(|element| !matches!(element.offset(), Offset::Offset(_)))
+        .map(|element| (element.topic().to_owned(), element.partition()))
+        .collect();
+    for (topic, partition) in later {
+        found.set_partition_offset(&topic, partition, Offset::End).map_err(client)?;
+    }
+    Ok(found)
+}
+
+/// Sorts out the errors that waiting does not mend.
+fn lasting(error: &KafkaError, topics: &[String]) -> Result<(), ReaderError> {
+    let topics = || topics.join("`, `");
+    match error.rdkafka_error_code() {
+        Some(Code::OffsetOutOfRange | Code::AutoOffsetReset) => {
+            Err(ReaderError::OffsetGone(topics()))
+        }
+        Some(Code::TopicAuthorizationFailed) => Err(ReaderError::Unauthorised(topics())),
+        Some(Code::UnknownTopicOrPartition | Code::UnknownTopic | Code::UnknownPartition) => {
+            Err(ReaderError::UnknownTopic(topics()))
+        }
+        Some(Code::Fatal) => Err(ReaderError::Client(error.to_string())),
+        _ => Ok(()),
+    }
+}
+
+/// The consumer's context: nothing but the shared ear.
+#[derive(Debug, Default)]
+pub(super) struct Ear(Mutex<Watch>);
+
+impl Ear {
+    fn watch(&self) -> MutexGuard<'_, Watch> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ClientContext for Ear {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, line: &str) {
+        self.watch().log(level, facility, line);
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        self.watch().error(&error, reason);
+    }
+
+    fn stats(&self, _statistics: Statistics) {}
+}
+
+impl ConsumerContext for Ear {}

@@ -1,0 +1,307 @@
+//! From what the operator chose to the client library's configuration.
+//!
+//! Enters: a [`KafkaSpec`]. Leaves: librdkafka configurations for the producer and the reader, or
+//! a [`SettingsError`]. What always holds: the properties that the guarantees rest on are set here
+//! and nowhere else, and no property of the user's reaches them. Called by `producer` and `reader`.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use rdkafka::ClientConfig;
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::error::KafkaError;
+use rdkafka::types::RDKafkaConfRes;
+
+use super::properties::{advice_for_unknown, is_secret, refuse_reserved};
+
+/// How to reach Kafka and how to send. Plain values; [`Producer::open`](super::Producer::open) and
+/// [`Reader::open`](super::Reader::open) refuse what the client library would not take.
+#[derive(Clone, PartialEq, Eq)]
+pub struct KafkaSpec {
+    /// `host:port`, at least one.
+    pub brokers: Vec<String>,
+    /// How we name ourselves to the brokers; shows up in their logs and quotas.
+    pub client_id: String,
+    /// `none`, `gzip`, `snappy`, `lz4`, `zstd` (the last where the build has it).
+    pub compression: String,
+    /// librdkafka's names; `murmur2_random` places keys as Java's clients do.
+    pub partitioner: String,
+    /// Milliseconds a batch may wait for company.
+    pub linger_ms: u32,
+    /// Most records handed over and not yet confirmed; at least 1.
+    pub in_flight_records: u32,
+    /// Most bytes of keys and values handed over and not yet confirmed. The queue is never smaller
+    /// than one record of `message_max_bytes`, else such a record could wait for room forever.
+    pub in_flight_bytes: u64,
+    /// Largest record, in bytes, key and headers included; a larger one is refused by `send`.
+    pub message_max_bytes: u32,
+    /// Further librdkafka properties.
+    pub properties: BTreeMap<String, String>,
+    /// Send records singly and one per key at a time, so that a record the broker refuses is found
+    /// without touching the others. Slow; meant to get past a refused batch.
+    pub cautious: bool,
+}
+
+impl Default for KafkaSpec {
+    fn default() -> Self {
+        Self {
+            brokers: vec!["localhost:9092".into()],
+            client_id: "postrider".into(),
+            compression: "lz4".into(),
+            partitioner: "murmur2_random".into(),
+            linger_ms: 1,
+            in_flight_records: 50_000,
+            in_flight_bytes: 32 << 20,
+            message_max_bytes: 1_000_000,
+            properties: BTreeMap::new(),
+            cautious: false,
+        }
+    }
+}
+
+impl fmt::Debug for KafkaSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown: BTreeMap<&str, &str> = self
+            .properties
+            .iter()
+            .map(|(key, value)| (key.as_str(), if is_secret(key) { "***" } else { value.as_str() }))
+            .collect();
+        f.debug_struct("KafkaSpec")
+            .field("brokers", &self.brokers)
+            .field("client_id", &self.client_id)
+            .field("compression", &self.compression)
+            .field("partitioner", &self.partitioner)
+            .field("linger_ms", &self.linger_ms)
+            .field("in_flight_records", &self.in_flight_records)
+            .field("in_flight_bytes", &self.in_flight_bytes)
+            .field("message_max_bytes", &self.message_max_bytes)
+            .field("properties", &shown)
+            .field("cautious", &self.cautious)
+            .finish()
+    }
+}
+
+/// Why the settings cannot be used. Never contains a value that may be a secret.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SettingsError {
+    /// No broker was named.
+    #[error("no Kafka broker is configured")]
+    NoBrokers,
+    /// A property that a guarantee rests on.
+    #[error("property `{key}` cannot be set: {why}")]
+    Reserved {
+        /// The property.
+        key: String,
+        /// What would break.
+        why: &'static str,
+        /// The setting to use, if there is one.
+        instead: Option<&'static str>,
+    },
+    /// A property the client library does not have.
+    #[error("property `{key}` is unknown to the Kafka client")]
+    Unknown {
+        /// The property.
+        key: String,
+        /// What to write instead, when that can be guessed.
+        advice: Option<String>,
+    },
+    /// A value the client library does not take.
+    #[error("`{key}` is refused by the Kafka client: {reason}")]
+    Invalid {
+        /// The property or setting.
+        key: String,
+        /// The library's words, or ours where its words would show a secret.
+        reason: String,
+    },
+    /// The settings do not fit together.
+    #[error("the Kafka client cannot start: {0}")]
+    Client(String),
+}
+
+impl SettingsError {
+    /// What the operator can do about it.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::NoBrokers => {
+                Some("set kafka.brokers = [\"host:9092\"] or POSTRIDER_KAFKA__BROKERS".into())
+            }
+            Self::Reserved { instead: Some(setting), .. } => Some(format!("use {setting}")),
+            Self::Reserved { key, instead: None, .. } => {
+                Some(format!("remove `{key}` from [kafka.properties]"))
+            }
+            Self::Unknown { advice, .. } => advice.clone(),
+            Self::Invalid { reason, .. } if reason.contains("not available in this build") => {
+                Some("build with `--features kafka-tls`".into())
+            }
+            Self::Invalid { .. } | Self::Client(_) => None,
+        }
+    }
+}
+
+impl KafkaSpec {
+    /// A specification with defaults for all but the brokers (`host:port`, comma-separated).
+    pub fn of_brokers(brokers: &str) -> Self {
+        let brokers = brokers.split(',').map(str::trim).filter(|broker| !broker.is_empty());
+        Self { brokers: brokers.map(str::to_owned).collect(), ..Self::default() }
+    }
+
+    /// Checks everything that can be checked without a connection.
+    pub fn validate(&self) -> Result<(), SettingsError> {
+        self.producer_config().map(drop)
+    }
+
+    /// The producer's configuration.
+    // Upholds G1 (acks), G2 (idempotence, gaplessness), G3 (queue bounds), G4 (no expiry).
+    pub(super) fn producer_config(&self) -> Result<ClientConfig, SettingsError> {
+        let room = self.in_flight_bytes.max(u64::from(self.message_max_bytes));
+        let queue_kbytes = room.div_ceil(1024).clamp(1, i32::MAX as u64);
+        let mut config = self.common_config()?;
+        set(&mut config, "kafka.compression", "compression.type", &self.compression)?;
+        set(&mut config, "kafka.partitioner", "partitioner", &self.partitioner)?;
+        set(&mut config, "kafka.linger", "linger.ms", &self.linger_ms.to_string())?;
+        let max_bytes = self.message_max_bytes.to_string();
+        set(&mut config, "kafka.message_max_bytes", "message.max.bytes", &max_bytes)?;
+        config
+            .set("acks", "all")
+            .set("enable.idempotence", "true")
+            .set("max.in.flight", "5")
+            // 0 is for ever: an outage stalls, it does not drop.
+            .set("message.timeout.ms", "0")
+            .set("queue.buffering.max.messages", self.in_flight_records.max(1).to_string())
+            .set("queue.buffering.max.kbytes", queue_kbytes.to_string())
+            // A refused batch stops the producer before anything later can be stored; in cautious
+            // mode nothing later of that key is under way, and a refusal must not stop it.
+            .set("enable.gapless.guarantee", if self.cautious { "false" } else { "true" });
+        if self.cautious {
+            config.set("batch.num.messages", "1").set("linger.ms", "0");
+        }
+        Ok(config)
+    }
+
+    /// What every client shares: brokers, name, the user's properties, our log.
+    pub(super) fn common_config(&self) -> Result<ClientConfig, SettingsError> {
+        if self.brokers.iter().all(|broker| broker.trim().is_empty()) {
+            return Err(SettingsError::NoBrokers);
+        }
+        let mut config = ClientConfig::new();
+        config
+            .set("bootstrap.servers", self.brokers.join(","))
+            .set("client.id", &self.client_id)
+            .set("log.connection.close", "false")
+            // A peer behind a silent firewall must not look alive for ever.
+            .set("socket.keepalive.enable", "true")
+            .set("socket.nagle.disable", "true")
+            // After an outage the relay is back within this many milliseconds (default 10 s).
+            .set("reconnect.backoff.max.ms", "2000");
+        for (key, value) in &self.properties {
+            refuse_reserved(key)?;
+            set(&mut config, key, key, value)?;
+        }
+        // The broker context reports connection states, which `brokers` reads; see there.
+        let debug = match self.properties.get("debug") {
+            Some(wanted) if !wanted.is_empty() => format!("broker,{wanted}"),
+            _ => "broker".into(),
+        };
+        config.set("debug", debug).set_log_level(RDKafkaLogLevel::Debug);
+        Ok(config)
+    }
+}
+
+/// Sets one property after asking the library whether it takes it; `name` is the operator's.
+fn set(config: &mut ClientConfig, name: &str, key: &str, value: &str) -> Result<(), SettingsError> {
+    let mut probe = ClientConfig::new();
+    probe.set(key, value);
+    match probe.create_native_config() {
+        Ok(_) => {
+            config.set(key, value);
+            Ok(())
+        }
+        Err(KafkaError::ClientConfig(RDKafkaConfRes::RD_KAFKA_CONF_UNKNOWN, ..)) => {
+            Err(SettingsError::Unknown { key: name.into(), advice: advice_for_unknown(key) })
+        }
+        Err(KafkaError::ClientConfig(_, _, key, _)) if is_secret(&key) => {
+            Err(SettingsError::Invalid { key: name.into(), reason: "its value is refused".into() })
+        }
+        Err(KafkaError::ClientConfig(_, reason, ..)) => {
+            Err(SettingsError::Invalid { key: name.into(), reason })
+        }
+        Err(_) => Err(SettingsError::Invalid {
+            key: name.into(),
+            reason: "a key or value contains a zero byte".into(),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(key: &str, value: &str) -> KafkaSpec {
+        let mut spec = KafkaSpec::default();
+        spec.properties.insert(key.into(), value.into());
+        spec
+    }
+
+    #[test]
+    fn guarantees_are_set() {
+        let config = KafkaSpec::default().producer_config().unwrap();
+        for (key, value) in [
+            ("acks", "all"),
+            ("enable.idempotence", "true"),
+            ("enable.gapless.guarantee", "true"),
+            ("message.timeout.ms", "0"),
+            ("partitioner", "murmur2_random"),
+            ("compression.type", "lz4"),
+            ("queue.buffering.max.messages", "50000"),
+            ("queue.buffering.max.kbytes", "32768"),
+        ] {
+            assert_eq!(config.get(key), Some(value), "{key}");
+        }
+        assert_eq!(config.get("batch.num.messages"), None);
+    }
+
+    #[test]
+    fn cautious_sends_singly_and_survives_a_refusal() {
+        let spec = KafkaSpec { cautious: true, ..with("batch.num.messages", "500") };
+        let config = spec.producer_config().unwrap();
+        assert_eq!(config.get("batch.num.messages"), Some("1"));
+        assert_eq!(config.get("enable.gapless.guarantee"), Some("false"));
+    }
+
+    #[test]
+    fn the_largest_record_always_fits_the_queue() {
+        let spec = KafkaSpec { in_flight_bytes: 1, ..KafkaSpec::default() };
+        let config = spec.producer_config().unwrap();
+        assert_eq!(config.get("queue.buffering.max.kbytes"), Some("977"));
+    }
+
+    #[test]
+    fn reserved_keys_are_refused_with_a_way_out() {
+        let error = with("linger.ms", "3").validate().unwrap_err();
+        assert_eq!(error.hint().as_deref(), Some("use kafka.linger"));
+        let error = with("acks", "1").validate().unwrap_err();
+        assert!(error.to_string().contains("`acks` cannot be set"), "{error}");
+        assert_eq!(error.hint().as_deref(), Some("remove `acks` from [kafka.properties]"));
+    }
+
+    #[test]
+    fn unknown_and_invalid_values_are_told_apart() {
+        let error = with("socket.timeout.sm", "1").validate().unwrap_err();
+        assert_eq!(error.hint().as_deref(), Some("did you mean `socket.timeout.ms`?"));
+        let error = with("socket.timeout.ms", "soon").validate().unwrap_err();
+        assert!(matches!(&error, SettingsError::Invalid { key, .. } if key == "socket.timeout.ms"));
+        let spec = KafkaSpec { compression: "brotli".into(), ..KafkaSpec::default() };
+        let error = spec.validate().unwrap_err();
+        assert!(matches!(&error, SettingsError::Invalid { key, .. } if key == "kafka.compression"));
+        let spec = KafkaSpec { brokers: vec![" ".into()], ..KafkaSpec::default() };
+        assert_eq!(spec.validate(), Err(SettingsError::NoBrokers));
+    }
+
+    #[test]
+    fn secrets_are_never_shown() {
+        let spec = with("sasl.password", "hunter2");
+        assert!(!format!("{spec:?}").contains("hunter2"));
+        let error = with("ssl.key.password", "hunter2\0").validate().unwrap_err();
+        assert!(!format!("{error} {error:?}").contains("hunter2"));
+    }
+}

@@ -1,0 +1,95 @@
+//! Where a reader begins, as kcat's `-o` spells it.
+//!
+//! Enters: `beginning`, `end`, `-N`, `N`, `@timestamp`. Leaves: [`Start`]. Called by `tail`.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// The first record wanted of each partition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Start {
+    /// The oldest one kept.
+    #[default]
+    Beginning,
+    /// The next one to arrive.
+    End,
+    /// This many before the end, or all if there are fewer.
+    Last(i64),
+    /// The one with this offset.
+    Offset(i64),
+    /// The first one at or after this time, in milliseconds since the Unix epoch.
+    Time(i64),
+}
+
+/// The text is no position.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no offset: use beginning, end, N, -N or @MILLISECONDS")]
+pub struct StartSyntax(String);
+
+impl FromStr for Start {
+    type Err = StartSyntax;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let number = |digits: &str| {
+            let plain = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+            plain.then(|| digits.parse::<i64>().ok()).flatten()
+        };
+        let start = match text {
+            "beginning" | "earliest" => Some(Self::Beginning),
+            "end" | "latest" => Some(Self::End),
+            _ => match (text.strip_prefix('-'), text.strip_prefix('@')) {
+                (Some(digits), _) => number(digits).map(Self::Last),
+                (_, Some(digits)) => number(digits).map(Self::Time),
+                _ => number(text).map(Self::Offset),
+            },
+        };
+        start.ok_or_else(|| StartSyntax(text.to_owned()))
+    }
+}
+
+impl fmt::Display for Start {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Beginning => f.write_str("beginning"),
+            Self::End => f.write_str("end"),
+            Self::Last(count) => write!(f, "-{count}"),
+            Self::Offset(offset) => write!(f, "{offset}"),
+            Self::Time(ms) => write!(f, "@{ms}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn text_round_trips(number in 0..=i64::MAX, kind in 0..3) {
+            let start = match kind {
+                0 => Start::Last(number),
+                1 => Start::Offset(number),
+                _ => Start::Time(number),
+            };
+            prop_assert_eq!(start.to_string().parse(), Ok(start));
+        }
+
+        #[test]
+        fn any_text_is_parsed_or_refused(text in "[-@]?.{0,24}") {
+            if let Ok(start) = text.parse::<Start>() {
+                prop_assert_eq!(start.to_string().parse(), Ok(start));
+            }
+        }
+    }
+
+    #[test]
+    fn words_and_mistakes() {
+        assert_eq!("beginning".parse(), Ok(Start::Beginning));
+        assert_eq!("end".parse(), Ok(Start::End));
+        assert_eq!("-5".parse(), Ok(Start::Last(5)));
+        for wrong in ["", "-", "@", "--1", "+1", "1.5", "begin", "@-1", "99999999999999999999"] {
+            assert!(wrong.parse::<Start>().is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! What a failed delivery means.
+//!
+//! Enters: librdkafka's error code for one record. Leaves: a [`Verdict`]. Pure. Called by
+//! `deliveries` for delivery reports and by `producer` for refusals of `send`.
+
+use rdkafka::types::RDKafkaErrorCode as Code;
+
+use super::SinkError;
+use crate::route::{Rejection, RejectionCode};
+
+/// What to do about a record that was not stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// This very record can never be stored; nothing else is affected.
+    Refuse(Rejection),
+    /// The session is over, for this reason.
+    Break(SinkError),
+    /// The record fell with a producer that had already failed; the reason is elsewhere.
+    Consequence,
+}
+
+/// What is known about the record.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Case<'a> {
+    /// Where it was to go.
+    pub(super) topic: &'a str,
+    /// A partition of its own choice, or the one it was sent to; `None` where neither is known.
+    pub(super) partition: Option<i32>,
+    /// Key and value, in bytes.
+    pub(super) size: usize,
+    /// It was the only one of its batch.
+    pub(super) alone: bool,
+}
+
+/// Judges one record by its error code.
+pub(super) fn judge(code: Code, case: Case<'_>) -> Verdict {
+    let topic = case.topic.to_owned();
+    match code {
+        Code::InvalidTopic => {
+            refuse(RejectionCode::InvalidTopic, format!("the broker refuses the name `{topic}`"))
+        }
+        // Found before sending, so no batch is involved.
+        Code::UnknownPartition => match case.partition {
+            Some(partition) => refuse(
+                RejectionCode::Refused,
+                format!("topic `{topic}` has no partition {partition}"),
+            ),
+            None => Verdict::Break(SinkError::UnknownTopic { topic }),
+        },
+        code if is_about_the_record(code) && case.alone => of_the_record(code, case),
+        code if is_about_the_record(code) => {
+            Verdict::Break(SinkError::BatchRefused { topic, reason: words(code) })
+        }
+        Code::UnknownTopic | Code::UnknownTopicOrPartition => {
+            Verdict::Break(SinkError::UnknownTopic { topic })
+        }
+        Code::TopicAuthorizationFailed => Verdict::Break(SinkError::Unauthorised { topic }),
+        Code::Fatal | Code::PurgeQueue | Code::PurgeInflight | Code::BrokerDestroy => {
+            Verdict::Consequence
+        }
+        code => Verdict::Break(SinkError::Delivery { topic, reason: words(code) }),
+    }
+}
+
+/// The brokers' verdicts on the content of a record. With more than one in the batch they do not
+/// say whose (KIP-467 names them only sometimes, and never for size).
+const fn is_about_the_record(code: Code) -> bool {
+    matches!(
+        code,
+        Code::MessageSizeTooLarge
+            | Code::MessageBatchTooLarge
+            | Code::InvalidRecord
+            | Code::InvalidDifferentRecord
+            | Code::InvalidTimestamp
+    )
+}
+
+fn of_the_record(code: Code, case: Case<'_>) -> Verdict {
+    let Case { topic, size, .. } = case;
+    match code {
+        Code::MessageSizeTooLarge | Code::MessageBatchTooLarge => refuse(
+            RejectionCode::TooLarge,
+            format!("a record of {size} bytes exceeds what topic `{topic}` takes"),
+        ),
+        Code::InvalidTimestamp => refuse(
+            RejectionCode::Refused,
+            format!("topic `{topic}` refuses the timestamp (message.timestamp.*.max.ms)"),
+        ),
+        _ => refuse(
+            RejectionCode::Refused,
+            format!("topic `{topic}` refuses the record (a compacted topic needs a key)"),
+        ),
+    }
+}
+
+fn refuse(code: RejectionCode, reason: String) -> Verdict {
+    Verdict::Refuse(Rejection { code, reason })
+}
+
+/// librdkafka's words for a code.
+pub(super) fn words(code: Code) -> String {
+    code.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CASE: Case<'static> = Case { topic: "t", partition: None, size: 7, alone: false };
+
+    #[test]
+    fn one_bad_record_breaks_its_batch_but_not_the_session_when_alone() {
+        for code in [Code::MessageSizeTooLarge, Code::InvalidRecord, Code::InvalidTimestamp] {
+            let broken = judge(code, CASE);
+            assert!(matches!(broken, Verdict::Break(SinkError::BatchRefused { .. })), "{broken:?}");
+            let alone = judge(code, Case { alone: true, ..CASE });
+            assert!(matches!(alone, Verdict::Refuse(_)), "{alone:?}");
+        }
+    }
+
+    #[test]
+    fn outages_are_never_the_records_fault() {
+        let alone = Case { alone: true, ..CASE };
+        assert_eq!(
+            judge(Code::UnknownTopicOrPartition, alone),
+            Verdict::Break(SinkError::UnknownTopic { topic: "t".into() })
+        );
+        assert_eq!(
+            judge(Code::TopicAuthorizationFailed, alone),
+            Verdict::Break(SinkError::Unauthorised { topic: "t".into() })
+        );
+        for code in [Code::NotEnoughReplicas, Code::MessageTimedOut, Code::OutOfOrderSequenceNumber]
+        {
+            let verdict = judge(code, alone);
+            assert!(
+                matches!(verdict, Verdict::Break(SinkError::Delivery { .. })),
+                "{code:?} {verdict:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_partition_of_its_own_choice_is_the_records_fault() {
+        let chosen = Case { partition: Some(9), ..CASE };
+        assert!(matches!(judge(Code::UnknownPartition, chosen), Verdict::Refuse(_)));
+        assert!(matches!(judge(Code::UnknownPartition, CASE), Verdict::Break(_)));
+    }
+
+    #[test]
+    fn a_dead_producers_records_say_nothing() {
+        assert_eq!(judge(Code::Fatal, CASE), Verdict::Consequence);
+        assert_eq!(judge(Code::PurgeQueue, CASE), Verdict::Consequence);
+    }
+}
