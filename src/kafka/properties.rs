@@ -74,9 +74,6 @@ const JAVA: &[(&str, &str)] = &[
     ("max.block.ms", "leave it out: Postrider never blocks, it stops reading"),
     ("key.serializer", "leave it out: keys are sent as Postgres prints them"),
     ("value.serializer", "leave it out: values are sent as Postgres prints them"),
-    ("sasl.jaas.config", "set sasl.username and sasl.password"),
-    ("ssl.truststore.location", "set ssl.ca.location to a PEM file"),
-    ("ssl.truststore.password", "set ssl.ca.location to a PEM file"),
     ("ssl.keystore.type", "set ssl.certificate.location and ssl.key.location to PEM files"),
 ];
 
@@ -200,7 +197,7 @@ mod tests {
 
     #[test]
     fn java_names_are_not_librdkafkas() {
-        for (name, _) in JAVA.iter().filter(|(name, _)| *name != "sasl.jaas.config") {
+        for (name, _) in JAVA {
             assert!(!is_librdkafkas(name), "{name} needs no translation");
         }
     }
