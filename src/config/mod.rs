@@ -1,5 +1,195 @@
-//! Placeholder of the room.
+//! What the operator decided: as typed → validated.
+//!
+//! Enters: a TOML file, environment variables, `--set`, flags ([`Inputs`]). Leaves: [`Loaded`],
+//! the validated [`Config`] and where each of its values came from, or a [`ConfigError`] with
+//! every mistake. What always holds: nothing is touched before all of it is right; no secret is
+//! in any `Debug`, error or listing. Called by `cli`; the other rooms are given parts of `Config`.
+//!
+//! Precedence: flag, `--set`, environment, file, libpq's `PG*`, default.
 
+mod assemble;
+mod checks;
+mod environment;
+mod file;
+mod layer;
 pub mod libpq;
+mod mistake;
+mod model;
+mod options;
+mod reference;
+mod secrets;
+#[cfg(test)]
+mod tests;
+mod values;
 
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use layer::{Layer, Origin as LayerOrigin, Raw, Setting};
+
+pub use layer::Origin;
 pub use libpq::ConnectInfo;
+pub use mistake::{ConfigError, Excerpt, Mistake, MistakeKind, Place};
+pub use model::{Config, DeadLetters, Http, Kafka, Log, Outbox, Retry, Route, Shutdown, Source};
+pub use options::{Kind, OPTIONS, OptionSpec};
+pub use reference::{example_toml, reference_markdown};
+pub use secrets::{MASK, is_secret_name, mask_connection_string};
+pub use values::{
+    Column, Compression, ConnectionString, Create, Delivery, EmptyPayload, HeaderColumn, LogFormat,
+    LogLevel, OnUpdate, Partitioner, Property, Rejected, TableName, format_duration, format_size,
+};
+
+/// Where the file is looked for when none is named, in this order.
+pub const DEFAULT_FILES: [&str; 2] = ["postrider.toml", "/etc/postrider/postrider.toml"];
+
+/// Which file is read.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum FileChoice {
+    /// The first of [`DEFAULT_FILES`] that exists, or none.
+    #[default]
+    Search,
+    /// This one, which must exist.
+    At(PathBuf),
+    /// None at all.
+    Absent,
+}
+
+/// A flag that stands for an option.
+#[derive(Clone)]
+pub struct FlagValue {
+    /// The option: `source.url`.
+    pub key: &'static str,
+    /// As typed; may be secret.
+    pub value: String,
+    /// The flag: `--database-url`.
+    pub flag: &'static str,
+}
+
+/// Everything a configuration is made of.
+#[derive(Clone, Default)]
+pub struct Inputs {
+    /// The file.
+    pub file: FileChoice,
+    /// The `a.b=v` of each `--set`, in order.
+    pub set: Vec<String>,
+    /// Flags that stand for options.
+    pub flags: Vec<FlagValue>,
+    /// The process's environment.
+    pub variables: Vec<(String, String)>,
+}
+
+/// One line of `config show`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Effective {
+    /// The option.
+    pub key: String,
+    /// The value as TOML, masked where it is secret.
+    pub value: String,
+    /// Where it came from.
+    pub origin: Origin,
+}
+
+/// A configuration with its history.
+#[derive(Debug, Clone)]
+pub struct Loaded {
+    /// The validated configuration.
+    pub config: Config,
+    /// Every option in the order of the table, then librdkafka's properties.
+    pub effective: Vec<Effective>,
+    /// The file that was read, if any.
+    pub file: Option<PathBuf>,
+}
+
+/// Reads, merges and validates.
+pub fn load(inputs: &Inputs) -> Result<Loaded, ConfigError> {
+    let path = match &inputs.file {
+        FileChoice::At(path) => Some(path.clone()),
+        FileChoice::Absent => None,
+        FileChoice::Search => DEFAULT_FILES.iter().map(PathBuf::from).find(|path| path.exists()),
+    };
+    let text = match &path {
+        Some(path) => Some(read_text(path)?),
+        None => None,
+    };
+    let from_file = match (&path, &text) {
+        (Some(path), Some(text)) => file::read(path, text),
+        _ => Layer::default(),
+    };
+    let mut settings = BTreeMap::new();
+    let mut mistakes = Vec::new();
+    let layers = [
+        defaults(),
+        from_file,
+        environment::environment(&inputs.variables),
+        environment::set(&inputs.set),
+        environment::flags(&inputs.flags),
+    ];
+    for layer in layers {
+        settings.extend(layer.settings);
+        mistakes.extend(layer.mistakes);
+    }
+    match assemble::assemble(&settings) {
+        Ok(config) if mistakes.is_empty() => {
+            Ok(Loaded { config, effective: effective(&settings), file: path })
+        }
+        Ok(_) => Err(ConfigError::Mistakes(mistakes)),
+        Err(more) => {
+            mistakes.extend(more);
+            Err(ConfigError::Mistakes(mistakes))
+        }
+    }
+}
+
+fn read_text(path: &Path) -> Result<String, ConfigError> {
+    std::fs::read_to_string(path)
+        .map_err(|source| ConfigError::Unreadable { path: path.to_owned(), source })
+}
+
+fn defaults() -> Layer {
+    let mut layer = Layer::default();
+    for option in OPTIONS {
+        // Defaults are TOML, so that they can be shown as they would be typed.
+        let raw = match toml::de::DeValue::parse(option.default) {
+            Ok(value) => plain(value.get_ref()),
+            Err(_) => Raw::Other("not TOML"),
+        };
+        layer.add(option.key, raw, LayerOrigin::Default, None);
+    }
+    layer
+}
+
+fn plain(value: &toml::de::DeValue<'_>) -> Raw {
+    match value {
+        toml::de::DeValue::String(text) => Raw::Text(text.to_string()),
+        toml::de::DeValue::Boolean(on) => Raw::Switch(*on),
+        toml::de::DeValue::Array(items) => {
+            Raw::List(items.iter().map(|item| (plain(item.get_ref()), None)).collect())
+        }
+        _ => Raw::Other("not of its kind"),
+    }
+}
+
+fn effective(settings: &BTreeMap<String, Setting>) -> Vec<Effective> {
+    let line = |key: &str, setting: &Setting| Effective {
+        key: key.to_owned(),
+        value: shown(key, setting),
+        origin: setting.origin.clone(),
+    };
+    let ours = OPTIONS.iter().filter_map(|o| settings.get(o.key).map(|s| line(o.key, s)));
+    let properties = settings
+        .iter()
+        .filter(|(key, _)| key.starts_with(options::PROPERTIES))
+        .map(|(key, setting)| line(key, setting));
+    ours.chain(properties).collect()
+}
+
+fn shown(key: &str, setting: &Setting) -> String {
+    match &setting.value {
+        layer::Value::Text(text) if layer::is_secret(key) => {
+            let connection = options::option(key).is_some_and(|o| o.kind == Kind::Connection);
+            let masked = if connection { mask_connection_string(text) } else { MASK.to_owned() };
+            layer::toml_text(&masked)
+        }
+        value => value.to_toml(),
+    }
+}

@@ -1,0 +1,271 @@
+//! What single values must be: names Postgres and Kafka allow, templates, addresses.
+//!
+//! Enters: one text. Leaves: the value, or a reason that names it. Pure; called by `assemble`.
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use super::values::{HeaderColumn, Refusal, TableName};
+
+/// Postgres's NAMEDATALEN - 1, in bytes.
+const NAME_BYTES_MAX: usize = 63;
+/// Kafka's limit on topic names, in bytes.
+const TOPIC_BYTES_MAX: usize = 249;
+/// The header the relay itself writes.
+const POSITION_HEADER: &str = "postrider-lsn";
+
+pub(super) fn identifier(text: &str) -> Result<String, Refusal> {
+    match text {
+        "" => Err(Refusal::new("must not be empty")),
+        text if text.len() > NAME_BYTES_MAX => {
+            Err(Refusal::new(format!("`{text}` is longer than Postgres's {NAME_BYTES_MAX} bytes")))
+        }
+        text if text.contains('\0') => Err(Refusal::new("must not hold a NUL")),
+        text => Ok(text.to_owned()),
+    }
+}
+
+pub(super) fn slot(text: &str) -> Result<String, Refusal> {
+    let name = identifier(text)?;
+    let legal = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+    if name.chars().all(legal) {
+        return Ok(name);
+    }
+    let suggestion: String =
+        name.to_ascii_lowercase().chars().map(|c| if legal(c) { c } else { '_' }).collect();
+    Err(Refusal::new(format!("`{name}` is not a slot name: a-z, 0-9 and _ only"))
+        .help(format!("for example \"{suggestion}\"")))
+}
+
+/// `schema.table`; parts with capitals, dots or the like in double quotes, as in SQL.
+pub(super) fn table(text: &str) -> Result<TableName, Refusal> {
+    let parts = split_identifier(text)
+        .ok_or_else(|| Refusal::new(format!("`{text}` is not a table name")))?;
+    match parts.as_slice() {
+        [schema, name] => Ok(TableName { schema: identifier(schema)?, name: identifier(name)? }),
+        [name] => Err(Refusal::new(format!("`{text}` has no schema"))
+            .help(format!("write \"public.{name}\""))),
+        _ => Err(Refusal::new(format!("`{text}` is not a table name"))
+            .help("write \"schema.table\"; a part with a dot goes in double quotes")),
+    }
+}
+
+/// Splits at dots outside of double quotes. Unquoted parts must be what SQL would not fold.
+fn split_identifier(text: &str) -> Option<Vec<String>> {
+    let mut parts = Vec::new();
+    let mut rest = text;
+    loop {
+        let (part, tail) = match rest.strip_prefix('"') {
+            Some(quoted) => take_quoted(quoted)?,
+            None => {
+                let end = rest.find('.').unwrap_or(rest.len());
+                let (part, tail) = rest.split_at(end);
+                let plain = |c: char| c.is_alphanumeric() || c == '_' || c == '$';
+                let folded = part.chars().any(|c| c.is_ascii_uppercase());
+                (!part.is_empty() && part.chars().all(plain) && !folded)
+                    .then(|| (part.to_owned(), tail))?
+            }
+        };
+        parts.push(part);
+        match tail.strip_prefix('.') {
+            Some(next) => rest = next,
+            None => return tail.is_empty().then_some(parts),
+        }
+    }
+}
+
+fn take_quoted(text: &str) -> Option<(String, &str)> {
+    let mut name = String::new();
+    let mut rest = text;
+    loop {
+        let (before, after) = rest.split_once('"')?;
+        name.push_str(before);
+        match after.strip_prefix('"') {
+            Some(next) => {
+                name.push('"');
+                rest = next;
+            }
+            None => return Some((name, after)),
+        }
+    }
+}
+
+pub(super) fn header(text: &str) -> Result<HeaderColumn, Refusal> {
+    let (column, header) = text.split_once(':').unwrap_or((text, text));
+    if column.is_empty() || header.is_empty() || header.contains(':') {
+        return Err(Refusal::new(format!("`{text}` is not a header"))
+            .help("write \"column\" or \"column:header-name\""));
+    }
+    Ok(HeaderColumn { column: identifier(column)?, header: header.to_owned() })
+}
+
+pub(super) fn id_header(text: &str) -> Result<String, Refusal> {
+    match text {
+        "" => Err(Refusal::new("must not be empty: consumers recognise repeats by it")),
+        POSITION_HEADER => Err(Refusal::new(format!("`{POSITION_HEADER}` is the relay's own"))),
+        text => Ok(text.to_owned()),
+    }
+}
+
+pub(super) fn topic(text: &str) -> Result<String, Refusal> {
+    let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    if text.is_empty() || text.len() > TOPIC_BYTES_MAX || text == "." || text == ".." {
+        return Err(Refusal::new(format!("`{text}` is not a topic name")));
+    }
+    match text.chars().find(|&c| !legal(c)) {
+        None => Ok(text.to_owned()),
+        Some(wrong) => Err(Refusal::new(format!("`{text}` is not a topic name"))
+            .help(format!("{wrong:?} is not allowed: a-z, A-Z, 0-9, dot, _ and - are"))),
+    }
+}
+
+pub(super) fn regex(text: &str) -> Result<String, Refusal> {
+    match regex::Regex::new(text) {
+        Ok(_) => Ok(text.to_owned()),
+        Err(error) => {
+            let shown = error.to_string();
+            let reason = shown.lines().last().unwrap_or("").trim_start_matches("error: ");
+            Err(Refusal::new(format!("`{text}` is not a regular expression: {reason}")))
+        }
+    }
+}
+
+/// The named groups of a regex that compiles.
+pub(super) fn groups(text: &str) -> Vec<String> {
+    regex::Regex::new(text).map_or_else(
+        |_| Vec::new(),
+        |regex| regex.capture_names().flatten().map(str::to_owned).collect(),
+    )
+}
+
+/// A topic template whose `${groups}` exist.
+pub(super) fn template(text: &str, groups: &[String]) -> Result<String, Refusal> {
+    let mut rest = text;
+    let mut fixed = String::new();
+    while let Some((before, after)) = rest.split_once("${") {
+        fixed.push_str(before);
+        let Some((name, tail)) = after.split_once('}') else {
+            return Err(Refusal::new(format!("`{text}` has a `${{` without its `}}`")));
+        };
+        let number = name.parse::<usize>().is_ok();
+        if !number && !groups.iter().any(|group| group == name) {
+            let known = groups.iter().map(|group| format!("${{{group}}}")).collect::<Vec<_>>();
+            let help = match known.as_slice() {
+                [] => "`route.regex` has no named group: (?<name>..)".to_owned(),
+                known => format!("`route.regex` has {}", known.join(", ")),
+            };
+            return Err(Refusal::new(format!("there is no group `{name}`")).help(help));
+        }
+        rest = tail;
+    }
+    fixed.push_str(rest);
+    if text.is_empty() {
+        return Err(Refusal::new("must not be empty"));
+    }
+    // What stands still in the template must be legal; what is filled in is checked per row.
+    let fixed = fixed.replace('$', "");
+    if fixed.is_empty() || fixed.chars().all(|c| c == '.') {
+        return Ok(text.to_owned());
+    }
+    topic(&fixed).map(|_| text.to_owned())
+}
+
+pub(super) fn broker(text: &str) -> Result<String, Refusal> {
+    let address = text.split_once("://").map_or(text, |(_, address)| address);
+    let port = match address.rsplit_once(':') {
+        Some((host, _)) if host.contains(':') && !host.ends_with(']') => None,
+        Some((_, port)) => Some(port),
+        None => None,
+    };
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    let wrong_port = port.is_some_and(|port| {
+        port.parse::<u16>().is_ok_and(|p| p == 0) || port.parse::<u16>().is_err()
+    });
+    let strange = |c: char| c.is_whitespace() || matches!(c, '/' | ',' | '@');
+    if host.is_empty() || wrong_port || address.contains(strange) {
+        return Err(Refusal::new(format!("`{text}` is not a broker's address"))
+            .help("write \"host:port\", such as \"localhost:9092\""));
+    }
+    Ok(text.to_owned())
+}
+
+pub(super) fn bind(text: &str) -> Result<Option<SocketAddr>, Refusal> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    // `localhost` needs no resolver, and `:8484` is a habit: every address.
+    let host_port = text.rsplit_once(':').and_then(|(host, port)| {
+        let host = match host {
+            "" => Ipv4Addr::UNSPECIFIED,
+            "localhost" => Ipv4Addr::LOCALHOST,
+            _ => return None,
+        };
+        Some(SocketAddr::from((host, port.parse::<u16>().ok()?)))
+    });
+    host_port.or_else(|| text.parse().ok()).map(Some).ok_or_else(|| {
+        Refusal::new(format!("`{text}` is not an address to listen on"))
+            .help("write \"127.0.0.1:8484\", \"0.0.0.0:8484\", or \"\" for none")
+    })
+}
+
+/// Why a librdkafka property may not be set, and what to do instead.
+pub(super) fn refused_property(_name: &str) -> Option<(String, Option<String>)> {
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn tables() {
+        let name = |text| table(text).map(|t| (t.schema, t.name));
+        assert_eq!(name("public.outbox").unwrap(), ("public".into(), "outbox".into()));
+        assert_eq!(name("\"A.b\".\"x\"\"y\"").unwrap(), ("A.b".into(), "x\"y".into()));
+        assert!(table("outbox").unwrap_err().help.unwrap().contains("public.outbox"));
+        for wrong in ["", ".", "a.", "a.b.c", "Shop.outbox", "a b.c", "\"a.b", "\"a\"b.c", "\"\".a"]
+        {
+            assert!(table(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn templates_know_their_groups() {
+        let groups = groups("(?<kind>[a-z]+)");
+        assert!(template("shop.${kind}", &groups).is_ok());
+        assert!(template("orders", &groups).is_ok());
+        assert!(template("${kinds}", &groups).unwrap_err().help.unwrap().contains("${kind}"));
+        for wrong in ["", "${kind", "a/${kind}", "a b"] {
+            assert!(template(wrong, &groups).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn brokers_and_addresses() {
+        for right in ["localhost", "kafka:9092", "[::1]:9092", "10.0.0.1:9092", "SSL://k:9093"] {
+            assert!(broker(right).is_ok(), "{right}");
+        }
+        for wrong in ["", ":9092", "kafka:", "kafka:0", "kafka:99999", "a b:9092", "a:1,b:2"] {
+            assert!(broker(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(bind("").unwrap(), None);
+        assert_eq!(bind("localhost:1").unwrap(), Some("127.0.0.1:1".parse().unwrap()));
+        for wrong in ["8484", "localhost", "host:1", "127.0.0.1:x"] {
+            assert!(bind(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn printed_table_names_parse_back(schema in "[^\0]{1,12}", name in "[^\0]{1,12}") {
+            let table_name = TableName { schema, name };
+            prop_assert_eq!(table(&table_name.to_string()).unwrap(), table_name);
+        }
+
+        #[test]
+        fn any_text_is_taken_or_refused(text in ".{0,30}") {
+            let _ = (slot(&text), table(&text), header(&text), topic(&text), broker(&text));
+            let _ = (bind(&text), template(&text, &[]), regex(&text));
+        }
+    }
+}

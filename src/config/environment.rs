@@ -1,0 +1,109 @@
+//! What the operator said outside of the file: environment variables, `--set`, other flags.
+//!
+//! Enters: name-value pairs, never the process's own environment (the caller passes it in). Leaves:
+//! one [`Layer`] each. What always holds: a value is named by its variable, never printed.
+
+use super::FlagValue;
+use super::layer::{Layer, Origin, Raw};
+use super::mistake::{Mistake, MistakeKind, Place};
+use super::options::{ENV_PREFIX, OPTIONS, OptionSpec, PROPERTIES, env_name, option};
+
+/// Reads `POSTRIDER_A__B` and `POSTRIDER_A__B_FILE`. Names without `__` are not settings (a
+/// Kubernetes service called postrider sets `POSTRIDER_PORT` and its kin) unless they are one of
+/// ours with the underscores wrong.
+pub(super) fn environment(variables: &[(String, String)]) -> Layer {
+    let mut layer = Layer::default();
+    for (name, value) in variables {
+        let Some(path) = name.strip_prefix(ENV_PREFIX) else {
+            continue;
+        };
+        let place = || Place::Named(format!("environment variable {name}"));
+        if let Some(key) = key_of(path) {
+            layer.add(&key, Raw::Loose(value.clone()), Origin::Env(name.clone()), None);
+        } else if let Some(key) = path.strip_suffix("_FILE").and_then(key_of) {
+            match std::fs::read_to_string(value) {
+                Ok(text) => {
+                    let text = text.trim_end_matches(['\r', '\n']).to_owned();
+                    layer.add(&key, Raw::Loose(text), Origin::EnvFile(name.clone()), None);
+                }
+                Err(error) => layer.mistakes.push(Mistake {
+                    kind: MistakeKind::UnreadableFile {
+                        path: value.clone(),
+                        reason: error.to_string(),
+                    },
+                    place: place(),
+                    help: None,
+                }),
+            }
+        } else if path.contains("__") {
+            let key = path.to_ascii_lowercase().replace("__", ".");
+            layer.refuse_unknown(&key, place());
+            if let Some(mistake) = layer.mistakes.last_mut() {
+                mistake.help = mistake.help.take().map(|help| as_env(&help));
+            }
+        } else if let Some(option) = misspelled(name) {
+            let kind = MistakeKind::UnknownKey { key: path.to_ascii_lowercase() };
+            let help = Some(format!("did you mean `{}`, with two underscores?", option.env()));
+            layer.mistakes.push(Mistake { kind, place: place(), help });
+        }
+    }
+    layer
+}
+
+/// Reads the `a.b=v` of `--set`.
+pub(super) fn set(assignments: &[String]) -> Layer {
+    let mut layer = Layer::default();
+    for assignment in assignments {
+        let (key, value) = match assignment.split_once('=') {
+            Some((key, value)) => (key.trim(), value),
+            None => {
+                layer.mistakes.push(Mistake {
+                    kind: MistakeKind::Syntax("--set takes `section.name=value`".to_owned()),
+                    place: Place::Named("--set".to_owned()),
+                    help: Some("for example: --set kafka.compression=zstd".to_owned()),
+                });
+                continue;
+            }
+        };
+        let property = key.strip_prefix(PROPERTIES).is_some_and(|rest| rest.len() > 1);
+        if option(key).is_some() || property {
+            layer.add(key, Raw::Loose(value.to_owned()), Origin::Set, None);
+        } else {
+            layer.refuse_unknown(key, Place::Named("--set".to_owned()));
+        }
+    }
+    layer
+}
+
+/// Reads flags that stand for an option. Later ones win.
+pub(super) fn flags(flags: &[FlagValue]) -> Layer {
+    let mut layer = Layer::default();
+    for FlagValue { key, value, flag } in flags {
+        layer.add(key, Raw::Loose(value.clone()), Origin::Flag((*flag).to_owned()), None);
+    }
+    layer
+}
+
+fn key_of(path: &str) -> Option<String> {
+    let properties = env_name(PROPERTIES);
+    let properties = properties.strip_prefix(ENV_PREFIX).unwrap_or("");
+    if let Some(name) = path.strip_prefix(properties).and_then(|rest| rest.strip_prefix("__")) {
+        // `SASL_PASSWORD_FILE` is the file that holds `sasl.password`, as for any other option.
+        let is_plain = !name.is_empty() && !name.ends_with("_FILE");
+        let name = name.to_ascii_lowercase().replace('_', ".");
+        return is_plain.then(|| format!("{PROPERTIES}.{name}"));
+    }
+    let key = path.to_ascii_lowercase().replace("__", ".");
+    option(&key).map(|option| option.key.to_owned())
+}
+
+/// Rewrites the key in a did-you-mean to its variable.
+fn as_env(help: &str) -> String {
+    let found = OPTIONS.iter().find(|option| help.contains(&format!("`{}`", option.key)));
+    found.map_or_else(|| help.to_owned(), |option| format!("did you mean `{}`?", option.env()))
+}
+
+fn misspelled(name: &str) -> Option<&'static OptionSpec> {
+    let plain = |name: &str| name.replace('_', "");
+    OPTIONS.iter().find(|option| plain(&option.env()) == plain(name))
+}

@@ -1,0 +1,95 @@
+//! The TOML file: text in, a [`Layer`] out, every key and value with its place.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use toml::de::{DeTable, DeValue};
+
+use super::layer::{Layer, Origin, Raw, did_you_mean};
+use super::mistake::{Mistake, MistakeKind, Place, SourceFile, Span};
+use super::options::{OPTIONS, PROPERTIES, option};
+
+/// Reads a file's text. Mistakes are in the layer, all of them unless it is not TOML at all.
+pub(super) fn read(path: &Path, text: &str) -> Layer {
+    let file = Arc::new(SourceFile { path: path.to_owned(), text: text.to_owned() });
+    let mut layer = Layer::default();
+    match DeTable::parse(text) {
+        Ok(table) => Walk { file, layer: &mut layer }.section("", table.get_ref()),
+        Err(error) => {
+            let range = error.span().unwrap_or(0..0);
+            let place = Place::File(Span { file, range }.excerpt(false));
+            let kind = MistakeKind::Syntax(error.message().replace('\n', ", "));
+            layer.mistakes.push(Mistake { kind, place, help: None });
+        }
+    }
+    layer
+}
+
+struct Walk<'a> {
+    file: Arc<SourceFile>,
+    layer: &'a mut Layer,
+}
+
+impl Walk<'_> {
+    fn section(&mut self, prefix: &str, table: &DeTable<'_>) {
+        for (name, value) in table {
+            let dot = if prefix.is_empty() { "" } else { "." };
+            let key = format!("{prefix}{dot}{}", name.get_ref());
+            let span = self.span(value.span());
+            match value.get_ref() {
+                DeValue::Table(inner) if is_section(&key) => self.section(&key, inner),
+                other if option(&key).is_some() || is_property(&key) => {
+                    let origin = Origin::File { path: self.file.path.clone(), line: span.line() };
+                    let raw = self.raw(other);
+                    self.layer.add(&key, raw, origin, Some(span));
+                }
+                _ if is_section(&key) => self.not_a_section(&key, span),
+                _ => {
+                    let place = Place::File(self.span(name.span()).excerpt(true));
+                    self.layer.refuse_unknown(&key, place);
+                }
+            }
+        }
+    }
+
+    fn not_a_section(&mut self, key: &str, span: Span) {
+        let kind = MistakeKind::WrongType {
+            key: key.to_owned(),
+            expected: "a section",
+            found: "a single value",
+        };
+        let place = Place::File(span.excerpt(false));
+        let help = did_you_mean(&format!("{key}."));
+        self.layer.mistakes.push(Mistake { kind, place, help });
+    }
+
+    fn raw(&self, value: &DeValue<'_>) -> Raw {
+        match value {
+            DeValue::String(text) => Raw::Text(text.to_string()),
+            DeValue::Integer(number) => Raw::Number(number.to_string()),
+            DeValue::Float(number) => Raw::Number(number.to_string()),
+            DeValue::Boolean(on) => Raw::Switch(*on),
+            DeValue::Datetime(_) => Raw::Other("a date"),
+            DeValue::Table(_) => Raw::Other("a section"),
+            DeValue::Array(items) => {
+                let item = |item: &toml::Spanned<DeValue<'_>>| {
+                    (self.raw(item.get_ref()), Some(self.span(item.span())))
+                };
+                Raw::List(items.iter().map(item).collect())
+            }
+        }
+    }
+
+    fn span(&self, range: std::ops::Range<usize>) -> Span {
+        Span { file: Arc::clone(&self.file), range }
+    }
+}
+
+/// `source`, `kafka.properties`, and what unquoted dotted names below it look like.
+fn is_section(key: &str) -> bool {
+    is_property(key) || key == PROPERTIES || OPTIONS.iter().any(|option| option.section() == key)
+}
+
+fn is_property(key: &str) -> bool {
+    key.strip_prefix(PROPERTIES).is_some_and(|rest| rest.starts_with('.'))
+}

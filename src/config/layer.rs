@@ -1,0 +1,335 @@
+//! One source of settings, read and checked for shape: the file, the environment, `--set`, flags.
+//!
+//! Enters: raw values with the place they were typed in. Leaves: [`Layer`], a map from key to
+//! [`Setting`], and the mistakes met on the way. What always holds: a key in a layer is in the
+//! option table (or below `kafka.properties`) and its value is of that option's kind.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::mistake::{Mistake, MistakeKind, Place, Span};
+use super::options::{Kind, OPTIONS, OptionSpec, PROPERTIES, option};
+use super::secrets::is_secret_name;
+use super::values::{format_duration, format_size, parse_duration, parse_size};
+
+/// Where an effective value came from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Origin {
+    /// The option table.
+    Default,
+    /// A `PG*` variable, the service file or the password file.
+    Libpq(String),
+    /// A configuration file.
+    File {
+        /// Which.
+        path: PathBuf,
+        /// From 1.
+        line: usize,
+    },
+    /// An environment variable.
+    Env(String),
+    /// A file that the environment variable names.
+    EnvFile(String),
+    /// `--set`.
+    Set,
+    /// Another flag.
+    Flag(String),
+}
+
+impl std::fmt::Display for Origin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Default => f.write_str("default"),
+            Self::Libpq(name) | Self::Env(name) | Self::EnvFile(name) => write!(f, "env {name}"),
+            Self::File { path, line } => write!(f, "{}:{line}", path.display()),
+            Self::Set => f.write_str("--set"),
+            Self::Flag(name) => f.write_str(name),
+        }
+    }
+}
+
+/// A value as it was typed, before its option is asked what it must be.
+#[derive(Debug, Clone)]
+pub(super) enum Raw {
+    /// Quoted text in a file.
+    Text(String),
+    /// Anything out of the environment or a flag: a list or a switch is text there too.
+    Loose(String),
+    /// `true` or `false` in a file.
+    Switch(bool),
+    /// A number in a file, as written.
+    Number(String),
+    /// An array in a file.
+    List(Vec<(Raw, Option<Span>)>),
+    /// What no option takes; its name.
+    Other(&'static str),
+}
+
+impl Raw {
+    fn describe(&self) -> &'static str {
+        match self {
+            Self::Text(_) | Self::Loose(_) => "text",
+            Self::Switch(_) => "true or false",
+            Self::Number(_) => "a number",
+            Self::List(_) => "a list",
+            Self::Other(name) => name,
+        }
+    }
+}
+
+/// One element of a list, with its own place for mistakes.
+#[derive(Debug, Clone)]
+pub(super) struct Item {
+    pub(super) text: String,
+    pub(super) span: Option<Span>,
+}
+
+/// A value of its option's kind.
+#[derive(Debug, Clone)]
+pub(super) enum Value {
+    Text(String),
+    List(Vec<Item>),
+    Switch(bool),
+    Duration(Duration),
+    Size(u64),
+}
+
+impl Value {
+    /// As TOML.
+    pub(super) fn to_toml(&self) -> String {
+        match self {
+            Self::Text(text) => toml_text(text),
+            Self::List(items) => {
+                let items: Vec<String> = items.iter().map(|item| toml_text(&item.text)).collect();
+                format!("[{}]", items.join(", "))
+            }
+            Self::Switch(on) => on.to_string(),
+            Self::Duration(duration) => toml_text(&format_duration(*duration)),
+            Self::Size(bytes) => toml_text(&format_size(*bytes)),
+        }
+    }
+}
+
+/// A value and where it came from.
+#[derive(Debug, Clone)]
+pub(super) struct Setting {
+    pub(super) value: Value,
+    pub(super) origin: Origin,
+    /// The value's place in a file.
+    pub(super) span: Option<Span>,
+}
+
+impl Setting {
+    /// Where a mistake in this value is shown.
+    pub(super) fn place(&self) -> Place {
+        place_of(&self.origin, self.span.as_ref())
+    }
+}
+
+/// Where a mistake in a value of this origin is shown.
+pub(super) fn place_of(origin: &Origin, span: Option<&Span>) -> Place {
+    match (span, origin) {
+        (Some(span), _) => Place::File(span.excerpt(false)),
+        (None, Origin::Env(name) | Origin::EnvFile(name) | Origin::Libpq(name)) => {
+            Place::Named(format!("environment variable {name}"))
+        }
+        (None, Origin::Set) => Place::Named("--set".to_owned()),
+        (None, Origin::Flag(name)) => Place::Named(name.clone()),
+        (None, Origin::Default | Origin::File { .. }) => Place::Nowhere,
+    }
+}
+
+/// The settings of one source, and what was wrong with it.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Layer {
+    pub(super) settings: BTreeMap<String, Setting>,
+    pub(super) mistakes: Vec<Mistake>,
+}
+
+impl Layer {
+    /// Takes one value; a mistake is kept for the report and the value is left out.
+    pub(super) fn add(&mut self, key: &str, raw: Raw, origin: Origin, span: Option<Span>) {
+        let read = match option(key) {
+            Some(option) => read_option(option, raw),
+            None => read_property(key, raw),
+        };
+        match read {
+            Ok(value) => {
+                self.settings.insert(key.to_owned(), Setting { value, origin, span });
+            }
+            Err((kind, help)) => {
+                let place = place_of(&origin, span.as_ref());
+                self.mistakes.push(Mistake { kind, place, help });
+            }
+        }
+    }
+
+    /// Refuses a key that does not exist, with the nearest that does.
+    pub(super) fn refuse_unknown(&mut self, key: &str, place: Place) {
+        let kind = MistakeKind::UnknownKey { key: key.to_owned() };
+        self.mistakes.push(Mistake { kind, place, help: did_you_mean(key) });
+    }
+}
+
+/// Whether a value of this key is never shown.
+pub(super) fn is_secret(key: &str) -> bool {
+    key.starts_with(PROPERTIES) && is_secret_name(key)
+        || option(key).is_some_and(|option| option.kind == Kind::Connection)
+}
+
+/// The nearest existing key, as help.
+pub(super) fn did_you_mean(key: &str) -> Option<String> {
+    let (section, name) = key.split_once('.').unwrap_or(("", key));
+    let known_section = OPTIONS.iter().any(|option| option.section() == section);
+    let elsewhere = OPTIONS.iter().find(|option| option.name() == name);
+    if let (true, Some(option)) = (!known_section || section.is_empty(), elsewhere) {
+        return Some(format!("did you mean `{}`?", option.key));
+    }
+    let score = |option: &&OptionSpec| strsim::damerau_levenshtein(option.key, key);
+    let nearest = OPTIONS
+        .iter()
+        .map(|option| (score(&option), option))
+        .min_by_key(|(distance, option)| (*distance, option.section() != section));
+    // A third of the letters wrong is the most one calls a typo.
+    if let Some((distance, option)) = nearest
+        && distance <= (name.chars().count().max(3) / 3).max(1) + usize::from(!known_section) * 2
+    {
+        return Some(format!("did you mean `{}`?", option.key));
+    }
+    if let Some(option) = elsewhere {
+        return Some(format!("did you mean `{}`?", option.key));
+    }
+    if known_section {
+        let names: Vec<&str> = OPTIONS
+            .iter()
+            .filter(|option| option.section() == section)
+            .map(OptionSpec::name)
+            .collect();
+        let properties = if section == "kafka" { ", [kafka.properties]" } else { "" };
+        return Some(format!("[{section}] has {}{properties}", names.join(", ")));
+    }
+    let mut sections: Vec<&str> = OPTIONS.iter().map(OptionSpec::section).collect();
+    sections.dedup();
+    Some(format!("the sections are {}", sections.join(", ")))
+}
+
+type Wrong = (MistakeKind, Option<String>);
+
+fn read_option(option: &OptionSpec, raw: Raw) -> Result<Value, Wrong> {
+    let invalid = |refusal: super::values::Refusal| {
+        let key = option.key.to_owned();
+        (MistakeKind::Invalid { key, reason: refusal.reason }, refusal.help)
+    };
+    let number = match &raw {
+        Raw::Number(number) => Some(number.clone()),
+        _ => None,
+    };
+    match (option.kind, raw) {
+        (Kind::Text | Kind::Connection, Raw::Text(text) | Raw::Loose(text)) => {
+            Ok(Value::Text(text))
+        }
+        (Kind::Choice(words), Raw::Text(text) | Raw::Loose(text)) => {
+            check_choice(option.key, words, &text)?;
+            Ok(Value::Text(text))
+        }
+        (Kind::Switch, Raw::Switch(on)) => Ok(Value::Switch(on)),
+        (Kind::Switch, Raw::Loose(text)) => match text.as_str() {
+            "true" => Ok(Value::Switch(true)),
+            "false" => Ok(Value::Switch(false)),
+            _ => Err(wrong_type(option, "other text", None)),
+        },
+        (Kind::Duration(min, max), Raw::Text(text) | Raw::Loose(text)) => {
+            let duration = parse_duration(&text).map_err(invalid)?;
+            let shown = (format_duration(min), format_duration(max));
+            check_range(option.key, (min..=max).contains(&duration), shown)?;
+            Ok(Value::Duration(duration))
+        }
+        (Kind::Size(min, max), Raw::Text(text) | Raw::Loose(text)) => {
+            let bytes = parse_size(&text).map_err(invalid)?;
+            let shown = (format_size(min), format_size(max));
+            check_range(option.key, (min..=max).contains(&bytes), shown)?;
+            Ok(Value::Size(bytes))
+        }
+        (Kind::List, Raw::Loose(text)) => Ok(Value::List(
+            text.split(',')
+                .map(|item| Item { text: item.trim().to_owned(), span: None })
+                .filter(|item| !item.text.is_empty())
+                .collect(),
+        )),
+        (Kind::List, Raw::List(items)) => read_list(option, items),
+        (kind, raw) => {
+            let help = match (kind, number) {
+                (Kind::Duration(..), Some(number)) => Some(format!("say the unit: \"{number}s\"")),
+                (Kind::Size(..), Some(number)) => Some(format!("say the unit: \"{number}MiB\"")),
+                (Kind::List, None) => match &raw {
+                    Raw::Text(text) => Some(format!("put it in brackets: [{}]", toml_text(text))),
+                    _ => None,
+                },
+                _ => Some(format!("for example: {} = {}", option.name(), option.default)),
+            };
+            Err(wrong_type(option, raw.describe(), help))
+        }
+    }
+}
+
+fn read_list(option: &OptionSpec, raw: Vec<(Raw, Option<Span>)>) -> Result<Value, Wrong> {
+    let mut items = Vec::with_capacity(raw.len());
+    for (raw, span) in raw {
+        match raw {
+            Raw::Text(text) => items.push(Item { text, span }),
+            _ => return Err(wrong_type(option, "a list with something else in it", None)),
+        }
+    }
+    Ok(Value::List(items))
+}
+
+fn read_property(key: &str, raw: Raw) -> Result<Value, Wrong> {
+    match raw {
+        Raw::Text(text) | Raw::Loose(text) | Raw::Number(text) => Ok(Value::Text(text)),
+        Raw::Switch(on) => Ok(Value::Text(on.to_string())),
+        Raw::List(_) | Raw::Other(_) => {
+            let found = raw.describe();
+            let expected = "text, a number, true or false";
+            Err((MistakeKind::WrongType { key: key.to_owned(), expected, found }, None))
+        }
+    }
+}
+
+fn check_choice(key: &str, words: &[&str], text: &str) -> Result<(), Wrong> {
+    if words.contains(&text) {
+        return Ok(());
+    }
+    if (key, text) == ("kafka.delivery", "exactly_once") {
+        let reason = "exactly_once is not in this release".to_owned();
+        let help = "use \"at_least_once\"; consumers drop repeats by the `id` header".to_owned();
+        return Err((MistakeKind::Unsupported { key: key.to_owned(), reason }, Some(help)));
+    }
+    let nearest = words.iter().min_by_key(|word| strsim::damerau_levenshtein(word, text));
+    let near = nearest.filter(|word| strsim::damerau_levenshtein(word, text) <= 3);
+    let all = words.join(", ");
+    let help = match near {
+        Some(word) => format!("did you mean \"{word}\"? The choices are {all}"),
+        None => format!("the choices are {all}"),
+    };
+    let reason = format!("`{text}` is not one of its choices");
+    Err((MistakeKind::Invalid { key: key.to_owned(), reason }, Some(help)))
+}
+
+fn check_range(key: &str, inside: bool, (min, max): (String, String)) -> Result<(), Wrong> {
+    if inside {
+        return Ok(());
+    }
+    let reason = format!("must be between {min} and {max}");
+    Err((MistakeKind::Invalid { key: key.to_owned(), reason }, None))
+}
+
+fn wrong_type(option: &OptionSpec, found: &'static str, help: Option<String>) -> Wrong {
+    let expected = option.kind.describe();
+    (MistakeKind::WrongType { key: option.key.to_owned(), expected, found }, help)
+}
+
+/// A text as a TOML basic string.
+pub(super) fn toml_text(text: &str) -> String {
+    toml::Value::String(text.to_owned()).to_string()
+}

@@ -1,0 +1,260 @@
+//! What is wrong with a configuration, and where the operator typed it.
+//!
+//! Enters: a situation and a [`Place`]. Leaves: [`ConfigError`], which carries every mistake
+//! found, not just the first. What always holds: no secret value is in any of it, source lines
+//! included. Rendered by `cli`.
+
+use std::fmt;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::secrets::mask_line;
+
+/// Why there is no configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file that was asked for cannot be read.
+    #[error("cannot read `{}`", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The configuration was read and is wrong; at least one mistake, in order of discovery.
+    #[error("{}", Mistakes(.0))]
+    Mistakes(Vec<Mistake>),
+}
+
+impl ConfigError {
+    /// What to do about it, where there is one answer.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Unreadable { .. } => Some(
+                "`postrider config example > postrider.toml` writes a file to begin with"
+                    .to_owned(),
+            ),
+            Self::Mistakes(mistakes) => mistakes.first().and_then(|first| first.help.clone()),
+        }
+    }
+}
+
+struct Mistakes<'a>(&'a [Mistake]);
+
+impl fmt::Display for Mistakes<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, mistake) in self.0.iter().enumerate() {
+            if index > 0 {
+                f.write_str("; ")?;
+            }
+            write!(f, "{mistake}")?;
+        }
+        Ok(())
+    }
+}
+
+/// One mistake.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mistake {
+    /// What kind.
+    pub kind: MistakeKind,
+    /// Where it was typed.
+    pub place: Place,
+    /// What to do about it.
+    pub help: Option<String>,
+}
+
+impl fmt::Display for Mistake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.place {
+            Place::File(excerpt) => {
+                write!(f, "{}:{}: {}", excerpt.path.display(), excerpt.line, self.kind)
+            }
+            Place::Named(name) => write!(f, "{name}: {}", self.kind),
+            Place::Nowhere => write!(f, "{}", self.kind),
+        }
+    }
+}
+
+/// The situations.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum MistakeKind {
+    /// Not TOML, or not `key=value`.
+    #[error("not readable: {0}")]
+    Syntax(String),
+    /// No option or section of that name.
+    #[error("there is no setting `{key}`")]
+    UnknownKey {
+        /// As typed, with its section.
+        key: String,
+    },
+    /// A number where text is due, and the like.
+    #[error("`{key}` must be {expected}, not {found}")]
+    WrongType {
+        /// The option.
+        key: String,
+        /// The kind of value it takes.
+        expected: &'static str,
+        /// The kind of value that was typed.
+        found: &'static str,
+    },
+    /// The right type, but not a possible value.
+    #[error("`{key}`: {reason}")]
+    Invalid {
+        /// The option.
+        key: String,
+        /// A fragment; names the value unless it may be secret.
+        reason: String,
+    },
+    /// A possible value that this release does not do.
+    #[error("`{key}`: {reason}")]
+    Unsupported {
+        /// The option.
+        key: String,
+        /// What is not done.
+        reason: String,
+    },
+    /// A librdkafka property that a guarantee rests on.
+    #[error("`kafka.properties.{key}` cannot be set: {reason}")]
+    RefusedProperty {
+        /// librdkafka's name.
+        key: String,
+        /// Why.
+        reason: String,
+    },
+    /// `<VAR>_FILE` names a file that cannot be read.
+    #[error("cannot read `{path}`: {reason}")]
+    UnreadableFile {
+        /// The file.
+        path: String,
+        /// What the system said.
+        reason: String,
+    },
+}
+
+impl MistakeKind {
+    /// The stable code.
+    pub const fn code(&self) -> &'static str {
+        match self {
+            Self::Syntax(_) => "PR-C002",
+            Self::UnknownKey { .. } => "PR-C003",
+            Self::WrongType { .. } => "PR-C004",
+            Self::Invalid { .. } => "PR-C005",
+            Self::Unsupported { .. } => "PR-C006",
+            Self::RefusedProperty { .. } => "PR-C007",
+            Self::UnreadableFile { .. } => "PR-C008",
+        }
+    }
+}
+
+/// Where a mistake was typed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    /// In a file.
+    File(Excerpt),
+    /// In an environment variable, `--set` or another flag: its name.
+    Named(String),
+    /// Nowhere in particular.
+    Nowhere,
+}
+
+/// A line of a file and the part of it that is meant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Excerpt {
+    /// The file.
+    pub path: PathBuf,
+    /// From 1.
+    pub line: usize,
+    /// From 1, in characters.
+    pub column: usize,
+    /// The line, without secrets.
+    pub text: String,
+    /// How many characters from `column` on are meant; at least 1.
+    pub width: usize,
+}
+
+/// A configuration file as it was read.
+#[derive(Debug, Clone)]
+pub(super) struct SourceFile {
+    pub(super) path: PathBuf,
+    pub(super) text: String,
+}
+
+/// A stretch of a file.
+#[derive(Debug, Clone)]
+pub(super) struct Span {
+    pub(super) file: Arc<SourceFile>,
+    pub(super) range: Range<usize>,
+}
+
+impl Span {
+    /// The line of it. `key_only` leaves the value out: behind an unknown or misspelled key may
+    /// stand a secret.
+    pub(super) fn excerpt(&self, key_only: bool) -> Excerpt {
+        let text = &self.file.text;
+        let start = self.range.start.min(text.len());
+        let before = text.get(..start).unwrap_or("");
+        let line_start = before.rfind('\n').map_or(0, |at| at + 1);
+        let line_text = text.get(line_start..).unwrap_or("").lines().next().unwrap_or("");
+        let in_line = start.saturating_sub(line_start).min(line_text.len());
+        let end = self.range.end.max(start).saturating_sub(line_start).min(line_text.len());
+        let characters =
+            |range: Range<usize>| line_text.get(range).map_or(0, |part| part.chars().count());
+        let (column, width) = (characters(0..in_line), characters(in_line..end.max(in_line)));
+        let shown = if key_only && line_text.contains('=') {
+            format!("{} = ...", line_text.get(..end).unwrap_or(""))
+        } else {
+            mask_line(line_text)
+        };
+        let shown = shown.replace('\t', " ").trim_end().to_owned();
+        // Masking may have shortened the line: the caret never points past it.
+        let room = (shown.chars().count() + 1).saturating_sub(column).max(1);
+        Excerpt {
+            path: self.file.path.clone(),
+            line: self.line(),
+            column: column + 1,
+            text: shown,
+            width: width.clamp(1, room),
+        }
+    }
+
+    /// The line's number, from 1.
+    pub(super) fn line(&self) -> usize {
+        let start = self.range.start.min(self.file.text.len());
+        self.file.text.bytes().take(start).filter(|&byte| byte == b'\n').count() + 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn excerpt(text: &str, range: Range<usize>, key_only: bool) -> Excerpt {
+        let file = SourceFile { path: "a.toml".into(), text: text.into() };
+        Span { file: Arc::new(file), range }.excerpt(key_only)
+    }
+
+    #[test]
+    fn excerpts_point_at_their_part_of_the_line() {
+        let found = excerpt("[source]\nslot = 5\n", 16..17, false);
+        assert_eq!((found.line, found.column, found.width), (2, 8, 1));
+        assert_eq!(found.text, "slot = 5");
+    }
+
+    #[test]
+    fn any_range_gives_an_excerpt() {
+        for start in 0..12 {
+            for end in 0..14 {
+                let found = excerpt("a = \"ä\"\r\nb", start..end, false);
+                assert!(found.width >= 1 && found.line >= 1);
+            }
+        }
+    }
+
+    #[test]
+    fn values_of_unknown_keys_are_not_shown() {
+        let found = excerpt("passwrod = \"hunter2\"", 0..8, true);
+        assert_eq!(found.text, "passwrod = ...");
+    }
+}

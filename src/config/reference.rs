@@ -1,0 +1,109 @@
+//! What the option table says, for readers: the commented example file and the reference page.
+
+use std::fmt::Write as _;
+
+use super::options::{Kind, OPTIONS, OptionSpec};
+
+/// A `postrider.toml` with every option at its default, explained. It loads as it stands.
+pub fn example_toml() -> String {
+    let mut out = String::from(
+        "# Postrider's configuration. Every value below is the default.\n\
+         # Each option can also be set by --set section.name=value, or by the environment variable\n\
+         # POSTRIDER_SECTION__NAME (POSTRIDER_SECTION__NAME_FILE reads a file: for secrets).\n",
+    );
+    for option in OPTIONS {
+        start_section(&mut out, option, |section| format!("\n[{section}]\n"));
+        let mut comment = option.doc.to_owned();
+        if let Kind::Choice(words) = option.kind {
+            let _ = write!(comment, " One of: {}.", words.join(", "));
+        }
+        for line in wrap(&comment, 96) {
+            let _ = writeln!(out, "# {line}");
+        }
+        let _ = writeln!(out, "{} = {}", option.name(), option.default);
+        if option.key == "kafka.max_in_flight" {
+            out.push_str(PROPERTIES_EXAMPLE);
+        }
+    }
+    out
+}
+
+const PROPERTIES_EXAMPLE: &str = "\n[kafka.properties]\n\
+    # Passed to librdkafka as they are; those that a guarantee rests on are refused. For example:\n\
+    # \"security.protocol\" = \"sasl_ssl\"\n\
+    # \"sasl.mechanisms\" = \"SCRAM-SHA-512\"\n\
+    # \"sasl.username\" = \"postrider\"\n\
+    # The password is better kept out of this file: POSTRIDER_KAFKA__PROPERTIES__SASL_PASSWORD_FILE\n";
+
+/// docs/configuration.md.
+pub fn reference_markdown() -> String {
+    let mut out = String::from(
+        "# Configuration\n\n\
+         <!-- Generated from src/config/options.rs; `UPDATE_DOCS=1 cargo test --lib config` renews \
+         it. -->\n\n\
+         TOML, in `./postrider.toml`, `/etc/postrider/postrider.toml`, or the file of `--config` \
+         or `POSTRIDER_CONFIG`. Every option has a default, so the relay runs with no file at \
+         all.\n\n\
+         Precedence: flag, `--set section.name=value`, environment, file, libpq's `PG*` \
+         variables, default. In the environment lists are split on commas, and `<NAME>_FILE` \
+         reads the value from a file. `postrider config show` prints every value in effect and \
+         where it came from; `postrider config example` prints a file to begin with.\n\n\
+         Durations are whole numbers with a unit: `250ms`, `1s`, `1m30s`, `2h`. Sizes likewise: \
+         `512KiB`, `32MiB` (powers of two), `1MB` (powers of ten).\n",
+    );
+    for option in OPTIONS {
+        start_section(&mut out, option, |section| {
+            format!(
+                "\n## [{section}]\n\n| option | default | unit | environment | meaning |\n|---|---|---|---|---|\n"
+            )
+        });
+        let mut meaning = option.doc.replace('|', "\\|");
+        match option.kind {
+            Kind::Choice(words) => {
+                let words: Vec<String> = words.iter().map(|word| format!("`{word}`")).collect();
+                let _ = write!(meaning, " One of {}.", words.join(", "));
+            }
+            Kind::Duration(min, max) => {
+                let (min, max) = (super::format_duration(min), super::format_duration(max));
+                let _ = write!(meaning, " From {min} to {max}.");
+            }
+            Kind::Size(min, max) => {
+                let (min, max) = (super::format_size(min), super::format_size(max));
+                let _ = write!(meaning, " From {min} to {max}.");
+            }
+            Kind::Text | Kind::Connection | Kind::List | Kind::Switch => {}
+        }
+        let (name, env) = (option.name(), option.env());
+        let default = option.default.replace('|', "\\|");
+        let _ = writeln!(out, "| `{name}` | `{default}` | {} | `{env}` | {meaning} |", option.unit);
+    }
+    out.push_str(PROPERTIES_REFERENCE);
+    out
+}
+
+const PROPERTIES_REFERENCE: &str = "\n## [kafka.properties]\n\n\
+    Passed to librdkafka under its own names, such as `\"security.protocol\" = \"sasl_ssl\"`. \
+    Properties that a guarantee rests on are refused with the reason. In the environment `_` \
+    stands for the dot: `POSTRIDER_KAFKA__PROPERTIES__SECURITY_PROTOCOL`, and \
+    `POSTRIDER_KAFKA__PROPERTIES__SASL_PASSWORD_FILE` reads a secret from a file.\n";
+
+fn start_section(out: &mut String, option: &OptionSpec, heading: impl Fn(&str) -> String) {
+    let first = OPTIONS.iter().find(|other| other.section() == option.section());
+    if first.is_some_and(|first| first.key == option.key) {
+        out.push_str(&heading(option.section()));
+    }
+}
+
+fn wrap(text: &str, width: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.len() + 1 + word.len() <= width => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}

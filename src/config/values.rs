@@ -1,0 +1,385 @@
+//! The vocabulary of the validated configuration: small types whose existence proves a check.
+//!
+//! Enters: text an operator typed. Leaves: [`TableName`], [`Column`], [`HeaderColumn`], the
+//! choices, and parsers for durations and sizes. What always holds: a value of these types needs
+//! no second look, and nothing secret is in a `Debug` or `Display`. Called by `assemble`.
+
+use std::fmt;
+use std::time::Duration;
+
+/// Why a text is not a value of its kind: a fragment that goes after "`key`: ", and a hint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Refusal {
+    pub(super) reason: String,
+    pub(super) help: Option<String>,
+}
+
+impl Refusal {
+    pub(super) fn new(reason: impl Into<String>) -> Self {
+        Self { reason: reason.into(), help: None }
+    }
+
+    pub(super) fn help(mut self, help: impl Into<String>) -> Self {
+        self.help = Some(help.into());
+        self
+    }
+}
+
+/// A table, as `pg_class` spells it: no quotes, case as stored.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TableName {
+    /// The schema's name.
+    pub schema: String,
+    /// The table's name.
+    pub name: String,
+}
+
+impl fmt::Display for TableName {
+    /// As SQL takes it: quoted only where it must be.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", quoted_if_needed(&self.schema), quoted_if_needed(&self.name))
+    }
+}
+
+/// An outbox column and the other names under which it is looked for (Debezium's defaults), which
+/// apply only while the operator has not named a column of their own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Column {
+    /// The column's name.
+    pub name: String,
+    /// Tried in order when there is no column of that name.
+    pub aliases: &'static [&'static str],
+}
+
+/// One entry of `route.headers`: `column[:alias]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeaderColumn {
+    /// The column whose text becomes the header's value.
+    pub column: String,
+    /// The header's name: the alias, or the column's name.
+    pub header: String,
+}
+
+/// A connection string that may hold a password: `Debug` and `Display` mask it.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub struct ConnectionString(String);
+
+impl ConnectionString {
+    /// Wraps the text as typed.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
+    /// The text as typed, password included. Never to be logged.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for ConnectionString {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&super::secrets::mask_connection_string(&self.0))
+    }
+}
+
+impl fmt::Debug for ConnectionString {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.to_string())
+    }
+}
+
+/// A librdkafka property. Its value is masked in `Debug` where the name says it is secret.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Property {
+    /// librdkafka's name, such as `security.protocol`.
+    pub name: String,
+    /// The value as librdkafka takes it. Never to be logged.
+    pub value: String,
+}
+
+impl fmt::Debug for Property {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let secret = super::secrets::is_secret_name(&self.name);
+        let shown = if secret { super::secrets::MASK } else { self.value.as_str() };
+        write!(f, "{}={shown:?}", self.name)
+    }
+}
+
+/// Defines an enum of lowercase words, its parser and its list, from one table.
+macro_rules! choice {
+    ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $word:literal,)+ }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum $name { $($(#[$variant_doc])* $variant,)+ }
+
+        impl $name {
+            /// The words an operator may type, in order.
+            pub const WORDS: &'static [&'static str] = &[$($word),+];
+
+            /// The word an operator types for this choice.
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $word,)+ }
+            }
+
+            /// The choice behind a word.
+            pub fn from_word(word: &str) -> Option<Self> {
+                match word { $($word => Some(Self::$variant),)+ _ => None }
+            }
+        }
+    };
+}
+
+choice!(
+    /// Whether missing publication and slot are created at start.
+    Create {
+        /// Created when missing.
+        Auto = "auto",
+        /// A missing one is an error.
+        Never = "never",
+    }
+);
+choice!(
+    /// What an UPDATE of an outbox row does; the update itself is never delivered.
+    OnUpdate {
+        /// Counted.
+        Ignore = "ignore",
+        /// Counted and logged.
+        Warn = "warn",
+        /// Stops the relay.
+        Stop = "stop",
+    }
+);
+choice!(
+    /// What an empty or whitespace payload becomes. SQL NULL is always a tombstone.
+    EmptyPayload {
+        /// The bytes as they are.
+        Keep = "keep",
+        /// A null value.
+        Tombstone = "tombstone",
+    }
+);
+choice!(
+    /// What happens to a row that cannot be delivered as it is (G4).
+    Rejected {
+        /// Sent to the dead-letter topic.
+        DeadLetter = "dead_letter",
+        /// Stops the relay, the slot keeps the row.
+        Stop = "stop",
+        /// Left out, with an audit line in the log.
+        Skip = "skip",
+    }
+);
+choice!(
+    /// The delivery guarantee.
+    Delivery {
+        /// Every committed row at least once, first occurrences in order.
+        AtLeastOnce = "at_least_once",
+    }
+);
+choice!(
+    /// How a key chooses its partition; librdkafka's names.
+    Partitioner {
+        /// Java's default: murmur2, random for null keys.
+        Murmur2Random = "murmur2_random",
+        /// Murmur2, null keys to one partition.
+        Murmur2 = "murmur2",
+        /// CRC32, random for empty and null keys.
+        ConsistentRandom = "consistent_random",
+        /// CRC32, empty and null keys to one partition.
+        Consistent = "consistent",
+        /// FNV-1a, random for null keys.
+        Fnv1aRandom = "fnv1a_random",
+        /// FNV-1a, null keys to one partition.
+        Fnv1a = "fnv1a",
+        /// Any partition: gives up order per key.
+        Random = "random",
+    }
+);
+choice!(
+    /// Batch compression; librdkafka's names.
+    Compression {
+        /// LZ4.
+        Lz4 = "lz4",
+        /// Zstandard, where built in.
+        Zstd = "zstd",
+        /// Snappy.
+        Snappy = "snappy",
+        /// Gzip.
+        Gzip = "gzip",
+        /// None.
+        None = "none",
+    }
+);
+choice!(
+    /// The form of log lines.
+    LogFormat {
+        /// For people.
+        Text = "text",
+        /// One JSON object a line.
+        Json = "json",
+    }
+);
+choice!(
+    /// The least severe line that is logged.
+    LogLevel {
+        /// Only what an operator must act on.
+        Error = "error",
+        /// And what was unexpected but mended itself.
+        Warn = "warn",
+        /// And state changes.
+        Info = "info",
+        /// And decisions.
+        Debug = "debug",
+        /// And rows.
+        Trace = "trace",
+    }
+);
+
+/// Parses `250ms`, `1s`, `1m30s`, `2h`: whole numbers with a unit, added up.
+pub(super) fn parse_duration(text: &str) -> Result<Duration, Refusal> {
+    let refused = || {
+        let refusal = Refusal::new(format!("`{text}` is not a duration"));
+        match text.trim().parse::<u64>() {
+            Ok(number) => refusal.help(format!("say the unit: \"{number}s\" or \"{number}ms\"")),
+            Err(_) => refusal.help("write a whole number and a unit: \"250ms\", \"1s\", \"5m\""),
+        }
+    };
+    let mut rest = text.trim();
+    let mut total = Duration::ZERO;
+    if rest.is_empty() {
+        return Err(refused());
+    }
+    while !rest.is_empty() {
+        let (number, tail) = leading_number(rest).ok_or_else(refused)?;
+        let letters = tail.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(tail.len());
+        let (unit, tail) = tail.split_at(letters);
+        let milliseconds = match unit {
+            "ms" => 1,
+            "s" => 1_000,
+            "m" | "min" => 60_000,
+            "h" => 3_600_000,
+            _ => return Err(refused()),
+        };
+        let part = number.checked_mul(milliseconds).ok_or_else(refused)?;
+        total = total.checked_add(Duration::from_millis(part)).ok_or_else(refused)?;
+        rest = tail;
+    }
+    Ok(total)
+}
+
+/// Parses `32MiB`, `64kB`, `512B` into bytes. Powers of two with an `i`, powers of ten without.
+pub(super) fn parse_size(text: &str) -> Result<u64, Refusal> {
+    let refused = || {
+        let refusal = Refusal::new(format!("`{text}` is not a size"));
+        match text.trim().parse::<u64>() {
+            Ok(number) => refusal.help(format!("say the unit: \"{number}B\" or \"{number}MiB\"")),
+            Err(_) => refusal.help("write a whole number and a unit: \"512KiB\", \"32MiB\""),
+        }
+    };
+    let (number, unit) = leading_number(text.trim()).ok_or_else(refused)?;
+    let factor: u64 = match unit.trim_start().to_ascii_lowercase().as_str() {
+        "b" => 1,
+        "kb" => 1_000,
+        "mb" => 1_000_000,
+        "gb" => 1_000_000_000,
+        "kib" => 1 << 10,
+        "mib" => 1 << 20,
+        "gib" => 1 << 30,
+        _ => return Err(refused()),
+    };
+    number.checked_mul(factor).ok_or_else(refused)
+}
+
+/// The shortest exact text of a duration in one unit: `1s`, `1500ms`, `5m`.
+pub fn format_duration(duration: Duration) -> String {
+    let milliseconds = duration.as_millis();
+    match milliseconds {
+        0 => "0s".to_owned(),
+        ms if ms % 3_600_000 == 0 => format!("{}h", ms / 3_600_000),
+        ms if ms % 60_000 == 0 => format!("{}m", ms / 60_000),
+        ms if ms % 1_000 == 0 => format!("{}s", ms / 1_000),
+        ms => format!("{ms}ms"),
+    }
+}
+
+/// The shortest exact text of a size: `32MiB`, `1000B`.
+pub fn format_size(bytes: u64) -> String {
+    match bytes {
+        0 => "0B".to_owned(),
+        b if b % (1 << 30) == 0 => format!("{}GiB", b >> 30),
+        b if b % (1 << 20) == 0 => format!("{}MiB", b >> 20),
+        b if b % (1 << 10) == 0 => format!("{}KiB", b >> 10),
+        b => format!("{b}B"),
+    }
+}
+
+fn leading_number(text: &str) -> Option<(u64, &str)> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, rest) = text.split_at(digits);
+    Some((number.parse().ok()?, rest))
+}
+
+fn quoted_if_needed(name: &str) -> String {
+    let plain = name.starts_with(|c: char| c.is_ascii_lowercase() || c == '_')
+        && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
+    if plain { name.to_owned() } else { format!("\"{}\"", name.replace('"', "\"\"")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn durations() {
+        for (text, ms) in [("1s", 1_000), ("250ms", 250), ("1m30s", 90_000), ("2h", 7_200_000)] {
+            assert_eq!(parse_duration(text).unwrap(), Duration::from_millis(ms), "{text}");
+        }
+        for wrong in ["", "1", "s", "1.5s", "-1s", "1 s x", "1d", "99999999999999999999s"] {
+            assert!(parse_duration(wrong).is_err(), "{wrong}");
+        }
+        assert!(parse_duration("5").unwrap_err().help.unwrap().contains("\"5s\""));
+    }
+
+    #[test]
+    fn sizes() {
+        for (text, bytes) in [("32MiB", 32 << 20), ("1kB", 1000), ("7B", 7), ("1 GiB", 1 << 30)] {
+            assert_eq!(parse_size(text).unwrap(), bytes, "{text}");
+        }
+        for wrong in ["", "32", "MiB", "1.5MiB", "1TiB", "99999999999GiB"] {
+            assert!(parse_size(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn table_names_print_as_sql() {
+        let table = TableName { schema: "public".into(), name: "Out\"box".into() };
+        assert_eq!(table.to_string(), "public.\"Out\"\"box\"");
+    }
+
+    #[test]
+    fn passwords_are_not_printed() {
+        let url = ConnectionString::new("postgres://u:hunter2@h/db");
+        assert!(!format!("{url} {url:?}").contains("hunter2"));
+        let property = Property { name: "sasl.password".into(), value: "hunter2".into() };
+        assert!(!format!("{property:?}").contains("hunter2"));
+    }
+
+    proptest! {
+        #[test]
+        fn printed_durations_parse_back(ms in 0_u64..10_000_000) {
+            let duration = Duration::from_millis(ms);
+            prop_assert_eq!(parse_duration(&format_duration(duration)).unwrap(), duration);
+        }
+
+        #[test]
+        fn printed_sizes_parse_back(bytes in 0_u64..1 << 40) {
+            prop_assert_eq!(parse_size(&format_size(bytes)).unwrap(), bytes);
+        }
+
+        #[test]
+        fn any_text_is_parsed_or_refused(text in ".{0,20}") {
+            let _ = (parse_duration(&text), parse_size(&text));
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! Whether the relay is alive, and whether it does its work.
+//!
+//! Enters: a [`View`]. Leaves: a [`Health`] with its checks. Pure: time comes in as ages. What
+//! always holds: liveness never depends on Postgres or Kafka, so an outage of theirs cannot become
+//! a storm of restarts.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::View;
+use super::snapshot::State;
+
+/// The hot thread ticks at least every second; this long without one is not a pause but a hang.
+const TICK_AGE_MAX: Duration = Duration::from_secs(30);
+
+/// How long the settled position may stand still while records are outstanding. Longer than a
+/// leader election, shorter than an operator's patience.
+const PROGRESS_AGE_MAX: Duration = Duration::from_secs(30);
+
+/// What a caller of `/readyz` needs the relay to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Role {
+    /// Delivering, or ready to take over.
+    #[default]
+    Any,
+    /// Delivering: holds the slot.
+    Active,
+}
+
+/// One thing that was looked at.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Check {
+    /// A stable word.
+    pub name: &'static str,
+    /// Whether it is as it should be.
+    pub ok: bool,
+    /// What was found.
+    pub detail: String,
+}
+
+/// The answer of a probe; `ok` is whether every check is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Health {
+    /// 200 or 503.
+    pub ok: bool,
+    /// The relay's state.
+    pub state: &'static str,
+    /// `active` holds the slot, `standby` waits for it, `none` does neither.
+    pub role: &'static str,
+    /// What was looked at.
+    pub checks: Vec<Check>,
+}
+
+/// Whether the hot thread still ticks.
+pub fn liveness(view: &View) -> Health {
+    let age = view.tick_age;
+    let ok = age <= TICK_AGE_MAX;
+    let detail = format!("last tick {} ms ago", age.as_millis());
+    health(view, vec![Check { name: "loop", ok, detail }])
+}
+
+/// Whether rows are being delivered, or this relay would take over if they were not.
+pub fn readiness(view: &View, role: Role) -> Health {
+    let snapshot = &view.snapshot;
+    let mut checks = liveness(view).checks;
+    if snapshot.state == State::Standby {
+        let ok = role == Role::Any;
+        let detail = "another relay holds the slot; waiting to take over".to_owned();
+        checks.push(Check { name: "slot", ok, detail });
+        return health(view, checks);
+    }
+    checks.push(Check {
+        name: "state",
+        ok: snapshot.state == State::Streaming,
+        detail: snapshot.state.as_str().to_owned(),
+    });
+    checks.push(Check {
+        name: "slot",
+        ok: snapshot.holds_slot,
+        detail: if snapshot.holds_slot { "held" } else { "not held" }.to_owned(),
+    });
+    let progress = snapshot.last_progress.map(|at| at.elapsed());
+    checks.push(Check {
+        name: "progress",
+        ok: progress.is_some_and(|age| age <= PROGRESS_AGE_MAX),
+        detail: match progress {
+            Some(age) => format!("last progress {} ms ago", age.as_millis()),
+            None => "none yet".to_owned(),
+        },
+    });
+    let connected = snapshot.broker_connected;
+    checks.push(Check {
+        name: "kafka",
+        ok: connected,
+        detail: if connected { "connected" } else { "no broker answers" }.to_owned(),
+    });
+    health(view, checks)
+}
+
+fn health(view: &View, checks: Vec<Check>) -> Health {
+    let snapshot = &view.snapshot;
+    let role = match snapshot.state {
+        State::Standby => "standby",
+        _ if snapshot.holds_slot => "active",
+        _ => "none",
+    };
+    let ok = checks.iter().all(|check| check.ok);
+    Health { ok, state: snapshot.state.as_str(), role, checks }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::telemetry::Snapshot;
+    use std::sync::Arc;
+    use std::time::Instant;
+
+    fn view(state: State, holds_slot: bool, broker: bool, progress_age_s: Option<u64>) -> View {
+        let last_progress =
+            progress_age_s.and_then(|s| Instant::now().checked_sub(Duration::from_secs(s)));
+        let snapshot = Snapshot {
+            state,
+            holds_slot,
+            broker_connected: broker,
+            last_progress,
+            ..Snapshot::default()
+        };
+        View {
+            snapshot: Arc::new(snapshot),
+            slot: None,
+            tick_age: Duration::ZERO,
+            uptime: Duration::ZERO,
+        }
+    }
+
+    #[test]
+    fn readiness_truth_table() {
+        let fresh = Some(0);
+        let table = [
+            // state, holds slot, broker, progress -> ready for any role, ready as active
+            (State::Streaming, true, true, fresh, true, true),
+            (State::Streaming, true, true, Some(31), false, false),
+            (State::Streaming, true, true, None, false, false),
+            (State::Streaming, true, false, fresh, false, false),
+            (State::Streaming, false, true, fresh, false, false),
+            (State::Standby, false, true, None, true, false),
+            (State::Standby, false, false, None, true, false),
+            (State::Starting, false, true, fresh, false, false),
+            (State::Retrying, false, true, fresh, false, false),
+            (State::Draining, true, true, fresh, false, false),
+            (State::Stopped, false, true, fresh, false, false),
+            (State::Failed, false, true, fresh, false, false),
+        ];
+        for (state, slot, broker, progress, any, active) in table {
+            let view = view(state, slot, broker, progress);
+            let row = format!("{state:?} slot={slot} broker={broker} progress={progress:?}");
+            assert_eq!(readiness(&view, Role::Any).ok, any, "{row}");
+            assert_eq!(readiness(&view, Role::Active).ok, active, "{row}");
+            assert!(liveness(&view).ok, "{row}: alive whatever the peers do");
+        }
+    }
+
+    #[test]
+    fn a_loop_that_hangs_is_neither_alive_nor_ready() {
+        let mut view = view(State::Streaming, true, true, Some(0));
+        view.tick_age = Duration::from_secs(31);
+        assert!(!liveness(&view).ok);
+        assert!(!readiness(&view, Role::Any).ok);
+    }
+
+    #[test]
+    fn roles() {
+        assert_eq!(liveness(&view(State::Standby, false, true, None)).role, "standby");
+        assert_eq!(liveness(&view(State::Draining, true, true, None)).role, "active");
+        assert_eq!(liveness(&view(State::Retrying, false, true, None)).role, "none");
+    }
+}

@@ -1,0 +1,105 @@
+//! A latency histogram with fixed buckets, cheap enough for the hot thread.
+//!
+//! Enters: durations in microseconds. Leaves: counts per bucket, sum, and estimated quantiles. What
+//! always holds: no allocation, no float, no atomic; counts saturate instead of wrapping.
+
+/// Upper bounds in microseconds, both Prometheus's and ours: 1-2.5-5 steps from 50 us, below which
+/// no broker confirms, to 60 s, above which only "stuck" is left to say.
+pub const BOUNDS_US: [u64; 19] = [
+    50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000,
+    1_000_000, 2_500_000, 5_000_000, 10_000_000, 30_000_000, 60_000_000,
+];
+
+/// Counts of durations. The last bucket has no upper bound.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Histogram {
+    counts: [u64; BOUNDS_US.len() + 1],
+    sum_us: u64,
+}
+
+impl Histogram {
+    /// Counts one duration, in microseconds.
+    pub fn record(&mut self, microseconds: u64) {
+        let bucket = BOUNDS_US.partition_point(|&bound| bound < microseconds);
+        if let Some(count) = self.counts.get_mut(bucket) {
+            *count = count.saturating_add(1);
+        }
+        self.sum_us = self.sum_us.saturating_add(microseconds);
+    }
+
+    /// How many durations were counted.
+    pub fn count(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// Their sum, in microseconds.
+    pub const fn sum_us(&self) -> u64 {
+        self.sum_us
+    }
+
+    /// Bound in microseconds and how many durations were at or below it; `None` is no bound.
+    pub fn cumulative(&self) -> impl Iterator<Item = (Option<u64>, u64)> + '_ {
+        let bounds = BOUNDS_US.iter().copied().map(Some).chain([None]);
+        bounds.zip(&self.counts).scan(0_u64, |below, (bound, &count)| {
+            *below = below.saturating_add(count);
+            Some((bound, *below))
+        })
+    }
+
+    /// What was counted since `earlier`, a former state of this histogram.
+    pub fn since(&self, earlier: &Self) -> Self {
+        let mut counts = self.counts;
+        for (count, before) in counts.iter_mut().zip(&earlier.counts) {
+            *count = count.saturating_sub(*before);
+        }
+        Self { counts, sum_us: self.sum_us.saturating_sub(earlier.sum_us) }
+    }
+
+    /// The bound of the bucket that holds the quantile, in microseconds: "at most". `per_mille` is
+    /// 500 for the median, 990 for p99. `None` when nothing was counted, or it is above all bounds.
+    pub fn quantile_us(&self, per_mille: u64) -> Option<u64> {
+        let total = self.count();
+        let rank = total.saturating_mul(per_mille).div_ceil(1000).max(1);
+        self.cumulative().find(|&(_, below)| below >= rank).and_then(|(bound, _)| bound)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn bounds_grow() {
+        assert!(BOUNDS_US.windows(2).all(|pair| pair[0] < pair[1]));
+    }
+
+    #[test]
+    fn quantiles_name_the_bucket() {
+        let mut histogram = Histogram::default();
+        assert_eq!(histogram.quantile_us(500), None);
+        for _ in 0..99 {
+            histogram.record(900);
+        }
+        histogram.record(40_000);
+        assert_eq!(histogram.quantile_us(500), Some(1_000));
+        assert_eq!(histogram.quantile_us(990), Some(1_000));
+        assert_eq!(histogram.quantile_us(1000), Some(50_000));
+        assert_eq!(histogram.sum_us(), 99 * 900 + 40_000);
+    }
+
+    proptest! {
+        #[test]
+        fn every_duration_is_in_exactly_one_bucket(values in prop::collection::vec(any::<u32>(), 0..50)) {
+            let mut histogram = Histogram::default();
+            for &value in &values {
+                histogram.record(u64::from(value));
+            }
+            prop_assert_eq!(histogram.count(), values.len() as u64);
+            for (bound, below) in histogram.cumulative() {
+                let expected = values.iter().filter(|&&v| bound.is_none_or(|b| u64::from(v) <= b));
+                prop_assert_eq!(below, expected.count() as u64);
+            }
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! The HTTP face: `/livez`, `/readyz`, `/metrics`.
+//!
+//! Enters: requests. Leaves: answers from the latest [`View`]. What always holds: read-only, no
+//! configuration and no payload is served, and a slow client holds up nobody but itself. Runs on
+//! the control plane's tokio; started by `cli`.
+
+use std::future::Future;
+use std::net::SocketAddr;
+
+use axum::Router;
+use axum::extract::{RawQuery, State as Extract};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Json, Response};
+use axum::routing::get;
+
+use super::health::{Health, Role, liveness, readiness};
+use super::{Telemetry, metrics, process};
+
+/// Why there is no HTTP face.
+#[derive(Debug, thiserror::Error)]
+pub enum HttpError {
+    /// The address is taken, not ours, or not allowed.
+    #[error("cannot listen on {address}")]
+    Bind {
+        /// As configured.
+        address: SocketAddr,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The listener broke.
+    #[error("the HTTP listener failed")]
+    Serve(#[source] std::io::Error),
+}
+
+impl HttpError {
+    /// What to do about it.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Bind { source, .. } if source.kind() == std::io::ErrorKind::AddrInUse => Some(
+                "choose another port: --set http.bind=127.0.0.1:8485; or none: --set http.bind="
+                    .to_owned(),
+            ),
+            Self::Bind { .. } => Some("set `http.bind` to an address of this host".to_owned()),
+            Self::Serve(_) => None,
+        }
+    }
+}
+
+/// A bound address that nobody answers yet; see [`serve`].
+#[derive(Debug)]
+pub struct Listener {
+    inner: tokio::net::TcpListener,
+    address: SocketAddr,
+}
+
+impl Listener {
+    /// Binds, so that a taken port stops the start and not the run.
+    pub async fn bind(address: SocketAddr) -> Result<Self, HttpError> {
+        let failed = |source| HttpError::Bind { address, source };
+        let inner = tokio::net::TcpListener::bind(address).await.map_err(failed)?;
+        let address = inner.local_addr().map_err(failed)?;
+        Ok(Self { inner, address })
+    }
+
+    /// The address in effect: the port is known even if 0 was asked for.
+    pub const fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+/// Answers requests until `shutdown` completes.
+pub async fn serve(
+    listener: Listener,
+    telemetry: Telemetry,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> Result<(), HttpError> {
+    axum::serve(listener.inner, routes(telemetry))
+        .with_graceful_shutdown(shutdown)
+        .await
+        .map_err(HttpError::Serve)
+}
+
+fn routes(telemetry: Telemetry) -> Router {
+    Router::new()
+        .route("/livez", get(livez))
+        .route("/readyz", get(readyz))
+        .route("/metrics", get(metrics_page))
+        .with_state(telemetry)
+}
+
+async fn livez(Extract(telemetry): Extract<Telemetry>) -> Response {
+    answer(liveness(&telemetry.view()))
+}
+
+async fn readyz(Extract(telemetry): Extract<Telemetry>, RawQuery(query): RawQuery) -> Response {
+    let role = match query.as_deref() {
+        None | Some("" | "role=any") => Role::Any,
+        Some("role=active") => Role::Active,
+        Some(_) => {
+            let problem = "the query is role=active or role=any\n";
+            return (StatusCode::BAD_REQUEST, problem).into_response();
+        }
+    };
+    answer(readiness(&telemetry.view(), role))
+}
+
+async fn metrics_page(Extract(telemetry): Extract<Telemetry>) -> Response {
+    let text = metrics::render(&telemetry.view(), telemetry.build(), &process::usage());
+    ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response()
+}
+
+fn answer(health: Health) -> Response {
+    let status = if health.ok { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    (status, [(header::CACHE_CONTROL, "no-store")], Json(health)).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::telemetry::{BuildInfo, Snapshot, State};
+    use std::time::Instant;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    async fn fetch(address: SocketAddr, path: &str) -> String {
+        let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        answer
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn probes_follow_the_published_snapshot() {
+        let telemetry = Telemetry::new(BuildInfo::default());
+        let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let address = listener.address();
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let face = serve(listener, telemetry.clone(), async move {
+            let _ = stopped.await;
+        });
+        let server = tokio::spawn(face);
+        assert!(fetch(address, "/livez").await.starts_with("HTTP/1.1 200"));
+        let starting = fetch(address, "/readyz").await;
+        assert!(
+            starting.starts_with("HTTP/1.1 503") && starting.contains("\"state\":\"starting\"")
+        );
+        telemetry.publish(Snapshot {
+            state: State::Streaming,
+            holds_slot: true,
+            broker_connected: true,
+            last_progress: Some(Instant::now()),
+            ..Snapshot::default()
+        });
+        assert!(fetch(address, "/readyz").await.starts_with("HTTP/1.1 200"));
+        assert!(fetch(address, "/readyz?role=active").await.starts_with("HTTP/1.1 200"));
+        telemetry.publish(Snapshot { state: State::Standby, ..Snapshot::default() });
+        assert!(fetch(address, "/readyz").await.starts_with("HTTP/1.1 200"));
+        assert!(fetch(address, "/readyz?role=active").await.starts_with("HTTP/1.1 503"));
+        assert!(fetch(address, "/readyz?role=x").await.starts_with("HTTP/1.1 400"));
+        let page = fetch(address, "/metrics").await;
+        assert!(page.contains("text/plain; version=0.0.4"), "{page}");
+        assert!(page.contains("postrider_state{state=\"standby\"} 1"), "{page}");
+        assert!(fetch(address, "/").await.starts_with("HTTP/1.1 404"));
+        stop.send(()).unwrap();
+        server.await.unwrap().unwrap();
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_taken_port_is_named() {
+        let first = Listener::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let error = Listener::bind(first.address()).await.unwrap_err();
+        assert_eq!(error.to_string(), format!("cannot listen on {}", first.address()));
+        assert!(error.hint().unwrap().contains("http.bind"));
+    }
+}

@@ -1,0 +1,189 @@
+//! The page is read back by a parser of the exposition format that knows promtool's rules.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::*;
+
+fn full_view() -> View {
+    let mut commit_to_confirm = Histogram::default();
+    for us in [10, 900, 900, 70_000_000] {
+        commit_to_confirm.record(us);
+    }
+    let snapshot = Snapshot {
+        state: State::Streaming,
+        holds_slot: true,
+        topics: vec![TopicCount {
+            topic: Arc::from("orders"),
+            delivered: 7,
+            dead_lettered: 1,
+            skipped: 0,
+            bytes: 99,
+        }],
+        rejections: vec![("no_route", 1)],
+        ignored: vec![("update", 2)],
+        messages: vec![("insert", 8), ("keepalive", 3)],
+        restarts: vec![("kafka", 1)],
+        back_pressure: Duration::from_millis(1500),
+        commit_to_confirm,
+        ..Snapshot::default()
+    };
+    View {
+        snapshot: Arc::new(snapshot),
+        slot: Some(super::super::SlotSample {
+            lag_bytes: 5,
+            retained_bytes: 6,
+            safe_bytes: Some(7),
+        }),
+        tick_age: Duration::ZERO,
+        uptime: Duration::from_secs(3),
+    }
+}
+
+fn page(view: &View) -> String {
+    let build = BuildInfo {
+        version: "0.1.0".into(),
+        git: "a\"b\\c\nd".into(),
+        librdkafka: "2".into(),
+        slot: "s".into(),
+    };
+    let usage = Usage {
+        resident_bytes: Some(1),
+        resident_bytes_max: Some(2),
+        cpu_ticks: Some(150),
+        open_files: Some(4),
+    };
+    render(view, &build, &usage)
+}
+
+/// Splits `name{labels} value`, labels being quoted with escapes.
+fn split_sample(line: &str) -> (String, Vec<(String, String)>, f64) {
+    let name_end = line.find(['{', ' ']).unwrap();
+    let name = line[..name_end].to_owned();
+    let mut labels = Vec::new();
+    let mut rest = &line[name_end..];
+    while rest.starts_with(['{', ',']) {
+        let (label, tail) = rest[1..].split_once("=\"").unwrap();
+        let mut value = String::new();
+        let mut characters = tail.char_indices();
+        let end = loop {
+            match characters.next().unwrap() {
+                (_, '\\') => match characters.next().unwrap().1 {
+                    'n' => value.push('\n'),
+                    c @ ('"' | '\\') => value.push(c),
+                    c => panic!("escape {c}"),
+                },
+                (at, '"') => break at,
+                (_, c) => value.push(c),
+            }
+        };
+        labels.push((label.to_owned(), value));
+        rest = &tail[end + 1..];
+    }
+    let value = rest.trim_start_matches('}').strip_prefix(' ').unwrap().parse().unwrap();
+    (name, labels, value)
+}
+
+type Families = BTreeMap<String, (String, Vec<(String, Vec<(String, String)>, f64)>)>;
+
+fn parse(text: &str) -> Families {
+    let mut families = Families::new();
+    let mut help = BTreeSet::new();
+    let mut current = String::new();
+    for line in text.lines() {
+        if let Some(rest) = line.strip_prefix("# HELP ") {
+            let (name, words) = rest.split_once(' ').unwrap();
+            assert!(help.insert(name.to_owned()), "HELP twice: {name}");
+            assert!(!words.trim().is_empty());
+        } else if let Some(rest) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = rest.split_once(' ').unwrap();
+            assert!(help.contains(name), "TYPE without HELP: {name}");
+            assert!(families.insert(name.to_owned(), (kind.to_owned(), Vec::new())).is_none());
+            name.clone_into(&mut current);
+        } else {
+            let sample = split_sample(line);
+            assert!(sample.0.starts_with(current.as_str()), "{line} below {current}");
+            families.get_mut(&current).unwrap().1.push(sample);
+        }
+    }
+    families
+}
+
+#[test]
+fn the_page_follows_the_format_and_promtools_rules() {
+    for (name, (kind, samples)) in parse(&page(&full_view())) {
+        assert!(name.starts_with("postrider_") || name.starts_with("process_"), "{name}");
+        assert!(name.chars().all(|c| c.is_ascii_lowercase() || c == '_'), "{name}");
+        assert_eq!(kind == "counter", name.ends_with("_total"), "{name} {kind}");
+        for unit in ["milliseconds", "_ms", "kilobytes", "minutes"] {
+            assert!(!name.contains(unit), "{name}: base units only");
+        }
+        let mut series = BTreeSet::new();
+        for (sample, labels, value) in &samples {
+            assert!(series.insert((sample.clone(), labels.clone())), "series twice: {sample}");
+            assert!(value.is_finite());
+            let suffix = sample.strip_prefix(name.as_str()).unwrap();
+            let allowed: &[&str] =
+                if kind == "histogram" { &["_bucket", "_sum", "_count"] } else { &[""] };
+            assert!(allowed.contains(&suffix), "{sample}");
+        }
+    }
+}
+
+#[test]
+fn the_histogram_is_cumulative_in_seconds() {
+    let families = parse(&page(&full_view()));
+    let (_, samples) = &families["postrider_commit_to_confirm_seconds"];
+    let buckets: Vec<(f64, f64)> = samples
+        .iter()
+        .filter(|(name, ..)| name.ends_with("_bucket"))
+        .map(|(_, labels, value)| (labels[0].1.replace("+Inf", "inf").parse().unwrap(), *value))
+        .collect();
+    assert!(buckets.windows(2).all(|pair| pair[0].0 < pair[1].0 && pair[0].1 <= pair[1].1));
+    assert_eq!(buckets.first(), Some(&(0.000_05, 1.0)));
+    assert_eq!(buckets.last(), Some(&(f64::INFINITY, 4.0)));
+    let value = |suffix| samples.iter().find(|(name, ..)| name.ends_with(suffix)).unwrap().2;
+    assert!((value("_count") - 4.0).abs() < f64::EPSILON);
+    assert!((value("_sum") - 70.001_81).abs() < 1e-9);
+}
+
+#[test]
+fn labels_are_escaped() {
+    let families = parse(&page(&full_view()));
+    let labels = &families["postrider_build_info"].1[0].1;
+    assert!(labels.contains(&("git".to_owned(), "a\"b\\c\nd".to_owned())));
+}
+
+#[test]
+fn exactly_one_state_is_on() {
+    let families = parse(&page(&full_view()));
+    let on: Vec<_> = families["postrider_state"].1.iter().filter(|s| s.2 > 0.5).collect();
+    assert_eq!(on.len(), 1);
+    assert_eq!(on[0].1[0].1, "streaming");
+}
+
+#[test]
+fn many_topics_share_one_series() {
+    let mut view = full_view();
+    let topic = |n: usize| TopicCount {
+        topic: Arc::from(format!("t{n}")),
+        delivered: 1,
+        dead_lettered: 0,
+        skipped: 0,
+        bytes: 1,
+    };
+    let topics = (0..TOPICS_MAX + 50).map(topic).collect();
+    view.snapshot = Arc::new(Snapshot { topics, ..Snapshot::default() });
+    let text = page(&view);
+    assert!(text.contains("postrider_records_total{topic=\"other\",result=\"delivered\"} 50\n"));
+    assert!(!text.contains(&format!("\"t{TOPICS_MAX}\"")));
+}
+
+#[test]
+fn seconds_are_exact() {
+    for (us, text) in
+        [(0, "0"), (50, "0.00005"), (1_000_000, "1"), (2_500_000, "2.5"), (10_000_000, "10")]
+    {
+        assert_eq!(seconds(us), text);
+    }
+}

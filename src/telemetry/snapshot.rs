@@ -1,0 +1,126 @@
+//! What the relay says about itself, as plain values.
+//!
+//! Enters: nothing; the hot thread fills a [`Snapshot`] from its locals once per tick. Leaves: the
+//! same, read by the HTTP face and the progress log. What always holds: no handle, lock or clock is
+//! in it, counters only grow within a process, and no payload or key is ever part of it.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::histogram::Histogram;
+
+/// What the relay is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum State {
+    /// Before the first connection.
+    #[default]
+    Starting,
+    /// Another relay holds the slot; this one waits for it.
+    Standby,
+    /// Reading and delivering.
+    Streaming,
+    /// A session failed; waiting to try again.
+    Retrying,
+    /// Reading has stopped, confirmations are awaited.
+    Draining,
+    /// Stopped cleanly.
+    Stopped,
+    /// Stopped by a definite error.
+    Failed,
+}
+
+impl State {
+    /// Every state, for documentation and metrics.
+    pub const ALL: [Self; 7] = [
+        Self::Starting,
+        Self::Standby,
+        Self::Streaming,
+        Self::Retrying,
+        Self::Draining,
+        Self::Stopped,
+        Self::Failed,
+    ];
+
+    /// The stable word: metric label `state`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Starting => "starting",
+            Self::Standby => "standby",
+            Self::Streaming => "streaming",
+            Self::Retrying => "retrying",
+            Self::Draining => "draining",
+            Self::Stopped => "stopped",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// What became of the records of one topic since the process started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TopicCount {
+    /// The topic, shared so that a tick copies a pointer.
+    pub topic: Arc<str>,
+    /// Confirmed by the brokers.
+    pub delivered: u64,
+    /// Confirmed as dead letters; the topic is the one they were meant for.
+    pub dead_lettered: u64,
+    /// Left out by the policy `skip`.
+    pub skipped: u64,
+    /// Key, value and header bytes confirmed.
+    pub bytes: u64,
+}
+
+/// One label value and its count.
+pub type Count = (&'static str, u64);
+
+/// The relay at one moment.
+#[derive(Debug, Clone, Default)]
+pub struct Snapshot {
+    /// What it is doing.
+    pub state: State,
+    /// Whether a replication stream is open, which is to hold the slot.
+    pub holds_slot: bool,
+    /// Whether a broker answers.
+    pub broker_connected: bool,
+    /// End of what the walsender has sent us, as bytes; see `lsn::Lsn::get`.
+    pub received_lsn: u64,
+    /// End of what is wholly confirmed.
+    pub settled_lsn: u64,
+    /// When `settled_lsn` last moved or nothing was outstanding; `None` before either.
+    pub last_progress: Option<Instant>,
+    /// Replication messages by kind: `begin`, `insert`, `keepalive`, ...
+    pub messages: Vec<Count>,
+    /// Bytes of replication messages.
+    pub received_bytes: u64,
+    /// Records by topic, in order of first use.
+    pub topics: Vec<TopicCount>,
+    /// Rows rejected, by `route::RejectionCode::as_str`.
+    pub rejections: Vec<Count>,
+    /// Outbox rows that were updated, deleted or truncated, by operation; never delivered.
+    pub ignored: Vec<Count>,
+    /// Transactions of which every record is confirmed.
+    pub transactions_settled: u64,
+    /// Records sent and not confirmed.
+    pub in_flight_records: u64,
+    /// Their bytes.
+    pub in_flight_bytes: u64,
+    /// How long reading was paused because the budget was used up.
+    pub back_pressure: Duration,
+    /// From the commit in Postgres to the broker's confirmation, per transaction.
+    pub commit_to_confirm: Histogram,
+    /// Age of the oldest transaction that is not wholly confirmed; zero when there is none.
+    pub oldest_unacknowledged_age: Duration,
+    /// Sessions that ended, by reason: `postgres`, `kafka`, `batch_too_large`, ...
+    pub restarts: Vec<Count>,
+}
+
+/// The slot as Postgres sees it, sampled by the control plane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SlotSample {
+    /// Server's position minus `confirmed_flush_lsn`, in bytes.
+    pub lag_bytes: u64,
+    /// Server's position minus `restart_lsn`: log the slot keeps on disk, in bytes.
+    pub retained_bytes: u64,
+    /// Bytes until `max_slot_wal_keep_size` invalidates the slot; `None` is unlimited.
+    pub safe_bytes: Option<u64>,
+}
