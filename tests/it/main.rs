@@ -1,0 +1,16 @@
+//! The product against real servers: private PostgreSQL clusters, Apache Kafka in KRaft mode, and
+//! the `postrider` binary as a process of its own.
+//!
+//! One binary, so that all tests share the servers; `support` starts, watches and judges them. What
+//! a machine lacks is skipped with a line on stderr, and fails where `CI=true`.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "all of this crate is test code; clippy sees only the marked functions as such"
+)]
+
+mod servers;
+mod support;

@@ -1,0 +1,43 @@
+//! The two kinds of broker that a test may run against.
+
+use rdkafka::mocking::MockCluster;
+use rdkafka::producer::DefaultProducerContext;
+
+use super::kafka::{self, Kafka};
+
+/// A broker, addressed the same way whatever it is.
+pub(crate) enum Broker {
+    /// librdkafka's own, inside this process. Keeps 5 MiB per partition, knows no transactions.
+    Embedded(MockCluster<'static, DefaultProducerContext>),
+    /// Apache Kafka, shared by all tests.
+    Kafka(&'static Kafka),
+}
+
+impl Broker {
+    /// A fresh embedded broker.
+    pub(crate) fn embedded() -> Self {
+        Self::Embedded(MockCluster::new(1).unwrap())
+    }
+
+    /// Both kinds, or the embedded one alone where this machine cannot run Kafka.
+    pub(crate) fn all() -> Vec<Self> {
+        let real = kafka::shared().map(Self::Kafka);
+        std::iter::once(Self::embedded()).chain(real).collect()
+    }
+
+    /// As `bootstrap.servers` wants it.
+    pub(crate) fn bootstrap(&self) -> String {
+        match self {
+            Self::Embedded(mock) => mock.bootstrap_servers(),
+            Self::Kafka(kafka) => kafka.bootstrap(),
+        }
+    }
+
+    /// For messages.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Embedded(_) => "the embedded broker",
+            Self::Kafka(_) => "Apache Kafka",
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! Real Apache Kafka in KRaft mode, without Docker: the jars that `docker/kafka/fetch` copied, run
+//! by the installed Java with a small heap on loopback ports.
+//!
+//! Always holds: the brokers run as an unprivileged account, and end with the `Kafka` value or with
+//! this process, whichever is first.
+
+use std::fs::{self, File};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use postrider::sandbox::account::Account;
+use postrider::sandbox::port;
+use postrider::sandbox::tether::{LastSignal, Tether};
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rustix::process::{Pid, Signal, kill_process};
+
+pub(crate) use super::kafka_settings::{ALLOWED_USER, DENIED_USER, Options, PASSWORD};
+use super::kafka_settings::{CLUSTER_ID, Ports};
+use super::{postgres, skip, topic};
+
+/// A broker is up after some 3 s on an idle machine; builds may run beside the tests.
+const READY_LIMIT: Duration = Duration::from_secs(90);
+
+/// How often other ports are tried when one found free was taken before the broker bound it.
+const PORT_TRIES: u32 = 5;
+
+/// Flags that make a broker small and quick to start; none changes what it does.
+const JAVA_FLAGS: [&str; 7] = [
+    "-Xms64m",
+    "-Xmx256m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-Xshare:auto",
+    "-XX:-UsePerfData",
+    "-Djava.awt.headless=true",
+];
+
+/// A running cluster.
+#[derive(Debug)]
+pub(crate) struct Kafka {
+    brokers: Vec<Broker>,
+    tether: Tether,
+    options: Options,
+    account: Account,
+    jars: PathBuf,
+}
+
+#[derive(Debug)]
+struct Broker {
+    ports: Ports,
+    folder: PathBuf,
+    child: Option<Child>,
+}
+
+/// The single broker that most tests share, or `None` where this machine cannot run Kafka; that is
+/// then said once, and fails where `CI=true`.
+pub(crate) fn shared() -> Option<&'static Kafka> {
+    static SHARED: OnceLock<Option<Kafka>> = OnceLock::new();
+    SHARED.get_or_init(|| start(&Options::default())).as_ref()
+}
+
+/// A cluster of the test's own.
+pub(crate) fn start(options: &Options) -> Option<Kafka> {
+    match jars() {
+        Ok(jars) => Some(Kafka::start(options, jars)),
+        Err(why) => {
+            skip::skip("Apache Kafka", &why);
+            None
+        }
+    }
+}
+
+/// The folder of jars, readable for the account of the brokers.
+fn jars() -> Result<PathBuf, String> {
+    if !Command::new("java").arg("-version").output().is_ok_and(|out| out.status.success()) {
+        return Err("Java is not installed (apt-get install default-jre-headless)".to_owned());
+    }
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("docker/kafka/fetch");
+    let output = Command::new(&script).stdin(Stdio::null()).output().map_err(|e| e.to_string())?;
+    if !output.status.success() {
+        let words = String::from_utf8_lossy(&output.stderr);
+        return Err(words.lines().last().unwrap_or("docker/kafka/fetch failed").to_owned());
+    }
+    Ok(postgres::readable(&script.with_file_name("libs")))
+}
+
+impl Kafka {
+    fn start(options: &Options, jars: PathBuf) -> Self {
+        for attempt in 1.. {
+            let mut kafka = Self::format(options, jars.clone());
+            match (0..options.brokers)
+                .try_for_each(|index| kafka.spawn(index))
+                .and_then(|()| kafka.await_ready())
+            {
+                Ok(()) => return kafka,
+                Err(log) => assert!(
+                    log.contains("Address already in use") && attempt < PORT_TRIES,
+                    "Kafka did not start: {log}"
+                ),
+            }
+        }
+        unreachable!("the loop above returns or panics")
+    }
+
+    /// Lays out the brokers' folders and formats their storage, all brokers at a time.
+    fn format(options: &Options, jars: PathBuf) -> Self {
+        let account = Account::unprivileged().unwrap();
+        let home = account.make_folder("postrider-kafka-").unwrap();
+        let tether = Tether::new(&home).unwrap();
+        fs::copy(
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("docker/kafka/log4j2.properties"),
+            home.join("log4j2.properties"),
+        )
+        .unwrap();
+        let ports: Vec<Ports> = (0..options.brokers).map(|_| free_ports()).collect();
+        let brokers: Vec<Broker> = (0..options.brokers)
+            .map(|index| {
+                let folder = home.join((index + 1).to_string());
+                fs::create_dir(&folder).unwrap();
+                account.own(&folder).unwrap();
+                let properties = options.properties(index, &ports, &folder);
+                fs::write(folder.join("server.properties"), properties).unwrap();
+                Broker { ports: ports[index], folder, child: None }
+            })
+            .collect();
+        let kafka = Self { brokers, tether, options: options.clone(), account, jars };
+        let tools: Vec<Child> = (0..options.brokers)
+            .map(|index| {
+                kafka
+                    .java(index, "kafka.tools.StorageTool")
+                    .args(["format", "-t", CLUSTER_ID, "-c"])
+                    .arg(kafka.brokers[index].folder.join("server.properties"))
+                    .stdout(Stdio::piped())
+                    .stderr(Stdio::piped())
+                    .spawn()
+                    .unwrap()
+            })
+            .collect();
+        for tool in tools {
+            let Output { status, stdout, stderr } = tool.wait_with_output().unwrap();
+            let words = [stdout, stderr].concat();
+            assert!(status.success(), "storage: {}", String::from_utf8_lossy(&words));
+        }
+        kafka
+    }
+
+    /// Addresses of all brokers, as `bootstrap.servers` wants them.
+    pub(crate) fn bootstrap(&self) -> String {
+        self.addresses(|ports| ports.plain)
+    }
+
+    /// The same for the listener that wants a login.
+    pub(crate) fn sasl_bootstrap(&self) -> String {
+        assert!(self.options.sasl, "this cluster has no SASL listener");
+        self.addresses(|ports| ports.sasl)
+    }
+
+    /// kill -9 of one broker, from 0.
+    pub(crate) fn kill_broker(&mut self, index: usize) {
+        let Some(mut child) = self.brokers[index].child.take() else { return };
+        child.kill().unwrap();
+        child.wait().unwrap();
+        self.tether.free(child.id()).unwrap();
+    }
+
+    /// Starts a killed broker again on its ports and data, and waits until all brokers answer.
+    pub(crate) fn start_broker(&mut self, index: usize) {
+        self.spawn(index).and_then(|()| self.await_ready()).unwrap();
+    }
+
+    /// Makes one broker fall silent without closing its connections, until `resume_broker`.
+    pub(crate) fn freeze_broker(&self, index: usize) {
+        self.signal(index, Signal::STOP);
+    }
+
+    /// Ends a freeze.
+    pub(crate) fn resume_broker(&self, index: usize) {
+        self.signal(index, Signal::CONT);
+    }
+
+    fn signal(&self, index: usize, signal: Signal) {
+        let child = self.brokers[index].child.as_ref().expect("the broker runs");
+        let pid = Pid::from_raw(child.id().try_into().unwrap()).unwrap();
+        kill_process(pid, signal).unwrap();
+    }
+
+    fn spawn(&mut self, index: usize) -> Result<(), String> {
+        let folder = self.brokers[index].folder.clone();
+        let log = File::create(folder.join("log")).unwrap();
+        let child = self
+            .java(index, "kafka.Kafka")
+            .arg(folder.join("server.properties"))
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn()
+            .map_err(|error| error.to_string())?;
+        self.tether.hold(child.id(), LastSignal::Kill).unwrap();
+        self.brokers[index].child = Some(child);
+        Ok(())
+    }
+
+    /// Waits until the cluster's metadata lists every broker that was started.
+    fn await_ready(&mut self) -> Result<(), String> {
+        let deadline = Instant::now() + READY_LIMIT;
+        let consumer: BaseConsumer = topic::client(&self.bootstrap()).create().unwrap();
+        loop {
+            for broker in &mut self.brokers {
+                if let Some(child) = &mut broker.child
+                    && let Some(status) = child.try_wait().unwrap()
+                {
+                    return Err(format!("{status}: {}", broker.log()));
+                }
+            }
+            let running = self.brokers.iter().filter(|broker| broker.child.is_some()).count();
+            let metadata = consumer.fetch_metadata(None, Duration::from_millis(500));
+            if metadata.is_ok_and(|metadata| metadata.brokers().len() >= running) {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                let logs: Vec<String> = self.brokers.iter().map(Broker::log).collect();
+                return Err(format!("not ready within {READY_LIMIT:?}: {}", logs.join("\n")));
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    fn java(&self, index: usize, main_class: &str) -> Command {
+        let mut command = Command::new("java");
+        self.account.apply(&mut command);
+        let folder = &self.brokers[index].folder;
+        command
+            .args(JAVA_FLAGS)
+            .arg(format!("-Dlog4j2.configurationFile={}/log4j2.properties", self.home().display()))
+            .arg(format!("-Djava.io.tmpdir={}", folder.display()))
+            .arg("-cp")
+            .arg(self.jars.join("*"))
+            .arg(main_class)
+            .current_dir(folder)
+            .env_remove("JAVA_TOOL_OPTIONS")
+            .stdin(Stdio::null())
+            .process_group(0);
+        command
+    }
+
+    fn home(&self) -> &Path {
+        self.tether.folder()
+    }
+
+    fn addresses(&self, port: impl Fn(&Ports) -> u16) -> String {
+        let addresses: Vec<String> = self
+            .brokers
+            .iter()
+            .map(|broker| format!("127.0.0.1:{}", port(&broker.ports)))
+            .collect();
+        addresses.join(",")
+    }
+}
+
+impl Drop for Kafka {
+    fn drop(&mut self) {
+        for child in self.brokers.iter_mut().filter_map(|broker| broker.child.take()) {
+            let mut child = child;
+            // Killing fails only for a broker that has ended already.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+impl Broker {
+    /// The end of its log.
+    fn log(&self) -> String {
+        let text = fs::read_to_string(self.folder.join("log")).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().collect();
+        lines[lines.len().saturating_sub(25)..].join("\n")
+    }
+}
+
+fn free_ports() -> Ports {
+    let free = || port::free().unwrap();
+    Ports { plain: free(), controller: free(), sasl: free() }
+}

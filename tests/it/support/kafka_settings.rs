@@ -1,0 +1,111 @@
+//! What a test asks of a Kafka cluster, and the `server.properties` that say so.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+/// Any valid cluster id; all brokers of a cluster share it.
+pub(crate) const CLUSTER_ID: &str = "4L6g3nShT-eMCtK--X86sw";
+
+/// The user whom the access lists allow everything, and the password of every user.
+pub(crate) const ALLOWED_USER: &str = "courier";
+/// A user who may log in and do nothing else.
+pub(crate) const DENIED_USER: &str = "stranger";
+/// The password of both.
+pub(crate) const PASSWORD: &str = "open-sesame";
+
+/// A Kafka cluster's properties. The default is one broker that creates topics by itself.
+#[derive(Debug, Clone)]
+pub(crate) struct Options {
+    /// Brokers, each also a controller: 1 or 3.
+    pub(crate) brokers: usize,
+    /// Whether a topic comes into being when it is first asked for.
+    pub(crate) auto_create: bool,
+    /// Adds a `SASL_PLAINTEXT` listener with PLAIN logins and access lists.
+    pub(crate) sasl: bool,
+    /// Further broker settings; they win.
+    pub(crate) settings: Vec<(&'static str, String)>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { brokers: 1, auto_create: true, sasl: false, settings: Vec::new() }
+    }
+}
+
+/// The loopback ports of one broker.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ports {
+    pub(crate) plain: u16,
+    pub(crate) controller: u16,
+    pub(crate) sasl: u16,
+}
+
+impl Options {
+    /// `server.properties` of broker `index` (from 0; its node id is one more).
+    pub(crate) fn properties(&self, index: usize, ports: &[Ports], folder: &Path) -> String {
+        let own = ports[index];
+        let replicas = self.brokers.to_string();
+        let in_sync = if self.brokers > 1 { "2" } else { "1" };
+        let quorum: Vec<String> = (1..)
+            .zip(ports)
+            .map(|(id, ports)| format!("{id}@127.0.0.1:{}", ports.controller))
+            .collect();
+        let mut advertised = format!("PLAINTEXT://127.0.0.1:{}", own.plain);
+        if self.sasl {
+            let _ = write!(advertised, ",SASL_PLAINTEXT://127.0.0.1:{}", own.sasl);
+        }
+        let mut text = String::new();
+        let mut set = |name: &str, value: &str| {
+            let _ = writeln!(text, "{name}={value}");
+        };
+        set("process.roles", "broker,controller");
+        set("node.id", &(index + 1).to_string());
+        set("controller.quorum.voters", &quorum.join(","));
+        set("controller.listener.names", "CONTROLLER");
+        set(
+            "listener.security.protocol.map",
+            "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT",
+        );
+        set("listeners", &format!("{advertised},CONTROLLER://127.0.0.1:{}", own.controller));
+        set("advertised.listeners", &advertised);
+        set("log.dirs", &folder.join("data").to_string_lossy());
+        set("auto.create.topics.enable", &self.auto_create.to_string());
+        set("num.partitions", "3");
+        set("default.replication.factor", &replicas);
+        set("min.insync.replicas", in_sync);
+        set("offsets.topic.replication.factor", &replicas);
+        set("transaction.state.log.replication.factor", &replicas);
+        set("transaction.state.log.min.isr", in_sync);
+        // Small and quick, for two cores and a heap of 256 MiB.
+        set("offsets.topic.num.partitions", "3");
+        set("transaction.state.log.num.partitions", "3");
+        set("share.coordinator.state.topic.replication.factor", &replicas);
+        set("share.coordinator.state.topic.min.isr", in_sync);
+        set("num.network.threads", "2");
+        set("num.io.threads", "3");
+        set("group.initial.rebalance.delay.ms", "0");
+        set("log.cleaner.dedupe.buffer.size", "4194304");
+        if self.sasl {
+            self.access(&mut set);
+        }
+        for (name, value) in &self.settings {
+            set(name, value);
+        }
+        text
+    }
+
+    /// Logins on the SASL listener, and access lists. Whoever comes without a login is the harness.
+    fn access(&self, set: &mut impl FnMut(&str, &str)) {
+        debug_assert!(self.sasl);
+        set("sasl.enabled.mechanisms", "PLAIN");
+        set(
+            "listener.name.sasl_plaintext.plain.sasl.jaas.config",
+            &format!(
+                "org.apache.kafka.common.security.plain.PlainLoginModule required \
+                 user_{ALLOWED_USER}=\"{PASSWORD}\" user_{DENIED_USER}=\"{PASSWORD}\";"
+            ),
+        );
+        set("authorizer.class.name", "org.apache.kafka.metadata.authorizer.StandardAuthorizer");
+        set("super.users", &format!("User:ANONYMOUS;User:{ALLOWED_USER}"));
+    }
+}

@@ -1,0 +1,17 @@
+//! Servers and judges that the tests share.
+
+pub(crate) mod broker;
+pub(crate) mod kafka;
+mod kafka_settings;
+pub(crate) mod postgres;
+pub(crate) mod skip;
+pub(crate) mod sql;
+pub(crate) mod topic;
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// A name that no other test of this run uses: for databases, slots, topics and groups.
+pub(crate) fn unique(stem: &str) -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(1);
+    format!("{stem}_{}", NEXT.fetch_add(1, Ordering::Relaxed))
+}

@@ -1,0 +1,105 @@
+//! The PostgreSQL clusters that the tests share: the one that is installed, and version 18 from
+//! the package that `docker/postgres/fetch-18` unpacks. One cluster each per run of the binary;
+//! tests keep apart by databases and slots of their own ([`Database`]).
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+
+use postrider::sandbox::account::Account;
+use postrider::sandbox::postgres::{Address, Cluster, Options};
+use postrider::sandbox::tether::Tether;
+
+use super::sql::Sql;
+use super::{skip, unique};
+
+/// Every version at hand: the installed one, and 18 unless this machine cannot have it.
+pub(crate) fn versions() -> Vec<&'static Cluster> {
+    std::iter::once(installed()).chain(eighteen()).collect()
+}
+
+/// The installed PostgreSQL; without it no test here can do anything.
+pub(crate) fn installed() -> &'static Cluster {
+    static INSTALLED: OnceLock<Cluster> = OnceLock::new();
+    INSTALLED.get_or_init(|| start(&Options::default()))
+}
+
+/// PostgreSQL 18, or `None` after saying why not.
+pub(crate) fn eighteen() -> Option<&'static Cluster> {
+    static EIGHTEEN: OnceLock<Option<Cluster>> = OnceLock::new();
+    EIGHTEEN.get_or_init(|| Some(start(&eighteen_options()?))).as_ref()
+}
+
+/// Where version 18 lies, for a test that wants a cluster of its own.
+pub(crate) fn eighteen_options() -> Option<Options> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let script = root.join("docker/postgres/fetch-18");
+    let output = Command::new(script).stdin(Stdio::null()).output().unwrap();
+    if !output.status.success() {
+        let words = String::from_utf8_lossy(&output.stderr);
+        skip::skip("PostgreSQL 18", words.lines().last().unwrap_or("fetch-18 failed"));
+        return None;
+    }
+    let home = readable(&root.join(".servers/postgres-18"));
+    Some(Options {
+        binaries: Some(home.join("bin")),
+        libraries: Some(home.join("lib")),
+        ..Options::default()
+    })
+}
+
+/// A cluster of the test's own.
+///
+/// # Panics
+/// With the reason and its remedy, when it does not start.
+pub(crate) fn start(options: &Options) -> Cluster {
+    Cluster::start(options).unwrap_or_else(|error| {
+        panic!("{error}\nhelp: {}", error.hint().unwrap_or_default());
+    })
+}
+
+/// The folder itself, or a copy of it where the account of the servers cannot reach it, as in a
+/// clone below root's home. Copies go with this process.
+pub(crate) fn readable(folder: &Path) -> PathBuf {
+    let account = Account::unprivileged().unwrap();
+    if account.reaches(folder) {
+        return folder.to_path_buf();
+    }
+    static COPIES: OnceLock<Tether> = OnceLock::new();
+    let copies = COPIES
+        .get_or_init(|| Tether::new(&account.make_folder("postrider-copy-").unwrap()).unwrap());
+    let copy = copies.folder().join(unique("copy"));
+    let status = Command::new("cp").arg("-a").arg(folder).arg(&copy).status().unwrap();
+    assert!(status.success(), "cannot copy {}", folder.display());
+    copy
+}
+
+/// A database of the test's own.
+#[derive(Debug)]
+pub(crate) struct Database {
+    address: Address,
+}
+
+impl Database {
+    /// Creates an empty database; `stem` says whose it is.
+    pub(crate) fn create(cluster: &Cluster, stem: &str) -> Self {
+        let name = unique(stem);
+        Sql::connect(&cluster.unix_url()).run(&format!("CREATE DATABASE \"{name}\""));
+        Self { address: cluster.address().database(&name) }
+    }
+
+    /// Its name; unique, so that it also serves as the name of its slot.
+    pub(crate) fn name(&self) -> &str {
+        &self.address.database
+    }
+
+    /// Its address, to build other URLs from.
+    pub(crate) fn address(&self) -> Address {
+        self.address.clone()
+    }
+
+    /// A session in it, as the superuser.
+    pub(crate) fn sql(&self) -> Sql {
+        Sql::connect(&self.address.unix_url())
+    }
+}

@@ -1,0 +1,123 @@
+//! Reads topics, and creates them, with a client that knows nothing of the product.
+
+use std::time::{Duration, Instant};
+
+use rdkafka::ClientConfig;
+use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::message::{Headers as _, Message as _};
+use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
+
+/// How long a reader may wait for what the brokers say is there.
+const READ_LIMIT: Duration = Duration::from_secs(60);
+
+/// How long one question to a broker may take.
+const ASK_LIMIT: Duration = Duration::from_secs(10);
+
+/// A record as it lies in a topic.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Stored {
+    pub(crate) topic: String,
+    pub(crate) partition: i32,
+    pub(crate) offset: i64,
+    pub(crate) key: Option<Vec<u8>>,
+    pub(crate) value: Option<Vec<u8>>,
+    /// In wire order.
+    pub(crate) headers: Vec<(String, Option<Vec<u8>>)>,
+    pub(crate) timestamp_ms: Option<i64>,
+}
+
+impl Stored {
+    /// The text of the first header of that name.
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        let (_, value) = self.headers.iter().find(|(header, _)| header == name)?;
+        std::str::from_utf8(value.as_deref()?).ok()
+    }
+}
+
+/// Settings of every client here.
+pub(crate) fn client(bootstrap: &str) -> ClientConfig {
+    let mut config = ClientConfig::new();
+    config
+        .set("bootstrap.servers", bootstrap)
+        .set("group.id", super::unique("reader"))
+        .set("enable.auto.commit", "false")
+        .set("isolation.level", "read_committed")
+        .set("allow.auto.create.topics", "false")
+        .set("reconnect.backoff.max.ms", "500");
+    config
+}
+
+/// Creates a topic on real Kafka, with `name=value` topic settings.
+pub(crate) fn create(bootstrap: &str, topic: &str, partitions: i32, settings: &[(&str, &str)]) {
+    let admin: AdminClient<DefaultClientContext> = client(bootstrap).create().unwrap();
+    let mut wanted = NewTopic::new(topic, partitions, TopicReplication::Fixed(-1));
+    for (name, value) in settings {
+        wanted = wanted.set(name, value);
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let outcome = runtime.block_on(admin.create_topics([&wanted], &AdminOptions::new()));
+    for created in outcome.unwrap() {
+        created.unwrap();
+    }
+}
+
+/// Names of all topics that begin with `prefix`.
+pub(crate) fn names(bootstrap: &str, prefix: &str) -> Vec<String> {
+    let consumer: BaseConsumer = client(bootstrap).create().unwrap();
+    let metadata = consumer.fetch_metadata(None, ASK_LIMIT).unwrap();
+    let topics = metadata.topics().iter().map(|topic| topic.name().to_owned());
+    let mut names: Vec<String> = topics.filter(|name| name.starts_with(prefix)).collect();
+    names.sort();
+    names
+}
+
+/// The end of every partition of a topic: what lies below was stored before this was called.
+pub(crate) fn ends(consumer: &BaseConsumer, topic: &str) -> Vec<(i32, i64)> {
+    let metadata = consumer.fetch_metadata(Some(topic), ASK_LIMIT).unwrap();
+    let partitions = metadata.topics()[0].partitions().iter().map(|partition| {
+        let (_, end) = consumer.fetch_watermarks(topic, partition.id(), ASK_LIMIT).unwrap();
+        (partition.id(), end)
+    });
+    partitions.collect()
+}
+
+/// Everything that lies in the topics now, per partition in offset order.
+pub(crate) fn read(bootstrap: &str, topics: &[String]) -> Vec<Stored> {
+    let consumer: BaseConsumer = client(bootstrap).create().unwrap();
+    let mut assignment = TopicPartitionList::new();
+    let mut missing = 0;
+    for topic in topics {
+        for (partition, _) in ends(&consumer, topic) {
+            let (low, high) = consumer.fetch_watermarks(topic, partition, ASK_LIMIT).unwrap();
+            missing += high - low;
+            assignment.add_partition_offset(topic, partition, Offset::Beginning).unwrap();
+        }
+    }
+    consumer.assign(&assignment).unwrap();
+    let mut records = Vec::new();
+    let deadline = Instant::now() + READ_LIMIT;
+    while missing > 0 {
+        assert!(Instant::now() < deadline, "{missing} records of {topics:?} never came");
+        let Some(message) = consumer.poll(Duration::from_millis(200)) else { continue };
+        records.push(stored(&message.unwrap()));
+        missing -= 1;
+    }
+    records
+}
+
+fn stored(message: &rdkafka::message::BorrowedMessage<'_>) -> Stored {
+    let headers = message.headers().into_iter().flat_map(|headers| headers.iter());
+    Stored {
+        topic: message.topic().to_owned(),
+        partition: message.partition(),
+        offset: message.offset(),
+        key: message.key().map(<[u8]>::to_vec),
+        value: message.payload().map(<[u8]>::to_vec),
+        headers: headers
+            .map(|header| (header.key.to_owned(), header.value.map(<[u8]>::to_vec)))
+            .collect(),
+        timestamp_ms: message.timestamp().to_millis(),
+    }
+}
