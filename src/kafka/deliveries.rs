@@ -139,6 +139,7 @@ fn refused(message: &BorrowedMessage<'_>, rejection: Rejection) -> Outcome {
         key: message.key().map(<[u8]>::to_vec),
         value: message.payload().map(<[u8]>::to_vec),
         headers,
+        // Reports of failures carry no time; 0 is stamped as "now" when the record is sent.
         timestamp_ms: message.timestamp().to_millis().unwrap_or(0),
     };
     Outcome::Refused(Box::new(Refused { record, rejection }))

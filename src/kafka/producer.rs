@@ -43,6 +43,9 @@ use crate::route::{Record, Rejection, RejectionCode};
 /// a few milliseconds while the brokers answer faster than we listen.
 const EVENTS_PER_POLL: u32 = 1_000;
 
+/// Kafka's limit (`org.apache.kafka.common.internals.Topic`).
+const TOPIC_NAME_BYTES_MAX: usize = 249;
+
 /// The producer of one session. Dropping it forgets what is not yet stored.
 pub struct Producer {
     inner: BaseProducer<Deliveries>,
@@ -86,7 +89,6 @@ impl Producer {
         };
         match code {
             Code::QueueFull => return SendError::Full,
-            Code::InvalidArgument if record.topic.is_empty() => return invalid_topic(),
             Code::Fatal => {
                 self.serve();
                 let context = self.inner.client().context();
@@ -112,6 +114,10 @@ impl Producer {
 
 impl Sink for Producer {
     fn send(&mut self, record: &Record<'_>, ticket: Ticket) -> Result<(), SendError> {
+        // The library takes an empty name and waits for its metadata for ever.
+        if record.topic.is_empty() || record.topic.len() > TOPIC_NAME_BYTES_MAX {
+            return Err(invalid_topic());
+        }
         let context = self.inner.client().context();
         let key_id = self.cautious.then(|| key_id(record.topic, record.key));
         if key_id.is_some_and(|id| context.gathered().keys_under_way.contains(&id)) {
@@ -174,7 +180,7 @@ fn headers(record: &Record<'_>) -> Option<OwnedHeaders> {
 fn invalid_topic() -> SendError {
     SendError::Refused(Rejection {
         code: RejectionCode::InvalidTopic,
-        reason: "the topic name is empty or contains a zero byte".into(),
+        reason: "the topic name is empty, too long, or contains a zero byte".into(),
     })
 }
 

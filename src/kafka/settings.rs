@@ -30,8 +30,9 @@ pub struct KafkaSpec {
     pub linger_ms: u32,
     /// Most records handed over and not yet confirmed; at least 1.
     pub in_flight_records: u32,
-    /// Most bytes of keys and values handed over and not yet confirmed. The queue is never smaller
-    /// than one record of `message_max_bytes`, else such a record could wait for room forever.
+    /// Most bytes of values handed over and not yet confirmed (the library does not count keys and
+    /// headers; the ledger's budget does). The queue is never smaller than one record of
+    /// `message_max_bytes`, else such a record could wait for room for ever.
     pub in_flight_bytes: u64,
     /// Largest record, in bytes, key and headers included; a larger one is refused by `send`.
     pub message_max_bytes: u32,

@@ -1,0 +1,400 @@
+//! The producer and the reader against the embedded broker, with faults injected.
+//!
+//! The checks are those of the sink's contract: every accepted ticket is answered once, records of
+//! a partition are stored in the order of `send`, a full queue says so, an outage only stalls.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test stops where it fails"
+)]
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use postrider::kafka::embedded::{Broker, Fault};
+use postrider::kafka::{
+    Confirmation, KafkaSpec, Outcome, Producer, Reader, ReaderSpec, SendError, Sink, SinkError,
+    StoredRecord,
+};
+use postrider::ledger::Ticket;
+use postrider::route::{Headers, Record, RejectionCode};
+
+const TOPIC: &str = "orders";
+const LIMIT: Duration = Duration::from_secs(20);
+
+fn record(value: &[u8]) -> Record<'_> {
+    Record {
+        topic: TOPIC,
+        partition: None,
+        key: Some(b"key"),
+        value: Some(value),
+        headers: Headers::new(),
+        timestamp_ms: 1_700_000_000_123,
+    }
+}
+
+fn ticket(number: u32) -> Ticket {
+    Ticket::new(number, 1)
+}
+
+/// A cluster of three with one topic, and a producer for it.
+fn bench(partitions: i32, change: impl FnOnce(&mut KafkaSpec)) -> (Broker, KafkaSpec, Producer) {
+    let broker = Broker::start(3, &[(TOPIC, partitions)]).unwrap();
+    let mut spec = KafkaSpec::of_brokers(&broker.bootstrap());
+    change(&mut spec);
+    let producer = Producer::open(&spec).unwrap();
+    (broker, spec, producer)
+}
+
+/// Sends numbered records, waiting whenever the queue is full.
+fn send_all(producer: &mut Producer, numbers: std::ops::Range<u32>, got: &mut Vec<Confirmation>) {
+    let begun = Instant::now();
+    for number in numbers {
+        let value = number.to_string();
+        let key = (number % 7).to_string();
+        let record = Record { key: Some(key.as_bytes()), ..record(value.as_bytes()) };
+        loop {
+            assert!(begun.elapsed() < LIMIT, "the queue stays full");
+            match producer.send(&record, ticket(number)) {
+                Ok(()) => break,
+                Err(SendError::Full) => producer.poll(got).unwrap(),
+                Err(error) => panic!("{number}: {error}"),
+            }
+        }
+    }
+}
+
+/// Polls until this many answers are there.
+fn await_answers(producer: &mut Producer, count: usize, got: &mut Vec<Confirmation>) {
+    let begun = Instant::now();
+    while got.len() < count {
+        assert!(begun.elapsed() < LIMIT, "{} of {count} answers", got.len());
+        producer.poll(got).unwrap();
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Polls until the sink gives up.
+fn await_failure(producer: &mut Producer, got: &mut Vec<Confirmation>) -> SinkError {
+    let begun = Instant::now();
+    loop {
+        if let Err(error) = producer.poll(got) {
+            return error;
+        }
+        assert!(begun.elapsed() < LIMIT, "no failure");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn stored(spec: &KafkaSpec) -> Vec<StoredRecord> {
+    let mut reader = Reader::open(spec, ReaderSpec::whole(&[TOPIC]), LIMIT).unwrap();
+    reader.collect(usize::MAX, LIMIT).unwrap()
+}
+
+fn number(record: &StoredRecord) -> u32 {
+    std::str::from_utf8(record.value.as_deref().unwrap()).unwrap().parse().unwrap()
+}
+
+fn assert_answered_once(got: &[Confirmation], count: u32) {
+    let mut tickets: Vec<u64> = got.iter().map(|answer| answer.ticket.to_opaque()).collect();
+    tickets.sort_unstable();
+    let wanted: Vec<u64> = (0..count).map(|number| ticket(number).to_opaque()).collect();
+    assert_eq!(tickets, wanted);
+}
+
+/// Every record is there once, and per key in the order of sending.
+fn assert_stored_in_order(spec: &KafkaSpec, count: u32) {
+    let stored = stored(spec);
+    assert_eq!(stored.len(), count as usize);
+    let mut last: HashMap<Option<Vec<u8>>, u32> = HashMap::new();
+    for record in &stored {
+        let number = number(record);
+        if let Some(before) = last.insert(record.key.clone(), number) {
+            assert!(before < number, "{number} after {before}");
+        }
+    }
+}
+
+/// 3,000 records with faults in between: all arrive, once and in order.
+fn survives(faults: &[Fault]) {
+    let (broker, spec, mut producer) = bench(4, |_| {});
+    let mut got = Vec::new();
+    send_all(&mut producer, 0..1000, &mut got);
+    broker.fail_produce(faults).unwrap();
+    send_all(&mut producer, 1000..2000, &mut got);
+    await_answers(&mut producer, 1500, &mut got);
+    send_all(&mut producer, 2000..3000, &mut got);
+    await_answers(&mut producer, 3000, &mut got);
+    assert_answered_once(&got, 3000);
+    assert!(got.iter().all(|answer| answer.outcome == Outcome::Stored));
+    assert_stored_in_order(&spec, 3000);
+}
+
+#[test]
+fn g1_g2_records_are_confirmed_once_and_stored_in_order() {
+    survives(&[]);
+}
+
+#[test]
+fn g2_a_moved_leader_costs_nothing() {
+    survives(&[Fault::NotLeader, Fault::NotLeader, Fault::NotLeader]);
+}
+
+#[test]
+fn g2_too_few_replicas_cost_nothing() {
+    survives(&[Fault::NotEnoughReplicas, Fault::NotEnoughReplicas, Fault::RequestTimedOut]);
+}
+
+#[test]
+fn a_cut_connection_costs_nothing() {
+    // The mock does not detect repeats, so only the confirmations are compared.
+    let (broker, spec, mut producer) = bench(4, |_| {});
+    let mut got = Vec::new();
+    broker.fail_produce(&[Fault::Disconnect, Fault::Disconnect]).unwrap();
+    send_all(&mut producer, 0..1000, &mut got);
+    await_answers(&mut producer, 1000, &mut got);
+    assert_answered_once(&got, 1000);
+    assert!(stored(&spec).len() >= 1000);
+}
+
+#[test]
+fn g1_an_outage_stalls_and_is_noticed() {
+    let (broker, _spec, mut producer) = bench(2, |_| {});
+    let mut got = Vec::new();
+    send_all(&mut producer, 0..100, &mut got);
+    await_answers(&mut producer, 100, &mut got);
+    assert!(producer.is_connected());
+    broker.down().unwrap();
+    send_all(&mut producer, 100..200, &mut got);
+    let begun = Instant::now();
+    while producer.is_connected() {
+        assert!(begun.elapsed() < LIMIT, "the outage is not noticed");
+        producer.poll(&mut got).unwrap();
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(got.len(), 100, "nothing is confirmed by brokers that are down");
+    broker.up().unwrap();
+    await_answers(&mut producer, 200, &mut got);
+    assert!(producer.is_connected());
+    assert_answered_once(&got, 200);
+}
+
+#[test]
+fn an_idle_producer_notices_an_outage_and_its_end() {
+    let (broker, _spec, mut producer) = bench(1, |_| {});
+    let mut got = Vec::new();
+    for wanted in [true, false, true] {
+        if wanted {
+            broker.up().unwrap()
+        } else {
+            broker.down().unwrap()
+        }
+        let begun = Instant::now();
+        while producer.is_connected() != wanted {
+            assert!(begun.elapsed() < LIMIT, "still not connected = {wanted}");
+            producer.poll(&mut got).unwrap();
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+#[test]
+fn g3_a_full_queue_says_so_and_takes_more_later() {
+    let (broker, spec, mut producer) = bench(1, |spec| spec.in_flight_records = 50);
+    broker.down().unwrap();
+    let mut sent = 0;
+    while producer.send(&record(b"0"), ticket(sent)).is_ok() {
+        sent += 1;
+        assert!(sent <= 50, "more than the budget");
+    }
+    assert_eq!(sent, 50);
+    assert!(matches!(producer.send(&record(b"0"), ticket(99)), Err(SendError::Full)));
+    broker.up().unwrap();
+    let mut got = Vec::new();
+    await_answers(&mut producer, 50, &mut got);
+    producer.send(&record(b"0"), ticket(50)).unwrap();
+    await_answers(&mut producer, 51, &mut got);
+    assert_answered_once(&got, 51);
+    drop(spec);
+}
+
+#[test]
+fn g3_the_byte_budget_holds() {
+    let (broker, _spec, mut producer) = bench(1, |spec| {
+        spec.in_flight_bytes = 100_000;
+        spec.message_max_bytes = 20_000;
+    });
+    broker.down().unwrap();
+    let value = vec![b'x'; 10_000];
+    let sent = (0..100).take_while(|n| producer.send(&record(&value), ticket(*n)).is_ok()).count();
+    assert!((8..=10).contains(&sent), "{sent}");
+}
+
+#[test]
+fn g2_a_refused_batch_ends_the_session_before_anything_later_is_stored() {
+    for fault in [Fault::MessageTooLarge, Fault::InvalidRecord, Fault::InvalidTimestamp] {
+        let (broker, spec, mut producer) = bench(1, |_| {});
+        let mut got = Vec::new();
+        broker.fail_produce(&[fault]).unwrap();
+        send_all(&mut producer, 0..500, &mut got);
+        let error = await_failure(&mut producer, &mut got);
+        assert!(
+            matches!(&error, SinkError::BatchRefused { topic, .. } if topic == TOPIC),
+            "{error}"
+        );
+        assert!(error.wants_caution() && !error.is_definite());
+        assert!(matches!(
+            producer.send(&record(b"0"), ticket(0)),
+            Err(SendError::Broken(SinkError::BatchRefused { .. }) | SendError::Full)
+        ));
+        drop(producer);
+        // The mock refuses only the first request; a later one of the same producer would be
+        // stored by it, so an empty topic shows that none was sent.
+        let numbers: Vec<u32> = stored(&spec).iter().map(number).collect();
+        let confirmed = got.iter().filter(|answer| answer.outcome == Outcome::Stored).count();
+        assert_eq!(numbers.len(), confirmed, "{fault:?}: {numbers:?}");
+    }
+}
+
+#[test]
+fn g4_a_cautious_session_names_the_culprit() {
+    let (broker, spec, mut producer) = bench(1, |spec| spec.cautious = true);
+    broker.fail_produce(&[Fault::MessageTooLarge]).unwrap();
+    // Failure reports carry no time.
+    let mut culprit = Record { timestamp_ms: 0, ..record(b"0") };
+    culprit.headers.push(("id", Some(b"i-0")));
+    culprit.headers.push(("none", None));
+    producer.send(&culprit, ticket(0)).unwrap();
+    let mut got = Vec::new();
+    await_answers(&mut producer, 1, &mut got);
+    send_all(&mut producer, 1..100, &mut got);
+    await_answers(&mut producer, 100, &mut got);
+    assert_answered_once(&got, 100);
+    let Outcome::Refused(refused) = &got[0].outcome else { panic!("{:?}", got[0]) };
+    assert_eq!(refused.record, culprit.to_owned());
+    assert_eq!(refused.rejection.code, RejectionCode::TooLarge);
+    let numbers: Vec<u32> = stored(&spec).iter().map(number).collect();
+    assert_eq!(numbers.len(), 99);
+    assert!(!numbers.contains(&0));
+}
+
+#[test]
+fn g2_a_cautious_session_has_one_record_per_key_under_way() {
+    let (_broker, _spec, mut producer) = bench(1, |spec| spec.cautious = true);
+    producer.send(&record(b"0"), ticket(0)).unwrap();
+    assert!(matches!(producer.send(&record(b"1"), ticket(1)), Err(SendError::Full)));
+    let other = Record { key: Some(b"other"), ..record(b"1") };
+    producer.send(&other, ticket(1)).unwrap();
+    let mut got = Vec::new();
+    await_answers(&mut producer, 2, &mut got);
+    producer.send(&record(b"2"), ticket(2)).unwrap();
+    await_answers(&mut producer, 3, &mut got);
+}
+
+#[test]
+fn a_broken_sequence_is_fatal() {
+    let (broker, _spec, mut producer) = bench(1, |_| {});
+    broker.fail_produce(&[Fault::OutOfOrderSequence]).unwrap();
+    let mut got = Vec::new();
+    send_all(&mut producer, 0..100, &mut got);
+    let error = await_failure(&mut producer, &mut got);
+    assert!(matches!(error, SinkError::Fatal(_) | SinkError::Delivery { .. }), "{error:?}");
+    assert!(!error.is_definite() && !error.wants_caution());
+}
+
+#[test]
+fn a_topic_that_forbids_writing_is_an_outage() {
+    let (broker, _spec, mut producer) = bench(1, |_| {});
+    broker.fail_produce(&[Fault::Unauthorised]).unwrap();
+    let mut got = Vec::new();
+    send_all(&mut producer, 0..10, &mut got);
+    let error = await_failure(&mut producer, &mut got);
+    assert_eq!(error, SinkError::Unauthorised { topic: TOPIC.into() });
+}
+
+#[test]
+fn a_missing_topic_is_an_outage() {
+    let (broker, _spec, mut producer) = bench(1, |spec| {
+        spec.properties.insert("topic.metadata.propagation.max.ms".into(), "500".into());
+    });
+    broker.hide_topic(TOPIC).unwrap();
+    let mut got = Vec::new();
+    send_all(&mut producer, 0..10, &mut got);
+    let error = await_failure(&mut producer, &mut got);
+    assert_eq!(error, SinkError::UnknownTopic { topic: TOPIC.into() });
+    assert!(error.hint().unwrap().contains("--create"));
+}
+
+#[test]
+fn g4_what_cannot_be_sent_is_refused_at_once() {
+    let (_broker, _spec, mut producer) = bench(2, |spec| spec.message_max_bytes = 2000);
+    let mut got = Vec::new();
+    send_all(&mut producer, 0..1, &mut got);
+    await_answers(&mut producer, 1, &mut got);
+    let refusal =
+        |producer: &mut Producer, record: &Record<'_>| match producer.send(record, ticket(1)) {
+            Err(SendError::Refused(rejection)) => rejection.code,
+            other => panic!("{:?} {:?}: {other:?}", record.topic, record.partition),
+        };
+    let large = vec![b'x'; 3000];
+    assert_eq!(refusal(&mut producer, &record(&large)), RejectionCode::TooLarge);
+    let nowhere = Record { partition: Some(7), ..record(b"0") };
+    assert_eq!(refusal(&mut producer, &nowhere), RejectionCode::Refused);
+    let long = "x".repeat(250);
+    for topic in ["", "a\0b", &long] {
+        let nameless = Record { topic, ..record(b"0") };
+        assert_eq!(refusal(&mut producer, &nameless), RejectionCode::InvalidTopic, "{topic:?}");
+    }
+}
+
+#[test]
+fn every_kind_of_content_arrives_as_it_was_sent() {
+    let (_broker, spec, mut producer) = bench(1, |_| {});
+    let mut rich = record(b"{}");
+    rich.headers.push(("id", Some(b"1")));
+    rich.headers.push(("id", Some(b"")));
+    rich.headers.push(("", None));
+    let tombstone = Record { value: None, ..record(b"") };
+    let empty = Record { key: Some(b""), ..record(b"") };
+    let keyless = Record { key: None, ..record(b"\0\xff") };
+    let sent = [rich, tombstone, empty, keyless];
+    let mut got = Vec::new();
+    for (number, record) in (0..).zip(&sent) {
+        producer.send(record, ticket(number)).unwrap();
+    }
+    await_answers(&mut producer, sent.len(), &mut got);
+    let stored = stored(&spec);
+    assert_eq!(stored.len(), sent.len());
+    for (stored, sent) in stored.iter().zip(&sent) {
+        let sent = sent.to_owned();
+        assert_eq!(
+            (&stored.key, &stored.value, &stored.headers, stored.timestamp_ms),
+            (&sent.key, &sent.value, &sent.headers, Some(sent.timestamp_ms))
+        );
+    }
+}
+
+#[test]
+fn keys_land_where_javas_client_puts_them() {
+    // Of Java's murmur2 (org.apache.kafka.common.utils.Utils): toPositive(murmur2(key)) % 6.
+    let (_broker, spec, mut producer) = bench(6, |_| {});
+    let keys = ["21", "foobar", "a-little-bit-long-string"];
+    let mut got = Vec::new();
+    for (number, key) in (0..).zip(keys) {
+        let record = Record { key: Some(key.as_bytes()), ..record(b"0") };
+        producer.send(&record, ticket(number)).unwrap();
+    }
+    await_answers(&mut producer, keys.len(), &mut got);
+    // UtilsTest.testMurmur2 of Apache Kafka: key, hash.
+    let hashes: HashMap<&[u8], i32> = HashMap::from([
+        (&b"21"[..], -973_932_308),
+        (&b"foobar"[..], -790_332_482),
+        (&b"a-little-bit-long-string"[..], -985_981_536),
+    ]);
+    for record in stored(&spec) {
+        let hash = hashes[record.key.as_deref().unwrap()];
+        assert_eq!(record.partition, (hash & 0x7fff_ffff) % 6);
+    }
+}
