@@ -10,6 +10,13 @@ use smallvec::SmallVec;
 /// Eight fit inline, more spill to the heap.
 pub type Headers<'a> = SmallVec<[(&'a str, Option<&'a [u8]>); 8]>;
 
+/// Bytes a record alone in its batch takes besides its parts, at most: 61 of the batch's header and
+/// some 35 of lengths, offsets and timestamps (record format 2), rounded up.
+pub(super) const RECORD_OVERHEAD_BYTES: usize = 128;
+
+/// Bytes a header takes besides name and value, at most: two lengths of up to 5 bytes.
+pub(super) const HEADER_OVERHEAD_BYTES: usize = 10;
+
 /// One Kafka record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record<'a> {
@@ -35,6 +42,12 @@ impl Record<'_> {
         self.key.map_or(0, <[u8]>::len)
             + self.value.map_or(0, <[u8]>::len)
             + self.headers.iter().map(header).sum::<usize>()
+    }
+
+    /// The largest number of bytes the record can take on the wire, uncompressed: what limits on
+    /// message sizes are held against.
+    pub fn wire_size_max(&self) -> usize {
+        RECORD_OVERHEAD_BYTES + self.headers.len() * HEADER_OVERHEAD_BYTES + self.weight()
     }
 
     /// A copy that owns its bytes.

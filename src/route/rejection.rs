@@ -6,7 +6,7 @@ use std::fmt;
 /// What was wrong, as a stable word for headers, metrics and `postrider route`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RejectionCode {
-    /// The routing column is NULL, empty, or not text.
+    /// The routing column is NULL or not text, or gives an empty name.
     NoRoute,
     /// The template gave a name Kafka does not allow.
     InvalidTopic,

@@ -1,0 +1,234 @@
+//! Moments as Postgres prints them in ISO style, both ways.
+//!
+//! Leap seconds do not exist here, as they do not in Postgres. The Gregorian calendar is used for
+//! all time, as Postgres does.
+
+use std::io::Write as _;
+
+use crate::pgoutput::PgTime;
+
+const DAY_US: i64 = 86_400_000_000;
+
+/// Microseconds since 1970-01-01 UTC of `2026-01-01 00:00:00.123456+05:30`; without an offset it is
+/// read as UTC. `None` for other text, for the infinities and for years before Christ.
+pub(super) fn parse(text: &[u8]) -> Option<i64> {
+    let mut rest = Reader(text);
+    let year = rest.number(4, 6)?;
+    let month = rest.after(b"-")?.number(2, 2)?;
+    let day = rest.after(b"-")?.number(2, 2)?;
+    let hour = rest.after(b" T")?.number(2, 2)?;
+    let minute = rest.after(b":")?.number(2, 2)?;
+    let second = rest.after(b":")?.number(2, 2)?;
+    let fraction = if rest.after(b".").is_some() { rest.fraction_us()? } else { 0 };
+    let offset = rest.offset_s()?;
+    let valid = rest.0.is_empty()
+        && (1..=days_in_month(year, month)?).contains(&day)
+        && hour < 24
+        && minute < 60
+        && second <= 60;
+    let seconds = days_from_civil(year, month, day) * 86_400 + hour * 3600 + minute * 60 + second;
+    valid.then(|| (seconds - offset) * 1_000_000 + fraction)
+}
+
+/// Appends what Postgres prints for a `timestamp`, or a `timestamptz` in time zone UTC.
+pub(super) fn write(out: &mut Vec<u8>, time: PgTime, with_offset: bool) {
+    match time.0 {
+        i64::MAX => return out.extend(b"infinity"),
+        i64::MIN => return out.extend(b"-infinity"),
+        _ => {}
+    }
+    let unix_us = i128::from(time.0) + i128::from(PgTime(0).unix_us());
+    let days = i64::try_from(unix_us.div_euclid(i128::from(DAY_US))).unwrap_or_default();
+    let within = i64::try_from(unix_us.rem_euclid(i128::from(DAY_US))).unwrap_or_default();
+    let (year, month, day) = civil_from_days(days);
+    let (seconds, fraction) = (within / 1_000_000, within % 1_000_000);
+    let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    // There is no year 0: before 1 AD comes 1 BC.
+    let shown = if year > 0 { year } else { 1 - year };
+    // Writing to a `Vec` cannot fail.
+    let _ = write!(out, "{shown:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}");
+    if fraction != 0 {
+        let _ = write!(out, ".{fraction:06}");
+        while out.last() == Some(&b'0') {
+            out.pop();
+        }
+    }
+    if with_offset {
+        out.extend(b"+00");
+    }
+    if year <= 0 {
+        out.extend(b" BC");
+    }
+}
+
+/// What is left of a text.
+struct Reader<'a>(&'a [u8]);
+
+impl Reader<'_> {
+    /// Steps over one byte that must be one of `any`.
+    fn after(&mut self, any: &[u8]) -> Option<&mut Self> {
+        let (first, rest) = self.0.split_first()?;
+        if !any.contains(first) {
+            return None;
+        }
+        self.0 = rest;
+        Some(self)
+    }
+
+    /// A number of `min` to `max` digits; `max` is at most 9, so it cannot overflow.
+    fn number(&mut self, min: usize, max: usize) -> Option<i64> {
+        let digits = self.0.iter().take(max).take_while(|byte| byte.is_ascii_digit()).count();
+        let (digits, rest) = self.0.split_at_checked(digits)?;
+        if digits.len() < min {
+            return None;
+        }
+        self.0 = rest;
+        Some(digits.iter().fold(0, |sum, digit| sum * 10 + i64::from(digit - b'0')))
+    }
+
+    /// Digits after the point, as microseconds, the rest of them cut off.
+    fn fraction_us(&mut self) -> Option<i64> {
+        let before = self.0.len();
+        let fraction = self.number(1, 6)?;
+        let digits = before.saturating_sub(self.0.len());
+        let beyond = self.0.iter().take_while(|byte| byte.is_ascii_digit()).count();
+        self.0 = self.0.get(beyond..)?;
+        (digits..6).try_fold(fraction, |scaled, _| scaled.checked_mul(10))
+    }
+
+    /// The offset from UTC in seconds; 0 where none is given.
+    fn offset_s(&mut self) -> Option<i64> {
+        if self.0.is_empty() || self.after(b"Z").is_some() {
+            return Some(0);
+        }
+        let sign = if self.after(b"-").is_some() {
+            -1
+        } else {
+            self.after(b"+")?;
+            1
+        };
+        let hours = self.number(2, 2)?;
+        let minutes = if self.after(b":").is_some() { self.number(2, 2)? } else { 0 };
+        let seconds = if self.after(b":").is_some() { self.number(2, 2)? } else { 0 };
+        Some(sign * (hours * 3600 + minutes * 60 + seconds))
+    }
+}
+
+fn days_in_month(year: i64, month: i64) -> Option<i64> {
+    let leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+    Some(match month {
+        1 | 3 | 5 | 7 | 8 | 10 | 12 => 31,
+        4 | 6 | 9 | 11 => 30,
+        2 if leap => 29,
+        2 => 28,
+        _ => return None,
+    })
+}
+
+/// Days since 1970-01-01. Counts in eras of 400 years that begin on 1 March, so that the leap day
+/// is a year's last (Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms").
+fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
+    let year = if month <= 2 { year - 1 } else { year };
+    let era = year.div_euclid(400);
+    let year_of_era = year.rem_euclid(400);
+    let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
+    let day_of_era = year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year;
+    era * 146_097 + day_of_era - 719_468
+}
+
+/// The inverse of [`days_from_civil`].
+fn civil_from_days(days: i64) -> (i64, i64, i64) {
+    let days = days + 719_468;
+    let era = days.div_euclid(146_097);
+    let day_of_era = days.rem_euclid(146_097);
+    let year_of_era =
+        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
+    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
+    let year = year_of_era + era * 400 + i64::from(month <= 2);
+    (year, month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn written(time: PgTime, with_offset: bool) -> String {
+        let mut out = Vec::new();
+        write(&mut out, time, with_offset);
+        String::from_utf8(out).expect("ASCII")
+    }
+
+    #[test]
+    fn text_is_what_postgres_prints() {
+        // SELECT of these moments under TimeZone UTC, PostgreSQL 15.
+        for (us, text) in [
+            (0, "2000-01-01 00:00:00+00"),
+            (820_540_800_123_456, "2026-01-01 00:00:00.123456+00"),
+            (820_540_800_500_000, "2026-01-01 00:00:00.5+00"),
+            (-1, "1999-12-31 23:59:59.999999+00"),
+            (i64::MAX, "infinity"),
+            (i64::MIN, "-infinity"),
+            (-211_813_488_000_000_000, "4714-11-24 00:00:00+00 BC"),
+            (9_223_371_331_199_999_999, "294276-12-31 23:59:59.999999+00"),
+        ] {
+            assert_eq!(written(PgTime(us), true), text);
+        }
+        assert_eq!(written(PgTime(0), false), "2000-01-01 00:00:00");
+    }
+
+    #[test]
+    fn offsets_fractions_and_separators_are_understood() {
+        for (text, us) in [
+            ("1970-01-01 00:00:00+00", 0),
+            ("1970-01-01T00:00:00Z", 0),
+            ("1970-01-01 05:30:00+05:30", 0),
+            ("1969-12-31 19:03:58-04:56:02", 0),
+            ("2420-09-07T13:03:45.338", 14_222_264_625_338_000),
+            ("2019-03-24 20:52:59.1234567", 1_553_460_779_123_456),
+            ("2024-02-29 00:00:00", 1_709_164_800_000_000),
+        ] {
+            assert_eq!(parse(text.as_bytes()), Some(us), "{text}");
+        }
+    }
+
+    #[test]
+    fn other_text_is_refused() {
+        for text in [
+            "",
+            "infinity",
+            "2023-02-29 00:00:00",
+            "2023-13-01 00:00:00",
+            "2023-01-01",
+            "2023-01-01 24:00:00",
+            "2023-01-01 00:00:00.",
+            "2023-01-01 00:00:00+",
+            "2023-01-01 00:00:00 BC",
+            "-023-01-01 00:00:00",
+            "99999999-01-01 00:00:00",
+        ] {
+            assert_eq!(parse(text.as_bytes()), None, "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read_back(us in -60_000_000_000_000_000..9_223_371_331_200_000_000_i64) {
+            let time = PgTime(us);
+            prop_assert_eq!(parse(written(time, true).as_bytes()), Some(time.unix_us()));
+        }
+
+        #[test]
+        fn any_moment_is_written(us: i64, with_offset: bool) {
+            prop_assert!(!written(PgTime(us), with_offset).is_empty());
+        }
+
+        #[test]
+        fn any_bytes_are_read_or_refused(text: Vec<u8>) {
+            let _ = parse(&text);
+        }
+    }
+}

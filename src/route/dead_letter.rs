@@ -1,0 +1,145 @@
+//! Rejected rows and refused records as records that can be delivered.
+//!
+//! Enters: a row the router rejected, or a record the broker refused. Leaves: a record for the
+//! dead-letter topic, which carries what the consumer would have got and, in headers before that,
+//! why it did not. Always holds: it fits the size limit (G4 would be void otherwise), and the
+//! row's id is in it. Allocates freely: dead letters are rare.
+
+use sha2::{Digest as _, Sha256};
+
+use super::record::OwnedRecord;
+use super::rejection::{Rejection, RejectionCode};
+use super::render::{Part, render};
+use super::router::{HeaderSource, LSN_HEADER, Router, Source, position_text};
+use crate::outbox::{OutboxRow, Value};
+
+/// Of a record that is too large only parts of up to this many bytes are kept, besides size and
+/// checksum of its value: enough for ids, keys and traces, and with any sensible number of headers
+/// far below every limit on message sizes.
+const KEPT_PART_BYTES_MAX: usize = 1024;
+
+/// Longer values of `postrider-topic` and `postrider-error` are cut: four times what a legal
+/// topic's name has.
+const EXPLANATION_BYTES_MAX: usize = 1000;
+
+type OwnedHeader = (String, Option<Vec<u8>>);
+
+impl Router {
+    /// The dead letter of a row that was rejected. What cannot be read is in it as it came over
+    /// the wire.
+    pub fn dead_letter(
+        &self,
+        row: &OutboxRow<'_>,
+        rejection: &Rejection,
+        topic: &str,
+    ) -> OwnedRecord {
+        let mut headers = explanation(rejection);
+        headers.push(header("postrider-table", row.table().to_string().into_bytes()));
+        headers.push(header(LSN_HEADER, position_text(row.position()).to_vec()));
+        if let Some(intended) = as_sent(row, &self.by).and_then(|by| self.topics.expand(&by)) {
+            headers.push(header("postrider-topic", cut(&intended)));
+        }
+        let explained = headers.len();
+        headers.push((self.id_header.clone(), as_sent(row, &self.id)));
+        for HeaderSource { source, name, only_with_value } in &self.headers {
+            let sent = match row.column(source.slot) {
+                Value::Absent => false,
+                Value::Null => !only_with_value,
+                Value::Bytes { .. } => true,
+            };
+            if sent {
+                headers.push((name.clone(), as_sent(row, source)));
+            }
+        }
+        let timestamp_ms = self.timestamp_ms(row, &mut Vec::new());
+        let record = OwnedRecord {
+            topic: topic.to_owned(),
+            partition: None,
+            key: as_sent(row, &self.key),
+            value: as_sent(row, &self.payload),
+            headers,
+            timestamp_ms: timestamp_ms.unwrap_or_else(|_| row.position().commit_time.unix_ms()),
+        };
+        self.fit(record, explained, rejection.code)
+    }
+
+    /// The dead letter of a record that the broker refused.
+    pub fn dead_letter_of_refused(
+        &self,
+        refused: &OwnedRecord,
+        rejection: &Rejection,
+        topic: &str,
+    ) -> OwnedRecord {
+        let mut headers = explanation(rejection);
+        let is_lsn = |header: &&OwnedHeader| header.0 == LSN_HEADER;
+        headers.extend(refused.headers.iter().rfind(is_lsn).cloned());
+        headers.push(header("postrider-topic", cut(&refused.topic)));
+        let explained = headers.len();
+        headers.extend(refused.headers.iter().filter(|header| !is_lsn(header)).cloned());
+        let record = OwnedRecord {
+            topic: topic.to_owned(),
+            partition: None,
+            key: refused.key.clone(),
+            value: refused.value.clone(),
+            headers,
+            timestamp_ms: refused.timestamp_ms,
+        };
+        self.fit(record, explained, rejection.code)
+    }
+
+    /// Sets aside what makes a dead letter too large. The first `explained` headers always stay;
+    /// the next one is the row's id.
+    fn fit(&self, mut record: OwnedRecord, explained: usize, code: RejectionCode) -> OwnedRecord {
+        // The broker may have a lower limit than ours, so its word counts too.
+        let too_large = code == RejectionCode::TooLarge
+            || record.as_record().wire_size_max() > self.max_record_bytes;
+        if !too_large {
+            return record;
+        }
+        let id = record.headers.get(explained).and_then(|(_, value)| value.as_deref());
+        let id = id.map(|bytes| String::from_utf8_lossy(prefix(bytes)).into_owned());
+        let stands_in = record.value.as_deref().map(|value| {
+            let stands_in = serde_json::json!({
+                "id": id,
+                "size": value.len(),
+                "sha256": format!("{:x}", Sha256::digest(value)),
+            });
+            stands_in.to_string().into_bytes()
+        });
+        record.value = stands_in;
+        let is_kept = |bytes: &Vec<u8>| bytes.len() <= KEPT_PART_BYTES_MAX;
+        record.key = record.key.filter(is_kept);
+        for (_, value) in record.headers.iter_mut().skip(explained) {
+            *value = value.take().filter(is_kept);
+        }
+        record
+    }
+}
+
+fn explanation(rejection: &Rejection) -> Vec<OwnedHeader> {
+    vec![
+        header("postrider-error-code", rejection.code.as_str().into()),
+        header("postrider-error", cut(&rejection.reason)),
+    ]
+}
+
+fn header(name: &str, value: Vec<u8>) -> OwnedHeader {
+    (name.to_owned(), Some(value))
+}
+
+fn cut(text: &str) -> Vec<u8> {
+    let end = text.floor_char_boundary(EXPLANATION_BYTES_MAX);
+    text.get(..end).unwrap_or_default().into()
+}
+
+fn prefix(bytes: &[u8]) -> &[u8] {
+    bytes.get(..KEPT_PART_BYTES_MAX).unwrap_or(bytes)
+}
+
+/// A column's bytes for Kafka, or those from the wire if there is no making sense of them.
+fn as_sent(row: &OutboxRow<'_>, source: &Source) -> Option<Vec<u8>> {
+    let value = row.column(source.slot);
+    let mut scratch = Vec::new();
+    let part = render(value, &mut scratch).unwrap_or(Part::Frame { skip: 0 });
+    part.bytes(value, &scratch).map(<[u8]>::to_vec)
+}
