@@ -1,5 +1,334 @@
 //! Frame in, at most one record out; confirmation in, settled position out.
+//!
+//! Enters: the frames of one replication session, in order, and the confirmations of the records
+//! it asked to send, in any order. Leaves: [`Step`]s, [`Answer`]s and [`Pipeline::settled`], the
+//! one position that may be acknowledged to Postgres. No clock, socket or thread: the relay's loop
+//! drives it, and so do scripts, fuzzers and the seeded simulation.
+//!
+//! Always holds:
+//! * A record is counted as unconfirmed from the moment the sink took it until the brokers stored
+//!   it or its dead letter, and nothing at or beyond it is settled before (G1).
+//! * Records leave in the order of the stream (G2). A frame whose record was not taken is offered
+//!   again and gives the same record under the same ticket.
+//! * Nothing grows with what the peers do: one record is in hand, the ledger has a budget (G3).
+//! * A row leaves as a record, as a dead letter under the ticket the record would have had, or as
+//!   an explicit [`Skipped`]; going on without one of them is an error (G4).
+//!
+//! ```text
+//!            +----------------- Full: the same frame again ----------------+
+//!            v                                                             |
+//!   frame -> row -> record ------> Send -> sink.send -- taken -> sent -> consume the frame
+//!              \-> rejection \       ^          \
+//!                  (by policy) -> dead letter <- reject (refused)
+//! ```
 
 mod confirmation;
+mod counters;
+mod error;
+mod policy;
+mod step;
+
+use crate::ledger::{Budget, InFlight, Ledger, LedgerError, Ticket};
+use crate::lsn::Lsn;
+use crate::outbox::{Outbox, Position};
+use crate::pgoutput::{Insert, Message, decode};
+use crate::route::{OwnedRecord, Rejection, RejectionCode, Router};
+use crate::wal::Frame;
 
 pub use confirmation::{Confirmation, Outcome, Refused};
+pub use counters::Counters;
+pub use error::PipelineError;
+pub use policy::{Policy, RejectPolicy, UpdatePolicy};
+pub use step::{Answer, Outgoing, OwnedOutgoing, Skipped, Step};
+
+use counters::TopicPlace;
+
+/// The core of one session. Dropped with its stream and sink at the first error.
+#[derive(Debug)]
+pub struct Pipeline {
+    outbox: Outbox,
+    router: Router,
+    policy: Policy,
+    ledger: Ledger,
+    counters: Counters,
+    /// Where the open transaction's next row stands; `None` between transactions.
+    next: Option<Position>,
+    /// The record in hand: asked to be sent, neither taken nor given up.
+    offered: Option<Offered>,
+    /// The dead letter in hand, when `offered` is one.
+    dead_letter: OwnedRecord,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Offered {
+    ticket: Ticket,
+    topic: TopicPlace,
+    rejection: Option<RejectionCode>,
+}
+
+impl Pipeline {
+    /// A pipeline for a new session: `outbox` and `router` must come from one spec and know no
+    /// table yet.
+    pub fn new(outbox: Outbox, router: Router, policy: Policy, budget: Budget) -> Self {
+        Self {
+            outbox,
+            router,
+            policy,
+            ledger: Ledger::new(budget),
+            counters: Counters::default(),
+            next: None,
+            offered: None,
+            dead_letter: OwnedRecord::default(),
+        }
+    }
+
+    /// Takes the next frame of the stream, or the same one again while its record was not taken.
+    /// To be called only while [`Pipeline::has_room`].
+    pub fn frame<'a>(&'a mut self, frame: Frame<'a>) -> Result<Step<'a>, PipelineError> {
+        match frame {
+            Frame::Keepalive { end, .. } => {
+                self.expect_nothing_in_hand()?;
+                self.counters.keepalives += 1;
+                self.ledger.keepalive(end);
+                Ok(Step::Nothing)
+            }
+            Frame::Wal { data, .. } => match decode(data)? {
+                Message::Insert(insert) => self.row(&insert, None),
+                message => {
+                    self.expect_nothing_in_hand()?;
+                    self.note(&message)?;
+                    Ok(Step::Nothing)
+                }
+            },
+        }
+    }
+
+    /// The sink took the record in hand; from now on it must be confirmed. To be called before the
+    /// sink is polled again.
+    pub fn sent(&mut self) -> Result<(), PipelineError> {
+        let offered = self.offered.take().ok_or(PipelineError::NotOffered)?;
+        self.ledger.count(offered.ticket)?;
+        self.counters.count_record(offered.topic, offered.ticket.weight());
+        if let Some(code) = offered.rejection {
+            self.counters.dead_letters += 1;
+            self.counters.count_rejection(code);
+        }
+        row_done(&mut self.counters, &mut self.next);
+        Ok(())
+    }
+
+    /// The sink refused the record in hand, which came from this `frame`: the policy decides what
+    /// goes in its place. A refused dead letter has no such place and ends the session.
+    pub fn reject<'a>(
+        &'a mut self,
+        frame: Frame<'a>,
+        rejection: Rejection,
+    ) -> Result<Step<'a>, PipelineError> {
+        let offered = self.offered.ok_or(PipelineError::NotOffered)?;
+        if offered.rejection.is_some() {
+            let topic = self.dead_letter.topic.clone();
+            return Err(PipelineError::DeadLetterRefused { topic, rejection });
+        }
+        match frame {
+            Frame::Wal { data, .. } => match decode(data)? {
+                Message::Insert(insert) => self.row(&insert, Some(rejection)),
+                _ => Err(PipelineError::NotOffered),
+            },
+            Frame::Keepalive { .. } => Err(PipelineError::NotOffered),
+        }
+    }
+
+    /// Books what the brokers answered.
+    pub fn confirm(&mut self, confirmation: Confirmation) -> Result<Answer, PipelineError> {
+        let Confirmation { ticket, outcome } = confirmation;
+        match outcome {
+            Outcome::Stored => {
+                self.ledger.confirm(ticket)?;
+                self.counters.confirmed += 1;
+                Ok(Answer::Stored)
+            }
+            Outcome::Refused(refused) => self.refused(ticket, refused),
+        }
+    }
+
+    /// The position to acknowledge; see [`Ledger::settled`]. Upholds G1.
+    pub const fn settled(&self) -> Lsn {
+        self.ledger.settled()
+    }
+
+    /// Whether a frame may be offered; if not, stop reading. Upholds G3.
+    pub fn has_room(&self) -> bool {
+        self.ledger.has_room()
+    }
+
+    /// Whether everything received is settled: nothing unconfirmed, no transaction open.
+    pub fn is_idle(&self) -> bool {
+        self.ledger.in_flight() == InFlight::default()
+    }
+
+    /// What is unconfirmed now.
+    pub fn in_flight(&self) -> InFlight {
+        self.ledger.in_flight()
+    }
+
+    /// Commit time of the oldest transaction that is not settled, in microseconds since the Unix
+    /// epoch.
+    pub fn oldest_commit_time_us(&self) -> Option<i64> {
+        self.ledger.oldest_commit_time()
+    }
+
+    /// Commit times, in microseconds since the Unix epoch, of the transactions that settled since
+    /// the last call; see [`Ledger::drain_settled_times`].
+    pub fn drain_settled_times_us(&mut self) -> std::vec::Drain<'_, i64> {
+        self.ledger.drain_settled_times()
+    }
+
+    /// Totals of this session.
+    pub const fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    fn row<'a>(
+        &'a mut self,
+        insert: &Insert<'a>,
+        refused: Option<Rejection>,
+    ) -> Result<Step<'a>, PipelineError> {
+        let position = self.next.ok_or(LedgerError::NotOpen)?;
+        let Some(row) = self.outbox.row(insert, position)? else {
+            if self.offered.is_some() {
+                return Err(PipelineError::NotSent);
+            }
+            self.counters.foreign_rows += 1;
+            return Ok(Step::Nothing);
+        };
+        let routed = refused.map_or_else(|| self.router.check(&row), Err);
+        let rejection = match routed {
+            Ok(routed) => {
+                let record = self.router.record(&row, &routed);
+                let ticket = self.ledger.next_ticket(record.weight())?;
+                let topic = self.counters.topic_place(record.topic);
+                self.offered = Some(Offered { ticket, topic, rejection: None });
+                return Ok(Step::Send(Outgoing { record, ticket, rejection: None }));
+            }
+            Err(rejection) => rejection,
+        };
+        // Upholds G4: a row that is no record goes one of three ways, each of them told.
+        match &self.policy.rejected {
+            RejectPolicy::DeadLetter { topic } => {
+                self.dead_letter = self.router.dead_letter(&row, &rejection, topic);
+                let record = self.dead_letter.as_record();
+                let ticket = self.ledger.next_ticket(record.weight())?;
+                let topic = self.counters.topic_place(record.topic);
+                let rejection = Some(rejection.code);
+                self.offered = Some(Offered { ticket, topic, rejection });
+                Ok(Step::Send(Outgoing { record, ticket, rejection }))
+            }
+            RejectPolicy::Stop => Err(PipelineError::Rejected {
+                row: format!("row {} of {}", printed(position), row.table()),
+                rejection,
+            }),
+            RejectPolicy::Skip => {
+                self.offered = None;
+                self.counters.skipped += 1;
+                self.counters.count_rejection(rejection.code);
+                row_done(&mut self.counters, &mut self.next);
+                Ok(Step::Skipped(Skipped { table: row.table(), position, rejection }))
+            }
+        }
+    }
+
+    /// The brokers refused what the sink took: its ticket is still waiting.
+    fn refused(&mut self, ticket: Ticket, refused: Box<Refused>) -> Result<Answer, PipelineError> {
+        let rejection = &refused.rejection;
+        match &self.policy.rejected {
+            RejectPolicy::DeadLetter { topic } if *topic == refused.record.topic => {
+                let (topic, rejection) = (topic.clone(), refused.rejection);
+                Err(PipelineError::DeadLetterRefused { topic, rejection })
+            }
+            RejectPolicy::DeadLetter { topic } => {
+                let record = self.router.dead_letter_of_refused(&refused.record, rejection, topic);
+                self.counters.dead_letters += 1;
+                self.counters.count_rejection(rejection.code);
+                let rejection = rejection.code;
+                Ok(Answer::Send(Box::new(OwnedOutgoing { record, ticket, rejection })))
+            }
+            RejectPolicy::Stop => Err(PipelineError::Rejected {
+                row: format!("a record for topic `{}`", refused.record.topic),
+                rejection: refused.rejection,
+            }),
+            RejectPolicy::Skip => {
+                self.ledger.confirm(ticket)?;
+                self.counters.skipped += 1;
+                self.counters.count_rejection(rejection.code);
+                Ok(Answer::Skipped(refused))
+            }
+        }
+    }
+
+    fn expect_nothing_in_hand(&self) -> Result<(), PipelineError> {
+        if self.offered.is_some() { Err(PipelineError::NotSent) } else { Ok(()) }
+    }
+
+    fn note(&mut self, message: &Message<'_>) -> Result<(), PipelineError> {
+        match message {
+            Message::Begin(begin) => {
+                self.ledger.begin(begin.commit_time.unix_us())?;
+                let (commit_lsn, commit_time) = (begin.final_lsn, begin.commit_time);
+                self.next = Some(Position { commit_lsn, index: 0, commit_time });
+                self.counters.begins += 1;
+            }
+            Message::Commit(commit) => {
+                self.ledger.commit(commit.end_lsn)?;
+                self.next = None;
+                self.counters.commits += 1;
+            }
+            Message::Relation(relation) => {
+                self.outbox.relation(relation)?;
+                self.counters.relations += 1;
+            }
+            Message::Type(named) => {
+                self.outbox.type_name(named);
+                self.counters.annotations += 1;
+            }
+            Message::Update(update) => self.updated(update.relation)?,
+            Message::Delete(delete) => {
+                self.counters.deletes += u64::from(self.outbox.table(delete.relation).is_some());
+            }
+            Message::Truncate(truncate) => {
+                let ours = truncate.relations().any(|table| self.outbox.table(table).is_some());
+                self.counters.truncates += u64::from(ours);
+            }
+            Message::Origin(_) => self.counters.annotations += 1,
+            Message::Logical(_) => self.counters.logical_messages += 1,
+            // An insert is answered before it comes here.
+            Message::Insert(_) => {}
+        }
+        Ok(())
+    }
+
+    fn updated(&mut self, relation: u32) -> Result<(), PipelineError> {
+        let Some(table) = self.outbox.table(relation) else { return Ok(()) };
+        self.counters.updates += 1;
+        match self.policy.on_update {
+            UpdatePolicy::Ignore | UpdatePolicy::Warn => Ok(()),
+            UpdatePolicy::Stop => Err(PipelineError::Updated { table: table.clone() }),
+        }
+    }
+}
+
+/// A row was sent or skipped: the next one stands after it. Rows are numbered the same way when the
+/// transaction is sent again, whatever became of them before.
+fn row_done(counters: &mut Counters, next: &mut Option<Position>) {
+    counters.rows += 1;
+    if let Some(position) = next {
+        position.index += 1;
+    }
+}
+
+/// As in the header `postrider-lsn` and in Postgres's tools.
+fn printed(position: Position) -> String {
+    format!("{}.{}", position.commit_lsn, position.index)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,86 @@
+//! Why the pipeline gives up on a session.
+
+use crate::ledger::LedgerError;
+use crate::outbox::{OutboxError, TableName};
+use crate::pgoutput::DecodeError;
+use crate::route::Rejection;
+
+/// After any of these the session is dropped. Nothing unconfirmed has been acknowledged, so the
+/// next one starts from the slot without losing a row.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PipelineError {
+    /// The bytes are not pgoutput.
+    #[error(transparent)]
+    Decode(#[from] DecodeError),
+    /// The tables are not what the configuration says.
+    #[error(transparent)]
+    Outbox(#[from] OutboxError),
+    /// Begin, commit or confirmation where none can be.
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+    /// A row cannot be delivered and the policy is to stop.
+    #[error("{row} cannot be delivered: {}", .rejection.reason)]
+    Rejected {
+        /// Names the row by table and position, or the record by topic.
+        row: String,
+        /// Why.
+        rejection: Rejection,
+    },
+    /// Not even the dead letter can be delivered.
+    #[error("a dead letter for topic `{topic}` is refused: {}", .rejection.reason)]
+    DeadLetterRefused {
+        /// The dead-letter topic.
+        topic: String,
+        /// Why.
+        rejection: Rejection,
+    },
+    /// A row of the outbox was updated and the policy is to stop.
+    #[error("a row of outbox table {table} was updated")]
+    Updated {
+        /// The table.
+        table: TableName,
+    },
+    /// The caller went on to the next frame with a record still in hand: a defect of ours, caught
+    /// before the row could be lost.
+    #[error("a record was neither sent nor refused before the next frame")]
+    NotSent,
+    /// `sent` or `reject` without a record in hand: a defect of ours.
+    #[error("no record was offered")]
+    NotOffered,
+}
+
+impl PipelineError {
+    /// Whether only a human can mend it. The others are mended by a new session.
+    pub fn is_definite(&self) -> bool {
+        match self {
+            Self::Outbox(error) => error.is_definite(),
+            Self::Rejected { .. } | Self::DeadLetterRefused { .. } | Self::Updated { .. } => true,
+            Self::Decode(_) | Self::Ledger(_) | Self::NotSent | Self::NotOffered => false,
+        }
+    }
+
+    /// What the operator can do about it.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Decode(error) => error.hint(),
+            Self::Outbox(error) => error.hint(),
+            Self::Ledger(error) => error.hint(),
+            Self::Rejected { .. } => Some(
+                "correct [route] so that the row can be delivered, or set \
+                 route.rejected = \"dead_letter\" to move such rows aside"
+                    .to_owned(),
+            ),
+            Self::DeadLetterRefused { topic, .. } => Some(format!(
+                "raise max.message.bytes of topic `{topic}`, or name another one in \
+                 dead_letters.topic"
+            )),
+            Self::Updated { .. } => Some(
+                "an outbox is append-only: insert a new row instead, or set \
+                 outbox.on_update = \"ignore\"; publish = 'insert' on the publication keeps \
+                 updates out of the stream"
+                    .to_owned(),
+            ),
+            Self::NotSent | Self::NotOffered => None,
+        }
+    }
+}

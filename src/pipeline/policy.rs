@@ -1,0 +1,36 @@
+//! What to do about rows that cannot be delivered, and about changes an outbox should not see.
+
+/// The operator's decisions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Policy {
+    /// For a row that cannot be delivered as it is.
+    pub rejected: RejectPolicy,
+    /// For an UPDATE of an outbox row.
+    pub on_update: UpdatePolicy,
+}
+
+/// `[route] rejected`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RejectPolicy {
+    /// Send it to this topic, with the reason in its headers.
+    DeadLetter {
+        /// A legal topic name.
+        topic: String,
+    },
+    /// Stop the relay; the slot keeps the row.
+    Stop,
+    /// Leave it out, with an audit record.
+    Skip,
+}
+
+/// `[outbox] on_update`. An outbox is append-only: an UPDATE publishes nothing, whatever this says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum UpdatePolicy {
+    /// Count it.
+    Ignore,
+    /// Count it; the relay warns when [`super::Counters::updates`] grows.
+    #[default]
+    Warn,
+    /// Stop the relay.
+    Stop,
+}
