@@ -1,0 +1,151 @@
+//! The house rules, executed.
+//!
+//! Enters: the tree. Leaves: a failed test that names every place where a rule is broken. Each rule
+//! is a small function with a test of its own that feeds it a snippet it must report, so that no
+//! rule can rot into one that never fires. Why the rules are what they are: CONTRIBUTING.md.
+
+#![expect(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "test code throughout: a panic here is a failed test that names its place"
+)]
+#![expect(unreachable_pub, reason = "the modules of a test binary are private to it")]
+
+#[path = "tidy/calls.rs"]
+mod calls;
+#[path = "tidy/layers.rs"]
+mod layers;
+#[path = "tidy/sizes.rs"]
+mod sizes;
+#[path = "tidy/source.rs"]
+mod source;
+#[path = "tidy/tree.rs"]
+mod tree;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use source::{Finding, Source};
+use tree::Text;
+
+/// Rules that look at one Rust file at a time.
+const FILE_RULES: &[fn(&Source) -> Vec<Finding>] = &[
+    sizes::files,
+    sizes::functions,
+    sizes::parameters,
+    sizes::library_root,
+    layers::rooms,
+    layers::crates,
+    layers::hot_path,
+    layers::core_is_pure,
+    calls::banned,
+    calls::undone,
+    calls::module_docs,
+    calls::no_back_door,
+];
+
+/// Endings of files that are text.
+const TEXT: [&str; 12] =
+    ["rs", "md", "toml", "sql", "yaml", "yml", "json", "xml", "sh", "conf", "properties", "lock"];
+
+#[test]
+fn every_rust_file_obeys_the_rules() {
+    let sources = sources();
+    assert!(sources.len() > 20, "the walk over the tree found {} files only", sources.len());
+    let findings =
+        sources.iter().flat_map(|source| FILE_RULES.iter().flat_map(|rule| rule(source)));
+    report(&findings.collect::<Vec<_>>());
+}
+
+#[test]
+fn g1_one_line_of_code_tells_postgres_an_lsn() {
+    report(&calls::one_acknowledgement(&sources()));
+}
+
+#[test]
+fn the_top_level_holds_what_belongs_there() {
+    report(&tree::top_level(&top_level_entries()));
+}
+
+#[test]
+fn no_file_names_a_path_of_one_machine() {
+    report(&texts().iter().flat_map(tree::machine_paths).collect::<Vec<_>>());
+}
+
+#[test]
+fn documents_link_to_files_that_exist() {
+    let exists = |path: &str| root().join(path).exists();
+    let documents = texts().into_iter().filter(|text| text.has_extension("md"));
+    let findings: Vec<_> = documents.flat_map(|text| tree::dead_links(&text, &exists)).collect();
+    report(&findings);
+}
+
+#[test]
+fn the_guarantees_name_tests_that_exist() {
+    let document = texts().into_iter().find(|text| text.path == "docs/guarantees.md");
+    report(&tree::guarantees(&document.expect("docs/guarantees.md"), &sources()));
+}
+
+fn report(findings: &[Finding]) {
+    let lines: Vec<String> = findings.iter().map(ToString::to_string).collect();
+    assert!(findings.is_empty(), "{} findings:\n{}", lines.len(), lines.join("\n"));
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn sources() -> Vec<Source> {
+    let rust = texts().into_iter().filter(|text| text.has_extension("rs"));
+    rust.map(|text| Source::new(&text.path, &text.text)).collect()
+}
+
+fn texts() -> Vec<Text> {
+    let ignored: Vec<PathBuf> = std::fs::read_to_string(root().join(".gitignore"))
+        .expect(".gitignore")
+        .lines()
+        .map(|line| root().join(line.trim_matches('/')))
+        .collect();
+    let mut texts = Vec::new();
+    collect(root(), &ignored, &mut texts);
+    texts.sort_by(|a, b| a.path.cmp(&b.path));
+    texts
+}
+
+fn collect(folder: &Path, ignored: &[PathBuf], texts: &mut Vec<Text>) {
+    for entry in std::fs::read_dir(folder).expect("a readable folder") {
+        let path = entry.expect("a readable entry").path();
+        if ignored.contains(&path) || path.file_name().is_some_and(|name| name == ".git") {
+            continue;
+        }
+        if path.is_dir() {
+            collect(&path, ignored, texts);
+        } else if is_text(&path) {
+            let relative = path.strip_prefix(root()).expect("inside the tree");
+            texts.push(Text {
+                path: relative.to_string_lossy().replace('\\', "/"),
+                text: String::from_utf8_lossy(&std::fs::read(&path).expect("a readable file"))
+                    .into(),
+            });
+        }
+    }
+}
+
+fn is_text(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let extension = path.extension().and_then(|extension| extension.to_str());
+    extension.map_or(["Makefile", "Dockerfile", "run"].contains(&name), |it| TEXT.contains(&it))
+}
+
+/// What git tracks; in an unpacked archive without git, what lies there.
+fn top_level_entries() -> Vec<String> {
+    let git =
+        Command::new("git").args(["ls-tree", "--name-only", "HEAD"]).current_dir(root()).output();
+    if let Some(output) = git.ok().filter(|output| output.status.success()) {
+        return String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect();
+    }
+    let entries = std::fs::read_dir(root()).expect("a readable folder");
+    let names =
+        entries.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned());
+    names.filter(|name| !["target", ".servers", ".git"].contains(&name.as_str())).collect()
+}

@@ -1,0 +1,370 @@
+//! Who may know whom: the rooms' table, and the crates and corners of `std` each may use.
+//!
+//! Enters: a [`Source`]. Leaves: a [`Finding`] for each path that crosses a wall. What always holds:
+//! a room that is not in the table is itself a finding. Test code may look over the walls. Called by
+//! `tidy`.
+
+use super::source::{Finding, Source, Token, closing};
+
+/// What a room may import; `room::Item` allows that item alone.
+struct Room {
+    name: &'static str,
+    knows: &'static [&'static str],
+}
+
+const fn room(name: &'static str, knows: &'static [&'static str]) -> Room {
+    Room { name, knows }
+}
+
+/// `lsn` is a word of the language rather than a wall: a position may be named wherever it passes.
+const ROOMS: &[Room] = &[
+    room("lsn", &[]),
+    room("pgoutput", &["lsn"]),
+    room("outbox", &["lsn", "pgoutput"]),
+    room("route", &["lsn", "outbox"]),
+    room("ledger", &["lsn"]),
+    room("pipeline", &["lsn", "pgoutput", "outbox", "route", "ledger", "wal::Frame"]),
+    room("config", &["lsn", "outbox", "route", "pipeline"]),
+    room("wal", &["lsn", "config"]),
+    room("control", &["lsn", "config", "wal"]),
+    room("kafka", &["route", "ledger", "pipeline", "config"]),
+    room("telemetry", &[]),
+    room(
+        "relay",
+        &[
+            "lsn",
+            "pgoutput",
+            "outbox",
+            "route",
+            "ledger",
+            "pipeline",
+            "wal",
+            "control",
+            "kafka",
+            "config",
+            "telemetry",
+        ],
+    ),
+    room("sandbox", &[]),
+    room("shop", &["config"]),
+    room("bin", &["shop", "config"]),
+    room(
+        "cli",
+        &[
+            "lsn",
+            "pgoutput",
+            "outbox",
+            "route",
+            "ledger",
+            "pipeline",
+            "wal",
+            "control",
+            "kafka",
+            "config",
+            "telemetry",
+            "relay",
+            "sandbox",
+            "shop",
+        ],
+    ),
+    room("main", &["cli"]),
+    room("lib", &[]),
+];
+
+/// The rooms without I/O, clock or environment.
+const CORE: [&str; 6] = ["lsn", "pgoutput", "outbox", "route", "ledger", "pipeline"];
+
+/// Crates that only some rooms may use.
+const CRATES: &[(&str, &[&str])] = &[
+    ("tokio", &["control", "relay", "telemetry", "cli", "shop", "bin", "main"]),
+    ("tokio_postgres", &["control", "relay", "cli", "shop", "bin"]),
+    ("rdkafka", &["kafka", "shop"]),
+    ("axum", &["telemetry", "shop"]),
+    ("rustls", &["wal", "control"]),
+    ("clap", &["cli", "config", "shop", "bin", "main"]),
+];
+
+/// Corners of `std` that do I/O, tell the time or read the environment.
+const IMPURE: [&str; 9] = [
+    "std::net",
+    "std::fs",
+    "std::env",
+    "std::io",
+    "std::os",
+    "std::process",
+    "std::thread",
+    "std::time::Instant",
+    "std::time::SystemTime",
+];
+
+pub fn rooms(source: &Source) -> Vec<Finding> {
+    let Some(name) = source.room() else { return Vec::new() };
+    let Some(room) = ROOMS.iter().find(|room| room.name == name) else {
+        return vec![source.finding(0, format!("room `{name}` is not in the table of tests/tidy"))];
+    };
+    let mut findings = Vec::new();
+    for (line, path) in shipped_paths(source) {
+        let Some(inside) = inside_package(source, &path) else { continue };
+        if inside.first() == Some(&"") || inside.first() == Some(&name) || inside.is_empty() {
+            continue;
+        }
+        let known = |knows: &&&str| {
+            let mut segments = knows.split("::").zip(&inside);
+            knows.split("::").count() <= inside.len() && segments.all(|(a, b)| a == *b)
+        };
+        if !room.knows.iter().any(|knows| known(&knows)) {
+            let what = format!("room `{name}` may not know `{}`", inside.join("::"));
+            findings.push(source.finding(line, what));
+        }
+    }
+    findings
+}
+
+pub fn crates(source: &Source) -> Vec<Finding> {
+    let Some(name) = source.room() else { return Vec::new() };
+    let mut findings = Vec::new();
+    for (line, path) in shipped_paths(source) {
+        let Some(first) = path.segments.first() else { continue };
+        let restricted = CRATES.iter().find(|(krate, _)| krate == first);
+        if restricted.is_some_and(|(_, rooms)| !rooms.contains(&name)) {
+            findings.push(source.finding(line, format!("room `{name}` may not use `{first}`")));
+        }
+    }
+    findings
+}
+
+/// The thread that owns the replication socket has no runtime under it.
+pub fn hot_path(source: &Source) -> Vec<Finding> {
+    if source.room() != Some("relay") {
+        return Vec::new();
+    }
+    let paths: Vec<_> = shipped_paths(source).collect();
+    let line_of = |wanted: &[&str]| {
+        let found = paths.iter().find(|(_, path)| path.segments.starts_with(&owned(wanted)));
+        found.map(|(line, _)| *line)
+    };
+    let stream = line_of(&["crate", "wal", "Stream"]);
+    let runtime = line_of(&["tokio"]).or(line_of(&["tokio_postgres"]));
+    match (stream, runtime) {
+        (Some(_), Some(line)) => vec![
+            source
+                .finding(line, "a file that owns `wal::Stream` is on the hot path: no tokio there"),
+        ],
+        _ => Vec::new(),
+    }
+}
+
+pub fn core_is_pure(source: &Source) -> Vec<Finding> {
+    if !source.room().is_some_and(|room| CORE.contains(&room)) {
+        return Vec::new();
+    }
+    let mut findings = Vec::new();
+    for (line, path) in shipped_paths(source) {
+        let full = path.segments.join("::");
+        let impure = |corner: &&&str| full == **corner || full.starts_with(&format!("{corner}::"));
+        if IMPURE.iter().any(|corner| impure(&corner)) {
+            findings.push(source.finding(line, format!("the core may not use `{full}`")));
+        }
+    }
+    findings
+}
+
+fn owned(segments: &[&str]) -> Vec<String> {
+    segments.iter().map(ToString::to_string).collect()
+}
+
+/// A path as written, groups of `use` multiplied out, with the number of inline modules around it.
+struct Path {
+    segments: Vec<String>,
+    inline_modules: usize,
+}
+
+/// The path from the package's root, or nothing for paths of other crates and for relative ones that
+/// stay inside the room.
+fn inside_package<'p>(source: &Source, path: &'p Path) -> Option<Vec<&'p str>> {
+    let segments: Vec<&str> = path.segments.iter().map(String::as_str).collect();
+    match *segments.first()? {
+        "crate" | "postrider" => Some(segments.get(1..)?.to_vec()),
+        "super" => {
+            let ups = segments.iter().take_while(|segment| **segment == "super").count();
+            let depth = module_depth(&source.path) + path.inline_modules;
+            (ups >= depth).then(|| segments.get(ups..).unwrap_or_default().to_vec())
+        }
+        _ => None,
+    }
+}
+
+/// How deep the file's module lies below the package's root: 1 for `src/wal/mod.rs`.
+fn module_depth(path: &str) -> usize {
+    let inside = path.trim_start_matches("src/").trim_end_matches(".rs");
+    let segments: Vec<&str> = inside.split('/').collect();
+    segments.len() - usize::from(segments.last() == Some(&"mod"))
+}
+
+fn shipped_paths(source: &Source) -> impl Iterator<Item = (usize, Path)> {
+    let all = paths(&source.tokens).into_iter();
+    all.filter(|(line, _)| !source.is_test(*line))
+}
+
+/// Every path with `::` in it or after `use`, in order.
+fn paths(tokens: &[Token]) -> Vec<(usize, Path)> {
+    let mut found = Vec::new();
+    let mut modules: Vec<usize> = Vec::new();
+    for (index, token) in tokens.iter().enumerate() {
+        modules.retain(|&end| end > index);
+        let text =
+            |offset: usize| tokens.get(index + offset).map_or("", |token| token.text.as_str());
+        if token.text == "mod" && text(2) == "{" {
+            modules.push(closing(tokens, index + 2));
+        }
+        let before = index.checked_sub(1).map_or("", |before| tokens[before].text.as_str());
+        let starts = before != "::" && (before == "use" || text(1) == "::") && is_name(&token.text);
+        let in_group = ["{", ","].contains(&before) && group_prefix(tokens, index);
+        if starts && !in_group {
+            let mut expanded = Vec::new();
+            expand(tokens, index, Vec::new(), &mut expanded);
+            let inline_modules = modules.len();
+            found.extend(
+                expanded
+                    .into_iter()
+                    .map(|(line, segments)| (line, Path { segments, inline_modules })),
+            );
+        }
+    }
+    found
+}
+
+fn is_name(text: &str) -> bool {
+    text.starts_with(|char: char| char.is_alphabetic() || char == '_')
+}
+
+/// Whether the token stands inside a `{..}` that follows `::`, so that its path began earlier.
+fn group_prefix(tokens: &[Token], index: usize) -> bool {
+    let opens = |&at: &usize| tokens[at].text == "{" && closing(tokens, at) > index;
+    let open = (0..index).rev().take_while(|&at| tokens[at].text != ";").find(opens);
+    open.and_then(|open| open.checked_sub(1)).is_some_and(|before| tokens[before].text == "::")
+}
+
+/// Follows a path from `at`, through groups; returns the index after it.
+fn expand(
+    tokens: &[Token],
+    mut at: usize,
+    mut prefix: Vec<String>,
+    found: &mut Vec<(usize, Vec<String>)>,
+) -> usize {
+    let line = tokens.get(at).map_or(0, |token| token.line);
+    let text = |at: usize| tokens.get(at).map_or("", |token| token.text.as_str());
+    loop {
+        if text(at) == "{" {
+            let end = closing(tokens, at);
+            at += 1;
+            while at < end {
+                at = if text(at) == "," {
+                    at + 1
+                } else {
+                    expand(tokens, at, prefix.clone(), found)
+                };
+            }
+            return end + 1;
+        }
+        prefix.push(text(at).to_owned());
+        if text(at + 1) != "::" || !(is_name(text(at + 2)) || ["{", "*"].contains(&text(at + 2))) {
+            break;
+        }
+        at += 2;
+    }
+    found.push((line, prefix));
+    at + 1 + if text(at + 1) == "as" { 2 } else { 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn what(findings: &[Finding]) -> Vec<&str> {
+        findings.iter().map(|finding| finding.what.as_str()).collect()
+    }
+
+    #[test]
+    fn every_way_to_write_a_forbidden_import_is_reported() {
+        for text in [
+            "use crate::wal::Stream;",
+            "use crate::{lsn::Lsn, wal::{Frame, Stream}};",
+            "use super::wal::Stream;",
+            "fn f(stream: &crate::wal::Stream) {}",
+            "mod inner { use super::super::wal::Stream; }",
+            "use crate::wal::*;",
+            "use crate::wal;",
+        ] {
+            let found = rooms(&Source::new("src/pipeline.rs", text));
+            assert_eq!(found.len(), 1, "{text}: {:?}", what(&found));
+        }
+    }
+
+    #[test]
+    fn allowed_imports_pass() {
+        let text = "use std::{fmt, io::Read};\nuse crate::{lsn::Lsn, ledger::{Ledger, Ticket as T}};\n\
+                    use crate::wal::Frame;\nfn f() { let x = Frame::Wal { a, b: c::d }; super::lsn::f() }\n\
+                    mod m { use super::wal_like; }\n#[cfg(test)]\nmod tests { use crate::kafka::X; }";
+        assert_eq!(what(&rooms(&Source::new("src/pipeline.rs", text))), [""; 0]);
+        let within = "use super::frame::Frame;\nuse super::super::config::Tls;";
+        assert_eq!(what(&rooms(&Source::new("src/wal/stream.rs", within))), [""; 0]);
+        assert_eq!(what(&rooms(&Source::new("src/main.rs", "use postrider::cli;"))), [""; 0]);
+    }
+
+    #[test]
+    fn each_wall_stands() {
+        for (path, text) in [
+            ("src/lsn.rs", "use crate::wal::Frame;"),
+            ("src/pgoutput/mod.rs", "use crate::outbox::Row;"),
+            ("src/wal/stream.rs", "use crate::pipeline::Pipeline;"),
+            ("src/kafka/mod.rs", "use crate::wal::Frame;"),
+            ("src/telemetry/mod.rs", "use crate::relay::State;"),
+            ("src/sandbox/mod.rs", "use crate::config::Config;"),
+            ("src/shop/load.rs", "use crate::kafka::Sink;"),
+            ("src/shop/load.rs", "use super::super::relay;"),
+            ("src/bin/shop.rs", "use postrider::relay::run;"),
+            ("src/cellar/mod.rs", ""),
+        ] {
+            assert_eq!(rooms(&Source::new(path, text)).len(), 1, "{path}: {text}");
+        }
+    }
+
+    #[test]
+    fn crates_stay_in_their_rooms() {
+        for (path, text) in [
+            ("src/wal/stream.rs", "use tokio::net::TcpStream;"),
+            ("src/kafka/mod.rs", "fn f() { tokio::spawn(x); }"),
+            ("src/relay/mod.rs", "use rdkafka::ClientConfig;"),
+            ("src/sandbox/mod.rs", "use {tokio::time, std::fs};"),
+            ("src/pipeline.rs", "use rdkafka as kafka;"),
+        ] {
+            assert_eq!(crates(&Source::new(path, text)).len(), 1, "{path}: {text}");
+        }
+        assert_eq!(crates(&Source::new("src/control/mod.rs", "use tokio::time::sleep;")), []);
+        assert_eq!(crates(&Source::new("src/kafka/x.rs", "use rdkafka::Message;")), []);
+    }
+
+    #[test]
+    fn a_runtime_beside_the_stream_is_reported() {
+        let both = "use crate::wal::{Frame, Stream};\nuse tokio::sync::watch;";
+        assert_eq!(hot_path(&Source::new("src/relay/session.rs", both)).len(), 1);
+        let frame_only = "use crate::wal::Frame;\nuse tokio::sync::watch;";
+        assert_eq!(hot_path(&Source::new("src/relay/session.rs", frame_only)), []);
+    }
+
+    #[test]
+    fn impurity_in_the_core_is_reported() {
+        for text in [
+            "use std::{fmt, net::TcpStream};",
+            "use std::time::{Duration, Instant};",
+            "fn f() { std::env::var(\"X\"); }",
+            "use std::thread;",
+        ] {
+            assert_eq!(core_is_pure(&Source::new("src/route/mod.rs", text)).len(), 1, "{text}");
+            assert_eq!(core_is_pure(&Source::new("src/wal/mod.rs", text)), []);
+        }
+        let pure = "use std::time::Duration;\n#[cfg(test)]\nmod tests { use std::fs; }";
+        assert_eq!(core_is_pure(&Source::new("src/route/mod.rs", pure)), []);
+    }
+}

@@ -1,0 +1,173 @@
+//! The tree as a whole: what lies at its top, what its documents say, no traces of a machine.
+//!
+//! Enters: names and texts of files. Leaves: a [`Finding`] for each that does not belong. Called by
+//! `tidy`.
+
+use super::source::{Finding, Source};
+
+/// What the package's root may hold.
+const TOP_LEVEL: [&str; 24] = [
+    ".cargo",
+    ".ci",
+    ".dockerignore",
+    ".gitattributes",
+    ".github",
+    ".gitignore",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "Cargo.lock",
+    "Cargo.toml",
+    "LICENSE-APACHE",
+    "LICENSE-MIT",
+    "Makefile",
+    "README.md",
+    "benches",
+    "clippy.toml",
+    "deny.toml",
+    "docker",
+    "docs",
+    "fixtures",
+    "fuzz",
+    "migrations",
+    "rustfmt.toml",
+    "src",
+];
+
+/// Paths that exist on one machine only. Split, lest this file report itself.
+const MACHINE: [&str; 2] = [concat!("/ho", "me/"), concat!("/ro", "ot/")];
+
+/// The guarantees of docs/guarantees.md.
+pub const GUARANTEES: [&str; 8] = ["G1", "G2", "G3", "G4", "G5", "G6", "G7", "G8"];
+
+/// A file that is not Rust, or Rust seen as text.
+pub struct Text {
+    pub path: String,
+    pub text: String,
+}
+
+impl Text {
+    pub fn has_extension(&self, wanted: &str) -> bool {
+        std::path::Path::new(&self.path).extension().is_some_and(|extension| extension == wanted)
+    }
+
+    fn finding(&self, line: usize, what: String) -> Finding {
+        Finding { path: self.path.clone(), line, what }
+    }
+}
+
+pub fn top_level(entries: &[String]) -> Vec<Finding> {
+    let stray = |entry: &&String| !TOP_LEVEL.contains(&entry.as_str()) && *entry != "tests";
+    let what = "does not belong at the top; put it where it is used";
+    let finding = |entry: &String| Finding { path: entry.clone(), line: 0, what: what.to_owned() };
+    entries.iter().filter(stray).map(finding).collect()
+}
+
+pub fn machine_paths(file: &Text) -> Vec<Finding> {
+    let lines = file.text.lines().enumerate();
+    let machine = lines.filter(|(_, line)| MACHINE.iter().any(|path| line.contains(path)));
+    machine.map(|(index, _)| file.finding(index + 1, "a path of one machine".to_owned())).collect()
+}
+
+/// Links from a Markdown file to files of the tree that are not there.
+pub fn dead_links(file: &Text, exists: &dyn Fn(&str) -> bool) -> Vec<Finding> {
+    let folder = file.path.rsplit_once('/').map_or("", |(folder, _)| folder);
+    let mut findings = Vec::new();
+    for (index, line) in file.text.lines().enumerate() {
+        for target in line.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let target = target.split('#').next().unwrap_or_default();
+            if target.is_empty() || target.contains("://") || target.starts_with("mailto:") {
+                continue;
+            }
+            if !exists(&resolved(folder, target)) {
+                findings.push(file.finding(index + 1, format!("`{target}` does not exist")));
+            }
+        }
+    }
+    findings
+}
+
+fn resolved(folder: &str, target: &str) -> String {
+    let mut segments: Vec<&str> = folder.split('/').filter(|segment| !segment.is_empty()).collect();
+    for segment in target.split('/') {
+        match segment {
+            "" | "." => {}
+            ".." => drop(segments.pop()),
+            _ => segments.push(segment),
+        }
+    }
+    segments.join("/")
+}
+
+/// Every `g1_..` test that docs/guarantees.md names exists, and every guarantee has its heading.
+pub fn guarantees(document: &Text, sources: &[Source]) -> Vec<Finding> {
+    let tests: Vec<&str> =
+        sources.iter().flat_map(|source| &source.functions).map(|f| f.name.as_str()).collect();
+    let mut findings = Vec::new();
+    for (index, line) in document.text.lines().enumerate() {
+        for name in line.split('`').skip(1).step_by(2).filter(|name| is_guarantee_test(name)) {
+            if !tests.contains(&name) {
+                findings.push(document.finding(index + 1, format!("no test is named `{name}`")));
+            }
+        }
+    }
+    for id in GUARANTEES {
+        if !document.text.lines().any(|line| line.starts_with(&format!("## {id} "))) {
+            findings.push(document.finding(0, format!("guarantee {id} has no section")));
+        }
+    }
+    findings
+}
+
+/// `g`, a digit, `_`, and a name.
+pub fn is_guarantee_test(name: &str) -> bool {
+    let mut chars = name.chars();
+    let starts = chars.next() == Some('g')
+        && chars.next().is_some_and(|char| char.is_ascii_digit())
+        && chars.next() == Some('_');
+    starts && name.chars().all(|char| char.is_alphanumeric() || char == '_')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(path: &str, text: &str) -> Text {
+        Text { path: path.to_owned(), text: text.to_owned() }
+    }
+
+    #[test]
+    fn strays_at_the_top_are_reported() {
+        let entries = ["src", "tests", "notes.txt"].map(str::to_owned);
+        let found = top_level(&entries);
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].path, "notes.txt");
+    }
+
+    #[test]
+    fn paths_of_one_machine_are_reported() {
+        for path in MACHINE {
+            assert_eq!(machine_paths(&file("docs/x.md", &format!("see {path}x"))).len(), 1);
+        }
+        assert_eq!(machine_paths(&file("docs/x.md", "see /var/lib")), []);
+    }
+
+    #[test]
+    fn dead_links_are_reported() {
+        let exists = |path: &str| path == "docs/operations.md";
+        let text =
+            "[a](operations.md#top) [b](../docs/operations.md) [c](https://x.y/z) [d](#here)";
+        assert_eq!(dead_links(&file("docs/x.md", text), &exists), []);
+        assert_eq!(dead_links(&file("docs/x.md", "[a](gone.md)"), &exists).len(), 1);
+    }
+
+    #[test]
+    fn named_tests_that_are_missing_are_reported() {
+        let headings = GUARANTEES.map(|id| format!("## {id} text\n")).concat();
+        let sources = [Source::new("tests/x.rs", "fn g1_holds() {}")];
+        let good = format!("{headings}`g1_holds`, `g1`, `cargo test g1_`\n");
+        assert_eq!(guarantees(&file("docs/guarantees.md", &good), &sources), []);
+        let bad = format!("{headings}`g2_gone`\n");
+        assert_eq!(guarantees(&file("docs/guarantees.md", &bad), &sources).len(), 1);
+        assert_eq!(guarantees(&file("docs/guarantees.md", ""), &sources).len(), 8);
+    }
+}
