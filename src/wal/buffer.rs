@@ -1,0 +1,207 @@
+//! The flat read buffer: bytes in at one end, whole messages out at the other, in place.
+//!
+//! Enters: what the socket gives. Leaves: borrowed messages. Always holds: a message's declared
+//! length is compared with the limit before any room is made for it, and room grows with the bytes
+//! that actually arrive, at most doubling. Upholds G3 and G7. Called by `session`.
+
+use super::error::WalError;
+use crate::lsn::Lsn;
+
+/// Room in the steady state: measured, larger reads gain nothing (a unix socket holds 208 KiB).
+pub(super) const BASE_BYTES: usize = 256 * 1024;
+
+/// Below this much room at the end, the unread rest is moved to the front before reading: moving a
+/// partial frame costs less than a read that is cut short.
+const ROOM_BYTES_MIN: usize = 64 * 1024;
+
+/// Tag and length.
+const HEADER_BYTES: usize = 5;
+
+/// The first message's tag and its length with header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Head {
+    pub(super) tag: u8,
+    pub(super) bytes: usize,
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(super) struct ReadBuffer {
+    bytes: Vec<u8>,
+    start: usize,
+    end: usize,
+    message_bytes_max: usize,
+}
+
+impl ReadBuffer {
+    /// An empty buffer that refuses messages larger than `message_bytes_max`.
+    pub(super) fn new(message_bytes_max: usize) -> Self {
+        Self { bytes: vec![0; BASE_BYTES], start: 0, end: 0, message_bytes_max }
+    }
+
+    /// From now on accepts messages up to this size.
+    pub(super) fn set_limit(&mut self, message_bytes_max: usize) {
+        self.message_bytes_max = message_bytes_max;
+    }
+
+    /// Unread bytes.
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        self.end - self.start
+    }
+
+    #[inline]
+    fn unread(&self) -> &[u8] {
+        self.bytes.get(self.start..self.end).unwrap_or_default()
+    }
+
+    /// The first message's head, whole or not.
+    #[inline]
+    fn declared(&self) -> Result<Option<Head>, WalError> {
+        let [tag, a, b, c, d, ..] = *self.unread() else { return Ok(None) };
+        let length = u32::from_be_bytes([a, b, c, d]) as usize;
+        if length < HEADER_BYTES - 1 {
+            return Err(WalError::Protocol("a length below its own size"));
+        }
+        let bytes = length + 1;
+        if bytes > self.message_bytes_max {
+            let limit = self.message_bytes_max;
+            return Err(WalError::FrameTooLarge { bytes, limit, received: Lsn::ZERO });
+        }
+        Ok(Some(Head { tag, bytes }))
+    }
+
+    /// The first message's head, if the message is there as a whole.
+    #[inline]
+    pub(super) fn head(&self) -> Result<Option<Head>, WalError> {
+        Ok(self.declared()?.filter(|head| head.bytes <= self.len()))
+    }
+
+    /// The body of the message whose head was seen.
+    #[inline]
+    pub(super) fn body(&self, head: Head) -> &[u8] {
+        self.unread().get(HEADER_BYTES..head.bytes).unwrap_or_default()
+    }
+
+    /// The same with header.
+    pub(super) fn whole(&self, head: Head) -> &[u8] {
+        self.unread().get(..head.bytes).unwrap_or_default()
+    }
+
+    /// Forgets the message whose head was seen.
+    #[inline]
+    pub(super) fn consume(&mut self, head: Head) {
+        self.start = (self.start + head.bytes).min(self.end);
+    }
+
+    /// Where to read to; empty when the buffer is full of whole messages, which is back-pressure.
+    pub(super) fn room(&mut self) -> Result<&mut [u8], WalError> {
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        }
+        if self.bytes.len() - self.end < ROOM_BYTES_MIN && self.start > 0 {
+            self.bytes.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+        }
+        if self.end == self.bytes.len()
+            && let Some(head) = self.declared()?
+            && head.bytes > self.len()
+        {
+            let grown = head.bytes.min(self.bytes.len() * 2);
+            self.bytes.resize(grown, 0);
+        }
+        Ok(self.bytes.get_mut(self.end..).unwrap_or_default())
+    }
+
+    /// Takes note of what was read into the room.
+    pub(super) fn filled(&mut self, bytes: usize) {
+        self.end = (self.end + bytes).min(self.bytes.len());
+    }
+
+    /// Gives back what a large message took, once all is read.
+    pub(super) fn shrink(&mut self) {
+        if self.start == self.end && self.bytes.len() > BASE_BYTES {
+            (self.start, self.end) = (0, 0);
+            self.bytes.truncate(BASE_BYTES);
+            self.bytes.shrink_to_fit();
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn capacity(&self) -> usize {
+        self.bytes.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(tag: u8, body: usize) -> Vec<u8> {
+        let mut bytes = vec![tag];
+        bytes.extend(u32::try_from(body + 4).unwrap().to_be_bytes());
+        bytes.extend((0..body).map(|i| u8::try_from(i % 251).unwrap()));
+        bytes
+    }
+
+    fn feed(buffer: &mut ReadBuffer, bytes: &[u8]) -> usize {
+        let room = buffer.room().unwrap();
+        let taken = room.len().min(bytes.len());
+        room[..taken].copy_from_slice(&bytes[..taken]);
+        buffer.filled(taken);
+        taken
+    }
+
+    #[test]
+    fn messages_survive_any_split_growth_and_compaction() {
+        let sizes = [0, 1, 100_000, 700_000, 3, 250_000, 60_000, 2_000_000, 5];
+        let wire: Vec<u8> = sizes.iter().flat_map(|size| message(b'd', *size)).collect();
+        for chunk in [1_009, 65_536, 300_000] {
+            let mut buffer = ReadBuffer::new(4 << 20);
+            let (mut offset, mut seen) = (0, Vec::new());
+            while seen.len() < sizes.len() {
+                let end = (offset + chunk).min(wire.len());
+                offset += feed(&mut buffer, &wire[offset..end]);
+                while let Some(head) = buffer.head().unwrap() {
+                    assert_eq!(buffer.whole(head), message(b'd', buffer.body(head).len()));
+                    seen.push(buffer.body(head).len());
+                    buffer.consume(head);
+                }
+            }
+            assert_eq!(seen, sizes);
+            buffer.shrink();
+            assert_eq!((buffer.len(), buffer.capacity()), (0, BASE_BYTES));
+        }
+    }
+
+    #[test]
+    fn g7_a_length_over_the_limit_is_refused_before_room_is_made() {
+        let mut buffer = ReadBuffer::new(1_000_000);
+        feed(&mut buffer, &[b'd', 0x7F, 0xFF, 0xFF, 0xFF]);
+        assert!(matches!(buffer.head(), Err(WalError::FrameTooLarge { bytes: 0x8000_0000, .. })));
+        assert_eq!(buffer.capacity(), BASE_BYTES);
+        let mut buffer = ReadBuffer::new(1_000_000);
+        feed(&mut buffer, &[b'd', 0, 0, 0, 3]);
+        assert!(matches!(buffer.head(), Err(WalError::Protocol(_))));
+    }
+
+    #[test]
+    fn a_buffer_full_of_whole_messages_offers_no_room() {
+        let mut buffer = ReadBuffer::new(1 << 20);
+        let one = message(b'd', BASE_BYTES - 5);
+        assert_eq!(feed(&mut buffer, &one), one.len());
+        assert!(buffer.room().unwrap().is_empty());
+    }
+
+    #[test]
+    fn room_grows_only_as_bytes_arrive() {
+        let mut buffer = ReadBuffer::new(1 << 30);
+        let mut header = vec![b'd'];
+        header.extend((900_u32 << 20).to_be_bytes());
+        feed(&mut buffer, &header);
+        assert_eq!(buffer.capacity(), BASE_BYTES);
+        feed(&mut buffer, &vec![0; BASE_BYTES]);
+        buffer.room().unwrap();
+        assert_eq!(buffer.capacity(), 2 * BASE_BYTES);
+    }
+}

@@ -1,0 +1,313 @@
+//! A replication connection that does not stream yet.
+//!
+//! Enters: a [`ConnectInfo`]. Leaves: query results, and finally a [`Stream`]. Always holds: the
+//! session's text settings make pgoutput's text canonical, whatever the role's or database's
+//! defaults. Called by `relay`, and by `control` for the position of `run --once`.
+
+use std::time::{Duration, Instant};
+
+use bytes::BytesMut;
+use fallible_iterator::FallibleIterator;
+use postgres_protocol::message::backend::{DataRowBody, Message};
+use postgres_protocol::message::frontend;
+
+use super::error::{ServerMessage, WalError};
+use super::quote;
+use super::session::{Incoming, Session, server_message};
+use super::stream::Stream;
+use super::transport::{Transport, Wire};
+use super::{dial, login::Login};
+use crate::config::ConnectInfo;
+use crate::config::libpq::{Endpoint, TargetSessionAttrs as Wanted};
+use crate::lsn::Lsn;
+
+/// Largest frame accepted unless told otherwise: far above what a broker takes (1 MiB by default),
+/// so that too large a row can be seen and dead-lettered, far below what would hurt.
+pub const FRAME_BYTES_MAX: usize = 64 << 20;
+
+/// A command on an idle connection is answered within milliseconds; a server that needs this long
+/// is as good as gone.
+pub const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The text of every value is then independent of the server's configuration.
+const CANONICAL_TEXT: [(&str, &str); 5] = [
+    ("replication", "database"),
+    ("TimeZone", "UTC"),
+    ("DateStyle", "ISO"),
+    ("IntervalStyle", "postgres"),
+    ("extra_float_digits", "3"),
+];
+
+/// What the relay decides about a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SessionParams {
+    /// Larger frames are refused before anything is allocated for them. Bytes.
+    pub frame_bytes_max: usize,
+    /// Limit for the answer to one command.
+    pub reply_timeout: Duration,
+    /// Text as UTF-8. Must be false for an SQL_ASCII database, whose bytes the server cannot
+    /// convert: the stream would break for good at the first byte above 127.
+    pub utf8: bool,
+}
+
+impl Default for SessionParams {
+    fn default() -> Self {
+        Self { frame_bytes_max: FRAME_BYTES_MAX, reply_timeout: REPLY_TIMEOUT, utf8: true }
+    }
+}
+
+/// Who the server is (IDENTIFY_SYSTEM).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SystemIdentity {
+    /// The cluster's identifier, which a restored backup shares with its origin.
+    pub system_id: String,
+    /// The timeline, which a promotion increments.
+    pub timeline: u32,
+    /// End of the log that is on disk.
+    pub flushed: Lsn,
+}
+
+/// A row of a simple query: text or NULL.
+pub type TextRow = Vec<Option<String>>;
+
+/// Streaming could not be started; where the connection survives (a held slot) it comes back.
+#[derive(Debug)]
+pub struct StartRefused<T = Wire> {
+    /// Usable for another attempt.
+    pub connection: Option<Connection<T>>,
+    /// Why.
+    pub error: WalError,
+}
+
+/// A logged-in replication connection.
+#[derive(Debug)]
+pub struct Connection<T = Wire> {
+    session: Session<T>,
+    endpoint: String,
+    backend_pid: i32,
+    params: SessionParams,
+}
+
+impl Connection<Wire> {
+    /// Connects to the first acceptable server and logs in.
+    pub fn open(info: &ConnectInfo, params: &SessionParams) -> Result<Self, WalError> {
+        if info.target_session_attrs == Wanted::PreferStandby {
+            match Self::open_wanted(info, params, Wanted::Standby) {
+                Err(error) if error.class().is_transient() => {}
+                result => return result,
+            }
+        }
+        Self::open_wanted(info, params, info.target_session_attrs)
+    }
+
+    fn open_wanted(
+        info: &ConnectInfo,
+        params: &SessionParams,
+        wanted: Wanted,
+    ) -> Result<Self, WalError> {
+        dial::first_acceptable(info, |wire, endpoint, deadline| {
+            let binding = wire.binding();
+            let login = Access { info, endpoint, binding, deadline };
+            let mut connection = Self::log_in(wire, login, params)?;
+            connection.check_session_attributes(wanted)?;
+            Ok(connection)
+        })
+    }
+
+    /// Whether the connection is encrypted.
+    pub fn is_encrypted(&self) -> bool {
+        self.session.transport.is_encrypted()
+    }
+}
+
+/// What one login needs beside the pipe.
+pub(super) struct Access<'a> {
+    pub(super) info: &'a ConnectInfo,
+    pub(super) endpoint: &'a Endpoint,
+    pub(super) binding: Option<Vec<u8>>,
+    pub(super) deadline: Option<Instant>,
+}
+
+impl<T: Transport> Connection<T> {
+    /// Logs in over an open pipe.
+    pub(super) fn log_in(
+        transport: T,
+        access: Access<'_>,
+        params: &SessionParams,
+    ) -> Result<Self, WalError> {
+        let mut session = Session::new(transport);
+        let Access { info, endpoint, binding, deadline } = access;
+        let mut parameters = CANONICAL_TEXT.to_vec();
+        if params.utf8 {
+            parameters.push(("client_encoding", "UTF8"));
+        }
+        let login = Login { info, endpoint, parameters: &parameters, binding, deadline };
+        let backend_pid = login.run(&mut session)?;
+        session.buffer.set_limit(params.frame_bytes_max);
+        Ok(Self { session, endpoint: endpoint.to_string(), backend_pid, params: *params })
+    }
+
+    /// Runs one SQL or replication command and returns its rows as text.
+    pub fn simple_query(&mut self, sql: &str) -> Result<Vec<TextRow>, WalError> {
+        let deadline = self.send_command(sql)?;
+        let (mut rows, mut failed) = (Vec::new(), None);
+        loop {
+            match self.session.next(deadline, "waiting for an answer")? {
+                Incoming::Message(Message::DataRow(body)) => rows.push(text_row(&body)?),
+                Incoming::Message(Message::ErrorResponse(body)) => {
+                    failed = Some(WalError::Server(Box::new(server_message(body.fields()))));
+                    if is_fatal(failed.as_ref()) {
+                        break;
+                    }
+                }
+                Incoming::Message(Message::ReadyForQuery(_)) => break,
+                Incoming::Message(
+                    Message::RowDescription(_)
+                    | Message::CommandComplete(_)
+                    | Message::EmptyQueryResponse,
+                ) => {}
+                _ => return Err(WalError::Protocol("an unexpected answer to a query")),
+            }
+        }
+        failed.map_or(Ok(rows), Err)
+    }
+
+    /// Asks the server who it is.
+    pub fn identify_system(&mut self) -> Result<SystemIdentity, WalError> {
+        let malformed = || WalError::Protocol("a malformed answer to IDENTIFY_SYSTEM");
+        let rows = self.simple_query("IDENTIFY_SYSTEM")?;
+        let [Some(system_id), Some(timeline), Some(flushed), ..] =
+            rows.first().map(Vec::as_slice).unwrap_or_default()
+        else {
+            return Err(malformed());
+        };
+        Ok(SystemIdentity {
+            system_id: system_id.clone(),
+            timeline: timeline.parse().map_err(|_| malformed())?,
+            flushed: flushed.parse().map_err(|_| malformed())?,
+        })
+    }
+
+    /// Starts streaming the slot's changes to the publication's tables, from `start` or, when that
+    /// is lower (such as [`Lsn::ZERO`]), from where the slot was last acknowledged. `start` must
+    /// come from this very cluster: the server accepts a position of the future silently, and the
+    /// rows before it are then lost.
+    pub fn start(
+        mut self,
+        slot: &str,
+        publication: &str,
+        start: Lsn,
+    ) -> Result<Stream<T>, Box<StartRefused<T>>> {
+        match self.request_stream(slot, publication, start) {
+            Ok(()) => Ok(Stream::new(self.session, publication.to_owned())),
+            Err(error) => {
+                let alive = match &error {
+                    WalError::SlotHeld { .. } => true,
+                    WalError::Server(_) => !is_fatal(Some(&error)),
+                    _ => false,
+                };
+                Err(Box::new(StartRefused { connection: alive.then_some(self), error }))
+            }
+        }
+    }
+
+    fn request_stream(
+        &mut self,
+        slot: &str,
+        publication: &str,
+        start: Lsn,
+    ) -> Result<(), WalError> {
+        let deadline = self.send_command(&quote::start_replication(slot, publication, start))?;
+        let mut failed = None;
+        loop {
+            match self.session.next(deadline, "starting to stream")? {
+                Incoming::CopyBoth => return Ok(()),
+                Incoming::Message(Message::ErrorResponse(body)) => {
+                    let server = Box::new(server_message(body.fields()));
+                    let error = if server.code == "55006" {
+                        WalError::SlotHeld { slot: slot.to_owned(), server }
+                    } else {
+                        WalError::Server(server)
+                    };
+                    if is_fatal(Some(&error)) {
+                        return Err(error);
+                    }
+                    failed = Some(error);
+                }
+                Incoming::Message(Message::ReadyForQuery(_)) => {
+                    return Err(failed.unwrap_or(WalError::Ended));
+                }
+                Incoming::Message(Message::CommandComplete(_)) => {}
+                Incoming::Message(_) => {
+                    return Err(WalError::Protocol("an unexpected answer to START_REPLICATION"));
+                }
+            }
+        }
+    }
+
+    fn send_command(&mut self, text: &str) -> Result<Option<Instant>, WalError> {
+        let deadline = Instant::now().checked_add(self.params.reply_timeout);
+        let mut message = BytesMut::new();
+        frontend::query(text, &mut message)
+            .map_err(|_| WalError::Protocol("a command that contains a NUL"))?;
+        self.session.send(&message, deadline, "sending a command")?;
+        Ok(deadline)
+    }
+
+    fn check_session_attributes(&mut self, wanted: Wanted) -> Result<(), WalError> {
+        let (sql, wanted, word) = match wanted {
+            Wanted::Any | Wanted::PreferStandby => return Ok(()),
+            Wanted::ReadWrite => ("SHOW transaction_read_only", "off", "read-write"),
+            Wanted::ReadOnly => ("SHOW transaction_read_only", "on", "read-only"),
+            Wanted::Primary => ("SELECT pg_is_in_recovery()", "f", "primary"),
+            Wanted::Standby => ("SELECT pg_is_in_recovery()", "t", "standby"),
+        };
+        let rows = self.simple_query(sql)?;
+        match rows.first().and_then(|row| row.first()) {
+            Some(Some(value)) if value == wanted => Ok(()),
+            _ => Err(WalError::WrongSession { endpoint: self.endpoint.clone(), wanted: word }),
+        }
+    }
+
+    /// The server process that serves us, as pg_stat_activity numbers it.
+    pub fn backend_pid(&self) -> i32 {
+        self.backend_pid
+    }
+
+    /// The server we are connected to, `host:port` or the socket's path.
+    pub fn endpoint(&self) -> &str {
+        &self.endpoint
+    }
+
+    /// A setting the server reported at login, such as `server_version`.
+    pub fn parameter(&self, name: &str) -> Option<&str> {
+        self.session.parameter(name)
+    }
+
+    /// The notices that came so far.
+    pub fn take_notices(&mut self) -> Vec<ServerMessage> {
+        self.session.take_notices()
+    }
+}
+
+/// Whether the server ends the connection after this error.
+fn is_fatal(error: Option<&WalError>) -> bool {
+    let Some(WalError::Server(server) | WalError::SlotHeld { server, .. }) = error else {
+        return false;
+    };
+    matches!(server.severity.as_str(), "FATAL" | "PANIC")
+}
+
+fn text_row(body: &DataRowBody) -> Result<TextRow, WalError> {
+    let malformed = |_| WalError::Protocol("a malformed row");
+    let mut ranges = body.ranges();
+    let mut row = Vec::new();
+    while let Some(range) = ranges.next().map_err(malformed)? {
+        let bytes = range.map(|range| body.buffer().get(range).unwrap_or_default());
+        row.push(bytes.map(|bytes| String::from_utf8_lossy(bytes).into_owned()));
+    }
+    Ok(row)
+}
+
+#[cfg(test)]
+mod tests;

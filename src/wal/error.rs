@@ -1,0 +1,294 @@
+//! What can go wrong on the replication connection, and what to do about it.
+//!
+//! Always holds: an error is either mended by a new session ([`Class::Transient`], [`Class::Held`])
+//! or needs a human; no row content, no password is in any of them. A server's DETAIL may quote
+//! rows, so it is never kept.
+
+use std::fmt;
+
+use crate::lsn::Lsn;
+
+/// What an error means for the relay, and so for the process's exit code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Class {
+    /// Passes by itself: try again with back-off; 69 once patience is over.
+    Transient,
+    /// Another relay has the slot: wait for it (75 with `--no-wait`).
+    Held,
+    /// The server does not let us: 77.
+    Permission,
+    /// Something must be set up differently: 78.
+    Configuration,
+    /// The position we would start from is not ours or is gone: 70.
+    Position,
+}
+
+impl Class {
+    /// The process's exit code for it.
+    pub const fn exit_code(self) -> u8 {
+        match self {
+            Self::Transient => 69,
+            Self::Position => 70,
+            Self::Held => 75,
+            Self::Permission => 77,
+            Self::Configuration => 78,
+        }
+    }
+
+    /// Whether a new session may succeed without anybody's help.
+    pub const fn is_transient(self) -> bool {
+        matches!(self, Self::Transient | Self::Held)
+    }
+
+    /// The class of a server error, by SQLSTATE (PostgreSQL documentation, appendix A). Codes that
+    /// are not known to be permanent count as passing: stopping for good would be worse.
+    pub fn of_sqlstate(code: &str) -> Self {
+        match code {
+            "55006" => Self::Held,
+            "42501" => Self::Permission,
+            // Slot invalidated, or its log removed.
+            "55000" => Self::Position,
+            "57P04" => Self::Configuration,
+            _ => match code.get(..2) {
+                Some("28") => Self::Permission,
+                Some("0A" | "22" | "26" | "2B" | "3D" | "3F" | "42" | "F0") => Self::Configuration,
+                _ => Self::Transient,
+            },
+        }
+    }
+}
+
+/// An ErrorResponse or NoticeResponse: the parts that are safe to show.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ServerMessage {
+    /// `ERROR`, `FATAL`, `WARNING`, ..., not translated.
+    pub severity: String,
+    /// SQLSTATE.
+    pub code: String,
+    /// The primary message.
+    pub message: String,
+    /// The server's own advice.
+    pub hint: String,
+    /// The server's C function, which is not translated.
+    pub routine: String,
+}
+
+impl fmt::Display for ServerMessage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.message, self.code)
+    }
+}
+
+/// Why the replication connection failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum WalError {
+    /// Nothing answers there.
+    #[error("cannot connect to Postgres at {endpoint}: {reason}")]
+    Unreachable {
+        /// `host:port` or the socket's path.
+        endpoint: String,
+        /// The system's reason.
+        reason: String,
+    },
+    /// The peer took longer than allowed.
+    #[error("Postgres did not answer in time while {doing}")]
+    TimedOut {
+        /// What we were waiting for.
+        doing: &'static str,
+    },
+    /// TLS is demanded and the server has none.
+    #[error("{endpoint} does not offer TLS, and sslmode demands it")]
+    TlsNotOffered {
+        /// The server.
+        endpoint: String,
+    },
+    /// The TLS handshake failed: certificate, name or protocol version.
+    #[error("no TLS with {endpoint}: {reason}")]
+    TlsHandshake {
+        /// The server.
+        endpoint: String,
+        /// The TLS library's reason.
+        reason: String,
+    },
+    /// Certificates or keys of ours that cannot be used.
+    #[error("{0}")]
+    TlsFiles(#[from] super::tls::TlsFilesError),
+    /// The server asks for a password and there is none.
+    #[error("{endpoint} asks for a password for user `{user}` and none is given")]
+    PasswordMissing {
+        /// The server.
+        endpoint: String,
+        /// The role.
+        user: String,
+    },
+    /// The exchange failed on our side: unsupported method, or the server could not prove itself.
+    #[error("cannot authenticate with {endpoint}: {reason}")]
+    Authentication {
+        /// The server.
+        endpoint: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The server is not of the kind `target_session_attrs` wants.
+    #[error("{endpoint} is not a `{wanted}` server")]
+    WrongSession {
+        /// The server.
+        endpoint: String,
+        /// The kind.
+        wanted: &'static str,
+    },
+    /// The slot is in use.
+    #[error("replication slot `{slot}` is in use: {}", .server.message)]
+    SlotHeld {
+        /// The slot.
+        slot: String,
+        /// What the server said; names the process.
+        server: Box<ServerMessage>,
+    },
+    /// The server reported an error.
+    #[error("Postgres: {0}")]
+    Server(Box<ServerMessage>),
+    /// The server skips rows since the publication did not exist when they were written; it only
+    /// warns of it (PostgreSQL 18).
+    #[error(
+        "publication `{publication}` does not exist at this point of the log, so rows would be lost"
+    )]
+    PublicationMissing {
+        /// The publication.
+        publication: String,
+    },
+    /// The connection ended without a word.
+    #[error("Postgres closed the connection")]
+    Closed,
+    /// The server ended the stream in good order: it is shutting down.
+    #[error("Postgres ended the replication stream; it is shutting down")]
+    Ended,
+    /// Reading or writing failed.
+    #[error("the connection to Postgres failed: {0}")]
+    Io(String),
+    /// Bytes that are not the protocol.
+    #[error("malformed message from Postgres: {0}")]
+    Protocol(&'static str),
+    /// A frame over the limit; it was not read, nothing was allocated for it.
+    #[error("a message of {bytes} bytes exceeds the limit of {limit} bytes (after {received})")]
+    FrameTooLarge {
+        /// Its length.
+        bytes: usize,
+        /// The limit.
+        limit: usize,
+        /// The last position received before it.
+        received: Lsn,
+    },
+}
+
+impl WalError {
+    /// What it means for the relay.
+    pub fn class(&self) -> Class {
+        match self {
+            Self::Unreachable { .. }
+            | Self::TimedOut { .. }
+            | Self::WrongSession { .. }
+            | Self::Closed
+            | Self::Ended
+            | Self::Protocol(_)
+            | Self::Io(_) => Class::Transient,
+            Self::TlsNotOffered { .. }
+            | Self::TlsHandshake { .. }
+            | Self::TlsFiles(_)
+            | Self::FrameTooLarge { .. } => Class::Configuration,
+            Self::PasswordMissing { .. } | Self::Authentication { .. } => Class::Permission,
+            Self::SlotHeld { .. } => Class::Held,
+            Self::PublicationMissing { .. } => Class::Position,
+            Self::Server(message) => class_of(message),
+        }
+    }
+
+    /// What the operator should do, if there is anything to do.
+    pub fn hint(&self) -> Option<String> {
+        let hint = match self {
+            Self::Unreachable { .. } => {
+                "check that the server runs and that host, port and firewall are right"
+            }
+            Self::TlsNotOffered { .. } => "set ssl = on in postgresql.conf, or sslmode=prefer",
+            Self::TlsHandshake { .. } => {
+                "sslrootcert must hold the authority that signed the server's certificate; with \
+                 verify-full the certificate must be issued for the host as written"
+            }
+            Self::TlsFiles(error) => return error.hint(),
+            Self::PasswordMissing { .. } => "set PGPASSWORD, or add a line to ~/.pgpass",
+            Self::WrongSession { .. } => "add the right server to the host list",
+            Self::PublicationMissing { publication } => {
+                return Some(format!(
+                    "create the publication before the slot; now drop the slot, re-create it, and \
+                     re-send the rows written before: {}",
+                    create_publication(publication)
+                ));
+            }
+            Self::FrameTooLarge { .. } => {
+                "raise the limit, or keep large payloads out of the outbox with a CHECK constraint"
+            }
+            Self::Server(message) => return server_hint(message),
+            _ => return None,
+        };
+        Some(hint.to_owned())
+    }
+}
+
+fn create_publication(name: &str) -> String {
+    let name = super::quote::identifier(name);
+    format!("CREATE PUBLICATION {name} FOR TABLE public.outbox WITH (publish = 'insert');")
+}
+
+fn class_of(message: &ServerMessage) -> Class {
+    match message.code.as_str() {
+        // Names of settings are not translated.
+        "55000" if message.message.contains("wal_level") => Class::Configuration,
+        code => Class::of_sqlstate(code),
+    }
+}
+
+fn server_hint(message: &ServerMessage) -> Option<String> {
+    let known = match message.code.as_str() {
+        "28P01" => "the password is wrong: check the URL, PGPASSWORD or ~/.pgpass",
+        "28000" => {
+            "the role may not log in here: pg_hba.conf needs a line for this database (not \
+             `replication`), this role and this host"
+        }
+        "42501" => "the role must be allowed to replicate: ALTER ROLE <role> REPLICATION;",
+        "42704" => "run `postrider setup` to create the slot and the publication",
+        "53300" => "raise max_wal_senders or max_connections, or free a connection",
+        _ => "",
+    };
+    let hint = if known.is_empty() { message.hint.as_str() } else { known };
+    (!hint.is_empty()).then(|| hint.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sqlstates_fall_into_their_classes() {
+        for (codes, class) in [
+            (&["57P01", "57P02", "57P03", "53300", "08006", "XX000", ""][..], Class::Transient),
+            (&["55006"], Class::Held),
+            (&["28P01", "28000", "42501"], Class::Permission),
+            (&["42704", "0A000", "22023", "3D000", "42601"], Class::Configuration),
+            (&["55000"], Class::Position),
+        ] {
+            for code in codes {
+                assert_eq!(Class::of_sqlstate(code), class, "{code}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_wrong_wal_level_is_a_matter_of_configuration() {
+        let error = WalError::Server(Box::new(ServerMessage {
+            code: "55000".to_owned(),
+            message: "logical decoding requires wal_level >= logical".to_owned(),
+            ..ServerMessage::default()
+        }));
+        assert_eq!(error.class(), Class::Configuration);
+    }
+}

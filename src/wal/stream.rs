@@ -1,0 +1,258 @@
+//! The replication stream: frames in, acknowledgements out.
+//!
+//! Enters: CopyData from the walsender. Leaves: [`Frame`]s borrowed from the read buffer. Always
+//! holds: an acknowledged position was received in this session and never goes backwards
+//! (upholds G1: a position of the future would be accepted silently and lose rows); a full buffer
+//! stops the reading but not the acknowledging (G3); malformed bytes are an error (G7).
+//! The only caller is the relay's loop, on its one thread.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use postgres_protocol::message::backend::Message;
+
+use super::buffer::Head;
+use super::error::{ServerMessage, WalError};
+use super::frame::Frame;
+use super::session::{Session, parse, remaining, server_message};
+use super::transport::{Transport, Wire};
+use crate::lsn::Lsn;
+
+/// Seconds from 1970 to 2000, where Postgres's clock starts.
+const POSTGRES_EPOCH_S: u64 = 946_684_800;
+
+/// CopyData header, then: tag, three positions, a time, a flag.
+const STATUS_BYTES: usize = 39;
+
+/// CopyDone and Terminate are a tag and a length.
+const COPY_DONE: [u8; 5] = [b'c', 0, 0, 0, 4];
+const TERMINATE: [u8; 5] = [b'X', 0, 0, 0, 4];
+
+/// A streaming replication connection.
+#[derive(Debug)]
+pub struct Stream<T = Wire> {
+    session: Session<T>,
+    publication: String,
+    received: Lsn,
+    acknowledged: Lsn,
+    /// A status that found the socket full and must follow; asks for a reply if true inside.
+    owed: Option<bool>,
+}
+
+impl<T: Transport> Stream<T> {
+    pub(super) fn new(session: Session<T>, publication: String) -> Self {
+        let (received, acknowledged) = (Lsn::ZERO, Lsn::ZERO);
+        Self { session, publication, received, acknowledged, owed: None }
+    }
+
+    /// Reads what is there and fits, in one call to the system; if nothing is there, waits at most
+    /// `wait` for it. Returns the bytes read: 0 when nothing came, or when the buffer is full of
+    /// whole frames (then without waiting). Also sends what an earlier call could not.
+    pub fn fill(&mut self, wait: Duration) -> Result<usize, WalError> {
+        self.push_out()?;
+        let bytes = self.session.read_available()?;
+        if bytes > 0 || wait.is_zero() || self.is_full()? {
+            return Ok(bytes);
+        }
+        self.session.buffer.shrink();
+        self.session.wait(wait)?;
+        self.push_out()?;
+        self.session.read_available()
+    }
+
+    fn is_full(&mut self) -> Result<bool, WalError> {
+        Ok(self.session.buffer.room()?.is_empty())
+    }
+
+    /// The next whole frame that is buffered; the same one until [`Stream::consume`]. Costs a few
+    /// nanoseconds and no system call. Errors that the server reports come from here.
+    #[inline]
+    pub fn peek(&mut self) -> Result<Option<Frame<'_>>, WalError> {
+        while let Some(head) = self.head()? {
+            if head.tag != b'd' {
+                self.aside(head)?;
+                continue;
+            }
+            let frame = parse_frame(self.session.buffer.body(head))?;
+            let position = match frame {
+                Frame::Wal { start, .. } => start,
+                Frame::Keepalive { end, .. } => end,
+            };
+            self.received = self.received.max(position);
+            return Ok(Some(frame));
+        }
+        Ok(None)
+    }
+
+    #[inline]
+    fn head(&self) -> Result<Option<Head>, WalError> {
+        self.session.buffer.head().map_err(|error| match error {
+            WalError::FrameTooLarge { bytes, limit, .. } => {
+                WalError::FrameTooLarge { bytes, limit, received: self.received }
+            }
+            other => other,
+        })
+    }
+
+    /// Lets go of the frame that `peek` showed.
+    #[inline]
+    pub fn consume(&mut self) {
+        if let Ok(Some(head)) = self.session.buffer.head()
+            && head.tag == b'd'
+        {
+            self.session.buffer.consume(head);
+        }
+    }
+
+    /// Handles everything that is not a frame.
+    fn aside(&mut self, head: Head) -> Result<(), WalError> {
+        if self.session.set_aside(head)? {
+            return match self.session.last_notice() {
+                Some(notice) if head.tag == b'N' && is_missing_publication(notice) => {
+                    Err(WalError::PublicationMissing { publication: self.publication.clone() })
+                }
+                _ => Ok(()),
+            };
+        }
+        match head.tag {
+            // Not consumed: every further call says the same.
+            b'c' | b'C' => Err(WalError::Ended),
+            b'E' => match parse(self.session.buffer.whole(head))? {
+                Message::ErrorResponse(body) => {
+                    Err(WalError::Server(Box::new(server_message(body.fields()))))
+                }
+                _ => Err(WalError::Protocol("a malformed error")),
+            },
+            _ => Err(WalError::Protocol("an unexpected message in the stream")),
+        }
+    }
+
+    /// Tells the server what was received (write) and what is settled (flush and apply), and
+    /// returns what it was told is settled: never more than was received in this session, never
+    /// less than before. With `ask_reply` the server answers with a keepalive at once. Never
+    /// waits: if the socket is full, the message follows with the next `fill`.
+    /// Upholds G1.
+    pub fn acknowledge(&mut self, settled: Lsn, ask_reply: bool) -> Result<Lsn, WalError> {
+        self.acknowledged = self.acknowledged.max(settled.min(self.received));
+        self.owed = Some(self.owed.unwrap_or(false) || ask_reply);
+        self.push_out()?;
+        Ok(self.acknowledged)
+    }
+
+    /// Sends what is waiting; a status goes out only whole and only when nothing waits before it,
+    /// so that the queue never holds more than one (G3).
+    fn push_out(&mut self) -> Result<(), WalError> {
+        if !self.session.has_outgoing()
+            && let Some(ask_reply) = self.owed.take()
+        {
+            let status = status_update(self.received, self.acknowledged, ask_reply);
+            self.session.queue(&status);
+        }
+        self.session.push_out()?;
+        Ok(())
+    }
+
+    /// Ends the stream in good order: a last status, CopyDone, then reads (and discards) until the
+    /// server agrees, and says goodbye. The slot is free when this returns without error. Frames
+    /// that were not settled come again in the next session.
+    pub fn finish(mut self, limit: Duration) -> Result<(), WalError> {
+        const DOING: &str = "ending the stream";
+        let deadline = Instant::now().checked_add(limit);
+        let status = status_update(self.received, self.acknowledged, false);
+        self.session.send(&status, deadline, DOING)?;
+        self.session.send(&COPY_DONE, deadline, DOING)?;
+        loop {
+            let Some(head) = self.session.buffer.head()? else {
+                if self.session.read_available()? == 0 {
+                    let limit = remaining(deadline, DOING)?;
+                    self.session.wait(limit)?;
+                }
+                continue;
+            };
+            match head.tag {
+                b'E' => return self.aside(head),
+                b'Z' => break,
+                _ => self.session.buffer.consume(head),
+            }
+            remaining(deadline, DOING)?;
+        }
+        self.session.send(&TERMINATE, deadline, DOING)
+    }
+
+    /// The highest position the server has sent us a frame of.
+    pub fn received(&self) -> Lsn {
+        self.received
+    }
+
+    /// The highest position the server was told is settled.
+    pub fn acknowledged(&self) -> Lsn {
+        self.acknowledged
+    }
+
+    /// Bytes that are read and not consumed.
+    pub fn buffered(&self) -> usize {
+        self.session.buffer.len()
+    }
+
+    /// The notices that came so far.
+    pub fn take_notices(&mut self) -> Vec<ServerMessage> {
+        self.session.take_notices()
+    }
+}
+
+impl AsFd for Stream<Wire> {
+    /// The socket, to be waited for together with other things. Wait only after `fill` returned 0
+    /// (under TLS, bytes may be buffered where the socket does not show them).
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.session.transport.as_fd()
+    }
+}
+
+/// PostgreSQL 18 skips rows for want of the publication and only warns. The message is translated,
+/// the function's name is not.
+fn is_missing_publication(notice: &ServerMessage) -> bool {
+    notice.message.contains("skipped loading publication")
+        || (notice.code == "55000" && notice.routine == "LoadPublications")
+}
+
+/// Reads a frame's header (protocol documentation, "Streaming Replication Protocol").
+#[inline]
+fn parse_frame(body: &[u8]) -> Result<Frame<'_>, WalError> {
+    // A position, then: end position and time; or time and flag.
+    let (tag, rest) = body.split_first().unwrap_or((&0, &[]));
+    if let Some((position, rest)) = rest.split_first_chunk::<8>() {
+        let position = Lsn::new(u64::from_be_bytes(*position));
+        match (tag, rest) {
+            (b'w', _) => {
+                if let Some((_, data)) = rest.split_first_chunk::<16>() {
+                    return Ok(Frame::Wal { start: position, data });
+                }
+            }
+            (b'k', [_, _, _, _, _, _, _, _, reply]) => {
+                return Ok(Frame::Keepalive { end: position, reply_now: *reply != 0 });
+            }
+            _ => {}
+        }
+    }
+    Err(WalError::Protocol("a replication message of unknown kind or length"))
+}
+
+/// A standby status update. Write, flush and apply are each the byte after the last one, which is
+/// what an end position already is.
+fn status_update(received: Lsn, settled: Lsn, ask_reply: bool) -> Vec<u8> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now = now.saturating_sub(Duration::from_secs(POSTGRES_EPOCH_S)).as_micros();
+    let mut status = Vec::with_capacity(STATUS_BYTES);
+    status.push(b'd');
+    status.extend(38_u32.to_be_bytes());
+    status.push(b'r');
+    for position in [received, settled, settled] {
+        status.extend(position.get().to_be_bytes());
+    }
+    status.extend(u64::try_from(now).unwrap_or(u64::MAX).to_be_bytes());
+    status.push(u8::from(ask_reply));
+    status
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,225 @@
+use proptest::prelude::*;
+
+use super::super::buffer::BASE_BYTES;
+use super::super::script::{Script, keepalive, message, report, wal};
+use super::*;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Seen {
+    Wal(u64, Vec<u8>),
+    Keepalive(u64, bool),
+}
+
+fn streaming(script: Script, frame_bytes_max: usize) -> Stream<Script> {
+    let mut session = Session::new(script);
+    session.buffer.set_limit(frame_bytes_max);
+    Stream::new(session, "postrider".to_owned())
+}
+
+/// Everything there is, and the error that ended it.
+fn drain(stream: &mut Stream<Script>) -> (Vec<Seen>, Option<WalError>) {
+    let (mut seen, mut idle) = (Vec::new(), 0);
+    loop {
+        loop {
+            match stream.peek() {
+                Ok(Some(Frame::Wal { start, data })) => {
+                    seen.push(Seen::Wal(start.get(), data.to_vec()));
+                }
+                Ok(Some(Frame::Keepalive { end, reply_now })) => {
+                    seen.push(Seen::Keepalive(end.get(), reply_now));
+                }
+                Ok(None) => break,
+                Err(error) => return (seen, Some(error)),
+            }
+            stream.consume();
+        }
+        match stream.fill(Duration::from_millis(1)) {
+            Ok(0) if idle > 3 => return (seen, None),
+            Ok(0) => idle += 1,
+            Ok(_) => idle = 0,
+            Err(error) => return (seen, Some(error)),
+        }
+    }
+}
+
+fn sample() -> (Vec<u8>, Vec<Seen>) {
+    let large = vec![7; BASE_BYTES * 2 + 11];
+    let wire = [
+        keepalive(0x10, false),
+        report(b'N', "NOTICE", "00000", "hello"),
+        wal(0x20, b"begin"),
+        message(b'S', b"TimeZone\0UTC\0"),
+        wal(0, b""),
+        wal(0x30, &large),
+        keepalive(0x40, true),
+    ]
+    .concat();
+    let seen = vec![
+        Seen::Keepalive(0x10, false),
+        Seen::Wal(0x20, b"begin".to_vec()),
+        Seen::Wal(0, Vec::new()),
+        Seen::Wal(0x30, large),
+        Seen::Keepalive(0x40, true),
+    ];
+    (wire, seen)
+}
+
+#[test]
+fn frames_survive_being_split_anywhere() {
+    let (wire, expected) = sample();
+    for piece in [1, 2, 3, 7, 29, 4096, 1 << 20] {
+        for script in [Script::new(wire.clone(), piece), Script::stuttering(wire.clone(), piece)] {
+            let mut stream = streaming(script, 1 << 20);
+            let (seen, error) = drain(&mut stream);
+            assert_eq!((seen, error), (expected.clone(), None), "pieces of {piece}");
+            assert_eq!(stream.received(), Lsn::new(0x40));
+            assert_eq!(stream.take_notices().len(), 1);
+            assert_eq!(stream.buffered(), 0);
+            assert_eq!(stream.session.buffer.capacity(), BASE_BYTES, "given back");
+        }
+    }
+}
+
+#[test]
+fn a_frame_stays_until_it_is_consumed() {
+    let mut stream = streaming(Script::new([wal(1, b"a"), wal(2, b"b")].concat(), 100), 1 << 20);
+    stream.fill(Duration::ZERO).unwrap();
+    for _ in 0..2 {
+        assert_eq!(stream.peek().unwrap(), Some(Frame::Wal { start: Lsn::new(1), data: b"a" }));
+    }
+    stream.consume();
+    assert!(matches!(stream.peek().unwrap(), Some(Frame::Wal { data: b"b", .. })));
+}
+
+/// The three positions and the reply flag of each status in the bytes written.
+fn statuses(written: &[u8]) -> Vec<(u64, u64, u64, bool)> {
+    let number = |bytes: &[u8]| u64::from_be_bytes(bytes.try_into().unwrap());
+    assert_eq!(written.len() % STATUS_BYTES, 0);
+    written
+        .chunks(STATUS_BYTES)
+        .map(|status| {
+            assert_eq!(&status[..6], [b'd', 0, 0, 0, 38, b'r']);
+            let (write, flush) = (number(&status[6..14]), number(&status[14..22]));
+            (write, flush, number(&status[22..30]), status[38] == 1)
+        })
+        .collect()
+}
+
+#[test]
+fn g1_an_acknowledgement_is_never_beyond_what_was_received_and_never_goes_back() {
+    let mut stream = streaming(Script::new(keepalive(0x50, false), 100), 1 << 20);
+    assert_eq!(stream.acknowledge(Lsn::new(0x7F_FFFF_FFFF), false).unwrap(), Lsn::ZERO);
+    stream.fill(Duration::ZERO).unwrap();
+    stream.peek().unwrap();
+    assert_eq!(stream.acknowledge(Lsn::new(0x30), true).unwrap(), Lsn::new(0x30));
+    assert_eq!(stream.acknowledge(Lsn::new(0x20), false).unwrap(), Lsn::new(0x30));
+    assert_eq!(stream.acknowledge(Lsn::new(0x51), false).unwrap(), Lsn::new(0x50));
+    assert_eq!(
+        statuses(&stream.session.transport.written),
+        [
+            (0, 0, 0, false),
+            (0x50, 0x30, 0x30, true),
+            (0x50, 0x30, 0x30, false),
+            (0x50, 0x50, 0x50, false)
+        ]
+    );
+}
+
+#[test]
+fn a_full_socket_delays_one_status_and_merges_the_rest() {
+    let mut script = Script::new(keepalive(0x50, false), 100);
+    script.accepts = 10;
+    let mut stream = streaming(script, 1 << 20);
+    stream.fill(Duration::ZERO).unwrap();
+    stream.peek().unwrap();
+    for position in 1..=9 {
+        stream.acknowledge(Lsn::new(position), position == 5).unwrap();
+    }
+    assert_eq!(stream.session.transport.written.len(), 10);
+    stream.session.transport.accepts = usize::MAX;
+    stream.fill(Duration::ZERO).unwrap();
+    stream.fill(Duration::ZERO).unwrap();
+    assert_eq!(
+        statuses(&stream.session.transport.written),
+        [(0x50, 1, 1, false), (0x50, 9, 9, true)]
+    );
+}
+
+#[test]
+fn what_ends_a_stream_is_told_apart() {
+    let missing = report(b'N', "WARNING", "55000", "skipped loading publication \"postrider\"");
+    let translated = b"SWARNUNG\0VWARNING\0C55000\0Mxyz\0RLoadPublications\0\0";
+    for (wire, expected) in [
+        (Vec::new(), WalError::Closed),
+        (wal(1, b"x")[..20].to_vec(), WalError::Closed),
+        (message(b'c', b""), WalError::Ended),
+        (message(b'C', b"COPY 0\0"), WalError::Ended),
+        (missing, WalError::PublicationMissing { publication: "postrider".to_owned() }),
+        (
+            message(b'N', translated),
+            WalError::PublicationMissing { publication: "postrider".to_owned() },
+        ),
+        (
+            [keepalive(9, false), wal(1, &[0; 2000])].concat(),
+            WalError::FrameTooLarge { bytes: 2030, limit: 1000, received: Lsn::new(9) },
+        ),
+        (message(b'd', b""), WalError::Protocol("a replication message of unknown kind or length")),
+        (message(b'T', b"\0\0"), WalError::Protocol("an unexpected message in the stream")),
+    ] {
+        let mut stream = streaming(Script::closing(wire, 7), 1000);
+        assert_eq!(drain(&mut stream).1, Some(expected));
+    }
+    let wire = report(b'E', "FATAL", "57P01", "terminating connection");
+    let error = drain(&mut streaming(Script::closing(wire, 7), 1000)).1.unwrap();
+    assert!(matches!(&error, WalError::Server(server) if server.code == "57P01"), "{error:?}");
+    assert!(error.class().is_transient());
+}
+
+#[test]
+fn finishing_discards_what_is_left_and_says_goodbye() {
+    let wire = [
+        wal(0x10, b"seen"),
+        wal(0x20, &[1; 5000]),
+        message(b'c', b""),
+        message(b'C', b"COPY 0\0"),
+        message(b'Z', b"I"),
+    ]
+    .concat();
+    for piece in [1, 64, 1 << 16] {
+        let mut stream = streaming(Script::stuttering(wire.clone(), piece), 1 << 20);
+        while stream.peek().unwrap().is_none() {
+            stream.fill(Duration::ZERO).unwrap();
+        }
+        stream.acknowledge(Lsn::new(0x10), false).unwrap();
+        stream.finish(Duration::from_secs(5)).unwrap();
+    }
+    let stream = streaming(Script::new(Vec::new(), 64), 1 << 20);
+    let error = stream.finish(Duration::from_millis(5)).unwrap_err();
+    assert!(matches!(error, WalError::TimedOut { .. }));
+}
+
+proptest! {
+    #[test]
+    fn g7_any_bytes_give_frames_or_an_error(
+        wire in proptest::collection::vec(any::<u8>(), 0..200),
+        piece in 1_usize..64,
+    ) {
+        let mut stream = streaming(Script::closing(wire, piece), 1 << 20);
+        let (_, error) = drain(&mut stream);
+        prop_assert!(error.is_some());
+        prop_assert!(stream.session.buffer.capacity() <= BASE_BYTES);
+    }
+
+    #[test]
+    fn g7_damaged_frames_give_frames_or_an_error(at in 0_usize..120, bits: u8, piece in 1_usize..64) {
+        let mut wire = [
+            keepalive(1, true),
+            report(b'N', "NOTICE", "00000", "x"),
+            wal(2, b"abc"),
+        ].concat();
+        let at = at % wire.len();
+        wire[at] ^= bits;
+        let mut stream = streaming(Script::closing(wire, piece), 1 << 20);
+        prop_assert!(drain(&mut stream).1.is_some());
+    }
+}
