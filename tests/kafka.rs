@@ -187,9 +187,9 @@ fn an_idle_producer_notices_an_outage_and_its_end() {
     let mut got = Vec::new();
     for wanted in [true, false, true] {
         if wanted {
-            broker.up().unwrap()
+            broker.up().unwrap();
         } else {
-            broker.down().unwrap()
+            broker.down().unwrap();
         }
         let begun = Instant::now();
         while producer.is_connected() != wanted {

@@ -1,1 +1,4 @@
 //! Placeholder of the room.
+
+pub mod broker;
+pub mod tail;

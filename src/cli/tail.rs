@@ -1,0 +1,268 @@
+//! `postrider tail`: shows what lies in topics, with kcat's habits.
+//!
+//! Enters: arguments, and the configured Kafka side if there is one. Leaves: records on stdout,
+//! one way of writing for terminals, one for pipes, JSON lines, or the operator's own format.
+//! Called by the command tree. Nothing is committed anywhere; a closed pipe ends it quietly.
+
+mod format;
+mod json;
+mod pretty;
+
+use std::io::{self, BufWriter, ErrorKind, IsTerminal, StdoutLock, Write};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::kafka::{Isolation, KafkaSpec, Reader, ReaderError, ReaderSpec, Received, Start, Step};
+
+use format::Template;
+
+/// How long the brokers may take to answer and to name the topics' partitions.
+const CONNECT_LIMIT: Duration = Duration::from_secs(15);
+
+/// How long an idle follower waits before it looks whether its reader is still there.
+const IDLE_WAIT: Duration = Duration::from_millis(500);
+
+/// Arguments of `postrider tail`.
+#[derive(Debug, Clone, clap::Args)]
+#[command(after_help = "\
+FORMAT of -f, as kcat's: %t topic, %p partition, %o offset, %k key, %s value, %h headers,
+%T time in ms, %S and %K length of value and key (-1 for null), %% and \\n \\r \\t \\\\ \\xNN.
+
+Examples:
+  postrider tail orders                        follow from the beginning
+  postrider tail orders -o -10 -e              the last ten of each partition
+  postrider tail orders -o end -f '%k %s\\n'    new records, key and value
+  postrider tail orders -J -c 1 | jq .payload")]
+pub struct TailArgs {
+    /// Topics to read
+    #[arg(required = true, value_name = "TOPIC")]
+    pub topics: Vec<String>,
+
+    /// Kafka's addresses, comma-separated [default: as configured]
+    #[arg(short = 'b', long, value_name = "HOST:PORT")]
+    pub brokers: Option<String>,
+
+    /// Where to begin: beginning, end, N, -N (last N of each partition), @MILLISECONDS
+    #[arg(
+        short = 'o',
+        long,
+        value_name = "OFFSET",
+        default_value = "beginning",
+        allow_hyphen_values = true
+    )]
+    pub offset: Start,
+
+    /// Only this partition
+    #[arg(short, long, value_name = "N")]
+    pub partition: Option<i32>,
+
+    /// Stop at the end instead of following; topics are then read one after another
+    #[arg(short = 'e', long)]
+    pub exit: bool,
+
+    /// Stop after this many records
+    #[arg(short = 'c', long, value_name = "N")]
+    pub count: Option<u64>,
+
+    /// Write each record in this format, see below
+    #[arg(short, long, value_name = "FORMAT", conflicts_with = "json", allow_hyphen_values = true)]
+    pub format: Option<Template>,
+
+    /// Write each record as one line of JSON, in kcat's layout
+    #[arg(short = 'J', long)]
+    pub json: bool,
+
+    /// Which records of transactions to show
+    #[arg(long, value_enum, value_name = "LEVEL", default_value = "read_committed")]
+    pub isolation: IsolationArg,
+}
+
+/// Kafka's names of its isolation levels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum IsolationArg {
+    /// Only records of committed transactions
+    #[value(name = "read_committed")]
+    ReadCommitted,
+    /// All records
+    #[value(name = "read_uncommitted")]
+    ReadUncommitted,
+}
+
+/// Why `tail` ended early.
+#[derive(Debug, thiserror::Error)]
+pub enum TailError {
+    /// Neither `-b` nor a configuration names a broker.
+    #[error("no Kafka broker is named")]
+    NoBrokers,
+    /// Kafka's side.
+    #[error(transparent)]
+    Reader(#[from] ReaderError),
+    /// Standard output's side.
+    #[error("cannot write to standard output: {0}")]
+    Output(#[from] io::Error),
+}
+
+impl TailError {
+    /// What the operator can do about it.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::NoBrokers => Some("use -b HOST:PORT, or set kafka.brokers".into()),
+            Self::Reader(ReaderError::UnknownTopic(_)) => {
+                Some("list the topics: kafka-topics.sh --bootstrap-server BROKER --list".into())
+            }
+            Self::Reader(error) => error.hint(),
+            Self::Output(_) => None,
+        }
+    }
+
+    /// The process's exit code, from the product's table.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::NoBrokers => 2,
+            Self::Reader(ReaderError::Settings(_)) => 78,
+            Self::Reader(ReaderError::NoEntry(_) | ReaderError::Unauthorised(_)) => 77,
+            Self::Reader(ReaderError::Unreachable { .. } | ReaderError::Client(_)) => 69,
+            Self::Reader(_) | Self::Output(_) => 1,
+        }
+    }
+}
+
+/// Reads until the end, the count, or a closed pipe. `configured` is the Kafka side of the
+/// configuration, if one was found; `-b` replaces its addresses. `color` is for terminals only.
+pub fn run(args: &TailArgs, configured: Option<KafkaSpec>, color: bool) -> Result<(), TailError> {
+    let mut kafka = match (configured, &args.brokers) {
+        (None, None) => return Err(TailError::NoBrokers),
+        (None, Some(brokers)) => KafkaSpec::of_brokers(brokers),
+        (Some(configured), None) => configured,
+        (Some(configured), Some(brokers)) => {
+            KafkaSpec { brokers: KafkaSpec::of_brokers(brokers).brokers, ..configured }
+        }
+    };
+    "postrider-tail".clone_into(&mut kafka.client_id);
+    let spec = ReaderSpec {
+        topics: args.topics.clone(),
+        partition: args.partition,
+        start: args.offset,
+        stop_at_end: args.exit,
+        isolation: match args.isolation {
+            IsolationArg::ReadCommitted => Isolation::Committed,
+            IsolationArg::ReadUncommitted => Isolation::Uncommitted,
+        },
+        fetch_wait_ms: 100,
+    };
+    let reader = Reader::open(&kafka, spec, CONNECT_LIMIT)?;
+    let out = Out::new(args, color);
+    match copy(reader, out, args.count.unwrap_or(u64::MAX)) {
+        Err(TailError::Output(error)) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        other => other,
+    }
+}
+
+/// Writes what is read, flushing whenever nothing more is at hand.
+fn copy(mut reader: Reader, mut out: Out, most: u64) -> Result<(), TailError> {
+    let mut written = 0;
+    let mut wait = Duration::ZERO;
+    while written < most {
+        match reader.next(wait)? {
+            Step::Record(record) => {
+                out.write(&record)?;
+                written += 1;
+                wait = Duration::ZERO;
+            }
+            Step::Idle => {
+                out.flush()?;
+                if out.is_abandoned() {
+                    return Ok(());
+                }
+                wait = IDLE_WAIT;
+            }
+            Step::End => break,
+        }
+    }
+    Ok(out.flush()?)
+}
+
+/// How records are written.
+enum Layout {
+    Pretty { color: bool },
+    Json,
+    Template(Template),
+}
+
+/// Standard output.
+struct Out {
+    stdout: BufWriter<StdoutLock<'static>>,
+    layout: Layout,
+}
+
+impl Out {
+    fn new(args: &TailArgs, color: bool) -> Self {
+        let stdout = io::stdout().lock();
+        let layout = match &args.format {
+            _ if args.json => Layout::Json,
+            Some(template) => Layout::Template(template.clone()),
+            None if stdout.is_terminal() => Layout::Pretty { color },
+            None => Layout::Template(Template::value_lines()),
+        };
+        Self { stdout: BufWriter::with_capacity(64 << 10, stdout), layout }
+    }
+
+    fn write(&mut self, record: &Received<'_>) -> io::Result<()> {
+        match &self.layout {
+            Layout::Pretty { color } => pretty::write(&mut self.stdout, record, *color),
+            Layout::Json => json::write(&mut self.stdout, record),
+            Layout::Template(template) => template.write(&mut self.stdout, record),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stdout.flush()
+    }
+
+    /// Whether the other end of the pipe is gone, so that an idle follower need not wait for its
+    /// next record to find out.
+    fn is_abandoned(&self) -> bool {
+        let mut fds = [PollFd::new(self.stdout.get_ref(), PollFlags::empty())];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut fds, Some(&now)).is_ok()
+            && fds.iter().any(|fd| fd.revents().contains(PollFlags::ERR))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::{Args, Command, FromArgMatches};
+
+    fn parse(words: &str) -> Result<TailArgs, clap::Error> {
+        let command = TailArgs::augment_args(Command::new("tail").no_binary_name(true));
+        TailArgs::from_arg_matches(&command.try_get_matches_from(words.split(' '))?)
+    }
+
+    #[test]
+    fn kcats_habits_are_understood() {
+        let args = parse("orders payments -b a:1,b:2 -o -5 -e -c 3 -p 0 -J").unwrap();
+        assert_eq!(args.topics, ["orders", "payments"]);
+        assert_eq!((args.offset, args.exit, args.count), (Start::Last(5), true, Some(3)));
+        assert_eq!((args.partition, args.json), (Some(0), true));
+        assert_eq!(parse("t").unwrap().isolation, IsolationArg::ReadCommitted);
+        assert_eq!(parse("t -o @17").unwrap().offset, Start::Time(17));
+        let isolation = parse("t --isolation read_uncommitted").unwrap().isolation;
+        assert_eq!(isolation, IsolationArg::ReadUncommitted);
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for wrong in ["t -o soon", "t -f %q", "t -f %s -J", "t --isolation none", "-e"] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn no_broker_is_a_usage_error() {
+        let error = run(&parse("t").unwrap(), None, false).unwrap_err();
+        assert_eq!(error.exit_code(), 2);
+        assert!(error.hint().unwrap().contains("-b"));
+    }
+}
