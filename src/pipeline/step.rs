@@ -10,6 +10,7 @@ use crate::route::{OwnedRecord, Record, Rejection, RejectionCode};
 
 /// The answer to a frame. All but `Send` mean that the frame is done with and may be consumed.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "a box would allocate for every row")]
 pub enum Step<'a> {
     /// Nothing to send.
     Nothing,

@@ -3,7 +3,7 @@
 //! The product knows no such trait. `()` is the product as it ships: it changes nothing. A mutant
 //! is the real pipeline with one mistake wrapped around it.
 
-use postrider::ledger::{LedgerError, Ticket};
+use postrider::ledger::Ticket;
 use postrider::lsn::Lsn;
 use postrider::pgoutput::{Message, decode};
 use postrider::pipeline::{Answer, Confirmation, Outcome, Pipeline, PipelineError};
@@ -32,11 +32,6 @@ pub(crate) trait Mutation: Default {
     fn settled(&self, pipeline: &Pipeline) -> Lsn {
         pipeline.settled()
     }
-
-    /// Whether the books still say how much is in flight.
-    fn keeps_books(&self) -> bool {
-        true
-    }
 }
 
 impl Mutation for () {}
@@ -60,20 +55,34 @@ impl Mutation for AcknowledgesWithoutWaiting {
     }
 }
 
-/// Waits for one record fewer than each transaction has: the first is booked as confirmed when it
-/// is sent, and the surplus confirmation that comes of it is overlooked.
+/// Waits for one record fewer than each transaction has.
 #[derive(Default)]
 pub(crate) struct CountsOneTooFew {
-    last: Option<u32>,
+    transactions: Vec<Counted>,
+}
+
+struct Counted {
+    number: u32,
+    unconfirmed: usize,
+    end: Option<Lsn>,
 }
 
 impl Mutation for CountsOneTooFew {
-    fn sent(&mut self, pipeline: &mut Pipeline, ticket: Ticket) -> Result<(), PipelineError> {
-        pipeline.sent()?;
-        if self.last.replace(ticket.transaction()) != Some(ticket.transaction()) {
-            pipeline.confirm(Confirmation { ticket, outcome: Outcome::Stored })?;
+    fn consumed(&mut self, frame: Frame<'_>) {
+        let Frame::Wal { data, .. } = frame else { return };
+        let open = self.transactions.last_mut().filter(|newest| newest.end.is_none());
+        if let (Ok(Message::Commit(commit)), Some(open)) = (decode(data), open) {
+            open.end = Some(commit.end_lsn);
         }
-        Ok(())
+    }
+
+    fn sent(&mut self, pipeline: &mut Pipeline, ticket: Ticket) -> Result<(), PipelineError> {
+        let number = ticket.transaction();
+        match self.transactions.last_mut().filter(|newest| newest.number == number) {
+            Some(open) => open.unconfirmed += 1,
+            None => self.transactions.push(Counted { number, unconfirmed: 1, end: None }),
+        }
+        pipeline.sent()
     }
 
     fn confirm(
@@ -81,16 +90,19 @@ impl Mutation for CountsOneTooFew {
         pipeline: &mut Pipeline,
         confirmation: Confirmation,
     ) -> Result<Answer, PipelineError> {
-        match pipeline.confirm(confirmation) {
-            Err(PipelineError::Ledger(
-                LedgerError::ConfirmedTwice { .. } | LedgerError::UnknownTicket { .. },
-            )) => Ok(Answer::Stored),
-            answer => answer,
+        let number = confirmation.ticket.transaction();
+        let answer = pipeline.confirm(confirmation)?;
+        if let Some(known) = self.transactions.iter_mut().find(|known| known.number == number)
+            && answer == Answer::Stored
+        {
+            known.unconfirmed -= 1;
         }
+        Ok(answer)
     }
 
-    fn keeps_books(&self) -> bool {
-        false
+    fn settled(&self, pipeline: &Pipeline) -> Lsn {
+        let settled = self.transactions.iter().take_while(|known| known.unconfirmed <= 1);
+        settled.filter_map(|known| known.end).fold(pipeline.settled(), Lsn::max)
     }
 }
 

@@ -165,9 +165,6 @@ impl<M: Mutation> Relay<M> {
 
     /// G3: what is in flight, by our books and by the producer's.
     pub(crate) fn within_budget(&self) -> Result<(), Violation> {
-        if !self.mutation.keeps_books() {
-            return Ok(());
-        }
         let books = self.pipeline.in_flight();
         let (records, bytes) = self.producer.in_flight;
         let waiting = self.resend.len() as u64;

@@ -9,8 +9,8 @@ use crate::judge::{Judge, Violation};
 use crate::relay::{End, Plan, Relay};
 use crate::server::Server;
 
-/// Steps of chaos per seed: enough for some ten transactions and a few crashes.
-const CHAOS_STEPS: usize = 150;
+/// Steps of chaos per seed: enough for some twenty transactions and ten crashes.
+const CHAOS_STEPS: usize = 200;
 
 /// Steps in which everything must have been delivered once all faults are gone. The largest
 /// history seen needs a tenth of it.
