@@ -7,9 +7,13 @@
 //! pipeline feeds it, the router reads its rows.
 
 mod error;
+#[cfg(test)]
+pub(crate) mod fixture;
 mod relations;
 mod row;
 mod spec;
+#[cfg(test)]
+mod tests;
 pub mod type_oid;
 
 pub use error::OutboxError;

@@ -9,6 +9,8 @@ mod cursor;
 pub mod encode;
 mod error;
 mod message;
+#[cfg(test)]
+mod tests;
 mod time;
 mod tuple;
 

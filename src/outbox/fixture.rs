@@ -1,0 +1,59 @@
+//! Rows for tests, made the way the server makes them: described, encoded, decoded.
+
+use super::{Outbox, OutboxError, OutboxRow, OutboxSpec, Position, TableName};
+use crate::lsn::Lsn;
+use crate::pgoutput::encode::{self, Table};
+use crate::pgoutput::{Column, Message, PgTime, Type, decode};
+
+/// The OID of the fixture's table.
+pub(crate) const TABLE: u32 = 16_394;
+
+/// Where the fixture's rows stand.
+pub(crate) const POSITION: Position = Position {
+    commit_lsn: Lsn::new(0x1_6B37_4D84),
+    index: 3,
+    // 2026-01-01 00:00:00.123456 UTC
+    commit_time: PgTime(820_540_800_123_456),
+};
+
+/// A spec of one table, `public.outbox`.
+pub(crate) fn spec() -> OutboxSpec {
+    OutboxSpec::new(vec![TableName::new("public", "outbox")])
+}
+
+/// Tells the cache a table's shape.
+pub(crate) fn describe(
+    outbox: &mut Outbox,
+    id: u32,
+    name: &str,
+    columns: &[(&str, u32)],
+) -> Result<(), OutboxError> {
+    let columns: Vec<_> = columns.iter().map(|(name, oid)| (name.as_bytes(), *oid)).collect();
+    let mut data = Vec::new();
+    let table = Table { id, schema: b"public", name: name.as_bytes(), columns: &columns };
+    encode::relation(&mut data, &table);
+    match decode(&data).expect("well formed") {
+        Message::Relation(relation) => outbox.relation(&relation),
+        _ => unreachable!("a Relation was encoded"),
+    }
+}
+
+/// Tells the cache that `id` is a domain over a built-in type.
+pub(crate) fn describe_domain(outbox: &mut Outbox, id: u32, schema: &str, base: &str) {
+    outbox.type_name(&Type { id, schema: schema.as_bytes(), name: base.as_bytes() });
+}
+
+/// Lends the row that an insert into `table` gives. `data` holds it.
+pub(crate) fn insert<'a>(
+    outbox: &'a mut Outbox,
+    data: &'a mut Vec<u8>,
+    table: u32,
+    row: &[Column<'_>],
+) -> Result<Option<OutboxRow<'a>>, OutboxError> {
+    data.clear();
+    encode::insert(data, table, row);
+    match decode(data).expect("well formed") {
+        Message::Insert(insert) => outbox.row(&insert, POSITION),
+        _ => unreachable!("an Insert was encoded"),
+    }
+}

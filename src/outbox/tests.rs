@@ -1,0 +1,142 @@
+//! The relation cache under DDL, several tables, aliases and garbled rows.
+
+use super::fixture::{TABLE, describe, describe_domain, insert, spec};
+use super::*;
+use crate::pgoutput::Column::{Binary, Null, Text, Unchanged};
+
+const fn text(bytes: &[u8]) -> Value<'_> {
+    Value::Bytes { bytes, type_oid: type_oid::TEXT, format: Format::Text }
+}
+
+#[test]
+fn columns_are_found_by_name_in_the_shape_last_described() {
+    let mut spec = spec();
+    let (id, payload) = (spec.want(Wanted::required("id")), spec.want(Wanted::required("payload")));
+    let note = spec.want(Wanted::optional("note"));
+    let (mut outbox, mut data) = (Outbox::new(spec), Vec::new());
+    let columns = [("id", type_oid::INT8), ("payload", type_oid::TEXT)];
+    describe(&mut outbox, TABLE, "outbox", &columns).expect("accepted");
+    let row = [Binary(&[0, 0, 0, 0, 0, 0, 0, 9]), Text(b"one")];
+    let row = insert(&mut outbox, &mut data, TABLE, &row).expect("a row").expect("of the outbox");
+    let number = [0, 0, 0, 0, 0, 0, 0, 9];
+    let bytes = number.as_slice();
+    let expected = Value::Bytes { bytes, type_oid: type_oid::INT8, format: Format::Binary };
+    assert_eq!(row.column(id), expected);
+    assert_eq!((row.column(payload), row.column(note)), (text(b"one"), Value::Absent));
+    assert_eq!(row.table().to_string(), "public.outbox");
+
+    let columns = ["note", "payload", "extra", "id"].map(|name| (name, type_oid::TEXT));
+    describe(&mut outbox, TABLE, "outbox", &columns).expect("accepted");
+    let row = [Null, Text(b""), Text(b"?"), Text(b"id")];
+    let row = insert(&mut outbox, &mut data, TABLE, &row).expect("a row").expect("of the outbox");
+    assert_eq!((row.column(id), row.column(payload)), (text(b"id"), text(b"")));
+    assert_eq!(row.column(note), Value::Null);
+}
+
+#[test]
+fn debeziums_names_stand_in_for_ours_but_never_before_them() {
+    let mut spec = spec();
+    let kind = spec.want(Wanted::required("event_type"));
+    let (mut outbox, mut data) = (Outbox::new(spec), Vec::new());
+    describe(&mut outbox, TABLE, "outbox", &[("type", type_oid::TEXT)]).expect("accepted");
+    let row = insert(&mut outbox, &mut data, TABLE, &[Text(b"Paid")]).expect("a row");
+    assert_eq!(row.expect("of the outbox").column(kind), text(b"Paid"));
+    let both = [("type", type_oid::TEXT), ("event_type", type_oid::TEXT)];
+    describe(&mut outbox, TABLE, "outbox", &both).expect("accepted");
+    let row = insert(&mut outbox, &mut data, TABLE, &[Text(b"theirs"), Text(b"ours")]);
+    assert_eq!(row.expect("a row").expect("of the outbox").column(kind), text(b"ours"));
+}
+
+#[test]
+fn other_tables_are_told_apart_from_unknown_ones() {
+    let mut spec = OutboxSpec::new(vec![
+        TableName::new("public", "outbox"),
+        TableName::new("public", "letters"),
+    ]);
+    spec.want(Wanted::required("id"));
+    let (mut outbox, mut data) = (Outbox::new(spec), Vec::new());
+    let columns = [("id", type_oid::TEXT)];
+    describe(&mut outbox, 1, "outbox", &columns).expect("accepted");
+    describe(&mut outbox, 2, "letters", &columns).expect("accepted");
+    describe(&mut outbox, 3, "orders", &[("whatever", type_oid::TEXT)]).expect("not ours");
+    for (table, name) in [(1, "outbox"), (2, "letters")] {
+        let row = insert(&mut outbox, &mut data, table, &[Text(b"x")]).expect("a row");
+        assert_eq!(row.expect("of an outbox").table().name, name);
+    }
+    assert!(insert(&mut outbox, &mut data, 3, &[Text(b"x"), Null]).expect("a row").is_none());
+    assert_eq!(
+        insert(&mut outbox, &mut data, 4, &[Text(b"x")]).expect_err("never described"),
+        OutboxError::UnknownRelation { relation: 4 }
+    );
+    assert_eq!(outbox.table(2), Some(&TableName::new("public", "letters")));
+    assert_eq!((outbox.table(3), outbox.table(4)), (None, None));
+    // A rename takes a table out, and another one in.
+    describe(&mut outbox, 1, "outbox_old", &columns).expect("not ours any more");
+    describe(&mut outbox, 3, "outbox", &columns).expect("accepted");
+    assert!(insert(&mut outbox, &mut data, 1, &[Text(b"x")]).expect("a row").is_none());
+    assert!(insert(&mut outbox, &mut data, 3, &[Text(b"x")]).expect("a row").is_some());
+}
+
+#[test]
+fn a_table_without_a_needed_column_is_refused_by_name() {
+    let mut spec = spec();
+    spec.want(Wanted::required("id"));
+    spec.want(Wanted::required("aggregate_type"));
+    let (mut outbox, mut data) = (Outbox::new(spec), Vec::new());
+    let good = [("id", type_oid::UUID), ("aggregatetype", type_oid::TEXT)];
+    describe(&mut outbox, TABLE, "outbox", &good).expect("accepted");
+    let error = describe(&mut outbox, TABLE, "outbox", &[("id", type_oid::UUID)]);
+    let error = error.expect_err("refused");
+    assert_eq!(
+        error.to_string(),
+        "outbox table public.outbox has no column `aggregate_type` (it has id)"
+    );
+    assert!(error.is_definite() && error.hint().is_some_and(|hint| hint.contains("ALTER TABLE")));
+    // The refused shape must not leave the old one in force.
+    let row = insert(&mut outbox, &mut data, TABLE, &[Null, Null]);
+    assert_eq!(row.expect_err("unknown"), OutboxError::UnknownRelation { relation: TABLE });
+}
+
+#[test]
+fn g7_rows_unlike_their_table_are_refused() {
+    let mut spec = spec();
+    let id = spec.want(Wanted::required("id"));
+    let (mut outbox, mut data) = (Outbox::new(spec), Vec::new());
+    describe(&mut outbox, TABLE, "outbox", &[("id", type_oid::TEXT)]).expect("accepted");
+    for row in [&[][..], &[Null, Null]] {
+        let error = insert(&mut outbox, &mut data, TABLE, row).expect_err("refused");
+        assert!(
+            matches!(error, OutboxError::ColumnCount { expected: 1, .. }) && !error.is_definite()
+        );
+    }
+    let error = insert(&mut outbox, &mut data, TABLE, &[Unchanged]).expect_err("refused");
+    assert!(matches!(error, OutboxError::ValueLeftOut { .. }));
+    let row = insert(&mut outbox, &mut data, TABLE, &[Text(b"fine")]).expect("a row");
+    let row = row.expect("of the outbox");
+    assert_eq!((row.column(id), row.column(ColumnSlot(7))), (text(b"fine"), Value::Absent));
+}
+
+#[test]
+fn domains_are_treated_as_their_base_type() {
+    let mut spec = spec();
+    let payload = spec.want(Wanted::required("payload"));
+    let (mut outbox, mut data) = (Outbox::new(spec), Vec::new());
+    let type_of = |outbox: &mut Outbox, data: &mut Vec<u8>| {
+        describe(outbox, TABLE, "outbox", &[("payload", 20_000)]).expect("accepted");
+        match insert(outbox, data, TABLE, &[Text(b"\\x")])
+            .expect("a row")
+            .expect("ours")
+            .column(payload)
+        {
+            Value::Bytes { type_oid, .. } => type_oid,
+            other => panic!("{other:?}"),
+        }
+    };
+    describe_domain(&mut outbox, 20_000, "", "bytea");
+    assert_eq!(type_of(&mut outbox, &mut data), type_oid::BYTEA);
+    describe_domain(&mut outbox, 20_000, "public", "bytea");
+    assert_eq!(type_of(&mut outbox, &mut data), 20_000, "a type of another schema");
+    describe_domain(&mut outbox, 20_000, "", "bytea");
+    describe_domain(&mut outbox, 20_000, "", "circle");
+    assert_eq!(type_of(&mut outbox, &mut data), 20_000, "dropped and made anew");
+}
