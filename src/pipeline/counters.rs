@@ -58,10 +58,11 @@ impl Counters {
         all.filter(|(known, _)| **known == code).map(|(_, count)| count).sum()
     }
 
-    /// Records the sink took, by topic; topics beyond the first 1,000 share the name `""`. The
+    /// Records the sink took and their bytes, by topic; topics beyond the first 1,000 share the name `""`. The
     /// dead letter of a record that the brokers refused counts under neither topic a second time.
-    pub fn topics(&self) -> impl Iterator<Item = (&str, u64)> {
-        self.topics.counts.iter().map(|(topic, count)| (topic.as_str(), *count))
+    pub fn topics(&self) -> impl Iterator<Item = (&str, u64, u64)> {
+        let counts = self.topics.counts.iter();
+        counts.map(|count| (count.topic.as_str(), count.records, count.bytes))
     }
 
     pub(super) fn count_rejection(&mut self, code: RejectionCode) {
@@ -77,8 +78,9 @@ impl Counters {
     pub(super) fn count_record(&mut self, topic: TopicPlace, weight: u64) {
         self.records += 1;
         self.bytes += weight;
-        if let Some((_, count)) = self.topics.counts.get_mut(topic.0) {
-            *count += 1;
+        if let Some(count) = self.topics.counts.get_mut(topic.0) {
+            count.records += 1;
+            count.bytes += weight;
         }
     }
 }
@@ -89,15 +91,22 @@ pub(super) struct TopicPlace(usize);
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct Topics {
-    counts: Vec<(String, u64)>,
+    counts: Vec<TopicCount>,
     places: HashMap<String, usize>,
     /// Neighbouring rows often share a topic; comparing names is cheaper than hashing them.
     last: usize,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+struct TopicCount {
+    topic: String,
+    records: u64,
+    bytes: u64,
+}
+
 impl Topics {
     fn place(&mut self, topic: &str) -> TopicPlace {
-        if self.counts.get(self.last).is_none_or(|(name, _)| name != topic) {
+        if self.counts.get(self.last).is_none_or(|count| count.topic != topic) {
             self.last = self.places.get(topic).copied().unwrap_or_else(|| self.add(topic));
         }
         TopicPlace(self.last)
@@ -106,9 +115,9 @@ impl Topics {
     fn add(&mut self, topic: &str) -> usize {
         if self.counts.len() < TOPICS_MAX {
             self.places.insert(topic.to_owned(), self.counts.len());
-            self.counts.push((topic.to_owned(), 0));
+            self.counts.push(TopicCount { topic: topic.to_owned(), ..TopicCount::default() });
         } else if self.counts.len() == TOPICS_MAX {
-            self.counts.push((String::new(), 0));
+            self.counts.push(TopicCount::default());
         }
         self.counts.len() - 1
     }
@@ -126,7 +135,7 @@ mod tests {
             assert_eq!(counters.topic_place(topic), place);
             counters.count_record(place, 10);
         }
-        assert_eq!(counters.topics().collect::<Vec<_>>(), [("a", 3), ("b", 1)]);
+        assert_eq!(counters.topics().collect::<Vec<_>>(), [("a", 3, 30), ("b", 1, 10)]);
         assert_eq!((counters.records, counters.bytes), (4, 40));
     }
 
@@ -138,7 +147,7 @@ mod tests {
             counters.count_record(place, 1);
         }
         assert_eq!(counters.topics().count(), TOPICS_MAX + 1);
-        assert_eq!(counters.topics().last(), Some(("", 2_000)));
+        assert_eq!(counters.topics().last(), Some(("", 2_000, 2_000)));
     }
 
     #[test]

@@ -166,6 +166,11 @@ impl Pipeline {
         self.ledger.in_flight() == InFlight::default()
     }
 
+    /// Whether a transaction is open: its commit was not read yet.
+    pub const fn is_open(&self) -> bool {
+        self.next.is_some()
+    }
+
     /// What is unconfirmed now.
     pub fn in_flight(&self) -> InFlight {
         self.ledger.in_flight()
