@@ -12,6 +12,36 @@
 //!         |                  |  ledger  : Ticket out, Confirmation in -> settled Lsn <--Confirmation
 //!         +---- status update{settled Lsn} ------ relay (the only loop) -----+
 //! ```
+//!
+//! Data goes left to right once; confirmations come back as numbers only; exactly one line of code
+//! tells Postgres a position.
+//!
+//! # Rooms
+//!
+//! * the core, without I/O, clock or threads: [`lsn`], [`pgoutput`], [`outbox`], [`route`],
+//!   [`ledger`], [`pipeline`];
+//! * both ends: [`wal`] (the replication connection), [`kafka`] (producer, reader, embedded broker);
+//! * what drives them: [`relay`] (the only loop, on a thread of its own), [`control`] (SQL sessions),
+//!   [`telemetry`] (health and metrics);
+//! * what people touch: [`cli`], [`config`];
+//! * beside the relay: [`shop`] (an application that writes an outbox), [`sandbox`] (private servers).
+//!
+//! Who may know whom is written, and checked, in `tests/tidy/layers.rs`.
+//!
+//! # Guarantees
+//!
+//! | | |
+//! |---|---|
+//! | G1 | Postgres is never told an LSN while a row at or below it is unconfirmed |
+//! | G2 | records of one key are produced in commit order |
+//! | G3 | memory is bounded by the budget, whatever the peers do |
+//! | G4 | a row that cannot be routed or produced is dead-lettered, confirmed, and only then settled |
+//! | G5 | an idle outbox still lets the slot advance |
+//! | G6 | exactly once to read_committed consumers (planned) |
+//! | G7 | malformed bytes give a typed error, never a panic or an over-allocation |
+//! | G8 | a clean shutdown leaves nothing unconfirmed, or exits non-zero saying what |
+//!
+//! Their conditions and limits, and the tests that show them: `docs/guarantees.md`.
 
 pub mod config;
 pub mod control;
