@@ -97,7 +97,9 @@ fn root() -> &'static Path {
 
 fn sources() -> Vec<Source> {
     let rust = texts().into_iter().filter(|text| text.has_extension("rs"));
-    rust.map(|text| Source::new(&text.path, &text.text)).collect()
+    let mut sources: Vec<Source> = rust.map(|text| Source::new(&text.path, &text.text)).collect();
+    Source::mark_test_modules(&mut sources);
+    sources
 }
 
 fn texts() -> Vec<Text> {

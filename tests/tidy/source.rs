@@ -32,7 +32,7 @@ pub struct Token {
     pub depth: usize,
 }
 
-/// A function with a body.
+/// A function, with a body or declared only.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Function {
     pub name: String,
@@ -40,6 +40,9 @@ pub struct Function {
     pub last_line: usize,
     /// `self` counts.
     pub parameters: usize,
+    /// Its parameters are not its author's choice: a trait of another place asks for them, or they
+    /// are the inputs a property is drawn over.
+    pub is_dictated: bool,
 }
 
 /// A Rust file.
@@ -62,6 +65,30 @@ impl Source {
         let functions = functions(&tokens);
         let test_lines = test_lines(path, &tokens);
         Self { path: path.to_owned(), text: text.to_owned(), code, tokens, functions, test_lines }
+    }
+
+    /// Marks the files of modules that another file declares under `#[cfg(test)]`.
+    pub fn mark_test_modules(sources: &mut [Self]) {
+        let roots: Vec<String> = sources.iter().flat_map(Self::test_modules).collect();
+        let is_test = |path: &str| {
+            let below = |root: &String| path.strip_prefix(root.as_str());
+            roots.iter().filter_map(below).any(|rest| rest == ".rs" || rest.starts_with('/'))
+        };
+        for source in sources.iter_mut().filter(|source| is_test(&source.path)) {
+            source.test_lines = vec![(0, usize::MAX)];
+        }
+    }
+
+    /// Paths, without `.rs`, of the modules declared here for tests only.
+    fn test_modules(&self) -> Vec<String> {
+        let folder = ["/mod.rs", "/lib.rs", "/main.rs", ".rs"]
+            .iter()
+            .find_map(|ending| self.path.strip_suffix(ending))
+            .unwrap_or_default();
+        let declared = self.tokens.windows(3).filter(|window| {
+            window[0].text == "mod" && window[2].text == ";" && self.is_test(window[0].line)
+        });
+        declared.map(|window| format!("{folder}/{}", window[1].text)).collect()
     }
 
     pub fn finding(&self, line: usize, what: impl Into<String>) -> Finding {
@@ -227,11 +254,37 @@ pub fn closing(tokens: &[Token], open: usize) -> usize {
 }
 
 fn functions(tokens: &[Token]) -> Vec<Function> {
+    let dictated = dictated(tokens);
     let starts = (0..tokens.len()).filter(|&index| tokens[index].text == "fn");
-    starts.filter_map(|start| function(tokens, start)).collect()
+    let functions = starts.filter_map(|start| {
+        let is_dictated = dictated.iter().any(|&(open, close)| (open..close).contains(&start));
+        Some(Function { is_dictated, ..function(tokens, start)? })
+    });
+    functions.collect()
 }
 
-/// The function whose `fn` stands at `start`; nothing for a pointer type or a bodiless declaration.
+/// The token ranges of `impl Trait for Type` and `proptest!` blocks.
+fn dictated(tokens: &[Token]) -> Vec<(usize, usize)> {
+    let mut ranges = Vec::new();
+    for (index, token) in tokens.iter().enumerate() {
+        let is_open = |token: &Token| token.text == "{";
+        let Some(open) = tokens[index..].iter().position(is_open).map(|it| it + index) else {
+            break;
+        };
+        let head = &tokens[index..open];
+        let has_for = |pair: &[Token]| pair[0].text == "for" && pair[1].text != "<";
+        let is_trait = token.text == "impl"
+            && head.iter().all(|token| ![";", "fn", ")"].contains(&token.text.as_str()))
+            && tokens[index..=open].windows(2).any(has_for);
+        let is_property = token.text == "proptest" && head.len() == 2;
+        if is_trait || is_property {
+            ranges.push((open, closing(tokens, open)));
+        }
+    }
+    ranges
+}
+
+/// The function whose `fn` stands at `start`; nothing for a pointer type.
 fn function(tokens: &[Token], start: usize) -> Option<Function> {
     let name = tokens.get(start + 1).filter(|token| token.text.starts_with(is_word))?;
     let mut open = start + 2;
@@ -243,11 +296,12 @@ fn function(tokens: &[Token], start: usize) -> Option<Function> {
     let ends =
         |token: &&Token| token.depth == tokens[start].depth && [";", "{"].contains(&&*token.text);
     let body = close + tokens[close..].iter().position(|token| ends(&token))?;
-    (tokens[body].text == "{").then(|| Function {
+    Some(Function {
         name: name.text.clone(),
         first_line: tokens[start].line,
         last_line: tokens[closing(tokens, body)].line,
         parameters: parameters(&tokens[open + 1..close]),
+        is_dictated: false,
     })
 }
 
@@ -309,9 +363,41 @@ mod tests {
     fn functions_have_their_lines_and_parameters() {
         let text = "trait T { fn no(&self); }\nfn one<'a, T: Fn(u8, u8) -> u8>(\n  a: &'a T,\n  (b, c): (u8, u8),\n) where T: X\n{\n  if a { b }\n}\n";
         let found = Source::new("src/x.rs", text).functions;
-        let expected =
-            Function { name: "one".to_owned(), first_line: 2, last_line: 8, parameters: 2 };
-        assert_eq!(found, [expected]);
+        let expected = Function {
+            name: "one".to_owned(),
+            first_line: 2,
+            last_line: 8,
+            parameters: 2,
+            is_dictated: false,
+        };
+        assert_eq!(found[1], expected);
+        assert_eq!((found[0].first_line, found[0].last_line, found.len()), (1, 1, 2));
+    }
+
+    #[test]
+    fn functions_that_a_trait_or_a_property_dictates_are_known() {
+        let text = "impl<'a> X<'a> { fn a() {} }\nimpl A for X where F: for<'a> B<'a> { fn b() {} }\n\
+                    fn c() -> impl D { for x in y {} }\nproptest! { fn d() {} }\n\
+                    impl<F: for<'a> B<'a>> X { fn e() {} }";
+        let found = Source::new("src/x.rs", text).functions;
+        let dictated: Vec<(&str, bool)> =
+            found.iter().map(|f| (f.name.as_str(), f.is_dictated)).collect();
+        let expected = [("a", false), ("b", true), ("c", false), ("d", true), ("e", false)];
+        assert_eq!(dictated, expected);
+    }
+
+    #[test]
+    fn modules_declared_for_tests_are_test_code() {
+        let mut sources = [
+            Source::new("src/wal/mod.rs", "#[cfg(test)]\npub(crate) mod script;\nmod stream;"),
+            Source::new("src/wal/script.rs", "fn a() {}"),
+            Source::new("src/wal/script/deep.rs", "fn a() {}"),
+            Source::new("src/wal/stream.rs", "#[cfg(test)]\nmod replay;"),
+            Source::new("src/wal/stream/replay.rs", "fn a() {}"),
+        ];
+        Source::mark_test_modules(&mut sources);
+        let tests = sources.map(|source| source.is_test(100));
+        assert_eq!(tests, [false, true, true, false, true]);
     }
 
     #[test]
