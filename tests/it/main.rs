@@ -12,5 +12,6 @@
     reason = "all of this crate is test code; clippy sees only the marked functions as such"
 )]
 
+mod kafka;
 mod servers;
 mod support;
