@@ -200,6 +200,31 @@ fn g2_g4_rows_too_large_for_the_topic_are_refused_alone() {
 }
 
 #[test]
+fn g2_nothing_later_is_stored_after_a_refused_batch() {
+    let Some(kafka) = kafka::shared() else { return };
+    let mut spec = KafkaSpec { compression: "none".into(), ..spec(kafka) };
+    spec.properties.insert("batch.size".into(), "1500".into());
+    let name = unique("refusing");
+    topic::create(&kafka.bootstrap(), &name, 1, &[("max.message.bytes", "2000")]);
+    let mut rows: Vec<Row> = (0..3000).map(|number| Row::new(number, 20, 100)).collect();
+    rows[500] = Row::new(500, 20, 3000);
+    let mut producer = Producer::open(&spec).unwrap();
+    for (number, row) in (0..).zip(&rows) {
+        producer.send(&row.as_record(&name), Ticket::new(number, 1)).unwrap();
+    }
+    // A relay that is slow to listen: the client library has all the time to go on.
+    std::thread::sleep(Duration::from_secs(2));
+    let mut answers = Vec::new();
+    let error = producer.poll(&mut answers).unwrap_err();
+    assert!(matches!(error, SinkError::BatchRefused { .. }), "{error}");
+    drop(producer);
+    let values: Vec<_> = stored(&spec, &name).into_iter().map(|record| record.value).collect();
+    let before: Vec<_> = rows[..500].iter().map(|row| Some(row.value.clone())).collect();
+    assert!(values == before, "{} records are stored", values.len());
+    assert_eq!(answers.len(), before.len());
+}
+
+#[test]
 fn g2_a_batch_too_large_of_small_rows_gets_through() {
     let Some(kafka) = kafka::shared() else { return };
     // The rows fit one by one, but the producer's batches of up to 1 MB do not.
