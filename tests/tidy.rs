@@ -86,6 +86,11 @@ fn the_guarantees_name_tests_that_exist() {
     report(&tree::guarantees(&document.expect("docs/guarantees.md"), &sources()));
 }
 
+#[test]
+fn every_guarantee_has_tests() {
+    report(&tree::guarantees_without_tests(&sources()));
+}
+
 fn report(findings: &[Finding]) {
     let lines: Vec<String> = findings.iter().map(ToString::to_string).collect();
     assert!(findings.is_empty(), "{} findings:\n{}", lines.len(), lines.join("\n"));

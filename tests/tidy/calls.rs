@@ -95,6 +95,13 @@ pub fn one_acknowledgement(sources: &[Source]) -> Vec<Finding> {
             }
         }
     }
+    let relay = sources.iter().find(|source| {
+        let mut lines = source.shipped_lines();
+        source.room() == Some("relay") && lines.any(|(_, line)| holds(line, "Stream"))
+    });
+    if let (Some(relay), true) = (relay, calls.is_empty()) {
+        return vec![relay.finding(0, "nothing tells Postgres what is settled")];
+    }
     let outside = |source: &Source| source.room() != Some("relay");
     let repeated = calls.len() > 1;
     let wrong = calls.iter().filter(|(source, _)| repeated || outside(source));
@@ -164,6 +171,8 @@ mod tests {
         assert_eq!(one_acknowledgement(&[relay()]), []);
         assert_eq!(one_acknowledgement(&[relay(), Source::new("src/relay/x.rs", call)]).len(), 2);
         assert_eq!(one_acknowledgement(&[Source::new("src/cli/run.rs", call)]).len(), 1);
+        let none = "fn f(stream: &mut Stream) {}";
+        assert_eq!(one_acknowledgement(&[Source::new("src/relay/x.rs", none)]).len(), 1);
         let test = format!("#[cfg(test)]\nmod tests {{ {call} }}");
         assert_eq!(one_acknowledgement(&[relay(), Source::new("src/wal/mod.rs", &test)]), []);
     }

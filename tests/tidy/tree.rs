@@ -39,6 +39,9 @@ const MACHINE: [&str; 2] = [concat!("/ho", "me/"), concat!("/ro", "ot/")];
 /// The guarantees of docs/guarantees.md.
 pub const GUARANTEES: [&str; 8] = ["G1", "G2", "G3", "G4", "G5", "G6", "G7", "G8"];
 
+/// How names of tests of a guarantee begin. G6 is not offered yet.
+const TESTED: [&str; 6] = ["g1_", "g2_", "g3_", "g4_", "g5_", "g7_"];
+
 /// A file that is not Rust, or Rust seen as text.
 pub struct Text {
     pub path: String,
@@ -118,6 +121,20 @@ pub fn guarantees(document: &Text, sources: &[Source]) -> Vec<Finding> {
     findings
 }
 
+/// Every guarantee that is offered has a test that bears its id.
+pub fn guarantees_without_tests(sources: &[Source]) -> Vec<Finding> {
+    let elsewhere = sources.iter().filter(|source| !source.path.starts_with("tests/tidy"));
+    let names: Vec<&str> =
+        elsewhere.flat_map(|source| &source.functions).map(|f| f.name.as_str()).collect();
+    let missing = TESTED.iter().filter(|id| !names.iter().any(|name| name.starts_with(**id)));
+    let finding = |id: &&str| Finding {
+        path: "tests".to_owned(),
+        line: 0,
+        what: format!("no test is named `{id}..`"),
+    };
+    missing.map(finding).collect()
+}
+
 /// `g`, a digit, `_`, and a name.
 pub fn is_guarantee_test(name: &str) -> bool {
     let mut chars = name.chars();
@@ -158,6 +175,14 @@ mod tests {
             "[a](operations.md#top) [b](../docs/operations.md) [c](https://x.y/z) [d](#here)";
         assert_eq!(dead_links(&file("docs/x.md", text), &exists), []);
         assert_eq!(dead_links(&file("docs/x.md", "[a](gone.md)"), &exists).len(), 1);
+    }
+
+    #[test]
+    fn guarantees_without_tests_are_reported() {
+        let all = TESTED.map(|id| format!("fn {id}holds() {{}}\n")).concat();
+        assert_eq!(guarantees_without_tests(&[Source::new("tests/x.rs", &all)]), []);
+        let less = all.replace("g3_", "g9_");
+        assert_eq!(guarantees_without_tests(&[Source::new("tests/x.rs", &less)]).len(), 1);
     }
 
     #[test]
