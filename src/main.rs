@@ -1,2 +1,20 @@
-//! `postrider`: see `cli`.
-fn main() {}
+//! `postrider`: reads the command line, runs the command, ends with its exit code.
+
+use std::process::ExitCode;
+
+use postrider::cli::{self, Context};
+
+fn main() -> ExitCode {
+    let arguments = match cli::parse(std::env::args_os()) {
+        Ok(arguments) => arguments,
+        Err(exit) => return exit.into(),
+    };
+    let context = Context::new(arguments.globals);
+    match cli::dispatch(&arguments.command, &context) {
+        Ok(exit) => exit.into(),
+        Err(failure) => {
+            failure.print(context.json(), context.color_stderr());
+            failure.exit.into()
+        }
+    }
+}

@@ -1,4 +1,57 @@
-//! Placeholder of the room.
+//! What the operator typed, and what it comes to.
+//!
+//! Enters: arguments and the environment. Leaves: data on stdout, logs and errors on stderr, an
+//! exit code. What always holds: stdout is data; every error says what, why, help and a code; no
+//! secret is printed. One file per command; called by `main` and nothing else.
 
+pub mod arguments;
+pub mod bench;
 pub mod broker;
+pub mod completions;
+pub mod config;
+pub mod context;
+pub mod demo;
+pub mod exit;
+pub mod failure;
+mod failures;
+pub mod logs;
+pub mod run;
+pub mod setup;
+pub mod specs;
 pub mod tail;
+pub mod version;
+
+pub use arguments::{Cli, Command, Output, parse};
+pub use context::Context;
+pub use exit::ExitCode;
+pub use failure::{Failure, Finding};
+
+/// Runs one command.
+pub fn dispatch(command: &Command, context: &Context) -> Result<ExitCode, Failure> {
+    match command {
+        Command::Run(args) => run::run(args, context),
+        Command::Demo(args) => demo::run(args, context),
+        Command::Setup(args) => setup::run(args, context),
+        Command::Tail(args) => follow(args, context),
+        Command::Bench(args) => bench::run(args, context),
+        Command::Config(command) => config::run(command, context),
+        Command::Completions(args) => completions::run(args, context),
+        Command::Version => version::run(context),
+        Command::Broker(args) => Ok(broker::run(args).map(|()| ExitCode::Ok)?),
+    }
+}
+
+/// `tail` with the configured Kafka side.
+fn follow(args: &tail::TailArgs, context: &Context) -> Result<ExitCode, Failure> {
+    let loaded = context.load(Vec::new())?;
+    let mut args = args.clone();
+    args.json |= context.json() && args.format.is_none();
+    let kafka = specs::kafka_spec(&loaded.config);
+    tail::run(&args, Some(kafka), context.color_stdout())?;
+    Ok(ExitCode::Ok)
+}
+
+/// A duration on the command line.
+fn parse_duration(text: &str) -> Result<std::time::Duration, String> {
+    crate::config::parse_duration(text)
+}

@@ -8,17 +8,21 @@ use std::time::Duration;
 
 use super::checks;
 use super::layer::{Item, Setting, Value};
+use super::libpq::{ConnectInfo, ConnectInfoWarning};
 use super::mistake::{Mistake, MistakeKind, Place};
 use super::model::{Config, DeadLetters, Http, Kafka, Log, Outbox, Retry, Route, Shutdown, Source};
 use super::options::PROPERTIES;
 use super::values::{
-    Column, Compression, ConnectionString, Create, Delivery, EmptyPayload, LogFormat, LogLevel,
-    OnUpdate, Partitioner, Property, Refusal, Rejected,
+    Compression, ConnectionString, Create, Delivery, EmptyPayload, LogFormat, LogLevel, OnUpdate,
+    Partitioner, Property, Refusal, Rejected, TimestampUnit,
 };
 
 /// Builds the configuration. Mistakes of the layers are to be reported before these.
-pub(super) fn assemble(settings: &BTreeMap<String, Setting>) -> Result<Config, Vec<Mistake>> {
-    let mut reader = Reader { settings, mistakes: Vec::new() };
+pub(super) fn assemble(
+    settings: &BTreeMap<String, Setting>,
+    env: &dyn Fn(&str) -> Option<String>,
+) -> Result<(Config, Vec<ConnectInfoWarning>), Vec<Mistake>> {
+    let mut reader = Reader { settings, env, mistakes: Vec::new(), warnings: Vec::new() };
     let source = reader.source();
     let outbox = reader.outbox();
     let route = reader.route();
@@ -39,7 +43,7 @@ pub(super) fn assemble(settings: &BTreeMap<String, Setting>) -> Result<Config, V
         })
     })();
     match config {
-        Some(config) if reader.mistakes.is_empty() => Ok(config),
+        Some(config) if reader.mistakes.is_empty() => Ok((config, reader.warnings)),
         _ => Err(reader.mistakes),
     }
 }
@@ -48,12 +52,15 @@ type Rest = (DeadLetters, Http, Retry, Shutdown, Log);
 
 struct Reader<'a> {
     settings: &'a BTreeMap<String, Setting>,
+    env: &'a dyn Fn(&str) -> Option<String>,
     mistakes: Vec<Mistake>,
+    warnings: Vec<ConnectInfoWarning>,
 }
 
 impl Reader<'_> {
     fn source(&mut self) -> Option<Source> {
         let url = self.text("source.url", |text| Ok(ConnectionString::new(text)));
+        let connect = url.as_ref().and_then(|url| self.connect(url));
         let slot = self.text("source.slot", checks::slot);
         let publication = self.text("source.publication", checks::identifier);
         let tables = self.list("source.tables", checks::table);
@@ -68,6 +75,7 @@ impl Reader<'_> {
         let create = self.choice("source.create", Create::from_word);
         let status_interval = self.duration("source.status_interval");
         Some(Source {
+            connect: connect?,
             url: url?,
             slot: slot?,
             publication: publication?,
@@ -77,13 +85,27 @@ impl Reader<'_> {
         })
     }
 
+    fn connect(&mut self, url: &ConnectionString) -> Option<ConnectInfo> {
+        match ConnectInfo::resolve(url.expose(), self.env) {
+            Ok((connect, warnings)) => {
+                self.warnings.extend(warnings);
+                Some(connect)
+            }
+            Err(error) => {
+                let refusal = Refusal { reason: error.to_string(), help: error.hint() };
+                self.refuse("source.url", refusal)
+            }
+        }
+    }
+
     fn outbox(&mut self) -> Option<Outbox> {
-        let id = self.column("outbox.id", &[]);
-        let aggregate_type = self.column("outbox.aggregate_type", &["aggregatetype"]);
-        let aggregate_id = self.column("outbox.aggregate_id", &["aggregateid"]);
-        let event_type = self.column("outbox.event_type", &["type"]);
-        let payload = self.column("outbox.payload", &[]);
+        let id = self.text("outbox.id", checks::identifier);
+        let aggregate_type = self.text("outbox.aggregate_type", checks::identifier);
+        let aggregate_id = self.text("outbox.aggregate_id", checks::identifier);
+        let event_type = self.text("outbox.event_type", checks::identifier);
+        let payload = self.text("outbox.payload", checks::identifier);
         let timestamp = self.optional_column("outbox.timestamp");
+        let timestamp_unit = self.choice("outbox.timestamp_unit", TimestampUnit::from_word);
         let traceparent = self.optional_column("outbox.traceparent");
         let on_update = self.choice("outbox.on_update", OnUpdate::from_word);
         Some(Outbox {
@@ -93,6 +115,7 @@ impl Reader<'_> {
             event_type: event_type?,
             payload: payload?,
             timestamp: timestamp?,
+            timestamp_unit: timestamp_unit?,
             traceparent: traceparent?,
             on_update: on_update?,
         })
@@ -132,6 +155,9 @@ impl Reader<'_> {
             let reason = "this build has no zstd".to_owned();
             self.mistake(&key.clone(), MistakeKind::Unsupported { key, reason }, None);
         }
+        let client_id = self.text("kafka.client_id", checks::client_id);
+        let linger = self.duration("kafka.linger");
+        let message_bytes_max = self.size("kafka.message_max_bytes");
         let in_flight_bytes_max = self.size("kafka.max_in_flight");
         let properties = self.properties();
         Some(Kafka {
@@ -139,6 +165,9 @@ impl Reader<'_> {
             delivery: delivery?,
             partitioner: partitioner?,
             compression: compression?,
+            client_id: client_id?,
+            linger: linger?,
+            message_bytes_max: message_bytes_max.and_then(|bytes| bytes.try_into().ok())?,
             in_flight_bytes_max: in_flight_bytes_max?,
             properties,
         })
@@ -176,10 +205,6 @@ impl Reader<'_> {
         let mut properties = Vec::new();
         for (key, setting) in self.settings {
             if let (Some(name), Value::Text(value)) = (key.strip_prefix(&prefix), &setting.value) {
-                if let Some((reason, help)) = checks::refused_property(name) {
-                    let kind = MistakeKind::RefusedProperty { key: name.to_owned(), reason };
-                    self.mistakes.push(Mistake { kind, place: setting.place(), help });
-                }
                 properties.push(Property { name: name.to_owned(), value: value.clone() });
             }
         }
@@ -200,18 +225,12 @@ impl Reader<'_> {
         self.text(key, |word| from_word(word).ok_or_else(|| Refusal::new("is not a choice")))
     }
 
-    fn column(&mut self, key: &str, aliases: &'static [&'static str]) -> Option<Column> {
-        let name = self.text(key, checks::identifier)?;
-        let is_default = key.strip_prefix("outbox.") == Some(name.as_str());
-        Some(Column { name, aliases: if is_default { aliases } else { &[] } })
-    }
-
     /// The outer option is "no mistake", the inner one "there is such a column".
     #[expect(clippy::option_option, reason = "two questions, two answers")]
-    fn optional_column(&mut self, key: &str) -> Option<Option<Column>> {
+    fn optional_column(&mut self, key: &str) -> Option<Option<String>> {
         self.text(key, |text| match text {
             "" => Ok(None),
-            _ => checks::identifier(text).map(|name| Some(Column { name, aliases: &[] })),
+            _ => checks::identifier(text).map(Some),
         })
     }
 

@@ -4,7 +4,9 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
-use super::values::{HeaderColumn, Refusal, TableName};
+use crate::outbox::TableName;
+
+use super::values::{HeaderColumn, Refusal};
 
 /// Postgres's NAMEDATALEN - 1, in bytes.
 const NAME_BYTES_MAX: usize = 63;
@@ -96,6 +98,16 @@ pub(super) fn header(text: &str) -> Result<HeaderColumn, Refusal> {
             .help("write \"column\" or \"column:header-name\""));
     }
     Ok(HeaderColumn { column: identifier(column)?, header: header.to_owned() })
+}
+
+pub(super) fn client_id(text: &str) -> Result<String, Refusal> {
+    let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    match text {
+        "" => Err(Refusal::new("must not be empty")),
+        text if text.chars().all(legal) => Ok(text.to_owned()),
+        _ => Err(Refusal::new(format!("`{text}` is not a client id"))
+            .help("a-z, A-Z, 0-9, dot, _ and - are allowed")),
+    }
 }
 
 pub(super) fn id_header(text: &str) -> Result<String, Refusal> {
@@ -205,11 +217,6 @@ pub(super) fn bind(text: &str) -> Result<Option<SocketAddr>, Refusal> {
         Refusal::new(format!("`{text}` is not an address to listen on"))
             .help("write \"127.0.0.1:8484\", \"0.0.0.0:8484\", or \"\" for none")
     })
-}
-
-/// Why a librdkafka property may not be set, and what to do instead.
-pub(super) fn refused_property(_name: &str) -> Option<(String, Option<String>)> {
-    None
 }
 
 #[cfg(test)]

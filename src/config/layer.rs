@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::mistake::{Mistake, MistakeKind, Place, Span};
 use super::options::{Kind, OPTIONS, OptionSpec, PROPERTIES, option};
 use super::secrets::is_secret_name;
-use super::values::{format_duration, format_size, parse_duration, parse_size};
+use super::values::{format_duration, format_size, parse_size, read_duration};
 
 /// Where an effective value came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -240,7 +240,7 @@ fn read_option(option: &OptionSpec, raw: Raw) -> Result<Value, Wrong> {
             _ => Err(wrong_type(option, "other text", None)),
         },
         (Kind::Duration(min, max), Raw::Text(text) | Raw::Loose(text)) => {
-            let duration = parse_duration(&text).map_err(invalid)?;
+            let duration = read_duration(&text).map_err(invalid)?;
             let shown = (format_duration(min), format_duration(max));
             check_range(option.key, (min..=max).contains(&duration), shown)?;
             Ok(Value::Duration(duration))

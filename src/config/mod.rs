@@ -25,6 +25,8 @@ mod values;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use libpq::ConnectInfoWarning;
+
 use layer::{Layer, Origin as LayerOrigin, Raw, Setting};
 
 pub use layer::Origin;
@@ -35,8 +37,9 @@ pub use options::{Kind, OPTIONS, OptionSpec};
 pub use reference::{example_toml, reference_markdown};
 pub use secrets::{MASK, is_secret_name, mask_connection_string};
 pub use values::{
-    Column, Compression, ConnectionString, Create, Delivery, EmptyPayload, HeaderColumn, LogFormat,
-    LogLevel, OnUpdate, Partitioner, Property, Rejected, TableName, format_duration, format_size,
+    Compression, ConnectionString, Create, Delivery, EmptyPayload, HeaderColumn, LogFormat,
+    LogLevel, OnUpdate, Partitioner, Property, Rejected, TimestampUnit, format_duration,
+    format_size, parse_duration,
 };
 
 /// Where the file is looked for when none is named, in this order.
@@ -98,10 +101,26 @@ pub struct Loaded {
     pub effective: Vec<Effective>,
     /// The file that was read, if any.
     pub file: Option<PathBuf>,
+    /// What was passed over and should be known.
+    pub warnings: Vec<ConnectInfoWarning>,
 }
 
-/// Reads, merges and validates.
-pub fn load(inputs: &Inputs) -> Result<Loaded, ConfigError> {
+/// What a later room has against a value: the Kafka client knows its properties, not this room.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Objection {
+    /// The option, `kafka.properties.NAME` included.
+    pub key: String,
+    /// A fragment; never holds a secret.
+    pub reason: String,
+    /// What to do about it.
+    pub help: Option<String>,
+}
+
+/// A check that needs more than this room knows.
+pub type Review<'a> = &'a dyn Fn(&Config) -> Vec<Objection>;
+
+/// Reads, merges and validates; `review` sees the result before anybody else does.
+pub fn load(inputs: &Inputs, review: Review<'_>) -> Result<Loaded, ConfigError> {
     let path = match &inputs.file {
         FileChoice::At(path) => Some(path.clone()),
         FileChoice::Absent => None,
@@ -128,16 +147,33 @@ pub fn load(inputs: &Inputs) -> Result<Loaded, ConfigError> {
         settings.extend(layer.settings);
         mistakes.extend(layer.mistakes);
     }
-    match assemble::assemble(&settings) {
-        Ok(config) if mistakes.is_empty() => {
-            Ok(Loaded { config, effective: effective(&settings), file: path })
+    let variable = |name: &str| {
+        let found = inputs.variables.iter().find(|(known, _)| known == name);
+        found.map(|(_, value)| value.clone())
+    };
+    match assemble::assemble(&settings, &variable) {
+        Ok((config, warnings)) => {
+            let objections = review(&config).into_iter();
+            mistakes.extend(objections.map(|objection| to_mistake(objection, &settings)));
+            if mistakes.is_empty() {
+                let effective = effective(&settings);
+                return Ok(Loaded { config, effective, file: path, warnings });
+            }
         }
-        Ok(_) => Err(ConfigError::Mistakes(mistakes)),
-        Err(more) => {
-            mistakes.extend(more);
-            Err(ConfigError::Mistakes(mistakes))
-        }
+        Err(more) => mistakes.extend(more),
     }
+    Err(ConfigError::Mistakes(mistakes))
+}
+
+fn to_mistake(objection: Objection, settings: &BTreeMap<String, Setting>) -> Mistake {
+    let Objection { key, reason, help } = objection;
+    let place = settings.get(&key).map_or(Place::Nowhere, Setting::place);
+    let property = key.strip_prefix(options::PROPERTIES).and_then(|rest| rest.strip_prefix('.'));
+    let kind = match property {
+        Some(name) => MistakeKind::RefusedProperty { key: name.to_owned(), reason },
+        None => MistakeKind::Invalid { key, reason },
+    };
+    Mistake { kind, place, help }
 }
 
 fn read_text(path: &Path) -> Result<String, ConfigError> {

@@ -6,9 +6,12 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use crate::outbox::TableName;
+
+use super::libpq::ConnectInfo;
 use super::values::{
-    Column, Compression, ConnectionString, Create, Delivery, EmptyPayload, HeaderColumn, LogFormat,
-    LogLevel, OnUpdate, Partitioner, Property, Rejected, TableName,
+    Compression, ConnectionString, Create, Delivery, EmptyPayload, HeaderColumn, LogFormat,
+    LogLevel, OnUpdate, Partitioner, Property, Rejected, TimestampUnit,
 };
 
 /// Everything an operator can decide. Names and meanings are those of docs/configuration.md.
@@ -39,6 +42,8 @@ pub struct Config {
 pub struct Source {
     /// As typed; may be empty.
     pub url: ConnectionString,
+    /// `url` and libpq's environment and files, understood.
+    pub connect: ConnectInfo,
     /// A legal slot name.
     pub slot: String,
     /// Not empty, at most 63 bytes.
@@ -55,19 +60,21 @@ pub struct Source {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outbox {
     /// The row's identity.
-    pub id: Column,
+    pub id: String,
     /// The kind of thing that changed.
-    pub aggregate_type: Column,
+    pub aggregate_type: String,
     /// Which thing changed.
-    pub aggregate_id: Column,
+    pub aggregate_id: String,
     /// What happened.
-    pub event_type: Column,
+    pub event_type: String,
     /// The value.
-    pub payload: Column,
+    pub payload: String,
     /// The record's time; `None` is the commit time.
-    pub timestamp: Option<Column>,
-    /// Copied into `traceparent`; `None` is no such header.
-    pub traceparent: Option<Column>,
+    pub timestamp: Option<String>,
+    /// What that column counts if it is an integer.
+    pub timestamp_unit: TimestampUnit,
+    /// Copied into `traceparent` where the table has it; `None` is no such header.
+    pub traceparent: Option<String>,
     /// What an UPDATE does.
     pub on_update: OnUpdate,
 }
@@ -75,16 +82,15 @@ pub struct Outbox {
 impl Outbox {
     /// The column a name in `[route]` means: the one that plays this part here, or the table's
     /// own column of that name.
-    pub fn resolve(&self, name: &str) -> Column {
-        let parts = [
-            ("id", &self.id),
-            ("aggregate_type", &self.aggregate_type),
-            ("aggregate_id", &self.aggregate_id),
-            ("event_type", &self.event_type),
-            ("payload", &self.payload),
-        ];
-        let part = parts.into_iter().find(|(part, _)| *part == name);
-        part.map_or_else(|| Column { name: name.to_owned(), aliases: &[] }, |(_, c)| c.clone())
+    pub fn resolve<'a>(&'a self, name: &'a str) -> &'a str {
+        match name {
+            "id" => &self.id,
+            "aggregate_type" => &self.aggregate_type,
+            "aggregate_id" => &self.aggregate_id,
+            "event_type" => &self.event_type,
+            "payload" => &self.payload,
+            name => name,
+        }
     }
 }
 
@@ -116,6 +122,8 @@ pub struct Route {
 pub struct Kafka {
     /// At least one, each `host`, `host:port` or `[v6]:port`.
     pub brokers: Vec<String>,
+    /// How the relay names itself to the brokers.
+    pub client_id: String,
     /// The guarantee.
     pub delivery: Delivery,
     /// How keys choose partitions.
@@ -124,6 +132,10 @@ pub struct Kafka {
     pub compression: Compression,
     /// Bytes sent and not confirmed, at most (G3).
     pub in_flight_bytes_max: u64,
+    /// How long a batch may wait for company.
+    pub linger: Duration,
+    /// Largest record, in bytes, key and headers included.
+    pub message_bytes_max: u32,
     /// For librdkafka, in name order.
     pub properties: Vec<Property>,
 }

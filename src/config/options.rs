@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::values::{
     Compression, Create, Delivery, EmptyPayload, LogFormat, LogLevel, OnUpdate, Partitioner,
-    Rejected,
+    Rejected, TimestampUnit,
 };
 
 /// What an option's value looks like.
@@ -183,13 +183,19 @@ pub const OPTIONS: &[OptionSpec] = &[
     text(
         "outbox.timestamp",
         "\"\"",
-        "A timestamp, timestamptz or epoch-milliseconds column for the record's time. Empty: the \
+        "A timestamp, timestamptz or integer column for the record's time. Empty: the \
          transaction's commit time.",
+    ),
+    choice(
+        "outbox.timestamp_unit",
+        TimestampUnit::WORDS,
+        "\"ms\"",
+        "What an integer timestamp column counts since 1970.",
     ),
     text(
         "outbox.traceparent",
-        "\"\"",
-        "A column copied into the `traceparent` header. Empty: none.",
+        "\"traceparent\"",
+        "A column copied into the `traceparent` header, where the table has it. Empty: none.",
     ),
     choice(
         "outbox.on_update",
@@ -268,6 +274,21 @@ pub const OPTIONS: &[OptionSpec] = &[
         "\"lz4\"",
         "How batches are compressed on their way to the brokers.",
     ),
+    text("kafka.client_id", "\"postrider\"", "How the relay names itself to the brokers."),
+    duration(
+        "kafka.linger",
+        (0, 1_000),
+        "\"1ms\"",
+        "How long a batch may wait for company before it is sent.",
+    ),
+    OptionSpec {
+        key: "kafka.message_max_bytes",
+        kind: Kind::Size(1_000, 1_000_000_000),
+        default: "\"1MB\"",
+        unit: "bytes",
+        doc: "The largest record, key and headers included; a larger one is a dead letter. Not \
+              above the topics' `max.message.bytes`.",
+    },
     OptionSpec {
         key: "kafka.max_in_flight",
         kind: Kind::Size(1 << 20, 1 << 30),

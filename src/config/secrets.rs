@@ -10,8 +10,18 @@ pub const MASK: &str = "****";
 /// Words that make a setting's name a secret's name. librdkafka's secrets are `sasl.password`,
 /// `ssl.key.password`, `ssl.keystore.password`, `ssl.key.pem`, `sasl.oauthbearer.client.secret`,
 /// `sasl.oauthbearer.config`, `sasl.jaas.config` of Java configurations, and their kin.
-const SECRET_WORDS: [&str; 9] =
-    ["passw", "secret", "token", "pem", "jaas", "oauthbearer", "credential", "private", "pwd"];
+const SECRET_WORDS: [&str; 10] = [
+    "pass",
+    "secret",
+    "token",
+    "pem",
+    "jaas",
+    "oauthbearer",
+    "credential",
+    "private",
+    "pwd",
+    "ssl_key",
+];
 
 /// Whether the value behind this name is never shown.
 pub fn is_secret_name(name: &str) -> bool {

@@ -1,7 +1,6 @@
 //! The vocabulary of the validated configuration: small types whose existence proves a check.
 //!
-//! Enters: text an operator typed. Leaves: [`TableName`], [`Column`], [`HeaderColumn`], the
-//! choices, and parsers for durations and sizes. What always holds: a value of these types needs
+//! Enters: text an operator typed. Leaves: [`HeaderColumn`], the choices, and parsers for durations and sizes. What always holds: a value of these types needs
 //! no second look, and nothing secret is in a `Debug` or `Display`. Called by `assemble`.
 
 use std::fmt;
@@ -23,32 +22,6 @@ impl Refusal {
         self.help = Some(help.into());
         self
     }
-}
-
-/// A table, as `pg_class` spells it: no quotes, case as stored.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct TableName {
-    /// The schema's name.
-    pub schema: String,
-    /// The table's name.
-    pub name: String,
-}
-
-impl fmt::Display for TableName {
-    /// As SQL takes it: quoted only where it must be.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", quoted_if_needed(&self.schema), quoted_if_needed(&self.name))
-    }
-}
-
-/// An outbox column and the other names under which it is looked for (Debezium's defaults), which
-/// apply only while the operator has not named a column of their own.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Column {
-    /// The column's name.
-    pub name: String,
-    /// Tried in order when there is no column of that name.
-    pub aliases: &'static [&'static str],
 }
 
 /// One entry of `route.headers`: `column[:alias]`.
@@ -159,6 +132,15 @@ choice!(
     }
 );
 choice!(
+    /// What an integer timestamp column counts since 1970-01-01 UTC.
+    TimestampUnit {
+        /// Milliseconds.
+        Milliseconds = "ms",
+        /// Microseconds.
+        Microseconds = "us",
+    }
+);
+choice!(
     /// What happens to a row that cannot be delivered as it is (G4).
     Rejected {
         /// Sent to the dead-letter topic.
@@ -236,7 +218,18 @@ choice!(
 );
 
 /// Parses `250ms`, `1s`, `1m30s`, `2h`: whole numbers with a unit, added up.
-pub(super) fn parse_duration(text: &str) -> Result<Duration, Refusal> {
+///
+/// # Errors
+/// What is wrong with the text and how to write it, in one line.
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
+    read_duration(text).map_err(|Refusal { reason, help }| match help {
+        Some(help) => format!("{reason}: {help}"),
+        None => reason,
+    })
+}
+
+/// As [`parse_duration`].
+pub(super) fn read_duration(text: &str) -> Result<Duration, Refusal> {
     let refused = || {
         let refusal = Refusal::new(format!("`{text}` is not a duration"));
         match text.trim().parse::<u64>() {
@@ -302,13 +295,14 @@ pub fn format_duration(duration: Duration) -> String {
     }
 }
 
-/// The shortest exact text of a size: `32MiB`, `1000B`.
+/// The shortest exact text of a size: `32MiB`, `1MB`, `1000B`.
 pub fn format_size(bytes: u64) -> String {
     match bytes {
         0 => "0B".to_owned(),
         b if b % (1 << 30) == 0 => format!("{}GiB", b >> 30),
         b if b % (1 << 20) == 0 => format!("{}MiB", b >> 20),
         b if b % (1 << 10) == 0 => format!("{}KiB", b >> 10),
+        b if b % 1_000_000 == 0 => format!("{}MB", b / 1_000_000),
         b => format!("{b}B"),
     }
 }
@@ -319,12 +313,6 @@ fn leading_number(text: &str) -> Option<(u64, &str)> {
     Some((number.parse().ok()?, rest))
 }
 
-fn quoted_if_needed(name: &str) -> String {
-    let plain = name.starts_with(|c: char| c.is_ascii_lowercase() || c == '_')
-        && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
-    if plain { name.to_owned() } else { format!("\"{}\"", name.replace('"', "\"\"")) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -333,12 +321,12 @@ mod tests {
     #[test]
     fn durations() {
         for (text, ms) in [("1s", 1_000), ("250ms", 250), ("1m30s", 90_000), ("2h", 7_200_000)] {
-            assert_eq!(parse_duration(text).unwrap(), Duration::from_millis(ms), "{text}");
+            assert_eq!(read_duration(text).unwrap(), Duration::from_millis(ms), "{text}");
         }
         for wrong in ["", "1", "s", "1.5s", "-1s", "1 s x", "1d", "99999999999999999999s"] {
-            assert!(parse_duration(wrong).is_err(), "{wrong}");
+            assert!(read_duration(wrong).is_err(), "{wrong}");
         }
-        assert!(parse_duration("5").unwrap_err().help.unwrap().contains("\"5s\""));
+        assert!(read_duration("5").unwrap_err().help.unwrap().contains("\"5s\""));
     }
 
     #[test]
@@ -349,12 +337,6 @@ mod tests {
         for wrong in ["", "32", "MiB", "1.5MiB", "1TiB", "99999999999GiB"] {
             assert!(parse_size(wrong).is_err(), "{wrong}");
         }
-    }
-
-    #[test]
-    fn table_names_print_as_sql() {
-        let table = TableName { schema: "public".into(), name: "Out\"box".into() };
-        assert_eq!(table.to_string(), "public.\"Out\"\"box\"");
     }
 
     #[test]
@@ -369,7 +351,7 @@ mod tests {
         #[test]
         fn printed_durations_parse_back(ms in 0_u64..10_000_000) {
             let duration = Duration::from_millis(ms);
-            prop_assert_eq!(parse_duration(&format_duration(duration)).unwrap(), duration);
+            prop_assert_eq!(read_duration(&format_duration(duration)).unwrap(), duration);
         }
 
         #[test]
@@ -379,7 +361,7 @@ mod tests {
 
         #[test]
         fn any_text_is_parsed_or_refused(text in ".{0,20}") {
-            let _ = (parse_duration(&text), parse_size(&text));
+            let _ = (read_duration(&text), parse_size(&text));
         }
     }
 }

@@ -17,6 +17,7 @@ mod settings;
 mod sink;
 mod start;
 mod verdict;
+mod version;
 mod watch;
 
 pub use crate::pipeline::{Confirmation, Outcome, Refused};
@@ -27,3 +28,4 @@ pub use reader::{Isolation, Reader, ReaderError, ReaderSpec, Received, Step, Sto
 pub use settings::{KafkaSpec, SettingsError};
 pub use sink::{SendError, Sink, SinkError};
 pub use start::{Start, StartSyntax};
+pub use version::{client_features, client_version};

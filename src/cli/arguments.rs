@@ -1,0 +1,190 @@
+//! The command line as clap reads it.
+//!
+//! Enters: arguments. Leaves: [`Cli`]. What always holds: commands that are not in this release are
+//! not in the tree. Called by `main`.
+
+use std::path::PathBuf;
+
+use clap::{Arg, Args, ColorChoice, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+
+use super::bench::BenchArgs;
+use super::broker::BrokerArgs;
+use super::completions::CompletionsArgs;
+use super::config::ConfigCommand;
+use super::demo::DemoArgs;
+use super::exit::ExitCode;
+use super::run::RunArgs;
+use super::setup::SetupArgs;
+use super::tail::TailArgs;
+
+/// Delivers a PostgreSQL transactional outbox to Kafka, straight from the write-ahead log.
+#[derive(Debug, Parser)]
+#[command(name = "postrider", version, arg_required_else_help = true, max_term_width = 100)]
+pub struct Cli {
+    /// What every command takes.
+    #[command(flatten)]
+    pub globals: Globals,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Options before or after any command.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Everywhere")]
+pub struct Globals {
+    /// Configuration file [default: ./postrider.toml, then /etc/postrider/postrider.toml]
+    #[arg(
+        short,
+        long,
+        global = true,
+        value_name = "FILE",
+        env = "POSTRIDER_CONFIG",
+        hide_env = true
+    )]
+    pub config: Option<PathBuf>,
+    /// Set one option, such as kafka.compression=zstd; may be repeated
+    #[arg(long, global = true, value_name = "A.B=V")]
+    pub set: Vec<String>,
+    /// Form of the output
+    #[arg(
+        long,
+        global = true,
+        value_enum,
+        default_value_t,
+        value_name = "FORM",
+        hide_possible_values = true,
+        help = "human or json"
+    )]
+    pub output: Output,
+    /// When to use colours
+    #[arg(
+        long,
+        global = true,
+        value_name = "WHEN",
+        default_value_t,
+        hide_possible_values = true,
+        help = "Colours: auto, always or never"
+    )]
+    pub color: ColorChoice,
+    /// Log more; twice for much more
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+    /// Log less; twice for errors only
+    #[arg(short, long, global = true, action = clap::ArgAction::Count, conflicts_with = "verbose")]
+    pub quiet: u8,
+    /// Form of log lines: text or json
+    #[arg(long, global = true, value_name = "FORM", value_parser = ["text", "json"], hide_possible_values = true)]
+    pub log_format: Option<String>,
+}
+
+/// Form of what is printed on stdout.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
+pub enum Output {
+    /// For people.
+    #[default]
+    Human,
+    /// JSON, one object a line.
+    Json,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Deliver the outbox to Kafka until told to stop
+    Run(RunArgs),
+    /// Show it at work: a private Postgres, an embedded broker, orders, the relay, a verdict
+    Demo(DemoArgs),
+    /// Create outbox table, publication and slot where they are missing
+    Setup(SetupArgs),
+    /// Print what is in a topic
+    Tail(TailArgs),
+    /// Measure the relay against Postgres's own client
+    Bench(BenchArgs),
+    /// Show the configuration in effect, or an example
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// Print a completion script for a shell
+    Completions(CompletionsArgs),
+    /// Print the version and what it was built with
+    Version,
+    /// Run an embedded broker
+    #[command(hide = true)]
+    Broker(BrokerArgs),
+}
+
+/// The tree, with what derive cannot say.
+pub fn command() -> clap::Command {
+    let mut codes = String::from("Exit codes:\n");
+    for (code, meaning) in ExitCode::ALL {
+        codes.push_str(&format!("  {:>3}  {meaning}\n", code.number()));
+    }
+    codes.push_str(
+        "\nExamples:\n  postrider demo\n  postrider config example > postrider.toml\n  \
+         postrider setup --print\n  postrider run\n",
+    );
+    // `tail -c N` is kcat's; there the global option keeps its long form only.
+    let config = Arg::new("config")
+        .long("config")
+        .value_name("FILE")
+        .value_parser(clap::value_parser!(PathBuf))
+        .env("POSTRIDER_CONFIG")
+        .hide_env(true)
+        .help_heading("Everywhere")
+        .help("Configuration file");
+    Cli::command().after_long_help(codes).mut_subcommand("tail", |tail| tail.arg(config))
+}
+
+/// Reads the command line. On a mistake, and on `--help`, clap has its say and the code is given.
+pub fn parse(arguments: impl IntoIterator<Item = std::ffi::OsString>) -> Result<Cli, ExitCode> {
+    let parsed = command()
+        .try_get_matches_from(arguments)
+        .and_then(|matches| Cli::from_arg_matches(&matches));
+    parsed.map_err(|error| {
+        // A closed pipe is nobody's concern.
+        let _ = error.print();
+        if error.use_stderr() { ExitCode::Usage } else { ExitCode::Ok }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(line: &str) -> Cli {
+        let matches = command().try_get_matches_from(line.split(' ')).unwrap();
+        Cli::from_arg_matches(&matches).unwrap()
+    }
+
+    #[test]
+    fn the_tree_is_consistent() {
+        command().debug_assert();
+    }
+
+    #[test]
+    fn globals_go_before_and_after_the_command() {
+        for line in ["postrider -c a.toml --set x.y=z run", "postrider run -c a.toml --set x.y=z"] {
+            let cli = read(line);
+            assert_eq!(cli.globals.config.as_deref(), Some("a.toml".as_ref()), "{line}");
+            assert_eq!(cli.globals.set, ["x.y=z"]);
+        }
+    }
+
+    #[test]
+    fn tail_keeps_kcats_c() {
+        let cli = read("postrider tail --config a.toml -c 5 orders");
+        assert_eq!(cli.globals.config.as_deref(), Some("a.toml".as_ref()));
+        let cli = read("postrider -c a.toml tail -c 5 orders");
+        assert_eq!(cli.globals.config.as_deref(), Some("a.toml".as_ref()));
+    }
+
+    #[test]
+    fn every_command_has_help_and_later_ones_are_absent() {
+        for command in command().get_subcommands() {
+            assert!(command.get_about().is_some(), "{}", command.get_name());
+        }
+        for later in ["doctor", "status", "route", "import", "dead-letters"] {
+            assert!(command().find_subcommand(later).is_none(), "{later}");
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! `postrider config`: what is in effect and why, or a file to begin with.
+
+use std::fmt::Write as _;
+
+use clap::Subcommand;
+use serde_json::json;
+
+use super::context::Context;
+use super::exit::ExitCode;
+use super::failure::Failure;
+use crate::config::{Loaded, example_toml};
+
+/// The two commands.
+#[derive(Debug, Subcommand)]
+pub enum ConfigCommand {
+    /// Print every value in effect and where it came from, secrets masked
+    #[command(
+        after_help = "Examples:\n  postrider config show\n  postrider config show --output json | jq .\n  PGHOST=db postrider config show --set kafka.compression=zstd"
+    )]
+    Show,
+    /// Print a commented configuration file with every option at its default
+    #[command(after_help = "Example:\n  postrider config example > postrider.toml")]
+    Example,
+}
+
+/// Runs it.
+pub fn run(command: &ConfigCommand, context: &Context) -> Result<ExitCode, Failure> {
+    match command {
+        ConfigCommand::Example => context.print(&example_toml())?,
+        ConfigCommand::Show => {
+            let loaded = context.read(Vec::new())?;
+            if context.json() {
+                context.print_json(&as_json(&loaded))?;
+            } else {
+                context.print(&as_text(&loaded))?;
+            }
+        }
+    }
+    Ok(ExitCode::Ok)
+}
+
+fn as_text(loaded: &Loaded) -> String {
+    let setting = |key: &str, value: &str| format!("{key} = {value}");
+    let width = loaded
+        .effective
+        .iter()
+        .map(|line| setting(&line.key, &line.value).chars().count())
+        .filter(|&width| width <= 60)
+        .max()
+        .unwrap_or(0);
+    let mut out = String::new();
+    for line in &loaded.effective {
+        let _ = writeln!(out, "{:width$}  # {}", setting(&line.key, &line.value), line.origin);
+    }
+    out
+}
+
+fn as_json(loaded: &Loaded) -> serde_json::Value {
+    let lines: Vec<_> = loaded
+        .effective
+        .iter()
+        .map(|line| {
+            json!({ "key": line.key, "value": line.value, "origin": line.origin.to_string() })
+        })
+        .collect();
+    let file = loaded.file.as_ref().map(|path| path.display().to_string());
+    json!({ "file": file, "settings": lines })
+}

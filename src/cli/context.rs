@@ -1,0 +1,136 @@
+//! What every command is given: how to load the configuration, how to print.
+//!
+//! What always holds: stdout carries data only, and a reader that goes away ends the program
+//! quietly instead of with a panic.
+
+use std::io::{self, IsTerminal as _, Write as _};
+
+use clap::ColorChoice;
+use serde::Serialize;
+
+use super::arguments::{Globals, Output};
+use super::exit::ExitCode;
+use super::failure::Failure;
+use super::logs;
+use super::specs::review;
+use crate::config::{self, ConfigError, FileChoice, FlagValue, Inputs, Loaded};
+
+/// The surroundings of a command.
+#[derive(Debug, Clone)]
+pub struct Context {
+    globals: Globals,
+}
+
+impl Context {
+    /// Surroundings as these options say.
+    pub const fn new(globals: Globals) -> Self {
+        Self { globals }
+    }
+
+    /// Whether stdout is to carry JSON.
+    pub fn json(&self) -> bool {
+        self.globals.output == Output::Json
+    }
+
+    /// Whether errors and logs are coloured.
+    pub fn color_stderr(&self) -> bool {
+        colored(self.globals.color, io::stderr().is_terminal())
+    }
+
+    /// Whether the output is coloured.
+    pub fn color_stdout(&self) -> bool {
+        colored(self.globals.color, io::stdout().is_terminal())
+    }
+
+    /// Loads the configuration with these flags on top, and starts the log as it says.
+    pub fn load(&self, flags: Vec<FlagValue>) -> Result<Loaded, Failure> {
+        let loaded = self.read(flags)?;
+        logs::start(&loaded.config.log, self.asks_for_level(), self.color_stderr());
+        for warning in &loaded.warnings {
+            tracing::warn!("{warning}");
+        }
+        Ok(loaded)
+    }
+
+    /// Starts the log for a command that has no configuration file, such as the demo.
+    pub fn start_logs(&self) -> Result<(), Failure> {
+        let inputs = Inputs { file: FileChoice::Absent, ..self.inputs(Vec::new()) };
+        let loaded = config::load(&inputs, &|_| Vec::new())?;
+        logs::start(&loaded.config.log, self.asks_for_level(), self.color_stderr());
+        Ok(())
+    }
+
+    /// Loads the configuration and leaves the log alone.
+    pub fn read(&self, flags: Vec<FlagValue>) -> Result<Loaded, ConfigError> {
+        config::load(&self.inputs(flags), &review)
+    }
+
+    /// Writes data to stdout.
+    pub fn print(&self, text: &str) -> Result<(), Failure> {
+        let mut out = io::stdout().lock();
+        out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|error| broken(&error))
+    }
+
+    /// Writes one JSON object and a line end to stdout.
+    pub fn print_json(&self, value: &impl Serialize) -> Result<(), Failure> {
+        let text = serde_json::to_string(value)
+            .map_err(|error| Failure::of(ExitCode::CheckFailed, "PR-X002", &error, None))?;
+        self.print(&(text + "\n"))
+    }
+
+    fn asks_for_level(&self) -> bool {
+        self.globals.verbose > 0 || self.globals.quiet > 0
+    }
+
+    fn inputs(&self, mut flags: Vec<FlagValue>) -> Inputs {
+        let level = match (self.globals.verbose, self.globals.quiet) {
+            (0, 0) => None,
+            (1, _) => Some(("debug", "-v")),
+            (0, 1) => Some(("warn", "-q")),
+            (0, _) => Some(("error", "-q")),
+            _ => Some(("trace", "-v")),
+        };
+        flags.extend(level.map(|(level, flag)| FlagValue {
+            key: "log.level",
+            value: level.to_owned(),
+            flag,
+        }));
+        flags.extend(self.globals.log_format.clone().map(|value| FlagValue {
+            key: "log.format",
+            value,
+            flag: "--log-format",
+        }));
+        Inputs {
+            file: self.globals.config.clone().map_or(FileChoice::Search, FileChoice::At),
+            set: self.globals.set.clone(),
+            flags,
+            // A variable that is not text is not one of ours, nor one of libpq's.
+            variables: std::env::vars_os()
+                .filter_map(|(name, value)| {
+                    Some((name.into_string().ok()?, value.into_string().ok()?))
+                })
+                .collect(),
+        }
+    }
+}
+
+fn broken(error: &io::Error) -> Failure {
+    if error.kind() == io::ErrorKind::BrokenPipe {
+        return Failure::silent(ExitCode::Ok);
+    }
+    Failure::new(ExitCode::CheckFailed, "PR-X001", "cannot write to stdout").why(error.to_string())
+}
+
+/// <https://no-color.org> and <https://bixense.com/clicolors>.
+fn colored(choice: ColorChoice, terminal: bool) -> bool {
+    let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    match choice {
+        ColorChoice::Always => true,
+        ColorChoice::Never => false,
+        ColorChoice::Auto if is_set("NO_COLOR") => false,
+        ColorChoice::Auto => {
+            is_set("CLICOLOR_FORCE")
+                || (terminal && std::env::var_os("TERM").is_none_or(|t| t != "dumb"))
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! The exit codes, which scripts and supervisors rely on.
+
+/// How the program ends. Numbers from sysexits.h where one fits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ExitCode {
+    /// All went well, a clean drain included.
+    Ok = 0,
+    /// A check failed, or something went wrong that has no code of its own.
+    CheckFailed = 1,
+    /// The command line cannot be understood.
+    Usage = 2,
+    /// Stopped on a row that cannot be delivered, as the policy `stop` demands.
+    Poison = 65,
+    /// Postgres or Kafka stayed out of reach for the retry budget.
+    Unavailable = 69,
+    /// The position was refused: a gap, another cluster, a restored backup.
+    Position = 70,
+    /// Another relay holds the slot.
+    Held = 75,
+    /// Not allowed.
+    Permission = 77,
+    /// The configuration is wrong, Postgres's or Kafka's own included.
+    Config = 78,
+    /// A second signal ended a drain; what was in flight will be sent again.
+    Aborted = 130,
+}
+
+impl ExitCode {
+    /// Every code and its meaning, for `--help`.
+    pub const ALL: [(Self, &'static str); 10] = [
+        (Self::Ok, "ok, also after a clean drain"),
+        (Self::CheckFailed, "a check failed, or an unforeseen error"),
+        (Self::Usage, "the command line was not understood"),
+        (Self::Poison, "stopped on a row that cannot be delivered (route.rejected = \"stop\")"),
+        (Self::Unavailable, "Postgres or Kafka unavailable after the retry budget"),
+        (Self::Position, "position refused: gap, other cluster, restored backup"),
+        (Self::Held, "the slot is held by another relay (--no-wait)"),
+        (Self::Permission, "permission denied"),
+        (Self::Config, "configuration error"),
+        (Self::Aborted, "aborted by a second signal"),
+    ];
+
+    /// The number the system sees.
+    pub const fn number(self) -> u8 {
+        self as u8
+    }
+}
+
+impl From<ExitCode> for std::process::ExitCode {
+    fn from(code: ExitCode) -> Self {
+        Self::from(code.number())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_the_documented_ones() {
+        let numbers: Vec<u8> = ExitCode::ALL.iter().map(|(code, _)| code.number()).collect();
+        assert_eq!(numbers, [0, 1, 2, 65, 69, 70, 75, 77, 78, 130]);
+    }
+}

@@ -1,0 +1,231 @@
+//! What a command that failed says, and how it is printed.
+//!
+//! Enters: findings, made from the rooms' errors in `failures`. Leaves: text for people or one JSON
+//! object, on stderr. What always holds: each finding says what failed, why, what to do, and has a
+//! stable code; nothing secret is in it, since no room's error holds a secret.
+
+use std::error::Error;
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
+
+use serde_json::json;
+
+use super::exit::ExitCode;
+use crate::config::Excerpt;
+
+/// Why a command failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// How the program ends.
+    pub exit: ExitCode,
+    /// What is wrong; more than one where all of it can be told at once. None: say nothing.
+    pub findings: Vec<Finding>,
+}
+
+/// One thing that is wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// Stable: `PR-C` configuration, `PR-P` Postgres, `PR-K` Kafka, `PR-R` routing, `PR-H` HTTP,
+    /// `PR-X` the rest.
+    pub code: &'static str,
+    /// What failed.
+    pub what: String,
+    /// Why.
+    pub why: Option<String>,
+    /// The line of a file that is meant.
+    pub excerpt: Option<Excerpt>,
+    /// The exact command, SQL or setting that mends it.
+    pub help: Option<String>,
+}
+
+impl Failure {
+    /// A failure with one finding.
+    pub fn new(exit: ExitCode, code: &'static str, what: impl Into<String>) -> Self {
+        let finding = Finding { code, what: what.into(), why: None, excerpt: None, help: None };
+        Self { exit, findings: vec![finding] }
+    }
+
+    /// A failure out of a room's error: its text is the what, its sources are the why.
+    pub fn of(
+        exit: ExitCode,
+        code: &'static str,
+        error: &(dyn Error + 'static),
+        hint: Option<String>,
+    ) -> Self {
+        let what = error.to_string();
+        let mut reasons: Vec<String> = Vec::new();
+        let mut source = error.source();
+        while let Some(error) = source {
+            let reason = error.to_string();
+            // Libraries like to repeat their source in their own text.
+            let is_new = !what.contains(&reason) && !reasons.iter().any(|r| r.contains(&reason));
+            if is_new {
+                reasons.push(reason);
+            }
+            source = error.source();
+        }
+        let why = (!reasons.is_empty()).then(|| reasons.join(": "));
+        let finding = Finding { code, what, why, excerpt: None, help: hint };
+        Self { exit, findings: vec![finding] }
+    }
+
+    /// Ends the program without a word: the reader of our output went away.
+    pub const fn silent(exit: ExitCode) -> Self {
+        Self { exit, findings: Vec::new() }
+    }
+
+    /// Adds the reason.
+    #[must_use]
+    pub fn why(mut self, why: impl Into<String>) -> Self {
+        if let Some(finding) = self.findings.last_mut() {
+            finding.why = Some(why.into());
+        }
+        self
+    }
+
+    /// Adds the remedy.
+    #[must_use]
+    pub fn help(mut self, help: impl Into<String>) -> Self {
+        if let Some(finding) = self.findings.last_mut() {
+            finding.help = Some(help.into());
+        }
+        self
+    }
+
+    /// For people.
+    pub fn to_text(&self, color: bool) -> String {
+        let mut out = String::new();
+        for finding in &self.findings {
+            finding.write_text(&mut out, color);
+        }
+        out
+    }
+
+    /// For scripts: one line.
+    pub fn to_json(&self) -> String {
+        let errors: Vec<_> = self
+            .findings
+            .iter()
+            .map(|finding| {
+                let place = finding.excerpt.as_ref().map(|excerpt| {
+                    json!({
+                        "file": excerpt.path.display().to_string(),
+                        "line": excerpt.line,
+                        "column": excerpt.column,
+                    })
+                });
+                json!({
+                    "code": finding.code,
+                    "what": finding.what,
+                    "why": finding.why,
+                    "place": place,
+                    "help": finding.help,
+                })
+            })
+            .collect();
+        json!({ "exit_code": self.exit.number(), "errors": errors }).to_string()
+    }
+
+    /// Prints it to stderr; a closed stderr is nobody's concern any more.
+    pub fn print(&self, json: bool, color: bool) {
+        if self.findings.is_empty() {
+            return;
+        }
+        let text = if json { self.to_json() + "\n" } else { self.to_text(color) };
+        let _ = io::stderr().write_all(text.as_bytes());
+    }
+}
+
+impl Finding {
+    fn write_text(&self, out: &mut String, color: bool) {
+        let paint = |style: &str, text: &str| {
+            if color { format!("\x1b[{style}m{text}\x1b[0m") } else { text.to_owned() }
+        };
+        let head = paint("1;31", &format!("error[{}]", self.code));
+        let _ = writeln!(out, "{head}: {}", printable(&self.what));
+        if let Some(excerpt) = &self.excerpt {
+            let gutter = " ".repeat(excerpt.line.to_string().len());
+            let bar = paint("34", "|");
+            let arrow = paint("34", "-->");
+            let place = format!("{}:{}:{}", excerpt.path.display(), excerpt.line, excerpt.column);
+            let _ = writeln!(out, "{gutter}{arrow} {place}");
+            let _ = writeln!(out, "{gutter} {bar}");
+            let _ = writeln!(out, "{} {bar} {}", excerpt.line, printable(&excerpt.text));
+            let indent = " ".repeat(excerpt.column.saturating_sub(1));
+            let caret = paint("1;31", &"^".repeat(excerpt.width));
+            let _ = writeln!(out, "{gutter} {bar} {indent}{caret}");
+        }
+        if let Some(why) = &self.why {
+            let _ = writeln!(out, "  why: {}", printable(why).replace('\n', "\n       "));
+        }
+        if let Some(help) = &self.help {
+            let label = paint("1;32", "help:");
+            let _ = writeln!(out, "  {label} {}", printable(help).replace('\n', "\n        "));
+        }
+    }
+}
+
+/// Text without control characters, so that a server's words cannot steer the terminal.
+fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() && c != '\n' { '\u{fffd}' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_says_what_why_and_help() {
+        let failure = Failure::new(ExitCode::Config, "PR-P003", "logical decoding is off")
+            .why("wal_level is replica")
+            .help("ALTER SYSTEM SET wal_level = logical;\nthen restart Postgres");
+        assert_eq!(
+            failure.to_text(false),
+            "error[PR-P003]: logical decoding is off\n  why: wal_level is replica\n  \
+             help: ALTER SYSTEM SET wal_level = logical;\n        then restart Postgres\n"
+        );
+        assert!(failure.to_text(true).contains("\x1b[1;31m"));
+    }
+
+    #[test]
+    fn excerpts_have_their_caret_below_the_word() {
+        let mut failure = Failure::new(ExitCode::Config, "PR-C003", "there is no setting `x.slto`");
+        failure.findings[0].excerpt = Some(Excerpt {
+            path: "p.toml".into(),
+            line: 12,
+            column: 3,
+            text: "  slto = ...".into(),
+            width: 4,
+        });
+        assert_eq!(
+            failure.to_text(false),
+            "error[PR-C003]: there is no setting `x.slto`\n  --> p.toml:12:3\n   |\n12 |   slto = \
+             ...\n   |   ^^^^\n"
+        );
+    }
+
+    #[test]
+    fn sources_become_the_why_once() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("cannot read `x`")]
+        struct Outer(#[source] io::Error);
+        let error = Outer(io::Error::other("disk on fire"));
+        let failure = Failure::of(ExitCode::CheckFailed, "PR-X001", &error, None);
+        assert_eq!(failure.findings[0].why.as_deref(), Some("disk on fire"));
+    }
+
+    #[test]
+    fn json_is_one_line_with_the_exit_code() {
+        let line = Failure::new(ExitCode::Held, "PR-P010", "held\nby\x1b[2J pid 5").to_json();
+        assert!(!line.contains('\n'));
+        let value: serde_json::Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(value["exit_code"], 75);
+        assert_eq!(value["errors"][0]["code"], "PR-P010");
+    }
+
+    #[test]
+    fn control_characters_do_not_reach_the_terminal() {
+        let failure = Failure::new(ExitCode::CheckFailed, "PR-X001", "a\x1b[2Jb");
+        assert!(!failure.to_text(false).contains('\x1b'));
+    }
+}

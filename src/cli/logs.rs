@@ -1,0 +1,186 @@
+//! The log on stderr: lines for people or JSON, repeats collapsed.
+//!
+//! Enters: `tracing` events, librdkafka's under target `librdkafka`. Leaves: one line each, or one
+//! line with a count for many that say the same. What always holds: control characters never reach
+//! the terminal, a closed stderr is ignored, lines with target [`AUDIT`] are never collapsed.
+
+mod line;
+mod repeats;
+
+use std::io;
+use std::time::Instant;
+
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::util::SubscriberInitExt as _;
+
+use line::Line;
+use repeats::{Admission, Repeats};
+
+use crate::config::{Log, LogFormat, LogLevel};
+
+/// Target of lines that are a record of what was done to a row, each of which counts.
+pub const AUDIT: &str = "postrider::audit";
+
+/// Target of the Kafka client's own lines.
+pub const LIBRDKAFKA: &str = "librdkafka";
+
+/// Starts the log; a second call changes nothing. `from_flag` says that `log.level` came from -v or
+/// -q, which go before RUST_LOG.
+pub fn start(log: &Log, from_flag: bool, color: bool) {
+    let asked = std::env::var("RUST_LOG").ok().filter(|text| !text.is_empty() && !from_flag);
+    let filter = asked
+        .and_then(|text| EnvFilter::try_new(text).ok())
+        .unwrap_or_else(|| EnvFilter::new(directives(log.level)));
+    let format = Lines { format: log.format, color, repeats: Repeats::new(log.repeat_interval) };
+    let layer = tracing_subscriber::fmt::layer()
+        .event_format(format)
+        .with_writer(io::stderr)
+        // Else a closed stderr would be a panic.
+        .log_internal_errors(false);
+    let _ = tracing_subscriber::registry().with(filter).with(layer).try_init();
+}
+
+/// Ours and the Kafka client's at `level`; of other libraries only what is unexpected, since what
+/// they call INFO is not a state change of ours.
+fn directives(level: LogLevel) -> String {
+    let (ours, others) = match level {
+        LogLevel::Error => ("error", "error"),
+        LogLevel::Warn => ("warn", "warn"),
+        LogLevel::Info => ("info", "warn"),
+        LogLevel::Debug => ("debug", "info"),
+        LogLevel::Trace => ("trace", "debug"),
+    };
+    format!("{others},postrider={ours},{LIBRDKAFKA}={ours}")
+}
+
+/// Prints events, unless they repeat.
+struct Lines {
+    format: LogFormat,
+    color: bool,
+    repeats: Repeats,
+}
+
+impl<S, N> FormatEvent<S, N> for Lines
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        _context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> std::fmt::Result {
+        let mut line = Line::of(event);
+        let target = event.metadata().target();
+        let may_repeat = *event.metadata().level() <= Level::WARN || target == LIBRDKAFKA;
+        if may_repeat && target != AUDIT {
+            match self.repeats.admit(&line.gist(), Instant::now()) {
+                Admission::Suppressed => return Ok(()),
+                Admission::Printed { suppressed: 0 } => {}
+                Admission::Printed { suppressed } => line.push("repeated", suppressed.into()),
+            }
+        }
+        match self.format {
+            LogFormat::Text => writeln!(writer, "{}", line.to_text(self.color)),
+            LogFormat::Json => writeln!(writer, "{}", line.to_json()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::sync::{Arc, Mutex};
+    use std::time::Duration;
+
+    #[derive(Clone, Default)]
+    struct Sheet(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Sheet {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn logged(format: LogFormat, act: impl FnOnce()) -> Vec<String> {
+        let sheet = Sheet::default();
+        let repeats = Repeats::new(Duration::from_secs(10));
+        let target = sheet.clone();
+        let layer = tracing_subscriber::fmt::layer()
+            .event_format(Lines { format, color: false, repeats })
+            .with_writer(move || target.clone());
+        let subscriber = tracing_subscriber::registry().with(layer);
+        tracing::subscriber::with_default(subscriber, act);
+        let bytes = sheet.0.lock().unwrap().clone();
+        String::from_utf8(bytes).unwrap().lines().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn repeated_errors_are_one_line() {
+        let lines = logged(LogFormat::Text, || {
+            for attempt in 0..50 {
+                tracing::warn!(attempt, retry_in = "1.6s", "kafka unreachable");
+            }
+            tracing::warn!("postgres unreachable");
+        });
+        assert_eq!(lines.len(), 2, "{lines:?}");
+        assert!(lines[0].ends_with("WARN kafka unreachable attempt=0 retry_in=1.6s"), "{lines:?}");
+    }
+
+    #[test]
+    fn state_changes_and_audit_lines_are_never_collapsed() {
+        let lines = logged(LogFormat::Text, || {
+            for _ in 0..3 {
+                tracing::info!("streaming");
+                tracing::warn!(target: AUDIT, "row skipped");
+            }
+        });
+        assert_eq!(lines.len(), 6);
+    }
+
+    #[test]
+    fn librdkafkas_lines_go_through_the_same_filter() {
+        let lines = logged(LogFormat::Text, || {
+            for port in 9000..9010 {
+                tracing::info!(target: LIBRDKAFKA, "connect to 127.0.0.1:{port} failed");
+            }
+        });
+        assert_eq!(lines.len(), 1);
+    }
+
+    #[test]
+    fn json_lines_have_the_same_fields() {
+        let lines = logged(LogFormat::Json, || {
+            tracing::info!(host = "db:5432", rows = 5, ok = true, "postgres \"connected\"\n");
+        });
+        let value: serde_json::Value = serde_json::from_str(&lines[0]).unwrap();
+        assert_eq!(value["level"], "INFO");
+        assert_eq!(value["message"], "postgres \"connected\"\n");
+        assert_eq!(
+            (&value["host"], &value["rows"], &value["ok"]),
+            (&"db:5432".into(), &5.into(), &true.into())
+        );
+        assert!(value["time"].as_str().unwrap().ends_with('Z'));
+    }
+
+    #[test]
+    fn what_a_server_says_cannot_steer_the_terminal() {
+        let lines = logged(LogFormat::Text, || {
+            tracing::error!(error = "bad\x1b[2J\nERROR forged", "postgres refused us");
+        });
+        assert_eq!(lines.len(), 1, "{lines:?}");
+        assert!(!lines[0].contains('\x1b'));
+    }
+}

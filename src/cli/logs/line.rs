@@ -1,0 +1,186 @@
+//! One event as a line: time, level, message, then its fields.
+
+use std::fmt::{self, Write as _};
+
+use serde_json::{Map, Value};
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level};
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::{FormatTime as _, SystemTime};
+
+/// An event, read.
+pub(super) struct Line {
+    level: Level,
+    target: &'static str,
+    message: String,
+    fields: Vec<(&'static str, Value)>,
+}
+
+impl Line {
+    pub(super) fn of(event: &Event<'_>) -> Self {
+        let metadata = event.metadata();
+        let mut line = Self {
+            level: *metadata.level(),
+            target: metadata.target(),
+            message: String::new(),
+            fields: Vec::new(),
+        };
+        event.record(&mut line);
+        line
+    }
+
+    /// Adds a field.
+    pub(super) fn push(&mut self, name: &'static str, value: Value) {
+        self.fields.push((name, value));
+    }
+
+    /// The line without its numbers: two lines with the same gist say the same thing.
+    pub(super) fn gist(&self) -> String {
+        let mut gist = format!("{} {} {}", self.level, self.target, blur(&self.message));
+        for (name, value) in &self.fields {
+            let text = match value {
+                Value::String(text) => blur(text),
+                _ => "#".to_owned(),
+            };
+            let _ = write!(gist, " {name}={text}");
+        }
+        gist
+    }
+
+    /// For people.
+    pub(super) fn to_text(&self, color: bool) -> String {
+        let style = match self.level {
+            Level::ERROR => "1;31",
+            Level::WARN => "33",
+            Level::INFO => "32",
+            _ => "2",
+        };
+        let level = format!("{:>5}", self.level.as_str());
+        let mut out = match color {
+            true => format!("\x1b[2m{}\x1b[0m \x1b[{style}m{level}\x1b[0m ", now()),
+            false => format!("{} {level} ", now()),
+        };
+        if !self.target.starts_with("postrider") {
+            let _ = write!(out, "{}: ", self.target);
+        }
+        out.push_str(&visible(&self.message));
+        for (name, value) in &self.fields {
+            let text = match value {
+                Value::String(text) => quoted_if_needed(text),
+                other => other.to_string(),
+            };
+            let _ = write!(out, " {name}={text}");
+        }
+        out
+    }
+
+    /// For machines; the same fields.
+    pub(super) fn to_json(&self) -> String {
+        let mut object = Map::new();
+        object.insert("time".to_owned(), now().into());
+        object.insert("level".to_owned(), self.level.as_str().into());
+        object.insert("target".to_owned(), self.target.into());
+        object.insert("message".to_owned(), self.message.as_str().into());
+        for (name, value) in &self.fields {
+            object.entry(*name).or_insert_with(|| value.clone());
+        }
+        Value::Object(object).to_string()
+    }
+
+    fn text(&mut self, field: &Field, text: String) {
+        match field.name() {
+            "message" => self.message = text,
+            // What the bridge from the `log` crate adds.
+            name if name.starts_with("log.") => {}
+            name => self.push(name, text.into()),
+        }
+    }
+}
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.text(field, format!("{value:?}"));
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.text(field, value.to_owned());
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.push(field.name(), value.into());
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.push(field.name(), value.into());
+    }
+
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        self.push(field.name(), value.into());
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.push(field.name(), value.into());
+    }
+}
+
+/// Numbers, addresses and identifiers blurred.
+fn blur(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(first) = rest.chars().next() {
+        let token = |c: char| c.is_ascii_hexdigit() || matches!(c, '.' | '-');
+        let end = rest.find(|c| !token(c)).unwrap_or(rest.len());
+        let (run, tail) = rest.split_at(end);
+        if run.is_empty() {
+            out.push(first);
+            rest = rest.get(first.len_utf8()..).unwrap_or("");
+        } else {
+            out.push_str(if run.contains(|c: char| c.is_ascii_digit()) { "#" } else { run });
+            rest = tail;
+        }
+    }
+    out
+}
+
+fn visible(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.trim_end().chars() {
+        if c.is_control() { out.extend(c.escape_default()) } else { out.push(c) }
+    }
+    out
+}
+
+fn quoted_if_needed(text: &str) -> String {
+    let plain = |c: char| !c.is_whitespace() && !c.is_control() && c != '"' && c != '=';
+    if !text.is_empty() && text.chars().all(plain) { text.to_owned() } else { format!("{text:?}") }
+}
+
+fn now() -> String {
+    let mut text = String::new();
+    let _ = SystemTime.format_time(&mut Writer::new(&mut text));
+    // Microseconds are noise to a reader.
+    match text.split_once('.') {
+        Some((seconds, fraction)) => {
+            format!("{seconds}.{}Z", fraction.get(..3).unwrap_or("000"))
+        }
+        None => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_and_identifiers_are_blurred() {
+        assert_eq!(blur("10.0.0.1:9092 after 5.2s"), "#:# after #s");
+        assert_eq!(blur("id 3fa85f64-5717-4562-b3fc-2c963f66afa6"), "id #");
+        assert_eq!(blur("a bad face"), "a bad face");
+    }
+
+    #[test]
+    fn the_time_is_utc_in_milliseconds() {
+        let now = now();
+        assert_eq!(now.len(), "2025-01-01T00:00:00.000Z".len(), "{now}");
+    }
+}

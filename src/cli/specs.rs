@@ -1,0 +1,58 @@
+//! From the configuration to what the Kafka room is told, and that room's objections back.
+
+use std::time::Duration;
+
+use crate::config::{Config, Kafka, Objection};
+use crate::kafka::{KafkaSpec, SettingsError, refuse_reserved};
+
+/// What the producer is built from.
+pub fn kafka_spec(config: &Config) -> KafkaSpec {
+    let kafka = &config.kafka;
+    let properties =
+        kafka.properties.iter().map(|property| (property.name.clone(), property.value.clone()));
+    KafkaSpec {
+        brokers: kafka.brokers.clone(),
+        client_id: kafka.client_id.clone(),
+        compression: kafka.compression.as_str().to_owned(),
+        partitioner: kafka.partitioner.as_str().to_owned(),
+        linger_ms: milliseconds(kafka.linger),
+        in_flight_records: Kafka::IN_FLIGHT_RECORDS_MAX,
+        in_flight_bytes: kafka.in_flight_bytes_max,
+        message_max_bytes: kafka.message_bytes_max,
+        properties: properties.collect(),
+        cautious: false,
+    }
+}
+
+/// Everything the Kafka client has against the configuration that it can say without connecting.
+pub(super) fn review(config: &Config) -> Vec<Objection> {
+    let names = config.kafka.properties.iter().map(|property| property.name.as_str());
+    let reserved: Vec<Objection> =
+        names.filter_map(|name| refuse_reserved(name).err()).map(objection).collect();
+    if reserved.is_empty() {
+        return kafka_spec(config).validate().err().map(objection).into_iter().collect();
+    }
+    reserved
+}
+
+fn objection(error: SettingsError) -> Objection {
+    let help = error.hint();
+    let property = |key: &str| match key.strip_prefix("kafka.") {
+        Some(_) => key.to_owned(),
+        None => format!("kafka.properties.{key}"),
+    };
+    let (key, reason) = match error {
+        SettingsError::NoBrokers => ("kafka.brokers".to_owned(), "no broker is named".to_owned()),
+        SettingsError::Reserved { key, why, .. } => (property(&key), why.to_owned()),
+        SettingsError::Unknown { key, .. } => {
+            (property(&key), "the Kafka client has no such property".to_owned())
+        }
+        SettingsError::Invalid { key, reason } => (property(&key), reason),
+        SettingsError::Client(reason) => ("kafka.properties".to_owned(), reason),
+    };
+    Objection { key, reason, help }
+}
+
+fn milliseconds(duration: Duration) -> u32 {
+    u32::try_from(duration.as_millis()).unwrap_or(u32::MAX)
+}

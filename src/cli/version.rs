@@ -1,0 +1,45 @@
+//! `postrider version`: what this is and what it was built with.
+
+use serde_json::json;
+
+use super::context::Context;
+use super::exit::ExitCode;
+use super::failure::Failure;
+use crate::kafka;
+use crate::telemetry::BuildInfo;
+
+/// The commit this was built from, where the build said so.
+const GIT_SHA: Option<&str> = option_env!("POSTRIDER_GIT_SHA");
+
+/// The facts for `/metrics` and the start of the log.
+pub fn build_info(slot: &str) -> BuildInfo {
+    BuildInfo {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        git: GIT_SHA.unwrap_or("unknown").to_owned(),
+        librdkafka: kafka::client_version(),
+        slot: slot.to_owned(),
+    }
+}
+
+/// Runs it.
+pub fn run(context: &Context) -> Result<ExitCode, Failure> {
+    let build = build_info("");
+    let features = kafka::client_features();
+    if context.json() {
+        context.print_json(&json!({
+            "version": build.version,
+            "git": GIT_SHA,
+            "librdkafka": build.librdkafka,
+            "librdkafka_features": features,
+        }))?;
+    } else {
+        let git = GIT_SHA.map_or_else(String::new, |sha| format!(" ({sha})"));
+        context.print(&format!(
+            "postrider {}{git}\nlibrdkafka {} ({})\n",
+            build.version,
+            build.librdkafka,
+            features.join(", ")
+        ))?;
+    }
+    Ok(ExitCode::Ok)
+}
