@@ -14,6 +14,8 @@ mod render;
 mod router;
 mod spec;
 mod template;
+#[cfg(test)]
+mod tests;
 mod topics;
 
 pub use record::{Headers, OwnedRecord, Record};
