@@ -123,9 +123,13 @@ impl Reader<'_> {
 
     fn route(&mut self) -> Option<Route> {
         let by = self.text("route.by", checks::identifier);
-        let regex = self.text("route.regex", checks::regex);
-        let groups = regex.as_deref().map(checks::groups).unwrap_or_default();
-        let topic = self.text("route.topic", |text| checks::template(text, &groups));
+        let regex = self.text("route.regex", |text| Ok(text.to_owned()));
+        let topic = self.text("route.topic", |text| Ok(text.to_owned()));
+        if let (Some(regex), Some(topic)) = (&regex, &topic)
+            && let Err((key, refusal)) = checks::template(regex, topic)
+        {
+            self.refuse::<()>(key, refusal);
+        }
         let key = self.text("route.key", checks::identifier);
         let headers = self.items("route.headers", checks::header);
         let empty_payload = self.choice("route.empty_payload", EmptyPayload::from_word);

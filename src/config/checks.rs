@@ -5,13 +5,12 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use crate::outbox::TableName;
+use crate::route::{HeaderSpec, RouteSpecError, TopicTemplate, check_topic};
 
-use super::values::{HeaderColumn, Refusal};
+use super::values::Refusal;
 
 /// Postgres's NAMEDATALEN - 1, in bytes.
 const NAME_BYTES_MAX: usize = 63;
-/// Kafka's limit on topic names, in bytes.
-const TOPIC_BYTES_MAX: usize = 249;
 /// The header the relay itself writes.
 const POSITION_HEADER: &str = "postrider-lsn";
 
@@ -91,13 +90,12 @@ fn take_quoted(text: &str) -> Option<(String, &str)> {
     }
 }
 
-pub(super) fn header(text: &str) -> Result<HeaderColumn, Refusal> {
-    let (column, header) = text.split_once(':').unwrap_or((text, text));
-    if column.is_empty() || header.is_empty() || header.contains(':') {
-        return Err(Refusal::new(format!("`{text}` is not a header"))
-            .help("write \"column\" or \"column:header-name\""));
-    }
-    Ok(HeaderColumn { column: identifier(column)?, header: header.to_owned() })
+pub(super) fn header(text: &str) -> Result<HeaderSpec, Refusal> {
+    let header: HeaderSpec = text.parse().map_err(|error: RouteSpecError| {
+        Refusal::new(error.to_string()).help("write \"column\" or \"column:header-name\"")
+    })?;
+    identifier(&header.column)?;
+    Ok(header)
 }
 
 pub(super) fn client_id(text: &str) -> Result<String, Refusal> {
@@ -119,66 +117,28 @@ pub(super) fn id_header(text: &str) -> Result<String, Refusal> {
 }
 
 pub(super) fn topic(text: &str) -> Result<String, Refusal> {
-    let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
-    if text.is_empty() || text.len() > TOPIC_BYTES_MAX || text == "." || text == ".." {
-        return Err(Refusal::new(format!("`{text}` is not a topic name")));
-    }
-    match text.chars().find(|&c| !legal(c)) {
-        None => Ok(text.to_owned()),
-        Some(wrong) => Err(Refusal::new(format!("`{text}` is not a topic name"))
-            .help(format!("{wrong:?} is not allowed: a-z, A-Z, 0-9, dot, _ and - are"))),
-    }
+    check_topic(text).map(|()| text.to_owned()).map_err(Refusal::new)
 }
 
-pub(super) fn regex(text: &str) -> Result<String, Refusal> {
-    match regex::Regex::new(text) {
-        Ok(_) => Ok(text.to_owned()),
-        Err(error) => {
-            let shown = error.to_string();
-            let reason = shown.lines().last().unwrap_or("").trim_start_matches("error: ");
-            Err(Refusal::new(format!("`{text}` is not a regular expression: {reason}")))
+/// Which of the two settings a topic template fails by, and how.
+pub(super) fn template(regex: &str, topic: &str) -> Result<(), (&'static str, Refusal)> {
+    let error = match TopicTemplate::compile(regex, topic) {
+        Ok(_) if topic.is_empty() => {
+            return Err(("route.topic", Refusal::new("must not be empty")));
         }
-    }
-}
-
-/// The named groups of a regex that compiles.
-pub(super) fn groups(text: &str) -> Vec<String> {
-    regex::Regex::new(text).map_or_else(
-        |_| Vec::new(),
-        |regex| regex.capture_names().flatten().map(str::to_owned).collect(),
-    )
-}
-
-/// A topic template whose `${groups}` exist.
-pub(super) fn template(text: &str, groups: &[String]) -> Result<String, Refusal> {
-    let mut rest = text;
-    let mut fixed = String::new();
-    while let Some((before, after)) = rest.split_once("${") {
-        fixed.push_str(before);
-        let Some((name, tail)) = after.split_once('}') else {
-            return Err(Refusal::new(format!("`{text}` has a `${{` without its `}}`")));
-        };
-        let number = name.parse::<usize>().is_ok();
-        if !number && !groups.iter().any(|group| group == name) {
-            let known = groups.iter().map(|group| format!("${{{group}}}")).collect::<Vec<_>>();
-            let help = match known.as_slice() {
-                [] => "`route.regex` has no named group: (?<name>..)".to_owned(),
-                known => format!("`route.regex` has {}", known.join(", ")),
-            };
-            return Err(Refusal::new(format!("there is no group `{name}`")).help(help));
+        Ok(_) => return Ok(()),
+        Err(error) => error,
+    };
+    let help = error.hint();
+    let (key, reason) = match &error {
+        RouteSpecError::Regex { reason } => {
+            // The compiler draws the pattern with a caret; its last line says what is wrong.
+            let last = reason.lines().last().unwrap_or("").trim_start_matches("error: ");
+            ("route.regex", format!("`{regex}` is not a regular expression: {last}"))
         }
-        rest = tail;
-    }
-    fixed.push_str(rest);
-    if text.is_empty() {
-        return Err(Refusal::new("must not be empty"));
-    }
-    // What stands still in the template must be legal; what is filled in is checked per row.
-    let fixed = fixed.replace('$', "");
-    if fixed.is_empty() || fixed.chars().all(|c| c == '.') {
-        return Ok(text.to_owned());
-    }
-    topic(&fixed).map(|_| text.to_owned())
+        other => ("route.topic", other.to_string()),
+    };
+    Err((key, Refusal { reason, help }))
 }
 
 pub(super) fn broker(text: &str) -> Result<String, Refusal> {
@@ -238,13 +198,18 @@ mod tests {
 
     #[test]
     fn templates_know_their_groups() {
-        let groups = groups("(?<kind>[a-z]+)");
-        assert!(template("shop.${kind}", &groups).is_ok());
-        assert!(template("orders", &groups).is_ok());
-        assert!(template("${kinds}", &groups).unwrap_err().help.unwrap().contains("${kind}"));
-        for wrong in ["", "${kind", "a/${kind}", "a b"] {
-            assert!(template(wrong, &groups).is_err(), "{wrong}");
+        let regex = "(?<kind>[a-z]+)";
+        for right in ["shop.${kind}", "orders", "shop.$1"] {
+            assert!(template(regex, right).is_ok(), "{right}");
         }
+        let (key, refusal) = template(regex, "${kinds}").unwrap_err();
+        assert_eq!(key, "route.topic");
+        assert!(refusal.help.unwrap().contains("kind"));
+        for wrong in ["", "${kind", "a/${kind}", "a b"] {
+            assert_eq!(template(regex, wrong).unwrap_err().0, "route.topic", "{wrong}");
+        }
+        let (key, refusal) = template("(?<kind", "x").unwrap_err();
+        assert!(key == "route.regex" && !refusal.reason.contains('\n'), "{refusal:?}");
     }
 
     #[test]
@@ -272,7 +237,7 @@ mod tests {
         #[test]
         fn any_text_is_taken_or_refused(text in ".{0,30}") {
             let _ = (slot(&text), table(&text), header(&text), topic(&text), broker(&text));
-            let _ = (bind(&text), template(&text, &[]), regex(&text));
+            let _ = (bind(&text), template(&text, "x"), template("(x)", &text), client_id(&text));
         }
     }
 }

@@ -18,6 +18,7 @@ mod model;
 mod options;
 mod reference;
 mod secrets;
+mod specs;
 #[cfg(test)]
 mod tests;
 mod values;
@@ -37,9 +38,8 @@ pub use options::{Kind, OPTIONS, OptionSpec};
 pub use reference::{example_toml, reference_markdown};
 pub use secrets::{MASK, is_secret_name, mask_connection_string};
 pub use values::{
-    Compression, ConnectionString, Create, Delivery, EmptyPayload, HeaderColumn, LogFormat,
-    LogLevel, OnUpdate, Partitioner, Property, Rejected, TimestampUnit, format_duration,
-    format_size, parse_duration,
+    Compression, ConnectionString, Create, Delivery, EmptyPayload, LogFormat, LogLevel, OnUpdate,
+    Partitioner, Property, Rejected, TimestampUnit, format_duration, format_size, parse_duration,
 };
 
 /// Where the file is looked for when none is named, in this order.

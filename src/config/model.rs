@@ -7,11 +7,12 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::outbox::TableName;
+use crate::route::HeaderSpec;
 
 use super::libpq::ConnectInfo;
 use super::values::{
-    Compression, ConnectionString, Create, Delivery, EmptyPayload, HeaderColumn, LogFormat,
-    LogLevel, OnUpdate, Partitioner, Property, Rejected, TimestampUnit,
+    Compression, ConnectionString, Create, Delivery, EmptyPayload, LogFormat, LogLevel, OnUpdate,
+    Partitioner, Property, Rejected, TimestampUnit,
 };
 
 /// Everything an operator can decide. Names and meanings are those of docs/configuration.md.
@@ -105,8 +106,8 @@ pub struct Route {
     pub topic: String,
     /// The column that becomes the key, as typed; see [`Outbox::resolve`].
     pub key: String,
-    /// In wire order.
-    pub headers: Vec<HeaderColumn>,
+    /// In wire order; columns as typed, see [`Outbox::resolve`].
+    pub headers: Vec<HeaderSpec>,
     /// What an empty payload becomes.
     pub empty_payload: EmptyPayload,
     /// The header with the row's id.

@@ -1,6 +1,6 @@
 //! The vocabulary of the validated configuration: small types whose existence proves a check.
 //!
-//! Enters: text an operator typed. Leaves: [`HeaderColumn`], the choices, and parsers for durations and sizes. What always holds: a value of these types needs
+//! Enters: text an operator typed. Leaves: the choices, and parsers for durations and sizes. What always holds: a value of these types needs
 //! no second look, and nothing secret is in a `Debug` or `Display`. Called by `assemble`.
 
 use std::fmt;
@@ -22,15 +22,6 @@ impl Refusal {
         self.help = Some(help.into());
         self
     }
-}
-
-/// One entry of `route.headers`: `column[:alias]`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HeaderColumn {
-    /// The column whose text becomes the header's value.
-    pub column: String,
-    /// The header's name: the alias, or the column's name.
-    pub header: String,
 }
 
 /// A connection string that may hold a password: `Debug` and `Display` mask it.
