@@ -9,9 +9,11 @@
     clippy::expect_used,
     clippy::panic,
     clippy::indexing_slicing,
+    clippy::print_stderr,
     reason = "all of this crate is test code; clippy sees only the marked functions as such"
 )]
 
 mod kafka;
 mod servers;
 mod support;
+mod transactions;

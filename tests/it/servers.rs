@@ -57,7 +57,7 @@ fn servers_end_when_their_owner_is_killed() {
         let cluster = Cluster::start(&Options::default()).unwrap();
         std::fs::write(std::env::var_os(VICTIM).unwrap(), cluster.folder().to_str().unwrap())
             .unwrap();
-        std::thread::sleep(Duration::from_secs(600));
+        std::thread::sleep(Duration::from_mins(10));
         drop(cluster);
     }
     let note = tempfile::NamedTempFile::new().unwrap();
@@ -109,7 +109,7 @@ fn three_brokers_outlive_one() {
         let (key, value) = ([number], [number]);
         producer.send(BaseRecord::to("outlive").key(&key).payload(&value)).unwrap();
     }
-    producer.flush(Duration::from_secs(60)).unwrap();
+    producer.flush(Duration::from_mins(1)).unwrap();
     assert_eq!(producer.in_flight_count(), 0);
     kafka.start_broker(0);
     assert_eq!(topic::read(&bootstrap, &["outlive".to_owned()]).len(), 30);
@@ -139,7 +139,7 @@ fn logins_and_access_lists_are_enforced() {
 }
 
 fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + Duration::from_mins(1);
     loop {
         if let Some(found) = look() {
             return found;

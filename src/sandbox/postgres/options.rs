@@ -51,7 +51,7 @@ impl Default for Options {
             tls: None,
             hba: Vec::new(),
             settings: Vec::new(),
-            limit: Duration::from_secs(60),
+            limit: Duration::from_mins(1),
         }
     }
 }

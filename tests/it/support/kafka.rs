@@ -65,7 +65,7 @@ pub(crate) fn shared() -> Option<&'static Kafka> {
 /// A cluster of the test's own.
 pub(crate) fn start(options: &Options) -> Option<Kafka> {
     match jars() {
-        Ok(jars) => Some(Kafka::start(options, jars)),
+        Ok(jars) => Some(Kafka::start(options, &jars)),
         Err(why) => {
             skip::skip("Apache Kafka", &why);
             None
@@ -88,9 +88,9 @@ fn jars() -> Result<PathBuf, String> {
 }
 
 impl Kafka {
-    fn start(options: &Options, jars: PathBuf) -> Self {
+    fn start(options: &Options, jars: &Path) -> Self {
         for attempt in 1.. {
-            let mut kafka = Self::format(options, jars.clone());
+            let mut kafka = Self::format(options, jars);
             match (0..options.brokers)
                 .try_for_each(|index| kafka.spawn(index))
                 .and_then(|()| kafka.await_ready())
@@ -106,7 +106,7 @@ impl Kafka {
     }
 
     /// Lays out the brokers' folders and formats their storage, all brokers at a time.
-    fn format(options: &Options, jars: PathBuf) -> Self {
+    fn format(options: &Options, jars: &Path) -> Self {
         let account = Account::unprivileged().unwrap();
         let home = account.make_folder("postrider-kafka-").unwrap();
         let tether = Tether::new(&home).unwrap();
@@ -126,7 +126,8 @@ impl Kafka {
                 Broker { ports: ports[index], folder, child: None }
             })
             .collect();
-        let kafka = Self { brokers, tether, options: options.clone(), account, jars };
+        let kafka =
+            Self { brokers, tether, options: options.clone(), account, jars: jars.to_path_buf() };
         let tools: Vec<Child> = (0..options.brokers)
             .map(|index| {
                 kafka

@@ -1,12 +1,16 @@
 //! Servers and judges that the tests share.
 
 pub(crate) mod broker;
+pub(crate) mod judge;
 pub(crate) mod kafka;
 mod kafka_settings;
+pub(crate) mod oracle;
 pub(crate) mod postgres;
+pub(crate) mod relay;
 pub(crate) mod skip;
 pub(crate) mod sql;
 pub(crate) mod topic;
+pub(crate) mod wiretap;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 

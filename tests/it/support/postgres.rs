@@ -61,11 +61,11 @@ pub(crate) fn start(options: &Options) -> Cluster {
 /// The folder itself, or a copy of it where the account of the servers cannot reach it, as in a
 /// clone below root's home. Copies go with this process.
 pub(crate) fn readable(folder: &Path) -> PathBuf {
+    static COPIES: OnceLock<Tether> = OnceLock::new();
     let account = Account::unprivileged().unwrap();
     if account.reaches(folder) {
         return folder.to_path_buf();
     }
-    static COPIES: OnceLock<Tether> = OnceLock::new();
     let copies = COPIES
         .get_or_init(|| Tether::new(&account.make_folder("postrider-copy-").unwrap()).unwrap());
     let copy = copies.folder().join(unique("copy"));
@@ -86,6 +86,20 @@ impl Database {
         let name = unique(stem);
         Sql::connect(&cluster.unix_url()).run(&format!("CREATE DATABASE \"{name}\""));
         Self { address: cluster.address().database(&name) }
+    }
+
+    /// Creates one with the outbox table and the publication `postrider`: what `migrations` says.
+    pub(crate) fn migrated(cluster: &Cluster, stem: &str) -> Self {
+        let database = Self::create(cluster, stem);
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("migrations");
+        let mut files: Vec<PathBuf> =
+            folder.read_dir().unwrap().map(|entry| entry.unwrap().path()).collect();
+        files.sort();
+        let sql = database.sql();
+        for file in files {
+            sql.run(&std::fs::read_to_string(file).unwrap());
+        }
+        database
     }
 
     /// Its name; unique, so that it also serves as the name of its slot.

@@ -10,7 +10,7 @@ use rdkafka::message::{Headers as _, Message as _};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 
 /// How long a reader may wait for what the brokers say is there.
-const READ_LIMIT: Duration = Duration::from_secs(60);
+const READ_LIMIT: Duration = Duration::from_mins(1);
 
 /// How long one question to a broker may take.
 const ASK_LIMIT: Duration = Duration::from_secs(10);

@@ -1,0 +1,177 @@
+//! The independent checker: what was committed against what lies in the topics.
+//!
+//! Enters: the oracle's transactions, the records, the status updates. Leaves: a [`Verdict`]. It
+//! knows rows by the `id` header alone, so ids must be unique in a run.
+
+use std::collections::HashMap;
+
+use super::oracle::Committed;
+use super::topic::Stored;
+use super::wiretap::Status;
+
+/// Everything that can be wrong, by the ids it is wrong with.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Verdict {
+    /// Rows that were committed.
+    pub(crate) committed: usize,
+    /// Committed rows that lie in a topic, dead letters included.
+    pub(crate) delivered: usize,
+    /// Committed, in no topic.
+    pub(crate) lost: Vec<String>,
+    /// Delivered again, once per surplus record.
+    pub(crate) duplicated: Vec<String>,
+    /// In a topic, never committed.
+    pub(crate) phantom: Vec<String>,
+    /// First delivered after a row of the same key and partition that was committed later.
+    pub(crate) out_of_order: Vec<String>,
+    /// Acknowledged to Postgres before they were in a topic, or beyond what Postgres had sent.
+    pub(crate) unsafe_acknowledgements: Vec<String>,
+}
+
+impl Verdict {
+    /// Asserts that every committed row is there exactly once, in order, and safely acknowledged.
+    pub(crate) fn assert_exactly_once(&self) {
+        self.assert_at_least_once();
+        assert!(self.duplicated.is_empty(), "duplicated: {self:?}");
+    }
+
+    /// The same, except that rows may be there again.
+    pub(crate) fn assert_at_least_once(&self) {
+        let sound = self.lost.is_empty()
+            && self.phantom.is_empty()
+            && self.out_of_order.is_empty()
+            && self.unsafe_acknowledgements.is_empty();
+        assert!(sound, "{self:?}");
+    }
+}
+
+/// Judges a run.
+pub(crate) fn judge(committed: &[Committed], records: &[Stored], statuses: &[Status]) -> Verdict {
+    let order = order_of(committed);
+    let mut firsts: HashMap<&str, &Stored> = HashMap::new();
+    let mut verdict = Verdict { committed: order.len(), ..Verdict::default() };
+    // Offsets order one partition; records of one key and topic share theirs.
+    let mut last: HashMap<(&str, i32, Option<&[u8]>), usize> = HashMap::new();
+    for record in records {
+        let id = record.header("id").unwrap_or("(no id)");
+        let Some(&place) = order.get(id) else {
+            verdict.phantom.push(id.to_owned());
+            continue;
+        };
+        if firsts.contains_key(id) {
+            verdict.duplicated.push(id.to_owned());
+            continue;
+        }
+        firsts.insert(id, record);
+        let lane = (record.topic.as_str(), record.partition, record.key.as_deref());
+        let highest = last.entry(lane).or_insert(place);
+        if place < *highest {
+            verdict.out_of_order.push(id.to_owned());
+        }
+        *highest = place.max(*highest);
+    }
+    verdict.delivered = firsts.len();
+    let is_lost = |id: &&String| !firsts.contains_key(id.as_str());
+    let ids = committed.iter().flat_map(|transaction| &transaction.ids);
+    verdict.lost = ids.filter(is_lost).cloned().collect();
+    verdict.unsafe_acknowledgements = unsafe_acknowledgements(committed, &firsts, statuses);
+    verdict
+}
+
+fn order_of(committed: &[Committed]) -> HashMap<&str, usize> {
+    let ids = committed.iter().flat_map(|transaction| &transaction.ids);
+    let mut order = HashMap::new();
+    for (place, id) in ids.enumerate() {
+        assert!(order.insert(id.as_str(), place).is_none(), "id {id} was committed twice");
+    }
+    order
+}
+
+/// G1: when a status update left for Postgres, every row at or below its flush position was in a
+/// topic; and no position was beyond what Postgres had sent.
+fn unsafe_acknowledgements(
+    committed: &[Committed],
+    firsts: &HashMap<&str, &Stored>,
+    statuses: &[Status],
+) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut checked = 0;
+    for status in statuses {
+        if status.flush.max(status.write).max(status.apply) > status.sent {
+            found.push(format!("acknowledged beyond what was sent: {:X}", status.flush));
+        }
+        let ends: HashMap<(&str, i32), i64> = status
+            .ends
+            .iter()
+            .map(|(topic, partition, end)| ((topic.as_str(), *partition), *end))
+            .collect();
+        // Ends only grow, so what one status update covered need not be looked at again.
+        let covered = committed.partition_point(|one| one.end_lsn <= status.flush).max(checked);
+        for id in committed[checked..covered].iter().flat_map(|one| &one.ids) {
+            let stored = firsts.get(id.as_str()).is_some_and(|first| {
+                let end = ends.get(&(first.topic.as_str(), first.partition));
+                end.is_some_and(|end| first.offset < *end)
+            });
+            if !stored {
+                found.push(id.clone());
+            }
+        }
+        checked = covered;
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn transaction(end_lsn: u64, ids: &[&str]) -> Committed {
+        Committed { end_lsn, ids: ids.iter().map(ToString::to_string).collect() }
+    }
+
+    fn record(offset: i64, id: &str) -> Stored {
+        Stored {
+            topic: "t".into(),
+            partition: 0,
+            offset,
+            key: Some(b"k".to_vec()),
+            value: None,
+            headers: vec![("id".into(), Some(id.into()))],
+            timestamp_ms: None,
+        }
+    }
+
+    fn status(flush: u64, sent: u64, end: i64) -> Status {
+        Status { write: sent, flush, apply: flush, sent, ends: vec![("t".into(), 0, end)] }
+    }
+
+    #[test]
+    fn a_sound_run_has_nothing_against_it() {
+        let committed = [transaction(10, &["a", "b"]), transaction(20, &["c"])];
+        let records = [record(0, "a"), record(1, "b"), record(2, "c")];
+        let verdict = judge(&committed, &records, &[status(10, 20, 2), status(20, 20, 3)]);
+        verdict.assert_exactly_once();
+        assert_eq!((verdict.committed, verdict.delivered), (3, 3));
+    }
+
+    #[test]
+    fn each_fault_is_seen() {
+        let committed = [transaction(10, &["a", "b"]), transaction(20, &["c"])];
+        let records = [record(0, "b"), record(1, "a"), record(2, "a"), record(3, "x")];
+        let verdict = judge(&committed, &records, &[]);
+        assert_eq!(verdict.lost, ["c"]);
+        assert_eq!(verdict.out_of_order, ["a"]);
+        assert_eq!(verdict.duplicated, ["a"]);
+        assert_eq!(verdict.phantom, ["x"]);
+    }
+
+    #[test]
+    fn g1_an_acknowledgement_ahead_of_the_topic_is_seen() {
+        let committed = [transaction(10, &["a"]), transaction(20, &["b"])];
+        let records = [record(0, "a"), record(1, "b")];
+        let verdict = judge(&committed, &records, &[status(20, 20, 1)]);
+        assert_eq!(verdict.unsafe_acknowledgements, ["b"]);
+        let verdict = judge(&committed, &records, &[status(25, 20, 2)]);
+        assert_eq!(verdict.unsafe_acknowledgements.len(), 1);
+    }
+}

@@ -1,0 +1,219 @@
+//! The `postrider` binary as a process: configured by environment variables, watched by its log.
+//!
+//! Always holds: a WARN or ERROR line that the test did not announce fails it, and the process ends
+//! with its [`Running`] value.
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use postrider::sandbox::postgres::Address;
+use rustix::process::{Pid, Signal, kill_process};
+
+/// How long a relay may take to do what a test waits for, on a machine busy with other tests.
+const LIMIT: Duration = Duration::from_mins(2);
+
+/// A relay's configuration.
+#[derive(Debug, Clone)]
+pub(crate) struct Relay {
+    variables: Vec<(String, String)>,
+    expected: Vec<String>,
+}
+
+impl Relay {
+    /// Reads slot `slot` of publication `postrider`, writes topics that begin with `prefix`.
+    pub(crate) fn new(source: &Address, slot: &str, bootstrap: &str, prefix: &str) -> Self {
+        let relay = Self { variables: Vec::new(), expected: Vec::new() };
+        relay
+            .set("source.url", &source.url())
+            .set("source.slot", slot)
+            .set("kafka.brokers", bootstrap)
+            .set("route.topic", &format!("{prefix}${{routedByValue}}"))
+            .set("dead_letters.topic", &format!("{prefix}dead-letters"))
+            .set("http.bind", "127.0.0.1:0")
+            .set("log.format", "json")
+    }
+
+    /// Sets an option, such as `route.by`; lists are comma-separated.
+    #[must_use]
+    pub(crate) fn set(mut self, option: &str, value: &str) -> Self {
+        let name = format!("POSTRIDER_{}", option.to_uppercase().replace('.', "__"));
+        self.variables.push((name, value.to_owned()));
+        self
+    }
+
+    /// Announces WARN and ERROR lines that contain `part`.
+    #[must_use]
+    pub(crate) fn expect_log(mut self, part: &str) -> Self {
+        self.expected.push(part.to_owned());
+        self
+    }
+
+    /// Starts `postrider` with these arguments.
+    pub(crate) fn start(&self, arguments: &[&str]) -> Running {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_postrider"));
+        for (name, _) in std::env::vars() {
+            if name.starts_with("PG") || name.starts_with("POSTRIDER_") {
+                command.env_remove(name);
+            }
+        }
+        let mut child = command
+            .args(arguments)
+            .envs(self.variables.iter().cloned())
+            .current_dir("/")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (lines, reader) = follow(child.stderr.take().unwrap());
+        Running {
+            child,
+            lines,
+            reader: Some(reader),
+            log: Vec::new(),
+            expected: self.expected.clone(),
+        }
+    }
+
+    /// `postrider run`
+    pub(crate) fn run(&self) -> Running {
+        self.start(&["run"])
+    }
+
+    /// `postrider run --once`, which must succeed.
+    pub(crate) fn run_once(&self) {
+        let status = self.start(&["run", "--once"]).wait();
+        assert!(status.success(), "run --once: {status}");
+    }
+}
+
+/// A started relay.
+#[derive(Debug)]
+pub(crate) struct Running {
+    child: Child,
+    lines: Receiver<String>,
+    reader: Option<JoinHandle<()>>,
+    log: Vec<String>,
+    expected: Vec<String>,
+}
+
+impl Running {
+    /// Waits until a log line contains `part`.
+    pub(crate) fn wait_for_log(&mut self, part: &str) {
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.lines.recv_timeout(left) {
+                Ok(line) => {
+                    let found = line.contains(part);
+                    self.log.push(line);
+                    if found {
+                        return;
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    panic!("no `{part}` in:\n{}", self.log.join("\n"))
+                }
+                Err(RecvTimeoutError::Disconnected) => {
+                    panic!("ended without `{part}`:\n{}", self.log.join("\n"));
+                }
+            }
+        }
+    }
+
+    /// The first signal: drain and end, which must succeed.
+    pub(crate) fn stop(self) {
+        self.signal(Signal::TERM);
+        let status = self.wait();
+        assert!(status.success(), "after SIGTERM: {status}");
+    }
+
+    /// kill -9.
+    pub(crate) fn kill(self) {
+        self.signal(Signal::KILL);
+        self.wait();
+    }
+
+    /// Sends a signal.
+    pub(crate) fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(self.child.id().try_into().unwrap()).unwrap();
+        kill_process(pid, signal).unwrap();
+    }
+
+    /// Waits for its end and judges its log.
+    pub(crate) fn wait(mut self) -> ExitStatus {
+        let deadline = Instant::now() + LIMIT;
+        let status = loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                break status;
+            }
+            self.log.extend(self.lines.try_iter());
+            assert!(Instant::now() < deadline, "still running:\n{}", self.log.join("\n"));
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        self.reader.take().unwrap().join().unwrap();
+        self.log.extend(self.lines.try_iter());
+        let unexpected = unexpected(&self.log, &self.expected);
+        assert!(
+            unexpected.is_empty(),
+            "unexpected in the log ({status}):\n{}",
+            unexpected.join("\n")
+        );
+        for part in &self.expected {
+            assert!(self.log.iter().any(|line| line.contains(part)), "`{part}` never logged");
+        }
+        status
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Killing fails only for a process that has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn follow(stderr: ChildStderr) -> (Receiver<String>, JoinHandle<()>) {
+    let (sender, lines) = channel();
+    let reader = std::thread::spawn(move || {
+        for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+            // Nobody listens any more once the test is over.
+            let _ = sender.send(line);
+        }
+    });
+    (lines, reader)
+}
+
+/// Lines at WARN or above, or that are no log lines at all (a panic), without the announced ones.
+fn unexpected<'a>(log: &'a [String], expected: &[String]) -> Vec<&'a str> {
+    let is_unexpected = |line: &&str| {
+        let value: Option<serde_json::Value> = serde_json::from_str(line).ok();
+        let level = value.as_ref().and_then(|value| value.get("level")?.as_str());
+        !matches!(level, Some("INFO" | "DEBUG" | "TRACE"))
+            && !expected.iter().any(|part| line.contains(part))
+    };
+    log.iter().map(String::as_str).filter(is_unexpected).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn warnings_errors_and_panics_are_unexpected_unless_announced() {
+        let log = [
+            r#"{"level":"INFO","fields":{"message":"streaming"}}"#,
+            r#"{"level":"WARN","fields":{"message":"broker lost"}}"#,
+            r#"{"level":"ERROR","fields":{"message":"slot lost"}}"#,
+            "thread 'main' panicked at src/main.rs",
+        ]
+        .map(str::to_owned);
+        assert_eq!(unexpected(&log, &[]).len(), 3);
+        let announced = ["broker lost".to_owned()];
+        assert_eq!(unexpected(&log, &announced), [&log[2], &log[3]]);
+    }
+}

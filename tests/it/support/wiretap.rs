@@ -1,0 +1,197 @@
+//! A proxy between relay and Postgres that reads along: every status update is held until the ends
+//! of all topics are noted down, so that a judge can tell afterwards whether everything at or below
+//! the acknowledged position was in Kafka *at that moment* (G1). Carries plain TCP only.
+
+use std::io::{Read as _, Write as _};
+use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use postrider::sandbox::postgres::Address;
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+
+use super::topic;
+
+/// A status update, and how far the topics reached when it was about to leave for Postgres.
+#[derive(Debug, Clone)]
+pub(crate) struct Status {
+    /// What the relay said it has received.
+    pub(crate) write: u64,
+    /// What the relay acknowledges.
+    pub(crate) flush: u64,
+    /// What it says is applied.
+    pub(crate) apply: u64,
+    /// The highest position that Postgres had sent on this connection.
+    pub(crate) sent: u64,
+    /// Topic, partition, end offset.
+    pub(crate) ends: Vec<(String, i32, i64)>,
+}
+
+/// The running proxy.
+#[derive(Debug)]
+pub(crate) struct Wiretap {
+    address: Address,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    target: u16,
+    prefix: String,
+    consumer: BaseConsumer,
+    statuses: Mutex<Vec<Status>>,
+    connections: Mutex<Vec<TcpStream>>,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Shared(to port {})", self.target)
+    }
+}
+
+impl Wiretap {
+    /// Listens on a port of its own for connections to `target`; notes the ends of the topics of
+    /// `bootstrap` that begin with `prefix`. Its threads end with this process.
+    pub(crate) fn start(target: &Address, bootstrap: &str, prefix: &str) -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let mut address = target.clone();
+        address.port = listener.local_addr().unwrap().port();
+        let shared = Arc::new(Shared {
+            target: target.port,
+            prefix: prefix.to_owned(),
+            consumer: topic::client(bootstrap).create().unwrap(),
+            statuses: Mutex::default(),
+            connections: Mutex::default(),
+        });
+        let accepting = Arc::clone(&shared);
+        std::thread::spawn(move || {
+            for client in listener.incoming() {
+                accepting.connect(client.unwrap());
+            }
+        });
+        Self { address, shared }
+    }
+
+    /// Where the relay has to connect instead.
+    pub(crate) fn address(&self) -> Address {
+        self.address.clone()
+    }
+
+    /// Every status update so far, in the order they were sent.
+    pub(crate) fn statuses(&self) -> Vec<Status> {
+        self.shared.statuses.lock().unwrap().clone()
+    }
+
+    /// Cuts every connection, in the middle of whatever it carries.
+    pub(crate) fn cut(&self) {
+        for connection in self.shared.connections.lock().unwrap().drain(..) {
+            // It may have ended by itself.
+            let _ = connection.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+impl Shared {
+    fn connect(self: &Arc<Self>, client: TcpStream) {
+        // A server that is down looks like one that closes at once.
+        let Ok(server) = TcpStream::connect((Ipv4Addr::LOCALHOST, self.target)) else { return };
+        for stream in [&client, &server] {
+            stream.set_nodelay(true).unwrap();
+            self.connections.lock().unwrap().push(stream.try_clone().unwrap());
+        }
+        let sent = Arc::new(AtomicU64::new(0));
+        let (shared, seen) = (Arc::clone(self), Arc::clone(&sent));
+        let (from, to) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+        std::thread::spawn(move || {
+            let mut untyped = true;
+            carry(from, to, |message| shared.read_client(message, &mut untyped, &seen));
+        });
+        std::thread::spawn(move || carry(server, client, |message| read_server(message, &sent)));
+    }
+
+    /// Length of the first whole message, after noting it when it is a status update.
+    fn read_client(&self, bytes: &[u8], untyped: &mut bool, sent: &AtomicU64) -> Option<usize> {
+        if *untyped {
+            // StartupMessage has no type byte; TLS is not asked for here.
+            let length = size(bytes.get(..4)?);
+            bytes.get(..length)?;
+            *untyped = false;
+            return Some(length);
+        }
+        let (body, length) = typed(bytes)?;
+        if bytes[0] == b'd' && body.first() == Some(&b'r') {
+            let position = |at: usize| number(&body[at..at + 8]);
+            let status = Status {
+                write: position(1),
+                flush: position(9),
+                apply: position(17),
+                sent: sent.load(Ordering::SeqCst),
+                ends: self.ends(),
+            };
+            self.statuses.lock().unwrap().push(status);
+        }
+        Some(length)
+    }
+
+    fn ends(&self) -> Vec<(String, i32, i64)> {
+        let metadata = self.consumer.fetch_metadata(None, Duration::from_secs(10)).unwrap();
+        let names = metadata.topics().iter().map(rdkafka::metadata::MetadataTopic::name);
+        let mut ends = Vec::new();
+        for name in names.filter(|name| name.starts_with(&self.prefix)) {
+            for (partition, end) in topic::ends(&self.consumer, name) {
+                ends.push((name.to_owned(), partition, end));
+            }
+        }
+        ends
+    }
+}
+
+/// XLogData `w`: start at 1, end of WAL at 9. Keepalive `k`: end of WAL at 1.
+fn read_server(bytes: &[u8], sent: &AtomicU64) -> Option<usize> {
+    // The answer to a cancelled or refused start may be one untyped byte; none is asked for here.
+    let (body, length) = typed(bytes)?;
+    if bytes[0] == b'd' {
+        let at = match body.first() {
+            Some(b'w') => 9,
+            Some(b'k') => 1,
+            _ => return Some(length),
+        };
+        sent.fetch_max(number(&body[at..at + 8]), Ordering::SeqCst);
+    }
+    Some(length)
+}
+
+/// Body and whole length of a message with a type byte, once all of it is there.
+fn typed(bytes: &[u8]) -> Option<(&[u8], usize)> {
+    let length = 1 + size(bytes.get(1..5)?);
+    Some((bytes.get(5..length)?, length))
+}
+
+/// A message's length field.
+fn size(bytes: &[u8]) -> usize {
+    usize::try_from(number(bytes)).unwrap()
+}
+
+fn number(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0, |number, &byte| number << 8 | u64::from(byte))
+}
+
+/// Carries bytes one way, whole messages at a time; `read` gives the length of the first one.
+fn carry(mut from: TcpStream, mut to: TcpStream, mut read: impl FnMut(&[u8]) -> Option<usize>) {
+    let mut pending = Vec::new();
+    let mut chunk = vec![0; 64 * 1024];
+    while let Ok(count @ 1..) = from.read(&mut chunk) {
+        pending.extend_from_slice(&chunk[..count]);
+        let mut whole = 0;
+        while let Some(length) = read(&pending[whole..]) {
+            whole += length;
+        }
+        if to.write_all(&pending[..whole]).is_err() {
+            break;
+        }
+        pending.drain(..whole);
+    }
+    // Either side may be gone already; then there is nothing left to close.
+    let _ = from.shutdown(Shutdown::Both);
+    let _ = to.shutdown(Shutdown::Both);
+}
