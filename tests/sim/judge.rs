@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use postrider::route::OwnedRecord;
+use postrider::route::{LSN_HEADER, OwnedRecord};
 
 use crate::broker::DEAD_LETTERS;
 use crate::history::{Fate, History, Row};
@@ -54,7 +54,16 @@ impl Judge {
             let id = String::from_utf8_lossy(id).into_owned();
             let unknown = || Violation::new("phantom", format!("nobody committed `{id}`"));
             let index = *history.by_id.get(&id).ok_or_else(unknown)?;
-            self.explain(index, &history.rows[index], &record)?;
+            let row = &history.rows[index];
+            let (transaction, number) = row.order;
+            let commit_lsn = history.transactions[transaction].commit_lsn;
+            let position = format!("{commit_lsn:016X}.{number:010}");
+            let header = record.headers.iter().find(|(name, _)| name == LSN_HEADER);
+            if header.and_then(|(_, value)| value.as_deref()) != Some(position.as_bytes()) {
+                let what = format!("{id} does not say that it stands at {position}");
+                return Err(Violation::new("G2", what));
+            }
+            self.explain(index, row, &record)?;
         }
         Ok(())
     }
