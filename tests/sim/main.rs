@@ -20,6 +20,8 @@ mod core;
 mod history;
 mod judge;
 mod relay;
+mod scenarios;
+mod script;
 mod server;
 mod world;
 
