@@ -3,6 +3,7 @@
 //! Enters: arguments. Leaves: [`Cli`]. What always holds: commands that are not in this release are
 //! not in the tree. Called by `main`.
 
+use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use clap::{Arg, Args, ColorChoice, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
@@ -117,7 +118,7 @@ pub enum Command {
 pub fn command() -> clap::Command {
     let mut codes = String::from("Exit codes:\n");
     for (code, meaning) in ExitCode::ALL {
-        codes.push_str(&format!("  {:>3}  {meaning}\n", code.number()));
+        let _ = writeln!(codes, "  {:>3}  {meaning}", code.number());
     }
     codes.push_str(
         "\nExamples:\n  postrider demo\n  postrider config example > postrider.toml\n  \

@@ -55,16 +55,14 @@ fn split_identifier(text: &str) -> Option<Vec<String>> {
     let mut parts = Vec::new();
     let mut rest = text;
     loop {
-        let (part, tail) = match rest.strip_prefix('"') {
-            Some(quoted) => take_quoted(quoted)?,
-            None => {
-                let end = rest.find('.').unwrap_or(rest.len());
-                let (part, tail) = rest.split_at(end);
-                let plain = |c: char| c.is_alphanumeric() || c == '_' || c == '$';
-                let folded = part.chars().any(|c| c.is_ascii_uppercase());
-                (!part.is_empty() && part.chars().all(plain) && !folded)
-                    .then(|| (part.to_owned(), tail))?
-            }
+        let (part, tail) = if let Some(quoted) = rest.strip_prefix('"') {
+            take_quoted(quoted)?
+        } else {
+            let (part, tail) = rest.split_at(rest.find('.').unwrap_or(rest.len()));
+            let plain = |c: char| c.is_alphanumeric() || c == '_' || c == '$';
+            let folded = part.chars().any(|c| c.is_ascii_uppercase());
+            let legal = !part.is_empty() && part.chars().all(plain) && !folded;
+            legal.then(|| (part.to_owned(), tail))?
         };
         parts.push(part);
         match tail.strip_prefix('.') {

@@ -54,17 +54,15 @@ pub(super) fn environment(variables: &[(String, String)]) -> Layer {
 pub(super) fn set(assignments: &[String]) -> Layer {
     let mut layer = Layer::default();
     for assignment in assignments {
-        let (key, value) = match assignment.split_once('=') {
-            Some((key, value)) => (key.trim(), value),
-            None => {
-                layer.mistakes.push(Mistake {
-                    kind: MistakeKind::Syntax("--set takes `section.name=value`".to_owned()),
-                    place: Place::Named("--set".to_owned()),
-                    help: Some("for example: --set kafka.compression=zstd".to_owned()),
-                });
-                continue;
-            }
+        let Some((key, value)) = assignment.split_once('=') else {
+            layer.mistakes.push(Mistake {
+                kind: MistakeKind::Syntax("--set takes `section.name=value`".to_owned()),
+                place: Place::Named("--set".to_owned()),
+                help: Some("for example: --set kafka.compression=zstd".to_owned()),
+            });
+            continue;
         };
+        let key = key.trim();
         let property = key.strip_prefix(PROPERTIES).is_some_and(|rest| rest.len() > 1);
         if option(key).is_some() || property {
             layer.add(key, Raw::Loose(value.to_owned()), Origin::Set, None);

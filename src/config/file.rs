@@ -43,7 +43,7 @@ impl Walk<'_> {
                     let raw = self.raw(other);
                     self.layer.add(&key, raw, origin, Some(span));
                 }
-                _ if is_section(&key) => self.not_a_section(&key, span),
+                _ if is_section(&key) => self.not_a_section(&key, &span),
                 _ => {
                     let place = Place::File(self.span(name.span()).excerpt(true));
                     self.layer.refuse_unknown(&key, place);
@@ -52,14 +52,14 @@ impl Walk<'_> {
         }
     }
 
-    fn not_a_section(&mut self, key: &str, span: Span) {
+    fn not_a_section(&mut self, key: &str, span: &Span) {
         let kind = MistakeKind::WrongType {
             key: key.to_owned(),
             expected: "a section",
             found: "a single value",
         };
         let place = Place::File(span.excerpt(false));
-        let help = did_you_mean(&format!("{key}."));
+        let help = Some(did_you_mean(&format!("{key}.")));
         self.layer.mistakes.push(Mistake { kind, place, help });
     }
 

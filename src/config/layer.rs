@@ -168,7 +168,7 @@ impl Layer {
     /// Refuses a key that does not exist, with the nearest that does.
     pub(super) fn refuse_unknown(&mut self, key: &str, place: Place) {
         let kind = MistakeKind::UnknownKey { key: key.to_owned() };
-        self.mistakes.push(Mistake { kind, place, help: did_you_mean(key) });
+        self.mistakes.push(Mistake { kind, place, help: Some(did_you_mean(key)) });
     }
 }
 
@@ -179,12 +179,12 @@ pub(super) fn is_secret(key: &str) -> bool {
 }
 
 /// The nearest existing key, as help.
-pub(super) fn did_you_mean(key: &str) -> Option<String> {
+pub(super) fn did_you_mean(key: &str) -> String {
     let (section, name) = key.split_once('.').unwrap_or(("", key));
     let known_section = OPTIONS.iter().any(|option| option.section() == section);
     let elsewhere = OPTIONS.iter().find(|option| option.name() == name);
     if let (true, Some(option)) = (!known_section || section.is_empty(), elsewhere) {
-        return Some(format!("did you mean `{}`?", option.key));
+        return format!("did you mean `{}`?", option.key);
     }
     let score = |option: &&OptionSpec| strsim::damerau_levenshtein(option.key, key);
     let nearest = OPTIONS
@@ -195,10 +195,10 @@ pub(super) fn did_you_mean(key: &str) -> Option<String> {
     if let Some((distance, option)) = nearest
         && distance <= (name.chars().count().max(3) / 3).max(1) + usize::from(!known_section) * 2
     {
-        return Some(format!("did you mean `{}`?", option.key));
+        return format!("did you mean `{}`?", option.key);
     }
     if let Some(option) = elsewhere {
-        return Some(format!("did you mean `{}`?", option.key));
+        return format!("did you mean `{}`?", option.key);
     }
     if known_section {
         let names: Vec<&str> = OPTIONS
@@ -207,11 +207,11 @@ pub(super) fn did_you_mean(key: &str) -> Option<String> {
             .map(OptionSpec::name)
             .collect();
         let properties = if section == "kafka" { ", [kafka.properties]" } else { "" };
-        return Some(format!("[{section}] has {}{properties}", names.join(", ")));
+        return format!("[{section}] has {}{properties}", names.join(", "));
     }
     let mut sections: Vec<&str> = OPTIONS.iter().map(OptionSpec::section).collect();
     sections.dedup();
-    Some(format!("the sections are {}", sections.join(", ")))
+    format!("the sections are {}", sections.join(", "))
 }
 
 type Wrong = (MistakeKind, Option<String>);

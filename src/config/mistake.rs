@@ -65,6 +65,16 @@ pub struct Mistake {
     pub help: Option<String>,
 }
 
+impl Mistake {
+    /// The line it is on; what is in no file comes last.
+    pub(super) fn line(&self) -> usize {
+        match &self.place {
+            Place::File(excerpt) => excerpt.line,
+            Place::Named(_) | Place::Nowhere => usize::MAX,
+        }
+    }
+}
+
 impl fmt::Display for Mistake {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.place {

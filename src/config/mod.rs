@@ -9,6 +9,7 @@
 
 mod assemble;
 mod checks;
+mod effective;
 mod environment;
 mod file;
 mod layer;
@@ -30,6 +31,7 @@ use libpq::ConnectInfoWarning;
 
 use layer::{Layer, Origin as LayerOrigin, Raw, Setting};
 
+pub use effective::Effective;
 pub use layer::Origin;
 pub use libpq::ConnectInfo;
 pub use mistake::{ConfigError, Excerpt, Mistake, MistakeKind, Place};
@@ -79,17 +81,6 @@ pub struct Inputs {
     pub flags: Vec<FlagValue>,
     /// The process's environment.
     pub variables: Vec<(String, String)>,
-}
-
-/// One line of `config show`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Effective {
-    /// The option.
-    pub key: String,
-    /// The value as TOML, masked where it is secret.
-    pub value: String,
-    /// Where it came from.
-    pub origin: Origin,
 }
 
 /// A configuration with its history.
@@ -156,12 +147,13 @@ pub fn load(inputs: &Inputs, review: Review<'_>) -> Result<Loaded, ConfigError> 
             let objections = review(&config).into_iter();
             mistakes.extend(objections.map(|objection| to_mistake(objection, &settings)));
             if mistakes.is_empty() {
-                let effective = effective(&settings);
+                let effective = effective::list(&config, &settings, &inputs.variables);
                 return Ok(Loaded { config, effective, file: path, warnings });
             }
         }
         Err(more) => mistakes.extend(more),
     }
+    mistakes.sort_by_key(Mistake::line);
     Err(ConfigError::Mistakes(mistakes))
 }
 
@@ -202,30 +194,5 @@ fn plain(value: &toml::de::DeValue<'_>) -> Raw {
             Raw::List(items.iter().map(|item| (plain(item.get_ref()), None)).collect())
         }
         _ => Raw::Other("not of its kind"),
-    }
-}
-
-fn effective(settings: &BTreeMap<String, Setting>) -> Vec<Effective> {
-    let line = |key: &str, setting: &Setting| Effective {
-        key: key.to_owned(),
-        value: shown(key, setting),
-        origin: setting.origin.clone(),
-    };
-    let ours = OPTIONS.iter().filter_map(|o| settings.get(o.key).map(|s| line(o.key, s)));
-    let properties = settings
-        .iter()
-        .filter(|(key, _)| key.starts_with(options::PROPERTIES))
-        .map(|(key, setting)| line(key, setting));
-    ours.chain(properties).collect()
-}
-
-fn shown(key: &str, setting: &Setting) -> String {
-    match &setting.value {
-        layer::Value::Text(text) if layer::is_secret(key) => {
-            let connection = options::option(key).is_some_and(|o| o.kind == Kind::Connection);
-            let masked = if connection { mask_connection_string(text) } else { MASK.to_owned() };
-            layer::toml_text(&masked)
-        }
-        value => value.to_toml(),
     }
 }

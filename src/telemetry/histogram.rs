@@ -47,6 +47,7 @@ impl Histogram {
     }
 
     /// What was counted since `earlier`, a former state of this histogram.
+    #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let mut counts = self.counts;
         for (count, before) in counts.iter_mut().zip(&earlier.counts) {

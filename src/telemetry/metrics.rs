@@ -142,7 +142,7 @@ impl Page {
         self.family(name, "histogram", help);
         let bucket = format!("{name}_bucket");
         for (bound, below) in histogram.cumulative() {
-            let bound = bound.map_or_else(|| "+Inf".to_owned(), |us| seconds(us));
+            let bound = bound.map_or_else(|| "+Inf".to_owned(), seconds);
             self.sample(&bucket, &[("le", &bound)], below);
         }
         self.sample(&format!("{name}_sum"), &[], seconds(histogram.sum_us()));

@@ -56,9 +56,10 @@ impl Line {
             _ => "2",
         };
         let level = format!("{:>5}", self.level.as_str());
-        let mut out = match color {
-            true => format!("\x1b[2m{}\x1b[0m \x1b[{style}m{level}\x1b[0m ", now()),
-            false => format!("{} {level} ", now()),
+        let mut out = if color {
+            format!("\x1b[2m{}\x1b[0m \x1b[{style}m{level}\x1b[0m ", now())
+        } else {
+            format!("{} {level} ", now())
         };
         if !self.target.starts_with("postrider") {
             let _ = write!(out, "{}: ", self.target);

@@ -1,0 +1,104 @@
+//! Every value in effect and where it came from, fit to be shown.
+
+use std::collections::BTreeMap;
+
+use super::layer::{Origin, Setting, Value, is_secret, toml_text};
+use super::libpq::SslMode;
+use super::model::Config;
+use super::options::{Kind, OPTIONS, PROPERTIES, option};
+use super::secrets::{MASK, mask_connection_string};
+
+/// One line of `config show`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Effective {
+    /// The option.
+    pub key: String,
+    /// The value as TOML, masked where it is secret.
+    pub value: String,
+    /// Where it came from.
+    pub origin: Origin,
+}
+
+/// Libpq's variables that decide where and as whom we connect.
+const LIBPQ: [&str; 12] = [
+    "PGSERVICE",
+    "PGSERVICEFILE",
+    "PGHOST",
+    "PGHOSTADDR",
+    "PGPORT",
+    "PGDATABASE",
+    "PGUSER",
+    "PGPASSWORD",
+    "PGPASSFILE",
+    "PGSSLMODE",
+    "PGSSLROOTCERT",
+    "PGSSLCERT",
+];
+
+/// In the order of the table; `source.connect`, what the connection string comes to, after it; then
+/// librdkafka's properties.
+pub(super) fn list(
+    config: &Config,
+    settings: &BTreeMap<String, Setting>,
+    variables: &[(String, String)],
+) -> Vec<Effective> {
+    let line = |key: &str, setting: &Setting| Effective {
+        key: key.to_owned(),
+        value: shown(key, setting),
+        origin: setting.origin.clone(),
+    };
+    let mut lines = Vec::new();
+    for option in OPTIONS {
+        let Some(setting) = settings.get(option.key) else { continue };
+        lines.push(line(option.key, setting));
+        if option.kind == Kind::Connection {
+            let origin = libpq(variables).unwrap_or_else(|| setting.origin.clone());
+            let value = toml_text(&connection(config));
+            lines.push(Effective { key: "source.connect".to_owned(), value, origin });
+        }
+    }
+    let properties = settings.iter().filter(|(key, _)| key.starts_with(PROPERTIES));
+    lines.extend(properties.map(|(key, setting)| line(key, setting)));
+    lines
+}
+
+fn shown(key: &str, setting: &Setting) -> String {
+    match &setting.value {
+        Value::Text(text) if is_secret(key) => {
+            let connection = option(key).is_some_and(|option| option.kind == Kind::Connection);
+            toml_text(&if connection { mask_connection_string(text) } else { MASK.to_owned() })
+        }
+        value => value.to_toml(),
+    }
+}
+
+fn connection(config: &Config) -> String {
+    let connect = &config.source.connect;
+    let servers: Vec<String> = connect.endpoints.iter().map(ToString::to_string).collect();
+    let password = connect.endpoints.iter().any(|endpoint| endpoint.password.is_some());
+    format!(
+        "server={} user={} dbname={} sslmode={}{}",
+        servers.join(","),
+        connect.user,
+        connect.database,
+        sslmode(connect.tls.mode),
+        if password { format!(" password={MASK}") } else { String::new() }
+    )
+}
+
+const fn sslmode(mode: SslMode) -> &'static str {
+    match mode {
+        SslMode::Disable => "disable",
+        SslMode::Prefer => "prefer",
+        SslMode::Require => "require",
+        SslMode::VerifyCa => "verify-ca",
+        SslMode::VerifyFull => "verify-full",
+    }
+}
+
+fn libpq(variables: &[(String, String)]) -> Option<Origin> {
+    let is_set =
+        |name: &&str| variables.iter().any(|(set, value)| set == name && !value.is_empty());
+    let names: Vec<&str> = LIBPQ.iter().copied().filter(|name| is_set(name)).collect();
+    (!names.is_empty()).then(|| Origin::Libpq(names.join(", ")))
+}

@@ -1,0 +1,177 @@
+//! Mistakes an operator makes, each of which must be told where it is and how to mend it.
+
+use super::*;
+use crate::config::{Mistake, Objection, Place};
+
+fn mistakes(given: &Given<'_>) -> Vec<Mistake> {
+    match given.load() {
+        Err(ConfigError::Mistakes(mistakes)) => mistakes,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The file, the line it must name, what the caret must stand under, and words of the message or
+/// help.
+const FILES: [(&str, usize, &str, &str); 36] = [
+    ("[source]\npublicaton = \"x\"", 2, "publicaton", "did you mean `source.publication`?"),
+    ("[sorce]\nslot = \"x\"", 1, "sorce", "the sections are"),
+    ("slot = \"x\"", 1, "slot", "did you mean `source.slot`?"),
+    ("[kafka]\nslot = \"x\"", 2, "slot", "did you mean `source.slot`?"),
+    ("[kafka]\nbroker = [\"a:1\"]", 2, "broker", "did you mean `kafka.brokers`?"),
+    ("[http]\nport = 80", 2, "port", "[http] has bind"),
+    ("[source]\nslot = 5", 2, "5", "must be text, not a number"),
+    ("[source]\nslot = \"Post-Rider\"", 2, "\"Post-Rider\"", "\"post_rider\""),
+    ("[source]\nslot = \"\"", 2, "\"\"", "must not be empty"),
+    ("\n\n[source]\ntables = \"public.outbox\"", 4, "\"public.outbox\"", "[\"public.outbox\"]"),
+    ("[source]\ntables = [\"a.b\", \"outbox\"]", 2, "\"outbox\"", "\"public.outbox\""),
+    ("[source]\ntables = [\n  \"a.b\",\n  5,\n]", 2, "[", "a list with something else"),
+    ("[source]\ntables = [\n  \"a.b\",\n  \"Shop.Out\",\n]", 4, "\"Shop.Out\"", "not a table name"),
+    ("[source]\ntables = []", 2, "[]", "at least one"),
+    ("[source]\ntables = [\"a.b\", \"a.b\"]", 2, "[\"a.b\", \"a.b\"]", "named twice"),
+    ("[source]\ncreate = \"atuo\"", 2, "\"atuo\"", "did you mean \"auto\"?"),
+    ("[source]\nstatus_interval = 1", 2, "1", "\"1s\""),
+    ("[source]\nstatus_interval = \"1\"", 2, "\"1\"", "\"1s\" or \"1ms\""),
+    ("[source]\nstatus_interval = \"5m\"", 2, "\"5m\"", "between 10ms and 20s"),
+    ("[source]\nurl = \"postgres://h/d?sslmod=require\"", 2, "\"", "did you mean `sslmode`?"),
+    ("source = 5", 1, "5", "must be a section, not a single value"),
+    ("[outbox]\nid = true", 2, "true", "must be text, not true or false"),
+    ("[outbox]\non_update = \"fail\"", 2, "\"fail\"", "ignore, warn, stop"),
+    ("[route]\nregex = \"(?<a\"", 2, "\"(?<a\"", "not a regular expression"),
+    ("[route]\ntopic = \"${kind}\"", 2, "\"${kind}\"", "routedByValue"),
+    ("[route]\ntopic = \"a b\"", 2, "\"a b\"", "topics are made of"),
+    ("[route]\nheaders = [\"a:b:c\"]", 2, "\"a:b:c\"", "column:header-name"),
+    ("[route]\nposition_header = \"yes\"", 2, "\"yes\"", "true or false"),
+    ("[kafka]\ndelivery = \"exactly_once\"", 2, "\"exactly_once\"", "use \"at_least_once\""),
+    ("[kafka]\nbrokers = [\"kafka\", \"kafka:x\"]", 2, "\"kafka:x\"", "host:port"),
+    ("[kafka]\nmax_in_flight = 32", 2, "32", "\"32MiB\""),
+    ("[kafka]\nmax_in_flight = \"1KiB\"", 2, "\"1KiB\"", "between 1MiB and 1GiB"),
+    ("[dead_letters]\ntopic = \"a/b\"", 2, "\"a/b\"", "character other than"),
+    ("[http]\nbind = \"8484\"", 2, "\"8484\"", "127.0.0.1:8484"),
+    ("[retry]\ninitial = \"5s\"\nmax = \"1s\"", 3, "\"1s\"", "must not be below"),
+    ("[kafka]\nbrokers = [\"a:1\"\ncompression = \"lz4\"", 3, "", "not readable"),
+];
+
+#[test]
+fn each_mistake_in_a_file_is_pointed_at_with_help() {
+    for (text, line, under, words) in FILES {
+        let found = mistakes(&Given { file: Some(text), ..Given::default() });
+        assert_eq!(found.len(), 1, "{text}: {found:?}");
+        let Place::File(excerpt) = &found[0].place else { panic!("{text}: {found:?}") };
+        assert_eq!(excerpt.line, line, "{text}: {found:?}");
+        let marked: String =
+            excerpt.text.chars().skip(excerpt.column - 1).take(excerpt.width).collect();
+        assert!(marked.starts_with(under), "{text}: marked {marked:?} in {excerpt:?}");
+        let said = format!("{} {}", found[0].kind, found[0].help.as_deref().unwrap_or(""));
+        assert!(said.contains(words), "{text}: {said}");
+    }
+}
+
+#[test]
+fn all_mistakes_are_told_at_once_in_the_files_order() {
+    let text = "[kafka]\nlinger = 5\n[source]\nslot = \"A\"\nnone = 1\n[http]\nbind = \"x\"";
+    let found = mistakes(&Given { file: Some(text), set: &["a.b=c"], ..Given::default() });
+    let lines: Vec<_> = found
+        .iter()
+        .map(|mistake| match &mistake.place {
+            Place::File(excerpt) => excerpt.line,
+            _ => 0,
+        })
+        .collect();
+    assert_eq!(lines, [2, 4, 5, 7, 0]);
+}
+
+#[test]
+fn a_wrong_type_is_refused_even_where_it_is_overridden() {
+    let given =
+        Given { file: Some("[source]\nslot = 5"), set: &["source.slot=right"], ..Given::default() };
+    assert_eq!(mistakes(&given).len(), 1);
+}
+
+#[test]
+fn mistakes_outside_of_a_file_name_their_variable_or_flag() {
+    for (name, words) in [
+        ("POSTRIDER_KAFKA__BROKER", "did you mean `POSTRIDER_KAFKA__BROKERS`?"),
+        ("POSTRIDER_KAFKA_BROKERS", "`POSTRIDER_KAFKA__BROKERS`, with two underscores"),
+        ("POSTRIDER_HTTP__BIND", "127.0.0.1:8484"),
+        ("POSTRIDER_SOURCE__SLOT_FILE", "cannot read"),
+    ] {
+        let found = mistakes(&Given { env: &[(name, "/no such value")], ..Given::default() });
+        let said = format!("{} {}", found[0], found[0].help.as_deref().unwrap_or(""));
+        assert!(said.contains(words) && said.contains(name), "{said}");
+    }
+    for (set, words) in [
+        ("kafka.brokerz=a", "did you mean `kafka.brokers`?"),
+        ("nonsense", "section.name=value"),
+        ("source.slot=UP", "not a slot name"),
+        ("kafka.properties=x", "no setting"),
+    ] {
+        let found = mistakes(&Given { set: &[set], ..Given::default() });
+        let said = format!("{} {}", found[0], found[0].help.as_deref().unwrap_or(""));
+        assert!(said.contains(words) && said.contains("--set"), "{said}");
+    }
+}
+
+#[test]
+fn variables_of_others_are_left_alone() {
+    // What Kubernetes sets for a service named `postrider`, and the file's own variable.
+    let env = [
+        ("POSTRIDER_PORT", "tcp://10.0.0.1:8484"),
+        ("POSTRIDER_PORT_8484_TCP_ADDR", "10.0.0.1"),
+        ("POSTRIDER_SERVICE_HOST", "10.0.0.1"),
+        ("POSTRIDER_CONFIG", "/x"),
+        ("OTHER_SOURCE__SLOT", "5"),
+    ];
+    assert!(Given { env: &env, ..Given::default() }.load().is_ok());
+}
+
+#[test]
+fn no_message_shows_a_secret() {
+    let files = [
+        "[source]\nurl = \"postgres://app:hunter2@db/shop?sslmod=require\"",
+        "[source]\nurl = postgres://app:hunter2@db/shop",
+        "[source]\npasswrod = \"hunter2\"",
+        "password = \"hunter2\"",
+        "[kafka.properties]\n\"sasl.password\" = [\"hunter2\"]",
+        "[kafka]\npasword = \"hunter2\"\n\"sasl.password\" = \"hunter2\"",
+        "[kafka.properties]\nsasl.password = \"hunter2",
+    ];
+    for text in files {
+        let error = Given { file: Some(text), ..Given::default() }.load().unwrap_err();
+        let ConfigError::Mistakes(found) = &error else { panic!("{error:?}") };
+        assert!(!format!("{error} {error:?} {found:?}").contains("hunter2"), "{text}: {error:?}");
+    }
+    let set = ["source.url=postgres://a:hunter2@h/d?x=y", "kafka.pasword=hunter2"];
+    for set in set {
+        let error = Given { set: &[set], ..Given::default() }.load().unwrap_err();
+        assert!(!format!("{error} {error:?}").contains("hunter2"), "{error:?}");
+    }
+}
+
+#[test]
+fn objections_of_later_rooms_point_at_their_property() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.toml");
+    std::fs::write(&path, "[kafka.properties]\nacks = 0\n").unwrap();
+    let inputs = Inputs {
+        file: FileChoice::At(path),
+        variables: vec![("PGUSER".into(), "tester".into())],
+        ..Inputs::default()
+    };
+    let objection = Objection {
+        key: "kafka.properties.acks".into(),
+        reason: "a guarantee rests on it".into(),
+        help: None,
+    };
+    let error = load(&inputs, &|_| vec![objection.clone()]).unwrap_err();
+    let ConfigError::Mistakes(found) = error else { panic!() };
+    assert_eq!(found[0].kind.code(), "PR-C007");
+    assert!(matches!(&found[0].place, Place::File(excerpt) if excerpt.line == 2), "{found:?}");
+}
+
+#[test]
+fn a_missing_file_is_named() {
+    let inputs = Inputs { file: FileChoice::At("/no/such.toml".into()), ..Inputs::default() };
+    let error = load(&inputs, &|_| Vec::new()).unwrap_err();
+    assert!(error.to_string().contains("/no/such.toml"));
+    assert!(error.hint().unwrap().contains("config example"));
+}
