@@ -278,7 +278,7 @@ fn g4_a_dead_letter_fits_whatever_made_the_row_too_large() {
         assert!(letter.as_record().wire_size_max() < 10_000, "column {column}");
         let value: serde_json::Value =
             serde_json::from_slice(letter.value.as_deref().expect("a value")).expect("JSON");
-        let (size, id) = if column == 4 { (100_000, &ID[..]) } else { (8, ID) };
+        let (size, id) = if column == 4 { (100_000, ID) } else { (8, ID) };
         assert_eq!(value["size"], size, "column {column}");
         if column != 0 {
             assert_eq!(value["id"].as_str().map(str::as_bytes), Some(id));
