@@ -4,7 +4,8 @@
 -- relay reads the log, not the table.
 
 CREATE TABLE IF NOT EXISTS outbox (
-    id             uuid        PRIMARY KEY,
+    -- The consumer's idempotency key; a version 7 UUID made by the application keeps the index small.
+    id             uuid        PRIMARY KEY DEFAULT gen_random_uuid(),
     aggregate_type text        NOT NULL,
     -- The record's key: rows of one aggregate stay in the order of their commits.
     aggregate_id   text        NOT NULL,

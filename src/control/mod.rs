@@ -1,1 +1,25 @@
-//! Placeholder of the room.
+//! The control plane towards Postgres: SQL beside the stream.
+//!
+//! Enters: a [`ConnectInfo`](crate::config::ConnectInfo) and what the configuration needs. Leaves:
+//! permission to stream ([`preflight`]) or a typed refusal with its remedy, the set-up SQL
+//! ([`SetupPlan`]), samples of the slot ([`sample`]) and the news that the server is going away
+//! ([`Client::ended`]). Runs on tokio beside the hot path, never on it. Called by `relay`'s side
+//! tasks and by `cli`. Nothing here moves the slot: that is the stream's acknowledgement alone.
+
+mod connect;
+mod error;
+mod inspect;
+mod judge;
+mod preflight;
+mod setup;
+mod watch;
+
+pub use connect::{Client, STATEMENT_LIMIT, SessionEnd, connect};
+pub use error::ControlError;
+pub use inspect::{
+    Inspection, PublicationFacts, Published, Requirements, ServerFacts, SlotFacts, TableFacts,
+    inspect, slot,
+};
+pub use preflight::preflight;
+pub use setup::{SetupPlan, SetupStep};
+pub use watch::{SlotSample, current_flush_lsn, sample};

@@ -255,17 +255,14 @@ impl<T: Transport> Connection<T> {
     }
 
     fn check_session_attributes(&mut self, wanted: Wanted) -> Result<(), WalError> {
-        let (sql, wanted, word) = match wanted {
-            Wanted::Any | Wanted::PreferStandby => return Ok(()),
-            Wanted::ReadWrite => ("SHOW transaction_read_only", "off", "read-write"),
-            Wanted::ReadOnly => ("SHOW transaction_read_only", "on", "read-only"),
-            Wanted::Primary => ("SELECT pg_is_in_recovery()", "f", "primary"),
-            Wanted::Standby => ("SELECT pg_is_in_recovery()", "t", "standby"),
-        };
-        let rows = self.simple_query(sql)?;
+        let Some(check) = dial::session_check(wanted) else { return Ok(()) };
+        let rows = self.simple_query(check.sql)?;
         match rows.first().and_then(|row| row.first()) {
-            Some(Some(value)) if value == wanted => Ok(()),
-            _ => Err(WalError::WrongSession { endpoint: self.endpoint.clone(), wanted: word }),
+            Some(Some(value)) if value == check.expected => Ok(()),
+            _ => {
+                let endpoint = self.endpoint.clone();
+                Err(WalError::WrongSession { endpoint, wanted: check.name })
+            }
         }
     }
 

@@ -18,7 +18,9 @@ use super::session::remaining;
 use super::tls;
 use super::transport::{Socket, Transport, Wire};
 use crate::config::ConnectInfo;
-use crate::config::libpq::{Endpoint, LoadBalanceHosts, SslMode, SslNegotiation};
+use crate::config::libpq::{
+    Endpoint, LoadBalanceHosts, SslMode, SslNegotiation, TargetSessionAttrs,
+};
 
 /// Tries the servers one after the other.
 pub(super) fn first_acceptable<C>(
@@ -65,7 +67,7 @@ pub(crate) fn uses_tls(info: &ConnectInfo, endpoint: &Endpoint) -> bool {
 
 /// The rule of `sslmode=prefer`: the handshake failed, or pg_hba.conf has no line for encrypted
 /// connections.
-fn may_retry_without_tls(info: &ConnectInfo, error: &WalError) -> bool {
+pub(crate) fn may_retry_without_tls(info: &ConnectInfo, error: &WalError) -> bool {
     let failed = match error {
         WalError::TlsHandshake { .. } => true,
         WalError::Server(server) => server.code == "28000",
@@ -74,7 +76,8 @@ fn may_retry_without_tls(info: &ConnectInfo, error: &WalError) -> bool {
     failed && info.tls.mode == SslMode::Prefer
 }
 
-fn combined(failures: Vec<WalError>) -> WalError {
+/// The error that tells most of all the attempts.
+pub(crate) fn combined(failures: Vec<WalError>) -> WalError {
     let all_unreachable: Option<Vec<_>> = failures
         .iter()
         .map(|failure| match failure {
@@ -93,6 +96,30 @@ fn combined(failures: Vec<WalError>) -> WalError {
             .max_by_key(|failure| !matches!(failure, WalError::Unreachable { .. }))
             .unwrap_or(WalError::Closed),
     }
+}
+
+/// How a logged-in session is asked whether it is of the wanted kind.
+pub(crate) struct SessionCheck {
+    /// One row of one text.
+    pub(crate) sql: &'static str,
+    /// That text, if it is.
+    pub(crate) expected: &'static str,
+    /// libpq's word for the kind.
+    pub(crate) name: &'static str,
+}
+
+/// The check for `target_session_attrs`, if there is anything to check.
+pub(crate) fn session_check(wanted: TargetSessionAttrs) -> Option<SessionCheck> {
+    const READ_ONLY: &str = "SELECT current_setting('transaction_read_only')";
+    const RECOVERY: &str = "SELECT pg_catalog.pg_is_in_recovery()::text";
+    let (sql, expected, name) = match wanted {
+        TargetSessionAttrs::Any | TargetSessionAttrs::PreferStandby => return None,
+        TargetSessionAttrs::ReadWrite => (READ_ONLY, "off", "read-write"),
+        TargetSessionAttrs::ReadOnly => (READ_ONLY, "on", "read-only"),
+        TargetSessionAttrs::Primary => (RECOVERY, "false", "primary"),
+        TargetSessionAttrs::Standby => (RECOVERY, "true", "standby"),
+    };
+    Some(SessionCheck { sql, expected, name })
 }
 
 /// Connects and, with a configuration, encrypts.

@@ -8,7 +8,7 @@
 
 mod buffer;
 mod connection;
-mod dial;
+pub(crate) mod dial;
 mod error;
 mod frame;
 mod login;
@@ -17,7 +17,7 @@ pub(crate) mod quote;
 mod script;
 mod session;
 mod stream;
-mod tls;
+pub(crate) mod tls;
 mod transport;
 mod verifier;
 
@@ -29,4 +29,5 @@ pub use error::{Class, ServerMessage, WalError};
 pub use frame::Frame;
 pub use stream::Stream;
 pub use tls::TlsFilesError;
+pub(crate) use transport::Socket;
 pub use transport::{Transport, Wire};

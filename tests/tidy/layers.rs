@@ -27,7 +27,10 @@ const ROOMS: &[Room] = &[
     room("pipeline", &["lsn", "pgoutput", "outbox", "route", "ledger", "wal::Frame"]),
     room("config", &["lsn", "outbox", "route", "pipeline"]),
     room("wal", &["lsn", "config"]),
-    room("control", &["lsn", "config", "wal"]),
+    room(
+        "control",
+        &["lsn", "outbox::OutboxSpec", "outbox::TableName", "outbox::Wanted", "config", "wal"],
+    ),
     room("kafka", &["route", "ledger", "pipeline", "config"]),
     room("telemetry", &[]),
     room(

@@ -1,3 +1,5 @@
+//! Logging in, querying and starting to stream, against a scripted server.
+
 use super::super::script::{Script, keepalive, message, report};
 use super::*;
 

@@ -1,3 +1,5 @@
+//! The stream against a scripted server that splits, stutters and damages.
+
 use proptest::prelude::*;
 
 use super::super::buffer::BASE_BYTES;

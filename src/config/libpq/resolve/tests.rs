@@ -1,3 +1,5 @@
+//! How settings become a connection, and what is refused.
+
 use proptest::prelude::*;
 
 use super::*;

@@ -1,0 +1,290 @@
+//! SQL sessions beside the stream.
+//!
+//! Enters: a [`ConnectInfo`]. Leaves: a [`Client`], over the same servers, TLS rules and password
+//! as the replication connection (`wal` dials and checks certificates for both). Always holds: no
+//! statement waits longer than [`STATEMENT_LIMIT`] unless it says so; the end of the session is
+//! seen even while nobody asks anything of it, which makes it the canary of a server's shutdown.
+
+use std::error::Error as _;
+use std::future::Future;
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::watch;
+use tokio_postgres::config::{self, SslMode as TokioSslMode};
+use tokio_postgres::tls::{MakeTlsConnect, NoTls, TlsConnect};
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use super::error::ControlError;
+use crate::config::ConnectInfo;
+use crate::config::libpq::{ChannelBinding, Endpoint, SslMode, SslNegotiation, TargetSessionAttrs};
+use crate::wal::dial::{self, SessionCheck};
+use crate::wal::{ServerMessage, Socket, WalError, tls};
+
+/// Every statement of the control plane reads catalogs or creates one object: a server that takes
+/// longer is in trouble, and the caller should say so instead of waiting.
+pub const STATEMENT_LIMIT: Duration = Duration::from_secs(15);
+
+/// How a session ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SessionEnd {
+    /// The server ended it (57P01, 57P02): it is shutting down, or an operator ended our session.
+    Terminated,
+    /// The connection broke.
+    Lost,
+}
+
+/// A SQL session, served by a task of its own.
+#[derive(Debug)]
+pub struct Client {
+    sql: tokio_postgres::Client,
+    end: watch::Receiver<Option<SessionEnd>>,
+}
+
+impl Client {
+    /// The session itself, for statements of the caller's own.
+    pub fn sql(&self) -> &tokio_postgres::Client {
+        &self.sql
+    }
+
+    /// Resolves when the session ends. The shutdown canary: a server that is stopped in `fast` mode
+    /// ends this session at once, but waits for the stream's reader, which must then let go.
+    pub fn ended(&self) -> impl Future<Output = SessionEnd> + Send + 'static {
+        let mut end = self.end.clone();
+        async move {
+            match end.wait_for(Option::is_some).await {
+                Ok(end) => end.clone().unwrap_or(SessionEnd::Lost),
+                Err(_) => SessionEnd::Lost,
+            }
+        }
+    }
+
+    /// Whether the session has ended.
+    pub fn is_closed(&self) -> bool {
+        self.sql.is_closed()
+    }
+
+    /// Runs a statement under the usual limit; `doing` is for the error.
+    pub(super) async fn run<T>(
+        &self,
+        doing: &'static str,
+        statement: impl Future<Output = Result<T, tokio_postgres::Error>>,
+    ) -> Result<T, ControlError> {
+        let result = tokio::time::timeout(STATEMENT_LIMIT, statement).await;
+        let source = match result {
+            Ok(Ok(value)) => return Ok(value),
+            Ok(Err(error)) => sql_error(&error),
+            Err(_) => WalError::TimedOut { doing: "running a statement" },
+        };
+        Err(ControlError::Connection { doing, source })
+    }
+}
+
+/// Connects to the first acceptable server and logs in. Must be called on a tokio runtime, which
+/// then serves the session.
+pub async fn connect(info: &ConnectInfo) -> Result<Client, ControlError> {
+    let result = if info.target_session_attrs == TargetSessionAttrs::PreferStandby {
+        match connect_wanted(info, TargetSessionAttrs::Standby).await {
+            Err(error) if error.class().is_transient() => {
+                connect_wanted(info, TargetSessionAttrs::Any).await
+            }
+            result => result,
+        }
+    } else {
+        connect_wanted(info, info.target_session_attrs).await
+    };
+    result.map_err(|source| ControlError::Connection { doing: "connecting", source })
+}
+
+async fn connect_wanted(
+    info: &ConnectInfo,
+    wanted: TargetSessionAttrs,
+) -> Result<Client, WalError> {
+    let needs_tls = info.endpoints.iter().any(|endpoint| dial::uses_tls(info, endpoint));
+    let config = if needs_tls { Some(tls::client_config(&info.tls)?) } else { None };
+    let tls = config.map(MakeRustlsConnect::new);
+    let mut failures = Vec::new();
+    for endpoint in dial::order(info) {
+        let tls = tls.as_ref().filter(|_| dial::uses_tls(info, endpoint));
+        let mut result = attempt(info, endpoint, tls, wanted).await;
+        if let Err(error) = &result
+            && tls.is_some()
+            && dial::may_retry_without_tls(info, error)
+        {
+            result = attempt(info, endpoint, None, wanted).await;
+        }
+        match result {
+            Ok(client) => return Ok(client),
+            Err(error) if error.class().is_transient() => failures.push(error),
+            Err(error) => return Err(error),
+        }
+    }
+    Err(dial::combined(failures))
+}
+
+async fn attempt(
+    info: &ConnectInfo,
+    endpoint: &Endpoint,
+    tls: Option<&MakeRustlsConnect>,
+    wanted: TargetSessionAttrs,
+) -> Result<Client, WalError> {
+    let limit = info.connect_timeout.unwrap_or(Duration::MAX);
+    let opened = tokio::time::timeout(limit, async {
+        let socket = dial_in_background(info, endpoint).await?;
+        let client = log_in(info, endpoint, socket, tls).await?;
+        if let Some(check) = dial::session_check(wanted) {
+            expect(&client, endpoint, &check).await?;
+        }
+        Ok(client)
+    });
+    opened.await.unwrap_or(Err(WalError::TimedOut { doing: "logging in" }))
+}
+
+/// Names are resolved and sockets connected by the system's blocking calls, so not on this thread.
+async fn dial_in_background(info: &ConnectInfo, endpoint: &Endpoint) -> Result<Socket, WalError> {
+    let (endpoint, keepalives, limit) = (endpoint.clone(), info.keepalives, info.connect_timeout);
+    let socket = tokio::task::spawn_blocking(move || Socket::connect(&endpoint, keepalives, limit));
+    let socket = socket.await.map_err(|error| WalError::Io(error.to_string()))??;
+    socket.set_nonblocking().map_err(|error| WalError::Io(error.to_string()))?;
+    Ok(socket)
+}
+
+async fn log_in(
+    info: &ConnectInfo,
+    endpoint: &Endpoint,
+    socket: Socket,
+    tls: Option<&MakeRustlsConnect>,
+) -> Result<Client, WalError> {
+    let io = |error: std::io::Error| WalError::Io(error.to_string());
+    let config = login_config(info, endpoint, tls.is_some());
+    let opened = match socket {
+        Socket::Unix(socket) => {
+            let socket = UnixStream::from_std(socket).map_err(io)?;
+            serve(&config, socket, NoTls).await
+        }
+        Socket::Tcp(socket) => {
+            let socket = TcpStream::from_std(socket).map_err(io)?;
+            match tls {
+                None => serve(&config, socket, NoTls).await,
+                Some(maker) => {
+                    let name = tls::server_name(endpoint).to_str().into_owned();
+                    let Ok(tls) =
+                        MakeTlsConnect::<TcpStream>::make_tls_connect(&mut maker.clone(), &name);
+                    serve(&config, socket, tls).await
+                }
+            }
+        }
+    };
+    opened.map_err(|error| login_error(&error, info, endpoint))
+}
+
+fn login_config(info: &ConnectInfo, endpoint: &Endpoint, tls: bool) -> config::Config {
+    let mut config = config::Config::new();
+    config
+        .user(&info.user)
+        .dbname(&info.database)
+        .application_name(&info.application_name)
+        .ssl_mode(match info.tls.mode {
+            _ if !tls => TokioSslMode::Disable,
+            SslMode::Disable => TokioSslMode::Disable,
+            SslMode::Prefer => TokioSslMode::Prefer,
+            SslMode::Require | SslMode::VerifyCa | SslMode::VerifyFull => TokioSslMode::Require,
+        })
+        .ssl_negotiation(match info.tls.negotiation {
+            SslNegotiation::Postgres => config::SslNegotiation::Postgres,
+            SslNegotiation::Direct => config::SslNegotiation::Direct,
+        })
+        .channel_binding(match info.channel_binding {
+            ChannelBinding::Disable => config::ChannelBinding::Disable,
+            ChannelBinding::Prefer => config::ChannelBinding::Prefer,
+            ChannelBinding::Require => config::ChannelBinding::Require,
+        });
+    if !info.options.is_empty() {
+        config.options(&info.options);
+    }
+    if let Some(password) = &endpoint.password {
+        config.password(password.reveal());
+    }
+    config
+}
+
+/// Logs in and leaves the session to a task.
+async fn serve<S, T>(
+    config: &config::Config,
+    socket: S,
+    tls: T,
+) -> Result<Client, tokio_postgres::Error>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    T: TlsConnect<S>,
+    T::Stream: Send + 'static,
+{
+    let (sql, connection) = config.connect_raw(socket, tls).await?;
+    let (tell, end) = watch::channel(None);
+    tokio::spawn(async move {
+        let terminated = match connection.await {
+            Err(error) => matches!(sql_error(&error), WalError::Server(server)
+                if ["57P01", "57P02", "57P03"].contains(&server.code.as_str())),
+            Ok(()) => false,
+        };
+        let end = if terminated { SessionEnd::Terminated } else { SessionEnd::Lost };
+        // Nobody may be listening any more.
+        let _ = tell.send(Some(end));
+    });
+    Ok(Client { sql, end })
+}
+
+async fn expect(
+    client: &Client,
+    endpoint: &Endpoint,
+    check: &SessionCheck,
+) -> Result<(), WalError> {
+    let row = client.sql.query_one(check.sql, &[]).await.map_err(|error| sql_error(&error))?;
+    let value: String = row.try_get(0).map_err(|error| sql_error(&error))?;
+    if value == check.expected {
+        return Ok(());
+    }
+    Err(WalError::WrongSession { endpoint: endpoint.to_string(), wanted: check.name })
+}
+
+fn login_error(error: &tokio_postgres::Error, info: &ConnectInfo, endpoint: &Endpoint) -> WalError {
+    if error.as_db_error().is_some() {
+        return sql_error(error);
+    }
+    let endpoint = endpoint.to_string();
+    // The library tells its kinds apart by text only.
+    let text = error.to_string();
+    let source = error.source().map(ToString::to_string).unwrap_or_default();
+    if text.contains("password missing") || source.contains("password missing") {
+        return WalError::PasswordMissing { endpoint, user: info.user.clone() };
+    }
+    if source.contains("server does not support TLS") {
+        return WalError::TlsNotOffered { endpoint };
+    }
+    if text.starts_with("error performing TLS handshake") {
+        return WalError::TlsHandshake { endpoint, reason: source };
+    }
+    if text.starts_with("authentication error") {
+        return WalError::Authentication { endpoint, reason: source };
+    }
+    sql_error(error)
+}
+
+/// A statement's error in the words of the replication connection.
+pub(super) fn sql_error(error: &tokio_postgres::Error) -> WalError {
+    if let Some(server) = error.as_db_error() {
+        return WalError::Server(Box::new(ServerMessage {
+            severity: server.severity().to_owned(),
+            code: server.code().code().to_owned(),
+            message: server.message().to_owned(),
+            hint: server.hint().unwrap_or_default().to_owned(),
+            routine: server.routine().unwrap_or_default().to_owned(),
+        }));
+    }
+    if error.is_closed() {
+        return WalError::Closed;
+    }
+    let source = error.source().map(|source| format!(": {source}")).unwrap_or_default();
+    WalError::Io(format!("{error}{source}"))
+}

@@ -1,0 +1,296 @@
+//! What the database looks like to the relay: a plain snapshot, read by a handful of statements.
+//!
+//! Enters: a [`Client`] and what is wanted. Leaves: an [`Inspection`] without any verdict; `judge`
+//! has the verdicts, so that they can be tested without a server and `doctor` can show all of them.
+//! Works on PostgreSQL 12 to 18: columns that a version lacks are read through `to_jsonb`.
+
+use std::time::Duration;
+
+use tokio_postgres::Row;
+
+use super::connect::{Client, sql_error};
+use super::error::ControlError;
+use crate::config::{Config, Create};
+use crate::lsn::Lsn;
+use crate::outbox::{OutboxSpec, TableName, Wanted};
+
+const DOING: &str = "inspecting the database";
+
+/// What the relay needs to find.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Requirements {
+    /// The slot.
+    pub slot: String,
+    /// The publication.
+    pub publication: String,
+    /// The outbox tables.
+    pub tables: Vec<TableName>,
+    /// The columns that are read; those that are required must be in each table.
+    pub columns: Vec<Wanted>,
+    /// Whether publication and slot are created when missing.
+    pub create: bool,
+}
+
+impl Requirements {
+    /// What a configuration needs; `outbox` has passed through `Router::compile`, which asked it for
+    /// the columns that rows are routed by.
+    pub fn of(config: &Config, outbox: &OutboxSpec) -> Self {
+        Self {
+            slot: config.source.slot.clone(),
+            publication: config.source.publication.clone(),
+            tables: config.source.tables.clone(),
+            columns: outbox.wanted().to_vec(),
+            create: config.source.create == Create::Auto,
+        }
+    }
+}
+
+/// The snapshot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Inspection {
+    /// The server.
+    pub server: ServerFacts,
+    /// In the order of [`Requirements::tables`]; `None` where there is no such relation.
+    pub tables: Vec<Option<TableFacts>>,
+    /// `None` if there is no such publication.
+    pub publication: Option<PublicationFacts>,
+    /// `None` if there is no such slot.
+    pub slot: Option<SlotFacts>,
+}
+
+/// Server, database and role.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerFacts {
+    /// Such as 150018 for 15.18.
+    pub version_num: i32,
+    /// The database's encoding, such as `UTF8` or `SQL_ASCII`.
+    pub encoding: String,
+    /// The setting.
+    pub wal_level: String,
+    /// Silence after which the server drops a stream's reader; zero is never.
+    pub wal_sender_timeout: Duration,
+    /// Whether it is a standby.
+    pub in_recovery: bool,
+    /// The database we are in.
+    pub database: String,
+    /// Who we are.
+    pub role: String,
+    /// Whether that role may replicate.
+    pub may_replicate: bool,
+    /// The cluster's identifier and the timeline of its last checkpoint, if we may ask. The
+    /// replication connection's IDENTIFY_SYSTEM is the authority.
+    pub system: Option<(String, u32)>,
+}
+
+impl ServerFacts {
+    /// Whether text may be asked for as UTF-8; an SQL_ASCII database cannot convert, and its
+    /// stream would break for good.
+    pub fn converts_to_utf8(&self) -> bool {
+        self.encoding != "SQL_ASCII"
+    }
+}
+
+/// One outbox table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TableFacts {
+    /// Its OID, which changes when it is dropped and created again.
+    pub oid: u32,
+    /// `pg_class.relkind`.
+    pub kind: char,
+    /// `pg_class.relpersistence`.
+    pub persistence: char,
+    /// Its columns, in order.
+    pub columns: Vec<String>,
+    /// How the publication has it; `None` if it does not.
+    pub published: Option<Published>,
+}
+
+/// How a table is published.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Published {
+    /// Whether some rows are left out.
+    pub filters_rows: bool,
+    /// The published columns; empty where the server does not tell (before 15: all).
+    pub columns: Vec<String>,
+}
+
+/// The publication.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PublicationFacts {
+    /// Its OID, which changes when it is dropped and created again.
+    pub oid: u32,
+    /// Sends INSERT.
+    pub inserts: bool,
+    /// Sends UPDATE, DELETE or TRUNCATE too, which the relay only counts.
+    pub other_changes: bool,
+    /// Sends a partition's rows under the name of the partitioned table.
+    pub via_partition_root: bool,
+    /// How many tables it has.
+    pub tables: i64,
+}
+
+/// The slot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SlotFacts {
+    /// `None` for a physical slot.
+    pub plugin: Option<String>,
+    /// Its database.
+    pub database: Option<String>,
+    /// Who streams from it.
+    pub active_pid: Option<i32>,
+    /// That session's application name and address, as far as we may see them.
+    pub holder: String,
+    /// Everything before it is acknowledged.
+    pub confirmed_flush: Option<Lsn>,
+    /// Log from here on is kept for the slot.
+    pub restart: Option<Lsn>,
+    /// `reserved`, `extended`, `unreserved` or `lost` (13 and later).
+    pub wal_status: Option<String>,
+    /// Why the server gave it up, if it did.
+    pub invalidation: Option<String>,
+}
+
+/// Takes the snapshot.
+pub async fn inspect(client: &Client, wanted: &Requirements) -> Result<Inspection, ControlError> {
+    let server = server(client).await?;
+    let publication = publication(client, &wanted.publication).await?;
+    let mut tables = Vec::new();
+    for table in &wanted.tables {
+        tables.push(self::table(client, table, &wanted.publication).await?);
+    }
+    let slot = slot(client, &wanted.slot).await?;
+    Ok(Inspection { server, tables, publication, slot })
+}
+
+async fn server(client: &Client) -> Result<ServerFacts, ControlError> {
+    const SQL: &str = "\
+        SELECT current_setting('server_version_num')::int, current_setting('server_encoding'), \
+            current_setting('wal_level'), \
+            (SELECT setting::bigint FROM pg_catalog.pg_settings WHERE name = 'wal_sender_timeout'), \
+            pg_is_in_recovery(), current_database()::text, session_user::text, \
+            EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = session_user \
+                AND (r.rolsuper OR r.rolreplication)) \
+            OR EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = 'rds_replication' \
+                AND pg_has_role(session_user, r.oid, 'member'))";
+    const SYSTEM: &str = "\
+        SELECT (SELECT system_identifier::text FROM pg_control_system()), \
+            (SELECT timeline_id FROM pg_control_checkpoint())";
+    let row = client.run(DOING, client.sql().query_one(SQL, &[])).await?;
+    let timeout_ms: i64 = get(&row, 3)?;
+    let system = match client.run(DOING, client.sql().query_one(SYSTEM, &[])).await {
+        Ok(row) => Some((get(&row, 0)?, u32::try_from(get::<i32>(&row, 1)?).unwrap_or_default())),
+        // Managed servers may keep it to themselves.
+        Err(error) if error.class() == crate::wal::Class::Permission => None,
+        Err(error) => return Err(error),
+    };
+    Ok(ServerFacts {
+        version_num: get(&row, 0)?,
+        encoding: get(&row, 1)?,
+        wal_level: get(&row, 2)?,
+        wal_sender_timeout: Duration::from_millis(u64::try_from(timeout_ms).unwrap_or_default()),
+        in_recovery: get(&row, 4)?,
+        database: get(&row, 5)?,
+        role: get(&row, 6)?,
+        may_replicate: get(&row, 7)?,
+        system,
+    })
+}
+
+async fn publication(
+    client: &Client,
+    name: &str,
+) -> Result<Option<PublicationFacts>, ControlError> {
+    const SQL: &str = "\
+        SELECT p.oid, p.pubinsert, p.pubupdate OR p.pubdelete OR p.pubtruncate, \
+            coalesce((to_jsonb(p)->>'pubviaroot')::bool, false), \
+            (SELECT count(*) FROM pg_catalog.pg_publication_tables t WHERE t.pubname = p.pubname) \
+        FROM pg_catalog.pg_publication p WHERE p.pubname = $1::text";
+    let row = client.run(DOING, client.sql().query_opt(SQL, &[&name])).await?;
+    row.map(|row| {
+        Ok(PublicationFacts {
+            oid: get(&row, 0)?,
+            inserts: get(&row, 1)?,
+            other_changes: get(&row, 2)?,
+            via_partition_root: get(&row, 3)?,
+            tables: get(&row, 4)?,
+        })
+    })
+    .transpose()
+}
+
+async fn table(
+    client: &Client,
+    table: &TableName,
+    publication: &str,
+) -> Result<Option<TableFacts>, ControlError> {
+    const SQL: &str = "\
+        SELECT c.oid, c.relkind::text, c.relpersistence::text, \
+            ARRAY(SELECT a.attname::text FROM pg_catalog.pg_attribute a \
+                WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum) \
+        FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+        WHERE n.nspname = $1::text AND c.relname = $2::text";
+    const PUBLISHED: &str = "\
+        SELECT to_jsonb(t)->>'rowfilter' IS NOT NULL, \
+            ARRAY(SELECT jsonb_array_elements_text(to_jsonb(t)->'attnames')) \
+        FROM pg_catalog.pg_publication_tables t \
+        WHERE t.pubname = $1::text AND t.schemaname = $2::text AND t.tablename = $3::text";
+    let (schema, name) = (table.schema.as_str(), table.name.as_str());
+    let found = client.run(DOING, client.sql().query_opt(SQL, &[&schema, &name])).await?;
+    let Some(row) = found else { return Ok(None) };
+    let published = client
+        .run(DOING, client.sql().query_opt(PUBLISHED, &[&publication, &schema, &name]))
+        .await?;
+    let published = published
+        .map(|row| Ok(Published { filters_rows: get(&row, 0)?, columns: get(&row, 1)? }))
+        .transpose()?;
+    let letter = |text: String| text.chars().next().unwrap_or(' ');
+    Ok(Some(TableFacts {
+        oid: get(&row, 0)?,
+        kind: letter(get(&row, 1)?),
+        persistence: letter(get(&row, 2)?),
+        columns: get(&row, 3)?,
+        published,
+    }))
+}
+
+/// The slot alone, for callers that wait for it.
+pub async fn slot(client: &Client, name: &str) -> Result<Option<SlotFacts>, ControlError> {
+    const SQL: &str = "\
+        SELECT s.plugin::text, s.database::text, s.active_pid, \
+            concat_ws(' from ', nullif(a.application_name, ''), host(a.client_addr)), \
+            s.confirmed_flush_lsn::text, s.restart_lsn::text, to_jsonb(s)->>'wal_status', \
+            coalesce(to_jsonb(s)->>'invalidation_reason', \
+                CASE WHEN to_jsonb(s)->>'conflicting' = 'true' THEN 'conflict with recovery' END) \
+        FROM pg_catalog.pg_replication_slots s \
+        LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = s.active_pid \
+        WHERE s.slot_name = $1::text";
+    let row = client.run(DOING, client.sql().query_opt(SQL, &[&name])).await?;
+    row.map(|row| {
+        Ok(SlotFacts {
+            plugin: get(&row, 0)?,
+            database: get(&row, 1)?,
+            active_pid: get(&row, 2)?,
+            holder: get(&row, 3)?,
+            confirmed_flush: position(&row, 4)?,
+            restart: position(&row, 5)?,
+            wal_status: get(&row, 6)?,
+            invalidation: get(&row, 7)?,
+        })
+    })
+    .transpose()
+}
+
+/// A column's value; our statements name every type, so a mismatch is the server's.
+pub(super) fn get<'a, T: tokio_postgres::types::FromSql<'a>>(
+    row: &'a Row,
+    column: usize,
+) -> Result<T, ControlError> {
+    row.try_get(column)
+        .map_err(|error| ControlError::Connection { doing: DOING, source: sql_error(&error) })
+}
+
+/// A position that was read as text.
+pub(super) fn position(row: &Row, column: usize) -> Result<Option<Lsn>, ControlError> {
+    let text: Option<String> = get(row, column)?;
+    Ok(text.and_then(|text| text.parse().ok()))
+}

@@ -1,0 +1,342 @@
+//! Verdicts on an [`Inspection`].
+//!
+//! Enters: the snapshot and what is wanted. Leaves: everything that forbids a run, in the order in
+//! which it should be mended, and everything that merely harms. Pure. Called by `preflight`, which
+//! stops at the first, and by `doctor`, which shows all.
+
+use super::error::ControlError;
+use super::inspect::{Inspection, Requirements, SlotFacts, TableFacts};
+use crate::outbox::{TableName, Wanted};
+
+impl Inspection {
+    /// Why the relay cannot run here; empty if it can. A held slot is not among them, see
+    /// [`Inspection::held`].
+    pub fn refusals(&self, wanted: &Requirements) -> Vec<ControlError> {
+        let mut refusals = Vec::new();
+        let server = &self.server;
+        if server.wal_level != "logical" {
+            refusals.push(ControlError::WalLevel { current: server.wal_level.clone() });
+        }
+        if !server.may_replicate {
+            refusals.push(ControlError::RoleMayNotReplicate { role: server.role.clone() });
+        }
+        for (name, facts) in wanted.tables.iter().zip(&self.tables) {
+            match facts {
+                None => refusals.push(ControlError::TableMissing {
+                    table: name.clone(),
+                    database: server.database.clone(),
+                }),
+                Some(facts) => refusals.extend(judge_table(name, facts, wanted)),
+            }
+        }
+        self.judge_publication(wanted, &mut refusals);
+        match &self.slot {
+            None => refusals.push(ControlError::SlotMissing { slot: wanted.slot.clone() }),
+            Some(slot) => refusals.extend(judge_slot(&wanted.slot, slot, &server.database)),
+        }
+        refusals
+    }
+
+    fn judge_publication(&self, wanted: &Requirements, refusals: &mut Vec<ControlError>) {
+        let publication = &wanted.publication;
+        let Some(facts) = &self.publication else {
+            refusals.push(ControlError::PublicationMissing {
+                publication: publication.clone(),
+                tables: wanted.tables.clone(),
+                slot: wanted.slot.clone(),
+                slot_exists: self.slot.is_some(),
+            });
+            return;
+        };
+        if !facts.inserts {
+            refusals
+                .push(ControlError::PublicationWithoutInserts { publication: publication.clone() });
+        }
+        for (name, table) in wanted.tables.iter().zip(&self.tables) {
+            let Some(table) = table else { continue };
+            let (publication, name) = (publication.clone(), name.clone());
+            let Some(published) = &table.published else {
+                let partitioned = table.kind == 'p' && !facts.via_partition_root;
+                refusals.push(ControlError::PublicationLacksTable {
+                    publication,
+                    table: name,
+                    partitioned,
+                });
+                continue;
+            };
+            let hidden = needed(table, wanted)
+                .filter(|column| {
+                    !published.columns.is_empty() && !published.columns.contains(column)
+                })
+                .collect::<Vec<_>>();
+            if published.filters_rows {
+                refusals.push(ControlError::PublicationFiltersRows {
+                    publication: publication.clone(),
+                    table: name.clone(),
+                });
+            }
+            if !hidden.is_empty() {
+                refusals.push(ControlError::PublicationHidesColumns {
+                    publication,
+                    table: name,
+                    columns: hidden,
+                });
+            }
+        }
+    }
+
+    /// The refusal of a relay that does not want to wait: another session has the slot.
+    pub fn held(&self, wanted: &Requirements) -> Option<ControlError> {
+        let slot = self.slot.as_ref()?;
+        Some(ControlError::SlotHeld {
+            slot: wanted.slot.clone(),
+            pid: slot.active_pid?,
+            holder: slot.holder.clone(),
+        })
+    }
+
+    /// What harms without forbidding: a lowercase sentence each, with its remedy.
+    pub fn warnings(&self, wanted: &Requirements) -> Vec<(String, String)> {
+        let mut warnings = Vec::new();
+        if let Some(publication) = &self.publication {
+            let name = crate::wal::quote::identifier(&wanted.publication);
+            if publication.other_changes {
+                warnings.push((
+                    format!(
+                        "publication `{}` sends UPDATE, DELETE or TRUNCATE too, which only costs",
+                        wanted.publication
+                    ),
+                    format!("ALTER PUBLICATION {name} SET (publish = 'insert');"),
+                ));
+            }
+            if publication.tables > i64::try_from(wanted.tables.len()).unwrap_or(i64::MAX) {
+                warnings.push((
+                    format!(
+                        "publication `{}` has {} tables; the server decodes and sends all of them",
+                        wanted.publication, publication.tables
+                    ),
+                    format!("give the relay a publication of its own instead of {name}"),
+                ));
+            }
+        }
+        let status = self.slot.as_ref().and_then(|slot| slot.wal_status.as_deref());
+        if status == Some("unreserved") {
+            warnings.push((
+                format!("replication slot `{}` is about to be lost", wanted.slot),
+                "start the relay soon, or raise max_slot_wal_keep_size".to_owned(),
+            ));
+        }
+        if !self.server.converts_to_utf8() {
+            warnings.push((
+                "the database is SQL_ASCII: values are passed on as the bytes they are".to_owned(),
+                "consumers must know their encoding".to_owned(),
+            ));
+        }
+        warnings
+    }
+}
+
+fn judge_table(
+    name: &TableName,
+    facts: &TableFacts,
+    wanted: &Requirements,
+) -> Option<ControlError> {
+    let kind = match (facts.kind, facts.persistence) {
+        ('r' | 'p', 'p') => "",
+        ('r' | 'p', 'u') => "unlogged",
+        ('r' | 'p', _) => "temporary",
+        ('v' | 'm', _) => "a view",
+        ('f', _) => "a foreign table",
+        _ => "not a table",
+    };
+    if !kind.is_empty() {
+        return Some(ControlError::TableUnsuitable { table: name.clone(), kind });
+    }
+    let missing: Vec<_> = wanted
+        .columns
+        .iter()
+        .filter(|column| column.required && own_name(facts, column).is_none())
+        .map(|column| column.name.clone())
+        .collect();
+    if missing.is_empty() {
+        return None;
+    }
+    let present = facts.columns.clone();
+    Some(ControlError::ColumnsMissing { table: name.clone(), missing, present })
+}
+
+/// The table's own names of the columns that are needed.
+fn needed<'a>(
+    table: &'a TableFacts,
+    wanted: &'a Requirements,
+) -> impl Iterator<Item = String> + 'a {
+    let required = wanted.columns.iter().filter(|column| column.required);
+    required.filter_map(|column| own_name(table, column).cloned())
+}
+
+/// Under which name the table has the column.
+fn own_name<'a>(table: &TableFacts, column: &'a Wanted) -> Option<&'a String> {
+    std::iter::once(&column.name).chain(&column.aliases).find(|name| table.columns.contains(name))
+}
+
+fn judge_slot(name: &str, slot: &SlotFacts, database: &str) -> Option<ControlError> {
+    let foreign = |what| Some(ControlError::SlotForeign { slot: name.to_owned(), what });
+    match slot.plugin.as_deref() {
+        None => return foreign("it is a physical slot".to_owned()),
+        Some("pgoutput") => {}
+        Some(plugin) => return foreign(format!("its plugin is `{plugin}`")),
+    }
+    if let Some(other) = slot.database.as_deref().filter(|other| *other != database) {
+        return foreign(format!("it belongs to database `{other}`"));
+    }
+    let lost = slot.wal_status.as_deref() == Some("lost");
+    if !lost && slot.invalidation.is_none() {
+        return None;
+    }
+    let reason =
+        slot.invalidation.clone().unwrap_or_else(|| "the log it needs was removed".to_owned());
+    Some(ControlError::SlotLost { slot: name.to_owned(), reason })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::inspect::{PublicationFacts, Published, ServerFacts};
+    use super::*;
+    use crate::lsn::Lsn;
+
+    fn wanted() -> Requirements {
+        Requirements {
+            slot: "postrider".to_owned(),
+            publication: "postrider".to_owned(),
+            tables: vec![TableName::new("public", "outbox")],
+            columns: vec![
+                Wanted::required("id"),
+                Wanted::required("event_type"),
+                Wanted::optional("traceparent"),
+            ],
+            create: false,
+        }
+    }
+
+    fn good() -> Inspection {
+        Inspection {
+            server: ServerFacts {
+                version_num: 150_000,
+                encoding: "UTF8".to_owned(),
+                wal_level: "logical".to_owned(),
+                wal_sender_timeout: Duration::from_mins(1),
+                in_recovery: false,
+                database: "shop".to_owned(),
+                role: "relay".to_owned(),
+                may_replicate: true,
+                system: None,
+            },
+            tables: vec![Some(TableFacts {
+                oid: 1,
+                kind: 'r',
+                persistence: 'p',
+                columns: vec!["id".to_owned(), "type".to_owned()],
+                published: Some(Published { filters_rows: false, columns: Vec::new() }),
+            })],
+            publication: Some(PublicationFacts {
+                oid: 2,
+                inserts: true,
+                other_changes: false,
+                via_partition_root: false,
+                tables: 1,
+            }),
+            slot: Some(SlotFacts {
+                plugin: Some("pgoutput".to_owned()),
+                database: Some("shop".to_owned()),
+                active_pid: None,
+                holder: String::new(),
+                confirmed_flush: Some(Lsn::new(1)),
+                restart: Some(Lsn::new(1)),
+                wal_status: Some("reserved".to_owned()),
+                invalidation: None,
+            }),
+        }
+    }
+
+    /// The only refusal after a change for the worse.
+    fn refusal(worsen: impl FnOnce(&mut Inspection)) -> ControlError {
+        let mut inspection = good();
+        worsen(&mut inspection);
+        let mut refusals = inspection.refusals(&wanted());
+        assert_eq!(refusals.len(), 1, "{refusals:?}");
+        refusals.remove(0)
+    }
+
+    fn table(inspection: &mut Inspection) -> &mut TableFacts {
+        inspection.tables[0].as_mut().unwrap()
+    }
+
+    #[test]
+    fn a_good_database_is_not_refused() {
+        assert_eq!(good().refusals(&wanted()), []);
+        assert_eq!(good().warnings(&wanted()), []);
+        assert_eq!(good().held(&wanted()), None);
+    }
+
+    #[test]
+    fn each_fault_is_refused_with_a_hint() {
+        type Worsen = fn(&mut Inspection);
+        let faults: [(Worsen, u8); 12] = [
+            (|i| i.server.wal_level = "replica".to_owned(), 78),
+            (|i| i.server.may_replicate = false, 77),
+            (|i| i.tables[0] = None, 78),
+            (|i| table(i).kind = 'v', 78),
+            (|i| table(i).persistence = 'u', 78),
+            (|i| table(i).columns = vec!["id".to_owned()], 78),
+            (|i| table(i).published = None, 78),
+            (|i| table(i).published.as_mut().unwrap().filters_rows = true, 78),
+            (|i| table(i).published.as_mut().unwrap().columns = vec!["id".to_owned()], 78),
+            (|i| i.publication.as_mut().unwrap().inserts = false, 78),
+            (|i| i.slot.as_mut().unwrap().database = Some("mail".to_owned()), 78),
+            (|i| i.slot.as_mut().unwrap().wal_status = Some("lost".to_owned()), 70),
+        ];
+        for (worsen, exit_code) in faults {
+            let refusal = refusal(worsen);
+            assert_eq!(refusal.exit_code(), exit_code, "{refusal}");
+            assert!(refusal.hint().is_some(), "{refusal}");
+        }
+        let missing = refusal(|i| i.slot = None);
+        assert_eq!(missing, ControlError::SlotMissing { slot: "postrider".to_owned() });
+    }
+
+    #[test]
+    fn a_publication_that_came_after_the_slot_is_a_lost_position() {
+        let late = refusal(|i| i.publication = None);
+        assert_eq!(late.exit_code(), 70);
+        assert!(late.hint().unwrap().contains("pg_drop_replication_slot"), "{late}");
+    }
+
+    #[test]
+    fn a_partitioned_table_must_be_published_via_its_root() {
+        let refusal = refusal(|i| {
+            table(i).kind = 'p';
+            table(i).published = None;
+        });
+        assert!(refusal.hint().unwrap().contains("publish_via_partition_root"), "{refusal}");
+    }
+
+    #[test]
+    fn a_held_slot_is_told_apart() {
+        let mut inspection = good();
+        inspection.slot.as_mut().unwrap().active_pid = Some(7);
+        assert_eq!(inspection.refusals(&wanted()), []);
+        assert_eq!(inspection.held(&wanted()).unwrap().exit_code(), 75);
+    }
+
+    #[test]
+    fn what_only_costs_is_a_warning() {
+        let mut inspection = good();
+        inspection.publication.as_mut().unwrap().other_changes = true;
+        inspection.publication.as_mut().unwrap().tables = 9;
+        inspection.server.encoding = "SQL_ASCII".to_owned();
+        inspection.slot.as_mut().unwrap().wal_status = Some("unreserved".to_owned());
+        assert_eq!(inspection.warnings(&wanted()).len(), 4);
+    }
+}

@@ -1,0 +1,84 @@
+//! What the slot costs the server, and where the log ends.
+//!
+//! Enters: a [`Client`]. Leaves: one [`SlotSample`] per statement, for metrics, `status` and the
+//! dashboard; the target position of `run --once`. Called by `relay`'s side tasks and `cli`.
+
+use super::connect::Client;
+use super::error::ControlError;
+use super::inspect::{get, position};
+use crate::lsn::Lsn;
+
+const DOING: &str = "sampling the replication slot";
+
+/// One look at the slot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SlotSample {
+    /// End of the server's log (of what was replayed, on a standby).
+    pub current: Lsn,
+    /// Everything before it is acknowledged.
+    pub confirmed_flush: Lsn,
+    /// Log from here on is kept for the slot.
+    pub restart: Lsn,
+    /// `reserved`, `extended`, `unreserved` or `lost`; empty before version 13.
+    pub wal_status: String,
+    /// Bytes that may still be written before the slot is lost; `None` without a limit.
+    pub safe_wal_bytes: Option<u64>,
+    /// Who streams from it.
+    pub active_pid: Option<i32>,
+}
+
+impl SlotSample {
+    /// Bytes of log that are not acknowledged: includes what other tables wrote since.
+    pub fn lag_bytes(&self) -> u64 {
+        self.current.bytes_since(self.confirmed_flush)
+    }
+
+    /// Bytes of log that the server keeps for the slot.
+    pub fn retained_bytes(&self) -> u64 {
+        self.current.bytes_since(self.restart)
+    }
+}
+
+/// Samples the slot; `None` if it does not exist (any more).
+pub async fn sample(client: &Client, slot: &str) -> Result<Option<SlotSample>, ControlError> {
+    const SQL: &str = "\
+        SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() \
+                ELSE pg_current_wal_lsn() END::text, \
+            s.confirmed_flush_lsn::text, s.restart_lsn::text, \
+            coalesce(to_jsonb(s)->>'wal_status', ''), (to_jsonb(s)->>'safe_wal_size')::bigint, \
+            s.active_pid \
+        FROM pg_catalog.pg_replication_slots s WHERE s.slot_name = $1::text";
+    let row = client.run(DOING, client.sql().query_opt(SQL, &[&slot])).await?;
+    let Some(row) = row else { return Ok(None) };
+    let safe: Option<i64> = get(&row, 4)?;
+    Ok(Some(SlotSample {
+        current: position(&row, 0)?.unwrap_or_default(),
+        confirmed_flush: position(&row, 1)?.unwrap_or_default(),
+        restart: position(&row, 2)?.unwrap_or_default(),
+        wal_status: get(&row, 3)?,
+        safe_wal_bytes: safe.map(|bytes| u64::try_from(bytes).unwrap_or_default()),
+        active_pid: get(&row, 5)?,
+    }))
+}
+
+/// A position at or after the end of everything committed so far, that the stream is sure to reach:
+/// the target of `run --once`. Writes a small message into the log first, because commits with
+/// `synchronous_commit=off` may not be on disk yet and are not streamed before; where that is not
+/// allowed, such commits of the last fraction of a second may be missed.
+pub async fn current_flush_lsn(client: &Client) -> Result<Lsn, ControlError> {
+    const DOING: &str = "asking for the end of the log";
+    const PUSH: &str = "\
+        SET synchronous_commit = local; \
+        SELECT pg_catalog.pg_logical_emit_message(true, 'postrider', ''); \
+        RESET synchronous_commit";
+    const SQL: &str = "\
+        SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() \
+            ELSE pg_current_wal_flush_lsn() END::text";
+    let pushed = client.run(DOING, client.sql().batch_execute(PUSH)).await;
+    match pushed {
+        Err(error) if error.class().is_transient() => return Err(error),
+        _ => {}
+    }
+    let row = client.run(DOING, client.sql().query_one(SQL, &[])).await?;
+    Ok(position(&row, 0)?.unwrap_or_default())
+}
