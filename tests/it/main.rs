@@ -13,6 +13,7 @@
     reason = "all of this crate is test code; clippy sees only the marked functions as such"
 )]
 
+mod containers;
 mod kafka;
 mod servers;
 mod support;

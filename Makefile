@@ -1,0 +1,40 @@
+# Everything a person needs; `make help` lists it. The work is done by cargo and by the scripts in
+# .ci and docker, so each can be run by hand.
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check bench
+
+CARGO ?= cargo
+# What the suites left out, one line each; printed last.
+SKIPPED := $(CURDIR)/.servers/skipped
+
+help: ## this list
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
+
+setup: ## install what is missing: compilers, PostgreSQL, Java, Kafka's jars, PostgreSQL 18
+	@.ci/setup
+
+demo: ## orders from a private Postgres to an embedded broker; ARGS="--count 20000 --output json"
+	@.ci/setup demo >&2
+	@$(CARGO) run --release --locked --quiet --bin postrider -- demo $(ARGS)
+
+test: setup ## everything, on real PostgreSQL and real Kafka, with 10,000 simulated histories
+	@mkdir -p .servers && rm -f $(SKIPPED)
+	@status=0; \
+	POSTRIDER_SKIPPED=$(SKIPPED) $(CARGO) test --locked --no-fail-fast || status=$$?; \
+	if [ -s $(SKIPPED) ]; then sort -u $(SKIPPED); else echo "nothing was skipped"; fi; \
+	exit $$status
+
+check: ## format, lints, house rules, documentation, docker
+	@.ci/setup
+	@mkdir -p .servers && rm -f $(SKIPPED)
+	$(CARGO) fmt --check
+	$(CARGO) clippy --locked --all-targets --quiet -- --deny warnings
+	RUSTDOCFLAGS="--deny warnings" $(CARGO) doc --locked --no-deps --quiet
+	$(CARGO) test --locked --quiet --test tidy
+	POSTRIDER_SKIPPED=$(SKIPPED) docker/check
+	@if [ -s $(SKIPPED) ]; then sort -u $(SKIPPED); fi
+
+bench: ## the benchmarks, in release mode; ARGS are passed on
+	@.ci/setup demo >&2
+	$(CARGO) bench --locked $(ARGS)
