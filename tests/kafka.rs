@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 use postrider::kafka::embedded::{Broker, Fault};
 use postrider::kafka::{
-    Confirmation, KafkaSpec, Outcome, Producer, Reader, ReaderSpec, SendError, Sink, SinkError,
-    StoredRecord,
+    Confirmation, KafkaSpec, Outcome, Producer, Reader, ReaderError, ReaderSpec, SendError, Sink,
+    SinkError, Step, StoredRecord,
 };
 use postrider::ledger::Ticket;
 use postrider::route::{Headers, Record, RejectionCode};
@@ -347,6 +347,31 @@ fn g4_what_cannot_be_sent_is_refused_at_once() {
         let nameless = Record { topic, ..record(b"0") };
         assert_eq!(refusal(&mut producer, &nameless), RejectionCode::InvalidTopic, "{topic:?}");
     }
+}
+
+#[test]
+fn an_outage_holds_up_neither_the_end_of_a_producer_nor_a_reader() {
+    let (broker, spec, mut producer) = bench(1, |_| {});
+    let mut got = Vec::new();
+    send_all(&mut producer, 0..10, &mut got);
+    await_answers(&mut producer, 10, &mut got);
+    let mut reader = Reader::open(&spec, ReaderSpec::following(&[TOPIC]), LIMIT).unwrap();
+    assert_eq!(reader.collect(10, LIMIT).unwrap().len(), 10);
+    broker.down().unwrap();
+    send_all(&mut producer, 10..20, &mut got);
+    for _ in 0..10 {
+        let begun = Instant::now();
+        assert!(matches!(reader.next(Duration::from_millis(100)).unwrap(), Step::Idle));
+        assert!(begun.elapsed() < Duration::from_secs(1));
+    }
+    let begun = Instant::now();
+    let late = reader.collect(1, Duration::from_millis(300)).unwrap_err();
+    assert!(matches!(late, ReaderError::Late { read: 0, .. }), "{late}");
+    let lost = Reader::open(&spec, ReaderSpec::whole(&[TOPIC]), Duration::from_millis(500)).err();
+    assert!(matches!(lost, Some(ReaderError::Unreachable { .. })), "{lost:?}");
+    drop(reader);
+    drop(producer);
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
 }
 
 #[test]

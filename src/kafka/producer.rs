@@ -23,6 +23,16 @@
 //! with its bytes, and nothing later of that key has been sent. Gaplessness is off there, for a
 //! refused record leaves a gap that is wanted.
 //!
+//! Measured on Apache Kafka 4.1 with librdkafka 2.12.1, one partition of `max.message.bytes=2000`,
+//! 3,000 records of 100 bytes in batches of about 12, record 500 of 3,000 bytes, linger 0, 1, 5 ms:
+//! without gaplessness all 2,499 later records were stored after the refusal; with it none was,
+//! exactly records 0 to 499 lay in the topic, all of them confirmed, and the library announced its
+//! death with `_GAPLESS_GUARANTEE` before the report that says `MSG_SIZE_TOO_LARGE`. With batches of
+//! 1 MB for a topic of 20 kB every session of small records is refused once and gets through
+//! cautiously: hence the hint to keep `message_max_bytes` at or below the topics' limit.
+//!
+//! Costs of caution: one round trip per record of a key, and a new epoch after each refusal.
+//!
 //! [`Outcome::Refused`]: super::Outcome::Refused
 
 use std::time::Duration;

@@ -168,7 +168,8 @@ mod tests {
 
         #[test]
         fn escaped_bytes_mean_themselves(bytes: Vec<u8>) {
-            let text: String = bytes.iter().map(|byte| format!("\\x{byte:02x}")).collect();
+            let escaped = |byte: &u8| format!("\\x{byte:02x}");
+            let text = bytes.iter().map(escaped).collect::<Vec<_>>().concat();
             let wanted = if bytes.is_empty() { vec![] } else { vec![Piece::Text(bytes)] };
             prop_assert_eq!(text.parse(), Ok(Template(wanted)));
         }
