@@ -11,7 +11,7 @@ pub enum ExitCode {
     Usage = 2,
     /// Stopped on a row that cannot be delivered, as the policy `stop` demands.
     Poison = 65,
-    /// Postgres or Kafka stayed out of reach for the retry budget.
+    /// Postgres or Kafka stayed out of reach for the retry budget, or a drain ended unfinished.
     Unavailable = 69,
     /// The position was refused: a gap, another cluster, a restored backup.
     Position = 70,
@@ -21,28 +21,34 @@ pub enum ExitCode {
     Permission = 77,
     /// The configuration is wrong, Postgres's or Kafka's own included.
     Config = 78,
-    /// A second signal ended a drain; what was in flight will be sent again.
-    Aborted = 130,
 }
 
 impl ExitCode {
     /// Every code and its meaning, for `--help`.
-    pub const ALL: [(Self, &'static str); 10] = [
+    pub const ALL: [(Self, &'static str); 9] = [
         (Self::Ok, "ok, also after a clean drain"),
         (Self::CheckFailed, "a check failed, or an unforeseen error"),
         (Self::Usage, "the command line was not understood"),
         (Self::Poison, "stopped on a row that cannot be delivered (route.rejected = \"stop\")"),
-        (Self::Unavailable, "Postgres or Kafka unavailable after the retry budget"),
+        (
+            Self::Unavailable,
+            "Postgres or Kafka unavailable after the retry budget, or a drain cut short",
+        ),
         (Self::Position, "position refused: gap, other cluster, restored backup"),
         (Self::Held, "the slot is held by another relay (--no-wait)"),
         (Self::Permission, "permission denied"),
         (Self::Config, "configuration error"),
-        (Self::Aborted, "aborted by a second signal"),
     ];
 
     /// The number the system sees.
     pub const fn number(self) -> u8 {
         self as u8
+    }
+
+    /// The code of that number, as the rooms' errors give it; an unknown one is a failed check.
+    pub fn from_number(number: u8) -> Self {
+        let known = Self::ALL.iter().find(|(code, _)| code.number() == number);
+        known.map_or(Self::CheckFailed, |&(code, _)| code)
     }
 }
 
@@ -59,6 +65,8 @@ mod tests {
     #[test]
     fn numbers_are_the_documented_ones() {
         let numbers: Vec<u8> = ExitCode::ALL.iter().map(|(code, _)| code.number()).collect();
-        assert_eq!(numbers, [0, 1, 2, 65, 69, 70, 75, 77, 78, 130]);
+        assert!(ExitCode::ALL.iter().all(|&(c, _)| ExitCode::from_number(c.number()) == c));
+        assert_eq!(ExitCode::from_number(99), ExitCode::CheckFailed);
+        assert_eq!(numbers, [0, 1, 2, 65, 69, 70, 75, 77, 78]);
     }
 }

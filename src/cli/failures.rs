@@ -8,7 +8,10 @@ use super::failure::{Failure, Finding};
 use super::tail::TailError;
 use crate::config::{ConfigError, Mistake, Place};
 use crate::kafka::{ReaderError, SettingsError, SinkError};
+use crate::pipeline::PipelineError;
+use crate::route::RouteSpecError;
 use crate::telemetry::HttpError;
+use crate::wal::{Class, WalError};
 
 impl From<ConfigError> for Failure {
     fn from(error: ConfigError) -> Self {
@@ -110,5 +113,107 @@ impl From<BrokerCommandError> for Failure {
     fn from(error: BrokerCommandError) -> Self {
         let hint = error.hint();
         Self::of(ExitCode::CheckFailed, "PR-K016", &error, hint)
+    }
+}
+
+impl From<WalError> for Failure {
+    fn from(error: WalError) -> Self {
+        let class = error.class();
+        let code = match error {
+            WalError::Unreachable { .. } => "PR-P001",
+            WalError::TimedOut { .. } => "PR-P002",
+            WalError::TlsNotOffered { .. } => "PR-P003",
+            WalError::TlsHandshake { .. } => "PR-P004",
+            WalError::TlsFiles(_) => "PR-P005",
+            WalError::PasswordMissing { .. } => "PR-P006",
+            WalError::Authentication { .. } => "PR-P007",
+            WalError::WrongSession { .. } => "PR-P008",
+            WalError::SlotHeld { .. } => "PR-P009",
+            WalError::PublicationMissing { .. } => "PR-P010",
+            WalError::Closed => "PR-P011",
+            WalError::Ended => "PR-P012",
+            WalError::Io(_) => "PR-P013",
+            WalError::Protocol(_) => "PR-P014",
+            WalError::FrameTooLarge { .. } => "PR-P015",
+            WalError::Server(_) => match class {
+                Class::Transient => "PR-P020",
+                Class::Held => "PR-P009",
+                Class::Permission => "PR-P021",
+                Class::Configuration => "PR-P022",
+                Class::Position => "PR-P023",
+            },
+        };
+        let hint = error.hint();
+        Self::of(ExitCode::from_number(class.exit_code()), code, &error, hint)
+    }
+}
+
+impl From<PipelineError> for Failure {
+    fn from(error: PipelineError) -> Self {
+        let (exit, code) = match error {
+            PipelineError::Decode(_) => (ExitCode::Unavailable, "PR-R001"),
+            PipelineError::Outbox(_) if error.is_definite() => (ExitCode::Config, "PR-R002"),
+            PipelineError::Outbox(_) => (ExitCode::Unavailable, "PR-R002"),
+            PipelineError::Ledger(_) => (ExitCode::Unavailable, "PR-R003"),
+            PipelineError::Rejected { .. } => (ExitCode::Poison, "PR-R004"),
+            PipelineError::DeadLetterRefused { .. } => (ExitCode::Config, "PR-R005"),
+            PipelineError::Updated { .. } => (ExitCode::Poison, "PR-R006"),
+            PipelineError::NotSent | PipelineError::NotOffered => {
+                (ExitCode::CheckFailed, "PR-R007")
+            }
+        };
+        let hint = error.hint();
+        Self::of(exit, code, &error, hint)
+    }
+}
+
+impl From<RouteSpecError> for Failure {
+    fn from(error: RouteSpecError) -> Self {
+        let hint = error.hint();
+        Self::of(ExitCode::Config, "PR-R010", &error, hint)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::route::{Rejection, RejectionCode};
+    use crate::wal::ServerMessage;
+
+    fn server(sqlstate: &str, message: &str) -> Failure {
+        let message = ServerMessage {
+            code: sqlstate.into(),
+            message: message.into(),
+            ..ServerMessage::default()
+        };
+        WalError::Server(Box::new(message)).into()
+    }
+
+    #[test]
+    fn situations_have_the_exit_code_of_the_contract() {
+        let rejection = Rejection { code: RejectionCode::NoRoute, reason: "no route".into() };
+        let rejected = PipelineError::Rejected { row: "row 1".into(), rejection };
+        let topic = || "t".to_owned();
+        let cases: [(Failure, u8, &str); 10] = [
+            (server("55006", "slot is active"), 75, "PR-P009"),
+            (server("28P01", "password authentication failed"), 77, "PR-P021"),
+            (server("42704", "slot does not exist"), 78, "PR-P022"),
+            (server("55000", "can no longer get changes from slot"), 70, "PR-P023"),
+            (server("55000", "logical decoding requires wal_level"), 78, "PR-P022"),
+            (server("57P01", "terminating connection"), 69, "PR-P020"),
+            (rejected.into(), 65, "PR-R004"),
+            (SinkError::Authentication("no".into()).into(), 77, "PR-K003"),
+            (SinkError::UnknownTopic { topic: topic() }.into(), 69, "PR-K005"),
+            (SettingsError::NoBrokers.into(), 78, "PR-K001"),
+        ];
+        for (failure, exit, code) in cases {
+            assert_eq!((failure.exit.number(), failure.findings[0].code), (exit, code));
+        }
+    }
+
+    #[test]
+    fn hints_are_passed_on() {
+        let failure = server("42501", "permission denied");
+        assert!(failure.findings[0].help.as_deref().unwrap().contains("REPLICATION"));
     }
 }

@@ -17,7 +17,7 @@ pub(super) fn read(path: &Path, text: &str) -> Layer {
         Ok(table) => Walk { file, layer: &mut layer }.section("", table.get_ref()),
         Err(error) => {
             let range = error.span().unwrap_or(0..0);
-            let place = Place::File(Span { file, range }.excerpt(false));
+            let place = Place::File(Span { file, range, is_key: false }.excerpt());
             let kind = MistakeKind::Syntax(error.message().replace('\n', ", "));
             layer.mistakes.push(Mistake { kind, place, help: None });
         }
@@ -39,13 +39,14 @@ impl Walk<'_> {
             match value.get_ref() {
                 DeValue::Table(inner) if is_section(&key) => self.section(&key, inner),
                 other if option(&key).is_some() || is_property(&key) => {
+                    let span = if is_property(&key) { self.key_span(name.span()) } else { span };
                     let origin = Origin::File { path: self.file.path.clone(), line: span.line() };
                     let raw = self.raw(other);
                     self.layer.add(&key, raw, origin, Some(span));
                 }
                 _ if is_section(&key) => self.not_a_section(&key, &span),
                 _ => {
-                    let place = Place::File(self.span(name.span()).excerpt(true));
+                    let place = Place::File(self.key_span(name.span()).excerpt());
                     self.layer.refuse_unknown(&key, place);
                 }
             }
@@ -58,7 +59,7 @@ impl Walk<'_> {
             expected: "a section",
             found: "a single value",
         };
-        let place = Place::File(span.excerpt(false));
+        let place = Place::File(span.excerpt());
         let help = Some(did_you_mean(&format!("{key}.")));
         self.layer.mistakes.push(Mistake { kind, place, help });
     }
@@ -81,7 +82,11 @@ impl Walk<'_> {
     }
 
     fn span(&self, range: std::ops::Range<usize>) -> Span {
-        Span { file: Arc::clone(&self.file), range }
+        Span { file: Arc::clone(&self.file), range, is_key: false }
+    }
+
+    fn key_span(&self, range: std::ops::Range<usize>) -> Span {
+        Span { is_key: true, ..self.span(range) }
     }
 }
 

@@ -130,7 +130,7 @@ impl Setting {
 /// Where a mistake in a value of this origin is shown.
 pub(super) fn place_of(origin: &Origin, span: Option<&Span>) -> Place {
     match (span, origin) {
-        (Some(span), _) => Place::File(span.excerpt(false)),
+        (Some(span), _) => Place::File(span.excerpt()),
         (None, Origin::Env(name) | Origin::EnvFile(name) | Origin::Libpq(name)) => {
             Place::Named(format!("environment variable {name}"))
         }

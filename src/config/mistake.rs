@@ -196,28 +196,25 @@ pub(super) struct SourceFile {
 pub(super) struct Span {
     pub(super) file: Arc<SourceFile>,
     pub(super) range: Range<usize>,
+    /// A key, behind which may stand a secret although its name does not say so: it may be
+    /// misspelled, or be the Kafka client's. Its value is not shown.
+    pub(super) is_key: bool,
 }
 
 impl Span {
-    /// The line of it. `key_only` leaves the value out: behind an unknown or misspelled key may
-    /// stand a secret.
-    pub(super) fn excerpt(&self, key_only: bool) -> Excerpt {
+    /// The line of it, without what may be secret.
+    pub(super) fn excerpt(&self) -> Excerpt {
         let text = &self.file.text;
         let start = self.range.start.min(text.len());
         let before = text.get(..start).unwrap_or("");
         let line_start = before.rfind('\n').map_or(0, |at| at + 1);
-        let line_text = text.get(line_start..).unwrap_or("").lines().next().unwrap_or("");
-        let in_line = start.saturating_sub(line_start).min(line_text.len());
-        let end = self.range.end.max(start).saturating_sub(line_start).min(line_text.len());
-        let characters =
-            |range: Range<usize>| line_text.get(range).map_or(0, |part| part.chars().count());
-        let (column, width) = (characters(0..in_line), characters(in_line..end.max(in_line)));
-        let shown = if key_only && line_text.contains('=') {
-            format!("{} = ...", line_text.get(..end).unwrap_or(""))
-        } else {
-            mask_line(line_text)
-        };
-        let shown = shown.replace('\t', " ").trim_end().to_owned();
+        let line = text.get(line_start..).unwrap_or("").lines().next().unwrap_or("");
+        let from = start.saturating_sub(line_start).min(line.len());
+        let to = self.range.end.max(start).saturating_sub(line_start).min(line.len());
+        let part = |range: Range<usize>| line.get(range).unwrap_or("");
+        let (before, meant, after) = (part(0..from), part(from..to), part(to..line.len()));
+        let shown = self.shown(before, meant, after);
+        let column = before.chars().count();
         // Masking may have shortened the line: the caret never points past it.
         let room = (shown.chars().count() + 1).saturating_sub(column).max(1);
         Excerpt {
@@ -225,8 +222,25 @@ impl Span {
             line: self.line(),
             column: column + 1,
             text: shown,
-            width: width.clamp(1, room),
+            width: meant.chars().count().clamp(1, room),
         }
+    }
+
+    /// Other settings on the same line (inline tables) are blanked, since any may be a secret.
+    fn shown(&self, before: &str, meant: &str, after: &str) -> String {
+        let others = usize::from(!self.is_key);
+        let before = match before.split_once('=') {
+            Some((name, values)) if before.matches('=').count() > others => {
+                format!("{name}={}", ".".repeat(values.chars().count()))
+            }
+            _ => before.to_owned(),
+        };
+        let line = match (self.is_key && after.contains('='), after.contains('=')) {
+            (true, _) => format!("{before}{meant} = ..."),
+            (_, true) => mask_line(&format!("{before}{meant} ...")),
+            _ => mask_line(&format!("{before}{meant}{after}")),
+        };
+        line.replace('\t', " ").trim_end().to_owned()
     }
 
     /// The line's number, from 1.
@@ -240,9 +254,9 @@ impl Span {
 mod tests {
     use super::*;
 
-    fn excerpt(text: &str, range: Range<usize>, key_only: bool) -> Excerpt {
+    fn excerpt(text: &str, range: Range<usize>, is_key: bool) -> Excerpt {
         let file = SourceFile { path: "a.toml".into(), text: text.into() };
-        Span { file: Arc::new(file), range }.excerpt(key_only)
+        Span { file: Arc::new(file), range, is_key }.excerpt()
     }
 
     #[test]
@@ -266,5 +280,16 @@ mod tests {
     fn values_of_unknown_keys_are_not_shown() {
         let found = excerpt("passwrod = \"hunter2\"", 0..8, true);
         assert_eq!(found.text, "passwrod = ...");
+    }
+
+    #[test]
+    fn other_settings_of_the_line_are_not_shown() {
+        let line = "kafka = { a = \"hunter2\", linger = 5, b = \"hunter2\" }";
+        let at = line.find('5').unwrap();
+        let found = excerpt(line, at..at + 1, false);
+        assert!(!found.text.contains("hunter2"), "{}", found.text);
+        assert_eq!(found.text.chars().nth(found.column - 1), Some('5'));
+        let at = line.find("linger").unwrap();
+        assert!(!excerpt(line, at..at + 6, true).text.contains("hunter2"));
     }
 }

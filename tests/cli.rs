@@ -1,0 +1,234 @@
+//! The command line as a user meets it: the built binary, its output, its exit codes.
+//!
+//! No server is touched here; what needs one is in `tests/it`.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
+
+use std::io::Read as _;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+/// The binary in an empty folder, with no environment but a user's name for Postgres.
+fn postrider(folder: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_postrider"));
+    command.env_clear().env("PGUSER", "tester").env("HOME", folder).current_dir(folder);
+    command
+}
+
+fn run(arguments: &[&str]) -> Output {
+    let folder = tempfile::tempdir().unwrap();
+    postrider(folder.path()).args(arguments).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+fn in_folder(config: &str, arguments: &[&str], env: &[(&str, &str)]) -> Output {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("postrider.toml"), config).unwrap();
+    let mut command = postrider(folder.path());
+    command.args(arguments).envs(env.iter().copied()).output().unwrap()
+}
+
+#[test]
+fn usage_mistakes_are_code_2_and_leave_stdout_empty() {
+    for arguments in [&[][..], &["rnu"], &["run", "--one"], &["config"], &["bench", "floor"]] {
+        let output = run(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(output.stdout.is_empty() && !output.stderr.is_empty(), "{arguments:?}");
+    }
+    assert!(text(&run(&["setpu"]).stderr).contains("'setup'"), "did you mean");
+}
+
+#[test]
+fn commands_of_later_releases_are_not_there() {
+    for command in ["doctor", "status", "route", "import", "dead-letters"] {
+        assert_eq!(run(&[command]).status.code(), Some(2), "{command}");
+    }
+}
+
+#[test]
+fn help_is_data_and_names_the_exit_codes() {
+    let output = run(&["--help"]);
+    assert_eq!(output.status.code(), Some(0));
+    let help = text(&output.stdout);
+    for words in ["Exit codes:", "65", "configuration error", "Examples:", "postrider demo"] {
+        assert!(help.contains(words), "{words}");
+    }
+    assert!(!help.contains("broker "), "the embedded broker is for our own use");
+    for command in ["run", "demo", "setup", "tail", "config show", "bench ceiling"] {
+        let arguments: Vec<&str> = command.split(' ').chain(["--help"]).collect();
+        let help = text(&run(&arguments).stdout);
+        assert!(help.contains("Example"), "{command}: {help}");
+    }
+}
+
+#[test]
+fn a_mistake_in_the_file_is_shown_where_it_is() {
+    let config = "[source]\npublicaton = \"x\"\n\n[kafka]\ndelivery = \"exactly_once\"\n";
+    let output = in_folder(config, &["run"], &[]);
+    assert_eq!(output.status.code(), Some(78));
+    assert!(output.stdout.is_empty());
+    assert_eq!(
+        text(&output.stderr),
+        "error[PR-C003]: there is no setting `source.publicaton`\n \
+         --> postrider.toml:2:1\n  \
+         |\n\
+         2 | publicaton = ...\n  \
+         | ^^^^^^^^^^\n  \
+         help: did you mean `source.publication`?\n\
+         error[PR-C006]: `kafka.delivery`: exactly_once is not in this release\n \
+         --> postrider.toml:5:12\n  \
+         |\n\
+         5 | delivery = \"exactly_once\"\n  \
+         |            ^^^^^^^^^^^^^^\n  \
+         help: use \"at_least_once\"; consumers drop repeats by the `id` header\n"
+    );
+}
+
+#[test]
+fn errors_are_json_where_json_is_asked_for() {
+    let output = in_folder("[source]\nslot = 5\n", &["config", "show", "--output", "json"], &[]);
+    assert_eq!(output.status.code(), Some(78));
+    let stderr = text(&output.stderr);
+    assert_eq!(stderr.lines().count(), 1);
+    let value: serde_json::Value = serde_json::from_str(&stderr).unwrap();
+    assert_eq!(value["exit_code"], 78);
+    assert_eq!(value["errors"][0]["code"], "PR-C004");
+    assert_eq!(value["errors"][0]["place"]["line"], 2);
+}
+
+#[test]
+fn properties_a_guarantee_rests_on_are_refused_where_they_stand() {
+    let config = "[kafka.properties]\n\"acks\" = \"0\"\n";
+    let output = in_folder(config, &["config", "show"], &[]);
+    assert_eq!(output.status.code(), Some(78));
+    let stderr = text(&output.stderr);
+    assert!(stderr.contains("PR-C007") && stderr.contains("postrider.toml:2:1"), "{stderr}");
+
+    let config = "[kafka.properties]\n\"sasl.pasword\" = \"hunter2\"\n";
+    let output = in_folder(config, &["config", "show"], &[]);
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(78));
+    assert!(stderr.contains("did you mean `sasl.password`?"), "{stderr}");
+    assert!(!stderr.contains("hunter2"), "{stderr}");
+
+    let output = run(&["run", "--set", "kafka.properties.enable.idempotence=false"]);
+    assert_eq!(output.status.code(), Some(78));
+    assert!(text(&output.stderr).contains("--set"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn config_show_tells_value_and_origin_but_no_secret() {
+    let config = "[source]\nurl = \"postgres://app:hunter2@db/shop\"\nslot = \"mine\"\n";
+    let env = [
+        ("POSTRIDER_KAFKA__BROKERS", "a:9092,b:9092"),
+        ("POSTRIDER_KAFKA__PROPERTIES__SASL_PASSWORD", "hunter2"),
+        ("PGPASSWORD", "hunter2"),
+    ];
+    let arguments = ["config", "show", "--set", "kafka.compression=gzip", "-v"];
+    let shown = in_folder(config, &arguments, &env);
+    assert_eq!(shown.status.code(), Some(0), "{}", text(&shown.stderr));
+    let lines = text(&shown.stdout);
+    for (line, origin) in [
+        ("source.url = \"postgres://app:****@db/shop\"", "postrider.toml:2"),
+        ("source.slot = \"mine\"", "postrider.toml:3"),
+        ("source.publication = \"postrider\"", "default"),
+        ("kafka.brokers = [\"a:9092\", \"b:9092\"]", "env POSTRIDER_KAFKA__BROKERS"),
+        ("kafka.compression = \"gzip\"", "--set"),
+        ("log.level = \"debug\"", "-v"),
+        (
+            "kafka.properties.sasl.password = \"****\"",
+            "env POSTRIDER_KAFKA__PROPERTIES__SASL_PASSWORD",
+        ),
+    ] {
+        let found = lines.lines().find(|found| found.starts_with(line)).expect(line);
+        assert!(found.ends_with(&format!("# {origin}")), "{found}");
+    }
+    assert!(!lines.contains("hunter2"));
+
+    let arguments = ["config", "show", "--output", "json"];
+    let json = in_folder(config, &arguments, &env);
+    let value: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert_eq!(value["file"], "postrider.toml");
+    assert!(value["settings"].as_array().unwrap().len() > 30);
+    assert!(!text(&json.stdout).contains("hunter2"));
+}
+
+#[test]
+fn the_file_is_found_by_flag_variable_or_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("other.toml");
+    std::fs::write(&path, "[source]\nslot = \"other\"\n").unwrap();
+    let path = path.display().to_string();
+    let slot = |output: &Output| text(&output.stdout).contains("source.slot = \"other\"");
+    let here = "[source]\nslot = \"here\"\n";
+    assert!(slot(&in_folder(here, &["-c", &path, "config", "show"], &[])));
+    assert!(slot(&in_folder(here, &["config", "show"], &[("POSTRIDER_CONFIG", &path)])));
+    assert!(!slot(&in_folder(here, &["config", "show"], &[])));
+    let missing = run(&["-c", "/no/such/file.toml", "run"]);
+    assert_eq!(missing.status.code(), Some(78));
+    let stderr = text(&missing.stderr);
+    assert!(stderr.contains("PR-C001") && stderr.contains("/no/such/file.toml"), "{stderr}");
+}
+
+#[test]
+fn the_example_is_a_configuration() {
+    let example = run(&["config", "example"]);
+    assert_eq!(example.status.code(), Some(0));
+    let shown = in_folder(&text(&example.stdout), &["config", "show"], &[]);
+    assert_eq!(shown.status.code(), Some(0), "{}", text(&shown.stderr));
+    assert!(!text(&shown.stdout).contains("# default"), "the example names every option");
+}
+
+#[test]
+fn version_says_what_it_was_built_with() {
+    let output = run(&["version", "--output", "json"]);
+    let value: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(value["version"], env!("CARGO_PKG_VERSION"));
+    assert!(value["librdkafka"].as_str().unwrap().contains('.'));
+    let features = value["librdkafka_features"].as_array().unwrap();
+    assert!(features.iter().any(|feature| feature == "lz4"), "{features:?}");
+    assert!(text(&run(&["version"]).stdout).starts_with("postrider "));
+}
+
+#[test]
+fn completions_exist_for_every_shell() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let output = run(&["completions", shell]);
+        assert_eq!(output.status.code(), Some(0));
+        assert!(text(&output.stdout).contains("kafka") || output.stdout.len() > 1_000, "{shell}");
+    }
+}
+
+#[test]
+fn colours_follow_the_flag() {
+    let colored = run(&["--color", "always", "--set", "a.b=c", "config", "show"]);
+    assert!(text(&colored.stderr).contains("\u{1b}["));
+    for plain in
+        [&["config", "show", "--set", "a.b=c"][..], &["--color", "never", "--set", "a=b", "run"]]
+    {
+        assert!(!text(&run(plain).stderr).contains('\u{1b}'));
+    }
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_panic() {
+    for arguments in
+        [&["config", "example"][..], &["completions", "bash"], &["--help"], &["version"]]
+    {
+        let folder = tempfile::tempdir().unwrap();
+        let mut child = postrider(folder.path())
+            .args(arguments)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        drop(child.stdout.take());
+        let mut stderr = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+        let status = child.wait().unwrap();
+        assert_eq!((status.code(), stderr.as_str()), (Some(0), ""), "{arguments:?}");
+    }
+}
