@@ -15,6 +15,10 @@ use postrider::pipeline::{
 use postrider::route::{RouteSpec, Router};
 use postrider::wal::Frame;
 
+/// Shows what a row allocates: nothing, in steady state.
+#[global_allocator]
+static ALLOCATIONS: divan::AllocProfiler = divan::AllocProfiler::system();
+
 fn main() {
     divan::main();
 }

@@ -58,8 +58,9 @@ impl Counters {
         all.filter(|(known, _)| **known == code).map(|(_, count)| count).sum()
     }
 
-    /// Records the sink took and their bytes, by topic; topics beyond the first 1,000 share the name `""`. The
-    /// dead letter of a record that the brokers refused counts under neither topic a second time.
+    /// Records the sink took and their bytes, by topic; topics beyond the first 1,000 share the
+    /// name `""`. The dead letter of a record that the brokers refused is not counted again: it
+    /// goes out under the refused record's ticket.
     pub fn topics(&self) -> impl Iterator<Item = (&str, u64, u64)> {
         let counts = self.topics.counts.iter();
         counts.map(|count| (count.topic.as_str(), count.records, count.bytes))
