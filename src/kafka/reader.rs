@@ -333,7 +333,7 @@ impl Reader {
         let Some(topics) = self.ahead.pop_front() else { return Ok(false) };
         let consumer: BaseConsumer<Ear> = self
             .config
-            .create_with_context(Ear::default())
+            .create_with_context(Ear::new())
             .map_err(|error| ReaderError::Client(error.to_string()))?;
         let deadline = Instant::now() + self.limit;
         let mut wanted = TopicPartitionList::new();
@@ -446,10 +446,14 @@ fn lasting(error: &KafkaError, topics: &[String]) -> Result<(), ReaderError> {
 }
 
 /// The consumer's context: nothing but the shared ear.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Ear(Mutex<Watch>);
 
 impl Ear {
+    fn new() -> Self {
+        Self(Mutex::new(Watch::aside()))
+    }
+
     fn watch(&self) -> MutexGuard<'_, Watch> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

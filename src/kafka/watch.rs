@@ -22,6 +22,8 @@ pub(super) struct Watch {
     damper: Damper,
     fatal: Option<Fatal>,
     no_entry: Option<SinkError>,
+    /// Of a client beside the relay's own, whose connecting is no news.
+    aside: bool,
 }
 
 /// The library gave up on this client.
@@ -34,12 +36,18 @@ pub(super) struct Fatal {
 }
 
 impl Watch {
+    /// For a client beside the relay's own.
+    pub(super) fn aside() -> Self {
+        Self { aside: true, ..Self::default() }
+    }
+
     /// Takes in one log line.
     pub(super) fn log(&mut self, level: Level, facility: &str, line: &str) {
         if facility == "STATE" {
             match self.brokers.observe(line) {
+                Some(Change::Connected) if self.aside => debug!("a Kafka broker answers"),
                 Some(Change::Connected) => info!("a Kafka broker answers"),
-                Some(Change::Lost) => warn!("no Kafka broker answers; records wait"),
+                Some(Change::Lost) => warn!("no Kafka broker answers; waiting"),
                 None => debug!(target: "librdkafka", "{facility} {line}"),
             }
             return;

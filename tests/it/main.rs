@@ -17,4 +17,5 @@ mod containers;
 mod kafka;
 mod servers;
 mod support;
+mod tail;
 mod transactions;

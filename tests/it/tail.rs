@@ -1,0 +1,153 @@
+//! `postrider tail` and `postrider broker` as processes: what they write, and when they end.
+
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use postrider::kafka::{KafkaSpec, Producer, Sink as _};
+use postrider::ledger::Ticket;
+use postrider::route::{Headers, Record};
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// A `postrider broker`, which ends with its stdin.
+struct Served {
+    process: Child,
+    bootstrap: String,
+}
+
+impl Served {
+    fn start(topics: &[&str]) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_postrider"));
+        command.arg("broker").stdin(Stdio::piped()).stdout(Stdio::piped());
+        for topic in topics {
+            command.args(["--topic", topic]);
+        }
+        let mut process = command.spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(process.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        let told: serde_json::Value = serde_json::from_str(&line).unwrap();
+        let bootstrap = told["bootstrap"].as_str().unwrap().to_owned();
+        Self { process, bootstrap }
+    }
+
+    fn produce(&self, topic: &str, records: &[(Option<&str>, Option<&[u8]>)]) {
+        let mut producer = Producer::open(&KafkaSpec::of_brokers(&self.bootstrap)).unwrap();
+        for (number, &(key, value)) in (0..).zip(records) {
+            let mut headers = Headers::new();
+            headers.push(("id", Some(b"i")));
+            headers.push(("none", None));
+            let key = key.map(str::as_bytes);
+            let timestamp_ms = 1_700_000_000_000 + i64::from(number);
+            let record = Record { topic, partition: None, key, value, headers, timestamp_ms };
+            producer.send(&record, Ticket::new(number, 1)).unwrap();
+        }
+        let (begun, mut answers) = (Instant::now(), Vec::new());
+        while answers.len() < records.len() {
+            assert!(begun.elapsed() < LIMIT);
+            producer.poll(&mut answers).unwrap();
+        }
+    }
+
+    fn tail(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_postrider"));
+        command.args(["tail", "-b", &self.bootstrap]).args(words).stdin(Stdio::null());
+        command
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn text(output: &Output) -> &str {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    std::str::from_utf8(&output.stdout).unwrap()
+}
+
+fn await_end(process: &mut Child) -> bool {
+    let begun = Instant::now();
+    while begun.elapsed() < LIMIT {
+        if let Some(status) = process.try_wait().unwrap() {
+            return status.success();
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    process.kill().unwrap();
+    panic!("it does not end");
+}
+
+#[test]
+fn records_are_written_as_asked() {
+    let served = Served::start(&["orders:1", "empty"]);
+    let records: [(Option<&str>, Option<&[u8]>); 4] = [
+        (Some("k"), Some(b"{\"n\": 1}")),
+        (Some(""), None),
+        (None, Some(b"\xff\n")),
+        (Some("last"), Some(b"x")),
+    ];
+    served.produce("orders", &records);
+    let run = |words: &[&str]| served.tail(words).output().unwrap();
+    let format = "%t %p %o %k %S %K %T %h%%\\n";
+    let output = run(&["orders", "-e", "-f", format]);
+    let wanted = "orders 0 0 k 8 1 1700000000000 id=i,none=NULL%\n\
+                  orders 0 1  -1 0 1700000000001 id=i,none=NULL%\n\
+                  orders 0 2  2 -1 1700000000002 id=i,none=NULL%\n\
+                  orders 0 3 last 1 4 1700000000003 id=i,none=NULL%\n";
+    assert_eq!(text(&output), wanted);
+    let output = run(&["orders", "-e", "-J"]);
+    let headers = "\"headers\":[\"id\",\"i\",\"none\",null]";
+    let line = |n: u32, key: &str, payload: &str| {
+        format!(
+            "{{\"topic\":\"orders\",\"partition\":0,\"offset\":{n},\"tstype\":\"create\",\
+             \"ts\":170000000000{n},{headers},\"key\":{key},\"payload\":{payload}}}\n"
+        )
+    };
+    let wanted = [
+        line(0, "\"k\"", "\"{\\\"n\\\": 1}\""),
+        line(1, "\"\"", "null"),
+        line(2, "null", "{\"$hex\":\"ff0a\"}"),
+        line(3, "\"last\"", "\"x\""),
+    ];
+    assert_eq!(text(&output), wanted.concat());
+    assert_eq!(run(&["orders", "-e", "-o", "2"]).stdout, b"\xff\n\nx\n");
+    assert_eq!(text(&run(&["orders", "-c", "1", "-o", "-1"])), "x\n");
+    assert_eq!(text(&run(&["empty", "orders", "-e", "-c", "1", "-f", "%s"])), "{\"n\": 1}");
+}
+
+#[test]
+fn a_missing_topic_is_one_clear_error() {
+    let served = Served::start(&["orders"]);
+    let output = served.tail(&["absent", "-e"]).output().unwrap();
+    assert!(!output.status.success());
+    assert!(output.stdout.is_empty());
+    let words = String::from_utf8_lossy(&output.stderr);
+    assert!(words.contains("topic `absent` does not exist"), "{words}");
+}
+
+#[test]
+fn a_closed_pipe_ends_it_quietly_even_while_idle() {
+    let served = Served::start(&["orders:1"]);
+    served.produce("orders", &[(Some("k"), Some(b"first"))]);
+    let mut tail =
+        served.tail(&["orders"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut pipe: BufReader<ChildStdout> = BufReader::new(tail.stdout.take().unwrap());
+    let mut line = String::new();
+    pipe.read_line(&mut line).unwrap();
+    assert_eq!(line, "first\n", "a follower writes at once");
+    drop(pipe);
+    assert!(await_end(&mut tail));
+    let mut words = String::new();
+    tail.stderr.take().unwrap().read_to_string(&mut words).unwrap();
+    assert_eq!(words, "");
+}
+
+#[test]
+fn the_broker_ends_with_its_stdin() {
+    let mut served = Served::start(&[]);
+    drop(served.process.stdin.take());
+    assert!(await_end(&mut served.process));
+}
