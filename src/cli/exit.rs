@@ -46,7 +46,7 @@ impl ExitCode {
     }
 
     /// The code of that number, as the rooms' errors give it; an unknown one is a failed check.
-    pub fn from_number(number: u8) -> Self {
+    pub fn of_number(number: u8) -> Self {
         let known = Self::ALL.iter().find(|(code, _)| code.number() == number);
         known.map_or(Self::CheckFailed, |&(code, _)| code)
     }
@@ -65,8 +65,8 @@ mod tests {
     #[test]
     fn numbers_are_the_documented_ones() {
         let numbers: Vec<u8> = ExitCode::ALL.iter().map(|(code, _)| code.number()).collect();
-        assert!(ExitCode::ALL.iter().all(|&(c, _)| ExitCode::from_number(c.number()) == c));
-        assert_eq!(ExitCode::from_number(99), ExitCode::CheckFailed);
+        assert!(ExitCode::ALL.iter().all(|&(c, _)| ExitCode::of_number(c.number()) == c));
+        assert_eq!(ExitCode::of_number(99), ExitCode::CheckFailed);
         assert_eq!(numbers, [0, 1, 2, 65, 69, 70, 75, 77, 78]);
     }
 }

@@ -3,15 +3,17 @@
 //! Codes are stable: a number is never used again for something else.
 
 use super::broker::BrokerCommandError;
+use super::codes;
 use super::exit::ExitCode;
 use super::failure::{Failure, Finding};
 use super::tail::TailError;
 use crate::config::{ConfigError, Mistake, Place};
+use crate::control::ControlError;
 use crate::kafka::{ReaderError, SettingsError, SinkError};
 use crate::pipeline::PipelineError;
 use crate::route::RouteSpecError;
 use crate::telemetry::HttpError;
-use crate::wal::{Class, WalError};
+use crate::wal::WalError;
 
 impl From<ConfigError> for Failure {
     fn from(error: ConfigError) -> Self {
@@ -61,36 +63,28 @@ impl From<SettingsError> for Failure {
 
 impl From<SinkError> for Failure {
     fn from(error: SinkError) -> Self {
-        let (exit, code) = match error {
+        let exit = match error {
             SinkError::Settings(error) => return error.into(),
-            SinkError::Fatal(_) => (ExitCode::Unavailable, "PR-K002"),
-            SinkError::Authentication(_) => (ExitCode::Permission, "PR-K003"),
-            SinkError::Tls(_) => (ExitCode::Config, "PR-K004"),
-            SinkError::UnknownTopic { .. } => (ExitCode::Unavailable, "PR-K005"),
-            SinkError::Unauthorised { .. } => (ExitCode::Permission, "PR-K006"),
-            SinkError::BatchRefused { .. } => (ExitCode::Unavailable, "PR-K007"),
-            SinkError::Delivery { .. } => (ExitCode::Unavailable, "PR-K008"),
+            SinkError::Tls(_) => ExitCode::Config,
+            SinkError::Authentication(_) | SinkError::Unauthorised { .. } => ExitCode::Permission,
+            _ => ExitCode::Unavailable,
         };
         let hint = error.hint();
-        Self::of(exit, code, &error, hint)
+        Self::of(exit, codes::sink(&error), &error, hint)
     }
 }
 
 impl From<ReaderError> for Failure {
     fn from(error: ReaderError) -> Self {
-        let (exit, code) = match error {
+        let exit = match error {
             ReaderError::Settings(error) => return error.into(),
             ReaderError::NoEntry(error) => return error.into(),
-            ReaderError::Unreachable { .. } => (ExitCode::Unavailable, "PR-K010"),
-            ReaderError::UnknownTopic(_) => (ExitCode::CheckFailed, "PR-K005"),
-            ReaderError::UnknownPartition { .. } => (ExitCode::CheckFailed, "PR-K011"),
-            ReaderError::Unauthorised(_) => (ExitCode::Permission, "PR-K006"),
-            ReaderError::OffsetGone(_) => (ExitCode::CheckFailed, "PR-K012"),
-            ReaderError::Late { .. } => (ExitCode::CheckFailed, "PR-K013"),
-            ReaderError::Client(_) => (ExitCode::Unavailable, "PR-K014"),
+            ReaderError::Unreachable { .. } | ReaderError::Client(_) => ExitCode::Unavailable,
+            ReaderError::Unauthorised(_) => ExitCode::Permission,
+            _ => ExitCode::CheckFailed,
         };
         let hint = error.hint();
-        Self::of(exit, code, &error, hint)
+        Self::of(exit, codes::reader(&error), &error, hint)
     }
 }
 
@@ -118,52 +112,30 @@ impl From<BrokerCommandError> for Failure {
 
 impl From<WalError> for Failure {
     fn from(error: WalError) -> Self {
-        let class = error.class();
-        let code = match error {
-            WalError::Unreachable { .. } => "PR-P001",
-            WalError::TimedOut { .. } => "PR-P002",
-            WalError::TlsNotOffered { .. } => "PR-P003",
-            WalError::TlsHandshake { .. } => "PR-P004",
-            WalError::TlsFiles(_) => "PR-P005",
-            WalError::PasswordMissing { .. } => "PR-P006",
-            WalError::Authentication { .. } => "PR-P007",
-            WalError::WrongSession { .. } => "PR-P008",
-            WalError::SlotHeld { .. } => "PR-P009",
-            WalError::PublicationMissing { .. } => "PR-P010",
-            WalError::Closed => "PR-P011",
-            WalError::Ended => "PR-P012",
-            WalError::Io(_) => "PR-P013",
-            WalError::Protocol(_) => "PR-P014",
-            WalError::FrameTooLarge { .. } => "PR-P015",
-            WalError::Server(_) => match class {
-                Class::Transient => "PR-P020",
-                Class::Held => "PR-P009",
-                Class::Permission => "PR-P021",
-                Class::Configuration => "PR-P022",
-                Class::Position => "PR-P023",
-            },
-        };
+        let exit = ExitCode::of_number(error.class().exit_code());
         let hint = error.hint();
-        Self::of(ExitCode::from_number(class.exit_code()), code, &error, hint)
+        Self::of(exit, codes::wal(&error), &error, hint)
+    }
+}
+
+impl From<ControlError> for Failure {
+    fn from(error: ControlError) -> Self {
+        let exit = ExitCode::of_number(error.exit_code());
+        let hint = error.hint();
+        Self::of(exit, codes::control(&error), &error, hint)
     }
 }
 
 impl From<PipelineError> for Failure {
     fn from(error: PipelineError) -> Self {
-        let (exit, code) = match error {
-            PipelineError::Decode(_) => (ExitCode::Unavailable, "PR-R001"),
-            PipelineError::Outbox(_) if error.is_definite() => (ExitCode::Config, "PR-R002"),
-            PipelineError::Outbox(_) => (ExitCode::Unavailable, "PR-R002"),
-            PipelineError::Ledger(_) => (ExitCode::Unavailable, "PR-R003"),
-            PipelineError::Rejected { .. } => (ExitCode::Poison, "PR-R004"),
-            PipelineError::DeadLetterRefused { .. } => (ExitCode::Config, "PR-R005"),
-            PipelineError::Updated { .. } => (ExitCode::Poison, "PR-R006"),
-            PipelineError::NotSent | PipelineError::NotOffered => {
-                (ExitCode::CheckFailed, "PR-R007")
-            }
+        let exit = match error {
+            PipelineError::Rejected { .. } | PipelineError::Updated { .. } => ExitCode::Poison,
+            PipelineError::NotSent | PipelineError::NotOffered => ExitCode::CheckFailed,
+            _ if error.is_definite() => ExitCode::Config,
+            _ => ExitCode::Unavailable,
         };
         let hint = error.hint();
-        Self::of(exit, code, &error, hint)
+        Self::of(exit, codes::pipeline(&error), &error, hint)
     }
 }
 

@@ -7,6 +7,7 @@
 pub mod arguments;
 pub mod bench;
 pub mod broker;
+mod codes;
 pub mod completions;
 pub mod config;
 pub mod context;
@@ -49,6 +50,14 @@ fn follow(args: &tail::TailArgs, context: &Context) -> Result<ExitCode, Failure>
     let kafka = specs::kafka_spec(&loaded.config);
     tail::run(&args, Some(kafka), context.color_stdout())?;
     Ok(ExitCode::Ok)
+}
+
+/// The control plane's runtime: one thread, as the hot path has its own.
+fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::of(ExitCode::CheckFailed, "PR-X003", &error, None))
 }
 
 /// A duration on the command line.

@@ -1,0 +1,103 @@
+//! The stable code of every situation, by room.
+//!
+//! A number is never used again for something else. `PR-C` is in `config`, beside its mistakes.
+
+use crate::control::ControlError;
+use crate::kafka::{ReaderError, SinkError};
+use crate::pipeline::PipelineError;
+use crate::wal::{Class, WalError};
+
+/// `PR-P001` to `PR-P029`.
+pub(super) fn wal(error: &WalError) -> &'static str {
+    match error {
+        WalError::Unreachable { .. } => "PR-P001",
+        WalError::TimedOut { .. } => "PR-P002",
+        WalError::TlsNotOffered { .. } => "PR-P003",
+        WalError::TlsHandshake { .. } => "PR-P004",
+        WalError::TlsFiles(_) => "PR-P005",
+        WalError::PasswordMissing { .. } => "PR-P006",
+        WalError::Authentication { .. } => "PR-P007",
+        WalError::WrongSession { .. } => "PR-P008",
+        WalError::SlotHeld { .. } => "PR-P009",
+        WalError::PublicationMissing { .. } => "PR-P010",
+        WalError::Closed => "PR-P011",
+        WalError::Ended => "PR-P012",
+        WalError::Io(_) => "PR-P013",
+        WalError::Protocol(_) => "PR-P014",
+        WalError::FrameTooLarge { .. } => "PR-P015",
+        WalError::Server(_) => match error.class() {
+            Class::Transient => "PR-P020",
+            Class::Held => "PR-P009",
+            Class::Permission => "PR-P021",
+            Class::Configuration => "PR-P022",
+            Class::Position => "PR-P023",
+        },
+    }
+}
+
+/// `PR-P030` to `PR-P059`; one situation has one code, whichever connection met it.
+pub(super) fn control(error: &ControlError) -> &'static str {
+    match error {
+        ControlError::Connection { source, .. } => wal(source),
+        ControlError::WalLevel { .. } => "PR-P030",
+        ControlError::RoleMayNotReplicate { .. } => "PR-P031",
+        ControlError::TableMissing { .. } => "PR-P032",
+        ControlError::TableUnsuitable { .. } => "PR-P033",
+        ControlError::ColumnsMissing { .. } => "PR-P034",
+        ControlError::PublicationMissing { .. } => "PR-P010",
+        ControlError::PublicationWithoutInserts { .. } => "PR-P035",
+        ControlError::PublicationLacksTable { .. } => "PR-P036",
+        ControlError::PublicationFiltersRows { .. } => "PR-P037",
+        ControlError::PublicationHidesColumns { .. } => "PR-P038",
+        ControlError::SlotMissing { .. } => "PR-P039",
+        ControlError::SlotForeign { .. } => "PR-P040",
+        ControlError::SlotLost { .. } => "PR-P041",
+        ControlError::SlotHeld { .. } => "PR-P009",
+        ControlError::SlotBlocked { .. } => "PR-P042",
+        ControlError::NoFreeSlot { .. } => "PR-P043",
+        ControlError::CreationForbidden { .. } => "PR-P044",
+        ControlError::ReadOnly { .. } => "PR-P045",
+    }
+}
+
+/// `PR-K001` to `PR-K009`.
+pub(super) const fn sink(error: &SinkError) -> &'static str {
+    match error {
+        SinkError::Settings(_) => "PR-K001",
+        SinkError::Fatal(_) => "PR-K002",
+        SinkError::Authentication(_) => "PR-K003",
+        SinkError::Tls(_) => "PR-K004",
+        SinkError::UnknownTopic { .. } => "PR-K005",
+        SinkError::Unauthorised { .. } => "PR-K006",
+        SinkError::BatchRefused { .. } => "PR-K007",
+        SinkError::Delivery { .. } => "PR-K008",
+    }
+}
+
+/// `PR-K010` to `PR-K019`.
+pub(super) const fn reader(error: &ReaderError) -> &'static str {
+    match error {
+        ReaderError::Settings(_) => "PR-K001",
+        ReaderError::NoEntry(error) => sink(error),
+        ReaderError::Unreachable { .. } => "PR-K010",
+        ReaderError::UnknownTopic(_) => "PR-K005",
+        ReaderError::UnknownPartition { .. } => "PR-K011",
+        ReaderError::Unauthorised(_) => "PR-K006",
+        ReaderError::OffsetGone(_) => "PR-K012",
+        ReaderError::Late { .. } => "PR-K013",
+        ReaderError::Client(_) => "PR-K014",
+    }
+}
+
+/// `PR-R001` to `PR-R009`.
+pub(super) const fn pipeline(error: &PipelineError) -> &'static str {
+    match error {
+        PipelineError::Decode(_) => "PR-R001",
+        PipelineError::Outbox(_) => "PR-R002",
+        PipelineError::Ledger(_) => "PR-R003",
+        PipelineError::Rejected { .. } => "PR-R004",
+        PipelineError::DeadLetterRefused { .. } => "PR-R005",
+        PipelineError::Updated { .. } => "PR-R006",
+        PipelineError::NotSent | PipelineError::NotOffered => "PR-R007",
+    }
+}

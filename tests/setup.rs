@@ -1,0 +1,91 @@
+//! `postrider setup` against a private PostgreSQL: what it makes, and what it says when it cannot.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "test code throughout: a panic here is a failed test"
+)]
+
+use std::process::{Command, Output};
+
+use postrider::sandbox::postgres::{Cluster, Options};
+use postrider::shop::connect;
+
+fn setup(url: &str, arguments: &[&str]) -> Output {
+    let folder = tempfile::tempdir().unwrap();
+    Command::new(env!("CARGO_BIN_EXE_postrider"))
+        .env_clear()
+        .env("HOME", folder.path())
+        .env("PGUSER", "tester")
+        .current_dir(folder.path())
+        .env("POSTRIDER_SOURCE__URL", url)
+        .arg("setup")
+        .args(arguments)
+        .output()
+        .unwrap()
+}
+
+fn stdout(output: &Output) -> String {
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+/// Runs `setup` and checks how it fails.
+fn assert_fails(url: &str, arguments: &[&str], exit: i32, words: &[&str]) {
+    let output = setup(url, arguments);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(exit), "{stderr}");
+    assert!(output.stdout.is_empty());
+    for word in words {
+        assert!(stderr.contains(word), "{word} in {stderr}");
+    }
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn setup_makes_what_is_missing_and_may_be_repeated() {
+    let cluster = Cluster::start(&Options::default()).expect("a private PostgreSQL");
+    let url = cluster.unix_url();
+    let client = connect(&url).await.unwrap();
+    let count = async |sql: &str| client.query_one(sql, &[]).await.unwrap().get::<_, i64>(0);
+
+    let script = stdout(&setup(&url, &["--print"]));
+    let objects = "SELECT (SELECT count(*) FROM pg_publication) + \
+                   (SELECT count(*) FROM pg_replication_slots)";
+    assert_eq!(count(objects).await, 0, "--print touches nothing");
+
+    for _ in 0..2 {
+        let lines = stdout(&setup(&url, &[]));
+        assert_eq!(lines.lines().count(), 3, "{lines}");
+        assert!(lines.contains("ready: table public.outbox"), "{lines}");
+    }
+    assert_eq!(count(objects).await, 2);
+    client.batch_execute(&script).await.expect("the printed script runs, and changes nothing");
+    assert_eq!(count(objects).await, 2);
+
+    let sql = "CREATE TABLE \"Mine\" (id uuid, aggregate_id text, event_type text, payload text)";
+    client.batch_execute(sql).await.unwrap();
+    let arguments = ["--table", "public.\"Mine\"", "--output", "json"];
+    let ready: serde_json::Value = serde_json::from_str(&stdout(&setup(&url, &arguments))).unwrap();
+    assert_eq!(ready["ready"].as_array().unwrap().len(), 2, "an existing table is only published");
+    let published = "SELECT count(*) FROM pg_publication_tables WHERE pubname = 'postrider'";
+    assert_eq!(count(published).await, 2);
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_setup_that_cannot_be_done_says_why_and_what_to_do() {
+    let options = Options { password: Some("right".to_owned()), ..Options::default() };
+    let cluster = Cluster::start(&options).expect("a private PostgreSQL");
+    let client = connect(&cluster.unix_url()).await.unwrap();
+    client.batch_execute("CREATE ROLE guest LOGIN PASSWORD 'guest'").await.unwrap();
+    let address = cluster.address();
+
+    let other = address.clone().database("nowhere").url();
+    assert_fails(&other, &[], 78, &["PR-P022", "nowhere"]);
+    let guest = address.clone().login_as("guest", Some("guest")).url();
+    assert_fails(&guest, &[], 77, &["PR-P0", "help:"]);
+    let wrong = address.login_as("guest", Some("hunter2")).url();
+    assert_fails(&wrong, &[], 77, &["PR-P021", "password"]);
+    assert!(!String::from_utf8_lossy(&setup(&wrong, &[]).stderr).contains("hunter2"));
+    assert_fails("postgres://tester@127.0.0.1:1/shop", &[], 69, &["PR-P001", "help:"]);
+    assert_fails(&wrong, &["--table", "Mine"], 78, &["--table", "PR-C005"]);
+}
