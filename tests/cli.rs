@@ -119,6 +119,15 @@ fn properties_a_guarantee_rests_on_are_refused_where_they_stand() {
     assert!(text(&output.stderr).contains("--set"), "{}", text(&output.stderr));
 }
 
+#[cfg(not(any(feature = "kafka-tls", feature = "kafka-tls-vendored")))]
+#[test]
+fn tls_in_a_build_without_it_says_how_to_get_it() {
+    let config = "[kafka.properties]\n\"security.protocol\" = \"ssl\"\n";
+    let output = in_folder(config, &["config", "show"], &[]);
+    assert_eq!(output.status.code(), Some(78));
+    assert!(text(&output.stderr).contains("--features kafka-tls"), "{}", text(&output.stderr));
+}
+
 #[test]
 fn config_show_tells_value_and_origin_but_no_secret() {
     let config = "[source]\nurl = \"postgres://app:hunter2@db/shop\"\nslot = \"mine\"\n";

@@ -1,10 +1,6 @@
 //! `postrider setup` against a private PostgreSQL: what it makes, and what it says when it cannot.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    reason = "test code throughout: a panic here is a failed test"
-)]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
 
 use std::process::{Command, Output};
 

@@ -131,7 +131,7 @@ impl SettingsError {
                 Some(format!("remove `{key}` from [kafka.properties]"))
             }
             Self::Unknown { advice, .. } => advice.clone(),
-            Self::Invalid { reason, .. } if reason.contains("not available in this build") => {
+            Self::Invalid { reason, .. } if reason.contains("not available at build time") => {
                 Some("build with `--features kafka-tls`".into())
             }
             Self::Invalid { .. } | Self::Client(_) => None,

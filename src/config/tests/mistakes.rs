@@ -175,3 +175,16 @@ fn a_missing_file_is_named() {
     assert!(error.to_string().contains("/no/such.toml"));
     assert!(error.hint().unwrap().contains("config example"));
 }
+
+proptest::proptest! {
+    #[test]
+    fn any_text_is_a_configuration_or_a_list_of_mistakes(
+        text in "([\\[\\]{}=\\.\"'#, \n\t\u{e4}a-c0-9]|source|kafka|properties|slot|url|brokers|route|regex|topic){0,40}"
+    ) {
+        match (Given { file: Some(&text), ..Given::default() }).load() {
+            Ok(_) => {}
+            Err(ConfigError::Mistakes(found)) => proptest::prop_assert!(!found.is_empty()),
+            Err(other) => panic!("{other:?}"),
+        }
+    }
+}
