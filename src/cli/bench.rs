@@ -1,10 +1,17 @@
 //! `postrider bench`: figures.
 
-use clap::{Args, Subcommand, ValueEnum};
+mod ceiling;
+mod drain;
+mod proc;
+mod wal_load;
+
+use clap::{Args, Subcommand};
 
 use super::context::Context;
 use super::exit::ExitCode;
 use super::failure::Failure;
+
+pub use ceiling::CeilingArgs;
 
 /// `bench ceiling ..`
 #[derive(Debug, Args)]
@@ -24,35 +31,18 @@ pub enum Bench {
     Ceiling(CeilingArgs),
 }
 
-/// `ceiling [--rows N] [--tx-rows N] [--topics N] [--transport unix|tcp]`
-#[derive(Debug, Args)]
-pub struct CeilingArgs {
-    /// Rows in all
-    #[arg(long, default_value_t = 300_000, value_parser = clap::value_parser!(u32).range(1..))]
-    pub rows: u32,
-    /// Rows per transaction
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
-    pub tx_rows: u32,
-    /// Topics, of three partitions each
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
-    pub topics: u32,
-    /// How Postgres is reached
-    #[arg(long, value_enum, default_value_t)]
-    pub transport: Transport,
-}
-
-/// How Postgres is reached.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
-pub enum Transport {
-    /// A unix socket.
-    #[default]
-    Unix,
-    /// TCP over loopback.
-    Tcp,
-}
-
 /// Runs it.
-pub fn run(_args: &BenchArgs, context: &Context) -> Result<ExitCode, Failure> {
+pub fn run(args: &BenchArgs, context: &Context) -> Result<ExitCode, Failure> {
     context.start_logs()?;
-    Err(Failure::new(ExitCode::CheckFailed, "PR-X000", "not there yet"))
+    let Bench::Ceiling(args) = &args.what;
+    let runtime = super::runtime()?;
+    let figures = runtime
+        .block_on(ceiling::measure(args))
+        .map_err(|error| Failure::of(ExitCode::CheckFailed, "PR-X010", &error, None))?;
+    if context.json() {
+        context.print_json(&figures)?;
+    } else {
+        context.print(&figures.to_string())?;
+    }
+    Ok(ExitCode::Ok)
 }

@@ -1,12 +1,46 @@
 //! `postrider demo`: the relay at work, with a verdict.
+//!
+//! Enters: how many orders, how fast, how cruel. Leaves: a tail of what arrives, then the verdict
+//! of a judge that knows both ends and nothing of the relay. The relay is this program itself, run
+//! as a child process, so that it can be killed as a crash would kill it.
 
-use std::time::Duration;
+mod consumer;
+mod judge;
+mod relay;
+mod stage;
+
+use std::fmt::Write as _;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use clap::Args;
+use serde::Serialize;
+use tokio_postgres::Client;
 
 use super::context::Context;
 use super::exit::ExitCode;
 use super::failure::Failure;
+use crate::config::libpq::ConnectInfoError;
+use crate::control::ControlError;
+use crate::kafka::embedded::BrokerError;
+use crate::kafka::{KafkaSpec, ReaderError};
+use crate::sandbox::SandboxError;
+use crate::shop::ShopError;
+use crate::shop::load::{self, LoadPlan, Pace};
+use crate::shop::orders::{Fate, event_types};
+use consumer::Consumer;
+use judge::{Judge, Verdict};
+use relay::Relay;
+use stage::{SLOT, Stage};
+
+/// How long the relay may take from its start to holding the slot.
+const STREAMING_LIMIT: Duration = Duration::from_secs(30);
+/// After the last order, the demo waits for arrivals until none has come for this long.
+const QUIET_LIMIT: Duration = Duration::from_secs(10);
+/// Phantoms and duplicates are looked for a little longer.
+const AFTERMATH: Duration = Duration::from_millis(500);
+/// A relay that drains longer than this is stuck.
+const DRAIN_LIMIT: Duration = Duration::from_secs(30);
 
 /// `demo [--rate N] [--count N] [--kill-every 5s] [--brokers ..] [--database-url ..]`
 #[derive(Debug, Args)]
@@ -15,10 +49,10 @@ use super::failure::Failure;
 )]
 pub struct DemoArgs {
     /// Orders per second
-    #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..))]
     pub rate: u32,
     /// Orders in all
-    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, default_value_t = 5_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub count: u64,
     /// Kill and restart the relay this often, such as 5s
     #[arg(long, value_name = "TIME", value_parser = super::parse_duration)]
@@ -31,8 +65,200 @@ pub struct DemoArgs {
     pub database_url: Option<String>,
 }
 
+/// Why the demo could not be shown.
+#[derive(Debug, thiserror::Error)]
+pub enum DemoError {
+    /// The private Postgres.
+    #[error(transparent)]
+    Sandbox(#[from] SandboxError),
+    /// The embedded broker.
+    #[error(transparent)]
+    Broker(#[from] BrokerError),
+    /// The address of the database.
+    #[error(transparent)]
+    Address(#[from] ConnectInfoError),
+    /// Tables, publication and slot.
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    /// SQL of the demo itself.
+    #[error("the demo's SQL failed")]
+    Sql(#[from] tokio_postgres::Error),
+    /// The load.
+    #[error(transparent)]
+    Load(#[from] ShopError),
+    /// The consumer.
+    #[error(transparent)]
+    Consumer(#[from] ReaderError),
+    /// The relay's process.
+    #[error("the relay's process cannot be run")]
+    Process(#[from] std::io::Error),
+    /// The relay ended by itself.
+    #[error("the relay ended by itself: {0}")]
+    RelayEnded(std::process::ExitStatus),
+    /// The relay does not hold the slot.
+    #[error("the relay does not stream after {} s", STREAMING_LIMIT.as_secs())]
+    NotStreaming,
+    /// The relay did not drain.
+    #[error("the relay did not end cleanly: {0}")]
+    NotDrained(std::process::ExitStatus),
+}
+
+impl DemoError {
+    /// What the user can do about it.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Sandbox(error) => error.hint(),
+            Self::Broker(error) => error.hint(),
+            Self::Address(error) => error.hint(),
+            Self::Control(error) => error.hint(),
+            Self::Load(error) => error.hint(),
+            Self::Consumer(error) => error.hint(),
+            _ => None,
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Figures {
+    #[serde(flatten)]
+    verdict: Verdict,
+    kills: u32,
+}
+
 /// Runs it.
-pub fn run(_args: &DemoArgs, context: &Context) -> Result<ExitCode, Failure> {
+pub fn run(args: &DemoArgs, context: &Context) -> Result<ExitCode, Failure> {
     context.start_logs()?;
-    Err(Failure::new(ExitCode::CheckFailed, "PR-X000", "not there yet"))
+    let figures = super::runtime()?.block_on(show(args, context)).map_err(|error| {
+        let hint = error.hint();
+        Failure::of(ExitCode::CheckFailed, "PR-X020", &error, hint)
+    })?;
+    if context.json() {
+        context.print_json(&figures)?;
+    } else {
+        context.print(&to_text(&figures))?;
+    }
+    Ok(if figures.verdict.is_sound() { ExitCode::Ok } else { ExitCode::CheckFailed })
+}
+
+async fn show(args: &DemoArgs, context: &Context) -> Result<Figures, DemoError> {
+    let plan =
+        LoadPlan { count: args.count, pace: Pace::PerSecond(args.rate), ..LoadPlan::default() };
+    let topics = event_types(plan.types);
+    let stage = Stage::set(args.database_url.as_deref(), args.brokers.as_deref(), &topics)?;
+    if !context.json() {
+        banner(&stage, args);
+    }
+    let client = stage.prepare().await?;
+    let judge = Arc::new(Mutex::new(Judge::default()));
+    let kafka = KafkaSpec::of_brokers(&stage.brokers);
+    let consumer = Consumer::start(&kafka, &topics, Arc::clone(&judge), !context.json())?;
+    let mut relay = Relay::start(stage.relay_settings(), Stage::tether()?)?;
+    wait_until_streaming(client.sql(), &mut relay).await?;
+
+    let writer = stage.connect().await?;
+    let observe = |written: &load::Written<'_>| {
+        if written.row.fate == Fate::Committed {
+            lock(&judge).committed(written.row.id, written.commit_sent);
+        }
+    };
+    let load = load::run(writer.sql(), &plan, observe);
+    tokio::pin!(load);
+    let mut next_kill = args.kill_every.map(|every| Instant::now() + every);
+    loop {
+        tokio::select! {
+            report = &mut load => {
+                report?;
+                break;
+            }
+            () = sleep_until(next_kill) => {
+                relay.kill_and_restart()?;
+                next_kill = args.kill_every.map(|every| Instant::now() + every);
+            }
+        }
+    }
+    wait_for_arrivals(&judge, &mut relay).await?;
+    let kills = relay.kills();
+    let status = relay.stop(DRAIN_LIMIT)?;
+    consumer.stop()?;
+    stage.clear(&client).await?;
+    if !status.success() {
+        return Err(DemoError::NotDrained(status));
+    }
+    let verdict = lock(&judge).verdict();
+    Ok(Figures { verdict, kills })
+}
+
+async fn sleep_until(instant: Option<Instant>) {
+    match instant {
+        Some(instant) => tokio::time::sleep_until(instant.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The first orders would otherwise measure the relay's start.
+async fn wait_until_streaming(client: &Client, relay: &mut Relay) -> Result<(), DemoError> {
+    let sql = "SELECT active FROM pg_replication_slots WHERE slot_name = $1";
+    let deadline = Instant::now() + STREAMING_LIMIT;
+    while Instant::now() < deadline {
+        if client.query_opt(sql, &[&SLOT]).await?.is_some_and(|row| row.get(0)) {
+            return Ok(());
+        }
+        if let Some(status) = relay.ended()? {
+            return Err(DemoError::RelayEnded(status));
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    Err(DemoError::NotStreaming)
+}
+
+async fn wait_for_arrivals(judge: &Mutex<Judge>, relay: &mut Relay) -> Result<(), DemoError> {
+    let mut last_arrival = (Instant::now(), 0);
+    while last_arrival.0.elapsed() < QUIET_LIMIT {
+        let (delivered, committed) = {
+            let judge = lock(judge);
+            (judge.delivered_count(), judge.committed_count())
+        };
+        if delivered == committed {
+            break;
+        }
+        if delivered != last_arrival.1 {
+            last_arrival = (Instant::now(), delivered);
+        }
+        if let Some(status) = relay.ended()? {
+            return Err(DemoError::RelayEnded(status));
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    tokio::time::sleep(AFTERMATH).await;
+    Ok(())
+}
+
+/// A thread that panicked while it held the lock has lost a note, not corrupted one.
+fn lock(judge: &Mutex<Judge>) -> MutexGuard<'_, Judge> {
+    judge.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[expect(clippy::print_stderr, reason = "the banner is for eyes, not for data")]
+fn banner(stage: &Stage, args: &DemoArgs) {
+    let cruelty = match args.kill_every {
+        Some(every) => format!(", the relay killed (SIGKILL) every {} s", every.as_secs_f64()),
+        None => String::new(),
+    };
+    eprintln!("{}", stage.describe());
+    eprintln!("{} orders at {} per second{cruelty}", args.count, args.rate);
+    eprintln!("some transactions and savepoints roll back on purpose: they must not arrive\n");
+}
+
+fn to_text(figures: &Figures) -> String {
+    let Verdict { committed, delivered, lost, duplicated, phantom, out_of_order, p50_ms, p99_ms } =
+        figures.verdict;
+    let mut text = format!("\ncommitted     {committed}\ndelivered     {delivered}\n");
+    // Writing to a string cannot fail.
+    let _ = writeln!(text, "lost          {lost}");
+    let _ = writeln!(text, "duplicated    {duplicated}");
+    let _ = writeln!(text, "phantom       {phantom}");
+    let _ = writeln!(text, "out of order  {out_of_order}");
+    let _ = writeln!(text, "kills         {}", figures.kills);
+    let _ = writeln!(text, "commit to consumer: p50 {p50_ms} ms, p99 {p99_ms} ms");
+    text
 }

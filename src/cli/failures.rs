@@ -2,6 +2,8 @@
 //!
 //! Codes are stable: a number is never used again for something else.
 
+mod relay;
+
 use super::broker::BrokerCommandError;
 use super::codes;
 use super::exit::ExitCode;

@@ -1,10 +1,31 @@
 //! `postrider run`: the relay.
+//!
+//! Enters: the configuration. Leaves: a running relay with its HTTP face and signal handling, and
+//! at its end the exit code. The control plane runs on this thread; the relay starts its own.
+
+use std::future::Future;
+use std::io::Write as _;
+use std::time::Duration;
 
 use clap::Args;
+use tokio::signal::unix::{SignalKind, signal};
 
 use super::context::Context;
 use super::exit::ExitCode;
 use super::failure::Failure;
+use super::specs::kafka_spec;
+use super::version;
+use crate::config::Config;
+use crate::kafka::{Producer, Sink};
+use crate::relay::{self, OpenSink, Options, Plan, Request, Stop, Summary};
+use crate::telemetry::{Listener, Telemetry, serve};
+
+mod print;
+
+use print::Printer;
+
+/// How long `--once` waits for servers that do not answer, unless `retry.give_up_after` says so.
+const ONCE_PATIENCE: Duration = Duration::from_mins(1);
 
 /// `run [--once] [--dry-run] [--no-wait]`
 #[derive(Debug, Args)]
@@ -24,7 +45,86 @@ pub struct RunArgs {
 }
 
 /// Runs it.
-pub fn run(_args: &RunArgs, context: &Context) -> Result<ExitCode, Failure> {
-    let _loaded = context.load(Vec::new())?;
-    Err(Failure::new(ExitCode::CheckFailed, "PR-X000", "not there yet"))
+pub fn run(args: &RunArgs, context: &Context) -> Result<ExitCode, Failure> {
+    let config = context.load(Vec::new())?.config;
+    let kafka = kafka_spec(&config);
+    let bind = config.http.bind.filter(|_| !args.dry_run);
+    let telemetry = Telemetry::new(version::build_info(&config.source.slot));
+    let options = options(args, &config);
+    let plan = Plan { config, kafka };
+    super::runtime()?.block_on(async {
+        let (end_http, http_ended) = tokio::sync::oneshot::channel::<()>();
+        if let Some(address) = bind {
+            let listener = Listener::bind(address).await?;
+            tracing::info!(address = %listener.address(), "health and metrics over HTTP");
+            tokio::spawn(serve(listener, telemetry.clone(), async {
+                let _ = http_ended.await;
+            }));
+        }
+        let stop = Stop::default();
+        tokio::spawn(listen_for_signals(stop.clone()));
+        let summary = if args.dry_run {
+            let printer = |_: &_| Ok(Printer::new(std::io::stdout()));
+            drive(plan, options, stop, telemetry, printer).await
+        } else {
+            drive(plan, options, stop, telemetry, Producer::open).await
+        };
+        drop(end_http);
+        finish(args, context, &summary?)
+    })
+}
+
+fn options(args: &RunArgs, config: &Config) -> Options {
+    let patience = (args.once && config.retry.give_up_after.is_zero()).then_some(ONCE_PATIENCE);
+    Options {
+        once: args.once || args.dry_run,
+        wait_for_slot: !args.no_wait,
+        acknowledge: !args.dry_run,
+        patience,
+    }
+}
+
+fn drive<S: Sink + 'static>(
+    plan: Plan,
+    options: Options,
+    stop: Stop,
+    telemetry: Telemetry,
+    open_sink: impl OpenSink<S>,
+) -> impl Future<Output = Result<Summary, relay::RelayError>> {
+    relay::run(plan, options, stop, telemetry, open_sink)
+}
+
+fn finish(args: &RunArgs, context: &Context, summary: &Summary) -> Result<ExitCode, Failure> {
+    tracing::info!(records = summary.records, settled = %summary.settled, "stopped");
+    if args.dry_run {
+        let _ = std::io::stdout().flush();
+    } else if args.once && context.json() {
+        context.print_json(summary)?;
+    } else if args.once {
+        let Summary { records, dead_letters, settled, .. } = summary;
+        context.print(&format!(
+            "{records} records and {dead_letters} dead letters delivered, settled up to {settled}\n"
+        ))?;
+    }
+    Ok(ExitCode::Ok)
+}
+
+/// The first SIGTERM or Ctrl-C drains, the second aborts.
+async fn listen_for_signals(stop: Stop) {
+    let signals = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()));
+    let (Ok(mut terminate), Ok(mut interrupt)) = signals else {
+        tracing::error!("signals cannot be received: stop this process with SIGKILL only");
+        return;
+    };
+    loop {
+        let name = tokio::select! {
+            _ = terminate.recv() => "SIGTERM",
+            _ = interrupt.recv() => "SIGINT",
+        };
+        if stop.signal() == Request::Abort {
+            tracing::warn!(signal = name, "aborting");
+        } else {
+            tracing::info!(signal = name, "draining; once more to abort");
+        }
+    }
 }

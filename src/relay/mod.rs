@@ -1,1 +1,76 @@
-//! Placeholder of the room.
+//! The relay: opens sessions, drives them, and decides what an error means.
+//!
+//! Enters: a [`Plan`] and requests to [`Stop`]. Leaves: records in Kafka, acknowledged positions in
+//! Postgres, and a [`Summary`]. What always holds: Postgres is told an LSN in one place only
+//! (`session`), and only what the pipeline calls settled (G1). Called by `cli`.
+
+mod audit;
+mod backoff;
+mod error;
+mod pace;
+mod plan;
+mod report;
+mod session;
+mod stop;
+mod supervise;
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::lsn::Lsn;
+use pace::Gait;
+
+pub use error::RelayError;
+pub use plan::Plan;
+pub use stop::{Request, Stop};
+pub use supervise::{OpenSink, run};
+
+/// How this run differs from the ordinary, endless one.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// End once everything is delivered that was committed when the relay started.
+    pub once: bool,
+    /// Wait as hot standby for a slot that is held, rather than giving up.
+    pub wait_for_slot: bool,
+    /// Tell Postgres what is settled. A dry run does not.
+    pub acknowledge: bool,
+    /// Time without progress after which the relay gives up, in place of `retry.give_up_after`.
+    pub patience: Option<Duration>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { once: false, wait_for_slot: true, acknowledge: true, patience: None }
+    }
+}
+
+/// What a run has done.
+#[derive(Debug, Clone, Serialize)]
+pub struct Summary {
+    /// Whether everything was delivered that `once` asks for.
+    pub caught_up: bool,
+    /// Records confirmed, dead letters not counted.
+    pub records: u64,
+    /// Dead letters confirmed.
+    pub dead_letters: u64,
+    /// The position up to which everything is confirmed.
+    #[serde(serialize_with = "as_text")]
+    pub settled: Lsn,
+    /// Since the relay started.
+    pub seconds: f64,
+    /// Since the last session began to stream.
+    pub streaming_seconds: f64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
+fn as_text<S: serde::Serializer>(lsn: &Lsn, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(lsn)
+}
+
+/// How the stream is read under load. Over TCP the naps may be longer: the kernel's receive buffer
+/// holds more of the walsender's small messages than a unix socket's.
+const fn gait(is_local: bool) -> Gait {
+    let nap = Duration::from_micros(if is_local { 100 } else { 300 });
+    Gait { nap, gulp_max: Duration::from_millis(4), gulp_bytes: 192 * 1024 }
+}

@@ -114,6 +114,11 @@ impl Connection<Wire> {
         })
     }
 
+    /// Whether it is a unix socket.
+    pub fn is_local(&self) -> bool {
+        self.endpoint.starts_with('/')
+    }
+
     /// Whether the connection is encrypted.
     pub fn is_encrypted(&self) -> bool {
         self.session.transport.is_encrypted()

@@ -34,6 +34,7 @@ pub struct Stream<T = Wire> {
     session: Session<T>,
     publication: String,
     received: Lsn,
+    received_bytes: u64,
     acknowledged: Lsn,
     /// A status that found the socket full and must follow; asks for a reply if true inside.
     owed: Option<bool>,
@@ -42,7 +43,7 @@ pub struct Stream<T = Wire> {
 impl<T: Transport> Stream<T> {
     pub(super) fn new(session: Session<T>, publication: String) -> Self {
         let (received, acknowledged) = (Lsn::ZERO, Lsn::ZERO);
-        Self { session, publication, received, acknowledged, owed: None }
+        Self { session, publication, received, received_bytes: 0, acknowledged, owed: None }
     }
 
     /// Reads what is there and fits, in one call to the system; if nothing is there, waits at most
@@ -50,14 +51,20 @@ impl<T: Transport> Stream<T> {
     /// whole frames (then without waiting). Also sends what an earlier call could not.
     pub fn fill(&mut self, wait: Duration) -> Result<usize, WalError> {
         self.push_out()?;
-        let bytes = self.session.read_available()?;
+        let bytes = self.read_available()?;
         if bytes > 0 || wait.is_zero() || self.is_full()? {
             return Ok(bytes);
         }
         self.session.buffer.shrink();
         self.session.wait(wait)?;
         self.push_out()?;
-        self.session.read_available()
+        self.read_available()
+    }
+
+    fn read_available(&mut self) -> Result<usize, WalError> {
+        let bytes = self.session.read_available()?;
+        self.received_bytes += bytes as u64;
+        Ok(bytes)
     }
 
     fn is_full(&mut self) -> Result<bool, WalError> {
@@ -182,6 +189,11 @@ impl<T: Transport> Stream<T> {
     /// The highest position the server has sent us a frame of.
     pub fn received(&self) -> Lsn {
         self.received
+    }
+
+    /// Bytes read in this session, framing included.
+    pub fn received_bytes(&self) -> u64 {
+        self.received_bytes
     }
 
     /// The highest position the server was told is settled.

@@ -1,0 +1,312 @@
+//! `bench ceiling`: how close to the server's own limit does the relay come?
+//!
+//! Enters: how many rows, and in what shape. Leaves: two drains of the very same log, one by
+//! `pg_recvlogical` to /dev/null, which does nothing but receive, and one by the relay into an
+//! embedded broker in a process of its own. Printed are rates, their ratio, and the cost per row,
+//! after a check that every row was confirmed and the slot ended behind the last commit.
+
+use std::io::{BufRead as _, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tokio_postgres::Client;
+
+use super::drain::{DrainError, Weighed, weigh};
+use super::wal_load::{self, Rows};
+use crate::config::libpq::{ConnectInfo, ConnectInfoError};
+use crate::control::{self, ControlError};
+use crate::lsn::Lsn;
+use crate::sandbox::SandboxError;
+use crate::sandbox::postgres::{Cluster, Options};
+
+/// Partitions of each topic.
+const PARTITIONS: u32 = 3;
+/// No drain of a sensible size takes longer.
+const LIMIT: Duration = Duration::from_mins(10);
+/// The slots, both made before the rows are written.
+const RECEIVE_SLOT: &str = "bench_recvlogical";
+const RELAY_SLOT: &str = "bench_relay";
+
+/// How Postgres is reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Transport {
+    /// Its unix socket.
+    Unix,
+    /// TCP over loopback.
+    Tcp,
+}
+
+/// What to measure.
+#[derive(Debug, Clone, clap::Args)]
+pub struct CeilingArgs {
+    /// Rows to write and drain.
+    #[arg(long, default_value_t = 300_000, value_name = "N", value_parser = clap::value_parser!(u32).range(1_000..=50_000_000))]
+    pub rows: u32,
+    /// Rows per transaction.
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub tx_rows: u32,
+    /// Topics, of three partitions each.
+    #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub topics: u32,
+    /// How the server is reached.
+    #[arg(long, default_value = "unix")]
+    pub transport: Transport,
+    /// Further settings of the relay, as for `run --set`.
+    #[arg(long = "relay-set", value_name = "A.B=V")]
+    pub relay_set: Vec<String>,
+}
+
+/// The figures.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Ceiling {
+    rows: u32,
+    tx_rows: u32,
+    topics: u32,
+    recvlogical_rows_per_s: f64,
+    relay_rows_per_s: f64,
+    ratio: f64,
+    relay_cpu_us_per_row: f64,
+    recvlogical_cpu_us_per_row: f64,
+    walsender_cpu_us_per_row: f64,
+    recvlogical_walsender_cpu_us_per_row: f64,
+    peak_rss_mib: f64,
+}
+
+impl std::fmt::Display for Ceiling {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { rows, tx_rows, topics, .. } = self;
+        writeln!(f, "{rows} rows, {tx_rows} per transaction, {topics} topics")?;
+        writeln!(f, "                     pg_recvlogical      postrider")?;
+        let mut line =
+            |name: &str, left: f64, right: f64| writeln!(f, "{name:<20} {left:>14} {right:>14}");
+        line("rows/s", self.recvlogical_rows_per_s, self.relay_rows_per_s)?;
+        line("CPU us/row", self.recvlogical_cpu_us_per_row, self.relay_cpu_us_per_row)?;
+        line(
+            "walsender us/row",
+            self.recvlogical_walsender_cpu_us_per_row,
+            self.walsender_cpu_us_per_row,
+        )?;
+        writeln!(f, "ratio {}, peak memory {} MiB", self.ratio, self.peak_rss_mib)
+    }
+}
+
+/// Why there are no figures.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum CeilingError {
+    /// The private server.
+    #[error(transparent)]
+    Sandbox(#[from] SandboxError),
+    /// Its address.
+    #[error(transparent)]
+    Address(#[from] ConnectInfoError),
+    /// SQL.
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    /// SQL of the bench itself.
+    #[error("the bench's SQL failed")]
+    Sql(#[from] tokio_postgres::Error),
+    /// A drain.
+    #[error(transparent)]
+    Drain(#[from] DrainError),
+    /// A helper process.
+    #[error("cannot start {what}")]
+    Start {
+        /// Which.
+        what: &'static str,
+        /// The system's reason.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A helper process said something else than expected.
+    #[error("{what} did not answer as expected: {answer}")]
+    Answer {
+        /// Which.
+        what: &'static str,
+        /// What it said.
+        answer: String,
+    },
+    /// The relay left something undone, so its figures mean nothing.
+    #[error("the relay's drain is not whole: {0}")]
+    NotWhole(String),
+}
+
+/// Measures.
+pub(super) async fn measure(args: &CeilingArgs) -> Result<Ceiling, CeilingError> {
+    let options = Options::default()
+        .with("shared_buffers", "1GB")
+        .with("max_wal_size", "16GB")
+        .with("autovacuum", "off");
+    let cluster = Cluster::start(&options)?;
+    let info = ConnectInfo::resolve(&cluster.unix_url(), &|_| None)?.0;
+    let client = control::connect(&info).await?;
+    let end = load(client.sql(), args).await?;
+    tracing::info!(rows = args.rows, %end, "rows written");
+    let receive = receive(&cluster, args.transport, end)?;
+    let (relay, summary) = relay(&cluster, args)?;
+    check(client.sql(), args, end, &summary).await?;
+    Ok(figures(args, &receive, &relay, &summary))
+}
+
+/// Writes the rows behind two slots, and returns the position behind the last of their commits.
+async fn load(client: &Client, args: &CeilingArgs) -> Result<Lsn, CeilingError> {
+    client.batch_execute(include_str!("../../../migrations/0001_outbox.sql")).await?;
+    for slot in [RECEIVE_SLOT, RELAY_SLOT] {
+        client
+            .execute("SELECT pg_create_logical_replication_slot($1, 'pgoutput')", &[&slot])
+            .await?;
+    }
+    let plan = Rows { count: args.rows, per_transaction: args.tx_rows, topics: args.topics };
+    Ok(wal_load::write(client, plan).await?)
+}
+
+fn receive(cluster: &Cluster, transport: Transport, end: Lsn) -> Result<Weighed, CeilingError> {
+    let mut command = Command::new(cluster.binaries().join("pg_recvlogical"));
+    command
+        .args(["--start", "--no-loop", "-f", "/dev/null", "--slot", RECEIVE_SLOT])
+        .args(["-o", "proto_version=1", "-o", "publication_names=postrider"])
+        .arg(format!("--endpos={end}"))
+        .args(["-d", &url(cluster, transport)])
+        .stdin(Stdio::null())
+        .stderr(Stdio::null());
+    Ok(weigh(command, cluster.process().unwrap_or_default(), LIMIT)?.0)
+}
+
+/// What `run --once --output json` prints.
+#[derive(Debug, Deserialize)]
+struct RunSummary {
+    records: u64,
+    dead_letters: u64,
+    streaming_seconds: f64,
+}
+
+fn relay(cluster: &Cluster, args: &CeilingArgs) -> Result<(Weighed, RunSummary), CeilingError> {
+    let (_broker, _input, bootstrap) = start_broker(args.topics)?;
+    let mut command = Command::new(this_program()?);
+    command.args(["run", "--once", "--output", "json", "-q"]);
+    let url = url(cluster, args.transport);
+    let settings = [
+        format!("source.url={url}"),
+        format!("source.slot={RELAY_SLOT}"),
+        format!("kafka.brokers={bootstrap}"),
+        "source.create=never".to_owned(),
+        "http.bind=".to_owned(),
+    ];
+    for setting in settings.iter().chain(&args.relay_set) {
+        command.args(["--set", setting]);
+    }
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    let (weighed, child) = weigh(command, cluster.process().unwrap_or_default(), LIMIT)?;
+    let mut answer = String::new();
+    if let Some(stdout) = child.stdout {
+        // The summary is one short line: the pipe held it until now.
+        let _ = BufReader::new(stdout).read_line(&mut answer);
+    }
+    let summary = serde_json::from_str(&answer)
+        .map_err(|_| CeilingError::Answer { what: "the relay", answer })?;
+    Ok((weighed, summary))
+}
+
+/// What `broker` prints.
+#[derive(Deserialize)]
+struct Address {
+    bootstrap: String,
+}
+
+/// The broker is a process of its own, so that its CPU is not the relay's.
+fn start_broker(topics: u32) -> Result<(Guard, ChildStdin, String), CeilingError> {
+    let start = |source| CeilingError::Start { what: "the embedded broker", source };
+    let mut command = Command::new(this_program()?);
+    command.args(["broker", "--partitions", &PARTITIONS.to_string()]);
+    for topic in wal_load::topics(topics) {
+        command.args(["--topic", &topic]);
+    }
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.spawn().map_err(start)?;
+    let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
+    let guard = Guard(child);
+    let mut answer = String::new();
+    if let Some(stdout) = stdout {
+        BufReader::new(stdout).read_line(&mut answer).map_err(start)?;
+    }
+    match (stdin, serde_json::from_str::<Address>(&answer)) {
+        (Some(stdin), Ok(Address { bootstrap })) => Ok((guard, stdin, bootstrap)),
+        _ => Err(CeilingError::Answer { what: "the embedded broker", answer }),
+    }
+}
+
+/// Ends a helper process with its owner.
+struct Guard(Child);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        // Already gone is fine.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+async fn check(
+    client: &Client,
+    args: &CeilingArgs,
+    end: Lsn,
+    summary: &RunSummary,
+) -> Result<(), CeilingError> {
+    let not_whole = |what: String| Err(CeilingError::NotWhole(what));
+    if summary.records != u64::from(args.rows) || summary.dead_letters != 0 {
+        return not_whole(format!(
+            "{} of {} rows confirmed, {} dead letters",
+            summary.records, args.rows, summary.dead_letters
+        ));
+    }
+    let sql = "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = $1";
+    let confirmed: String = client.query_one(sql, &[&RELAY_SLOT]).await?.get(0);
+    match confirmed.parse::<Lsn>() {
+        Ok(confirmed) if confirmed >= end => Ok(()),
+        _ => not_whole(format!("the slot stands at {confirmed}, the last commit at {end}")),
+    }
+}
+
+fn figures(
+    args: &CeilingArgs,
+    receive: &Weighed,
+    relay: &Weighed,
+    summary: &RunSummary,
+) -> Ceiling {
+    let rows = f64::from(args.rows);
+    let per_row = |time: Duration| round(time.as_secs_f64() * 1e6 / rows, 2);
+    let recvlogical = rows / receive.wall.as_secs_f64();
+    let relayed = rows / summary.streaming_seconds;
+    #[expect(clippy::cast_precision_loss, reason = "memory is far below 2^53 bytes")]
+    let peak = relay.peak_rss_bytes as f64 / f64::from(1 << 20);
+    Ceiling {
+        rows: args.rows,
+        tx_rows: args.tx_rows,
+        topics: args.topics,
+        recvlogical_rows_per_s: recvlogical.round(),
+        relay_rows_per_s: relayed.round(),
+        ratio: round(relayed / recvlogical, 3),
+        relay_cpu_us_per_row: per_row(relay.cpu),
+        recvlogical_cpu_us_per_row: per_row(receive.cpu),
+        walsender_cpu_us_per_row: per_row(relay.walsender_cpu),
+        recvlogical_walsender_cpu_us_per_row: per_row(receive.walsender_cpu),
+        peak_rss_mib: round(peak, 1),
+    }
+}
+
+fn round(value: f64, digits: i32) -> f64 {
+    let scale = 10_f64.powi(digits);
+    (value * scale).round() / scale
+}
+
+fn url(cluster: &Cluster, transport: Transport) -> String {
+    match transport {
+        Transport::Unix => cluster.unix_url(),
+        Transport::Tcp => cluster.url(),
+    }
+}
+
+fn this_program() -> Result<PathBuf, CeilingError> {
+    std::env::current_exe().map_err(|source| CeilingError::Start { what: "this program", source })
+}

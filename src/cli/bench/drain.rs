@@ -1,0 +1,94 @@
+//! Runs one drain of a slot as a child process and weighs it.
+//!
+//! Enters: a command that exits by itself once the slot is drained. Leaves: [`Weighed`], the
+//! figures of the child and of the walsender that fed it. Both are sampled from outside, so what is
+//! measured does not measure itself.
+
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use super::proc;
+
+/// Distance of two samples of a process: fine enough to miss little of its last moments.
+const SAMPLE: Duration = Duration::from_millis(5);
+
+/// What a drain took.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Weighed {
+    /// From start of the process to its exit.
+    pub(super) wall: Duration,
+    /// User and system time of the process.
+    pub(super) cpu: Duration,
+    /// User and system time of the walsender process, as last seen.
+    pub(super) walsender_cpu: Duration,
+    /// Peak resident memory of the process.
+    pub(super) peak_rss_bytes: u64,
+}
+
+/// Why a drain has no figures.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum DrainError {
+    /// The program could not be started.
+    #[error("cannot start {program}")]
+    Start {
+        /// Its path.
+        program: String,
+        /// The system's reason.
+        #[source]
+        source: std::io::Error,
+    },
+    /// It ended with an error of its own.
+    #[error("{program} ended with {status}")]
+    Failed {
+        /// Its path.
+        program: String,
+        /// How it ended.
+        status: std::process::ExitStatus,
+    },
+    /// It did not come to an end.
+    #[error("{program} was still running after {seconds} s")]
+    Stuck {
+        /// Its path.
+        program: String,
+        /// The limit.
+        seconds: u64,
+    },
+}
+
+/// Starts `command`, watches it to its end, and returns its figures and standard output's owner.
+pub(super) fn weigh(
+    mut command: Command,
+    postmaster: u32,
+    limit: Duration,
+) -> Result<(Weighed, Child), DrainError> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let start = Instant::now();
+    let mut child =
+        command.spawn().map_err(|source| DrainError::Start { program: program.clone(), source })?;
+    let mut weighed = Weighed::default();
+    loop {
+        let seen = proc::stat(child.id()).unwrap_or_default();
+        weighed.cpu = weighed.cpu.max(seen.cpu);
+        if seen.is_zombie {
+            weighed.wall = start.elapsed();
+            break;
+        }
+        if let Some(peak) = proc::peak_rss_bytes(child.id()) {
+            weighed.peak_rss_bytes = peak;
+        }
+        if let Some(cpu) = proc::walsender_cpu(postmaster) {
+            weighed.walsender_cpu = weighed.walsender_cpu.max(cpu);
+        }
+        if start.elapsed() > limit {
+            let _ = child.kill();
+            let _ = child.wait();
+            return Err(DrainError::Stuck { program, seconds: limit.as_secs() });
+        }
+        std::thread::sleep(SAMPLE);
+    }
+    match child.wait() {
+        Ok(status) if status.success() => Ok((weighed, child)),
+        Ok(status) => Err(DrainError::Failed { program, status }),
+        Err(source) => Err(DrainError::Start { program, source }),
+    }
+}

@@ -1,0 +1,86 @@
+//! What a process has cost so far, read from `/proc`.
+//!
+//! Enters: a process id. Leaves: CPU time and memory. A process that has exited but was not waited
+//! for still shows its CPU time; its memory figures are gone by then, so those are sampled.
+
+use std::fs;
+use std::time::Duration;
+
+/// Clock ticks per second in `/proc/PID/stat`: `USER_HZ`, fixed at 100 on every Linux port in use.
+const TICKS_PER_SECOND: u64 = 100;
+
+/// The few facts the bench needs of a process.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Stat {
+    /// User and system time of all threads.
+    pub(crate) cpu: Duration,
+    /// Exited, and not waited for yet.
+    pub(crate) is_zombie: bool,
+}
+
+/// Reads `/proc/PID/stat`; `None` when there is no such process.
+pub(crate) fn stat(pid: u32) -> Option<Stat> {
+    parse_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// Peak resident memory in bytes (`VmHWM`); `None` once the process has exited.
+pub(crate) fn peak_rss_bytes(pid: u32) -> Option<u64> {
+    status_bytes(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?, "VmHWM:")
+}
+
+/// CPU time of the walsender among the children of `postmaster`. Walsenders name themselves in
+/// their command line; a private cluster has at most one at a time.
+pub(crate) fn walsender_cpu(postmaster: u32) -> Option<Duration> {
+    let children = format!("/proc/{postmaster}/task/{postmaster}/children");
+    let children = fs::read_to_string(children).ok()?;
+    children
+        .split_ascii_whitespace()
+        .filter_map(|pid| pid.parse().ok())
+        .filter(|pid| is_walsender(*pid))
+        .filter_map(|pid| Some(stat(pid)?.cpu))
+        .max()
+}
+
+fn is_walsender(pid: u32) -> bool {
+    fs::read(format!("/proc/{pid}/cmdline"))
+        .is_ok_and(|line| line.windows(9).any(|window| window == b"walsender"))
+}
+
+fn status_bytes(status: &str, name: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1024)
+}
+
+/// The command name in field 2 may hold spaces and parentheses: count fields after the last one.
+fn parse_stat(line: &str) -> Option<Stat> {
+    let (_, rest) = line.rsplit_once(')')?;
+    let mut fields = rest.split_ascii_whitespace();
+    let is_zombie = fields.next()? == "Z";
+    let mut times = fields.skip(10);
+    let user: u64 = times.next()?.parse().ok()?;
+    let system: u64 = times.next()?.parse().ok()?;
+    let milliseconds = (user + system) * 1_000 / TICKS_PER_SECOND;
+    Some(Stat { cpu: Duration::from_millis(milliseconds), is_zombie })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stat_lines_of_any_name_are_read() {
+        let line = "12 (a (b) c) Z 1 2 3 4 5 6 7 8 9 10 150 50 0 0 20 0 1 0 99 0 0";
+        let stat = parse_stat(line).unwrap();
+        assert_eq!(stat, Stat { cpu: Duration::from_secs(2), is_zombie: true });
+        assert_eq!(parse_stat("nonsense"), None);
+    }
+
+    #[test]
+    fn our_own_figures_are_plausible() {
+        let pid = std::process::id();
+        assert!(!stat(pid).unwrap().is_zombie);
+        assert!(peak_rss_bytes(pid).unwrap() > 100_000);
+        assert_eq!(stat(u32::MAX), None);
+    }
+}

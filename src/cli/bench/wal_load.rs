@@ -1,0 +1,64 @@
+//! The rows that the ceiling bench drains: written once by the server itself, so that two drains
+//! read the very same log.
+//!
+//! Enters: how many rows, transactions and event types. Leaves: the log position after the last
+//! commit. The rows look like a small order event: about 312 bytes of JSON text each.
+
+use tokio_postgres::Client;
+
+use crate::lsn::Lsn;
+
+/// How many rows share a key; spreads records over every partition.
+const ROWS_PER_KEY: u32 = 100;
+
+/// What to write.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Rows {
+    /// Rows in all.
+    pub(super) count: u32,
+    /// Rows per transaction; the last transaction may have fewer.
+    pub(super) per_transaction: u32,
+    /// Event types, which are topics under the seed routing.
+    pub(super) topics: u32,
+}
+
+/// The topic names these rows are routed to.
+pub(super) fn topics(count: u32) -> Vec<String> {
+    (0..count).map(|number| format!("BenchEvent{number}")).collect()
+}
+
+/// A procedure, because only there can a loop on the server commit.
+const LOADER: &str = "
+CREATE PROCEDURE bench_load(rows int, tx_rows int, topics int, keys int) LANGUAGE plpgsql AS $$
+DECLARE
+    done int := 0;
+BEGIN
+    WHILE done < rows LOOP
+        INSERT INTO outbox (id, aggregate_type, aggregate_id, event_type, payload)
+        SELECT gen_random_uuid(), 'order', 'order-' || n % keys, 'BenchEvent' || n % topics,
+               jsonb_build_object('order_id', n, 'customer', 'customer-' || n % 977,
+                                  'amount_cents', n * 7 % 100000, 'currency', 'EUR',
+                                  'note', repeat('postrider ', 22))
+        FROM generate_series(done, least(done + tx_rows, rows) - 1) AS n;
+        COMMIT;
+        done := done + tx_rows;
+    END LOOP;
+END $$";
+
+/// Writes the rows and returns the position behind them.
+pub(super) async fn write(client: &Client, plan: Rows) -> Result<Lsn, tokio_postgres::Error> {
+    client.batch_execute("SET synchronous_commit = off").await?;
+    client.batch_execute(LOADER).await?;
+    let keys = (plan.count / ROWS_PER_KEY).max(1);
+    let call = format!(
+        "CALL bench_load({}, {}, {}, {keys})",
+        plan.count, plan.per_transaction, plan.topics
+    );
+    client.batch_execute(&call).await?;
+    // A synchronous commit flushes everything before it.
+    client.batch_execute("SET synchronous_commit = on").await?;
+    client.batch_execute("CREATE TABLE bench_loaded ()").await?;
+    let row = client.query_one("SELECT pg_current_wal_flush_lsn()::text", &[]).await?;
+    let text: String = row.get(0);
+    Ok(text.parse().unwrap_or_default())
+}

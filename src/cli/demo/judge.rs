@@ -1,0 +1,197 @@
+//! Did every committed order arrive, once, in order, and how fast?
+//!
+//! Enters: what the load committed and what the consumer read, in any interleaving. Leaves:
+//! [`Verdict`]. Knows nothing of the relay: it compares the two ends only.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use uuid::Uuid;
+
+/// One end's view of an order.
+#[derive(Debug, Clone, Copy, Default)]
+struct Order {
+    committing: Option<Instant>,
+    arrived: Option<Instant>,
+    arrivals: u32,
+}
+
+/// The figures of a demo run.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Verdict {
+    /// Rows whose transaction committed.
+    pub(crate) committed: u64,
+    /// Of these, how many reached the consumer.
+    pub(crate) delivered: u64,
+    /// Of these, how many did not.
+    pub(crate) lost: u64,
+    /// Arrivals beyond the first.
+    pub(crate) duplicated: u64,
+    /// Arrivals that no committed row explains: rolled back, or never written.
+    pub(crate) phantom: u64,
+    /// First arrivals that came after a later row of the same key.
+    pub(crate) out_of_order: u64,
+    /// Median time from sending COMMIT to the consumer, milliseconds.
+    pub(crate) p50_ms: f64,
+    /// 99th percentile of the same.
+    pub(crate) p99_ms: f64,
+}
+
+impl Verdict {
+    /// Nothing lost, nothing invented, nothing out of order. Duplicates are allowed at least once.
+    pub(crate) const fn is_sound(&self) -> bool {
+        self.lost == 0 && self.phantom == 0 && self.out_of_order == 0
+    }
+}
+
+/// One record as the consumer saw it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Arrival<'a> {
+    /// The row's id, from the header.
+    pub(crate) id: Uuid,
+    /// Where it was read.
+    pub(crate) topic: &'a str,
+    /// Its key.
+    pub(crate) key: &'a [u8],
+    /// The row's number within its key, from the payload.
+    pub(crate) sequence: u64,
+    /// When it was read.
+    pub(crate) at: Instant,
+}
+
+/// Collects both ends.
+#[derive(Debug, Default)]
+pub(crate) struct Judge {
+    orders: HashMap<Uuid, Order>,
+    /// By topic and key: records are ordered within a partition, so not between two topics.
+    newest: HashMap<(String, Vec<u8>), u64>,
+    committed: u64,
+    delivered: u64,
+    out_of_order: u64,
+}
+
+impl Judge {
+    /// A row's transaction committed; `committing` is the moment before COMMIT was sent.
+    pub(crate) fn committed(&mut self, id: Uuid, committing: Instant) {
+        let order = self.orders.entry(id).or_default();
+        if order.committing.replace(committing).is_none() {
+            self.committed += 1;
+            self.delivered += u64::from(order.arrivals > 0);
+        }
+    }
+
+    /// A record arrived.
+    pub(crate) fn arrived(&mut self, arrival: &Arrival<'_>) {
+        let order = self.orders.entry(arrival.id).or_default();
+        order.arrivals += 1;
+        if order.arrivals > 1 {
+            return;
+        }
+        order.arrived = Some(arrival.at);
+        self.delivered += u64::from(order.committing.is_some());
+        let place = (arrival.topic.to_owned(), arrival.key.to_vec());
+        let newest = self.newest.entry(place).or_default();
+        self.out_of_order += u64::from(*newest > arrival.sequence);
+        *newest = arrival.sequence.max(*newest);
+    }
+
+    /// Rows committed so far.
+    pub(crate) const fn committed_count(&self) -> u64 {
+        self.committed
+    }
+
+    /// Committed rows that arrived so far.
+    pub(crate) const fn delivered_count(&self) -> u64 {
+        self.delivered
+    }
+
+    /// Weighs everything that was collected.
+    pub(crate) fn verdict(&self) -> Verdict {
+        let mut latencies: Vec<Duration> = Vec::with_capacity(self.orders.len());
+        let (mut duplicated, mut phantom) = (0, 0);
+        for order in self.orders.values() {
+            duplicated += u64::from(order.arrivals.saturating_sub(1));
+            match (order.committing, order.arrived) {
+                (None, Some(_)) => phantom += 1,
+                (Some(from), Some(to)) => latencies.push(to.saturating_duration_since(from)),
+                _ => {}
+            }
+        }
+        latencies.sort_unstable();
+        Verdict {
+            committed: self.committed,
+            delivered: self.delivered,
+            lost: self.committed - self.delivered,
+            duplicated,
+            phantom,
+            out_of_order: self.out_of_order,
+            p50_ms: percentile_ms(&latencies, 50),
+            p99_ms: percentile_ms(&latencies, 99),
+        }
+    }
+}
+
+/// The nearest-rank percentile of sorted values, in milliseconds to the microsecond; 0 for none.
+fn percentile_ms(sorted: &[Duration], percent: usize) -> f64 {
+    let rank = (sorted.len() * percent).div_ceil(100).saturating_sub(1);
+    sorted.get(rank).map_or(0.0, |value| (value.as_secs_f64() * 1e6).round() / 1e3)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(number: u128) -> Uuid {
+        Uuid::from_u128(number)
+    }
+
+    fn arrival(number: u64, at: Instant) -> Arrival<'static> {
+        let id = id(number.into());
+        Arrival { id, topic: "orders", key: b"k", sequence: number, at }
+    }
+
+    #[test]
+    fn a_clean_run_is_sound() {
+        let mut judge = Judge::default();
+        let start = Instant::now();
+        for number in 0..100 {
+            judge.committed(id(number.into()), start);
+            judge.arrived(&arrival(number, start + Duration::from_millis(number + 1)));
+        }
+        let verdict = judge.verdict();
+        assert!(verdict.is_sound());
+        assert_eq!((verdict.committed, verdict.delivered, verdict.duplicated), (100, 100, 0));
+        assert!((verdict.p50_ms - 50.0).abs() < 1e-9 && (verdict.p99_ms - 99.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn arrival_may_be_noted_before_the_commit() {
+        let mut judge = Judge::default();
+        let now = Instant::now();
+        judge.arrived(&arrival(1, now));
+        assert_eq!(judge.verdict().phantom, 1);
+        judge.committed(id(1), now);
+        assert!(judge.verdict().is_sound());
+        assert_eq!(judge.verdict().delivered, 1);
+    }
+
+    #[test]
+    fn every_fault_is_counted() {
+        let mut judge = Judge::default();
+        let now = Instant::now();
+        for number in 1..=3 {
+            judge.committed(id(number), now);
+        }
+        judge.arrived(&arrival(2, now));
+        judge.arrived(&arrival(2, now));
+        judge.arrived(&arrival(1, now));
+        judge.arrived(&Arrival { topic: "others", ..arrival(9, now) });
+        let verdict = judge.verdict();
+        assert_eq!(
+            (verdict.lost, verdict.duplicated, verdict.phantom, verdict.out_of_order),
+            (1, 1, 1, 1)
+        );
+        assert!(!verdict.is_sound());
+    }
+}

@@ -1,0 +1,93 @@
+//! The relay under demonstration: this very program, run as a child process.
+//!
+//! Enters: where Postgres and Kafka are. Leaves: a running `postrider run`, which can be killed as
+//! harshly as a crash would and started again. It ends with the demo, however that ends.
+
+use std::io;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::sandbox::tether::{LastSignal, Tether};
+
+/// A supervised `postrider run`.
+pub(super) struct Relay {
+    settings: Vec<String>,
+    child: Child,
+    tether: Tether,
+    kills: u32,
+}
+
+impl Relay {
+    /// Starts the relay with `settings` of the form `a.b=v`.
+    pub(super) fn start(settings: Vec<String>, tether: Tether) -> io::Result<Self> {
+        let child = spawn(&settings)?;
+        let mut relay = Self { settings, child, tether, kills: 0 };
+        relay.hold()?;
+        Ok(relay)
+    }
+
+    /// SIGKILL, as the kernel's memory killer would send it, and a fresh start.
+    pub(super) fn kill_and_restart(&mut self) -> io::Result<()> {
+        self.child.kill()?;
+        self.child.wait()?;
+        self.kills += 1;
+        self.release()?;
+        self.child = spawn(&self.settings)?;
+        self.hold()
+    }
+
+    /// How often it was killed.
+    pub(super) const fn kills(&self) -> u32 {
+        self.kills
+    }
+
+    /// Its exit status, if it ended by itself.
+    pub(super) fn ended(&mut self) -> io::Result<Option<ExitStatus>> {
+        self.child.try_wait()
+    }
+
+    /// SIGTERM, and its exit status; SIGKILL after `grace`.
+    pub(super) fn stop(mut self, grace: Duration) -> io::Result<ExitStatus> {
+        if let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
+            kill_process(pid, Signal::TERM)?;
+        }
+        let deadline = Instant::now() + grace;
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                self.release()?;
+                return Ok(status);
+            }
+            if Instant::now() > deadline {
+                self.child.kill()?;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn hold(&mut self) -> io::Result<()> {
+        self.tether.hold(self.child.id(), LastSignal::Kill).map_err(io::Error::other)
+    }
+
+    fn release(&mut self) -> io::Result<()> {
+        self.tether.free(self.child.id()).map_err(io::Error::other)
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        // Already ended is as good as killed.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn spawn(settings: &[String]) -> io::Result<Child> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg("run").arg("-q");
+    for setting in settings {
+        command.args(["--set", setting]);
+    }
+    command.stdin(Stdio::null()).stdout(Stdio::null()).spawn()
+}

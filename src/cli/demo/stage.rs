@@ -1,0 +1,112 @@
+//! What the demo needs around the relay: a Postgres, brokers, topics and tables.
+//!
+//! Enters: what the user brought along. Leaves: addresses. What was started here ends with the
+//! stage; what the user brought stays, less the slot that the demo made.
+
+use crate::config::libpq::ConnectInfo;
+use crate::control::{self, Client};
+use crate::kafka::embedded::Broker;
+use crate::sandbox::account::Account;
+use crate::sandbox::postgres::{Cluster, Options};
+use crate::sandbox::tether::Tether;
+
+use super::DemoError;
+
+/// Slot and publication of the demo; its own, so that a user's are never touched.
+pub(super) const SLOT: &str = "postrider_demo";
+/// Partitions of each topic on the embedded broker.
+const PARTITIONS: i32 = 3;
+/// Brokers of the embedded cluster: one, as on a laptop.
+const BROKERS: u32 = 1;
+
+/// Everything the demo runs on.
+pub(super) struct Stage {
+    cluster: Option<Cluster>,
+    broker: Option<Broker>,
+    /// URL of the database.
+    pub(super) database_url: String,
+    /// Bootstrap addresses.
+    pub(super) brokers: String,
+}
+
+impl Stage {
+    /// Starts what the user did not bring.
+    pub(super) fn set(
+        database_url: Option<&str>,
+        brokers: Option<&str>,
+        topics: &[String],
+    ) -> Result<Self, DemoError> {
+        let mut broker = None;
+        if brokers.is_none() {
+            let topics: Vec<_> = topics.iter().map(|t| (t.as_str(), PARTITIONS)).collect();
+            broker = Some(Broker::start(BROKERS, &topics)?);
+        }
+        let mut cluster = None;
+        if database_url.is_none() {
+            cluster = Some(Cluster::start(&Options::default())?);
+        }
+        let own_database = cluster.as_ref().map(Cluster::unix_url);
+        let own_brokers = broker.as_ref().map(Broker::bootstrap);
+        Ok(Self {
+            database_url: own_database.or(database_url.map(str::to_owned)).unwrap_or_default(),
+            brokers: own_brokers.or(brokers.map(str::to_owned)).unwrap_or_default(),
+            cluster,
+            broker,
+        })
+    }
+
+    /// One line on what is real here and what is not.
+    pub(super) fn describe(&self) -> String {
+        let postgres = match &self.cluster {
+            Some(cluster) => format!("private PostgreSQL {} (fsync off)", cluster.version()),
+            None => "your PostgreSQL".to_owned(),
+        };
+        let kafka = match &self.broker {
+            Some(_) => "embedded broker (librdkafka's mock cluster: real protocol, memory only)",
+            None => "your Kafka",
+        };
+        format!("{postgres} -> postrider -> {kafka} at {}", self.brokers)
+    }
+
+    /// Connects, and makes tables, publication and slot where they are missing.
+    pub(super) async fn prepare(&self) -> Result<Client, DemoError> {
+        let client = self.connect().await?;
+        for migration in [
+            include_str!("../../../migrations/0001_outbox.sql"),
+            include_str!("../../../migrations/0002_shop.sql"),
+        ] {
+            client.sql().batch_execute(migration).await?;
+        }
+        Ok(client)
+    }
+
+    /// One more connection.
+    pub(super) async fn connect(&self) -> Result<Client, DemoError> {
+        let info = ConnectInfo::resolve(&self.database_url, &|name| std::env::var(name).ok())?.0;
+        Ok(control::connect(&info).await?)
+    }
+
+    /// What the relay is told, as for `run --set`.
+    pub(super) fn relay_settings(&self) -> Vec<String> {
+        vec![
+            format!("source.url={}", self.database_url),
+            format!("source.slot={SLOT}"),
+            format!("source.publication={SLOT}"),
+            format!("kafka.brokers={}", self.brokers),
+            "http.bind=".to_owned(),
+        ]
+    }
+
+    /// Takes the demo's slot away from a database that stays.
+    pub(super) async fn clear(&self, client: &Client) -> Result<(), DemoError> {
+        if self.cluster.is_none() {
+            client.sql().execute("SELECT pg_drop_replication_slot($1)", &[&SLOT]).await?;
+        }
+        Ok(())
+    }
+
+    /// A tether for the relay's process.
+    pub(super) fn tether() -> Result<Tether, DemoError> {
+        Ok(Tether::new(&Account::Own.make_folder("postrider-demo-")?)?)
+    }
+}

@@ -1,0 +1,28 @@
+//! What ended the relay, as a failure.
+
+use crate::cli::exit::ExitCode;
+use crate::cli::failure::Failure;
+use crate::relay::RelayError;
+
+impl From<RelayError> for Failure {
+    fn from(error: RelayError) -> Self {
+        let hint = error.hint();
+        let (exit, code) = match error {
+            RelayError::Wal(error) => return error.into(),
+            RelayError::Control(error) => return error.into(),
+            RelayError::Sink(error) => return error.into(),
+            RelayError::Pipeline(error) => return error.into(),
+            RelayError::Route(error) => return error.into(),
+            RelayError::GaveUp { seconds, last } => {
+                let because = format!("gave up after {seconds} s without progress");
+                return Self::from(*last).why(because);
+            }
+            RelayError::SlotHeld { .. } => (ExitCode::Held, "PR-P009"),
+            RelayError::BrokersAway { .. } => (ExitCode::Unavailable, "PR-K020"),
+            RelayError::GraceExpired { .. } => (ExitCode::Unavailable, "PR-X011"),
+            RelayError::Aborted { .. } => (ExitCode::CheckFailed, "PR-X012"),
+            RelayError::Thread => (ExitCode::CheckFailed, "PR-X014"),
+        };
+        Self::of(exit, code, &error, hint)
+    }
+}

@@ -1,0 +1,104 @@
+//! The sink of `run --dry-run`: prints records instead of sending them.
+//!
+//! Enters: records. Leaves: one JSON line each, in the form that `postrider-lsn` and the other
+//! headers have on the wire: bytes as text where they are UTF-8, `{"$hex":".."}` where not. Every
+//! record counts as confirmed; the dry run acknowledges nothing, so nothing depends on it.
+
+use std::io::Write;
+
+use serde_json::{Value, json};
+
+use crate::kafka::{Confirmation, Outcome, SendError, Sink, SinkError};
+use crate::ledger::Ticket;
+use crate::route::Record;
+
+/// Prints to `out`.
+pub(super) struct Printer<W> {
+    out: W,
+    printed: Vec<Ticket>,
+}
+
+impl<W: Write> Printer<W> {
+    /// Nothing printed yet.
+    pub(super) const fn new(out: W) -> Self {
+        Self { out, printed: Vec::new() }
+    }
+}
+
+impl<W: Write> Sink for Printer<W> {
+    fn send(&mut self, record: &Record<'_>, ticket: Ticket) -> Result<(), SendError> {
+        let line = to_json(record);
+        writeln!(self.out, "{line}").map_err(|error| SinkError::Delivery {
+            topic: record.topic.to_owned(),
+            reason: format!("cannot write to stdout: {error}"),
+        })?;
+        self.printed.push(ticket);
+        Ok(())
+    }
+
+    fn poll(&mut self, confirmations: &mut Vec<Confirmation>) -> Result<(), SinkError> {
+        let stored = |ticket| Confirmation { ticket, outcome: Outcome::Stored };
+        confirmations.extend(self.printed.drain(..).map(stored));
+        Ok(())
+    }
+
+    fn is_connected(&self) -> bool {
+        true
+    }
+}
+
+fn to_json(record: &Record<'_>) -> Value {
+    let headers: Vec<Value> =
+        record.headers.iter().map(|(name, value)| json!([name, bytes(*value)])).collect();
+    json!({
+        "topic": record.topic,
+        "key": bytes(record.key),
+        "value": bytes(record.value),
+        "headers": headers,
+        "partition": record.partition,
+        "timestamp": record.timestamp_ms,
+        "tombstone": record.value.is_none(),
+    })
+}
+
+fn bytes(bytes: Option<&[u8]>) -> Value {
+    match bytes.map(|bytes| (bytes, std::str::from_utf8(bytes))) {
+        None => Value::Null,
+        Some((_, Ok(text))) => text.into(),
+        Some((bytes, Err(_))) => {
+            let digit = |nibble: u8| char::from_digit(nibble.into(), 16).unwrap_or('?');
+            let hex: String =
+                bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect();
+            json!({ "$hex": hex })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_is_one_line_and_confirmed_once() {
+        let mut printer = Printer::new(Vec::new());
+        let record = Record {
+            topic: "orders",
+            partition: None,
+            key: Some(b"k\n"),
+            value: None,
+            headers: [("id", Some(&b"\xff\x00"[..])), ("none", None)].into_iter().collect(),
+            timestamp_ms: 5,
+        };
+        printer.send(&record, Ticket::new(1, 2)).unwrap();
+        let mut confirmations = Vec::new();
+        printer.poll(&mut confirmations).unwrap();
+        printer.poll(&mut confirmations).unwrap();
+        assert_eq!(confirmations.len(), 1);
+        let line = String::from_utf8(printer.out).unwrap();
+        assert_eq!(line.matches('\n').count(), 1);
+        let value: Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(value["key"], "k\n");
+        assert_eq!(value["headers"], json!([["id", { "$hex": "ff00" }], ["none", null]]));
+        assert_eq!(value["tombstone"], true);
+    }
+}

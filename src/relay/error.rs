@@ -1,0 +1,145 @@
+//! Why the relay, or one of its sessions, ended.
+//!
+//! Enters: the rooms' errors. Leaves: one enum with the class that decides between trying again and
+//! stopping, and so the exit code. What always holds: a transient error never ends the process
+//! before the retry budget does, a definite one always does.
+
+use crate::control::ControlError;
+use crate::kafka::SinkError;
+use crate::pipeline::PipelineError;
+use crate::route::RouteSpecError;
+use crate::wal::{Class, WalError};
+
+/// Why the relay, or one of its sessions, ended.
+#[derive(Debug, thiserror::Error)]
+pub enum RelayError {
+    /// The replication connection.
+    #[error(transparent)]
+    Wal(#[from] WalError),
+    /// SQL on the side: preflight, set-up.
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    /// The producer.
+    #[error(transparent)]
+    Sink(#[from] SinkError),
+    /// The core met something it must not pass over.
+    #[error(transparent)]
+    Pipeline(#[from] PipelineError),
+    /// The route does not compile.
+    #[error(transparent)]
+    Route(#[from] RouteSpecError),
+    /// Another relay has the slot, and we were told not to wait.
+    #[error("slot `{slot}` is held by another process")]
+    SlotHeld {
+        /// The slot.
+        slot: String,
+    },
+    /// No broker has answered for the whole retry budget.
+    #[error("no Kafka broker has answered for {seconds} s")]
+    BrokersAway {
+        /// How long.
+        seconds: u64,
+    },
+    /// The drain took longer than it may.
+    #[error("the grace period ended with {records} records unconfirmed")]
+    GraceExpired {
+        /// Sent, not confirmed.
+        records: u64,
+    },
+    /// A second signal.
+    #[error("stopped at once with {records} records unconfirmed")]
+    Aborted {
+        /// Sent, not confirmed.
+        records: u64,
+    },
+    /// The retry budget is used up.
+    #[error("gave up after {seconds} s without progress")]
+    GaveUp {
+        /// Since the last progress.
+        seconds: u64,
+        /// The last failure.
+        #[source]
+        last: Box<RelayError>,
+    },
+    /// The operating system denied us a thread.
+    #[error("the relay's thread could not be started or ended abnormally")]
+    Thread,
+}
+
+impl RelayError {
+    /// What it means for the next step.
+    pub fn class(&self) -> Class {
+        match self {
+            Self::Wal(error) => error.class(),
+            Self::Control(error) => error.class(),
+            Self::Sink(error) => class_of_sink(error),
+            Self::Pipeline(error) if error.is_definite() => Class::Configuration,
+            Self::Route(_) => Class::Configuration,
+            Self::SlotHeld { .. } => Class::Held,
+            Self::Pipeline(_)
+            | Self::BrokersAway { .. }
+            | Self::GraceExpired { .. }
+            | Self::Aborted { .. }
+            | Self::GaveUp { .. }
+            | Self::Thread => Class::Transient,
+        }
+    }
+
+    /// Whether the relay ends with it, rather than trying again.
+    pub fn is_final(&self) -> bool {
+        match self {
+            Self::BrokersAway { .. }
+            | Self::GraceExpired { .. }
+            | Self::Aborted { .. }
+            | Self::GaveUp { .. }
+            | Self::Thread => true,
+            other => !other.class().is_transient(),
+        }
+    }
+
+    /// What the operator can do about it.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Wal(error) => error.hint(),
+            Self::Control(error) => error.hint(),
+            Self::Sink(error) => error.hint(),
+            Self::Pipeline(error) => error.hint(),
+            Self::Route(error) => error.hint(),
+            Self::SlotHeld { slot } => Some(format!(
+                "see who holds it: SELECT active_pid FROM pg_replication_slots WHERE slot_name = \
+                 '{slot}'; without --no-wait this relay waits as hot standby"
+            )),
+            Self::BrokersAway { .. } => Some(
+                "check kafka.brokers and the network; nothing is lost, the slot keeps every row"
+                    .to_owned(),
+            ),
+            Self::GraceExpired { .. } | Self::Aborted { .. } => Some(
+                "nothing is lost: the next run delivers them again; raise shutdown.grace if the \
+                 brokers are only slow"
+                    .to_owned(),
+            ),
+            Self::GaveUp { last, .. } => last.hint(),
+            Self::Thread => None,
+        }
+    }
+
+    /// A word for the `reason` label of the restart counter.
+    pub const fn reason(&self) -> &'static str {
+        match self {
+            Self::Wal(_) | Self::Control(_) => "postgres",
+            Self::Sink(SinkError::BatchRefused { .. }) => "batch_refused",
+            Self::Sink(_) | Self::BrokersAway { .. } => "kafka",
+            Self::Pipeline(_) | Self::Route(_) => "pipeline",
+            Self::SlotHeld { .. } => "slot_held",
+            _ => "other",
+        }
+    }
+}
+
+const fn class_of_sink(error: &SinkError) -> Class {
+    match error {
+        SinkError::Authentication(_) => Class::Permission,
+        SinkError::Settings(_) | SinkError::Tls(_) => Class::Configuration,
+        _ => Class::Transient,
+    }
+}

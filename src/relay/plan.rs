@@ -1,0 +1,66 @@
+//! Everything a session is built from.
+//!
+//! Enters: a validated [`Config`] and the producer's settings. Leaves: a [`Plan`]. What always
+//! holds: whatever can be refused without a server has been refused by then. Called by `cli` once
+//! at start; every session is built from the same plan.
+
+use std::time::Duration;
+
+use crate::config::Config;
+use crate::control::Requirements;
+use crate::kafka::KafkaSpec;
+use crate::ledger::Budget;
+use crate::outbox::Outbox;
+use crate::pipeline::Pipeline;
+use crate::route::{RouteSpecError, Router};
+
+/// Everything a session is built from.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// The producer's settings.
+    pub kafka: KafkaSpec,
+    /// The rest, as the operator decided it.
+    pub config: Config,
+}
+
+impl Plan {
+    /// A fresh pipeline for a session.
+    pub fn pipeline(&self) -> Result<Pipeline, RouteSpecError> {
+        let mut spec = self.config.outbox_spec();
+        let router = Router::compile(&self.config.route_spec(), &mut spec)?;
+        Ok(Pipeline::new(Outbox::new(spec), router, self.config.policy(), self.budget()))
+    }
+
+    /// What must be there in the database.
+    pub fn requirements(&self) -> Result<Requirements, RouteSpecError> {
+        let mut spec = self.config.outbox_spec();
+        Router::compile(&self.config.route_spec(), &mut spec)?;
+        Ok(Requirements::of(&self.config, &spec))
+    }
+
+    /// How long a status update may be put off at most, so that a server with this
+    /// `wal_sender_timeout` (zero: none) never takes us for dead: a third of it, at most 10 s.
+    pub fn heartbeat(wal_sender_timeout: Duration) -> Duration {
+        const LONGEST: Duration = Duration::from_secs(10);
+        if wal_sender_timeout.is_zero() { LONGEST } else { LONGEST.min(wal_sender_timeout / 3) }
+    }
+
+    fn budget(&self) -> Budget {
+        let records = u64::from(self.kafka.in_flight_records);
+        let transactions = usize::try_from(records).unwrap_or(usize::MAX);
+        Budget { records, bytes: self.kafka.in_flight_bytes, transactions }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_server_never_takes_us_for_dead() {
+        let seconds = Duration::from_secs;
+        assert_eq!(Plan::heartbeat(seconds(60)), seconds(10));
+        assert_eq!(Plan::heartbeat(seconds(6)), seconds(2));
+        assert_eq!(Plan::heartbeat(Duration::ZERO), seconds(10));
+    }
+}

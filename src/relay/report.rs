@@ -1,0 +1,264 @@
+//! What the relay says about itself: snapshots for telemetry, lines for the log.
+//!
+//! Enters: the session's counters, a few times a second. Leaves: a [`Snapshot`] whose totals span
+//! sessions, and INFO lines for changes of state. The hot loop pays one clock reading a turn; all
+//! else happens once per [`PUBLISH_EVERY`]. Owned by the hot thread, one at a time.
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use crate::pipeline::{Counters, Pipeline};
+use crate::relay::error::RelayError;
+use crate::route::RejectionCode;
+use crate::telemetry::{Count, Snapshot, State, Telemetry, TopicCount};
+use crate::wal::Stream;
+
+/// How often a snapshot is published: fine enough for a chart, rare enough to cost nothing.
+const PUBLISH_EVERY: Duration = Duration::from_millis(250);
+/// A progress line a minute says that all is well without filling a disk.
+const PROGRESS_EVERY: Duration = Duration::from_mins(1);
+
+/// Gathers and publishes.
+pub(super) struct Reporter {
+    telemetry: Telemetry,
+    dead_letter_topic: String,
+    give_up_after: Duration,
+    current: Snapshot,
+    /// Totals of the sessions before this one.
+    past: Snapshot,
+    last_publish: Option<Instant>,
+    last_line: (Instant, u64),
+    streaming_since: Option<Instant>,
+    caught_up: bool,
+    broker_lost: Option<Instant>,
+}
+
+impl Reporter {
+    /// Publishes to `telemetry`. `give_up_after` without a broker ends the relay; zero never does.
+    pub(super) fn new(
+        telemetry: Telemetry,
+        dead_letter_topic: &str,
+        give_up_after: Duration,
+    ) -> Self {
+        Self {
+            telemetry,
+            dead_letter_topic: dead_letter_topic.to_owned(),
+            give_up_after,
+            current: Snapshot::default(),
+            past: Snapshot::default(),
+            last_publish: None,
+            last_line: (Instant::now(), 0),
+            streaming_since: None,
+            caught_up: false,
+            broker_lost: None,
+        }
+    }
+
+    /// A change of state, published at once.
+    pub(super) fn state(&mut self, state: State) {
+        self.current.state = state;
+        self.current.holds_slot = matches!(state, State::Streaming | State::Draining);
+        if !self.current.holds_slot {
+            self.current.in_flight_records = 0;
+            self.current.in_flight_bytes = 0;
+            self.current.oldest_unacknowledged_age = Duration::ZERO;
+        }
+        self.publish();
+    }
+
+    /// A stream is open.
+    pub(super) fn streaming(&mut self) {
+        self.streaming_since = Some(Instant::now());
+        self.caught_up = false;
+        self.broker_lost = None;
+        self.state(State::Streaming);
+    }
+
+    /// One more session ended for this reason.
+    pub(super) fn restart(&mut self, reason: &'static str) {
+        match self.current.restarts.iter_mut().find(|(known, _)| *known == reason) {
+            Some((_, count)) => *count += 1,
+            None => self.current.restarts.push((reason, 1)),
+        }
+        self.state(State::Retrying);
+    }
+
+    /// The session stops reading and waits for confirmations.
+    pub(super) fn draining(&mut self, unconfirmed: u64, grace: Duration) {
+        tracing::info!(unconfirmed, grace_s = grace.as_secs(), "draining");
+        self.state(State::Draining);
+    }
+
+    /// The loop slept because the budget or the queue was used up.
+    pub(super) fn held_back(&mut self, time: Duration) {
+        self.current.back_pressure += time;
+    }
+
+    /// One turn of the loop. An error when the brokers have been away for longer than allowed.
+    pub(super) fn tick(
+        &mut self,
+        pipeline: &mut Pipeline,
+        stream: &Stream,
+        broker_connected: bool,
+    ) -> Result<(), RelayError> {
+        self.measure_latency(pipeline);
+        let now = Instant::now();
+        if self.last_publish.is_some_and(|last| now.duration_since(last) < PUBLISH_EVERY) {
+            return Ok(());
+        }
+        self.current.broker_connected = broker_connected;
+        self.gather(pipeline, stream);
+        self.publish();
+        self.write_lines(pipeline, now);
+        self.judge_broker(broker_connected, now)
+    }
+
+    /// The session is over; its counts become part of the totals.
+    pub(super) fn session_ended(&mut self, pipeline: &Pipeline, stream: &Stream) {
+        self.gather(pipeline, stream);
+        self.past = self.current.clone();
+    }
+
+    /// The totals so far.
+    pub(super) const fn totals(&self) -> &Snapshot {
+        &self.current
+    }
+
+    /// How long the last session has streamed.
+    pub(super) fn streamed_for(&self) -> Duration {
+        self.streaming_since.map_or(Duration::ZERO, |since| since.elapsed())
+    }
+
+    fn measure_latency(&mut self, pipeline: &mut Pipeline) {
+        let mut settled = pipeline.drain_settled_times_us().peekable();
+        if settled.peek().is_none() {
+            return;
+        }
+        let now = unix_us();
+        for commit_time in settled {
+            // The server's clock may be ahead of ours; an impossible latency counts as none.
+            let age = u64::try_from(now - commit_time).unwrap_or(0);
+            self.current.commit_to_confirm.record(age);
+            self.current.transactions_settled += 1;
+        }
+    }
+
+    fn gather(&mut self, pipeline: &Pipeline, stream: &Stream) {
+        let counters = pipeline.counters();
+        let in_flight = pipeline.in_flight();
+        let current = &mut self.current;
+        if pipeline.settled().get() != current.settled_lsn || in_flight.records == 0 {
+            current.last_progress = Some(Instant::now());
+        }
+        current.received_lsn = stream.received().get();
+        current.settled_lsn = pipeline.settled().get();
+        current.in_flight_records = in_flight.records;
+        current.in_flight_bytes = in_flight.bytes;
+        let age = pipeline.oldest_commit_time_us().map_or(0, |commit| unix_us() - commit);
+        current.oldest_unacknowledged_age = Duration::from_micros(u64::try_from(age).unwrap_or(0));
+        current.received_bytes = self.past.received_bytes + stream.received_bytes();
+        current.messages = add(&self.past.messages, &messages(counters));
+        current.ignored = add(&self.past.ignored, &ignored(counters));
+        current.rejections = add(&self.past.rejections, &rejections(counters));
+        current.topics = topics(&self.past.topics, counters, &self.dead_letter_topic);
+    }
+
+    fn publish(&mut self) {
+        self.last_publish = Some(Instant::now());
+        self.telemetry.publish(self.current.clone());
+    }
+
+    fn write_lines(&mut self, pipeline: &Pipeline, now: Instant) {
+        let records = self.records();
+        if !self.caught_up && pipeline.is_idle() {
+            self.caught_up = true;
+            let took_ms = u64::try_from(self.streamed_for().as_millis()).unwrap_or(u64::MAX);
+            tracing::info!(records, took_ms, settled = %pipeline.settled(), "caught up");
+        }
+        let (last, before) = self.last_line;
+        if now.duration_since(last) >= PROGRESS_EVERY && records != before {
+            let in_flight = self.current.in_flight_records;
+            let p99_us = self.current.commit_to_confirm.quantile_us(990).unwrap_or(0);
+            tracing::info!(records, in_flight, p99_us, settled = %pipeline.settled(), "progress");
+            self.last_line = (now, records);
+        }
+    }
+
+    /// Records handed to the producer since the process started.
+    fn records(&self) -> u64 {
+        self.current.topics.iter().map(|t| t.delivered + t.dead_lettered).sum()
+    }
+
+    fn judge_broker(&mut self, connected: bool, now: Instant) -> Result<(), RelayError> {
+        if connected {
+            if let Some(lost) = self.broker_lost.take() {
+                let outage_ms = u64::try_from(lost.elapsed().as_millis()).unwrap_or(u64::MAX);
+                tracing::info!(outage_ms, "a broker answers");
+            }
+            return Ok(());
+        }
+        let lost = *self.broker_lost.get_or_insert(now);
+        let outage = now.duration_since(lost);
+        if !self.give_up_after.is_zero() && outage >= self.give_up_after {
+            return Err(RelayError::BrokersAway { seconds: outage.as_secs() });
+        }
+        Ok(())
+    }
+}
+
+fn unix_us() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
+}
+
+fn messages(counters: &Counters) -> Vec<Count> {
+    vec![
+        ("begin", counters.begins),
+        ("commit", counters.commits),
+        ("insert", counters.rows + counters.foreign_rows),
+        ("relation", counters.relations),
+        ("keepalive", counters.keepalives),
+        ("logical", counters.logical_messages),
+    ]
+}
+
+fn ignored(counters: &Counters) -> Vec<Count> {
+    vec![
+        ("update", counters.updates),
+        ("delete", counters.deletes),
+        ("truncate", counters.truncates),
+        ("skipped", counters.skipped),
+    ]
+}
+
+fn rejections(counters: &Counters) -> Vec<Count> {
+    RejectionCode::ALL.iter().map(|code| (code.as_str(), counters.rejections(*code))).collect()
+}
+
+/// Adds two lists that name the same things in the same order; the first may be empty.
+fn add(past: &[Count], session: &[Count]) -> Vec<Count> {
+    let before =
+        |name| past.iter().find(|(known, _)| *known == name).map_or(0, |(_, count)| *count);
+    session.iter().map(|(name, count)| (*name, before(*name) + count)).collect()
+}
+
+fn topics(past: &[TopicCount], counters: &Counters, dead_letter_topic: &str) -> Vec<TopicCount> {
+    let mut all = past.to_vec();
+    for (name, records, bytes) in counters.topics() {
+        let place = all.iter().position(|known| &*known.topic == name).unwrap_or_else(|| {
+            all.push(TopicCount {
+                topic: name.into(),
+                delivered: 0,
+                dead_lettered: 0,
+                skipped: 0,
+                bytes: 0,
+            });
+            all.len() - 1
+        });
+        let Some(count) = all.get_mut(place) else { continue };
+        let result =
+            if name == dead_letter_topic { &mut count.dead_lettered } else { &mut count.delivered };
+        *result += records;
+        count.bytes += bytes;
+    }
+    all
+}

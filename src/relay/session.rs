@@ -1,0 +1,324 @@
+//! One session: a stream, a pipeline and a sink, and the only loop that drives them.
+//!
+//! Enters: WAL frames and delivery reports. Leaves: records, and status updates that name a settled
+//! position; the one line that tells Postgres an LSN is in [`Session::tell_postgres`]. The loop
+//! runs on an OS thread of its own and waits for nothing but the socket, and for that no longer
+//! than a tick. A session carries nothing over to the next: on any error it is dropped as a whole,
+//! and Postgres sends again what was not acknowledged. Called by `relay::supervise`.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use crate::kafka::{SendError, Sink};
+use crate::lsn::Lsn;
+use crate::pipeline::{Answer, Confirmation, Outcome, OwnedOutgoing, Pipeline, Refused, Step};
+use crate::relay::audit;
+use crate::relay::error::RelayError;
+use crate::relay::pace::{Next, Pace};
+use crate::relay::report::Reporter;
+use crate::relay::stop::{Request, Stop};
+use crate::route::Rejection;
+use crate::wal::{Frame, Stream};
+
+/// While records are unconfirmed the socket is waited on no longer than this, so that a delivery
+/// report is noticed within a millisecond.
+const CONFIRM_TICK: Duration = Duration::from_millis(1);
+/// While nothing is outstanding: how soon a request to stop is noticed.
+const IDLE_TICK: Duration = Duration::from_millis(50);
+/// Smallest distance of two acknowledgements while idle: one per transaction would cost both sides
+/// more than it tells.
+const IDLE_ACKNOWLEDGE: Duration = Duration::from_millis(100);
+/// How long a session that must let go of the stream still waits for the broker. Postgres's `fast`
+/// stop waits for us no longer than this.
+const LET_GO_GRACE: Duration = Duration::from_secs(3);
+
+/// How long the server may take to say goodbye; everything is acknowledged by then.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// How a session ended without an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    /// A signal: everything that was sent is confirmed and acknowledged.
+    Drained,
+    /// Everything that was committed when the relay started is confirmed and acknowledged.
+    CaughtUp,
+    /// The batch that a broker refused as a whole lies behind us.
+    PastTheSpot,
+    /// Postgres is shutting down and the stream was let go.
+    LetGo,
+}
+
+/// What bounds a session.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    /// Longest distance of two acknowledgements while the settled position advances.
+    pub(super) status_interval: Duration,
+    /// Longest silence towards the server; well below its `wal_sender_timeout`.
+    pub(super) heartbeat: Duration,
+    /// How long a drain may take.
+    pub(super) grace: Duration,
+    /// End like this once this position is acknowledged.
+    pub(super) until: Option<(Lsn, End)>,
+    /// Whether positions are acknowledged at all (`run --dry-run` does not).
+    pub(super) acknowledge: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Phase {
+    Streaming,
+    /// Read the open transaction to its end, confirm what was sent, then end.
+    Ending {
+        end: End,
+        deadline: Instant,
+    },
+}
+
+/// The three ends of the road, owned together.
+pub(super) struct Session<S> {
+    pub(super) stream: Stream,
+    pub(super) pipeline: Pipeline,
+    pub(super) sink: S,
+    pub(super) stop: Stop,
+    pub(super) limits: Limits,
+    pub(super) pace: Pace,
+}
+
+/// What the loop remembers between two turns.
+struct Turn {
+    phase: Phase,
+    confirmations: Vec<Confirmation>,
+    dead_letters: VecDeque<OwnedOutgoing>,
+    acknowledged: Lsn,
+    last_status: Instant,
+    reply_now: bool,
+    sink_is_full: bool,
+}
+
+impl<S: Sink> Session<S> {
+    /// Drives the session to its end.
+    pub(super) fn run(mut self, reporter: &mut Reporter) -> Result<End, RelayError> {
+        let result = self.turn_until_end(reporter);
+        reporter.session_ended(&self.pipeline, &self.stream);
+        let end = result?;
+        self.stream.finish(FAREWELL)?;
+        Ok(end)
+    }
+
+    fn turn_until_end(&mut self, reporter: &mut Reporter) -> Result<End, RelayError> {
+        let mut turn = Turn {
+            phase: Phase::Streaming,
+            confirmations: Vec::new(),
+            dead_letters: VecDeque::new(),
+            acknowledged: Lsn::ZERO,
+            last_status: Instant::now(),
+            reply_now: false,
+            sink_is_full: false,
+        };
+        loop {
+            self.obey(&mut turn, reporter)?;
+            self.forward(&mut turn)?;
+            self.collect(&mut turn)?;
+            self.tell_postgres(&mut turn)?;
+            reporter.tick(&mut self.pipeline, &self.stream, self.sink.is_connected())?;
+            if let Some(end) = self.end(&turn)? {
+                return Ok(end);
+            }
+            self.listen(&turn, reporter)?;
+        }
+    }
+
+    /// Turns a request from outside into a phase.
+    fn obey(&self, turn: &mut Turn, reporter: &mut Reporter) -> Result<(), RelayError> {
+        let (end, grace) = match self.stop.requested() {
+            Request::Run => return Ok(()),
+            Request::Abort => return Err(RelayError::Aborted { records: self.unconfirmed() }),
+            Request::Drain => (End::Drained, self.limits.grace),
+            Request::LetGo => (End::LetGo, LET_GO_GRACE.min(self.limits.grace)),
+        };
+        let news = match turn.phase {
+            Phase::Streaming => true,
+            Phase::Ending { end: current, .. } => current == End::LetGo && end == End::Drained,
+        };
+        if news {
+            reporter.draining(self.unconfirmed(), grace);
+            turn.phase = Phase::Ending { end, deadline: Instant::now() + grace };
+        }
+        Ok(())
+    }
+
+    /// Hands the buffered frames' rows to the sink, until the buffer, the budget or the sink's
+    /// queue is exhausted. A row the sink has no room for stays in the buffer and is offered again.
+    fn forward(&mut self, turn: &mut Turn) -> Result<(), RelayError> {
+        turn.sink_is_full = false;
+        while self.wants_frames(turn.phase) {
+            let Some(frame) = self.stream.peek()? else { return Ok(()) };
+            if let Frame::Keepalive { reply_now: true, .. } = frame {
+                turn.reply_now = true;
+            }
+            let mut answer = offer(&mut self.pipeline, &mut self.sink, frame, None)?;
+            if let Offer::Refused(rejection) = answer {
+                answer = offer(&mut self.pipeline, &mut self.sink, frame, Some(rejection))?;
+            }
+            if matches!(answer, Offer::Full) {
+                turn.sink_is_full = true;
+                return Ok(());
+            }
+            self.stream.consume();
+        }
+        Ok(())
+    }
+
+    /// Books the delivery reports, and sends the dead letters of records the brokers refused.
+    fn collect(&mut self, turn: &mut Turn) -> Result<(), RelayError> {
+        self.sink.poll(&mut turn.confirmations)?;
+        for confirmation in turn.confirmations.drain(..) {
+            match self.pipeline.confirm(confirmation)? {
+                Answer::Stored => {}
+                Answer::Send(dead_letter) => turn.dead_letters.push_back(*dead_letter),
+                Answer::Skipped(refused) => audit::skipped_record(&refused),
+            }
+        }
+        while let Some(dead_letter) = turn.dead_letters.pop_front() {
+            let sent = self.sink.send(&dead_letter.record.as_record(), dead_letter.ticket);
+            match sent {
+                Ok(()) => audit::dead_letter(dead_letter.rejection),
+                Err(SendError::Full) => {
+                    turn.dead_letters.push_front(dead_letter);
+                    return Ok(());
+                }
+                Err(SendError::Refused(rejection)) => {
+                    let OwnedOutgoing { record, ticket, .. } = dead_letter;
+                    let outcome = Outcome::Refused(Box::new(Refused { record, rejection }));
+                    self.pipeline.confirm(Confirmation { ticket, outcome })?;
+                }
+                Err(SendError::Broken(error)) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells Postgres what is settled: when asked, when silent for too long, within the status
+    /// interval of an advance, and almost at once when nothing else is in flight. Upholds G1, G5.
+    fn tell_postgres(&mut self, turn: &mut Turn) -> Result<(), RelayError> {
+        let settled = if self.limits.acknowledge { self.pipeline.settled() } else { Lsn::ZERO };
+        let since_last = turn.last_status.elapsed();
+        let spacing = match turn.phase {
+            Phase::Ending { .. } => Duration::ZERO,
+            Phase::Streaming if self.pipeline.is_idle() => IDLE_ACKNOWLEDGE,
+            Phase::Streaming => self.limits.status_interval,
+        };
+        let advanced = settled > turn.acknowledged && since_last >= spacing;
+        if advanced || turn.reply_now || since_last >= self.limits.heartbeat {
+            // A position to wait for may lie behind the last published change: ask for a keepalive.
+            let ask = self.limits.until.is_some_and(|(until, _)| settled < until);
+            self.stream.acknowledge(settled, ask)?;
+            turn.acknowledged = settled;
+            turn.last_status = Instant::now();
+            turn.reply_now = false;
+        }
+        Ok(())
+    }
+
+    /// Whether the session has come to its end.
+    fn end(&self, turn: &Turn) -> Result<Option<End>, RelayError> {
+        if let Some((_, end)) = self.limits.until.filter(|(until, _)| turn.acknowledged >= *until) {
+            return Ok(Some(end));
+        }
+        let Phase::Ending { end, deadline } = turn.phase else { return Ok(None) };
+        let acknowledged = turn.acknowledged >= self.pipeline.settled() || !self.limits.acknowledge;
+        if self.pipeline.in_flight().records == 0 && !self.pipeline.is_open() && acknowledged {
+            return Ok(Some(end));
+        }
+        if Instant::now() < deadline {
+            return Ok(None);
+        }
+        match end {
+            End::LetGo => Ok(Some(end)),
+            // Upholds G8.
+            _ => Err(RelayError::GraceExpired { records: self.unconfirmed() }),
+        }
+    }
+
+    /// Waits for the socket. While the budget or the sink's queue is exhausted the socket is left
+    /// alone, so that TCP holds the server back; confirmations are what we wait for then (G3).
+    fn listen(&mut self, turn: &Turn, reporter: &mut Reporter) -> Result<(), RelayError> {
+        if turn.sink_is_full || !self.wants_frames(turn.phase) {
+            std::thread::sleep(CONFIRM_TICK);
+            reporter.held_back(CONFIRM_TICK);
+            return Ok(());
+        }
+        let unconfirmed = self.pipeline.in_flight().records > 0;
+        let mut wait = if unconfirmed { CONFIRM_TICK } else { IDLE_TICK };
+        loop {
+            let read = self.stream.fill(wait)?;
+            match self.pace.after_read(Instant::now(), read, self.stream.buffered()) {
+                Next::Work => return Ok(()),
+                Next::Nap(nap) => std::thread::sleep(nap),
+            }
+            wait = Duration::ZERO;
+        }
+    }
+
+    /// Whether another frame may be taken: there is room, and the phase allows it. A session that
+    /// ends still reads the open transaction to its commit, so that none of it is sent twice.
+    fn wants_frames(&self, phase: Phase) -> bool {
+        let allowed = matches!(phase, Phase::Streaming) || self.pipeline.is_open();
+        allowed && self.pipeline.has_room()
+    }
+
+    fn unconfirmed(&self) -> u64 {
+        self.pipeline.in_flight().records
+    }
+}
+
+/// What became of a frame.
+enum Offer {
+    /// It may be consumed.
+    Taken,
+    /// Its record has no room in the sink's queue now.
+    Full,
+    /// The sink will never take its record.
+    Refused(Rejection),
+}
+
+/// Offers a frame to the pipeline and its record, if any, to the sink. With `refused`, the record
+/// the frame gave before is replaced by what the policy says.
+fn offer<S: Sink>(
+    pipeline: &mut Pipeline,
+    sink: &mut S,
+    frame: Frame<'_>,
+    refused: Option<Rejection>,
+) -> Result<Offer, RelayError> {
+    let outgoing = match step(pipeline, frame, refused)? {
+        Step::Nothing => return Ok(Offer::Taken),
+        Step::Skipped(skipped) => {
+            audit::skipped_row(&skipped);
+            return Ok(Offer::Taken);
+        }
+        Step::Send(outgoing) => outgoing,
+    };
+    let rejection = outgoing.rejection;
+    let sent = sink.send(&outgoing.record, outgoing.ticket);
+    drop(outgoing);
+    match sent {
+        Ok(()) => pipeline.sent()?,
+        Err(SendError::Full) => return Ok(Offer::Full),
+        Err(SendError::Refused(rejection)) => return Ok(Offer::Refused(rejection)),
+        Err(SendError::Broken(error)) => return Err(error.into()),
+    }
+    if let Some(code) = rejection {
+        audit::dead_letter(code);
+    }
+    Ok(Offer::Taken)
+}
+
+fn step<'a>(
+    pipeline: &'a mut Pipeline,
+    frame: Frame<'a>,
+    refused: Option<Rejection>,
+) -> Result<Step<'a>, RelayError> {
+    Ok(match refused {
+        None => pipeline.frame(frame)?,
+        Some(rejection) => pipeline.reject(frame, rejection)?,
+    })
+}

@@ -1,0 +1,93 @@
+//! How the outside tells the hot thread to stop.
+//!
+//! Enters: signals, the shutdown canary, the end of a test. Leaves: one small state that the hot
+//! thread reads between reads of the socket, at least every [`super::session`] tick. Requests only
+//! ever become more urgent.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+/// What the hot thread is asked to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Request {
+    /// Go on.
+    Run,
+    /// Postgres is shutting down: confirm what is in flight within seconds, let go of the stream,
+    /// and come back with a new session. Otherwise a `fast` stop of the server would wait for us.
+    LetGo,
+    /// Confirm what is in flight within the grace period, acknowledge it, then end for good.
+    Drain,
+    /// End now; what is unconfirmed will be delivered again by the next run.
+    Abort,
+}
+
+/// Shared by the signal listener, the canary and the hot thread.
+#[derive(Debug, Clone, Default)]
+pub struct Stop(Arc<AtomicU8>);
+
+impl Stop {
+    /// What is asked for now.
+    pub fn requested(&self) -> Request {
+        match self.0.load(Ordering::Acquire) {
+            0 => Request::Run,
+            1 => Request::LetGo,
+            2 => Request::Drain,
+            _ => Request::Abort,
+        }
+    }
+
+    /// Asks; a weaker request than the standing one changes nothing.
+    pub fn request(&self, request: Request) {
+        self.0.fetch_max(request as u8, Ordering::AcqRel);
+    }
+
+    /// The first signal drains, the second aborts. Returns what is asked for now.
+    pub fn signal(&self) -> Request {
+        let next = if self.requested() >= Request::Drain { Request::Abort } else { Request::Drain };
+        self.request(next);
+        next
+    }
+
+    /// The session that was asked to let go has ended: the next one starts with a clean slate,
+    /// unless a signal came in the meantime.
+    pub fn let_go_is_done(&self) {
+        let _ = self.0.compare_exchange(
+            Request::LetGo as u8,
+            Request::Run as u8,
+            Ordering::AcqRel,
+            Ordering::Acquire,
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn first_signal_drains_second_aborts() {
+        let stop = Stop::default();
+        assert_eq!(stop.requested(), Request::Run);
+        assert_eq!(stop.signal(), Request::Drain);
+        assert_eq!(stop.signal(), Request::Abort);
+        assert_eq!(stop.requested(), Request::Abort);
+    }
+
+    #[test]
+    fn a_signal_outweighs_letting_go() {
+        let stop = Stop::default();
+        stop.request(Request::LetGo);
+        assert_eq!(stop.signal(), Request::Drain);
+        stop.request(Request::LetGo);
+        stop.let_go_is_done();
+        assert_eq!(stop.requested(), Request::Drain);
+    }
+
+    #[test]
+    fn letting_go_ends_with_the_session() {
+        let stop = Stop::default();
+        stop.request(Request::LetGo);
+        stop.let_go_is_done();
+        assert_eq!(stop.requested(), Request::Run);
+    }
+}

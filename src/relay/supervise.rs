@@ -1,0 +1,297 @@
+//! Opens one session after the other until there is a reason to stop.
+//!
+//! Enters: a [`Plan`] and requests to stop. Leaves: a [`Summary`] or the error that ended it. What
+//! always holds: between two sessions nothing is in flight, so a stop there is a clean one; a
+//! transient error costs a pause, a definite one ends the relay; a slot that another process holds
+//! is waited for (hot standby). Runs on the control plane; each session gets a thread of its own.
+
+use std::hash::{BuildHasher as _, RandomState};
+use std::time::{Duration, Instant};
+
+use crate::control::{self, Client, ServerFacts};
+use crate::kafka::{KafkaSpec, Sink, SinkError};
+use crate::lsn::Lsn;
+use crate::relay::backoff::Backoff;
+use crate::relay::error::RelayError;
+use crate::relay::pace::Pace;
+use crate::relay::plan::Plan;
+use crate::relay::report::Reporter;
+use crate::relay::session::{End, Limits, Session};
+use crate::relay::stop::{Request, Stop};
+use crate::relay::{Options, Summary, gait};
+use crate::telemetry::{SlotSample, State, Telemetry};
+use crate::wal::{Class, Connection, SessionParams};
+
+/// How often a standby looks whether the slot is free: fast enough to take over well within a
+/// second, slow enough to be one cheap query a time.
+const STANDBY_EVERY: Duration = Duration::from_millis(200);
+/// How often the slot's lag is sampled.
+const SAMPLE_EVERY: Duration = Duration::from_secs(5);
+/// How soon a pause notices a request to stop.
+const PAUSE_TICK: Duration = Duration::from_millis(50);
+/// A session that streamed this long was healthy: the next failure starts from a short pause.
+const HEALTHY_AFTER: Duration = Duration::from_secs(10);
+
+/// Makes the sink of a session.
+pub trait OpenSink<S>: Fn(&KafkaSpec) -> Result<S, SinkError> + Clone + Send + 'static {}
+impl<S, F: Fn(&KafkaSpec) -> Result<S, SinkError> + Clone + Send + 'static> OpenSink<S> for F {}
+
+/// Runs the relay until it is told to stop, has caught up, or must not go on.
+pub async fn run<S: Sink + 'static>(
+    plan: Plan,
+    options: Options,
+    stop: Stop,
+    telemetry: Telemetry,
+    open_sink: impl OpenSink<S>,
+) -> Result<Summary, RelayError> {
+    let retry = &plan.config.retry;
+    let reporter = Reporter::new(
+        telemetry.clone(),
+        &plan.config.dead_letters.topic,
+        options.patience.unwrap_or(retry.give_up_after),
+    );
+    let mut supervisor = Supervisor {
+        backoff: Backoff::new(retry.initial, retry.max),
+        patience: options.patience.unwrap_or(retry.give_up_after),
+        last_progress: Instant::now(),
+        plan,
+        options,
+        stop,
+        telemetry,
+        reporter: Some(reporter),
+        target: None,
+        cautious_until: None,
+    };
+    let result = supervisor.supervise(open_sink).await;
+    supervisor.set_state(if result.is_ok() { State::Stopped } else { State::Failed });
+    result
+}
+
+struct Supervisor {
+    plan: Plan,
+    options: Options,
+    stop: Stop,
+    telemetry: Telemetry,
+    /// Lent to the hot thread while a session runs.
+    reporter: Option<Reporter>,
+    backoff: Backoff,
+    patience: Duration,
+    last_progress: Instant,
+    /// What `--once` has to reach; fixed when the relay first reaches Postgres.
+    target: Option<Lsn>,
+    /// Send cautiously up to here: a batch before it was refused as a whole.
+    cautious_until: Option<Lsn>,
+}
+
+impl Supervisor {
+    async fn supervise<S: Sink + 'static>(
+        &mut self,
+        open_sink: impl OpenSink<S>,
+    ) -> Result<Summary, RelayError> {
+        let started = Instant::now();
+        loop {
+            if self.stop.requested() >= Request::Drain {
+                return Ok(self.summary(started, false));
+            }
+            match self.session(open_sink.clone()).await {
+                Ok(End::Drained) => return Ok(self.summary(started, false)),
+                Ok(End::CaughtUp) => return Ok(self.summary(started, true)),
+                Ok(End::PastTheSpot) => self.cautious_until = None,
+                Ok(End::LetGo) => {
+                    self.stop.let_go_is_done();
+                    tracing::info!("Postgres is shutting down: let go of the stream");
+                    self.pause("postgres_shutdown").await;
+                }
+                Err(error) if error.is_final() => return Err(error),
+                Err(error) => self.survive(error).await?,
+            }
+        }
+    }
+
+    /// Waits out a transient error, or a slot that is held.
+    async fn survive(&mut self, error: RelayError) -> Result<(), RelayError> {
+        if error.class() == Class::Held {
+            return self.standby_or(error).await;
+        }
+        if let RelayError::Sink(sink) = &error
+            && sink.wants_caution()
+        {
+            self.cautious_until = Some(Lsn::new(self.reporter_totals().received_lsn));
+        }
+        let healthy = self.reporter.as_ref().is_some_and(|r| r.streamed_for() >= HEALTHY_AFTER);
+        if healthy {
+            self.backoff.reset();
+            self.last_progress = Instant::now();
+        }
+        let quiet = self.last_progress.elapsed();
+        if !self.patience.is_zero() && quiet >= self.patience {
+            let last = Box::new(error);
+            return Err(RelayError::GaveUp { seconds: quiet.as_secs(), last });
+        }
+        let help = error.hint().unwrap_or_default();
+        tracing::warn!(failures = self.backoff.failures(), help, "{error}; trying again");
+        self.pause(error.reason()).await;
+        Ok(())
+    }
+
+    /// The slot is held: say so once, and look again soon.
+    async fn standby_or(&mut self, error: RelayError) -> Result<(), RelayError> {
+        if !self.options.wait_for_slot {
+            return Err(RelayError::SlotHeld { slot: self.plan.config.source.slot.clone() });
+        }
+        if self.telemetry.view().snapshot.state != State::Standby {
+            tracing::info!(slot = self.plan.config.source.slot, "standby: {error}");
+            self.set_state(State::Standby);
+        }
+        self.last_progress = Instant::now();
+        self.telemetry.tick();
+        tokio::time::sleep(STANDBY_EVERY).await;
+        Ok(())
+    }
+
+    /// One session, from preflight to its end.
+    async fn session<S: Sink + 'static>(
+        &mut self,
+        open_sink: impl OpenSink<S>,
+    ) -> Result<End, RelayError> {
+        let client = control::connect(&self.plan.config.source.connect).await?;
+        let server = control::preflight(&client, &self.plan.requirements()?).await?.server;
+        if self.options.once && self.target.is_none() {
+            self.target = Some(control::current_flush_lsn(&client).await?);
+        }
+        let Some(mut reporter) = self.reporter.take() else { return Err(RelayError::Thread) };
+        let start = HotStart {
+            plan: self.plan.clone(),
+            limits: self.limits(&server),
+            cautious: self.cautious_until.is_some(),
+            params: SessionParams { utf8: server.converts_to_utf8(), ..SessionParams::default() },
+            stop: self.stop.clone(),
+        };
+        let (done, finished) = tokio::sync::oneshot::channel();
+        let thread = std::thread::Builder::new().name("postrider-hot".to_owned());
+        let spawned = thread.spawn(move || {
+            let result = start.run(&mut reporter, open_sink);
+            // The receiver outlives the session.
+            let _ = done.send((result, reporter));
+        });
+        spawned.map_err(|_| RelayError::Thread)?;
+        let (result, reporter) = tokio::select! {
+            finished = finished => finished.map_err(|_| RelayError::Thread)?,
+            never = self.watch(&client) => match never {},
+        };
+        self.reporter = Some(reporter);
+        result
+    }
+
+    /// Watches the slot and the server beside a session; never ends by itself.
+    async fn watch(&self, client: &Client) -> std::convert::Infallible {
+        let mut sample = tokio::time::interval(SAMPLE_EVERY);
+        let canary = client.ended();
+        tokio::pin!(canary);
+        loop {
+            tokio::select! {
+                _ = &mut canary => {
+                    self.stop.request(Request::LetGo);
+                    return std::future::pending().await;
+                }
+                _ = sample.tick() => {
+                    let slot = &self.plan.config.source.slot;
+                    let sample = control::sample(client, slot).await.ok().flatten();
+                    self.telemetry.publish_slot(sample.map(|sample| SlotSample {
+                        lag_bytes: sample.lag_bytes(),
+                        retained_bytes: sample.retained_bytes(),
+                        safe_bytes: sample.safe_wal_bytes,
+                    }));
+                }
+            }
+        }
+    }
+
+    fn limits(&self, server: &ServerFacts) -> Limits {
+        let once = self.target.map(|target| (target, End::CaughtUp));
+        let spot = self.cautious_until.map(|spot| (spot, End::PastTheSpot));
+        let heartbeat = Plan::heartbeat(server.wal_sender_timeout);
+        Limits {
+            status_interval: self.plan.config.source.status_interval.min(heartbeat),
+            heartbeat,
+            grace: self.plan.config.shutdown.grace,
+            until: [once, spot].into_iter().flatten().min_by_key(|(position, _)| *position),
+            acknowledge: self.options.acknowledge,
+        }
+    }
+
+    /// Counts a restart and sleeps, but never through a request to stop.
+    async fn pause(&mut self, reason: &'static str) {
+        if let Some(reporter) = &mut self.reporter {
+            reporter.restart(reason);
+        }
+        let wait = self.backoff.after_failure(chance());
+        let until = Instant::now() + wait;
+        while Instant::now() < until && self.stop.requested() < Request::Drain {
+            self.telemetry.tick();
+            tokio::time::sleep(PAUSE_TICK.min(wait)).await;
+        }
+    }
+
+    fn set_state(&mut self, state: State) {
+        if let Some(reporter) = &mut self.reporter {
+            reporter.state(state);
+        }
+    }
+
+    fn reporter_totals(&self) -> crate::telemetry::Snapshot {
+        self.reporter.as_ref().map(|reporter| reporter.totals().clone()).unwrap_or_default()
+    }
+
+    fn summary(&self, started: Instant, caught_up: bool) -> Summary {
+        let totals = self.reporter_totals();
+        Summary {
+            caught_up,
+            records: totals.topics.iter().map(|topic| topic.delivered).sum(),
+            dead_letters: totals.topics.iter().map(|topic| topic.dead_lettered).sum(),
+            settled: Lsn::new(totals.settled_lsn),
+            seconds: started.elapsed().as_secs_f64(),
+            streaming_seconds: self
+                .reporter
+                .as_ref()
+                .map_or(0.0, |reporter| reporter.streamed_for().as_secs_f64()),
+        }
+    }
+}
+
+/// What the hot thread starts from.
+struct HotStart {
+    plan: Plan,
+    limits: Limits,
+    cautious: bool,
+    params: SessionParams,
+    stop: Stop,
+}
+
+impl HotStart {
+    fn run<S: Sink>(
+        self,
+        reporter: &mut Reporter,
+        open_sink: impl OpenSink<S>,
+    ) -> Result<End, RelayError> {
+        let source = &self.plan.config.source;
+        let pipeline = self.plan.pipeline()?;
+        let sink = open_sink(&KafkaSpec { cautious: self.cautious, ..self.plan.kafka.clone() })?;
+        let connection = Connection::open(&source.connect, &self.params)?;
+        let gait = gait(connection.is_local());
+        let stream = connection
+            .start(&source.slot, &source.publication, Lsn::ZERO)
+            .map_err(|refused| refused.error)?;
+        tracing::info!(slot = source.slot, cautious = self.cautious, "streaming");
+        reporter.streaming();
+        let pace = Pace::new(gait, Instant::now());
+        let Self { stop, limits, .. } = self;
+        Session { stream, pipeline, sink, stop, limits, pace }.run(reporter)
+    }
+}
+
+/// A number in `0.0..1.0` to spread retries; need not be unpredictable.
+fn chance() -> f64 {
+    let bits = RandomState::new().hash_one(()) >> 32;
+    f64::from(u32::try_from(bits).unwrap_or(0)) / f64::from(u32::MAX)
+}
