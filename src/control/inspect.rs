@@ -153,12 +153,14 @@ pub struct SlotFacts {
 /// Takes the snapshot.
 pub async fn inspect(client: &Client, wanted: &Requirements) -> Result<Inspection, ControlError> {
     let server = server(client).await?;
+    // The slot before the publication: another relay creates them in the other order, so a slot
+    // that is seen here without its publication really lacks it.
+    let slot = slot(client, &wanted.slot).await?;
     let publication = publication(client, &wanted.publication).await?;
     let mut tables = Vec::new();
     for table in &wanted.tables {
         tables.push(self::table(client, table, &wanted.publication).await?);
     }
-    let slot = slot(client, &wanted.slot).await?;
     Ok(Inspection { server, tables, publication, slot })
 }
 

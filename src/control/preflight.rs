@@ -99,8 +99,8 @@ fn forgive_existing(
     forbidden: impl FnOnce() -> ControlError,
 ) -> Result<(), ControlError> {
     match created {
-        // duplicate_object
-        Err(error) if code(&error) == Some("42710") => Ok(()),
+        // duplicate_object, or the catalog's own unique index when two create at the same instant.
+        Err(error) if matches!(code(&error), Some("42710" | "23505")) => Ok(()),
         Err(error) if error.class() == Class::Permission => Err(forbidden()),
         other => other,
     }

@@ -215,6 +215,9 @@ impl WalError {
                  verify-full the certificate must be issued for the host as written"
             }
             Self::TlsFiles(error) => return error.hint(),
+            Self::Authentication { .. } => {
+                "use scram-sha-256 in pg_hba.conf; channel_binding=require needs TLS beside it"
+            }
             Self::PasswordMissing { .. } => "set PGPASSWORD, or add a line to ~/.pgpass",
             Self::WrongSession { .. } => "add the right server to the host list",
             Self::PublicationMissing { publication } => {
@@ -256,6 +259,7 @@ fn server_hint(message: &ServerMessage) -> Option<String> {
         }
         "42501" => "the role must be allowed to replicate: ALTER ROLE <role> REPLICATION;",
         "42704" => "run `postrider setup` to create the slot and the publication",
+        "3D000" => "check the database's name in source.url or PGDATABASE",
         "53300" => "raise max_wal_senders or max_connections, or free a connection",
         _ => "",
     };

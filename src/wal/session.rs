@@ -103,7 +103,8 @@ impl<T: Transport> Session<T> {
         !self.outgoing.is_empty()
     }
 
-    /// Sends what can be sent without waiting; true when all of it is out.
+    /// Sends what can be sent without waiting; true when all of it is out, or when the peer no
+    /// longer listens: what it said before it left is still to be read and tells why.
     pub(super) fn push_out(&mut self) -> Result<bool, WalError> {
         while !self.outgoing.is_empty() {
             let (front, _) = self.outgoing.as_slices();
@@ -117,10 +118,7 @@ impl<T: Transport> Session<T> {
                         self.flush()?;
                         return Ok(false);
                     }
-                    ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => {
-                        return Err(WalError::Closed);
-                    }
-                    _ => return Err(WalError::Io(error.to_string())),
+                    _ => return self.unheard(&error),
                 },
             }
         }
@@ -128,10 +126,18 @@ impl<T: Transport> Session<T> {
     }
 
     fn flush(&mut self) -> Result<bool, WalError> {
-        self.transport.flush().map_err(|error| match error.kind() {
-            ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => WalError::Closed,
-            _ => WalError::Io(error.to_string()),
-        })
+        match self.transport.flush() {
+            Ok(flushed) => Ok(flushed),
+            Err(error) => self.unheard(&error),
+        }
+    }
+
+    fn unheard(&mut self, error: &std::io::Error) -> Result<bool, WalError> {
+        if matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe) {
+            self.outgoing.clear();
+            return Ok(true);
+        }
+        Err(WalError::Io(error.to_string()))
     }
 
     /// Sends everything, waiting as needed.

@@ -14,8 +14,11 @@
 )]
 
 mod containers;
+mod control;
 mod kafka;
+mod login;
 mod servers;
 mod support;
 mod tail;
 mod transactions;
+mod wal;

@@ -1,0 +1,414 @@
+//! The gate, the set-up and the watch, against real servers: every way a database can be unfit is
+//! made, refused, mended with the hint's own SQL where that is possible, and accepted.
+
+use std::time::{Duration, Instant};
+
+use postrider::config::ConnectInfo;
+use postrider::control::{
+    self, Client, ControlError, Inspection, Requirements, SessionEnd, SetupPlan, preflight, sample,
+};
+use postrider::outbox::{TableName, Wanted};
+use postrider::sandbox::postgres::{Cluster, Options, Stop};
+use postrider::wal::{Class, Connection, Frame, SessionParams};
+
+use crate::support::postgres::{self, Database};
+use crate::support::sql::Sql;
+use crate::support::unique;
+
+const LIMIT: Duration = Duration::from_mins(1);
+
+fn resolve(url: &str) -> ConnectInfo {
+    ConnectInfo::resolve(url, &|_| None).unwrap().0
+}
+
+/// Runs with a client on a runtime like the relay's.
+fn with_client<T>(url: &str, task: impl AsyncFnOnce(Client) -> T) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let info = resolve(url);
+    runtime.block_on(async { task(control::connect(&info).await.unwrap()).await })
+}
+
+fn wanted(slot: &str, create: bool) -> Requirements {
+    Requirements {
+        slot: slot.to_owned(),
+        publication: "postrider".to_owned(),
+        tables: vec![TableName::new("public", "outbox")],
+        columns: ["id", "aggregate_id", "event_type", "payload"].map(Wanted::required).to_vec(),
+        create,
+    }
+}
+
+fn check_at(url: &str, wanted: &Requirements) -> Result<Inspection, ControlError> {
+    with_client(url, async |client| preflight(&client, wanted).await)
+}
+
+/// Preflight as the superuser.
+fn check(database: &Database, create: bool) -> Result<Inspection, ControlError> {
+    check_at(&database.address().unix_url(), &wanted(database.name(), create))
+}
+
+fn create_slot(database: &Database) {
+    let slot = database.name();
+    database.sql().run(&format!("SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput')"));
+}
+
+/// Migrated, with a slot of the database's name.
+fn ready(cluster: &Cluster, stem: &str) -> Database {
+    let database = Database::migrated(cluster, stem);
+    create_slot(&database);
+    database
+}
+
+#[test]
+fn what_is_missing_is_created_publication_first() {
+    for cluster in postgres::versions() {
+        let database = Database::migrated(cluster, "gate");
+        database.sql().run("DROP PUBLICATION postrider");
+        let refused = check(&database, false).unwrap_err();
+        assert!(
+            matches!(refused, ControlError::PublicationMissing { slot_exists: false, .. }),
+            "{refused}"
+        );
+        let created = check(&database, true).unwrap();
+        assert_eq!(created.warnings(&wanted("x", false)), []);
+        let slot = created.slot.unwrap();
+        assert!(slot.confirmed_flush.is_some() && slot.active_pid.is_none());
+        assert_eq!(slot.wal_status.as_deref(), Some("reserved"));
+        let server = &created.server;
+        assert_eq!(u32::try_from(server.version_num / 10_000).unwrap(), cluster.version());
+        assert_eq!((server.encoding.as_str(), server.may_replicate), ("UTF8", true));
+        assert_eq!(server.wal_sender_timeout, Duration::from_mins(1));
+        let mut connection =
+            Connection::open(&resolve(&cluster.unix_url()), &SessionParams::default()).unwrap();
+        let identity = connection.identify_system().unwrap();
+        assert_eq!(server.system, Some((identity.system_id, identity.timeline)));
+        check(&database, false).unwrap();
+        let again = check(&database, true).unwrap();
+        assert_eq!(again.slot.unwrap().confirmed_flush, slot.confirmed_flush);
+    }
+}
+
+/// A fault, the exit code of its refusal, and whether the hint's SQL alone mends it.
+struct Fault {
+    sql: &'static str,
+    exit_code: u8,
+    mended_by_hint: bool,
+}
+
+const FAULTS: [Fault; 12] = [
+    Fault { sql: "DROP TABLE outbox", exit_code: 78, mended_by_hint: false },
+    Fault {
+        sql: "DROP TABLE outbox; CREATE VIEW outbox AS SELECT 1 AS id",
+        exit_code: 78,
+        mended_by_hint: false,
+    },
+    Fault {
+        sql: "DROP TABLE outbox; CREATE UNLOGGED TABLE outbox (id int)",
+        exit_code: 78,
+        mended_by_hint: false,
+    },
+    Fault {
+        sql: "ALTER TABLE outbox RENAME COLUMN payload TO body",
+        exit_code: 78,
+        mended_by_hint: false,
+    },
+    Fault { sql: "DROP PUBLICATION postrider", exit_code: 70, mended_by_hint: false },
+    Fault {
+        sql: "ALTER PUBLICATION postrider SET (publish = 'update, delete')",
+        exit_code: 78,
+        mended_by_hint: true,
+    },
+    Fault {
+        sql: "ALTER PUBLICATION postrider DROP TABLE outbox",
+        exit_code: 78,
+        mended_by_hint: true,
+    },
+    Fault {
+        sql: "ALTER PUBLICATION postrider SET TABLE outbox WHERE (event_type <> 'secret')",
+        exit_code: 78,
+        mended_by_hint: true,
+    },
+    Fault {
+        sql: "ALTER PUBLICATION postrider SET TABLE outbox (id, aggregate_id, event_type)",
+        exit_code: 78,
+        mended_by_hint: true,
+    },
+    Fault {
+        sql: "DROP PUBLICATION postrider; DROP TABLE outbox;
+              CREATE TABLE outbox (id uuid, aggregate_id text, event_type text, payload jsonb)
+                  PARTITION BY LIST (event_type);
+              CREATE TABLE rest PARTITION OF outbox DEFAULT;
+              CREATE PUBLICATION postrider FOR TABLE outbox WITH (publish = 'insert')",
+        exit_code: 78,
+        mended_by_hint: true,
+    },
+    Fault {
+        sql: "SELECT pg_drop_replication_slot(current_database());
+              SELECT pg_create_logical_replication_slot(current_database(), 'test_decoding')",
+        exit_code: 78,
+        mended_by_hint: false,
+    },
+    Fault {
+        sql: "SELECT pg_drop_replication_slot(current_database());
+              SELECT pg_create_physical_replication_slot(current_database())",
+        exit_code: 78,
+        mended_by_hint: false,
+    },
+];
+
+#[test]
+fn every_fault_is_refused_and_the_hint_mends_it() {
+    for cluster in postgres::versions() {
+        for Fault { sql, exit_code, mended_by_hint } in FAULTS {
+            let database = ready(cluster, "fault");
+            check(&database, false).unwrap();
+            // One statement at a time: slots and schema changes do not go together.
+            for statement in sql.split(';') {
+                database.sql().run(statement);
+            }
+            // Neither refused only without leave to create, nor mended by it.
+            for create in [false, true] {
+                let refused = check(&database, create).unwrap_err();
+                assert_eq!(refused.exit_code(), exit_code, "{sql}: {refused}");
+            }
+            let refused = check(&database, false).unwrap_err();
+            let hint = refused.hint().unwrap();
+            if mended_by_hint {
+                database.sql().run(&hint);
+                check(&database, false).unwrap_or_else(|error| panic!("{sql}: {hint}: {error}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_slot_of_another_database_is_refused() {
+    let cluster = postgres::installed();
+    let (here, there) = (ready(cluster, "here"), ready(cluster, "there"));
+    let url = here.address().unix_url();
+    let refused = check_at(&url, &wanted(there.name(), true)).unwrap_err();
+    assert!(refused.to_string().contains(there.name()), "{refused}");
+    assert_eq!(refused.class(), Class::Configuration);
+}
+
+#[test]
+fn a_server_that_does_not_decode_is_refused() {
+    let cluster = postgres::start(&Options::default().with("wal_level", "replica"));
+    let database = Database::migrated(&cluster, "level");
+    let refused = check(&database, true).unwrap_err();
+    assert_eq!(refused, ControlError::WalLevel { current: "replica".to_owned() });
+}
+
+#[test]
+fn a_lost_slot_is_refused_and_not_replaced() {
+    for versions in postgres::versions() {
+        let options = if versions.version() >= 18 {
+            postgres::eighteen_options().unwrap()
+        } else {
+            Options::default()
+        };
+        let options = options
+            .with("max_slot_wal_keep_size", "1MB")
+            .with("max_wal_size", "32MB")
+            .with("min_wal_size", "32MB");
+        let cluster = postgres::start(&options);
+        let database = ready(&cluster, "lost");
+        let sql = database.sql();
+        for _ in 0..8 {
+            sql.run("CREATE TABLE t AS SELECT generate_series(1, 1000)");
+            sql.run("DROP TABLE t");
+            sql.run("SELECT pg_switch_wal()");
+            sql.run("CHECKPOINT");
+        }
+        let refused = check(&database, true).unwrap_err();
+        assert!(matches!(refused, ControlError::SlotLost { .. }), "{refused}");
+        assert_eq!(refused.exit_code(), 70);
+        let refused =
+            Connection::open(&resolve(&database.address().unix_url()), &SessionParams::default())
+                .unwrap()
+                .start(database.name(), "postrider", postrider::lsn::Lsn::ZERO)
+                .unwrap_err();
+        assert_eq!(refused.error.class(), Class::Position, "{}", refused.error);
+    }
+}
+
+#[test]
+fn a_role_needs_leave_to_replicate_and_to_create() {
+    let database = Database::migrated(postgres::installed(), "role");
+    let sql = database.sql();
+    let role = unique("role");
+    sql.run(&format!("CREATE ROLE {role} LOGIN"));
+    let url = database.address().login_as(&role, None).unix_url();
+    let wanted = wanted(database.name(), true);
+    let refused = check_at(&url, &wanted).unwrap_err();
+    assert_eq!(refused.exit_code(), 77, "{refused}");
+    let connection = Connection::open(&resolve(&url), &SessionParams::default());
+    assert_eq!(connection.unwrap_err().class(), Class::Permission);
+    sql.run(&format!("ALTER ROLE {role} REPLICATION"));
+    check_at(&url, &wanted).unwrap();
+    sql.run(&format!("SELECT pg_drop_replication_slot('{}')", wanted.slot));
+    sql.run("DROP PUBLICATION postrider");
+    let refused = check_at(&url, &wanted).unwrap_err();
+    assert!(matches!(refused, ControlError::CreationForbidden { .. }), "{refused}");
+    assert_eq!(refused.exit_code(), 77);
+}
+
+#[test]
+fn an_open_transaction_that_holds_up_the_slot_is_named() {
+    let cluster = postgres::start(&Options::default());
+    let database = Database::migrated(&cluster, "blocked");
+    let blocker = database.sql();
+    blocker.run("SET application_name = 'monthly report'; CREATE TABLE t (n int)");
+    blocker.run("BEGIN; INSERT INTO t VALUES (1)");
+    let pid: i32 = blocker.value("SELECT pg_backend_pid()").parse().unwrap();
+    let begun = Instant::now();
+    let refused = check(&database, true).unwrap_err();
+    assert!(begun.elapsed() < Duration::from_secs(25));
+    let ControlError::SlotBlocked { blockers, pid: named, .. } = &refused else {
+        panic!("{refused}")
+    };
+    assert_eq!((blockers.len(), *named), (1, Some(pid)));
+    assert!(blockers[0].contains("monthly report"), "{refused}");
+    assert!(refused.hint().unwrap().contains(&format!("pg_terminate_backend({pid})")));
+    blocker.run("PREPARE TRANSACTION 'forgotten'");
+    let refused = check(&database, true).unwrap_err();
+    assert!(refused.to_string().contains("forgotten"), "{refused}");
+    blocker.run("ROLLBACK PREPARED 'forgotten'");
+    check(&database, true).unwrap();
+}
+
+#[test]
+fn two_relays_may_create_at_the_same_time() {
+    let database = Database::migrated(postgres::installed(), "race");
+    database.sql().run("DROP PUBLICATION postrider");
+    std::thread::scope(|scope| {
+        let checks: Vec<_> = (0..4).map(|_| scope.spawn(|| check(&database, true))).collect();
+        for check in checks {
+            check.join().unwrap().unwrap();
+        }
+    });
+}
+
+#[test]
+fn the_canary_sings_when_the_server_goes() {
+    let mut cluster = postgres::start(&Options::default());
+    for (how, end) in [(Stop::Fast, SessionEnd::Terminated), (Stop::Kill, SessionEnd::Lost)] {
+        let url = cluster.url();
+        with_client(&url, async |client| {
+            let ended = client.ended();
+            tokio::time::timeout(Duration::from_millis(200), client.ended()).await.unwrap_err();
+            cluster.begin_stop(how).unwrap();
+            let sung = tokio::time::timeout(LIMIT, ended).await.unwrap();
+            assert!(sung == end || how == Stop::Kill, "{how:?}: {sung:?}");
+            assert!(client.is_closed());
+        });
+        cluster.wait_stopped(LIMIT).unwrap();
+        cluster.start_again().unwrap();
+    }
+}
+
+#[test]
+fn samples_show_lag_and_holder() {
+    for cluster in postgres::versions() {
+        let database = ready(cluster, "sample");
+        let url = database.address().unix_url();
+        let slot = database.name();
+        let look =
+            || with_client(&url, async |client| sample(&client, slot).await.unwrap().unwrap());
+        let before = look();
+        database.sql().run("CREATE TABLE noise AS SELECT generate_series(1, 10000) AS n");
+        let after = look();
+        assert!(after.lag_bytes() > before.lag_bytes() + 100_000, "{before:?} {after:?}");
+        assert!(after.retained_bytes() >= after.lag_bytes());
+        assert_eq!((after.wal_status.as_str(), after.active_pid), ("reserved", None));
+        let connection = Connection::open(&resolve(&url), &SessionParams::default()).unwrap();
+        let pid = connection.backend_pid();
+        let stream = connection.start(slot, "postrider", postrider::lsn::Lsn::ZERO).unwrap();
+        assert_eq!(look().active_pid, Some(pid));
+        let held = check(&database, false).unwrap().held(&wanted(slot, false)).unwrap();
+        assert!(held.to_string().contains("postrider"), "{held}");
+        stream.finish(LIMIT).unwrap();
+        let none = with_client(&url, async |client| sample(&client, "none").await);
+        assert_eq!(none.unwrap(), None);
+    }
+}
+
+#[test]
+fn setting_up_twice_is_setting_up_once() {
+    for cluster in postgres::versions() {
+        let database = Database::create(cluster, "setup");
+        let slot = database.name();
+        let tables = [TableName::new("public", "outbox"), TableName::new("Sales", "out'box")];
+        database.sql().run("CREATE SCHEMA \"Sales\"");
+        let mut wanted = wanted(slot, false);
+        wanted.tables = tables.to_vec();
+        let plan = SetupPlan::new(slot, "postrider", &tables, false);
+        let url = database.address().unix_url();
+        for _ in 0..2 {
+            with_client(&url, async |client| plan.run(&client).await.unwrap());
+            check_at(&url, &wanted).unwrap();
+        }
+        // The script says the same to psql.
+        for step in &plan.steps {
+            database.sql().run(&step.sql);
+        }
+        let other = Database::create(cluster, "script");
+        other.sql().run("CREATE SCHEMA \"Sales\"");
+        let plan = SetupPlan::new(other.name(), "postrider", &tables, false);
+        for step in &plan.steps {
+            other.sql().run(&step.sql);
+        }
+        other.name().clone_into(&mut wanted.slot);
+        check_at(&other.address().unix_url(), &wanted).unwrap();
+    }
+}
+
+#[test]
+fn a_table_of_the_applications_own_is_only_published() {
+    let database = Database::create(postgres::installed(), "own");
+    let sql = database.sql();
+    sql.run("CREATE TABLE events (id uuid, aggregateid text, type text, payload text)");
+    sql.run("CREATE TABLE other (n int); CREATE PUBLICATION postrider FOR TABLE other");
+    let tables = [TableName::new("public", "events")];
+    let plan = SetupPlan::new(database.name(), "postrider", &tables, true);
+    let url = database.address().unix_url();
+    with_client(&url, async |client| plan.run(&client).await.unwrap());
+    let mut wanted = wanted(database.name(), false);
+    wanted.tables = tables.to_vec();
+    let inspection = check_at(&url, &wanted).unwrap();
+    assert_eq!(inspection.warnings(&wanted).len(), 2, "{:?}", inspection.warnings(&wanted));
+}
+
+#[test]
+fn the_end_of_the_log_covers_commits_that_did_not_wait_for_the_disk() {
+    for cluster in postgres::versions() {
+        let database = ready(cluster, "end");
+        let url = database.address().unix_url();
+        let writer: Sql = database.sql();
+        writer.run("SET synchronous_commit = off");
+        for n in 0..20 {
+            writer.run(&format!(
+                "INSERT INTO outbox (aggregate_type, aggregate_id, event_type) VALUES ('a', '{n}', 'e')"
+            ));
+        }
+        let target =
+            with_client(&url, async |client| control::current_flush_lsn(&client).await.unwrap());
+        let connection = Connection::open(&resolve(&url), &SessionParams::default()).unwrap();
+        let start = postrider::lsn::Lsn::ZERO;
+        let mut stream = connection.start(database.name(), "postrider", start).unwrap();
+        let (deadline, mut inserts) = (Instant::now() + LIMIT, 0);
+        while stream.received() < target {
+            assert!(Instant::now() < deadline, "{} < {target}", stream.received());
+            match stream.peek().unwrap() {
+                None => {
+                    stream.fill(Duration::from_millis(20)).unwrap();
+                    continue;
+                }
+                Some(Frame::Wal { data, .. }) => inserts += usize::from(data[0] == b'I'),
+                Some(Frame::Keepalive { .. }) => {}
+            }
+            stream.consume();
+        }
+        assert_eq!(inserts, 20);
+    }
+}

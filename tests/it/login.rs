@@ -1,0 +1,375 @@
+//! Getting in: every authentication method, `sslmode` and refusal, on both of the relay's
+//! connections. Each case runs against a real server, and both connections must agree.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, chown};
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use postrider::config::ConnectInfo;
+use postrider::control::{self, ControlError};
+use postrider::lsn::Lsn;
+use postrider::sandbox::postgres::{Cluster, Options, Tls};
+use postrider::wal::{Class, Connection, Frame, SessionParams, WalError};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+
+use crate::support::postgres;
+use crate::support::sql::Sql;
+
+const PASSWORD: &str = "p@ss:w/örd '1'";
+
+/// A server with TLS, roles for every method, and the files that its clients need.
+struct Fortress {
+    cluster: Cluster,
+    folder: tempfile::TempDir,
+}
+
+fn fortress() -> &'static Fortress {
+    static FORTRESS: OnceLock<Fortress> = OnceLock::new();
+    FORTRESS.get_or_init(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let authority = authority("postrider test authority");
+        let server = issue(&authority, "db.example", &["localhost", "127.0.0.1"]);
+        let client = issue(&authority, "cert_role", &[]);
+        let stranger = self::authority("somebody else");
+        for (name, text) in [
+            ("root.crt", authority.pem()),
+            ("stranger.crt", stranger.pem()),
+            ("client.crt", client.0),
+            ("client.key", client.1),
+        ] {
+            fs::write(folder.path().join(name), text).unwrap();
+        }
+        let key = fs::Permissions::from_mode(0o600);
+        fs::set_permissions(folder.path().join("client.key"), key).unwrap();
+        let rule = |method: &str| format!("hostssl all {method}_role 127.0.0.1/32 {method}");
+        let options = Options {
+            password: Some("postgres".to_owned()),
+            tls: Some(Tls {
+                certificate: server.0,
+                key: server.1,
+                client_authority: Some(authority.pem()),
+            }),
+            hba: vec![
+                rule("scram-sha-256").replace("scram-sha-256_role", "scram_role"),
+                rule("md5"),
+                rule("password"),
+                rule("cert"),
+                rule("reject"),
+                "hostnossl all plain_role 127.0.0.1/32 scram-sha-256".to_owned(),
+                "hostssl all plain_role 127.0.0.1/32 reject".to_owned(),
+                "host all reject_role 127.0.0.1/32 reject".to_owned(),
+            ],
+            ..Options::default()
+        };
+        let cluster = postgres::start(&options);
+        let sql = Sql::connect(&cluster.unix_url());
+        let quoted = PASSWORD.replace('\'', "''");
+        for (role, encryption) in [
+            ("scram", "scram-sha-256"),
+            ("md5", "md5"),
+            ("password", "scram-sha-256"),
+            ("cert", "scram-sha-256"),
+            ("plain", "scram-sha-256"),
+            ("reject", "scram-sha-256"),
+        ] {
+            sql.run(&format!("SET password_encryption = '{encryption}'"));
+            sql.run(&format!("CREATE ROLE {role}_role LOGIN REPLICATION PASSWORD '{quoted}'"));
+        }
+        Fortress { cluster, folder }
+    })
+}
+
+fn authority(name: &str) -> CertifiedIssuer<'static, KeyPair> {
+    let mut params = CertificateParams::new(Vec::new()).unwrap();
+    params.distinguished_name.push(DnType::CommonName, name);
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
+}
+
+/// Certificate and key, PEM.
+fn issue(
+    authority: &CertifiedIssuer<'static, KeyPair>,
+    common_name: &str,
+    names: &[&str],
+) -> (String, String) {
+    let names: Vec<String> = names.iter().map(ToString::to_string).collect();
+    let mut params = CertificateParams::new(names).unwrap();
+    params.distinguished_name.push(DnType::CommonName, common_name);
+    let key = KeyPair::generate().unwrap();
+    let certificate = params.signed_by(&key, authority).unwrap();
+    (certificate.pem(), key.serialize_pem())
+}
+
+impl Fortress {
+    fn file(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn info(&self, role: &str, extra: &str) -> ConnectInfo {
+        let password = PASSWORD.replace('\\', "\\\\").replace('\'', "\\'");
+        let extra = extra.replace('$', &format!("{}/", self.folder.path().display()));
+        let text = format!(
+            "host=localhost hostaddr=127.0.0.1 port={} user={role}_role dbname=postgres \
+             password='{password}' {extra}",
+            self.cluster.port()
+        );
+        resolve(&text)
+    }
+}
+
+fn resolve(text: &str) -> ConnectInfo {
+    ConnectInfo::resolve(text, &|_| None).unwrap().0
+}
+
+/// Logs in on both connections, which must agree; true if encrypted.
+fn log_in(info: &ConnectInfo) -> Result<bool, WalError> {
+    let streaming = Connection::open(info, &SessionParams::default()).map(|mut connection| {
+        assert_eq!(connection.simple_query("SELECT 1").unwrap(), [[Some("1".to_owned())]]);
+        assert_ne!(connection.backend_pid(), 0);
+        connection.is_encrypted()
+    });
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let sql = runtime.block_on(async {
+        let client = control::connect(info).await?;
+        let encrypted =
+            "SELECT coalesce((SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()), false)";
+        Ok::<bool, ControlError>(client.sql().query_one(encrypted, &[]).await.unwrap().get(0))
+    });
+    let printed = format!("{info:?} {streaming:?} {sql:?}");
+    assert!(!printed.contains(PASSWORD), "{printed}");
+    match (streaming, sql) {
+        (Ok(streaming), Ok(sql)) => {
+            assert_eq!(streaming, sql, "encryption differs");
+            Ok(sql)
+        }
+        (Err(streaming), Err(ControlError::Connection { source: sql, .. })) => {
+            let kind = |error: &WalError| std::mem::discriminant(error);
+            assert_eq!(kind(&streaming), kind(&sql), "{streaming:?} / {sql:?}");
+            assert_eq!(streaming.class(), sql.class());
+            assert!(streaming.hint().is_some() || streaming.class().is_transient(), "{streaming}");
+            Err(streaming)
+        }
+        differing => panic!("the two connections disagree: {differing:?}"),
+    }
+}
+
+#[test]
+fn every_method_lets_the_right_password_in() {
+    let fortress = fortress();
+    for role in ["scram", "md5", "password"] {
+        assert_eq!(log_in(&fortress.info(role, "")), Ok(true), "{role}");
+        let mut wrong = fortress.info(role, "");
+        let ConnectInfo { endpoints, .. } = &mut wrong;
+        endpoints[0].password = Some(postrider::config::libpq::Password::new("guess"));
+        let error = log_in(&wrong).unwrap_err();
+        assert!(matches!(&error, WalError::Server(server) if server.code == "28P01"), "{error:?}");
+        assert_eq!(error.class(), Class::Permission);
+        endpoints_without_password(&mut wrong);
+        let error = log_in(&wrong).unwrap_err();
+        assert!(matches!(error, WalError::PasswordMissing { .. }), "{error:?}");
+    }
+}
+
+fn endpoints_without_password(info: &mut ConnectInfo) {
+    info.endpoints[0].password = None;
+}
+
+#[test]
+fn scram_binds_itself_to_tls() {
+    let fortress = fortress();
+    for binding in ["disable", "prefer", "require"] {
+        let info = fortress.info("scram", &format!("channel_binding={binding}"));
+        assert_eq!(log_in(&info), Ok(true), "{binding}");
+    }
+    let info = fortress.info("md5", "channel_binding=require");
+    assert!(matches!(log_in(&info), Err(WalError::Authentication { .. })));
+    let info = fortress.info("plain", "sslmode=disable channel_binding=require");
+    assert!(matches!(log_in(&info), Err(WalError::Authentication { .. })));
+}
+
+#[test]
+fn every_sslmode_trusts_whom_it_should() {
+    let fortress = fortress();
+    for (extra, encrypted) in [
+        ("sslmode=prefer", true),
+        ("sslmode=allow", true),
+        ("sslmode=require", true),
+        ("sslmode=require sslrootcert=$root.crt", true),
+        ("sslmode=verify-ca sslrootcert=$root.crt", true),
+        ("sslmode=verify-full sslrootcert=$root.crt", true),
+        ("sslmode=verify-full sslrootcert=$root.crt ssl_min_protocol_version=TLSv1.3", true),
+        ("sslmode=verify-full sslrootcert=$root.crt ssl_max_protocol_version=TLSv1.2", true),
+        ("sslmode=verify-ca sslrootcert=$root.crt host=other.example", true),
+        ("sslmode=verify-full sslrootcert=$root.crt host=127.0.0.1", true),
+        ("sslmode=verify-full sslrootcert=$root.crt sslsni=0", true),
+    ] {
+        assert_eq!(log_in(&fortress.info("scram", extra)), Ok(encrypted), "{extra}");
+    }
+    for extra in [
+        "sslmode=require sslrootcert=$stranger.crt",
+        "sslmode=verify-ca sslrootcert=$stranger.crt",
+        "sslmode=verify-full sslrootcert=$root.crt host=other.example",
+        "sslmode=verify-full sslrootcert=$root.crt host=db.example",
+    ] {
+        let error = log_in(&fortress.info("scram", extra)).unwrap_err();
+        assert!(matches!(error, WalError::TlsHandshake { .. }), "{extra}: {error:?}");
+        assert_eq!(error.class().exit_code(), 78);
+    }
+    let error = log_in(&fortress.info("scram", "sslmode=verify-full")).unwrap_err();
+    assert!(matches!(error, WalError::TlsFiles(_)), "{error:?}");
+}
+
+#[test]
+fn prefer_falls_back_and_require_does_not() {
+    let fortress = fortress();
+    assert_eq!(log_in(&fortress.info("plain", "sslmode=prefer")), Ok(false));
+    assert_eq!(log_in(&fortress.info("plain", "sslmode=disable")), Ok(false));
+    let error = log_in(&fortress.info("plain", "sslmode=require")).unwrap_err();
+    assert!(matches!(&error, WalError::Server(server) if server.code == "28000"), "{error:?}");
+    let error = log_in(&fortress.info("reject", "")).unwrap_err();
+    assert!(matches!(&error, WalError::Server(server) if server.code == "28000"), "{error:?}");
+    let bare = postgres::installed();
+    assert_eq!(log_in(&resolve(&bare.url())), Ok(false));
+    let error = log_in(&resolve(&format!("{}?sslmode=require", bare.url()))).unwrap_err();
+    assert!(matches!(error, WalError::TlsNotOffered { .. }), "{error:?}");
+}
+
+#[test]
+fn a_client_certificate_lets_in_without_a_password() {
+    let fortress = fortress();
+    let with = "sslmode=require sslcert=$client.crt sslkey=$client.key";
+    assert_eq!(log_in(&fortress.info("cert", with)), Ok(true));
+    assert!(log_in(&fortress.info("cert", "sslmode=require")).is_err());
+    assert!(log_in(&fortress.info("cert", &format!("{with} sslcertmode=disable"))).is_err());
+    let exposed = fortress.file("exposed.key");
+    fs::copy(fortress.file("client.key"), &exposed).unwrap();
+    fs::set_permissions(&exposed, fs::Permissions::from_mode(0o644)).unwrap();
+    let info = fortress.info("cert", "sslcert=$client.crt sslkey=$exposed.key");
+    let error = log_in(&info).unwrap_err();
+    assert!(error.hint().unwrap().starts_with("chmod 0600"), "{error:?}");
+}
+
+#[test]
+fn hosts_are_tried_in_turn() {
+    let cluster = postgres::installed();
+    let dead = postrider::sandbox::port::free().unwrap();
+    let info = |hosts: &str, ports: &str, extra: &str| {
+        resolve(&format!("host={hosts} port={ports} user=postgres dbname=postgres {extra}"))
+    };
+    let port = cluster.port();
+    let folder = cluster.folder().display();
+    for (hosts, ports) in [
+        ("127.0.0.1,127.0.0.1".to_owned(), format!("{dead},{port}")),
+        (format!("/nonexistent,{folder}"), port.to_string()),
+        (format!("{folder}"), port.to_string()),
+    ] {
+        assert_eq!(log_in(&info(&hosts, &ports, "")), Ok(false), "{hosts}");
+    }
+    let error = log_in(&info("127.0.0.1", &dead.to_string(), "")).unwrap_err();
+    assert!(matches!(error, WalError::Unreachable { .. }), "{error:?}");
+    assert_eq!(error.class(), Class::Transient);
+    let port = port.to_string();
+    for (wanted, fits) in [
+        ("any", true),
+        ("read-write", true),
+        ("primary", true),
+        ("prefer-standby", true),
+        ("standby", false),
+        ("read-only", false),
+    ] {
+        let info = info("127.0.0.1", &port, &format!("target_session_attrs={wanted}"));
+        match log_in(&info) {
+            Ok(_) => assert!(fits, "{wanted}"),
+            Err(error) => {
+                assert!(!fits && matches!(error, WalError::WrongSession { .. }), "{error:?}");
+            }
+        }
+    }
+    let error = log_in(&info("127.0.0.1", &port, "dbname=nonexistent")).unwrap_err();
+    assert_eq!(error.class(), Class::Configuration, "{error:?}");
+}
+
+#[test]
+fn a_silent_server_is_given_up_on() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    for sslmode in ["disable", "require"] {
+        let text = format!("host=127.0.0.1 port={port} user=u connect_timeout=1 sslmode={sslmode}");
+        let begun = std::time::Instant::now();
+        let error = log_in(&resolve(&text)).unwrap_err();
+        assert!(matches!(error, WalError::TimedOut { .. }), "{error:?}");
+        assert!(begun.elapsed().as_secs() < 5);
+    }
+}
+
+#[test]
+fn postgres_18_speaks_tls_from_the_first_byte() {
+    let Some(options) = postgres::eighteen_options() else { return };
+    let authority = authority("direct");
+    let (certificate, key) = issue(&authority, "direct", &["localhost"]);
+    let tls = Some(Tls { certificate, key, client_authority: None });
+    let cluster = postgres::start(&Options { tls, ..options });
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().join("root.crt");
+    fs::write(&root, authority.pem()).unwrap();
+    for negotiation in ["postgres", "direct"] {
+        let text = format!(
+            "host=localhost hostaddr=127.0.0.1 port={} user=postgres sslmode=verify-full \
+             sslrootcert={} sslnegotiation={negotiation}",
+            cluster.port(),
+            root.display()
+        );
+        assert_eq!(log_in(&resolve(&text)), Ok(true), "{negotiation}");
+    }
+}
+
+#[test]
+fn a_key_of_roots_may_be_readable_for_its_group() {
+    let fortress = fortress();
+    let shared = fortress.file("shared.key");
+    fs::copy(fortress.file("client.key"), &shared).unwrap();
+    fs::set_permissions(&shared, fs::Permissions::from_mode(0o640)).unwrap();
+    let owned_by_root = is_root(&shared) || chown(&shared, Some(0), None).is_ok();
+    let info = fortress.info("cert", "sslcert=$client.crt sslkey=$shared.key");
+    assert_eq!(log_in(&info).is_ok(), owned_by_root);
+}
+
+fn is_root(file: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt as _;
+    fs::metadata(file).unwrap().uid() == 0
+}
+
+#[test]
+fn a_large_transaction_comes_whole_through_tls() {
+    let fortress = fortress();
+    let database = postgres::Database::migrated(&fortress.cluster, "bulk");
+    let (sql, slot) = (database.sql(), database.name());
+    sql.run(&format!("SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput')"));
+    sql.run(
+        "INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload)
+         SELECT 'order', n::text, 'placed', to_jsonb(repeat('x', n)) FROM generate_series(1, 5000) n",
+    );
+    for version in ["TLSv1.2", "TLSv1.3"] {
+        let mut info = fortress.info("scram", &format!("ssl_max_protocol_version={version}"));
+        slot.clone_into(&mut info.database);
+        let connection = Connection::open(&info, &SessionParams::default()).unwrap();
+        assert!(connection.is_encrypted());
+        let mut stream = connection.start(slot, "postrider", Lsn::ZERO).unwrap();
+        let (mut bytes, mut frames) = (0, 0);
+        while frames < 5003 {
+            match stream.peek().unwrap() {
+                None => {
+                    stream.fill(Duration::from_secs(1)).unwrap();
+                    continue;
+                }
+                Some(Frame::Wal { data, .. }) => (frames, bytes) = (frames + 1, bytes + data.len()),
+                Some(Frame::Keepalive { .. }) => {}
+            }
+            stream.consume();
+        }
+        assert!(bytes > 5000 * 5001 / 2);
+        stream.finish(Duration::from_secs(30)).unwrap();
+    }
+}
