@@ -3,7 +3,7 @@
 //! Always holds: a WARN or ERROR line that the test did not announce fails it, and the process ends
 //! with its [`Running`] value.
 
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::JoinHandle;
@@ -41,6 +41,28 @@ impl Relay {
     pub(crate) fn set(mut self, option: &str, value: &str) -> Self {
         let name = format!("POSTRIDER_{}", option.to_uppercase().replace('.', "__"));
         self.variables.push((name, value.to_owned()));
+        self
+    }
+
+    /// Sets a property of the Kafka client, such as `sasl.username`.
+    #[must_use]
+    pub(crate) fn property(self, name: &str, value: &str) -> Self {
+        let name = name.to_uppercase().replace('.', "_");
+        self.variable(&format!("POSTRIDER_KAFKA__PROPERTIES__{name}"), value)
+    }
+
+    /// Sets an environment variable, such as `PGHOST`.
+    #[must_use]
+    pub(crate) fn variable(mut self, name: &str, value: &str) -> Self {
+        self.variables.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Takes an option back, so that it has its default.
+    #[must_use]
+    pub(crate) fn unset(mut self, option: &str) -> Self {
+        let name = format!("POSTRIDER_{}", option.to_uppercase().replace('.', "__"));
+        self.variables.retain(|(known, _)| *known != name);
         self
     }
 
@@ -145,17 +167,7 @@ impl Running {
 
     /// Waits for its end and judges its log.
     pub(crate) fn wait(mut self) -> ExitStatus {
-        let deadline = Instant::now() + LIMIT;
-        let status = loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                break status;
-            }
-            self.log.extend(self.lines.try_iter());
-            assert!(Instant::now() < deadline, "still running:\n{}", self.log.join("\n"));
-            std::thread::sleep(Duration::from_millis(5));
-        };
-        self.reader.take().unwrap().join().unwrap();
-        self.log.extend(self.lines.try_iter());
+        let status = self.wait_end();
         let unexpected = unexpected(&self.log, &self.expected);
         assert!(
             unexpected.is_empty(),
@@ -167,6 +179,38 @@ impl Running {
         }
         status
     }
+
+    /// Waits for its end and returns all it wrote, for a caller that judges the log by itself.
+    pub(crate) fn outcome(mut self) -> Outcome {
+        let status = self.wait_end();
+        let mut stdout = String::new();
+        self.child.stdout.take().unwrap().read_to_string(&mut stdout).unwrap();
+        Outcome { status, stdout, log: std::mem::take(&mut self.log) }
+    }
+
+    fn wait_end(&mut self) -> ExitStatus {
+        let deadline = Instant::now() + LIMIT;
+        let status = loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                break status;
+            }
+            self.log.extend(self.lines.try_iter());
+            assert!(Instant::now() < deadline, "still running:\n{}", self.log.join("\n"));
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        self.reader.take().unwrap().join().unwrap();
+        self.log.extend(self.lines.try_iter());
+        status
+    }
+}
+
+/// What an ended relay leaves behind.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub(crate) status: ExitStatus,
+    pub(crate) stdout: String,
+    /// The lines of stderr.
+    pub(crate) log: Vec<String>,
 }
 
 impl Drop for Running {
