@@ -53,6 +53,7 @@ pub struct Pipeline {
     counters: Counters,
     /// Where the open transaction's next row stands; `None` between transactions.
     next: Option<Position>,
+    newest_commit_time_us: Option<i64>,
     /// The record in hand: asked to be sent, neither taken nor given up.
     offered: Option<Offered>,
     /// The dead letter in hand, when `offered` is one.
@@ -77,6 +78,7 @@ impl Pipeline {
             ledger: Ledger::new(budget),
             counters: Counters::default(),
             next: None,
+            newest_commit_time_us: None,
             offered: None,
             dead_letter: OwnedRecord::default(),
         }
@@ -182,6 +184,11 @@ impl Pipeline {
         self.ledger.oldest_commit_time()
     }
 
+    /// Commit time of the newest transaction begun, in microseconds since the Unix epoch.
+    pub const fn newest_commit_time_us(&self) -> Option<i64> {
+        self.newest_commit_time_us
+    }
+
     /// Commit times, in microseconds since the Unix epoch, of the transactions that settled since
     /// the last call; see [`Ledger::drain_settled_times`].
     pub fn drain_settled_times_us(&mut self) -> std::vec::Drain<'_, i64> {
@@ -278,6 +285,7 @@ impl Pipeline {
         match message {
             Message::Begin(begin) => {
                 self.ledger.begin(begin.commit_time.unix_us())?;
+                self.newest_commit_time_us = Some(begin.commit_time.unix_us());
                 let (commit_lsn, commit_time) = (begin.final_lsn, begin.commit_time);
                 self.next = Some(Position { commit_lsn, index: 0, commit_time });
                 self.counters.begins += 1;

@@ -72,5 +72,5 @@ fn as_text<S: serde::Serializer>(lsn: &Lsn, serializer: S) -> Result<S::Ok, S::E
 /// holds more of the walsender's small messages than a unix socket's.
 const fn gait(is_local: bool) -> Gait {
     let nap = Duration::from_micros(if is_local { 100 } else { 300 });
-    Gait { nap, gulp_max: Duration::from_millis(4), gulp_bytes: 192 * 1024 }
+    Gait { nap, gulp_max: Duration::from_millis(20), gulp_bytes: 3 * 512 * 1024 }
 }

@@ -11,23 +11,29 @@
 
 use std::time::{Duration, Instant};
 
-/// How eagerly to gulp.
+/// How the socket at hand is read under load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Gait {
-    /// Sleep between two reads of a gulp. A unix socket's default buffer holds only some hundred
-    /// small messages, so it is kept short there.
+    /// Sleep between two reads. A unix socket's default buffer holds only some hundred small
+    /// messages, so it is kept short there.
     pub(super) nap: Duration,
-    /// A gulp ends after this long, so that under load a row waits no longer than this for others.
+    /// A gulp ends after this long.
     pub(super) gulp_max: Duration,
     /// A gulp ends when this many bytes are buffered.
     pub(super) gulp_bytes: usize,
 }
 
-/// Bytes per window above which the stream counts as busy. At 500 bytes a row this is 20 rows per
-/// millisecond; below it, sleeping would cost latency and save nothing.
-const BUSY_BYTES_PER_WINDOW: usize = 10 * 1024;
-/// The window over which bytes are counted.
-const WINDOW: Duration = Duration::from_millis(1);
+/// Below this many bytes per millisecond (some four small rows) reading at once costs little, and
+/// sleeping would cost latency. Above it an eager reader pays 10 to 20 us a row for wake-ups, which
+/// slows the server down as much as itself.
+const BRISK_BYTES_PER_MS: usize = 2 * 1024;
+/// Above this many bytes per millisecond (some twenty small rows) rows are gathered into bursts.
+const FLOOD_BYTES_PER_MS: usize = 10 * 1024;
+/// Rows this old have waited in the log already: gathering them for some milliseconds more costs
+/// nobody anything. Clocks that disagree by more cost a gulp's length of latency at brisk rates.
+const BEHIND: Duration = Duration::from_millis(100);
+/// The window over which bytes are counted: long enough that a gulp's own rhythm does not show.
+const WINDOW: Duration = Duration::from_millis(4);
 
 /// What to do after a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,48 +44,60 @@ pub(super) enum Next {
     Nap(Duration),
 }
 
+/// What a read brought.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Read {
+    /// Bytes it brought.
+    pub(super) bytes: usize,
+    /// Bytes not worked on yet, these included.
+    pub(super) buffered: usize,
+    /// Age of the newest transaction that was worked on.
+    pub(super) lag: Duration,
+}
+
 /// The state of the gulp.
 #[derive(Debug)]
 pub(super) struct Pace {
     gait: Gait,
     window_start: Instant,
     window_bytes: usize,
-    busy: bool,
+    bytes_per_ms: usize,
     gulp_start: Option<Instant>,
 }
 
 impl Pace {
     /// Starts unhurried.
     pub(super) const fn new(gait: Gait, now: Instant) -> Self {
-        Self { gait, window_start: now, window_bytes: 0, busy: false, gulp_start: None }
+        Self { gait, window_start: now, window_bytes: 0, bytes_per_ms: 0, gulp_start: None }
     }
 
-    /// Tells what to do after a read that brought `read` bytes and left `buffered` of them unused.
-    pub(super) fn after_read(&mut self, now: Instant, read: usize, buffered: usize) -> Next {
-        self.count(now, read);
-        if !self.busy || buffered >= self.gait.gulp_bytes {
-            self.gulp_start = None;
-            return Next::Work;
-        }
+    /// Tells what to do after a read.
+    pub(super) fn after_read(&mut self, now: Instant, read: Read) -> Next {
+        self.count(now, read.bytes);
+        let longest = if self.bytes_per_ms <= BRISK_BYTES_PER_MS {
+            Duration::ZERO
+        } else if self.bytes_per_ms > FLOOD_BYTES_PER_MS || read.lag > BEHIND {
+            self.gait.gulp_max
+        } else {
+            self.gait.nap
+        };
         let start = *self.gulp_start.get_or_insert(now);
-        if now.duration_since(start) >= self.gait.gulp_max {
+        if now.duration_since(start) >= longest || read.buffered >= self.gait.gulp_bytes {
             self.gulp_start = None;
             return Next::Work;
         }
         Next::Nap(self.gait.nap)
     }
 
-    fn count(&mut self, now: Instant, read: usize) {
-        self.window_bytes = self.window_bytes.saturating_add(read);
+    fn count(&mut self, now: Instant, bytes: usize) {
+        self.window_bytes = self.window_bytes.saturating_add(bytes);
         let elapsed = now.duration_since(self.window_start);
-        if elapsed < WINDOW {
-            return;
+        if elapsed >= WINDOW {
+            let microseconds = usize::try_from(elapsed.as_micros()).unwrap_or(usize::MAX);
+            self.bytes_per_ms = self.window_bytes.saturating_mul(1_000) / microseconds.max(1);
+            self.window_start = now;
+            self.window_bytes = 0;
         }
-        let windows =
-            usize::try_from(elapsed.as_micros() / WINDOW.as_micros()).unwrap_or(usize::MAX);
-        self.busy = self.window_bytes / windows.max(1) > BUSY_BYTES_PER_WINDOW;
-        self.window_start = now;
-        self.window_bytes = 0;
     }
 }
 
@@ -92,20 +110,17 @@ mod tests {
         gulp_max: Duration::from_millis(5),
         gulp_bytes: 256 * 1024,
     };
+    const LIVE: Duration = Duration::from_millis(1);
+    const OLD: Duration = Duration::from_secs(5);
 
-    /// Feeds one read of `bytes` every `step`, unused bytes piling up, and lists the answers.
-    fn drive(
-        pace: &mut Pace,
-        from: Instant,
-        step: Duration,
-        bytes: usize,
-        reads: u32,
-    ) -> Vec<Next> {
+    /// A thousand reads of `bytes`, one every `step`, unused bytes piling up: lists the answers.
+    fn drive(pace: &mut Pace, step: Duration, bytes: usize, lag: Duration) -> Vec<Next> {
+        let from = pace.window_start;
         let mut buffered = 0;
-        (1..=reads)
+        (1..=1_000)
             .map(|read| {
                 buffered += bytes;
-                let next = pace.after_read(from + step * read, bytes, buffered);
+                let next = pace.after_read(from + step * read, Read { bytes, buffered, lag });
                 if next == Next::Work {
                     buffered = 0;
                 }
@@ -114,40 +129,49 @@ mod tests {
             .collect()
     }
 
+    fn naps_in_a_row(answers: &[Next]) -> usize {
+        answers.split(|next| *next == Next::Work).map(<[_]>::len).max().unwrap_or(0)
+    }
+
+    const STEP: Duration = Duration::from_micros(100);
+
     #[test]
     fn a_trickle_is_never_delayed() {
-        let start = Instant::now();
-        let mut pace = Pace::new(GAIT, start);
-        let answers = drive(&mut pace, start, Duration::from_millis(1), 600, 1_000);
-        assert!(answers.iter().all(|next| *next == Next::Work));
+        let mut pace = Pace::new(GAIT, Instant::now());
+        let answers = drive(&mut pace, Duration::from_millis(1), 600, OLD);
+        assert_eq!(naps_in_a_row(&answers), 0);
+    }
+
+    #[test]
+    fn a_brisk_stream_is_delayed_by_one_nap() {
+        let mut pace = Pace::new(GAIT, Instant::now());
+        let answers = drive(&mut pace, STEP, 600, LIVE);
+        assert_eq!(naps_in_a_row(&answers), 1);
     }
 
     #[test]
     fn a_flood_is_gulped_and_no_gulp_outlasts_its_limits() {
-        let start = Instant::now();
-        let mut pace = Pace::new(GAIT, start);
-        let answers = drive(&mut pace, start, Duration::from_micros(100), 6_000, 1_000);
-        let works = answers.iter().filter(|next| **next == Next::Work).count();
-        assert!((15..60).contains(&works), "{works} gulps in 100 ms");
-        let longest_run = answers.split(|next| *next == Next::Work).map(<[_]>::len).max();
-        assert!(longest_run <= Some(50), "{longest_run:?} naps of 100 us in a gulp of 5 ms");
+        for (bytes, lag) in [(6_000, LIVE), (600, OLD)] {
+            let mut pace = Pace::new(GAIT, Instant::now());
+            let answers = drive(&mut pace, STEP, bytes, lag);
+            let naps = naps_in_a_row(&answers);
+            assert!((40..=50).contains(&naps), "{naps} naps of 100 us in a gulp of 5 ms");
+        }
     }
 
     #[test]
     fn a_full_buffer_ends_the_gulp() {
-        let start = Instant::now();
-        let mut pace = Pace::new(GAIT, start);
-        drive(&mut pace, start, Duration::from_micros(100), 60_000, 20);
-        let now = start + Duration::from_millis(3);
-        assert_eq!(pace.after_read(now, 60_000, GAIT.gulp_bytes), Next::Work);
+        let mut pace = Pace::new(GAIT, Instant::now());
+        let answers = drive(&mut pace, STEP, 60_000, LIVE);
+        assert!(naps_in_a_row(&answers[100..]) <= GAIT.gulp_bytes / 60_000);
     }
 
     #[test]
     fn the_flood_ends_at_once() {
         let start = Instant::now();
         let mut pace = Pace::new(GAIT, start);
-        drive(&mut pace, start, Duration::from_micros(100), 6_000, 100);
-        let later = start + Duration::from_millis(500);
-        assert_eq!(pace.after_read(later, 600, 600), Next::Work);
+        drive(&mut pace, STEP, 6_000, LIVE);
+        let read = Read { bytes: 600, buffered: 600, lag: LIVE };
+        assert_eq!(pace.after_read(start + Duration::from_secs(1), read), Next::Work);
     }
 }

@@ -153,8 +153,8 @@ impl Reporter {
         current.settled_lsn = pipeline.settled().get();
         current.in_flight_records = in_flight.records;
         current.in_flight_bytes = in_flight.bytes;
-        let age = pipeline.oldest_commit_time_us().map_or(0, |commit| unix_us() - commit);
-        current.oldest_unacknowledged_age = Duration::from_micros(u64::try_from(age).unwrap_or(0));
+        current.oldest_unacknowledged_age =
+            pipeline.oldest_commit_time_us().map_or(Duration::ZERO, age);
         current.received_bytes = self.past.received_bytes + stream.received_bytes();
         current.messages = add(&self.past.messages, &messages(counters));
         current.ignored = add(&self.past.ignored, &ignored(counters));
@@ -203,6 +203,12 @@ impl Reporter {
         }
         Ok(())
     }
+}
+
+/// Time since this moment in microseconds since the Unix epoch; zero for one of the future, as a
+/// server whose clock is ahead of ours may name.
+pub(super) fn age(unix_time_us: i64) -> Duration {
+    Duration::from_micros(u64::try_from(unix_us() - unix_time_us).unwrap_or(0))
 }
 
 fn unix_us() -> i64 {

@@ -14,8 +14,8 @@ use crate::lsn::Lsn;
 use crate::pipeline::{Answer, Confirmation, Outcome, OwnedOutgoing, Pipeline, Refused, Step};
 use crate::relay::audit;
 use crate::relay::error::RelayError;
-use crate::relay::pace::{Next, Pace};
-use crate::relay::report::Reporter;
+use crate::relay::pace::{Next, Pace, Read};
+use crate::relay::report::{Reporter, age};
 use crate::relay::stop::{Request, Stop};
 use crate::route::Rejection;
 use crate::wal::{Frame, Stream};
@@ -249,9 +249,11 @@ impl<S: Sink> Session<S> {
         }
         let unconfirmed = self.pipeline.in_flight().records > 0;
         let mut wait = if unconfirmed { CONFIRM_TICK } else { IDLE_TICK };
+        let lag = self.pipeline.newest_commit_time_us().map_or(Duration::ZERO, age);
         loop {
-            let read = self.stream.fill(wait)?;
-            match self.pace.after_read(Instant::now(), read, self.stream.buffered()) {
+            let bytes = self.stream.fill(wait)?;
+            let read = Read { bytes, buffered: self.stream.buffered(), lag };
+            match self.pace.after_read(Instant::now(), read) {
                 Next::Work => return Ok(()),
                 Next::Nap(nap) => std::thread::sleep(nap),
             }

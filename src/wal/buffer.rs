@@ -7,8 +7,9 @@
 use super::error::WalError;
 use crate::lsn::Lsn;
 
-/// Room in the steady state: measured, larger reads gain nothing (a unix socket holds 208 KiB).
-pub(super) const BASE_BYTES: usize = 256 * 1024;
+/// Room in the steady state: what a busy walsender sends in 30 ms, so that the relay can gather rows
+/// for a burst without holding the server back. Pages that a trickle never reaches stay untouched.
+pub(super) const BASE_BYTES: usize = 2 * 1024 * 1024;
 
 /// Below this much room at the end, the unread rest is moved to the front before reading: moving a
 /// partial frame costs less than a read that is cut short.
