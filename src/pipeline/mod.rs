@@ -195,6 +195,11 @@ impl Pipeline {
         self.ledger.drain_settled_times()
     }
 
+    /// UPDATEs of outbox tables that the operator wants to be warned of.
+    pub fn unwelcome_updates(&self) -> u64 {
+        if self.policy.on_update == UpdatePolicy::Warn { self.counters.updates } else { 0 }
+    }
+
     /// Totals of this session.
     pub const fn counters(&self) -> &Counters {
         &self.counters

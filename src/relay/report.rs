@@ -30,6 +30,7 @@ pub(super) struct Reporter {
     streaming_since: Option<Instant>,
     caught_up: bool,
     broker_lost: Option<Instant>,
+    updates_warned_of: u64,
 }
 
 impl Reporter {
@@ -50,6 +51,7 @@ impl Reporter {
             streaming_since: None,
             caught_up: false,
             broker_lost: None,
+            updates_warned_of: 0,
         }
     }
 
@@ -70,6 +72,7 @@ impl Reporter {
         self.streaming_since = Some(Instant::now());
         self.caught_up = false;
         self.broker_lost = None;
+        self.updates_warned_of = 0;
         self.state(State::Streaming);
     }
 
@@ -109,6 +112,7 @@ impl Reporter {
         self.gather(pipeline, stream);
         self.publish();
         self.write_lines(pipeline, now);
+        self.warn_of_updates(pipeline.unwelcome_updates());
         self.judge_broker(broker_connected, now)
     }
 
@@ -181,6 +185,18 @@ impl Reporter {
             tracing::info!(records, in_flight, p99_us, settled = %pipeline.settled(), "progress");
             self.last_line = (now, records);
         }
+    }
+
+    fn warn_of_updates(&mut self, updates: u64) {
+        if updates > self.updates_warned_of {
+            tracing::warn!(
+                updates,
+                help = "an outbox is append-only: insert a new row instead; outbox.on_update = \
+                        \"ignore\" silences this",
+                "outbox rows were updated, which publishes nothing"
+            );
+        }
+        self.updates_warned_of = updates;
     }
 
     /// Records handed to the producer since the process started.
