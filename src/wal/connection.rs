@@ -14,7 +14,7 @@ use postgres_protocol::message::frontend;
 use super::error::{ServerMessage, WalError};
 use super::quote;
 use super::session::{Incoming, Session, server_message};
-use super::stream::Stream;
+use super::stream::{Names, Stream};
 use super::transport::{Transport, Wire};
 use super::{dial, login::Login};
 use crate::config::ConnectInfo;
@@ -204,7 +204,10 @@ impl<T: Transport> Connection<T> {
         start: Lsn,
     ) -> Result<Stream<T>, Box<StartRefused<T>>> {
         match self.request_stream(slot, publication, start) {
-            Ok(()) => Ok(Stream::new(self.session, publication.to_owned())),
+            Ok(()) => {
+                let names = Names { slot: slot.to_owned(), publication: publication.to_owned() };
+                Ok(Stream::new(self.session, names))
+            }
             Err(error) => {
                 let alive = match &error {
                     WalError::SlotHeld { .. } => true,

@@ -28,11 +28,18 @@ const STATUS_BYTES: usize = 39;
 const COPY_DONE: [u8; 5] = [b'c', 0, 0, 0, 4];
 const TERMINATE: [u8; 5] = [b'X', 0, 0, 0, 4];
 
+/// What is streamed; for errors.
+#[derive(Debug)]
+pub(super) struct Names {
+    pub(super) slot: String,
+    pub(super) publication: String,
+}
+
 /// A streaming replication connection.
 #[derive(Debug)]
 pub struct Stream<T = Wire> {
     session: Session<T>,
-    publication: String,
+    names: Names,
     received: Lsn,
     received_bytes: u64,
     acknowledged: Lsn,
@@ -41,9 +48,9 @@ pub struct Stream<T = Wire> {
 }
 
 impl<T: Transport> Stream<T> {
-    pub(super) fn new(session: Session<T>, publication: String) -> Self {
+    pub(super) fn new(session: Session<T>, names: Names) -> Self {
         let (received, acknowledged) = (Lsn::ZERO, Lsn::ZERO);
-        Self { session, publication, received, received_bytes: 0, acknowledged, owed: None }
+        Self { session, names, received, received_bytes: 0, acknowledged, owed: None }
     }
 
     /// Reads what is there and fits, in one call to the system; if nothing is there, waits at most
@@ -116,7 +123,7 @@ impl<T: Transport> Stream<T> {
         if self.session.set_aside(head)? {
             return match self.session.last_notice() {
                 Some(notice) if head.tag == b'N' && is_missing_publication(notice) => {
-                    Err(WalError::PublicationMissing { publication: self.publication.clone() })
+                    Err(self.publication_missing())
                 }
                 _ => Ok(()),
             };
@@ -126,12 +133,21 @@ impl<T: Transport> Stream<T> {
             b'c' | b'C' => Err(WalError::Ended),
             b'E' => match parse(self.session.buffer.whole(head))? {
                 Message::ErrorResponse(body) => {
-                    Err(WalError::Server(Box::new(server_message(body.fields()))))
+                    let server = server_message(body.fields());
+                    if is_missing_publication(&server) {
+                        return Err(self.publication_missing());
+                    }
+                    Err(WalError::Server(Box::new(server)))
                 }
                 _ => Err(WalError::Protocol("a malformed error")),
             },
             _ => Err(WalError::Protocol("an unexpected message in the stream")),
         }
+    }
+
+    fn publication_missing(&self) -> WalError {
+        let Names { slot, publication } = &self.names;
+        WalError::PublicationMissing { publication: publication.clone(), slot: slot.clone() }
     }
 
     /// Tells the server what was received (write) and what is settled (flush and apply), and
@@ -220,11 +236,12 @@ impl AsFd for Stream<Wire> {
     }
 }
 
-/// PostgreSQL 18 skips rows for want of the publication and only warns. The message is translated,
-/// the function's name is not.
-fn is_missing_publication(notice: &ServerMessage) -> bool {
-    notice.message.contains("skipped loading publication")
-        || (notice.code == "55000" && notice.routine == "LoadPublications")
+/// A publication that did not exist when a row was written: PostgreSQL 18 skips the row and only
+/// warns, earlier versions end the stream. Messages are translated, names of functions are not.
+fn is_missing_publication(server: &ServerMessage) -> bool {
+    server.message.contains("skipped loading publication")
+        || (server.code == "55000" && server.routine == "LoadPublications")
+        || (server.code == "42704" && server.routine == "get_publication_oid")
 }
 
 /// Reads a frame's header (protocol documentation, "Streaming Replication Protocol").

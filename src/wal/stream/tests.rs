@@ -15,7 +15,8 @@ enum Seen {
 fn streaming(script: Script, frame_bytes_max: usize) -> Stream<Script> {
     let mut session = Session::new(script);
     session.buffer.set_limit(frame_bytes_max);
-    Stream::new(session, "postrider".to_owned())
+    let names = Names { slot: "s".to_owned(), publication: "postrider".to_owned() };
+    Stream::new(session, names)
 }
 
 /// Everything there is, and the error that ended it.
@@ -147,6 +148,10 @@ fn a_full_socket_delays_one_status_and_merges_the_rest() {
     );
 }
 
+fn publication_missing() -> WalError {
+    WalError::PublicationMissing { publication: "postrider".to_owned(), slot: "s".to_owned() }
+}
+
 #[test]
 fn what_ends_a_stream_is_told_apart() {
     let missing = report(b'N', "WARNING", "55000", "skipped loading publication \"postrider\"");
@@ -156,10 +161,11 @@ fn what_ends_a_stream_is_told_apart() {
         (wal(1, b"x")[..20].to_vec(), WalError::Closed),
         (message(b'c', b""), WalError::Ended),
         (message(b'C', b"COPY 0\0"), WalError::Ended),
-        (missing, WalError::PublicationMissing { publication: "postrider".to_owned() }),
+        (missing, publication_missing()),
+        (message(b'N', translated), publication_missing()),
         (
-            message(b'N', translated),
-            WalError::PublicationMissing { publication: "postrider".to_owned() },
+            message(b'E', b"SFEHLER\0VERROR\0C42704\0Mxyz\0Rget_publication_oid\0\0"),
+            publication_missing(),
         ),
         (
             [keepalive(9, false), wal(1, &[0; 2000])].concat(),
