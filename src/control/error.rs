@@ -232,7 +232,8 @@ impl ControlError {
         })
     }
 
-    /// Hints about publication and slot.
+    /// Hints about publication and slot. What a publication leaves out at the time of the commit,
+    /// the slot never sends, however the publication is changed afterwards.
     fn object_hint(&self) -> Option<String> {
         Some(match self {
             Self::PublicationMissing { publication, tables, slot, slot_exists } => {
@@ -248,20 +249,21 @@ impl ControlError {
                 }
             }
             Self::PublicationWithoutInserts { publication } => {
-                format!("ALTER PUBLICATION {} SET (publish = 'insert');", identifier(publication))
+                let name = identifier(publication);
+                format!("ALTER PUBLICATION {name} SET (publish = 'insert');{RESEND}")
             }
             Self::PublicationLacksTable { publication, partitioned: true, .. } => format!(
-                "ALTER PUBLICATION {} SET (publish_via_partition_root = true);",
+                "ALTER PUBLICATION {} SET (publish_via_partition_root = true);{RESEND}",
                 identifier(publication)
             ),
             Self::PublicationLacksTable { publication, table, .. } => format!(
-                "ALTER PUBLICATION {} ADD TABLE {};",
+                "ALTER PUBLICATION {} ADD TABLE {};{RESEND}",
                 identifier(publication),
                 qualified(table)
             ),
             Self::PublicationFiltersRows { publication, table }
             | Self::PublicationHidesColumns { publication, table, .. } => format!(
-                "ALTER PUBLICATION {} SET TABLE {};",
+                "ALTER PUBLICATION {} SET TABLE {};{RESEND}",
                 identifier(publication),
                 qualified(table)
             ),
@@ -280,6 +282,9 @@ impl ControlError {
         })
     }
 }
+
+/// A comment, so that the whole hint is still SQL.
+const RESEND: &str = " -- and re-send the rows committed meanwhile: Postgres passes over them";
 
 /// A table's name, quoted.
 pub(super) fn qualified(table: &TableName) -> String {

@@ -148,14 +148,16 @@ pub enum WalError {
     /// The server reported an error.
     #[error("Postgres: {0}")]
     Server(Box<ServerMessage>),
-    /// The server skips rows since the publication did not exist when they were written; it only
-    /// warns of it (PostgreSQL 18).
+    /// The publication did not exist when a row of the slot was written. PostgreSQL ends the stream
+    /// there, up to 17 at least; 18 only warns and skips the row.
     #[error(
         "publication `{publication}` does not exist at this point of the log, so rows would be lost"
     )]
     PublicationMissing {
         /// The publication.
         publication: String,
+        /// The slot, which cannot get past that row.
+        slot: String,
     },
     /// The connection ended without a word.
     #[error("Postgres closed the connection")]
@@ -220,11 +222,12 @@ impl WalError {
             }
             Self::PasswordMissing { .. } => "set PGPASSWORD, or add a line to ~/.pgpass",
             Self::WrongSession { .. } => "add the right server to the host list",
-            Self::PublicationMissing { publication } => {
+            Self::PublicationMissing { slot, .. } => {
                 return Some(format!(
-                    "create the publication before the slot; now drop the slot, re-create it, and \
-                     re-send the rows written before: {}",
-                    create_publication(publication)
+                    "SELECT pg_drop_replication_slot({}); then start again (a publication that is \
+                     missing is created before the new slot) and re-send the rows written since \
+                     the publication was dropped",
+                    super::quote::literal(slot)
                 ));
             }
             Self::FrameTooLarge { .. } => {
@@ -235,11 +238,6 @@ impl WalError {
         };
         Some(hint.to_owned())
     }
-}
-
-fn create_publication(name: &str) -> String {
-    let name = super::quote::identifier(name);
-    format!("CREATE PUBLICATION {name} FOR TABLE public.outbox WITH (publish = 'insert');")
 }
 
 fn class_of(message: &ServerMessage) -> Class {
@@ -255,7 +253,8 @@ fn server_hint(message: &ServerMessage) -> Option<String> {
         "28P01" => "the password is wrong: check the URL, PGPASSWORD or ~/.pgpass",
         "28000" => {
             "the role may not log in here: pg_hba.conf needs a line for this database (not \
-             `replication`), this role and this host"
+             `replication`), this role and this host; where it wants a certificate, set sslcert \
+             and sslkey"
         }
         "42501" => "the role must be allowed to replicate: ALTER ROLE <role> REPLICATION;",
         "42704" => "run `postrider setup` to create the slot and the publication",

@@ -63,7 +63,13 @@ impl TlsFilesError {
             ),
             Self::KeyExposed { path, .. } => Some(format!("chmod 0600 {}", path.display())),
             Self::NoSystemRoots(_) => Some("install the ca-certificates package".to_owned()),
-            Self::Unusable { .. } | Self::Mismatch(_) => None,
+            Self::Unusable { what, .. } => Some(format!(
+                "set {what} to a PEM file that exists and that the relay's user may read"
+            )),
+            Self::Mismatch(_) => Some(
+                "check that sslcert and sslkey belong together, and the protocol versions"
+                    .to_owned(),
+            ),
         }
     }
 }
