@@ -68,7 +68,9 @@ impl From<SinkError> for Failure {
         let exit = match error {
             SinkError::Settings(error) => return error.into(),
             SinkError::Tls(_) => ExitCode::Config,
-            SinkError::Authentication(_) | SinkError::Unauthorised { .. } => ExitCode::Permission,
+            SinkError::Authentication(_)
+            | SinkError::Unauthorised { .. }
+            | SinkError::Forbidden(_) => ExitCode::Permission,
             _ => ExitCode::Unavailable,
         };
         let hint = error.hint();

@@ -28,24 +28,27 @@ pub(super) enum Change {
 pub(super) struct Brokers {
     up: u32,
     answering: bool,
-    ever_answered: bool,
+    let_in: bool,
 }
 
 impl Brokers {
     /// Takes in one line of facility `STATE`; other lines change nothing.
     pub(super) fn observe(&mut self, line: &str) -> Option<Change> {
-        let (_, states) = line.rsplit_once("Broker changed state ")?;
+        let (broker, states) = line.rsplit_once("Broker changed state ")?;
         let (before, after) = states.split_once(" -> ")?;
         let (was_up, is_up) = (before.trim() == UP, after.trim() == UP);
-        if is_up && !was_up {
+        self.let_in |= is_up;
+        if broker.contains(BOOTSTRAP) {
+            // Connected is not yet answered.
+        } else if is_up && !was_up {
             self.up = self.up.saturating_add(1);
         } else if was_up && !is_up {
             self.up = self.up.saturating_sub(1);
         }
-        let failed_attempt = !was_up && after.trim() == DOWN;
+        let failed_attempt = after.trim() == DOWN && ATTEMPT.contains(&before.trim());
         match self.answering {
             false if self.up > 0 => {
-                (self.answering, self.ever_answered) = (true, true);
+                self.answering = true;
                 Some(Change::Connected)
             }
             true if self.up == 0 && failed_attempt => {
@@ -61,15 +64,23 @@ impl Brokers {
         self.answering
     }
 
-    /// Some broker answered at some time, so address, credentials and certificates were right.
-    pub(super) const fn ever_answered(&self) -> bool {
-        self.ever_answered
+    /// Some broker let us in at some time, so credentials and certificates were right.
+    pub(super) const fn ever_let_in(&self) -> bool {
+        self.let_in
     }
 }
 
+/// In the name of a connection to an address of `bootstrap.servers`. The brokers are connected to by
+/// their numbers as soon as one has said who they are. Until then nothing was answered: a listener
+/// that wants a login takes our connection too, and ends it at the first question.
+const BOOTSTRAP: &str = "/bootstrap";
 /// librdkafka's names of these states (`rd_kafka_broker_state_names`).
 const UP: &str = "UP";
 const DOWN: &str = "DOWN";
+/// From which a connection attempt fails. Others end without one: the library drops the connections
+/// that it only began with (`INIT`) as soon as it knows the brokers by their numbers.
+const ATTEMPT: [&str; 6] =
+    ["CONNECT", "SSL_HANDSHAKE", "AUTH_LEGACY", "AUTH_HANDSHAKE", "AUTH_REQ", "APIVERSION_QUERY"];
 
 #[cfg(test)]
 mod tests {
@@ -89,7 +100,7 @@ mod tests {
         assert!(brokers.answering(), "an idle connection may end");
         assert_eq!(observe(&mut brokers, "CONNECT -> DOWN"), Some(Change::Lost));
         assert_eq!(observe(&mut brokers, "CONNECT -> DOWN"), None);
-        assert!(!brokers.answering() && brokers.ever_answered());
+        assert!(!brokers.answering() && brokers.ever_let_in());
         assert_eq!(observe(&mut brokers, "APIVERSION_QUERY -> UP"), Some(Change::Connected));
     }
 
@@ -100,6 +111,20 @@ mod tests {
         observe(&mut brokers, "AUTH_REQ -> UP");
         observe(&mut brokers, "UP -> DOWN");
         assert_eq!(observe(&mut brokers, "CONNECT -> DOWN"), None);
+        assert!(brokers.answering());
+    }
+
+    /// As seen with librdkafka 2.12 against one broker.
+    #[test]
+    fn the_address_one_begins_with_is_no_broker_yet_and_may_go() {
+        let mut brokers = Brokers::default();
+        let bootstrap = "a:9092/bootstrap: Broker changed state APIVERSION_QUERY -> UP";
+        assert_eq!(brokers.observe(bootstrap), None);
+        assert!(!brokers.answering() && brokers.ever_let_in());
+        observe(&mut brokers, "APIVERSION_QUERY -> UP");
+        for change in ["UP -> DOWN", "DOWN -> INIT", "INIT -> DOWN", "TRY_CONNECT -> DOWN"] {
+            assert_eq!(observe(&mut brokers, change), None, "{change}");
+        }
         assert!(brokers.answering());
     }
 

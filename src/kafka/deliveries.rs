@@ -84,13 +84,14 @@ impl Deliveries {
         if let Some(broken) = &self.gathered().broken {
             return Err(broken.clone());
         }
-        let watch = self.watch();
+        let mut watch = self.watch();
         if let Some(error) = watch.no_entry() {
             return Err(error.clone());
         }
+        watch.tell_outage();
         match watch.fatal() {
             Some(fatal) if fatal.since.elapsed() >= REASON_GRACE => {
-                Err(SinkError::Fatal(fatal.reason.clone()))
+                watch.epitaph().map_or(Ok(()), Err)
             }
             _ => Ok(()),
         }

@@ -55,6 +55,9 @@ pub enum SinkError {
         /// The topic.
         topic: String,
     },
+    /// Not allowed to produce anything: an outage, retried.
+    #[error("not authorised to produce: {0}")]
+    Forbidden(String),
     /// User name, password or mechanism refused, before any broker ever accepted us.
     #[error("the brokers refused our credentials: {0}")]
     Authentication(String),
@@ -96,6 +99,9 @@ impl SinkError {
                 "allow it: kafka-acls.sh --bootstrap-server BROKER --add --allow-principal \
                  User:NAME --producer --topic '{topic}'"
             ),
+            Self::Forbidden(_) => "allow it: kafka-acls.sh --bootstrap-server BROKER --add \
+                 --allow-principal User:NAME --producer --idempotent --topic TOPIC"
+                .into(),
             Self::BatchRefused { topic, .. } => format!(
                 "keep `kafka.message_max_bytes` at or below max.message.bytes of topic `{topic}`"
             ),

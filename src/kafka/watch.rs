@@ -4,7 +4,7 @@
 //! levels and without repetition, and the facts that others ask for: is a broker answering, has the
 //! producer died, are we not let in. Called by every client context of this room.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rdkafka::config::RDKafkaLogLevel as Level;
 use rdkafka::error::KafkaError;
@@ -15,15 +15,35 @@ use super::SinkError;
 use super::brokers::{Brokers, Change};
 use super::damper::Damper;
 
+/// A first connection, the first of two addresses of a name, or a broker's restart may take this
+/// long before it is worth a warning.
+const OUTAGE_PATIENCE: Duration = Duration::from_secs(1);
+
+/// What to do while no broker answers.
+const OUTAGE_HELP: &str = "check kafka.brokers, security.protocol in [kafka.properties] and the \
+                           network; nothing is lost: the rows wait in Postgres";
+
 /// What is known about the connection as a whole.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Watch {
     brokers: Brokers,
     damper: Damper,
+    /// While no broker answers, from the very start on.
+    outage: Option<Outage>,
+    /// The latest reason why a connection could not be made.
+    trouble: Option<String>,
     fatal: Option<Fatal>,
+    /// It gave up since we may not produce at all.
+    forbidden: bool,
     no_entry: Option<SinkError>,
     /// Of a client beside the relay's own, whose connecting is no news.
     aside: bool,
+}
+
+#[derive(Debug)]
+struct Outage {
+    since: Instant,
+    told: bool,
 }
 
 /// The library gave up on this client.
@@ -33,6 +53,27 @@ pub(super) struct Fatal {
     pub(super) reason: String,
     /// When it was seen.
     pub(super) since: Instant,
+}
+
+impl Default for Watch {
+    fn default() -> Self {
+        Self {
+            brokers: Brokers::default(),
+            damper: Damper::default(),
+            outage: Some(Outage::new()),
+            trouble: None,
+            fatal: None,
+            forbidden: false,
+            no_entry: None,
+            aside: false,
+        }
+    }
+}
+
+impl Outage {
+    fn new() -> Self {
+        Self { since: Instant::now(), told: false }
+    }
 }
 
 impl Watch {
@@ -45,19 +86,29 @@ impl Watch {
     pub(super) fn log(&mut self, level: Level, facility: &str, line: &str) {
         if facility == "STATE" {
             match self.brokers.observe(line) {
-                Some(Change::Connected) if self.aside => debug!("a Kafka broker answers"),
-                Some(Change::Connected) => info!("a Kafka broker answers"),
-                Some(Change::Lost) => warn!("no Kafka broker answers; waiting"),
-                None => debug!(target: "librdkafka", "{facility} {line}"),
+                Some(Change::Connected) => self.connected(),
+                Some(Change::Lost) => self.outage = Some(Outage::new()),
+                None => {}
             }
+            debug!(target: "librdkafka", "{facility} {line}");
             return;
+        }
+        if facility == "FATAL" {
+            // Followed by an error that bears the cause's own code instead of `Fatal`.
+            self.died(line.split_once("Fatal error: ").map_or(line, |(_, reason)| reason));
         }
         let serious = matches!(
             level,
             Level::Emerg | Level::Alert | Level::Critical | Level::Error | Level::Warning
         );
-        // FAIL and ERROR lines come again as errors; CONFWARN is about settings we chose.
-        if serious && !matches!(facility, "FAIL" | "ERROR" | "CONFWARN" | "FATAL") {
+        // FAIL and ERROR lines come again as errors; GETPID is asked again until it is answered,
+        // which a young broker takes a moment for; CONFWARN is about settings we chose, unless it
+        // gives advice, as about a login that `security.protocol` leaves unused.
+        let known = match facility {
+            "CONFWARN" => !line.contains("recommend setting"),
+            _ => matches!(facility, "FAIL" | "ERROR" | "FATAL" | "GETPID"),
+        };
+        if serious && !known {
             self.warn(facility, line);
         } else {
             debug!(target: "librdkafka", "{facility} {line}");
@@ -70,15 +121,25 @@ impl Watch {
         match code {
             Code::PartitionEOF => {}
             Code::Fatal => self.died(reason),
-            // `brokers` tells the story from the first connection on.
-            Code::AllBrokersDown if self.brokers.ever_answered() => {}
-            Code::AllBrokersDown => self.warn("no Kafka broker answers", reason),
+            Code::ClusterAuthorizationFailed => {
+                self.died(reason);
+                self.forbidden = true;
+            }
+            // The session ends with it.
+            _ if self.fatal.is_some() => {}
+            // `brokers` knows better, and `tell_outage` tells it.
+            Code::AllBrokersDown if !self.aside => {}
+            Code::BrokerTransportFailure | Code::Resolve
+                if self.outage.is_some() && !self.aside =>
+            {
+                self.trouble = Some(reason.to_owned());
+            }
             Code::Authentication | Code::SaslAuthenticationFailed
-                if !self.brokers.ever_answered() =>
+                if !self.brokers.ever_let_in() =>
             {
                 self.no_entry = Some(SinkError::Authentication(reason.to_owned()));
             }
-            Code::SSL if !self.brokers.ever_answered() => {
+            Code::SSL if !self.brokers.ever_let_in() => {
                 self.no_entry = Some(SinkError::Tls(reason.to_owned()));
             }
             _ => self.warn(&code.to_string(), reason),
@@ -97,14 +158,44 @@ impl Watch {
         self.fatal.as_ref()
     }
 
+    /// Why this client is of no use any more.
+    pub(super) fn epitaph(&self) -> Option<SinkError> {
+        let reason = self.fatal.as_ref()?.reason.clone();
+        Some(if self.forbidden { SinkError::Forbidden(reason) } else { SinkError::Fatal(reason) })
+    }
+
     /// The brokers do not let us in, and never did.
     pub(super) fn no_entry(&self) -> Option<&SinkError> {
-        self.no_entry.as_ref().filter(|_| !self.brokers.ever_answered())
+        self.no_entry.as_ref().filter(|_| !self.brokers.ever_let_in())
     }
 
     /// At least one broker is known to answer.
     pub(super) const fn answering(&self) -> bool {
         self.brokers.answering()
+    }
+
+    /// Says once that no broker answers, when that has lasted for a while. To be called often; it
+    /// costs nothing while one answers.
+    pub(super) fn tell_outage(&mut self) {
+        let Some(outage) = &mut self.outage else { return };
+        if outage.told || self.aside || outage.since.elapsed() < OUTAGE_PATIENCE {
+            return;
+        }
+        outage.told = true;
+        let reason = self.trouble.as_deref().unwrap_or("no answer yet");
+        warn!(reason, help = OUTAGE_HELP, "no Kafka broker answers; waiting");
+    }
+
+    fn connected(&mut self) {
+        self.trouble = None;
+        match self.outage.take() {
+            _ if self.aside => debug!("a Kafka broker answers"),
+            Some(Outage { since, told: true }) => {
+                let outage_ms = u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX);
+                info!(outage_ms, "a Kafka broker answers");
+            }
+            _ => info!("a Kafka broker answers"),
+        }
     }
 
     fn warn(&mut self, kind: &str, line: &str) {
@@ -141,6 +232,17 @@ mod tests {
         error(&mut watch, Code::Fatal);
         watch.died("later");
         assert_eq!(watch.fatal().map(|fatal| fatal.reason.as_str()), Some("why"));
+    }
+
+    /// As seen with librdkafka 2.12 and a user without access.
+    #[test]
+    fn a_fatal_error_is_known_by_its_log_line() {
+        let mut watch = Watch::default();
+        watch.log(Level::Emerg, "FATAL", "[thrd:main]: Fatal error: Broker: Cluster: no PID");
+        error(&mut watch, Code::OutOfOrderSequenceNumber);
+        assert_eq!(watch.epitaph(), Some(SinkError::Fatal("Broker: Cluster: no PID".into())));
+        error(&mut watch, Code::ClusterAuthorizationFailed);
+        assert!(matches!(watch.epitaph(), Some(SinkError::Forbidden(_))));
     }
 
     #[test]

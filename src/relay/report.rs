@@ -206,10 +206,7 @@ impl Reporter {
 
     fn judge_broker(&mut self, connected: bool, now: Instant) -> Result<(), RelayError> {
         if connected {
-            if let Some(lost) = self.broker_lost.take() {
-                let outage_ms = u64::try_from(lost.elapsed().as_millis()).unwrap_or(u64::MAX);
-                tracing::info!(outage_ms, "a broker answers");
-            }
+            self.broker_lost = None;
             return Ok(());
         }
         let lost = *self.broker_lost.get_or_insert(now);
