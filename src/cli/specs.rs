@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::config::{Config, Kafka, Objection};
-use crate::kafka::{KafkaSpec, SettingsError, refuse_reserved};
+use crate::kafka::{KafkaSpec, Producer, SettingsError, refuse_reserved};
 
 /// What the producer is built from.
 pub fn kafka_spec(config: &Config) -> KafkaSpec {
@@ -30,7 +30,9 @@ pub(super) fn review(config: &Config) -> Vec<Objection> {
     let reserved: Vec<Objection> =
         names.filter_map(|name| refuse_reserved(name).err()).map(objection).collect();
     if reserved.is_empty() {
-        return kafka_spec(config).validate().err().map(objection).into_iter().collect();
+        let spec = kafka_spec(config);
+        let refused = spec.validate().and_then(|()| Producer::rehearse(&spec)).err();
+        return refused.map(objection).into_iter().collect();
     }
     reserved
 }

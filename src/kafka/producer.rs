@@ -73,6 +73,16 @@ impl Producer {
         Ok(Self { inner, cautious: spec.cautious })
     }
 
+    /// Starts a client that knows no broker and ends it: finds settings that do not fit together,
+    /// which the library tells only then.
+    pub fn rehearse(spec: &KafkaSpec) -> Result<(), SettingsError> {
+        let mut config = spec.producer_config()?;
+        config.remove("bootstrap.servers");
+        let started: Result<BaseProducer<Deliveries>, _> =
+            config.create_with_context(Deliveries::new(spec.cautious));
+        started.map(drop).map_err(|error| refused_settings(&error))
+    }
+
     /// Records handed over and not yet reported, in the library's count.
     pub fn outstanding(&self) -> usize {
         usize::try_from(self.inner.in_flight_count()).unwrap_or(0)

@@ -134,7 +134,15 @@ impl SettingsError {
             Self::Invalid { reason, .. } if reason.contains("not available at build time") => {
                 Some("build with `--features kafka-tls`".into())
             }
-            Self::Invalid { .. } | Self::Client(_) => None,
+            Self::Client(reason) if reason.contains("No provider for SASL mechanism") => {
+                Some("use sasl.mechanism=PLAIN, or build with `--features kafka-tls`".into())
+            }
+            Self::Client(_) => {
+                Some("check [kafka.properties]: security.protocol, sasl.* and ssl.*".into())
+            }
+            Self::Invalid { .. } => {
+                Some("librdkafka's CONFIGURATION.md lists the values it takes".into())
+            }
         }
     }
 }
@@ -192,6 +200,9 @@ impl KafkaSpec {
             // A peer behind a silent firewall must not look alive for ever.
             .set("socket.keepalive.enable", "true")
             .set("socket.nagle.disable", "true")
+            // How long a topic may be unknown before that is told (default 30 s); one that the
+            // brokers create by themselves is known within a second.
+            .set("topic.metadata.propagation.max.ms", "5000")
             // After an outage the relay is back within this many milliseconds (default 10 s).
             .set("reconnect.backoff.max.ms", "2000");
         for (key, value) in &self.properties {
