@@ -17,6 +17,7 @@ mod containers;
 mod control;
 mod kafka;
 mod login;
+mod refusals;
 mod servers;
 mod support;
 mod tail;

@@ -1,0 +1,185 @@
+//! Brokers that do not answer, do not let us in, or do not have the topic.
+
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use postrider::sandbox::port;
+
+use super::attempt::{CANARY, assert_no_secret, is_warning, refused};
+use super::outbox::Outbox;
+use crate::support::kafka::{self, ALLOWED_USER, DENIED_USER, Kafka, PASSWORD};
+use crate::support::relay::{Outcome, Relay, Running};
+use crate::support::{postgres, topic};
+
+/// Logins, access lists, and no topic but those that somebody creates.
+fn strict() -> Option<&'static Kafka> {
+    static STRICT: OnceLock<Option<Kafka>> = OnceLock::new();
+    let options = kafka::Options { sasl: true, auto_create: false, ..kafka::Options::default() };
+    STRICT.get_or_init(|| kafka::start(&options)).as_ref()
+}
+
+fn log_in(outbox: &Outbox, kafka: &Kafka, user: &str, password: &str) -> Relay {
+    outbox
+        .relay_to(&outbox.database.address(), &kafka.sasl_bootstrap())
+        .property("security.protocol", "SASL_PLAINTEXT")
+        .property("sasl.mechanism", "PLAIN")
+        .property("sasl.username", user)
+        .property("sasl.password", password)
+        // How long a topic may be unknown before that is an error; 30 s would make a long test.
+        .property("topic.metadata.propagation.max.ms", "500")
+        .set("retry.max", "500ms")
+}
+
+fn nowhere() -> String {
+    format!("127.0.0.1:{}", port::free().unwrap())
+}
+
+/// Lets it retry for a while and stops it; the only warnings are `warnings`, each once.
+fn stopped_after(mut running: Running, first: &str, warnings: &[&str]) -> Outcome {
+    running.wait_for_log(first);
+    std::thread::sleep(Duration::from_secs(3));
+    running.signal(rustix::process::Signal::TERM);
+    let outcome = running.outcome();
+    assert_no_secret(&outcome);
+    assert_eq!(outcome.status.code(), Some(0), "{}", outcome.log.join("\n"));
+    assert_warnings(&outcome.log, warnings);
+    outcome
+}
+
+/// Exactly these warnings, each once and with its help: repeats come ten seconds later at the
+/// earliest.
+fn assert_warnings(log: &[String], warnings: &[&str]) {
+    let found: Vec<serde_json::Value> = log
+        .iter()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("no JSON: {line}")))
+        .filter(is_warning)
+        .collect();
+    assert_eq!(found.len(), warnings.len(), "{found:#?}");
+    for words in warnings {
+        let matching = found.iter().filter(|line| line["message"].to_string().contains(words));
+        let [line] = matching.collect::<Vec<_>>()[..] else { panic!("`{words}`: {found:#?}") };
+        assert_ne!(line["help"].as_str().unwrap_or_default(), "", "no help: {line:#}");
+    }
+}
+
+#[test]
+fn brokers_that_never_answer_end_a_relay_that_may_not_wait_for_ever() {
+    let outbox = Outbox::ready(postgres::installed(), "nobody");
+    outbox.write();
+    let relay = outbox.relay_to(&outbox.database.address(), &nowhere());
+    let relay = relay.set("retry.give_up_after", "2s");
+    let begun = Instant::now();
+    for arguments in [&["run"][..], &["run", "--once"]] {
+        let refusal = refused(&relay, arguments, 69);
+        assert_eq!(refusal.code, "PR-K020", "{}", refusal.text);
+        for words in ["no Kafka broker has answered", "kafka.brokers", "nothing is lost"] {
+            assert!(refusal.text.contains(words), "{}", refusal.text);
+        }
+        assert_eq!(refusal.warnings.len(), 1, "{:#?}", refusal.warnings);
+    }
+    assert!(begun.elapsed() < Duration::from_secs(20));
+    outbox.assert_delivered_by(&outbox.relay());
+}
+
+#[test]
+fn brokers_that_do_not_answer_are_waited_for() {
+    let outbox = Outbox::ready(postgres::installed(), "patience");
+    outbox.write();
+    let relay = outbox.relay_to(&outbox.database.address(), &nowhere()).set("shutdown.grace", "0s");
+    let mut running = relay.run();
+    running.wait_for_log("no Kafka broker answers");
+    std::thread::sleep(Duration::from_secs(2));
+    running.signal(rustix::process::Signal::TERM);
+    let outcome = running.outcome();
+    // A row was read and could not be delivered: a stop is then not a clean one, and says so.
+    assert_eq!(outcome.status.code(), Some(69), "{}", outcome.log.join("\n"));
+    let (last, log) = outcome.log.split_last().unwrap();
+    assert!(last.contains("nothing is lost"), "{last}");
+    let log: Vec<String> = log.iter().filter(|line| line.starts_with('{')).cloned().collect();
+    assert_warnings(&log, &["no Kafka broker answers"]);
+    outbox.assert_delivered_by(&outbox.relay());
+}
+
+#[test]
+fn a_password_that_the_brokers_refuse_is_a_definite_error() {
+    let Some(kafka) = strict() else { return };
+    let outbox = Outbox::ready(postgres::installed(), "sasl");
+    outbox.write();
+    let good = log_in(&outbox, kafka, ALLOWED_USER, PASSWORD);
+    for (user, password) in [(ALLOWED_USER, CANARY), ("nobody", PASSWORD)] {
+        let refusal = refused(&log_in(&outbox, kafka, user, password), &["run"], 77);
+        refusal.assert("PR-K003", &["refused our credentials", "sasl.password"]);
+    }
+    topic::create(&kafka.bootstrap(), &outbox.topic(), 1, &[]);
+    good.run_once();
+    outbox.assert_delivered_to(&kafka.bootstrap());
+}
+
+#[test]
+fn a_login_that_is_not_used_is_told() {
+    let Some(kafka) = strict() else { return };
+    let outbox = Outbox::ready(postgres::installed(), "unused");
+    let relay = log_in(&outbox, kafka, ALLOWED_USER, PASSWORD)
+        .property("security.protocol", "PLAINTEXT")
+        .expect_log("recommend setting `security.protocol` to SASL_SSL")
+        .expect_log("no Kafka broker answers");
+    outbox.write();
+    let mut running =
+        relay.set("shutdown.grace", "0s").expect_log("error[").expect_log("help:").run();
+    running.wait_for_log("check kafka.brokers, security.protocol");
+    running.signal(rustix::process::Signal::TERM);
+    assert_eq!(running.wait().code(), Some(69));
+    topic::create(&kafka.bootstrap(), &outbox.topic(), 1, &[]);
+    log_in(&outbox, kafka, ALLOWED_USER, PASSWORD).run_once();
+    outbox.assert_delivered_to(&kafka.bootstrap());
+}
+
+#[test]
+fn a_topic_nobody_created_is_waited_for() {
+    let Some(kafka) = strict() else { return };
+    let outbox = Outbox::ready(postgres::installed(), "unknown");
+    let relay = log_in(&outbox, kafka, ALLOWED_USER, PASSWORD);
+    outbox.write();
+    let warning = format!("topic `{}` does not exist", outbox.topic());
+    let outcome = stopped_after(relay.run(), &warning, &[&warning]);
+    assert!(outcome.log.iter().any(|line| line.contains("kafka-topics.sh")));
+    // And without being stopped.
+    let mut running = relay.expect_log(&warning).run();
+    running.wait_for_log(&warning);
+    topic::create(&kafka.bootstrap(), &outbox.topic(), 1, &[]);
+    running.wait_for_log("caught up");
+    running.stop();
+    outbox.assert_delivered_to(&kafka.bootstrap());
+}
+
+#[test]
+fn a_topic_we_may_not_write_to_is_waited_for() {
+    let Some(kafka) = strict() else { return };
+    let outbox = Outbox::ready(postgres::installed(), "denied");
+    topic::create(&kafka.bootstrap(), &outbox.topic(), 1, &[]);
+    outbox.write();
+    let relay = log_in(&outbox, kafka, DENIED_USER, PASSWORD);
+    // The brokers tell it of the topic, of producing at all, or of both.
+    let relay = relay.expect_log("not authorised to");
+    let mut running = relay.run();
+    running.wait_for_log("kafka-acls.sh");
+    std::thread::sleep(Duration::from_secs(3));
+    running.stop();
+    let refusal = refused(&relay.set("retry.give_up_after", "1s"), &["run"], 77);
+    assert!(refusal.text.contains("kafka-acls.sh"), "{}", refusal.text);
+    log_in(&outbox, kafka, ALLOWED_USER, PASSWORD).run_once();
+    outbox.assert_delivered_to(&kafka.bootstrap());
+}
+
+/// A name with two addresses of which the first is dead, as `localhost` is where the broker listens
+/// on IPv4 only.
+#[test]
+fn a_normal_start_warns_of_nothing() {
+    for name in ["localhost", "127.0.0.1"] {
+        let outbox = Outbox::ready(postgres::installed(), "normal");
+        outbox.write();
+        let bootstrap = outbox.bootstrap().replace("127.0.0.1", name);
+        let relay = outbox.relay_to(&outbox.database.address(), &bootstrap);
+        outbox.assert_delivered_by(&relay);
+    }
+}

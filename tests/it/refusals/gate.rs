@@ -1,0 +1,227 @@
+//! A database that is not fit to stream from.
+
+use postrider::sandbox::postgres::{Options, Stop};
+
+use super::attempt::refused;
+use super::outbox::Outbox;
+use crate::support::{postgres, unique};
+
+/// A fault, what it is answered with, and what mends it.
+struct Fault {
+    spoil: &'static str,
+    exit: i32,
+    code: &'static str,
+    words: &'static [&'static str],
+    mend: &'static str,
+}
+
+/// Slots are named after their database.
+const FAULTS: [Fault; 10] = [
+    Fault {
+        spoil: "ALTER TABLE outbox RENAME TO elsewhere",
+        exit: 78,
+        code: "PR-P032",
+        words: &["table public.outbox does not exist in database", "postrider setup"],
+        mend: "ALTER TABLE elsewhere RENAME TO outbox",
+    },
+    Fault {
+        spoil: "ALTER TABLE outbox RENAME COLUMN payload TO body",
+        exit: 78,
+        code: "PR-P034",
+        words: &["has no column payload (it has id, aggregate_type", "body", "[outbox]"],
+        mend: "ALTER TABLE outbox RENAME COLUMN body TO payload",
+    },
+    Fault {
+        spoil: "ALTER PUBLICATION postrider SET (publish = 'update, delete')",
+        exit: 78,
+        code: "PR-P035",
+        words: &["does not publish inserts", "SET (publish = 'insert');"],
+        mend: "ALTER PUBLICATION postrider SET (publish = 'insert')",
+    },
+    Fault {
+        spoil: "ALTER PUBLICATION postrider DROP TABLE outbox",
+        exit: 78,
+        code: "PR-P036",
+        words: &["does not contain table public.outbox", "ADD TABLE \"public\".\"outbox\";"],
+        mend: "ALTER PUBLICATION postrider ADD TABLE outbox",
+    },
+    Fault {
+        spoil: "ALTER PUBLICATION postrider SET TABLE outbox WHERE (event_type <> 'secret')",
+        exit: 78,
+        code: "PR-P037",
+        words: &["filters the rows of table public.outbox", "SET TABLE \"public\".\"outbox\";"],
+        mend: "ALTER PUBLICATION postrider SET TABLE outbox",
+    },
+    Fault {
+        spoil: "ALTER PUBLICATION postrider SET TABLE outbox (id, aggregate_id, event_type)",
+        exit: 78,
+        code: "PR-P038",
+        words: &["hides column", "payload", "SET TABLE \"public\".\"outbox\";"],
+        mend: "ALTER PUBLICATION postrider SET TABLE outbox",
+    },
+    Fault {
+        spoil: "SELECT pg_drop_replication_slot(current_database());
+                SELECT pg_create_logical_replication_slot(current_database(), 'test_decoding')",
+        exit: 78,
+        code: "PR-P040",
+        words: &["its plugin is `test_decoding`", "set source.slot to another name"],
+        mend: "SELECT pg_drop_replication_slot(current_database())",
+    },
+    Fault {
+        spoil: "SELECT pg_drop_replication_slot(current_database());
+                SELECT pg_create_physical_replication_slot(current_database())",
+        exit: 78,
+        code: "PR-P040",
+        words: &["it is a physical slot", "set source.slot to another name"],
+        mend: "SELECT pg_drop_replication_slot(current_database())",
+    },
+    Fault {
+        spoil: "DROP PUBLICATION postrider",
+        exit: 70,
+        code: "PR-P010",
+        words: &[
+            "publication `postrider` does not exist, but the slot does",
+            "SELECT pg_drop_replication_slot('",
+            "CREATE PUBLICATION \"postrider\" FOR TABLE \"public\".\"outbox\"",
+            "re-send the rows",
+        ],
+        mend: "SELECT pg_drop_replication_slot(current_database())",
+    },
+    Fault {
+        spoil: "ALTER PUBLICATION postrider DROP TABLE outbox; ALTER TABLE outbox SET UNLOGGED",
+        exit: 78,
+        code: "PR-P033",
+        words: &["public.outbox is unlogged, which cannot be an outbox", "source.tables"],
+        mend: "ALTER TABLE outbox SET LOGGED; ALTER PUBLICATION postrider ADD TABLE outbox",
+    },
+];
+
+#[test]
+fn a_database_that_is_not_fit_is_refused_until_it_is_mended() {
+    for cluster in postgres::versions() {
+        for fault in &FAULTS {
+            answer(&Outbox::ready(cluster, "gate"), fault);
+        }
+    }
+}
+
+fn answer(outbox: &Outbox, fault: &Fault) {
+    outbox.write();
+    outbox.run(fault.spoil);
+    let refusal = refused(&outbox.relay(), &["run", "--once"], fault.exit);
+    refusal.assert(fault.code, fault.words);
+    outbox.run(fault.mend);
+    if fault.mend.contains("pg_drop_replication_slot") {
+        // A new slot begins anew; the row waits in the table for whoever re-sends it.
+        outbox.forget_written();
+        outbox.relay().run_once();
+    }
+    outbox.write();
+    outbox.assert_delivered_by(&outbox.relay());
+}
+
+#[test]
+fn what_is_missing_and_may_not_be_created_is_refused() {
+    let outbox = Outbox::without_slot(postgres::installed(), "never");
+    let relay = outbox.relay().set("source.create", "never");
+    let words = ["replication slot `never_", "SELECT pg_create_logical_replication_slot('"];
+    refused(&relay, &["run"], 78).assert("PR-P039", &words);
+    outbox.run("DROP PUBLICATION postrider");
+    let words = ["publication `postrider` does not exist", "CREATE PUBLICATION \"postrider\""];
+    refused(&relay, &["run"], 78).assert("PR-P010", &words);
+    // By default it is created.
+    outbox.relay().run_once();
+    outbox.write();
+    outbox.assert_delivered_by(&relay);
+}
+
+#[test]
+fn a_slot_of_another_database_is_refused() {
+    let (here, there) = (
+        Outbox::ready(postgres::installed(), "here"),
+        Outbox::ready(postgres::installed(), "there"),
+    );
+    here.write();
+    let relay = here.relay().set("source.slot", there.database.name());
+    let belongs = format!("it belongs to database `{}`", there.database.name());
+    refused(&relay, &["run"], 78).assert("PR-P040", &[&belongs, "the slot's own database"]);
+    here.assert_delivered_by(&here.relay());
+}
+
+#[test]
+fn a_server_that_does_not_decode_is_refused() {
+    let mut cluster = postgres::start(&Options::default().with("wal_level", "replica"));
+    let outbox = Outbox::without_slot(&cluster, "level");
+    let words = ["wal_level is `replica`", "ALTER SYSTEM SET wal_level = 'logical'", "restart"];
+    refused(&outbox.relay(), &["run"], 78).assert("PR-P030", &words);
+    outbox.run("ALTER SYSTEM SET wal_level = 'logical'");
+    cluster.restart(Stop::Fast).unwrap();
+    outbox.create_slot();
+    outbox.write();
+    outbox.assert_delivered_by(&outbox.relay());
+}
+
+#[test]
+fn a_role_that_may_not_replicate_is_refused() {
+    let outbox = Outbox::ready(postgres::installed(), "role");
+    let role = unique("role");
+    outbox.run(&format!("CREATE ROLE {role} LOGIN"));
+    outbox.write();
+    let source = outbox.database.address().login_as(&role, None);
+    let relay = outbox.relay().set("source.url", &source.url());
+    let words = [&format!("role `{role}` may not replicate"), "ALTER ROLE \"role_", "REPLICATION;"];
+    refused(&relay, &["run"], 77).assert("PR-P031", &words.map(AsRef::as_ref));
+    outbox.run(&format!("ALTER ROLE {role} REPLICATION"));
+    outbox.assert_delivered_by(&relay);
+}
+
+#[test]
+fn a_role_that_may_not_create_is_told_the_statement() {
+    let outbox = Outbox::without_slot(postgres::installed(), "create");
+    let role = unique("role");
+    outbox.run(&format!("CREATE ROLE {role} LOGIN REPLICATION; DROP PUBLICATION postrider"));
+    let source = outbox.database.address().login_as(&role, None);
+    let relay = outbox.relay().set("source.url", &source.url());
+    let words = ["may not create publication `postrider`", "as a superuser", "CREATE PUBLICATION"];
+    refused(&relay, &["run"], 77).assert("PR-P044", &words);
+}
+
+#[test]
+fn a_lost_slot_is_refused_and_the_relay_does_not_make_a_new_one() {
+    for version in postgres::versions() {
+        let options = match version.version() {
+            18.. => postgres::eighteen_options().unwrap(),
+            _ => Options::default(),
+        };
+        let options = options
+            .with("max_slot_wal_keep_size", "1MB")
+            .with("max_wal_size", "32MB")
+            .with("min_wal_size", "32MB");
+        let cluster = postgres::start(&options);
+        let outbox = Outbox::ready(&cluster, "lost");
+        outbox.write();
+        for _ in 0..8 {
+            outbox.run("CREATE TABLE t (); DROP TABLE t; SELECT pg_switch_wal(); CHECKPOINT");
+        }
+        let words =
+            ["is lost", "pg_drop_replication_slot('lost_", "re-send", "still in the outbox"];
+        refused(&outbox.relay(), &["run"], 70).assert("PR-P041", &words);
+        outbox.run("SELECT pg_drop_replication_slot(current_database())");
+        outbox.forget_written();
+        outbox.relay().run_once();
+        outbox.write();
+        outbox.assert_delivered_by(&outbox.relay());
+    }
+}
+
+#[test]
+fn a_held_slot_ends_a_relay_that_does_not_wait() {
+    let outbox = Outbox::ready(postgres::installed(), "held");
+    let mut holder = outbox.relay().run();
+    holder.wait_for_log("streaming");
+    let words = ["slot `held_", "is held by another process", "without --no-wait", "active_pid"];
+    refused(&outbox.relay(), &["run", "--no-wait"], 75).assert("PR-P009", &words);
+    holder.stop();
+    outbox.write();
+    outbox.assert_delivered_by(&outbox.relay());
+}

@@ -1,0 +1,99 @@
+//! What somebody breaks while the relay runs.
+
+use postrider::sandbox::postgres::{Cluster, Options};
+
+use super::attempt::{Refusal, judge, refused};
+use super::outbox::Outbox;
+use crate::support::postgres;
+use crate::support::relay::{Relay, Running};
+
+/// A relay that has delivered one row and goes on.
+fn streaming(relay: &Relay, outbox: &Outbox) -> Running {
+    outbox.write();
+    let mut running = relay.start(&["run", "--output", "json"]);
+    running.wait_for_log("caught up");
+    running
+}
+
+fn spoiled(outbox: &Outbox, exit: i32, spoil: impl FnOnce()) -> Refusal {
+    let running = streaming(&outbox.relay(), outbox);
+    spoil();
+    judge(&running.outcome(), exit)
+}
+
+#[test]
+fn a_publication_dropped_while_running_is_a_definite_error() {
+    for cluster in postgres::versions() {
+        let outbox = Outbox::ready(cluster, "dropped");
+        let refusal = spoiled(&outbox, 70, || {
+            outbox.run("DROP PUBLICATION postrider");
+            outbox.run(
+                "INSERT INTO outbox (aggregate_type, aggregate_id, event_type)
+                        VALUES ('order', '2', 'placed')",
+            );
+        });
+        assert_publication(&outbox, &refusal);
+    }
+}
+
+#[test]
+fn a_publication_younger_than_a_row_of_the_slot_is_a_definite_error() {
+    for cluster in postgres::versions() {
+        let outbox = Outbox::ready(cluster, "younger");
+        outbox.run("DROP PUBLICATION postrider");
+        outbox.run(
+            "INSERT INTO outbox (aggregate_type, aggregate_id, event_type)
+                    VALUES ('order', '1', 'placed')",
+        );
+        outbox.run("CREATE PUBLICATION postrider FOR TABLE outbox WITH (publish = 'insert')");
+        outbox.write();
+        let before = outbox.acknowledged();
+        for _ in 0..2 {
+            // Not once only: it stays refused until somebody mends it.
+            let refusal = refused(&outbox.relay(), &["run"], 70);
+            assert_publication(&outbox, &refusal);
+            assert_eq!(outbox.acknowledged(), before, "nothing is acknowledged");
+        }
+    }
+}
+
+fn assert_publication(outbox: &Outbox, refusal: &Refusal) {
+    let slot = format!("pg_drop_replication_slot('{}')", outbox.database.name());
+    let words = ["publication `postrider`", "re-send", &slot];
+    refusal.assert("PR-P010", &words);
+}
+
+#[test]
+fn a_column_renamed_while_running_is_named_and_the_new_name_delivers() {
+    for cluster in postgres::versions() {
+        let outbox = Outbox::ready(cluster, "renamed");
+        let refusal = spoiled(&outbox, 78, || {
+            outbox.run("ALTER TABLE outbox RENAME COLUMN payload TO body");
+            outbox.write_to("body");
+        });
+        let words = ["outbox table public.outbox has no column `payload`", "body", "[outbox]"];
+        refusal.assert("PR-R002", &words);
+        outbox.assert_delivered_by(&outbox.relay().set("outbox.payload", "body"));
+    }
+}
+
+#[test]
+fn a_slot_lost_while_the_brokers_are_away_is_a_definite_error() {
+    let options = Options::default()
+        .with("max_slot_wal_keep_size", "1MB")
+        .with("max_wal_size", "32MB")
+        .with("min_wal_size", "32MB");
+    let cluster: Cluster = postgres::start(&options);
+    let outbox = Outbox::ready(&cluster, "away");
+    let nowhere = format!("127.0.0.1:{}", postrider::sandbox::port::free().unwrap());
+    let relay = outbox.relay_to(&outbox.database.address(), &nowhere);
+    let mut running = relay.start(&["run", "--output", "json"]);
+    running.wait_for_log("streaming");
+    outbox.write();
+    for _ in 0..8 {
+        outbox.run("CREATE TABLE t (); DROP TABLE t; SELECT pg_switch_wal(); CHECKPOINT");
+    }
+    let refusal = judge(&running.outcome(), 70);
+    assert_eq!(refusal.code, "PR-P041", "{}", refusal.text);
+    assert!(refusal.text.contains("re-send"), "{}", refusal.text);
+}

@@ -1,0 +1,15 @@
+//! The user who does everything wrong, with the real binary: what each mistake is answered with, and
+//! that nothing is lost by it.
+//!
+//! Each case holds the whole contract: the exit code, one error with its code and help, no other
+//! warning, no secret in any output, and the rows written meanwhile delivered once it is mended.
+
+mod access;
+mod attempt;
+mod brokers;
+mod environment;
+mod gate;
+mod midway;
+mod outbox;
+mod typing;
+mod waiting;
