@@ -32,6 +32,9 @@ const FLOOD_BYTES_PER_MS: usize = 10 * 1024;
 /// Rows this old have waited in the log already: gathering them for some milliseconds more costs
 /// nobody anything. Clocks that disagree by more cost a gulp's length of latency at brisk rates.
 const BEHIND: Duration = Duration::from_millis(100);
+/// A read of a gulp should bring this much: twenty small rows, sixty of the walsender's messages, a
+/// third of what a unix socket's default buffer holds of them.
+const SIP_BYTES: usize = 12 * 1024;
 /// The window over which bytes are counted: long enough that a gulp's own rhythm does not show.
 const WINDOW: Duration = Duration::from_millis(4);
 
@@ -74,19 +77,26 @@ impl Pace {
     /// Tells what to do after a read.
     pub(super) fn after_read(&mut self, now: Instant, read: Read) -> Next {
         self.count(now, read.bytes);
-        let longest = if self.bytes_per_ms <= BRISK_BYTES_PER_MS {
-            Duration::ZERO
+        let (longest, nap) = if self.bytes_per_ms <= BRISK_BYTES_PER_MS {
+            (Duration::ZERO, Duration::ZERO)
         } else if self.bytes_per_ms > FLOOD_BYTES_PER_MS || read.lag > BEHIND {
-            self.gait.gulp_max
+            (self.gait.gulp_max, self.sip())
         } else {
-            self.gait.nap
+            (self.gait.nap, self.gait.nap)
         };
         let start = *self.gulp_start.get_or_insert(now);
         if now.duration_since(start) >= longest || read.buffered >= self.gait.gulp_bytes {
             self.gulp_start = None;
             return Next::Work;
         }
-        Next::Nap(self.gait.nap)
+        Next::Nap(nap)
+    }
+
+    /// How long it takes until a read is worth its wake-up.
+    fn sip(&self) -> Duration {
+        let filled_us = SIP_BYTES * 1_000 / self.bytes_per_ms.max(1);
+        let filled = Duration::from_micros(u64::try_from(filled_us).unwrap_or(u64::MAX));
+        filled.clamp(self.gait.nap, (self.gait.gulp_max / 4).max(self.gait.nap))
     }
 
     fn count(&mut self, now: Instant, bytes: usize) {
@@ -155,8 +165,17 @@ mod tests {
             let mut pace = Pace::new(GAIT, Instant::now());
             let answers = drive(&mut pace, STEP, bytes, lag);
             let naps = naps_in_a_row(&answers);
-            assert!((40..=50).contains(&naps), "{naps} naps of 100 us in a gulp of 5 ms");
+            assert!((40..=50).contains(&naps), "{naps} reads 100 us apart in a gulp of 5 ms");
         }
+    }
+
+    #[test]
+    fn a_slow_sender_is_given_time_to_fill_a_read() {
+        let mut pace = Pace::new(GAIT, Instant::now());
+        drive(&mut pace, STEP, 600, OLD);
+        assert!((GAIT.nap * 2..=GAIT.gulp_max / 4).contains(&pace.sip()), "{:?}", pace.sip());
+        drive(&mut pace, STEP, 60_000, OLD);
+        assert_eq!(pace.sip(), GAIT.nap);
     }
 
     #[test]
