@@ -120,7 +120,8 @@ impl Watch {
         let Some(code) = error.rdkafka_error_code() else { return self.warn("error", reason) };
         match code {
             Code::PartitionEOF => {}
-            Code::Fatal => self.died(reason),
+            // The latter also when a client is dropped with records under way.
+            Code::Fatal | Code::GaplessGuarantee => self.died(reason),
             Code::ClusterAuthorizationFailed => {
                 self.died(reason);
                 self.forbidden = true;

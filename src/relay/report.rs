@@ -28,6 +28,7 @@ pub(super) struct Reporter {
     last_publish: Option<Instant>,
     last_line: (Instant, u64),
     streaming_since: Option<Instant>,
+    last_session: Duration,
     caught_up: bool,
     broker_lost: Option<Instant>,
     updates_warned_of: u64,
@@ -49,6 +50,7 @@ impl Reporter {
             last_publish: None,
             last_line: (Instant::now(), 0),
             streaming_since: None,
+            last_session: Duration::ZERO,
             caught_up: false,
             broker_lost: None,
             updates_warned_of: 0,
@@ -120,6 +122,13 @@ impl Reporter {
     pub(super) fn session_ended(&mut self, pipeline: &Pipeline, stream: &Stream) {
         self.gather(pipeline, stream);
         self.past = self.current.clone();
+        self.last_session = self.streamed_for();
+    }
+
+    /// How long the session streamed that has just ended; zero when asked again, or when none
+    /// began.
+    pub(super) fn take_last_session(&mut self) -> Duration {
+        std::mem::take(&mut self.last_session)
     }
 
     /// The totals so far.

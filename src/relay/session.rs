@@ -18,7 +18,7 @@ use crate::relay::pace::{Next, Pace, Read};
 use crate::relay::report::{Reporter, age};
 use crate::relay::stop::{Request, Stop};
 use crate::route::Rejection;
-use crate::wal::{Frame, Stream};
+use crate::wal::{Frame, Stream, WalError};
 
 /// While records are unconfirmed the socket is waited on no longer than this, so that a delivery
 /// report is noticed within a millisecond.
@@ -32,8 +32,11 @@ const IDLE_ACKNOWLEDGE: Duration = Duration::from_millis(100);
 /// stop waits for us no longer than this.
 const LET_GO_GRACE: Duration = Duration::from_secs(3);
 
-/// How long the server may take to say goodbye; everything is acknowledged by then.
-const FAREWELL: Duration = Duration::from_secs(2);
+/// How long the server may take to say goodbye; it sends what it has begun to send before it hears
+/// that we want no more. Everything is acknowledged by then.
+const FAREWELL: Duration = Duration::from_secs(10);
+/// The same for a server that is shutting down.
+const LAST_FAREWELL: Duration = Duration::from_secs(2);
 
 /// How a session ended without an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,6 +95,8 @@ struct Turn {
     last_status: Instant,
     reply_now: bool,
     sink_is_full: bool,
+    /// Why no further frame can be taken; the session ends with it once it has drained.
+    definite: Option<RelayError>,
 }
 
 impl<S: Sink> Session<S> {
@@ -99,12 +104,26 @@ impl<S: Sink> Session<S> {
     pub(super) fn run(mut self, reporter: &mut Reporter) -> Result<End, RelayError> {
         let result = self.turn_until_end(reporter);
         reporter.session_ended(&self.pipeline, &self.stream);
-        let end = result?;
-        self.stream.finish(FAREWELL)?;
-        Ok(end)
+        let (end, definite) = match result {
+            // The server's shutdown was seen on the stream first.
+            Err(RelayError::Wal(WalError::Ended)) => return Ok(End::LetGo),
+            result => result?,
+        };
+        let limit = if end == End::LetGo { LAST_FAREWELL } else { FAREWELL };
+        let farewell = self.stream.finish(limit);
+        match (definite, end) {
+            (Some(error), End::Drained) => Err(error),
+            // The server may be gone before it has said goodbye.
+            (_, End::LetGo) => Ok(end),
+            _ => Ok(farewell.map(|()| end)?),
+        }
     }
 
-    fn turn_until_end(&mut self, reporter: &mut Reporter) -> Result<End, RelayError> {
+    /// Returns how it ended, and the definite error that was put off, if any.
+    fn turn_until_end(
+        &mut self,
+        reporter: &mut Reporter,
+    ) -> Result<(End, Option<RelayError>), RelayError> {
         let mut turn = Turn {
             phase: Phase::Streaming,
             confirmations: Vec::new(),
@@ -113,15 +132,18 @@ impl<S: Sink> Session<S> {
             last_status: Instant::now(),
             reply_now: false,
             sink_is_full: false,
+            definite: None,
         };
         loop {
             self.obey(&mut turn, reporter)?;
-            self.forward(&mut turn)?;
+            if let Err(error) = self.forward(&mut turn) {
+                self.put_off(error, &mut turn, reporter)?;
+            }
             self.collect(&mut turn)?;
             self.tell_postgres(&mut turn)?;
             reporter.tick(&mut self.pipeline, &self.stream, self.sink.is_connected())?;
             if let Some(end) = self.end(&turn)? {
-                return Ok(end);
+                return Ok((end, turn.definite));
             }
             self.listen(&turn, reporter)?;
         }
@@ -146,11 +168,31 @@ impl<S: Sink> Session<S> {
         Ok(())
     }
 
+    /// A definite error about a frame, such as a row that must stop the relay, ends it only when
+    /// everything before that frame is confirmed and acknowledged. Other errors are returned.
+    fn put_off(
+        &self,
+        error: RelayError,
+        turn: &mut Turn,
+        reporter: &mut Reporter,
+    ) -> Result<(), RelayError> {
+        if !matches!(&error, RelayError::Pipeline(inner) if inner.is_definite()) {
+            return Err(error);
+        }
+        turn.definite = Some(error);
+        if let Phase::Streaming = turn.phase {
+            let grace = self.limits.grace;
+            reporter.draining(self.unconfirmed(), grace);
+            turn.phase = Phase::Ending { end: End::Drained, deadline: Instant::now() + grace };
+        }
+        Ok(())
+    }
+
     /// Hands the buffered frames' rows to the sink, until the buffer, the budget or the sink's
     /// queue is exhausted. A row the sink has no room for stays in the buffer and is offered again.
     fn forward(&mut self, turn: &mut Turn) -> Result<(), RelayError> {
         turn.sink_is_full = false;
-        while self.wants_frames(turn.phase) {
+        while self.wants_frames(turn) {
             let Some(frame) = self.stream.peek()? else { return Ok(()) };
             if let Frame::Keepalive { reply_now: true, .. } = frame {
                 turn.reply_now = true;
@@ -221,12 +263,15 @@ impl<S: Sink> Session<S> {
 
     /// Whether the session has come to its end.
     fn end(&self, turn: &Turn) -> Result<Option<End>, RelayError> {
-        if let Some((_, end)) = self.limits.until.filter(|(until, _)| turn.acknowledged >= *until) {
+        let settled = self.pipeline.settled();
+        let told = if self.limits.acknowledge { turn.acknowledged } else { settled };
+        if let Some((_, end)) = self.limits.until.filter(|(until, _)| told >= *until) {
             return Ok(Some(end));
         }
         let Phase::Ending { end, deadline } = turn.phase else { return Ok(None) };
-        let acknowledged = turn.acknowledged >= self.pipeline.settled() || !self.limits.acknowledge;
-        if self.pipeline.in_flight().records == 0 && !self.pipeline.is_open() && acknowledged {
+        let acknowledged = told >= settled;
+        let at_rest = !self.pipeline.is_open() || turn.definite.is_some();
+        if self.pipeline.in_flight().records == 0 && at_rest && acknowledged {
             return Ok(Some(end));
         }
         if Instant::now() < deadline {
@@ -234,6 +279,7 @@ impl<S: Sink> Session<S> {
         }
         match end {
             End::LetGo => Ok(Some(end)),
+            _ if turn.definite.is_some() => Ok(Some(end)),
             // Upholds G8.
             _ => Err(RelayError::GraceExpired { records: self.unconfirmed() }),
         }
@@ -242,7 +288,7 @@ impl<S: Sink> Session<S> {
     /// Waits for the socket. While the budget or the sink's queue is exhausted the socket is left
     /// alone, so that TCP holds the server back; confirmations are what we wait for then (G3).
     fn listen(&mut self, turn: &Turn, reporter: &mut Reporter) -> Result<(), RelayError> {
-        if turn.sink_is_full || !self.wants_frames(turn.phase) {
+        if turn.sink_is_full || !self.wants_frames(turn) {
             std::thread::sleep(CONFIRM_TICK);
             reporter.held_back(CONFIRM_TICK);
             return Ok(());
@@ -263,9 +309,9 @@ impl<S: Sink> Session<S> {
 
     /// Whether another frame may be taken: there is room, and the phase allows it. A session that
     /// ends still reads the open transaction to its commit, so that none of it is sent twice.
-    fn wants_frames(&self, phase: Phase) -> bool {
-        let allowed = matches!(phase, Phase::Streaming) || self.pipeline.is_open();
-        allowed && self.pipeline.has_room()
+    fn wants_frames(&self, turn: &Turn) -> bool {
+        let allowed = matches!(turn.phase, Phase::Streaming) || self.pipeline.is_open();
+        allowed && turn.definite.is_none() && self.pipeline.has_room()
     }
 
     fn unconfirmed(&self) -> u64 {

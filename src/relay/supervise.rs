@@ -102,7 +102,7 @@ impl Supervisor {
                     tracing::info!("Postgres is shutting down: let go of the stream");
                     self.pause("postgres_shutdown").await;
                 }
-                Err(error) if error.is_final() => return Err(error),
+                Err(error) if error.is_final() || self.broke_off_draining() => return Err(error),
                 Err(error) => self.survive(error).await?,
             }
         }
@@ -118,8 +118,8 @@ impl Supervisor {
         {
             self.cautious_until = Some(Lsn::new(self.reporter_totals().received_lsn));
         }
-        let healthy = self.reporter.as_ref().is_some_and(|r| r.streamed_for() >= HEALTHY_AFTER);
-        if healthy {
+        let streamed = self.reporter.as_mut().map_or(Duration::ZERO, Reporter::take_last_session);
+        if streamed >= HEALTHY_AFTER {
             self.backoff.reset();
             self.last_progress = Instant::now();
         }
@@ -132,6 +132,14 @@ impl Supervisor {
         tracing::warn!(failures = self.backoff.failures(), help, "{error}; trying again");
         self.pause(error.reason()).await;
         Ok(())
+    }
+
+    /// Whether the session that failed was the last one and leaves records unconfirmed. Upholds G8.
+    fn broke_off_draining(&self) -> bool {
+        let totals = self.reporter_totals();
+        totals.state == State::Draining
+            && totals.in_flight_records > 0
+            && self.stop.requested() >= Request::Drain
     }
 
     /// The slot is held: say so once, and look again soon.
@@ -276,12 +284,13 @@ impl HotStart {
     ) -> Result<End, RelayError> {
         let source = &self.plan.config.source;
         let pipeline = self.plan.pipeline()?;
-        let sink = open_sink(&KafkaSpec { cautious: self.cautious, ..self.plan.kafka.clone() })?;
         let connection = Connection::open(&source.connect, &self.params)?;
         let gait = gait(connection.is_local());
         let stream = connection
             .start(&source.slot, &source.publication, Lsn::ZERO)
             .map_err(|refused| refused.error)?;
+        // Last, so that a standby that asks for the slot five times a second starts no client.
+        let sink = open_sink(&KafkaSpec { cautious: self.cautious, ..self.plan.kafka.clone() })?;
         tracing::info!(slot = source.slot, cautious = self.cautious, "streaming");
         reporter.streaming();
         let pace = Pace::new(gait, Instant::now());
