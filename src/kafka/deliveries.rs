@@ -172,6 +172,17 @@ impl ProducerContext for Deliveries {
             self.gathered().keys_under_way.remove(&id);
         }
         match result {
+            // The library calls a record stored when a later batch of its partition is. Kafka takes
+            // a later batch first where it knows nothing yet of this producer, such as in a topic
+            // that has just come into being; the record is then in no log. Such reports name no
+            // offset.
+            Ok(message) if message.offset() < 0 => {
+                let topic = message.topic().to_owned();
+                self.gathered().broken.get_or_insert(SinkError::Delivery {
+                    topic,
+                    reason: "it was reported stored without an offset".to_owned(),
+                });
+            }
             // Upholds G1: this is the only place a record becomes confirmed.
             Ok(_) => {
                 let outcome = Outcome::Stored;

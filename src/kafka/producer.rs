@@ -132,6 +132,13 @@ impl Producer {
     }
 }
 
+impl Drop for Producer {
+    fn drop(&mut self) {
+        // Records under way are forgotten on purpose; the next session sends them again.
+        self.inner.client().context().watch().close();
+    }
+}
+
 impl Sink for Producer {
     fn send(&mut self, record: &Record<'_>, ticket: Ticket) -> Result<(), SendError> {
         // The library takes an empty name and waits for its metadata for ever.

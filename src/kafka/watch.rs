@@ -38,6 +38,8 @@ pub(super) struct Watch {
     no_entry: Option<SinkError>,
     /// Of a client beside the relay's own, whose connecting is no news.
     aside: bool,
+    /// The client is being closed: what it says of records that it forgets is no news.
+    closing: bool,
 }
 
 #[derive(Debug)]
@@ -66,6 +68,7 @@ impl Default for Watch {
             forbidden: false,
             no_entry: None,
             aside: false,
+            closing: false,
         }
     }
 }
@@ -199,7 +202,16 @@ impl Watch {
         }
     }
 
+    /// From now on the client only winds up.
+    pub(super) const fn close(&mut self) {
+        self.closing = true;
+    }
+
     fn warn(&mut self, kind: &str, line: &str) {
+        if self.closing {
+            debug!("kafka: {kind}: {line}");
+            return;
+        }
         match self.damper.admit(kind, Instant::now()) {
             Some(0) => warn!("kafka: {kind}: {line}"),
             Some(held_back) => warn!("kafka: {kind}: {line} ({held_back} more since)"),

@@ -16,6 +16,7 @@
 mod containers;
 mod control;
 mod kafka;
+mod live;
 mod login;
 mod refusals;
 mod servers;

@@ -1,14 +1,14 @@
 //! The servers themselves: that each starts, does what the other tests need of it, and ends.
 
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use postrider::sandbox::postgres::{Cluster, Options, Stop};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 
 use crate::support::broker::Broker;
 use crate::support::sql::Sql;
-use crate::support::{kafka, postgres, topic, unique};
+use crate::support::{kafka, postgres, topic, unique, wait_for};
 
 #[test]
 fn every_postgres_decodes_logically() {
@@ -136,15 +136,4 @@ fn logins_and_access_lists_are_enforced() {
     assert_eq!(topic::read(&kafka.bootstrap(), &["guarded".to_owned()]).len(), 0);
     send_as(kafka::ALLOWED_USER);
     assert_eq!(topic::read(&kafka.bootstrap(), &["guarded".to_owned()]).len(), 1);
-}
-
-fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + Duration::from_mins(1);
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(Instant::now() < deadline, "waited 60 s for {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }

@@ -15,6 +15,7 @@ use postrider::sandbox::account::Account;
 use postrider::sandbox::port;
 use postrider::sandbox::tether::{LastSignal, Tether};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::producer::{BaseProducer, Producer as _};
 use rustix::process::{Pid, Signal, kill_process};
 
 pub(crate) use super::kafka_settings::{ALLOWED_USER, DENIED_USER, Options, PASSWORD};
@@ -218,7 +219,7 @@ impl Kafka {
             let running = self.brokers.iter().filter(|broker| broker.child.is_some()).count();
             let metadata = consumer.fetch_metadata(None, Duration::from_millis(500));
             if metadata.is_ok_and(|metadata| metadata.brokers().len() >= running) {
-                return Ok(());
+                return self.warm_up(deadline);
             }
             if Instant::now() > deadline {
                 let logs: Vec<String> = self.brokers.iter().map(Broker::log).collect();
@@ -226,6 +227,16 @@ impl Kafka {
             }
             std::thread::sleep(Duration::from_millis(50));
         }
+    }
+
+    /// Waits until producers are given their ids; a fresh cluster first says that it is loading.
+    fn warm_up(&self, deadline: Instant) -> Result<(), String> {
+        let producer: BaseProducer = topic::client(&self.bootstrap())
+            .set("transactional.id", "warm-up")
+            .create()
+            .map_err(|error| error.to_string())?;
+        let left = deadline.saturating_duration_since(Instant::now());
+        producer.init_transactions(left).map_err(|error| format!("no producer id: {error}"))
     }
 
     fn java(&self, index: usize, main_class: &str) -> Command {

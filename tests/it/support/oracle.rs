@@ -14,19 +14,19 @@ pub(crate) struct Committed {
 
 /// Watches one table of one database, whose first column is `id`.
 #[derive(Debug)]
-pub(crate) struct Oracle<'a> {
-    database: &'a Database,
+pub(crate) struct Oracle {
+    database: Database,
     table: String,
 }
 
-impl<'a> Oracle<'a> {
+impl Oracle {
     /// Sees what is committed from now on. `table` with its schema.
-    pub(crate) fn watch(database: &'a Database, table: &str) -> Self {
+    pub(crate) fn watch(database: &Database, table: &str) -> Self {
         let slot = Self::slot(database);
         database
             .sql()
             .run(&format!("SELECT pg_create_logical_replication_slot('{slot}', 'test_decoding')"));
-        Self { database, table: table.to_owned() }
+        Self { database: database.clone(), table: table.to_owned() }
     }
 
     /// Everything committed since `watch`; may be asked again.
@@ -35,7 +35,7 @@ impl<'a> Oracle<'a> {
             "SELECT lsn - '0/0', data FROM pg_logical_slot_peek_changes('{}', NULL, NULL, \
              'include-xids', '0', 'skip-empty-xacts', '1') \
              WHERE data IN ('BEGIN', 'COMMIT') OR data LIKE 'table {}: INSERT: id%'",
-            Self::slot(self.database),
+            Self::slot(&self.database),
             self.table
         ));
         let mut committed = Vec::new();
@@ -57,7 +57,7 @@ impl<'a> Oracle<'a> {
 
     /// Lets go of the slot, so that it holds back no log for the other tests.
     pub(crate) fn close(self) {
-        let slot = Self::slot(self.database);
+        let slot = Self::slot(&self.database);
         self.database.sql().run(&format!("SELECT pg_drop_replication_slot('{slot}')"));
     }
 

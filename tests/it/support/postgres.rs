@@ -75,7 +75,7 @@ pub(crate) fn readable(folder: &Path) -> PathBuf {
 }
 
 /// A database of the test's own.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Database {
     address: Address,
 }

@@ -6,6 +6,7 @@ use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::error::KafkaResult;
 use rdkafka::message::{Headers as _, Message as _};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 
@@ -49,7 +50,7 @@ pub(crate) fn client(bootstrap: &str) -> ClientConfig {
     config
 }
 
-/// Creates a topic on real Kafka, with `name=value` topic settings.
+/// Creates a topic on real Kafka, with `name=value` topic settings, and waits for its leaders.
 pub(crate) fn create(bootstrap: &str, topic: &str, partitions: i32, settings: &[(&str, &str)]) {
     let admin: AdminClient<DefaultClientContext> = client(bootstrap).create().unwrap();
     let mut wanted = NewTopic::new(topic, partitions, TopicReplication::Fixed(-1));
@@ -61,6 +62,9 @@ pub(crate) fn create(bootstrap: &str, topic: &str, partitions: i32, settings: &[
     for created in outcome.unwrap() {
         created.unwrap();
     }
+    let consumer: BaseConsumer = client(bootstrap).create().unwrap();
+    let is_led = || ends(&consumer, topic).len() == usize::try_from(partitions).unwrap();
+    super::wait_for("the topic", || is_led().then_some(()));
 }
 
 /// Names of all topics that begin with `prefix`.
@@ -73,14 +77,27 @@ pub(crate) fn names(bootstrap: &str, prefix: &str) -> Vec<String> {
     names
 }
 
-/// The end of every partition of a topic: what lies below was stored before this was called.
+/// The end of every partition of a topic: what lies below was stored before this was called. Asks
+/// again while a leader is being elected.
 pub(crate) fn ends(consumer: &BaseConsumer, topic: &str) -> Vec<(i32, i64)> {
-    let metadata = consumer.fetch_metadata(Some(topic), ASK_LIMIT).unwrap();
+    let metadata = patiently(|| consumer.fetch_metadata(Some(topic), ASK_LIMIT));
     let partitions = metadata.topics()[0].partitions().iter().map(|partition| {
-        let (_, end) = consumer.fetch_watermarks(topic, partition.id(), ASK_LIMIT).unwrap();
-        (partition.id(), end)
+        let id = partition.id();
+        let (_, end) = patiently(|| consumer.fetch_watermarks(topic, id, ASK_LIMIT));
+        (id, end)
     });
     partitions.collect()
+}
+
+fn patiently<T>(mut ask: impl FnMut() -> KafkaResult<T>) -> T {
+    let deadline = Instant::now() + READ_LIMIT;
+    loop {
+        match ask() {
+            Ok(answer) => return answer,
+            Err(error) => assert!(Instant::now() < deadline, "{error}"),
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }
 
 /// Everything that lies in the topics now, per partition in offset order.

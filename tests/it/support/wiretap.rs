@@ -4,7 +4,7 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -12,6 +12,9 @@ use postrider::sandbox::postgres::Address;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 
 use super::topic;
+
+/// Codes of SSLRequest and GSSENCRequest (protocol, "Message Formats"), answered by one byte.
+const ENCRYPTION_REQUESTS: [u64; 2] = [80_877_103, 80_877_104];
 
 /// A status update, and how far the topics reached when it was about to leave for Postgres.
 #[derive(Debug, Clone)]
@@ -24,7 +27,7 @@ pub(crate) struct Status {
     pub(crate) apply: u64,
     /// The highest position that Postgres had sent on this connection.
     pub(crate) sent: u64,
-    /// Topic, partition, end offset.
+    /// Topic, partition, end offset; nothing where nothing new is acknowledged.
     pub(crate) ends: Vec<(String, i32, i64)>,
 }
 
@@ -39,6 +42,7 @@ struct Shared {
     target: u16,
     prefix: String,
     consumer: BaseConsumer,
+    highest: AtomicU64,
     statuses: Mutex<Vec<Status>>,
     connections: Mutex<Vec<TcpStream>>,
 }
@@ -60,6 +64,7 @@ impl Wiretap {
             target: target.port,
             prefix: prefix.to_owned(),
             consumer: topic::client(bootstrap).create().unwrap(),
+            highest: AtomicU64::new(0),
             statuses: Mutex::default(),
             connections: Mutex::default(),
         });
@@ -99,23 +104,22 @@ impl Shared {
             stream.set_nodelay(true).unwrap();
             self.connections.lock().unwrap().push(stream.try_clone().unwrap());
         }
-        let sent = Arc::new(AtomicU64::new(0));
-        let (shared, seen) = (Arc::clone(self), Arc::clone(&sent));
+        let talk = Arc::new(Talk::default());
+        let (shared, heard) = (Arc::clone(self), Arc::clone(&talk));
         let (from, to) = (client.try_clone().unwrap(), server.try_clone().unwrap());
-        std::thread::spawn(move || {
-            let mut untyped = true;
-            carry(from, to, |message| shared.read_client(message, &mut untyped, &seen));
-        });
-        std::thread::spawn(move || carry(server, client, |message| read_server(message, &sent)));
+        std::thread::spawn(move || carry(from, to, |bytes| shared.read_client(bytes, &heard)));
+        std::thread::spawn(move || carry(server, client, |bytes| talk.read_server(bytes)));
     }
 
     /// Length of the first whole message, after noting it when it is a status update.
-    fn read_client(&self, bytes: &[u8], untyped: &mut bool, sent: &AtomicU64) -> Option<usize> {
-        if *untyped {
-            // StartupMessage has no type byte; TLS is not asked for here.
+    fn read_client(&self, bytes: &[u8], talk: &Talk) -> Option<usize> {
+        if !talk.started.load(Ordering::SeqCst) {
+            // What comes first has no type byte: its length, then a code.
             let length = size(bytes.get(..4)?);
-            bytes.get(..length)?;
-            *untyped = false;
+            let code = number(bytes.get(..length)?.get(4..8)?);
+            let asks = ENCRYPTION_REQUESTS.contains(&code);
+            talk.asked.store(asks, Ordering::SeqCst);
+            talk.started.store(!asks, Ordering::SeqCst);
             return Some(length);
         }
         let (body, length) = typed(bytes)?;
@@ -125,12 +129,20 @@ impl Shared {
                 write: position(1),
                 flush: position(9),
                 apply: position(17),
-                sent: sent.load(Ordering::SeqCst),
-                ends: self.ends(),
+                sent: talk.sent.load(Ordering::SeqCst),
+                ends: Vec::new(),
             };
-            self.statuses.lock().unwrap().push(status);
+            self.note(status);
         }
         Some(length)
+    }
+
+    /// Only an advance needs a look at the topics: it alone acknowledges something new.
+    fn note(&self, mut status: Status) {
+        if self.highest.fetch_max(status.flush, Ordering::SeqCst) < status.flush {
+            status.ends = self.ends();
+        }
+        self.statuses.lock().unwrap().push(status);
     }
 
     fn ends(&self) -> Vec<(String, i32, i64)> {
@@ -146,19 +158,35 @@ impl Shared {
     }
 }
 
-/// XLogData `w`: start at 1, end of WAL at 9. Keepalive `k`: end of WAL at 1.
-fn read_server(bytes: &[u8], sent: &AtomicU64) -> Option<usize> {
-    // The answer to a cancelled or refused start may be one untyped byte; none is asked for here.
-    let (body, length) = typed(bytes)?;
-    if bytes[0] == b'd' {
-        let at = match body.first() {
-            Some(b'w') => 9,
-            Some(b'k') => 1,
-            _ => return Some(length),
-        };
-        sent.fetch_max(number(&body[at..at + 8]), Ordering::SeqCst);
+/// What the two directions of a connection know of each other.
+#[derive(Default)]
+struct Talk {
+    /// The client asked for encryption and awaits the one-byte answer.
+    asked: AtomicBool,
+    /// The client's startup message has passed: all that follows has a type byte.
+    started: AtomicBool,
+    /// The highest position that Postgres has sent.
+    sent: AtomicU64,
+}
+
+impl Talk {
+    /// XLogData `w`: start at 1, end of WAL at 9. Keepalive `k`: end of WAL at 1.
+    fn read_server(&self, bytes: &[u8]) -> Option<usize> {
+        if self.asked.swap(false, Ordering::SeqCst) {
+            assert_eq!(bytes.first(), Some(&b'N'), "a wiretap cannot read TLS");
+            return Some(1);
+        }
+        let (body, length) = typed(bytes)?;
+        if bytes[0] == b'd' {
+            let at = match body.first() {
+                Some(b'w') => 9,
+                Some(b'k') => 1,
+                _ => return Some(length),
+            };
+            self.sent.fetch_max(number(&body[at..at + 8]), Ordering::SeqCst);
+        }
+        Some(length)
     }
-    Some(length)
 }
 
 /// Body and whole length of a message with a type byte, once all of it is there.
