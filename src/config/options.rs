@@ -278,7 +278,7 @@ pub const OPTIONS: &[OptionSpec] = &[
     duration(
         "kafka.linger",
         (0, 1_000),
-        "\"1ms\"",
+        "\"0s\"",
         "How long a batch may wait for company before it is sent.",
     ),
     OptionSpec {

@@ -50,7 +50,9 @@ impl Default for KafkaSpec {
             client_id: "postrider".into(),
             compression: "lz4".into(),
             partitioner: "murmur2_random".into(),
-            linger_ms: 1,
+            // Under load the relay hands rows over in bursts, so a wait gains nothing; measured at
+            // 1,000 rows/s, 1 ms of it costs 1.2 ms at the median.
+            linger_ms: 0,
             in_flight_records: 50_000,
             in_flight_bytes: 32 << 20,
             message_max_bytes: 1_000_000,
