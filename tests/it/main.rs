@@ -19,6 +19,7 @@ mod kafka;
 mod live;
 mod login;
 mod refusals;
+mod relay;
 mod servers;
 mod support;
 mod tail;

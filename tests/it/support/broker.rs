@@ -25,6 +25,11 @@ impl Broker {
         std::iter::once(Self::embedded()).chain(real).collect()
     }
 
+    /// Apache Kafka, or the embedded broker where this machine cannot run it.
+    pub(crate) fn best() -> Self {
+        kafka::shared().map_or_else(Self::embedded, Self::Kafka)
+    }
+
     /// As `bootstrap.servers` wants it.
     pub(crate) fn bootstrap(&self) -> String {
         match self {

@@ -3,8 +3,8 @@
 //! Always holds: a WARN or ERROR line that the test did not announce fails it, and the process ends
 //! with its [`Running`] value.
 
-use std::io::{BufRead as _, BufReader, Read as _};
-use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
+use std::io::{BufRead as _, BufReader, Read};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -98,11 +98,13 @@ impl Relay {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        let (lines, reader) = follow(child.stderr.take().unwrap());
+        let (lines, log_reader) = follow(child.stderr.take().unwrap());
+        let (printed, print_reader) = follow(child.stdout.take().unwrap());
         Running {
             child,
             lines,
-            reader: Some(reader),
+            printed,
+            readers: vec![log_reader, print_reader],
             log: Vec::new(),
             expected: self.expected.clone(),
             allowed: self.allowed.clone(),
@@ -126,24 +128,25 @@ impl Relay {
 pub(crate) struct Running {
     child: Child,
     lines: Receiver<String>,
-    reader: Option<JoinHandle<()>>,
+    /// Lines of stdout.
+    printed: Receiver<String>,
+    readers: Vec<JoinHandle<()>>,
     log: Vec<String>,
     expected: Vec<String>,
     allowed: Vec<String>,
 }
 
 impl Running {
-    /// Waits until a log line contains `part`.
-    pub(crate) fn wait_for_log(&mut self, part: &str) {
+    /// Waits until a log line contains `part`, and returns it.
+    pub(crate) fn wait_for_log(&mut self, part: &str) -> String {
         let deadline = Instant::now() + LIMIT;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             match self.lines.recv_timeout(left) {
                 Ok(line) => {
-                    let found = line.contains(part);
-                    self.log.push(line);
-                    if found {
-                        return;
+                    self.log.push(line.clone());
+                    if line.contains(part) {
+                        return line;
                     }
                 }
                 Err(RecvTimeoutError::Timeout) => {
@@ -177,7 +180,12 @@ impl Running {
     }
 
     /// Waits for its end and judges its log.
-    pub(crate) fn wait(mut self) -> ExitStatus {
+    pub(crate) fn wait(self) -> ExitStatus {
+        self.wait_printed().0
+    }
+
+    /// The same, with the lines it wrote to stdout.
+    pub(crate) fn wait_printed(mut self) -> (ExitStatus, Vec<String>) {
         let status = self.wait_end();
         let unexpected =
             unexpected(&self.log, &[self.expected.clone(), self.allowed.clone()].concat());
@@ -189,14 +197,13 @@ impl Running {
         for part in &self.expected {
             assert!(self.log.iter().any(|line| line.contains(part)), "`{part}` never logged");
         }
-        status
+        (status, self.printed.try_iter().collect())
     }
 
     /// Waits for its end and returns all it wrote, for a caller that judges the log by itself.
     pub(crate) fn outcome(mut self) -> Outcome {
         let status = self.wait_end();
-        let mut stdout = String::new();
-        self.child.stdout.take().unwrap().read_to_string(&mut stdout).unwrap();
+        let stdout: String = self.printed.try_iter().map(|line| line + "\n").collect();
         Outcome { status, stdout, log: std::mem::take(&mut self.log) }
     }
 
@@ -210,7 +217,9 @@ impl Running {
             assert!(Instant::now() < deadline, "still running:\n{}", self.log.join("\n"));
             std::thread::sleep(Duration::from_millis(5));
         };
-        self.reader.take().unwrap().join().unwrap();
+        for reader in self.readers.drain(..) {
+            reader.join().unwrap();
+        }
         self.log.extend(self.lines.try_iter());
         status
     }
@@ -230,13 +239,17 @@ impl Drop for Running {
         // Killing fails only for a process that has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
+        if std::thread::panicking() {
+            self.log.extend(self.lines.try_iter());
+            eprintln!("the relay's log:\n{}", self.log.join("\n"));
+        }
     }
 }
 
-fn follow(stderr: ChildStderr) -> (Receiver<String>, JoinHandle<()>) {
+fn follow(output: impl Read + Send + 'static) -> (Receiver<String>, JoinHandle<()>) {
     let (sender, lines) = channel();
     let reader = std::thread::spawn(move || {
-        for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+        for line in BufReader::new(output).lines().map_while(Result::ok) {
             // Nobody listens any more once the test is over.
             let _ = sender.send(line);
         }

@@ -1,0 +1,53 @@
+//! kill -9 of the relay, again and again, while rows flow.
+
+use std::time::Duration;
+
+use super::load::Load;
+use super::stage::Stage;
+use crate::support::broker::Broker;
+use crate::support::{postgres, wait_for};
+
+const KILLS: u32 = 8;
+/// Rows per second and rows per transaction of each writer.
+const WRITERS: [(u32, u32); 3] = [(300, 1), (600, 7), (900, 60)];
+/// How much of the traffic a crash may repeat: the status interval set below, what was in flight,
+/// and the time the wiretap holds a status update.
+const REPLAY_S: u32 = 1;
+
+#[test]
+fn g1_g2_eight_kills_lose_nothing_and_reorder_nothing() {
+    let broker = Broker::best();
+    let stage = Stage::new(postgres::installed(), &broker.bootstrap(), "crash");
+    let oracle = stage.oracle();
+    let tap = stage.tap();
+    let relay = stage.relay_at(&tap.address()).set("source.status_interval", "200ms");
+    let load = Load::start(&stage, &WRITERS);
+    for kill in 0..KILLS {
+        let mut running = relay.run();
+        // Some die before they have done much, the others in the middle of it.
+        running.wait_for_log("streaming");
+        if kill % 4 != 3 {
+            let enough = tap.statuses().len() + 2;
+            wait_for("status updates", || (tap.statuses().len() >= enough).then_some(()));
+        }
+        std::thread::sleep(Duration::from_millis(u64::from(kill) * 37));
+        running.kill();
+    }
+    let committed = load.stop();
+    let running = relay.run();
+    stage.wait_acknowledged(stage.log_end());
+    running.stop();
+
+    let (statuses, verdict) = (tap.statuses(), stage.verdict(&oracle, &tap.statuses()));
+    eprintln!(
+        "{committed} rows, {} repeated over {KILLS} kills, {} status updates",
+        verdict.duplicated.len(),
+        statuses.len()
+    );
+    verdict.assert_at_least_once();
+    assert!(verdict.committed as u64 >= committed);
+    assert!(statuses.len() > KILLS as usize, "{} status updates", statuses.len());
+    let rate: u32 = WRITERS.iter().map(|(rate, _)| rate).sum();
+    let repeats_max = KILLS * rate * REPLAY_S;
+    assert!(verdict.duplicated.len() < repeats_max as usize, "{}", verdict.duplicated.len());
+}

@@ -1,0 +1,71 @@
+//! What the HTTP face says of a running relay.
+
+use rdkafka::mocking::MockCluster;
+
+use super::face::Face;
+use super::idle::ALL;
+use super::stage::Stage;
+use crate::support::postgres;
+
+#[test]
+fn metrics_and_probes_tell_the_truth() {
+    let mock = MockCluster::new(1).unwrap();
+    let stage = Stage::new(postgres::installed(), &mock.bootstrap_servers(), "http");
+    let relay = stage.relay().expect_log("became a dead letter").expect_log("trying again");
+    let relay = relay.property("socket.timeout.ms", "3000").allow_log("REQTMOUT");
+    let mut running = relay.expect_log("no Kafka broker answers").run();
+    let face = Face::of(&mut running);
+    face.wait_ready(200);
+    assert_eq!(face.probe("/livez").0, 200);
+    let (_, health) = face.probe("/readyz");
+    assert_eq!((&health["state"], &health["role"]), (&"streaming".into(), &"active".into()));
+
+    stage.insert("A", 10);
+    stage.insert("A", 4);
+    stage.insert("B", 5);
+    stage.insert("not a topic", 2);
+    let records = |topic: &str, result: &str| {
+        let topic = stage.topic(topic);
+        format!("postrider_records_total{{topic=\"{topic}\",result=\"{result}\"}}")
+    };
+    face.wait_count(&records("A", "delivered"), 14);
+    face.wait_count(&records("B", "delivered"), 5);
+    face.wait_count(&records("dead-letters", "dead_lettered"), 2);
+    face.wait_count("postrider_rejections_total{reason=\"invalid_topic\"}", 2);
+    face.wait_count("postrider_in_flight_records", 0);
+    let slot = format!("{{slot_name=\"{}\"}}", stage.slot());
+    assert_eq!(face.count(&format!("postrider_slot_active{slot}")), Some(1));
+    assert_eq!(face.count("postrider_kafka_connected"), Some(1));
+    let age = face.metric("postrider_oldest_unacknowledged_age_seconds").unwrap();
+    assert!(age < f64::EPSILON, "{age}");
+    // Four of ours; other tests' traffic settles no transaction here.
+    assert_eq!(face.count("postrider_transactions_settled_total"), Some(4));
+    assert_eq!(face.count("postrider_commit_to_confirm_seconds_count"), Some(4));
+    let sum = face.metric("postrider_commit_to_confirm_seconds_sum").unwrap();
+    assert!((0.0..20.0).contains(&sum), "{sum}");
+
+    // A session that ended counts, and the totals go on.
+    stage.sql().run(&format!("SELECT pg_terminate_backend({})", stage.slot_value("active_pid")));
+    face.wait_count("postrider_restarts_total{reason=\"postgres\"}", 1);
+    face.wait_ready(200);
+    stage.insert("A", 1);
+    face.wait_count(&records("A", "delivered"), 15);
+
+    mock.broker_down(ALL).unwrap();
+    stage.insert("A", 6);
+    face.wait_count("postrider_in_flight_records", 6);
+    face.wait_count("postrider_kafka_connected", 0);
+    face.wait_metric("postrider_oldest_unacknowledged_age_seconds", |age| age > 0.5);
+    assert_eq!(face.get("/readyz").0, 503);
+    assert_eq!(face.get("/livez").0, 200);
+    stage.sql().run("CREATE TABLE noise AS SELECT generate_series(1, 50000) AS n");
+    let lag = face.wait_metric(&format!("postrider_slot_lag_bytes{slot}"), |lag| lag > 1e6);
+    let truth = stage.log_end() - stage.acknowledged();
+    assert!(lag <= f64::from(u32::try_from(truth).unwrap()), "{lag} of {truth}");
+
+    mock.broker_up(ALL).unwrap();
+    face.wait_count(&records("A", "delivered"), 21);
+    face.wait_count("postrider_in_flight_records", 0);
+    face.wait_ready(200);
+    running.stop();
+}

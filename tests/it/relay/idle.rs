@@ -1,0 +1,69 @@
+//! An outbox without rows in a database that is busy otherwise.
+
+use std::time::Duration;
+
+use postrider::sandbox::postgres::Cluster;
+use rdkafka::mocking::MockCluster;
+
+use super::stage::Stage;
+use crate::support::broker::Broker;
+use crate::support::postgres;
+
+/// All brokers of an embedded cluster.
+pub(super) const ALL: i32 = -1;
+
+#[test]
+fn g5_the_slot_advances_without_a_row() {
+    let broker = Broker::embedded();
+    for cluster in postgres::versions() {
+        let stage = Stage::new(cluster, &broker.bootstrap(), "idle");
+        let mut running = stage.relay().run();
+        running.wait_for_log("caught up");
+        make_noise(&stage);
+        let took = stage.wait_acknowledged(stage.log_end());
+        eprintln!("PostgreSQL {}: acknowledged after {took:?}", cluster.version());
+        assert!(took < Duration::from_secs(5), "{took:?}");
+        elsewhere(cluster, &stage);
+        running.stop();
+    }
+}
+
+/// Traffic of another database alone.
+fn elsewhere(cluster: &Cluster, stage: &Stage) {
+    let other = postgres::Database::create(cluster, "elsewhere");
+    other.sql().run("CREATE TABLE noise AS SELECT generate_series(1, 20000) AS n");
+    let took = stage.wait_acknowledged(stage.log_end());
+    assert!(took < Duration::from_secs(5), "{took:?}");
+}
+
+#[test]
+fn g1_g5_noise_acknowledges_nothing_past_an_unconfirmed_row() {
+    let mock = MockCluster::new(1).unwrap();
+    let stage = Stage::new(postgres::installed(), &mock.bootstrap_servers(), "noise");
+    // What the broker took and did not answer when it went away is asked again after this time.
+    let relay = stage.relay().property("socket.timeout.ms", "3000").allow_log("REQTMOUT");
+    let running = relay.expect_log("no Kafka broker answers").run();
+    stage.insert("A", 1);
+    stage.wait_for_records(1);
+    mock.broker_down(ALL).unwrap();
+    stage.insert("A", 1);
+    let after_the_row = stage.log_end();
+    for _ in 0..10 {
+        make_noise(&stage);
+        std::thread::sleep(Duration::from_millis(150));
+        assert!(stage.acknowledged() < after_the_row);
+    }
+    mock.broker_up(ALL).unwrap();
+    stage.wait_acknowledged(after_the_row);
+    running.stop();
+    assert_eq!(stage.records().len(), 2);
+}
+
+/// Writes to a table that is none of the relay's business.
+fn make_noise(stage: &Stage) {
+    let sql = stage.sql();
+    sql.run("CREATE TABLE IF NOT EXISTS noise (n int)");
+    for _ in 0..20 {
+        sql.run("INSERT INTO noise SELECT generate_series(1, 500)");
+    }
+}

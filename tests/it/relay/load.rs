@@ -1,0 +1,83 @@
+//! Several writers at a time, each a shop that rolls back some transactions and savepoints.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use postrider::shop::load::{LoadPlan, Pace, run};
+
+use super::stage::Stage;
+
+/// Writers that go on until told to stop, also over restarts of Postgres.
+pub(super) struct Load {
+    stop: Arc<AtomicBool>,
+    committed: Arc<AtomicU64>,
+    writers: Vec<JoinHandle<()>>,
+}
+
+/// A writer looks this often per second whether to stop.
+const ROUNDS_PER_SECOND: u32 = 10;
+
+impl Load {
+    /// One writer for each pair of rows per second and rows per transaction.
+    pub(super) fn start(stage: &Stage, writers: &[(u32, u32)]) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let committed = Arc::new(AtomicU64::new(0));
+        let spawn = |(seed, &(rate, tx_rows)): (u64, &(u32, u32))| {
+            let url = stage.database.address().unix_url();
+            let plan = LoadPlan {
+                count: rate.div_ceil(ROUNDS_PER_SECOND).into(),
+                pace: Pace::PerSecond(rate),
+                seed,
+                rollback_percent: 10,
+                savepoint_percent: 20,
+                customers: 50,
+                tx_rows,
+                ..LoadPlan::default()
+            };
+            let (stop, committed) = (Arc::clone(&stop), Arc::clone(&committed));
+            std::thread::spawn(move || write(&url, plan, &stop, &committed))
+        };
+        let writers = (1..).zip(writers).map(spawn).collect();
+        Self { stop, committed, writers }
+    }
+
+    /// Rows that Postgres has confirmed so far.
+    pub(super) fn committed(&self) -> u64 {
+        self.committed.load(Ordering::SeqCst)
+    }
+
+    /// Ends it, and tells how many rows Postgres has confirmed.
+    pub(super) fn stop(mut self) -> u64 {
+        self.stop.store(true, Ordering::SeqCst);
+        for writer in self.writers.drain(..) {
+            writer.join().unwrap();
+        }
+        self.committed()
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::SeqCst);
+    }
+}
+
+fn write(url: &str, mut plan: LoadPlan, stop: &AtomicBool, committed: &AtomicU64) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        while !stop.load(Ordering::SeqCst) {
+            let Ok(client) = postrider::shop::connect(url).await else {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                continue;
+            };
+            while !stop.load(Ordering::SeqCst) {
+                plan.seed += 1_000;
+                // Postgres may be stopped under our feet; the oracle knows what became of the rest.
+                let Ok(report) = run(&client, &plan, |_| ()).await else { break };
+                committed.fetch_add(report.committed, Ordering::SeqCst);
+            }
+        }
+    });
+}

@@ -1,0 +1,19 @@
+//! The running relay between real servers: what it promises, one guarantee after the other, while
+//! its peers and itself are stopped, killed and cut off.
+//!
+//! [`stage::Stage`] is one test's database, slot and topics; [`load::Load`] writes while the test
+//! does something cruel; `support::judge` says what came of it.
+
+mod crash;
+mod face;
+mod http;
+mod idle;
+mod load;
+mod once;
+mod outage;
+mod rejected;
+mod server;
+mod severed;
+mod shutdown;
+mod stage;
+mod standby;

@@ -1,0 +1,94 @@
+//! `run --once` and `run --dry-run`.
+
+use serde_json::Value;
+
+use super::stage::Stage;
+use crate::support::broker::Broker;
+use crate::support::postgres;
+
+#[test]
+fn once_delivers_and_acknowledges_what_was_committed() {
+    for broker in Broker::all() {
+        for cluster in postgres::versions() {
+            let stage = Stage::new(cluster, &broker.bootstrap(), "once");
+            let oracle = stage.oracle();
+            let tap = stage.tap();
+            let relay = stage.relay_at(&tap.address());
+            // Nothing to do at all.
+            relay.run_once();
+            assert_eq!(stage.records().len(), 0);
+            stage.insert("A", 500);
+            stage
+                .sql()
+                .run("SET synchronous_commit = off; BEGIN; CREATE TABLE noise (n int); COMMIT");
+            let end = stage.log_end();
+            relay.run_once();
+            assert!(stage.acknowledged() >= end);
+            // Nothing new to do.
+            relay.run_once();
+            let verdict = stage.verdict(&oracle, &tap.statuses());
+            verdict.assert_exactly_once();
+            assert_eq!(verdict.delivered, 500);
+        }
+    }
+}
+
+#[test]
+fn once_delivers_commits_that_did_not_wait_for_the_disk() {
+    let broker = Broker::embedded();
+    for cluster in postgres::versions() {
+        let stage = Stage::new(cluster, &broker.bootstrap(), "lazy");
+        let oracle = stage.oracle();
+        let sql = stage.sql();
+        sql.run("SET synchronous_commit = off");
+        for _ in 0..5 {
+            for n in 0..20 {
+                sql.run(&format!(
+                    "INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload) \
+                     VALUES ('t', '{n}', 'A', NULL)"
+                ));
+            }
+            stage.relay().run_once();
+            stage.verdict(&oracle, &[]).assert_exactly_once();
+        }
+    }
+}
+
+#[test]
+fn once_prints_what_it_did() {
+    let broker = Broker::embedded();
+    let stage = Stage::new(postgres::installed(), &broker.bootstrap(), "summary");
+    stage.insert("A", 3);
+    let running = stage.relay().start(&["--output", "json", "run", "--once"]);
+    let (status, printed) = running.wait_printed();
+    assert!(status.success(), "{status}");
+    let [line] = printed.as_slice() else { panic!("{printed:?}") };
+    let summary: Value = serde_json::from_str(line).unwrap();
+    assert_eq!(summary["records"], 3);
+    assert_eq!(summary["dead_letters"], 0);
+    assert_eq!(summary["caught_up"], true);
+    let settled = stage
+        .sql()
+        .value(&format!("SELECT pg_lsn '{}' - '0/0'", summary["settled"].as_str().unwrap()));
+    assert_eq!(settled.parse::<u64>().unwrap(), stage.acknowledged());
+}
+
+#[test]
+fn g1_a_dry_run_prints_records_and_acknowledges_nothing() {
+    let stage = Stage::new(postgres::installed(), "127.0.0.1:1", "dry");
+    let before = stage.acknowledged();
+    stage.insert("A", 2_000);
+    stage.sql().run("INSERT INTO outbox VALUES (DEFAULT, 't', 'k', 'bad topic', NULL)");
+    for _ in 0..2 {
+        let relay = stage.relay().expect_log("became a dead letter");
+        let (status, printed) = relay.start(&["run", "--dry-run"]).wait_printed();
+        assert!(status.success(), "{status}");
+        assert_eq!(printed.len(), 2_001);
+        let first: Value = serde_json::from_str(&printed[0]).unwrap();
+        assert_eq!(first["topic"], stage.topic("A"));
+        assert_eq!((&first["key"], &first["value"]), (&"1".into(), &"{\"n\": 1}".into()));
+        let last: Value = serde_json::from_str(&printed[2_000]).unwrap();
+        assert_eq!(last["topic"], stage.topic("dead-letters"));
+        assert_eq!(stage.acknowledged(), before);
+    }
+}

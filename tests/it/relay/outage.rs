@@ -1,0 +1,67 @@
+//! Kafka away while rows flow.
+
+use std::time::Duration;
+
+use super::face::Face;
+use super::load::Load;
+use super::stage::Stage;
+use crate::support::{kafka, postgres};
+
+/// Longer than an outage may leave the walsender without a status update.
+const WAL_SENDER_TIMEOUT: Duration = Duration::from_secs(2);
+/// Far above an idle relay and far below what is written during the outage.
+const MEMORY_MAX: f64 = 48.0 * 1024.0 * 1024.0;
+
+#[test]
+fn g1_g3_an_outage_of_kafka_stalls_and_loses_nothing() {
+    let Some(mut kafka) = kafka::start(&kafka::Options::default()) else { return };
+    let stage = Stage::new(postgres::installed(), &kafka.bootstrap(), "outage");
+    stage.sql().run(&format!(
+        "ALTER DATABASE {} SET wal_sender_timeout = {}",
+        stage.slot(),
+        WAL_SENDER_TIMEOUT.as_millis()
+    ));
+    let oracle = stage.oracle();
+    let relay = stage.relay().set("kafka.max_in_flight", "1MiB");
+    let mut running = relay.expect_log("no Kafka broker answers").run();
+    let face = Face::of(&mut running);
+    face.wait_ready(200);
+    let load = Load::start(&stage, &[(500, 1), (1_000, 50)]);
+    // Every topic there will be; one that has to be created after the outage may be missing at first.
+    stage.insert("Flood", 1);
+    stage.wait_for_records(300);
+
+    kafka.kill_broker(0);
+    let health = face.wait_ready(503);
+    assert!(health.to_string().contains("no broker answers"), "{health}");
+    let walsender = stage.slot_value("active_pid");
+    flood(&stage);
+    let full = face.wait_metric("postrider_in_flight_bytes", |bytes| bytes > 900_000.0);
+    let one_row = 4096.0;
+    assert!(full <= f64::from(1 << 20) + one_row, "{full} bytes in flight");
+    std::thread::sleep(WAL_SENDER_TIMEOUT * 3 / 2);
+    assert_eq!(stage.slot_value("active_pid"), walsender, "the walsender gave us up");
+    assert_eq!(face.probe("/livez").0, 200);
+    let memory = face.metric("process_resident_memory_bytes").unwrap();
+    assert!(memory < MEMORY_MAX, "{memory} bytes of memory");
+
+    kafka.start_broker(0);
+    face.wait_ready(200);
+    load.stop();
+    stage.wait_acknowledged(stage.log_end());
+    face.wait_count("postrider_in_flight_records", 0);
+    running.stop();
+    let verdict = stage.verdict(&oracle, &[]);
+    eprintln!("{} rows, {} MiB of memory", verdict.committed, memory / f64::from(1 << 20));
+    // The producer lived through it, and it is idempotent.
+    verdict.assert_exactly_once();
+}
+
+/// 40 MB of rows in one transaction.
+fn flood(stage: &Stage) {
+    stage.sql().run(
+        "INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload) \
+         SELECT 't', n % 10, 'Flood', jsonb_build_object('n', n, 'text', repeat(md5(n::text), 62)) \
+         FROM generate_series(1, 20000) AS n",
+    );
+}

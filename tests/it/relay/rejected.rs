@@ -1,0 +1,144 @@
+//! Rows that cannot be delivered as they are, under each policy.
+
+use super::stage::Stage;
+use crate::support::broker::Broker;
+use crate::support::topic::Stored;
+use crate::support::{kafka, postgres, topic};
+
+/// Good rows around one of each kind that cannot go; every row has the key `k`.
+fn write(stage: &Stage) {
+    let sql = stage.sql();
+    sql.run("ALTER TABLE outbox ALTER event_type DROP NOT NULL");
+    let row = |event_type: &str, payload: &str| {
+        sql.run(&format!(
+            "INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload) \
+             VALUES ('t', 'k', {event_type}, {payload})"
+        ));
+    };
+    row("'A'", "'1'");
+    row("NULL", "'2'");
+    row("'A'", "'3'");
+    row("'bad/topic'", "'4'");
+    row("'A'", &format!("to_jsonb({LARGE})"));
+    row("'A'", "'6'");
+}
+
+/// 20 kB that do not compress.
+const LARGE: &str = "(SELECT string_agg(md5(n::text), '') FROM generate_series(1, 625) AS n)";
+const LARGE_BYTES: usize = 20_002;
+
+fn values(records: &[Stored], topic: &str) -> Vec<String> {
+    let records = records.iter().filter(|record| record.topic == topic);
+    records.map(|record| String::from_utf8(record.value.clone().unwrap()).unwrap()).collect()
+}
+
+#[test]
+fn g4_rejected_rows_become_dead_letters_and_the_rest_goes_on() {
+    let broker = Broker::best();
+    for cluster in postgres::versions() {
+        let stage = Stage::new(cluster, &broker.bootstrap(), "dead");
+        let oracle = stage.oracle();
+        let tap = stage.tap();
+        write(&stage);
+        let relay = stage.relay_at(&tap.address()).set("kafka.message_max_bytes", "10kB");
+        relay.expect_log("became a dead letter").run_once();
+        let verdict = stage.verdict(&oracle, &tap.statuses());
+        verdict.assert_exactly_once();
+        assert_eq!((verdict.committed, verdict.delivered), (6, 6));
+
+        let records = stage.records();
+        assert_eq!(values(&records, &stage.topic("A")), ["1", "3", "6"]);
+        let letters = stage.topic("dead-letters");
+        let codes = ["no_route", "invalid_topic", "too_large"];
+        assert_letters(&records, &letters, &codes);
+        let bodies = values(&records, &letters);
+        assert_eq!(bodies[..2], ["2", "4"]);
+        let note: serde_json::Value = serde_json::from_str(&bodies[2]).unwrap();
+        assert_eq!(note["size"], LARGE_BYTES);
+        assert_eq!(note["sha256"].as_str().unwrap().len(), 64);
+    }
+}
+
+fn assert_letters(records: &[Stored], topic: &str, codes: &[&str]) {
+    let letters: Vec<&Stored> = records.iter().filter(|record| record.topic == topic).collect();
+    assert_eq!(letters.len(), codes.len(), "{letters:?}");
+    for (letter, code) in letters.iter().zip(codes) {
+        assert_eq!(letter.header("postrider-error-code"), Some(*code));
+        assert!(!letter.header("postrider-error").unwrap().is_empty());
+        assert!(letter.header("postrider-lsn").unwrap().contains('.'));
+        assert_eq!(letter.header("aggregate_type"), Some("t"));
+        assert!(letter.header("id").is_some());
+        assert_eq!(letter.key.as_deref(), Some(b"k".as_slice()));
+        let intended = letter.header("postrider-topic");
+        assert_eq!(intended.is_none(), *code == "no_route", "{intended:?}");
+    }
+}
+
+/// The limit of the topic is below the relay's own: the brokers refuse a whole batch, and the relay
+/// finds out whose fault it was.
+#[test]
+fn g2_g4_a_row_that_the_brokers_refuse_becomes_a_dead_letter() {
+    let Some(kafka) = kafka::shared() else { return };
+    let stage = Stage::new(postgres::installed(), &kafka.bootstrap(), "refused");
+    let oracle = stage.oracle();
+    topic::create(&kafka.bootstrap(), &stage.topic("A"), 1, &[("max.message.bytes", "10000")]);
+    let tap = stage.tap();
+    stage.insert("A", 50);
+    stage.sql().run(&format!(
+        "INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload) \
+         VALUES ('t', 'k', 'A', to_jsonb({LARGE}))"
+    ));
+    stage.insert("A", 50);
+    let relay = stage.relay_at(&tap.address()).set("kafka.compression", "none");
+    relay.expect_log("refused a batch").expect_log("became a dead letter").run_once();
+    let verdict = stage.verdict(&oracle, &tap.statuses());
+    verdict.assert_at_least_once();
+    assert_eq!(verdict.delivered, 101);
+    let records = stage.records();
+    let letters = values(&records, &stage.topic("dead-letters"));
+    assert_eq!(letters.len(), 1, "{letters:?}");
+    let letter = records.iter().find(|record| record.topic == stage.topic("dead-letters")).unwrap();
+    assert_eq!(letter.header("postrider-error-code"), Some("too_large"));
+    assert_eq!(letter.header("postrider-topic"), Some(stage.topic("A").as_str()));
+}
+
+#[test]
+fn g1_g4_policy_stop_ends_with_65_and_keeps_the_row() {
+    let broker = Broker::embedded();
+    let stage = Stage::new(postgres::installed(), &broker.bootstrap(), "stop");
+    let oracle = stage.oracle();
+    let tap = stage.tap();
+    write(&stage);
+    let relay = stage.relay_at(&tap.address());
+    let stopping = relay.clone().set("route.rejected", "stop").expect_log("\"exit_code\":65");
+    for _ in 0..2 {
+        let status = stopping.start(&["--output", "json", "run"]).wait();
+        assert_eq!(status.code(), Some(65));
+    }
+    // What came before was delivered and acknowledged the first time.
+    assert_eq!(values(&stage.records(), &stage.topic("A")), ["1"]);
+    assert_eq!(stage.records().len(), 1);
+    // Once the operator has decided otherwise, everything is still there.
+    relay.expect_log("became a dead letter").run_once();
+    let verdict = stage.verdict(&oracle, &tap.statuses());
+    verdict.assert_exactly_once();
+    assert_eq!(verdict.delivered, 6);
+}
+
+#[test]
+fn g4_policy_skip_leaves_rows_out_and_says_so() {
+    let broker = Broker::embedded();
+    let stage = Stage::new(postgres::installed(), &broker.bootstrap(), "skip");
+    write(&stage);
+    let end = stage.log_end();
+    let relay = stage.relay().set("route.rejected", "skip").set("kafka.message_max_bytes", "10kB");
+    let mut running = relay.expect_log("a row was left out").run();
+    for code in ["no_route", "invalid_topic", "too_large"] {
+        let line = running.wait_for_log("a row was left out");
+        assert!(line.contains(code), "{line}");
+    }
+    stage.wait_acknowledged(end);
+    running.stop();
+    assert_eq!(values(&stage.records(), &stage.topic("A")), ["1", "3", "6"]);
+    assert_eq!(stage.records().len(), 3);
+}

@@ -1,0 +1,105 @@
+//! Postgres stopped, restarted and killed under the relay.
+
+use std::time::{Duration, Instant};
+
+use postrider::sandbox::postgres::{Cluster, Options, Stop};
+use rdkafka::mocking::MockCluster;
+
+use super::idle::ALL;
+use super::load::Load;
+use super::stage::Stage;
+use crate::support::broker::Broker;
+use crate::support::postgres;
+use crate::support::relay::Relay;
+
+/// A cluster of each version, for this test alone.
+fn clusters() -> impl Iterator<Item = Cluster> {
+    let options = std::iter::once(Options::default()).chain(postgres::eighteen_options());
+    options.map(|options| postgres::start(&options))
+}
+
+/// A relay that bears with outages of Postgres, and looks often whether it is back.
+fn patient(relay: Relay) -> Relay {
+    relay.allow_log("trying again").set("retry.max", "500ms")
+}
+
+/// `pg_ctl stop -m fast`, and how long it took.
+fn stop_fast(cluster: &mut Cluster) -> Duration {
+    let begun = Instant::now();
+    cluster.stop(Stop::Fast).unwrap();
+    begun.elapsed()
+}
+
+#[test]
+fn g5_a_fast_stop_does_not_wait_for_an_idle_relay() {
+    let broker = Broker::embedded();
+    for mut cluster in clusters() {
+        let stage = Stage::new(&cluster, &broker.bootstrap(), "fast");
+        let oracle = stage.oracle();
+        let mut running = patient(stage.relay()).run();
+        stage.insert("A", 10);
+        stage.wait_for_records(10);
+        let took = stop_fast(&mut cluster);
+        eprintln!("PostgreSQL {}, idle relay: stopped in {took:?}", cluster.version());
+        assert!(took < Duration::from_secs(2), "{took:?}");
+        running.wait_for_log("let go of the stream");
+        cluster.start_again().unwrap();
+        stage.insert("A", 10);
+        stage.wait_acknowledged(stage.log_end());
+        running.stop();
+        stage.verdict(&oracle, &[]).assert_at_least_once();
+    }
+}
+
+#[test]
+fn g1_a_fast_stop_waits_seconds_for_a_relay_without_kafka() {
+    for mut cluster in clusters() {
+        let mock = MockCluster::new(1).unwrap();
+        let stage = Stage::new(&cluster, &mock.bootstrap_servers(), "stuck");
+        let oracle = stage.oracle();
+        let mut running = patient(stage.relay()).expect_log("no Kafka broker answers").run();
+        stage.insert("A", 10);
+        stage.wait_for_records(10);
+        mock.broker_down(ALL).unwrap();
+        stage.insert("A", 10);
+        running.wait_for_log("no Kafka broker answers");
+        let took = stop_fast(&mut cluster);
+        eprintln!("PostgreSQL {}, Kafka down: stopped in {took:?}", cluster.version());
+        assert!(took < Duration::from_secs(7), "{took:?}");
+        cluster.start_again().unwrap();
+        mock.broker_up(ALL).unwrap();
+        stage.insert("A", 10);
+        stage.wait_acknowledged(stage.log_end());
+        running.stop();
+        stage.verdict(&oracle, &[]).assert_at_least_once();
+    }
+}
+
+#[test]
+fn g1_g2_restarts_and_crashes_of_postgres_lose_nothing() {
+    let broker = Broker::best();
+    for mut cluster in clusters() {
+        let stage = Stage::new(&cluster, &broker.bootstrap(), "restart");
+        let oracle = stage.oracle();
+        let tap = stage.tap();
+        let mut running = patient(stage.relay_at(&tap.address())).run();
+        let load = Load::start(&stage, &[(300, 1), (600, 30)]);
+        for how in [Stop::Fast, Stop::Immediate, Stop::Kill] {
+            running.wait_for_log("streaming");
+            std::thread::sleep(Duration::from_millis(700));
+            cluster.restart(how).unwrap();
+        }
+        running.wait_for_log("streaming");
+        load.stop();
+        stage.wait_acknowledged(stage.log_end());
+        running.stop();
+        let verdict = stage.verdict(&oracle, &tap.statuses());
+        eprintln!(
+            "PostgreSQL {}: {} rows, {} repeated",
+            cluster.version(),
+            verdict.committed,
+            verdict.duplicated.len()
+        );
+        verdict.assert_at_least_once();
+    }
+}

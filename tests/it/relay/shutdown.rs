@@ -1,0 +1,111 @@
+//! Signals.
+
+use std::time::{Duration, Instant};
+
+use rdkafka::mocking::MockCluster;
+use rustix::process::Signal;
+
+use super::idle::ALL;
+use super::load::Load;
+use super::stage::Stage;
+use crate::support::broker::Broker;
+use crate::support::postgres;
+use crate::support::relay::Running;
+
+#[test]
+fn g8_sigterm_under_load_leaves_nothing_to_repeat() {
+    let broker = Broker::best();
+    let stage = Stage::new(postgres::installed(), &broker.bootstrap(), "drain");
+    let oracle = stage.oracle();
+    let tap = stage.tap();
+    let relay = stage.relay_at(&tap.address());
+    let load = Load::start(&stage, &[(600, 1), (3_000, 250), (600, 9)]);
+    for round in 1..=4 {
+        let mut running = relay.run();
+        running.wait_for_log("streaming");
+        std::thread::sleep(Duration::from_millis(200 * round));
+        let begun = Instant::now();
+        running.stop();
+        eprintln!("drained in {:?}", begun.elapsed());
+    }
+    load.stop();
+    relay.run_once();
+    stage.verdict(&oracle, &tap.statuses()).assert_exactly_once();
+}
+
+/// A relay that has delivered a row and then holds `7` that no broker takes.
+fn stuck(
+    stage: &Stage,
+    mock: &MockCluster<'_, impl rdkafka::client::ClientContext>,
+    code: &str,
+) -> Running {
+    let relay = stage.relay().expect_log("no Kafka broker answers").expect_log(code);
+    let grace = if code == GRACE_EXPIRED { "500ms" } else { "1h" };
+    let running = relay
+        .allow_log("aborting")
+        .set("shutdown.grace", grace)
+        .start(&["--output", "json", "run"]);
+    stage.insert("A", 1);
+    stage.wait_for_records(1);
+    mock.broker_down(ALL).unwrap();
+    stage.insert("A", 7);
+    running
+}
+
+const GRACE_EXPIRED: &str = "PR-X011";
+const ABORTED: &str = "PR-X012";
+
+#[test]
+fn g8_a_drain_without_kafka_ends_with_the_number_of_unconfirmed_rows() {
+    let mock = MockCluster::new(1).unwrap();
+    let stage = Stage::new(postgres::installed(), &mock.bootstrap_servers(), "grace");
+    let oracle = stage.oracle();
+    let mut running = stuck(&stage, &mock, GRACE_EXPIRED);
+    running.wait_for_log("no Kafka broker answers");
+    let begun = Instant::now();
+    running.signal(Signal::TERM);
+    let error = running.wait_for_log(GRACE_EXPIRED);
+    assert!(error.contains("7 records unconfirmed"), "{error}");
+    assert_eq!(running.wait().code(), Some(69));
+    let took = begun.elapsed();
+    assert!((500..3_000).contains(&took.as_millis()), "{took:?}");
+    mock.broker_up(ALL).unwrap();
+    stage.relay().run_once();
+    stage.verdict(&oracle, &[]).assert_at_least_once();
+}
+
+#[test]
+fn g8_a_second_signal_aborts_at_once() {
+    let mock = MockCluster::new(1).unwrap();
+    let stage = Stage::new(postgres::installed(), &mock.bootstrap_servers(), "abort");
+    let oracle = stage.oracle();
+    let mut running = stuck(&stage, &mock, ABORTED);
+    running.wait_for_log("no Kafka broker answers");
+    running.signal(Signal::TERM);
+    running.wait_for_log("draining");
+    let begun = Instant::now();
+    running.signal(Signal::INT);
+    let error = running.wait_for_log(ABORTED);
+    assert!(error.contains("7 records unconfirmed"), "{error}");
+    assert_eq!(running.wait().code(), Some(1));
+    let took = begun.elapsed();
+    eprintln!("aborted in {took:?}");
+    assert!(took < Duration::from_secs(1), "{took:?}");
+    mock.broker_up(ALL).unwrap();
+    stage.relay().run_once();
+    stage.verdict(&oracle, &[]).assert_at_least_once();
+}
+
+#[test]
+fn g8_sigterm_while_postgres_is_away_is_a_clean_stop() {
+    let broker = Broker::embedded();
+    let mut cluster = postgres::start(&postrider::sandbox::postgres::Options::default());
+    let stage = Stage::new(&cluster, &broker.bootstrap(), "away");
+    let mut running = stage.relay().expect_log("trying again").run();
+    running.wait_for_log("caught up");
+    cluster.stop(postrider::sandbox::postgres::Stop::Immediate).unwrap();
+    running.wait_for_log("trying again");
+    let begun = Instant::now();
+    running.stop();
+    assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+}

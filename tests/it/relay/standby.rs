@@ -1,0 +1,88 @@
+//! Two relays, one slot.
+
+use std::time::{Duration, Instant};
+
+use super::face::Face;
+use super::load::Load;
+use super::stage::Stage;
+use crate::support::broker::Broker;
+use crate::support::postgres;
+use crate::support::relay::Running;
+
+/// A takeover may take this much longer than promised on a machine busy with other tests.
+const PATIENCE: u32 = 3;
+
+fn standby(stage: &Stage) -> (Running, Face) {
+    let mut running = stage.relay().run();
+    let face = Face::of(&mut running);
+    running.wait_for_log("standby:");
+    (running, face)
+}
+
+fn assert_waiting(face: &Face) {
+    let (status, health) = face.probe("/readyz");
+    assert_eq!((status, &health["role"]), (200, &"standby".into()), "{health}");
+    assert_eq!(face.probe("/readyz?role=active").0, 503);
+    assert_eq!(face.count("postrider_state{state=\"standby\"}"), Some(1));
+}
+
+#[test]
+fn g1_g2_a_standby_takes_over_within_a_second_or_two() {
+    let broker = Broker::best();
+    let stage = Stage::new(postgres::installed(), &broker.bootstrap(), "standby");
+    let oracle = stage.oracle();
+    let mut first = stage.relay().run();
+    first.wait_for_log("streaming");
+    let load = Load::start(&stage, &[(300, 1), (300, 20)]);
+
+    let (mut second, face) = standby(&stage);
+    assert_waiting(&face);
+    first.stop();
+    let free = Instant::now();
+    second.wait_for_log("streaming");
+    let after_stop = free.elapsed();
+    face.wait_ready(200);
+    assert_eq!(face.probe("/readyz?role=active").0, 200);
+
+    let (mut third, face) = standby(&stage);
+    assert_waiting(&face);
+    second.kill();
+    let free = Instant::now();
+    third.wait_for_log("streaming");
+    let after_kill = free.elapsed();
+    eprintln!("took over {after_stop:?} after a clean stop, {after_kill:?} after kill -9");
+
+    load.stop();
+    stage.wait_acknowledged(stage.log_end());
+    third.stop();
+    stage.verdict(&oracle, &[]).assert_at_least_once();
+    assert!(after_stop < Duration::from_secs(1) * PATIENCE, "{after_stop:?}");
+    assert!(after_kill < Duration::from_secs(2) * PATIENCE, "{after_kill:?}");
+}
+
+#[test]
+fn without_waiting_a_held_slot_is_exit_code_75() {
+    let broker = Broker::embedded();
+    let stage = Stage::new(postgres::installed(), &broker.bootstrap(), "held");
+    let mut first = stage.relay().run();
+    first.wait_for_log("streaming");
+    let relay = stage.relay().expect_log("PR-P009");
+    let mut second = relay.start(&["--output", "json", "run", "--no-wait"]);
+    let error = second.wait_for_log("PR-P009");
+    assert!(error.contains(stage.slot()), "{error}");
+    assert_eq!(second.wait().code(), Some(75));
+    first.stop();
+}
+
+#[test]
+fn g8_a_standby_ends_at_once_when_told() {
+    let broker = Broker::embedded();
+    let stage = Stage::new(postgres::installed(), &broker.bootstrap(), "unneeded");
+    let mut first = stage.relay().run();
+    first.wait_for_log("streaming");
+    let (second, _) = standby(&stage);
+    let begun = Instant::now();
+    second.stop();
+    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+    first.stop();
+}
