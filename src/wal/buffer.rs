@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn a_buffer_full_of_whole_messages_offers_no_room() {
-        let mut buffer = ReadBuffer::new(1 << 20);
+        let mut buffer = ReadBuffer::new(4 << 20);
         let one = message(b'd', BASE_BYTES - 5);
         assert_eq!(feed(&mut buffer, &one), one.len());
         assert!(buffer.room().unwrap().is_empty());

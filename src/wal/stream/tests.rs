@@ -72,7 +72,7 @@ fn frames_survive_being_split_anywhere() {
     let (wire, expected) = sample();
     for piece in [1, 2, 3, 7, 29, 4096, 1 << 20] {
         for script in [Script::new(wire.clone(), piece), Script::stuttering(wire.clone(), piece)] {
-            let mut stream = streaming(script, 1 << 20);
+            let mut stream = streaming(script, 8 << 20);
             let (seen, error) = drain(&mut stream);
             assert_eq!((seen, error), (expected.clone(), None), "pieces of {piece}");
             assert_eq!(stream.received(), Lsn::new(0x40));

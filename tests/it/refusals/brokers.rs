@@ -41,7 +41,9 @@ fn stopped_after(mut running: Running, first: &str, warnings: &[&str]) -> Outcom
     running.signal(rustix::process::Signal::TERM);
     let outcome = running.outcome();
     assert_no_secret(&outcome);
-    assert_eq!(outcome.status.code(), Some(0), "{}", outcome.log.join("\n"));
+    // A stop that meets records in flight says so (69); between two sessions there are none (0).
+    let code = outcome.status.code();
+    assert!(matches!(code, Some(0 | 69)), "{code:?}: {}", outcome.log.join("\n"));
     assert_warnings(&outcome.log, warnings);
     outcome
 }
