@@ -52,6 +52,8 @@ pub(super) struct Session<T> {
     pub(super) transport: T,
     pub(super) buffer: ReadBuffer,
     outgoing: VecDeque<u8>,
+    /// A write found that the peer no longer listens.
+    unheard: bool,
     notices: VecDeque<ServerMessage>,
     parameters: BTreeMap<String, String>,
 }
@@ -62,6 +64,7 @@ impl<T: Transport> Session<T> {
             transport,
             buffer: ReadBuffer::new(MESSAGE_BYTES_MAX_BEFORE_LOGIN),
             outgoing: VecDeque::new(),
+            unheard: false,
             notices: VecDeque::new(),
             parameters: BTreeMap::new(),
         }
@@ -104,7 +107,8 @@ impl<T: Transport> Session<T> {
     }
 
     /// Sends what can be sent without waiting; true when all of it is out, or when the peer no
-    /// longer listens: what it said before it left is still to be read and tells why.
+    /// longer listens: what it said before it left is still to be read and tells why. A caller that
+    /// has not read it by its next write is told then.
     pub(super) fn push_out(&mut self) -> Result<bool, WalError> {
         while !self.outgoing.is_empty() {
             let (front, _) = self.outgoing.as_slices();
@@ -135,6 +139,9 @@ impl<T: Transport> Session<T> {
     fn unheard(&mut self, error: &std::io::Error) -> Result<bool, WalError> {
         if matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe) {
             self.outgoing.clear();
+            if std::mem::replace(&mut self.unheard, true) {
+                return Err(WalError::Closed);
+            }
             return Ok(true);
         }
         Err(WalError::Io(error.to_string()))

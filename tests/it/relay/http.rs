@@ -3,7 +3,7 @@
 use rdkafka::mocking::MockCluster;
 
 use super::face::Face;
-use super::idle::ALL;
+use super::idle::{ALL, impatient};
 use super::stage::Stage;
 use crate::support::postgres;
 
@@ -12,8 +12,7 @@ fn metrics_and_probes_tell_the_truth() {
     let mock = MockCluster::new(1).unwrap();
     let stage = Stage::new(postgres::installed(), &mock.bootstrap_servers(), "http");
     let relay = stage.relay().expect_log("became a dead letter").expect_log("trying again");
-    let relay = relay.property("socket.timeout.ms", "3000").allow_log("REQTMOUT");
-    let mut running = relay.expect_log("no Kafka broker answers").run();
+    let mut running = impatient(relay).expect_log("no Kafka broker answers").run();
     let face = Face::of(&mut running);
     face.wait_ready(200);
     assert_eq!(face.probe("/livez").0, 200);

@@ -8,9 +8,16 @@ use rdkafka::mocking::MockCluster;
 use super::stage::Stage;
 use crate::support::broker::Broker;
 use crate::support::postgres;
+use crate::support::relay::Relay;
 
 /// All brokers of an embedded cluster.
 pub(super) const ALL: i32 = -1;
+
+/// A relay that notices soon when a broker takes a request and falls silent, as the embedded one may
+/// when it goes down.
+pub(super) fn impatient(relay: Relay) -> Relay {
+    relay.property("socket.timeout.ms", "3000").allow_log("REQTMOUT")
+}
 
 #[test]
 fn g5_the_slot_advances_without_a_row() {
@@ -40,9 +47,7 @@ fn elsewhere(cluster: &Cluster, stage: &Stage) {
 fn g1_g5_noise_acknowledges_nothing_past_an_unconfirmed_row() {
     let mock = MockCluster::new(1).unwrap();
     let stage = Stage::new(postgres::installed(), &mock.bootstrap_servers(), "noise");
-    // What the broker took and did not answer when it went away is asked again after this time.
-    let relay = stage.relay().property("socket.timeout.ms", "3000").allow_log("REQTMOUT");
-    let running = relay.expect_log("no Kafka broker answers").run();
+    let running = impatient(stage.relay()).expect_log("no Kafka broker answers").run();
     stage.insert("A", 1);
     stage.wait_for_records(1);
     mock.broker_down(ALL).unwrap();

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use postrider::sandbox::postgres::{Cluster, Options, Stop};
 use rdkafka::mocking::MockCluster;
 
-use super::idle::ALL;
+use super::idle::{ALL, impatient};
 use super::load::Load;
 use super::stage::Stage;
 use crate::support::broker::Broker;
@@ -57,7 +57,8 @@ fn g1_a_fast_stop_waits_seconds_for_a_relay_without_kafka() {
         let mock = MockCluster::new(1).unwrap();
         let stage = Stage::new(&cluster, &mock.bootstrap_servers(), "stuck");
         let oracle = stage.oracle();
-        let mut running = patient(stage.relay()).expect_log("no Kafka broker answers").run();
+        let mut running =
+            impatient(patient(stage.relay())).expect_log("no Kafka broker answers").run();
         stage.insert("A", 10);
         stage.wait_for_records(10);
         mock.broker_down(ALL).unwrap();
@@ -102,4 +103,23 @@ fn g1_g2_restarts_and_crashes_of_postgres_lose_nothing() {
         );
         verdict.assert_at_least_once();
     }
+}
+
+/// A session that streamed for so long counts as healthy; what comes after it does not.
+const HEALTHY: Duration = Duration::from_secs(11);
+
+#[test]
+fn the_retry_budget_runs_out_also_after_a_healthy_session() {
+    let broker = Broker::embedded();
+    let mut cluster = postgres::start(&Options::default());
+    let stage = Stage::new(&cluster, &broker.bootstrap(), "budget");
+    let relay = patient(stage.relay()).set("retry.give_up_after", "2s").expect_log("PR-P");
+    let mut running = relay.start(&["--output", "json", "run"]);
+    running.wait_for_log("\"streaming\"");
+    std::thread::sleep(HEALTHY);
+    let begun = Instant::now();
+    cluster.stop(Stop::Kill).unwrap();
+    assert_eq!(running.wait().code(), Some(69));
+    let took = begun.elapsed();
+    assert!((2_000..6_000).contains(&took.as_millis()), "{took:?}");
 }

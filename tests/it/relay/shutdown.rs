@@ -2,10 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use postrider::sandbox::postgres::{Options, Stop};
 use rdkafka::mocking::MockCluster;
 use rustix::process::Signal;
 
-use super::idle::ALL;
+use super::idle::{ALL, impatient};
 use super::load::Load;
 use super::stage::Stage;
 use crate::support::broker::Broker;
@@ -41,7 +42,7 @@ fn stuck(
 ) -> Running {
     let relay = stage.relay().expect_log("no Kafka broker answers").expect_log(code);
     let grace = if code == GRACE_EXPIRED { "500ms" } else { "1h" };
-    let running = relay
+    let running = impatient(relay)
         .allow_log("aborting")
         .set("shutdown.grace", grace)
         .start(&["--output", "json", "run"]);
@@ -99,13 +100,29 @@ fn g8_a_second_signal_aborts_at_once() {
 #[test]
 fn g8_sigterm_while_postgres_is_away_is_a_clean_stop() {
     let broker = Broker::embedded();
-    let mut cluster = postgres::start(&postrider::sandbox::postgres::Options::default());
+    let mut cluster = postgres::start(&Options::default());
     let stage = Stage::new(&cluster, &broker.bootstrap(), "away");
     let mut running = stage.relay().expect_log("trying again").run();
     running.wait_for_log("caught up");
-    cluster.stop(postrider::sandbox::postgres::Stop::Immediate).unwrap();
+    cluster.stop(Stop::Immediate).unwrap();
     running.wait_for_log("trying again");
     let begun = Instant::now();
     running.stop();
     assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+}
+
+#[test]
+fn g8_a_drain_that_postgres_breaks_off_is_no_clean_stop() {
+    let mock = MockCluster::new(1).unwrap();
+    let mut cluster = postgres::start(&Options::default());
+    let stage = Stage::new(&cluster, &mock.bootstrap_servers(), "broken_off");
+    // A third of it is how often the relay writes, by which it finds nobody at the other end.
+    let set = format!("ALTER DATABASE {} SET wal_sender_timeout = '1s'", stage.slot());
+    stage.sql().run(&set);
+    let mut running = stuck(&stage, &mock, "\"exit_code\":69");
+    running.wait_for_log("no Kafka broker answers");
+    running.signal(Signal::TERM);
+    running.wait_for_log("\"unconfirmed\":7");
+    cluster.stop(Stop::Kill).unwrap();
+    assert_eq!(running.wait().code(), Some(69));
 }
