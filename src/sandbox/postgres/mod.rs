@@ -275,6 +275,15 @@ mod tests {
     use std::net::TcpStream;
     use std::os::unix::net::UnixStream;
 
+    /// After a SIGKILL the children hold the listening socket until they notice.
+    fn wait_until_refused(port: u16) {
+        let deadline = std::time::Instant::now() + Duration::from_secs(10);
+        while TcpStream::connect(("127.0.0.1", port)).is_ok() {
+            assert!(std::time::Instant::now() < deadline, "something still listens on {port}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     #[test]
     fn a_cluster_starts_restarts_on_its_port_and_leaves_nothing() {
         let mut cluster = Cluster::start(&Options::default()).unwrap();
@@ -285,11 +294,11 @@ mod tests {
             UnixStream::connect(folder.join(format!(".s.PGSQL.{port}"))).unwrap();
             cluster.stop(how).unwrap();
             assert_eq!(cluster.process(), None);
-            TcpStream::connect(("127.0.0.1", port)).unwrap_err();
+            wait_until_refused(port);
             cluster.start_again().unwrap();
         }
         drop(cluster);
-        TcpStream::connect(("127.0.0.1", port)).unwrap_err();
+        wait_until_refused(port);
         assert!(!folder.exists());
     }
 
