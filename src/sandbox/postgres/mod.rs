@@ -277,9 +277,9 @@ mod tests {
 
     /// After a SIGKILL the children hold the listening socket until they notice.
     fn wait_until_refused(port: u16) {
-        let deadline = std::time::Instant::now() + Duration::from_secs(10);
+        let deadline = Instant::now() + Duration::from_secs(10);
         while TcpStream::connect(("127.0.0.1", port)).is_ok() {
-            assert!(std::time::Instant::now() < deadline, "something still listens on {port}");
+            assert!(Instant::now() < deadline, "something still listens on {port}");
             std::thread::sleep(Duration::from_millis(20));
         }
     }
