@@ -110,6 +110,9 @@ impl<T: Transport> Session<T> {
     /// longer listens: what it said before it left is still to be read and tells why. A caller that
     /// has not read it by its next write is told then.
     pub(super) fn push_out(&mut self) -> Result<bool, WalError> {
+        if self.unheard && self.outgoing.is_empty() {
+            return Ok(true);
+        }
         while !self.outgoing.is_empty() {
             let (front, _) = self.outgoing.as_slices();
             match self.transport.write(front) {
