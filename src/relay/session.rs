@@ -32,6 +32,12 @@ const IDLE_ACKNOWLEDGE: Duration = Duration::from_millis(100);
 /// stop waits for us no longer than this.
 const LET_GO_GRACE: Duration = Duration::from_secs(3);
 
+/// After this much of a gulp the socket is read again, or the server would stand still while we
+/// work: a unix socket's default buffer holds some 80 kB of small messages.
+const BITE_BYTES: usize = 24 * 1024;
+/// After this much the gulp is worked off without reading on, for there is more to do than that.
+const MEAL_BYTES: usize = 1024 * 1024;
+
 /// How long the server may take to say goodbye; it sends what it has begun to send before it hears
 /// that we want no more. Everything is acknowledged by then.
 const FAREWELL: Duration = Duration::from_secs(10);
@@ -192,7 +198,14 @@ impl<S: Sink> Session<S> {
     /// queue is exhausted. A row the sink has no room for stays in the buffer and is offered again.
     fn forward(&mut self, turn: &mut Turn) -> Result<(), RelayError> {
         turn.sink_is_full = false;
+        let (mut unread, mut worked) = (self.stream.buffered(), 0);
         while self.wants_frames(turn) {
+            let bite = unread.saturating_sub(self.stream.buffered());
+            if bite >= BITE_BYTES && worked < MEAL_BYTES {
+                worked += bite;
+                self.stream.fill(Duration::ZERO)?;
+                unread = self.stream.buffered();
+            }
             let Some(frame) = self.stream.peek()? else { return Ok(()) };
             if let Frame::Keepalive { reply_now: true, .. } = frame {
                 turn.reply_now = true;
