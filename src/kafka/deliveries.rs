@@ -20,6 +20,8 @@ use rdkafka::statistics::Statistics;
 use rdkafka::types::RDKafkaErrorCode as Code;
 use rdkafka::{ClientContext, Message};
 
+use super::introductions::Introductions;
+use super::settings::KafkaSpec;
 use super::verdict::{Case, Verdict, judge};
 use super::watch::Watch;
 use super::{Confirmation, Outcome, Refused, SinkError};
@@ -49,17 +51,19 @@ pub(super) struct Gathered {
     pub(super) confirmations: Vec<Confirmation>,
     /// Keys with a record under way; used in cautious mode only.
     pub(super) keys_under_way: HashSet<u64>,
+    pub(super) introductions: Introductions,
     broken: Option<SinkError>,
 }
 
 impl Deliveries {
     /// A context that has heard nothing yet.
-    pub(super) fn new(cautious: bool) -> Self {
+    pub(super) fn new(spec: &KafkaSpec) -> Self {
+        let introductions = Introductions::new(&spec.partitioner);
         Self {
-            cautious,
+            cautious: spec.cautious,
             served: AtomicU64::new(0),
             watch: Mutex::new(Watch::default()),
-            gathered: Mutex::new(Gathered::default()),
+            gathered: Mutex::new(Gathered { introductions, ..Gathered::default() }),
         }
     }
 
@@ -171,6 +175,11 @@ impl ProducerContext for Deliveries {
             let id = key_id(message.topic(), message.key());
             self.gathered().keys_under_way.remove(&id);
         }
+        let (message, stored_in) = match result {
+            Ok(message) if message.offset() >= 0 => (message, Some(message.partition())),
+            Ok(message) | Err((_, message)) => (message, None),
+        };
+        self.gathered().introductions.reported(message.topic(), ticket, stored_in);
         match result {
             // The library calls a record stored when a later batch of its partition is. Kafka takes
             // a later batch first where it knows nothing yet of this producer, such as in a topic

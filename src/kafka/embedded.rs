@@ -17,6 +17,7 @@ use rdkafka::producer::{BaseProducer, Producer as _};
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr as Answer};
 
 use super::deliveries::Deliveries;
+use super::settings::KafkaSpec;
 
 /// A cluster inside this process; it ends when dropped.
 pub struct Broker {
@@ -103,7 +104,7 @@ impl Broker {
             .set("client.id", "postrider-embedded-broker")
             .set_log_level(RDKafkaLogLevel::Critical);
         let host = config
-            .create_with_context(Deliveries::new(false))
+            .create_with_context(Deliveries::new(&KafkaSpec::default()))
             .map_err(|error: KafkaError| BrokerError::Start(error.to_string()))?;
         let broker = Self { host };
         broker.cluster()?;

@@ -6,8 +6,8 @@
 //!
 //! What always holds:
 //! * `Stored` comes from a delivery report under `acks=all` (G1);
-//! * each producer appends to each partition a run of records without gaps, in the order of `send`
-//!   (G2). So even with repeats after a crash, first occurrences stay in order;
+//! * each producer appends to each partition a run of records without gaps, in the order of `send`,
+//!   after one record that introduces it ([`introductions`](super::introductions)) (G2). So even with repeats after a crash, first occurrences stay in order;
 //! * the library's queue is bounded by records and by bytes; beyond that `send` says `Full` (G3);
 //! * an outage of the brokers stalls: records wait for ever (`message.timeout.ms=0`).
 //!
@@ -43,6 +43,7 @@ use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use rdkafka::types::RDKafkaErrorCode as Code;
 
 use super::deliveries::{Deliveries, key_id};
+use super::introductions::Admission;
 use super::settings::{KafkaSpec, SettingsError};
 use super::verdict::{Case, Verdict, judge, words};
 use super::{Confirmation, SendError, Sink, SinkError};
@@ -52,6 +53,10 @@ use crate::route::{Record, Rejection, RejectionCode};
 /// Most events served by one `poll`. An event is the reports of one batch; this keeps the call to
 /// a few milliseconds while the brokers answer faster than we listen.
 const EVENTS_PER_POLL: u32 = 1_000;
+
+/// How long a broker that has just stored a record may take to say how many partitions its topic
+/// has. Once per topic and session.
+const COUNT_LIMIT: Duration = Duration::from_millis(500);
 
 /// Kafka's limit (`org.apache.kafka.common.internals.Topic`).
 const TOPIC_NAME_BYTES_MAX: usize = 249;
@@ -68,7 +73,7 @@ impl Producer {
     pub fn open(spec: &KafkaSpec) -> Result<Self, SinkError> {
         let config = spec.producer_config()?;
         let inner = config
-            .create_with_context(Deliveries::new(spec.cautious))
+            .create_with_context(Deliveries::new(spec))
             .map_err(|error| SinkError::Settings(refused_settings(&error)))?;
         Ok(Self { inner, cautious: spec.cautious })
     }
@@ -79,7 +84,7 @@ impl Producer {
         let mut config = spec.producer_config()?;
         config.remove("bootstrap.servers");
         let started: Result<BaseProducer<Deliveries>, _> =
-            config.create_with_context(Deliveries::new(spec.cautious));
+            config.create_with_context(Deliveries::new(spec));
         started.map(drop).map_err(|error| refused_settings(&error))
     }
 
@@ -98,6 +103,27 @@ impl Producer {
             if context.served() == before {
                 return;
             }
+        }
+    }
+
+    /// Whether the record may go to its partition now; see `introductions`.
+    fn admit(&self, record: &Record<'_>) -> Admission {
+        let context = self.inner.client().context();
+        let ask = || {
+            let Record { topic, key, partition, .. } = *record;
+            context.gathered().introductions.admit(topic, key, partition)
+        };
+        match ask() {
+            Admission::Count => {
+                let metadata = self.inner.client().fetch_metadata(Some(record.topic), COUNT_LIMIT);
+                let partitions = metadata.ok().and_then(|metadata| {
+                    metadata.topics().first().map(|topic| topic.partitions().len())
+                });
+                let partitions = partitions.unwrap_or(0);
+                context.gathered().introductions.counted(record.topic, partitions);
+                ask()
+            }
+            answer => answer,
         }
     }
 
@@ -146,6 +172,11 @@ impl Sink for Producer {
             return Err(invalid_topic());
         }
         let context = self.inner.client().context();
+        let introduces = match self.admit(record) {
+            Admission::Free => None,
+            Admission::First(place) => Some(place),
+            Admission::Wait | Admission::Count => return Err(SendError::Full),
+        };
         let key_id = self.cautious.then(|| key_id(record.topic, record.key));
         if key_id.is_some_and(|id| context.gathered().keys_under_way.contains(&id)) {
             return Err(SendError::Full);
@@ -169,6 +200,9 @@ impl Sink for Producer {
             Ok(()) => {
                 if let Some(id) = key_id {
                     context.gathered().keys_under_way.insert(id);
+                }
+                if let Some(place) = introduces {
+                    context.gathered().introductions.begun(ticket, place);
                 }
                 Ok(())
             }
