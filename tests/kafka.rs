@@ -352,7 +352,7 @@ fn g2_a_refused_first_batch_is_followed_by_nothing_before_it_is_stored() {
         await_answers(&mut producer, 100, &mut got);
         assert_answered_once(&got, 100);
         let numbers: Vec<u32> = stored(&spec).iter().map(number).collect();
-        assert_eq!(numbers, Vec::from_iter(0..100));
+        assert_eq!(numbers, (0..100).collect::<Vec<_>>());
     }
 }
 
