@@ -15,13 +15,14 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use serde::Serialize;
+use tokio::signal::unix::{SignalKind, signal};
 use tokio_postgres::Client;
 
 use super::context::Context;
 use super::exit::ExitCode;
 use super::failure::Failure;
 use crate::config::libpq::ConnectInfoError;
-use crate::control::ControlError;
+use crate::control::{self, ControlError};
 use crate::kafka::embedded::BrokerError;
 use crate::kafka::{KafkaSpec, ReaderError};
 use crate::sandbox::SandboxError;
@@ -101,6 +102,15 @@ pub enum DemoError {
     /// The relay did not drain.
     #[error("the relay did not end cleanly: {0}")]
     NotDrained(std::process::ExitStatus),
+    /// Somebody else reads the database that was given.
+    #[error("the database is in use: replication slot `{slot}` reads it")]
+    InUse {
+        /// A slot that is not the demo's.
+        slot: String,
+    },
+    /// SIGINT or SIGTERM.
+    #[error("interrupted")]
+    Interrupted,
 }
 
 impl DemoError {
@@ -113,6 +123,11 @@ impl DemoError {
             Self::Control(error) => error.hint(),
             Self::Load(error) => error.hint(),
             Self::Consumer(error) => error.hint(),
+            Self::InUse { .. } => Some(
+                "the demo's orders would reach whoever reads that slot: give it a database of its \
+                 own, CREATE DATABASE postrider_demo"
+                    .to_owned(),
+            ),
             _ => None,
         }
     }
@@ -149,9 +164,38 @@ async fn show(args: &DemoArgs, context: &Context) -> Result<Figures, DemoError> 
         banner(&stage, args);
     }
     let client = stage.prepare().await?;
+    let result = tokio::select! {
+        result = play(args, &plan, &stage, &client, !context.json()) => result,
+        () = interrupted() => Err(DemoError::Interrupted),
+    };
+    let cleared = stage.clear(&client).await;
+    let figures = result?;
+    cleared?;
+    Ok(figures)
+}
+
+/// A user who has seen enough.
+async fn interrupted() {
+    match signal(SignalKind::terminate()) {
+        Ok(mut terminate) => tokio::select! {
+            _ = terminate.recv() => {}
+            _ = tokio::signal::ctrl_c() => {}
+        },
+        Err(_) => std::future::pending().await,
+    }
+}
+
+async fn play(
+    args: &DemoArgs,
+    plan: &LoadPlan,
+    stage: &Stage,
+    client: &control::Client,
+    shows_arrivals: bool,
+) -> Result<Figures, DemoError> {
     let judge = Arc::new(Mutex::new(Judge::default()));
     let kafka = KafkaSpec::of_brokers(&stage.brokers);
-    let consumer = Consumer::start(&kafka, &topics, Arc::clone(&judge), !context.json())?;
+    let consumer =
+        Consumer::start(&kafka, &event_types(plan.types), Arc::clone(&judge), shows_arrivals)?;
     let mut relay = Relay::start(stage.relay_settings(), Stage::tether()?)?;
     wait_until_streaming(client.sql(), &mut relay).await?;
 
@@ -161,7 +205,7 @@ async fn show(args: &DemoArgs, context: &Context) -> Result<Figures, DemoError> 
             lock(&judge).committed(written.row.id, written.commit_sent);
         }
     };
-    let load = load::run(writer.sql(), &plan, observe);
+    let load = load::run(writer.sql(), plan, observe);
     tokio::pin!(load);
     let mut next_kill = args.kill_every.map(|every| Instant::now() + every);
     loop {
@@ -180,7 +224,6 @@ async fn show(args: &DemoArgs, context: &Context) -> Result<Figures, DemoError> 
     let kills = relay.kills();
     let status = relay.stop(DRAIN_LIMIT)?;
     consumer.stop()?;
-    stage.clear(&client).await?;
     if !status.success() {
         return Err(DemoError::NotDrained(status));
     }

@@ -15,6 +15,7 @@
 
 mod containers;
 mod control;
+mod demo;
 mod kafka;
 mod live;
 mod login;

@@ -1,7 +1,11 @@
 //! What the demo needs around the relay: a Postgres, brokers, topics and tables.
 //!
 //! Enters: what the user brought along. Leaves: addresses. What was started here ends with the
-//! stage; what the user brought stays, less the slot that the demo made.
+//! stage; what the user brought stays; the demo takes its slot and publication away again, and leaves its tables.
+
+use std::time::{Duration, Instant};
+
+use tokio_postgres::error::SqlState;
 
 use crate::config::libpq::ConnectInfo;
 use crate::control::{self, Client};
@@ -14,6 +18,8 @@ use super::DemoError;
 
 /// Slot and publication of the demo; its own, so that a user's are never touched.
 pub(super) const SLOT: &str = "postrider_demo";
+/// How long a killed relay may hold the slot.
+const SLOT_LIMIT: Duration = Duration::from_secs(10);
 /// Partitions of each topic on the embedded broker.
 const PARTITIONS: i32 = 3;
 /// Brokers of the embedded cluster: one, as on a laptop.
@@ -71,6 +77,7 @@ impl Stage {
     /// Connects, and makes tables, publication and slot where they are missing.
     pub(super) async fn prepare(&self) -> Result<Client, DemoError> {
         let client = self.connect().await?;
+        self.refuse_a_database_in_use(&client).await?;
         for migration in [
             include_str!("../../../migrations/0001_outbox.sql"),
             include_str!("../../../migrations/0002_shop.sql"),
@@ -97,11 +104,32 @@ impl Stage {
         ]
     }
 
-    /// Takes the demo's slot away from a database that stays.
-    pub(super) async fn clear(&self, client: &Client) -> Result<(), DemoError> {
-        if self.cluster.is_none() {
-            client.sql().execute("SELECT pg_drop_replication_slot($1)", &[&SLOT]).await?;
+    /// The demo's rows are for nobody else.
+    async fn refuse_a_database_in_use(&self, client: &Client) -> Result<(), DemoError> {
+        let sql = "SELECT slot_name::text FROM pg_replication_slots \
+                   WHERE database = current_database() AND slot_name <> $1";
+        match client.sql().query_opt(&format!("{sql} LIMIT 1"), &[&SLOT]).await? {
+            Some(row) => Err(DemoError::InUse { slot: row.get(0) }),
+            None => Ok(()),
         }
+    }
+
+    /// Takes the demo's slot and publication away from a database that stays; a relay that was
+    /// killed may hold the slot for a moment.
+    pub(super) async fn clear(&self, client: &Client) -> Result<(), DemoError> {
+        if self.cluster.is_some() {
+            return Ok(());
+        }
+        let sql = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots \
+                   WHERE slot_name = $1";
+        let deadline = Instant::now() + SLOT_LIMIT;
+        while let Err(error) = client.sql().execute(sql, &[&SLOT]).await {
+            if error.code() != Some(&SqlState::OBJECT_IN_USE) || Instant::now() > deadline {
+                return Err(error.into());
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        client.sql().batch_execute(&format!("DROP PUBLICATION IF EXISTS {SLOT}")).await?;
         Ok(())
     }
 

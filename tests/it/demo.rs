@@ -1,0 +1,59 @@
+//! `postrider demo` on a database that was there before and stays.
+
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::support::postgres::{self, Database};
+use crate::support::wait_for;
+
+const LEFT_BEHIND: &str = "SELECT (SELECT count(*) FROM pg_replication_slots
+                                    WHERE database = current_database())
+                                + (SELECT count(*) FROM pg_publication
+                                    WHERE pubname = 'postrider_demo')";
+
+fn demo(database: &Database, count: u32) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_postrider"));
+    let url = database.address().unix_url();
+    command.args(["demo", "--output", "json", "--database-url", &url, "--count"]);
+    command.arg(count.to_string()).stdin(Stdio::null());
+    command
+}
+
+#[test]
+fn a_database_that_stays_is_left_as_it_was() {
+    let database = Database::create(postgres::installed(), "demo");
+    for _ in 0..2 {
+        let output = demo(&database, 200).output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{errors}");
+        let figures: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!((&figures["delivered"], &figures["lost"]), (&200.into(), &0.into()));
+        assert_eq!(database.sql().value(LEFT_BEHIND), "0");
+    }
+    let mut interrupted = demo(&database, 1_000_000).stdout(Stdio::null()).spawn().unwrap();
+    wait_for("the demo to stream", || {
+        let sql = "SELECT count(*) FROM pg_replication_slots
+                    WHERE database = current_database() AND active";
+        (database.sql().value(sql) == "1").then_some(())
+    });
+    std::thread::sleep(Duration::from_millis(300));
+    let pid = i32::try_from(interrupted.id()).ok().and_then(Pid::from_raw).unwrap();
+    kill_process(pid, Signal::INT).unwrap();
+    assert!(!interrupted.wait().unwrap().success());
+    assert_eq!(database.sql().value(LEFT_BEHIND), "0");
+}
+
+#[test]
+fn a_database_that_others_read_is_refused() {
+    let database = Database::create(postgres::installed(), "demo_taken");
+    let slot = database.name();
+    let sql = database.sql();
+    sql.run(&format!("SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput')"));
+    let output = demo(&database, 200).output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && errors.contains(slot), "{errors}");
+    assert_eq!(sql.value("SELECT count(*) FROM pg_class WHERE relname = 'outbox'"), "0");
+    sql.run(&format!("SELECT pg_drop_replication_slot('{slot}')"));
+}
