@@ -209,12 +209,16 @@ fn g2_nothing_later_is_stored_after_a_refused_batch() {
     let mut rows: Vec<Row> = (0..3000).map(|number| Row::new(number, 20, 100)).collect();
     rows[500] = Row::new(500, 20, 3000);
     let mut producer = Producer::open(&spec).unwrap();
+    let mut answers = Vec::new();
     for (number, row) in (0..).zip(&rows) {
-        producer.send(&row.as_record(&name), Ticket::new(number, 1)).unwrap();
+        // Full only while the producer introduces itself, long before the refusal.
+        while let Err(error) = producer.send(&row.as_record(&name), Ticket::new(number, 1)) {
+            assert!(matches!(error, SendError::Full), "{error}");
+            producer.poll(&mut answers).unwrap();
+        }
     }
     // A relay that is slow to listen: the client library has all the time to go on.
     std::thread::sleep(Duration::from_secs(2));
-    let mut answers = Vec::new();
     let error = producer.poll(&mut answers).unwrap_err();
     assert!(matches!(error, SinkError::BatchRefused { .. }), "{error}");
     drop(producer);

@@ -4,7 +4,7 @@ use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use postrider::kafka::{KafkaSpec, Producer, Sink as _};
+use postrider::kafka::{KafkaSpec, Producer, SendError, Sink as _};
 use postrider::ledger::Ticket;
 use postrider::route::{Headers, Record};
 
@@ -33,6 +33,7 @@ impl Served {
 
     fn produce(&self, topic: &str, records: &[(Option<&str>, Option<&[u8]>)]) {
         let mut producer = Producer::open(&KafkaSpec::of_brokers(&self.bootstrap)).unwrap();
+        let (begun, mut answers) = (Instant::now(), Vec::new());
         for (number, &(key, value)) in (0..).zip(records) {
             let mut headers = Headers::new();
             headers.push(("id", Some(b"i")));
@@ -40,9 +41,11 @@ impl Served {
             let key = key.map(str::as_bytes);
             let timestamp_ms = 1_700_000_000_000 + i64::from(number);
             let record = Record { topic, partition: None, key, value, headers, timestamp_ms };
-            producer.send(&record, Ticket::new(number, 1)).unwrap();
+            while let Err(error) = producer.send(&record, Ticket::new(number, 1)) {
+                assert!(matches!(error, SendError::Full) && begun.elapsed() < LIMIT, "{error}");
+                producer.poll(&mut answers).unwrap();
+            }
         }
-        let (begun, mut answers) = (Instant::now(), Vec::new());
         while answers.len() < records.len() {
             assert!(begun.elapsed() < LIMIT);
             producer.poll(&mut answers).unwrap();
