@@ -8,6 +8,7 @@ mod audit;
 mod backoff;
 mod error;
 mod pace;
+mod phase;
 mod plan;
 mod report;
 mod session;

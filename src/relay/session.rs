@@ -15,6 +15,7 @@ use crate::pipeline::{Answer, Confirmation, Outcome, OwnedOutgoing, Pipeline, Re
 use crate::relay::audit;
 use crate::relay::error::RelayError;
 use crate::relay::pace::{Next, Pace, Read};
+use crate::relay::phase::{End, Phase};
 use crate::relay::report::{Reporter, age};
 use crate::relay::stop::{Request, Stop};
 use crate::route::Rejection;
@@ -44,19 +45,6 @@ const FAREWELL: Duration = Duration::from_secs(10);
 /// The same for a server that is shutting down.
 const LAST_FAREWELL: Duration = Duration::from_secs(2);
 
-/// How a session ended without an error.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum End {
-    /// A signal: everything that was sent is confirmed and acknowledged.
-    Drained,
-    /// Everything that was committed when the relay started is confirmed and acknowledged.
-    CaughtUp,
-    /// The batch that a broker refused as a whole lies behind us.
-    PastTheSpot,
-    /// Postgres is shutting down and the stream was let go.
-    LetGo,
-}
-
 /// What bounds a session.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
@@ -70,16 +58,6 @@ pub(super) struct Limits {
     pub(super) until: Option<(Lsn, End)>,
     /// Whether positions are acknowledged at all (`run --dry-run` does not).
     pub(super) acknowledge: bool,
-}
-
-#[derive(Debug, Clone, Copy)]
-enum Phase {
-    Streaming,
-    /// Read the open transaction to its end, confirm what was sent, then end.
-    Ending {
-        end: End,
-        deadline: Instant,
-    },
 }
 
 /// The three ends of the road, owned together.
@@ -148,7 +126,7 @@ impl<S: Sink> Session<S> {
             self.collect(&mut turn)?;
             self.tell_postgres(&mut turn)?;
             reporter.tick(&mut self.pipeline, &self.stream, self.sink.is_connected())?;
-            if let Some(end) = self.end(&turn)? {
+            if let Some(end) = self.end(&mut turn)? {
                 return Ok((end, turn.definite));
             }
             self.listen(&turn, reporter)?;
@@ -163,15 +141,17 @@ impl<S: Sink> Session<S> {
             Request::Drain => (End::Drained, self.limits.grace),
             Request::LetGo => (End::LetGo, LET_GO_GRACE.min(self.limits.grace)),
         };
-        let news = match turn.phase {
-            Phase::Streaming => true,
-            Phase::Ending { end: current, .. } => current == End::LetGo && end == End::Drained,
-        };
-        if news {
-            reporter.draining(self.unconfirmed(), grace);
-            turn.phase = Phase::Ending { end, deadline: Instant::now() + grace };
-        }
+        self.head_for(end, grace, turn, reporter);
         Ok(())
+    }
+
+    /// Begins to end, or hurries an end that has begun.
+    fn head_for(&self, end: End, grace: Duration, turn: &mut Turn, reporter: &mut Reporter) {
+        let next = turn.phase.towards(end, grace, Instant::now());
+        if next != turn.phase {
+            reporter.draining(self.unconfirmed(), grace);
+            turn.phase = next;
+        }
     }
 
     /// A definite error about a frame, such as a row that must stop the relay, ends it only when
@@ -187,9 +167,7 @@ impl<S: Sink> Session<S> {
         }
         turn.definite = Some(error);
         if let Phase::Streaming = turn.phase {
-            let grace = self.limits.grace;
-            reporter.draining(self.unconfirmed(), grace);
-            turn.phase = Phase::Ending { end: End::Drained, deadline: Instant::now() + grace };
+            self.head_for(End::Drained, self.limits.grace, turn, reporter);
         }
         Ok(())
     }
@@ -274,12 +252,13 @@ impl<S: Sink> Session<S> {
         Ok(())
     }
 
-    /// Whether the session has come to its end.
-    fn end(&self, turn: &Turn) -> Result<Option<End>, RelayError> {
+    /// Whether the session has come to its end. Having reached the position to stop at, it takes no
+    /// further transaction, and confirms what it has sent beyond: the next run would repeat it.
+    fn end(&self, turn: &mut Turn) -> Result<Option<End>, RelayError> {
         let settled = self.pipeline.settled();
         let told = if self.limits.acknowledge { turn.acknowledged } else { settled };
         if let Some((_, end)) = self.limits.until.filter(|(until, _)| told >= *until) {
-            return Ok(Some(end));
+            turn.phase = turn.phase.towards(end, self.limits.grace, Instant::now());
         }
         let Phase::Ending { end, deadline } = turn.phase else { return Ok(None) };
         let acknowledged = told >= settled;
@@ -291,7 +270,8 @@ impl<S: Sink> Session<S> {
             return Ok(None);
         }
         match end {
-            End::LetGo => Ok(Some(end)),
+            // Another session follows.
+            End::LetGo | End::PastTheSpot => Ok(Some(end)),
             _ if turn.definite.is_some() => Ok(Some(end)),
             // Upholds G8.
             _ => Err(RelayError::GraceExpired { records: self.unconfirmed() }),

@@ -1,7 +1,10 @@
 //! `run --once` and `run --dry-run`.
 
+use std::time::Duration;
+
 use serde_json::Value;
 
+use super::load::Load;
 use super::stage::Stage;
 use crate::support::broker::Broker;
 use crate::support::postgres;
@@ -31,6 +34,25 @@ fn once_delivers_and_acknowledges_what_was_committed() {
             assert_eq!(verdict.delivered, 500);
         }
     }
+}
+
+#[test]
+fn once_amid_writers_leaves_nothing_to_repeat() {
+    let broker = Broker::embedded();
+    let stage = Stage::new(postgres::installed(), &broker.bootstrap(), "amid");
+    let oracle = stage.oracle();
+    let tap = stage.tap();
+    let relay = stage.relay_at(&tap.address());
+    let load = Load::start(&stage, &[(600, 1), (3_000, 250), (600, 9)]);
+    for round in 1..=4 {
+        std::thread::sleep(Duration::from_millis(100 * round));
+        let end = stage.log_end();
+        relay.run_once();
+        assert!(stage.acknowledged() >= end);
+    }
+    load.stop();
+    relay.run_once();
+    stage.verdict(&oracle, &tap.statuses()).assert_exactly_once();
 }
 
 #[test]

@@ -1,0 +1,79 @@
+//! How a session comes to its end, and by when.
+//!
+//! Enters: reasons to end, each with the time it leaves. Leaves: a [`Phase`]. What always holds: a
+//! session that has begun to end never streams again, and its deadline only ever comes closer.
+//! Pure: the caller reads the clock. Owned by `session`.
+
+use std::time::{Duration, Instant};
+
+/// How a session ended without an error; of two reasons the later in this list decides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum End {
+    /// The batch that a broker refused as a whole lies behind us.
+    PastTheSpot,
+    /// Postgres is shutting down and the stream was let go.
+    LetGo,
+    /// A signal: everything that was sent is confirmed and acknowledged.
+    Drained,
+    /// Everything that was committed when the relay started is confirmed and acknowledged.
+    CaughtUp,
+}
+
+/// Whether frames are still taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    Streaming,
+    /// Read the open transaction to its end, confirm what was sent, then end.
+    Ending {
+        end: End,
+        deadline: Instant,
+    },
+}
+
+impl Phase {
+    /// The phase after a reason to end that leaves `grace` from `now`. Saying it again changes
+    /// nothing.
+    pub(super) fn towards(self, end: End, grace: Duration, now: Instant) -> Self {
+        match self {
+            Self::Streaming => Self::Ending { end, deadline: now + grace },
+            Self::Ending { end: current, deadline } => {
+                Self::Ending { end: current.max(end), deadline: deadline.min(now + grace) }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOON: Duration = Duration::from_secs(3);
+    const LATE: Duration = Duration::from_secs(25);
+
+    #[test]
+    fn saying_it_again_postpones_nothing() {
+        let now = Instant::now();
+        let first = Phase::Streaming.towards(End::Drained, LATE, now);
+        assert_eq!(first, Phase::Ending { end: End::Drained, deadline: now + LATE });
+        assert_eq!(first.towards(End::Drained, LATE, now + SOON), first);
+    }
+
+    #[test]
+    fn a_drain_that_learns_of_a_leaving_server_hurries() {
+        let now = Instant::now();
+        let phase = Phase::Streaming.towards(End::Drained, LATE, now);
+        let hurried = phase.towards(End::LetGo, SOON, now);
+        assert_eq!(hurried, Phase::Ending { end: End::Drained, deadline: now + SOON });
+        assert_eq!(hurried.towards(End::Drained, LATE, now), hurried);
+    }
+
+    #[test]
+    fn a_signal_outweighs_what_would_be_followed_by_another_session() {
+        let now = Instant::now();
+        for before in [End::PastTheSpot, End::LetGo] {
+            let phase =
+                Phase::Streaming.towards(before, SOON, now).towards(End::Drained, LATE, now);
+            assert_eq!(phase, Phase::Ending { end: End::Drained, deadline: now + SOON });
+        }
+    }
+}
