@@ -57,6 +57,10 @@ pub(super) fn control(error: &ControlError) -> &'static str {
         ControlError::NoFreeSlot { .. } => "PR-P043",
         ControlError::CreationForbidden { .. } => "PR-P044",
         ControlError::ReadOnly { .. } => "PR-P045",
+        ControlError::SlotVanished { .. } => "PR-P046",
+        ControlError::OtherCluster { .. } => "PR-P047",
+        ControlError::PublicationReplaced { .. } => "PR-P048",
+        ControlError::TableReplaced { .. } => "PR-P049",
     }
 }
 

@@ -109,6 +109,34 @@ pub enum ControlError {
         /// The slot.
         slot: String,
     },
+    /// The slot that this process has seen is gone, and with it the position.
+    #[error("replication slot `{slot}` is gone: this relay had found it before")]
+    SlotVanished {
+        /// The slot.
+        slot: String,
+    },
+    /// The server belongs to another cluster than before.
+    #[error("the server is of another cluster: its system identifier is {now}, it was {before}")]
+    OtherCluster {
+        /// The identifier of the first session.
+        before: String,
+        /// The identifier now.
+        now: String,
+    },
+    /// The publication was dropped and created again.
+    #[error("publication `{publication}` is not the one this relay began with: it was replaced")]
+    PublicationReplaced {
+        /// The publication.
+        publication: String,
+    },
+    /// The table was dropped or renamed, and perhaps another one has its name.
+    #[error(
+        "table {table} is not the one this relay began with: it was renamed, dropped or replaced"
+    )]
+    TableReplaced {
+        /// The table.
+        table: TableName,
+    },
     /// The slot belongs to something else.
     #[error("replication slot `{slot}` is not ours: {what}")]
     SlotForeign {
@@ -174,9 +202,12 @@ impl ControlError {
             Self::Connection { source, .. } => source.class(),
             Self::RoleMayNotReplicate { .. } | Self::CreationForbidden { .. } => Class::Permission,
             Self::SlotHeld { .. } => Class::Held,
-            Self::SlotLost { .. } | Self::PublicationMissing { slot_exists: true, .. } => {
-                Class::Position
-            }
+            Self::SlotLost { .. }
+            | Self::SlotVanished { .. }
+            | Self::OtherCluster { .. }
+            | Self::PublicationReplaced { .. }
+            | Self::TableReplaced { .. }
+            | Self::PublicationMissing { slot_exists: true, .. } => Class::Position,
             Self::SlotBlocked { .. } => Class::Transient,
             _ => Class::Configuration,
         }
@@ -269,6 +300,21 @@ impl ControlError {
             ),
             Self::SlotMissing { slot } => {
                 format!("SELECT pg_create_logical_replication_slot({}, 'pgoutput');", literal(slot))
+            }
+            Self::SlotVanished { slot } => format!(
+                "SELECT pg_create_logical_replication_slot({}, 'pgoutput'); then start again, and \
+                 re-send the rows committed since the last acknowledged position",
+                literal(slot)
+            ),
+            Self::OtherCluster { .. } => {
+                "connect to the old cluster; if this one is to take its place, start again, and \
+                 re-send the rows committed before its slot was created"
+                    .to_owned()
+            }
+            Self::PublicationReplaced { .. } | Self::TableReplaced { .. } => {
+                "run `postrider setup`, start again, and re-send the rows committed since the \
+                 change: Postgres passes over those that were not published"
+                    .to_owned()
             }
             Self::SlotForeign { .. } => {
                 "set source.slot to another name, or connect to the slot's own database".to_owned()

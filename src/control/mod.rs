@@ -10,6 +10,7 @@ mod connect;
 mod error;
 mod inspect;
 mod judge;
+mod known;
 mod preflight;
 mod setup;
 mod watch;
@@ -20,6 +21,7 @@ pub use inspect::{
     Inspection, PublicationFacts, Published, Requirements, ServerFacts, SlotFacts, TableFacts,
     inspect, slot,
 };
+pub use known::Known;
 pub use preflight::preflight;
 pub use setup::{SetupPlan, SetupStep};
 pub use watch::{SlotSample, current_flush_lsn, sample};

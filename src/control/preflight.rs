@@ -3,11 +3,14 @@
 //! Enters: a [`Client`] and [`Requirements`]. Leaves: the [`Inspection`] of a database that is fit
 //! to stream from, or the first reason why it is not. Always holds: a publication is created before
 //! the slot, never after it (the slot could not decode what was written in between); nothing that
-//! exists is changed. Called by `relay` and `cli`.
+//! exists is changed, and nothing that this process has seen before is created again. Upholds G1.
+//! Called by `relay` and `cli`.
 
 use super::connect::{Client, STATEMENT_LIMIT};
 use super::error::{ControlError, create_publication};
 use super::inspect::{Inspection, Requirements, inspect};
+use super::known::Known;
+use crate::lsn::Lsn;
 use crate::outbox::TableName;
 use crate::wal::quote::literal;
 use crate::wal::{Class, WalError};
@@ -19,9 +22,17 @@ const SLOT_LIMIT_MS: u64 = 10_000;
 /// At most so many transactions are named.
 const BLOCKERS_MAX: i64 = 5;
 
-/// Inspects, creates what is missing if that is wanted, and judges.
-pub async fn preflight(client: &Client, wanted: &Requirements) -> Result<Inspection, ControlError> {
+/// Inspects, creates what is missing if that is wanted, and judges. A process that has passed
+/// before says what is `known`: then whatever is gone or replaced is an error.
+pub async fn preflight(
+    client: &Client,
+    wanted: &Requirements,
+    known: Option<&Known>,
+) -> Result<Inspection, ControlError> {
     let inspection = inspect(client, wanted).await?;
+    if let Some(departure) = known.and_then(|known| known.departure(&inspection, wanted)) {
+        return Err(departure);
+    }
     let refusals = inspection.refusals(wanted);
     let (creatable, fatal): (Vec<_>, Vec<_>) = refusals.into_iter().partition(|refusal| {
         matches!(
@@ -47,13 +58,28 @@ pub async fn preflight(client: &Client, wanted: &Requirements) -> Result<Inspect
     if inspection.publication.is_none() {
         create_missing_publication(client, &wanted.publication, &wanted.tables).await?;
     }
-    if inspection.slot.is_none() {
-        create_missing_slot(client, &wanted.slot).await?;
+    if inspection.slot.is_none()
+        && let Some(start) = create_missing_slot(client, &wanted.slot).await?
+    {
+        announce(&wanted.slot, start, inspection.publication.is_some());
     }
     let inspection = inspect(client, wanted).await?;
     match inspection.refusals(wanted).into_iter().next() {
         Some(first) => Err(first),
         None => Ok(inspection),
+    }
+}
+
+/// Says where the stream begins. A publication without its slot is what a lost slot leaves behind,
+/// and what a first start finds: nothing tells them apart.
+fn announce(slot: &str, start: Lsn, publication_existed: bool) {
+    const WHAT: &str = "rows committed before that are not delivered";
+    if publication_existed {
+        let help = "nothing to do at a first start; if the slot existed before (another server, \
+                    a failover, a dropped slot), re-send the rows that are still in the outbox";
+        tracing::warn!(help, "created slot `{slot}` at {start}; {WHAT}");
+    } else {
+        tracing::info!("created slot `{slot}` at {start}; {WHAT}");
     }
 }
 
@@ -72,26 +98,32 @@ pub(super) async fn create_missing_publication(
 }
 
 /// Creates the slot. That waits for every open write transaction of the cluster, so it has a limit
-/// and then names them.
-pub(super) async fn create_missing_slot(client: &Client, slot: &str) -> Result<(), ControlError> {
+/// and then names them. Returns where the new slot begins, or `None` if another relay was faster.
+pub(super) async fn create_missing_slot(
+    client: &Client,
+    slot: &str,
+) -> Result<Option<Lsn>, ControlError> {
     const DOING: &str = "creating the replication slot";
-    const SQL: &str = "SELECT pg_catalog.pg_create_logical_replication_slot($1::text, 'pgoutput')";
+    const SQL: &str =
+        "SELECT lsn::text FROM pg_catalog.pg_create_logical_replication_slot($1::text, 'pgoutput')";
     debug_assert!(STATEMENT_LIMIT.as_millis() > u128::from(SLOT_LIMIT_MS));
     let limit = format!("SET statement_timeout = {SLOT_LIMIT_MS}");
     client.run(DOING, client.sql().batch_execute(&limit)).await?;
-    let created = client.run(DOING, client.sql().execute(SQL, &[&slot])).await;
+    let created = client.run(DOING, client.sql().query_one(SQL, &[&slot])).await;
     client.run(DOING, client.sql().batch_execute("RESET statement_timeout")).await?;
     let created = match created {
+        Ok(row) => return Ok(Some(super::inspect::position(&row, 0)?.unwrap_or_default())),
         Err(error) if code(&error) == Some("57014") => Err(blocked(client, slot).await?),
         Err(error) if code(&error) == Some("53400") => {
             Err(ControlError::NoFreeSlot { slot: slot.to_owned() })
         }
-        other => other.map(drop),
+        Err(error) => Err(error),
     };
     forgive_existing(created, || ControlError::CreationForbidden {
         object: format!("replication slot `{slot}`"),
         sql: format!("SELECT pg_create_logical_replication_slot({}, 'pgoutput');", literal(slot)),
     })
+    .map(|()| None)
 }
 
 fn forgive_existing(

@@ -8,7 +8,7 @@
 use std::hash::{BuildHasher as _, RandomState};
 use std::time::{Duration, Instant};
 
-use crate::control::{self, Client, ServerFacts};
+use crate::control::{self, Client, Known, ServerFacts};
 use crate::kafka::{KafkaSpec, Sink, SinkError};
 use crate::lsn::Lsn;
 use crate::relay::backoff::Backoff;
@@ -62,6 +62,7 @@ pub async fn run<S: Sink + 'static>(
         reporter: Some(reporter),
         target: None,
         cautious_until: None,
+        known: None,
     };
     let result = supervisor.supervise(open_sink).await;
     supervisor.set_state(if result.is_ok() { State::Stopped } else { State::Failed });
@@ -82,6 +83,8 @@ struct Supervisor {
     target: Option<Lsn>,
     /// Send cautiously up to here: a batch before it was refused as a whole.
     cautious_until: Option<Lsn>,
+    /// The source as this process first found it; it must stay the same.
+    known: Option<Known>,
 }
 
 impl Supervisor {
@@ -164,7 +167,10 @@ impl Supervisor {
         open_sink: impl OpenSink<S>,
     ) -> Result<End, RelayError> {
         let client = control::connect(&self.plan.config.source.connect).await?;
-        let server = control::preflight(&client, &self.plan.requirements()?).await?.server;
+        let wanted = self.plan.requirements()?;
+        let inspection = control::preflight(&client, &wanted, self.known.as_ref()).await?;
+        self.known.get_or_insert_with(|| Known::of(&inspection));
+        let server = inspection.server;
         if self.options.once && self.target.is_none() {
             self.target = Some(control::current_flush_lsn(&client).await?);
         }

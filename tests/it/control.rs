@@ -39,7 +39,7 @@ fn wanted(slot: &str, create: bool) -> Requirements {
 }
 
 fn check_at(url: &str, wanted: &Requirements) -> Result<Inspection, ControlError> {
-    with_client(url, async |client| preflight(&client, wanted).await)
+    with_client(url, async |client| preflight(&client, wanted, None).await)
 }
 
 /// Preflight as the superuser.

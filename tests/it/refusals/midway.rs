@@ -6,6 +6,7 @@ use super::attempt::{Refusal, judge, refused};
 use super::outbox::Outbox;
 use crate::support::postgres;
 use crate::support::relay::{Relay, Running};
+use crate::support::wait_for;
 
 /// A relay that has delivered one row and goes on.
 fn streaming(relay: &Relay, outbox: &Outbox) -> Running {
@@ -96,4 +97,24 @@ fn a_slot_lost_while_the_brokers_are_away_is_a_definite_error() {
     let refusal = judge(&running.outcome(), 70);
     assert_eq!(refusal.code, "PR-P041", "{}", refusal.text);
     assert!(refusal.text.contains("re-send"), "{}", refusal.text);
+}
+
+#[test]
+fn g1_a_slot_dropped_between_two_sessions_is_not_created_again() {
+    for cluster in postgres::versions() {
+        let outbox = Outbox::ready(cluster, "vanished");
+        let running = streaming(&outbox.relay().set("retry.initial", "3s"), &outbox);
+        let slot = "pg_replication_slots WHERE slot_name = current_database()";
+        outbox.run(&format!("SELECT pg_terminate_backend(active_pid) FROM {slot}"));
+        outbox.write();
+        wait_for("the slot to go", || {
+            let drop = format!("SELECT pg_drop_replication_slot(slot_name) FROM {slot}");
+            outbox.database.sql().try_run(&drop).ok()
+        });
+        let refusal = judge(&running.outcome(), 70);
+        assert_eq!(refusal.code, "PR-P046", "{}", refusal.text);
+        assert!(refusal.text.contains("re-send"), "{}", refusal.text);
+        let slots = outbox.database.sql().value(&format!("SELECT count(*) FROM {slot}"));
+        assert_eq!(slots, "0", "nothing is created in its place");
+    }
 }

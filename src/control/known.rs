@@ -1,0 +1,156 @@
+//! What a process has seen of its source, held against what is there now.
+//!
+//! Enters: the [`Inspection`] that a first session began with, and every later one. Leaves: the
+//! departure, if the slot is gone or something else stands in its place. Pure. Always holds: what
+//! a process has once seen, it never takes for something that was not created yet.
+//! Upholds G1. Called by `preflight` and by `relay` beside a stream.
+
+use super::error::ControlError;
+use super::inspect::{Inspection, Requirements};
+
+/// What identifies the source for the life of a process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Known {
+    /// The cluster's identifier; `None` where the server keeps it to itself.
+    system: Option<String>,
+    publication: Option<u32>,
+    /// In the order of [`Requirements::tables`].
+    tables: Vec<Option<u32>>,
+}
+
+impl Known {
+    /// Remembers a source that is fit to stream from.
+    pub fn of(inspection: &Inspection) -> Self {
+        let oid = |table: &Option<_>| table.as_ref().map(|table: &super::TableFacts| table.oid);
+        Self {
+            system: inspection.server.system.as_ref().map(|(system, _)| system.clone()),
+            publication: inspection.publication.as_ref().map(|publication| publication.oid),
+            tables: inspection.tables.iter().map(oid).collect(),
+        }
+    }
+
+    /// Why `now` is not the source that is remembered. What has merely been spoiled is for
+    /// [`Inspection::refusals`] to say.
+    pub fn departure(&self, now: &Inspection, wanted: &Requirements) -> Option<ControlError> {
+        let now_known = Self::of(now);
+        if let (Some(before), Some(now)) = (&self.system, &now_known.system)
+            && before != now
+        {
+            return Some(ControlError::OtherCluster { before: before.clone(), now: now.clone() });
+        }
+        if now.slot.is_none() {
+            return Some(ControlError::SlotVanished { slot: wanted.slot.clone() });
+        }
+        if now_known.publication.is_some() && self.publication != now_known.publication {
+            let publication = wanted.publication.clone();
+            return Some(ControlError::PublicationReplaced { publication });
+        }
+        let tables = self.tables.iter().zip(&now_known.tables).zip(&wanted.tables);
+        let replaced = tables.into_iter().find(|((before, now), _)| before != now);
+        replaced.map(|(_, table)| ControlError::TableReplaced { table: table.clone() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::{PublicationFacts, Published, ServerFacts, SlotFacts, TableFacts};
+    use super::*;
+    use crate::outbox::TableName;
+    use crate::wal::Class;
+
+    fn wanted() -> Requirements {
+        Requirements {
+            slot: "s".to_owned(),
+            publication: "p".to_owned(),
+            tables: vec![TableName::new("public", "outbox")],
+            columns: Vec::new(),
+            create: true,
+        }
+    }
+
+    fn fit() -> Inspection {
+        let server = ServerFacts {
+            version_num: 180_000,
+            encoding: "UTF8".to_owned(),
+            wal_level: "logical".to_owned(),
+            wal_sender_timeout: Duration::ZERO,
+            in_recovery: false,
+            database: "d".to_owned(),
+            role: "r".to_owned(),
+            may_replicate: true,
+            system: Some(("7".to_owned(), 1)),
+        };
+        let table = TableFacts {
+            oid: 11,
+            kind: 'r',
+            persistence: 'p',
+            columns: Vec::new(),
+            published: Some(Published { filters_rows: false, columns: Vec::new() }),
+        };
+        let publication = PublicationFacts {
+            oid: 21,
+            inserts: true,
+            other_changes: false,
+            via_partition_root: false,
+            tables: 1,
+        };
+        let slot = SlotFacts {
+            plugin: Some("pgoutput".to_owned()),
+            database: Some("d".to_owned()),
+            active_pid: None,
+            holder: String::new(),
+            confirmed_flush: None,
+            restart: None,
+            wal_status: None,
+            invalidation: None,
+        };
+        Inspection {
+            server,
+            tables: vec![Some(table)],
+            publication: Some(publication),
+            slot: Some(slot),
+        }
+    }
+
+    fn departure(change: impl FnOnce(&mut Inspection)) -> Option<ControlError> {
+        let mut now = fit();
+        change(&mut now);
+        Known::of(&fit()).departure(&now, &wanted())
+    }
+
+    #[test]
+    fn the_same_source_is_no_departure_even_after_a_failover() {
+        assert_eq!(departure(|_| ()), None);
+        assert_eq!(departure(|now| now.server.system = Some(("7".to_owned(), 2))), None);
+        assert_eq!(departure(|now| now.server.system = None), None);
+        // A publication that is gone is a refusal of its own.
+        assert_eq!(departure(|now| now.publication = None), None);
+    }
+
+    #[test]
+    fn g1_whatever_stands_in_the_place_of_the_source_is_a_matter_of_position() {
+        let departures = [
+            departure(|now| now.slot = None),
+            departure(|now| now.server.system = Some(("8".to_owned(), 1))),
+            departure(|now| now.publication.as_mut().unwrap().oid = 22),
+            departure(|now| now.tables[0].as_mut().unwrap().oid = 12),
+            departure(|now| now.tables[0] = None),
+        ];
+        for departure in departures {
+            let error = departure.unwrap();
+            assert_eq!((error.class(), error.exit_code()), (Class::Position, 70), "{error}");
+            assert!(error.hint().unwrap().contains("re-send"), "{error}");
+        }
+    }
+
+    #[test]
+    fn another_cluster_is_named_before_what_it_lacks() {
+        let error = departure(|now| {
+            now.server.system = Some(("8".to_owned(), 1));
+            now.slot = None;
+        });
+        assert!(matches!(error, Some(ControlError::OtherCluster { .. })), "{error:?}");
+    }
+}
