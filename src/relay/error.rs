@@ -40,8 +40,8 @@ pub enum RelayError {
         /// How long.
         seconds: u64,
     },
-    /// The drain took longer than it may.
-    #[error("the grace period ended with {records} records unconfirmed")]
+    /// The drain took longer than it may, or Postgres went away before its end.
+    #[error("the drain ended with {records} records unconfirmed")]
     GraceExpired {
         /// Sent, not confirmed.
         records: u64,

@@ -32,6 +32,29 @@ pub(super) struct Reporter {
     caught_up: bool,
     broker_lost: Option<Instant>,
     updates_warned_of: u64,
+    owed: Owed,
+}
+
+/// What ended sessions have sent and no session has seen confirmed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Owed {
+    /// Settled up to here, nothing is owed any more.
+    until: u64,
+    records: u64,
+}
+
+impl Owed {
+    /// The debt after another session, which confirmed everything up to `settled`, had received up
+    /// to `received`, and left so many `unconfirmed` records.
+    fn after(self, settled: u64, received: u64, unconfirmed: u64) -> Self {
+        let rest = if settled >= self.until { Self::default() } else { self };
+        if unconfirmed == 0 {
+            return rest;
+        }
+        // An open transaction may have begun before the last one that settled.
+        let until = received.max(settled + 1).max(rest.until);
+        Self { until, records: unconfirmed.max(rest.records) }
+    }
 }
 
 impl Reporter {
@@ -54,6 +77,7 @@ impl Reporter {
             caught_up: false,
             broker_lost: None,
             updates_warned_of: 0,
+            owed: Owed::default(),
         }
     }
 
@@ -121,6 +145,8 @@ impl Reporter {
     /// The session is over; its counts become part of the totals.
     pub(super) fn session_ended(&mut self, pipeline: &Pipeline, stream: &Stream) {
         self.gather(pipeline, stream);
+        let Snapshot { settled_lsn, received_lsn, in_flight_records, .. } = self.current;
+        self.owed = self.owed.after(settled_lsn, received_lsn, in_flight_records);
         self.past = self.current.clone();
         self.last_session = self.streamed_for();
     }
@@ -129,6 +155,11 @@ impl Reporter {
     /// began.
     pub(super) fn take_last_session(&mut self) -> Duration {
         std::mem::take(&mut self.last_session)
+    }
+
+    /// Records, at least, that ended sessions have sent and no session has seen confirmed.
+    pub(super) const fn owed(&self) -> u64 {
+        self.owed.records
     }
 
     /// The totals so far.
@@ -289,4 +320,29 @@ fn topics(past: &[TopicCount], counters: &Counters, dead_letter_topic: &str) -> 
         count.bytes += bytes;
     }
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn g8_what_a_session_leaves_is_owed_until_a_later_one_settles_it() {
+        let clean = Owed::default().after(100, 120, 0);
+        assert_eq!(clean.records, 0);
+        let owed = clean.after(100, 120, 7);
+        assert_eq!(owed.records, 7);
+        // A session that ended before it came so far changes nothing, nor does one that sent less.
+        assert_eq!(owed.after(0, 0, 0), owed);
+        assert_eq!(owed.after(110, 115, 3), owed);
+        assert_eq!(owed.after(120, 130, 2).records, 2);
+        assert_eq!(owed.after(120, 120, 0).records, 0);
+    }
+
+    #[test]
+    fn g8_an_open_transaction_below_the_settled_position_is_owed() {
+        let owed = Owed::default().after(200, 150, 1);
+        assert_eq!(owed.after(200, 200, 0).records, 1);
+        assert_eq!(owed.after(260, 260, 0).records, 0);
+    }
 }

@@ -135,11 +135,13 @@ impl<S: Sink> Session<S> {
 
     /// Turns a request from outside into a phase.
     fn obey(&self, turn: &mut Turn, reporter: &mut Reporter) -> Result<(), RelayError> {
-        let (end, grace) = match self.stop.requested() {
+        let leaving = self.stop.must_let_go();
+        let grace = if leaving { LET_GO_GRACE.min(self.limits.grace) } else { self.limits.grace };
+        let end = match self.stop.requested() {
             Request::Run => return Ok(()),
             Request::Abort => return Err(RelayError::Aborted { records: self.unconfirmed() }),
-            Request::Drain => (End::Drained, self.limits.grace),
-            Request::LetGo => (End::LetGo, LET_GO_GRACE.min(self.limits.grace)),
+            Request::Drain => End::Drained,
+            Request::LetGo => End::LetGo,
         };
         self.head_for(end, grace, turn, reporter);
         Ok(())

@@ -21,24 +21,29 @@ pub enum Request {
     Abort,
 }
 
-/// Shared by the signal listener, the canary and the hot thread.
+/// Shared by the signal listener, the canary and the hot thread. One bit for each request, so that
+/// a server's shutdown is known also while a signal stands.
 #[derive(Debug, Clone, Default)]
 pub struct Stop(Arc<AtomicU8>);
 
 impl Stop {
-    /// What is asked for now.
+    /// The most urgent of what is asked for now.
     pub fn requested(&self) -> Request {
-        match self.0.load(Ordering::Acquire) {
-            0 => Request::Run,
-            1 => Request::LetGo,
-            2 => Request::Drain,
-            _ => Request::Abort,
-        }
+        let asked = self.0.load(Ordering::Acquire);
+        [Request::Abort, Request::Drain, Request::LetGo]
+            .into_iter()
+            .find(|request| asked & bit(*request) != 0)
+            .unwrap_or(Request::Run)
     }
 
-    /// Asks; a weaker request than the standing one changes nothing.
+    /// Whether Postgres is shutting down, whatever else is asked for.
+    pub fn must_let_go(&self) -> bool {
+        self.0.load(Ordering::Acquire) & bit(Request::LetGo) != 0
+    }
+
+    /// Asks, beside what was asked for before.
     pub fn request(&self, request: Request) {
-        self.0.fetch_max(request as u8, Ordering::AcqRel);
+        self.0.fetch_or(bit(request), Ordering::AcqRel);
     }
 
     /// The first signal drains, the second aborts. Returns what is asked for now.
@@ -51,12 +56,16 @@ impl Stop {
     /// The session that was asked to let go has ended: the next one starts with a clean slate,
     /// unless a signal came in the meantime.
     pub fn let_go_is_done(&self) {
-        let _ = self.0.compare_exchange(
-            Request::LetGo as u8,
-            Request::Run as u8,
-            Ordering::AcqRel,
-            Ordering::Acquire,
-        );
+        self.0.fetch_and(!bit(Request::LetGo), Ordering::AcqRel);
+    }
+}
+
+const fn bit(request: Request) -> u8 {
+    match request {
+        Request::Run => 0,
+        Request::LetGo => 1,
+        Request::Drain => 2,
+        Request::Abort => 4,
     }
 }
 
@@ -78,9 +87,10 @@ mod tests {
         let stop = Stop::default();
         stop.request(Request::LetGo);
         assert_eq!(stop.signal(), Request::Drain);
-        stop.request(Request::LetGo);
         stop.let_go_is_done();
-        assert_eq!(stop.requested(), Request::Drain);
+        assert_eq!((stop.requested(), stop.must_let_go()), (Request::Drain, false));
+        stop.request(Request::LetGo);
+        assert_eq!((stop.requested(), stop.must_let_go()), (Request::Drain, true));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Opens one session after the other until there is a reason to stop.
 //!
 //! Enters: a [`Plan`] and requests to stop. Leaves: a [`Summary`] or the error that ended it. What
-//! always holds: between two sessions nothing is in flight, so a stop there is a clean one; a
+//! always holds: a stop is a clean one only when all is confirmed that any session has sent; a
 //! transient error costs a pause, a definite one ends the relay; a slot that another process holds
 //! is waited for (hot standby). Runs on the control plane; each session gets a thread of its own.
 
@@ -95,10 +95,10 @@ impl Supervisor {
         let started = Instant::now();
         loop {
             if self.stop.requested() >= Request::Drain {
-                return Ok(self.summary(started, false));
+                return self.stopped(started);
             }
             match self.session(open_sink.clone()).await {
-                Ok(End::Drained) => return Ok(self.summary(started, false)),
+                Ok(End::Drained) => return self.stopped(started),
                 Ok(End::CaughtUp) => return Ok(self.summary(started, true)),
                 Ok(End::PastTheSpot) => self.cautious_until = None,
                 Ok(End::LetGo) => {
@@ -251,6 +251,15 @@ impl Supervisor {
     fn set_state(&mut self, state: State) {
         if let Some(reporter) = &mut self.reporter {
             reporter.state(state);
+        }
+    }
+
+    /// The end that a signal asked for: a clean one only when every record is confirmed that any
+    /// session has sent. Upholds G8.
+    fn stopped(&self, started: Instant) -> Result<Summary, RelayError> {
+        match self.reporter.as_ref().map_or(0, Reporter::owed) {
+            0 => Ok(self.summary(started, false)),
+            records => Err(RelayError::GraceExpired { records }),
         }
     }
 

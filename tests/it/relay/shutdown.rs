@@ -34,7 +34,7 @@ fn g8_sigterm_under_load_leaves_nothing_to_repeat() {
     stage.verdict(&oracle, &tap.statuses()).assert_exactly_once();
 }
 
-/// A relay that has delivered a row and then holds `7` that no broker takes.
+/// A relay that has delivered some rows and then holds `7` that no broker takes.
 fn stuck(
     stage: &Stage,
     mock: &MockCluster<'_, impl rdkafka::client::ClientContext>,
@@ -44,10 +44,12 @@ fn stuck(
     let grace = if code == GRACE_EXPIRED { "500ms" } else { "1h" };
     let running = impatient(relay)
         .allow_log("aborting")
+        .allow_log("trying again")
         .set("shutdown.grace", grace)
         .start(&["--output", "json", "run"]);
-    stage.insert("A", 1);
-    stage.wait_for_records(1);
+    // Of every key, or the records of a partition that is new to the producer go one by one.
+    stage.insert("A", 10);
+    stage.wait_for_records(10);
     mock.broker_down(ALL).unwrap();
     stage.insert("A", 7);
     running
@@ -55,6 +57,8 @@ fn stuck(
 
 const GRACE_EXPIRED: &str = "PR-X011";
 const ABORTED: &str = "PR-X012";
+/// How the same error begins, for a test with a long grace period.
+const ABANDONED: &str = "\"code\":\"PR-X011\"";
 
 #[test]
 fn g8_a_drain_without_kafka_ends_with_the_number_of_unconfirmed_rows() {
@@ -124,5 +128,43 @@ fn g8_a_drain_that_postgres_breaks_off_is_no_clean_stop() {
     running.signal(Signal::TERM);
     running.wait_for_log("\"unconfirmed\":7");
     cluster.stop(Stop::Kill).unwrap();
+    assert_eq!(running.wait().code(), Some(69));
+}
+
+/// Seconds that Postgres's `fast` stop waits for a relay without Kafka, with some to spare.
+const FAST: Duration = Duration::from_secs(7);
+
+#[test]
+fn g8_a_drain_without_kafka_does_not_hold_up_a_fast_stop() {
+    let mock = MockCluster::new(1).unwrap();
+    let mut cluster = postgres::start(&Options::default());
+    let stage = Stage::new(&cluster, &mock.bootstrap_servers(), "hurried");
+    let mut running = stuck(&stage, &mock, ABANDONED);
+    running.wait_for_log("no Kafka broker answers");
+    running.signal(Signal::TERM);
+    running.wait_for_log("\"unconfirmed\":7");
+    let begun = Instant::now();
+    cluster.stop(Stop::Fast).unwrap();
+    let took = begun.elapsed();
+    eprintln!("Postgres stopped in {took:?}");
+    assert!(took < FAST, "{took:?}");
+    let error = running.wait_for_log(ABANDONED);
+    assert!(error.contains("7 records unconfirmed"), "{error}");
+    assert_eq!(running.wait().code(), Some(69));
+    assert!(begun.elapsed() < FAST, "{:?}", begun.elapsed());
+}
+
+#[test]
+fn g8_sigterm_after_letting_go_of_unconfirmed_records_is_no_clean_stop() {
+    let mock = MockCluster::new(1).unwrap();
+    let mut cluster = postgres::start(&Options::default());
+    let stage = Stage::new(&cluster, &mock.bootstrap_servers(), "let_go");
+    let mut running = stuck(&stage, &mock, ABANDONED);
+    running.wait_for_log("no Kafka broker answers");
+    cluster.stop(Stop::Fast).unwrap();
+    running.wait_for_log("let go of the stream");
+    running.signal(Signal::TERM);
+    let error = running.wait_for_log(ABANDONED);
+    assert!(error.contains("7 records unconfirmed"), "{error}");
     assert_eq!(running.wait().code(), Some(69));
 }
