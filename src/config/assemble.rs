@@ -74,6 +74,7 @@ impl Reader<'_> {
         }
         let create = self.choice("source.create", Create::from_word);
         let status_interval = self.duration("source.status_interval");
+        let frame_bytes_max = self.size("source.frame_max");
         Some(Source {
             connect: connect?,
             url: url?,
@@ -82,6 +83,7 @@ impl Reader<'_> {
             tables: tables?,
             create: create?,
             status_interval: status_interval?,
+            frame_bytes_max: frame_bytes_max?,
         })
     }
 

@@ -55,6 +55,8 @@ pub struct Source {
     pub create: Create,
     /// At most this long between two status updates.
     pub status_interval: Duration,
+    /// The largest message accepted from Postgres, in bytes; at most 1 GiB.
+    pub frame_bytes_max: u64,
 }
 
 /// `[outbox]`

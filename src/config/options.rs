@@ -159,6 +159,15 @@ pub const OPTIONS: &[OptionSpec] = &[
         "How often Postgres is told how far delivery got, at the latest. A crash repeats no more \
          than what was delivered since.",
     ),
+    OptionSpec {
+        key: "source.frame_max",
+        kind: Kind::Size(1 << 20, 1 << 30),
+        default: "\"64MiB\"",
+        unit: "bytes",
+        doc: "The largest row that is read, as Postgres sends it (JSON escaped, bytea in hex). A \
+              larger one ends the relay before anything is allocated for it; one below it that no \
+              broker takes is a dead letter.",
+    },
     text(
         "outbox.id",
         "\"id\"",

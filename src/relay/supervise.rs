@@ -179,7 +179,7 @@ impl Supervisor {
             plan: self.plan.clone(),
             limits: self.limits(&server),
             cautious: self.cautious_until.is_some(),
-            params: SessionParams { utf8: server.converts_to_utf8(), ..SessionParams::default() },
+            params: self.session_params(&server),
             stop: self.stop.clone(),
         };
         let (done, finished) = tokio::sync::oneshot::channel();
@@ -219,6 +219,15 @@ impl Supervisor {
                     }));
                 }
             }
+        }
+    }
+
+    fn session_params(&self, server: &ServerFacts) -> SessionParams {
+        let frame_bytes_max = self.plan.config.source.frame_bytes_max;
+        SessionParams {
+            utf8: server.converts_to_utf8(),
+            frame_bytes_max: usize::try_from(frame_bytes_max).unwrap_or(usize::MAX),
+            ..SessionParams::default()
         }
     }
 

@@ -231,7 +231,8 @@ impl WalError {
                 ));
             }
             Self::FrameTooLarge { .. } => {
-                "raise the limit, or keep large payloads out of the outbox with a CHECK constraint"
+                "raise source.frame_max above that (memory grows to it while such a row is read), \
+                 and keep large payloads out of the outbox with a CHECK constraint"
             }
             Self::Server(message) => return server_hint(message),
             _ => return None,
