@@ -51,9 +51,10 @@ impl Default for Options {
 pub struct Summary {
     /// Whether everything was delivered that `once` asks for.
     pub caught_up: bool,
-    /// Records confirmed, dead letters not counted.
+    /// Records handed to the Kafka client, dead letters not counted; all of them are confirmed unless
+    /// a session broke off and sent them again.
     pub records: u64,
-    /// Dead letters confirmed.
+    /// Dead letters for rejected rows, likewise.
     pub dead_letters: u64,
     /// The position up to which everything is confirmed.
     #[serde(serialize_with = "as_text")]

@@ -241,7 +241,7 @@ impl Reporter {
 
     /// Records handed to the producer since the process started.
     fn records(&self) -> u64 {
-        self.current.topics.iter().map(|t| t.delivered + t.dead_lettered).sum()
+        self.current.topics.iter().map(|t| t.sent + t.dead_lettered).sum()
     }
 
     fn judge_broker(&mut self, connected: bool, now: Instant) -> Result<(), RelayError> {
@@ -304,18 +304,12 @@ fn topics(past: &[TopicCount], counters: &Counters, dead_letter_topic: &str) -> 
     let mut all = past.to_vec();
     for (name, records, bytes) in counters.topics() {
         let place = all.iter().position(|known| &*known.topic == name).unwrap_or_else(|| {
-            all.push(TopicCount {
-                topic: name.into(),
-                delivered: 0,
-                dead_lettered: 0,
-                skipped: 0,
-                bytes: 0,
-            });
+            all.push(TopicCount { topic: name.into(), sent: 0, dead_lettered: 0, bytes: 0 });
             all.len() - 1
         });
         let Some(count) = all.get_mut(place) else { continue };
         let result =
-            if name == dead_letter_topic { &mut count.dead_lettered } else { &mut count.delivered };
+            if name == dead_letter_topic { &mut count.dead_lettered } else { &mut count.sent };
         *result += records;
         count.bytes += bytes;
     }

@@ -280,7 +280,7 @@ impl Supervisor {
         let totals = self.reporter_totals();
         Summary {
             caught_up,
-            records: totals.topics.iter().map(|topic| topic.delivered).sum(),
+            records: totals.topics.iter().map(|topic| topic.sent).sum(),
             dead_letters: totals.topics.iter().map(|topic| topic.dead_lettered).sum(),
             settled: Lsn::new(totals.settled_lsn),
             seconds: started.elapsed().as_secs_f64(),

@@ -78,17 +78,17 @@ impl Page {
 
     fn records(&mut self, snapshot: &Snapshot) {
         let topics = bounded(&snapshot.topics);
-        self.family("records_total", "counter", "Records by topic and what became of them.");
+        self.family(
+            "records_total",
+            "counter",
+            "Records handed to the Kafka client, again after a restart.",
+        );
         for (topic, count) in &topics {
-            for (result, number) in [
-                ("delivered", count.delivered),
-                ("dead_lettered", count.dead_lettered),
-                ("skipped", count.skipped),
-            ] {
+            for (result, number) in [("sent", count.sent), ("dead_lettered", count.dead_lettered)] {
                 self.sample("records_total", &[("topic", topic), ("result", result)], number);
             }
         }
-        let help = "Key, value and header bytes confirmed.";
+        let help = "Key, value and header bytes handed to the Kafka client.";
         self.family("record_bytes_total", "counter", help);
         for (topic, count) in &topics {
             self.sample("record_bytes_total", &[("topic", topic)], count.bytes);
@@ -101,7 +101,7 @@ impl Page {
         );
         self.counts(
             "ignored_rows_total",
-            "Changes of outbox rows after their insert.",
+            "Rows skipped by policy, and changes of outbox rows after their insert.",
             "operation",
             &snapshot.ignored,
         );
@@ -215,9 +215,8 @@ fn bounded(topics: &[TopicCount]) -> Vec<(&str, TopicCount)> {
     let rest = topics.get(TOPICS_MAX..).unwrap_or_default();
     let sum = rest.iter().cloned().reduce(|sum, next| TopicCount {
         topic: sum.topic,
-        delivered: sum.delivered + next.delivered,
+        sent: sum.sent + next.sent,
         dead_lettered: sum.dead_lettered + next.dead_lettered,
-        skipped: sum.skipped + next.skipped,
         bytes: sum.bytes + next.bytes,
     });
     shown.extend(sum.map(|sum| ("other", sum)));

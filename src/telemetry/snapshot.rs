@@ -55,18 +55,18 @@ impl State {
     }
 }
 
-/// What became of the records of one topic since the process started.
+/// The records of one topic that were handed to the Kafka client since the process started. One that
+/// a later session sends again counts again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TopicCount {
     /// The topic, shared so that a tick copies a pointer.
     pub topic: Arc<str>,
-    /// Confirmed by the brokers.
-    pub delivered: u64,
-    /// Confirmed as dead letters; the topic is the one they were meant for.
+    /// Records, dead letters apart.
+    pub sent: u64,
+    /// Dead letters for rejected rows, when this is the dead-letter topic. Those for records that the
+    /// brokers refused count in `Snapshot::rejections` alone.
     pub dead_lettered: u64,
-    /// Left out by the policy `skip`.
-    pub skipped: u64,
-    /// Key, value and header bytes confirmed.
+    /// Key, value and header bytes of both.
     pub bytes: u64,
 }
 
@@ -96,7 +96,8 @@ pub struct Snapshot {
     pub topics: Vec<TopicCount>,
     /// Rows rejected, by `route::RejectionCode::as_str`.
     pub rejections: Vec<Count>,
-    /// Outbox rows that were updated, deleted or truncated, by operation; never delivered.
+    /// Outbox rows that were updated, deleted or truncated, or skipped by policy, by operation; never
+    /// delivered.
     pub ignored: Vec<Count>,
     /// Transactions of which every record is confirmed.
     pub transactions_settled: u64,

@@ -15,9 +15,8 @@ fn full_view() -> View {
         holds_slot: true,
         topics: vec![TopicCount {
             topic: Arc::from("orders"),
-            delivered: 7,
+            sent: 7,
             dead_lettered: 1,
-            skipped: 0,
             bytes: 99,
         }],
         rejections: vec![("no_route", 1)],
@@ -167,15 +166,14 @@ fn many_topics_share_one_series() {
     let mut view = full_view();
     let topic = |n: usize| TopicCount {
         topic: Arc::from(format!("t{n}")),
-        delivered: 1,
+        sent: 1,
         dead_lettered: 0,
-        skipped: 0,
         bytes: 1,
     };
     let topics = (0..TOPICS_MAX + 50).map(topic).collect();
     view.snapshot = Arc::new(Snapshot { topics, ..Snapshot::default() });
     let text = page(&view);
-    assert!(text.contains("postrider_records_total{topic=\"other\",result=\"delivered\"} 50\n"));
+    assert!(text.contains("postrider_records_total{topic=\"other\",result=\"sent\"} 50\n"));
     assert!(!text.contains(&format!("\"t{TOPICS_MAX}\"")));
 }
 

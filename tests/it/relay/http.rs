@@ -27,8 +27,8 @@ fn metrics_and_probes_tell_the_truth() {
         let topic = stage.topic(topic);
         format!("postrider_records_total{{topic=\"{topic}\",result=\"{result}\"}}")
     };
-    face.wait_count(&records("A", "delivered"), 14);
-    face.wait_count(&records("B", "delivered"), 5);
+    face.wait_count(&records("A", "sent"), 14);
+    face.wait_count(&records("B", "sent"), 5);
     face.wait_count(&records("dead-letters", "dead_lettered"), 2);
     face.wait_count("postrider_rejections_total{reason=\"invalid_topic\"}", 2);
     face.wait_count("postrider_in_flight_records", 0);
@@ -49,7 +49,7 @@ fn metrics_and_probes_tell_the_truth() {
     face.wait_ready(200);
     // Of every key, or the records of a partition that is new to the producer go one by one.
     stage.insert("A", 10);
-    face.wait_count(&records("A", "delivered"), 24);
+    face.wait_count(&records("A", "sent"), 24);
 
     mock.broker_down(ALL).unwrap();
     stage.insert("A", 6);
@@ -64,7 +64,7 @@ fn metrics_and_probes_tell_the_truth() {
     assert!(lag <= f64::from(u32::try_from(truth).unwrap()), "{lag} of {truth}");
 
     mock.broker_up(ALL).unwrap();
-    face.wait_count(&records("A", "delivered"), 30);
+    face.wait_count(&records("A", "sent"), 30);
     face.wait_count("postrider_in_flight_records", 0);
     face.wait_ready(200);
     running.stop();
