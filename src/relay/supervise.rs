@@ -8,7 +8,7 @@
 use std::hash::{BuildHasher as _, RandomState};
 use std::time::{Duration, Instant};
 
-use crate::control::{self, Client, Known, ServerFacts};
+use crate::control::{self, Client, ControlError, Known, Requirements, ServerFacts};
 use crate::kafka::{KafkaSpec, Sink, SinkError};
 use crate::lsn::Lsn;
 use crate::relay::backoff::Backoff;
@@ -182,7 +182,7 @@ impl Supervisor {
             params: self.session_params(&server),
             stop: self.stop.clone(),
         };
-        let (done, finished) = tokio::sync::oneshot::channel();
+        let (done, mut finished) = tokio::sync::oneshot::channel();
         let thread = std::thread::Builder::new().name("postrider-hot".to_owned());
         let spawned = thread.spawn(move || {
             let result = start.run(&mut reporter, open_sink);
@@ -190,16 +190,22 @@ impl Supervisor {
             let _ = done.send((result, reporter));
         });
         spawned.map_err(|_| RelayError::Thread)?;
-        let (result, reporter) = tokio::select! {
-            finished = finished => finished.map_err(|_| RelayError::Thread)?,
-            never = self.watch(&client) => match never {},
+        let (ended, departure) = tokio::select! {
+            ended = &mut finished => (ended, None),
+            departure = self.watch(&client, &wanted) => {
+                // Nothing more is acknowledged: Postgres may be passing over rows.
+                self.stop.request(Request::Abort);
+                (finished.await, Some(departure))
+            }
         };
+        let (result, reporter) = ended.map_err(|_| RelayError::Thread)?;
         self.reporter = Some(reporter);
-        result
+        departure.map_or(result, |departure| Err(departure.into()))
     }
 
-    /// Watches the slot and the server beside a session; never ends by itself.
-    async fn watch(&self, client: &Client) -> std::convert::Infallible {
+    /// Watches the slot, the server and what is published beside a session; ends only with the
+    /// reason why the session must end. Upholds G1.
+    async fn watch(&self, client: &Client, wanted: &Requirements) -> ControlError {
         let mut sample = tokio::time::interval(SAMPLE_EVERY);
         let canary = client.ended();
         tokio::pin!(canary);
@@ -217,6 +223,9 @@ impl Supervisor {
                         retained_bytes: sample.retained_bytes(),
                         safe_bytes: sample.safe_wal_bytes,
                     }));
+                    if let Some(departure) = self.departure(client, wanted).await {
+                        return departure;
+                    }
                 }
             }
         }
@@ -229,6 +238,17 @@ impl Supervisor {
             frame_bytes_max: usize::try_from(frame_bytes_max).unwrap_or(usize::MAX),
             ..SessionParams::default()
         }
+    }
+
+    /// What the stream would not tell: Postgres sends nothing of a table that is not published any
+    /// more. A server that does not answer is left to the stream.
+    async fn departure(&self, client: &Client, wanted: &Requirements) -> Option<ControlError> {
+        let now = control::inspect(client, wanted).await.ok()?;
+        let departure = self.known.as_ref().and_then(|known| known.departure(&now, wanted));
+        // Columns are announced by the stream before the next row.
+        let silent =
+            |refusal: &ControlError| !matches!(refusal, ControlError::ColumnsMissing { .. });
+        departure.or_else(|| now.refusals(wanted).into_iter().find(silent))
     }
 
     fn limits(&self, server: &ServerFacts) -> Limits {

@@ -118,3 +118,28 @@ fn g1_a_slot_dropped_between_two_sessions_is_not_created_again() {
         assert_eq!(slots, "0", "nothing is created in its place");
     }
 }
+
+#[test]
+fn g1_a_table_swapped_while_running_is_a_definite_error() {
+    for cluster in postgres::versions() {
+        let outbox = Outbox::ready(cluster, "swapped");
+        let refusal = spoiled(&outbox, 70, || {
+            outbox.run(
+                "CREATE TABLE fresh (LIKE outbox INCLUDING ALL);
+                 ALTER TABLE outbox RENAME TO old; ALTER TABLE fresh RENAME TO outbox",
+            );
+        });
+        refusal.assert("PR-P049", &["table public.outbox", "postrider setup", "re-send"]);
+    }
+}
+
+#[test]
+fn g1_a_table_taken_out_of_the_publication_while_running_is_refused() {
+    for cluster in postgres::versions() {
+        let outbox = Outbox::ready(cluster, "unpublished");
+        let refusal = spoiled(&outbox, 78, || {
+            outbox.run("ALTER PUBLICATION postrider DROP TABLE outbox");
+        });
+        refusal.assert("PR-P036", &["does not contain table public.outbox", "re-send"]);
+    }
+}
