@@ -156,8 +156,8 @@ pub const OPTIONS: &[OptionSpec] = &[
         // Postgres ends a silent connection after wal_sender_timeout, 60 s by default.
         (10, 20_000),
         "\"1s\"",
-        "How often Postgres is told how far delivery got, at the latest. A crash repeats no more \
-         than what was delivered since.",
+        "How often Postgres is told how far delivery got, at the latest. A crash repeats what \
+         was delivered since, and what was still in flight.",
     ),
     OptionSpec {
         key: "source.frame_max",
@@ -267,8 +267,8 @@ pub const OPTIONS: &[OptionSpec] = &[
         "kafka.delivery",
         Delivery::WORDS,
         "\"at_least_once\"",
-        "The guarantee. at_least_once: repeats only after a crash, at most what was in flight, \
-         and first occurrences stay in order.",
+        "The guarantee. at_least_once: repeats only after a crash or a broken connection, what \
+         followed the oldest unconfirmed row; first occurrences stay in order.",
     ),
     choice(
         "kafka.partitioner",

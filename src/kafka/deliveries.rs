@@ -101,6 +101,19 @@ impl Deliveries {
         }
     }
 
+    /// Passes on what a report says of an introduction; costs next to nothing when there is none.
+    fn introduce(&self, result: &DeliveryResult<'_>, ticket: Ticket) {
+        let mut gathered = self.gathered();
+        if gathered.introductions.are_settled() {
+            return;
+        }
+        let (message, stored_in) = match result {
+            Ok(message) if message.offset() >= 0 => (message, Some(message.partition())),
+            Ok(message) | Err((_, message)) => (message, None),
+        };
+        gathered.introductions.reported(message.topic(), ticket, stored_in);
+    }
+
     fn failed(&self, error: &KafkaError, message: &BorrowedMessage<'_>, ticket: Ticket) {
         let code = error.rdkafka_error_code().unwrap_or(Code::Fail);
         let case = Case {
@@ -175,11 +188,7 @@ impl ProducerContext for Deliveries {
             let id = key_id(message.topic(), message.key());
             self.gathered().keys_under_way.remove(&id);
         }
-        let (message, stored_in) = match result {
-            Ok(message) if message.offset() >= 0 => (message, Some(message.partition())),
-            Ok(message) | Err((_, message)) => (message, None),
-        };
-        self.gathered().introductions.reported(message.topic(), ticket, stored_in);
+        self.introduce(result, ticket);
         match result {
             // The library calls a record stored when a later batch of its partition is. Kafka takes
             // a later batch first where it knows nothing yet of this producer, such as in a topic

@@ -130,11 +130,13 @@ impl Introductions {
         }
     }
 
-    /// The broker's answer for any record. Costs nothing while no introduction is under way.
+    /// Whether no introduction is under way, so that no report matters.
+    pub(super) fn are_settled(&self) -> bool {
+        self.under_way.is_empty()
+    }
+
+    /// The broker's answer for any record.
     pub(super) fn reported(&mut self, name: &str, ticket: Ticket, stored_in: Option<i32>) {
-        if self.under_way.is_empty() {
-            return;
-        }
         let Some(&topic) = self.names.get(name) else { return };
         let partition = stored_in.and_then(|partition| usize::try_from(partition).ok());
         let ours = |(of, place): &(Ticket, Place)| *of == ticket && place.topic == topic;
