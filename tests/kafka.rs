@@ -306,8 +306,8 @@ fn g4_a_cautious_session_names_the_culprit() {
     let mut culprit = Record { timestamp_ms: 0, ..record(b"0") };
     culprit.headers.push(("id", Some(b"i-0")));
     culprit.headers.push(("none", None));
-    producer.send(&culprit, ticket(0)).unwrap();
     let mut got = Vec::new();
+    offer(&mut producer, &culprit, ticket(0), &mut got).unwrap();
     await_answers(&mut producer, 1, &mut got);
     send_all(&mut producer, 1..100, &mut got);
     await_answers(&mut producer, 100, &mut got);
@@ -337,23 +337,19 @@ fn g2_a_cautious_session_has_one_record_per_key_under_way() {
 /// The mock takes any sequence, as Kafka does from a producer that a partition knows nothing of.
 #[test]
 fn g2_a_refused_first_batch_is_followed_by_nothing_before_it_is_stored() {
-    for met in [0, 1] {
-        let (broker, spec, mut producer) = bench(1, |_| {});
-        let mut got = Vec::new();
-        send_all(&mut producer, 0..met, &mut got);
-        await_answers(&mut producer, met as usize, &mut got);
-        broker.fail_produce(&[Fault::NotLeader]).unwrap();
-        broker.round_trip(Duration::from_millis(5)).unwrap();
-        for number in met..100 {
-            send_all(&mut producer, number..number + 1, &mut got);
-            // Time enough for a batch of its own.
-            std::thread::sleep(Duration::from_micros(200));
-        }
-        await_answers(&mut producer, 100, &mut got);
-        assert_answered_once(&got, 100);
-        let numbers: Vec<u32> = stored(&spec).iter().map(number).collect();
-        assert_eq!(numbers, (0..100).collect::<Vec<_>>());
+    let (broker, spec, mut producer) = bench(1, |_| {});
+    let mut got = Vec::new();
+    broker.fail_produce(&[Fault::NotLeader]).unwrap();
+    broker.round_trip(Duration::from_millis(5)).unwrap();
+    for number in 0..100 {
+        send_all(&mut producer, number..number + 1, &mut got);
+        // Time enough for a batch of its own.
+        std::thread::sleep(Duration::from_micros(200));
     }
+    await_answers(&mut producer, 100, &mut got);
+    assert_answered_once(&got, 100);
+    let numbers: Vec<u32> = stored(&spec).iter().map(number).collect();
+    assert_eq!(numbers, (0..100).collect::<Vec<_>>());
 }
 
 #[test]

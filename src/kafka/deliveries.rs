@@ -20,7 +20,7 @@ use rdkafka::statistics::Statistics;
 use rdkafka::types::RDKafkaErrorCode as Code;
 use rdkafka::{ClientContext, Message};
 
-use super::introductions::Introductions;
+use super::introductions::{Introductions, Report};
 use super::settings::KafkaSpec;
 use super::verdict::{Case, Verdict, judge};
 use super::watch::Watch;
@@ -107,11 +107,15 @@ impl Deliveries {
         if gathered.introductions.are_settled() {
             return;
         }
-        let (message, stored_in) = match result {
-            Ok(message) if message.offset() >= 0 => (message, Some(message.partition())),
-            Ok(message) | Err((_, message)) => (message, None),
+        let (Ok(message) | Err((_, message))) = result;
+        let report = Report {
+            topic: message.topic(),
+            key: message.key(),
+            partition: message.partition(),
+            // See `delivery` for reports without an offset.
+            stored: result.is_ok() && message.offset() >= 0,
         };
-        gathered.introductions.reported(message.topic(), ticket, stored_in);
+        gathered.introductions.reported(ticket, report);
     }
 
     fn failed(&self, error: &KafkaError, message: &BorrowedMessage<'_>, ticket: Ticket) {

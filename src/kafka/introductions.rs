@@ -12,9 +12,10 @@
 //! leader to come knows the producer from the log, and refuses what arrives out of turn.
 //!
 //! Which partition a record will go to is foretold as the library will decide it: the key's hash,
-//! modulo the number of partitions. The number is asked for after a topic's first record is stored;
-//! until then the topic as a whole counts as one partition. Foretelling wrongly, after partitions
-//! were added, costs the protection and nothing else, and is noticed.
+//! modulo the number of partitions, which is asked for first. A topic whose number is not known,
+//! such as one that does not exist yet, counts as one partition until it has stored a record; then
+//! it is asked for again. Foretelling wrongly, after partitions were added, costs the protection
+//! and nothing else, and is noticed.
 
 use std::collections::HashMap;
 
@@ -26,18 +27,32 @@ pub(super) enum Admission {
     /// It may: its partition knows us, or it has no place in any order.
     Free,
     /// It may, and introduces us; tell [`Introductions::begun`] when it is sent.
-    First(Place),
+    First(Introduction),
     /// The introduction is under way.
     Wait,
     /// Find the topic's number of partitions, tell [`Introductions::counted`], and ask again.
     Count,
 }
 
-/// Where an introduction goes: a topic and, if its partitions are counted, one of them.
+/// A record that introduces us, and where.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct Introduction {
     topic: usize,
+    /// Known once the partitions are counted.
     partition: Option<usize>,
+    /// The row said where it goes, so that nothing was foretold.
+    chosen: bool,
+    key_hash: u32,
+}
+
+/// What the broker said of a record.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Report<'a> {
+    pub(super) topic: &'a str,
+    pub(super) key: Option<&'a [u8]>,
+    /// Negative where the record never came to have one.
+    pub(super) partition: i32,
+    pub(super) stored: bool,
 }
 
 /// What a partition, or an uncounted topic, knows of us.
@@ -49,11 +64,15 @@ enum Acquaintance {
     Made,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Topic {
-    /// Of the topic as long as its partitions are not counted.
+    /// Of the topic as long as its partitions are not counted; if made, they are to be.
     whole: Acquaintance,
     partitions: Vec<Acquaintance>,
+}
+
+impl Topic {
+    const UNCOUNTED: Self = Self { whole: Acquaintance::Made, partitions: Vec::new() };
 }
 
 /// See the module's documentation.
@@ -62,7 +81,7 @@ pub(super) struct Introductions {
     hash: Option<fn(&[u8]) -> u32>,
     names: HashMap<String, usize>,
     topics: Vec<Topic>,
-    under_way: Vec<(Ticket, Place)>,
+    under_way: Vec<(Ticket, Introduction)>,
 }
 
 impl Introductions {
@@ -90,19 +109,24 @@ impl Introductions {
         let Some(Topic { whole, partitions }) = self.topics.get(topic) else {
             return Admission::Free;
         };
+        let key_hash = hash(key);
         if partitions.is_empty() {
+            let introduction = Introduction { topic, partition: None, chosen: false, key_hash };
             return match whole {
-                Acquaintance::None => Admission::First(Place { topic, partition: None }),
+                Acquaintance::None => Admission::First(introduction),
                 Acquaintance::UnderWay => Admission::Wait,
                 Acquaintance::Made => Admission::Count,
             };
         }
         let chosen = partition.and_then(|partition| usize::try_from(partition).ok());
-        let partition = chosen.unwrap_or_else(|| hash(key) as usize % partitions.len());
+        let partition = chosen.unwrap_or_else(|| key_hash as usize % partitions.len());
         match partitions.get(partition) {
-            Some(Acquaintance::None) => {
-                Admission::First(Place { topic, partition: Some(partition) })
-            }
+            Some(Acquaintance::None) => Admission::First(Introduction {
+                topic,
+                partition: Some(partition),
+                chosen: chosen.is_some(),
+                key_hash,
+            }),
             Some(Acquaintance::UnderWay) => Admission::Wait,
             Some(Acquaintance::Made) | None => Admission::Free,
         }
@@ -111,14 +135,14 @@ impl Introductions {
     fn add(&mut self, name: &str) -> usize {
         let topic = self.topics.len();
         self.names.insert(name.to_owned(), topic);
-        self.topics.push(Topic::default());
+        self.topics.push(Topic::UNCOUNTED);
         topic
     }
 
     /// A record that was admitted as the first is sent.
-    pub(super) fn begun(&mut self, ticket: Ticket, place: Place) {
-        self.set(place, Acquaintance::UnderWay);
-        self.under_way.push((ticket, place));
+    pub(super) fn begun(&mut self, ticket: Ticket, introduction: Introduction) {
+        self.set(introduction, Acquaintance::UnderWay);
+        self.under_way.push((ticket, introduction));
     }
 
     /// The number of a topic's partitions; 0 if it could not be found, then the topic is introduced
@@ -136,39 +160,39 @@ impl Introductions {
     }
 
     /// The broker's answer for any record.
-    pub(super) fn reported(&mut self, name: &str, ticket: Ticket, stored_in: Option<i32>) {
-        let Some(&topic) = self.names.get(name) else { return };
-        let partition = stored_in.and_then(|partition| usize::try_from(partition).ok());
-        let ours = |(of, place): &(Ticket, Place)| *of == ticket && place.topic == topic;
-        // Tickets are shared by records of one transaction and size: prefer the one foretold.
-        let exact = self
-            .under_way
-            .iter()
-            .position(|introduction| ours(introduction) && introduction.1.partition == partition);
-        let Some(found) = exact.or_else(|| self.under_way.iter().position(ours)) else { return };
-        let (_, place) = self.under_way.swap_remove(found);
-        match (partition, place.partition) {
-            // Refused: it introduced nobody.
-            (None, _) => self.set(place, Acquaintance::None),
-            (Some(_), None) => self.set(place, Acquaintance::Made),
-            (Some(actual), Some(foretold)) if actual == foretold => {
-                self.set(place, Acquaintance::Made);
-            }
-            (Some(_), Some(_)) => self.recount(topic),
+    pub(super) fn reported(&mut self, ticket: Ticket, report: Report<'_>) {
+        let (Some(hash), Some(key)) = (self.hash, report.key) else { return };
+        let Some(&topic) = self.names.get(report.topic) else { return };
+        let (key_hash, partition) = (hash(key), usize::try_from(report.partition).ok());
+        // Tickets are shared by records of one transaction and size, so the key must agree too.
+        let mut ours = self.under_way.iter().enumerate().filter(|(_, (of, introduction))| {
+            *of == ticket && introduction.topic == topic && introduction.key_hash == key_hash
+        });
+        let there = |introduction: &Introduction| {
+            introduction.partition.is_none_or(|foretold| partition.is_none_or(|p| p == foretold))
+        };
+        let found = ours.clone().find(|(_, (_, introduction))| there(introduction));
+        if let Some((at, _)) = found {
+            let (_, introduction) = self.under_way.swap_remove(at);
+            // A refused record introduces nobody.
+            let made = if report.stored { Acquaintance::Made } else { Acquaintance::None };
+            self.set(introduction, made);
+        } else if ours.any(|(_, (_, introduction))| !introduction.chosen) {
+            self.recount(topic);
         }
     }
 
     /// The foretelling was wrong: partitions were added.
     fn recount(&mut self, topic: usize) {
-        self.under_way.retain(|(_, place)| place.topic != topic);
+        self.under_way.retain(|(_, introduction)| introduction.topic != topic);
         if let Some(topic) = self.topics.get_mut(topic) {
-            *topic = Topic { whole: Acquaintance::Made, partitions: Vec::new() };
+            *topic = Topic::UNCOUNTED;
         }
     }
 
-    fn set(&mut self, place: Place, acquaintance: Acquaintance) {
-        let Some(topic) = self.topics.get_mut(place.topic) else { return };
-        let known = match place.partition {
+    fn set(&mut self, introduction: Introduction, acquaintance: Acquaintance) {
+        let Some(topic) = self.topics.get_mut(introduction.topic) else { return };
+        let known = match introduction.partition {
             None => Some(&mut topic.whole),
             Some(partition) => topic.partitions.get_mut(partition),
         };
@@ -215,65 +239,117 @@ mod tests {
     use crate::kafka::embedded::Broker;
     use crate::kafka::{KafkaSpec, Reader, ReaderSpec};
 
-    const KEY: Option<&[u8]> = Some(b"k");
+    const K: &[u8] = b"k";
 
     fn ticket(transaction: u32) -> Ticket {
         Ticket::new(transaction, 100)
     }
 
-    fn first(all: &mut Introductions, key: &[u8]) -> Place {
+    fn first(all: &mut Introductions, key: &[u8]) -> Introduction {
         match all.admit("t", Some(key), None) {
-            Admission::First(place) => place,
+            Admission::First(introduction) => introduction,
             other => panic!("{other:?}"),
         }
     }
 
-    /// A topic of three partitions, counted after one record.
+    fn stored(key: &[u8], partition: i32) -> Report<'_> {
+        Report { topic: "t", key: Some(key), partition, stored: true }
+    }
+
+    /// A topic of three partitions.
     fn counted() -> Introductions {
         let mut all = Introductions::new("murmur2_random");
-        let place = first(&mut all, b"k");
-        all.begun(ticket(1), place);
-        assert_eq!(all.admit("t", Some(b"other"), None), Admission::Wait);
-        all.reported("t", ticket(1), Some(2));
-        assert_eq!(all.admit("t", KEY, None), Admission::Count);
+        assert_eq!(all.admit("t", Some(K), None), Admission::Count);
         all.counted("t", 3);
         all
+    }
+
+    /// A key that goes to another partition than `K`, and its partition.
+    fn elsewhere(all: &mut Introductions) -> (Vec<u8>, i32) {
+        let home = first(all, K).partition;
+        let mut keys = (0..20_u8).map(|key| vec![key]);
+        let key = keys.find(|key| first(all, key).partition != home).unwrap();
+        let partition = first(all, &key).partition.unwrap();
+        (key, partition.try_into().unwrap())
+    }
+
+    fn home(introduction: Introduction) -> i32 {
+        introduction.partition.unwrap().try_into().unwrap()
+    }
+
+    #[test]
+    fn g2_an_uncounted_topic_is_one_partition() {
+        let mut all = Introductions::new("murmur2_random");
+        assert_eq!(all.admit("t", Some(K), None), Admission::Count);
+        all.counted("t", 0);
+        let introduction = first(&mut all, K);
+        all.begun(ticket(1), introduction);
+        assert_eq!(all.admit("t", Some(b"other"), None), Admission::Wait);
+        all.reported(ticket(1), stored(K, 2));
+        assert_eq!(all.admit("t", Some(K), None), Admission::Count, "it exists by now");
     }
 
     #[test]
     fn g2_a_partition_takes_one_record_until_it_has_stored_one() {
         let mut all = counted();
-        let place = first(&mut all, b"k");
-        all.begun(ticket(2), place);
-        assert_eq!(all.admit("t", KEY, None), Admission::Wait);
-        let elsewhere: Vec<_> = (0..20_u8).map(|key| all.admit("t", Some(&[key]), None)).collect();
-        assert!(elsewhere.iter().any(|admission| matches!(admission, Admission::First(_))));
-        all.reported("t", ticket(9), Some(0));
-        assert_eq!(all.admit("t", KEY, None), Admission::Wait, "another record's report");
-        let Some(partition) = place.partition else { panic!("counted") };
-        all.reported("t", ticket(2), i32::try_from(partition).ok());
-        assert_eq!(all.admit("t", KEY, None), Admission::Free);
+        let (other, _) = elsewhere(&mut all);
+        let introduction = first(&mut all, K);
+        all.begun(ticket(2), introduction);
+        assert_eq!(all.admit("t", Some(K), None), Admission::Wait);
+        first(&mut all, &other);
+        all.reported(ticket(9), stored(K, home(introduction)));
+        assert_eq!(all.admit("t", Some(K), None), Admission::Wait, "another record's report");
+        all.reported(ticket(2), stored(K, home(introduction)));
+        assert_eq!(all.admit("t", Some(K), None), Admission::Free);
+    }
+
+    #[test]
+    fn g2_records_of_one_transaction_and_size_are_told_apart_by_their_keys() {
+        let mut all = counted();
+        let (other, there) = elsewhere(&mut all);
+        let introduction = first(&mut all, &other);
+        all.begun(ticket(1), introduction);
+        all.reported(ticket(1), stored(&other, there));
+        let introduction = first(&mut all, K);
+        all.begun(ticket(2), introduction);
+        all.reported(ticket(2), stored(&other, there));
+        assert_eq!(all.admit("t", Some(K), None), Admission::Wait);
+        assert_eq!(all.admit("t", Some(&other), None), Admission::Free);
+        all.reported(ticket(2), stored(K, home(introduction)));
+        assert_eq!(all.admit("t", Some(K), None), Admission::Free);
     }
 
     #[test]
     fn a_refused_record_introduces_nobody() {
         let mut all = counted();
-        let place = first(&mut all, b"k");
-        all.begun(ticket(2), place);
-        all.reported("t", ticket(2), None);
-        assert_eq!(first(&mut all, b"k"), place);
+        let introduction = first(&mut all, K);
+        all.begun(ticket(2), introduction);
+        all.reported(ticket(2), Report { stored: false, ..stored(K, home(introduction)) });
+        assert_eq!(first(&mut all, K), introduction);
     }
 
     #[test]
     fn partitions_that_were_added_are_noticed_and_block_nothing() {
         let mut all = counted();
-        let place = first(&mut all, b"k");
-        all.begun(ticket(2), place);
-        let elsewhere = place.partition.map_or(0, |partition| (partition + 1) % 3);
-        all.reported("t", ticket(2), i32::try_from(elsewhere).ok());
-        assert_eq!(all.admit("t", KEY, None), Admission::Count);
+        let introduction = first(&mut all, K);
+        all.begun(ticket(2), introduction);
+        all.reported(ticket(2), stored(K, (home(introduction) + 1) % 3));
+        assert_eq!(all.admit("t", Some(K), None), Admission::Count);
         all.counted("t", 0);
-        assert_eq!(first(&mut all, b"k").partition, None);
+        assert_eq!(first(&mut all, K).partition, None);
+    }
+
+    #[test]
+    fn a_row_that_chooses_its_partition_proves_no_foretelling_wrong() {
+        let mut all = counted();
+        let Admission::First(introduction) = all.admit("t", Some(K), Some(0)) else {
+            panic!("the first")
+        };
+        all.begun(ticket(1), introduction);
+        all.reported(ticket(1), stored(K, 1));
+        assert_eq!(all.admit("t", Some(K), Some(0)), Admission::Wait);
+        all.reported(ticket(1), stored(K, 0));
+        assert_eq!(all.admit("t", Some(K), Some(0)), Admission::Free);
     }
 
     /// The library decides; we only foretell.
@@ -305,7 +381,7 @@ mod tests {
     fn what_has_no_order_is_free() {
         let mut all = Introductions::new("murmur2_random");
         assert_eq!(all.admit("t", None, None), Admission::Free);
-        assert_eq!(Introductions::new("random").admit("t", KEY, None), Admission::Free);
+        assert_eq!(Introductions::new("random").admit("t", Some(K), None), Admission::Free);
     }
 
     /// From librdkafka's and Kafka's own tests (`rdmurmur2.c`, `UtilsTest.java`).

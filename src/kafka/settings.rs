@@ -205,6 +205,8 @@ impl KafkaSpec {
             // How long a topic may be unknown before that is told (default 30 s); one that the
             // brokers create by themselves is known within a second.
             .set("topic.metadata.propagation.max.ms", "5000")
+            // The library waits half of this between two first connections (default 100).
+            .set("reconnect.backoff.ms", "20")
             // After an outage the relay is back within this many milliseconds (default 10 s).
             .set("reconnect.backoff.max.ms", "2000");
         for (key, value) in &self.properties {

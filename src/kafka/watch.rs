@@ -173,6 +173,11 @@ impl Watch {
         self.no_entry.as_ref().filter(|_| !self.brokers.ever_let_in())
     }
 
+    /// Whether a broker has taken a connection at some time.
+    pub(super) const fn ever_let_in(&self) -> bool {
+        self.brokers.ever_let_in()
+    }
+
     /// At least one broker is known to answer.
     pub(super) const fn answering(&self) -> bool {
         self.brokers.answering()

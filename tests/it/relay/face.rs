@@ -75,6 +75,14 @@ impl Face {
 
     /// Waits until a sample is what `wanted` says, and returns it.
     pub(super) fn wait_metric(&self, series: &str, wanted: impl Fn(f64) -> bool) -> f64 {
-        wait_for(series, || self.metric(series).filter(|&value| wanted(value)))
+        let mut last = None;
+        let what = format!("{series} to be as wanted");
+        wait_for(&what, || {
+            let value = self.metric(series);
+            if value != std::mem::replace(&mut last, value) {
+                eprintln!("{series} {value:?}");
+            }
+            value.filter(|&value| wanted(value))
+        })
     }
 }
