@@ -2,7 +2,7 @@
 //!
 //! Enters: the snapshot and what is wanted. Leaves: everything that forbids a run, in the order in
 //! which it should be mended, and everything that merely harms. Pure. Called by `preflight`, which
-//! stops at the first, and by `doctor`, which shows all.
+//! stops at the first refusal and logs the warnings.
 
 use super::error::ControlError;
 use super::inspect::{Inspection, Requirements, SlotFacts, TableFacts};
@@ -123,7 +123,8 @@ impl Inspection {
         if status == Some("unreserved") {
             warnings.push((
                 format!("replication slot `{}` is about to be lost", wanted.slot),
-                "start the relay soon, or raise max_slot_wal_keep_size".to_owned(),
+                "let the relay catch up without a pause, or raise max_slot_wal_keep_size"
+                    .to_owned(),
             ));
         }
         if !self.server.converts_to_utf8() {

@@ -4,6 +4,7 @@
 //! to stream from, or the first reason why it is not. Always holds: a publication is created before
 //! the slot, never after it (the slot could not decode what was written in between); nothing that
 //! exists is changed, and nothing that this process has seen before is created again. Upholds G1.
+//! What harms without forbidding is logged once in a process, not before every session.
 //! Called by `relay` and `cli`.
 
 use super::connect::{Client, STATEMENT_LIMIT};
@@ -23,8 +24,32 @@ const SLOT_LIMIT_MS: u64 = 10_000;
 const BLOCKERS_MAX: i64 = 5;
 
 /// Inspects, creates what is missing if that is wanted, and judges. A process that has passed
-/// before says what is `known`: then whatever is gone or replaced is an error.
+/// before says what is `known`: then whatever is gone or replaced is an error. What merely harms is
+/// logged when a process passes for the first time.
 pub async fn preflight(
+    client: &Client,
+    wanted: &Requirements,
+    known: Option<&Known>,
+) -> Result<Inspection, ControlError> {
+    let inspection = fit(client, wanted, known).await?;
+    if known.is_none() {
+        remark(&inspection, wanted);
+    }
+    Ok(inspection)
+}
+
+/// Says once what the operator should mend or know, though the relay can run.
+fn remark(inspection: &Inspection, wanted: &Requirements) {
+    for (warning, help) in inspection.warnings(wanted) {
+        tracing::warn!(help, "{warning}");
+    }
+    if let Some(held) = inspection.held(wanted) {
+        let help = held.hint().unwrap_or_default();
+        tracing::info!(help, "{held}");
+    }
+}
+
+async fn fit(
     client: &Client,
     wanted: &Requirements,
     known: Option<&Known>,

@@ -12,6 +12,7 @@ mod load;
 mod once;
 mod outage;
 mod rejected;
+mod remarks;
 mod server;
 mod severed;
 mod shutdown;

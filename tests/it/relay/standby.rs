@@ -15,6 +15,9 @@ const PATIENCE: u32 = 3;
 fn standby(stage: &Stage) -> (Running, Face) {
     let mut running = stage.relay().run();
     let face = Face::of(&mut running);
+    // Who has it, before the words of the server, which name a number alone.
+    let holder = running.wait_for_log("is in use by process");
+    assert!(holder.contains("(postrider") && holder.contains("pg_terminate_backend"), "{holder}");
     running.wait_for_log("standby:");
     (running, face)
 }
