@@ -101,9 +101,12 @@ fn finish(args: &RunArgs, context: &Context, summary: &Summary) -> Result<ExitCo
     } else if args.once && context.json() {
         context.print_json(summary)?;
     } else if args.once {
-        let Summary { records, dead_letters, settled, .. } = summary;
+        let Summary { confirmed, dead_letters, skipped, settled, .. } = summary;
+        let left_out =
+            if *skipped > 0 { format!(", {skipped} rows left out") } else { String::new() };
         context.print(&format!(
-            "{records} records and {dead_letters} dead letters delivered, settled up to {settled}\n"
+            "{confirmed} records confirmed, dead letters included ({dead_letters} sent){left_out}, \
+             settled up to {settled}\n"
         ))?;
     }
     Ok(ExitCode::Ok)

@@ -36,11 +36,12 @@ pub struct Counters {
     pub truncates: u64,
     /// Messages written with `pg_logical_emit_message`.
     pub logical_messages: u64,
-    /// Records the sink took, dead letters for rejected rows included.
+    /// Records the sink took, dead letters for rejected rows included: as many as there are tickets.
     pub records: u64,
     /// Their keys, values and headers in bytes.
     pub bytes: u64,
-    /// Records the brokers stored.
+    /// Records the brokers stored, dead letters included. A total alone: a ticket is a full word
+    /// without the topic, and a map of what is under way would cost every row a look-up.
     pub confirmed: u64,
     /// Rows that became dead letters, before or after the brokers saw them.
     pub dead_letters: u64,
@@ -58,12 +59,9 @@ impl Counters {
         all.filter(|(known, _)| **known == code).map(|(_, count)| count).sum()
     }
 
-    /// Records the sink took and their bytes, by topic; topics beyond the first 1,000 share the
-    /// name `""`. The dead letter of a record that the brokers refused is not counted again: it
-    /// goes out under the refused record's ticket.
-    pub fn topics(&self) -> impl Iterator<Item = (&str, u64, u64)> {
-        let counts = self.topics.counts.iter();
-        counts.map(|count| (count.topic.as_str(), count.records, count.bytes))
+    /// What was sent, by topic; topics beyond the first 1,000 share the name `""`.
+    pub fn topics(&self) -> &[TopicTotal] {
+        &self.topics.totals
     }
 
     pub(super) fn count_rejection(&mut self, code: RejectionCode) {
@@ -76,14 +74,51 @@ impl Counters {
         self.topics.place(topic)
     }
 
-    pub(super) fn count_record(&mut self, topic: TopicPlace, weight: u64) {
+    /// The sink took a record, which is a dead letter if there is a `rejection`.
+    pub(super) fn count_record(
+        &mut self,
+        topic: TopicPlace,
+        weight: u64,
+        rejection: Option<RejectionCode>,
+    ) {
         self.records += 1;
         self.bytes += weight;
-        if let Some(count) = self.topics.counts.get_mut(topic.0) {
-            count.records += 1;
-            count.bytes += weight;
+        if let Some(code) = rejection {
+            self.count_dead_letter(topic, weight, code);
+        } else if let Some(total) = self.topics.totals.get_mut(topic.0) {
+            total.sent += 1;
+            total.bytes += weight;
         }
     }
+
+    /// A dead letter goes out, if need be in the place of a record that was counted as sent.
+    pub(super) fn count_dead_letter(
+        &mut self,
+        topic: TopicPlace,
+        weight: u64,
+        code: RejectionCode,
+    ) {
+        self.dead_letters += 1;
+        self.count_rejection(code);
+        if let Some(total) = self.topics.totals.get_mut(topic.0) {
+            total.dead_letters += 1;
+            total.bytes += weight;
+        }
+    }
+}
+
+/// What was sent to one topic.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct TopicTotal {
+    /// The topic; `""` for all beyond the first 1,000.
+    pub topic: String,
+    /// Records the sink took, dead letters apart. One that the brokers refused stays counted here,
+    /// for it was sent; its dead letter is counted with the dead letters' topic.
+    pub sent: u64,
+    /// Dead letters, before or after the brokers saw the record.
+    pub dead_letters: u64,
+    /// Keys, values and headers of both in bytes.
+    pub bytes: u64,
 }
 
 /// Where a topic's count stands.
@@ -92,35 +127,28 @@ pub(super) struct TopicPlace(usize);
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct Topics {
-    counts: Vec<TopicCount>,
+    totals: Vec<TopicTotal>,
     places: HashMap<String, usize>,
     /// Neighbouring rows often share a topic; comparing names is cheaper than hashing them.
     last: usize,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-struct TopicCount {
-    topic: String,
-    records: u64,
-    bytes: u64,
-}
-
 impl Topics {
     fn place(&mut self, topic: &str) -> TopicPlace {
-        if self.counts.get(self.last).is_none_or(|count| count.topic != topic) {
+        if self.totals.get(self.last).is_none_or(|total| total.topic != topic) {
             self.last = self.places.get(topic).copied().unwrap_or_else(|| self.add(topic));
         }
         TopicPlace(self.last)
     }
 
     fn add(&mut self, topic: &str) -> usize {
-        if self.counts.len() < TOPICS_MAX {
-            self.places.insert(topic.to_owned(), self.counts.len());
-            self.counts.push(TopicCount { topic: topic.to_owned(), ..TopicCount::default() });
-        } else if self.counts.len() == TOPICS_MAX {
-            self.counts.push(TopicCount::default());
+        if self.totals.len() < TOPICS_MAX {
+            self.places.insert(topic.to_owned(), self.totals.len());
+            self.totals.push(TopicTotal { topic: topic.to_owned(), ..TopicTotal::default() });
+        } else if self.totals.len() == TOPICS_MAX {
+            self.totals.push(TopicTotal::default());
         }
-        self.counts.len() - 1
+        self.totals.len() - 1
     }
 }
 
@@ -128,15 +156,32 @@ impl Topics {
 mod tests {
     use super::*;
 
+    fn total(topic: &str, sent: u64, dead_letters: u64, bytes: u64) -> TopicTotal {
+        TopicTotal { topic: topic.to_owned(), sent, dead_letters, bytes }
+    }
+
+    #[test]
+    fn a_dead_letter_counts_where_it_goes_whenever_it_goes() {
+        let mut counters = Counters::default();
+        let (orders, dead) = (counters.topic_place("orders"), counters.topic_place("dead"));
+        counters.count_record(orders, 10, None);
+        counters.count_record(dead, 7, Some(RejectionCode::NoRoute));
+        // The brokers refused the first one: no further ticket, but one more dead letter.
+        counters.count_dead_letter(dead, 12, RejectionCode::TooLarge);
+        assert_eq!(counters.topics(), [total("orders", 1, 0, 10), total("dead", 0, 2, 19)]);
+        assert_eq!((counters.records, counters.bytes, counters.dead_letters), (2, 17, 2));
+        assert_eq!(counters.rejections(RejectionCode::TooLarge), 1);
+    }
+
     #[test]
     fn topics_are_counted_by_name() {
         let mut counters = Counters::default();
         for topic in ["a", "b", "a", "a"] {
             let place = counters.topic_place(topic);
             assert_eq!(counters.topic_place(topic), place);
-            counters.count_record(place, 10);
+            counters.count_record(place, 10, None);
         }
-        assert_eq!(counters.topics().collect::<Vec<_>>(), [("a", 3, 30), ("b", 1, 10)]);
+        assert_eq!(counters.topics(), [total("a", 3, 0, 30), total("b", 1, 0, 10)]);
         assert_eq!((counters.records, counters.bytes), (4, 40));
     }
 
@@ -145,10 +190,10 @@ mod tests {
         let mut counters = Counters::default();
         for number in 0..3_000 {
             let place = counters.topic_place(&number.to_string());
-            counters.count_record(place, 1);
+            counters.count_record(place, 1, None);
         }
-        assert_eq!(counters.topics().count(), TOPICS_MAX + 1);
-        assert_eq!(counters.topics().last(), Some(("", 2_000, 2_000)));
+        assert_eq!(counters.topics().len(), TOPICS_MAX + 1);
+        assert_eq!(counters.topics().last(), Some(&total("", 2_000, 0, 2_000)));
     }
 
     #[test]

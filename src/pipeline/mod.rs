@@ -36,7 +36,7 @@ use crate::route::{OwnedRecord, Rejection, RejectionCode, Router};
 use crate::wal::Frame;
 
 pub use confirmation::{Confirmation, Outcome, Refused};
-pub use counters::Counters;
+pub use counters::{Counters, TopicTotal};
 pub use error::PipelineError;
 pub use policy::{Policy, RejectPolicy, UpdatePolicy};
 pub use step::{Answer, Outgoing, OwnedOutgoing, Skipped, Step};
@@ -110,11 +110,7 @@ impl Pipeline {
     pub fn sent(&mut self) -> Result<(), PipelineError> {
         let offered = self.offered.take().ok_or(PipelineError::NotOffered)?;
         self.ledger.count(offered.ticket)?;
-        self.counters.count_record(offered.topic, offered.ticket.weight());
-        if let Some(code) = offered.rejection {
-            self.counters.dead_letters += 1;
-            self.counters.count_rejection(code);
-        }
+        self.counters.count_record(offered.topic, offered.ticket.weight(), offered.rejection);
         row_done(&mut self.counters, &mut self.next);
         Ok(())
     }
@@ -264,9 +260,10 @@ impl Pipeline {
             }
             RejectPolicy::DeadLetter { topic } => {
                 let record = self.router.dead_letter_of_refused(&refused.record, rejection, topic);
-                self.counters.dead_letters += 1;
-                self.counters.count_rejection(rejection.code);
                 let rejection = rejection.code;
+                let (place, weight) =
+                    (self.counters.topic_place(topic), record.as_record().weight() as u64);
+                self.counters.count_dead_letter(place, weight, rejection);
                 Ok(Answer::Send(Box::new(OwnedOutgoing { record, ticket, rejection })))
             }
             RejectPolicy::Stop => Err(PipelineError::Rejected {

@@ -51,11 +51,16 @@ impl Default for Options {
 pub struct Summary {
     /// Whether everything was delivered that `once` asks for.
     pub caught_up: bool,
-    /// Records handed to the Kafka client, dead letters not counted; all of them are confirmed unless
-    /// a session broke off and sent them again.
+    /// Records handed to the Kafka client, dead letters not counted. One that a later session sent
+    /// again counts again.
     pub records: u64,
-    /// Dead letters for rejected rows, likewise.
+    /// Dead letters, likewise: for rejected rows, and for records that the brokers refused.
     pub dead_letters: u64,
+    /// Records that the brokers confirmed, dead letters included. One that was confirmed again
+    /// because a session broke off counts again.
+    pub confirmed: u64,
+    /// Rows left out because `route.rejected` is `skip`.
+    pub skipped: u64,
     /// The position up to which everything is confirmed.
     #[serde(serialize_with = "as_text")]
     pub settled: Lsn,

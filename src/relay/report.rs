@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use crate::pipeline::{Counters, Pipeline};
 use crate::relay::error::RelayError;
 use crate::route::RejectionCode;
-use crate::telemetry::{Count, Snapshot, State, Telemetry, TopicCount};
+use crate::telemetry::{Count, SKIPPED, Snapshot, State, Telemetry, TopicCount};
 use crate::wal::Stream;
 
 /// How often a snapshot is published: fine enough for a chart, rare enough to cost nothing.
@@ -20,7 +20,6 @@ const PROGRESS_EVERY: Duration = Duration::from_mins(1);
 /// Gathers and publishes.
 pub(super) struct Reporter {
     telemetry: Telemetry,
-    dead_letter_topic: String,
     give_up_after: Duration,
     current: Snapshot,
     /// Totals of the sessions before this one.
@@ -59,14 +58,9 @@ impl Owed {
 
 impl Reporter {
     /// Publishes to `telemetry`. `give_up_after` without a broker ends the relay; zero never does.
-    pub(super) fn new(
-        telemetry: Telemetry,
-        dead_letter_topic: &str,
-        give_up_after: Duration,
-    ) -> Self {
+    pub(super) fn new(telemetry: Telemetry, give_up_after: Duration) -> Self {
         Self {
             telemetry,
-            dead_letter_topic: dead_letter_topic.to_owned(),
             give_up_after,
             current: Snapshot::default(),
             past: Snapshot::default(),
@@ -203,7 +197,8 @@ impl Reporter {
         current.messages = add(&self.past.messages, &messages(counters));
         current.ignored = add(&self.past.ignored, &ignored(counters));
         current.rejections = add(&self.past.rejections, &rejections(counters));
-        current.topics = topics(&self.past.topics, counters, &self.dead_letter_topic);
+        current.topics = topics(&self.past.topics, counters);
+        current.confirmed = self.past.confirmed + counters.confirmed;
     }
 
     fn publish(&mut self) {
@@ -285,7 +280,7 @@ fn ignored(counters: &Counters) -> Vec<Count> {
         ("update", counters.updates),
         ("delete", counters.deletes),
         ("truncate", counters.truncates),
-        ("skipped", counters.skipped),
+        (SKIPPED, counters.skipped),
     ]
 }
 
@@ -300,18 +295,18 @@ fn add(past: &[Count], session: &[Count]) -> Vec<Count> {
     session.iter().map(|(name, count)| (*name, before(*name) + count)).collect()
 }
 
-fn topics(past: &[TopicCount], counters: &Counters, dead_letter_topic: &str) -> Vec<TopicCount> {
+fn topics(past: &[TopicCount], counters: &Counters) -> Vec<TopicCount> {
     let mut all = past.to_vec();
-    for (name, records, bytes) in counters.topics() {
+    for total in counters.topics() {
+        let name = total.topic.as_str();
         let place = all.iter().position(|known| &*known.topic == name).unwrap_or_else(|| {
             all.push(TopicCount { topic: name.into(), sent: 0, dead_lettered: 0, bytes: 0 });
             all.len() - 1
         });
         let Some(count) = all.get_mut(place) else { continue };
-        let result =
-            if name == dead_letter_topic { &mut count.dead_lettered } else { &mut count.sent };
-        *result += records;
-        count.bytes += bytes;
+        count.sent += total.sent;
+        count.dead_lettered += total.dead_letters;
+        count.bytes += total.bytes;
     }
     all
 }

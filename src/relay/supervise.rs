@@ -46,11 +46,8 @@ pub async fn run<S: Sink + 'static>(
     open_sink: impl OpenSink<S>,
 ) -> Result<Summary, RelayError> {
     let retry = &plan.config.retry;
-    let reporter = Reporter::new(
-        telemetry.clone(),
-        &plan.config.dead_letters.topic,
-        options.patience.unwrap_or(retry.give_up_after),
-    );
+    let reporter =
+        Reporter::new(telemetry.clone(), options.patience.unwrap_or(retry.give_up_after));
     let mut supervisor = Supervisor {
         backoff: Backoff::new(retry.initial, retry.max),
         patience: options.patience.unwrap_or(retry.give_up_after),
@@ -302,6 +299,8 @@ impl Supervisor {
             caught_up,
             records: totals.topics.iter().map(|topic| topic.sent).sum(),
             dead_letters: totals.topics.iter().map(|topic| topic.dead_lettered).sum(),
+            confirmed: totals.confirmed,
+            skipped: totals.skipped(),
             settled: Lsn::new(totals.settled_lsn),
             seconds: started.elapsed().as_secs_f64(),
             streaming_seconds: self

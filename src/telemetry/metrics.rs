@@ -88,6 +88,9 @@ impl Page {
                 self.sample("records_total", &[("topic", topic), ("result", result)], number);
             }
         }
+        let help = "Records that the brokers confirmed, dead letters included.";
+        self.family("records_confirmed_total", "counter", help);
+        self.sample("records_confirmed_total", &[], snapshot.confirmed);
         let help = "Key, value and header bytes handed to the Kafka client.";
         self.family("record_bytes_total", "counter", help);
         for (topic, count) in &topics {

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 pub use health::{Check, Health, Role, liveness, readiness};
 pub use histogram::{BOUNDS_US, Histogram};
 pub use http::{HttpError, Listener, serve};
-pub use snapshot::{Count, SlotSample, Snapshot, State, TopicCount};
+pub use snapshot::{Count, SKIPPED, SlotSample, Snapshot, State, TopicCount};
 
 /// Constant facts that `/metrics` reports as `postrider_build_info`.
 #[derive(Debug, Clone, Default)]

@@ -63,12 +63,15 @@ pub struct TopicCount {
     pub topic: Arc<str>,
     /// Records, dead letters apart.
     pub sent: u64,
-    /// Dead letters for rejected rows, when this is the dead-letter topic. Those for records that the
-    /// brokers refused count in `Snapshot::rejections` alone.
+    /// Dead letters that went to this topic: for rejected rows, and for records that the brokers
+    /// refused, which stay counted as sent to the topic that refused them.
     pub dead_lettered: u64,
     /// Key, value and header bytes of both.
     pub bytes: u64,
 }
+
+/// The operation under which [`Snapshot::ignored`] counts rows left out by policy.
+pub const SKIPPED: &str = "skipped";
 
 /// One label value and its count.
 pub type Count = (&'static str, u64);
@@ -94,6 +97,8 @@ pub struct Snapshot {
     pub received_bytes: u64,
     /// Records by topic, in order of first use.
     pub topics: Vec<TopicCount>,
+    /// Records that the brokers confirmed, dead letters included.
+    pub confirmed: u64,
     /// Rows rejected, by `route::RejectionCode::as_str`.
     pub rejections: Vec<Count>,
     /// Outbox rows that were updated, deleted or truncated, or skipped by policy, by operation; never
@@ -113,6 +118,14 @@ pub struct Snapshot {
     pub oldest_unacknowledged_age: Duration,
     /// Sessions that ended, by reason: `postgres`, `kafka`, `batch_too_large`, ...
     pub restarts: Vec<Count>,
+}
+
+impl Snapshot {
+    /// Rows left out by policy.
+    pub fn skipped(&self) -> u64 {
+        let skipped = self.ignored.iter().filter(|(operation, _)| *operation == SKIPPED);
+        skipped.map(|(_, count)| count).sum()
+    }
 }
 
 /// The slot as Postgres sees it, sampled by the control plane.

@@ -318,6 +318,7 @@ fn counted(counters: &Counters) -> String {
         }
     }
     let topics = counters.topics();
-    parts.extend(topics.map(|(topic, records, _)| format!("{records} to {topic}")));
+    let sent = topics.iter().map(|total| (total.sent + total.dead_letters, &total.topic));
+    parts.extend(sent.map(|(records, topic)| format!("{records} to {topic}")));
     parts.join(", ")
 }

@@ -176,7 +176,7 @@ fn receive(cluster: &Cluster, transport: Transport, end: Lsn) -> Result<Weighed,
 /// What `run --once --output json` prints.
 #[derive(Debug, Deserialize)]
 struct RunSummary {
-    records: u64,
+    confirmed: u64,
     dead_letters: u64,
     streaming_seconds: f64,
 }
@@ -254,10 +254,10 @@ async fn check(
     summary: &RunSummary,
 ) -> Result<(), CeilingError> {
     let not_whole = |what: String| Err(CeilingError::NotWhole(what));
-    if summary.records != u64::from(args.rows) || summary.dead_letters != 0 {
+    if summary.confirmed != u64::from(args.rows) || summary.dead_letters != 0 {
         return not_whole(format!(
             "{} of {} rows confirmed, {} dead letters",
-            summary.records, args.rows, summary.dead_letters
+            summary.confirmed, args.rows, summary.dead_letters
         ));
     }
     let sql = "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = $1";

@@ -19,6 +19,7 @@ fn full_view() -> View {
             dead_lettered: 1,
             bytes: 99,
         }],
+        confirmed: 6,
         rejections: vec![("no_route", 1)],
         ignored: vec![("update", 2)],
         messages: vec![("insert", 8), ("keepalive", 3)],

@@ -7,6 +7,8 @@ use super::idle::{ALL, impatient};
 use super::stage::Stage;
 use crate::support::postgres;
 
+const CONFIRMED: &str = "postrider_records_confirmed_total";
+
 #[test]
 fn metrics_and_probes_tell_the_truth() {
     let mock = MockCluster::new(1).unwrap();
@@ -30,6 +32,8 @@ fn metrics_and_probes_tell_the_truth() {
     face.wait_count(&records("A", "sent"), 14);
     face.wait_count(&records("B", "sent"), 5);
     face.wait_count(&records("dead-letters", "dead_lettered"), 2);
+    assert_eq!(face.count(&records("dead-letters", "sent")), Some(0));
+    face.wait_count(CONFIRMED, 21);
     face.wait_count("postrider_rejections_total{reason=\"invalid_topic\"}", 2);
     face.wait_count("postrider_in_flight_records", 0);
     let slot = format!("{{slot_name=\"{}\"}}", stage.slot());
@@ -54,6 +58,9 @@ fn metrics_and_probes_tell_the_truth() {
     mock.broker_down(ALL).unwrap();
     stage.insert("A", 6);
     face.wait_count("postrider_in_flight_records", 6);
+    // Sent, and not confirmed: that is the difference.
+    face.wait_count(&records("A", "sent"), 30);
+    assert_eq!(face.count(CONFIRMED), Some(31));
     face.wait_count("postrider_kafka_connected", 0);
     face.wait_metric("postrider_oldest_unacknowledged_age_seconds", |age| age > 0.5);
     assert_eq!(face.get("/readyz").0, 503);
@@ -64,7 +71,7 @@ fn metrics_and_probes_tell_the_truth() {
     assert!(lag <= f64::from(u32::try_from(truth).unwrap()), "{lag} of {truth}");
 
     mock.broker_up(ALL).unwrap();
-    face.wait_count(&records("A", "sent"), 30);
+    face.wait_count(CONFIRMED, 37);
     face.wait_count("postrider_in_flight_records", 0);
     face.wait_ready(200);
     running.stop();

@@ -81,13 +81,17 @@ fn once_prints_what_it_did() {
     let broker = Broker::embedded();
     let stage = Stage::new(postgres::installed(), &broker.bootstrap(), "summary");
     stage.insert("A", 3);
-    let running = stage.relay().start(&["--output", "json", "run", "--once"]);
+    stage.insert("not a topic", 2);
+    let relay = stage.relay().expect_log("became a dead letter");
+    let running = relay.start(&["--output", "json", "run", "--once"]);
     let (status, printed) = running.wait_printed();
     assert!(status.success(), "{status}");
     let [line] = printed.as_slice() else { panic!("{printed:?}") };
     let summary: Value = serde_json::from_str(line).unwrap();
     assert_eq!(summary["records"], 3);
-    assert_eq!(summary["dead_letters"], 0);
+    assert_eq!(summary["dead_letters"], 2);
+    assert_eq!(summary["confirmed"], 5);
+    assert_eq!(summary["skipped"], 0);
     assert_eq!(summary["caught_up"], true);
     let settled = stage
         .sql()

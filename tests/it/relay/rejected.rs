@@ -1,5 +1,6 @@
 //! Rows that cannot be delivered as they are, under each policy.
 
+use super::face::Face;
 use super::stage::Stage;
 use crate::support::broker::Broker;
 use crate::support::topic::Stored;
@@ -90,7 +91,13 @@ fn g2_g4_a_row_that_the_brokers_refuse_becomes_a_dead_letter() {
     ));
     stage.insert("A", 50);
     let relay = stage.relay_at(&tap.address()).set("kafka.compression", "none");
-    relay.expect_log("refused a batch").expect_log("became a dead letter").run_once();
+    let relay = relay.expect_log("refused a batch").expect_log("became a dead letter");
+    let (status, printed) = relay.start(&["--output", "json", "run", "--once"]).wait_printed();
+    assert!(status.success(), "{status}");
+    let summary: serde_json::Value = serde_json::from_str(&printed[0]).unwrap();
+    // The large one was sent and refused before it was replaced.
+    assert_eq!(summary["dead_letters"], 1, "{summary}");
+    assert!(summary["confirmed"].as_u64().unwrap() >= 101, "{summary}");
     let verdict = stage.verdict(&oracle, &tap.statuses());
     verdict.assert_at_least_once();
     assert_eq!(verdict.delivered, 101);
@@ -133,11 +140,13 @@ fn g4_policy_skip_leaves_rows_out_and_says_so() {
     let end = stage.log_end();
     let relay = stage.relay().set("route.rejected", "skip").set("kafka.message_max_bytes", "10kB");
     let mut running = relay.expect_log("a row was left out").run();
+    let face = Face::of(&mut running);
     for code in ["no_route", "invalid_topic", "too_large"] {
         let line = running.wait_for_log("a row was left out");
         assert!(line.contains(code), "{line}");
     }
     stage.wait_acknowledged(end);
+    face.wait_count("postrider_ignored_rows_total{operation=\"skipped\"}", 3);
     running.stop();
     assert_eq!(values(&stage.records(), &stage.topic("A")), ["1", "3", "6"]);
     assert_eq!(stage.records().len(), 3);
