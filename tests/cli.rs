@@ -161,7 +161,15 @@ fn config_show_tells_value_and_origin_but_no_secret() {
     let json = in_folder(config, &arguments, &env);
     let value: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
     assert_eq!(value["file"], "postrider.toml");
-    assert!(value["settings"].as_array().unwrap().len() > 30);
+    let settings = value["settings"].as_array().unwrap();
+    assert!(settings.len() > 30);
+    let setting = |key: &str| &settings.iter().find(|line| line["key"] == key).unwrap()["value"];
+    assert_eq!(setting("source.slot"), "mine");
+    assert_eq!(setting("source.url"), "postgres://app:****@db/shop");
+    assert_eq!(*setting("kafka.brokers"), serde_json::json!(["a:9092", "b:9092"]));
+    assert_eq!(*setting("route.position_header"), true);
+    assert_eq!(setting("source.frame_max"), "64MiB");
+    assert_eq!(setting("kafka.properties.sasl.password"), "****");
     assert!(!text(&json.stdout).contains("hunter2"));
 }
 

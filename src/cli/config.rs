@@ -8,7 +8,7 @@ use serde_json::json;
 use super::context::Context;
 use super::exit::ExitCode;
 use super::failure::Failure;
-use crate::config::{Loaded, example_toml};
+use crate::config::{Loaded, Shown, example_toml};
 
 /// The two commands.
 #[derive(Debug, Subcommand)]
@@ -40,7 +40,7 @@ pub fn run(command: &ConfigCommand, context: &Context) -> Result<ExitCode, Failu
 }
 
 fn as_text(loaded: &Loaded) -> String {
-    let setting = |key: &str, value: &str| format!("{key} = {value}");
+    let setting = |key: &str, value: &Shown| format!("{key} = {value}");
     let width = loaded
         .effective
         .iter()

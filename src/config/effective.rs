@@ -1,22 +1,51 @@
 //! Every value in effect and where it came from, fit to be shown.
 
 use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::Serialize;
 
 use super::layer::{Origin, Setting, Value, is_secret, toml_text};
 use super::libpq::SslMode;
 use super::model::Config;
 use super::options::{Kind, OPTIONS, PROPERTIES, option};
 use super::secrets::{MASK, mask_connection_string};
+use super::values::{format_duration, format_size};
 
 /// One line of `config show`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Effective {
     /// The option.
     pub key: String,
-    /// The value as TOML, masked where it is secret.
-    pub value: String,
+    /// The value, masked where it is secret.
+    pub value: Shown,
     /// Where it came from.
     pub origin: Origin,
+}
+
+/// A value as an operator would type it. Displays as TOML, serializes as what it is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum Shown {
+    /// Text; a time or a size with its unit, for a bare number would not say of what.
+    Text(String),
+    /// A list of texts.
+    List(Vec<String>),
+    /// On or off.
+    Switch(bool),
+}
+
+impl fmt::Display for Shown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Text(text) => f.write_str(&toml_text(text)),
+            Self::List(items) => {
+                let items: Vec<String> = items.iter().map(|item| toml_text(item)).collect();
+                write!(f, "[{}]", items.join(", "))
+            }
+            Self::Switch(on) => write!(f, "{on}"),
+        }
+    }
 }
 
 /// Libpq's variables that decide where and as whom we connect.
@@ -53,7 +82,7 @@ pub(super) fn list(
         lines.push(line(option.key, setting));
         if option.kind == Kind::Connection {
             let origin = libpq(variables).unwrap_or_else(|| setting.origin.clone());
-            let value = toml_text(&connection(config));
+            let value = Shown::Text(connection(config));
             lines.push(Effective { key: "source.connect".to_owned(), value, origin });
         }
     }
@@ -62,13 +91,17 @@ pub(super) fn list(
     lines
 }
 
-fn shown(key: &str, setting: &Setting) -> String {
+fn shown(key: &str, setting: &Setting) -> Shown {
     match &setting.value {
         Value::Text(text) if is_secret(key) => {
             let connection = option(key).is_some_and(|option| option.kind == Kind::Connection);
-            toml_text(&if connection { mask_connection_string(text) } else { MASK.to_owned() })
+            Shown::Text(if connection { mask_connection_string(text) } else { MASK.to_owned() })
         }
-        value => value.to_toml(),
+        Value::Text(text) => Shown::Text(text.clone()),
+        Value::List(items) => Shown::List(items.iter().map(|item| item.text.clone()).collect()),
+        Value::Switch(on) => Shown::Switch(*on),
+        Value::Duration(duration) => Shown::Text(format_duration(*duration)),
+        Value::Size(bytes) => Shown::Text(format_size(*bytes)),
     }
 }
 

@@ -95,22 +95,6 @@ pub(super) enum Value {
     Size(u64),
 }
 
-impl Value {
-    /// As TOML.
-    pub(super) fn to_toml(&self) -> String {
-        match self {
-            Self::Text(text) => toml_text(text),
-            Self::List(items) => {
-                let items: Vec<String> = items.iter().map(|item| toml_text(&item.text)).collect();
-                format!("[{}]", items.join(", "))
-            }
-            Self::Switch(on) => on.to_string(),
-            Self::Duration(duration) => toml_text(&format_duration(*duration)),
-            Self::Size(bytes) => toml_text(&format_size(*bytes)),
-        }
-    }
-}
-
 /// A value and where it came from.
 #[derive(Debug, Clone)]
 pub(super) struct Setting {

@@ -31,7 +31,7 @@ use libpq::ConnectInfoWarning;
 
 use layer::{Layer, Origin as LayerOrigin, Raw, Setting};
 
-pub use effective::Effective;
+pub use effective::{Effective, Shown};
 pub use layer::Origin;
 pub use libpq::ConnectInfo;
 pub use mistake::{ConfigError, Excerpt, Mistake, MistakeKind, Place};

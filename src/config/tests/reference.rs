@@ -19,7 +19,7 @@ fn every_default_prints_as_it_would_be_typed() {
     let loaded = Given::default().load().unwrap();
     for option in OPTIONS {
         let line = loaded.effective.iter().find(|line| line.key == option.key).unwrap();
-        assert_eq!(line.value, option.default, "{}", option.key);
+        assert_eq!(line.value.to_string(), option.default, "{}", option.key);
     }
 }
 
