@@ -48,6 +48,15 @@ pub struct Stream<T = Wire> {
 }
 
 impl<T: Transport> Stream<T> {
+    /// A stream that has begun already, over whatever carries its bytes: for benches and fuzzing,
+    /// which have no server. A frame of more than `frame_bytes_max` is refused, as in earnest.
+    pub fn over(transport: T, frame_bytes_max: usize) -> Self {
+        let mut session = Session::new(transport);
+        session.buffer.set_limit(frame_bytes_max);
+        let name = "postrider".to_owned();
+        Self::new(session, Names { slot: name.clone(), publication: name })
+    }
+
     pub(super) fn new(session: Session<T>, names: Names) -> Self {
         let (received, acknowledged) = (Lsn::ZERO, Lsn::ZERO);
         Self { session, names, received, received_bytes: 0, acknowledged, owed: None }

@@ -1,7 +1,7 @@
 //! Mistakes an operator makes, each of which must be told where it is and how to mend it.
 
 use super::*;
-use crate::config::{Mistake, Objection, Place};
+use crate::config::{Mistake, OPTIONS, Objection, Place};
 
 fn mistakes(given: &Given<'_>) -> Vec<Mistake> {
     match given.load() {
@@ -183,6 +183,35 @@ proptest::proptest! {
     ) {
         match (Given { file: Some(&text), ..Given::default() }).load() {
             Ok(_) => {}
+            Err(ConfigError::Mistakes(found)) => proptest::prop_assert!(!found.is_empty()),
+            Err(other) => panic!("{other:?}"),
+        }
+    }
+
+    /// Every option from every layer with any text: a configuration that can be shown, or mistakes
+    /// that can.
+    #[test]
+    fn any_value_in_any_layer_is_taken_or_refused(
+        option in proptest::sample::select(OPTIONS),
+        typed in "(\\PC|[0-9:/@%=,'\\[\\] ]|ms|MiB|postgres://|host=|::1){0,24}",
+        layer in 0..3,
+    ) {
+        let (text, assignment) = (toml::Value::String(typed.clone()), format!("{}={typed}", option.key));
+        let (section, name) = option.key.split_once('.').unwrap();
+        let file = format!("[{section}]\n{name} = {text}\n");
+        let variable = option.env();
+        let loaded = match layer {
+            0 => Given { file: Some(&file), ..Given::default() }.load(),
+            1 => Given { env: &[(&variable, &typed)], ..Given::default() }.load(),
+            _ => Given { set: &[&assignment], ..Given::default() }.load(),
+        };
+        match loaded {
+            Ok(loaded) => {
+                let shown = loaded.effective.iter().find(|line| line.key == option.key).unwrap();
+                let line = format!("value = {}", shown.value);
+                proptest::prop_assert!(line.parse::<toml::Table>().is_ok(), "{line}");
+                proptest::prop_assert!(serde_json::to_string(&shown.value).is_ok());
+            }
             Err(ConfigError::Mistakes(found)) => proptest::prop_assert!(!found.is_empty()),
             Err(other) => panic!("{other:?}"),
         }

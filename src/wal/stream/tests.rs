@@ -13,10 +13,7 @@ enum Seen {
 }
 
 fn streaming(script: Script, frame_bytes_max: usize) -> Stream<Script> {
-    let mut session = Session::new(script);
-    session.buffer.set_limit(frame_bytes_max);
-    let names = Names { slot: "s".to_owned(), publication: "postrider".to_owned() };
-    Stream::new(session, names)
+    Stream::over(script, frame_bytes_max)
 }
 
 /// Everything there is, and the error that ended it.
@@ -149,7 +146,10 @@ fn a_full_socket_delays_one_status_and_merges_the_rest() {
 }
 
 fn publication_missing() -> WalError {
-    WalError::PublicationMissing { publication: "postrider".to_owned(), slot: "s".to_owned() }
+    WalError::PublicationMissing {
+        publication: "postrider".to_owned(),
+        slot: "postrider".to_owned(),
+    }
 }
 
 #[test]
@@ -204,6 +204,34 @@ fn finishing_discards_what_is_left_and_says_goodbye() {
     let stream = streaming(Script::new(Vec::new(), 64), 1 << 20);
     let error = stream.finish(Duration::from_millis(5)).unwrap_err();
     assert!(matches!(error, WalError::TimedOut { .. }));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+    /// Whatever a header declares, wherever reads end: frames up to the limit are all there, and no
+    /// byte of room is made beyond it.
+    #[test]
+    fn g3_g7_room_is_bounded_by_the_largest_frame_allowed(
+        sizes in proptest::collection::vec(0_usize..300_000, 0..8),
+        declared in 0_u32..=u32::MAX,
+        arrives in 0_usize..(5 << 20),
+        limit in 26_usize..(6 << 20),
+        piece in 1_000_usize..300_000,
+    ) {
+        let mut wire: Vec<u8> = sizes.iter().flat_map(|&size| wal(1, &vec![7; size])).collect();
+        wire.push(b'd');
+        wire.extend(declared.to_be_bytes());
+        wire.resize(wire.len() + arrives, b'w');
+        let mut stream = streaming(Script::closing(wire, piece), limit);
+        let (seen, error) = drain(&mut stream);
+        // Header, kind, two positions and a time come before the data.
+        let fits = |size: &&usize| **size + 30 <= limit;
+        let whole = sizes.iter().take_while(fits).map(|&size| Seen::Wal(1, vec![7; size]));
+        let whole: Vec<_> = whole.collect();
+        prop_assert!(seen.starts_with(&whole));
+        prop_assert!(error.is_some());
+        prop_assert!(stream.session.buffer.capacity() <= limit.max(BASE_BYTES));
+    }
 }
 
 proptest! {
