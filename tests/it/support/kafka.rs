@@ -19,7 +19,7 @@ use rdkafka::producer::{BaseProducer, Producer as _};
 use rustix::process::{Pid, Signal, kill_process};
 
 pub(crate) use super::kafka_settings::{ALLOWED_USER, DENIED_USER, Options, PASSWORD};
-use super::kafka_settings::{CLUSTER_ID, Ports};
+use super::kafka_settings::{CLUSTER_ID, Ports, SCRAM};
 use super::{postgres, skip, topic};
 
 /// A broker is up after some 3 s on an idle machine; builds may run beside the tests.
@@ -131,9 +131,10 @@ impl Kafka {
             Self { brokers, tether, options: options.clone(), account, jars: jars.to_path_buf() };
         let tools: Vec<Child> = (0..options.brokers)
             .map(|index| {
+                let user = format!("{SCRAM}=[name={ALLOWED_USER},password={PASSWORD}]");
                 kafka
                     .java(index, "kafka.tools.StorageTool")
-                    .args(["format", "-t", CLUSTER_ID, "-c"])
+                    .args(["format", "-t", CLUSTER_ID, "--add-scram", &user, "-c"])
                     .arg(kafka.brokers[index].folder.join("server.properties"))
                     .stdout(Stdio::piped())
                     .stderr(Stdio::piped())
@@ -158,6 +159,13 @@ impl Kafka {
     pub(crate) fn sasl_bootstrap(&self) -> String {
         assert!(self.options.sasl, "this cluster has no SASL listener");
         self.addresses(|ports| ports.sasl)
+    }
+
+    /// The same for the listener that wants TLS and a login.
+    #[cfg(any(feature = "kafka-tls", feature = "kafka-tls-vendored"))]
+    pub(crate) fn tls_bootstrap(&self) -> String {
+        assert!(self.options.tls.is_some(), "this cluster has no TLS listener");
+        self.addresses(|ports| ports.tls).replace("127.0.0.1", "localhost")
     }
 
     /// kill -9 of one broker, from 0.
@@ -293,5 +301,5 @@ impl Broker {
 
 fn free_ports() -> Ports {
     let free = || port::free().unwrap();
-    Ports { plain: free(), controller: free(), sasl: free() }
+    Ports { plain: free(), controller: free(), sasl: free(), tls: free() }
 }

@@ -10,6 +10,8 @@ pub(crate) const CLUSTER_ID: &str = "4L6g3nShT-eMCtK--X86sw";
 pub(crate) const ALLOWED_USER: &str = "courier";
 /// A user who may log in and do nothing else.
 pub(crate) const DENIED_USER: &str = "stranger";
+/// How users log in on the encrypted listener.
+pub(crate) const SCRAM: &str = "SCRAM-SHA-512";
 /// The password of both.
 pub(crate) const PASSWORD: &str = "open-sesame";
 
@@ -22,13 +24,15 @@ pub(crate) struct Options {
     pub(crate) auto_create: bool,
     /// Adds a `SASL_PLAINTEXT` listener with PLAIN logins and access lists.
     pub(crate) sasl: bool,
+    /// Adds a `SASL_SSL` listener with SCRAM logins and this certificate and key (PEM).
+    pub(crate) tls: Option<(String, String)>,
     /// Further broker settings; they win.
     pub(crate) settings: Vec<(&'static str, String)>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { brokers: 1, auto_create: true, sasl: false, settings: Vec::new() }
+        Self { brokers: 1, auto_create: true, sasl: false, tls: None, settings: Vec::new() }
     }
 }
 
@@ -38,6 +42,7 @@ pub(crate) struct Ports {
     pub(crate) plain: u16,
     pub(crate) controller: u16,
     pub(crate) sasl: u16,
+    pub(crate) tls: u16,
 }
 
 impl Options {
@@ -54,6 +59,9 @@ impl Options {
         if self.sasl {
             let _ = write!(advertised, ",SASL_PLAINTEXT://127.0.0.1:{}", own.sasl);
         }
+        if self.tls.is_some() {
+            let _ = write!(advertised, ",SASL_SSL://localhost:{}", own.tls);
+        }
         let mut text = String::new();
         let mut set = |name: &str, value: &str| {
             let _ = writeln!(text, "{name}={value}");
@@ -64,7 +72,8 @@ impl Options {
         set("controller.listener.names", "CONTROLLER");
         set(
             "listener.security.protocol.map",
-            "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT",
+            "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,\
+             SASL_SSL:SASL_SSL",
         );
         set("listeners", &format!("{advertised},CONTROLLER://127.0.0.1:{}", own.controller));
         set("advertised.listeners", &advertised);
@@ -88,6 +97,9 @@ impl Options {
         if self.sasl {
             self.access(&mut set);
         }
+        if let Some((certificate, key)) = &self.tls {
+            encryption(&mut set, certificate, key);
+        }
         for (name, value) in &self.settings {
             set(name, value);
         }
@@ -108,4 +120,19 @@ impl Options {
         set("authorizer.class.name", "org.apache.kafka.metadata.authorizer.StandardAuthorizer");
         set("super.users", &format!("User:ANONYMOUS;User:{ALLOWED_USER}"));
     }
+}
+
+/// The listener for those who trust the certificate's authority and log in by SCRAM.
+fn encryption(set: &mut impl FnMut(&str, &str), certificate: &str, key: &str) {
+    const LISTENER: &str = "listener.name.sasl_ssl";
+    let mut on = |name: &str, value: &str| set(&format!("{LISTENER}.{name}"), value);
+    on("sasl.enabled.mechanisms", SCRAM);
+    on(
+        &format!("{}.sasl.jaas.config", SCRAM.to_lowercase()),
+        "org.apache.kafka.common.security.scram.ScramLoginModule required;",
+    );
+    on("ssl.keystore.type", "PEM");
+    // As a properties file writes what has several lines.
+    on("ssl.keystore.certificate.chain", &certificate.trim().replace('\n', "\\n"));
+    on("ssl.keystore.key", &key.trim().replace('\n', "\\n"));
 }
