@@ -8,6 +8,7 @@ mod crash;
 mod face;
 mod http;
 mod idle;
+mod large;
 mod load;
 mod once;
 mod outage;
