@@ -17,7 +17,6 @@ mod containers;
 mod control;
 mod demo;
 mod kafka;
-mod live;
 mod login;
 mod refusals;
 mod relay;

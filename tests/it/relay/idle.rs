@@ -24,7 +24,8 @@ fn g5_the_slot_advances_without_a_row() {
     let broker = Broker::embedded();
     for cluster in postgres::versions() {
         let stage = Stage::new(cluster, &broker.bootstrap(), "idle");
-        let mut running = stage.relay().run();
+        let (oracle, tap) = (stage.oracle(), stage.tap());
+        let mut running = stage.relay_at(&tap.address()).run();
         running.wait_for_log("caught up");
         make_noise(&stage);
         let took = stage.wait_acknowledged(stage.log_end());
@@ -32,6 +33,8 @@ fn g5_the_slot_advances_without_a_row() {
         assert!(took < Duration::from_secs(5), "{took:?}");
         elsewhere(cluster, &stage);
         running.stop();
+        assert_eq!(stage.records().len(), 0);
+        stage.verdict(&oracle, &tap.statuses()).assert_exactly_once();
     }
 }
 

@@ -6,14 +6,57 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use postrider::shop::load::{LoadPlan, Pace, run};
+use postrider::shop::orders::event_types;
 
 use super::stage::Stage;
+use crate::support::broker::Broker;
+use crate::support::topic;
 
 /// Writers that go on until told to stop, also over restarts of Postgres.
 pub(super) struct Load {
     stop: Arc<AtomicBool>,
     committed: Arc<AtomicU64>,
     writers: Vec<JoinHandle<()>>,
+}
+
+/// Makes the topics of a load beforehand, as they are in earnest; on real Kafka, because the embedded
+/// broker has no such request.
+pub(super) fn prepare(stage: &Stage, broker: &Broker) {
+    if let Broker::Kafka(kafka) = broker {
+        prepare_at(stage, &kafka.bootstrap());
+    }
+}
+
+/// The same on Kafka of a test's own.
+pub(super) fn prepare_at(stage: &Stage, bootstrap: &str) {
+    let types = event_types(LoadPlan::default().types);
+    for name in types.iter().map(String::as_str).chain(["dead-letters"]) {
+        topic::create(bootstrap, &stage.topic(name), 3, &[]);
+    }
+}
+
+/// Commits so many rows, `rate` a second, and some that are rolled back.
+pub(super) fn commit(stage: &Stage, count: u64, rate: u32) {
+    let plan = LoadPlan { count, ..plan(rate, u64::from(rate), 1) };
+    let url = stage.database.address().unix_url();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let client = postrider::shop::connect(&url).await.unwrap();
+        assert_eq!(run(&client, &plan, |_| ()).await.unwrap().committed, count);
+    });
+}
+
+fn plan(rate: u32, seed: u64, tx_rows: u32) -> LoadPlan {
+    LoadPlan {
+        count: rate.div_ceil(ROUNDS_PER_SECOND).into(),
+        pace: Pace::PerSecond(rate),
+        seed,
+        rollback_percent: 10,
+        savepoint_percent: 20,
+        customers: 50,
+        tx_rows,
+        ..LoadPlan::default()
+    }
 }
 
 /// A writer looks this often per second whether to stop.
@@ -26,16 +69,7 @@ impl Load {
         let committed = Arc::new(AtomicU64::new(0));
         let spawn = |(seed, &(rate, tx_rows)): (u64, &(u32, u32))| {
             let url = stage.database.address().unix_url();
-            let plan = LoadPlan {
-                count: rate.div_ceil(ROUNDS_PER_SECOND).into(),
-                pace: Pace::PerSecond(rate),
-                seed,
-                rollback_percent: 10,
-                savepoint_percent: 20,
-                customers: 50,
-                tx_rows,
-                ..LoadPlan::default()
-            };
+            let plan = plan(rate, seed, tx_rows);
             let (stop, committed) = (Arc::clone(&stop), Arc::clone(&committed));
             std::thread::spawn(move || write(&url, plan, &stop, &committed))
         };

@@ -6,6 +6,7 @@
 
 mod crash;
 mod face;
+mod flow;
 mod http;
 mod idle;
 mod large;

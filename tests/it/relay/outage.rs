@@ -1,9 +1,9 @@
-//! Kafka away while rows flow.
+//! Kafka away, silent or without its leader while rows flow.
 
 use std::time::Duration;
 
 use super::face::Face;
-use super::load::Load;
+use super::load::{Load, commit, prepare_at};
 use super::stage::Stage;
 use crate::support::{kafka, postgres};
 
@@ -65,4 +65,50 @@ fn flood(stage: &Stage) {
          SELECT 't', n % 10, 'Flood', jsonb_build_object('n', n, 'text', repeat(md5(n::text), 62)) \
          FROM generate_series(1, 20000) AS n",
     );
+}
+
+#[test]
+fn g1_a_broker_that_stalls_holds_back_the_acknowledgement() {
+    let Some(kafka) = kafka::start(&kafka::Options::default()) else { return };
+    let stage = Stage::new(postgres::installed(), &kafka.bootstrap(), "stalls");
+    prepare_at(&stage, &kafka.bootstrap());
+    let (oracle, tap) = (stage.oracle(), stage.tap());
+    let mut running = stage.relay_at(&tap.address()).allow_log("broker").run();
+    running.wait_for_log("\"streaming\"");
+    commit(&stage, 100, 1_000);
+    stage.wait_acknowledged(stage.log_end());
+    kafka.freeze_broker(0);
+    // The wiretap asks the frozen broker too, so what is written now is looked at afterwards.
+    commit(&stage, 500, 1_001);
+    std::thread::sleep(Duration::from_secs(2));
+    kafka.resume_broker(0);
+    stage.wait_acknowledged(stage.log_end());
+    running.stop();
+    let verdict = stage.verdict(&oracle, &tap.statuses());
+    verdict.assert_exactly_once();
+    assert_eq!(verdict.delivered, 600);
+}
+
+#[test]
+fn g1_g2_a_leader_may_die_under_load() {
+    let options = kafka::Options { brokers: 3, ..kafka::Options::default() };
+    let Some(mut kafka) = kafka::start(&options) else { return };
+    let stage = Stage::new(postgres::installed(), &kafka.bootstrap(), "leader_dies");
+    prepare_at(&stage, &kafka.bootstrap());
+    let (oracle, tap) = (stage.oracle(), stage.tap());
+    let relay = stage.relay_at(&tap.address()).allow_log("broker").allow_log("Broker");
+    let mut running = relay.run();
+    running.wait_for_log("\"streaming\"");
+    let load = Load::start(&stage, &[(1_000, 1)]);
+    for broker in 0..2 {
+        std::thread::sleep(Duration::from_millis(700));
+        kafka.kill_broker(broker);
+        kafka.start_broker(broker);
+    }
+    let committed = load.stop();
+    stage.wait_acknowledged(stage.log_end());
+    running.stop();
+    let verdict = stage.verdict(&oracle, &tap.statuses());
+    verdict.assert_at_least_once();
+    assert_eq!(verdict.delivered as u64, committed);
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use postrider::sandbox::postgres::{Address, Cluster};
 
 use crate::support::judge::{Verdict, judge};
-use crate::support::oracle::Oracle;
+use crate::support::oracle::{Committed, Oracle};
 use crate::support::postgres::Database;
 use crate::support::relay::Relay;
 use crate::support::sql::Sql;
@@ -86,7 +86,24 @@ impl Stage {
 
     /// What has become of all that the oracle saw.
     pub(super) fn verdict(&self, oracle: &Oracle, statuses: &[Status]) -> Verdict {
-        judge(&oracle.committed(), &self.records(), statuses)
+        let committed = oracle.committed();
+        let verdict = judge(&committed, &self.records(), statuses);
+        for id in &verdict.lost {
+            self.explain(id, &committed, statuses);
+        }
+        verdict
+    }
+
+    /// What is known about a row that never arrived.
+    fn explain(&self, id: &str, committed: &[Committed], statuses: &[Status]) {
+        let is_of = |one: &Committed| one.ids.iter().any(|known| known == id);
+        let end = committed.iter().find(|one| is_of(one)).map_or(0, |one| one.end_lsn);
+        let row = self.sql().rows(&format!(
+            "SELECT event_type, aggregate_id, created_at FROM outbox WHERE id = '{id}'"
+        ));
+        let covering = statuses.iter().position(|status| status.flush >= end);
+        let around = covering.map(|at| &statuses[at.saturating_sub(1)..=at]);
+        eprintln!("lost: {id}, end {end:X}, {row:?}; acknowledged by {around:X?}");
     }
 
     /// The end of the server's log, as a number.

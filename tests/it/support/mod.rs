@@ -8,7 +8,6 @@ mod kafka_settings;
 pub(crate) mod oracle;
 pub(crate) mod postgres;
 pub(crate) mod relay;
-pub(crate) mod road;
 pub(crate) mod skip;
 pub(crate) mod sql;
 pub(crate) mod topic;
