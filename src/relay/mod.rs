@@ -10,6 +10,7 @@ mod error;
 mod pace;
 mod phase;
 mod plan;
+mod pulse;
 mod report;
 mod session;
 mod stop;

@@ -16,6 +16,7 @@ use crate::relay::audit;
 use crate::relay::error::RelayError;
 use crate::relay::pace::{Next, Pace, Read};
 use crate::relay::phase::{End, Phase};
+use crate::relay::pulse::Pulse;
 use crate::relay::report::{Reporter, age};
 use crate::relay::stop::{Request, Stop};
 use crate::route::Rejection;
@@ -52,6 +53,8 @@ pub(super) struct Limits {
     pub(super) status_interval: Duration,
     /// Longest silence towards the server; well below its `wal_sender_timeout`.
     pub(super) heartbeat: Duration,
+    /// How long the server may be silent after a heartbeat.
+    pub(super) silence: Duration,
     /// How long a drain may take.
     pub(super) grace: Duration,
     /// End like this once this position is acknowledged.
@@ -79,6 +82,7 @@ struct Turn {
     last_status: Instant,
     reply_now: bool,
     sink_is_full: bool,
+    pulse: Pulse,
     /// Why no further frame can be taken; the session ends with it once it has drained.
     definite: Option<RelayError>,
 }
@@ -116,6 +120,7 @@ impl<S: Sink> Session<S> {
             last_status: Instant::now(),
             reply_now: false,
             sink_is_full: false,
+            pulse: Pulse::new(self.limits.silence),
             definite: None,
         };
         loop {
@@ -129,7 +134,7 @@ impl<S: Sink> Session<S> {
             if let Some(end) = self.end(&mut turn)? {
                 return Ok((end, turn.definite));
             }
-            self.listen(&turn, reporter)?;
+            self.listen(&mut turn, reporter)?;
         }
     }
 
@@ -183,7 +188,9 @@ impl<S: Sink> Session<S> {
             let bite = unread.saturating_sub(self.stream.buffered());
             if bite >= BITE_BYTES && worked < MEAL_BYTES {
                 worked += bite;
-                self.stream.fill(Duration::ZERO)?;
+                if self.stream.fill(Duration::ZERO)? > 0 {
+                    turn.pulse.rest();
+                }
                 unread = self.stream.buffered();
             }
             let Some(frame) = self.stream.peek()? else { return Ok(()) };
@@ -233,7 +240,8 @@ impl<S: Sink> Session<S> {
     }
 
     /// Tells Postgres what is settled: when asked, when silent for too long, within the status
-    /// interval of an advance, and almost at once when nothing else is in flight. Upholds G1, G5.
+    /// interval of an advance, and almost at once when nothing else is in flight. After a silence
+    /// of ours the server is asked whether it still lives. Upholds G1, G5.
     fn tell_postgres(&mut self, turn: &mut Turn) -> Result<(), RelayError> {
         let settled = if self.limits.acknowledge { self.pipeline.settled() } else { Lsn::ZERO };
         let since_last = turn.last_status.elapsed();
@@ -243,10 +251,14 @@ impl<S: Sink> Session<S> {
             Phase::Streaming => self.limits.status_interval,
         };
         let advanced = settled > turn.acknowledged && since_last >= spacing;
-        if advanced || turn.reply_now || since_last >= self.limits.heartbeat {
+        let heartbeat = since_last >= self.limits.heartbeat;
+        if advanced || turn.reply_now || heartbeat {
             // A position to wait for may lie behind the last published change: ask for a keepalive.
-            let ask = self.limits.until.is_some_and(|(until, _)| settled < until);
+            let ask = heartbeat || self.limits.until.is_some_and(|(until, _)| settled < until);
             self.stream.acknowledge(settled, ask)?;
+            if ask {
+                turn.pulse.ask(Instant::now());
+            }
             turn.acknowledged = settled;
             turn.last_status = Instant::now();
             turn.reply_now = false;
@@ -282,10 +294,11 @@ impl<S: Sink> Session<S> {
 
     /// Waits for the socket. While the budget or the sink's queue is exhausted the socket is left
     /// alone, so that TCP holds the server back; confirmations are what we wait for then (G3).
-    fn listen(&mut self, turn: &Turn, reporter: &mut Reporter) -> Result<(), RelayError> {
+    fn listen(&mut self, turn: &mut Turn, reporter: &mut Reporter) -> Result<(), RelayError> {
         if turn.sink_is_full || !self.wants_frames(turn) {
             std::thread::sleep(CONFIRM_TICK);
             reporter.held_back(CONFIRM_TICK);
+            turn.pulse.rest();
             return Ok(());
         }
         let unconfirmed = self.pipeline.in_flight().records > 0;
@@ -293,6 +306,7 @@ impl<S: Sink> Session<S> {
         let lag = self.pipeline.newest_commit_time_us().map_or(Duration::ZERO, age);
         loop {
             let bytes = self.stream.fill(wait)?;
+            hear(&mut turn.pulse, bytes)?;
             let read = Read { bytes, buffered: self.stream.buffered(), lag };
             match self.pace.after_read(Instant::now(), read) {
                 Next::Work => return Ok(()),
@@ -311,6 +325,18 @@ impl<S: Sink> Session<S> {
 
     fn unconfirmed(&self) -> u64 {
         self.pipeline.in_flight().records
+    }
+}
+
+/// Takes note of what a read brought, and of what it did not bring for too long.
+fn hear(pulse: &mut Pulse, bytes: usize) -> Result<(), WalError> {
+    if bytes > 0 {
+        pulse.rest();
+        return Ok(());
+    }
+    match pulse.lost(Instant::now()) {
+        Some(silence) => Err(WalError::Silent { seconds: silence.as_secs() }),
+        None => Ok(()),
     }
 }
 

@@ -16,12 +16,13 @@ use crate::relay::error::RelayError;
 use crate::relay::pace::Pace;
 use crate::relay::phase::End;
 use crate::relay::plan::Plan;
+use crate::relay::pulse::Forbearance;
 use crate::relay::report::Reporter;
 use crate::relay::session::{Limits, Session};
 use crate::relay::stop::{Request, Stop};
 use crate::relay::{Options, Summary, gait};
 use crate::telemetry::{SlotSample, State, Telemetry};
-use crate::wal::{Class, Connection, SessionParams};
+use crate::wal::{Class, Connection, SessionParams, WalError};
 
 /// How often a standby looks whether the slot is free: fast enough to take over well within a
 /// second, slow enough to be one cheap query a time.
@@ -60,6 +61,7 @@ pub async fn run<S: Sink + 'static>(
         target: None,
         cautious_until: None,
         known: None,
+        forbearance: Forbearance::default(),
     };
     let result = supervisor.supervise(open_sink).await;
     supervisor.set_state(if result.is_ok() { State::Stopped } else { State::Failed });
@@ -82,6 +84,8 @@ struct Supervisor {
     cautious_until: Option<Lsn>,
     /// The source as this process first found it; it must stay the same.
     known: Option<Known>,
+    /// How long the server may be silent.
+    forbearance: Forbearance,
 }
 
 impl Supervisor {
@@ -118,6 +122,9 @@ impl Supervisor {
             && sink.wants_caution()
         {
             self.cautious_until = Some(Lsn::new(self.reporter_totals().received_lsn));
+        }
+        if let RelayError::Wal(WalError::Silent { .. }) = error {
+            self.forbearance.silent(Lsn::new(self.reporter_totals().settled_lsn));
         }
         let streamed = self.reporter.as_mut().map_or(Duration::ZERO, Reporter::take_last_session);
         if streamed >= HEALTHY_AFTER {
@@ -255,6 +262,7 @@ impl Supervisor {
         Limits {
             status_interval: self.plan.config.source.status_interval.min(heartbeat),
             heartbeat,
+            silence: self.forbearance.patience(heartbeat),
             grace: self.plan.config.shutdown.grace,
             until: [once, spot].into_iter().flatten().min_by_key(|(position, _)| *position),
             acknowledge: self.options.acknowledge,

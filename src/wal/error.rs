@@ -162,6 +162,12 @@ pub enum WalError {
     /// The connection ended without a word.
     #[error("Postgres closed the connection")]
     Closed,
+    /// Not even an answer to our questions comes: the network is gone, or the server hangs.
+    #[error("Postgres has sent nothing for {seconds} s, though it was asked to")]
+    Silent {
+        /// Since the first question that nothing followed.
+        seconds: u64,
+    },
     /// The server ended the stream in good order: it is shutting down.
     #[error("Postgres ended the replication stream; it is shutting down")]
     Ended,
@@ -191,6 +197,7 @@ impl WalError {
             | Self::TimedOut { .. }
             | Self::WrongSession { .. }
             | Self::Closed
+            | Self::Silent { .. }
             | Self::Ended
             | Self::Protocol(_)
             | Self::Io(_) => Class::Transient,
@@ -210,6 +217,10 @@ impl WalError {
         let hint = match self {
             Self::Unreachable { .. } => {
                 "check that the server runs and that host, port and firewall are right"
+            }
+            Self::Silent { .. } => {
+                "check the network between the relay and the server, and that the server is not \
+                 stopped; nothing is lost, the slot keeps every row"
             }
             Self::TlsNotOffered { .. } => "set ssl = on in postgresql.conf, or sslmode=prefer",
             Self::TlsHandshake { .. } => {

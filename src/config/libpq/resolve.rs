@@ -2,7 +2,7 @@
 //!
 //! Enters: the connection string and the environment. Leaves: the validated values. The order of
 //! precedence and every default is libpq's, except that `connect_timeout` defaults to
-//! [`CONNECT_TIMEOUT`] instead of waiting for ever.
+//! [`CONNECT_TIMEOUT`] and `tcp_user_timeout` to [`TCP_USER_TIMEOUT`] instead of waiting for ever.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -21,6 +21,10 @@ use super::{
 /// A dead address must not hold up the other hosts, nor a restart; ten seconds is several times a
 /// slow handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long sent data may stay unacknowledged by the peer's kernel. Linux's own patience is some
+/// fifteen minutes, in which nobody would notice that the network is gone.
+const TCP_USER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Where distributions put the server's socket: Debian's and Red Hat's choice, then PostgreSQL's.
 const SOCKET_DIRECTORIES: [&str; 2] = ["/var/run/postgresql", "/tmp"];
@@ -253,12 +257,16 @@ fn keepalives(settings: &Settings) -> Result<Keepalives, ConnectInfoError> {
         Ok(u32::try_from(value).ok().filter(|value| *value > 0))
     };
     let seconds = |value: Option<u32>| value.map(|value| Duration::from_secs(value.into()));
+    let user_timeout = match settings.get("tcp_user_timeout") {
+        Some(_) => positive("tcp_user_timeout")?.map(|ms| Duration::from_millis(ms.into())),
+        None => Some(TCP_USER_TIMEOUT),
+    };
     Ok(Keepalives {
         enabled: flag(settings, "keepalives")?,
         idle: seconds(positive("keepalives_idle")?),
         interval: seconds(positive("keepalives_interval")?),
         count: positive("keepalives_count")?,
-        user_timeout: positive("tcp_user_timeout")?.map(|ms| Duration::from_millis(ms.into())),
+        user_timeout,
     })
 }
 

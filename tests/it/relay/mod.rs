@@ -18,5 +18,6 @@ mod remarks;
 mod server;
 mod severed;
 mod shutdown;
+mod silence;
 mod stage;
 mod standby;

@@ -9,6 +9,7 @@ pub(crate) mod oracle;
 pub(crate) mod postgres;
 pub(crate) mod relay;
 pub(crate) mod skip;
+pub(crate) mod sluice;
 pub(crate) mod sql;
 pub(crate) mod topic;
 pub(crate) mod wiretap;

@@ -127,6 +127,9 @@ fn keepalives_and_the_rest_are_read() {
     assert_eq!(info.keepalives.count, Some(3));
     assert_eq!(info.keepalives.user_timeout, Some(Duration::from_millis(1500)));
     assert!(info.keepalives.enabled && !info.tls.sni);
+    let user_timeout = |text: &str| resolved(text).keepalives.user_timeout;
+    assert_eq!(user_timeout("user=u"), Some(TCP_USER_TIMEOUT));
+    assert_eq!(user_timeout("user=u tcp_user_timeout=0"), None);
     assert_eq!(info.target_session_attrs, TargetSessionAttrs::Primary);
     assert_eq!(info.channel_binding, ChannelBinding::Require);
     assert_eq!(info.application_name, "x");
