@@ -52,7 +52,8 @@ pub fn run(args: &RunArgs, context: &Context) -> Result<ExitCode, Failure> {
     let telemetry = Telemetry::new(version::build_info(&config.source.slot));
     let options = options(args, &config);
     let plan = Plan { kafka, config };
-    super::runtime()?.block_on(async {
+    let runtime = super::runtime()?;
+    let code = runtime.block_on(async {
         let (end_http, http_ended) = tokio::sync::oneshot::channel::<()>();
         if let Some(address) = bind {
             let listener = Listener::bind(address).await?;
@@ -71,7 +72,10 @@ pub fn run(args: &RunArgs, context: &Context) -> Result<ExitCode, Failure> {
         };
         drop(end_http);
         finish(args, context, &summary?)
-    })
+    });
+    // Dialling a server that does not answer cannot be called off, and is not waited for.
+    runtime.shutdown_background();
+    code
 }
 
 fn options(args: &RunArgs, config: &Config) -> Options {

@@ -15,6 +15,7 @@ mod report;
 mod session;
 mod stop;
 mod supervise;
+mod threshold;
 
 use std::time::Duration;
 

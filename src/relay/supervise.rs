@@ -20,6 +20,7 @@ use crate::relay::pulse::Forbearance;
 use crate::relay::report::Reporter;
 use crate::relay::session::{Limits, Session};
 use crate::relay::stop::{Request, Stop};
+use crate::relay::threshold::Threshold;
 use crate::relay::{Options, Summary, gait};
 use crate::telemetry::{SlotSample, State, Telemetry};
 use crate::wal::{Class, Connection, SessionParams, WalError};
@@ -31,6 +32,10 @@ const STANDBY_EVERY: Duration = Duration::from_millis(200);
 const SAMPLE_EVERY: Duration = Duration::from_secs(5);
 /// How soon a pause notices a request to stop.
 const PAUSE_TICK: Duration = Duration::from_millis(50);
+/// How soon a request to stop is noticed while a session opens.
+const STOP_TICK: Duration = Duration::from_millis(20);
+/// How long a session that must end at once may take to close its connections.
+const ABORT_LIMIT: Duration = Duration::from_secs(2);
 /// A session that streamed this long was healthy: the next failure starts from a short pause.
 const HEALTHY_AFTER: Duration = Duration::from_secs(10);
 
@@ -58,6 +63,7 @@ pub async fn run<S: Sink + 'static>(
         stop,
         telemetry,
         reporter: Some(reporter),
+        owed: 0,
         target: None,
         cautious_until: None,
         known: None,
@@ -75,6 +81,8 @@ struct Supervisor {
     telemetry: Telemetry,
     /// Lent to the hot thread while a session runs.
     reporter: Option<Reporter>,
+    /// What sessions before the one that runs left unconfirmed.
+    owed: u64,
     backoff: Backoff,
     patience: Duration,
     last_progress: Instant,
@@ -161,50 +169,84 @@ impl Supervisor {
         }
         self.last_progress = Instant::now();
         self.telemetry.tick();
-        tokio::time::sleep(STANDBY_EVERY).await;
+        // That long, unless told to stop.
+        let _ = tokio::time::timeout(STANDBY_EVERY, told_to_end(&self.stop)).await;
         Ok(())
     }
 
-    /// One session, from preflight to its end.
-    async fn session<S: Sink + 'static>(
-        &mut self,
-        open_sink: impl OpenSink<S>,
-    ) -> Result<End, RelayError> {
+    /// What a session needs to begin with.
+    async fn prepare(&mut self) -> Result<(Client, Requirements, ServerFacts), RelayError> {
         let client = control::connect(&self.plan.config.source.connect).await?;
         let wanted = self.plan.requirements()?;
         let inspection = control::preflight(&client, &wanted, self.known.as_ref()).await?;
         self.known.get_or_insert_with(|| Known::of(&inspection));
-        let server = inspection.server;
         if self.options.once && self.target.is_none() {
             self.target = Some(control::current_flush_lsn(&client).await?);
         }
+        Ok((client, wanted, inspection.server))
+    }
+
+    /// One session, from preflight to its end. One that has not got its stream when it is told to
+    /// end has sent nothing, and is not waited for.
+    async fn session<S: Sink + 'static>(
+        &mut self,
+        open_sink: impl OpenSink<S>,
+    ) -> Result<End, RelayError> {
+        let stop = self.stop.clone();
+        let (client, wanted, server) = tokio::select! {
+            ready = self.prepare() => ready?,
+            () = told_to_end(&stop) => return Ok(End::Drained),
+        };
         let Some(mut reporter) = self.reporter.take() else { return Err(RelayError::Thread) };
+        self.owed = reporter.owed();
+        let threshold = Threshold::default();
         let start = HotStart {
             plan: self.plan.clone(),
             limits: self.limits(&server),
             cautious: self.cautious_until.is_some(),
             params: self.session_params(&server),
-            stop: self.stop.clone(),
+            stop,
+            threshold: threshold.clone(),
         };
         let (done, mut finished) = tokio::sync::oneshot::channel();
         let thread = std::thread::Builder::new().name("postrider-hot".to_owned());
         let spawned = thread.spawn(move || {
             let result = start.run(&mut reporter, open_sink);
-            // The receiver outlives the session.
+            // Nobody waits for a session that was called off.
             let _ = done.send((result, reporter));
         });
         spawned.map_err(|_| RelayError::Thread)?;
-        let (ended, departure) = tokio::select! {
-            ended = &mut finished => (ended, None),
+        tokio::select! {
+            ended = &mut finished => {
+                let (result, reporter) = ended.map_err(|_| RelayError::Thread)?;
+                self.reporter = Some(reporter);
+                result
+            }
             departure = self.watch(&client, &wanted) => {
                 // Nothing more is acknowledged: Postgres may be passing over rows.
                 self.stop.request(Request::Abort);
-                (finished.await, Some(departure))
+                if !threshold.close()
+                    && let Ok(Ok((_, reporter))) = tokio::time::timeout(ABORT_LIMIT, finished).await
+                {
+                    self.reporter = Some(reporter);
+                }
+                Err(departure.into())
             }
-        };
-        let (result, reporter) = ended.map_err(|_| RelayError::Thread)?;
-        self.reporter = Some(reporter);
-        departure.map_or(result, |departure| Err(departure.into()))
+            end = self.call_off(&threshold) => end,
+        }
+    }
+
+    /// Ends, when told to, before a session that has not begun, or that does not end at once.
+    async fn call_off(&self, threshold: &Threshold) -> Result<End, RelayError> {
+        told_to_end(&self.stop).await;
+        if threshold.close() {
+            return Ok(End::Drained);
+        }
+        while self.stop.requested() < Request::Abort {
+            tokio::time::sleep(STOP_TICK).await;
+        }
+        tokio::time::sleep(ABORT_LIMIT).await;
+        Err(RelayError::Aborted { records: self.reporter_totals().in_flight_records })
     }
 
     /// Watches the slot, the server and what is published beside a session; ends only with the
@@ -291,14 +333,17 @@ impl Supervisor {
     /// The end that a signal asked for: a clean one only when every record is confirmed that any
     /// session has sent. Upholds G8.
     fn stopped(&self, started: Instant) -> Result<Summary, RelayError> {
-        match self.reporter.as_ref().map_or(0, Reporter::owed) {
+        match self.reporter.as_ref().map_or(self.owed, Reporter::owed) {
             0 => Ok(self.summary(started, false)),
             records => Err(RelayError::GraceExpired { records }),
         }
     }
 
     fn reporter_totals(&self) -> crate::telemetry::Snapshot {
-        self.reporter.as_ref().map(|reporter| reporter.totals().clone()).unwrap_or_default()
+        match &self.reporter {
+            Some(reporter) => reporter.totals().clone(),
+            None => self.telemetry.view().snapshot.as_ref().clone(),
+        }
     }
 
     fn summary(&self, started: Instant, caught_up: bool) -> Summary {
@@ -326,6 +371,7 @@ struct HotStart {
     cautious: bool,
     params: SessionParams,
     stop: Stop,
+    threshold: Threshold,
 }
 
 impl HotStart {
@@ -341,6 +387,9 @@ impl HotStart {
         let stream = connection
             .start(&source.slot, &source.publication, Lsn::ZERO)
             .map_err(|refused| refused.error)?;
+        if !self.threshold.cross() {
+            return Ok(End::Drained);
+        }
         // Last, so that a standby that asks for the slot five times a second starts no client.
         let sink = open_sink(&KafkaSpec { cautious: self.cautious, ..self.plan.kafka.clone() })?;
         tracing::info!(slot = source.slot, cautious = self.cautious, "streaming");
@@ -348,6 +397,13 @@ impl HotStart {
         let pace = Pace::new(gait, Instant::now());
         let Self { stop, limits, .. } = self;
         Session { stream, pipeline, sink, stop, limits, pace }.run(reporter)
+    }
+}
+
+/// Resolves once a signal has come.
+async fn told_to_end(stop: &Stop) {
+    while stop.requested() < Request::Drain {
+        tokio::time::sleep(STOP_TICK).await;
     }
 }
 

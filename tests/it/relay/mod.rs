@@ -21,3 +21,4 @@ mod shutdown;
 mod silence;
 mod stage;
 mod standby;
+mod untimely;

@@ -1,0 +1,50 @@
+//! The point from which a session may send records.
+//!
+//! Enters: the hot thread that has got a stream, and a supervisor that is told to stop meanwhile.
+//! Leaves: which of the two came first. What always holds: a session that was called off before it
+//! crossed never sends anything, so that nobody need wait for a connection that does not come about
+//! (upholds G8). Shared by `supervise` and the thread it starts.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+const OPEN: u8 = 0;
+const CROSSED: u8 = 1;
+const CLOSED: u8 = 2;
+
+/// Cloning shares it; one per session.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Threshold(Arc<AtomicU8>);
+
+impl Threshold {
+    /// The session has its stream. False if it was called off: it must not send.
+    pub(super) fn cross(&self) -> bool {
+        self.leave_open(CROSSED)
+    }
+
+    /// Calls the session off. False if it has crossed: it must be told to end, and waited for.
+    pub(super) fn close(&self) -> bool {
+        self.leave_open(CLOSED)
+    }
+
+    fn leave_open(&self, to: u8) -> bool {
+        let was = self.0.compare_exchange(OPEN, to, Ordering::AcqRel, Ordering::Acquire);
+        was.map_or_else(|was| was == to, |_| true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn g8_whoever_comes_first_decides() {
+        let threshold = Threshold::default();
+        assert!(threshold.clone().close());
+        assert!(threshold.close() && !threshold.cross());
+
+        let threshold = Threshold::default();
+        assert!(threshold.clone().cross());
+        assert!(!threshold.close());
+    }
+}

@@ -1,0 +1,98 @@
+//! Signals that find no session at work.
+
+use std::net::TcpListener;
+use std::time::{Duration, Instant};
+
+use rdkafka::mocking::MockCluster;
+use rustix::process::Signal;
+
+use super::idle::{ALL, impatient};
+use super::stage::Stage;
+use crate::support::broker::Broker;
+use crate::support::postgres;
+use crate::support::relay::{Relay, Running};
+use crate::support::sluice::{Kind, Sluice};
+
+/// Long enough for a relay to have begun to connect.
+const WHILE: Duration = Duration::from_millis(700);
+/// A tenth of a second, and as much again for a machine busy with other tests, several times.
+const AT_ONCE: Duration = Duration::from_millis(800);
+/// Errors as one line.
+const JSON: &[&str] = &["--output", "json", "run"];
+
+fn connecting(relay: &Relay) -> Running {
+    let mut running = relay.run();
+    running.wait_for_log("health and metrics over HTTP");
+    std::thread::sleep(WHILE);
+    running
+}
+
+fn stop_at_once(running: Running) {
+    let begun = Instant::now();
+    running.stop();
+    let took = begun.elapsed();
+    eprintln!("stopped in {took:?}");
+    assert!(took < AT_ONCE, "{took:?}");
+}
+
+#[test]
+fn g8_a_signal_while_postgres_does_not_answer_ends_at_once() {
+    let broker = Broker::embedded();
+    let stage = Stage::new(postgres::installed(), &broker.bootstrap(), "mute");
+    // The system takes the connection, and nobody ever reads from it.
+    let mute = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut address = stage.database.address();
+    address.port = mute.local_addr().unwrap().port();
+    stop_at_once(connecting(&stage.relay_at(&address)));
+}
+
+#[test]
+fn g8_a_signal_while_the_stream_is_not_granted_ends_at_once() {
+    let broker = Broker::embedded();
+    let stage = Stage::new(postgres::installed(), &broker.bootstrap(), "ungranted");
+    let sluice = Sluice::start(&stage.database.address());
+    sluice.hold(Kind::Stream);
+    let relay = stage.relay_at(sluice.address()).set("source.url", &sluice.url());
+    stop_at_once(connecting(&relay));
+}
+
+#[test]
+fn g8_a_signal_while_connecting_again_still_tells_what_is_owed() {
+    let mock = MockCluster::new(1).unwrap();
+    let stage = Stage::new(postgres::installed(), &mock.bootstrap_servers(), "owing");
+    let sluice = Sluice::start(&stage.database.address());
+    let relay = stage.relay_at(sluice.address()).set("source.url", &sluice.url());
+    let relay = impatient(relay).allow_log("no Kafka broker answers").expect_log("trying again");
+    let mut running = relay.expect_log("7 records unconfirmed").start(JSON);
+    stage.insert("A", 10);
+    stage.wait_for_records(10);
+    mock.broker_down(ALL).unwrap();
+    stage.insert("A", 7);
+    running.wait_for_log("no Kafka broker answers");
+    sluice.hold(Kind::Stream);
+    sluice.cut(Kind::Stream);
+    running.wait_for_log("trying again");
+    std::thread::sleep(WHILE);
+    running.signal(Signal::TERM);
+    assert_eq!(running.wait().code(), Some(69));
+}
+
+#[test]
+fn g8_a_second_signal_does_not_wait_for_a_peer_that_has_gone_silent() {
+    let broker = Broker::embedded();
+    let stage = Stage::new(postgres::installed(), &broker.bootstrap(), "farewell");
+    let sluice = Sluice::start(&stage.database.address());
+    let relay = stage.relay_at(sluice.address()).set("source.url", &sluice.url());
+    let mut running = relay.expect_log("aborting").expect_log("PR-X012").start(JSON);
+    running.wait_for_log("caught up");
+    sluice.freeze();
+    running.signal(Signal::TERM);
+    running.wait_for_log("draining");
+    std::thread::sleep(WHILE);
+    let begun = Instant::now();
+    running.signal(Signal::TERM);
+    assert_eq!(running.wait().code(), Some(1));
+    let took = begun.elapsed();
+    eprintln!("aborted in {took:?}");
+    assert!(took < Duration::from_secs(4), "{took:?}");
+}
