@@ -288,7 +288,8 @@ pub const OPTIONS: &[OptionSpec] = &[
         "kafka.linger",
         (0, 1_000),
         "\"0s\"",
-        "How long a batch may wait for company before it is sent.",
+        "How long a batch may wait for company before it is sent. While a backlog of more than \
+         64 MiB of log is worked off, at least 20ms.",
     ),
     OptionSpec {
         key: "kafka.message_max_bytes",

@@ -6,6 +6,7 @@
 
 mod audit;
 mod backoff;
+mod detour;
 mod error;
 mod pace;
 mod phase;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// How a session ended without an error; of two reasons the later in this list decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum End {
-    /// The batch that a broker refused as a whole lies behind us.
+    /// The backlog, or the batch that a broker refused as a whole, lies behind us.
     PastTheSpot,
     /// Postgres is shutting down and the stream was let go.
     LetGo,

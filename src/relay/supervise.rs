@@ -12,6 +12,7 @@ use crate::control::{self, Client, ControlError, Known, Requirements, ServerFact
 use crate::kafka::{KafkaSpec, Sink, SinkError};
 use crate::lsn::Lsn;
 use crate::relay::backoff::Backoff;
+use crate::relay::detour::{Detour, Manner};
 use crate::relay::error::RelayError;
 use crate::relay::pace::Pace;
 use crate::relay::phase::End;
@@ -65,7 +66,7 @@ pub async fn run<S: Sink + 'static>(
         reporter: Some(reporter),
         owed: 0,
         target: None,
-        cautious_until: None,
+        detour: None,
         known: None,
         forbearance: Forbearance::default(),
     };
@@ -88,8 +89,8 @@ struct Supervisor {
     last_progress: Instant,
     /// What `--once` has to reach; fixed when the relay first reaches Postgres.
     target: Option<Lsn>,
-    /// Send cautiously up to here: a batch before it was refused as a whole.
-    cautious_until: Option<Lsn>,
+    /// The way of sending that holds up to a position, if it is not the usual one.
+    detour: Option<Detour>,
     /// The source as this process first found it; it must stay the same.
     known: Option<Known>,
     /// How long the server may be silent.
@@ -109,7 +110,7 @@ impl Supervisor {
             match self.session(open_sink.clone()).await {
                 Ok(End::Drained) => return self.stopped(started),
                 Ok(End::CaughtUp) => return Ok(self.summary(started, true)),
-                Ok(End::PastTheSpot) => self.cautious_until = None,
+                Ok(End::PastTheSpot) => self.detour = None,
                 Ok(End::LetGo) => {
                     self.stop.let_go_is_done();
                     tracing::info!("Postgres is shutting down: let go of the stream");
@@ -129,7 +130,8 @@ impl Supervisor {
         if let RelayError::Sink(sink) = &error
             && sink.wants_caution()
         {
-            self.cautious_until = Some(Lsn::new(self.reporter_totals().received_lsn));
+            let received = Lsn::new(self.reporter_totals().received_lsn);
+            self.detour = Some(Detour::past_refusal(received));
         }
         if let RelayError::Wal(WalError::Silent { .. }) = error {
             self.forbearance.silent(Lsn::new(self.reporter_totals().settled_lsn));
@@ -183,6 +185,7 @@ impl Supervisor {
         if self.options.once && self.target.is_none() {
             self.target = Some(control::current_flush_lsn(&client).await?);
         }
+        self.choose_manner(&client).await?;
         Ok((client, wanted, inspection.server))
     }
 
@@ -203,7 +206,7 @@ impl Supervisor {
         let start = HotStart {
             plan: self.plan.clone(),
             limits: self.limits(&server),
-            cautious: self.cautious_until.is_some(),
+            detour: self.detour,
             params: self.session_params(&server),
             stop,
             threshold: threshold.clone(),
@@ -247,6 +250,17 @@ impl Supervisor {
         }
         tokio::time::sleep(ABORT_LIMIT).await;
         Err(RelayError::Aborted { records: self.reporter_totals().in_flight_records })
+    }
+
+    /// Sends larger batches while there is much to catch up with. Caution has precedence.
+    async fn choose_manner(&mut self, client: &Client) -> Result<(), RelayError> {
+        let cautious = self.detour.is_some_and(|detour| detour.manner == Manner::Cautious);
+        // What acknowledges nothing would begin anew behind every detour.
+        if self.options.acknowledge && !cautious {
+            let slot = control::sample(client, &self.plan.config.source.slot).await?;
+            self.detour = slot.and_then(|at| Detour::of_backlog(at.confirmed_flush, at.current));
+        }
+        Ok(())
     }
 
     /// Watches the slot, the server and what is published beside a session; ends only with the
@@ -299,7 +313,7 @@ impl Supervisor {
 
     fn limits(&self, server: &ServerFacts) -> Limits {
         let once = self.target.map(|target| (target, End::CaughtUp));
-        let spot = self.cautious_until.map(|spot| (spot, End::PastTheSpot));
+        let spot = self.detour.map(|detour| (detour.until, End::PastTheSpot));
         let heartbeat = Plan::heartbeat(server.wal_sender_timeout);
         Limits {
             status_interval: self.plan.config.source.status_interval.min(heartbeat),
@@ -368,7 +382,7 @@ impl Supervisor {
 struct HotStart {
     plan: Plan,
     limits: Limits,
-    cautious: bool,
+    detour: Option<Detour>,
     params: SessionParams,
     stop: Stop,
     threshold: Threshold,
@@ -391,8 +405,10 @@ impl HotStart {
             return Ok(End::Drained);
         }
         // Last, so that a standby that asks for the slot five times a second starts no client.
-        let sink = open_sink(&KafkaSpec { cautious: self.cautious, ..self.plan.kafka.clone() })?;
-        tracing::info!(slot = source.slot, cautious = self.cautious, "streaming");
+        let usual = &self.plan.kafka;
+        let sink = open_sink(&self.detour.map_or_else(|| usual.clone(), |it| it.adapt(usual)))?;
+        let manner = self.detour.map_or("usual", |detour| detour.manner.as_str());
+        tracing::info!(slot = source.slot, manner, "streaming");
         reporter.streaming();
         let pace = Pace::new(gait, Instant::now());
         let Self { stop, limits, .. } = self;

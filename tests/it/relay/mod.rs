@@ -4,6 +4,7 @@
 //! [`stage::Stage`] is one test's database, slot and topics; [`load::Load`] writes while the test
 //! does something cruel; `support::judge` says what came of it.
 
+mod backlog;
 mod crash;
 mod face;
 mod flow;
