@@ -24,7 +24,7 @@ use super::failure::Failure;
 use crate::config::libpq::ConnectInfoError;
 use crate::control::{self, ControlError};
 use crate::kafka::embedded::BrokerError;
-use crate::kafka::{KafkaSpec, ReaderError};
+use crate::kafka::{KafkaSpec, ReaderError, TopicsError};
 use crate::sandbox::SandboxError;
 use crate::shop::ShopError;
 use crate::shop::load::{self, LoadPlan, Pace};
@@ -75,6 +75,9 @@ pub enum DemoError {
     /// The embedded broker.
     #[error(transparent)]
     Broker(#[from] BrokerError),
+    /// The topics on the user's brokers.
+    #[error(transparent)]
+    Topics(#[from] TopicsError),
     /// The address of the database.
     #[error(transparent)]
     Address(#[from] ConnectInfoError),
@@ -119,6 +122,7 @@ impl DemoError {
         match self {
             Self::Sandbox(error) => error.hint(),
             Self::Broker(error) => error.hint(),
+            Self::Topics(error) => error.hint(),
             Self::Address(error) => error.hint(),
             Self::Control(error) => error.hint(),
             Self::Load(error) => error.hint(),
@@ -163,7 +167,7 @@ async fn show(args: &DemoArgs, context: &Context) -> Result<Figures, DemoError> 
     if !context.json() {
         banner(&stage, args);
     }
-    let client = stage.prepare().await?;
+    let client = stage.prepare(&topics).await?;
     let result = tokio::select! {
         result = play(args, &plan, &stage, &client, !context.json()) => result,
         () = interrupted() => Err(DemoError::Interrupted),

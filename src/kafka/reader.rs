@@ -20,8 +20,9 @@ use rdkafka::metadata::MetadataPartition;
 use rdkafka::statistics::Statistics;
 use rdkafka::topic_partition_list::TopicPartitionListElem;
 use rdkafka::types::RDKafkaErrorCode as Code;
-use rdkafka::{ClientConfig, ClientContext, Message, Offset, TopicPartitionList};
+use rdkafka::{ClientConfig, ClientContext, Message, TopicPartitionList};
 
+use super::placing::place;
 use super::start::Start;
 use super::watch::Watch;
 use super::{KafkaSpec, SettingsError, SinkError};
@@ -394,39 +395,6 @@ impl Reader {
             };
         }
     }
-}
-
-/// Gives each partition its first offset.
-fn place(
-    consumer: &BaseConsumer<Ear>,
-    mut wanted: TopicPartitionList,
-    start: Start,
-    deadline: Instant,
-) -> Result<TopicPartitionList, ReaderError> {
-    let offset = match start {
-        Start::Beginning => Offset::Beginning,
-        Start::End => Offset::End,
-        Start::Last(count) => Offset::OffsetTail(count),
-        Start::Offset(offset) => Offset::Offset(offset),
-        Start::Time(ms) => Offset::Offset(ms),
-    };
-    let client = |error: KafkaError| ReaderError::Client(error.to_string());
-    wanted.set_all_offsets(offset).map_err(client)?;
-    if !matches!(start, Start::Time(_)) {
-        return Ok(wanted);
-    }
-    let rest = deadline.saturating_duration_since(Instant::now());
-    let mut found = consumer.offsets_for_times(wanted, rest.max(SLICE)).map_err(client)?;
-    let later: Vec<(String, i32)> = found
-        .elements()
-        .iter()
-        .filter(|element| !matches!(element.offset(), Offset::Offset(_)))
-        .map(|element| (element.topic().to_owned(), element.partition()))
-        .collect();
-    for (topic, partition) in later {
-        found.set_partition_offset(&topic, partition, Offset::End).map_err(client)?;
-    }
-    Ok(found)
 }
 
 /// Sorts out the errors that waiting does not mend.

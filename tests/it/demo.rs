@@ -6,7 +6,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::postgres::{self, Database};
-use crate::support::wait_for;
+use crate::support::{kafka, wait_for};
 
 const LEFT_BEHIND: &str = "SELECT (SELECT count(*) FROM pg_replication_slots
                                     WHERE database = current_database())
@@ -56,4 +56,25 @@ fn a_database_that_others_read_is_refused() {
     assert!(!output.status.success() && errors.contains(slot), "{errors}");
     assert_eq!(sql.value("SELECT count(*) FROM pg_class WHERE relname = 'outbox'"), "0");
     sql.run(&format!("SELECT pg_drop_replication_slot('{slot}')"));
+}
+
+#[test]
+fn orders_reach_a_real_kafka_over_topics_that_the_demo_creates() {
+    let Some(kafka) = kafka::start(&kafka::Options::default()) else { return };
+    let database = Database::create(postgres::installed(), "demo_kafka");
+    for cruelty in [&[] as &[&str], &["--kill-every", "1s"]] {
+        let mut demo = demo(&database, 3_000);
+        let output = demo.args(["--brokers", &kafka.bootstrap()]).args(cruelty).output().unwrap();
+        eprintln!(
+            "{}",
+            String::from_utf8_lossy(&[output.stdout.as_slice(), &output.stderr].concat())
+        );
+        assert!(output.status.success());
+        let figures: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(figures["delivered"], 3_000);
+        for never in ["lost", "phantom", "out_of_order"] {
+            assert_eq!(figures[never], 0, "{never}");
+        }
+        assert_eq!(figures["kills"].as_u64().unwrap() == 0, cruelty.is_empty());
+    }
 }

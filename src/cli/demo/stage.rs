@@ -10,6 +10,7 @@ use tokio_postgres::error::SqlState;
 use crate::config::libpq::ConnectInfo;
 use crate::control::{self, Client};
 use crate::kafka::embedded::Broker;
+use crate::kafka::{KafkaSpec, create_missing};
 use crate::sandbox::account::Account;
 use crate::sandbox::postgres::{Cluster, Options};
 use crate::sandbox::tether::Tether;
@@ -20,7 +21,7 @@ use super::DemoError;
 pub(super) const SLOT: &str = "postrider_demo";
 /// How long a killed relay may hold the slot.
 const SLOT_LIMIT: Duration = Duration::from_secs(10);
-/// Partitions of each topic on the embedded broker.
+/// Partitions of each topic that is made here.
 const PARTITIONS: i32 = 3;
 /// Brokers of the embedded cluster: one, as on a laptop.
 const BROKERS: u32 = 1;
@@ -74,8 +75,12 @@ impl Stage {
         format!("{postgres} -> postrider -> {kafka} at {}", self.brokers)
     }
 
-    /// Connects, and makes tables, publication and slot where they are missing.
-    pub(super) async fn prepare(&self) -> Result<Client, DemoError> {
+    /// Connects, and makes topics and tables where they are missing.
+    pub(super) async fn prepare(&self, topics: &[String]) -> Result<Client, DemoError> {
+        if self.broker.is_none() {
+            let kafka = KafkaSpec::of_brokers(&self.brokers);
+            create_missing(&kafka, topics, PARTITIONS).await?;
+        }
         let client = self.connect().await?;
         self.refuse_a_database_in_use(&client).await?;
         for migration in [
