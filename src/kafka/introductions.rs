@@ -96,26 +96,28 @@ impl Introductions {
         Self { hash, ..Self::default() }
     }
 
-    /// Whether a record may be sent now. Records without a key always may: order is promised to
-    /// keys.
+    /// Whether a record may be sent now. Once its topic is counted a record without a key always
+    /// may: order is promised to keys.
     pub(super) fn admit(
         &mut self,
         name: &str,
         key: Option<&[u8]>,
         partition: Option<i32>,
     ) -> Admission {
-        let (Some(hash), Some(key)) = (self.hash, key) else { return Admission::Free };
         let topic = self.names.get(name).copied().unwrap_or_else(|| self.add(name));
         let Some(Topic { whole, partitions }) = self.topics.get(topic) else {
             return Admission::Free;
         };
+        if partitions.is_empty() && *whole == Acquaintance::Made {
+            return Admission::Count;
+        }
+        let (Some(hash), Some(key)) = (self.hash, key) else { return Admission::Free };
         let key_hash = hash(key);
         if partitions.is_empty() {
             let introduction = Introduction { topic, partition: None, chosen: false, key_hash };
             return match whole {
                 Acquaintance::None => Admission::First(introduction),
-                Acquaintance::UnderWay => Admission::Wait,
-                Acquaintance::Made => Admission::Count,
+                Acquaintance::UnderWay | Acquaintance::Made => Admission::Wait,
             };
         }
         let chosen = partition.and_then(|partition| usize::try_from(partition).ok());
@@ -379,9 +381,12 @@ mod tests {
 
     #[test]
     fn what_has_no_order_is_free() {
-        let mut all = Introductions::new("murmur2_random");
+        let mut all = counted();
         assert_eq!(all.admit("t", None, None), Admission::Free);
-        assert_eq!(Introductions::new("random").admit("t", Some(K), None), Admission::Free);
+        let mut all = Introductions::new("random");
+        assert_eq!(all.admit("t", Some(K), None), Admission::Count);
+        all.counted("t", 0);
+        assert_eq!(all.admit("t", Some(K), None), Admission::Free);
     }
 
     /// From librdkafka's and Kafka's own tests (`rdmurmur2.c`, `UtilsTest.java`).

@@ -9,6 +9,7 @@ mod brokers;
 mod damper;
 mod deliveries;
 pub mod embedded;
+mod gate;
 mod introductions;
 mod null;
 mod placing;

@@ -43,6 +43,7 @@ use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use rdkafka::types::RDKafkaErrorCode as Code;
 
 use super::deliveries::{Deliveries, key_id};
+use super::gate::Gate;
 use super::introductions::Admission;
 use super::settings::{KafkaSpec, SettingsError};
 use super::verdict::{Case, Verdict, judge, words};
@@ -54,13 +55,6 @@ use crate::route::{Record, Rejection, RejectionCode};
 /// a few milliseconds while the brokers answer faster than we listen.
 const EVENTS_PER_POLL: u32 = 1_000;
 
-/// How long a broker that answers may take to say how many partitions a topic has. Once per topic
-/// and session.
-const COUNT_LIMIT: Duration = Duration::from_millis(500);
-
-/// How long one call may hurry the library to connect.
-const CONNECT_LIMIT: Duration = Duration::from_millis(100);
-
 /// Kafka's limit (`org.apache.kafka.common.internals.Topic`).
 const TOPIC_NAME_BYTES_MAX: usize = 249;
 
@@ -68,8 +62,7 @@ const TOPIC_NAME_BYTES_MAX: usize = 249;
 pub struct Producer {
     inner: BaseProducer<Deliveries>,
     cautious: bool,
-    /// A broker has answered since the start.
-    connected: bool,
+    gate: Gate,
 }
 
 impl Producer {
@@ -80,7 +73,7 @@ impl Producer {
         let inner = config
             .create_with_context(Deliveries::new(spec))
             .map_err(|error| SinkError::Settings(refused_settings(&error)))?;
-        Ok(Self { inner, cautious: spec.cautious, connected: false })
+        Ok(Self { inner, cautious: spec.cautious, gate: Gate::default() })
     }
 
     /// Starts a client that knows no broker and ends it: finds settings that do not fit together,
@@ -108,46 +101,6 @@ impl Producer {
             if context.served() == before {
                 return;
             }
-        }
-    }
-
-    /// Hurries the library, which connects to a broker it has just learned of when it wants
-    /// something of it, and asks for its producer's number when it hears from one or half a second
-    /// later. Without this the first record waits for that half second (measured, 2.12.1).
-    fn connect(&mut self, topic: &str) {
-        let let_in = self.inner.client().context().watch().ever_let_in();
-        self.connected = self.is_connected();
-        if let_in && !self.connected {
-            // It is the connection that matters, not the answer.
-            let _ = self.inner.client().fetch_metadata(Some(topic), CONNECT_LIMIT);
-        }
-    }
-
-    /// Whether the record may go to its partition now; see `introductions`. None may before a
-    /// broker answers.
-    fn admit(&mut self, record: &Record<'_>) -> Admission {
-        if !self.connected {
-            self.connect(record.topic);
-        }
-        if !self.connected {
-            return Admission::Wait;
-        }
-        let context = self.inner.client().context();
-        let ask = || {
-            let Record { topic, key, partition, .. } = *record;
-            context.gathered().introductions.admit(topic, key, partition)
-        };
-        match ask() {
-            Admission::Count => {
-                let metadata = self.inner.client().fetch_metadata(Some(record.topic), COUNT_LIMIT);
-                let partitions = metadata.ok().and_then(|metadata| {
-                    metadata.topics().first().map(|topic| topic.partitions().len())
-                });
-                let partitions = partitions.unwrap_or(0);
-                context.gathered().introductions.counted(record.topic, partitions);
-                ask()
-            }
-            answer => answer,
         }
     }
 
@@ -195,7 +148,7 @@ impl Sink for Producer {
         if record.topic.is_empty() || record.topic.len() > TOPIC_NAME_BYTES_MAX {
             return Err(invalid_topic());
         }
-        let introduces = match self.admit(record) {
+        let introduces = match self.gate.admit(&self.inner, record)? {
             Admission::Free => None,
             Admission::First(place) => Some(place),
             Admission::Wait | Admission::Count => return Err(SendError::Full),

@@ -6,7 +6,8 @@
 //!   [`SinkError`], after which none of its unanswered tickets will be answered: the session is
 //!   dropped and the relay resumes from the acknowledged position;
 //! * `Stored` means that the brokers acknowledged it as `acks=all` demands (G1 rests on this);
-//! * no call blocks for longer than a few milliseconds.
+//! * no call blocks for longer than a few milliseconds, but for a broker's answer once per topic;
+//! * a record whose topic does not exist is not taken: nothing that waits behind it is repeated.
 
 use super::settings::SettingsError;
 use crate::ledger::Ticket;
