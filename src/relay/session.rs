@@ -134,7 +134,9 @@ impl<S: Sink> Session<S> {
             if let Some(end) = self.end(&mut turn)? {
                 return Ok((end, turn.definite));
             }
-            self.listen(&mut turn, reporter)?;
+            if let Err(error) = self.listen(&mut turn, reporter) {
+                self.put_off(error, &mut turn, reporter)?;
+            }
         }
     }
 
@@ -161,7 +163,7 @@ impl<S: Sink> Session<S> {
         }
     }
 
-    /// A definite error about a frame, such as a row that must stop the relay, ends it only when
+    /// A definite error about a frame, such as a row that must stop the relay or is too large, ends it only when
     /// everything before that frame is confirmed and acknowledged. Other errors are returned.
     fn put_off(
         &self,
@@ -169,7 +171,12 @@ impl<S: Sink> Session<S> {
         turn: &mut Turn,
         reporter: &mut Reporter,
     ) -> Result<(), RelayError> {
-        if !matches!(&error, RelayError::Pipeline(inner) if inner.is_definite()) {
+        let definite = match &error {
+            RelayError::Pipeline(inner) => inner.is_definite(),
+            RelayError::Wal(WalError::FrameTooLarge { .. }) => true,
+            _ => false,
+        };
+        if !definite {
             return Err(error);
         }
         turn.definite = Some(error);

@@ -95,6 +95,13 @@ impl ReadBuffer {
         self.start = (self.start + head.bytes).min(self.end);
     }
 
+    /// Forgets up to so many bytes, whatever they are; returns how many there were.
+    pub(super) fn skip(&mut self, bytes: usize) -> usize {
+        let skipped = bytes.min(self.len());
+        self.start += skipped;
+        skipped
+    }
+
     /// Where to read to; empty when the buffer is full of whole messages, which is back-pressure.
     pub(super) fn room(&mut self) -> Result<&mut [u8], WalError> {
         if self.start == self.end {

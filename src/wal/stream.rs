@@ -193,8 +193,20 @@ impl<T: Transport> Stream<T> {
         let status = status_update(self.received, self.acknowledged, false);
         self.session.send(&status, deadline, DOING)?;
         self.session.send(&COPY_DONE, deadline, DOING)?;
+        // What is left of a frame over the limit: to be passed over, not to be kept.
+        let mut unwanted = 0;
         loop {
-            let Some(head) = self.session.buffer.head()? else {
+            unwanted -= self.session.buffer.skip(unwanted);
+            let head = match self.session.buffer.head() {
+                Ok(head) if unwanted == 0 => head,
+                Err(WalError::FrameTooLarge { bytes, .. }) if unwanted == 0 => {
+                    unwanted = bytes;
+                    continue;
+                }
+                Err(error) if unwanted == 0 => return Err(error),
+                _ => None,
+            };
+            let Some(head) = head else {
                 if self.session.read_available()? == 0 {
                     let limit = remaining(deadline, DOING)?;
                     self.session.wait(limit)?;

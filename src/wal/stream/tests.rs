@@ -193,8 +193,11 @@ fn finishing_discards_what_is_left_and_says_goodbye() {
         message(b'Z', b"I"),
     ]
     .concat();
-    for piece in [1, 64, 1 << 16] {
-        let mut stream = streaming(Script::stuttering(wire.clone(), piece), 1 << 20);
+    // The second frame within the limit, and over it.
+    for (piece, limit) in
+        [(1, 1 << 20), (64, 1 << 20), (1 << 16, 1 << 20), (1, 999), (64, 999), (1 << 16, 999)]
+    {
+        let mut stream = streaming(Script::stuttering(wire.clone(), piece), limit);
         while stream.peek().unwrap().is_none() {
             stream.fill(Duration::ZERO).unwrap();
         }

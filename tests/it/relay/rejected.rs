@@ -1,6 +1,11 @@
 //! Rows that cannot be delivered as they are, under each policy.
 
+use std::time::Duration;
+
+use rdkafka::mocking::MockCluster;
+
 use super::face::Face;
+use super::idle::ALL;
 use super::stage::Stage;
 use crate::support::broker::Broker;
 use crate::support::topic::Stored;
@@ -31,6 +36,32 @@ const LARGE_BYTES: usize = 20_002;
 fn values(records: &[Stored], topic: &str) -> Vec<String> {
     let records = records.iter().filter(|record| record.topic == topic);
     records.map(|record| String::from_utf8(record.value.clone().unwrap()).unwrap()).collect()
+}
+
+/// The brokers are slow, so that records are under way when the frame is met.
+#[test]
+fn g8_a_row_too_large_to_be_read_ends_the_relay_after_what_came_before_it() {
+    let mock = MockCluster::new(1).unwrap();
+    let stage = Stage::new(postgres::installed(), &mock.bootstrap_servers(), "frame");
+    let oracle = stage.oracle();
+    stage.insert("A", 10);
+    stage.relay().run_once();
+    mock.broker_round_trip_time(ALL, Duration::from_millis(200)).unwrap();
+    stage.insert("A", 10);
+    let before = stage.log_end();
+    stage.sql().run(
+        "INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload) \
+         SELECT 't', 'k', 'A', to_jsonb(repeat(md5(random()::text), 500000))",
+    );
+    let relay = stage.relay().set("source.frame_max", "4MiB").expect_log("PR-P015");
+    let relay = relay.allow_log("no Kafka broker answers");
+    let mut running = relay.start(&["run", "--output", "json"]);
+    running.wait_for_log("PR-P015");
+    assert_eq!(running.wait().code(), Some(78));
+    assert!(stage.acknowledged() >= before, "what was sent is acknowledged");
+    let relay = stage.relay().set("kafka.message_max_bytes", "1MB").allow_log("dead letter");
+    relay.allow_log("no Kafka broker answers").run_once();
+    stage.verdict(&oracle, &[]).assert_exactly_once();
 }
 
 #[test]
