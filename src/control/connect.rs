@@ -7,6 +7,7 @@
 
 use std::error::Error as _;
 use std::future::Future;
+use std::io::{self, ErrorKind};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -156,7 +157,7 @@ async fn log_in(
     socket: Socket,
     tls: Option<&MakeRustlsConnect>,
 ) -> Result<Client, WalError> {
-    let io = |error: std::io::Error| WalError::Io(error.to_string());
+    let io = |error: io::Error| WalError::Io(error.to_string());
     let config = login_config(info, endpoint, tls.is_some());
     let opened = match socket {
         Socket::Unix(socket) => {
@@ -263,12 +264,23 @@ fn login_error(error: &tokio_postgres::Error, info: &ConnectInfo, endpoint: &End
         return WalError::TlsNotOffered { endpoint };
     }
     if text.starts_with("error performing TLS handshake") {
+        if is_broken_off(error) {
+            return WalError::Io(format!("TLS handshake with {endpoint}: {source}"));
+        }
         return WalError::TlsHandshake { endpoint, reason: source };
     }
     if text.starts_with("authentication error") {
         return WalError::Authentication { endpoint, reason: source };
     }
     sql_error(error)
+}
+
+/// Whether the peer went away, rather than refuse us or be refused: a restart, a proxy without a
+/// server behind it.
+fn is_broken_off(error: &(dyn std::error::Error + 'static)) -> bool {
+    let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
+    let gone = [ErrorKind::UnexpectedEof, ErrorKind::ConnectionReset, ErrorKind::BrokenPipe];
+    kind.is_some_and(|kind| gone.contains(&kind)) || error.source().is_some_and(is_broken_off)
 }
 
 /// A statement's error in the words of the replication connection.
@@ -287,4 +299,43 @@ pub(super) fn sql_error(error: &tokio_postgres::Error) -> WalError {
     }
     let source = error.source().map(|source| format!(": {source}")).unwrap_or_default();
     WalError::Io(format!("{error}{source}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::net::TcpListener;
+
+    use super::*;
+    use crate::wal::Class;
+
+    /// Connects to a server that offers TLS, reads the first words and says this instead of its own.
+    async fn refused_with(words: &'static [u8]) -> ControlError {
+        let server = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = server.local_addr().unwrap().port();
+        std::thread::spawn(move || {
+            let (mut client, _) = server.accept().unwrap();
+            let mut heard = [0; 4096];
+            client.read_exact(&mut heard[..8]).unwrap();
+            client.write_all(b"S").unwrap();
+            assert!(client.read(&mut heard).unwrap() > 0);
+            client.write_all(words).unwrap();
+        });
+        let text = format!("user=u host=127.0.0.1 port={port} sslmode=require");
+        connect(&ConnectInfo::resolve(&text, &|_| None).unwrap().0).await.unwrap_err()
+    }
+
+    #[tokio::test]
+    async fn a_handshake_that_the_peer_breaks_off_is_tried_again() {
+        let error = refused_with(b"").await;
+        assert_eq!(error.class(), Class::Transient, "{error}");
+        assert!(error.to_string().contains("TLS handshake"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_handshake_that_is_refused_is_a_matter_of_configuration() {
+        // Alert, TLS 1.2, two bytes: fatal, handshake_failure (RFC 8446, section 6).
+        let error = refused_with(&[21, 3, 3, 0, 2, 2, 40]).await;
+        assert_eq!(error.class(), Class::Configuration, "{error}");
+    }
 }
