@@ -329,8 +329,8 @@ pub const OPTIONS: &[OptionSpec] = &[
         "retry.give_up_after",
         (0, 30 * DAY_MS),
         "\"0s\"",
-        "How long Postgres or Kafka may be out of reach before the relay exits with code 69. 0s: \
-         never.",
+        "How long Postgres or Kafka may be out of reach, or Kafka store nothing of what it is sent, \
+         before the relay exits with code 69. 0s: never.",
     ),
     duration(
         "shutdown.grace",

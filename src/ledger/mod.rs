@@ -72,6 +72,15 @@ pub struct InFlight {
     pub transactions: usize,
 }
 
+/// How far the oldest unsettled transaction has come; differs after every confirmation of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Progress {
+    /// Everything up to here is settled.
+    pub settled: Lsn,
+    /// Confirmed records of the transaction after that.
+    pub confirmed: u64,
+}
+
 /// One transaction that is not settled. Invariant: `confirmed <= expected`.
 #[derive(Debug, Clone, Copy)]
 struct Slot {
@@ -210,6 +219,13 @@ impl Ledger {
     /// What is unconfirmed now.
     pub fn in_flight(&self) -> InFlight {
         InFlight { transactions: self.ring.len(), ..self.in_flight }
+    }
+
+    /// How far confirmation has come. Records of later transactions do not count: what holds the
+    /// slot back is the oldest one.
+    pub fn progress(&self) -> Progress {
+        let confirmed = self.ring.front().map_or(0, |slot| slot.confirmed);
+        Progress { settled: self.settled, confirmed }
     }
 
     /// Whether a transaction has begun and not committed.

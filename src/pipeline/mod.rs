@@ -28,7 +28,7 @@ mod error;
 mod policy;
 mod step;
 
-use crate::ledger::{Budget, InFlight, Ledger, LedgerError, Ticket};
+use crate::ledger::{Budget, InFlight, Ledger, LedgerError, Progress, Ticket};
 use crate::lsn::Lsn;
 use crate::outbox::{Outbox, Position};
 use crate::pgoutput::{Insert, Message, decode};
@@ -172,6 +172,11 @@ impl Pipeline {
     /// What is unconfirmed now.
     pub fn in_flight(&self) -> InFlight {
         self.ledger.in_flight()
+    }
+
+    /// How far confirmation has come.
+    pub fn progress(&self) -> Progress {
+        self.ledger.progress()
     }
 
     /// Commit time of the oldest transaction that is not settled, in microseconds since the Unix

@@ -40,8 +40,18 @@ pub enum RelayError {
         /// How long.
         seconds: u64,
     },
+    /// Brokers answer, and store nothing.
+    #[error(
+        "the Kafka brokers answer, but have stored nothing for {seconds} s; {records} records wait"
+    )]
+    NothingStored {
+        /// How long the oldest transaction has made no progress.
+        seconds: u64,
+        /// Sent, not confirmed.
+        records: u64,
+    },
     /// The drain took longer than it may, or Postgres went away before its end.
-    #[error("the drain ended with {records} records unconfirmed")]
+    #[error("the drain ended {}", unfinished(*records))]
     GraceExpired {
         /// Sent, not confirmed.
         records: u64,
@@ -78,6 +88,7 @@ impl RelayError {
             Self::SlotHeld { .. } => Class::Held,
             Self::Pipeline(_)
             | Self::BrokersAway { .. }
+            | Self::NothingStored { .. }
             | Self::GraceExpired { .. }
             | Self::Aborted { .. }
             | Self::GaveUp { .. }
@@ -89,6 +100,7 @@ impl RelayError {
     pub fn is_final(&self) -> bool {
         match self {
             Self::BrokersAway { .. }
+            | Self::NothingStored { .. }
             | Self::GraceExpired { .. }
             | Self::Aborted { .. }
             | Self::GaveUp { .. }
@@ -113,6 +125,12 @@ impl RelayError {
                 "check kafka.brokers and the network; nothing is lost, the slot keeps every row"
                     .to_owned(),
             ),
+            Self::NothingStored { .. } => Some(
+                "look for partitions below min.insync.replicas (kafka-topics.sh --describe \
+                 --under-min-isr-partitions) and in the brokers' logs; nothing is lost, the slot \
+                 keeps every row"
+                    .to_owned(),
+            ),
             Self::GraceExpired { .. } | Self::Aborted { .. } => Some(
                 "nothing is lost: the next run delivers them again; raise shutdown.grace if the \
                  brokers are only slow"
@@ -128,11 +146,20 @@ impl RelayError {
         match self {
             Self::Wal(_) | Self::Control(_) => "postgres",
             Self::Sink(SinkError::BatchRefused { .. }) => "batch_refused",
-            Self::Sink(_) | Self::BrokersAway { .. } => "kafka",
+            Self::Sink(_) | Self::BrokersAway { .. } | Self::NothingStored { .. } => "kafka",
             Self::Pipeline(_) | Self::Route(_) => "pipeline",
             Self::SlotHeld { .. } => "slot_held",
             _ => "other",
         }
+    }
+}
+
+/// What a drain that ran out of time left behind; without records, that is the rest of a transaction
+/// which Postgres has not sent to its end.
+fn unfinished(records: u64) -> String {
+    match records {
+        0 => "in the middle of a transaction".to_owned(),
+        records => format!("with {records} records unconfirmed"),
     }
 }
 
@@ -141,5 +168,17 @@ const fn class_of_sink(error: &SinkError) -> Class {
         SinkError::Authentication(_) => Class::Permission,
         SinkError::Settings(_) | SinkError::Tls(_) => Class::Configuration,
         _ => Class::Transient,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_drain_without_unconfirmed_records_says_what_is_missing() {
+        let text = |records| RelayError::GraceExpired { records }.to_string();
+        assert_eq!(text(7), "the drain ended with 7 records unconfirmed");
+        assert_eq!(text(0), "the drain ended in the middle of a transaction");
     }
 }

@@ -17,6 +17,7 @@ mod session;
 mod stop;
 mod supervise;
 mod threshold;
+mod vigil;
 
 use std::time::Duration;
 

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::pipeline::{Counters, Pipeline};
 use crate::relay::error::RelayError;
+use crate::relay::vigil::Vigil;
 use crate::route::RejectionCode;
 use crate::telemetry::{Count, SKIPPED, Snapshot, State, Telemetry, TopicCount};
 use crate::wal::Stream;
@@ -20,7 +21,7 @@ const PROGRESS_EVERY: Duration = Duration::from_mins(1);
 /// Gathers and publishes.
 pub(super) struct Reporter {
     telemetry: Telemetry,
-    give_up_after: Duration,
+    vigil: Vigil,
     current: Snapshot,
     /// Totals of the sessions before this one.
     past: Snapshot,
@@ -29,7 +30,6 @@ pub(super) struct Reporter {
     streaming_since: Option<Instant>,
     last_session: Duration,
     caught_up: bool,
-    broker_lost: Option<Instant>,
     updates_warned_of: u64,
     owed: Owed,
 }
@@ -57,11 +57,12 @@ impl Owed {
 }
 
 impl Reporter {
-    /// Publishes to `telemetry`. `give_up_after` without a broker ends the relay; zero never does.
+    /// Publishes to `telemetry`. `give_up_after` without a broker, or with brokers that store
+    /// nothing, ends the relay; zero never does.
     pub(super) fn new(telemetry: Telemetry, give_up_after: Duration) -> Self {
         Self {
             telemetry,
-            give_up_after,
+            vigil: Vigil::new(give_up_after),
             current: Snapshot::default(),
             past: Snapshot::default(),
             last_publish: None,
@@ -69,7 +70,6 @@ impl Reporter {
             streaming_since: None,
             last_session: Duration::ZERO,
             caught_up: false,
-            broker_lost: None,
             updates_warned_of: 0,
             owed: Owed::default(),
         }
@@ -91,7 +91,7 @@ impl Reporter {
     pub(super) fn streaming(&mut self) {
         self.streaming_since = Some(Instant::now());
         self.caught_up = false;
-        self.broker_lost = None;
+        self.vigil.begin();
         self.updates_warned_of = 0;
         self.state(State::Streaming);
     }
@@ -116,7 +116,8 @@ impl Reporter {
         self.current.back_pressure += time;
     }
 
-    /// One turn of the loop. An error when the brokers have been away for longer than allowed.
+    /// One turn of the loop. An error when the brokers have been away, or have stored
+    /// nothing, for longer than allowed.
     pub(super) fn tick(
         &mut self,
         pipeline: &mut Pipeline,
@@ -133,7 +134,8 @@ impl Reporter {
         self.publish();
         self.write_lines(pipeline, now);
         self.warn_of_updates(pipeline.unwelcome_updates());
-        self.judge_broker(broker_connected, now)
+        let records = pipeline.in_flight().records;
+        self.vigil.look(broker_connected, records, pipeline.progress(), now)
     }
 
     /// The session is over; its counts become part of the totals.
@@ -142,11 +144,11 @@ impl Reporter {
         let Snapshot { settled_lsn, received_lsn, in_flight_records, .. } = self.current;
         self.owed = self.owed.after(settled_lsn, received_lsn, in_flight_records);
         self.past = self.current.clone();
-        self.last_session = self.streamed_for();
+        self.last_session = self.streamed_for().saturating_sub(self.vigil.fruitless());
     }
 
-    /// How long the session streamed that has just ended; zero when asked again, or when none
-    /// began.
+    /// How long the session streamed to some purpose that has just ended: time at its end in which
+    /// nothing was confirmed does not count. Zero when asked again, or when none began.
     pub(super) fn take_last_session(&mut self) -> Duration {
         std::mem::take(&mut self.last_session)
     }
@@ -159,6 +161,11 @@ impl Reporter {
     /// The totals so far.
     pub(super) const fn totals(&self) -> &Snapshot {
         &self.current
+    }
+
+    /// Whether any session has streamed.
+    pub(super) const fn has_streamed(&self) -> bool {
+        self.streaming_since.is_some()
     }
 
     /// How long the last session has streamed.
@@ -237,19 +244,6 @@ impl Reporter {
     /// Records handed to the producer since the process started.
     fn records(&self) -> u64 {
         self.current.topics.iter().map(|t| t.sent + t.dead_lettered).sum()
-    }
-
-    fn judge_broker(&mut self, connected: bool, now: Instant) -> Result<(), RelayError> {
-        if connected {
-            self.broker_lost = None;
-            return Ok(());
-        }
-        let lost = *self.broker_lost.get_or_insert(now);
-        let outage = now.duration_since(lost);
-        if !self.give_up_after.is_zero() && outage >= self.give_up_after {
-            return Err(RelayError::BrokersAway { seconds: outage.as_secs() });
-        }
-        Ok(())
     }
 }
 

@@ -8,7 +8,7 @@
 use std::hash::{BuildHasher as _, RandomState};
 use std::time::{Duration, Instant};
 
-use crate::control::{self, Client, ControlError, Known, Requirements, ServerFacts};
+use crate::control::{self, Client, ControlError, Known, Requirements, ServerFacts, SessionEnd};
 use crate::kafka::{KafkaSpec, Sink, SinkError};
 use crate::lsn::Lsn;
 use crate::relay::backoff::Backoff;
@@ -146,8 +146,9 @@ impl Supervisor {
             let last = Box::new(error);
             return Err(RelayError::GaveUp { seconds: quiet.as_secs(), last });
         }
-        let help = error.hint().unwrap_or_default();
-        tracing::warn!(failures = self.backoff.failures(), help, "{error}; trying again");
+        let help = error.hint();
+        let failures = self.backoff.failures();
+        tracing::warn!(failures, help = help.as_deref(), "{error}; trying again");
         self.pause(error.reason()).await;
         Ok(())
     }
@@ -162,7 +163,9 @@ impl Supervisor {
 
     /// The slot is held: say so once, and look again soon.
     async fn standby_or(&mut self, error: RelayError) -> Result<(), RelayError> {
-        if !self.options.wait_for_slot {
+        // Once it has streamed, what holds the slot is most likely what is left of its own session.
+        let has_streamed = self.reporter.as_ref().is_some_and(Reporter::has_streamed);
+        if !self.options.wait_for_slot && !has_streamed {
             return Err(RelayError::SlotHeld { slot: self.plan.config.source.slot.clone() });
         }
         if self.telemetry.view().snapshot.state != State::Standby {
@@ -271,8 +274,11 @@ impl Supervisor {
         tokio::pin!(canary);
         loop {
             tokio::select! {
-                _ = &mut canary => {
-                    self.stop.request(Request::LetGo);
+                end = &mut canary => {
+                    // A drain goes on over a healthy stream; a broken one tells by itself.
+                    if end == SessionEnd::Terminated || self.stop.requested() < Request::Drain {
+                        self.stop.request(Request::LetGo);
+                    }
                     return std::future::pending().await;
                 }
                 _ = sample.tick() => {
@@ -400,7 +406,7 @@ impl HotStart {
         let gait = gait(connection.is_local());
         let stream = connection
             .start(&source.slot, &source.publication, Lsn::ZERO)
-            .map_err(|refused| refused.error)?;
+            .map_err(|refused| vanished(refused.error, &source.slot))?;
         if !self.threshold.cross() {
             return Ok(End::Drained);
         }
@@ -413,6 +419,17 @@ impl HotStart {
         let pace = Pace::new(gait, Instant::now());
         let Self { stop, limits, .. } = self;
         Session { stream, pipeline, sink, stop, limits, pace }.run(reporter)
+    }
+}
+
+/// What the server says to START_REPLICATION for a slot that preflight has just seen: 42704 if it is
+/// gone since.
+fn vanished(error: WalError, slot: &str) -> RelayError {
+    match error {
+        WalError::Server(server) if server.code == "42704" => {
+            ControlError::SlotVanished { slot: slot.to_owned() }.into()
+        }
+        error => error.into(),
     }
 }
 

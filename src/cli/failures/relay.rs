@@ -19,6 +19,7 @@ impl From<RelayError> for Failure {
             }
             RelayError::SlotHeld { .. } => (ExitCode::Held, "PR-P009"),
             RelayError::BrokersAway { .. } => (ExitCode::Unavailable, "PR-K020"),
+            RelayError::NothingStored { .. } => (ExitCode::Unavailable, "PR-K021"),
             RelayError::GraceExpired { .. } => (ExitCode::Unavailable, "PR-X011"),
             RelayError::Aborted { .. } => (ExitCode::CheckFailed, "PR-X012"),
             RelayError::Thread => (ExitCode::CheckFailed, "PR-X014"),

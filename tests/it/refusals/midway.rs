@@ -6,6 +6,8 @@ use super::attempt::{Refusal, judge, refused};
 use super::outbox::Outbox;
 use crate::support::postgres;
 use crate::support::relay::{Relay, Running};
+use crate::support::sluice::Sluice;
+use crate::support::sql::Sql;
 use crate::support::wait_for;
 
 /// A relay that has delivered one row and goes on.
@@ -117,6 +119,19 @@ fn g1_a_slot_dropped_between_two_sessions_is_not_created_again() {
         let slots = outbox.database.sql().value(&format!("SELECT count(*) FROM {slot}"));
         assert_eq!(slots, "0", "nothing is created in its place");
     }
+}
+
+#[test]
+fn g1_a_slot_dropped_after_preflight_is_a_lost_position() {
+    let outbox = Outbox::ready(postgres::installed(), "between");
+    let sluice = Sluice::start(&outbox.database.address());
+    let relay = outbox.relay().set("source.url", &sluice.url());
+    let (url, slot) = (outbox.database.address().unix_url(), outbox.database.name().to_owned());
+    sluice.before_start(move || {
+        let sql = Sql::try_connect(&url).unwrap();
+        sql.run(&format!("SELECT pg_drop_replication_slot('{slot}')"));
+    });
+    refused(&relay, &["run"], 70).assert("PR-P046", &[outbox.database.name(), "re-send"]);
 }
 
 #[test]

@@ -1,6 +1,9 @@
 //! Kafka away, silent or without its leader while rows flow.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use rdkafka::mocking::MockCluster;
+use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 
 use super::face::Face;
 use super::load::{Load, commit, prepare_at};
@@ -56,6 +59,27 @@ fn g1_g3_an_outage_of_kafka_stalls_and_loses_nothing() {
     eprintln!("{} rows, {} MiB of memory", verdict.committed, memory / f64::from(1 << 20));
     // The producer lived through it, and it is idempotent.
     verdict.assert_exactly_once();
+}
+
+/// Brokers without enough replicas take the connection and refuse every record.
+#[test]
+fn brokers_that_answer_and_store_nothing_are_given_up() {
+    let mock = MockCluster::new(1).unwrap();
+    let stage = Stage::new(postgres::installed(), &mock.bootstrap_servers(), "refusing");
+    stage.insert("A", 1);
+    stage.relay().run_once();
+    stage.insert("A", 7);
+    let refusal = RDKafkaRespErr::RD_KAFKA_RESP_ERR_NOT_ENOUGH_REPLICAS;
+    mock.request_errors(RDKafkaApiKey::Produce, &[refusal; 2_000]);
+    for arguments in [&["run"][..], &["run", "--once"]] {
+        let relay = stage.relay().set("retry.give_up_after", "2s").expect_log("PR-K021");
+        let mut running = relay.start(&[arguments, &["--output", "json"]].concat());
+        let begun = Instant::now();
+        let error = running.wait_for_log("PR-K021");
+        assert!(error.contains(" records wait") && error.contains("min.insync"), "{error}");
+        assert_eq!(running.wait().code(), Some(69));
+        assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
+    }
 }
 
 /// 40 MB of rows in one transaction.

@@ -12,6 +12,7 @@ use super::stage::Stage;
 use crate::support::broker::Broker;
 use crate::support::postgres;
 use crate::support::relay::Running;
+use crate::support::sluice::{Kind, Sluice};
 
 #[test]
 fn g8_sigterm_under_load_leaves_nothing_to_repeat() {
@@ -153,6 +154,29 @@ fn g8_a_drain_without_kafka_does_not_hold_up_a_fast_stop() {
     assert!(error.contains("7 records unconfirmed"), "{error}");
     assert_eq!(running.wait().code(), Some(69));
     assert!(begun.elapsed() < FAST, "{:?}", begun.elapsed());
+}
+
+#[test]
+fn g8_a_drain_outlives_the_sql_session_beside_it() {
+    let mock = MockCluster::new(1).unwrap();
+    let stage = Stage::new(postgres::installed(), &mock.bootstrap_servers(), "beside");
+    let oracle = stage.oracle();
+    let sluice = Sluice::start(&stage.database.address());
+    let relay = stage.relay_at(sluice.address()).set("source.url", &sluice.url());
+    let mut running = impatient(relay).expect_log("no Kafka broker answers").run();
+    stage.insert("A", 10);
+    stage.wait_for_records(10);
+    mock.broker_down(ALL).unwrap();
+    stage.insert("A", 7);
+    running.wait_for_log("no Kafka broker answers");
+    running.signal(Signal::TERM);
+    running.wait_for_log("\"unconfirmed\":7");
+    sluice.cut(Kind::Sql);
+    // Longer than a session may take that lets go of the stream.
+    std::thread::sleep(Duration::from_millis(3_500));
+    mock.broker_up(ALL).unwrap();
+    assert!(running.wait().success());
+    stage.verdict(&oracle, &[]).assert_exactly_once();
 }
 
 #[test]

@@ -8,6 +8,7 @@ use super::stage::Stage;
 use crate::support::broker::Broker;
 use crate::support::postgres;
 use crate::support::relay::{Relay, Running};
+use crate::support::sluice::Sluice;
 
 /// A takeover may take this much longer than promised on a machine busy with other tests.
 const PATIENCE: u32 = 3;
@@ -77,6 +78,25 @@ fn without_waiting_a_held_slot_is_exit_code_75() {
     assert!(error.contains(stage.slot()), "{error}");
     assert_eq!(second.wait().code(), Some(75));
     first.stop();
+}
+
+/// The walsender of a session whose end it has not noticed is no other relay.
+#[test]
+fn without_waiting_a_slot_held_by_ones_own_ghost_is_waited_for() {
+    let broker = Broker::embedded();
+    let stage = Stage::new(postgres::installed(), &broker.bootstrap(), "ghost");
+    let timeout = format!("ALTER DATABASE {} SET wal_sender_timeout = '2s'", stage.slot());
+    stage.sql().run(&timeout);
+    let sluice = Sluice::start(&stage.database.address());
+    let relay = stage.relay_at(sluice.address()).set("source.url", &sluice.url());
+    let mut running = relay.expect_log("trying again").start(&["run", "--no-wait"]);
+    running.wait_for_log("caught up");
+    sluice.haunt();
+    running.wait_for_log("standby:");
+    running.wait_for_log("\"streaming\"");
+    stage.insert("A", 1);
+    stage.wait_for_records(1);
+    running.stop();
 }
 
 #[test]
