@@ -413,9 +413,10 @@ impl HotStart {
         // Last, so that a standby that asks for the slot five times a second starts no client.
         let usual = &self.plan.kafka;
         let sink = open_sink(&self.detour.map_or_else(|| usual.clone(), |it| it.adapt(usual)))?;
+        // Who reads the line may ask the HTTP face next.
+        reporter.streaming();
         let manner = self.detour.map_or("usual", |detour| detour.manner.as_str());
         tracing::info!(slot = source.slot, manner, "streaming");
-        reporter.streaming();
         let pace = Pace::new(gait, Instant::now());
         let Self { stop, limits, .. } = self;
         Session { stream, pipeline, sink, stop, limits, pace }.run(reporter)
