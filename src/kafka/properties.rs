@@ -22,6 +22,9 @@ const ORDERED: &str = "records of one key must stay in commit order, without rep
 const NEVER_DROPPED: &str = "a record must wait out an outage, never expire in the queue";
 const BOUNDED: &str = "the queue is the memory bound and the back-pressure";
 const REPORTED: &str = "every record needs its delivery report";
+const OWN: &str = "it has a setting of its own";
+const PLACING: &str = "it decides which partition a key is in";
+const LOGGED: &str = "the client's log goes through Postrider's";
 
 /// Sorted by guarantee. Aliases are listed, for librdkafka takes the last one set.
 const RESERVED: &[Reserved] = &[
@@ -42,24 +45,24 @@ const RESERVED: &[Reserved] = &[
     reserved("message.send.max.retries", NEVER_DROPPED, ""),
     reserved("queue.buffering.max.messages", BOUNDED, "kafka.max_in_flight"),
     reserved("queue.buffering.max.kbytes", BOUNDED, "kafka.max_in_flight"),
-    reserved("queue.buffering.max.ms", "it has a setting of its own", "kafka.linger"),
-    reserved("linger.ms", "it has a setting of its own", "kafka.linger"),
-    reserved("message.max.bytes", "it has a setting of its own", "kafka.message_max_bytes"),
-    reserved("partitioner", "it decides which partition a key is in", "kafka.partitioner"),
-    reserved("partitioner_cb", "it decides which partition a key is in", "kafka.partitioner"),
-    reserved("compression.codec", "it has a setting of its own", "kafka.compression"),
-    reserved("compression.type", "it has a setting of its own", "kafka.compression"),
-    reserved("bootstrap.servers", "it has a setting of its own", "kafka.brokers"),
-    reserved("metadata.broker.list", "it has a setting of its own", "kafka.brokers"),
-    reserved("client.id", "it has a setting of its own", "kafka.client_id"),
+    reserved("queue.buffering.max.ms", OWN, "kafka.linger"),
+    reserved("linger.ms", OWN, "kafka.linger"),
+    reserved("message.max.bytes", OWN, "kafka.message_max_bytes"),
+    reserved("partitioner", PLACING, "kafka.partitioner"),
+    reserved("partitioner_cb", PLACING, "kafka.partitioner"),
+    reserved("compression.codec", OWN, "kafka.compression"),
+    reserved("compression.type", OWN, "kafka.compression"),
+    reserved("bootstrap.servers", OWN, "kafka.brokers"),
+    reserved("metadata.broker.list", OWN, "kafka.brokers"),
+    reserved("client.id", OWN, "kafka.client_id"),
     reserved("delivery.report.only.error", REPORTED, ""),
     reserved("dr_cb", REPORTED, ""),
     reserved("dr_msg_cb", REPORTED, ""),
     reserved("enabled_events", REPORTED, ""),
     reserved("background_event_cb", REPORTED, ""),
     reserved("opaque", REPORTED, ""),
-    reserved("log.queue", "the client's log goes through Postrider's", "--log-format, -v"),
-    reserved("log_level", "the client's log goes through Postrider's", "-v"),
+    reserved("log.queue", LOGGED, "--log-format, -v"),
+    reserved("log_level", LOGGED, "-v"),
     reserved("statistics.interval.ms", "nobody reads them", "GET /metrics"),
     reserved("test.mock.num.brokers", "records would go to a mock broker", "postrider demo"),
     reserved("group.id", "Postrider joins no consumer group", ""),
