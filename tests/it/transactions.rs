@@ -2,8 +2,8 @@
 //! with the expectation beside it: byte for byte, in order per topic and key.
 //!
 //! A script's leading comments may say `-- set: OPTION=VALUE` (of the relay's configuration) and
-//! `-- expect-log: TEXT` (a warning the relay is to give). An expectation is one JSON object a line:
-//! a record, or `{"topic", "count", "keys", "sha256"}` of all of them where there are too many to list. The
+//! `-- expect-log: TEXT` (a warning the relay is to give) or `-- remark: TEXT` (one that it gives at
+//! every start). An expectation is one JSON object a line: a record, or `{"topic", "count", "keys", "sha256"}` of all of them where there are too many to list. The
 //! topics' prefix and the position header, which differ from run to run, are left out; the position
 //! is checked to grow per key instead. `"*"` in a header stands for any text.
 
@@ -91,6 +91,7 @@ struct Fixture {
     script: PathBuf,
     settings: Vec<(String, String)>,
     warnings: Vec<String>,
+    remarks: Vec<String>,
     expected: Vec<Value>,
 }
 
@@ -112,6 +113,7 @@ impl Fixture {
             name,
             settings: directives("set").iter().map(pair).collect(),
             warnings: directives("expect-log"),
+            remarks: directives("remark"),
             expected: lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect(),
             script,
         }
@@ -146,6 +148,7 @@ impl Fixture {
         for (option, value) in &self.settings {
             relay = relay.set(option, value);
         }
+        relay = self.remarks.iter().fold(relay, |relay, part| relay.expect_log(part));
         let announced =
             self.warnings.iter().fold(relay.clone(), |relay, part| relay.expect_log(part));
         announced.run_once();
