@@ -10,7 +10,7 @@ use crate::lsn::Lsn;
 const BACKLOG_BYTES: u64 = 64 << 20;
 /// How long a batch may wait for company while a backlog is worked off. The client library's cost
 /// goes with the number of requests; beyond this little is gained (decision 0009).
-const BACKLOG_LINGER_MS: u32 = 20;
+pub(super) const BACKLOG_LINGER_MS: u32 = 20;
 
 /// How a session differs from the usual.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

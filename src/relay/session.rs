@@ -36,7 +36,7 @@ const LET_GO_GRACE: Duration = Duration::from_secs(3);
 
 /// After this much of a gulp the socket is read again, or the server would stand still while we
 /// work: a unix socket's default buffer holds some 80 kB of small messages.
-const BITE_BYTES: usize = 24 * 1024;
+const BITE_BYTES: usize = 16 * 1024;
 /// After this much the gulp is worked off without reading on, for there is more to do than that.
 const MEAL_BYTES: usize = 1024 * 1024;
 

@@ -12,7 +12,7 @@ use crate::control::{self, Client, ControlError, Known, Requirements, ServerFact
 use crate::kafka::{KafkaSpec, Sink, SinkError};
 use crate::lsn::Lsn;
 use crate::relay::backoff::Backoff;
-use crate::relay::detour::{Detour, Manner};
+use crate::relay::detour::{BACKLOG_LINGER_MS, Detour, Manner};
 use crate::relay::error::RelayError;
 use crate::relay::pace::Pace;
 use crate::relay::phase::End;
@@ -403,7 +403,7 @@ impl HotStart {
         let source = &self.plan.config.source;
         let pipeline = self.plan.pipeline()?;
         let connection = Connection::open(&source.connect, &self.params)?;
-        let gait = gait(connection.is_local());
+        let is_local = connection.is_local();
         let stream = connection
             .start(&source.slot, &source.publication, Lsn::ZERO)
             .map_err(|refused| vanished(refused.error, &source.slot))?;
@@ -412,12 +412,13 @@ impl HotStart {
         }
         // Last, so that a standby that asks for the slot five times a second starts no client.
         let usual = &self.plan.kafka;
-        let sink = open_sink(&self.detour.map_or_else(|| usual.clone(), |it| it.adapt(usual)))?;
+        let spec = self.detour.map_or_else(|| usual.clone(), |detour| detour.adapt(usual));
+        let sink = open_sink(&spec)?;
         // Who reads the line may ask the HTTP face next.
         reporter.streaming();
         let manner = self.detour.map_or("usual", |detour| detour.manner.as_str());
         tracing::info!(slot = source.slot, manner, "streaming");
-        let pace = Pace::new(gait, Instant::now());
+        let pace = Pace::new(gait(is_local, spec.linger_ms >= BACKLOG_LINGER_MS), Instant::now());
         let Self { stop, limits, .. } = self;
         Session { stream, pipeline, sink, stop, limits, pace }.run(reporter)
     }
