@@ -5,14 +5,13 @@
 //! in [`Sink`]'s module. The relay calls the producer; the demo, `tail` and the tests also call
 //! [`Reader`] and the [`embedded`] broker. No other room but the shop names the client library.
 
+mod admissions;
 mod brokers;
 mod damper;
 mod deliveries;
 pub mod embedded;
-mod gate;
 mod introductions;
 mod null;
-mod placing;
 mod producer;
 mod properties;
 mod reader;

@@ -7,7 +7,8 @@
 //! What always holds:
 //! * `Stored` comes from a delivery report under `acks=all` (G1);
 //! * each producer appends to each partition a run of records without gaps, in the order of `send`,
-//!   after one record that introduces it ([`introductions`](super::introductions)) (G2). So even with repeats after a crash, first occurrences stay in order;
+//!   after one record that introduces it ([`introductions`](super::introductions)) (G2). So even
+//!   with repeats after a crash, first occurrences stay in order;
 //! * the library's queue is bounded by records and by bytes; beyond that `send` says `Full` (G3);
 //! * an outage of the brokers stalls: records wait for ever (`message.timeout.ms=0`).
 //!
@@ -42,8 +43,8 @@ use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use rdkafka::types::RDKafkaErrorCode as Code;
 
+use super::admissions::Admissions;
 use super::deliveries::{Deliveries, key_id};
-use super::gate::Gate;
 use super::introductions::Admission;
 use super::settings::{KafkaSpec, SettingsError};
 use super::verdict::{Case, Verdict, judge, words};
@@ -62,7 +63,7 @@ const TOPIC_NAME_BYTES_MAX: usize = 249;
 pub struct Producer {
     inner: BaseProducer<Deliveries>,
     cautious: bool,
-    gate: Gate,
+    admissions: Admissions,
 }
 
 impl Producer {
@@ -73,7 +74,7 @@ impl Producer {
         let inner = config
             .create_with_context(Deliveries::new(spec))
             .map_err(|error| SinkError::Settings(refused_settings(&error)))?;
-        Ok(Self { inner, cautious: spec.cautious, gate: Gate::default() })
+        Ok(Self { inner, cautious: spec.cautious, admissions: Admissions::default() })
     }
 
     /// Starts a client that knows no broker and ends it: finds settings that do not fit together,
@@ -148,7 +149,7 @@ impl Sink for Producer {
         if record.topic.is_empty() || record.topic.len() > TOPIC_NAME_BYTES_MAX {
             return Err(invalid_topic());
         }
-        let introduces = match self.gate.admit(&self.inner, record)? {
+        let introduces = match self.admissions.admit(&self.inner, record)? {
             Admission::Free => None,
             Admission::First(place) => Some(place),
             Admission::Wait | Admission::Count => return Err(SendError::Full),

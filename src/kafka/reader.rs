@@ -22,8 +22,7 @@ use rdkafka::topic_partition_list::TopicPartitionListElem;
 use rdkafka::types::RDKafkaErrorCode as Code;
 use rdkafka::{ClientConfig, ClientContext, Message, TopicPartitionList};
 
-use super::placing::place;
-use super::start::Start;
+use super::start::{Start, place};
 use super::watch::Watch;
 use super::{KafkaSpec, SettingsError, SinkError};
 

@@ -163,8 +163,9 @@ impl<S: Sink> Session<S> {
         }
     }
 
-    /// A definite error about a frame, such as a row that must stop the relay or is too large, ends it only when
-    /// everything before that frame is confirmed and acknowledged. Other errors are returned.
+    /// A definite error about a frame, such as a row that must stop the relay or is too large, ends
+    /// it only when everything before that frame is confirmed and acknowledged. Other errors are
+    /// returned.
     fn put_off(
         &self,
         error: RelayError,

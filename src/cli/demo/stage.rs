@@ -1,7 +1,8 @@
 //! What the demo needs around the relay: a Postgres, brokers, topics and tables.
 //!
 //! Enters: what the user brought along. Leaves: addresses. What was started here ends with the
-//! stage; what the user brought stays; the demo takes its slot and publication away again, and leaves its tables.
+//! stage; what the user brought stays. There the demo takes its slot and publication away again, and
+//! leaves its tables and topics.
 
 use std::time::{Duration, Instant};
 

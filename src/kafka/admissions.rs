@@ -29,7 +29,7 @@ const ASK_EVERY: Duration = Duration::from_millis(100);
 
 /// What is known so far.
 #[derive(Debug, Default)]
-pub(super) struct Gate {
+pub(super) struct Admissions {
     /// A broker has answered since the start.
     connected: bool,
     missing: BTreeMap<String, Missing>,
@@ -50,7 +50,7 @@ enum Count {
     Unknown,
 }
 
-impl Gate {
+impl Admissions {
     /// Whether the record may go to its partition now; see `introductions`.
     pub(super) fn admit(
         &mut self,
@@ -74,7 +74,10 @@ impl Gate {
         }
         let partitions = match count(inner, topic) {
             Count::Partitions(partitions) => partitions,
-            Count::Unknown => 0,
+            Count::Unknown => {
+                tracing::debug!(topic, "the brokers did not say how many partitions there are");
+                0
+            }
             Count::None(error) => return self.wait_for(topic, error),
         };
         self.missing.remove(topic);
