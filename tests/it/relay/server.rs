@@ -59,10 +59,7 @@ fn g1_a_fast_stop_waits_seconds_for_a_relay_without_kafka() {
         let oracle = stage.oracle();
         let mut running =
             impatient(patient(stage.relay())).expect_log("no Kafka broker answers").run();
-        stage.insert("A", 10);
-        stage.wait_for_records(10);
-        mock.broker_down(ALL).unwrap();
-        stage.insert("A", 10);
+        stage.strand(&mock, 10);
         running.wait_for_log("no Kafka broker answers");
         let took = stop_fast(&mut cluster);
         eprintln!("PostgreSQL {}, Kafka down: stopped in {took:?}", cluster.version());

@@ -49,11 +49,7 @@ fn stuck(
         .allow_log("trying again")
         .set("shutdown.grace", grace)
         .start(&["--output", "json", "run"]);
-    // Of every key, or the records of a partition that is new to the producer go one by one.
-    stage.insert("A", 10);
-    stage.wait_for_records(10);
-    mock.broker_down(ALL).unwrap();
-    stage.insert("A", 7);
+    stage.strand(mock, 7);
     running
 }
 
@@ -164,10 +160,7 @@ fn g8_a_drain_outlives_the_sql_session_beside_it() {
     let sluice = Sluice::start(&stage.database.address());
     let relay = stage.relay_at(sluice.address()).set("source.url", &sluice.url());
     let mut running = impatient(relay).expect_log("no Kafka broker answers").run();
-    stage.insert("A", 10);
-    stage.wait_for_records(10);
-    mock.broker_down(ALL).unwrap();
-    stage.insert("A", 7);
+    stage.strand(&mock, 7);
     running.wait_for_log("no Kafka broker answers");
     running.signal(Signal::TERM);
     running.wait_for_log("\"unconfirmed\":7");

@@ -3,7 +3,10 @@
 use std::time::{Duration, Instant};
 
 use postrider::sandbox::postgres::{Address, Cluster};
+use rdkafka::ClientContext;
+use rdkafka::mocking::MockCluster;
 
+use super::idle::ALL;
 use crate::support::judge::{Verdict, judge};
 use crate::support::oracle::{Committed, Oracle};
 use crate::support::postgres::Database;
@@ -72,6 +75,15 @@ impl Stage {
              SELECT 't', n % 10, '{topic}', jsonb_build_object('n', n) \
              FROM generate_series(1, {count}) AS n"
         ));
+    }
+
+    /// Delivers a row of every key, takes the brokers away, and commits `count` rows more: they are
+    /// sent at once, for the producer is known to every partition.
+    pub(super) fn strand(&self, mock: &MockCluster<'_, impl ClientContext>, count: usize) {
+        self.insert("A", 10);
+        self.wait_for_records(10);
+        mock.broker_down(ALL).unwrap();
+        self.insert("A", count);
     }
 
     /// Everything in the topics of this stage, dead letters included.
