@@ -59,7 +59,7 @@ fn rooms(spec: &RouteSpec) -> (Outbox, Router) {
     let table = Table { id: TABLE, schema: b"public", name: b"outbox", columns: &COLUMNS };
     encode::relation(&mut data, &table);
     if let Message::Relation(relation) = decode(&data).unwrap() {
-        outbox.relation(&relation).unwrap();
+        outbox.relation(&relation);
     }
     (outbox, router)
 }

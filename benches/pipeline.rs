@@ -52,7 +52,7 @@ fn pipeline() -> Pipeline {
 }
 
 fn wal(data: &[u8]) -> Frame<'_> {
-    Frame::Wal { start: Lsn::ZERO, data }
+    Frame::Wal { start: Lsn::ZERO, sent_us: 0, data }
 }
 
 /// One insert per topic, of some 300 bytes.

@@ -41,6 +41,7 @@ pub(super) fn control(error: &ControlError) -> &'static str {
     match error {
         ControlError::Connection { source, .. } => wal(source),
         ControlError::WalLevel { .. } => "PR-P030",
+        ControlError::MessagesUnknown { .. } => "PR-P050",
         ControlError::RoleMayNotReplicate { .. } => "PR-P031",
         ControlError::TableMissing { .. } => "PR-P032",
         ControlError::TableUnsuitable { .. } => "PR-P033",

@@ -51,7 +51,7 @@ pub fn run(args: &RunArgs, context: &Context) -> Result<ExitCode, Failure> {
     let bind = config.http.bind.filter(|_| !args.dry_run);
     let telemetry = Telemetry::new(version::build_info(&config.source.slot));
     let options = options(args, &config);
-    let plan = Plan { kafka, config };
+    let plan = Plan::new(kafka, config);
     let runtime = super::runtime()?;
     let code = runtime.block_on(async {
         let (end_http, http_ended) = tokio::sync::oneshot::channel::<()>();

@@ -10,11 +10,17 @@ use super::checks;
 use super::layer::{Item, Setting, Value};
 use super::libpq::{ConnectInfo, ConnectInfoWarning};
 use super::mistake::{Mistake, MistakeKind, Place};
-use super::model::{Config, DeadLetters, Http, Kafka, Log, Outbox, Retry, Route, Shutdown, Source};
+use super::model::{
+    Config, DeadLetters, Http, Kafka, Log, Messages, Outbox, Retry, Route, Shutdown, Source,
+};
 use super::options::PROPERTIES;
 use super::values::{
-    Compression, ConnectionString, Create, Delivery, EmptyPayload, LogFormat, LogLevel, OnUpdate,
-    Partitioner, Property, Refusal, Rejected, TimestampUnit,
+    Compression, ConnectionString, Create, Delivery, LogFormat, LogLevel, OnUpdate, Partitioner,
+    Property, Refusal, Rejected,
+};
+use crate::route::{
+    ByteaForm, ColumnStyle, EmptyPayload, EpochUnit, FormatSpec, KeyFormat, Members, MissingColumn,
+    ValueFormat,
 };
 
 /// Builds the configuration. Mistakes of the layers are to be reported before these.
@@ -24,16 +30,20 @@ pub(super) fn assemble(
 ) -> Result<(Config, Vec<ConnectInfoWarning>), Vec<Mistake>> {
     let mut reader = Reader { settings, env, mistakes: Vec::new(), warnings: Vec::new() };
     let source = reader.source();
+    let messages = reader.messages();
     let outbox = reader.outbox();
-    let route = reader.route();
+    let route = outbox.as_ref().and_then(|outbox| reader.route(outbox));
+    let format = reader.format(route.as_ref());
     let kafka = reader.kafka();
     let rest = reader.rest();
     let config = (|| {
         let (dead_letters, http, retry, shutdown, log) = rest?;
         Some(Config {
             source: source?,
+            messages: messages?,
             outbox: outbox?,
             route: route?,
+            format: format?,
             kafka: kafka?,
             dead_letters,
             http,
@@ -50,8 +60,9 @@ pub(super) fn assemble(
 
 type Rest = (DeadLetters, Http, Retry, Shutdown, Log);
 
-struct Reader<'a> {
-    settings: &'a BTreeMap<String, Setting>,
+/// Takes settings out of the merged map, and notes what is wrong with them.
+pub(super) struct Reader<'a> {
+    pub(super) settings: &'a BTreeMap<String, Setting>,
     env: &'a dyn Fn(&str) -> Option<String>,
     mistakes: Vec<Mistake>,
     warnings: Vec<ConnectInfoWarning>,
@@ -63,7 +74,13 @@ impl Reader<'_> {
         let connect = url.as_ref().and_then(|url| self.connect(url));
         let slot = self.text("source.slot", checks::slot);
         let publication = self.text("source.publication", checks::identifier);
-        let tables = self.list("source.tables", checks::table);
+        // Logical messages need no table.
+        let tables = match self.settings.get("messages.prefixes").map(|setting| &setting.value) {
+            Some(Value::List(prefixes)) if !prefixes.is_empty() => {
+                self.items("source.tables", checks::table)
+            }
+            _ => self.list("source.tables", checks::table),
+        };
         if tables.as_ref().is_some_and(|tables| {
             tables
                 .iter()
@@ -100,6 +117,12 @@ impl Reader<'_> {
         }
     }
 
+    fn messages(&mut self) -> Option<Messages> {
+        let prefixes = self.items("messages.prefixes", checks::glob);
+        let null_members = self.choice("messages.null_members", Members::from_word);
+        Some(Messages { prefixes: prefixes?, null_members: null_members? })
+    }
+
     fn outbox(&mut self) -> Option<Outbox> {
         let id = self.text("outbox.id", checks::identifier);
         let aggregate_type = self.text("outbox.aggregate_type", checks::identifier);
@@ -107,7 +130,8 @@ impl Reader<'_> {
         let event_type = self.text("outbox.event_type", checks::identifier);
         let payload = self.text("outbox.payload", checks::identifier);
         let timestamp = self.optional_column("outbox.timestamp");
-        let timestamp_unit = self.choice("outbox.timestamp_unit", TimestampUnit::from_word);
+        let timestamp_unit = self.choice("outbox.timestamp_unit", EpochUnit::from_word);
+        let schema_version = self.optional_column("outbox.schema_version");
         let traceparent = self.optional_column("outbox.traceparent");
         let on_update = self.choice("outbox.on_update", OnUpdate::from_word);
         Some(Outbox {
@@ -118,12 +142,13 @@ impl Reader<'_> {
             payload: payload?,
             timestamp: timestamp?,
             timestamp_unit: timestamp_unit?,
+            schema_version: schema_version?,
             traceparent: traceparent?,
             on_update: on_update?,
         })
     }
 
-    fn route(&mut self) -> Option<Route> {
+    fn route(&mut self, outbox: &Outbox) -> Option<Route> {
         let by = self.text("route.by", checks::identifier);
         let regex = self.text("route.regex", |text| Ok(text.to_owned()));
         let topic = self.text("route.topic", |text| Ok(text.to_owned()));
@@ -133,7 +158,11 @@ impl Reader<'_> {
             self.refuse::<()>(key, refusal);
         }
         let key = self.text("route.key", checks::identifier);
-        let headers = self.items("route.headers", checks::header);
+        let headers = self.items("route.headers", checks::field);
+        let envelope = self.items("route.envelope", checks::field);
+        let partition = self.optional_column("route.partition");
+        let missing_column = self.choice("route.missing_column", MissingColumn::from_word);
+        let rules = by.as_deref().and_then(|by| self.rules(by, outbox));
         let empty_payload = self.choice("route.empty_payload", EmptyPayload::from_word);
         let id_header = self.text("route.id_header", checks::id_header);
         let position_header = self.switch("route.position_header");
@@ -144,10 +173,43 @@ impl Reader<'_> {
             topic: topic?,
             key: key?,
             headers: headers?,
+            envelope: envelope?,
+            partition: partition?,
+            missing_column: missing_column?,
+            rules: rules?,
             empty_payload: empty_payload?,
             id_header: id_header?,
             position_header: position_header?,
             rejected: rejected?,
+        })
+    }
+
+    fn format(&mut self, route: Option<&Route>) -> Option<FormatSpec> {
+        let key = self.choice("format.key", KeyFormat::from_word);
+        let value = self.choice("format.value", ValueFormat::from_word);
+        let columns = self.choice("format.columns", ColumnStyle::from_word);
+        let bytea = self.choice("format.bytea", ByteaForm::from_word);
+        let expand_json = self.switch("format.expand_json");
+        let null_members = self.choice("format.null_members", Members::from_word);
+        let empty_arrays = self.choice("format.empty_arrays", Members::from_word);
+        let schema_prefix = self.text("format.schema_prefix", |text| Ok(text.to_owned()));
+        let source = self.text("format.cloudevents_source", |text| Ok(text.to_owned()));
+        let value = value?;
+        if route.is_some_and(|route| !route.envelope.is_empty()) && !value.takes_envelope() {
+            let reason = format!("needs an object around it, and `{}` has none", value.as_str());
+            let help = "set format.value to json, json_schema or string".to_owned();
+            return self.refuse("route.envelope", Refusal::new(reason).help(help));
+        }
+        Some(FormatSpec {
+            key: key?,
+            value,
+            columns: columns?,
+            bytea: bytea?,
+            expand_json: expand_json?,
+            null_members: null_members?,
+            empty_arrays: empty_arrays?,
+            schema_prefix: schema_prefix?,
+            cloudevents_source: source?,
         })
     }
 
@@ -217,7 +279,11 @@ impl Reader<'_> {
         properties
     }
 
-    fn text<T>(&mut self, key: &str, parse: impl FnOnce(&str) -> Result<T, Refusal>) -> Option<T> {
+    pub(super) fn text<T>(
+        &mut self,
+        key: &str,
+        parse: impl FnOnce(&str) -> Result<T, Refusal>,
+    ) -> Option<T> {
         match self.settings.get(key).map(|setting| &setting.value) {
             Some(Value::Text(text)) => match parse(text) {
                 Ok(value) => Some(value),
@@ -227,13 +293,13 @@ impl Reader<'_> {
         }
     }
 
-    fn choice<T>(&mut self, key: &str, from_word: fn(&str) -> Option<T>) -> Option<T> {
+    pub(super) fn choice<T>(&mut self, key: &str, from_word: fn(&str) -> Option<T>) -> Option<T> {
         self.text(key, |word| from_word(word).ok_or_else(|| Refusal::new("is not a choice")))
     }
 
     /// The outer option is "no mistake", the inner one "there is such a column".
     #[expect(clippy::option_option, reason = "two questions, two answers")]
-    fn optional_column(&mut self, key: &str) -> Option<Option<String>> {
+    pub(super) fn optional_column(&mut self, key: &str) -> Option<Option<String>> {
         self.text(key, |text| match text {
             "" => Ok(None),
             _ => checks::identifier(text).map(Some),
@@ -248,7 +314,11 @@ impl Reader<'_> {
         }
     }
 
-    fn items<T>(&mut self, key: &str, parse: fn(&str) -> Result<T, Refusal>) -> Option<Vec<T>> {
+    pub(super) fn items<T>(
+        &mut self,
+        key: &str,
+        parse: fn(&str) -> Result<T, Refusal>,
+    ) -> Option<Vec<T>> {
         let settings = self.settings;
         let Some((setting, Value::List(items))) = settings.get(key).map(|s| (s, &s.value)) else {
             return self.absent(key);
@@ -283,14 +353,14 @@ impl Reader<'_> {
         }
     }
 
-    fn switch(&mut self, key: &str) -> Option<bool> {
+    pub(super) fn switch(&mut self, key: &str) -> Option<bool> {
         match self.settings.get(key).map(|setting| &setting.value) {
             Some(Value::Switch(on)) => Some(*on),
             _ => self.absent(key),
         }
     }
 
-    fn refuse<T>(&mut self, key: &str, refusal: Refusal) -> Option<T> {
+    pub(super) fn refuse<T>(&mut self, key: &str, refusal: Refusal) -> Option<T> {
         let kind = MistakeKind::Invalid { key: key.to_owned(), reason: refusal.reason };
         self.mistake(key, kind, refusal.help);
         None

@@ -5,7 +5,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use crate::outbox::TableName;
-use crate::route::{HeaderSpec, RouteSpecError, TopicTemplate, check_topic};
+use crate::route::{FieldSpec, RouteSpecError, TopicTemplate, check_topic};
 
 use super::values::Refusal;
 
@@ -88,12 +88,19 @@ fn take_quoted(text: &str) -> Option<(String, &str)> {
     }
 }
 
-pub(super) fn header(text: &str) -> Result<HeaderSpec, Refusal> {
-    let header: HeaderSpec = text.parse().map_err(|error: RouteSpecError| {
-        Refusal::new(error.to_string()).help("write \"column\" or \"column:header-name\"")
+pub(super) fn field(text: &str) -> Result<FieldSpec, Refusal> {
+    let field: FieldSpec = text.parse().map_err(|error: RouteSpecError| {
+        Refusal::new(error.to_string()).help("write \"column\" or \"column:name\"")
     })?;
-    identifier(&header.column)?;
-    Ok(header)
+    identifier(&field.column)?;
+    Ok(field)
+}
+
+pub(super) fn glob(text: &str) -> Result<String, Refusal> {
+    match text {
+        "" => Err(Refusal::new("an empty pattern matches nothing").help("`*` matches all")),
+        text => Ok(text.to_owned()),
+    }
 }
 
 pub(super) fn client_id(text: &str) -> Result<String, Refusal> {
@@ -234,7 +241,7 @@ mod tests {
 
         #[test]
         fn any_text_is_taken_or_refused(text in ".{0,30}") {
-            let _ = (slot(&text), table(&text), header(&text), topic(&text), broker(&text));
+            let _ = (slot(&text), table(&text), field(&text), topic(&text), broker(&text));
             let _ = (bind(&text), template(&text, "x"), template("(x)", &text), client_id(&text));
         }
     }

@@ -9,6 +9,7 @@ use super::layer::{Origin, Setting, Value, is_secret, toml_text};
 use super::libpq::SslMode;
 use super::model::Config;
 use super::options::{Kind, OPTIONS, PROPERTIES, option};
+use super::rules::is_rules;
 use super::secrets::{MASK, mask_connection_string};
 use super::values::{format_duration, format_size};
 
@@ -65,7 +66,7 @@ const LIBPQ: [&str; 12] = [
 ];
 
 /// In the order of the table; `source.connect`, what the connection string comes to, after it; then
-/// librdkafka's properties.
+/// librdkafka's properties and the rules.
 pub(super) fn list(
     config: &Config,
     settings: &BTreeMap<String, Setting>,
@@ -86,8 +87,8 @@ pub(super) fn list(
             lines.push(Effective { key: "source.connect".to_owned(), value, origin });
         }
     }
-    let properties = settings.iter().filter(|(key, _)| key.starts_with(PROPERTIES));
-    lines.extend(properties.map(|(key, setting)| line(key, setting)));
+    let numbered = settings.iter().filter(|(key, _)| is_rules(key) || key.starts_with(PROPERTIES));
+    lines.extend(numbered.map(|(key, setting)| line(key, setting)));
     lines
 }
 

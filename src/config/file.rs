@@ -8,6 +8,7 @@ use toml::de::{DeTable, DeValue};
 use super::layer::{Layer, Origin, Raw, did_you_mean};
 use super::mistake::{Mistake, MistakeKind, Place, SourceFile, Span};
 use super::options::{OPTIONS, PROPERTIES, option};
+use super::rules::{RULES, is_rule};
 
 /// Reads a file's text. Mistakes are in the layer, all of them unless it is not TOML at all.
 pub(super) fn read(path: &Path, text: &str) -> Layer {
@@ -38,6 +39,7 @@ impl Walk<'_> {
             let span = self.span(value.span());
             match value.get_ref() {
                 DeValue::Table(inner) if is_section(&key) => self.section(&key, inner),
+                DeValue::Array(rules) if key == RULES => self.rules(&key, rules),
                 other if option(&key).is_some() || is_property(&key) => {
                     let span = if is_property(&key) { self.key_span(name.span()) } else { span };
                     let origin = Origin::File { path: self.file.path.clone(), line: span.line() };
@@ -49,6 +51,17 @@ impl Walk<'_> {
                     let place = Place::File(self.key_span(name.span()).excerpt());
                     self.layer.refuse_unknown(&key, place);
                 }
+            }
+        }
+    }
+
+    /// The tables of an array, as sections with numbers.
+    fn rules(&mut self, key: &str, rules: &[toml::Spanned<DeValue<'_>>]) {
+        for (number, rule) in rules.iter().enumerate() {
+            let key = format!("{key}.{number}");
+            match rule.get_ref() {
+                DeValue::Table(rule) => self.section(&key, rule),
+                _ => self.not_a_section(&key, &self.span(rule.span())),
             }
         }
     }
@@ -92,7 +105,11 @@ impl Walk<'_> {
 
 /// `source`, `kafka.properties`, and what unquoted dotted names below it look like.
 fn is_section(key: &str) -> bool {
-    is_property(key) || key == PROPERTIES || OPTIONS.iter().any(|option| option.section() == key)
+    is_property(key)
+        || key == PROPERTIES
+        || key == RULES
+        || is_rule(key)
+        || OPTIONS.iter().any(|option| option.section() == key)
 }
 
 fn is_property(key: &str) -> bool {

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use super::mistake::{Mistake, MistakeKind, Place, Span};
 use super::options::{Kind, OPTIONS, OptionSpec, PROPERTIES, option};
+use super::rules::{RULE_OPTIONS, RULES, is_rules};
 use super::secrets::is_secret_name;
 use super::values::{format_duration, format_size, parse_size, read_duration};
 
@@ -135,7 +136,7 @@ impl Layer {
     /// Takes one value; a mistake is kept for the report and the value is left out.
     pub(super) fn add(&mut self, key: &str, raw: Raw, origin: Origin, span: Option<Span>) {
         let read = match option(key) {
-            Some(option) => read_option(option, raw),
+            Some(option) => read_option(key, option, raw),
             None => read_property(key, raw),
         };
         match read {
@@ -164,6 +165,10 @@ pub(super) fn is_secret(key: &str) -> bool {
 
 /// The nearest existing key, as help.
 pub(super) fn did_you_mean(key: &str) -> String {
+    if is_rules(key) {
+        let names: Vec<&str> = RULE_OPTIONS.iter().map(OptionSpec::name).collect();
+        return format!("a [[{RULES}]] has {}", names.join(", "));
+    }
     let (section, name) = key.split_once('.').unwrap_or(("", key));
     let known_section = OPTIONS.iter().any(|option| option.section() == section);
     let elsewhere = OPTIONS.iter().find(|option| option.name() == name);
@@ -200,9 +205,9 @@ pub(super) fn did_you_mean(key: &str) -> String {
 
 type Wrong = (MistakeKind, Option<String>);
 
-fn read_option(option: &OptionSpec, raw: Raw) -> Result<Value, Wrong> {
+fn read_option(key: &str, option: &OptionSpec, raw: Raw) -> Result<Value, Wrong> {
     let invalid = |refusal: super::values::Refusal| {
-        let key = option.key.to_owned();
+        let key = key.to_owned();
         (MistakeKind::Invalid { key, reason: refusal.reason }, refusal.help)
     };
     let number = match &raw {
@@ -214,25 +219,25 @@ fn read_option(option: &OptionSpec, raw: Raw) -> Result<Value, Wrong> {
             Ok(Value::Text(text))
         }
         (Kind::Choice(words), Raw::Text(text) | Raw::Loose(text)) => {
-            check_choice(option.key, words, &text)?;
+            check_choice(key, words, &text)?;
             Ok(Value::Text(text))
         }
         (Kind::Switch, Raw::Switch(on)) => Ok(Value::Switch(on)),
         (Kind::Switch, Raw::Loose(text)) => match text.as_str() {
             "true" => Ok(Value::Switch(true)),
             "false" => Ok(Value::Switch(false)),
-            _ => Err(wrong_type(option, "other text", None)),
+            _ => Err(wrong_type(key, option, "other text", None)),
         },
         (Kind::Duration(min, max), Raw::Text(text) | Raw::Loose(text)) => {
             let duration = read_duration(&text).map_err(invalid)?;
             let shown = (format_duration(min), format_duration(max));
-            check_range(option.key, (min..=max).contains(&duration), shown)?;
+            check_range(key, (min..=max).contains(&duration), shown)?;
             Ok(Value::Duration(duration))
         }
         (Kind::Size(min, max), Raw::Text(text) | Raw::Loose(text)) => {
             let bytes = parse_size(&text).map_err(invalid)?;
             let shown = (format_size(min), format_size(max));
-            check_range(option.key, (min..=max).contains(&bytes), shown)?;
+            check_range(key, (min..=max).contains(&bytes), shown)?;
             Ok(Value::Size(bytes))
         }
         (Kind::List, Raw::Loose(text)) => Ok(Value::List(
@@ -241,7 +246,7 @@ fn read_option(option: &OptionSpec, raw: Raw) -> Result<Value, Wrong> {
                 .filter(|item| !item.text.is_empty())
                 .collect(),
         )),
-        (Kind::List, Raw::List(items)) => read_list(option, items),
+        (Kind::List, Raw::List(items)) => read_list(key, option, items),
         (kind, raw) => {
             let help = match (kind, number) {
                 (Kind::Duration(..), Some(number)) => Some(format!("say the unit: \"{number}s\"")),
@@ -252,17 +257,21 @@ fn read_option(option: &OptionSpec, raw: Raw) -> Result<Value, Wrong> {
                 },
                 _ => Some(format!("for example: {} = {}", option.name(), option.default)),
             };
-            Err(wrong_type(option, raw.describe(), help))
+            Err(wrong_type(key, option, raw.describe(), help))
         }
     }
 }
 
-fn read_list(option: &OptionSpec, raw: Vec<(Raw, Option<Span>)>) -> Result<Value, Wrong> {
+fn read_list(
+    key: &str,
+    option: &OptionSpec,
+    raw: Vec<(Raw, Option<Span>)>,
+) -> Result<Value, Wrong> {
     let mut items = Vec::with_capacity(raw.len());
     for (raw, span) in raw {
         match raw {
             Raw::Text(text) => items.push(Item { text, span }),
-            _ => return Err(wrong_type(option, "a list with something else in it", None)),
+            _ => return Err(wrong_type(key, option, "a list with something else in it", None)),
         }
     }
     Ok(Value::List(items))
@@ -308,9 +317,9 @@ fn check_range(key: &str, inside: bool, (min, max): (String, String)) -> Result<
     Err((MistakeKind::Invalid { key: key.to_owned(), reason }, None))
 }
 
-fn wrong_type(option: &OptionSpec, found: &'static str, help: Option<String>) -> Wrong {
+fn wrong_type(key: &str, option: &OptionSpec, found: &'static str, help: Option<String>) -> Wrong {
     let expected = option.kind.describe();
-    (MistakeKind::WrongType { key: option.key.to_owned(), expected, found }, help)
+    (MistakeKind::WrongType { key: key.to_owned(), expected, found }, help)
 }
 
 /// A text as a TOML basic string.

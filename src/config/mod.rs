@@ -18,8 +18,10 @@ mod mistake;
 mod model;
 mod options;
 mod reference;
+mod rules;
 mod secrets;
 mod specs;
+mod table;
 #[cfg(test)]
 mod tests;
 mod values;
@@ -35,13 +37,16 @@ pub use effective::{Effective, Shown};
 pub use layer::Origin;
 pub use libpq::ConnectInfo;
 pub use mistake::{ConfigError, Excerpt, Mistake, MistakeKind, Place};
-pub use model::{Config, DeadLetters, Http, Kafka, Log, Outbox, Retry, Route, Shutdown, Source};
+pub use model::{
+    Config, DeadLetters, Http, Kafka, Log, Messages, Outbox, Retry, Route, Shutdown, Source,
+};
 pub use options::{Kind, OPTIONS, OptionSpec};
 pub use reference::{example_toml, reference_markdown};
+pub use rules::RULE_OPTIONS;
 pub use secrets::{MASK, is_secret_name, mask_connection_string};
 pub use values::{
-    Compression, ConnectionString, Create, Delivery, EmptyPayload, LogFormat, LogLevel, OnUpdate,
-    Partitioner, Property, Rejected, TimestampUnit, format_duration, format_size, parse_duration,
+    Compression, ConnectionString, Create, Delivery, LogFormat, LogLevel, OnUpdate, Partitioner,
+    Property, Rejected, format_duration, format_size, parse_duration,
 };
 
 /// Where the file is looked for when none is named, in this order.

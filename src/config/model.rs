@@ -7,12 +7,14 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::outbox::TableName;
-use crate::route::HeaderSpec;
+use crate::route::{
+    EmptyPayload, EpochUnit, FieldSpec, FormatSpec, Members, MissingColumn, RuleSpec,
+};
 
 use super::libpq::ConnectInfo;
 use super::values::{
-    Compression, ConnectionString, Create, Delivery, EmptyPayload, LogFormat, LogLevel, OnUpdate,
-    Partitioner, Property, Rejected, TimestampUnit,
+    Compression, ConnectionString, Create, Delivery, LogFormat, LogLevel, OnUpdate, Partitioner,
+    Property, Rejected,
 };
 
 /// Everything an operator can decide. Names and meanings are those of docs/configuration.md.
@@ -20,10 +22,14 @@ use super::values::{
 pub struct Config {
     /// Where rows come from.
     pub source: Source,
+    /// Which logical messages are rows.
+    pub messages: Messages,
     /// Which columns mean what.
     pub outbox: Outbox,
     /// Which record a row becomes.
     pub route: Route,
+    /// Which form keys and values have.
+    pub format: FormatSpec,
     /// Where records go.
     pub kafka: Kafka,
     /// Where rows go that cannot be delivered.
@@ -59,6 +65,15 @@ pub struct Source {
     pub frame_bytes_max: u64,
 }
 
+/// `[messages]`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Messages {
+    /// Globs of prefixes; empty: no message is a row.
+    pub prefixes: Vec<String>,
+    /// Whether a null member is a NULL column (`Keep`) or a missing one (`Drop`).
+    pub null_members: Members,
+}
+
 /// `[outbox]`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outbox {
@@ -75,7 +90,9 @@ pub struct Outbox {
     /// The record's time; `None` is the commit time.
     pub timestamp: Option<String>,
     /// What that column counts if it is an integer.
-    pub timestamp_unit: TimestampUnit,
+    pub timestamp_unit: EpochUnit,
+    /// The version of the payload's schema; `None` is no such column.
+    pub schema_version: Option<String>,
     /// Copied into `traceparent` where the table has it; `None` is no such header.
     pub traceparent: Option<String>,
     /// What an UPDATE does.
@@ -95,6 +112,15 @@ impl Outbox {
             name => name,
         }
     }
+
+    /// The same fields, of resolved columns.
+    pub(super) fn resolve_all(&self, fields: &[FieldSpec]) -> Vec<FieldSpec> {
+        let resolve = |field: &FieldSpec| FieldSpec {
+            column: self.resolve(&field.column).to_owned(),
+            name: field.name.clone(),
+        };
+        fields.iter().map(resolve).collect()
+    }
 }
 
 /// `[route]`
@@ -109,7 +135,15 @@ pub struct Route {
     /// The column that becomes the key, as typed; see [`Outbox::resolve`].
     pub key: String,
     /// In wire order; columns as typed, see [`Outbox::resolve`].
-    pub headers: Vec<HeaderSpec>,
+    pub headers: Vec<FieldSpec>,
+    /// In the order of the members; columns as typed, see [`Outbox::resolve`].
+    pub envelope: Vec<FieldSpec>,
+    /// As typed; `None` leaves the partition to the partitioner.
+    pub partition: Option<String>,
+    /// What a table is that lacks one of these columns.
+    pub missing_column: MissingColumn,
+    /// Compile; their columns are resolved.
+    pub rules: Vec<RuleSpec>,
     /// What an empty payload becomes.
     pub empty_payload: EmptyPayload,
     /// The header with the row's id.

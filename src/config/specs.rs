@@ -1,25 +1,24 @@
 //! What the core is told: the configuration in the core's own words.
 
-use crate::outbox::OutboxSpec;
+use crate::outbox::{MessageSpec, OutboxSpec};
 use crate::pipeline::{Policy, RejectPolicy, UpdatePolicy};
-use crate::route::{self, EpochUnit, HeaderSpec, RouteSpec, TimestampSource};
+use crate::route::{Members, RouteSpec, TimestampSource};
 
 use super::model::Config;
-use super::values::{EmptyPayload, OnUpdate, Rejected, TimestampUnit};
+use super::values::{OnUpdate, Rejected};
 
 impl Config {
     /// The outbox tables; the router adds the columns it wants.
     pub fn outbox_spec(&self) -> OutboxSpec {
-        OutboxSpec::new(self.source.tables.clone())
+        OutboxSpec::new(self.source.tables.clone()).with_messages(MessageSpec {
+            prefixes: self.messages.prefixes.clone(),
+            null_is_missing: self.messages.null_members == Members::Drop,
+        })
     }
 
     /// How a row becomes a record; compiles.
     pub fn route_spec(&self) -> RouteSpec {
-        let Self { outbox, route, kafka, .. } = self;
-        let header = |header: &HeaderSpec| HeaderSpec {
-            column: outbox.resolve(&header.column).to_owned(),
-            ..header.clone()
-        };
+        let Self { outbox, route, format, kafka, .. } = self;
         RouteSpec {
             id: outbox.id.clone(),
             payload: outbox.payload.clone(),
@@ -27,24 +26,25 @@ impl Config {
             regex: route.regex.clone(),
             topic: route.topic.clone(),
             key: outbox.resolve(&route.key).to_owned(),
-            headers: route.headers.iter().map(header).collect(),
+            headers: outbox.resolve_all(&route.headers),
+            partition: route.partition.as_ref().map(|name| outbox.resolve(name).to_owned()),
+            envelope: outbox.resolve_all(&route.envelope),
+            schema_version: outbox.schema_version.clone(),
+            missing_column: route.missing_column,
+            rules: route.rules.clone(),
+            format: format.clone(),
+            event_type: outbox.event_type.clone(),
+            subject: outbox.aggregate_id.clone(),
             id_header: route.id_header.clone(),
             lsn_header: route.position_header,
             traceparent: outbox.traceparent.clone(),
             timestamp: match &outbox.timestamp {
                 None => TimestampSource::Commit,
-                Some(name) => TimestampSource::Column {
-                    name: name.clone(),
-                    unit: match outbox.timestamp_unit {
-                        TimestampUnit::Milliseconds => EpochUnit::Milliseconds,
-                        TimestampUnit::Microseconds => EpochUnit::Microseconds,
-                    },
-                },
+                Some(name) => {
+                    TimestampSource::Column { name: name.clone(), unit: outbox.timestamp_unit }
+                }
             },
-            empty_payload: match route.empty_payload {
-                EmptyPayload::Keep => route::EmptyPayload::Keep,
-                EmptyPayload::Tombstone => route::EmptyPayload::Tombstone,
-            },
+            empty_payload: route.empty_payload,
             max_record_bytes: usize::try_from(kafka.message_bytes_max).unwrap_or(usize::MAX),
         }
     }
@@ -61,6 +61,7 @@ impl Config {
             on_update: match self.outbox.on_update {
                 OnUpdate::Ignore => UpdatePolicy::Ignore,
                 OnUpdate::Warn => UpdatePolicy::Warn,
+                OnUpdate::Error => UpdatePolicy::Error,
                 OnUpdate::Stop => UpdatePolicy::Stop,
             },
         }
@@ -71,7 +72,7 @@ impl Config {
 mod tests {
     use super::*;
     use crate::config::{FileChoice, Inputs, load};
-    use crate::route::Router;
+    use crate::route::{EpochUnit, Router};
 
     fn config(set: &[&str]) -> Config {
         let set = set.iter().map(|text| (*text).to_owned()).collect();

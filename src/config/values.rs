@@ -6,6 +6,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::route::words;
+
 /// Why a text is not a value of its kind: a fragment that goes after "`key`: ", and a hint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Refusal {
@@ -69,31 +71,7 @@ impl fmt::Debug for Property {
     }
 }
 
-/// Defines an enum of lowercase words, its parser and its list, from one table.
-macro_rules! choice {
-    ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $word:literal,)+ }) => {
-        $(#[$doc])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-        pub enum $name { $($(#[$variant_doc])* $variant,)+ }
-
-        impl $name {
-            /// The words an operator may type, in order.
-            pub const WORDS: &'static [&'static str] = &[$($word),+];
-
-            /// The word an operator types for this choice.
-            pub const fn as_str(self) -> &'static str {
-                match self { $(Self::$variant => $word,)+ }
-            }
-
-            /// The choice behind a word.
-            pub fn from_word(word: &str) -> Option<Self> {
-                match word { $($word => Some(Self::$variant),)+ _ => None }
-            }
-        }
-    };
-}
-
-choice!(
+words!(
     /// Whether missing publication and slot are created at start.
     Create {
         /// Created when missing.
@@ -102,36 +80,20 @@ choice!(
         Never = "never",
     }
 );
-choice!(
+words!(
     /// What an UPDATE of an outbox row does; the update itself is never delivered.
     OnUpdate {
         /// Counted.
         Ignore = "ignore",
-        /// Counted and logged.
+        /// Counted and logged as a warning.
         Warn = "warn",
+        /// Counted and logged as an error.
+        Error = "error",
         /// Stops the relay.
         Stop = "stop",
     }
 );
-choice!(
-    /// What an empty or whitespace payload becomes. SQL NULL is always a tombstone.
-    EmptyPayload {
-        /// The bytes as they are.
-        Keep = "keep",
-        /// A null value.
-        Tombstone = "tombstone",
-    }
-);
-choice!(
-    /// What an integer timestamp column counts since 1970-01-01 UTC.
-    TimestampUnit {
-        /// Milliseconds.
-        Milliseconds = "ms",
-        /// Microseconds.
-        Microseconds = "us",
-    }
-);
-choice!(
+words!(
     /// What happens to a row that cannot be delivered as it is (G4).
     Rejected {
         /// Sent to the dead-letter topic.
@@ -142,14 +104,14 @@ choice!(
         Skip = "skip",
     }
 );
-choice!(
+words!(
     /// The delivery guarantee.
     Delivery {
         /// Every committed row at least once, first occurrences in order.
         AtLeastOnce = "at_least_once",
     }
 );
-choice!(
+words!(
     /// How a key chooses its partition; librdkafka's names.
     Partitioner {
         /// Java's default: murmur2, random for null keys.
@@ -168,7 +130,7 @@ choice!(
         Random = "random",
     }
 );
-choice!(
+words!(
     /// Batch compression; librdkafka's names.
     Compression {
         /// LZ4.
@@ -183,7 +145,7 @@ choice!(
         None = "none",
     }
 );
-choice!(
+words!(
     /// The form of log lines.
     LogFormat {
         /// For people.
@@ -192,7 +154,7 @@ choice!(
         Json = "json",
     }
 );
-choice!(
+words!(
     /// The least severe line that is logged.
     LogLevel {
         /// Only what an operator must act on.

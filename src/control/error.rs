@@ -19,6 +19,12 @@ pub enum ControlError {
         /// What happened.
         source: WalError,
     },
+    /// The server does not send logical messages.
+    #[error("logical messages are to be read, and PostgreSQL {version} does not send them")]
+    MessagesUnknown {
+        /// The major version.
+        version: i32,
+    },
     /// The server writes too little into its log.
     #[error("wal_level is `{current}`, logical decoding needs `logical`")]
     WalLevel {
@@ -222,6 +228,9 @@ impl ControlError {
     pub fn hint(&self) -> Option<String> {
         Some(match self {
             Self::Connection { source, .. } => return source.hint(),
+            Self::MessagesUnknown { .. } => {
+                "use PostgreSQL 14 or later, or leave messages.prefixes empty".to_owned()
+            }
             Self::WalLevel { .. } => {
                 "ALTER SYSTEM SET wal_level = 'logical'; then restart the server".to_owned()
             }
@@ -340,11 +349,10 @@ pub(super) fn qualified(table: &TableName) -> String {
 /// The statement that creates the publication as it should be.
 pub(super) fn create_publication(publication: &str, tables: &[TableName]) -> String {
     let tables: Vec<_> = tables.iter().map(qualified).collect();
-    format!(
-        "CREATE PUBLICATION {} FOR TABLE {} WITH (publish = 'insert');",
-        identifier(publication),
-        tables.join(", ")
-    )
+    let tables = tables.join(", ");
+    // A publication of no table is enough for logical messages.
+    let tables = if tables.is_empty() { tables } else { format!(" FOR TABLE {tables}") };
+    format!("CREATE PUBLICATION {}{tables} WITH (publish = 'insert');", identifier(publication))
 }
 
 #[cfg(test)]

@@ -27,6 +27,8 @@ pub struct Requirements {
     pub tables: Vec<TableName>,
     /// The columns that are read; those that are required must be in each table.
     pub columns: Vec<Wanted>,
+    /// Whether logical messages are read, which servers before 14 do not send.
+    pub messages: bool,
     /// Whether publication and slot are created when missing.
     pub create: bool,
 }
@@ -40,6 +42,7 @@ impl Requirements {
             publication: config.source.publication.clone(),
             tables: config.source.tables.clone(),
             columns: outbox.wanted().to_vec(),
+            messages: !config.messages.prefixes.is_empty(),
             create: config.source.create == Create::Auto,
         }
     }
@@ -56,6 +59,18 @@ pub struct Inspection {
     pub publication: Option<PublicationFacts>,
     /// `None` if there is no such slot.
     pub slot: Option<SlotFacts>,
+}
+
+impl Inspection {
+    /// Every column that is declared NOT NULL.
+    pub fn not_null(&self, wanted: &Requirements) -> Vec<(TableName, String)> {
+        let tables = wanted.tables.iter().zip(&self.tables);
+        let columns = tables.flat_map(|(name, facts)| {
+            let columns = facts.iter().flat_map(|facts| &facts.not_null);
+            columns.map(|column| (name.clone(), column.clone()))
+        });
+        columns.collect()
+    }
 }
 
 /// Server, database and role.
@@ -101,6 +116,8 @@ pub struct TableFacts {
     pub persistence: char,
     /// Its columns, in order.
     pub columns: Vec<String>,
+    /// Those of them that are declared NOT NULL.
+    pub not_null: Vec<String>,
     /// How the publication has it; `None` if it does not.
     pub published: Option<Published>,
 }
@@ -228,7 +245,9 @@ async fn table(
     const SQL: &str = "\
         SELECT c.oid, c.relkind::text, c.relpersistence::text, \
             ARRAY(SELECT a.attname::text FROM pg_catalog.pg_attribute a \
-                WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum) \
+                WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum), \
+            ARRAY(SELECT a.attname::text FROM pg_catalog.pg_attribute a \
+                WHERE a.attrelid = c.oid AND a.attnum > 0 AND a.attnotnull AND NOT a.attisdropped) \
         FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
         WHERE n.nspname = $1::text AND c.relname = $2::text";
     const PUBLISHED: &str = "\
@@ -251,6 +270,7 @@ async fn table(
         kind: letter(get(&row, 1)?),
         persistence: letter(get(&row, 2)?),
         columns: get(&row, 3)?,
+        not_null: get(&row, 4)?,
         published,
     }))
 }

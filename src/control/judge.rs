@@ -8,6 +8,9 @@ use super::error::ControlError;
 use super::inspect::{Inspection, Requirements, SlotFacts, TableFacts};
 use crate::outbox::{TableName, Wanted};
 
+/// The first server version whose pgoutput sends logical messages.
+const MESSAGES_SINCE: i32 = 140_000;
+
 impl Inspection {
     /// Why the relay cannot run here; empty if it can. A held slot is not among them, see
     /// [`Inspection::held`].
@@ -16,6 +19,9 @@ impl Inspection {
         let server = &self.server;
         if server.wal_level != "logical" {
             refusals.push(ControlError::WalLevel { current: server.wal_level.clone() });
+        }
+        if wanted.messages && server.version_num < MESSAGES_SINCE {
+            refusals.push(ControlError::MessagesUnknown { version: server.version_num / 10_000 });
         }
         if !server.may_replicate {
             refusals.push(ControlError::RoleMayNotReplicate { role: server.role.clone() });
@@ -217,6 +223,7 @@ mod tests {
                 Wanted::required("event_type"),
                 Wanted::optional("traceparent"),
             ],
+            messages: false,
             create: false,
         }
     }
@@ -239,6 +246,7 @@ mod tests {
                 kind: 'r',
                 persistence: 'p',
                 columns: vec!["id".to_owned(), "type".to_owned()],
+                not_null: Vec::new(),
                 published: Some(Published { filters_rows: false, columns: Vec::new() }),
             })],
             publication: Some(PublicationFacts {

@@ -66,6 +66,7 @@ mod tests {
             publication: "p".to_owned(),
             tables: vec![TableName::new("public", "outbox")],
             columns: Vec::new(),
+            messages: false,
             create: true,
         }
     }
@@ -87,6 +88,7 @@ mod tests {
             kind: 'r',
             persistence: 'p',
             columns: Vec::new(),
+            not_null: Vec::new(),
             published: Some(Published { filters_rows: false, columns: Vec::new() }),
         };
         let publication = PublicationFacts {

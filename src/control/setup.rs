@@ -7,7 +7,7 @@
 use std::fmt::Write as _;
 
 use super::connect::Client;
-use super::error::{ControlError, qualified};
+use super::error::{ControlError, create_publication, qualified};
 use super::preflight::create_missing_slot;
 use crate::outbox::TableName;
 use crate::wal::quote::{identifier, literal};
@@ -98,11 +98,10 @@ fn outbox_table(table: &TableName) -> String {
 /// Creates the publication, or adds the tables that it lacks.
 fn publish(publication: &str, tables: &[TableName]) -> String {
     let (name, quoted) = (literal(publication), identifier(publication));
-    let all: Vec<_> = tables.iter().map(qualified).collect();
     let mut sql = format!(
         "DO $$\nBEGIN\n    IF NOT EXISTS (SELECT FROM pg_catalog.pg_publication WHERE pubname = {name}) THEN\n        \
-         CREATE PUBLICATION {quoted} FOR TABLE {} WITH (publish = 'insert');\n",
-        all.join(", ")
+         {}\n",
+        create_publication(publication, tables)
     );
     for table in tables {
         let (schema, relation) = (literal(&table.schema), literal(&table.name));

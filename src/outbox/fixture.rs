@@ -22,12 +22,7 @@ pub(crate) fn spec() -> OutboxSpec {
 }
 
 /// Tells the cache a table's shape.
-pub(crate) fn describe(
-    outbox: &mut Outbox,
-    id: u32,
-    name: &str,
-    columns: &[(&str, u32)],
-) -> Result<(), OutboxError> {
+pub(crate) fn describe(outbox: &mut Outbox, id: u32, name: &str, columns: &[(&str, u32)]) {
     let columns: Vec<_> = columns.iter().map(|(name, oid)| (name.as_bytes(), *oid)).collect();
     let mut data = Vec::new();
     let table = Table { id, schema: b"public", name: name.as_bytes(), columns: &columns };

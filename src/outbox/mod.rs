@@ -1,6 +1,6 @@
 //! pgoutput messages → outbox rows.
 //!
-//! Enters: the Relation, Type and Insert messages of one replication session. Leaves:
+//! Enters: the Relation, Type, Insert and logical messages of one replication session. Leaves:
 //! [`OutboxRow`], whose columns are found by slot, not by name. Always holds: a row is read with
 //! the shape last described for its table, whatever DDL ran in between; a table that lacks what is
 //! needed is refused by name before its first row; a garbled row is a typed error (G7). The
@@ -9,6 +9,8 @@
 mod error;
 #[cfg(test)]
 pub(crate) mod fixture;
+pub mod glob;
+mod logical;
 mod relations;
 mod row;
 mod spec;
@@ -18,5 +20,5 @@ pub mod type_oid;
 
 pub use error::OutboxError;
 pub use relations::Outbox;
-pub use row::{Format, OutboxRow, Position, Value};
-pub use spec::{ColumnSlot, OutboxSpec, TableName, Wanted};
+pub use row::{Declared, Format, OutboxRow, Position, Value};
+pub use spec::{ColumnSlot, MessageSpec, OutboxSpec, TableName, Wanted};

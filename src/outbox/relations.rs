@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 
 use super::error::OutboxError;
+use super::glob;
+use super::logical::Content;
 use super::row::{Cell, Format, OutboxRow, Place, Position};
 use super::spec::{OutboxSpec, TableName, Wanted};
 use super::type_oid;
-use crate::pgoutput::{Column, Insert, Relation, Type};
+use crate::pgoutput::{Column, Insert, LogicalMessage, Relation, Type};
 
 /// Knows the shape of every table of the stream, and lends the rows of outbox tables.
 #[derive(Debug, Clone)]
@@ -18,6 +20,8 @@ pub struct Outbox {
     domains: BTreeMap<u32, u32>,
     /// The columns of the row last lent; kept for its capacity.
     cells: Vec<Cell>,
+    /// The logical message last lent as a row.
+    content: Content,
 }
 
 /// An outbox table as last described.
@@ -27,26 +31,32 @@ struct Layout {
     columns: usize,
     /// By slot.
     places: Vec<Option<Place>>,
+    /// What is missing for its rows to be read.
+    missing: Option<Box<OutboxError>>,
 }
 
 impl Outbox {
     /// A cache that knows no table yet; one per replication session, since the server describes
     /// every table anew in each.
     pub fn new(spec: OutboxSpec) -> Self {
-        Self { spec, relations: BTreeMap::new(), domains: BTreeMap::new(), cells: Vec::new() }
+        Self {
+            spec,
+            relations: BTreeMap::new(),
+            domains: BTreeMap::new(),
+            cells: Vec::new(),
+            content: Content::default(),
+        }
     }
 
     /// Takes a table's shape, in place of the one known before. The server sends it before the
-    /// table's first row and again after each change, so columns are found by name every time.
-    pub fn relation(&mut self, relation: &Relation<'_>) -> Result<(), OutboxError> {
+    /// table's first row and again after each change, so columns are found by name every time. A
+    /// shape that lacks a column is refused with its first row: its UPDATEs need none.
+    pub fn relation(&mut self, relation: &Relation<'_>) {
         let known = self.spec.tables().iter().find(|table| {
             table.name.as_bytes() == relation.name && schema_of(table) == relation.schema
         });
-        let layout = known.map(|table| self.layout(table, relation)).transpose();
-        // The old shape must not outlive a refusal of the new one.
-        self.relations.remove(&relation.id);
-        self.relations.insert(relation.id, layout?);
-        Ok(())
+        let layout = known.map(|table| self.layout(table, relation));
+        self.relations.insert(relation.id, layout);
     }
 
     /// Takes the name of a type that is not built in. A domain over a built-in type is from then
@@ -77,6 +87,9 @@ impl Outbox {
             Some(None) => return Ok(None),
             Some(Some(layout)) => layout,
         };
+        if let Some(missing) = &layout.missing {
+            return Err((**missing).clone());
+        }
         let table = &layout.table;
         if insert.tuple.len() != layout.columns {
             return Err(OutboxError::ColumnCount {
@@ -102,16 +115,40 @@ impl Outbox {
             self.cells.push(Cell::Bytes { start: end.saturating_sub(bytes.len()), end, format });
         }
         let (places, cells) = (layout.places.as_slice(), self.cells.as_slice());
-        Ok(Some(OutboxRow { table, places, cells, tuple, position }))
+        Ok(Some(OutboxRow { table, places, cells, tuple, position, flaw: None }))
     }
 
-    fn layout(&self, table: &TableName, relation: &Relation<'_>) -> Result<Layout, OutboxError> {
-        let places = self.spec.wanted().iter().map(|wanted| self.place(table, wanted, relation));
-        Ok(Layout {
+    /// Whether a logical message stands for a row.
+    pub fn is_row(&self, message: &LogicalMessage<'_>) -> bool {
+        let prefixes = &self.spec.messages().prefixes;
+        prefixes.iter().any(|prefix| glob::matches(prefix.as_bytes(), message.prefix))
+    }
+
+    /// Lends the row that a logical message stands for. Calling it again for the same message
+    /// gives the same row.
+    pub fn message_row<'a>(
+        &'a mut self,
+        message: &LogicalMessage<'a>,
+        position: Position,
+    ) -> OutboxRow<'a> {
+        self.content.read(message, &self.spec, position)
+    }
+
+    fn layout(&self, table: &TableName, relation: &Relation<'_>) -> Layout {
+        let mut missing = None;
+        let place = |wanted| match self.place(table, wanted, relation) {
+            Ok(place) => place,
+            Err(error) => {
+                missing.get_or_insert(Box::new(error));
+                None
+            }
+        };
+        Layout {
             table: table.clone(),
             columns: relation.columns().len(),
-            places: places.collect::<Result<_, _>>()?,
-        })
+            places: self.spec.wanted().iter().map(place).collect(),
+            missing,
+        }
     }
 
     fn place(
@@ -121,7 +158,8 @@ impl Outbox {
         relation: &Relation<'_>,
     ) -> Result<Option<Place>, OutboxError> {
         let names = std::iter::once(&wanted.name).chain(&wanted.aliases);
-        let place = names.map(|name| self.find(name, relation)).find(Option::is_some).flatten();
+        let find = |name: &String| self.find(table, name, relation);
+        let place = names.map(find).find(Option::is_some).flatten();
         if place.is_none() && wanted.required {
             return Err(OutboxError::MissingColumn {
                 table: table.clone(),
@@ -135,11 +173,12 @@ impl Outbox {
         Ok(place)
     }
 
-    fn find(&self, name: &str, relation: &Relation<'_>) -> Option<Place> {
+    fn find(&self, table: &TableName, name: &str, relation: &Relation<'_>) -> Option<Place> {
         let (column, found) =
             relation.columns().enumerate().find(|(_, column)| column.name == name.as_bytes())?;
         let type_oid = self.domains.get(&found.type_oid).copied().unwrap_or(found.type_oid);
-        Some(Place { column, type_oid })
+        let is_nullable = !self.spec.is_not_null(table, name);
+        Some(Place { column, type_oid, modifier: found.type_modifier, is_nullable })
     }
 }
 

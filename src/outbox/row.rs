@@ -72,9 +72,24 @@ pub(super) enum Cell {
 pub(super) struct Place {
     pub(super) column: usize,
     pub(super) type_oid: u32,
+    /// As in `pg_attribute.atttypmod`; -1 for none.
+    pub(super) modifier: i32,
+    pub(super) is_nullable: bool,
 }
 
-/// A row of an outbox table. Borrows the frame and the relation cache.
+/// What a column is declared as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Declared {
+    /// The type; for a domain over a built-in type, that type.
+    pub type_oid: u32,
+    /// As in `pg_attribute.atttypmod`: for times the digits after the second; -1 for none.
+    pub modifier: i32,
+    /// Whether it may be NULL, as far as is known.
+    pub is_nullable: bool,
+}
+
+/// A row of an outbox table, or a logical message that stands for one. Borrows the frame and the
+/// relation cache.
 #[derive(Debug, Clone, Copy)]
 pub struct OutboxRow<'a> {
     pub(super) table: &'a TableName,
@@ -82,6 +97,7 @@ pub struct OutboxRow<'a> {
     pub(super) cells: &'a [Cell],
     pub(super) tuple: &'a [u8],
     pub(super) position: Position,
+    pub(super) flaw: Option<&'static str>,
 }
 
 impl<'a> OutboxRow<'a> {
@@ -99,7 +115,25 @@ impl<'a> OutboxRow<'a> {
         }
     }
 
-    /// The table it was inserted into.
+    /// What the column is declared as; `None` where the table lacks it.
+    pub fn declared(&self, slot: ColumnSlot) -> Option<Declared> {
+        let place = self.places.get(slot.0).copied().flatten()?;
+        let Place { type_oid, modifier, is_nullable, .. } = place;
+        Some(Declared { type_oid, modifier, is_nullable })
+    }
+
+    /// Why no column of it can be read: it is a logical message of which no row can be made. What
+    /// it holds instead is in [`OutboxRow::content`].
+    pub fn flaw(&self) -> Option<&'static str> {
+        self.flaw
+    }
+
+    /// The bytes that its columns lie in.
+    pub fn content(&self) -> &'a [u8] {
+        self.tuple
+    }
+
+    /// The table it was inserted into; for a logical message `message.<prefix>`.
     pub fn table(&self) -> &'a TableName {
         self.table
     }

@@ -1,5 +1,6 @@
 //! Which tables are outboxes, and which of their columns are read.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 /// A table's full name. Prints as an SQL identifier, quoted where it must be.
@@ -46,21 +47,22 @@ pub struct Wanted {
     pub required: bool,
 }
 
-/// Debezium's default column names, under the names that are used here.
-const DEBEZIUM_NAMES: [(&str, &str); 3] =
+/// The default column names here and those of Debezium, each an alias of the other.
+const DEFAULT_NAMES: [(&str, &str); 3] =
     [("aggregate_type", "aggregatetype"), ("aggregate_id", "aggregateid"), ("event_type", "type")];
 
 impl Wanted {
-    /// A column that every outbox table must have. Debezium's name for it is its alias, where it
-    /// has one, so that an existing Debezium outbox is understood without configuration.
+    /// A column that every outbox table must have. A default name has the other default as its
+    /// alias, so that an outbox made for Debezium is understood without configuration, and a
+    /// configuration made for Debezium finds the columns of an outbox made here.
     pub fn required(name: impl Into<String>) -> Self {
         let name = name.into();
-        let aliases = DEBEZIUM_NAMES
-            .iter()
-            .filter(|(ours, _)| *ours == name)
-            .map(|(_, theirs)| (*theirs).to_owned())
-            .collect();
-        Self { name, aliases, required: true }
+        let other = DEFAULT_NAMES.iter().find_map(|(ours, theirs)| match name.as_str() {
+            name if name == *ours => Some((*theirs).to_owned()),
+            name if name == *theirs => Some((*ours).to_owned()),
+            _ => None,
+        });
+        Self { name, aliases: other.into_iter().collect(), required: true }
     }
 
     /// A column that is read where there is one.
@@ -80,12 +82,35 @@ pub struct ColumnSlot(pub(super) usize);
 pub struct OutboxSpec {
     tables: Vec<TableName>,
     wanted: Vec<Wanted>,
+    messages: MessageSpec,
+    not_null: BTreeSet<(TableName, String)>,
+}
+
+/// Which logical messages (`pg_logical_emit_message`) are rows.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct MessageSpec {
+    /// Globs of prefixes; none: no message is a row.
+    pub prefixes: Vec<String>,
+    /// Whether a member that is null counts as a missing column, where a column may be missing.
+    pub null_is_missing: bool,
 }
 
 impl OutboxSpec {
     /// An outbox of these tables, of which no column is wanted yet.
     pub fn new(tables: Vec<TableName>) -> Self {
-        Self { tables, wanted: Vec::new() }
+        Self { tables, ..Self::default() }
+    }
+
+    /// The same, with these logical messages.
+    #[must_use]
+    pub fn with_messages(self, messages: MessageSpec) -> Self {
+        Self { messages, ..self }
+    }
+
+    /// Says that a column is declared NOT NULL, which the stream does not tell. Only schemas that
+    /// are sent along with a value say so.
+    pub fn declare_not_null(&mut self, table: TableName, column: String) {
+        self.not_null.insert((table, column));
     }
 
     /// Asks for a column. Asking twice for one name gives the same slot, required if either was.
@@ -103,6 +128,16 @@ impl OutboxSpec {
     /// The tables, in the order given.
     pub fn tables(&self) -> &[TableName] {
         &self.tables
+    }
+
+    /// The logical messages that are rows.
+    pub fn messages(&self) -> &MessageSpec {
+        &self.messages
+    }
+
+    /// Whether [`OutboxSpec::declare_not_null`] said so.
+    pub(super) fn is_not_null(&self, table: &TableName, column: &str) -> bool {
+        self.not_null.iter().any(|(known, name)| known == table && name == column)
     }
 
     /// The columns asked for so far.
@@ -132,5 +167,6 @@ mod tests {
         assert_ne!(first, other);
         assert!(spec.wanted()[0].required);
         assert_eq!(spec.wanted()[0].aliases, ["type"]);
+        assert_eq!(Wanted::optional("aggregateid").aliases, ["aggregate_id"]);
     }
 }

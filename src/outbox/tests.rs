@@ -15,7 +15,7 @@ fn columns_are_found_by_name_in_the_shape_last_described() {
     let note = spec.want(Wanted::optional("note"));
     let (mut outbox, mut data) = (Outbox::new(spec), Vec::new());
     let columns = [("id", type_oid::INT8), ("payload", type_oid::TEXT)];
-    describe(&mut outbox, TABLE, "outbox", &columns).expect("accepted");
+    describe(&mut outbox, TABLE, "outbox", &columns);
     let row = [Binary(&[0, 0, 0, 0, 0, 0, 0, 9]), Text(b"one")];
     let row = insert(&mut outbox, &mut data, TABLE, &row).expect("a row").expect("of the outbox");
     let number = [0, 0, 0, 0, 0, 0, 0, 9];
@@ -26,7 +26,7 @@ fn columns_are_found_by_name_in_the_shape_last_described() {
     assert_eq!(row.table().to_string(), "public.outbox");
 
     let columns = ["note", "payload", "extra", "id"].map(|name| (name, type_oid::TEXT));
-    describe(&mut outbox, TABLE, "outbox", &columns).expect("accepted");
+    describe(&mut outbox, TABLE, "outbox", &columns);
     let row = [Null, Text(b""), Text(b"?"), Text(b"id")];
     let row = insert(&mut outbox, &mut data, TABLE, &row).expect("a row").expect("of the outbox");
     assert_eq!((row.column(id), row.column(payload)), (text(b"id"), text(b"")));
@@ -38,11 +38,11 @@ fn debeziums_names_stand_in_for_ours_but_never_before_them() {
     let mut spec = spec();
     let kind = spec.want(Wanted::required("event_type"));
     let (mut outbox, mut data) = (Outbox::new(spec), Vec::new());
-    describe(&mut outbox, TABLE, "outbox", &[("type", type_oid::TEXT)]).expect("accepted");
+    describe(&mut outbox, TABLE, "outbox", &[("type", type_oid::TEXT)]);
     let row = insert(&mut outbox, &mut data, TABLE, &[Text(b"Paid")]).expect("a row");
     assert_eq!(row.expect("of the outbox").column(kind), text(b"Paid"));
     let both = [("type", type_oid::TEXT), ("event_type", type_oid::TEXT)];
-    describe(&mut outbox, TABLE, "outbox", &both).expect("accepted");
+    describe(&mut outbox, TABLE, "outbox", &both);
     let row = insert(&mut outbox, &mut data, TABLE, &[Text(b"theirs"), Text(b"ours")]);
     assert_eq!(row.expect("a row").expect("of the outbox").column(kind), text(b"ours"));
 }
@@ -56,9 +56,9 @@ fn other_tables_are_told_apart_from_unknown_ones() {
     spec.want(Wanted::required("id"));
     let (mut outbox, mut data) = (Outbox::new(spec), Vec::new());
     let columns = [("id", type_oid::TEXT)];
-    describe(&mut outbox, 1, "outbox", &columns).expect("accepted");
-    describe(&mut outbox, 2, "letters", &columns).expect("accepted");
-    describe(&mut outbox, 3, "orders", &[("whatever", type_oid::TEXT)]).expect("not ours");
+    describe(&mut outbox, 1, "outbox", &columns);
+    describe(&mut outbox, 2, "letters", &columns);
+    describe(&mut outbox, 3, "orders", &[("whatever", type_oid::TEXT)]);
     for (table, name) in [(1, "outbox"), (2, "letters")] {
         let row = insert(&mut outbox, &mut data, table, &[Text(b"x")]).expect("a row");
         assert_eq!(row.expect("of an outbox").table().name, name);
@@ -71,8 +71,8 @@ fn other_tables_are_told_apart_from_unknown_ones() {
     assert_eq!(outbox.table(2), Some(&TableName::new("public", "letters")));
     assert_eq!((outbox.table(3), outbox.table(4)), (None, None));
     // A rename takes a table out, and another one in.
-    describe(&mut outbox, 1, "outbox_old", &columns).expect("not ours any more");
-    describe(&mut outbox, 3, "outbox", &columns).expect("accepted");
+    describe(&mut outbox, 1, "outbox_old", &columns);
+    describe(&mut outbox, 3, "outbox", &columns);
     assert!(insert(&mut outbox, &mut data, 1, &[Text(b"x")]).expect("a row").is_none());
     assert!(insert(&mut outbox, &mut data, 3, &[Text(b"x")]).expect("a row").is_some());
 }
@@ -84,17 +84,16 @@ fn a_table_without_a_needed_column_is_refused_by_name() {
     spec.want(Wanted::required("aggregate_type"));
     let (mut outbox, mut data) = (Outbox::new(spec), Vec::new());
     let good = [("id", type_oid::UUID), ("aggregatetype", type_oid::TEXT)];
-    describe(&mut outbox, TABLE, "outbox", &good).expect("accepted");
-    let error = describe(&mut outbox, TABLE, "outbox", &[("id", type_oid::UUID)]);
-    let error = error.expect_err("refused");
+    describe(&mut outbox, TABLE, "outbox", &good);
+    describe(&mut outbox, TABLE, "outbox", &[("id", type_oid::UUID)]);
+    // An UPDATE needs no column, so the table is known; its rows are refused.
+    assert!(outbox.table(TABLE).is_some());
+    let error = insert(&mut outbox, &mut data, TABLE, &[Null]).expect_err("refused");
     assert_eq!(
         error.to_string(),
         "outbox table public.outbox has no column `aggregate_type` (it has id)"
     );
     assert!(error.is_definite() && error.hint().is_some_and(|hint| hint.contains("ALTER TABLE")));
-    // The refused shape must not leave the old one in force.
-    let row = insert(&mut outbox, &mut data, TABLE, &[Null, Null]);
-    assert_eq!(row.expect_err("unknown"), OutboxError::UnknownRelation { relation: TABLE });
 }
 
 #[test]
@@ -102,7 +101,7 @@ fn g7_rows_unlike_their_table_are_refused() {
     let mut spec = spec();
     let id = spec.want(Wanted::required("id"));
     let (mut outbox, mut data) = (Outbox::new(spec), Vec::new());
-    describe(&mut outbox, TABLE, "outbox", &[("id", type_oid::TEXT)]).expect("accepted");
+    describe(&mut outbox, TABLE, "outbox", &[("id", type_oid::TEXT)]);
     for row in [&[][..], &[Null, Null]] {
         let error = insert(&mut outbox, &mut data, TABLE, row).expect_err("refused");
         assert!(
@@ -122,7 +121,7 @@ fn domains_are_treated_as_their_base_type() {
     let payload = spec.want(Wanted::required("payload"));
     let (mut outbox, mut data) = (Outbox::new(spec), Vec::new());
     let type_of = |outbox: &mut Outbox, data: &mut Vec<u8>| {
-        describe(outbox, TABLE, "outbox", &[("payload", 20_000)]).expect("accepted");
+        describe(outbox, TABLE, "outbox", &[("payload", 20_000)]);
         match insert(outbox, data, TABLE, &[Text(b"\\x")])
             .expect("a row")
             .expect("ours")

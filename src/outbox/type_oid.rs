@@ -33,6 +33,23 @@ pub const TIMESTAMPTZ: u32 = 1184;
 pub const UUID: u32 = 2950;
 /// `jsonb`
 pub const JSONB: u32 = 3802;
+/// `oid`
+pub const OID: u32 = 26;
+/// `float4`
+pub const FLOAT4: u32 = 700;
+/// `float8`
+pub const FLOAT8: u32 = 701;
+/// `date`
+pub const DATE: u32 = 1082;
+/// `time` without time zone
+pub const TIME: u32 = 1083;
+/// `timetz`
+pub const TIMETZ: u32 = 1266;
+/// `numeric`
+pub const NUMERIC: u32 = 1700;
+/// No type of Postgres (0 is `InvalidOid`): a JSON object or array that is a member of a logical
+/// message's content.
+pub const DOCUMENT: u32 = 0;
 
 /// The OID of a type in `pg_catalog`, where it is one of those above.
 pub fn by_name(name: &[u8]) -> Option<u32> {
@@ -53,6 +70,13 @@ pub fn by_name(name: &[u8]) -> Option<u32> {
         b"timestamptz" => TIMESTAMPTZ,
         b"uuid" => UUID,
         b"jsonb" => JSONB,
+        b"oid" => OID,
+        b"float4" => FLOAT4,
+        b"float8" => FLOAT8,
+        b"date" => DATE,
+        b"time" => TIME,
+        b"timetz" => TIMETZ,
+        b"numeric" => NUMERIC,
         _ => return None,
     })
 }

@@ -24,8 +24,10 @@ pub struct Counters {
     pub relations: u64,
     /// Names of types and origins.
     pub annotations: u64,
-    /// Rows of outbox tables that were sent or skipped.
+    /// Rows that were sent, skipped or dropped.
     pub rows: u64,
+    /// Rows left out by a rule, on purpose.
+    pub dropped: u64,
     /// Rows of other tables in the publication.
     pub foreign_rows: u64,
     /// UPDATEs of outbox tables.
@@ -34,7 +36,7 @@ pub struct Counters {
     pub deletes: u64,
     /// TRUNCATEs that emptied an outbox table.
     pub truncates: u64,
-    /// Messages written with `pg_logical_emit_message`.
+    /// Messages written with `pg_logical_emit_message` that are no rows.
     pub logical_messages: u64,
     /// Records the sink took, dead letters for rejected rows included: as many as there are tickets.
     pub records: u64,

@@ -25,13 +25,14 @@
 mod confirmation;
 mod counters;
 mod error;
+mod place;
 mod policy;
 mod step;
 
 use crate::ledger::{Budget, InFlight, Ledger, LedgerError, Progress, Ticket};
 use crate::lsn::Lsn;
 use crate::outbox::{Outbox, Position};
-use crate::pgoutput::{Insert, Message, decode};
+use crate::pgoutput::{Insert, LogicalMessage, Message, decode};
 use crate::route::{OwnedRecord, Rejection, RejectionCode, Router};
 use crate::wal::Frame;
 
@@ -42,6 +43,7 @@ pub use policy::{Policy, RejectPolicy, UpdatePolicy};
 pub use step::{Answer, Outgoing, OwnedOutgoing, Skipped, Step};
 
 use counters::TopicPlace;
+use place::Place;
 
 /// The core of one session. Dropped with its stream and sink at the first error.
 #[derive(Debug)]
@@ -51,8 +53,7 @@ pub struct Pipeline {
     policy: Policy,
     ledger: Ledger,
     counters: Counters,
-    /// Where the open transaction's next row stands; `None` between transactions.
-    next: Option<Position>,
+    at: Place,
     newest_commit_time_us: Option<i64>,
     /// The record in hand: asked to be sent, neither taken nor given up.
     offered: Option<Offered>,
@@ -67,6 +68,13 @@ struct Offered {
     rejection: Option<RejectionCode>,
 }
 
+/// What may be a row.
+#[derive(Debug)]
+enum Change<'a> {
+    Insert(Insert<'a>),
+    Logical(LogicalMessage<'a>),
+}
+
 impl Pipeline {
     /// A pipeline for a new session: `outbox` and `router` must come from one spec and know no
     /// table yet.
@@ -77,7 +85,7 @@ impl Pipeline {
             policy,
             ledger: Ledger::new(budget),
             counters: Counters::default(),
-            next: None,
+            at: Place::default(),
             newest_commit_time_us: None,
             offered: None,
             dead_letter: OwnedRecord::default(),
@@ -94,9 +102,9 @@ impl Pipeline {
                 self.ledger.keepalive(end);
                 Ok(Step::Nothing)
             }
-            Frame::Wal { data, .. } => match decode(data)? {
-                Message::Insert(insert) => self.row(&insert, None),
-                message => {
+            Frame::Wal { data, sent_us, .. } => match self.change(data)? {
+                Ok(change) => self.row(&change, sent_us, None),
+                Err(message) => {
                     self.expect_nothing_in_hand()?;
                     self.note(&message)?;
                     Ok(Step::Nothing)
@@ -111,8 +119,7 @@ impl Pipeline {
         let offered = self.offered.take().ok_or(PipelineError::NotOffered)?;
         self.ledger.count(offered.ticket)?;
         self.counters.count_record(offered.topic, offered.ticket.weight(), offered.rejection);
-        row_done(&mut self.counters, &mut self.next);
-        Ok(())
+        self.at.row_done(&mut self.counters, &mut self.ledger)
     }
 
     /// The sink refused the record in hand, which came from this `frame`: the policy decides what
@@ -128,9 +135,9 @@ impl Pipeline {
             return Err(PipelineError::DeadLetterRefused { topic, rejection });
         }
         match frame {
-            Frame::Wal { data, .. } => match decode(data)? {
-                Message::Insert(insert) => self.row(&insert, Some(rejection)),
-                _ => Err(PipelineError::NotOffered),
+            Frame::Wal { data, sent_us, .. } => match self.change(data)? {
+                Ok(change) => self.row(&change, sent_us, Some(rejection)),
+                Err(_) => Err(PipelineError::NotOffered),
             },
             Frame::Keepalive { .. } => Err(PipelineError::NotOffered),
         }
@@ -166,7 +173,7 @@ impl Pipeline {
 
     /// Whether a transaction is open: its commit was not read yet.
     pub const fn is_open(&self) -> bool {
-        self.next.is_some()
+        self.at.next.is_some()
     }
 
     /// What is unconfirmed now.
@@ -196,9 +203,13 @@ impl Pipeline {
         self.ledger.drain_settled_times()
     }
 
-    /// UPDATEs of outbox tables that the operator wants to be warned of.
-    pub fn unwelcome_updates(&self) -> u64 {
-        if self.policy.on_update == UpdatePolicy::Warn { self.counters.updates } else { 0 }
+    /// UPDATEs of outbox tables that the operator wants to be told of, and what to do about them.
+    pub fn unwelcome_updates(&self) -> (u64, UpdatePolicy) {
+        let updates = match self.policy.on_update {
+            UpdatePolicy::Warn | UpdatePolicy::Error => self.counters.updates,
+            UpdatePolicy::Ignore | UpdatePolicy::Stop => 0,
+        };
+        (updates, self.policy.on_update)
     }
 
     /// Totals of this session.
@@ -206,13 +217,33 @@ impl Pipeline {
         &self.counters
     }
 
+    /// What may be a row, or another message.
+    fn change<'a>(&self, data: &'a [u8]) -> Result<Result<Change<'a>, Message<'a>>, PipelineError> {
+        Ok(match decode(data)? {
+            Message::Insert(insert) => Ok(Change::Insert(insert)),
+            Message::Logical(message) if self.outbox.is_row(&message) => {
+                Ok(Change::Logical(message))
+            }
+            message => Err(message),
+        })
+    }
+
     fn row<'a>(
         &'a mut self,
-        insert: &Insert<'a>,
+        change: &Change<'a>,
+        sent_us: i64,
         refused: Option<Rejection>,
     ) -> Result<Step<'a>, PipelineError> {
-        let position = self.next.ok_or(LedgerError::NotOpen)?;
-        let Some(row) = self.outbox.row(insert, position)? else {
+        let row = match change {
+            Change::Insert(insert) => {
+                self.outbox.row(insert, self.at.next.ok_or(LedgerError::NotOpen)?)?
+            }
+            Change::Logical(message) => {
+                let position = self.at.message(message, sent_us, &mut self.ledger)?;
+                Some(self.outbox.message_row(message, position))
+            }
+        };
+        let Some(row) = row else {
             if self.offered.is_some() {
                 return Err(PipelineError::NotSent);
             }
@@ -221,12 +252,17 @@ impl Pipeline {
         };
         let routed = refused.map_or_else(|| self.router.check(&row), Err);
         let rejection = match routed {
-            Ok(routed) => {
+            Ok(Some(routed)) => {
                 let record = self.router.record(&row, &routed);
                 let ticket = self.ledger.next_ticket(record.weight())?;
                 let topic = self.counters.topic_place(record.topic);
                 self.offered = Some(Offered { ticket, topic, rejection: None });
                 return Ok(Step::Send(Outgoing { record, ticket, rejection: None }));
+            }
+            Ok(None) => {
+                self.counters.dropped += 1;
+                self.at.row_done(&mut self.counters, &mut self.ledger)?;
+                return Ok(Step::Nothing);
             }
             Err(rejection) => rejection,
         };
@@ -242,15 +278,16 @@ impl Pipeline {
                 Ok(Step::Send(Outgoing { record, ticket, rejection }))
             }
             RejectPolicy::Stop => Err(PipelineError::Rejected {
-                row: format!("row {} of {}", printed(position), row.table()),
+                row: format!("row {} of {}", printed(row.position()), row.table()),
                 rejection,
             }),
             RejectPolicy::Skip => {
                 self.offered = None;
                 self.counters.skipped += 1;
                 self.counters.count_rejection(rejection.code);
-                row_done(&mut self.counters, &mut self.next);
-                Ok(Step::Skipped(Skipped { table: row.table(), position, rejection }))
+                self.at.row_done(&mut self.counters, &mut self.ledger)?;
+                let (table, position) = (row.table(), row.position());
+                Ok(Step::Skipped(Skipped { table, position, rejection }))
             }
         }
     }
@@ -294,16 +331,16 @@ impl Pipeline {
                 self.ledger.begin(begin.commit_time.unix_us())?;
                 self.newest_commit_time_us = Some(begin.commit_time.unix_us());
                 let (commit_lsn, commit_time) = (begin.final_lsn, begin.commit_time);
-                self.next = Some(Position { commit_lsn, index: 0, commit_time });
+                self.at.next = Some(Position { commit_lsn, index: 0, commit_time });
                 self.counters.begins += 1;
             }
             Message::Commit(commit) => {
                 self.ledger.commit(commit.end_lsn)?;
-                self.next = None;
+                self.at.next = None;
                 self.counters.commits += 1;
             }
             Message::Relation(relation) => {
-                self.outbox.relation(relation)?;
+                self.outbox.relation(relation);
                 self.counters.relations += 1;
             }
             Message::Type(named) => {
@@ -330,18 +367,9 @@ impl Pipeline {
         let Some(table) = self.outbox.table(relation) else { return Ok(()) };
         self.counters.updates += 1;
         match self.policy.on_update {
-            UpdatePolicy::Ignore | UpdatePolicy::Warn => Ok(()),
+            UpdatePolicy::Ignore | UpdatePolicy::Warn | UpdatePolicy::Error => Ok(()),
             UpdatePolicy::Stop => Err(PipelineError::Updated { table: table.clone() }),
         }
-    }
-}
-
-/// A row was sent or skipped: the next one stands after it. Rows are numbered the same way when the
-/// transaction is sent again, whatever became of them before.
-fn row_done(counters: &mut Counters, next: &mut Option<Position>) {
-    counters.rows += 1;
-    if let Some(position) = next {
-        position.index += 1;
     }
 }
 

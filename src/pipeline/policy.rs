@@ -31,6 +31,8 @@ pub enum UpdatePolicy {
     /// Count it; the relay warns when [`super::Counters::updates`] grows.
     #[default]
     Warn,
+    /// Count it; the relay reports an error when [`super::Counters::updates`] grows.
+    Error,
     /// Stop the relay.
     Stop,
 }

@@ -43,7 +43,7 @@ fn transaction(payload: &[u8]) -> Vec<Vec<u8>> {
 }
 
 fn wal(data: &[u8]) -> Frame<'_> {
-    Frame::Wal { start: Lsn::ZERO, data }
+    Frame::Wal { start: Lsn::ZERO, sent_us: 0, data }
 }
 
 /// Offers a frame and takes what it asks to send.

@@ -10,7 +10,7 @@ use crate::config::Config;
 use crate::control::Requirements;
 use crate::kafka::KafkaSpec;
 use crate::ledger::Budget;
-use crate::outbox::Outbox;
+use crate::outbox::{Outbox, TableName};
 use crate::pipeline::Pipeline;
 use crate::route::{RouteSpecError, Router};
 
@@ -21,12 +21,22 @@ pub struct Plan {
     pub kafka: KafkaSpec,
     /// The rest, as the operator decided it.
     pub config: Config,
+    /// Columns that are declared NOT NULL; known once the database was inspected.
+    pub not_null: Vec<(TableName, String)>,
 }
 
 impl Plan {
+    /// A plan for a database that nobody has looked at yet.
+    pub const fn new(kafka: KafkaSpec, config: Config) -> Self {
+        Self { kafka, config, not_null: Vec::new() }
+    }
+
     /// A fresh pipeline for a session.
     pub fn pipeline(&self) -> Result<Pipeline, RouteSpecError> {
         let mut spec = self.config.outbox_spec();
+        for (table, column) in &self.not_null {
+            spec.declare_not_null(table.clone(), column.clone());
+        }
         let router = Router::compile(&self.config.route_spec(), &mut spec)?;
         Ok(Pipeline::new(Outbox::new(spec), router, self.config.policy(), self.budget()))
     }

@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::pipeline::{Counters, Pipeline};
+use crate::pipeline::{Counters, Pipeline, UpdatePolicy};
 use crate::relay::error::RelayError;
 use crate::relay::vigil::Vigil;
 use crate::route::RejectionCode;
@@ -229,14 +229,16 @@ impl Reporter {
         }
     }
 
-    fn warn_of_updates(&mut self, updates: u64) {
+    fn warn_of_updates(&mut self, (updates, policy): (u64, UpdatePolicy)) {
+        const HELP: &str = "an outbox is append-only: insert a new row instead; outbox.on_update = \
+                            \"ignore\" silences this";
+        const WHAT: &str = "outbox rows were updated, which publishes nothing";
         if updates > self.updates_warned_of {
-            tracing::warn!(
-                updates,
-                help = "an outbox is append-only: insert a new row instead; outbox.on_update = \
-                        \"ignore\" silences this",
-                "outbox rows were updated, which publishes nothing"
-            );
+            if policy == UpdatePolicy::Error {
+                tracing::error!(updates, help = HELP, "{WHAT}");
+            } else {
+                tracing::warn!(updates, help = HELP, "{WHAT}");
+            }
         }
         self.updates_warned_of = updates;
     }

@@ -8,7 +8,9 @@
 use std::hash::{BuildHasher as _, RandomState};
 use std::time::{Duration, Instant};
 
-use crate::control::{self, Client, ControlError, Known, Requirements, ServerFacts, SessionEnd};
+use crate::control::{
+    self, Client, ControlError, Inspection, Known, Requirements, ServerFacts, SessionEnd,
+};
 use crate::kafka::{KafkaSpec, Sink, SinkError};
 use crate::lsn::Lsn;
 use crate::relay::backoff::Backoff;
@@ -180,7 +182,7 @@ impl Supervisor {
     }
 
     /// What a session needs to begin with.
-    async fn prepare(&mut self) -> Result<(Client, Requirements, ServerFacts), RelayError> {
+    async fn prepare(&mut self) -> Result<(Client, Requirements, Inspection), RelayError> {
         let client = control::connect(&self.plan.config.source.connect).await?;
         let wanted = self.plan.requirements()?;
         let inspection = control::preflight(&client, &wanted, self.known.as_ref()).await?;
@@ -189,7 +191,7 @@ impl Supervisor {
             self.target = Some(control::current_flush_lsn(&client).await?);
         }
         self.choose_manner(&client).await?;
-        Ok((client, wanted, inspection.server))
+        Ok((client, wanted, inspection))
     }
 
     /// One session, from preflight to its end. One that has not got its stream when it is told to
@@ -199,7 +201,7 @@ impl Supervisor {
         open_sink: impl OpenSink<S>,
     ) -> Result<End, RelayError> {
         let stop = self.stop.clone();
-        let (client, wanted, server) = tokio::select! {
+        let (client, wanted, inspection) = tokio::select! {
             ready = self.prepare() => ready?,
             () = told_to_end(&stop) => return Ok(End::Drained),
         };
@@ -207,10 +209,10 @@ impl Supervisor {
         self.owed = reporter.owed();
         let threshold = Threshold::default();
         let start = HotStart {
-            plan: self.plan.clone(),
-            limits: self.limits(&server),
+            plan: Plan { not_null: inspection.not_null(&wanted), ..self.plan.clone() },
+            limits: self.limits(&inspection.server),
             detour: self.detour,
-            params: self.session_params(&server),
+            params: self.session_params(&inspection.server),
             stop,
             threshold: threshold.clone(),
         };
@@ -301,6 +303,7 @@ impl Supervisor {
         let frame_bytes_max = self.plan.config.source.frame_bytes_max;
         SessionParams {
             utf8: server.converts_to_utf8(),
+            messages: !self.plan.config.messages.prefixes.is_empty(),
             frame_bytes_max: usize::try_from(frame_bytes_max).unwrap_or(usize::MAX),
             ..SessionParams::default()
         }

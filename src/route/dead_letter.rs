@@ -10,7 +10,9 @@ use sha2::{Digest as _, Sha256};
 use super::record::OwnedRecord;
 use super::rejection::{Rejection, RejectionCode};
 use super::render::{Part, render};
-use super::router::{HeaderSource, LSN_HEADER, Router, Source, position_text};
+use super::router::{HeaderContent, LSN_HEADER, Router, position_text};
+use super::source::Source;
+use super::trace::TRACESTATE_HEADER;
 use crate::outbox::{OutboxRow, Value};
 
 /// Of a record that is too large only parts of up to this many bytes are kept, besides size and
@@ -36,27 +38,32 @@ impl Router {
         let mut headers = explanation(rejection);
         headers.push(header("postrider-table", row.table().to_string().into_bytes()));
         headers.push(header(LSN_HEADER, position_text(row.position()).to_vec()));
-        if let Some(intended) = as_sent(row, &self.by).and_then(|by| self.topics.expand(&by)) {
+        if let Some(intended) = self.decisions.intended(row) {
             headers.push(header("postrider-topic", cut(&intended)));
         }
         let explained = headers.len();
         headers.push((self.id_header.clone(), as_sent(row, &self.id)));
-        for HeaderSource { source, name, only_with_value } in &self.headers {
-            let sent = match row.column(source.slot) {
+        // A row that was rejected may have no destination, so its headers are those of the default.
+        let destination = self.destinations.get(self.decisions.default_destination());
+        for header in destination.map_or(&[][..], |to| &to.headers) {
+            let is_sent = match row.column(header.source.slot) {
                 Value::Absent => false,
-                Value::Null => !only_with_value,
-                Value::Bytes { .. } => true,
+                Value::Null => header.content == HeaderContent::Column,
+                Value::Bytes { .. } => header.name != TRACESTATE_HEADER,
             };
-            if sent {
-                headers.push((name.clone(), as_sent(row, source)));
+            if is_sent {
+                headers.push((header.name.clone(), as_sent(row, &header.source)));
             }
         }
         let timestamp_ms = self.timestamp_ms(row, &mut Vec::new());
         let record = OwnedRecord {
             topic: topic.to_owned(),
             partition: None,
-            key: as_sent(row, &self.key),
-            value: as_sent(row, &self.payload),
+            key: destination.and_then(|to| as_sent(row, &to.key)),
+            value: match row.flaw() {
+                Some(_) => Some(row.content().to_vec()),
+                None => as_sent(row, &self.encoder.payload),
+            },
             headers,
             timestamp_ms: timestamp_ms.unwrap_or_else(|_| row.position().commit_time.unix_ms()),
         };

@@ -6,21 +6,45 @@
 //! record: topics are remembered by routing value, and up to eight headers fit inline. The pipeline
 //! calls it once per row; `postrider route` shows what it answers.
 
+mod cloudevents;
+mod column;
+mod compile;
 mod datetime;
 mod dead_letter;
+mod decimal;
+mod decisions;
+mod format;
+mod java;
+mod json;
+mod moments;
 mod record;
 mod rejection;
 mod render;
 mod router;
+mod schema;
+mod source;
 mod spec;
 mod template;
 #[cfg(test)]
 mod tests;
 mod topics;
+mod trace;
+mod value;
+mod words;
 
+pub use format::{
+    ByteaForm, ColumnStyle, EmptyPayload, EpochUnit, FormatSpec, KeyFormat, Members, MissingColumn,
+    ValueFormat,
+};
+pub use java::Undecided;
 pub use record::{Headers, OwnedRecord, Record};
 pub use rejection::{Rejection, RejectionCode};
-pub use router::{LSN_HEADER, Routed, Router, TRACEPARENT_HEADER, position_text};
-pub use spec::{EmptyPayload, EpochUnit, HeaderSpec, RouteSpec, RouteSpecError, TimestampSource};
-pub use template::TopicTemplate;
+pub use router::{LSN_HEADER, Routed, Router, position_text};
+pub use spec::{
+    DestinationSpec, FieldSpec, PatternSpec, RouteSpec, RouteSpecError, RuleAction, RuleSpec,
+    TimestampSource,
+};
+pub use template::{TopicTemplate, WHOLE_VALUE};
 pub use topics::check_topic;
+pub use trace::TRACEPARENT_HEADER;
+pub(crate) use words::words;

@@ -10,6 +10,8 @@ pub enum RejectionCode {
     NoRoute,
     /// The template gave a name Kafka does not allow.
     InvalidTopic,
+    /// A column that must be there is not.
+    MissingColumn,
     /// A column that must have a value is NULL.
     MissingValue,
     /// A column's bytes are not what its type promises.
@@ -22,9 +24,10 @@ pub enum RejectionCode {
 
 impl RejectionCode {
     /// Every code, for documentation and metrics.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::NoRoute,
         Self::InvalidTopic,
+        Self::MissingColumn,
         Self::MissingValue,
         Self::InvalidValue,
         Self::TooLarge,
@@ -36,6 +39,7 @@ impl RejectionCode {
         match self {
             Self::NoRoute => "no_route",
             Self::InvalidTopic => "invalid_topic",
+            Self::MissingColumn => "missing_column",
             Self::MissingValue => "missing_value",
             Self::InvalidValue => "invalid_value",
             Self::TooLarge => "too_large",

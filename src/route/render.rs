@@ -47,6 +47,14 @@ pub(super) enum Unreadable {
     Length,
     #[error("is a binary jsonb of an unknown version")]
     JsonbVersion,
+    #[error("is not what its type promises")]
+    Moment,
+    #[error("is not UTF-8 text")]
+    Encoding,
+    #[error(
+        "is JSON that Connect has no schema for: members of several types, or an integer beyond 64 bits"
+    )]
+    NoSchema,
 }
 
 /// Decides where a column's bytes are, appending them to `scratch` if they must be made.
@@ -88,6 +96,7 @@ fn binary(bytes: &[u8], type_oid: u32, scratch: &mut Vec<u8>) -> Result<Option<P
         oid::INT2 => decimal(scratch, i64::from(i16::from_be_bytes(exact(bytes)?))),
         oid::INT4 => decimal(scratch, i64::from(i32::from_be_bytes(exact(bytes)?))),
         oid::INT8 => decimal(scratch, i64::from_be_bytes(exact(bytes)?)),
+        oid::OID => decimal(scratch, i64::from(u32::from_be_bytes(exact(bytes)?))),
         oid::UUID => uuid(scratch, &exact(bytes)?),
         oid::TIMESTAMP | oid::TIMESTAMPTZ => {
             let time = PgTime(i64::from_be_bytes(exact(bytes)?));

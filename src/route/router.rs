@@ -1,63 +1,74 @@
 //! The router.
 
+use super::cloudevents;
+use super::column;
 use super::datetime;
+use super::decisions::{Decision, Decisions, Topic};
+use super::format::{ColumnStyle, EpochUnit, ValueFormat};
 use super::record::{HEADER_OVERHEAD_BYTES, Headers, RECORD_OVERHEAD_BYTES, Record};
 use super::rejection::{Rejection, RejectionCode};
-use super::render::{Part, hex_digit, render};
-use super::spec::{EmptyPayload, EpochUnit, RouteSpec, RouteSpecError, TimestampSource};
-use super::template::TopicTemplate;
-use super::topics::{Topic, Topics};
-use crate::outbox::{ColumnSlot, OutboxRow, OutboxSpec, Position, Value, Wanted, type_oid};
+use super::render::{Part, hex_digit};
+use super::source::Source;
+use super::trace;
+use super::value::Encoder;
+use crate::outbox::{OutboxRow, Position, Value, type_oid};
 
 /// The header that tells a record's position: [`position_text`]. Rises strictly with the records
 /// of a key, so a consumer can drop repeats by comparing bytes.
 pub const LSN_HEADER: &str = "postrider-lsn";
-
-/// W3C Trace Context's header, and the column it is copied from by default.
-pub const TRACEPARENT_HEADER: &str = "traceparent";
-
-/// A column and how a rejection calls it.
-#[derive(Debug, Clone)]
-pub(super) struct Source {
-    pub(super) slot: ColumnSlot,
-    pub(super) column: String,
-}
 
 /// A column sent as header.
 #[derive(Debug, Clone)]
 pub(super) struct HeaderSource {
     pub(super) source: Source,
     pub(super) name: String,
-    /// Whether SQL NULL leaves the header out; otherwise it is sent with a null value.
-    pub(super) only_with_value: bool,
+    pub(super) content: HeaderContent,
 }
 
-/// Makes records of outbox rows. Upholds G4: every row is a record or a rejection, none is
-/// dropped; and G7: no column's bytes can make it panic.
+/// What of the column is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum HeaderContent {
+    /// Its value; NULL is a null value.
+    Column,
+    /// The trace context in it, by the header's name; without one the header is left out.
+    Trace,
+}
+
+/// What of a record does not depend on its topic's name.
+#[derive(Debug, Clone)]
+pub(super) struct Destination {
+    pub(super) key: Source,
+    pub(super) headers: Vec<HeaderSource>,
+    pub(super) partition: Option<Source>,
+}
+
+/// Makes records of outbox rows. Upholds G4: every row is a record, a rejection, or left out by a
+/// rule; and G7: no column's bytes can make it panic.
 #[derive(Debug, Clone)]
 pub struct Router {
     pub(super) id: Source,
-    pub(super) payload: Source,
-    pub(super) by: Source,
-    pub(super) key: Source,
-    pub(super) headers: Vec<HeaderSource>,
+    pub(super) encoder: Encoder,
+    pub(super) destinations: Vec<Destination>,
+    pub(super) decisions: Decisions,
     pub(super) id_header: String,
     pub(super) max_record_bytes: usize,
-    pub(super) topics: Topics,
-    lsn_header: bool,
-    timestamp: Option<(Source, EpochUnit)>,
-    empty_payload: EmptyPayload,
+    pub(super) lsn_header: bool,
+    pub(super) timestamp: Option<(Source, EpochUnit)>,
+    /// The columns of type and subject, where CloudEvents are sent.
+    pub(super) cloud_event: Option<(Source, Source)>,
     /// What [`Router::check`] found for the last row; reused, so that a row allocates nothing.
-    found: Found,
+    pub(super) found: Found,
 }
 
 #[derive(Debug, Clone, Default)]
-struct Found {
+pub(super) struct Found {
     scratch: Vec<u8>,
     id: Part,
-    payload: Part,
+    value: Part,
     key: Part,
     headers: Vec<Part>,
+    /// Headers that are no columns, after the id.
+    attributes: Vec<(&'static str, Part)>,
     lsn: Part,
 }
 
@@ -65,70 +76,22 @@ struct Found {
 #[derive(Debug)]
 pub struct Routed {
     topic: Topic,
+    destination: usize,
+    partition: Option<i32>,
     timestamp_ms: i64,
 }
 
 impl Router {
-    /// Compiles a specification, and asks `outbox` for the columns it needs.
-    pub fn compile(spec: &RouteSpec, outbox: &mut OutboxSpec) -> Result<Self, RouteSpecError> {
-        let template = TopicTemplate::compile(&spec.regex, &spec.topic)?;
-        if spec.id_header.is_empty() {
-            return Err(RouteSpecError::Empty { what: "id header's name" });
-        }
-        let mut source = |column: &str, what: &'static str, required: bool| {
-            if column.is_empty() {
-                return Err(RouteSpecError::Empty { what });
-            }
-            let wanted = if required { Wanted::required(column) } else { Wanted::optional(column) };
-            Ok(Source { slot: outbox.want(wanted), column: column.to_owned() })
-        };
-        let mut headers = Vec::new();
-        for header in &spec.headers {
-            headers.push(HeaderSource {
-                source: source(&header.column, "header's column", header.required)?,
-                name: header.name.clone(),
-                only_with_value: false,
-            });
-        }
-        if let Some(column) = &spec.traceparent
-            && !headers.iter().any(|header| header.name == TRACEPARENT_HEADER)
-        {
-            headers.push(HeaderSource {
-                source: source(column, "traceparent column", false)?,
-                name: TRACEPARENT_HEADER.to_owned(),
-                only_with_value: true,
-            });
-        }
-        Ok(Self {
-            id: source(&spec.id, "id column", true)?,
-            payload: source(&spec.payload, "payload column", true)?,
-            by: source(&spec.by, "column to route by", true)?,
-            key: source(&spec.key, "key column", true)?,
-            headers,
-            id_header: spec.id_header.clone(),
-            lsn_header: spec.lsn_header,
-            timestamp: match &spec.timestamp {
-                TimestampSource::Commit => None,
-                TimestampSource::Column { name, unit } => {
-                    Some((source(name, "timestamp column", true)?, *unit))
-                }
-            },
-            empty_payload: spec.empty_payload,
-            max_record_bytes: spec.max_record_bytes,
-            topics: Topics::new(template),
-            found: Found::default(),
-        })
-    }
-
-    /// Makes a row's record. [`Router::check`] and [`Router::record`] are the same in two steps,
-    /// for callers that need the router again when a row is rejected.
-    pub fn route<'a>(&'a mut self, row: &OutboxRow<'a>) -> Result<Record<'a>, Rejection> {
+    /// Makes a row's record; `None` when a rule leaves the row out. [`Router::check`] and
+    /// [`Router::record`] are the same in two steps, for callers that need the router again when a
+    /// row is rejected.
+    pub fn route<'a>(&'a mut self, row: &OutboxRow<'a>) -> Result<Option<Record<'a>>, Rejection> {
         let routed = self.check(row)?;
-        Ok(self.record(row, &routed))
+        Ok(routed.map(|routed| self.record(row, &routed)))
     }
 
-    /// Decides whether and whereto a row can be delivered.
-    pub fn check(&mut self, row: &OutboxRow<'_>) -> Result<Routed, Rejection> {
+    /// Decides whether and whereto a row can be delivered; `None` when a rule leaves it out.
+    pub fn check(&mut self, row: &OutboxRow<'_>) -> Result<Option<Routed>, Rejection> {
         let mut scratch = std::mem::take(&mut self.found.scratch);
         scratch.clear();
         let routed = self.find(row, &mut scratch);
@@ -141,60 +104,94 @@ impl Router {
         let found = &self.found;
         let bytes =
             |part: Part, source: &Source| part.bytes(row.column(source.slot), &found.scratch);
-        let mut headers = Headers::new();
-        headers.push((self.id_header.as_str(), bytes(found.id, &self.id)));
-        for (header, part) in self.headers.iter().zip(&found.headers) {
-            if header.is_sent(*part) {
-                headers.push((header.name.as_str(), bytes(*part, &header.source)));
+        let mut record = Record {
+            topic: self.decisions.name(routed.topic),
+            partition: routed.partition,
+            key: None,
+            value: bytes(found.value, &self.encoder.payload),
+            headers: Headers::new(),
+            timestamp_ms: routed.timestamp_ms,
+        };
+        record.headers.push((self.id_header.as_str(), bytes(found.id, &self.id)));
+        for (name, part) in &found.attributes {
+            record.headers.push((name, part.bytes(Value::Absent, &found.scratch)));
+        }
+        if let Some(destination) = self.destinations.get(routed.destination) {
+            record.key = bytes(found.key, &destination.key);
+            for (header, part) in destination.headers.iter().zip(&found.headers) {
+                if header.is_sent(*part) {
+                    record.headers.push((header.name.as_str(), bytes(*part, &header.source)));
+                }
             }
         }
         if self.lsn_header {
-            headers.push((LSN_HEADER, found.lsn.bytes(Value::Absent, &found.scratch)));
+            record.headers.push((LSN_HEADER, found.lsn.bytes(Value::Absent, &found.scratch)));
         }
-        Record {
-            topic: self.topics.name(routed.topic),
-            partition: None,
-            key: bytes(found.key, &self.key),
-            value: bytes(found.payload, &self.payload),
-            headers,
-            timestamp_ms: routed.timestamp_ms,
-        }
+        record
     }
 
-    fn find(&mut self, row: &OutboxRow<'_>, scratch: &mut Vec<u8>) -> Result<Routed, Rejection> {
-        let timestamp_ms = self.timestamp_ms(row, scratch)?;
-        let by = self.by.render(row, scratch)?;
-        let Some(by) = by.bytes(row.column(self.by.slot), scratch) else {
-            return Err(self.by.reject(RejectionCode::NoRoute, "is NULL"));
+    fn find(
+        &mut self,
+        row: &OutboxRow<'_>,
+        scratch: &mut Vec<u8>,
+    ) -> Result<Option<Routed>, Rejection> {
+        if let Some(flaw) = row.flaw() {
+            let reason = format!("the logical message is no row: {flaw}");
+            return Err(Rejection { code: RejectionCode::InvalidValue, reason });
+        }
+        let (topic, destination) = match self.decisions.decide(row, scratch)? {
+            Decision::Drop => return Ok(None),
+            Decision::Send { topic, destination } => (topic, destination),
         };
-        let topic = self.topics.find(by, &self.by.column)?;
-        self.found.id = self.id.render(row, scratch)?;
+        let timestamp_ms = self.timestamp_ms(row, scratch)?;
+        let Some(to) = self.destinations.get(destination) else { return Ok(None) };
+        let style = self.encoder.format.columns;
+        self.found.id = header(&self.id, row, style, scratch)?;
         if matches!(self.found.id, Part::Null | Part::Absent) {
             return Err(self.id.reject(RejectionCode::MissingValue, "is NULL"));
         }
-        self.found.key = self.key.render(row, scratch)?;
-        self.found.payload = self.payload(row, scratch)?;
+        self.found.key = self.encoder.key(row, &to.key, scratch)?;
+        self.found.value = self.encoder.value(row, scratch)?;
         self.found.headers.clear();
-        for header in &self.headers {
-            self.found.headers.push(header.source.render(row, scratch)?);
+        for source in &to.headers {
+            self.found.headers.push(source.part(row, style, scratch)?);
         }
+        let partition = to.partition.as_ref().map(|source| partition(source, row)).transpose()?;
+        let routed = Routed { topic, destination, partition: partition.flatten(), timestamp_ms };
+        self.attributes(row, timestamp_ms, scratch)?;
         let start = scratch.len();
         scratch.extend(position_text(row.position()));
         self.found.lsn = Part::Scratch { start, end: scratch.len() };
-        self.check_size(row, scratch)?;
-        Ok(Routed { topic, timestamp_ms })
+        self.check_size(row, destination, scratch)?;
+        Ok(Some(routed))
     }
 
-    fn payload(&self, row: &OutboxRow<'_>, scratch: &mut Vec<u8>) -> Result<Part, Rejection> {
-        let part = self.payload.render(row, scratch)?;
-        let value = row.column(self.payload.slot);
-        let is_bytea = matches!(value, Value::Bytes { type_oid: type_oid::BYTEA, .. });
-        if self.empty_payload == EmptyPayload::Keep || is_bytea {
-            return Ok(part);
+    /// What CloudEvents have beside the row's own headers.
+    fn attributes(
+        &mut self,
+        row: &OutboxRow<'_>,
+        timestamp_ms: i64,
+        scratch: &mut Vec<u8>,
+    ) -> Result<(), Rejection> {
+        self.found.attributes.clear();
+        let Some((kind, subject)) = &self.cloud_event else { return Ok(()) };
+        let event = cloudevents::Event {
+            id: &self.id,
+            kind,
+            subject,
+            payload: &self.encoder.payload,
+            source: &self.encoder.format.cloudevents_source,
+            timestamp_ms,
+        };
+        if self.encoder.format.value == ValueFormat::CloudEventsBinary {
+            return event.binary(row, &mut self.found.attributes, scratch);
         }
-        // White space as Debezium trims it, by `String.trim`: everything up to the blank.
-        let blank = |bytes: &[u8]| bytes.iter().all(|&byte| byte <= b' ');
-        Ok(if part.bytes(value, scratch).is_some_and(blank) { Part::Null } else { part })
+        self.found.value = event.structured(row, self.found.value, scratch)?;
+        let start = scratch.len();
+        scratch.extend(cloudevents::STRUCTURED);
+        let part = Part::Scratch { start, end: scratch.len() };
+        self.found.attributes.push((cloudevents::CONTENT_TYPE, part));
+        Ok(())
     }
 
     pub(super) fn timestamp_ms(
@@ -209,6 +206,7 @@ impl Router {
         let Some(text) = part.bytes(value, scratch) else { return Ok(commit_ms) };
         let number = || str::from_utf8(text).ok()?.parse::<i64>().ok();
         let unix_ms = match (is_integer(value), unit) {
+            (true, EpochUnit::Seconds) => number().and_then(|s| s.checked_mul(1000)),
             (true, EpochUnit::Milliseconds) => number(),
             (true, EpochUnit::Microseconds) => number().map(|us| us.div_euclid(1000)),
             (false, _) => datetime::parse(text).map(|us| us.div_euclid(1000)),
@@ -219,20 +217,32 @@ impl Router {
         })
     }
 
-    fn check_size(&self, row: &OutboxRow<'_>, scratch: &[u8]) -> Result<(), Rejection> {
+    fn check_size(
+        &self,
+        row: &OutboxRow<'_>,
+        destination: usize,
+        scratch: &[u8],
+    ) -> Result<(), Rejection> {
         let found = &self.found;
         let size = |part: Part, source: &Source| {
             part.bytes(row.column(source.slot), scratch).map_or(0, <[u8]>::len)
         };
         let mut bytes = RECORD_OVERHEAD_BYTES
-            + size(found.key, &self.key)
-            + size(found.payload, &self.payload)
+            + size(found.value, &self.encoder.payload)
             + HEADER_OVERHEAD_BYTES
             + self.id_header.len()
             + size(found.id, &self.id);
-        for (header, part) in self.headers.iter().zip(&found.headers) {
-            if header.is_sent(*part) {
-                bytes += HEADER_OVERHEAD_BYTES + header.name.len() + size(*part, &header.source);
+        for (name, part) in &found.attributes {
+            let value = part.bytes(Value::Absent, scratch).map_or(0, <[u8]>::len);
+            bytes += HEADER_OVERHEAD_BYTES + name.len() + value;
+        }
+        if let Some(to) = self.destinations.get(destination) {
+            bytes += size(found.key, &to.key);
+            for (header, part) in to.headers.iter().zip(&found.headers) {
+                if header.is_sent(*part) {
+                    bytes +=
+                        HEADER_OVERHEAD_BYTES + header.name.len() + size(*part, &header.source);
+                }
             }
         }
         if self.lsn_header {
@@ -252,24 +262,62 @@ fn is_integer(value: Value<'_>) -> bool {
     matches!(value, Value::Bytes { type_oid: INT2 | INT4 | INT8, .. })
 }
 
+/// `None`: the row leaves the partition to the partitioner.
+fn partition(source: &Source, row: &OutboxRow<'_>) -> Result<Option<i32>, Rejection> {
+    if matches!(row.column(source.slot), Value::Null | Value::Absent) {
+        return Ok(None);
+    }
+    let number = source.integer(row).and_then(|number| i32::try_from(number).ok());
+    number.filter(|number| *number >= 0).map(Some).ok_or_else(|| {
+        source.reject(RejectionCode::InvalidValue, "is not the number of a partition")
+    })
+}
+
+/// A column's value in a header.
+fn header(
+    source: &Source,
+    row: &OutboxRow<'_>,
+    style: ColumnStyle,
+    scratch: &mut Vec<u8>,
+) -> Result<Part, Rejection> {
+    if style == ColumnStyle::Postgres {
+        return source.render(row, scratch);
+    }
+    source.part(row, |value, declared| column::header(value, declared, style, scratch))
+}
+
 impl HeaderSource {
+    fn part(
+        &self,
+        row: &OutboxRow<'_>,
+        style: ColumnStyle,
+        scratch: &mut Vec<u8>,
+    ) -> Result<Part, Rejection> {
+        if self.content == HeaderContent::Column {
+            return header(&self.source, row, style, scratch);
+        }
+        let value = row.column(self.source.slot);
+        let part = self.source.render(row, scratch)?;
+        let Some(text) = part.bytes(value, scratch) else { return Ok(Part::Absent) };
+        if trace::is_bare(text) {
+            let is_sent = self.name == trace::TRACEPARENT_HEADER && !text.is_empty();
+            return Ok(if is_sent { part } else { Part::Absent });
+        }
+        let mut made = Vec::new();
+        if !trace::extract(text, &self.name, &mut made) {
+            return Ok(Part::Absent);
+        }
+        let start = scratch.len();
+        scratch.extend(&made);
+        Ok(Part::Scratch { start, end: scratch.len() })
+    }
+
     pub(super) fn is_sent(&self, part: Part) -> bool {
         match part {
             Part::Absent => false,
-            Part::Null => !self.only_with_value,
+            Part::Null => self.content == HeaderContent::Column,
             Part::Frame { .. } | Part::Scratch { .. } => true,
         }
-    }
-}
-
-impl Source {
-    fn render(&self, row: &OutboxRow<'_>, scratch: &mut Vec<u8>) -> Result<Part, Rejection> {
-        render(row.column(self.slot), scratch)
-            .map_err(|unreadable| self.reject(RejectionCode::InvalidValue, &unreadable.to_string()))
-    }
-
-    fn reject(&self, code: RejectionCode, fault: &str) -> Rejection {
-        Rejection { code, reason: format!("column `{}` {fault}", self.column) }
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::str::FromStr;
 
+use super::format::{EmptyPayload, EpochUnit, FormatSpec, MissingColumn};
+
 /// Everything the router must be told. Built by the configuration, compiled by
 /// [`super::Router::compile`]. Columns are named as they are in the table.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,7 +21,23 @@ pub struct RouteSpec {
     /// The column whose bytes are the record's key.
     pub key: String,
     /// Columns sent as headers, in this order, after the id.
-    pub headers: Vec<HeaderSpec>,
+    pub headers: Vec<FieldSpec>,
+    /// An integer column that is the partition; NULL leaves it to the partitioner.
+    pub partition: Option<String>,
+    /// Columns that share the value with the payload: an object of `payload` and these.
+    pub envelope: Vec<FieldSpec>,
+    /// An integer column that is the version of the envelope's schema.
+    pub schema_version: Option<String>,
+    /// What a table is that lacks a column of `headers`, `envelope` or `partition`.
+    pub missing_column: MissingColumn,
+    /// What goes elsewhere; the first rule that matches decides.
+    pub rules: Vec<RuleSpec>,
+    /// The forms of key, value and headers.
+    pub format: FormatSpec,
+    /// The column that is the `type` of CloudEvents.
+    pub event_type: String,
+    /// The column that is the `subject` of CloudEvents.
+    pub subject: String,
     /// The name of the header that carries the row's id.
     pub id_header: String,
     /// Whether each record tells its position in the header [`super::LSN_HEADER`].
@@ -48,7 +66,15 @@ impl Default for RouteSpec {
             regex: super::template::WHOLE_VALUE.to_owned(),
             topic: "${routedByValue}".to_owned(),
             key: "aggregate_id".to_owned(),
-            headers: ["event_type", "aggregate_type"].map(HeaderSpec::of_column).to_vec(),
+            headers: ["event_type", "aggregate_type"].map(FieldSpec::of_column).to_vec(),
+            partition: None,
+            envelope: Vec::new(),
+            schema_version: None,
+            missing_column: MissingColumn::Refuse,
+            rules: Vec::new(),
+            format: FormatSpec::default(),
+            event_type: "event_type".to_owned(),
+            subject: "aggregate_id".to_owned(),
             id_header: "id".to_owned(),
             lsn_header: true,
             traceparent: Some(super::TRACEPARENT_HEADER.to_owned()),
@@ -59,35 +85,75 @@ impl Default for RouteSpec {
     }
 }
 
-/// A column sent as header. Written `column` or `column:name`.
+/// A column under a name: a header, or a member of the envelope. Written `column` or `column:name`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HeaderSpec {
+pub struct FieldSpec {
     /// The column.
     pub column: String,
-    /// The header's name.
+    /// The name it is sent under.
     pub name: String,
-    /// Whether a table without the column is refused; otherwise its rows lack the header.
-    pub required: bool,
 }
 
-impl HeaderSpec {
-    /// A header named like its column, which every table must have.
+impl FieldSpec {
+    /// A field named like its column.
     pub fn of_column(column: &str) -> Self {
-        Self { column: column.to_owned(), name: column.to_owned(), required: true }
+        Self { column: column.to_owned(), name: column.to_owned() }
     }
 }
 
-impl FromStr for HeaderSpec {
+impl FromStr for FieldSpec {
     type Err = RouteSpecError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let (column, name) = text.split_once(':').unwrap_or((text, text));
         let (column, name) = (column.trim(), name.trim());
         if column.is_empty() || name.is_empty() || name.contains(':') {
-            return Err(RouteSpecError::HeaderSyntax { text: text.to_owned() });
+            return Err(RouteSpecError::FieldSyntax { text: text.to_owned() });
         }
-        Ok(Self { name: name.to_owned(), ..Self::of_column(column) })
+        Ok(Self { column: column.to_owned(), name: name.to_owned() })
     }
+}
+
+/// Where the rows go whose `column` has a certain value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RuleSpec {
+    /// The column that is looked at. NULL matches nothing.
+    pub column: String,
+    /// What it must be.
+    pub pattern: PatternSpec,
+    /// What becomes of the row.
+    pub action: RuleAction,
+}
+
+/// What a rule's column must be, as a whole.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PatternSpec {
+    /// Text in which `*` stands for any characters and `?` for one.
+    Glob(String),
+    /// A regular expression, whose groups the rule's topic may name.
+    Regex(String),
+}
+
+/// What a rule does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RuleAction {
+    /// The row is not delivered, on purpose.
+    Drop,
+    /// The row is delivered this way.
+    Send(DestinationSpec),
+}
+
+/// Where and as what rows are delivered; what is `None` is as it is without the rule.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct DestinationSpec {
+    /// The topic, with groups of the rule's pattern.
+    pub topic: Option<String>,
+    /// The key column.
+    pub key: Option<String>,
+    /// The headers after the id.
+    pub headers: Option<Vec<FieldSpec>>,
+    /// The partition column.
+    pub partition: Option<String>,
 }
 
 /// Where a record's timestamp comes from.
@@ -102,24 +168,6 @@ pub enum TimestampSource {
         /// What an integer column counts.
         unit: EpochUnit,
     },
-}
-
-/// What an integer timestamp counts since 1970-01-01 UTC.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum EpochUnit {
-    /// Milliseconds.
-    Milliseconds,
-    /// Microseconds.
-    Microseconds,
-}
-
-/// What becomes of a payload that is empty or only white space. SQL NULL is a tombstone anyway.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum EmptyPayload {
-    /// It is sent as it is.
-    Keep,
-    /// It becomes a null value. Never done to a `bytea`.
-    Tombstone,
 }
 
 /// A routing that cannot work for any row.
@@ -159,11 +207,23 @@ pub enum RouteSpecError {
         /// The first such character.
         character: char,
     },
-    /// A header that is not `column` or `column:name`.
-    #[error("`{text}` is not a header of the form `column` or `column:name`")]
-    HeaderSyntax {
+    /// A field that is not `column` or `column:name`.
+    #[error("`{text}` is not of the form `column` or `column:name`")]
+    FieldSyntax {
         /// As written.
         text: String,
+    },
+    /// An envelope in a format that has no place for one.
+    #[error("an envelope needs JSON around it, and the value's format is `{format}`")]
+    Envelope {
+        /// The format's word.
+        format: &'static str,
+    },
+    /// Two members of one envelope.
+    #[error("the envelope has the member `{name}` twice")]
+    MemberTwice {
+        /// The member.
+        name: String,
     },
     /// An empty name.
     #[error("the {what} is empty")]
@@ -177,10 +237,7 @@ impl RouteSpecError {
     /// What the operator can do about it.
     pub fn hint(&self) -> Option<String> {
         match self {
-            Self::Regex { .. } => Some(
-                "look-around and back-references of Java's regular expressions are not offered"
-                    .to_owned(),
-            ),
+            Self::Regex { .. } => Some("the syntax is that of java.util.regex".to_owned()),
             Self::UnknownGroup { known, .. } => Some(format!("it has {}", known.join(", "))),
             Self::TopicSyntax { .. } => {
                 Some("write ${name} or $1 for a group of the regex".to_owned())
@@ -188,7 +245,13 @@ impl RouteSpecError {
             Self::TopicCharacter { .. } => {
                 Some("topics are made of a-z, A-Z, 0-9, `.`, `_` and `-`".to_owned())
             }
-            Self::HeaderSyntax { .. } | Self::Empty { .. } => None,
+            Self::Envelope { .. } => {
+                Some("set format.value to json, json_schema or string".to_owned())
+            }
+            Self::MemberTwice { .. } => Some(
+                "`payload` is the payload's own; write column:name for another name".to_owned(),
+            ),
+            Self::FieldSyntax { .. } | Self::Empty { .. } => None,
         }
     }
 }
@@ -199,11 +262,11 @@ mod tests {
 
     #[test]
     fn headers_are_a_column_and_perhaps_a_name() {
-        assert_eq!("type".parse(), Ok(HeaderSpec::of_column("type")));
-        let renamed = HeaderSpec { name: "kind".to_owned(), ..HeaderSpec::of_column("type") };
+        assert_eq!("type".parse(), Ok(FieldSpec::of_column("type")));
+        let renamed = FieldSpec { name: "kind".to_owned(), ..FieldSpec::of_column("type") };
         assert_eq!(" type : kind ".parse(), Ok(renamed));
         for wrong in ["", ":", "type:", ":kind", "a:b:c"] {
-            assert!(wrong.parse::<HeaderSpec>().is_err(), "{wrong}");
+            assert!(wrong.parse::<FieldSpec>().is_err(), "{wrong}");
         }
     }
 }

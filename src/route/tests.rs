@@ -57,14 +57,14 @@ impl Case {
         let mut spec = spec();
         let mut router = Router::compile(&self.spec, &mut spec).expect("compiles");
         let (mut outbox, mut data) = (Outbox::new(spec), Vec::new());
-        describe(&mut outbox, TABLE, "outbox", &self.columns).expect("accepted");
+        describe(&mut outbox, TABLE, "outbox", &self.columns);
         let row = insert(&mut outbox, &mut data, TABLE, &self.row).expect("a row");
         judge(&mut router, &row.expect("of the outbox"))
     }
 
     fn record(&self) -> OwnedRecord {
         self.run(|router, row| {
-            let routed = router.check(row).expect("routed");
+            let routed = router.check(row).expect("routed").expect("not dropped");
             let record = router.record(row, &routed);
             assert!(record.wire_size_max() <= self.spec.max_record_bytes);
             record.to_owned()
@@ -372,13 +372,14 @@ proptest! {
         let mut spec = spec();
         let mut router = Router::compile(&route, &mut spec).expect("compiles");
         let (mut outbox, mut data) = (Outbox::new(spec), Vec::new());
-        describe(&mut outbox, TABLE, "outbox", &columns).expect("accepted");
+        describe(&mut outbox, TABLE, "outbox", &columns);
         let row = insert(&mut outbox, &mut data, TABLE, &row).expect("a row").expect("ours");
         let rejection = match router.check(&row) {
             Ok(routed) => {
+                let routed = routed.expect("not dropped");
                 let first = router.record(&row, &routed).to_owned();
                 prop_assert!(check_topic(&first.topic).is_ok());
-                let again = router.route(&row).expect("as before").to_owned();
+                let again = router.route(&row).expect("as before").expect("sent").to_owned();
                 prop_assert_eq!(first, again);
                 return Ok(());
             }

@@ -48,11 +48,18 @@ pub struct SessionParams {
     /// Text as UTF-8. Must be false for an SQL_ASCII database, whose bytes the server cannot
     /// convert: the stream would break for good at the first byte above 127.
     pub utf8: bool,
+    /// Whether what `pg_logical_emit_message` wrote is sent too. Needs PostgreSQL 14.
+    pub messages: bool,
 }
 
 impl Default for SessionParams {
     fn default() -> Self {
-        Self { frame_bytes_max: FRAME_BYTES_MAX, reply_timeout: REPLY_TIMEOUT, utf8: true }
+        Self {
+            frame_bytes_max: FRAME_BYTES_MAX,
+            reply_timeout: REPLY_TIMEOUT,
+            utf8: true,
+            messages: false,
+        }
     }
 }
 
@@ -225,7 +232,8 @@ impl<T: Transport> Connection<T> {
         publication: &str,
         start: Lsn,
     ) -> Result<(), WalError> {
-        let deadline = self.send_command(&quote::start_replication(slot, publication, start))?;
+        let command = quote::start_replication(slot, publication, start, self.params.messages);
+        let deadline = self.send_command(&command)?;
         let mut failed = None;
         loop {
             match self.session.next(deadline, "starting to stream")? {

@@ -13,6 +13,8 @@ pub enum Frame<'a> {
     Wal {
         /// Where the change lies. Not usable for acknowledgements: a Relation carries `0/0`.
         start: Lsn,
+        /// The server's clock when it sent this, in microseconds since 2000-01-01 UTC.
+        sent_us: i64,
         /// The pgoutput message.
         data: &'a [u8],
     },

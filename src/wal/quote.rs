@@ -20,11 +20,18 @@ pub(crate) fn literal(text: &str) -> String {
 }
 
 /// The replication command. Its grammar has plain literals only and knows no backslashes; the
-/// publication option is a list of identifiers inside a literal.
-pub(super) fn start_replication(slot: &str, publication: &str, start: crate::lsn::Lsn) -> String {
+/// publication option is a list of identifiers inside a literal. Servers before 14 know no option
+/// `messages`, so it is left out unless it is wanted.
+pub(super) fn start_replication(
+    slot: &str,
+    publication: &str,
+    start: crate::lsn::Lsn,
+    messages: bool,
+) -> String {
     let publication = identifier(publication).replace('\'', "''");
+    let messages = if messages { ", messages 'true'" } else { "" };
     format!(
-        "START_REPLICATION SLOT {} LOGICAL {start} (proto_version '1', publication_names '{publication}')",
+        "START_REPLICATION SLOT {} LOGICAL {start} (proto_version '1', publication_names '{publication}'{messages})",
         identifier(slot),
     )
 }
@@ -40,7 +47,7 @@ mod tests {
         assert_eq!(literal("it's"), "'it''s'");
         assert_eq!(literal("a\\'b"), "E'a\\\\''b'");
         assert_eq!(
-            start_replication("s", "p'\"x", Lsn::new(0x1_0000_0002)),
+            start_replication("s", "p'\"x", Lsn::new(0x1_0000_0002), false),
             "START_REPLICATION SLOT \"s\" LOGICAL 1/2 (proto_version '1', publication_names '\"p''\"\"x\"')"
         );
     }

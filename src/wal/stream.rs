@@ -274,8 +274,12 @@ fn parse_frame(body: &[u8]) -> Result<Frame<'_>, WalError> {
         let position = Lsn::new(u64::from_be_bytes(*position));
         match (tag, rest) {
             (b'w', _) => {
-                if let Some((_, data)) = rest.split_first_chunk::<16>() {
-                    return Ok(Frame::Wal { start: position, data });
+                // The end of the log as of now, and the server's clock.
+                if let Some((rest, data)) = rest.split_first_chunk::<16>()
+                    && let Some(clock) = rest.last_chunk::<8>()
+                {
+                    let sent_us = i64::from_be_bytes(*clock);
+                    return Ok(Frame::Wal { start: position, sent_us, data });
                 }
             }
             (b'k', [_, _, _, _, _, _, _, _, reply]) => {

@@ -34,6 +34,7 @@ fn wanted(slot: &str, create: bool) -> Requirements {
         publication: "postrider".to_owned(),
         tables: vec![TableName::new("public", "outbox")],
         columns: ["id", "aggregate_id", "event_type", "payload"].map(Wanted::required).to_vec(),
+        messages: false,
         create,
     }
 }

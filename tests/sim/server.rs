@@ -37,7 +37,7 @@ pub(crate) enum Sent {
 impl Sent {
     pub(crate) fn as_frame(&self) -> Frame<'_> {
         match self {
-            Self::Wal(data) => Frame::Wal { start: Lsn::ZERO, data },
+            Self::Wal(data) => Frame::Wal { start: Lsn::ZERO, sent_us: 0, data },
             Self::Keepalive(end) => Frame::Keepalive { end: Lsn::new(*end), reply_now: false },
         }
     }

@@ -12,7 +12,7 @@ fn mistakes(given: &Given<'_>) -> Vec<Mistake> {
 
 /// The file, the line it must name, what the caret must stand under, and words of the message or
 /// help.
-const FILES: [(&str, usize, &str, &str); 36] = [
+const FILES: [(&str, usize, &str, &str); 46] = [
     ("[source]\npublicaton = \"x\"", 2, "publicaton", "did you mean `source.publication`?"),
     ("[sorce]\nslot = \"x\"", 1, "sorce", "the sections are"),
     ("slot = \"x\"", 1, "slot", "did you mean `source.slot`?"),
@@ -35,11 +35,21 @@ const FILES: [(&str, usize, &str, &str); 36] = [
     ("[source]\nurl = \"postgres://h/d?sslmod=require\"", 2, "\"", "did you mean `sslmode`?"),
     ("source = 5", 1, "5", "must be a section, not a single value"),
     ("[outbox]\nid = true", 2, "true", "must be text, not true or false"),
-    ("[outbox]\non_update = \"fail\"", 2, "\"fail\"", "ignore, warn, stop"),
+    ("[outbox]\non_update = \"fail\"", 2, "\"fail\"", "ignore, warn, error, stop"),
     ("[route]\nregex = \"(?<a\"", 2, "\"(?<a\"", "not a regular expression"),
     ("[route]\ntopic = \"${kind}\"", 2, "\"${kind}\"", "routedByValue"),
     ("[route]\ntopic = \"a b\"", 2, "\"a b\"", "topics are made of"),
-    ("[route]\nheaders = [\"a:b:c\"]", 2, "\"a:b:c\"", "column:header-name"),
+    ("[route]\nheaders = [\"a:b:c\"]", 2, "\"a:b:c\"", "column:name"),
+    ("[route]\nenvelope = [\"a\"]", 2, "[", "needs an object around"),
+    ("[[route.rules]]\ntopic = \"x\"", 2, "\"x\"", "the rule has no pattern"),
+    ("[[route.rules]]\nglob = \"*\"", 2, "\"*\"", "the rule does nothing"),
+    ("[[route.rules]]\nglob = \"*\"\ndrop = true\nkey = \"a\"", 3, "true", "sends them nowhere"),
+    ("[[route.rules]]\nglob = \"*\"\nregex = \"a\"", 3, "\"a\"", "has a glob already"),
+    ("[[route.rules]]\nregex = \"(\"", 2, "\"(\"", "not a regular expression"),
+    ("[[route.rules]]\nregex = \"(a)\"\ntopic = \"$2\"", 3, "\"$2\"", "refers to the group"),
+    ("[[route.rules]]\nglobe = \"*\"", 2, "globe", "a [[route.rules]] has column, glob"),
+    ("[route]\nrules = [5]", 2, "5", "must be a section"),
+    ("[format]\nvalue = \"avro\"", 2, "\"avro\"", "raw, string, json, json_schema"),
     ("[route]\nposition_header = \"yes\"", 2, "\"yes\"", "true or false"),
     ("[kafka]\ndelivery = \"exactly_once\"", 2, "\"exactly_once\"", "use \"at_least_once\""),
     ("[kafka]\nbrokers = [\"kafka\", \"kafka:x\"]", 2, "\"kafka:x\"", "host:port"),

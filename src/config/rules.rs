@@ -1,0 +1,219 @@
+//! `[[route.rules]]`: settings that come in numbered groups.
+//!
+//! Enters: settings with keys such as `route.rules.0.glob`. Leaves: validated [`Rule`]s in the
+//! order of their numbers, or what is wrong with one. What always holds: a rule has one pattern,
+//! and does one thing. Called by `assemble`; `options` asks here what such a key is.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::assemble::Reader;
+use super::checks;
+use super::layer::Setting;
+use super::model::Outbox;
+use super::options::{OptionSpec, list, switch, text};
+use super::values::Refusal;
+use crate::route::{DestinationSpec, FieldSpec, PatternSpec, RuleAction, RuleSpec};
+
+/// The key of the array, and the section in a file.
+pub(super) const RULES: &str = "route.rules";
+
+/// What a rule can say. `N` stands for its number, from 0.
+pub const RULE_OPTIONS: &[OptionSpec] = &[
+    text(
+        "route.rules.N.column",
+        "\"\"",
+        "The column that is looked at. Empty: that of `route.by`. NULL matches nothing.",
+    ),
+    text(
+        "route.rules.N.glob",
+        "\"\"",
+        "What its value must be: `*` is any text, `?` one character.",
+    ),
+    text(
+        "route.rules.N.regex",
+        "\"\"",
+        "In the place of `glob`: a regular expression that the whole value must match.",
+    ),
+    switch("route.rules.N.drop", "false", "Rows that match are not delivered, on purpose."),
+    text(
+        "route.rules.N.topic",
+        "\"\"",
+        "The topic, with groups of `regex`, or `${routedByValue}` for the value. Empty: as without \
+         the rule.",
+    ),
+    text("route.rules.N.key", "\"\"", "The key column. Empty: that of `route.key`."),
+    list("route.rules.N.headers", "[]", "The headers, in the place of `route.headers`."),
+    text(
+        "route.rules.N.partition",
+        "\"\"",
+        "The partition column. Empty: that of `route.partition`.",
+    ),
+];
+
+/// The option behind `route.rules.<number>.<name>`.
+pub(super) fn option(key: &str) -> Option<&'static OptionSpec> {
+    let (number, name) = key.strip_prefix(RULES)?.strip_prefix('.')?.split_once('.')?;
+    number.parse::<u16>().ok()?;
+    RULE_OPTIONS.iter().find(|option| option.name() == name)
+}
+
+/// Whether the key is the array, or begins like what is in it.
+pub(super) fn is_rules(key: &str) -> bool {
+    key.strip_prefix(RULES).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+}
+
+/// Whether the key is that of a rule as a whole: a section in a file.
+pub(super) fn is_rule(key: &str) -> bool {
+    is_rules(key) && key.matches('.').count() == 2
+}
+
+/// The numbers that are in use, in order.
+fn numbers(settings: &BTreeMap<String, Setting>) -> BTreeSet<u16> {
+    let number = |key: &String| {
+        let rest = key.strip_prefix(RULES)?.strip_prefix('.')?;
+        rest.split('.').next()?.parse().ok()
+    };
+    settings.keys().filter_map(number).collect()
+}
+
+impl Reader<'_> {
+    /// Every rule, in order. `by` is the column of a rule that names none.
+    pub(super) fn rules(&mut self, by: &str, outbox: &Outbox) -> Option<Vec<RuleSpec>> {
+        let rules: Vec<Option<RuleSpec>> = numbers(self.settings)
+            .into_iter()
+            .map(|number| Rule { number, reader: self }.read(by, outbox))
+            .collect();
+        rules.into_iter().collect()
+    }
+}
+
+/// One rule being read.
+struct Rule<'r, 's> {
+    number: u16,
+    reader: &'r mut Reader<'s>,
+}
+
+impl Rule<'_, '_> {
+    fn read(&mut self, by: &str, outbox: &Outbox) -> Option<RuleSpec> {
+        let column = self.column("column")?.unwrap_or_else(|| by.to_owned());
+        let (pattern, regex) = self.pattern()?;
+        let topic = self.given("topic", |text| Ok(text.to_owned()))?;
+        let key = self.column("key")?;
+        let headers = self.headers()?;
+        let partition = self.column("partition")?;
+        let resolve = |column: &str| outbox.resolve(column).to_owned();
+        let destination = DestinationSpec {
+            key: key.as_deref().map(resolve),
+            headers: headers.map(|fields| outbox.resolve_all(&fields)),
+            partition: partition.as_deref().map(resolve),
+            topic,
+        };
+        let drops = self.is_given("drop") && self.reader.switch(&self.key("drop"))?;
+        if drops && destination != DestinationSpec::default() {
+            return self.refuse("drop", "a rule that drops its rows sends them nowhere", "");
+        }
+        if !drops && destination == DestinationSpec::default() {
+            let help = "give it a topic, key, headers or partition, or drop = true";
+            return self.refuse("glob", "the rule does nothing", help);
+        }
+        if let Some(topic) = &destination.topic {
+            self.check_template(&regex, topic)?;
+        }
+        let action = if drops { RuleAction::Drop } else { RuleAction::Send(destination) };
+        Some(RuleSpec { column: resolve(&column), pattern, action })
+    }
+
+    /// The pattern, and the regular expression that the topic's groups are those of.
+    fn pattern(&mut self) -> Option<(PatternSpec, String)> {
+        let glob = self.given("glob", checks::glob)?;
+        let regex = self.given("regex", |text| Ok(text.to_owned()))?;
+        match (glob, regex) {
+            (Some(glob), None) => {
+                Some((PatternSpec::Glob(glob), crate::route::WHOLE_VALUE.to_owned()))
+            }
+            (None, Some(regex)) => {
+                self.check_template(&regex, "x")?;
+                Some((PatternSpec::Regex(regex.clone()), regex))
+            }
+            (None, None) => {
+                let help = "write glob = \"Order*\", or regex = \"Order(.*)\"";
+                self.refuse("glob", "the rule has no pattern", help)
+            }
+            (Some(_), Some(_)) => self.refuse("regex", "the rule has a glob already", ""),
+        }
+    }
+
+    #[expect(clippy::option_option, reason = "as for `given`")]
+    fn headers(&mut self) -> Option<Option<Vec<FieldSpec>>> {
+        if !self.is_given("headers") {
+            return Some(None);
+        }
+        self.reader.items(&self.key("headers"), checks::field).map(Some)
+    }
+
+    fn check_template(&mut self, regex: &str, topic: &str) -> Option<()> {
+        match checks::template(regex, topic) {
+            Ok(()) => Some(()),
+            Err((setting, refusal)) => {
+                let name = setting.rsplit('.').next().unwrap_or(setting);
+                self.reader.refuse(&self.key(name), refusal)
+            }
+        }
+    }
+
+    #[expect(clippy::option_option, reason = "as for `given`")]
+    fn column(&mut self, name: &str) -> Option<Option<String>> {
+        self.given(name, checks::identifier)
+    }
+
+    /// The outer option is "no mistake", the inner one "it was given, and is not empty".
+    #[expect(clippy::option_option, reason = "two questions, two answers")]
+    fn given<T>(
+        &mut self,
+        name: &str,
+        parse: impl FnOnce(&str) -> Result<T, Refusal>,
+    ) -> Option<Option<T>> {
+        if !self.is_given(name) {
+            return Some(None);
+        }
+        let key = self.key(name);
+        self.reader.text(&key, |text| match text {
+            "" => Ok(None),
+            text => parse(text).map(Some),
+        })
+    }
+
+    fn is_given(&self, name: &str) -> bool {
+        self.reader.settings.contains_key(&self.key(name))
+    }
+
+    fn key(&self, name: &str) -> String {
+        format!("{RULES}.{}.{name}", self.number)
+    }
+
+    fn refuse<T>(&mut self, name: &str, reason: &str, help: &str) -> Option<T> {
+        let refusal = Refusal::new(reason);
+        let refusal = if help.is_empty() { refusal } else { refusal.help(help) };
+        // What is missing has no place; the rule has.
+        let mut given =
+            RULE_OPTIONS.iter().map(OptionSpec::name).filter(|name| self.is_given(name));
+        let shown = if self.is_given(name) { name } else { given.next().unwrap_or(name) };
+        self.reader.refuse(&self.key(shown), refusal)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::options::Kind;
+    use super::*;
+
+    #[test]
+    fn a_rules_keys_are_options() {
+        assert_eq!(option("route.rules.0.glob").unwrap().kind, Kind::Text);
+        assert_eq!(option("route.rules.12.drop").unwrap().kind, Kind::Switch);
+        for wrong in ["route.rules", "route.rules.0", "route.rules.x.glob", "route.rules.0.globe"] {
+            assert!(option(wrong).is_none(), "{wrong}");
+        }
+        assert!(is_rules("route.rules.0") && is_rules("route.rules") && !is_rules("route.rule"));
+    }
+}

@@ -1,0 +1,67 @@
+//! Globs: `*` is any bytes, `?` one UTF-8 character, all else itself.
+//!
+//! Enters: a pattern and a text. Leaves: whether the whole text matches. Linear in the text for
+//! each star. Used for prefixes of logical messages, and by the router's rules.
+
+/// Whether `text` as a whole matches.
+pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
+    let (mut pattern, mut text) = (pattern, text);
+    // Where to go on when a star must swallow one more byte.
+    let mut retry: Option<(&[u8], &[u8])> = None;
+    loop {
+        let step = match (pattern.split_first(), text.split_first()) {
+            (None, None) => return true,
+            (Some((b'*', after)), _) => {
+                retry = Some((after, text));
+                Some((after, text))
+            }
+            (Some((b'?', after)), Some((_, rest))) => Some((after, skip_continuation(rest))),
+            (Some((wanted, after)), Some((found, rest))) if wanted == found => Some((after, rest)),
+            _ => None,
+        };
+        (pattern, text) = match (step, retry) {
+            (Some(next), _) => next,
+            (None, Some((after, [_, rest @ ..]))) => {
+                retry = Some((after, rest));
+                (after, rest)
+            }
+            (None, _) => return false,
+        };
+    }
+}
+
+fn skip_continuation(text: &[u8]) -> &[u8] {
+    let bytes = text.iter().take_while(|byte| **byte & 0xC0 == 0x80).count();
+    text.get(bytes..).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn stars_and_marks() {
+        let yes =
+            [("*", ""), ("a*", "abc"), ("*c", "abc"), ("a?c", "aäc"), ("*b*b", "abab"), ("", "")];
+        for (pattern, text) in yes {
+            assert!(matches(pattern.as_bytes(), text.as_bytes()), "{pattern} {text}");
+        }
+        for (pattern, text) in [("a", "ab"), ("?", ""), ("a*b", "abc"), ("", "a"), ("??", "ä")] {
+            assert!(!matches(pattern.as_bytes(), text.as_bytes()), "{pattern} {text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn as_the_same_regular_expression(pattern in "[ab*?ä]{0,6}", text in "[abä]{0,8}") {
+            let regex: String = pattern.chars().map(|c| match c {
+                '*' => ".*".to_owned(),
+                '?' => ".".to_owned(),
+                c => c.to_string(),
+            }).collect();
+            let regex = regex::Regex::new(&format!("^(?s:{regex})$")).unwrap();
+            prop_assert_eq!(matches(pattern.as_bytes(), text.as_bytes()), regex.is_match(&text));
+        }
+    }
+}

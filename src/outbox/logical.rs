@@ -1,0 +1,118 @@
+//! A logical message's content as a row.
+//!
+//! Enters: what `pg_logical_emit_message` wrote: a JSON object whose members are columns. Leaves:
+//! an [`OutboxRow`] whose values are text, typed by what JSON they are; objects and arrays are
+//! [`type_oid::DOCUMENT`]s. Always holds: any content gives a row; one that is no JSON object has a
+//! flaw, and becomes a dead letter (G4, G7).
+
+use serde_json::Value as Json;
+
+use super::row::{Cell, Format, OutboxRow, Place, Position};
+use super::spec::{MessageSpec, OutboxSpec, TableName, Wanted};
+use super::type_oid as oid;
+use crate::pgoutput::LogicalMessage;
+
+/// The row last made, kept for its capacity.
+#[derive(Debug, Clone)]
+pub(super) struct Content {
+    table: TableName,
+    /// By slot; the columns are the slots themselves.
+    places: Vec<Option<Place>>,
+    cells: Vec<Cell>,
+    bytes: Vec<u8>,
+}
+
+impl Default for Content {
+    fn default() -> Self {
+        let table = TableName::new("message", "");
+        Self { table, places: Vec::new(), cells: Vec::new(), bytes: Vec::new() }
+    }
+}
+
+impl Content {
+    pub(super) fn read<'a>(
+        &'a mut self,
+        message: &LogicalMessage<'a>,
+        spec: &OutboxSpec,
+        position: Position,
+    ) -> OutboxRow<'a> {
+        self.places.clear();
+        self.cells.clear();
+        self.bytes.clear();
+        if self.table.name.as_bytes() != message.prefix {
+            self.table.name = String::from_utf8_lossy(message.prefix).into_owned();
+        }
+        let (tuple, flaw) = match serde_json::from_slice(message.content) {
+            Ok(Json::Object(members)) => {
+                for wanted in spec.wanted() {
+                    self.take(wanted, &members, spec.messages());
+                }
+                (self.bytes.as_slice(), None)
+            }
+            Ok(_) => (message.content, Some("its content is JSON, but not an object")),
+            Err(_) => (message.content, Some("its content is not JSON")),
+        };
+        let (table, places, cells) = (&self.table, &self.places, &self.cells);
+        OutboxRow { table, places, cells, tuple, position, flaw }
+    }
+
+    fn take(
+        &mut self,
+        wanted: &Wanted,
+        members: &serde_json::Map<String, Json>,
+        spec: &MessageSpec,
+    ) {
+        let mut names = std::iter::once(&wanted.name).chain(&wanted.aliases);
+        let member = names.find_map(|name| members.get(name));
+        let member =
+            member.filter(|json| !(json.is_null() && spec.null_is_missing && !wanted.required));
+        let start = self.bytes.len();
+        let type_oid = member.map(|json| self.write(json));
+        let end = self.bytes.len();
+        let place = |type_oid| {
+            let column = self.cells.len();
+            Place { column, type_oid, modifier: -1, is_nullable: true }
+        };
+        self.places.push(type_oid.map(place));
+        self.cells.push(match member {
+            None | Some(Json::Null) => Cell::Null,
+            Some(_) => Cell::Bytes { start, end, format: Format::Text },
+        });
+    }
+
+    /// Appends the value as Postgres would print it, and tells its type: the narrowest that
+    /// Debezium's decoder would choose.
+    fn write(&mut self, json: &Json) -> u32 {
+        match json {
+            Json::Null => oid::TEXT,
+            Json::Bool(on) => {
+                self.bytes.push(if *on { b't' } else { b'f' });
+                oid::BOOL
+            }
+            Json::Number(number) => {
+                self.bytes.extend(number.to_string().as_bytes());
+                match number.as_i64() {
+                    Some(whole) if i32::try_from(whole).is_ok() => oid::INT4,
+                    Some(_) => oid::INT8,
+                    None if number
+                        .as_str()
+                        .bytes()
+                        .all(|byte| byte.is_ascii_digit() || byte == b'-') =>
+                    {
+                        oid::NUMERIC
+                    }
+                    None => oid::FLOAT8,
+                }
+            }
+            Json::String(text) => {
+                self.bytes.extend(text.as_bytes());
+                oid::TEXT
+            }
+            Json::Array(_) | Json::Object(_) => {
+                // Writing JSON into memory cannot fail.
+                let _ = serde_json::to_writer(&mut self.bytes, json);
+                oid::DOCUMENT
+            }
+        }
+    }
+}

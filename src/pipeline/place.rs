@@ -1,0 +1,62 @@
+//! Where in the stream's transactions the pipeline is.
+//!
+//! Enters: what begins, and rows that are done. Leaves: the position of the next row. Always holds:
+//! rows are numbered the same way when their transaction is sent again; a logical message outside of
+//! all transactions is a transaction of its own, which ends where the message does (G1).
+
+use super::counters::Counters;
+use super::error::PipelineError;
+use crate::ledger::{Ledger, LedgerError};
+use crate::lsn::Lsn;
+use crate::outbox::Position;
+use crate::pgoutput::{LogicalMessage, PgTime};
+
+#[derive(Debug, Default)]
+pub(super) struct Place {
+    /// Where the open transaction's next row stands; `None` between transactions.
+    pub(super) next: Option<Position>,
+    /// The end of the message that is a transaction of its own, while it is in hand.
+    lone_end: Option<Lsn>,
+}
+
+impl Place {
+    /// The position of a logical message; the same one when it is offered again. `sent_us` is the
+    /// server's clock when it sent it: a message of its own has no commit time.
+    pub(super) fn message(
+        &mut self,
+        message: &LogicalMessage<'_>,
+        sent_us: i64,
+        ledger: &mut Ledger,
+    ) -> Result<Position, PipelineError> {
+        if let Some(position) = self.next {
+            return Ok(position);
+        }
+        if message.transactional {
+            return Err(LedgerError::NotOpen.into());
+        }
+        let commit_time = PgTime(sent_us);
+        ledger.begin(commit_time.unix_us())?;
+        // The message's position is its end (`DecodeLogicalMsg` in `replication/logical/decode.c`),
+        // where the next commit record may begin: one before it, positions stay distinct.
+        let commit_lsn = Lsn::new(message.lsn.get().saturating_sub(1));
+        let position = Position { commit_lsn, index: 0, commit_time };
+        (self.next, self.lone_end) = (Some(position), Some(message.lsn));
+        Ok(position)
+    }
+
+    /// A row was sent, skipped or dropped: the next one stands after it.
+    pub(super) fn row_done(
+        &mut self,
+        counters: &mut Counters,
+        ledger: &mut Ledger,
+    ) -> Result<(), PipelineError> {
+        counters.rows += 1;
+        if let Some(end) = self.lone_end.take() {
+            self.next = None;
+            ledger.commit(end)?;
+        } else if let Some(position) = &mut self.next {
+            position.index += 1;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,167 @@
+//! Rows as CloudEvents 1.0, by its Kafka protocol binding 1.0.2.
+//!
+//! Enters: a row and the columns that are its attributes. Leaves: headers (binary mode), or a value
+//! that holds everything (structured mode). The payload is not rewritten in either: JSON is put
+//! into the event as it stands, bytes in base64, other text as a string.
+
+use std::io::Write as _;
+
+use super::datetime::civil;
+use super::json::{base64, write_string};
+use super::rejection::{Rejection, RejectionCode};
+use super::render::Part;
+use super::source::Source;
+use crate::outbox::{OutboxRow, Value, type_oid as oid};
+
+/// The header that says what the value is.
+pub(super) const CONTENT_TYPE: &str = "content-type";
+
+/// Its value in structured mode.
+pub(super) const STRUCTURED: &[u8] = b"application/cloudevents+json; charset=UTF-8";
+
+/// What a row is as an event.
+pub(super) struct Event<'a> {
+    pub(super) id: &'a Source,
+    pub(super) kind: &'a Source,
+    pub(super) subject: &'a Source,
+    pub(super) payload: &'a Source,
+    /// Empty: the table's name.
+    pub(super) source: &'a str,
+    pub(super) timestamp_ms: i64,
+}
+
+/// What the payload is, by its column's type.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Content {
+    Json,
+    Bytes,
+    Text,
+}
+
+impl Content {
+    fn of(type_oid: u32) -> Self {
+        match type_oid {
+            oid::JSON | oid::JSONB | oid::DOCUMENT => Self::Json,
+            oid::BYTEA => Self::Bytes,
+            _ => Self::Text,
+        }
+    }
+
+    const fn media_type(self) -> &'static str {
+        match self {
+            Self::Json => "application/json",
+            Self::Bytes => "application/octet-stream",
+            Self::Text => "text/plain; charset=utf-8",
+        }
+    }
+}
+
+impl Event<'_> {
+    /// Adds the attributes as headers.
+    pub(super) fn binary(
+        &self,
+        row: &OutboxRow<'_>,
+        headers: &mut Vec<(&'static str, Part)>,
+        scratch: &mut Vec<u8>,
+    ) -> Result<(), Rejection> {
+        let mut add = |name, value: &[u8]| {
+            let start = scratch.len();
+            scratch.extend(value);
+            headers.push((name, Part::Scratch { start, end: scratch.len() }));
+        };
+        add("ce_specversion", b"1.0");
+        add("ce_id", required(self.id, row)?.as_bytes());
+        add("ce_source", self.source(row).as_bytes());
+        add("ce_type", required(self.kind, row)?.as_bytes());
+        if let Some(subject) = text(self.subject, row)? {
+            add("ce_subject", subject.as_bytes());
+        }
+        add("ce_time", self.time().as_bytes());
+        if let Some(content) = content(self.payload, row) {
+            add(CONTENT_TYPE, content.media_type().as_bytes());
+        }
+        Ok(())
+    }
+
+    /// Writes the event around the payload, which `value` is the bytes of.
+    pub(super) fn structured(
+        &self,
+        row: &OutboxRow<'_>,
+        value: Part,
+        scratch: &mut Vec<u8>,
+    ) -> Result<Part, Rejection> {
+        let mut out = b"{\"specversion\":\"1.0\"".to_vec();
+        attribute(&mut out, "id", &required(self.id, row)?);
+        attribute(&mut out, "source", &self.source(row));
+        attribute(&mut out, "type", &required(self.kind, row)?);
+        if let Some(subject) = text(self.subject, row)? {
+            attribute(&mut out, "subject", &subject);
+        }
+        attribute(&mut out, "time", &self.time());
+        let data = value.bytes(row.column(self.payload.slot), scratch);
+        if let (Some(content), Some(data)) = (content(self.payload, row), data) {
+            attribute(&mut out, "datacontenttype", content.media_type());
+            match content {
+                Content::Json => {
+                    out.extend(b",\"data\":");
+                    out.extend(data);
+                }
+                Content::Bytes => {
+                    out.extend(b",\"data_base64\":\"");
+                    base64(&mut out, data, false);
+                    out.push(b'"');
+                }
+                Content::Text => {
+                    let text = str::from_utf8(data).map_err(|_| {
+                        self.payload.reject(RejectionCode::InvalidValue, "is not UTF-8 text")
+                    })?;
+                    attribute(&mut out, "data", text);
+                }
+            }
+        }
+        out.push(b'}');
+        let start = scratch.len();
+        scratch.extend(&out);
+        Ok(Part::Scratch { start, end: scratch.len() })
+    }
+
+    fn source(&self, row: &OutboxRow<'_>) -> String {
+        if self.source.is_empty() { row.table().to_string() } else { self.source.to_owned() }
+    }
+
+    /// RFC 3339, in UTC.
+    fn time(&self) -> String {
+        let (year, month, day, within_us) = civil(self.timestamp_ms.saturating_mul(1000));
+        let (ms, seconds) = (within_us / 1000 % 1000, within_us / 1_000_000);
+        let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+        format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{ms:03}Z")
+    }
+}
+
+fn attribute(out: &mut Vec<u8>, name: &str, value: &str) {
+    // Writing to a `Vec` cannot fail.
+    let _ = write!(out, ",\"{name}\":");
+    write_string(out, value);
+}
+
+fn required(source: &Source, row: &OutboxRow<'_>) -> Result<String, Rejection> {
+    let value = text(source, row)?.filter(|text| !text.is_empty());
+    value.ok_or_else(|| source.reject(RejectionCode::MissingValue, "is NULL or empty"))
+}
+
+fn text(source: &Source, row: &OutboxRow<'_>) -> Result<Option<String>, Rejection> {
+    let mut scratch = Vec::new();
+    let part = source.render(row, &mut scratch)?;
+    let Some(bytes) = part.bytes(row.column(source.slot), &scratch) else { return Ok(None) };
+    let text = str::from_utf8(bytes)
+        .map_err(|_| source.reject(RejectionCode::InvalidValue, "is not UTF-8 text"))?;
+    Ok(Some(text.to_owned()))
+}
+
+/// `None`: the payload is NULL.
+fn content(payload: &Source, row: &OutboxRow<'_>) -> Option<Content> {
+    match row.column(payload.slot) {
+        Value::Bytes { type_oid, .. } => Some(Content::of(type_oid)),
+        Value::Null | Value::Absent => None,
+    }
+}

@@ -1,0 +1,167 @@
+//! One column's value in the form that was asked for.
+//!
+//! Enters: a value, what its column is declared as, and a [`ColumnStyle`]. Leaves: its text, as it
+//! stands in a header or a key, and its [`Kind`], by which `value` writes it into JSON. Always
+//! holds: what Postgres sends is understood or said to be [`Unreadable`]; nothing panics (G7).
+
+use super::format::ColumnStyle;
+use super::json::{base64, write_double, write_float};
+use super::moments;
+use super::render::{Part, Unreadable, render};
+use crate::outbox::{Declared, Value, type_oid as oid};
+
+/// What a value is in JSON and in Connect's schemas.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Text begins with `t` for true.
+    Boolean,
+    /// Text is a whole number.
+    Int16,
+    Int32,
+    Int64,
+    /// Text is a number, or the name of what is none.
+    Float32,
+    Float64,
+    /// Text is a decimal number, of so many digits after the point if they are declared.
+    Decimal {
+        scale: Option<i32>,
+    },
+    /// Text is text.
+    Text,
+    /// Bytes.
+    Bytes,
+    /// Text is a JSON object or array.
+    Document,
+}
+
+impl Kind {
+    /// The kind of a column. Times are numbers only in Debezium's style.
+    pub(super) fn of(declared: Declared, style: ColumnStyle) -> Self {
+        let in_numbers = style == ColumnStyle::Debezium;
+        let digits = declared.modifier;
+        match declared.type_oid {
+            oid::BOOL => Self::Boolean,
+            oid::BYTEA => Self::Bytes,
+            oid::INT2 => Self::Int16,
+            oid::INT4 => Self::Int32,
+            oid::INT8 | oid::OID => Self::Int64,
+            oid::FLOAT4 => Self::Float32,
+            oid::FLOAT8 => Self::Float64,
+            oid::NUMERIC => Self::Decimal { scale: scale(digits) },
+            oid::DOCUMENT => Self::Document,
+            oid::DATE if in_numbers => Self::Int32,
+            oid::TIME if in_numbers && moments::is_in_milliseconds(digits) => Self::Int32,
+            oid::TIME | oid::TIMESTAMP if in_numbers => Self::Int64,
+            _ => Self::Text,
+        }
+    }
+}
+
+/// The scale in the modifier of a `numeric(precision, scale)` (`make_numeric_typmod` in
+/// `utils/adt/numeric.c`): eleven bits with a sign, after the length of the header.
+fn scale(modifier: i32) -> Option<i32> {
+    let bits = modifier.checked_sub(4).filter(|bits| *bits >= 0)? & 0x7FF;
+    Some((bits ^ 1024) - 1024)
+}
+
+/// The precision in that modifier.
+pub(super) fn precision(modifier: i32) -> Option<i32> {
+    modifier.checked_sub(4).filter(|bits| *bits >= 0).map(|bits| bits >> 16)
+}
+
+/// A value's text; bytes stay bytes. What must be made is appended to `scratch`.
+pub(super) fn text(
+    value: Value<'_>,
+    declared: Declared,
+    style: ColumnStyle,
+    scratch: &mut Vec<u8>,
+) -> Result<Part, Unreadable> {
+    let part = render(value, scratch)?;
+    if style == ColumnStyle::Postgres {
+        return Ok(part);
+    }
+    let Some(printed) = part.bytes(value, scratch) else { return Ok(part) };
+    let mut made = Vec::new();
+    let known = convert(printed, declared, &mut made).ok_or(Unreadable::Moment)?;
+    Ok(match known {
+        Converted::Not => part,
+        Converted::Nothing => Part::Null,
+        Converted::Made => append(scratch, &made),
+    })
+}
+
+/// As [`text`], for a header: Debezium's has bytes in base64.
+pub(super) fn header(
+    value: Value<'_>,
+    declared: Declared,
+    style: ColumnStyle,
+    scratch: &mut Vec<u8>,
+) -> Result<Part, Unreadable> {
+    let part = text(value, declared, style, scratch)?;
+    if style == ColumnStyle::Postgres {
+        return Ok(part);
+    }
+    let Some(bytes) = part.bytes(value, scratch) else { return Ok(part) };
+    let mut made = Vec::new();
+    match Kind::of(declared, style) {
+        Kind::Bytes => base64(&mut made, bytes, false),
+        Kind::Decimal { scale: None } => super::decimal::write_struct(&mut made, bytes),
+        _ => return Ok(part),
+    }
+    Ok(append(scratch, &made))
+}
+
+fn append(scratch: &mut Vec<u8>, bytes: &[u8]) -> Part {
+    let start = scratch.len();
+    scratch.extend(bytes);
+    Part::Scratch { start, end: scratch.len() }
+}
+
+enum Converted {
+    /// It is as Postgres prints it.
+    Not,
+    /// Connect has nothing for it.
+    Nothing,
+    /// It was written to `out`.
+    Made,
+}
+
+/// `None`: it is not what its type promises.
+fn convert(printed: &[u8], declared: Declared, out: &mut Vec<u8>) -> Option<Converted> {
+    let digits = declared.modifier;
+    let number = match declared.type_oid {
+        oid::BOOL => {
+            out.extend(if printed.starts_with(b"t") { &b"true"[..] } else { b"false" });
+            return Some(Converted::Made);
+        }
+        oid::FLOAT4 => {
+            write_float(out, float(printed)?);
+            return Some(Converted::Made);
+        }
+        oid::FLOAT8 => {
+            write_double(out, float(printed)?);
+            return Some(Converted::Made);
+        }
+        oid::NUMERIC if printed.ends_with(b"y") || printed == b"NaN" => {
+            return Some(Converted::Nothing);
+        }
+        oid::TIMESTAMPTZ => {
+            moments::write_zoned_timestamp(out, printed, digits)?;
+            return Some(Converted::Made);
+        }
+        oid::TIMETZ => {
+            moments::write_zoned_time(out, printed)?;
+            return Some(Converted::Made);
+        }
+        oid::DATE => moments::days(printed)?,
+        oid::TIME => moments::time(printed, digits)?,
+        oid::TIMESTAMP => moments::timestamp(printed, digits)?,
+        _ => return Some(Converted::Not),
+    };
+    out.extend(number.to_string().as_bytes());
+    Some(Converted::Made)
+}
+
+fn float<T: std::str::FromStr>(printed: &[u8]) -> Option<T> {
+    str::from_utf8(printed).ok()?.parse().ok()
+}

@@ -1,0 +1,188 @@
+//! A specification → a router, or the reason why no row could be routed by it.
+
+use super::decisions::{Decisions, Pattern, Rule, RuleTopic};
+use super::format::{FormatSpec, Members, MissingColumn, ValueFormat};
+use super::java::Matcher;
+use super::router::{Destination, HeaderContent, HeaderSource, Router};
+use super::source::{Field, Source};
+use super::spec::{
+    DestinationSpec, FieldSpec, PatternSpec, RouteSpec, RouteSpecError, RuleAction, RuleSpec,
+    TimestampSource,
+};
+use super::template::{TopicTemplate, WHOLE_VALUE};
+use super::trace::{TRACEPARENT_HEADER, TRACESTATE_HEADER};
+use super::value::Encoder;
+use crate::outbox::{OutboxSpec, Wanted};
+
+impl Router {
+    /// Compiles a specification, and asks `outbox` for the columns it needs.
+    pub fn compile(spec: &RouteSpec, outbox: &mut OutboxSpec) -> Result<Self, RouteSpecError> {
+        if spec.id_header.is_empty() {
+            return Err(RouteSpecError::Empty { what: "id header's name" });
+        }
+        check_envelope(spec)?;
+        let message_nulls =
+            if outbox.messages().null_is_missing { Members::Drop } else { Members::Keep };
+        let mut compiler = Compiler { spec, outbox, destinations: Vec::new() };
+        let id = compiler.source(&spec.id, "id column", true)?;
+        let encoder = Encoder {
+            format: spec.format.clone(),
+            payload: compiler.source(&spec.payload, "payload column", true)?,
+            by: compiler.source(&spec.by, "column to route by", true)?,
+            envelope: compiler.fields(&spec.envelope, "envelope's column")?,
+            schema_version: compiler.optional(spec.schema_version.as_ref(), "schema version")?,
+            empty_payload: spec.empty_payload,
+            message_nulls,
+        };
+        let timestamp = match &spec.timestamp {
+            TimestampSource::Commit => None,
+            TimestampSource::Column { name, unit } => {
+                Some((compiler.source(name, "timestamp column", true)?, *unit))
+            }
+        };
+        let cloud_event = match spec.format.value {
+            ValueFormat::CloudEventsBinary | ValueFormat::CloudEventsStructured => {
+                let event_type = compiler.source(&spec.event_type, "event type's column", true)?;
+                Some((event_type, compiler.source(&spec.subject, "subject's column", true)?))
+            }
+            _ => None,
+        };
+        let decisions = compiler.decisions()?;
+        let destinations = compiler.destinations;
+        Ok(Self {
+            id,
+            encoder,
+            destinations,
+            decisions,
+            id_header: spec.id_header.clone(),
+            max_record_bytes: spec.max_record_bytes,
+            lsn_header: spec.lsn_header,
+            timestamp,
+            cloud_event,
+            found: super::router::Found::default(),
+        })
+    }
+}
+
+/// An envelope is an object of `payload` and others, each once, in a format that has objects.
+fn check_envelope(spec: &RouteSpec) -> Result<(), RouteSpecError> {
+    let FormatSpec { value, .. } = spec.format;
+    if !spec.envelope.is_empty() && !value.takes_envelope() {
+        return Err(RouteSpecError::Envelope { format: value.as_str() });
+    }
+    let mut names = vec!["payload"];
+    for field in &spec.envelope {
+        if names.contains(&field.name.as_str()) {
+            return Err(RouteSpecError::MemberTwice { name: field.name.clone() });
+        }
+        names.push(&field.name);
+    }
+    Ok(())
+}
+
+struct Compiler<'a> {
+    spec: &'a RouteSpec,
+    outbox: &'a mut OutboxSpec,
+    destinations: Vec<Destination>,
+}
+
+impl Compiler<'_> {
+    fn source(
+        &mut self,
+        column: &str,
+        what: &'static str,
+        is_required: bool,
+    ) -> Result<Source, RouteSpecError> {
+        if column.is_empty() {
+            return Err(RouteSpecError::Empty { what });
+        }
+        let wanted = if is_required { Wanted::required(column) } else { Wanted::optional(column) };
+        Ok(Source { slot: self.outbox.want(wanted), column: column.to_owned(), is_required })
+    }
+
+    fn optional(
+        &mut self,
+        column: Option<&String>,
+        what: &'static str,
+    ) -> Result<Option<Source>, RouteSpecError> {
+        let is_required = self.spec.missing_column == MissingColumn::Refuse;
+        column.map(|column| self.source(column, what, is_required)).transpose()
+    }
+
+    fn fields(
+        &mut self,
+        fields: &[FieldSpec],
+        what: &'static str,
+    ) -> Result<Vec<Field>, RouteSpecError> {
+        let is_required = self.spec.missing_column == MissingColumn::Refuse;
+        let field = |field: &FieldSpec| {
+            let source = self.source(&field.column, what, is_required)?;
+            Ok(Field { source, name: field.name.clone() })
+        };
+        fields.iter().map(field).collect()
+    }
+
+    /// Adds a destination, and gives its number.
+    fn destination(&mut self, of: &DestinationSpec) -> Result<usize, RouteSpecError> {
+        let spec = self.spec;
+        let key = self.source(of.key.as_ref().unwrap_or(&spec.key), "key column", true)?;
+        let fields =
+            self.fields(of.headers.as_ref().unwrap_or(&spec.headers), "header's column")?;
+        let partition = of.partition.as_ref().or(spec.partition.as_ref());
+        let partition = self.optional(partition, "partition column")?;
+        let column =
+            |Field { source, name }| HeaderSource { source, name, content: HeaderContent::Column };
+        let mut headers: Vec<HeaderSource> = fields.into_iter().map(column).collect();
+        if let Some(column) = &spec.traceparent {
+            for name in [TRACEPARENT_HEADER, TRACESTATE_HEADER] {
+                if !headers.iter().any(|header| header.name == name) {
+                    let source = self.source(column, "traceparent column", false)?;
+                    let content = HeaderContent::Trace;
+                    headers.push(HeaderSource { source, name: name.to_owned(), content });
+                }
+            }
+        }
+        self.destinations.push(Destination { key, headers, partition });
+        Ok(self.destinations.len() - 1)
+    }
+
+    fn decisions(&mut self) -> Result<Decisions, RouteSpecError> {
+        let spec = self.spec;
+        let template = TopicTemplate::compile(&spec.regex, &spec.topic)?;
+        let destination = self.destination(&DestinationSpec::default())?;
+        let mut consulted = vec![self.source(&spec.by, "column to route by", true)?];
+        let mut rules = Vec::with_capacity(spec.rules.len());
+        for rule in &spec.rules {
+            rules.push(self.rule(rule, &mut consulted)?);
+        }
+        Ok(Decisions::new(rules, consulted, template, destination))
+    }
+
+    fn rule(
+        &mut self,
+        rule: &RuleSpec,
+        consulted: &mut Vec<Source>,
+    ) -> Result<Rule, RouteSpecError> {
+        let source = self.source(&rule.column, "rule's column", true)?;
+        let known = consulted.iter().position(|known| known.slot == source.slot);
+        let number = known.unwrap_or(consulted.len());
+        if known.is_none() {
+            consulted.push(source);
+        }
+        let (pattern, regex) = match &rule.pattern {
+            PatternSpec::Glob(glob) => (Pattern::Glob(glob.clone()), WHOLE_VALUE),
+            PatternSpec::Regex(regex) => {
+                (Pattern::Regex(Box::new(Matcher::compile(regex)?)), regex.as_str())
+            }
+        };
+        let send = match &rule.action {
+            RuleAction::Drop => None,
+            RuleAction::Send(to) => {
+                let template = to.topic.as_ref().map(|topic| TopicTemplate::compile(regex, topic));
+                let template = template.transpose()?;
+                Some(RuleTopic { template, destination: self.destination(to)? })
+            }
+        };
+        Ok(Rule { consulted: number, pattern, send })
+    }
+}

@@ -1,0 +1,132 @@
+//! Decimal numbers as Connect has them: digits without the point as a big-endian number in two's
+//! complement, and how many of them follow the point.
+
+use super::json::{base64, write_string};
+
+/// Appends a number of fixed scale as JSON: its digits in base64.
+pub(super) fn write_fixed(out: &mut Vec<u8>, printed: &[u8]) {
+    out.push(b'"');
+    base64(out, &unscaled(printed), false);
+    out.push(b'"');
+}
+
+/// Appends a number of its own scale as JSON: `{"scale":1,"value":"Dw=="}`.
+pub(super) fn write_struct(out: &mut Vec<u8>, printed: &[u8]) {
+    let printed = without_zeros(printed);
+    let scale = printed.iter().rev().position(|byte| *byte == b'.').unwrap_or(0);
+    out.extend(format!("{{\"scale\":{scale},\"value\":").as_bytes());
+    write_fixed(out, printed);
+    out.push(b'}');
+}
+
+/// A zero has no scale, whatever is printed (observed with Debezium 3.7.0.Final).
+fn without_zeros(printed: &[u8]) -> &[u8] {
+    let is_zero = printed.iter().all(|byte| !byte.is_ascii_digit() || *byte == b'0');
+    if is_zero { b"0" } else { printed }
+}
+
+/// Decimal digits that are taken at once: the most whose power of ten is below 2^32.
+const DIGITS_AT_ONCE: usize = 9;
+
+/// The digits of `-12.50`, without the point, as the shortest two's complement.
+fn unscaled(printed: &[u8]) -> Vec<u8> {
+    let digits: Vec<u8> = printed.iter().copied().filter(u8::is_ascii_digit).collect();
+    // The least significant limb first. Postgres's longest numeric has some 14,000.
+    let mut limbs: Vec<u32> = Vec::new();
+    for chunk in digits.chunks(DIGITS_AT_ONCE) {
+        let (mut factor, mut carry) = (1_u64, 0_u64);
+        for digit in chunk {
+            (factor, carry) = (factor * 10, carry * 10 + u64::from(digit - b'0'));
+        }
+        for limb in &mut limbs {
+            let product = u64::from(*limb) * factor + carry;
+            (*limb, carry) = (low(product), product >> 32);
+        }
+        if carry > 0 {
+            limbs.push(low(carry));
+        }
+    }
+    let mut bytes: Vec<u8> = limbs.iter().flat_map(|limb| limb.to_le_bytes()).collect();
+    while bytes.last() == Some(&0) {
+        bytes.pop();
+    }
+    if printed.starts_with(b"-") && !bytes.is_empty() {
+        negate(&mut bytes);
+    } else if bytes.last().is_none_or(|byte| byte & 0x80 != 0) {
+        bytes.push(0);
+    }
+    bytes.reverse();
+    bytes
+}
+
+fn low(product: u64) -> u32 {
+    u32::try_from(product & u64::from(u32::MAX)).unwrap_or_default()
+}
+
+/// Two's complement of a magnitude, the least significant byte first.
+fn negate(magnitude: &mut Vec<u8>) {
+    magnitude.push(0);
+    let mut carry = true;
+    for byte in magnitude.iter_mut() {
+        let (negated, overflow) = (!*byte).overflowing_add(u8::from(carry));
+        (*byte, carry) = (negated, overflow);
+    }
+    // The sign byte is superfluous where the byte below it has the sign already.
+    while let [.., below, 0xFF] = magnitude.as_slice() {
+        if below & 0x80 == 0 {
+            break;
+        }
+        magnitude.pop();
+    }
+}
+
+/// Appends a number as JSON prints it; what is no number as a string.
+pub(super) fn write_plain(out: &mut Vec<u8>, printed: &[u8]) {
+    let text = String::from_utf8_lossy(printed);
+    if text.bytes().all(|byte| byte.is_ascii_digit() || matches!(byte, b'-' | b'.')) {
+        out.extend(text.as_bytes());
+    } else {
+        write_string(out, &text);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digits_are_those_of_connect() {
+        let fixed = |text: &str| {
+            let mut out = Vec::new();
+            write_fixed(&mut out, text.as_bytes());
+            String::from_utf8(out).unwrap()
+        };
+        // Observed with Debezium 3.7.0.Final and numeric(10,2).
+        for (text, wanted) in [
+            ("1.50", "AJY="),
+            ("-3.00", "/tQ="),
+            ("0.00", "AA=="),
+            ("-0.01", "/w=="),
+            ("12345678.90", "SZYC0g=="),
+            ("1.28", "AIA="),
+            ("-1.28", "gA=="),
+            ("655.36", "AQAA"),
+        ] {
+            assert_eq!(fixed(text), format!("\"{wanted}\""), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_number_of_its_own_scale_tells_it() {
+        let own = |text: &str| {
+            let mut out = Vec::new();
+            write_struct(&mut out, text.as_bytes());
+            String::from_utf8(out).unwrap()
+        };
+        assert_eq!(own("1.5"), r#"{"scale":1,"value":"Dw=="}"#);
+        assert_eq!(own("100000000000000000000"), r#"{"scale":0,"value":"BWvHXi1jEAAA"}"#);
+        assert_eq!(own("12345678901234567890.123"), r#"{"scale":3,"value":"Ap1Ctk52cUJEyw=="}"#);
+        assert_eq!(own("-0.5"), r#"{"scale":1,"value":"+w=="}"#);
+        assert_eq!(own("0.00"), r#"{"scale":0,"value":"AA=="}"#);
+    }
+}

@@ -1,0 +1,283 @@
+//! Where a row goes: the rules in order, then the default, and the decisions already made.
+//!
+//! Enters: the columns that rules and templates look at. Leaves: a [`Decision`]. Always holds: the
+//! same values give the same decision, remembered or not; what is remembered is bounded (G3). In
+//! steady state a row costs one look-up by its values: no expression is run, no name is made.
+
+use std::collections::HashMap;
+
+use super::java::{Matcher, Undecided};
+use super::rejection::{Rejection, RejectionCode};
+use super::source::Source;
+use super::template::TopicTemplate;
+use super::topics::check_topic;
+use crate::outbox::{OutboxRow, glob};
+
+/// How many decisions are remembered. Far more than a sensible set of topics; bounds the memory
+/// where a column that is looked at has a value of its own in every row (G3).
+const REMEMBERED_MAX: usize = 1024;
+
+/// Longer values are not remembered; bounds a remembered decision's size.
+const REMEMBERED_BYTES_MAX: usize = 512;
+
+/// What stands for NULL, and for a missing column, in the place of a length.
+const NO_VALUE: u32 = u32::MAX;
+
+/// Where the column stands that the default routes by.
+const BY: usize = 0;
+
+/// What becomes of a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Decision {
+    /// It is left out, as a rule says.
+    Drop,
+    /// It goes to this topic, as this destination says.
+    Send { topic: Topic, destination: usize },
+}
+
+/// A topic's name; good until the next row is decided on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Topic(usize);
+
+/// A rule, compiled.
+#[derive(Debug, Clone)]
+pub(super) struct Rule {
+    /// Which of the consulted columns it looks at.
+    pub(super) consulted: usize,
+    pub(super) pattern: Pattern,
+    /// `None` drops.
+    pub(super) send: Option<RuleTopic>,
+}
+
+/// What a rule's column must be, as a whole.
+#[derive(Debug, Clone)]
+pub(super) enum Pattern {
+    Glob(String),
+    Regex(Box<Matcher>),
+}
+
+/// How a rule finds the topic.
+#[derive(Debug, Clone)]
+pub(super) struct RuleTopic {
+    /// By a template of its own, over its column; without one, as by default.
+    pub(super) template: Option<TopicTemplate>,
+    pub(super) destination: usize,
+}
+
+/// Everything that decides.
+#[derive(Debug, Clone)]
+pub(super) struct Decisions {
+    rules: Vec<Rule>,
+    template: TopicTemplate,
+    /// The default's destination.
+    destination: usize,
+    /// The columns that are looked at, each once; the first is the one that the default routes by.
+    consulted: Vec<Source>,
+    remembered: HashMap<Box<[u8]>, Decision>,
+    /// Number 0 is the one made last without being remembered.
+    names: Vec<String>,
+    key: Vec<u8>,
+}
+
+impl Decisions {
+    /// Nothing decided yet. The default is `template` over the first column of `consulted`.
+    pub(super) fn new(
+        rules: Vec<Rule>,
+        consulted: Vec<Source>,
+        template: TopicTemplate,
+        destination: usize,
+    ) -> Self {
+        Self {
+            rules,
+            template,
+            destination,
+            consulted,
+            remembered: HashMap::new(),
+            names: vec![String::new()],
+            key: Vec::new(),
+        }
+    }
+
+    /// Decides on a row.
+    #[inline]
+    pub(super) fn decide(
+        &mut self,
+        row: &OutboxRow<'_>,
+        scratch: &mut Vec<u8>,
+    ) -> Result<Decision, Rejection> {
+        if let [only] = self.consulted.as_slice() {
+            // The value itself is the key; NULL is decided on each time.
+            let part = only.render(row, scratch)?;
+            if let Some(value) = part.bytes(row.column(only.slot), scratch) {
+                if let Some(&decision) = self.remembered.get(value) {
+                    return Ok(decision);
+                }
+                let value = value.to_vec();
+                return self.make(&[Some(&value)], &value);
+            }
+            return self.make(&[None], &[]);
+        }
+        let mut key = std::mem::take(&mut self.key);
+        let decision = self.decide_by_several(row, scratch, &mut key);
+        self.key = key;
+        decision
+    }
+
+    fn decide_by_several(
+        &mut self,
+        row: &OutboxRow<'_>,
+        scratch: &mut Vec<u8>,
+        key: &mut Vec<u8>,
+    ) -> Result<Decision, Rejection> {
+        key.clear();
+        for source in &self.consulted {
+            let part = source.render(row, scratch)?;
+            match part.bytes(row.column(source.slot), scratch) {
+                None => key.extend(NO_VALUE.to_be_bytes()),
+                Some(value) => {
+                    key.extend(u32::try_from(value.len()).unwrap_or(NO_VALUE - 1).to_be_bytes());
+                    key.extend(value);
+                }
+            }
+        }
+        if let Some(&decision) = self.remembered.get(key.as_slice()) {
+            return Ok(decision);
+        }
+        let mut rest = key.as_slice();
+        let mut values = Vec::with_capacity(self.consulted.len());
+        while let Some((length, after)) = rest.split_first_chunk::<4>() {
+            let length = u32::from_be_bytes(*length);
+            let bytes = if length == NO_VALUE { 0 } else { length as usize };
+            let (value, after) = after.split_at_checked(bytes).unwrap_or((after, &[]));
+            values.push((length != NO_VALUE).then_some(value));
+            rest = after;
+        }
+        self.make(&values, key)
+    }
+
+    /// The destination without any rule.
+    pub(super) const fn default_destination(&self) -> usize {
+        self.destination
+    }
+
+    /// The topic's name.
+    pub(super) fn name(&self, topic: Topic) -> &str {
+        self.names.get(topic.0).map_or("", String::as_str)
+    }
+
+    /// The name of the topic that a row would have gone to, legal or not; `None` when there is none.
+    pub(super) fn intended(&self, row: &OutboxRow<'_>) -> Option<String> {
+        let mut scratch = Vec::new();
+        let mut values = Vec::with_capacity(self.consulted.len());
+        for source in &self.consulted {
+            let part = source.render(row, &mut scratch).ok()?;
+            values.push(part.bytes(row.column(source.slot), &scratch).map(<[u8]>::to_vec));
+        }
+        let values: Vec<Option<&[u8]>> = values.iter().map(Option::as_deref).collect();
+        let Choice::Send { template, value, .. } = self.choose(&values).ok()? else { return None };
+        let value = values.get(value).copied().flatten()?;
+        let mut name = String::new();
+        template.expand(str::from_utf8(value).ok()?, &mut name).ok()?;
+        Some(name)
+    }
+
+    /// Decides anew, and remembers it under `key`.
+    fn make(&mut self, values: &[Option<&[u8]>], key: &[u8]) -> Result<Decision, Rejection> {
+        let choice = self.choose(values).map_err(|undecided| Rejection {
+            code: RejectionCode::NoRoute,
+            reason: format!("a rule cannot be applied: {undecided}"),
+        });
+        let (name, destination) = match choice? {
+            Choice::Drop => (None, 0),
+            Choice::Send { template, value, destination } => {
+                let column = self.consulted.get(value).map_or("", |source| &source.column);
+                let value = values.get(value).copied().flatten();
+                (Some(topic_name(template, value, column)?), destination)
+            }
+        };
+        let is_remembered = key.len() <= REMEMBERED_BYTES_MAX && values.iter().any(Option::is_some);
+        if is_remembered && self.remembered.len() >= REMEMBERED_MAX {
+            // Forgetting all is rare, cheap, and lets a changed set of values in.
+            self.remembered.clear();
+            self.names.truncate(1);
+        }
+        let decision = match name {
+            None => Decision::Drop,
+            Some(name) if is_remembered => {
+                self.names.push(name);
+                Decision::Send { topic: Topic(self.names.len() - 1), destination }
+            }
+            Some(name) => {
+                if let Some(unremembered) = self.names.first_mut() {
+                    *unremembered = name;
+                }
+                Decision::Send { topic: Topic(0), destination }
+            }
+        };
+        if is_remembered {
+            self.remembered.insert(key.into(), decision);
+        }
+        Ok(decision)
+    }
+
+    fn choose(&self, values: &[Option<&[u8]>]) -> Result<Choice<'_>, Undecided> {
+        let default =
+            Choice::Send { template: &self.template, value: BY, destination: self.destination };
+        let mut first = None;
+        for rule in &self.rules {
+            let value = values.get(rule.consulted).copied().flatten();
+            if let Some(value) = value
+                && rule.pattern.matches(value)?
+            {
+                first = Some(rule);
+                break;
+            }
+        }
+        let Some(rule) = first else { return Ok(default) };
+        Ok(match &rule.send {
+            None => Choice::Drop,
+            Some(RuleTopic { template: Some(template), destination }) => {
+                Choice::Send { template, value: rule.consulted, destination: *destination }
+            }
+            Some(RuleTopic { template: None, destination }) => {
+                Choice::Send { template: &self.template, value: BY, destination: *destination }
+            }
+        })
+    }
+}
+
+/// What the rules come to; `value` is the consulted column that the template is applied to.
+enum Choice<'a> {
+    Drop,
+    Send { template: &'a TopicTemplate, value: usize, destination: usize },
+}
+
+impl Pattern {
+    fn matches(&self, value: &[u8]) -> Result<bool, Undecided> {
+        match self {
+            Self::Glob(glob) => Ok(glob::matches(glob.as_bytes(), value)),
+            Self::Regex(regex) => str::from_utf8(value).map_or(Ok(false), |v| regex.matches(v)),
+        }
+    }
+}
+
+fn topic_name(
+    template: &TopicTemplate,
+    value: Option<&[u8]>,
+    column: &str,
+) -> Result<String, Rejection> {
+    let reject = |code, reason: String| Rejection { code, reason };
+    let no_route =
+        |fault: &str| reject(RejectionCode::NoRoute, format!("column `{column}` {fault}"));
+    let value = value.ok_or_else(|| no_route("is NULL"))?;
+    let value = str::from_utf8(value).map_err(|_| no_route("is not UTF-8 text"))?;
+    let mut name = String::new();
+    template.expand(value, &mut name).map_err(|undecided| no_route(&undecided.to_string()))?;
+    if name.is_empty() {
+        return Err(no_route("gives a topic without a name"));
+    }
+    check_topic(&name).map_err(|reason| {
+        reject(RejectionCode::InvalidTopic, format!("{reason}; it comes of column `{column}`"))
+    })?;
+    Ok(name)
+}

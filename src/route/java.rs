@@ -1,0 +1,189 @@
+//! Regular expressions with Java's syntax and meaning, look-around and back-references included.
+//!
+//! Enters: a pattern as `java.util.regex` takes it. Leaves: a [`Matcher`]. Where Java and the engine
+//! here differ by default the pattern is rewritten: `\d`, `\w`, `\s` and the classes of POSIX are
+//! ASCII, `.` stops at five line ends, `\Q..\E` quotes. A match that needs more steps than the
+//! engine allows is [`Undecided`], never a guess.
+
+use fancy_regex::Regex;
+
+use super::spec::RouteSpecError;
+
+/// The expression needs too many steps for this text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the regular expression needs too many steps")]
+pub struct Undecided;
+
+/// The groups of a match.
+pub(super) type Captures<'t> = fancy_regex::Captures<'t, str>;
+
+/// A compiled pattern.
+#[derive(Debug, Clone)]
+pub(super) struct Matcher {
+    /// `search` with anchors at both ends.
+    whole: Regex,
+    search: Regex,
+}
+
+impl Matcher {
+    /// Compiles, or tells why there is no such expression.
+    pub(super) fn compile(pattern: &str) -> Result<Self, RouteSpecError> {
+        let refused =
+            |error: fancy_regex::Error| RouteSpecError::Regex { reason: error.to_string() };
+        let pattern = translate(pattern);
+        let search = Regex::new(&pattern).map_err(refused)?;
+        let whole = Regex::new(&format!(r"\A(?:{pattern})\z")).map_err(refused)?;
+        Ok(Self { whole, search })
+    }
+
+    /// The names of the groups, by number.
+    pub(super) fn groups(&self) -> Vec<Option<String>> {
+        self.search.capture_names().map(|name| name.map(str::to_owned)).collect()
+    }
+
+    /// Whether the whole text matches.
+    pub(super) fn matches(&self, text: &str) -> Result<bool, Undecided> {
+        self.whole.is_match(text).map_err(|_| Undecided)
+    }
+
+    /// The first match found in a text that matches as a whole.
+    pub(super) fn first_of_whole<'t>(
+        &self,
+        text: &'t str,
+    ) -> Result<Option<Captures<'t>>, Undecided> {
+        if !self.matches(text)? {
+            return Ok(None);
+        }
+        self.search.captures(text).map_err(|_| Undecided)
+    }
+}
+
+/// Java's pattern in the engine's words.
+fn translate(pattern: &str) -> String {
+    // With the flag `s` a dot is any character, here as there.
+    let is_dot_all = has_flag(pattern, 's');
+    let mut out = String::with_capacity(pattern.len());
+    let mut characters = pattern.chars();
+    let mut classes = 0_usize;
+    while let Some(character) = characters.next() {
+        match character {
+            '\\' => escape(&mut characters, &mut out),
+            '.' if classes == 0 && !is_dot_all => {
+                out.push_str(r"[^\n\r\x{85}\x{2028}\x{2029}]");
+            }
+            '[' => {
+                classes += 1;
+                out.push('[');
+            }
+            ']' => {
+                classes = classes.saturating_sub(1);
+                out.push(']');
+            }
+            other => out.push(other),
+        }
+    }
+    out
+}
+
+/// What follows a backslash.
+fn escape(characters: &mut std::str::Chars<'_>, out: &mut String) {
+    let rest = characters.as_str();
+    let Some(escaped) = characters.next() else { return out.push('\\') };
+    match escaped {
+        'd' => out.push_str("[0-9]"),
+        'D' => out.push_str("[^0-9]"),
+        'w' => out.push_str("[0-9A-Za-z_]"),
+        'W' => out.push_str("[^0-9A-Za-z_]"),
+        's' => out.push_str(r"[ \t\n\x0B\f\r]"),
+        'S' => out.push_str(r"[^ \t\n\x0B\f\r]"),
+        'Q' => {
+            let quoted = characters.as_str();
+            let (literal, after) = quoted.split_once(r"\E").unwrap_or((quoted, ""));
+            out.push_str(&fancy_regex::escape(literal));
+            *characters = after.chars();
+        }
+        'p' | 'P' => {
+            let named = rest.get(1..).and_then(|rest| rest.strip_prefix('{')?.split_once('}'));
+            let class = named.and_then(|(name, after)| Some((posix(name)?, after)));
+            let Some((class, after)) = class else {
+                out.push('\\');
+                return out.push(escaped);
+            };
+            out.push_str(if escaped == 'p' { "[" } else { "[^" });
+            out.push_str(class);
+            out.push(']');
+            *characters = after.chars();
+        }
+        other => {
+            out.push('\\');
+            out.push(other);
+        }
+    }
+}
+
+/// The classes of POSIX, which Java reads as ASCII.
+fn posix(name: &str) -> Option<&'static str> {
+    Some(match name {
+        "Lower" => "a-z",
+        "Upper" => "A-Z",
+        "ASCII" => r"\x00-\x7F",
+        "Alpha" => "A-Za-z",
+        "Digit" => "0-9",
+        "Alnum" => "0-9A-Za-z",
+        "Punct" => r"!-/:-@\[-`{-~",
+        "Graph" => "!-~",
+        "Print" => " -~",
+        "Blank" => r" \t",
+        "Cntrl" => r"\x00-\x1F\x7F",
+        "XDigit" => "0-9A-Fa-f",
+        "Space" => r" \t\n\x0B\f\r",
+        _ => return None,
+    })
+}
+
+/// Whether a group such as `(?is)` or `(?s:` sets the flag.
+fn has_flag(pattern: &str, flag: char) -> bool {
+    pattern.match_indices("(?").any(|(at, opening)| {
+        let rest = pattern.get(at + opening.len()..).unwrap_or_default();
+        let flags: String = rest.chars().take_while(char::is_ascii_alphabetic).collect();
+        let ends = rest.get(flags.len()..).is_some_and(|rest| rest.starts_with([')', ':', '-']));
+        ends && flags.contains(flag)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn matches(pattern: &str, text: &str) -> bool {
+        Matcher::compile(pattern).unwrap().matches(text).unwrap()
+    }
+
+    #[test]
+    fn classes_are_ascii() {
+        assert!(matches(r"\w+", "a_9") && !matches(r"\w+", "é"));
+        assert!(matches(r"[\w.-]+", "a.b-c") && !matches(r"[^\W]", "é"));
+        assert!(matches(r"\p{Alpha}\p{Punct}\P{Digit}", "a!x") && !matches(r"\d", "٣"));
+        assert!(matches(r"\p{Lu}\p{L}*", "Été"));
+    }
+
+    #[test]
+    fn quoting_dots_and_flags() {
+        assert!(matches(r"\Qa.b\E+", "a.bbb") && !matches(r"\Qa.b\E", "axb"));
+        assert!(!matches(".", "\u{2028}") && matches("(?s).", "\n") && matches(r"\.", "."));
+        assert!(matches("(?i)ORDER", "Order") && matches("[.]", "."));
+    }
+
+    #[test]
+    fn what_only_backtracking_can_do() {
+        assert!(matches(r"(?=a)(.*)", "ab") && matches(r"(a)\1", "aa"));
+        assert!(matches("(x++)(.*)", "xxx") && !matches("x++x", "xxx"));
+        assert!(matches("[a-c&&[^b]]+", "ac") && !matches("[a-c&&[^b]]+", "b"));
+    }
+
+    #[test]
+    fn a_match_that_takes_too_long_is_undecided() {
+        let evil = Matcher::compile(r"(?=x)(x+x+)+\1y").unwrap();
+        assert_eq!(evil.matches(&"x".repeat(60)), Err(Undecided));
+    }
+}

@@ -1,0 +1,120 @@
+//! Documents written by their shape: as JSON, and as Java prints Connect's structures.
+
+use serde_json::Value as Json;
+
+use super::number::write_double;
+use super::shape::{Shape, is_whole};
+use super::text::write_string;
+
+/// Reads a payload that begins like an object or array; anything else stays the text it is. What
+/// follows the document is not looked at, as Jackson does not.
+pub(in crate::route) fn parse(text: &str) -> Option<Json> {
+    if !text.starts_with(['{', '[']) {
+        return None;
+    }
+    serde_json::Deserializer::from_str(text).into_iter().next()?.ok()
+}
+
+/// Appends a document as JSON.
+pub(in crate::route) fn write_json(out: &mut Vec<u8>, json: &Json, shape: &Shape) {
+    match json {
+        Json::Null => out.extend(b"null"),
+        Json::Bool(on) => out.extend(on.to_string().as_bytes()),
+        Json::String(text) => write_string(out, text),
+        Json::Number(number) => write_number(out, number, true),
+        Json::Array(elements) => {
+            let element_shape =
+                if let Shape::Array(shape) = shape { shape } else { &Shape::Several };
+            out.push(b'[');
+            separated(out, b",", elements, |out, element| write_json(out, element, element_shape));
+            out.push(b']');
+        }
+        Json::Object(members) => {
+            out.push(b'{');
+            if let Shape::Struct(known) = shape {
+                separated(out, b",", &known.shapes, |out, (name, shape)| {
+                    write_string(out, name);
+                    out.push(b':');
+                    write_json(out, members.get(name).unwrap_or(&Json::Null), shape);
+                });
+            } else {
+                separated(out, b",", members, |out, (name, member)| {
+                    write_string(out, name);
+                    out.push(b':');
+                    write_json(out, member, &Shape::Several);
+                });
+            }
+            out.push(b'}');
+        }
+    }
+}
+
+/// Appends a document as the text of Connect's `Struct` and Java's lists, which leave out what is
+/// null in an object and quote nothing.
+pub(in crate::route) fn write_java(out: &mut Vec<u8>, json: &Json, shape: &Shape) {
+    match json {
+        Json::Null => out.extend(b"null"),
+        Json::Bool(on) => out.extend(on.to_string().as_bytes()),
+        Json::String(text) => out.extend(text.as_bytes()),
+        Json::Number(number) => write_number(out, number, false),
+        Json::Array(elements) => {
+            let element_shape =
+                if let Shape::Array(shape) = shape { shape } else { &Shape::Several };
+            out.push(b'[');
+            separated(out, b", ", elements, |out, element| write_java(out, element, element_shape));
+            out.push(b']');
+        }
+        Json::Object(members) => {
+            let find = |name: &String| members.get(name).filter(|member| !member.is_null());
+            out.extend(b"Struct{");
+            if let Shape::Struct(known) = shape {
+                let present = known
+                    .shapes
+                    .iter()
+                    .filter_map(|(name, shape)| Some((name, find(name)?, shape)));
+                separated(out, b",", present, |out, (name, member, shape)| {
+                    out.extend(name.as_bytes());
+                    out.push(b'=');
+                    write_java(out, member, shape);
+                });
+            } else {
+                separated(out, b",", members, |out, (name, member)| {
+                    out.extend(name.as_bytes());
+                    out.push(b'=');
+                    write_java(out, member, &Shape::Several);
+                });
+            }
+            out.push(b'}');
+        }
+    }
+}
+
+fn separated<T>(
+    out: &mut Vec<u8>,
+    separator: &[u8],
+    items: impl IntoIterator<Item = T>,
+    mut write: impl FnMut(&mut Vec<u8>, T),
+) {
+    for (index, item) in items.into_iter().enumerate() {
+        if index > 0 {
+            out.extend(separator);
+        }
+        write(out, item);
+    }
+}
+
+/// Whole numbers as they are, others as Java's doubles; those beyond a double are a word, which
+/// JSON has as a string.
+fn write_number(out: &mut Vec<u8>, number: &serde_json::Number, in_json: bool) {
+    let text = number.as_str();
+    if is_whole(number) {
+        return out.extend(if text == "-0" { "0" } else { text }.as_bytes());
+    }
+    let double = text.parse::<f64>().unwrap_or(f64::NAN);
+    if double.is_finite() || !in_json {
+        return write_double(out, double);
+    }
+    out.push(b'"');
+    write_double(out, double);
+    out.push(b'"');
+}

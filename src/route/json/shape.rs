@@ -1,0 +1,194 @@
+//! What a JSON document is made of, as Debezium infers it: one type for each member and for the
+//! elements of each array.
+//!
+//! Enters: a document. Leaves: its [`Shape`], or the reason why there is none, in which case
+//! Debezium passes the text on as it is. A shape decides which members are written: null ones and
+//! empty arrays have no type and are left out, unless they are wanted or a sibling has a type for
+//! them; objects of one array all get the members of all of them.
+
+use serde_json::{Map, Value as Json};
+
+use crate::route::format::Members as Kept;
+
+/// The type of a value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::route) enum Shape {
+    /// Null, and kept.
+    Nothing,
+    /// The elements of an array that has none, and is kept.
+    Unknown,
+    Boolean,
+    Int32,
+    Int64,
+    Float64,
+    /// A whole number beyond 64 bits. Debezium stops at it.
+    Huge,
+    Text,
+    Array(Box<Shape>),
+    /// An object.
+    Struct(Members),
+    /// Of several types in several elements. Debezium stops at it.
+    Several,
+}
+
+/// The members of an object, in order.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(in crate::route) struct Members {
+    pub(in crate::route) shapes: Vec<(String, Shape)>,
+    /// Whether they come of objects with different members: Connect's schema then says that the
+    /// object is not optional.
+    pub(in crate::route) are_merged: bool,
+}
+
+impl Shape {
+    /// Whether Connect has a schema for it.
+    pub(in crate::route) fn has_schema(&self) -> bool {
+        match self {
+            Self::Huge | Self::Several => false,
+            Self::Array(element) => element.has_schema(),
+            Self::Struct(members) => members.shapes.iter().all(|(_, shape)| shape.has_schema()),
+            _ => true,
+        }
+    }
+}
+
+/// The operator's choices.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::route) struct Inference {
+    pub(in crate::route) null_members: Kept,
+    pub(in crate::route) empty_arrays: Kept,
+}
+
+/// Arrays whose elements are of several kinds have no shape, and so has no document with one; nor
+/// has what is left out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::route) struct Mixed;
+
+/// The shape of a whole payload.
+pub(in crate::route) fn infer(document: &Json, inference: Inference) -> Result<Shape, Mixed> {
+    inference.shape(document)?.ok_or(Mixed)
+}
+
+impl Inference {
+    /// `None`: it is left out.
+    fn shape(self, json: &Json) -> Result<Option<Shape>, Mixed> {
+        Ok(Some(match json {
+            Json::Null => {
+                return Ok((self.null_members == Kept::Keep).then_some(Shape::Nothing));
+            }
+            Json::Bool(_) => Shape::Boolean,
+            Json::Number(number) => number_shape(number),
+            Json::String(_) => Shape::Text,
+            Json::Array(elements) if elements.is_empty() => {
+                let kept = self.empty_arrays == Kept::Keep;
+                return Ok(kept.then(|| Shape::Array(Box::new(Shape::Unknown))));
+            }
+            Json::Array(elements) => Shape::Array(Box::new(self.element(elements)?)),
+            Json::Object(members) => Shape::Struct(self.members(members)?),
+        }))
+    }
+
+    fn members(self, members: &Map<String, Json>) -> Result<Members, Mixed> {
+        let mut shapes = Vec::with_capacity(members.len());
+        for (name, json) in members {
+            // Connect has no field without a name.
+            if name.is_empty() {
+                return Err(Mixed);
+            }
+            if let Some(shape) = self.shape(json)? {
+                shapes.push((name.clone(), shape));
+            }
+        }
+        Ok(Members { shapes, are_merged: false })
+    }
+
+    /// The one shape of an array's elements, which is not empty.
+    fn element(self, elements: &[Json]) -> Result<Shape, Mixed> {
+        let mut typed = elements.iter().filter(|element| !element.is_null());
+        let Some(first) = typed.next() else {
+            return self.shape(&Json::Null)?.ok_or(Mixed);
+        };
+        if typed.any(|element| kind(element) != kind(first)) {
+            return Err(Mixed);
+        }
+        if !first.is_object() {
+            return self.nested(first, elements);
+        }
+        let mut objects = elements.iter().filter_map(Json::as_object);
+        let mut merged =
+            objects.next().map(|first| self.members(first)).transpose()?.unwrap_or_default();
+        for members in objects {
+            merge_members(&mut merged, self.members(members)?);
+        }
+        Ok(Shape::Struct(merged))
+    }
+
+    /// The shape of elements that are no objects: that of the first which is not null, as far as
+    /// arrays in arrays are not wider than it.
+    fn nested(self, first: &Json, elements: &[Json]) -> Result<Shape, Mixed> {
+        let mut shape = self.shape(first)?.ok_or(Mixed)?;
+        if first.is_array() {
+            for element in elements.iter().filter(|element| element.is_array()) {
+                if let Some(other) = self.shape(element)? {
+                    merge(&mut shape, other);
+                }
+            }
+        }
+        Ok(shape)
+    }
+}
+
+fn number_shape(number: &serde_json::Number) -> Shape {
+    match number.as_i64() {
+        Some(whole) if i32::try_from(whole).is_ok() => Shape::Int32,
+        Some(_) => Shape::Int64,
+        None if is_whole(number) => Shape::Huge,
+        None => Shape::Float64,
+    }
+}
+
+/// Whether a number is written without point and exponent.
+pub(super) fn is_whole(number: &serde_json::Number) -> bool {
+    number.as_str().bytes().all(|byte| byte.is_ascii_digit() || byte == b'-')
+}
+
+/// What must not differ between the elements of one array: JSON's kind, and a number's width.
+fn kind(json: &Json) -> u8 {
+    match json {
+        Json::Null => 0,
+        Json::Bool(_) => 1,
+        Json::String(_) => 2,
+        Json::Array(_) => 3,
+        Json::Object(_) => 4,
+        Json::Number(number) => match number_shape(number) {
+            Shape::Int32 => 5,
+            Shape::Int64 => 6,
+            Shape::Huge => 7,
+            _ => 8,
+        },
+    }
+}
+
+fn merge(shape: &mut Shape, other: Shape) {
+    match (&mut *shape, other) {
+        (Shape::Struct(members), Shape::Struct(others)) => merge_members(members, others),
+        (Shape::Array(element), Shape::Array(other)) => merge(element, *other),
+        (Shape::Nothing | Shape::Unknown, other) => *shape = other,
+        (_, Shape::Nothing | Shape::Unknown) => {}
+        (shape, other) if *shape == other => {}
+        (shape, _) => *shape = Shape::Several,
+    }
+}
+
+fn merge_members(members: &mut Members, others: Members) {
+    if *members == others {
+        return;
+    }
+    members.are_merged = true;
+    for (name, other) in others.shapes {
+        match members.shapes.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, shape)) => merge(shape, other),
+            None => members.shapes.push((name, other)),
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! Strings and bytes inside of JSON, as Jackson's generator writes them.
+
+use std::io::Write as _;
+
+const BASE64: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+/// Appends a JSON string. Quotes, backslashes and control characters are escaped, and characters
+/// beyond the basic plane are written as two surrogates; all with upper-case digits.
+pub(in crate::route) fn write_string(out: &mut Vec<u8>, text: &str) {
+    out.push(b'"');
+    let mut rest = text;
+    while let Some(at) = rest.bytes().position(needs_escape) {
+        let (before, after) = rest.split_at_checked(at).unwrap_or((rest, ""));
+        out.extend(before.as_bytes());
+        let mut characters = after.chars();
+        if let Some(character) = characters.next() {
+            escape(out, character);
+        }
+        rest = characters.as_str();
+    }
+    out.extend(rest.as_bytes());
+    out.push(b'"');
+}
+
+/// The first byte of a character that is escaped: `F0` and above begin those of four bytes.
+const fn needs_escape(byte: u8) -> bool {
+    byte < b' ' || byte == b'"' || byte == b'\\' || byte >= 0xF0
+}
+
+fn escape(out: &mut Vec<u8>, character: char) {
+    let short = match character {
+        '"' => b'"',
+        '\\' => b'\\',
+        '\u{8}' => b'b',
+        '\t' => b't',
+        '\n' => b'n',
+        '\u{C}' => b'f',
+        '\r' => b'r',
+        _ => {
+            for unit in character.encode_utf16(&mut [0; 2]) {
+                // Writing to a `Vec` cannot fail.
+                let _ = write!(out, "\\u{unit:04X}");
+            }
+            return;
+        }
+    };
+    out.extend([b'\\', short]);
+}
+
+/// Appends bytes in base64 with padding; in the URL's alphabet if so wanted.
+pub(in crate::route) fn base64(out: &mut Vec<u8>, bytes: &[u8], for_urls: bool) {
+    let digit = |bits: u32| {
+        let digit = BASE64.get((bits & 63) as usize).copied().unwrap_or(b'=');
+        match digit {
+            b'+' if for_urls => b'-',
+            b'/' if for_urls => b'_',
+            digit => digit,
+        }
+    };
+    out.reserve(bytes.len().div_ceil(3) * 4);
+    for chunk in bytes.chunks(3) {
+        let byte = |index: usize| u32::from(chunk.get(index).copied().unwrap_or(0));
+        let bits = (byte(0) << 16) | (byte(1) << 8) | byte(2);
+        let third = if chunk.len() > 1 { digit(bits >> 6) } else { b'=' };
+        let fourth = if chunk.len() > 2 { digit(bits) } else { b'=' };
+        out.extend([digit(bits >> 18), digit(bits >> 12), third, fourth]);
+    }
+}

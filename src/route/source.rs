@@ -1,0 +1,75 @@
+//! Columns that the router reads, and how it speaks of them.
+
+use super::rejection::{Rejection, RejectionCode};
+use super::render::{Part, Unreadable, render};
+use crate::outbox::{ColumnSlot, Declared, OutboxRow, Value};
+
+/// A column and how a rejection calls it.
+#[derive(Debug, Clone)]
+pub(super) struct Source {
+    pub(super) slot: ColumnSlot,
+    pub(super) column: String,
+    /// Whether a row without the column is rejected. Tables are refused before, so these are
+    /// logical messages.
+    pub(super) is_required: bool,
+}
+
+/// A column that is sent under a name.
+#[derive(Debug, Clone)]
+pub(super) struct Field {
+    pub(super) source: Source,
+    pub(super) name: String,
+}
+
+impl Source {
+    /// The column's text as Postgres prints it, or its bytes.
+    #[inline]
+    pub(super) fn render(
+        &self,
+        row: &OutboxRow<'_>,
+        scratch: &mut Vec<u8>,
+    ) -> Result<Part, Rejection> {
+        let part = render(row.column(self.slot), scratch);
+        match part {
+            Ok(Part::Absent) if self.is_required => Err(self.missing()),
+            Ok(part) => Ok(part),
+            Err(unreadable) => Err(self.unreadable(unreadable)),
+        }
+    }
+
+    /// The column in a form of the caller's choice.
+    pub(super) fn part<'a>(
+        &self,
+        row: &OutboxRow<'a>,
+        make: impl FnOnce(Value<'a>, Declared) -> Result<Part, Unreadable>,
+    ) -> Result<Part, Rejection> {
+        match (row.column(self.slot), row.declared(self.slot)) {
+            (Value::Absent, _) | (_, None) if self.is_required => Err(self.missing()),
+            (Value::Absent, _) | (_, None) => Ok(Part::Absent),
+            (Value::Null, _) => Ok(Part::Null),
+            (value, Some(declared)) => {
+                make(value, declared).map_err(|unreadable| self.unreadable(unreadable))
+            }
+        }
+    }
+
+    /// The column's whole number, where it has one.
+    pub(super) fn integer(&self, row: &OutboxRow<'_>) -> Option<i64> {
+        let mut scratch = Vec::new();
+        let value = row.column(self.slot);
+        let part = render(value, &mut scratch).ok()?;
+        str::from_utf8(part.bytes(value, &scratch)?).ok()?.parse().ok()
+    }
+
+    pub(super) fn reject(&self, code: RejectionCode, fault: &str) -> Rejection {
+        Rejection { code, reason: format!("column `{}` {fault}", self.column) }
+    }
+
+    pub(super) fn unreadable(&self, unreadable: Unreadable) -> Rejection {
+        self.reject(RejectionCode::InvalidValue, &unreadable.to_string())
+    }
+
+    fn missing(&self) -> Rejection {
+        self.reject(RejectionCode::MissingColumn, "is missing")
+    }
+}

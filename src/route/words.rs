@@ -1,0 +1,30 @@
+//! Closed choices that an operator types as words.
+//!
+//! Enters: the table of a choice. Leaves: its enum, parser and list, so that a word is written
+//! once. Used by `route` for its own settings and by `config` for the others.
+
+/// Defines an enum of lowercase words, its parser and its list, from one table.
+macro_rules! words {
+    ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $word:literal,)+ }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum $name { $($(#[$variant_doc])* $variant,)+ }
+
+        impl $name {
+            /// The words an operator may type, in order.
+            pub const WORDS: &'static [&'static str] = &[$($word),+];
+
+            /// The word an operator types for this choice.
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $word,)+ }
+            }
+
+            /// The choice behind a word.
+            pub fn from_word(word: &str) -> Option<Self> {
+                match word { $($word => Some(Self::$variant),)+ _ => None }
+            }
+        }
+    };
+}
+
+pub(crate) use words;
