@@ -2,16 +2,16 @@
 # .ci and docker, so each can be run by hand.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench
+.PHONY: help setup demo test check compare-bytes bench
 
 CARGO ?= cargo
 # What the suites left out, one line each; printed last.
 SKIPPED := $(CURDIR)/.servers/skipped
 
 help: ## this list
-	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 15
 
-setup: ## install what is missing: compilers, PostgreSQL, Java, Kafka's jars, PostgreSQL 18
+setup: ## install what is missing: compilers, PostgreSQL, Java, jars of Kafka and Debezium, PostgreSQL 18
 	@.ci/setup
 
 demo: ## orders from a private Postgres to an embedded broker; ARGS="--count 20000 --output json"
@@ -34,6 +34,10 @@ check: ## format, lints, house rules, documentation, docker
 	$(CARGO) test --locked --quiet --test tidy
 	POSTRIDER_SKIPPED=$(SKIPPED) docker/check
 	@if [ -s $(SKIPPED) ]; then sort -u $(SKIPPED); fi
+
+compare-bytes: ## Debezium and Postrider on the same tables, byte for byte; one line of JSON (part of test)
+	@.ci/setup >&2
+	@CI=true $(CARGO) test --locked --quiet --test compare
 
 bench: ## the benchmarks, in release mode; ARGS are passed on
 	@.ci/setup demo >&2

@@ -5,7 +5,6 @@
 //! this process, whichever is first.
 
 use std::fs::{self, File};
-use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
@@ -20,7 +19,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 pub(crate) use super::kafka_settings::{ALLOWED_USER, DENIED_USER, Options, PASSWORD};
 use super::kafka_settings::{CLUSTER_ID, Ports, SCRAM};
-use super::{postgres, skip, topic};
+use super::{java, skip, topic};
 
 /// A broker is up after some 3 s on an idle machine; builds may run beside the tests.
 const READY_LIMIT: Duration = Duration::from_secs(90);
@@ -28,16 +27,8 @@ const READY_LIMIT: Duration = Duration::from_secs(90);
 /// How often other ports are tried when one found free was taken before the broker bound it.
 const PORT_TRIES: u32 = 5;
 
-/// Flags that make a broker small and quick to start; none changes what it does.
-const JAVA_FLAGS: [&str; 7] = [
-    "-Xms64m",
-    "-Xmx256m",
-    "-XX:+UseSerialGC",
-    "-XX:TieredStopAtLevel=1",
-    "-Xshare:auto",
-    "-XX:-UsePerfData",
-    "-Djava.awt.headless=true",
-];
+/// Heap of a broker, in MiB.
+const HEAP_MIB: u32 = 256;
 
 /// A running cluster.
 #[derive(Debug)]
@@ -65,27 +56,13 @@ pub(crate) fn shared() -> Option<&'static Kafka> {
 
 /// A cluster of the test's own.
 pub(crate) fn start(options: &Options) -> Option<Kafka> {
-    match jars() {
+    match java::jars("kafka") {
         Ok(jars) => Some(Kafka::start(options, &jars)),
         Err(why) => {
             skip::skip("Apache Kafka", &why);
             None
         }
     }
-}
-
-/// The folder of jars, readable for the account of the brokers.
-fn jars() -> Result<PathBuf, String> {
-    if !Command::new("java").arg("-version").output().is_ok_and(|out| out.status.success()) {
-        return Err("Java is not installed (apt-get install default-jre-headless)".to_owned());
-    }
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("docker/kafka/fetch");
-    let output = Command::new(&script).stdin(Stdio::null()).output().map_err(|e| e.to_string())?;
-    if !output.status.success() {
-        let words = String::from_utf8_lossy(&output.stderr);
-        return Err(words.lines().last().unwrap_or("docker/kafka/fetch failed").to_owned());
-    }
-    Ok(postgres::readable(&script.with_file_name("libs")))
 }
 
 impl Kafka {
@@ -111,11 +88,6 @@ impl Kafka {
         let account = Account::unprivileged().unwrap();
         let home = account.make_folder("postrider-kafka-").unwrap();
         let tether = Tether::new(&home).unwrap();
-        fs::copy(
-            Path::new(env!("CARGO_MANIFEST_DIR")).join("docker/kafka/log4j2.properties"),
-            home.join("log4j2.properties"),
-        )
-        .unwrap();
         let ports: Vec<Ports> = (0..options.brokers).map(|_| free_ports()).collect();
         let brokers: Vec<Broker> = (0..options.brokers)
             .map(|index| {
@@ -248,25 +220,10 @@ impl Kafka {
     }
 
     fn java(&self, index: usize, main_class: &str) -> Command {
-        let mut command = Command::new("java");
-        self.account.apply(&mut command);
         let folder = &self.brokers[index].folder;
+        let mut command = java::command(self.account, folder, &self.jars, HEAP_MIB);
+        command.arg(main_class);
         command
-            .args(JAVA_FLAGS)
-            .arg(format!("-Dlog4j2.configurationFile={}/log4j2.properties", self.home().display()))
-            .arg(format!("-Djava.io.tmpdir={}", folder.display()))
-            .arg("-cp")
-            .arg(self.jars.join("*"))
-            .arg(main_class)
-            .current_dir(folder)
-            .env_remove("JAVA_TOOL_OPTIONS")
-            .stdin(Stdio::null())
-            .process_group(0);
-        command
-    }
-
-    fn home(&self) -> &Path {
-        self.tether.folder()
     }
 
     fn addresses(&self, port: impl Fn(&Ports) -> u16) -> String {

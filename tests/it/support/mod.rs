@@ -2,6 +2,7 @@
 
 pub(crate) mod broker;
 pub(crate) mod fortress;
+pub(crate) mod java;
 pub(crate) mod judge;
 pub(crate) mod kafka;
 mod kafka_settings;

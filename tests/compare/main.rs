@@ -1,0 +1,138 @@
+//! Debezium and Postrider beside each other on the same tables, their topics compared byte for
+//! byte: keys, values, headers, partitions, and timestamps where a column gives them.
+//!
+//! Each configuration of `fixtures/debezium` is what Kafka Connect takes; Connect and `postrider run
+//! --debezium` get the same file, in which only the address of the database is of this run. Each
+//! has a database, and each side a slot and a Kafka of its own. `make compare-bytes` prints one
+//! line; a difference prints both records and fails. Not run by the test harness, so that stdout
+//! holds that line alone.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "all of this crate is test code; clippy sees only the marked functions as such"
+)]
+#![allow(dead_code, unused_imports, reason = "the integration tests use more of what is shared")]
+
+#[path = "../sim/chance.rs"]
+mod chance;
+mod connect;
+mod plans;
+mod rows;
+mod sides;
+#[path = "../it/support/mod.rs"]
+mod support;
+mod verdict;
+
+use std::process::ExitCode;
+
+use chance::Chance;
+use plans::{PLANS, Plan};
+use sides::{Shop, deliver};
+use support::kafka::{self, Options};
+use support::{java, skip, topic};
+use verdict::{Verdict, comparable};
+
+/// What is asked for by name: `cargo test compare`.
+const NAME: &str = "compare_bytes";
+
+/// Put another seed here to draw other rows.
+const SEED: u64 = 20_240_229;
+
+/// Rows of each configuration.
+const ROWS: usize = 60;
+
+/// Differences that are shown.
+const SHOWN: usize = 3;
+
+fn main() -> ExitCode {
+    // As the test harness would: names are filters, flags are its own.
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let mut filters = arguments.iter().filter(|argument| !argument.starts_with('-'));
+    let is_wanted = filters.clone().next().is_none() || filters.any(|filter| NAME.contains(filter));
+    if !is_wanted || arguments.iter().any(|argument| argument == "--list") {
+        return ExitCode::SUCCESS;
+    }
+    match java::jars("debezium") {
+        Ok(jars) => compare(&jars),
+        Err(why) => {
+            skip::skip("the comparison with Debezium", &why);
+            ExitCode::SUCCESS
+        }
+    }
+}
+
+fn compare(jars: &std::path::Path) -> ExitCode {
+    let Some((theirs, ours)) = two_clusters() else { return ExitCode::SUCCESS };
+    let shops: Vec<Shop> = PLANS.iter().map(Shop::open).collect();
+    let configurations: Vec<(&str, &str)> =
+        shops.iter().map(|shop| (shop.plan.name, shop.configuration.as_str())).collect();
+    let mut connect = connect::Connect::start(jars, &theirs.bootstrap(), &configurations);
+    let mut chance = Chance::new(SEED);
+    for shop in &shops {
+        shop.fill(&mut chance, ROWS);
+    }
+    for shop in &shops {
+        deliver(shop, &ours.bootstrap());
+    }
+    sides::await_records(&mut connect, &theirs.bootstrap(), ROWS * shops.len());
+    let verdict = judge(&theirs.bootstrap(), &ours.bootstrap());
+    let weighed = verdict.identical + verdict.deliberate + verdict.different.len();
+    assert!(weighed >= ROWS * shops.len(), "{weighed} records of {} rows", ROWS * shops.len());
+    for difference in verdict.different.iter().take(SHOWN) {
+        eprintln!("{difference}");
+    }
+    println!(
+        "{{\"rows\":{},\"configs\":{},\"identical\":{},\"deliberate\":{},\"different\":{}}}",
+        ROWS * shops.len(),
+        shops.len(),
+        verdict.identical,
+        verdict.deliberate,
+        verdict.different.len()
+    );
+    if verdict.different.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// One for each side, started at the same time.
+fn two_clusters() -> Option<(kafka::Kafka, kafka::Kafka)> {
+    std::thread::scope(|scope| {
+        let theirs = scope.spawn(|| kafka::start(&Options::default()));
+        let ours = kafka::start(&Options::default());
+        Some((theirs.join().unwrap()?, ours?))
+    })
+}
+
+/// Reads both sides to their ends.
+fn judge(theirs: &str, ours: &str) -> Verdict {
+    let everything = |bootstrap: &str| {
+        let names = topic::names(bootstrap, "");
+        let names: Vec<String> = names.into_iter().filter(|name| !name.starts_with("__")).collect();
+        topic::read(bootstrap, &names)
+    };
+    let (theirs, ours) = (everything(theirs), everything(ours));
+    let mut verdict = Verdict::default();
+    for plan in &PLANS {
+        let of = |side: &[topic::Stored]| -> Vec<topic::Stored> {
+            let records = side.iter().filter(|record| belongs(record, plan));
+            records.map(|record| comparable(record, plan.has_timestamp)).collect()
+        };
+        let theirs = of(&theirs);
+        verdict::assert_sees(plan.name, &theirs);
+        verdict.judge(plan.name, &theirs, &of(&ours));
+    }
+    verdict
+}
+
+/// Route values name their plan, and so do topics.
+fn belongs(record: &topic::Stored, plan: &Plan) -> bool {
+    let name = record.topic.trim_start_matches("outbox.event.");
+    PLANS
+        .iter()
+        .filter(|plan| name.starts_with(plan.name))
+        .max_by_key(|plan| plan.name.len())
+        .is_some_and(|found| found.name == plan.name)
+}
