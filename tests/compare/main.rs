@@ -97,11 +97,13 @@ fn compare(jars: &std::path::Path) -> ExitCode {
     if verdict.different.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// One for each side, started at the same time.
+/// One for each side, started at the same time. They keep records whatever their timestamps say.
 fn two_clusters() -> Option<(kafka::Kafka, kafka::Kafka)> {
+    let forever = ("log.retention.ms", "-1".to_owned());
+    let options = Options { settings: vec![forever], ..Options::default() };
     std::thread::scope(|scope| {
-        let theirs = scope.spawn(|| kafka::start(&Options::default()));
-        let ours = kafka::start(&Options::default());
+        let theirs = scope.spawn(|| kafka::start(&options));
+        let ours = kafka::start(&options);
         Some((theirs.join().unwrap()?, ours?))
     })
 }

@@ -1,8 +1,8 @@
 //! Whether two records are the same, and where they may differ.
 //!
 //! Enters: what lies in the topics of both sides. Leaves: a [`Verdict`]. What always holds: records
-//! are compared one by one within (topic, key), in the order of their offsets; a record that one
-//! side lacks is a difference.
+//! are compared one by one within (topic, key), in the order of their partitions and offsets; a record
+//! that one side lacks is a difference.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -128,6 +128,8 @@ fn by_key(records: &[Stored]) -> BTreeMap<Place, Vec<Stored>> {
         let place = (record.topic.clone(), record.key.clone(), headers);
         places.entry(place).or_default().push(record.clone());
     }
+    // Where a column gives the partition, one key lies in several; order is that of each.
+    places.values_mut().for_each(|records| records.sort_by_key(|record| record.partition));
     places
 }
 
