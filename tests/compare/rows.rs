@@ -145,6 +145,11 @@ const PADDED: [&str; 3] = [
     "{\"items\":[{\"a\":[1]},{\"b\":{\"c\":true}}]}",
 ];
 
+/// A text of up to 20,000 characters, so that its record stays below Kafka's limit of 1 MiB.
+fn big(chance: &mut Chance) -> String {
+    text(chance).repeat(40).chars().take(20_000).collect()
+}
+
 /// A payload of text that is an object, or something that expansion leaves as it is.
 pub(crate) fn payload(chance: &mut Chance) -> String {
     if chance.percent(75) {
@@ -198,7 +203,7 @@ pub(crate) fn payload(chance: &mut Chance) -> String {
         )
         .to_owned(),
         3 => PADDED[chance.below(PADDED.len())].to_owned(),
-        _ => format!("{{\"big\":{}}}", json_string(&text(chance).repeat(40))),
+        _ => format!("{{\"big\":{}}}", json_string(&big(chance))),
     }
 }
 
