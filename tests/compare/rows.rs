@@ -137,6 +137,9 @@ pub(crate) fn object(chance: &mut Chance, depth: u32) -> String {
     format!("{{{blank}{}}}", members.collect::<Vec<_>>().join(&format!(",{blank}")))
 }
 
+/// What a payload of [`PADDED`] has and no other: a member of that name, an array of objects.
+pub(crate) const PADDED_MEMBER: &str = "\"items\":[{";
+
 /// Objects of different shapes in one array: Debezium pads each with the members of the others, in
 /// an order that changes from one run of the worker to the next.
 const PADDED: [&str; 3] = [
