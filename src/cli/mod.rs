@@ -16,6 +16,7 @@ pub mod exit;
 pub mod failure;
 mod failures;
 pub mod logs;
+pub mod route;
 pub mod run;
 pub mod setup;
 pub mod specs;
@@ -32,6 +33,7 @@ pub fn dispatch(command: &Command, context: &Context) -> Result<ExitCode, Failur
     match command {
         Command::Run(args) => run::run(args, context),
         Command::Demo(args) => demo::run(args, context),
+        Command::Route(args) => route::run(args, context),
         Command::Setup(args) => setup::run(args, context),
         Command::Tail(args) => follow(args, context),
         Command::Bench(args) => bench::run(args, context),

@@ -23,6 +23,7 @@ use crate::telemetry::{Listener, Telemetry, serve};
 mod print;
 
 use print::Printer;
+pub(super) use print::to_json as record_json;
 
 /// How long `--once` waits for servers that do not answer, unless `retry.give_up_after` says so.
 const ONCE_PATIENCE: Duration = Duration::from_mins(1);

@@ -12,6 +12,7 @@ mod inspect;
 mod judge;
 mod known;
 mod preflight;
+mod rows;
 mod setup;
 mod watch;
 
@@ -23,5 +24,6 @@ pub use inspect::{
 };
 pub use known::Known;
 pub use preflight::preflight;
+pub use rows::{NewestRows, RowColumn, newest_rows};
 pub use setup::{SetupPlan, SetupStep};
 pub use watch::{SlotSample, current_flush_lsn, sample};

@@ -52,19 +52,24 @@ pub fn origin(out: &mut Vec<u8>, origin: &Origin<'_>) {
     string(out, origin.name);
 }
 
-/// Tag `R`, with the default replica identity and no key columns.
+/// Tag `R`, with the default replica identity and no key columns, of types without modifiers.
 pub fn relation(out: &mut Vec<u8>, table: &Table<'_>) {
+    relation_with(out, table, &[]);
+}
+
+/// As [`relation`], with modifiers for the first columns.
+pub fn relation_with(out: &mut Vec<u8>, table: &Table<'_>, modifiers: &[i32]) {
     out.push(b'R');
     out.extend(table.id.to_be_bytes());
     string(out, table.schema);
     string(out, table.name);
     out.push(b'd');
     out.extend(count(table.columns.len()));
-    for (name, type_oid) in table.columns {
+    for (index, (name, type_oid)) in table.columns.iter().enumerate() {
         out.push(0);
         string(out, name);
         out.extend(type_oid.to_be_bytes());
-        out.extend((-1_i32).to_be_bytes());
+        out.extend(modifiers.get(index).copied().unwrap_or(-1).to_be_bytes());
     }
 }
 

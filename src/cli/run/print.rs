@@ -47,7 +47,8 @@ impl<W: Write> Sink for Printer<W> {
     }
 }
 
-fn to_json(record: &Record<'_>) -> Value {
+/// A record as one JSON object, members in the order of the documentation.
+pub(crate) fn to_json(record: &Record<'_>) -> Value {
     let headers: Vec<Value> =
         record.headers.iter().map(|(name, value)| json!([name, bytes(*value)])).collect();
     json!({

@@ -1,0 +1,126 @@
+//! `postrider route`: what would become of rows.
+//!
+//! Enters: rows as JSON lines on stdin, or the newest of the real table. Leaves: one JSON line each
+//! on stdout, in the same order: a record, a drop, or a rejection. Always holds: rows pass through
+//! the very pipeline that `run` drives, as the bytes that Postgres would have sent; nothing is sent
+//! anywhere and nothing acknowledged; the same input gives the same bytes.
+
+use std::io::{self, BufRead as _, BufWriter};
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::context::Context;
+use super::exit::ExitCode;
+use super::failure::Failure;
+use crate::config::{FlagValue, Loaded};
+use crate::control;
+
+mod answer;
+mod line;
+mod rehearsal;
+mod table;
+mod types;
+
+use answer::Answer;
+use line::Line;
+use rehearsal::Rehearsal;
+
+/// How many rows of the table are read unless it is said.
+const LIMIT: u32 = 10;
+
+/// `route [--debezium FILE] [--from-database [--limit N]]`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Each line is one change, with the types of the table's columns:
+  {\"op\":\"c\",\"types\":{\"id\":\"uuid\",\"payload\":\"jsonb null\"},\"row\":{\"id\":\"..\",\"payload\":\"{}\"}}
+op: c insert, r existing row, u update, d delete, m logical message (\"message\":
+{\"transactional\":true,\"prefix\":\"..\",\"content\":\"..\"}). Bytes are {\"$hex\":\"..\"}.
+
+Examples:
+  postrider route < rows.jsonl
+  postrider route --debezium connector.json < rows.jsonl
+  postrider route --from-database --limit 100 | jq .topic")]
+pub struct RouteArgs {
+    /// Route as this Debezium configuration says: Connect JSON, or Debezium Server properties
+    #[arg(long, value_name = "FILE")]
+    pub debezium: Option<PathBuf>,
+    /// Route the newest rows of the outbox tables instead of lines on stdin
+    #[arg(long)]
+    pub from_database: bool,
+    /// How many rows of each table
+    #[arg(long, value_name = "N", default_value_t = LIMIT, requires = "from_database")]
+    pub limit: u32,
+}
+
+/// Runs it.
+pub fn run(args: &RouteArgs, context: &Context) -> Result<ExitCode, Failure> {
+    let loaded = load(args, context)?;
+    let source = loaded.config.source.clone();
+    let mut rehearsal = Rehearsal::new(loaded.config);
+    let out = BufWriter::new(io::stdout().lock());
+    if args.from_database {
+        let lines = super::runtime()?.block_on(async {
+            let client = control::connect(&source.connect).await?;
+            table::newest(&client, &source.tables, args.limit).await.map_err(Failure::from)
+        })?;
+        return answer_all(lines.into_iter().map(|line| Ok(Ok(line))), &mut rehearsal, out);
+    }
+    let lines = io::stdin().lock().split(b'\n');
+    let texts = lines.filter(|text| {
+        text.as_ref().is_ok_and(|text| !text.trim_ascii().is_empty()) || text.is_err()
+    });
+    answer_all(texts.map(|text| text.map(|text| line::parse(&text))), &mut rehearsal, out)
+}
+
+/// The configuration. A dry run of lines reaches no database, so none need be named.
+fn load(args: &RouteArgs, context: &Context) -> Result<Loaded, Failure> {
+    let nowhere = FlagValue {
+        key: "source.url",
+        value: "postgres://nobody@localhost/nowhere".to_owned(),
+        flag: "route",
+    };
+    let flags = if args.from_database { Vec::new() } else { vec![nowhere] };
+    context.load(flags)
+}
+
+/// One answer a line. A line that is no row is answered as rejected, and told at the end.
+fn answer_all(
+    lines: impl Iterator<Item = io::Result<Result<Line, line::LineError>>>,
+    rehearsal: &mut Rehearsal,
+    mut out: impl io::Write,
+) -> Result<ExitCode, Failure> {
+    let mut malformed = 0_u64;
+    for line in lines {
+        let line = line.map_err(|error| {
+            Failure::new(ExitCode::CheckFailed, "PR-X004", "cannot read stdin")
+                .why(error.to_string())
+        })?;
+        let answer = match line {
+            Ok(line) => rehearsal.answer(&line)?,
+            Err(error) => {
+                malformed += 1;
+                Answer::rejected("malformed_line", &error.to_string())
+            }
+        };
+        if let Err(error) = writeln!(out, "{answer}") {
+            return broken(&error);
+        }
+    }
+    if let Err(error) = out.flush() {
+        return broken(&error);
+    }
+    if malformed == 0 {
+        return Ok(ExitCode::Ok);
+    }
+    Err(Failure::new(ExitCode::CheckFailed, "PR-X005", format!("{malformed} lines are no rows"))
+        .help("their answers have the code `malformed_line` and say why; see `postrider route --help`"))
+}
+
+fn broken(error: &io::Error) -> Result<ExitCode, Failure> {
+    if error.kind() == io::ErrorKind::BrokenPipe {
+        return Ok(ExitCode::Ok);
+    }
+    Err(Failure::new(ExitCode::CheckFailed, "PR-X001", "cannot write to stdout")
+        .why(error.to_string()))
+}

@@ -1,0 +1,44 @@
+//! What became of a row, as a line.
+
+use std::fmt;
+
+use serde_json::{Value, json};
+
+use crate::route::{Record, Rejection};
+
+/// One line of the output.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Answer(Value);
+
+impl Answer {
+    /// The row's record. `timestamp_ms` is `None` where the commit time would be used.
+    pub(super) fn record(record: &Record<'_>, timestamp_ms: Option<i64>) -> Self {
+        let mut line = super::super::run::record_json(record);
+        if let Some(timestamp) = line.get_mut("timestamp") {
+            *timestamp = timestamp_ms.into();
+        }
+        Self(line)
+    }
+
+    /// Nothing is sent, and that is right.
+    pub(super) fn dropped(reason: &str) -> Self {
+        Self(json!({ "dropped": true, "reason": reason }))
+    }
+
+    /// The row would be dead-lettered, or stop the relay, as the policy says.
+    pub(super) fn rejected(code: &str, reason: &str) -> Self {
+        Self(json!({ "rejected": true, "code": code, "reason": reason }))
+    }
+}
+
+impl From<&Rejection> for Answer {
+    fn from(rejection: &Rejection) -> Self {
+        Self::rejected(rejection.code.as_str(), &rejection.reason)
+    }
+}
+
+impl fmt::Display for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}

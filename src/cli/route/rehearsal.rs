@@ -1,0 +1,190 @@
+//! The pipeline of `run`, fed with made-up transactions of one change each.
+
+use super::answer::Answer;
+use super::line::{Change, Line};
+use crate::cli::failure::Failure;
+use crate::cli::specs::kafka_spec;
+use crate::config::{Config, Rejected};
+use crate::lsn::Lsn;
+use crate::outbox::{OutboxError, TableName};
+use crate::pgoutput::encode::{self, Old, Table};
+use crate::pgoutput::{Begin, Column, Commit, LogicalMessage, PgTime};
+use crate::pipeline::{Confirmation, Counters, Outcome, Pipeline, PipelineError, Step};
+use crate::relay::Plan;
+use crate::wal::Frame;
+
+/// Any; the relation cache goes by it.
+const TABLE_OID: u32 = 1;
+
+/// The commit time of every transaction here: no column can give a record this time, so it tells
+/// where the commit time would be used.
+const COMMIT_MS: i64 = -1;
+
+/// Answers lines one after the other.
+pub(super) struct Rehearsal {
+    plan: Plan,
+    table: TableName,
+    /// The pipeline for tables of the shape last seen.
+    stage: Option<Stage>,
+}
+
+struct Stage {
+    shape: Shape,
+    pipeline: Pipeline,
+    /// Where the next transaction's commit record begins.
+    next: u64,
+}
+
+/// Columns that are declared NOT NULL.
+type Shape = Vec<(TableName, String)>;
+
+impl Rehearsal {
+    /// Rows that cannot be delivered are to come back, whatever the policy says.
+    pub(super) fn new(mut config: Config) -> Self {
+        config.route.rejected = Rejected::Skip;
+        let first = config.source.tables.first().cloned();
+        let table = first.unwrap_or_else(|| TableName::new("public", "outbox"));
+        Self { plan: Plan::new(kafka_spec(&config), config), table, stage: None }
+    }
+
+    /// What becomes of one change.
+    pub(super) fn answer(&mut self, line: &Line) -> Result<Answer, Failure> {
+        if line.change == Change::Tombstone {
+            return Ok(Answer::dropped("tombstone"));
+        }
+        let table = line.table.clone().unwrap_or_else(|| self.table.clone());
+        let not_null = line.columns.iter().filter(|column| !column.declared.is_nullable);
+        let shape: Shape = not_null.map(|column| (table.clone(), column.name.clone())).collect();
+        if self.stage.as_ref().is_none_or(|stage| stage.shape != shape) {
+            let plan = Plan { not_null: shape.clone(), ..self.plan.clone() };
+            let pipeline = plan.pipeline().map_err(crate::relay::RelayError::from)?;
+            self.stage = Some(Stage { shape, pipeline, next: 1 });
+        }
+        let Some(stage) = &mut self.stage else { return Ok(Answer::dropped("unknown")) };
+        let answer = stage.transaction(line, &table);
+        if answer.is_err() {
+            // A pipeline that gave up is not used again.
+            self.stage = None;
+        }
+        Ok(answer.unwrap_or_else(|error| given_up(&error)))
+    }
+}
+
+/// What `run` would stop at is a rejection here.
+fn given_up(error: &PipelineError) -> Answer {
+    let code = match error {
+        PipelineError::Outbox(OutboxError::MissingColumn { .. }) => "missing_column",
+        PipelineError::Updated { .. } => "update",
+        _ => "unreadable",
+    };
+    Answer::rejected(code, &error.to_string())
+}
+
+impl Stage {
+    fn transaction(&mut self, line: &Line, table: &TableName) -> Result<Answer, PipelineError> {
+        let lsn = Lsn::new(self.next);
+        self.next += 2;
+        let end = Lsn::new(self.next);
+        let commit_time = PgTime::from_unix_us(COMMIT_MS * 1000);
+        let mut data = Vec::new();
+        let is_lone = matches!(line.change, Change::Message { transactional: false, .. });
+        if !is_lone {
+            encode::begin(&mut data, &Begin { final_lsn: lsn, commit_time, xid: 1 });
+            self.frame(&data)?;
+        }
+        data.clear();
+        self.describe(line, table)?;
+        write_change(line, end, &mut data);
+        let before = self.pipeline.counters().clone();
+        let answer = match self.frame(&data)? {
+            Some(answer) => answer,
+            None => Answer::dropped(reason(&before, self.pipeline.counters())),
+        };
+        if !is_lone {
+            data.clear();
+            encode::commit(&mut data, &Commit { commit_lsn: lsn, end_lsn: end, commit_time });
+            self.frame(&data)?;
+        }
+        Ok(answer)
+    }
+
+    fn describe(&mut self, line: &Line, table: &TableName) -> Result<(), PipelineError> {
+        if line.columns.is_empty() {
+            return Ok(());
+        }
+        let columns: Vec<_> = line
+            .columns
+            .iter()
+            .map(|column| (column.name.as_bytes(), column.declared.type_oid))
+            .collect();
+        let modifiers: Vec<i32> =
+            line.columns.iter().map(|column| column.declared.modifier).collect();
+        let table = Table {
+            id: TABLE_OID,
+            schema: table.schema.as_bytes(),
+            name: table.name.as_bytes(),
+            columns: &columns,
+        };
+        let mut data = Vec::new();
+        encode::relation_with(&mut data, &table, &modifiers);
+        self.frame(&data).map(|_| ())
+    }
+
+    /// What a frame came to; a record counts as sent and stored at once.
+    fn frame(&mut self, data: &[u8]) -> Result<Option<Answer>, PipelineError> {
+        let frame = Frame::Wal {
+            start: Lsn::ZERO,
+            sent_us: PgTime::from_unix_us(COMMIT_MS * 1000).0,
+            data,
+        };
+        let (answer, ticket) = match self.pipeline.frame(frame)? {
+            Step::Nothing => return Ok(None),
+            Step::Skipped(skipped) => return Ok(Some(Answer::from(&skipped.rejection))),
+            Step::Send(outgoing) => {
+                let timestamp = outgoing.record.timestamp_ms;
+                let timestamp = (timestamp != COMMIT_MS).then_some(timestamp);
+                (Answer::record(&outgoing.record, timestamp), outgoing.ticket)
+            }
+        };
+        self.pipeline.sent()?;
+        self.pipeline.confirm(Confirmation { ticket, outcome: Outcome::Stored })?;
+        Ok(Some(answer))
+    }
+}
+
+fn write_change(line: &Line, end: Lsn, data: &mut Vec<u8>) {
+    let values: Vec<Column<'_>> = line
+        .columns
+        .iter()
+        .map(|column| column.value.as_deref().map_or(Column::Null, Column::Text))
+        .collect();
+    match &line.change {
+        Change::Insert | Change::Tombstone => encode::insert(data, TABLE_OID, &values),
+        Change::Update => encode::update(data, TABLE_OID, None, &values),
+        Change::Delete => encode::delete(data, TABLE_OID, Old::Key(&values)),
+        Change::Message { transactional, prefix, content } => encode::logical(
+            data,
+            &LogicalMessage {
+                transactional: *transactional,
+                lsn: end,
+                prefix: prefix.as_bytes(),
+                content,
+            },
+        ),
+    }
+}
+
+/// Why nothing is sent, by what was counted.
+fn reason(before: &Counters, after: &Counters) -> &'static str {
+    if after.updates > before.updates {
+        "update"
+    } else if after.deletes > before.deletes {
+        "delete"
+    } else if after.dropped > before.dropped {
+        "rule"
+    } else if after.logical_messages > before.logical_messages {
+        "message"
+    } else {
+        "other table"
+    }
+}

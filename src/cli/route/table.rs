@@ -1,0 +1,35 @@
+//! The newest rows of the real tables, as lines.
+
+use super::line::{Change, Column, Line};
+use super::types::ColumnType;
+use crate::control::{Client, ControlError, RowColumn, newest_rows};
+use crate::outbox::TableName;
+
+/// Up to `limit` rows of each table, oldest first.
+pub(super) async fn newest(
+    client: &Client,
+    tables: &[TableName],
+    limit: u32,
+) -> Result<Vec<Line>, ControlError> {
+    let mut lines = Vec::new();
+    for table in tables {
+        let found = newest_rows(client, table, limit).await?;
+        for row in found.rows {
+            let column = |(column, value): (&RowColumn, Option<String>)| Column {
+                name: column.name.clone(),
+                declared: ColumnType {
+                    type_oid: column.type_oid,
+                    modifier: column.modifier,
+                    is_nullable: column.is_nullable,
+                },
+                value: value.map(String::into_bytes),
+            };
+            lines.push(Line {
+                change: Change::Insert,
+                table: Some(table.clone()),
+                columns: found.columns.iter().zip(row).map(column).collect(),
+            });
+        }
+    }
+    Ok(lines)
+}
