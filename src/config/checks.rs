@@ -93,6 +93,7 @@ pub(super) fn field(text: &str) -> Result<FieldSpec, Refusal> {
         Refusal::new(error.to_string()).help("write \"column\" or \"column:name\"")
     })?;
     identifier(&field.column)?;
+    identifier(&field.name)?;
     Ok(field)
 }
 
@@ -116,6 +117,7 @@ pub(super) fn client_id(text: &str) -> Result<String, Refusal> {
 pub(super) fn id_header(text: &str) -> Result<String, Refusal> {
     match text {
         "" => Err(Refusal::new("must not be empty: consumers recognise repeats by it")),
+        text if text.contains('\0') => Err(Refusal::new("must not hold a NUL")),
         POSITION_HEADER => Err(Refusal::new(format!("`{POSITION_HEADER}` is the relay's own"))),
         text => Ok(text.to_owned()),
     }

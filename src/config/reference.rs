@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use super::options::{Kind, OPTIONS, OptionSpec};
+use super::rules::RULE_OPTIONS;
 
 /// A `postrider.toml` with every option at its default, explained. It loads as it stands.
 pub fn example_toml() -> String {
@@ -21,12 +22,25 @@ pub fn example_toml() -> String {
             let _ = writeln!(out, "# {line}");
         }
         let _ = writeln!(out, "{} = {}", option.name(), option.default);
-        if option.key == "kafka.max_in_flight" {
-            out.push_str(PROPERTIES_EXAMPLE);
+        match option.key {
+            "kafka.max_in_flight" => out.push_str(PROPERTIES_EXAMPLE),
+            "route.rejected" => out.push_str(RULES_EXAMPLE),
+            _ => {}
         }
     }
     out
 }
+
+const RULES_EXAMPLE: &str = "\n# Rules for what goes elsewhere: the first that matches decides. For example:\n\
+    # [[route.rules]]\n\
+    # glob = \"Order*\"             # of the column of route.by, or of another `column`\n\
+    # topic = \"orders\"\n\
+    # key = \"customer_id\"\n\
+    #\n\
+    # [[route.rules]]\n\
+    # column = \"tenant\"\n\
+    # regex = \"test-(?<name>.*)\"\n\
+    # drop = true\n";
 
 const PROPERTIES_EXAMPLE: &str = "\n[kafka.properties]\n\
     # Passed to librdkafka as they are; those that a guarantee rests on are refused. For example:\n\
@@ -39,7 +53,7 @@ const PROPERTIES_EXAMPLE: &str = "\n[kafka.properties]\n\
 pub fn reference_markdown() -> String {
     let mut out = String::from(
         "# Configuration\n\n\
-         <!-- Generated from src/config/options.rs; `UPDATE_DOCS=1 cargo test --lib config` renews \
+         <!-- Generated from src/config/table.rs and rules.rs; `UPDATE_DOCS=1 cargo test --lib config` renews \
          it. -->\n\n\
          TOML, in `./postrider.toml`, `/etc/postrider/postrider.toml`, or the file of `--config` \
          or `POSTRIDER_CONFIG`. Every option has a default, so the relay runs with no file at \
@@ -53,8 +67,9 @@ pub fn reference_markdown() -> String {
     );
     for option in OPTIONS {
         start_section(&mut out, option, |section| {
+            let rules = if section == "format" { rules_reference() } else { String::new() };
             format!(
-                "\n## [{section}]\n\n| option | default | unit | environment | meaning |\n|---|---|---|---|---|\n"
+                "{rules}\n## [{section}]\n\n| option | default | unit | environment | meaning |\n|---|---|---|---|---|\n"
             )
         });
         let mut meaning = option.doc.replace('|', "\\|");
@@ -78,6 +93,24 @@ pub fn reference_markdown() -> String {
         let _ = writeln!(out, "| `{name}` | `{default}` | {} | `{env}` | {meaning} |", option.unit);
     }
     out.push_str(PROPERTIES_REFERENCE);
+    out
+}
+
+/// The table of what a rule can say; it stands behind `[route]`.
+fn rules_reference() -> String {
+    let mut out = String::from(
+        "\n## [[route.rules]]\n\n\
+         Rows that are delivered in another way, or not at all. The rules are tried in order, and \
+         the first that matches decides; a row that matches none goes as `[route]` says. Decisions \
+         are remembered by the columns that are looked at, so a row costs one look-up, however many \
+         rules there are. Outside of a file a rule is named by its number: \
+         `--set route.rules.0.glob=Order*`.\n\n\
+         | option | default | meaning |\n|---|---|---|\n",
+    );
+    for option in RULE_OPTIONS {
+        let meaning = option.doc.replace('|', "\\|");
+        let _ = writeln!(out, "| `{}` | `{}` | {meaning} |", option.name(), option.default);
+    }
     out
 }
 

@@ -277,6 +277,7 @@ fn ignored(counters: &Counters) -> Vec<Count> {
         ("delete", counters.deletes),
         ("truncate", counters.truncates),
         (SKIPPED, counters.skipped),
+        ("dropped", counters.dropped),
     ]
 }
 

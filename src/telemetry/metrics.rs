@@ -104,7 +104,7 @@ impl Page {
         );
         self.counts(
             "ignored_rows_total",
-            "Rows skipped by policy, and changes of outbox rows after their insert.",
+            "Rows skipped by policy or dropped by a rule, and changes of outbox rows after their insert.",
             "operation",
             &snapshot.ignored,
         );

@@ -101,7 +101,8 @@ pub struct Snapshot {
     pub confirmed: u64,
     /// Rows rejected, by `route::RejectionCode::as_str`.
     pub rejections: Vec<Count>,
-    /// Outbox rows that were updated, deleted or truncated, or skipped by policy, by operation; never
+    /// Outbox rows that were updated, deleted or truncated, skipped by policy, or dropped by a rule, by
+    /// operation; never
     /// delivered.
     pub ignored: Vec<Count>,
     /// Transactions of which every record is confirmed.

@@ -44,13 +44,12 @@ fn type_oid(name: &str) -> u32 {
         "double precision" | "float" => oid::FLOAT8,
         "decimal" => oid::NUMERIC,
         "character varying" => oid::VARCHAR,
-        "character" => oid::BPCHAR,
         "timestamp without time zone" => oid::TIMESTAMP,
         "timestamp with time zone" => oid::TIMESTAMPTZ,
         "time without time zone" => oid::TIME,
         "time with time zone" => oid::TIMETZ,
-        // In SQL `char` is `character`; the type of that name is written in quotes.
-        "char" => oid::BPCHAR,
+        // The type that is called `char` in the catalog is written in quotes.
+        "character" | "char" => oid::BPCHAR,
         name => oid::by_name(name.as_bytes()).unwrap_or(oid::TEXT),
     }
 }
