@@ -43,7 +43,7 @@ fn usage_mistakes_are_code_2_and_leave_stdout_empty() {
 
 #[test]
 fn commands_of_later_releases_are_not_there() {
-    for command in ["doctor", "status", "import", "dead-letters"] {
+    for command in ["doctor", "status", "dead-letters"] {
         assert_eq!(run(&[command]).status.code(), Some(2), "{command}");
     }
 }

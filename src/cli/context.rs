@@ -4,6 +4,7 @@
 //! quietly instead of with a panic.
 
 use std::io::{self, IsTerminal as _, Write as _};
+use std::path::{Path, PathBuf};
 
 use clap::ColorChoice;
 use serde::Serialize;
@@ -11,6 +12,7 @@ use serde::Serialize;
 use super::arguments::{Globals, Output};
 use super::exit::ExitCode;
 use super::failure::Failure;
+use super::import::{differences, import_file};
 use super::logs;
 use super::specs::review;
 use crate::config::{self, ConfigError, FileChoice, FlagValue, Inputs, Loaded};
@@ -45,9 +47,33 @@ impl Context {
     /// Loads the configuration with these flags on top, and starts the log as it says.
     pub fn load(&self, flags: Vec<FlagValue>) -> Result<Loaded, Failure> {
         let loaded = self.read(flags)?;
+        self.start_log(&loaded);
+        Ok(loaded)
+    }
+
+    fn start_log(&self, loaded: &Loaded) {
         logs::start(&loaded.config.log, self.asks_for_level(), self.color_stderr());
         for warning in &loaded.warnings {
             tracing::warn!("{warning}");
+        }
+    }
+
+    /// Loads what a Debezium file is imported to, in the place of a configuration file: environment,
+    /// `--set` and flags go above it as ever. Starts the log, and tells there what is different.
+    pub fn load_imported(&self, path: &Path, flags: Vec<FlagValue>) -> Result<Loaded, Failure> {
+        if self.globals.config.is_some() {
+            let what = "--config and --debezium both name the configuration";
+            return Err(Failure::new(ExitCode::Usage, "PR-X004", what)
+                .help("leave --config out and POSTRIDER_CONFIG unset"));
+        }
+        let imported = import_file(path)?;
+        // Mistakes are shown in the lines of the TOML, which nobody typed.
+        let name = PathBuf::from(format!("{} (imported)", path.display()));
+        let file = FileChoice::Text { name, text: imported.toml.clone() };
+        let loaded = config::load(&Inputs { file, ..self.inputs(flags) }, &review)?;
+        self.start_log(&loaded);
+        for difference in differences(&imported) {
+            tracing::warn!("{difference}");
         }
         Ok(loaded)
     }

@@ -9,6 +9,7 @@ use super::codes;
 use super::exit::ExitCode;
 use super::failure::{Failure, Finding};
 use super::tail::TailError;
+use crate::config::debezium::{ImportError, Outcome};
 use crate::config::{ConfigError, Mistake, Place};
 use crate::control::ControlError;
 use crate::kafka::{ReaderError, SettingsError, SinkError};
@@ -42,6 +43,24 @@ impl From<Mistake> for Finding {
             Place::Nowhere => (kind.to_string(), None),
         };
         Self { code, what, why: None, excerpt, help }
+    }
+}
+
+impl From<ImportError> for Failure {
+    fn from(error: ImportError) -> Self {
+        let hint = error.hint();
+        let ImportError::Refused { report } = error else {
+            return Self::of(ExitCode::Config, "PR-C010", &error, hint);
+        };
+        let refused = report.into_iter().filter(|finding| finding.outcome == Outcome::Refused);
+        let findings = refused.map(|finding| Finding {
+            code: "PR-C009",
+            what: format!("`{}`: {}", finding.option, finding.note),
+            why: None,
+            excerpt: None,
+            help: finding.help,
+        });
+        Self { exit: ExitCode::Config, findings: findings.collect() }
     }
 }
 

@@ -15,6 +15,7 @@ pub mod demo;
 pub mod exit;
 pub mod failure;
 mod failures;
+pub mod import;
 pub mod logs;
 pub mod route;
 pub mod run;
@@ -37,6 +38,7 @@ pub fn dispatch(command: &Command, context: &Context) -> Result<ExitCode, Failur
         Command::Setup(args) => setup::run(args, context),
         Command::Tail(args) => follow(args, context),
         Command::Bench(args) => bench::run(args, context),
+        Command::Import(command) => import::run(command, context),
         Command::Config(command) => config::run(command, context),
         Command::Completions(args) => completions::run(args, context),
         Command::Version => version::run(context),

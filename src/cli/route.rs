@@ -81,7 +81,10 @@ fn load(args: &RouteArgs, context: &Context) -> Result<Loaded, Failure> {
         flag: "route",
     };
     let flags = if args.from_database { Vec::new() } else { vec![nowhere] };
-    context.load(flags)
+    match &args.debezium {
+        Some(file) => context.load_imported(file, flags),
+        None => context.load(flags),
+    }
 }
 
 /// One answer a line. A line that is no row is answered as rejected, and told at the end.

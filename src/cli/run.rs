@@ -5,6 +5,7 @@
 
 use std::future::Future;
 use std::io::Write as _;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
@@ -28,7 +29,7 @@ pub(super) use print::to_json as record_json;
 /// How long `--once` waits for servers that do not answer, unless `retry.give_up_after` says so.
 const ONCE_PATIENCE: Duration = Duration::from_mins(1);
 
-/// `run [--once] [--dry-run] [--no-wait]`
+/// `run [--once] [--dry-run] [--no-wait] [--debezium FILE]`
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  postrider run\n  postrider run --once\n  PGHOST=db PGUSER=postrider POSTRIDER_KAFKA__BROKERS=kafka:9092 postrider run"
@@ -43,11 +44,18 @@ pub struct RunArgs {
     /// Exit with code 75 instead of waiting when another relay holds the slot
     #[arg(long)]
     pub no_wait: bool,
+    /// Run what this Debezium file is imported to, in the place of a configuration file
+    #[arg(long, value_name = "FILE")]
+    pub debezium: Option<PathBuf>,
 }
 
 /// Runs it.
 pub fn run(args: &RunArgs, context: &Context) -> Result<ExitCode, Failure> {
-    let config = context.load(Vec::new())?.config;
+    let config = match &args.debezium {
+        Some(path) => context.load_imported(path, Vec::new())?,
+        None => context.load(Vec::new())?,
+    }
+    .config;
     let kafka = kafka_spec(&config);
     let bind = config.http.bind.filter(|_| !args.dry_run);
     let telemetry = Telemetry::new(version::build_info(&config.source.slot));

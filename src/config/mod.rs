@@ -9,6 +9,7 @@
 
 mod assemble;
 mod checks;
+pub mod debezium;
 mod effective;
 mod environment;
 mod file;
@@ -53,13 +54,20 @@ pub use values::{
 pub const DEFAULT_FILES: [&str; 2] = ["postrider.toml", "/etc/postrider/postrider.toml"];
 
 /// Which file is read.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Clone, PartialEq, Eq, Default)]
 pub enum FileChoice {
     /// The first of [`DEFAULT_FILES`] that exists, or none.
     #[default]
     Search,
     /// This one, which must exist.
     At(PathBuf),
+    /// This text, under this name: it was made, not read, and may hold secrets.
+    Text {
+        /// What mistakes call it.
+        name: PathBuf,
+        /// TOML.
+        text: String,
+    },
     /// None at all.
     Absent,
 }
@@ -118,13 +126,14 @@ pub type Review<'a> = &'a dyn Fn(&Config) -> Vec<Objection>;
 /// Reads, merges and validates; `review` sees the result before anybody else does.
 pub fn load(inputs: &Inputs, review: Review<'_>) -> Result<Loaded, ConfigError> {
     let path = match &inputs.file {
-        FileChoice::At(path) => Some(path.clone()),
+        FileChoice::At(path) | FileChoice::Text { name: path, .. } => Some(path.clone()),
         FileChoice::Absent => None,
         FileChoice::Search => DEFAULT_FILES.iter().map(PathBuf::from).find(|path| path.exists()),
     };
-    let text = match &path {
-        Some(path) => Some(read_text(path)?),
-        None => None,
+    let text = match (&inputs.file, &path) {
+        (FileChoice::Text { text, .. }, _) => Some(text.clone()),
+        (_, Some(path)) => Some(read_text(path)?),
+        (_, None) => None,
     };
     let from_file = match (&path, &text) {
         (Some(path), Some(text)) => file::read(path, text),

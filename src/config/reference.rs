@@ -127,7 +127,7 @@ fn start_section(out: &mut String, option: &OptionSpec, heading: impl Fn(&str) -
     }
 }
 
-fn wrap(text: &str, width: usize) -> Vec<String> {
+pub(super) fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {
         match lines.last_mut() {

@@ -16,6 +16,7 @@
 mod containers;
 mod control;
 mod demo;
+mod import;
 mod kafka;
 mod login;
 mod refusals;

@@ -1,0 +1,173 @@
+//! `postrider import`: another program's configuration, translated.
+//!
+//! Enters: a Debezium file, or `-` for stdin. Leaves: TOML on stdout or in a file of mode 0600, the
+//! account of every option on stderr. What always holds: nothing is on stdout if an option is
+//! refused; a file is replaced only when told so. `run --debezium` loads the same text.
+
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand};
+use serde_json::json;
+
+use super::context::Context;
+use super::exit::ExitCode;
+use super::failure::Failure;
+use super::specs::review;
+use crate::config::debezium::{Finding, ImportError, Imported, Outcome, import};
+use crate::config::{ConfigError, FileChoice, Inputs, load};
+
+/// The programs there are to come from.
+#[derive(Debug, Subcommand)]
+pub enum ImportCommand {
+    /// Translate a Kafka Connect JSON or Debezium Server properties file
+    #[command(
+        after_help = "Examples:\n  postrider import debezium connector.json > postrider.toml\n  postrider import debezium application.properties --write postrider.toml\n  curl -s connect:8083/connectors/outbox | postrider import debezium -"
+    )]
+    Debezium(DebeziumArgs),
+}
+
+/// `import debezium FILE [--write FILE [--force]]`
+#[derive(Debug, Args)]
+pub struct DebeziumArgs {
+    /// The connector's JSON, or Debezium Server's properties; - for stdin
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// Write the TOML to this file, readable by its owner only, instead of stdout
+    #[arg(long, value_name = "FILE")]
+    pub write: Option<PathBuf>,
+    /// Replace the file of --write if it exists
+    #[arg(long, requires = "write")]
+    pub force: bool,
+}
+
+/// Runs it.
+pub fn run(command: &ImportCommand, context: &Context) -> Result<ExitCode, Failure> {
+    let ImportCommand::Debezium(args) = command;
+    let imported = match import(&read(&args.file)?) {
+        Ok(imported) => imported,
+        Err(error) => {
+            if let (false, ImportError::Refused { report }) = (context.json(), &error) {
+                tell(&account(&args.file, report));
+            }
+            return Err(error.into());
+        }
+    };
+    if let Some(path) = &args.write {
+        write(path, &imported.toml, args.force)?;
+    }
+    if context.json() {
+        context.print_json(&json!({ "toml": imported.toml, "report": imported.report }))?;
+        return Ok(ExitCode::Ok);
+    }
+    tell(&(account(&args.file, &imported.report) + &obstacles(&imported)));
+    if args.write.is_none() {
+        context.print(&imported.toml)?;
+    }
+    Ok(ExitCode::Ok)
+}
+
+/// Reads a Debezium file and translates it.
+pub(super) fn import_file(path: &Path) -> Result<Imported, Failure> {
+    Ok(import(&read(path)?)?)
+}
+
+/// What differs from Debezium, a line each.
+pub(super) fn differences(imported: &Imported) -> impl Iterator<Item = String> {
+    let changed = imported.report.iter().filter(|finding| finding.outcome == Outcome::Changed);
+    changed.map(|finding| format!("debezium `{}`: {}", finding.option, finding.note))
+}
+
+fn read(path: &Path) -> Result<String, Failure> {
+    let text = if path == Path::new("-") {
+        io::read_to_string(io::stdin().lock())
+    } else {
+        std::fs::read_to_string(path)
+    };
+    text.map_err(|error| {
+        let what = format!("cannot read `{}`", path.display());
+        Failure::new(ExitCode::Config, "PR-C001", what).why(error.to_string())
+    })
+}
+
+/// Writes the whole file or none of it. Temporary files are readable by their owner only.
+fn write(path: &Path, toml: &str, force: bool) -> Result<(), Failure> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let written =
+        tempfile::NamedTempFile::new_in(parent.unwrap_or(Path::new("."))).and_then(|mut file| {
+            file.write_all(toml.as_bytes())?;
+            let kept = if force { file.persist(path) } else { file.persist_noclobber(path) };
+            kept.map(drop).map_err(|error| error.error)
+        });
+    written.map_err(|error| {
+        let what = format!("cannot write `{}`", path.display());
+        let failure = Failure::new(ExitCode::CheckFailed, "PR-X005", what);
+        if error.kind() == io::ErrorKind::AlreadyExists {
+            return failure.why("it exists").help("--force replaces it");
+        }
+        failure.why(error.to_string())
+    })
+}
+
+/// The account of every option but the refused ones, which are errors.
+fn account(path: &Path, report: &[Finding]) -> String {
+    let groups = [
+        (Outcome::Mapped, "mapped"),
+        (Outcome::Changed, "changed meaning"),
+        (Outcome::NotNeeded, "not needed"),
+        (Outcome::Refused, "refused"),
+    ];
+    let of = |outcome: Outcome| report.iter().filter(move |finding| finding.outcome == outcome);
+    let counts: Vec<String> =
+        groups.iter().map(|(outcome, name)| format!("{} {name}", of(*outcome).count())).collect();
+    let mut out = format!("{}: {}\n", path.display(), counts.join(", "));
+    for (outcome, name) in groups.iter().filter(|(outcome, _)| *outcome != Outcome::Refused) {
+        if of(*outcome).next().is_some() {
+            let _ = writeln!(out, "\n{name}:");
+        }
+        for finding in of(*outcome) {
+            line(&mut out, finding);
+        }
+    }
+    out
+}
+
+fn line(out: &mut String, finding: &Finding) {
+    let value = match &finding.value {
+        Some(value) => format!(" = {value}"),
+        None => String::new(),
+    };
+    let arrow = if finding.outcome == Outcome::Mapped { " -> " } else { ": " };
+    let _ = writeln!(out, "  {}{value}{arrow}{}", finding.option, finding.note);
+    if let Some(help) = &finding.help {
+        let _ = writeln!(out, "      help: {help}");
+    }
+}
+
+/// What this build or this machine has against the result, such as TLS in a build without it.
+fn obstacles(imported: &Imported) -> String {
+    let file =
+        FileChoice::Text { name: PathBuf::from("postrider.toml"), text: imported.toml.clone() };
+    let mut out = String::new();
+    if let Err(ConfigError::Mistakes(mistakes)) =
+        load(&Inputs { file, ..Inputs::default() }, &review)
+    {
+        out.push_str("\nbefore it runs here:\n");
+        for mistake in mistakes {
+            let _ = writeln!(out, "  {}", mistake.kind);
+            if let Some(help) = mistake.help {
+                let _ = writeln!(out, "      help: {help}");
+            }
+        }
+    }
+    out
+}
+
+/// Control characters of option names must not steer the terminal.
+fn tell(text: &str) {
+    let printable: String =
+        text.chars().map(|c| if c.is_control() && c != '\n' { '\u{fffd}' } else { c }).collect();
+    // A closed stderr is nobody's concern.
+    let _ = io::stderr().write_all((printable + "\n").as_bytes());
+}

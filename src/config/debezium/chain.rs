@@ -1,0 +1,183 @@
+//! The chain of transformations: the outbox router, the decoder of logical messages before it, and
+//! what neither of them is.
+//!
+//! Enters: `transforms`, the types of its members, their predicates. Leaves: [`Chain`]. What always
+//! holds: a transformation that is not understood is refused by name, since nobody can tell what it
+//! does to a record.
+
+use regex::Regex;
+
+use super::draft::{Draft, Taken};
+use super::given::Flavour;
+use super::names::{BARE_DECODER, BARE_ROUTER, DECODE};
+use crate::outbox::TableName;
+
+/// Under which prefixes the options of the two transformations are.
+#[derive(Default)]
+pub(super) struct Chain {
+    /// `transforms.outbox.`; `None` is refused already.
+    pub(super) router: Option<String>,
+    /// Of the decoder, where there is one.
+    pub(super) decoder: Option<String>,
+}
+
+const ROUTER: &str = "EventRouter";
+const DECODER: &str = "DecodeLogicalDecodingMessageContent";
+const ADD_ROUTER: &str = "Postrider routes as `io.debezium.transforms.outbox.EventRouter` does: set \
+                          `transforms` to outbox and `transforms.outbox.type` to that";
+
+/// Finds the two, and refuses all others.
+pub(super) fn find(draft: &mut Draft) -> Chain {
+    let mut chain = Chain::default();
+    if draft.flavour == Flavour::Router {
+        chain.router = Some(BARE_ROUTER.to_owned());
+    } else if let Some(transforms) = draft.take("transforms") {
+        let aliases: Vec<String> =
+            transforms.text().split(',').map(str::trim).map(str::to_owned).collect();
+        for alias in aliases.iter().filter(|alias| !alias.is_empty()) {
+            member(draft, &mut chain, alias);
+        }
+        if chain.router.is_some() {
+            draft.mapped(transforms, "[outbox], [route] and [format]");
+        } else {
+            draft.refuse(
+                transforms,
+                "has no outbox router in it: there is nothing to route by",
+                ADD_ROUTER,
+            );
+        }
+    } else {
+        draft.lack("transforms", "is missing: there is nothing to route by", ADD_ROUTER);
+    }
+    if let Some(decode) = draft.take(DECODE) {
+        if decode.text().eq_ignore_ascii_case("true") {
+            chain.decoder.get_or_insert_with(|| BARE_DECODER.to_owned());
+            draft.mapped(decode, "messages.prefixes");
+        } else {
+            draft.not_needed(decode, "logical messages are not read");
+        }
+    }
+    chain
+}
+
+fn member(draft: &mut Draft, chain: &mut Chain, alias: &str) {
+    let prefix = format!("transforms.{alias}.");
+    let name = format!("{prefix}type");
+    let Some(class) = draft.take(&name) else {
+        draft.lack(&name, "is missing: what the transformation does is not said", ADD_ROUTER);
+        return;
+    };
+    let short = last_segment(class.text()).to_owned();
+    match short.as_str() {
+        ROUTER if chain.router.is_none() => {
+            chain.router = Some(prefix);
+            draft.mapped(class, "[outbox], [route] and [format]");
+            return;
+        }
+        DECODER if chain.router.is_none() && chain.decoder.is_none() => {
+            chain.decoder = Some(prefix);
+            draft.mapped(class, "messages.prefixes");
+            return;
+        }
+        ROUTER | DECODER => {
+            let note = "stands behind the outbox router, where it has nothing to do";
+            draft.refuse(class, note, "remove it from `transforms`");
+        }
+        _ => {
+            draft.refuse(class, "is a transformation that Postrider does not have", advice(&short));
+        }
+    }
+    for part in draft.take_all(&prefix) {
+        draft.refuse(
+            part,
+            "belongs to a transformation that is refused",
+            "remove it with the rest",
+        );
+    }
+}
+
+fn last_segment(class: &str) -> &str {
+    class.rsplit(['.', '$']).next().unwrap_or(class)
+}
+
+fn advice(short: &str) -> &'static str {
+    match short {
+        "RegexRouter" | "ByLogicalTableRouter" | "ChangeTopicCase" | "ContentBasedRouter" => {
+            "say the topic in the router's `route.topic.regex` and `route.topic.replacement`, or \
+             remove it here and add [[route.rules]] afterwards"
+        }
+        "ExtractNewRecordState" => {
+            "the outbox router needs the whole change event, so that the two do not go together; \
+             remove it from `transforms`"
+        }
+        "MongoEventRouter" => "Postrider reads PostgreSQL only",
+        "Filter" => "remove it here, and leave the rows out by [[route.rules]] with `drop`",
+        "InsertHeader" | "HeaderFrom" | "HeaderToValue" | "DropHeaders" | "CopyHeader" => {
+            "columns become headers by the router's `table.fields.additional.placement`; remove it"
+        }
+        "PartitionRouting" => {
+            "a column becomes the partition by the router's `table.fields.additional.placement`"
+        }
+        "ValueToKey" | "ExtractField" | "CreateKey" => {
+            "the router's `table.field.event.key` names the column that is the key; remove it"
+        }
+        "ActivateTracingSpan" => {
+            "the router hands the column of `tracing.span.context.field` on by itself; remove it"
+        }
+        _ => {
+            "remove it if consumers can do without; Postrider sends the columns as the router alone \
+             would"
+        }
+    }
+}
+
+/// Deals with the predicates, when it is known which tables there are.
+pub(super) fn predicates(draft: &mut Draft, chain: &Chain, tables: &[TableName]) {
+    let topic_prefix = draft.peek("topic.prefix").unwrap_or("debezium").to_owned();
+    if let Some(prefix) = &chain.router {
+        let topic = |table: &TableName| format!("{topic_prefix}.{}.{}", table.schema, table.name);
+        let topics: Vec<String> = tables.iter().map(topic).collect();
+        predicate(draft, prefix, &topics);
+    }
+    if let Some(prefix) = &chain.decoder {
+        predicate(draft, prefix, &[format!("{topic_prefix}.message")]);
+    }
+    let list = draft.take("predicates");
+    for part in list.into_iter().chain(draft.take_all("predicates.")) {
+        draft.not_needed(part, "goes with the transformations that name it");
+    }
+}
+
+fn predicate(draft: &mut Draft, prefix: &str, topics: &[String]) {
+    let negate = draft.take(&format!("{prefix}negate"));
+    let negated = negate.as_ref().is_some_and(|negate| negate.text().eq_ignore_ascii_case("true"));
+    if let Some(predicate) = draft.take(&format!("{prefix}predicate")) {
+        if always_holds(draft, &predicate, negated, topics) {
+            draft.not_needed(predicate, "holds for every row of the outbox tables");
+        } else {
+            let note =
+                "applies the transformation to some records only, and which is not understood";
+            let help = "name only outbox tables in `table.include.list` and remove the predicate; \
+                        other tables stay with a connector of their own";
+            draft.refuse(predicate, note, help);
+        }
+    }
+    if let Some(negate) = negate {
+        draft.not_needed(negate, "goes with the predicate");
+    }
+}
+
+/// Whether a predicate holds for every record the transformation has something to do with.
+fn always_holds(draft: &Draft, predicate: &Taken, negated: bool, topics: &[String]) -> bool {
+    let part = |name: &str| draft.peek(&format!("predicates.{}.{name}", predicate.text()));
+    let class = part("type").map_or("", last_segment);
+    match (class, negated) {
+        ("TopicNameMatches", false) => {
+            let pattern = Regex::new(&format!(r"\A(?:{})\z", part("pattern").unwrap_or("")));
+            pattern.is_ok_and(|pattern| topics.iter().all(|topic| pattern.is_match(topic)))
+        }
+        // There are no tombstones before the router, and it has no use for them.
+        ("RecordIsTombstone", true) => true,
+        _ => false,
+    }
+}

@@ -1,0 +1,219 @@
+//! Converters → the forms of `[format]`.
+//!
+//! Enters: `key.converter`, `value.converter`, `header.converter` and what is behind them, in Debezium
+//! Server's words too; `binary.handling.mode`. Leaves: `format.key`, `format.value`, `format.columns`,
+//! `format.bytea`. What always holds: a converter that is not named is not guessed silently.
+
+use super::connector::refuse_placeholder;
+use super::draft::{Draft, Taken, text};
+use super::given::Flavour;
+
+/// What is written for keys and values that are bytes, which one setting says for both.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Bytes {
+    /// The form leaves no choice.
+    Any,
+    /// Base64 inside of JSON.
+    Encoded,
+    /// Bytes, although the rest is JSON.
+    Raw,
+}
+
+/// What one converter comes to.
+#[derive(Clone, Copy)]
+struct Form {
+    word: &'static str,
+    bytes: Bytes,
+}
+
+const RAW: Form = Form { word: "raw", bytes: Bytes::Any };
+const STRING: Form = Form { word: "string", bytes: Bytes::Any };
+
+/// Deals with all converters.
+pub(super) fn map(draft: &mut Draft) {
+    let key = side(draft, "key");
+    let value = side(draft, "value");
+    header(draft);
+    let comment = "columns in keys, headers and envelopes are written as Debezium's connector does";
+    draft.set("format.columns", text("debezium"), comment);
+    bytes(draft, key, value);
+    let rest: Vec<Taken> = ["key.", "value.", "header.", ""]
+        .iter()
+        .flat_map(|side| draft.take_all(&format!("{side}converter.")))
+        .collect();
+    for taken in rest {
+        let option = taken.name().rsplit("converter.").next().unwrap_or("").to_owned();
+        match (option.as_str(), taken.text().to_ascii_lowercase().as_str()) {
+            ("decimal.format", "numeric") => {
+                draft.changed(taken, "decimals in JSON are base64, as without this option", None);
+            }
+            ("encoding", encoding) if !["utf-8", "utf8", ""].contains(&encoding) => {
+                draft.refuse(taken, "text is always UTF-8", "remove it");
+            }
+            _ => draft.not_needed(taken, "changes nothing here"),
+        }
+    }
+}
+
+/// Deals with the converter of keys or values, and writes the form.
+fn side(draft: &mut Draft, side: &str) -> Form {
+    let option = format!("{side}.converter");
+    let setting = format!("format.{side}");
+    let taken = draft.take(&option);
+    let (form, options, comment) = if let Some(taken) = &taken {
+        match form(draft, side, taken.text()) {
+            Ok((form, options)) => (form, options, ""),
+            Err(help) => {
+                refuse(draft, taken.clone(), help);
+                return RAW;
+            }
+        }
+    } else {
+        let (form, comment) = absent(draft, side);
+        (form, Vec::new(), comment)
+    };
+    // A key that is text is the same bytes in both forms.
+    let word = if side == "key" && form.word == "string" { "raw" } else { form.word };
+    let all: Vec<&Taken> = taken.iter().chain(&options).collect();
+    draft.set_from(&setting, text(word), comment, &all);
+    for taken in taken.into_iter().chain(options) {
+        draft.mapped(taken, &setting);
+    }
+    form
+}
+
+fn refuse(draft: &mut Draft, taken: Taken, help: &str) {
+    if taken.is_placeholder(draft.flavour) {
+        refuse_placeholder(draft, taken);
+    } else {
+        draft.refuse(taken, "is a converter that Postrider does not have", help);
+    }
+}
+
+/// What nobody said: Debezium Server's default, or the Connect worker's choice.
+fn absent(draft: &mut Draft, side: &str) -> (Form, &'static str) {
+    let option = format!("{side}.converter");
+    if draft.flavour == Flavour::Server {
+        let enabled = draft.peek("converter.schemas.enable").is_none_or(|it| it != "false");
+        return (json(enabled), "Debezium Server's default");
+    }
+    let is_struct = draft.setting("format.expand_json") == Some("true")
+        || draft.setting("route.envelope").is_some();
+    let hint = draft.peek(&format!("{option}.schemas.enable")).map(|hint| hint != "false");
+    let (form, said) = match side {
+        _ if hint == Some(true) => (json(true), "JsonConverter with schemas"),
+        _ if hint == Some(false) => (json(false), "JsonConverter without schemas"),
+        "value" if is_struct => (json(false), "JsonConverter without schemas"),
+        _ => (RAW, "StringConverter"),
+    };
+    let note = format!("is not there, so that it is the Connect worker's: {said} is assumed");
+    let help = format!("set format.{side} to raw, json or json_schema as the worker's file says");
+    draft.assume(&option, &note, Some(&help));
+    (form, "assumed, since the file names no converter")
+}
+
+const fn json(schemas: bool) -> Form {
+    Form { word: if schemas { "json_schema" } else { "json" }, bytes: Bytes::Encoded }
+}
+
+/// The form of a converter's class, and the further options that decided it; or what to do instead.
+fn form(draft: &mut Draft, side: &str, class: &str) -> Result<(Form, Vec<Taken>), &'static str> {
+    let prefix = format!("{side}.converter.");
+    match class.rsplit('.').next().unwrap_or(class) {
+        "StringConverter" | "simplestring" => Ok((STRING, Vec::new())),
+        "JsonConverter" | "json" | "jsonbytearray" => Ok(json_form(draft, &prefix)),
+        "ByteArrayConverter" => Ok((RAW, Vec::new())),
+        "BinaryDataConverter" | "ByteBufferConverter" | "binary" => {
+            let Some(delegate) = draft.take(&format!("{prefix}delegate.converter.type")) else {
+                return Ok((RAW, Vec::new()));
+            };
+            let prefix = format!("{prefix}delegate.converter.type.");
+            let (form, mut options) = match delegate.text().rsplit('.').next().unwrap_or("") {
+                "StringConverter" => (STRING, Vec::new()),
+                "JsonConverter" => json_form(draft, &prefix),
+                _ => {
+                    let help = "write StringConverter or JsonConverter";
+                    draft.refuse(delegate, "is a converter that Postrider does not have", help);
+                    return Ok((RAW, Vec::new()));
+                }
+            };
+            options.push(delegate);
+            Ok((Form { bytes: Bytes::Raw, ..form }, options))
+        }
+        "CloudEventsConverter" | "cloudevents" => {
+            Err("remove it here; afterwards format.value = \"cloudevents_structured\" or \
+             \"cloudevents_binary\" writes CloudEvents, with attributes of the row")
+        }
+        name if ["Avro", "avro", "Protobuf", "protobuf", "JsonSchema"]
+            .iter()
+            .any(|it| name.contains(it)) =>
+        {
+            Err(
+                "Postrider registers no schemas: write the encoded bytes into a bytea column, and name \
+                 ByteArrayConverter here",
+            )
+        }
+        _ => Err(
+            "the choices are StringConverter, JsonConverter, ByteArrayConverter and Debezium's \
+                  BinaryDataConverter",
+        ),
+    }
+}
+
+fn json_form(draft: &mut Draft, prefix: &str) -> (Form, Vec<Taken>) {
+    let own = draft.take(&format!("{prefix}schemas.enable"));
+    // Debezium Server's `format.schemas.enable` is for key and value.
+    let common = draft.peek("converter.schemas.enable").map(str::to_owned);
+    let said = own.as_ref().map(|taken| taken.text().to_owned()).or(common);
+    let enabled = !said.is_some_and(|said| said.eq_ignore_ascii_case("false"));
+    (json(enabled), own.into_iter().collect())
+}
+
+/// Headers are text, as SimpleHeaderConverter writes them.
+fn header(draft: &mut Draft) {
+    let note = "headers are sent as plain text; JsonConverter puts quotes, or a schema, around it";
+    let help = "a consumer that parses headers as JSON has to take them as they are";
+    match draft.take("header.converter") {
+        Some(taken) => match taken.text().rsplit('.').next().unwrap_or("") {
+            "SimpleHeaderConverter" | "StringConverter" | "ByteArrayConverter" => {
+                draft.not_needed(taken, "headers are the columns' text");
+            }
+            _ => draft.changed(taken, note, Some(help)),
+        },
+        None if draft.flavour == Flavour::Server => {
+            draft.assume("debezium.format.header", note, Some(help));
+        }
+        None => {}
+    }
+}
+
+fn bytes(draft: &mut Draft, key: Form, value: Form) {
+    let setting = "format.bytea";
+    if let Some(taken) = draft.take("binary.handling.mode") {
+        let word = match taken.text().to_ascii_lowercase().as_str() {
+            "bytes" => None,
+            "base64" => Some("base64"),
+            "base64-url-safe" => Some("base64url"),
+            "hex" => Some("hex"),
+            _ => {
+                let help = "the choices are bytes, base64, base64-url-safe, hex";
+                return draft.refuse(taken, "is not one of its choices", help);
+            }
+        };
+        if let Some(word) = word {
+            return draft.map(taken, setting, text(word));
+        }
+        draft.mapped(taken, setting);
+    }
+    match (key.bytes, value.bytes) {
+        (Bytes::Raw, Bytes::Encoded) | (Bytes::Encoded, Bytes::Raw) => draft.refuse_setting(
+            "format.key",
+            "writes bytes in another way than value.converter, and format.bytea is for both",
+            Some("give both the same converter"),
+        ),
+        (Bytes::Raw, _) | (_, Bytes::Raw) => {
+            draft.set(setting, text("raw"), "BinaryDataConverter: bytes stay bytes");
+        }
+        _ => draft.set(setting, text("encoded"), "bytes are written as the converter does"),
+    }
+}

@@ -1,0 +1,353 @@
+//! The configuration in the making: options not yet dealt with, settings, findings.
+//!
+//! Enters: [`Given`]. Leaves: settings for `document`, the report. What always holds: taking an
+//! entry out obliges to say what became of it, so that no option is in two findings and none is
+//! forgotten (`known::settle` deals with what is left).
+
+use super::given::{Content, Entry, Flavour, Given};
+use super::{Finding, Outcome};
+use crate::config::layer::toml_text;
+use crate::config::secrets::{MASK, is_secret_name, mask_connection_string};
+
+/// What stands in a report for a value longer than a line.
+const SHOWN_CHARS: usize = 80;
+
+/// One option, taken out of the draft to be dealt with.
+#[derive(Clone)]
+pub(super) struct Taken {
+    order: usize,
+    name: String,
+    value: String,
+}
+
+impl Taken {
+    /// The value without the blanks around it, which Kafka's parser drops too.
+    pub(super) fn text(&self) -> &str {
+        self.value.trim()
+    }
+
+    /// The value as it stands: passwords may begin or end in a blank.
+    pub(super) fn verbatim(&self) -> &str {
+        &self.value
+    }
+
+    /// The name in the file.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether the value is for another program to fill in: `${env:PASSWORD}`, and in Debezium
+    /// Server `${PASSWORD}`.
+    pub(super) fn is_placeholder(&self, flavour: Flavour) -> bool {
+        is_placeholder(&self.value, flavour)
+    }
+}
+
+/// See [`Taken::is_placeholder`].
+pub(super) fn is_placeholder(value: &str, flavour: Flavour) -> bool {
+    value.split("${").skip(1).any(|rest| match rest.split_once('}') {
+        Some((inside, _)) => inside.contains(':') || flavour == Flavour::Server,
+        None => false,
+    })
+}
+
+/// One line of the TOML.
+pub(super) struct Setting {
+    /// `source.slot`, or `kafka.properties.NAME`.
+    pub(super) key: String,
+    /// As TOML.
+    pub(super) value: String,
+    /// Where it comes from and what to know about it.
+    pub(super) comment: String,
+    /// The options it was made of, for mistakes.
+    options: Vec<usize>,
+}
+
+/// See the module.
+pub(super) struct Draft {
+    pub(super) flavour: Flavour,
+    entries: Vec<(usize, Entry)>,
+    done: Vec<String>,
+    settings: Vec<Setting>,
+    findings: Vec<(usize, Finding)>,
+    assumed: usize,
+}
+
+impl Draft {
+    pub(super) fn new(given: Given) -> Self {
+        let Given { flavour, entries } = given;
+        let assumed = entries.len();
+        let entries = entries.into_iter().enumerate().collect();
+        let (done, settings, findings) = (Vec::new(), Vec::new(), Vec::new());
+        let mut draft = Self { flavour, entries, done, settings, findings, assumed };
+        draft.settle_contents();
+        draft
+    }
+
+    /// `null` is Connect's way to say nothing; objects and lists are nothing to it.
+    fn settle_contents(&mut self) {
+        let (texts, others) = std::mem::take(&mut self.entries)
+            .into_iter()
+            .partition(|(_, entry)| matches!(entry.content, Content::Text(_)));
+        self.entries = texts;
+        let others: Vec<(usize, Entry)> = others;
+        for (order, Entry { name, content, .. }) in others {
+            let taken = Taken { order, name, value: String::new() };
+            if content == Content::Null {
+                self.not_needed(taken, "says nothing: Debezium's default holds");
+            } else {
+                self.refuse(taken, "is an object or a list", "options are texts");
+            }
+        }
+    }
+
+    /// Takes the option of that key out, if it is there.
+    pub(super) fn take(&mut self, key: &str) -> Option<Taken> {
+        let mine = |(_, entry): &&(usize, Entry)| entry.key == key;
+        // Where an older name stands beside the present one, Debezium reads the latter.
+        let present = self.entries.iter().filter(mine).find(|(_, entry)| entry.name.ends_with(key));
+        let order = present.or_else(|| self.entries.iter().find(mine))?.0;
+        self.take_where(|_, at| at == order).pop()
+    }
+
+    /// The same; an option that is empty says nothing, and is dealt with.
+    pub(super) fn take_said(&mut self, key: &str) -> Option<Taken> {
+        let taken = self.take(key)?;
+        if taken.text().is_empty() {
+            self.not_needed(taken, "is empty");
+            return None;
+        }
+        Some(taken)
+    }
+
+    /// Takes out every option whose key begins so.
+    pub(super) fn take_all(&mut self, prefix: &str) -> Vec<Taken> {
+        self.take_where(|key, _| key.starts_with(prefix))
+    }
+
+    /// Takes out what is left, with its key and whether an option of that key was taken before.
+    pub(super) fn take_rest(&mut self) -> Vec<(String, bool, Taken)> {
+        let done = self.done.clone();
+        let keys: Vec<String> = self.entries.iter().map(|(_, entry)| entry.key.clone()).collect();
+        let rest = keys.into_iter().zip(self.take_where(|_, _| true));
+        rest.map(|(key, taken)| {
+            let again = done.contains(&key);
+            (key, again, taken)
+        })
+        .collect()
+    }
+
+    fn take_where(&mut self, wanted: impl Fn(&str, usize) -> bool) -> Vec<Taken> {
+        let (taken, rest): (Vec<_>, Vec<_>) = std::mem::take(&mut self.entries)
+            .into_iter()
+            .partition(|(order, entry)| wanted(&entry.key, *order));
+        self.entries = rest;
+        let mut all = Vec::with_capacity(taken.len());
+        for (order, Entry { name, key, content }) in taken {
+            let Content::Text(value) = content else { continue };
+            self.done.push(key);
+            all.push(Taken { order, name, value });
+        }
+        all
+    }
+
+    /// What the option of that key says, without dealing with it.
+    pub(super) fn peek(&self, key: &str) -> Option<&str> {
+        self.entries.iter().find_map(|(_, entry)| match &entry.content {
+            Content::Text(text) if entry.key == key => Some(text.trim()),
+            _ => None,
+        })
+    }
+
+    /// Writes a setting that no single option stands for.
+    pub(super) fn set(&mut self, key: &str, value: String, comment: impl Into<String>) {
+        self.put(key, value, comment.into(), Vec::new());
+    }
+
+    /// Writes a setting made of these options; what became of them is said elsewhere.
+    pub(super) fn set_from(&mut self, key: &str, value: String, comment: &str, from: &[&Taken]) {
+        let names: Vec<&str> = from.iter().map(|taken| taken.name()).collect();
+        let separator = if names.is_empty() || comment.is_empty() { "" } else { ": " };
+        let comment = format!("{}{separator}{comment}", names.join(", "));
+        self.set_bound(key, value, comment, from);
+    }
+
+    /// Writes a setting whose mistakes are those of these options, with this comment alone.
+    pub(super) fn set_bound(&mut self, key: &str, value: String, comment: String, to: &[&Taken]) {
+        self.put(key, value, comment, to.iter().map(|taken| taken.order).collect());
+    }
+
+    fn put(&mut self, key: &str, value: String, comment: String, options: Vec<usize>) {
+        self.settings.retain(|setting| setting.key != key);
+        self.settings.push(Setting { key: key.to_owned(), value, comment, options });
+    }
+
+    /// What is written so far.
+    pub(super) fn settings(&self) -> &[Setting] {
+        &self.settings
+    }
+
+    /// The value of a setting, as TOML.
+    pub(super) fn setting(&self, key: &str) -> Option<&str> {
+        self.settings.iter().find(|setting| setting.key == key).map(|it| it.value.as_str())
+    }
+
+    /// Writes a setting of exactly this option.
+    pub(super) fn map(&mut self, taken: Taken, key: &str, value: String) {
+        self.set_from(key, value, "", &[&taken]);
+        self.mapped(taken, key);
+    }
+
+    /// The option became this setting.
+    pub(super) fn mapped(&mut self, taken: Taken, setting: &str) {
+        self.find(taken, Outcome::Mapped, setting, None);
+    }
+
+    /// The same, with something to know about it.
+    pub(super) fn mapped_with(&mut self, taken: Taken, setting: &str, help: &str) {
+        self.find(taken, Outcome::Mapped, setting, Some(help));
+    }
+
+    /// The option's meaning is not the same any more.
+    pub(super) fn changed(&mut self, taken: Taken, note: &str, help: Option<&str>) {
+        self.find(taken, Outcome::Changed, note, help);
+    }
+
+    /// Nothing is lost without the option.
+    pub(super) fn not_needed(&mut self, taken: Taken, note: &str) {
+        self.find(taken, Outcome::NotNeeded, note, None);
+    }
+
+    /// The option asks for something that cannot be done.
+    pub(super) fn refuse(&mut self, taken: Taken, note: &str, help: &str) {
+        self.find(taken, Outcome::Refused, note, Some(help));
+    }
+
+    fn find(&mut self, taken: Taken, outcome: Outcome, note: &str, help: Option<&str>) {
+        let Taken { order, name, value } = taken;
+        let value = Some(shown(&name, &value, self.flavour));
+        let (note, help) = (note.to_owned(), help.map(str::to_owned));
+        self.findings.push((order, Finding { option: name, value, outcome, note, help }));
+    }
+
+    /// Something the file leaves open, and what is made of it. Not for the router's options alone,
+    /// which leave everything open.
+    pub(super) fn assume(&mut self, option: &str, note: &str, help: Option<&str>) {
+        match self.flavour {
+            Flavour::Router => {}
+            Flavour::Server if !option.starts_with("debezium.") => {
+                self.add(&format!("debezium.source.{option}"), Outcome::Changed, note, help);
+            }
+            _ => self.add(option, Outcome::Changed, note, help),
+        }
+    }
+
+    /// Something the file lacks and without which there is nothing to import.
+    pub(super) fn lack(&mut self, option: &str, note: &str, help: &str) {
+        self.add(option, Outcome::Refused, note, Some(help));
+    }
+
+    fn add(&mut self, option: &str, outcome: Outcome, note: &str, help: Option<&str>) {
+        let (note, help) = (note.to_owned(), help.map(str::to_owned));
+        // The file may have the option, as `null` or as no text.
+        if let Some((_, finding)) = self.findings.iter_mut().find(|(_, it)| it.option == option) {
+            if finding.outcome != Outcome::Refused {
+                *finding = Finding { outcome, note, help, ..finding.clone() };
+            }
+            return;
+        }
+        let finding = Finding { option: option.to_owned(), value: None, outcome, note, help };
+        self.findings.push((self.assumed, finding));
+        self.assumed += 1;
+    }
+
+    /// A setting that turned out impossible: the options it was made of are refused.
+    pub(super) fn refuse_setting(&mut self, key: &str, note: &str, help: Option<&str>) {
+        let made_of = self.settings.iter().find(|setting| setting.key == key);
+        let options = made_of.map(|setting| setting.options.clone()).unwrap_or_default();
+        let mut found = false;
+        for (order, finding) in &mut self.findings {
+            if options.contains(order) && finding.outcome != Outcome::Refused {
+                finding.outcome = Outcome::Refused;
+                note.clone_into(&mut finding.note);
+                finding.help = help.map(str::to_owned);
+                found = true;
+            }
+        }
+        if !found {
+            self.add(key, Outcome::Refused, note, help);
+        }
+    }
+
+    /// The findings, in the order of the file.
+    pub(super) fn into_report(mut self) -> Vec<Finding> {
+        self.findings.sort_by_key(|(order, _)| *order);
+        self.findings.into_iter().map(|(_, finding)| finding).collect()
+    }
+}
+
+/// A value fit to be printed: no secret, no control character, not too long.
+fn shown(name: &str, value: &str, flavour: Flavour) -> String {
+    let alone = value.trim();
+    // Quarkus's placeholders hold a default value behind a colon.
+    let whole_placeholder = is_placeholder(alone, flavour)
+        && alone.starts_with("${")
+        && alone.find('}') == Some(alone.len() - 1)
+        && !(flavour == Flavour::Server && alone.contains(':'));
+    if value.is_empty() || whole_placeholder && !alone.contains(char::is_control) {
+        return value.to_owned();
+    }
+    // `user=a password=b`, in whatever option it stands.
+    if is_secret_name(name) || value.contains('=') && is_secret_name(value) {
+        return MASK.to_owned();
+    }
+    let value =
+        if value.contains("://") { mask_connection_string(value) } else { value.to_owned() };
+    let visible = |char: char| if char.is_control() { ' ' } else { char };
+    let mut shown: String = value.chars().take(SHOWN_CHARS).map(visible).collect();
+    if value.chars().nth(SHOWN_CHARS).is_some() {
+        shown.push_str("...");
+    }
+    shown
+}
+
+/// A text as TOML.
+pub(super) fn text(value: &str) -> String {
+    toml_text(value)
+}
+
+/// A list of texts as TOML.
+pub(super) fn list<'a>(items: impl IntoIterator<Item = &'a str>) -> String {
+    let items: Vec<String> = items.into_iter().map(toml_text).collect();
+    format!("[{}]", items.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn placeholders_are_told_from_groups_of_a_regular_expression() {
+        for value in ["${env:DB_PASSWORD}", "${file:/opt/x.properties:key}", "a${secrets:ns/n:k}b"]
+        {
+            assert!(is_placeholder(value, Flavour::Connect), "{value}");
+        }
+        for value in ["outbox.event.${routedByValue}", "${", "plain", "$1", "}${"] {
+            assert!(!is_placeholder(value, Flavour::Connect), "{value}");
+        }
+        assert!(is_placeholder("${DB_PASSWORD}", Flavour::Server));
+    }
+
+    #[test]
+    fn secrets_are_masked_and_long_values_cut() {
+        let connect = |name, value| shown(name, value, Flavour::Connect);
+        assert_eq!(connect("database.password", "hunter2"), MASK);
+        assert_eq!(connect("x", "user=a password=hunter2"), MASK);
+        assert_eq!(connect("x", "http://a:hunter2@b/"), "http://a:****@b/");
+        assert_eq!(connect("database.password", "${env:P}"), "${env:P}");
+        assert_eq!(connect("database.password", "${env:P}hunter2"), MASK);
+        assert_eq!(shown("database.password", "${P:hunter2}", Flavour::Server), MASK);
+        assert_eq!(connect("x", "a\nb"), "a b");
+        assert_eq!(connect("x", &"a".repeat(100)).len(), 83);
+    }
+}

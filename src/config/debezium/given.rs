@@ -1,0 +1,356 @@
+//! A Debezium file → its options under the names of Kafka Connect.
+//!
+//! Enters: JSON (a connector bare, or as `{name, config}`) or properties (of Debezium Server, or a
+//! connector's). Leaves: [`Given`], every option once with its name in the file and the one it is
+//! known by here. What always holds: Debezium Server's prefixes and Quarkus's escapes are gone, and
+//! older names are replaced.
+
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+
+use super::{ImportError, names, properties};
+
+/// What kind of file it was, which decides what its silence means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Flavour {
+    /// A connector's configuration: converters and brokers may be the worker's.
+    Connect,
+    /// Debezium Server's: nobody else has a say.
+    Server,
+    /// Options of the outbox router alone.
+    Router,
+}
+
+/// One option.
+#[derive(Clone)]
+pub(super) struct Entry {
+    /// Its name in the file.
+    pub(super) name: String,
+    /// Its name in a connector's configuration.
+    pub(super) key: String,
+    /// What it is set to.
+    pub(super) content: Content,
+}
+
+/// What an option is set to. Numbers, `true` and `false` are text, as they are to Connect.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) enum Content {
+    Text(String),
+    Null,
+    Nested,
+}
+
+/// All options, in the order of the file.
+pub(super) struct Given {
+    pub(super) flavour: Flavour,
+    pub(super) entries: Vec<Entry>,
+}
+
+/// Reads any of the forms.
+pub(super) fn read(text: &str) -> Result<Given, ImportError> {
+    let text = text.trim_start_matches('\u{feff}').trim_start();
+    let pairs = if text.starts_with(['{', '[']) {
+        connector_json(text)?
+    } else {
+        let pairs = properties::parse(text)?;
+        if pairs.is_empty() {
+            return Err(ImportError::Foreign {
+                reason: "there is nothing in it",
+                help: "`curl http://connect:8083/connectors/NAME` prints a connector's JSON",
+            });
+        }
+        pairs.into_iter().map(|(name, value)| (name, Content::Text(value))).collect()
+    };
+    if pairs.iter().any(|(name, _)| name == "apiVersion") {
+        return Err(ImportError::Foreign {
+            reason: "it is a Kubernetes resource",
+            help: "hand over its `spec.config` as JSON",
+        });
+    }
+    let flavour = flavour(&pairs);
+    let mut entries: Vec<Entry> = Vec::new();
+    for (name, content) in pairs {
+        let content = match content {
+            Content::Text(text) if flavour == Flavour::Server => Content::Text(unescape(&text)),
+            content => content,
+        };
+        match entries.iter_mut().find(|entry| entry.name == name) {
+            // Both formats let the last one win.
+            Some(entry) => entry.content = content,
+            None => entries.push(Entry { key: key(&name, flavour), name, content }),
+        }
+    }
+    Ok(Given { flavour, entries })
+}
+
+fn flavour(pairs: &[(String, Content)]) -> Flavour {
+    let any = |test: fn(&str) -> bool| pairs.iter().any(|(name, _)| test(name));
+    if any(|name| name.starts_with("debezium.") && !names::is_router(name)) {
+        Flavour::Server
+    } else if any(|name| name == "connector.class" || name.starts_with("transforms")) {
+        Flavour::Connect
+    } else if any(is_bare) || pairs.iter().all(|(name, _)| is_form(name)) {
+        Flavour::Router
+    } else {
+        Flavour::Connect
+    }
+}
+
+/// Whether a chain of transformations has it with a prefix.
+fn is_bare(name: &str) -> bool {
+    names::is_router(name) || [names::DECODE, names::DECODER_NULLS].contains(&name)
+}
+
+/// Whether it is about the form of keys and values, which may go with a router of defaults only.
+fn is_form(name: &str) -> bool {
+    let converter = ["key.converter", "value.converter", "header.converter"];
+    converter.iter().any(|converter| name.starts_with(converter))
+        || name.ends_with(".handling.mode")
+        || name.ends_with(".adjustment.mode")
+        || ["topic.prefix", "time.precision.mode", "table.include.list"].contains(&name)
+}
+
+/// The name in a connector's configuration.
+fn key(name: &str, flavour: Flavour) -> String {
+    let name = match flavour {
+        Flavour::Server => server_key(name),
+        Flavour::Router if names::is_router(name) => {
+            return format!("{}{}", names::BARE_ROUTER, names::router(name));
+        }
+        Flavour::Router | Flavour::Connect => name.to_owned(),
+    };
+    if name == names::DECODER_NULLS {
+        return format!("{}{name}", names::BARE_DECODER);
+    }
+    // A worker's own file says `producer.` what a connector's says `producer.override.`.
+    if let Some(rest) = name.strip_prefix("producer.")
+        && !rest.starts_with("override.")
+    {
+        return format!("producer.override.{rest}");
+    }
+    if name == "bootstrap.servers" {
+        return "producer.override.bootstrap.servers".to_owned();
+    }
+    names::connector(&name).to_owned()
+}
+
+/// Debezium Server's sections, as `DebeziumServer` hands them on to the engine.
+fn server_key(name: &str) -> String {
+    let Some(rest) = name.strip_prefix("debezium.") else { return name.to_owned() };
+    if let Some(option) = rest.strip_prefix("source.") {
+        return option.to_owned();
+    }
+    if let Some(option) = rest.strip_prefix("sink.kafka.producer.") {
+        return format!("producer.override.{option}");
+    }
+    let Some(format) = rest.strip_prefix("format.") else { return rest.to_owned() };
+    let (side, option) = match format.split_once('.') {
+        Some((side @ ("key" | "value" | "header"), option)) => (side, option),
+        None if ["key", "value", "header"].contains(&format) => {
+            return format!("{format}.converter");
+        }
+        // For all three of them.
+        _ => return format!("converter.{format}"),
+    };
+    format!("{side}.converter.{option}")
+}
+
+/// Quarkus takes `${name}` for a reference, so files escape it as `$${name}` or `\${name}`.
+fn unescape(value: &str) -> String {
+    value.replace("$${", "${").replace("\\${", "${")
+}
+
+fn connector_json(text: &str) -> Result<Vec<(String, Content)>, ImportError> {
+    let json: Json = serde_json::from_str(text)
+        .map_err(|error| ImportError::Json { reason: error.to_string() })?;
+    let Json::Object(members) = json else {
+        return Err(ImportError::Foreign {
+            reason: "it is a list",
+            help: "hand over one connector at a time",
+        });
+    };
+    let mut pairs = Vec::with_capacity(members.len());
+    let wrapped =
+        members.iter().any(|(name, value)| name == "config" && matches!(value, Json::Object(_)));
+    for (name, value) in members {
+        match value {
+            Json::Object(config) if wrapped && name == "config" => {
+                pairs.extend(config.into_iter().map(|(name, value)| (name, value.content())));
+            }
+            // What Connect's REST interface says about a connector beside its configuration.
+            value if wrapped => match value.content() {
+                Content::Nested => pairs.push((name, Content::Null)),
+                content => pairs.push((name, content)),
+            },
+            value => pairs.push((name, value.content())),
+        }
+    }
+    Ok(pairs)
+}
+
+/// JSON as far as it matters here, members in order.
+enum Json {
+    Content(Content),
+    Object(Vec<(String, Json)>),
+    List,
+}
+
+impl Json {
+    fn content(self) -> Content {
+        match self {
+            Self::Content(content) => content,
+            Self::Object(_) | Self::List => Content::Nested,
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Json {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(JsonVisitor)
+    }
+}
+
+struct JsonVisitor;
+
+fn text(value: impl fmt::Display) -> Json {
+    Json::Content(Content::Text(value.to_string()))
+}
+
+impl<'de> Visitor<'de> for JsonVisitor {
+    type Value = Json;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Json, E> {
+        Ok(text(value))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Json, E> {
+        Ok(text(value))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Json, E> {
+        Ok(text(value))
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Json, E> {
+        Ok(text(value))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Json, E> {
+        Ok(text(value))
+    }
+
+    fn visit_unit<E>(self) -> Result<Json, E> {
+        Ok(Json::Content(Content::Null))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Json, A::Error> {
+        while items.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(Json::List)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Json, A::Error> {
+        let mut members = Vec::new();
+        while let Some(member) = entries.next_entry()? {
+            members.push(member);
+        }
+        Ok(Json::Object(members))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn keys(text: &str) -> Vec<(String, String)> {
+        let entries = read(text).ok().unwrap().entries.into_iter();
+        let value = |content| match content {
+            Content::Text(text) => text,
+            Content::Null => "(null)".to_owned(),
+            Content::Nested => "(nested)".to_owned(),
+        };
+        entries.map(|entry| (entry.key, value(entry.content))).collect()
+    }
+
+    fn pairs(expected: &[(&str, &str)]) -> Vec<(String, String)> {
+        expected.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    }
+
+    #[test]
+    fn a_connector_is_read_bare_and_wrapped() {
+        let config =
+            "{\"connector.class\": \"x\", \"tasks.max\": 1, \"a\": true, \"b\": null, \"c\": [1]}";
+        let expected = [("connector.class", "x"), ("tasks.max", "1"), ("a", "true")];
+        let rest = [("b", "(null)"), ("c", "(nested)")];
+        assert_eq!(keys(config), pairs(&[&expected[..], &rest].concat()));
+        let wrapped = format!("\u{feff} {{\"name\": \"n\", \"config\": {config}, \"tasks\": []}}");
+        let around = [&[("name", "n")], &expected[..], &rest, &[("tasks", "(null)")]].concat();
+        assert_eq!(keys(&wrapped), pairs(&around));
+    }
+
+    #[test]
+    fn the_servers_sections_become_the_connectors_names() {
+        let text = "debezium.sink.type=kafka\ndebezium.sink.kafka.producer.acks=all\n\
+                    debezium.source.slot.name=s\ndebezium.format.key=json\n\
+                    debezium.format.value.schemas.enable=false\ndebezium.format.schemas.enable=true\n\
+                    debezium.transforms=outbox\ndebezium.transforms.outbox.type=T\n\
+                    debezium.transforms.outbox.route.topic.replacement=a.$${routedByValue}\n\
+                    quarkus.log.level=INFO\n";
+        let expected = [
+            ("sink.type", "kafka"),
+            ("producer.override.acks", "all"),
+            ("slot.name", "s"),
+            ("key.converter", "json"),
+            ("value.converter.schemas.enable", "false"),
+            ("converter.schemas.enable", "true"),
+            ("transforms", "outbox"),
+            ("transforms.outbox.type", "T"),
+            ("transforms.outbox.route.topic.replacement", "a.${routedByValue}"),
+            ("quarkus.log.level", "INFO"),
+        ];
+        assert_eq!(keys(text), pairs(&expected));
+    }
+
+    #[test]
+    fn the_routers_options_alone_are_enough() {
+        for text in ["{\"route.by.field\": \"kind\"}", "route.by.field = kind"] {
+            assert_eq!(keys(text), pairs(&[("transforms.outbox.route.by.field", "kind")]));
+            assert_eq!(read(text).ok().unwrap().flavour, Flavour::Router);
+        }
+        let form = "{\"value.converter\": \"x.JsonConverter\", \"topic.prefix\": \"a\"}";
+        for text in ["{}", form] {
+            assert_eq!(read(text).ok().unwrap().flavour, Flavour::Router);
+        }
+        assert_eq!(read("See the README.").ok().unwrap().flavour, Flavour::Connect);
+    }
+
+    #[test]
+    fn the_last_of_two_equal_names_wins() {
+        assert_eq!(
+            keys("{\"slot.name\": \"a\", \"slot.name\": \"b\"}"),
+            pairs(&[("slot.name", "b")])
+        );
+    }
+
+    #[test]
+    fn other_things_are_told_from_connectors() {
+        let resource = "apiVersion: kafka.strimzi.io/v1beta2\nkind: KafkaConnector\n";
+        for (text, words) in [
+            ("", "nothing in it"),
+            ("# only a comment", "nothing in it"),
+            ("[{\"name\": \"a\"}]", "a list"),
+            (resource, "Kubernetes"),
+            ("{\"a\": \"hunter2\"", "EOF"),
+            ("{\"a\": hunter2}", "expected value"),
+        ] {
+            let error = read(text).err().unwrap();
+            let said = format!("{error} {error:?} {:?}", error.hint());
+            assert!(said.contains(words) && !said.contains("hunter2"), "{said}");
+        }
+    }
+}

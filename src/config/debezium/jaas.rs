@@ -1,0 +1,98 @@
+//! `sasl.jaas.config`: who logs in, as Java spells it.
+//!
+//! Enters: `LoginModule required username="u" password="p";`. Leaves: the module and its options. The
+//! grammar is that of a JAAS configuration file's entry.
+
+/// One entry.
+pub(super) struct Login {
+    /// The module's class, without its package.
+    pub(super) module: String,
+    options: Vec<(String, String)>,
+}
+
+impl Login {
+    /// An option of the module.
+    pub(super) fn option(&self, name: &str) -> Option<&str> {
+        self.options.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+    }
+}
+
+/// Reads an entry; `None` if it is none.
+pub(super) fn parse(text: &str) -> Option<Login> {
+    let mut rest = text.trim();
+    let class = word(&mut rest)?;
+    let module = class.rsplit('.').next().unwrap_or(&class).to_owned();
+    if module.is_empty() {
+        return None;
+    }
+    // required, requisite, sufficient or optional: with one entry they mean the same.
+    word(&mut rest)?;
+    let mut options = Vec::new();
+    loop {
+        rest = rest.trim_start();
+        if rest.is_empty() || rest.starts_with(';') {
+            return Some(Login { module, options });
+        }
+        let (name, after) = rest.split_once('=')?;
+        rest = after.trim_start();
+        let value = match rest.strip_prefix('"') {
+            Some(quoted) => {
+                rest = quoted;
+                quoted_text(&mut rest)?
+            }
+            None => word(&mut rest)?,
+        };
+        options.push((name.trim().to_owned(), value));
+    }
+}
+
+fn word(rest: &mut &str) -> Option<String> {
+    let text = rest.trim_start();
+    let end = text.find(|char: char| char.is_whitespace() || char == ';').unwrap_or(text.len());
+    let (word, after) = text.split_at(end);
+    *rest = after;
+    (!word.is_empty()).then(|| word.to_owned())
+}
+
+fn quoted_text(rest: &mut &str) -> Option<String> {
+    let mut value = String::new();
+    let mut chars = rest.char_indices();
+    while let Some((index, char)) = chars.next() {
+        match char {
+            '"' => {
+                *rest = rest.get(index + 1..).unwrap_or("");
+                return Some(value);
+            }
+            '\\' => value.push(chars.next()?.1),
+            char => value.push(char),
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn entries_are_read() {
+        let text = "org.apache.kafka.common.security.scram.ScramLoginModule required\n \
+                    username=\"shop\" password=\"hun\\\"ter;2\" tokenauth=true;";
+        let login = parse(text).unwrap();
+        assert_eq!(login.module, "ScramLoginModule");
+        assert_eq!(login.option("username"), Some("shop"));
+        assert_eq!(login.option("password"), Some("hun\"ter;2"));
+        assert_eq!(login.option("tokenauth"), Some("true"));
+        for wrong in ["", "Module", "a.b. required x=\"", "M required x", "M required x=\"y"] {
+            assert!(parse(wrong).is_none(), "{wrong}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_refused(text in ".{0,60}") {
+            let _ = parse(&text);
+        }
+    }
+}

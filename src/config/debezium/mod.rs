@@ -1,0 +1,166 @@
+//! A Debezium configuration → Postrider's own, with an account of every option.
+//!
+//! Enters: the text of a Kafka Connect connector (JSON, or properties), of a Debezium Server
+//! (properties), or of the outbox router's options alone. Leaves: [`Imported`], commented TOML and a
+//! [`Finding`] for each option, or [`ImportError`]. What always holds: an option is in exactly one
+//! finding; the TOML is a configuration that loads; nothing is imported while an option is refused
+//! that decides what consumers see; no finding shows a secret. Called by `cli`.
+//!
+//! Names and meanings of the options: Debezium's documentation, "Outbox Event Router" and "Debezium
+//! connector for PostgreSQL" (3.7); Kafka's, "Connect" and "Producer Configs" (4.x).
+
+mod chain;
+mod check;
+mod connection;
+mod connector;
+mod converters;
+mod document;
+mod draft;
+mod given;
+mod jaas;
+mod known;
+mod names;
+mod placement;
+mod producer;
+mod properties;
+mod router;
+#[cfg(test)]
+mod tests;
+mod tls;
+
+use std::fmt;
+
+use serde::Serialize;
+
+use draft::Draft;
+
+/// What a Debezium configuration comes to.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Imported {
+    /// A `postrider.toml`, commented. Holds the passwords that the file held.
+    pub toml: String,
+    /// One finding for each option in the order of the file, then one for each thing that was
+    /// assumed.
+    pub report: Vec<Finding>,
+}
+
+impl fmt::Debug for Imported {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Imported").field("report", &self.report).finish_non_exhaustive()
+    }
+}
+
+/// What became of one option.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// The option, as the file names it.
+    pub option: String,
+    /// Its value, masked where it may be secret; `None` where the file does not have the option.
+    pub value: Option<String>,
+    /// What became of it.
+    pub outcome: Outcome,
+    /// The setting it became, what is different now, or why it is not needed or not possible.
+    pub note: String,
+    /// What to do about it, where something can be done.
+    pub help: Option<String>,
+}
+
+/// The four things that can become of an option.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// There is a setting that means the same.
+    Mapped,
+    /// Something is different from what it was with Debezium.
+    Changed,
+    /// Nothing is lost without it.
+    NotNeeded,
+    /// It stands for something that cannot be done: nothing is imported.
+    Refused,
+}
+
+/// Why nothing is imported.
+#[derive(Debug, thiserror::Error)]
+pub enum ImportError {
+    /// The text begins like JSON and is not.
+    #[error("not readable as JSON: {reason}")]
+    Json {
+        /// The parser's words, which repeat nothing of the text, with line and column.
+        reason: String,
+    },
+    /// A line of a properties file that Java would not read either.
+    #[error("not readable as properties, line {line}: {reason}")]
+    Properties {
+        /// From 1.
+        line: usize,
+        /// What is wrong.
+        reason: &'static str,
+    },
+    /// Something else than one connector's configuration.
+    #[error("not a connector's configuration: {reason}")]
+    Foreign {
+        /// What it seems to be.
+        reason: &'static str,
+        /// What to do instead.
+        help: &'static str,
+    },
+    /// Options that stand for something that cannot be done.
+    #[error("{}", Refusals(.report))]
+    Refused {
+        /// Every finding, at least one of them refused.
+        report: Vec<Finding>,
+    },
+}
+
+impl ImportError {
+    /// What to do about it, where there is one answer.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Json { .. } | Self::Properties { .. } => Some(
+                "write the connector's JSON as Kafka Connect takes it, or the properties of \
+                 Debezium Server"
+                    .to_owned(),
+            ),
+            Self::Foreign { help, .. } => Some((*help).to_owned()),
+            Self::Refused { report } => {
+                report.iter().find(|f| f.outcome == Outcome::Refused)?.help.clone()
+            }
+        }
+    }
+}
+
+struct Refusals<'a>(&'a [Finding]);
+
+impl fmt::Display for Refusals<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let refused = self.0.iter().filter(|finding| finding.outcome == Outcome::Refused);
+        for (index, finding) in refused.enumerate() {
+            let separator = if index > 0 { "; " } else { "" };
+            write!(f, "{separator}`{}`: {}", finding.option, finding.note)?;
+        }
+        Ok(())
+    }
+}
+
+/// Translates. Pure: no file, environment or server is looked at, and placeholders such as
+/// `${env:PASSWORD}` are left alone.
+pub fn import(text: &str) -> Result<Imported, ImportError> {
+    let mut draft = Draft::new(given::read(text)?);
+    let chain = chain::find(&mut draft);
+    let tables = connector::source(&mut draft);
+    chain::predicates(&mut draft, &chain, &tables);
+    connection::map(&mut draft);
+    connector::messages(&mut draft, &chain);
+    router::map(&mut draft, &chain);
+    converters::map(&mut draft);
+    producer::map(&mut draft);
+    connector::rest(&mut draft);
+    known::settle(&mut draft);
+    check::loads(&mut draft);
+    let toml = document::render(&draft);
+    let report = draft.into_report();
+    if report.iter().any(|finding| finding.outcome == Outcome::Refused) {
+        return Err(ImportError::Refused { report });
+    }
+    Ok(Imported { toml, report })
+}

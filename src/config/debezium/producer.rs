@@ -1,0 +1,218 @@
+//! The Java producer's options → `[kafka]` and librdkafka's properties.
+//!
+//! Enters: `producer.override.*`, Debezium Server's `sink.kafka.producer.*`, a worker's `producer.*`.
+//! Leaves: `[kafka]`. What always holds: no option weakens what the guarantees rest on; the size of
+//! the largest record is the Java producer's, so that none is rejected here that Debezium sent.
+
+use super::draft::{Draft, Taken, list, text};
+use super::given::Flavour;
+use super::{names, tls};
+
+const PREFIX: &str = "producer.override.";
+
+/// Deals with all options of the producer.
+pub(super) fn map(draft: &mut Draft) {
+    brokers(draft);
+    acks(draft);
+    sizes(draft);
+    partitioner(draft);
+    if let Some(taken) = take(draft, "compression.type") {
+        let word = taken.text().to_ascii_lowercase();
+        draft.map(taken, "kafka.compression", text(&word));
+    }
+    if let Some(taken) = take(draft, "client.id") {
+        let value = text(taken.text());
+        draft.map(taken, "kafka.client_id", value);
+    }
+    tls::map(draft);
+    rest(draft);
+}
+
+/// Takes an option of the producer.
+pub(super) fn take(draft: &mut Draft, option: &str) -> Option<Taken> {
+    draft.take(&format!("{PREFIX}{option}"))
+}
+
+fn brokers(draft: &mut Draft) {
+    let help = "set kafka.brokers, or POSTRIDER_KAFKA__BROKERS=host:9092,host:9092";
+    match take(draft, "bootstrap.servers") {
+        Some(taken) if taken.is_placeholder(draft.flavour) => {
+            draft.changed(taken, "is a placeholder, which is not resolved: left out", Some(help));
+        }
+        Some(taken) => {
+            let brokers = list(taken.text().split(',').map(str::trim).filter(|it| !it.is_empty()));
+            draft.map(taken, "kafka.brokers", brokers);
+        }
+        None if draft.flavour == Flavour::Router => {}
+        None if draft.flavour == Flavour::Server => {
+            let option = "debezium.sink.kafka.producer.bootstrap.servers";
+            draft.assume(option, "is not there: localhost:9092 is assumed", Some(help));
+        }
+        None => {
+            let note = "is not there: the Connect worker knows the brokers";
+            draft.assume("bootstrap.servers", note, Some(help));
+        }
+    }
+}
+
+fn acks(draft: &mut Draft) {
+    if let Some(taken) = take(draft, "acks") {
+        if ["all", "-1"].contains(&taken.text()) {
+            draft.not_needed(taken, "Postrider always waits for all replicas");
+        } else {
+            let note = "Postrider always waits for all replicas: slower, and nothing gets lost";
+            draft.changed(taken, note, None);
+        }
+    }
+    if let Some(taken) = take(draft, "enable.idempotence") {
+        draft.not_needed(taken, "the producer is always idempotent");
+    }
+}
+
+fn sizes(draft: &mut Draft) {
+    // KafkaProducer's default for max.request.size.
+    const MAX_REQUEST: u64 = 1_048_576;
+    let setting = "kafka.message_max_bytes";
+    if let Some(taken) = take(draft, "max.request.size") {
+        number(draft, taken, (setting, "B"), 1_000..=1_000_000_000);
+    } else {
+        let comment = "the Java producer's default max.request.size";
+        draft.set(setting, text(&format!("{MAX_REQUEST}B")), comment);
+    }
+    if let Some(taken) = take(draft, "buffer.memory") {
+        number(draft, taken, ("kafka.max_in_flight", "B"), 1 << 20..=1 << 30);
+    }
+    if let Some(taken) = take(draft, "linger.ms") {
+        number(draft, taken, ("kafka.linger", "ms"), 0..=1_000);
+    }
+    if let Some(taken) = take(draft, "batch.size") {
+        number(draft, taken, ("kafka.properties.batch.size", ""), 1..=i32::MAX as u64);
+    }
+}
+
+/// Carries a number over, into the range of the setting.
+fn number(
+    draft: &mut Draft,
+    taken: Taken,
+    (setting, unit): (&str, &str),
+    range: std::ops::RangeInclusive<u64>,
+) {
+    let Ok(number) = taken.text().parse::<u64>() else {
+        return draft.refuse(taken, "is not a number", "write digits only");
+    };
+    let inside = number.clamp(*range.start(), *range.end());
+    let value = text(&format!("{inside}{unit}"));
+    if inside == number {
+        return draft.map(taken, setting, value);
+    }
+    draft.set_from(setting, value, "the nearest that is allowed", &[&taken]);
+    let note = format!("{setting} is {inside}{unit}, the nearest that is allowed");
+    draft.changed(taken, &note, None);
+}
+
+fn partitioner(draft: &mut Draft) {
+    let setting = "kafka.partitioner";
+    draft.set(
+        setting,
+        text("murmur2_random"),
+        "what Java's producer does: keys stay where they are",
+    );
+    let spread = "gives up the order of a key's records, as it did before";
+    if let Some(taken) = take(draft, "partitioner.class") {
+        let class = taken.text().rsplit(['.', '$']).next().unwrap_or("").to_owned();
+        match class.as_str() {
+            "DefaultPartitioner" | "" => draft.mapped(taken, setting),
+            "RoundRobinPartitioner" | "UniformStickyPartitioner" => {
+                draft.set_from(setting, text("random"), spread, &[&taken]);
+                draft.changed(taken, "any partition, chosen at random", None);
+            }
+            _ => draft.refuse(
+                taken,
+                "is a Java class that decides which partition a key is in",
+                "remove it if it does as Java's default; or compute the partition into an integer \
+                 column and place that (`table.fields.additional.placement`: column:partition)",
+            ),
+        }
+    }
+    if let Some(taken) = take(draft, "partitioner.ignore.keys") {
+        if taken.text().eq_ignore_ascii_case("true") {
+            draft.set_from(setting, text("random"), spread, &[&taken]);
+            draft.mapped(taken, setting);
+        } else {
+            draft.not_needed(taken, "keys choose the partition");
+        }
+    }
+}
+
+/// What Postrider or librdkafka sees to: the ends of names are enough to know them.
+const SEEN_TO: [(&str, &str); 21] = [
+    ("key.serializer", "keys are bytes by then"),
+    ("value.serializer", "values are bytes by then"),
+    ("retries", "records are sent until they are stored"),
+    ("delivery.timeout.ms", "records never expire in the queue"),
+    ("request.timeout.ms", "librdkafka's default serves"),
+    ("max.block.ms", "Postrider never blocks: it stops reading"),
+    ("max.in.flight.requests.per.connection", "order is kept by an idempotent producer"),
+    ("retry.backoff.ms", "librdkafka's default serves"),
+    ("retry.backoff.max.ms", "librdkafka's default serves"),
+    ("reconnect.backoff.ms", "librdkafka's default serves"),
+    ("reconnect.backoff.max.ms", "librdkafka's default serves"),
+    ("metadata.max.age.ms", "librdkafka's default serves"),
+    ("metadata.max.idle.ms", "librdkafka's default serves"),
+    ("connections.max.idle.ms", "librdkafka's default serves"),
+    ("send.buffer.bytes", "the system's default serves"),
+    ("receive.buffer.bytes", "the system's default serves"),
+    ("client.dns.lookup", "librdkafka's default serves"),
+    ("metric.reporters", "metrics are served over HTTP"),
+    ("metrics.recording.level", "metrics are served over HTTP"),
+    ("auto.include.jmx.reporter", "metrics are served over HTTP"),
+    ("compression.level", "the codec's default serves"),
+];
+
+fn rest(draft: &mut Draft) {
+    if let Some(taken) = take(draft, "interceptor.classes") {
+        draft.changed(taken, "Java classes are not loaded: records are sent without them", None);
+    }
+    if let Some(taken) = take(draft, "transactional.id") {
+        let note = "delivery is at least once: consumers may see repeats after a crash";
+        draft.changed(taken, note, Some("they recognise repeats by the `id` header"));
+    }
+    for taken in draft.take_all(PREFIX) {
+        let known = SEEN_TO.iter().find(|(option, _)| ends_with(taken.name(), option));
+        if let Some((_, note)) = known {
+            draft.not_needed(taken, note);
+            continue;
+        }
+        let name = taken.name().rsplit("producer.").next().unwrap_or("");
+        let name = name.trim_start_matches("override.").to_owned();
+        let near = names::near(&name, SEEN_TO.iter().map(|(option, _)| *option).chain(SPELLED));
+        let help = near.map(|near| format!("did you mean `{near}`?"));
+        let help =
+            help.unwrap_or("librdkafka's own properties go into [kafka.properties]".to_owned());
+        draft.changed(
+            taken,
+            "is not an option of the Java producer known here, and ignored",
+            Some(&help),
+        );
+    }
+}
+
+/// Options that are dealt with one by one, for did-you-mean.
+const SPELLED: [&str; 12] = [
+    "bootstrap.servers",
+    "acks",
+    "max.request.size",
+    "buffer.memory",
+    "linger.ms",
+    "batch.size",
+    "compression.type",
+    "client.id",
+    "partitioner.class",
+    "security.protocol",
+    "sasl.mechanism",
+    "sasl.jaas.config",
+];
+
+fn ends_with(name: &str, option: &str) -> bool {
+    name.strip_suffix(option).is_some_and(|before| before.ends_with('.'))
+}

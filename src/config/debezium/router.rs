@@ -1,0 +1,264 @@
+//! The outbox router's options → `[outbox]`, `[route]`, and what of `[format]` is about JSON.
+//!
+//! Enters: the options behind the router's prefix. Leaves: settings. What always holds: Debezium's
+//! own default is written out wherever it is not Postrider's, so that the result does not lean on
+//! what the file is silent about.
+
+use super::chain::Chain;
+use super::connector::refuse_placeholder;
+use super::draft::{Draft, Taken, is_placeholder, list, text};
+use super::given::Flavour;
+use super::{names, placement};
+
+/// Deals with all options of the router.
+pub(super) fn map(draft: &mut Draft, chain: &Chain) {
+    let Some(prefix) = &chain.router else { return };
+    let mut router = Router { draft, prefix };
+    router.event_type();
+    router.columns();
+    router.topic();
+    router.placement();
+    router.payload();
+    router.updates();
+    router.tracing();
+    router.ambiguous();
+    router.unknown();
+}
+
+struct Router<'a> {
+    draft: &'a mut Draft,
+    prefix: &'a str,
+}
+
+impl Router<'_> {
+    /// Takes the option of this name, older names included; a placeholder is refused.
+    fn take(&mut self, option: &str) -> Option<Taken> {
+        let mut present = self.draft.take(&format!("{}{option}", self.prefix));
+        if let (None, Some(old)) = (&present, names::old_router(option)) {
+            present = self.draft.take(&format!("{}{old}", self.prefix));
+        }
+        let taken = present?;
+        // Groups of the topic look like placeholders of Quarkus, hence Connect's rule for all.
+        if is_placeholder(taken.text(), Flavour::Connect) {
+            refuse_placeholder(self.draft, taken);
+            return None;
+        }
+        Some(taken)
+    }
+
+    /// Carries a text over, or writes Debezium's default.
+    fn carry(&mut self, option: &str, setting: &str, default: &str) {
+        match self.take(option) {
+            Some(taken) => {
+                let value = text(taken.text());
+                self.draft.map(taken, setting, value);
+            }
+            None => self.default(option, setting, &text(default)),
+        }
+    }
+
+    fn default(&mut self, option: &str, setting: &str, value: &str) {
+        if self.draft.setting(setting).is_none() {
+            self.draft.set(setting, value.to_owned(), format!("Debezium's default {option}"));
+        }
+    }
+
+    /// Carries one of some words over. The first is Debezium's default.
+    fn choice(&mut self, option: &str, setting: &str, words: &[(&str, &str)]) {
+        let Some(taken) = self.take(option) else {
+            if let Some((_, value)) = words.first() {
+                self.default(option, setting, value);
+            }
+            return;
+        };
+        let word = taken.text().to_ascii_lowercase();
+        if let Some((_, value)) = words.iter().find(|(known, _)| *known == word) {
+            self.draft.map(taken, setting, (*value).to_owned());
+        } else {
+            let all: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+            let help = format!("the choices are {}", all.join(", "));
+            self.draft.refuse(taken, "is not one of its choices", &help);
+        }
+    }
+
+    fn columns(&mut self) {
+        self.carry("table.field.event.id", "outbox.id", "id");
+        self.carry("table.field.event.payload", "outbox.payload", "payload");
+        let key = "table.field.event.key";
+        let old_key = self.take("table.field.event.payload.id");
+        match (self.take(key), old_key) {
+            (Some(taken), old) => {
+                let value = text(taken.text());
+                self.draft.map(taken, "route.key", value);
+                if let Some(old) = old {
+                    self.draft.not_needed(old, "table.field.event.key goes before it");
+                }
+            }
+            (None, Some(old)) => {
+                let value = text(old.text());
+                self.draft.map(old, "route.key", value);
+            }
+            (None, None) => self.default(key, "route.key", &text("aggregateid")),
+        }
+        if let Some(taken) = self.take("table.field.event.timestamp") {
+            let value = text(taken.text());
+            self.draft.map(taken, "outbox.timestamp", value);
+        }
+        if let Some(taken) = self.take("table.field.event.schema.version") {
+            let value = text(taken.text());
+            self.draft.map(taken, "outbox.schema_version", value);
+        }
+    }
+
+    /// Debezium's router never reads it, CloudEvents do.
+    fn event_type(&mut self) {
+        let Some(taken) = self.take("table.field.event.type") else { return };
+        let word = "event_type";
+        let routed =
+            ["route.by.field", "table.field.event.key", "table.fields.additional.placement"];
+        let named = routed.iter().any(|option| {
+            let key = format!("{}{option}", self.prefix);
+            self.draft.peek(&key).is_some_and(|value| value.contains(word))
+        });
+        // In [route] the word means the column of [outbox].
+        if taken.text().is_empty() || named && taken.text() != word {
+            self.draft.not_needed(taken, "the router never reads it");
+        } else {
+            let value = text(taken.text());
+            self.draft.map(taken, "outbox.event_type", value);
+        }
+    }
+
+    fn topic(&mut self) {
+        self.carry("route.by.field", "route.by", "aggregatetype");
+        let regex = self.take("route.topic.regex");
+        let topic = self.take("route.topic.replacement");
+        // They are made for one another, so a mistake in one is a mistake in both.
+        let both: Vec<&Taken> = regex.iter().chain(&topic).collect();
+        for (option, setting, taken, default) in [
+            ("route.topic.regex", "route.regex", &regex, "(?<routedByValue>.*)"),
+            ("route.topic.replacement", "route.topic", &topic, "outbox.event.${routedByValue}"),
+        ] {
+            let value = text(taken.as_ref().map_or(default, Taken::text));
+            let comment = match taken {
+                Some(taken) => taken.name().to_owned(),
+                None => format!("Debezium's default {option}"),
+            };
+            self.draft.set_bound(setting, value, comment, &both);
+        }
+        for (taken, setting) in [(regex, "route.regex"), (topic, "route.topic")] {
+            if let Some(taken) = taken {
+                self.draft.mapped(taken, setting);
+            }
+        }
+    }
+
+    fn placement(&mut self) {
+        let mut headers = Vec::new();
+        if let Some(taken) = self.take("table.fields.additional.placement") {
+            match placement::parse(taken.text()) {
+                Ok(placed) => {
+                    headers = placed.headers;
+                    let (mut settings, comment) = (Vec::new(), "");
+                    if !placed.envelope.is_empty() {
+                        let value = list(placed.envelope.iter().map(String::as_str));
+                        self.draft.set_from("route.envelope", value, comment, &[&taken]);
+                        settings.push("route.envelope");
+                    }
+                    if let Some(column) = &placed.partition {
+                        self.draft.set_from("route.partition", text(column), comment, &[&taken]);
+                        settings.push("route.partition");
+                    }
+                    if !headers.is_empty() {
+                        let value = list(headers.iter().map(String::as_str));
+                        self.draft.set_from("route.headers", value, comment, &[&taken]);
+                        settings.push("route.headers");
+                    }
+                    self.draft.mapped(taken, &settings.join(", "));
+                }
+                Err(misplaced) => self.draft.refuse(taken, &misplaced.reason, misplaced.help),
+            }
+        }
+        if headers.is_empty() {
+            let comment = "no column but the id becomes a header";
+            self.draft.set("route.headers", list([]), comment);
+        }
+        let words = [("error", "\"refuse\""), ("ignore", "\"ignore\"")];
+        self.choice("table.field.additional.missing", "route.missing_column", &words);
+        if let Some(taken) = self.take("table.fields.additional.error.on.missing") {
+            let ignore = taken.text().eq_ignore_ascii_case("false");
+            let value = text(if ignore { "ignore" } else { "refuse" });
+            self.draft.map(taken, "route.missing_column", value);
+        }
+        let comment =
+            "consumers see the headers they saw; true lets them drop repeats by postrider-lsn";
+        self.draft.set("route.position_header", "false".to_owned(), comment);
+    }
+
+    fn payload(&mut self) {
+        let words = [("false", "\"keep\""), ("true", "\"tombstone\"")];
+        self.choice("route.tombstone.on.empty.payload", "route.empty_payload", &words);
+        let words = [("false", "false"), ("true", "true")];
+        self.choice("table.expand.json.payload", "format.expand_json", &words);
+        let words = [("ignore", "\"drop\""), ("optional_bytes", "\"keep\"")];
+        self.choice("table.json.payload.null.behavior", "format.null_members", &words);
+        let words = [("ignore", "\"drop\""), ("optional_string", "\"keep\"")];
+        self.choice("table.json.payload.empty.array.behavior", "format.empty_arrays", &words);
+    }
+
+    fn updates(&mut self) {
+        let words = [("warn", "\"warn\""), ("error", "\"error\""), ("fatal", "\"stop\"")];
+        self.choice("table.op.invalid.behavior", "outbox.on_update", &words);
+    }
+
+    fn tracing(&mut self) {
+        self.carry("tracing.span.context.field", "outbox.traceparent", "tracingspancontext");
+        if let Some(taken) = self.take("tracing.operation.name") {
+            let note = "Postrider hands the row's own trace context on and adds no span";
+            self.draft.not_needed(taken, note);
+        }
+        if let Some(taken) = self.take("tracing.with.context.field.only") {
+            if taken.text().eq_ignore_ascii_case("false") {
+                let note =
+                    "rows without a trace context are sent without one; Debezium begins a trace";
+                self.draft.changed(taken, note, None);
+            } else {
+                self.draft.not_needed(taken, "only rows with a trace context have the header");
+            }
+        }
+    }
+
+    /// `id` and `payload` mean the columns of `[outbox]`, so a column that is called so beside
+    /// another of that part cannot be named.
+    fn ambiguous(&mut self) {
+        for (part, setting) in [("id", "outbox.id"), ("payload", "outbox.payload")] {
+            if self.draft.setting(setting) == Some(&text(part)) {
+                continue;
+            }
+            let named = |value: &str| {
+                let parts = value.split('"').skip(1).step_by(2);
+                parts.into_iter().any(|field| field.split(':').next() == Some(part))
+            };
+            for key in
+                ["route.by", "route.key", "route.headers", "route.envelope", "route.partition"]
+            {
+                if self.draft.setting(key).is_some_and(named) {
+                    let note =
+                        format!("names the column `{part}`, which in [route] means {setting}");
+                    let help = "give that column another name, or leave it out";
+                    self.draft.refuse_setting(key, &note, Some(help));
+                }
+            }
+        }
+    }
+
+    fn unknown(&mut self) {
+        for taken in self.draft.take_all(self.prefix) {
+            let name = taken.name().rsplit(self.prefix).next().unwrap_or("").to_owned();
+            let near = names::near(&name, names::ROUTER.into_iter());
+            let help = near.map(|near| format!("did you mean `{near}`?"));
+            let note = "is unknown to the outbox router, and ignored";
+            self.draft.changed(taken, note, help.as_deref());
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! Converters, transformations and the producer: what short files come to.
+
+use super::*;
+
+/// The value of a setting in the TOML, as it is written there.
+fn setting(toml: &str, key: &str) -> Option<String> {
+    let (section, name) = key.rsplit_once('.').unwrap();
+    let (_, rest) = toml.split_once(&format!("\n[{section}]\n"))?;
+    let rest = rest.split("\n[").next()?;
+    let line = rest.lines().find_map(|line| line.strip_prefix(&format!("{name} = ")))?;
+    Some(line.trim_matches('"').to_owned())
+}
+
+const CHAIN: &str =
+    "transforms=outbox\ntransforms.outbox.type=io.debezium.transforms.outbox.EventRouter\n";
+
+#[test]
+fn converters_become_forms() {
+    let json = "org.apache.kafka.connect.json.JsonConverter";
+    let string = "org.apache.kafka.connect.storage.StringConverter";
+    let binary = "io.debezium.converters.BinaryDataConverter";
+    let delegate = "converter.delegate.converter.type";
+    for (lines, key, value, bytea) in [
+        (String::new(), "raw", "raw", "encoded"),
+        (format!("key.converter={string}\nvalue.converter={string}"), "raw", "string", "encoded"),
+        (
+            format!("key.converter={json}\nvalue.converter={json}"),
+            "json_schema",
+            "json_schema",
+            "encoded",
+        ),
+        (
+            format!("value.converter={json}\nvalue.converter.schemas.enable=False"),
+            "raw",
+            "json",
+            "encoded",
+        ),
+        (format!("value.converter={binary}"), "raw", "raw", "encoded"),
+        (
+            format!(
+                "value.converter={binary}\nvalue.{delegate}={json}\nvalue.{delegate}.schemas.enable=false"
+            ),
+            "raw",
+            "json",
+            "raw",
+        ),
+        (format!("value.converter={binary}\nvalue.{delegate}={string}"), "raw", "string", "raw"),
+        ("binary.handling.mode=base64-url-safe".to_owned(), "raw", "raw", "base64url"),
+        // The worker's converter, by what is said about it or by what only it can be.
+        ("value.converter.schemas.enable=false".to_owned(), "raw", "json", "encoded"),
+        ("transforms.outbox.table.expand.json.payload=true".to_owned(), "raw", "json", "encoded"),
+        (
+            "transforms.outbox.table.fields.additional.placement=a:envelope".to_owned(),
+            "raw",
+            "json",
+            "encoded",
+        ),
+    ] {
+        let toml = import(&format!("{CHAIN}{lines}")).unwrap().toml;
+        let found =
+            ["format.key", "format.value", "format.bytea"].map(|key| setting(&toml, key).unwrap());
+        assert_eq!(found, [key, value, bytea], "{lines}");
+    }
+}
+
+#[test]
+fn debezium_servers_formats_are_its_own() {
+    for (lines, key, value) in [
+        ("", "json_schema", "json_schema"),
+        ("debezium.format.schemas.enable=false", "json", "json"),
+        (
+            "debezium.format.value=jsonbytearray\ndebezium.format.value.schemas.enable=false",
+            "json_schema",
+            "json",
+        ),
+        ("debezium.format.key=simplestring\ndebezium.format.value=binary", "raw", "raw"),
+    ] {
+        let chain = CHAIN.replace("transforms", "debezium.transforms");
+        let chain = chain.replace("io.debezium.debezium.", "io.debezium.");
+        let text = format!("{chain}{lines}\n");
+        let toml = import(&text).unwrap().toml;
+        let found = ["format.key", "format.value"].map(|key| setting(&toml, key).unwrap());
+        assert_eq!(found, [key, value], "{text}");
+    }
+}
+
+#[test]
+fn transformations_are_understood_or_refused() {
+    let decoder = "io.debezium.connector.postgresql.transforms.DecodeLogicalDecodingMessageContent";
+    let matches = "predicates.p.type=x.TopicNameMatches\ntransforms.outbox.predicate=p\n";
+    let tables = "topic.prefix=shop\ntable.include.list=public.outbox\n";
+    for (lines, option) in [
+        (format!("{CHAIN}transforms=outbox,x\ntransforms.x.type={decoder}"), "transforms.x.type"),
+        (format!("{CHAIN}transforms=x,outbox\ntransforms.x.type=a.b.Filter"), "transforms.x.type"),
+        (format!("{CHAIN}transforms=outbox,y"), "transforms.y.type"),
+        (
+            format!("{CHAIN}{tables}{matches}predicates.p.pattern=shop.public.other"),
+            "transforms.outbox.predicate",
+        ),
+        (
+            format!(
+                "{CHAIN}{tables}{matches}predicates.p.pattern=.*outbox\ntransforms.outbox.negate=true"
+            ),
+            "transforms.outbox.predicate",
+        ),
+        ("transforms=\nslot.name=a".to_owned(), "transforms"),
+        ("slot.name=a".to_owned(), "transforms"),
+    ] {
+        assert!(refused(&lines).iter().any(|(name, _)| name == option), "{lines}");
+    }
+    for lines in [
+        format!("{CHAIN}{tables}{matches}predicates.p.pattern=shop\\\\.public\\\\.outbox"),
+        format!(
+            "{CHAIN}predicates.p.type=x.RecordIsTombstone\ntransforms.outbox.predicate=p\n\
+             transforms.outbox.negate=true"
+        ),
+        format!("{CHAIN}transforms=x,outbox\ntransforms.x.type={decoder}"),
+    ] {
+        assert!(import(&lines).is_ok(), "{lines}");
+    }
+}
+
+#[test]
+fn the_producers_options_become_kafkas() {
+    for (option, value, key, expected) in [
+        ("linger.ms", "5", "kafka.linger", "5ms"),
+        ("linger.ms", "5000", "kafka.linger", "1000ms"),
+        ("max.request.size", "2000000", "kafka.message_max_bytes", "2000000B"),
+        ("compression.type", "GZIP", "kafka.compression", "gzip"),
+        ("partitioner.class", "a.RoundRobinPartitioner", "kafka.partitioner", "random"),
+        ("partitioner.ignore.keys", "true", "kafka.partitioner", "random"),
+        ("partitioner.class", "a.b.DefaultPartitioner", "kafka.partitioner", "murmur2_random"),
+    ] {
+        let toml = import(&format!("{CHAIN}producer.override.{option}={value}")).unwrap().toml;
+        assert_eq!(setting(&toml, key).as_deref(), Some(expected), "{option}");
+    }
+    for (lines, name, expected) in [
+        ("sasl.mechanism=PLAIN", "sasl.mechanism", "PLAIN"),
+        (
+            "ssl.keystore.type=PKCS12\nproducer.override.ssl.keystore.location=/a.p12",
+            "ssl.keystore.location",
+            "/a.p12",
+        ),
+        ("ssl.keystore.location=/a.pem", "ssl.key.location", "/a.pem"),
+        ("ssl.keystore.location=/a.pem", "ssl.certificate.location", "/a.pem"),
+        (
+            "ssl.truststore.type=PEM\nproducer.override.ssl.truststore.location=/ca",
+            "ssl.ca.location",
+            "/ca",
+        ),
+    ] {
+        let config = loaded(&import(&format!("{CHAIN}producer.override.{lines}")).unwrap().toml);
+        let found = config.kafka.properties.iter().find(|property| property.name == name);
+        assert_eq!(found.map(|property| property.value.as_str()), Some(expected), "{lines}");
+    }
+    for (lines, option) in [
+        ("linger.ms=soon", "producer.override.linger.ms"),
+        ("sasl.mechanism=AWS_MSK_IAM", "producer.override.sasl.mechanism"),
+        ("sasl.jaas.config=x.Krb5LoginModule required;", "producer.override.sasl.jaas.config"),
+        ("ssl.keystore.location=/a.jks", "producer.override.ssl.keystore.location"),
+        ("partitioner.class=a.Mine", "producer.override.partitioner.class"),
+    ] {
+        let found = refused(&format!("{CHAIN}producer.override.{lines}"));
+        assert!(found.iter().any(|(name, _)| name == option), "{lines}: {found:?}");
+    }
+}
+
+#[test]
+fn a_column_that_a_part_of_the_outbox_is_called_is_not_mistaken_for_it() {
+    let type_option = "transforms.outbox.table.field.event.type=kind";
+    let toml = import(&format!("{CHAIN}{type_option}")).unwrap().toml;
+    assert_eq!(setting(&toml, "outbox.event_type").as_deref(), Some("kind"));
+    let routed = format!("{CHAIN}{type_option}\ntransforms.outbox.route.by.field=event_type");
+    let toml = import(&routed).unwrap().toml;
+    assert_eq!(setting(&toml, "outbox.event_type"), None);
+}

@@ -1,0 +1,173 @@
+//! The Java producer's `security.*`, `sasl.*` and `ssl.*` → librdkafka's.
+//!
+//! Enters: options of the producer. Leaves: `[kafka.properties]`. What always holds: what cannot be
+//! carried over is refused, since a connection would be weaker or impossible without it; PEM and
+//! PKCS#12 are carried over, Java's key stores are not.
+
+use super::draft::{Draft, Taken, text};
+use super::jaas;
+use super::producer::take;
+
+const SECRET_HELP: &str = "it stands in clear in [kafka.properties], as it did here: take it out there \
+                           and set the variable POSTRIDER_KAFKA__PROPERTIES__...";
+
+/// Deals with all of them.
+pub(super) fn map(draft: &mut Draft) {
+    if let Some(taken) = take(draft, "security.protocol") {
+        let word = taken.text().to_ascii_lowercase();
+        property(draft, taken, "security.protocol", &word);
+    }
+    sasl(draft);
+    trust(draft);
+    identity(draft);
+    if let Some(taken) = take(draft, "ssl.endpoint.identification.algorithm") {
+        let word = match taken.text() {
+            "" => "none".to_owned(),
+            word => word.to_ascii_lowercase(),
+        };
+        property(draft, taken, "ssl.endpoint.identification.algorithm", &word);
+    }
+    for option in ["ssl.enabled.protocols", "ssl.protocol", "ssl.provider", "ssl.cipher.suites"] {
+        if let Some(taken) = take(draft, option) {
+            let help = "OpenSSL's own names go into [kafka.properties] as ssl.cipher.suites";
+            draft.changed(taken, "is Java's: OpenSSL's default is used", Some(help));
+        }
+    }
+}
+
+fn property(draft: &mut Draft, taken: Taken, name: &str, value: &str) {
+    let setting = format!("kafka.properties.{name}");
+    if taken.is_placeholder(draft.flavour) {
+        let variable = name.to_ascii_uppercase().replace('.', "_");
+        let help = format!("set POSTRIDER_KAFKA__PROPERTIES__{variable}");
+        return draft.changed(
+            taken,
+            "is a placeholder, which is not resolved: left out",
+            Some(&help),
+        );
+    }
+    draft.set_from(&setting, text(value), "", &[&taken]);
+    if name.contains("password") || name.ends_with("pem") {
+        draft.mapped_with(taken, &setting, SECRET_HELP);
+    } else {
+        draft.mapped(taken, &setting);
+    }
+}
+
+fn sasl(draft: &mut Draft) {
+    if let Some(taken) = take(draft, "sasl.mechanism") {
+        match taken.text() {
+            "PLAIN" | "SCRAM-SHA-256" | "SCRAM-SHA-512" => {
+                let value = taken.text().to_owned();
+                property(draft, taken, "sasl.mechanism", &value);
+            }
+            _ => draft.refuse(
+                taken,
+                "is a way to log in that is not carried over",
+                "use PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512 with a user of its own, or remove it here \
+                 and set librdkafka's sasl.* in [kafka.properties]",
+            ),
+        }
+    }
+    let Some(taken) = take(draft, "sasl.jaas.config") else { return };
+    let user_help = "set POSTRIDER_KAFKA__PROPERTIES__SASL_USERNAME and _SASL_PASSWORD";
+    let Some(login) = jaas::parse(taken.text()) else {
+        if taken.is_placeholder(draft.flavour) {
+            let note = "is a placeholder, which is not resolved: left out";
+            return draft.changed(taken, note, Some(user_help));
+        }
+        let help = "write `...LoginModule required username=\"..\" password=\"..\";`";
+        return draft.refuse(taken, "is not a JAAS configuration", help);
+    };
+    if !["PlainLoginModule", "ScramLoginModule"].contains(&login.module.as_str()) {
+        let help = "PlainLoginModule and ScramLoginModule can be; remove it here and set librdkafka's \
+                    sasl.* in [kafka.properties] otherwise";
+        return draft.refuse(taken, "is a login that is not carried over", help);
+    }
+    let flavour = draft.flavour;
+    let mut left_out = false;
+    for (option, name) in [("username", "sasl.username"), ("password", "sasl.password")] {
+        match login.option(option) {
+            Some(value) if !super::draft::is_placeholder(value, flavour) => {
+                draft.set_from(&format!("kafka.properties.{name}"), text(value), "", &[&taken]);
+            }
+            _ => left_out = true,
+        }
+    }
+    if left_out {
+        draft.changed(taken, "user or password are not in it: left out", Some(user_help));
+    } else {
+        let settings = "kafka.properties.sasl.username, kafka.properties.sasl.password";
+        draft.mapped_with(taken, settings, SECRET_HELP);
+    }
+}
+
+fn trust(draft: &mut Draft) {
+    let kind = take(draft, "ssl.truststore.type");
+    let is_pem = kind.as_ref().is_some_and(|kind| kind.text().eq_ignore_ascii_case("PEM"));
+    if let Some(taken) = take(draft, "ssl.truststore.certificates") {
+        let value = taken.text().to_owned();
+        property(draft, taken, "ssl.ca.pem", &value);
+    }
+    if let Some(taken) = take(draft, "ssl.truststore.location") {
+        if is_pem || has_end(&taken, &[".pem", ".crt"]) {
+            let value = taken.text().to_owned();
+            property(draft, taken, "ssl.ca.location", &value);
+        } else {
+            let help = "`keytool -list -rfc -keystore STORE > ca.pem`; then set \
+                        ssl.truststore.type=PEM and ssl.truststore.location=ca.pem";
+            draft.refuse(taken, "is a Java key store, and OpenSSL reads PEM", help);
+        }
+    }
+    if let Some(taken) = take(draft, "ssl.truststore.password") {
+        draft.not_needed(taken, "certificates in PEM have no password");
+    }
+    if let Some(kind) = kind {
+        draft.not_needed(kind, "the file's own form is told by OpenSSL");
+    }
+}
+
+fn identity(draft: &mut Draft) {
+    let kind = take(draft, "ssl.keystore.type");
+    let said = kind.as_ref().map_or("", Taken::text).to_ascii_uppercase();
+    for (option, name) in [
+        ("ssl.keystore.certificate.chain", "ssl.certificate.pem"),
+        ("ssl.keystore.key", "ssl.key.pem"),
+        ("ssl.key.password", "ssl.key.password"),
+    ] {
+        if let Some(taken) = take(draft, option) {
+            let value = taken.verbatim().to_owned();
+            property(draft, taken, name, &value);
+        }
+    }
+    if let Some(taken) = take(draft, "ssl.keystore.location") {
+        let value = taken.text().to_owned();
+        if said == "PEM" || said.is_empty() && has_end(&taken, &[".pem"]) {
+            let key = "kafka.properties.ssl.key.location";
+            draft.set_from(key, text(&value), "", &[&taken]);
+            property(draft, taken, "ssl.certificate.location", &value);
+        } else if said == "PKCS12" || said.is_empty() && has_end(&taken, &[".p12", ".pfx"]) {
+            property(draft, taken, "ssl.keystore.location", &value);
+        } else {
+            let help = "`keytool -importkeystore -srckeystore STORE -destkeystore STORE.p12 \
+                        -deststoretype PKCS12`; then set ssl.keystore.type=PKCS12";
+            draft.refuse(taken, "is a Java key store, which OpenSSL does not read", help);
+        }
+    }
+    if let Some(taken) = take(draft, "ssl.keystore.password") {
+        if draft.setting("kafka.properties.ssl.keystore.location").is_some() {
+            let value = taken.verbatim().to_owned();
+            property(draft, taken, "ssl.keystore.password", &value);
+        } else {
+            draft.not_needed(taken, "there is no store to open");
+        }
+    }
+    if let Some(kind) = kind {
+        draft.not_needed(kind, "the form is told by which property names the file");
+    }
+}
+
+fn has_end(taken: &Taken, ends: &[&str]) -> bool {
+    let value = taken.text().to_ascii_lowercase();
+    ends.iter().any(|end| value.ends_with(end))
+}
