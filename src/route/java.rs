@@ -19,7 +19,7 @@ pub(super) type Captures<'t> = fancy_regex::Captures<'t, str>;
 
 /// A compiled pattern.
 #[derive(Debug, Clone)]
-pub(super) struct Matcher {
+pub struct Matcher {
     /// `search` with anchors at both ends.
     whole: Regex,
     search: Regex,
@@ -27,7 +27,7 @@ pub(super) struct Matcher {
 
 impl Matcher {
     /// Compiles, or tells why there is no such expression.
-    pub(super) fn compile(pattern: &str) -> Result<Self, RouteSpecError> {
+    pub fn compile(pattern: &str) -> Result<Self, RouteSpecError> {
         let refused =
             |error: fancy_regex::Error| RouteSpecError::Regex { reason: error.to_string() };
         let pattern = translate(pattern);
@@ -42,7 +42,7 @@ impl Matcher {
     }
 
     /// Whether the whole text matches.
-    pub(super) fn matches(&self, text: &str) -> Result<bool, Undecided> {
+    pub fn matches(&self, text: &str) -> Result<bool, Undecided> {
         self.whole.is_match(text).map_err(|_| Undecided)
     }
 

@@ -36,7 +36,7 @@ pub use format::{
     ByteaForm, ColumnStyle, EmptyPayload, EpochUnit, FormatSpec, KeyFormat, Members, MissingColumn,
     ValueFormat,
 };
-pub use java::Undecided;
+pub use java::{Matcher, Undecided};
 pub use record::{Headers, OwnedRecord, Record};
 pub use rejection::{Rejection, RejectionCode};
 pub use router::{LSN_HEADER, Routed, Router, position_text};

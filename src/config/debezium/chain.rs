@@ -5,12 +5,11 @@
 //! holds: a transformation that is not understood is refused by name, since nobody can tell what it
 //! does to a record.
 
-use regex::Regex;
-
 use super::draft::{Draft, Taken};
 use super::given::Flavour;
 use super::names::{BARE_DECODER, BARE_ROUTER, DECODE};
 use crate::outbox::TableName;
+use crate::route::Matcher;
 
 /// Under which prefixes the options of the two transformations are.
 #[derive(Default)]
@@ -173,8 +172,9 @@ fn always_holds(draft: &Draft, predicate: &Taken, negated: bool, topics: &[Strin
     let class = part("type").map_or("", last_segment);
     match (class, negated) {
         ("TopicNameMatches", false) => {
-            let pattern = Regex::new(&format!(r"\A(?:{})\z", part("pattern").unwrap_or("")));
-            pattern.is_ok_and(|pattern| topics.iter().all(|topic| pattern.is_match(topic)))
+            let matches =
+                |matcher: Matcher| topics.iter().all(|topic| matcher.matches(topic) == Ok(true));
+            Matcher::compile(part("pattern").unwrap_or("")).is_ok_and(matches)
         }
         // There are no tombstones before the router, and it has no use for them.
         ("RecordIsTombstone", true) => true,

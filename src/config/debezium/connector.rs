@@ -14,7 +14,7 @@ use crate::outbox::TableName;
 const CLASS: &str = "io.debezium.connector.postgresql.PostgresConnector";
 
 /// Deals with where rows come from; the tables are given back.
-pub(super) fn source(draft: &mut Draft) -> Vec<TableName> {
+pub(super) fn source(draft: &mut Draft, chain: &Chain) -> Vec<TableName> {
     if let Some(class) = draft.take("connector.class") {
         if class.text() == CLASS || class.text() == "PostgresConnector" {
             draft.not_needed(class, "PostgreSQL is all that Postrider reads");
@@ -27,7 +27,7 @@ pub(super) fn source(draft: &mut Draft) -> Vec<TableName> {
     name(draft, "slot.name", "source.slot", "debezium");
     name(draft, "publication.name", "source.publication", "dbz_publication");
     creation(draft);
-    tables(draft)
+    tables(draft, chain)
 }
 
 fn plugin(draft: &mut Draft) {
@@ -83,7 +83,7 @@ fn creation(draft: &mut Draft) {
     }
 }
 
-fn tables(draft: &mut Draft) -> Vec<TableName> {
+fn tables(draft: &mut Draft, chain: &Chain) -> Vec<TableName> {
     let setting = "source.tables";
     let help = "name each table in full: `table.include.list`: public.outbox,billing.outbox";
     let include = draft.take_said("table.include.list");
@@ -105,6 +105,12 @@ fn tables(draft: &mut Draft) -> Vec<TableName> {
         let shown: Vec<String> = names.iter().map(ToString::to_string).collect();
         draft.map(taken, setting, list(shown.iter().map(String::as_str)));
         return names;
+    }
+    if chain.decoder.is_some() {
+        draft.set(setting, list([]), "no table.include.list: logical messages are all there is");
+        let note = "is not there: logical messages are read, and no table";
+        draft.assume("table.include.list", note, Some("set source.tables to the outbox tables"));
+        return Vec::new();
     }
     let schema = plain(&schemas).filter(|parts| parts.len() == 1).and_then(|mut it| it.pop());
     let table = TableName::new(schema.unwrap_or_else(|| "public".to_owned()), "outbox");

@@ -5,10 +5,7 @@
 //! known by here. What always holds: Debezium Server's prefixes and Quarkus's escapes are gone, and
 //! older names are replaced.
 
-use std::fmt;
-
-use serde::Deserialize;
-use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::Value;
 
 use super::{ImportError, names, properties};
 
@@ -163,103 +160,38 @@ fn unescape(value: &str) -> String {
 }
 
 fn connector_json(text: &str) -> Result<Vec<(String, Content)>, ImportError> {
-    let json: Json = serde_json::from_str(text)
+    let json: Value = serde_json::from_str(text)
         .map_err(|error| ImportError::Json { reason: error.to_string() })?;
-    let Json::Object(members) = json else {
+    let Value::Object(members) = json else {
         return Err(ImportError::Foreign {
             reason: "it is a list",
             help: "hand over one connector at a time",
         });
     };
+    let wrapped = members.get("config").is_some_and(Value::is_object);
     let mut pairs = Vec::with_capacity(members.len());
-    let wrapped =
-        members.iter().any(|(name, value)| name == "config" && matches!(value, Json::Object(_)));
     for (name, value) in members {
         match value {
-            Json::Object(config) if wrapped && name == "config" => {
-                pairs.extend(config.into_iter().map(|(name, value)| (name, value.content())));
+            Value::Object(config) if wrapped && name == "config" => {
+                pairs.extend(config.into_iter().map(|(name, value)| (name, content(value))));
             }
             // What Connect's REST interface says about a connector beside its configuration.
-            value if wrapped => match value.content() {
+            value if wrapped => match content(value) {
                 Content::Nested => pairs.push((name, Content::Null)),
                 content => pairs.push((name, content)),
             },
-            value => pairs.push((name, value.content())),
+            value => pairs.push((name, content(value))),
         }
     }
     Ok(pairs)
 }
 
-/// JSON as far as it matters here, members in order.
-enum Json {
-    Content(Content),
-    Object(Vec<(String, Json)>),
-    List,
-}
-
-impl Json {
-    fn content(self) -> Content {
-        match self {
-            Self::Content(content) => content,
-            Self::Object(_) | Self::List => Content::Nested,
-        }
-    }
-}
-
-impl<'de> Deserialize<'de> for Json {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(JsonVisitor)
-    }
-}
-
-struct JsonVisitor;
-
-fn text(value: impl fmt::Display) -> Json {
-    Json::Content(Content::Text(value.to_string()))
-}
-
-impl<'de> Visitor<'de> for JsonVisitor {
-    type Value = Json;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("JSON")
-    }
-
-    fn visit_bool<E>(self, value: bool) -> Result<Json, E> {
-        Ok(text(value))
-    }
-
-    fn visit_i64<E>(self, value: i64) -> Result<Json, E> {
-        Ok(text(value))
-    }
-
-    fn visit_u64<E>(self, value: u64) -> Result<Json, E> {
-        Ok(text(value))
-    }
-
-    fn visit_f64<E>(self, value: f64) -> Result<Json, E> {
-        Ok(text(value))
-    }
-
-    fn visit_str<E>(self, value: &str) -> Result<Json, E> {
-        Ok(text(value))
-    }
-
-    fn visit_unit<E>(self) -> Result<Json, E> {
-        Ok(Json::Content(Content::Null))
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Json, A::Error> {
-        while items.next_element::<IgnoredAny>()?.is_some() {}
-        Ok(Json::List)
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Json, A::Error> {
-        let mut members = Vec::new();
-        while let Some(member) = entries.next_entry()? {
-            members.push(member);
-        }
-        Ok(Json::Object(members))
+fn content(value: Value) -> Content {
+    match value {
+        Value::String(text) => Content::Text(text),
+        Value::Bool(_) | Value::Number(_) => Content::Text(value.to_string()),
+        Value::Null => Content::Null,
+        Value::Array(_) | Value::Object(_) => Content::Nested,
     }
 }
 

@@ -147,7 +147,7 @@ impl fmt::Display for Refusals<'_> {
 pub fn import(text: &str) -> Result<Imported, ImportError> {
     let mut draft = Draft::new(given::read(text)?);
     let chain = chain::find(&mut draft);
-    let tables = connector::source(&mut draft);
+    let tables = connector::source(&mut draft, &chain);
     chain::predicates(&mut draft, &chain, &tables);
     connection::map(&mut draft);
     connector::messages(&mut draft, &chain);
