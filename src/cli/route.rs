@@ -96,7 +96,7 @@ fn answer_all(
     let mut malformed = 0_u64;
     for line in lines {
         let line = line.map_err(|error| {
-            Failure::new(ExitCode::CheckFailed, "PR-X004", "cannot read stdin")
+            Failure::new(ExitCode::CheckFailed, "PR-X006", "cannot read stdin")
                 .why(error.to_string())
         })?;
         let answer = match line {
@@ -116,7 +116,7 @@ fn answer_all(
     if malformed == 0 {
         return Ok(ExitCode::Ok);
     }
-    Err(Failure::new(ExitCode::CheckFailed, "PR-X005", format!("{malformed} lines are no rows"))
+    Err(Failure::new(ExitCode::CheckFailed, "PR-X007", format!("{malformed} lines are no rows"))
         .help("their answers have the code `malformed_line` and say why; see `postrider route --help`"))
 }
 
