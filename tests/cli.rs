@@ -42,8 +42,28 @@ fn usage_mistakes_are_code_2_and_leave_stdout_empty() {
 }
 
 #[test]
+fn mistakes_about_dead_letters_name_what_is_possible() {
+    let mistake = |words: &[&str]| {
+        let output = run(&[&["dead-letters"], words].concat());
+        assert_eq!(output.status.code(), Some(2), "{words:?}");
+        assert!(output.stdout.is_empty(), "{words:?}");
+        text(&output.stderr)
+    };
+    let codes = mistake(&["list", "--code", "no_rout"]);
+    for code in postrider::route::RejectionCode::ALL {
+        assert!(codes.contains(code.as_str()), "{code}: {codes}");
+    }
+    assert!(mistake(&["list", "--since", "5"]).contains("5s"));
+    assert!(mistake(&["retry", "--to", "bad/topic"]).contains("character"));
+    assert!(mistake(&["retry", "--rate", "0"]).contains("--rate"));
+    assert!(mistake(&["show"]).contains("PARTITION:OFFSET|ID"));
+    let itself = mistake(&["retry", "--from", "dead", "--to", "dead", "--execute"]);
+    assert!(itself.contains("PR-D004"), "{itself}");
+}
+
+#[test]
 fn commands_of_later_releases_are_not_there() {
-    for command in ["doctor", "status", "dead-letters"] {
+    for command in ["doctor", "status"] {
         assert_eq!(run(&[command]).status.code(), Some(2), "{command}");
     }
 }
@@ -57,7 +77,8 @@ fn help_is_data_and_names_the_exit_codes() {
         assert!(help.contains(words), "{words}");
     }
     assert!(!help.contains("broker "), "the embedded broker is for our own use");
-    for command in ["run", "demo", "setup", "tail", "config show", "bench ceiling"] {
+    let retry = "dead-letters retry";
+    for command in ["run", "demo", "setup", "tail", "config show", "bench ceiling", retry] {
         let arguments: Vec<&str> = command.split(' ').chain(["--help"]).collect();
         let help = text(&run(&arguments).stdout);
         assert!(help.contains("Example"), "{command}: {help}");

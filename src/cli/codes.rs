@@ -2,6 +2,7 @@
 //!
 //! A number is never used again for something else. `PR-C` is in `config`, beside its mistakes.
 
+use crate::cli::dead_letters::DeadLettersError;
 use crate::control::ControlError;
 use crate::kafka::{ReaderError, SinkError};
 use crate::pipeline::PipelineError;
@@ -105,5 +106,25 @@ pub(super) const fn pipeline(error: &PipelineError) -> &'static str {
         PipelineError::DeadLetterRefused { .. } => "PR-R005",
         PipelineError::Updated { .. } => "PR-R006",
         PipelineError::NotSent | PipelineError::NotOffered => "PR-R007",
+    }
+}
+
+/// `PR-D001` to `PR-D019`; what the brokers do has their code.
+pub(super) const fn dead_letters(error: &DeadLettersError) -> &'static str {
+    match error {
+        DeadLettersError::Reader(error) => reader(error),
+        DeadLettersError::Sink(error) | DeadLettersError::Unconfirmed { source: error, .. } => {
+            sink(error)
+        }
+        DeadLettersError::Missing(_) => "PR-D001",
+        DeadLettersError::Several { .. } => "PR-D002",
+        DeadLettersError::Hindered { .. } => "PR-D003",
+        DeadLettersError::Circular(_) => "PR-D004",
+        DeadLettersError::Gone(_) => "PR-D005",
+        DeadLettersError::Refused { .. } => "PR-D006",
+        DeadLettersError::ReceiptRefused { .. } => "PR-D007",
+        DeadLettersError::Unread { .. } => "PR-D008",
+        DeadLettersError::Silent { .. } => "PR-D009",
+        DeadLettersError::Aborted { .. } => "PR-D010",
     }
 }

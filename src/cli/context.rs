@@ -93,8 +93,13 @@ impl Context {
 
     /// Writes data to stdout.
     pub fn print(&self, text: &str) -> Result<(), Failure> {
+        self.print_bytes(text.as_bytes())
+    }
+
+    /// Writes data that may be no text to stdout.
+    pub fn print_bytes(&self, bytes: &[u8]) -> Result<(), Failure> {
         let mut out = io::stdout().lock();
-        out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|error| broken(&error))
+        out.write_all(bytes).and_then(|()| out.flush()).map_err(|error| broken(&error))
     }
 
     /// Writes one JSON object and a line end to stdout.

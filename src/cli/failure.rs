@@ -25,8 +25,8 @@ pub struct Failure {
 /// One thing that is wrong.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// Stable: `PR-C` configuration, `PR-P` Postgres, `PR-K` Kafka, `PR-R` routing, `PR-H` HTTP,
-    /// `PR-X` the rest.
+    /// Stable: `PR-C` configuration, `PR-P` Postgres, `PR-K` Kafka, `PR-R` routing, `PR-D` dead
+    /// letters, `PR-H` HTTP, `PR-X` the rest.
     pub code: &'static str,
     /// What failed.
     pub what: String,

@@ -2,6 +2,7 @@
 //!
 //! Codes are stable: a number is never used again for something else.
 
+mod dead_letters;
 mod relay;
 
 use super::broker::BrokerCommandError;

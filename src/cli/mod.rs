@@ -11,11 +11,13 @@ mod codes;
 pub mod completions;
 pub mod config;
 pub mod context;
+pub mod dead_letters;
 pub mod demo;
 pub mod exit;
 pub mod failure;
 mod failures;
 pub mod import;
+mod legible;
 pub mod logs;
 pub mod route;
 pub mod run;
@@ -37,6 +39,7 @@ pub fn dispatch(command: &Command, context: &Context) -> Result<ExitCode, Failur
         Command::Route(args) => route::run(args, context),
         Command::Setup(args) => setup::run(args, context),
         Command::Tail(args) => follow(args, context),
+        Command::DeadLetters(command) => dead_letters::run(command, context),
         Command::Bench(args) => bench::run(args, context),
         Command::Import(command) => import::run(command, context),
         Command::Config(command) => config::run(command, context),

@@ -126,7 +126,7 @@ fn finish(args: &RunArgs, context: &Context, summary: &Summary) -> Result<ExitCo
 }
 
 /// The first SIGTERM or Ctrl-C drains, the second aborts.
-async fn listen_for_signals(stop: Stop) {
+pub(super) async fn listen_for_signals(stop: Stop) {
     let signals = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()));
     let (Ok(mut terminate), Ok(mut interrupt)) = signals else {
         tracing::error!("signals cannot be received: stop this process with SIGKILL only");

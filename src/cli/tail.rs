@@ -134,10 +134,7 @@ pub fn run(args: &TailArgs, configured: Option<KafkaSpec>, color: bool) -> Resul
     let mut kafka = match (configured, &args.brokers) {
         (None, None) => return Err(TailError::NoBrokers),
         (None, Some(brokers)) => KafkaSpec::of_brokers(brokers),
-        (Some(configured), None) => configured,
-        (Some(configured), Some(brokers)) => {
-            KafkaSpec { brokers: KafkaSpec::of_brokers(brokers).brokers, ..configured }
-        }
+        (Some(configured), brokers) => configured.at(brokers.as_deref()),
     };
     "postrider-tail".clone_into(&mut kafka.client_id);
     let spec = ReaderSpec {

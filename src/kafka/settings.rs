@@ -156,6 +156,15 @@ impl KafkaSpec {
         Self { brokers: brokers.map(str::to_owned).collect(), ..Self::default() }
     }
 
+    /// The same at other addresses (`host:port`, comma-separated), if any are given.
+    #[must_use]
+    pub fn at(self, brokers: Option<&str>) -> Self {
+        match brokers {
+            Some(brokers) => Self { brokers: Self::of_brokers(brokers).brokers, ..self },
+            None => self,
+        }
+    }
+
     /// Checks everything that can be checked without a connection.
     pub fn validate(&self) -> Result<(), SettingsError> {
         self.producer_config().map(drop)

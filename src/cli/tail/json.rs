@@ -4,9 +4,9 @@
 
 use std::io::{self, Write};
 
-use serde::ser::SerializeMap;
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
+use crate::cli::legible::Bytes;
 use crate::kafka::Received;
 
 #[derive(Serialize)]
@@ -24,29 +24,6 @@ struct Envelope<'a> {
     payload: Bytes<'a>,
 }
 
-struct Bytes<'a>(Option<&'a [u8]>);
-
-impl Serialize for Bytes<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Some(bytes) = self.0 else { return serializer.serialize_none() };
-        if let Ok(text) = std::str::from_utf8(bytes) {
-            return serializer.serialize_str(text);
-        }
-        let mut map = serializer.serialize_map(Some(1))?;
-        map.serialize_entry("$hex", &hex(bytes))?;
-        map.end()
-    }
-}
-
-/// Lower-case hexadecimal digits.
-pub(super) fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write as _;
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
-}
-
 /// Writes one record and a line feed.
 pub(super) fn write(out: &mut impl Write, record: &Received<'_>) -> io::Result<()> {
     let pair = |(name, value): (_, _)| [Bytes(Some(str::as_bytes(name))), Bytes(value)];
@@ -62,18 +39,4 @@ pub(super) fn write(out: &mut impl Write, record: &Received<'_>) -> io::Result<(
     };
     serde_json::to_writer(&mut *out, &envelope)?;
     out.write_all(b"\n")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn bytes_are_text_hex_or_null() {
-        let json = |bytes| serde_json::to_string(&Bytes(bytes)).unwrap();
-        assert_eq!(json(None), "null");
-        assert_eq!(json(Some(b"")), "\"\"");
-        assert_eq!(json(Some("é\"".as_bytes())), "\"é\\\"\"");
-        assert_eq!(json(Some(b"\xff\x00")), "{\"$hex\":\"ff00\"}");
-    }
 }

@@ -12,18 +12,18 @@ use crate::support::wait_for;
 
 /// Where a running relay answers.
 #[derive(Debug, Clone)]
-pub(super) struct Face(String);
+pub(crate) struct Face(String);
 
 impl Face {
     /// Learns the address from the relay's log.
-    pub(super) fn of(relay: &mut Running) -> Self {
+    pub(crate) fn of(relay: &mut Running) -> Self {
         let line = relay.wait_for_log("health and metrics over HTTP");
         let line: Value = serde_json::from_str(&line).unwrap();
         Self(line["address"].as_str().unwrap().to_owned())
     }
 
     /// Status and body.
-    pub(super) fn get(&self, path: &str) -> (u16, String) {
+    pub(crate) fn get(&self, path: &str) -> (u16, String) {
         let mut stream = TcpStream::connect(&self.0).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         let request = format!("GET {path} HTTP/1.1\r\nhost: relay\r\nconnection: close\r\n\r\n");
@@ -36,13 +36,13 @@ impl Face {
     }
 
     /// Status and the word for the state of a probe.
-    pub(super) fn probe(&self, path: &str) -> (u16, Value) {
+    pub(crate) fn probe(&self, path: &str) -> (u16, Value) {
         let (status, body) = self.get(path);
         (status, serde_json::from_str(&body).unwrap_or_else(|_| panic!("{path}: {body}")))
     }
 
     /// Waits until `/readyz` has this status.
-    pub(super) fn wait_ready(&self, status: u16) -> Value {
+    pub(crate) fn wait_ready(&self, status: u16) -> Value {
         wait_for(&format!("/readyz {status}"), || {
             let (found, health) = self.probe("/readyz");
             (found == status).then_some(health)
@@ -50,12 +50,12 @@ impl Face {
     }
 
     /// One sample of `/metrics`, such as `postrider_state{state="standby"}`.
-    pub(super) fn count(&self, series: &str) -> Option<u64> {
+    pub(crate) fn count(&self, series: &str) -> Option<u64> {
         self.sample(series)
     }
 
     /// A sample that may be no whole number.
-    pub(super) fn metric(&self, series: &str) -> Option<f64> {
+    pub(crate) fn metric(&self, series: &str) -> Option<f64> {
         self.sample(series)
     }
 
@@ -67,14 +67,14 @@ impl Face {
     }
 
     /// Waits until a sample is this number.
-    pub(super) fn wait_count(&self, series: &str, number: u64) {
+    pub(crate) fn wait_count(&self, series: &str, number: u64) {
         wait_for(&format!("{series} {number}"), || {
             (self.count(series) == Some(number)).then_some(())
         });
     }
 
     /// Waits until a sample is what `wanted` says, and returns it.
-    pub(super) fn wait_metric(&self, series: &str, wanted: impl Fn(f64) -> bool) -> f64 {
+    pub(crate) fn wait_metric(&self, series: &str, wanted: impl Fn(f64) -> bool) -> f64 {
         let mut last = None;
         let what = format!("{series} to be as wanted");
         wait_for(&what, || {

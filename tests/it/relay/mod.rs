@@ -6,7 +6,7 @@
 
 mod backlog;
 mod crash;
-mod face;
+pub(crate) mod face;
 mod flow;
 mod http;
 mod idle;
@@ -20,6 +20,6 @@ mod server;
 mod severed;
 mod shutdown;
 mod silence;
-mod stage;
+pub(crate) mod stage;
 mod standby;
 mod untimely;

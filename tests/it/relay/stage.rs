@@ -17,15 +17,15 @@ use crate::support::wait_for;
 use crate::support::wiretap::{Status, Wiretap};
 
 /// See the module. Dropping it drops the slot, so that it holds back no log for other tests.
-pub(super) struct Stage {
-    pub(super) database: Database,
+pub(crate) struct Stage {
+    pub(crate) database: Database,
     bootstrap: String,
     prefix: String,
 }
 
 impl Stage {
     /// A migrated database in `cluster` with a slot, before topics of `bootstrap`.
-    pub(super) fn new(cluster: &Cluster, bootstrap: &str, stem: &str) -> Self {
+    pub(crate) fn new(cluster: &Cluster, bootstrap: &str, stem: &str) -> Self {
         let database = Database::migrated(cluster, stem);
         let slot = database.name().to_owned();
         let create = format!("SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput')");
@@ -34,42 +34,42 @@ impl Stage {
     }
 
     /// Slot and database have the same name.
-    pub(super) fn slot(&self) -> &str {
+    pub(crate) fn slot(&self) -> &str {
         self.database.name()
     }
 
     /// A topic of this stage.
-    pub(super) fn topic(&self, name: &str) -> String {
+    pub(crate) fn topic(&self, name: &str) -> String {
         format!("{}{name}", self.prefix)
     }
 
     /// A relay that connects to Postgres directly.
-    pub(super) fn relay(&self) -> Relay {
+    pub(crate) fn relay(&self) -> Relay {
         self.relay_at(&self.database.address())
     }
 
     /// A relay that connects to something in between.
-    pub(super) fn relay_at(&self, address: &Address) -> Relay {
+    pub(crate) fn relay_at(&self, address: &Address) -> Relay {
         Relay::new(address, self.slot(), &self.bootstrap, &self.prefix)
     }
 
     /// A proxy that sees every status update.
-    pub(super) fn tap(&self) -> Wiretap {
+    pub(crate) fn tap(&self) -> Wiretap {
         Wiretap::start(&self.database.address(), &self.bootstrap, &self.prefix)
     }
 
     /// The account of what is committed from now on.
-    pub(super) fn oracle(&self) -> Oracle {
+    pub(crate) fn oracle(&self) -> Oracle {
         Oracle::watch(&self.database, "public.outbox")
     }
 
     /// A session as the superuser.
-    pub(super) fn sql(&self) -> Sql {
+    pub(crate) fn sql(&self) -> Sql {
         self.database.sql()
     }
 
     /// Commits `count` rows in one transaction, keys in turn `0` to `9`, routed to `topic`.
-    pub(super) fn insert(&self, topic: &str, count: usize) {
+    pub(crate) fn insert(&self, topic: &str, count: usize) {
         self.sql().run(&format!(
             "INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload) \
              SELECT 't', n % 10, '{topic}', jsonb_build_object('n', n) \
@@ -79,7 +79,7 @@ impl Stage {
 
     /// Delivers a row of every key, takes the brokers away, and commits `count` rows more: they are
     /// sent at once, for the producer is known to every partition.
-    pub(super) fn strand(&self, mock: &MockCluster<'_, impl ClientContext>, count: usize) {
+    pub(crate) fn strand(&self, mock: &MockCluster<'_, impl ClientContext>, count: usize) {
         self.insert("A", 10);
         self.wait_for_records(10);
         mock.broker_down(ALL).unwrap();
@@ -87,17 +87,17 @@ impl Stage {
     }
 
     /// Everything in the topics of this stage, dead letters included.
-    pub(super) fn records(&self) -> Vec<Stored> {
+    pub(crate) fn records(&self) -> Vec<Stored> {
         topic::read(&self.bootstrap, &topic::names(&self.bootstrap, &self.prefix))
     }
 
     /// Waits until at least `count` records lie in the topics.
-    pub(super) fn wait_for_records(&self, count: usize) {
+    pub(crate) fn wait_for_records(&self, count: usize) {
         wait_for("records", || (self.records().len() >= count).then_some(()));
     }
 
     /// What has become of all that the oracle saw.
-    pub(super) fn verdict(&self, oracle: &Oracle, statuses: &[Status]) -> Verdict {
+    pub(crate) fn verdict(&self, oracle: &Oracle, statuses: &[Status]) -> Verdict {
         let committed = oracle.committed();
         let verdict = judge(&committed, &self.records(), statuses);
         for id in &verdict.lost {
@@ -119,24 +119,24 @@ impl Stage {
     }
 
     /// The end of the server's log, as a number.
-    pub(super) fn log_end(&self) -> u64 {
+    pub(crate) fn log_end(&self) -> u64 {
         self.position("SELECT pg_current_wal_lsn() - '0/0'")
     }
 
     /// What was acknowledged, as a number.
-    pub(super) fn acknowledged(&self) -> u64 {
+    pub(crate) fn acknowledged(&self) -> u64 {
         self.slot_value("confirmed_flush_lsn - '0/0'").parse().unwrap()
     }
 
     /// Waits until everything up to `position` is acknowledged, and returns how long that took.
-    pub(super) fn wait_acknowledged(&self, position: u64) -> Duration {
+    pub(crate) fn wait_acknowledged(&self, position: u64) -> Duration {
         let begun = Instant::now();
         wait_for("the acknowledgement", || (self.acknowledged() >= position).then_some(()));
         begun.elapsed()
     }
 
     /// A column of the slot's row.
-    pub(super) fn slot_value(&self, expression: &str) -> String {
+    pub(crate) fn slot_value(&self, expression: &str) -> String {
         let slot = self.slot();
         self.sql().value(&format!(
             "SELECT {expression} FROM pg_replication_slots WHERE slot_name = '{slot}'"

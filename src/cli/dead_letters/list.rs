@@ -1,0 +1,292 @@
+//! `dead-letters list`: one line for each dead letter, and a summary by code.
+//!
+//! Leaves: lines for people or JSON lines on stdout, the summary on stderr. Values are never
+//! printed.
+
+use std::collections::BTreeMap;
+use std::io::{self, IsTerminal as _, Write as _};
+
+use serde::Serialize;
+use serde_json::json;
+
+use super::filter::{Filter, FilterArgs};
+use super::letter::Place;
+use super::progress::Progress;
+use super::survey::{Letter, Survey};
+use super::{Source, SourceArgs};
+use crate::cli::context::Context;
+use crate::cli::exit::ExitCode;
+use crate::cli::failure::Failure;
+use crate::cli::legible::{Bytes, shown, utc};
+use crate::kafka::Start;
+
+/// A column is no wider than this: a UUID fits, and a long topic does not push the rest away.
+const COLUMN_CHARS_MAX: usize = 40;
+
+/// Lines are written in heaps of so many.
+const HEAP: usize = 1_000;
+
+/// `dead-letters list [filters]`
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Columns: partition:offset, time, code, table, intended topic, id, key, size of the value, reason.
+
+Examples:
+  postrider dead-letters list
+  postrider dead-letters list --code invalid_topic --since 24h
+  postrider dead-letters list --output json | jq -r .topic | sort | uniq -c")]
+pub struct ListArgs {
+    /// Which dead letters.
+    #[command(flatten)]
+    pub filter: FilterArgs,
+
+    /// Where from.
+    #[command(flatten)]
+    pub source: SourceArgs,
+}
+
+/// A dead letter as scripts see it.
+#[derive(Serialize)]
+struct Line<'a> {
+    partition: i32,
+    offset: i64,
+    timestamp: Option<i64>,
+    code: &'a str,
+    reason: &'a str,
+    table: Option<&'a str>,
+    lsn: Option<&'a str>,
+    topic: Option<&'a str>,
+    id: Bytes<'a>,
+    key: Bytes<'a>,
+    size: Option<usize>,
+    retried: bool,
+}
+
+/// Runs it.
+pub(super) fn run(args: &ListArgs, context: &Context) -> Result<ExitCode, Failure> {
+    let source = Source::of(&args.source, context)?;
+    let mut filter = Filter::new(&args.filter, &[], super::now_ms());
+    let mut reader = source.open(None, Start::Beginning)?;
+    let survey = Survey::take(&mut reader, &mut filter, &mut Progress::new())?;
+    let (mut letters, mut hidden) = (survey.letters, 0);
+    if !args.filter.all {
+        let found = letters.len();
+        letters.retain(|letter| !letter.is_retried);
+        hidden = found - letters.len();
+    }
+    let matching = letters.len();
+    letters.truncate(args.filter.most());
+    if context.json() {
+        for heap in letters.chunks(HEAP) {
+            context.print(&json_lines(heap)?)?;
+        }
+    } else {
+        let width = terminal_width();
+        for heap in letters.chunks(HEAP) {
+            context.print(&text_lines(heap, width))?;
+        }
+    }
+    let totals = Totals { by_code: by_code(&letters), matching, hidden, foreign: survey.foreign };
+    let summary = if context.json() { totals.to_json() } else { totals.to_text() };
+    // A closed stderr is nobody's concern.
+    let _ = io::stderr().write_all((summary + "\n").as_bytes());
+    Ok(ExitCode::Ok)
+}
+
+fn json_lines(letters: &[Letter]) -> Result<String, Failure> {
+    let mut lines = String::new();
+    for letter in letters {
+        let Place { partition, offset } = letter.place;
+        let line = Line {
+            partition,
+            offset,
+            timestamp: letter.timestamp_ms,
+            code: &letter.code,
+            reason: &letter.reason,
+            table: letter.table.as_deref(),
+            lsn: letter.lsn.as_deref(),
+            topic: letter.topic.as_deref(),
+            id: Bytes(letter.id.as_deref()),
+            key: Bytes(letter.key.as_deref()),
+            size: letter.value_bytes,
+            retried: letter.is_retried,
+        };
+        let line = serde_json::to_string(&line);
+        lines.push_str(&line.map_err(|e| Failure::of(ExitCode::CheckFailed, "PR-X002", &e, None))?);
+        lines.push('\n');
+    }
+    Ok(lines)
+}
+
+/// Columns side by side; a line is cut at `width`, where there is one.
+fn text_lines(letters: &[Letter], width: Option<usize>) -> String {
+    let rows: Vec<[String; 9]> = letters.iter().map(cells).collect();
+    let mut widths = [0; 9];
+    for row in &rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = cell.chars().count().max(*width);
+        }
+    }
+    let mut lines = String::new();
+    for row in rows {
+        let padded = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}"));
+        let line = padded.collect::<Vec<_>>().join("  ");
+        lines.push_str(&cut(line.trim_end(), width.unwrap_or(usize::MAX)));
+        lines.push('\n');
+    }
+    lines
+}
+
+fn cells(letter: &Letter) -> [String; 9] {
+    let text = |text: &str| cut(&shown(Some(text.as_bytes()), ""), COLUMN_CHARS_MAX);
+    let bytes = |bytes: Option<&[u8]>| cut(&shown(bytes, "-"), COLUMN_CHARS_MAX);
+    let mark = if letter.is_retried { "(retried) " } else { "" };
+    [
+        letter.place.to_string(),
+        letter.timestamp_ms.map_or_else(|| "-".to_owned(), utc),
+        text(&letter.code),
+        letter.table.as_deref().map_or_else(|| "-".to_owned(), text),
+        letter.topic.as_deref().map_or_else(|| "-".to_owned(), text),
+        bytes(letter.id.as_deref()),
+        bytes(letter.key.as_deref()),
+        letter.value_bytes.map_or_else(|| "null".to_owned(), |size| format!("{size} B")),
+        format!("{mark}{}", shown(Some(letter.reason.as_bytes()), "")),
+    ]
+}
+
+/// At most so many characters, the last of them a sign that there were more.
+fn cut(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
+        None => text.to_owned(),
+        Some(_) => text.chars().take(most.saturating_sub(1)).chain(['…']).collect(),
+    }
+}
+
+/// Columns of the terminal, if stdout is one.
+fn terminal_width() -> Option<usize> {
+    let stdout = io::stdout();
+    let size = stdout.is_terminal().then(|| rustix::termios::tcgetwinsize(&stdout).ok()).flatten();
+    size.map(|size| usize::from(size.ws_col)).filter(|&columns| columns > 0)
+}
+
+fn by_code(letters: &[Letter]) -> BTreeMap<&str, usize> {
+    let mut counts = BTreeMap::new();
+    for letter in letters {
+        *counts.entry(letter.code.as_str()).or_default() += 1;
+    }
+    counts
+}
+
+/// What the lines add up to.
+struct Totals<'a> {
+    /// Of those that are listed.
+    by_code: BTreeMap<&'a str, usize>,
+    /// Before the limit.
+    matching: usize,
+    /// Retried, and therefore not listed.
+    hidden: usize,
+    /// No dead letters at all.
+    foreign: usize,
+}
+
+impl Totals<'_> {
+    fn listed(&self) -> usize {
+        self.by_code.values().sum()
+    }
+
+    fn to_text(&self) -> String {
+        let listed = self.listed();
+        let counts = self.by_code.iter().map(|(code, count)| format!("{code} {count}"));
+        let mut text = match (listed, self.matching) {
+            (0, _) => "no dead letters".to_owned(),
+            (1, 1) => "1 dead letter".to_owned(),
+            (listed, matching) if listed < matching => {
+                format!("the first {listed} of {matching} dead letters")
+            }
+            (listed, _) => format!("{listed} dead letters"),
+        };
+        if listed > 0 {
+            text = format!("{text}: {}", counts.collect::<Vec<_>>().join(", "));
+        }
+        if self.hidden > 0 {
+            text = format!("{text}; {} retried already (--all lists them)", self.hidden);
+        }
+        if self.foreign > 0 {
+            text = format!("{text}; {} other records in the topic", self.foreign);
+        }
+        text
+    }
+
+    fn to_json(&self) -> String {
+        json!({
+            "listed": self.listed(),
+            "by_code": self.by_code,
+            "matching": self.matching,
+            "retried_already": self.hidden,
+            "other_records": self.foreign,
+        })
+        .to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn letter(code: &str, reason: &str) -> Letter {
+        Letter {
+            place: Place { partition: 0, offset: 17 },
+            timestamp_ms: Some(1_700_000_000_123),
+            code: code.into(),
+            reason: reason.into(),
+            table: Some("public.outbox".into()),
+            lsn: Some("0/1.0".into()),
+            topic: Some("bad\x1b[2Jtopic".into()),
+            id: Some(b"7".to_vec()),
+            key: None,
+            value_bytes: Some(3),
+            is_cut: false,
+            is_retried: false,
+        }
+    }
+
+    #[test]
+    fn a_line_tells_all_but_the_value_and_drives_no_terminal() {
+        assert_eq!(
+            text_lines(&[letter("no_route", "why")], None),
+            "0:17  2023-11-14T22:13:20.123Z  no_route  public.outbox  bad\\u{1b}[2Jtopic  7  -  3 B  why\n"
+        );
+        let json = json_lines(&[letter("no_route", "why")]).unwrap();
+        let line: serde_json::Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(line["topic"], "bad\x1b[2Jtopic");
+        assert_eq!((&line["id"], &line["key"]), (&json!("7"), &json!(null)));
+        assert_eq!((&line["size"], &line["retried"]), (&json!(3), &json!(false)));
+        assert_eq!(json.matches('\n').count(), 1);
+    }
+
+    #[test]
+    fn lines_are_aligned_and_cut_to_the_terminal() {
+        let retried = Letter { is_retried: true, ..letter("too_large", &"x".repeat(99)) };
+        let lines = text_lines(&[letter("no_route", "why"), retried], Some(120));
+        let places: Vec<_> = lines.lines().map(|line| line.find("public.outbox")).collect();
+        assert_eq!(places[0], places[1]);
+        let last = lines.lines().last().unwrap();
+        assert_eq!(last.chars().count(), 120);
+        assert!(last.contains("(retried) xxx") && last.ends_with('…'), "{last}");
+    }
+
+    #[test]
+    fn the_summary_counts_by_code() {
+        let letters = [letter("no_route", ""), letter("too_large", ""), letter("no_route", "")];
+        let totals = Totals { by_code: by_code(&letters), matching: 3, hidden: 2, foreign: 1 };
+        assert_eq!(
+            totals.to_text(),
+            "3 dead letters: no_route 2, too_large 1; 2 retried already (--all lists them); 1 other \
+             records in the topic"
+        );
+        let first = Totals { matching: 9, hidden: 0, foreign: 0, ..totals };
+        assert!(first.to_text().starts_with("the first 3 of 9 dead letters: "));
+        let none = Totals { by_code: BTreeMap::new(), matching: 0, hidden: 0, foreign: 0 };
+        assert_eq!(none.to_text(), "no dead letters");
+    }
+}

@@ -1,0 +1,43 @@
+//! How far a long piece of work has come, for someone who watches.
+//!
+//! Enters: a line, as often as one likes. Leaves: the line on stderr where that is a terminal, five
+//! times a second at most, each in the place of the one before. Called by the commands beside it.
+
+use std::io::{self, IsTerminal as _, Write as _};
+use std::time::{Duration, Instant};
+
+/// As often as an eye can follow.
+const EVERY: Duration = Duration::from_millis(200);
+
+/// A line on the terminal that is written over again and again.
+#[derive(Debug)]
+pub(super) struct Progress {
+    wanted: bool,
+    next: Instant,
+    stands: bool,
+}
+
+impl Progress {
+    /// Nothing is shown of work that takes no longer than a moment.
+    pub(super) fn new() -> Self {
+        Self { wanted: io::stderr().is_terminal(), next: Instant::now() + EVERY, stands: false }
+    }
+
+    /// Shows the line, if it is time to.
+    pub(super) fn show(&mut self, line: impl FnOnce() -> String) {
+        if !self.wanted || Instant::now() < self.next {
+            return;
+        }
+        // Whether anybody sees it is not our concern.
+        let _ = write!(io::stderr(), "\r\x1b[K{}", line());
+        self.next = Instant::now() + EVERY;
+        self.stands = true;
+    }
+
+    /// Takes the line away, for what is written next.
+    pub(super) fn clear(&mut self) {
+        if std::mem::take(&mut self.stands) {
+            let _ = write!(io::stderr(), "\r\x1b[K");
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! `dead-letters show`: one dead letter whole, for eyes, for scripts, or its value as it is.
+
+use std::fmt::Write as _;
+use std::ops::ControlFlow;
+
+use serde::Serialize;
+
+use super::error::DeadLettersError;
+use super::filter::Target;
+use super::layout::pretty;
+use super::letter::{Explained, Place};
+use super::progress::Progress;
+use super::survey::{place_of, walk};
+use super::{Source, SourceArgs};
+use crate::cli::context::Context;
+use crate::cli::exit::ExitCode;
+use crate::cli::failure::Failure;
+use crate::cli::legible::{Bytes, hex, shown, utc};
+use crate::kafka::{ReaderError, Start, StoredRecord};
+
+/// `dead-letters show PARTITION:OFFSET|ID [--raw]`
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+By its place it is found at once; for an id the whole topic is read, and all that bear it are shown.
+
+Examples:
+  postrider dead-letters show 0:17
+  postrider dead-letters show 8f14e45f-ceea-467f-a8f1-2b9a5b9d1c11 --output json
+  postrider dead-letters show 0:17 --raw > body")]
+pub struct ShowArgs {
+    /// The dead letter, by place or by its row's id
+    #[arg(value_name = "PARTITION:OFFSET|ID")]
+    pub target: String,
+
+    /// Write the value's bytes and nothing else
+    #[arg(long)]
+    pub raw: bool,
+
+    /// Where from.
+    #[command(flatten)]
+    pub source: SourceArgs,
+}
+
+/// A record as scripts see it.
+#[derive(Serialize)]
+struct Whole<'a> {
+    topic: &'a str,
+    partition: i32,
+    offset: i64,
+    timestamp: Option<i64>,
+    key: Bytes<'a>,
+    value: Bytes<'a>,
+    headers: Vec<(&'a str, Bytes<'a>)>,
+}
+
+/// Runs it.
+pub(super) fn run(args: &ShowArgs, context: &Context) -> Result<ExitCode, Failure> {
+    let source = Source::of(&args.source, context)?;
+    let records = match Target::parse(&args.target) {
+        Target::At(place) => vec![at(&source, place)?],
+        Target::Id(id) => with_id(&source, &id)?,
+    };
+    if args.raw {
+        let value = match records.as_slice() {
+            [record] => record.value.as_deref().unwrap_or_default(),
+            several => {
+                let place = |record: &StoredRecord| Place {
+                    partition: record.partition,
+                    offset: record.offset,
+                };
+                let places = several.iter().map(place).collect();
+                return Err(DeadLettersError::Several { id: args.target.clone(), places }.into());
+            }
+        };
+        context.print_bytes(value)?;
+        return Ok(ExitCode::Ok);
+    }
+    for (index, record) in records.iter().enumerate() {
+        if context.json() {
+            context.print_json(&whole(record))?;
+        } else {
+            let gap = if index > 0 { "\n" } else { "" };
+            context.print(&format!("{gap}{}", to_text(record)))?;
+        }
+    }
+    Ok(ExitCode::Ok)
+}
+
+/// The record at a place, whatever it is.
+fn at(source: &Source, place: Place) -> Result<StoredRecord, DeadLettersError> {
+    let missing = || DeadLettersError::Missing(vec![Target::At(place)]);
+    let mut found = None;
+    let opened = source.open(Some(place.partition), Start::Offset(place.offset));
+    let read = opened.map_err(DeadLettersError::from).and_then(|mut reader| {
+        walk(&mut reader, |record| {
+            found = (place_of(record) == place).then(|| record.to_stored());
+            Ok(ControlFlow::Break(()))
+        })
+    });
+    match read {
+        Err(DeadLettersError::Reader(
+            ReaderError::OffsetGone(_) | ReaderError::UnknownPartition { .. },
+        )) => Err(missing()),
+        Err(error) => Err(error),
+        Ok(()) => found.ok_or_else(missing),
+    }
+}
+
+fn with_id(source: &Source, id: &str) -> Result<Vec<StoredRecord>, DeadLettersError> {
+    let mut found = Vec::new();
+    let (mut progress, mut read) = (Progress::new(), 0_u64);
+    walk(&mut source.open(None, Start::Beginning)?, |record| {
+        read += 1;
+        progress.show(|| format!("{read} records read"));
+        let explained = Explained::read(record.headers());
+        if explained.is_some_and(|explained| explained.id() == Some(id.as_bytes())) {
+            found.push(record.to_stored());
+        }
+        Ok(ControlFlow::Continue(()))
+    })?;
+    progress.clear();
+    found.sort_unstable_by_key(|record| (record.partition, record.offset));
+    if found.is_empty() {
+        return Err(DeadLettersError::Missing(vec![Target::Id(id.to_owned())]));
+    }
+    Ok(found)
+}
+
+fn whole(record: &StoredRecord) -> Whole<'_> {
+    Whole {
+        topic: &record.topic,
+        partition: record.partition,
+        offset: record.offset,
+        timestamp: record.timestamp_ms,
+        key: Bytes(record.key.as_deref()),
+        value: Bytes(record.value.as_deref()),
+        headers: record
+            .headers
+            .iter()
+            .map(|(name, value)| (name.as_str(), Bytes(value.as_deref())))
+            .collect(),
+    }
+}
+
+fn to_text(record: &StoredRecord) -> String {
+    let time = record.timestamp_ms.map_or_else(|| "-".to_owned(), utc);
+    let mut text = format!("{}[{}]@{}\n", record.topic, record.partition, record.offset);
+    // Writing to a string cannot fail.
+    let _ = writeln!(text, "time     {time}");
+    let _ = writeln!(text, "key      {}", shown(record.key.as_deref(), "(null)"));
+    text.push_str("headers\n");
+    for (name, value) in &record.headers {
+        let name = shown(Some(name.as_bytes()), "");
+        let _ = writeln!(text, "  {name}: {}", shown(value.as_deref(), "(null)"));
+    }
+    let Some(value) = &record.value else { return text + "value    (null)\n" };
+    let body = match std::str::from_utf8(value) {
+        Ok(body) => pretty(body),
+        Err(_) => hex(value),
+    };
+    let _ = writeln!(text, "value    {} bytes\n{body}", value.len());
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(value: Option<&[u8]>) -> StoredRecord {
+        StoredRecord {
+            topic: "dead".into(),
+            partition: 0,
+            offset: 17,
+            timestamp_ms: Some(0),
+            key: Some(b"k\x1b[2J".to_vec()),
+            value: value.map(<[u8]>::to_vec),
+            headers: vec![("id".into(), Some(b"7".to_vec())), ("none".into(), None)],
+        }
+    }
+
+    const HEAD: &str = "dead[0]@17\ntime     1970-01-01T00:00:00.000Z\nkey      k\\u{1b}[2J\n\
+                        headers\n  id: 7\n  none: (null)\n";
+
+    #[test]
+    fn all_of_it_is_shown() {
+        let text = |value| to_text(&record(value));
+        assert_eq!(text(None), format!("{HEAD}value    (null)\n"));
+        assert_eq!(
+            text(Some(b"{\"a\":1.50}")),
+            format!("{HEAD}value    10 bytes\n{{\n  \"a\": 1.50\n}}\n")
+        );
+        assert_eq!(text(Some(b"\xff\x00")), format!("{HEAD}value    2 bytes\nff00\n"));
+    }
+
+    #[test]
+    fn scripts_get_every_byte() {
+        let json = serde_json::to_value(whole(&record(Some(b"\xff\x00")))).unwrap();
+        assert_eq!(json["value"], serde_json::json!({ "$hex": "ff00" }));
+        assert_eq!(json["headers"], serde_json::json!([["id", "7"], ["none", null]]));
+        assert_eq!((&json["partition"], &json["offset"]), (&0.into(), &17.into()));
+    }
+}
