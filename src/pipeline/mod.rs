@@ -203,6 +203,11 @@ impl Pipeline {
         self.ledger.drain_settled_times()
     }
 
+    /// Whether dead letters go to this topic.
+    pub fn sends_dead_letters_to(&self, topic: &str) -> bool {
+        matches!(&self.policy.rejected, RejectPolicy::DeadLetter { topic: known } if known == topic)
+    }
+
     /// UPDATEs of outbox tables that the operator wants to be told of, and what to do about them.
     pub fn unwelcome_updates(&self) -> (u64, UpdatePolicy) {
         let updates = match self.policy.on_update {

@@ -25,6 +25,10 @@ pub enum RelayError {
     /// The core met something it must not pass over.
     #[error(transparent)]
     Pipeline(#[from] PipelineError),
+    /// The dead-letter topic is missing or forbidden: rows that cannot be delivered can go nowhere,
+    /// and nothing behind them may.
+    #[error("dead letters cannot be stored: {0}")]
+    DeadLetters(#[source] SinkError),
     /// The route does not compile.
     #[error(transparent)]
     Route(#[from] RouteSpecError),
@@ -87,6 +91,7 @@ impl RelayError {
             Self::Route(_) => Class::Configuration,
             Self::SlotHeld { .. } => Class::Held,
             Self::Pipeline(_)
+            | Self::DeadLetters(_)
             | Self::BrokersAway { .. }
             | Self::NothingStored { .. }
             | Self::GraceExpired { .. }
@@ -99,7 +104,8 @@ impl RelayError {
     /// Whether the relay ends with it, rather than trying again.
     pub fn is_final(&self) -> bool {
         match self {
-            Self::BrokersAway { .. }
+            Self::DeadLetters(_)
+            | Self::BrokersAway { .. }
             | Self::NothingStored { .. }
             | Self::GraceExpired { .. }
             | Self::Aborted { .. }
@@ -114,7 +120,7 @@ impl RelayError {
         match self {
             Self::Wal(error) => error.hint(),
             Self::Control(error) => error.hint(),
-            Self::Sink(error) => error.hint(),
+            Self::Sink(error) | Self::DeadLetters(error) => error.hint(),
             Self::Pipeline(error) => error.hint(),
             Self::Route(error) => error.hint(),
             Self::SlotHeld { slot } => Some(format!(
@@ -146,7 +152,10 @@ impl RelayError {
         match self {
             Self::Wal(_) | Self::Control(_) => "postgres",
             Self::Sink(SinkError::BatchRefused { .. }) => "batch_refused",
-            Self::Sink(_) | Self::BrokersAway { .. } | Self::NothingStored { .. } => "kafka",
+            Self::Sink(_)
+            | Self::DeadLetters(_)
+            | Self::BrokersAway { .. }
+            | Self::NothingStored { .. } => "kafka",
             Self::Pipeline(_) | Self::Route(_) => "pipeline",
             Self::SlotHeld { .. } => "slot_held",
             _ => "other",

@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use crate::kafka::{SendError, Sink};
+use crate::kafka::{SendError, Sink, SinkError};
 use crate::lsn::Lsn;
 use crate::pipeline::{Answer, Confirmation, Outcome, OwnedOutgoing, Pipeline, Refused, Step};
 use crate::relay::audit;
@@ -126,9 +126,9 @@ impl<S: Sink> Session<S> {
         loop {
             self.obey(&mut turn, reporter)?;
             if let Err(error) = self.forward(&mut turn) {
-                self.put_off(error, &mut turn, reporter)?;
+                self.put_off(self.judged(error), &mut turn, reporter)?;
             }
-            self.collect(&mut turn)?;
+            self.collect(&mut turn).map_err(|error| self.judged(error))?;
             self.tell_postgres(&mut turn)?;
             reporter.tick(&mut self.pipeline, &self.stream, self.sink.is_connected())?;
             if let Some(end) = self.end(&mut turn)? {
@@ -163,6 +163,26 @@ impl<S: Sink> Session<S> {
         }
     }
 
+    /// A topic that is missing or forbidden is an outage, unless it is the one for dead letters:
+    /// whoever waits for that waits behind a row that only a human can help.
+    fn judged(&self, error: RelayError) -> RelayError {
+        match error {
+            RelayError::Sink(cause) if self.is_about_dead_letters(&cause) => {
+                RelayError::DeadLetters(cause)
+            }
+            error => error,
+        }
+    }
+
+    fn is_about_dead_letters(&self, cause: &SinkError) -> bool {
+        match cause {
+            SinkError::UnknownTopic { topic } | SinkError::Unauthorised { topic } => {
+                self.pipeline.sends_dead_letters_to(topic)
+            }
+            _ => false,
+        }
+    }
+
     /// A definite error about a frame, such as a row that must stop the relay or is too large, ends
     /// it only when everything before that frame is confirmed and acknowledged. Other errors are
     /// returned.
@@ -174,7 +194,7 @@ impl<S: Sink> Session<S> {
     ) -> Result<(), RelayError> {
         let definite = match &error {
             RelayError::Pipeline(inner) => inner.is_definite(),
-            RelayError::Wal(WalError::FrameTooLarge { .. }) => true,
+            RelayError::DeadLetters(_) | RelayError::Wal(WalError::FrameTooLarge { .. }) => true,
             _ => false,
         };
         if !definite {

@@ -1,5 +1,6 @@
 //! What ended the relay, as a failure.
 
+use crate::cli::codes;
 use crate::cli::exit::ExitCode;
 use crate::cli::failure::Failure;
 use crate::relay::RelayError;
@@ -8,6 +9,10 @@ impl From<RelayError> for Failure {
     fn from(error: RelayError) -> Self {
         let hint = error.hint();
         let (exit, code) = match error {
+            // The exit code and the code of the cause, with our own words.
+            RelayError::DeadLetters(ref cause) => {
+                (Self::from(cause.clone()).exit, codes::sink(cause))
+            }
             RelayError::Wal(error) => return error.into(),
             RelayError::Control(error) => return error.into(),
             RelayError::Sink(error) => return error.into(),

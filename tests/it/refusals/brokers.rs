@@ -1,6 +1,5 @@
 //! Brokers that do not answer, do not let us in, or do not have the topic.
 
-use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use postrider::sandbox::port;
@@ -10,13 +9,6 @@ use super::outbox::Outbox;
 use crate::support::kafka::{self, ALLOWED_USER, DENIED_USER, Kafka, PASSWORD};
 use crate::support::relay::{Outcome, Relay, Running};
 use crate::support::{postgres, topic};
-
-/// Logins, access lists, and no topic but those that somebody creates.
-fn strict() -> Option<&'static Kafka> {
-    static STRICT: OnceLock<Option<Kafka>> = OnceLock::new();
-    let options = kafka::Options { sasl: true, auto_create: false, ..kafka::Options::default() };
-    STRICT.get_or_init(|| kafka::start(&options)).as_ref()
-}
 
 fn log_in(outbox: &Outbox, kafka: &Kafka, user: &str, password: &str) -> Relay {
     outbox
@@ -110,7 +102,7 @@ fn brokers_that_do_not_answer_are_waited_for() {
 
 #[test]
 fn a_password_that_the_brokers_refuse_is_a_definite_error() {
-    let Some(kafka) = strict() else { return };
+    let Some(kafka) = kafka::strict() else { return };
     let outbox = Outbox::ready(postgres::installed(), "sasl");
     outbox.write();
     let good = log_in(&outbox, kafka, ALLOWED_USER, PASSWORD);
@@ -125,7 +117,7 @@ fn a_password_that_the_brokers_refuse_is_a_definite_error() {
 
 #[test]
 fn a_login_that_is_not_used_is_told() {
-    let Some(kafka) = strict() else { return };
+    let Some(kafka) = kafka::strict() else { return };
     let outbox = Outbox::ready(postgres::installed(), "unused");
     let relay = log_in(&outbox, kafka, ALLOWED_USER, PASSWORD)
         .property("security.protocol", "PLAINTEXT")
@@ -144,7 +136,7 @@ fn a_login_that_is_not_used_is_told() {
 
 #[test]
 fn a_topic_nobody_created_is_waited_for() {
-    let Some(kafka) = strict() else { return };
+    let Some(kafka) = kafka::strict() else { return };
     let outbox = Outbox::ready(postgres::installed(), "unknown");
     let relay = log_in(&outbox, kafka, ALLOWED_USER, PASSWORD);
     outbox.write();
@@ -162,7 +154,7 @@ fn a_topic_nobody_created_is_waited_for() {
 
 #[test]
 fn waiting_for_a_topic_repeats_nothing_of_the_others() {
-    let Some(kafka) = strict() else { return };
+    let Some(kafka) = kafka::strict() else { return };
     let outbox = Outbox::ready(postgres::installed(), "others");
     let elsewhere = outbox.topic().replace("placed", "paid");
     topic::create(&kafka.bootstrap(), &elsewhere, 3, &[]);
@@ -190,7 +182,7 @@ fn waiting_for_a_topic_repeats_nothing_of_the_others() {
 
 #[test]
 fn a_topic_we_may_not_write_to_is_waited_for() {
-    let Some(kafka) = strict() else { return };
+    let Some(kafka) = kafka::strict() else { return };
     let outbox = Outbox::ready(postgres::installed(), "denied");
     topic::create(&kafka.bootstrap(), &outbox.topic(), 1, &[]);
     outbox.write();

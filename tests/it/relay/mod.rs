@@ -6,6 +6,7 @@
 
 mod backlog;
 mod crash;
+mod dead_end;
 pub(crate) mod face;
 mod flow;
 mod http;

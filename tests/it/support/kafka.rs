@@ -54,6 +54,13 @@ pub(crate) fn shared() -> Option<&'static Kafka> {
     SHARED.get_or_init(|| start(&Options::default())).as_ref()
 }
 
+/// A broker with logins, access lists, and no topic but those that somebody creates.
+pub(crate) fn strict() -> Option<&'static Kafka> {
+    static STRICT: OnceLock<Option<Kafka>> = OnceLock::new();
+    let options = Options { sasl: true, auto_create: false, ..Options::default() };
+    STRICT.get_or_init(|| start(&options)).as_ref()
+}
+
 /// A cluster of the test's own.
 pub(crate) fn start(options: &Options) -> Option<Kafka> {
     match java::jars("kafka") {

@@ -1,0 +1,88 @@
+//! A dead-letter topic that takes nothing: the relay ends, and the slot keeps the row.
+
+use rdkafka::mocking::MockCluster;
+use rdkafka::types::RDKafkaRespErr as Answer;
+
+use super::stage::Stage;
+use crate::support::relay::Relay;
+use crate::support::{kafka, postgres, topic};
+
+/// Good rows around one that can go nowhere.
+fn write(stage: &Stage) {
+    stage.insert("A", 3);
+    stage.insert("not a topic", 1);
+    stage.insert("A", 3);
+}
+
+/// The relay ends with `exit` and one error, as often as it is started.
+fn assert_stops(relay: &Relay, exit: i32, words: &[&str]) {
+    let relay = relay.clone().expect_log(&format!("\"exit_code\":{exit}"));
+    for _ in 0..2 {
+        let mut running = relay.start(&["--output", "json", "run"]);
+        let error = running.wait_for_log("exit_code");
+        for words in words {
+            assert!(error.contains(words), "no `{words}` in: {error}");
+        }
+        assert_eq!(running.wait().code(), Some(exit));
+    }
+}
+
+#[test]
+fn g1_g4_a_dead_letter_topic_nobody_created_stops_the_relay_with_the_slot_kept() {
+    let Some(kafka) = kafka::strict() else { return };
+    let stage = Stage::new(postgres::installed(), &kafka.bootstrap(), "letterless");
+    let (oracle, tap) = (stage.oracle(), stage.tap());
+    topic::create(&kafka.bootstrap(), &stage.topic("A"), 1, &[]);
+    write(&stage);
+    let relay = stage.relay_at(&tap.address());
+    let letters = stage.topic("dead-letters");
+    let words = ["PR-K005", "dead letters cannot be stored", &letters, "kafka-topics.sh"];
+    assert_stops(&relay, 69, &words);
+    // What came before was delivered and acknowledged the first time.
+    assert_eq!(stage.records().len(), 3);
+    topic::create(&kafka.bootstrap(), &letters, 1, &[]);
+    relay.expect_log("became a dead letter").run_once();
+    let verdict = stage.verdict(&oracle, &tap.statuses());
+    verdict.assert_exactly_once();
+    assert_eq!(verdict.delivered, 7);
+}
+
+#[test]
+fn g1_g4_a_dead_letter_topic_we_may_not_write_to_stops_the_relay_with_the_slot_kept() {
+    let mock = MockCluster::new(1).unwrap();
+    let stage = Stage::new(postgres::installed(), &mock.bootstrap_servers(), "barred");
+    let oracle = stage.oracle();
+    let letters = stage.topic("dead-letters");
+    mock.create_topic(&letters, 1, 1).unwrap();
+    mock.topic_error(&letters, Answer::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED).unwrap();
+    write(&stage);
+    // Not through the tap, which asks for every topic as well.
+    let relay = stage.relay();
+    let words = ["PR-K006", "dead letters cannot be stored", &letters, "kafka-acls.sh"];
+    assert_stops(&relay, 77, &words);
+    mock.topic_error(&letters, Answer::RD_KAFKA_RESP_ERR_NO_ERROR).unwrap();
+    assert_eq!(stage.records().len(), 3);
+    relay.expect_log("became a dead letter").run_once();
+    let verdict = stage.verdict(&oracle, &[]);
+    verdict.assert_exactly_once();
+    assert_eq!(verdict.delivered, 7);
+}
+
+/// The brokers refuse the batch, then the dead letter alone: a dead letter has no dead letter.
+#[test]
+fn g1_g4_a_dead_letter_topic_that_takes_no_such_record_stops_the_relay_with_the_slot_kept() {
+    let Some(kafka) = kafka::shared() else { return };
+    let stage = Stage::new(postgres::installed(), &kafka.bootstrap(), "narrow");
+    let (oracle, tap) = (stage.oracle(), stage.tap());
+    let letters = stage.topic("dead-letters");
+    topic::create(&kafka.bootstrap(), &letters, 1, &[("max.message.bytes", "100")]);
+    write(&stage);
+    let relay = stage.relay_at(&tap.address()).set("kafka.compression", "none");
+    let relay = relay.expect_log("became a dead letter");
+    let narrow = relay.clone().expect_log("refused a batch");
+    assert_stops(&narrow, 78, &["PR-R005", &letters, "max.message.bytes"]);
+    relay.set("dead_letters.topic", &stage.topic("wider")).run_once();
+    let verdict = stage.verdict(&oracle, &tap.statuses());
+    verdict.assert_at_least_once();
+    assert_eq!(verdict.delivered, 7);
+}
