@@ -25,7 +25,7 @@ use super::context::Context;
 use super::exit::ExitCode;
 use super::failure::Failure;
 use super::specs::kafka_spec;
-use crate::kafka::{KafkaSpec, Reader, ReaderError, ReaderSpec, Start};
+use crate::kafka::{KafkaSpec, Reader, ReaderSpec, Start};
 
 pub use error::DeadLettersError;
 
@@ -79,9 +79,9 @@ impl Source {
     }
 
     /// Reads the topic, or one partition of it, from there to its end.
-    fn open(&self, partition: Option<i32>, start: Start) -> Result<Reader, ReaderError> {
+    fn open(&self, partition: Option<i32>, start: Start) -> Result<Reader, DeadLettersError> {
         let spec = ReaderSpec { partition, start, ..ReaderSpec::whole(&[&self.topic]) };
-        Reader::open(&self.kafka, spec, CONNECT_LIMIT)
+        Ok(Reader::open(&self.kafka, spec, CONNECT_LIMIT)?)
     }
 
     /// For a producer that has one record of a key under way, and names the record that is refused.

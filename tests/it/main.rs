@@ -15,6 +15,7 @@
 
 mod containers;
 mod control;
+mod dead_letters;
 mod demo;
 mod import;
 mod kafka;

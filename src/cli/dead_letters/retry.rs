@@ -177,7 +177,7 @@ fn print(plan: &Plan, sent: Option<u64>, context: &Context) -> Result<(), Failur
     let last = match sent {
         None if plan.errands.is_empty() => String::new(),
         None => "nothing was sent; --execute sends them\n".to_owned(),
-        Some(sent) => format!("sent again and stored: {sent}\n"),
+        Some(sent) => format!("sent again and stored: {sent} of {}\n", plan.errands.len()),
     };
     context.print(&(plan.to_text() + &last))
 }

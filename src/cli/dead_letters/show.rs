@@ -91,7 +91,7 @@ fn at(source: &Source, place: Place) -> Result<StoredRecord, DeadLettersError> {
     let missing = || DeadLettersError::Missing(vec![Target::At(place)]);
     let mut found = None;
     let opened = source.open(Some(place.partition), Start::Offset(place.offset));
-    let read = opened.map_err(DeadLettersError::from).and_then(|mut reader| {
+    let read = opened.and_then(|mut reader| {
         walk(&mut reader, |record| {
             found = (place_of(record) == place).then(|| record.to_stored());
             Ok(ControlFlow::Break(()))
