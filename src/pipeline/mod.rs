@@ -275,6 +275,10 @@ impl Pipeline {
         match &self.policy.rejected {
             RejectPolicy::DeadLetter { topic } => {
                 self.dead_letter = self.router.dead_letter(&row, &rejection, topic);
+                // A time that the row chose may lie ahead, which brokers refuse
+                // (message.timestamp.after.max.ms, an hour since Kafka 4.0); a dead letter must go.
+                let commit_ms = position.commit_time.unix_ms();
+                self.dead_letter.timestamp_ms = self.dead_letter.timestamp_ms.min(commit_ms);
                 let record = self.dead_letter.as_record();
                 let ticket = self.ledger.next_ticket(record.weight())?;
                 let topic = self.counters.topic_place(record.topic);
@@ -301,7 +305,9 @@ impl Pipeline {
     fn refused(&mut self, ticket: Ticket, refused: Box<Refused>) -> Result<Answer, PipelineError> {
         let rejection = &refused.rejection;
         match &self.policy.rejected {
-            RejectPolicy::DeadLetter { topic } if *topic == refused.record.topic => {
+            RejectPolicy::DeadLetter { topic }
+                if *topic == refused.record.topic && is_dead_letter(&refused.record) =>
+            {
                 let (topic, rejection) = (topic.clone(), refused.rejection);
                 Err(PipelineError::DeadLetterRefused { topic, rejection })
             }
@@ -376,6 +382,11 @@ impl Pipeline {
             UpdatePolicy::Stop => Err(PipelineError::Updated { table: table.clone() }),
         }
     }
+}
+
+/// Whether the record is a dead letter, rather than that of a row which chose their topic.
+fn is_dead_letter(record: &OwnedRecord) -> bool {
+    record.headers.first().is_some_and(|(name, _)| name == "postrider-error-code")
 }
 
 /// As in the header `postrider-lsn` and in Postgres's tools.

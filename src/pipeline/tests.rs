@@ -6,7 +6,7 @@ use crate::lsn::Lsn;
 use crate::outbox::{OutboxSpec, TableName};
 use crate::pgoutput::encode::{self, Table};
 use crate::pgoutput::{Begin, Column, Commit, PgTime};
-use crate::route::{RejectionCode, RouteSpec};
+use crate::route::{EpochUnit, RejectionCode, RouteSpec, TimestampSource};
 use proptest::prelude::*;
 
 const COLUMNS: [(&[u8], u32); 5] = [
@@ -18,8 +18,12 @@ const COLUMNS: [(&[u8], u32); 5] = [
 ];
 
 fn pipeline(rejected: RejectPolicy) -> Pipeline {
+    routed(&RouteSpec::default(), rejected)
+}
+
+fn routed(route: &RouteSpec, rejected: RejectPolicy) -> Pipeline {
     let mut spec = OutboxSpec::new(vec![TableName::new("public", "outbox")]);
-    let router = Router::compile(&RouteSpec::default(), &mut spec).unwrap();
+    let router = Router::compile(route, &mut spec).unwrap();
     let policy = Policy { rejected, on_update: UpdatePolicy::default() };
     Pipeline::new(Outbox::new(spec), router, policy, Budget::default())
 }
@@ -79,6 +83,26 @@ fn g4_a_row_that_was_not_sent_is_not_forgotten() {
     assert_eq!(pipeline.frame(keepalive).unwrap_err(), PipelineError::NotSent);
     assert_eq!(pipeline.frame(wal(&frames[3])).unwrap_err(), PipelineError::NotSent);
     assert_eq!(pipeline.settled(), Lsn::ZERO);
+}
+
+/// The payload's column plays the time's part.
+#[test]
+fn g4_a_dead_letter_is_never_of_a_time_to_come() {
+    let timestamp =
+        TimestampSource::Column { name: "payload".to_owned(), unit: EpochUnit::Milliseconds };
+    // A time is no topic's name.
+    let route = RouteSpec { by: "payload".to_owned(), timestamp, ..RouteSpec::default() };
+    for (time, wanted) in
+        [("9999-12-31 00:00:00", PgTime(0).unix_ms()), ("1970-01-01 00:00:01", 1_000)]
+    {
+        let mut pipeline = routed(&route, dead_letters());
+        let frames = transaction(time.as_bytes());
+        pass(&mut pipeline, &frames[0]).unwrap();
+        pass(&mut pipeline, &frames[1]).unwrap();
+        let Ok(Step::Send(outgoing)) = pipeline.frame(wal(&frames[2])) else { panic!("a record") };
+        assert_eq!(outgoing.rejection, Some(RejectionCode::InvalidTopic));
+        assert_eq!(outgoing.record.timestamp_ms, wanted, "{time}");
+    }
 }
 
 #[test]
