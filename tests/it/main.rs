@@ -18,6 +18,7 @@ mod control;
 mod dead_letters;
 mod demo;
 mod import;
+mod hostile;
 mod kafka;
 mod login;
 mod refusals;
