@@ -2,7 +2,7 @@
 //!
 //! Enters: a reader of the whole topic and a [`Filter`]. Leaves: a [`Survey`]. What always holds:
 //! values are looked at and not kept, so that memory goes with the number of dead letters that are
-//! meant, some 500 bytes each; whether one was retried is known only at the end, since its receipt
+//! meant, some 550 bytes each; whether one was retried is known only at the end, since its receipt
 //! lies behind it. Called by `list` and `retry`.
 
 use std::collections::HashSet;
