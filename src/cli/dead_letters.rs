@@ -26,6 +26,7 @@ use super::exit::ExitCode;
 use super::failure::Failure;
 use super::specs::kafka_spec;
 use crate::kafka::{KafkaSpec, Reader, ReaderSpec, Start};
+use crate::route::FormatSpec;
 
 pub use error::DeadLettersError;
 
@@ -68,6 +69,8 @@ pub fn run(command: &DeadLettersCommand, context: &Context) -> Result<ExitCode, 
 struct Source {
     kafka: KafkaSpec,
     topic: String,
+    /// `[format]` makes more of a row than its columns' bytes.
+    formatted: bool,
 }
 
 impl Source {
@@ -75,7 +78,8 @@ impl Source {
         let config = context.load(Vec::new())?.config;
         let mut kafka = kafka_spec(&config).at(args.brokers.as_deref());
         "postrider-dead-letters".clone_into(&mut kafka.client_id);
-        Ok(Self { kafka, topic: args.from.clone().unwrap_or(config.dead_letters.topic) })
+        let topic = args.from.clone().unwrap_or(config.dead_letters.topic);
+        Ok(Self { kafka, topic, formatted: config.format != FormatSpec::default() })
     }
 
     /// Reads the topic, or one partition of it, from there to its end.

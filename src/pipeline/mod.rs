@@ -277,7 +277,7 @@ impl Pipeline {
                 self.dead_letter = self.router.dead_letter(&row, &rejection, topic);
                 // A time that the row chose may lie ahead, which brokers refuse
                 // (message.timestamp.after.max.ms, an hour since Kafka 4.0); a dead letter must go.
-                let commit_ms = position.commit_time.unix_ms();
+                let commit_ms = row.position().commit_time.unix_ms();
                 self.dead_letter.timestamp_ms = self.dead_letter.timestamp_ms.min(commit_ms);
                 let record = self.dead_letter.as_record();
                 let ticket = self.ledger.next_ticket(record.weight())?;

@@ -20,6 +20,9 @@ pub(super) struct Plan {
     pub(super) hindered: Vec<(Place, Hindrance)>,
     /// Dead letters that are meant and have their receipt already.
     pub(super) retried: usize,
+    /// Errands whose key and value are the columns' own bytes where others have another format:
+    /// the relay rejected the row before it came to that.
+    pub(super) unformatted: usize,
 }
 
 /// One dead letter to send.
@@ -39,6 +42,8 @@ pub(super) struct Terms<'a> {
     pub(super) most: usize,
     /// Also what was retried already.
     pub(super) again: bool,
+    /// `[format]` makes more of a row than its columns' bytes.
+    pub(super) formatted: bool,
 }
 
 impl Plan {
@@ -57,7 +62,11 @@ impl Plan {
             let to = destination(letter.topic.as_deref(), terms.to, terms.dead_letter_topic);
             match to {
                 _ if letter.is_cut => plan.hindered.push((place, Hindrance::Cut)),
-                Ok(topic) => plan.errands.push(Errand { place, topic: topic.to_owned() }),
+                Ok(topic) => {
+                    // What only the brokers refused names no table, and had its format by then.
+                    plan.unformatted += usize::from(terms.formatted && letter.table.is_some());
+                    plan.errands.push(Errand { place, topic: topic.to_owned() });
+                }
                 Err(hindrance) => plan.hindered.push((place, hindrance)),
             }
         }
@@ -79,6 +88,14 @@ impl Plan {
         // Writing to a string cannot fail.
         for (topic, count) in self.topics() {
             let _ = writeln!(text, "  {count:>8}  to {topic}");
+        }
+        if self.unformatted > 0 {
+            let _ = writeln!(
+                text,
+                "careful: {} of them were rejected before [format] was applied: their keys and \
+                 values go as they stand in the table",
+                self.unformatted
+            );
         }
         if self.retried > 0 {
             let _ = writeln!(text, "retried already, left alone: {}", self.retried);
@@ -107,6 +124,7 @@ impl Plan {
             "sent": sent.unwrap_or(0),
             "to_send": topics.map(|(topic, count)| json!({ "topic": topic, "records": count }))
                 .collect::<Vec<_>>(),
+            "unformatted": self.unformatted,
             "cannot": hindered.collect::<Vec<_>>(),
             "retried_already": self.retried,
         })
@@ -144,8 +162,13 @@ mod tests {
         letters
     }
 
-    const TERMS: Terms<'static> =
-        Terms { to: None, dead_letter_topic: "dead", most: usize::MAX, again: false };
+    const TERMS: Terms<'static> = Terms {
+        to: None,
+        dead_letter_topic: "dead",
+        most: usize::MAX,
+        again: false,
+        formatted: false,
+    };
 
     fn offsets(plan: &Plan) -> Vec<i64> {
         plan.errands.iter().map(|errand| errand.place.offset).collect()
@@ -177,6 +200,17 @@ mod tests {
         assert_eq!((offsets(&plan), plan.hindered.len()), (vec![3], 2));
         let plan = Plan::of(&letters(), Terms { most: 2, again: true, ..TERMS });
         assert_eq!((offsets(&plan), plan.retried), (vec![2, 3], 0));
+    }
+
+    #[test]
+    fn what_has_not_got_its_format_is_told() {
+        let mut letters = letters();
+        letters[3].table = Some("public.outbox".into());
+        assert_eq!(Plan::of(&letters, TERMS).unformatted, 0);
+        let plan = Plan::of(&letters, Terms { formatted: true, ..TERMS });
+        assert_eq!((plan.unformatted, plan.errands.len()), (1, 2));
+        assert!(plan.to_text().contains("careful: 1 of them"), "{}", plan.to_text());
+        assert_eq!(plan.to_json(None)["unformatted"], 1);
     }
 
     #[test]

@@ -101,6 +101,7 @@ fn plan(
         dead_letter_topic: &source.topic,
         most: args.filter.most(),
         again: args.filter.all,
+        formatted: source.formatted,
     };
     Ok(Plan::of(&survey.letters, terms))
 }
