@@ -122,7 +122,7 @@ fn what_is_refused_is_told_all_at_once_with_code_78_and_nothing_on_stdout() {
         for words in [
             "error[PR-C009]: `transforms.unwrap.type`",
             "error[PR-C009]: `transforms.rename.type`",
-            "error[PR-C009]: `transforms.outbox.predicate`",
+            "error[PR-C009]: `column.mask.hash.SHA-256.with.salt.CzQMA0cB5K`",
             "help: ",
         ] {
             assert!(said.contains(words), "{words} in {said}");

@@ -5,7 +5,7 @@
 //! holds: a transformation that is not understood is refused by name, since nobody can tell what it
 //! does to a record.
 
-use super::draft::{Draft, Taken};
+use super::draft::{Draft, Taken, list};
 use super::given::Flavour;
 use super::names::{BARE_DECODER, BARE_ROUTER, DECODE};
 use crate::outbox::TableName;
@@ -136,7 +136,8 @@ pub(super) fn predicates(draft: &mut Draft, chain: &Chain, tables: &[TableName])
     if let Some(prefix) = &chain.router {
         let topic = |table: &TableName| format!("{topic_prefix}.{}.{}", table.schema, table.name);
         let topics: Vec<String> = tables.iter().map(topic).collect();
-        predicate(draft, prefix, &topics);
+        let verdicts = predicate(draft, prefix, &topics);
+        restrict(draft, tables, &verdicts);
     }
     if let Some(prefix) = &chain.decoder {
         predicate(draft, prefix, &[format!("{topic_prefix}.message")]);
@@ -147,37 +148,60 @@ pub(super) fn predicates(draft: &mut Draft, chain: &Chain, tables: &[TableName])
     }
 }
 
-fn predicate(draft: &mut Draft, prefix: &str, topics: &[String]) {
+/// Leaves the tables out whose rows the router does not see.
+fn restrict(draft: &mut Draft, tables: &[TableName], verdicts: &[bool]) {
+    let of = |wanted: bool| -> Vec<String> {
+        let tables = tables.iter().zip(verdicts).filter(|(_, routed)| **routed == wanted);
+        tables.map(|(table, _)| table.to_string()).collect()
+    };
+    let (routed, others) = (of(true), of(false));
+    if !others.is_empty() {
+        let note = format!("rows of {} do not go through the router: not read", others.join(", "));
+        let help =
+            "where their changes are wanted, leave a connector for them, with a slot of its own";
+        let value = list(routed.iter().map(String::as_str));
+        draft.change_setting("source.tables", value, &note, help);
+    }
+}
+
+/// Deals with a transformation's predicate. For each topic whether it holds there; a predicate that
+/// is not understood, or holds nowhere, is refused.
+fn predicate(draft: &mut Draft, prefix: &str, topics: &[String]) -> Vec<bool> {
     let negate = draft.take(&format!("{prefix}negate"));
     let negated = negate.as_ref().is_some_and(|negate| negate.text().eq_ignore_ascii_case("true"));
+    let mut verdicts = vec![true; topics.len()];
     if let Some(predicate) = draft.take(&format!("{prefix}predicate")) {
-        if always_holds(draft, &predicate, negated, topics) {
-            draft.not_needed(predicate, "holds for every row of the outbox tables");
-        } else {
-            let note =
-                "applies the transformation to some records only, and which is not understood";
-            let help = "name only outbox tables in `table.include.list` and remove the predicate; \
-                        other tables stay with a connector of their own";
-            draft.refuse(predicate, note, help);
+        match holds(draft, &predicate, negated, topics) {
+            Some(found) if found.contains(&true) || topics.is_empty() => {
+                verdicts = found;
+                draft.not_needed(predicate, "holds for every row of the outbox tables");
+            }
+            _ => {
+                let note =
+                    "applies the transformation to some records, and which is not understood";
+                let help =
+                    "name only outbox tables in `table.include.list` and remove the predicate";
+                draft.refuse(predicate, note, help);
+            }
         }
     }
     if let Some(negate) = negate {
         draft.not_needed(negate, "goes with the predicate");
     }
+    verdicts
 }
 
-/// Whether a predicate holds for every record the transformation has something to do with.
-fn always_holds(draft: &Draft, predicate: &Taken, negated: bool, topics: &[String]) -> bool {
+/// For each topic whether the predicate holds for its records; `None` if nobody can tell.
+fn holds(draft: &Draft, predicate: &Taken, negated: bool, topics: &[String]) -> Option<Vec<bool>> {
     let part = |name: &str| draft.peek(&format!("predicates.{}.{name}", predicate.text()));
-    let class = part("type").map_or("", last_segment);
-    match (class, negated) {
-        ("TopicNameMatches", false) => {
-            let matches =
-                |matcher: Matcher| topics.iter().all(|topic| matcher.matches(topic) == Ok(true));
-            Matcher::compile(part("pattern").unwrap_or("")).is_ok_and(matches)
+    match (part("type").map_or("", last_segment), negated) {
+        ("TopicNameMatches", _) => {
+            let matcher = Matcher::compile(part("pattern").unwrap_or("")).ok()?;
+            let one = |topic: &String| Some(matcher.matches(topic).ok()? != negated);
+            topics.iter().map(one).collect()
         }
         // There are no tombstones before the router, and it has no use for them.
-        ("RecordIsTombstone", true) => true,
-        _ => false,
+        ("RecordIsTombstone", true) => Some(vec![true; topics.len()]),
+        _ => None,
     }
 }

@@ -59,12 +59,18 @@ pub(super) fn map(draft: &mut Draft) {
 fn side(draft: &mut Draft, side: &str) -> Form {
     let option = format!("{side}.converter");
     let setting = format!("format.{side}");
-    let taken = draft.take(&option);
+    let word = draft.take(&option);
+    // Debezium Server's words stand for classes, which can be named as well.
+    let class = draft.take(&format!("{option}.class"));
+    let (taken, other) = if class.is_some() { (class, word) } else { (word, None) };
     let (form, options, comment) = if let Some(taken) = &taken {
         match form(draft, side, taken.text()) {
             Ok((form, options)) => (form, options, ""),
             Err(help) => {
                 refuse(draft, taken.clone(), help);
+                if let Some(other) = other {
+                    draft.not_needed(other, "the class goes before it");
+                }
                 return RAW;
             }
         }
@@ -76,7 +82,7 @@ fn side(draft: &mut Draft, side: &str) -> Form {
     let word = if side == "key" && form.word == "string" { "raw" } else { form.word };
     let all: Vec<&Taken> = taken.iter().chain(&options).collect();
     draft.set_from(&setting, text(word), comment, &all);
-    for taken in taken.into_iter().chain(options) {
+    for taken in taken.into_iter().chain(options).chain(other) {
         draft.mapped(taken, &setting);
     }
     form
@@ -119,7 +125,7 @@ const fn json(schemas: bool) -> Form {
 /// The form of a converter's class, and the further options that decided it; or what to do instead.
 fn form(draft: &mut Draft, side: &str, class: &str) -> Result<(Form, Vec<Taken>), &'static str> {
     let prefix = format!("{side}.converter.");
-    match class.rsplit('.').next().unwrap_or(class) {
+    match short(class) {
         "StringConverter" | "simplestring" => Ok((STRING, Vec::new())),
         "JsonConverter" | "json" | "jsonbytearray" => Ok(json_form(draft, &prefix)),
         "ByteArrayConverter" => Ok((RAW, Vec::new())),
@@ -128,7 +134,7 @@ fn form(draft: &mut Draft, side: &str, class: &str) -> Result<(Form, Vec<Taken>)
                 return Ok((RAW, Vec::new()));
             };
             let prefix = format!("{prefix}delegate.converter.type.");
-            let (form, mut options) = match delegate.text().rsplit('.').next().unwrap_or("") {
+            let (form, mut options) = match short(delegate.text()) {
                 "StringConverter" => (STRING, Vec::new()),
                 "JsonConverter" => json_form(draft, &prefix),
                 _ => {
@@ -173,18 +179,26 @@ fn json_form(draft: &mut Draft, prefix: &str) -> (Form, Vec<Taken>) {
 fn header(draft: &mut Draft) {
     let note = "headers are sent as plain text; JsonConverter puts quotes, or a schema, around it";
     let help = "a consumer that parses headers as JSON has to take them as they are";
-    match draft.take("header.converter") {
-        Some(taken) => match taken.text().rsplit('.').next().unwrap_or("") {
-            "SimpleHeaderConverter" | "StringConverter" | "ByteArrayConverter" => {
-                draft.not_needed(taken, "headers are the columns' text");
-            }
-            _ => draft.changed(taken, note, Some(help)),
-        },
-        None if draft.flavour == Flavour::Server => {
-            draft.assume("debezium.format.header", note, Some(help));
+    let word = draft.take("header.converter");
+    let class = draft.take("header.converter.class");
+    let plain = ["SimpleHeaderConverter", "StringConverter", "ByteArrayConverter"];
+    let said = class.iter().chain(&word).next().map(|taken| short(taken.text()).to_owned());
+    let is_plain = said.as_ref().is_some_and(|said| plain.contains(&said.as_str()));
+    for taken in class.into_iter().chain(word) {
+        if is_plain {
+            draft.not_needed(taken, "headers are the columns' text");
+        } else {
+            draft.changed(taken, note, Some(help));
         }
-        None => {}
     }
+    if said.is_none() && draft.flavour == Flavour::Server {
+        draft.assume("debezium.format.header", note, Some(help));
+    }
+}
+
+/// A class without its package.
+fn short(class: &str) -> &str {
+    class.rsplit('.').next().unwrap_or(class)
 }
 
 fn bytes(draft: &mut Draft, key: Form, value: Form) {

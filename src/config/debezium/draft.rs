@@ -43,12 +43,24 @@ impl Taken {
     }
 }
 
-/// See [`Taken::is_placeholder`].
+/// See [`Taken::is_placeholder`]. In capitals they are for a shell to fill in.
 pub(super) fn is_placeholder(value: &str, flavour: Flavour) -> bool {
-    value.split("${").skip(1).any(|rest| match rest.split_once('}') {
-        Some((inside, _)) => inside.contains(':') || flavour == Flavour::Server,
-        None => false,
-    })
+    let capital = |char: char| char.is_ascii_uppercase() || char.is_ascii_digit() || char == '_';
+    flavour == Flavour::Server && references(value).next().is_some()
+        || asks_provider(value)
+        || references(value).any(|inside| !inside.is_empty() && inside.chars().all(capital))
+}
+
+/// Whether a value asks one of Connect's providers: `${file:/path:key}`. Groups of a regular
+/// expression have no colon.
+pub(super) fn asks_provider(value: &str) -> bool {
+    references(value).any(|inside| inside.contains(':'))
+}
+
+/// What stands in `${..}`.
+fn references(value: &str) -> impl Iterator<Item = &str> {
+    let parts = value.split("${").skip(1);
+    parts.filter_map(|rest| rest.split_once('}').map(|(inside, _)| inside))
 }
 
 /// One line of the TOML.
@@ -244,7 +256,8 @@ impl Draft {
 
     /// Something the file lacks and without which there is nothing to import.
     pub(super) fn lack(&mut self, option: &str, note: &str, help: &str) {
-        self.add(option, Outcome::Refused, note, Some(help));
+        let section = if self.flavour == Flavour::Server { "debezium." } else { "" };
+        self.add(&format!("{section}{option}"), Outcome::Refused, note, Some(help));
     }
 
     fn add(&mut self, option: &str, outcome: Outcome, note: &str, help: Option<&str>) {
@@ -259,6 +272,20 @@ impl Draft {
         let finding = Finding { option: option.to_owned(), value: None, outcome, note, help };
         self.findings.push((self.assumed, finding));
         self.assumed += 1;
+    }
+
+    /// The options of a setting turned out to mean something else than before.
+    pub(super) fn change_setting(&mut self, key: &str, value: String, note: &str, help: &str) {
+        let Some(setting) = self.settings.iter_mut().find(|setting| setting.key == key) else {
+            return;
+        };
+        setting.value = value;
+        for (_, finding) in self.findings.iter_mut().filter(|(it, _)| setting.options.contains(it))
+        {
+            finding.outcome = Outcome::Changed;
+            note.clone_into(&mut finding.note);
+            finding.help = Some(help.to_owned());
+        }
     }
 
     /// A setting that turned out impossible: the options it was made of are refused.
@@ -335,7 +362,9 @@ mod tests {
         for value in ["outbox.event.${routedByValue}", "${", "plain", "$1", "}${"] {
             assert!(!is_placeholder(value, Flavour::Connect), "{value}");
         }
-        assert!(is_placeholder("${DB_PASSWORD}", Flavour::Server));
+        assert!(is_placeholder("${DB_PASSWORD}", Flavour::Connect));
+        assert!(is_placeholder("${db.password}", Flavour::Server));
+        assert!(!asks_provider("${DB_PASSWORD}") && asks_provider("${env:DB_PASSWORD}"));
     }
 
     #[test]

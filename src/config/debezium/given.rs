@@ -133,16 +133,23 @@ fn key(name: &str, flavour: Flavour) -> String {
     names::connector(&name).to_owned()
 }
 
+/// Stands before the names of a Debezium Server's file that it hands on to nobody.
+pub(super) const UNREAD: &str = "unread.";
+
 /// Debezium Server's sections, as `DebeziumServer` hands them on to the engine.
 fn server_key(name: &str) -> String {
-    let Some(rest) = name.strip_prefix("debezium.") else { return name.to_owned() };
+    let Some(rest) = name.strip_prefix("debezium.") else { return format!("{UNREAD}{name}") };
     if let Some(option) = rest.strip_prefix("source.") {
         return option.to_owned();
     }
     if let Some(option) = rest.strip_prefix("sink.kafka.producer.") {
         return format!("producer.override.{option}");
     }
-    let Some(format) = rest.strip_prefix("format.") else { return rest.to_owned() };
+    let parts = ["sink.", "transforms", "predicates"];
+    if parts.iter().any(|part| rest.starts_with(part)) {
+        return rest.to_owned();
+    }
+    let Some(format) = rest.strip_prefix("format.") else { return format!("{UNREAD}{rest}") };
     let (side, option) = match format.split_once('.') {
         Some((side @ ("key" | "value" | "header"), option)) => (side, option),
         None if ["key", "value", "header"].contains(&format) => {
@@ -232,7 +239,7 @@ mod tests {
                     debezium.format.value.schemas.enable=false\ndebezium.format.schemas.enable=true\n\
                     debezium.transforms=outbox\ndebezium.transforms.outbox.type=T\n\
                     debezium.transforms.outbox.route.topic.replacement=a.$${routedByValue}\n\
-                    quarkus.log.level=INFO\n";
+                    quarkus.log.level=INFO\nvalue.converter=x.JsonConverter\n";
         let expected = [
             ("sink.type", "kafka"),
             ("producer.override.acks", "all"),
@@ -243,7 +250,8 @@ mod tests {
             ("transforms", "outbox"),
             ("transforms.outbox.type", "T"),
             ("transforms.outbox.route.topic.replacement", "a.${routedByValue}"),
-            ("quarkus.log.level", "INFO"),
+            ("unread.quarkus.log.level", "INFO"),
+            ("unread.value.converter", "x.JsonConverter"),
         ];
         assert_eq!(keys(text), pairs(&expected));
     }

@@ -39,6 +39,7 @@ const TOPICS: &str = "Postrider creates no topics: new ones need auto.create.top
                       brokers, or to be made first";
 const WORKER: &str = "belongs to the Connect worker";
 const ENGINE: &str = "belongs to Debezium's engine";
+const SERVER: &str = "belongs to Debezium Server";
 
 /// Exact names go before families.
 const KNOWN: &[Known] = &[
@@ -72,7 +73,12 @@ const KNOWN: &[Known] = &[
     ("internal.*", NotNeeded, WORKER),
     ("transforms.*", NotNeeded, "belongs to no transformation that `transforms` names"),
     ("predicates.*", NotNeeded, "no transformation uses it"),
-    ("slot.drop.on.stop", Unless(&["false"]), "the slot stays when Postrider stops"),
+    (
+        "slot.drop.on.stop",
+        Unless(&["false"]),
+        "Debezium drops the slot when it stops, and with it what is committed after that: set it \
+         to false there before you stop it",
+    ),
     ("slot.failover", Unless(&["false"]), "a slot that Postrider makes is no failover slot"),
     ("slot.stream.params", Unless(&[]), "is not handed to pgoutput"),
     ("slot.max.retries", NotNeeded, RETRIES),
@@ -183,8 +189,9 @@ const KNOWN: &[Known] = &[
     ("sink.kafka.*", NotNeeded, "belongs to Debezium Server's sink"),
     ("sink.*", NotNeeded, "belongs to another sink"),
     ("engine.*", NotNeeded, ENGINE),
-    ("api.*", NotNeeded, "belongs to Debezium Server"),
-    ("quarkus.*", NotNeeded, "belongs to Debezium Server"),
+    ("unread.api.*", NotNeeded, SERVER),
+    ("unread.quarkus.*", NotNeeded, SERVER),
+    ("unread.*", Changed, "is in no section that Debezium Server reads, and ignored there too"),
 ];
 
 /// Deals with all that is left.

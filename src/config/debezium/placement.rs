@@ -36,8 +36,7 @@ pub(super) fn parse(text: &str) -> Result<Placement, Misplaced> {
             [column, word] => (*column, *word, *column),
             [column, word, name] => (*column, *word, *name),
             _ => {
-                let count = parts.len();
-                return Err(misplaced(format!("`{entry}` has {count} parts instead of 2 or 3")));
+                return Err(misplaced(format!("`{entry}` is not two or three names with colons")));
             }
         };
         if column.is_empty() || name.is_empty() {
@@ -82,9 +81,9 @@ mod tests {
         for (text, words) in [
             ("", "is empty"),
             (" , ", "is empty"),
-            ("type", "1 parts"),
-            ("a:header:b:c", "4 parts"),
-            ("a:header,,b:header", "0 parts"),
+            ("type", "two or three"),
+            ("a:header:b:c", "two or three"),
+            ("a:header,,b:header", "two or three"),
             ("a:heder", "`heder`"),
             (":header", "empty name"),
             ("a: header : ,b:envelope: :", ""),

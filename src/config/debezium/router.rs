@@ -6,8 +6,7 @@
 
 use super::chain::Chain;
 use super::connector::refuse_placeholder;
-use super::draft::{Draft, Taken, is_placeholder, list, text};
-use super::given::Flavour;
+use super::draft::{Draft, Taken, asks_provider, list, text};
 use super::{names, placement};
 
 /// Deals with all options of the router.
@@ -38,8 +37,8 @@ impl Router<'_> {
             present = self.draft.take(&format!("{}{old}", self.prefix));
         }
         let taken = present?;
-        // Groups of the topic look like placeholders of Quarkus, hence Connect's rule for all.
-        if is_placeholder(taken.text(), Flavour::Connect) {
+        // Groups of the topic look like other placeholders.
+        if asks_provider(taken.text()) {
             refuse_placeholder(self.draft, taken);
             return None;
         }

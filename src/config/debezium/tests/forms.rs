@@ -74,6 +74,11 @@ fn debezium_servers_formats_are_its_own() {
             "json",
         ),
         ("debezium.format.key=simplestring\ndebezium.format.value=binary", "raw", "raw"),
+        (
+            "debezium.format.key.class=a.b.StringConverter\nvalue.converter=a.StringConverter",
+            "raw",
+            "json_schema",
+        ),
     ] {
         let chain = CHAIN.replace("transforms", "debezium.transforms");
         let chain = chain.replace("io.debezium.debezium.", "io.debezium.");
@@ -117,6 +122,22 @@ fn transformations_are_understood_or_refused() {
         format!("{CHAIN}transforms=x,outbox\ntransforms.x.type={decoder}"),
     ] {
         assert!(import(&lines).is_ok(), "{lines}");
+    }
+}
+
+#[test]
+fn tables_that_a_predicate_leaves_out_are_not_read() {
+    let tables = "topic.prefix=shop\ntable.include.list=public.outbox,public.heartbeat\n";
+    let matches = "predicates.p.type=x.TopicNameMatches\ntransforms.outbox.predicate=p\n";
+    for rest in [
+        "predicates.p.pattern=.*outbox",
+        "predicates.p.pattern=.*heartbeat\ntransforms.outbox.negate=true",
+    ] {
+        let Imported { toml, report } = import(&format!("{CHAIN}{tables}{matches}{rest}")).unwrap();
+        assert!(toml.contains("tables = [\"public.outbox\"]"), "{toml}");
+        let list = report.iter().find(|finding| finding.option == "table.include.list").unwrap();
+        assert_eq!(list.outcome, Outcome::Changed);
+        assert!(list.note.contains("public.heartbeat"), "{list:?}");
     }
 }
 
