@@ -10,6 +10,9 @@ use super::spec::{OutboxSpec, TableName, Wanted};
 use super::type_oid;
 use crate::pgoutput::{Column, Insert, LogicalMessage, Relation, Type};
 
+/// The prefix of what `run --once` writes to mark the end of the log.
+const OWN_PREFIX: &[u8] = b"postrider";
+
 /// Knows the shape of every table of the stream, and lends the rows of outbox tables.
 #[derive(Debug, Clone)]
 pub struct Outbox {
@@ -118,8 +121,11 @@ impl Outbox {
         Ok(Some(OutboxRow { table, places, cells, tuple, position, flaw: None }))
     }
 
-    /// Whether a logical message stands for a row.
+    /// Whether a logical message stands for a row. Those of the relay itself never do.
     pub fn is_row(&self, message: &LogicalMessage<'_>) -> bool {
+        if message.prefix == OWN_PREFIX {
+            return false;
+        }
         let prefixes = &self.spec.messages().prefixes;
         prefixes.iter().any(|prefix| glob::matches(prefix.as_bytes(), message.prefix))
     }

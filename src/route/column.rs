@@ -4,10 +4,10 @@
 //! stands in a header or a key, and its [`Kind`], by which `value` writes it into JSON. Always
 //! holds: what Postgres sends is understood or said to be [`Unreadable`]; nothing panics (G7).
 
-use super::format::ColumnStyle;
+use super::format::{ByteaForm, ColumnStyle};
 use super::json::{base64, write_double, write_float};
 use super::moments;
-use super::render::{Part, Unreadable, render};
+use super::render::{Part, Unreadable, hex_digit, render};
 use crate::outbox::{Declared, Value, type_oid as oid};
 
 /// What a value is in JSON and in Connect's schemas.
@@ -90,25 +90,42 @@ pub(super) fn text(
     })
 }
 
-/// As [`text`], for a header: Debezium's has bytes in base64.
+/// As [`text`], for a header: Debezium's has bytes in base64, unless `bytea` says otherwise.
 pub(super) fn header(
     value: Value<'_>,
     declared: Declared,
-    style: ColumnStyle,
+    (style, bytea): (ColumnStyle, ByteaForm),
     scratch: &mut Vec<u8>,
 ) -> Result<Part, Unreadable> {
     let part = text(value, declared, style, scratch)?;
-    if style == ColumnStyle::Postgres {
-        return Ok(part);
-    }
     let Some(bytes) = part.bytes(value, scratch) else { return Ok(part) };
     let mut made = Vec::new();
     match Kind::of(declared, style) {
-        Kind::Bytes => base64(&mut made, bytes, false),
+        Kind::Bytes => match bytea {
+            ByteaForm::Encoded | ByteaForm::Raw if style == ColumnStyle::Postgres => {
+                return Ok(part);
+            }
+            ByteaForm::Encoded | ByteaForm::Raw => base64(&mut made, bytes, false),
+            form => write_bytes(&mut made, bytes, form),
+        },
+        _ if style == ColumnStyle::Postgres => return Ok(part),
         Kind::Decimal { scale: None } => super::decimal::write_struct(&mut made, bytes),
         _ => return Ok(part),
     }
     Ok(append(scratch, &made))
+}
+
+/// Appends bytes in the form; those that are no text stay bytes.
+pub(super) fn write_bytes(out: &mut Vec<u8>, bytes: &[u8], form: ByteaForm) {
+    match form {
+        ByteaForm::Encoded | ByteaForm::Raw => out.extend(bytes),
+        ByteaForm::Base64 => base64(out, bytes, false),
+        ByteaForm::Base64Url => base64(out, bytes, true),
+        ByteaForm::Hex => out.extend(bytes.iter().flat_map(|byte| {
+            let digit = |nibble: u8| hex_digit(nibble).to_ascii_lowercase();
+            [digit(byte >> 4), digit(byte & 0xF)]
+        })),
+    }
 }
 
 fn append(scratch: &mut Vec<u8>, bytes: &[u8]) -> Part {

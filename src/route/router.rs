@@ -4,7 +4,7 @@ use super::cloudevents;
 use super::column;
 use super::datetime;
 use super::decisions::{Decision, Decisions, Topic};
-use super::format::{ColumnStyle, EpochUnit, ValueFormat};
+use super::format::{ByteaForm, ColumnStyle, EpochUnit, ValueFormat};
 use super::record::{HEADER_OVERHEAD_BYTES, Headers, RECORD_OVERHEAD_BYTES, Record};
 use super::rejection::{Rejection, RejectionCode};
 use super::render::{Part, hex_digit};
@@ -145,8 +145,8 @@ impl Router {
         };
         let timestamp_ms = self.timestamp_ms(row, scratch)?;
         let Some(to) = self.destinations.get(destination) else { return Ok(None) };
-        let style = self.encoder.format.columns;
-        self.found.id = header(&self.id, row, style, scratch)?;
+        let form = (self.encoder.format.columns, self.encoder.format.bytea);
+        self.found.id = header(&self.id, row, form, scratch)?;
         if matches!(self.found.id, Part::Null | Part::Absent) {
             return Err(self.id.reject(RejectionCode::MissingValue, "is NULL"));
         }
@@ -154,7 +154,7 @@ impl Router {
         self.found.value = self.encoder.value(row, scratch)?;
         self.found.headers.clear();
         for source in &to.headers {
-            self.found.headers.push(source.part(row, style, scratch)?);
+            self.found.headers.push(source.part(row, form, scratch)?);
         }
         let partition = to.partition.as_ref().map(|source| partition(source, row)).transpose()?;
         let routed = Routed { topic, destination, partition: partition.flatten(), timestamp_ms };
@@ -277,24 +277,24 @@ fn partition(source: &Source, row: &OutboxRow<'_>) -> Result<Option<i32>, Reject
 fn header(
     source: &Source,
     row: &OutboxRow<'_>,
-    style: ColumnStyle,
+    form: (ColumnStyle, ByteaForm),
     scratch: &mut Vec<u8>,
 ) -> Result<Part, Rejection> {
-    if style == ColumnStyle::Postgres {
+    if form == (ColumnStyle::Postgres, ByteaForm::Encoded) {
         return source.render(row, scratch);
     }
-    source.part(row, |value, declared| column::header(value, declared, style, scratch))
+    source.part(row, |value, declared| column::header(value, declared, form, scratch))
 }
 
 impl HeaderSource {
     fn part(
         &self,
         row: &OutboxRow<'_>,
-        style: ColumnStyle,
+        form: (ColumnStyle, ByteaForm),
         scratch: &mut Vec<u8>,
     ) -> Result<Part, Rejection> {
         if self.content == HeaderContent::Column {
-            return header(&self.source, row, style, scratch);
+            return header(&self.source, row, form, scratch);
         }
         let value = row.column(self.source.slot);
         let part = self.source.render(row, scratch)?;

@@ -61,8 +61,7 @@ impl Encoder {
                 Ok(self.bytes_as_text(value, declared, part, scratch))
             });
         }
-        let value = row.column(source.slot);
-        if self.is_raw_bytes(value) {
+        if self.is_raw_bytes(row, source) {
             return source
                 .part(row, |value, declared| column::text(value, declared, style, scratch));
         }
@@ -88,7 +87,7 @@ impl Encoder {
         let is_verbatim = matches!(
             self.format.value,
             ValueFormat::Raw | ValueFormat::CloudEventsBinary | ValueFormat::CloudEventsStructured
-        ) || (self.is_raw_bytes(value) && self.envelope.is_empty());
+        ) || (self.is_raw_bytes(row, source) && self.envelope.is_empty());
         if is_verbatim {
             let part = source.part(row, |value, declared| {
                 let part = column::text(value, declared, style, scratch)?;
@@ -227,9 +226,10 @@ impl Encoder {
         }
     }
 
-    fn is_raw_bytes(&self, value: Value<'_>) -> bool {
-        let is_bytea = matches!(value, Value::Bytes { type_oid: type_oid::BYTEA, .. });
-        is_bytea && self.format.bytea == ByteaForm::Raw
+    /// Whether the column is a bytea, NULL or not, that the format has no say in.
+    fn is_raw_bytes(&self, row: &OutboxRow<'_>, source: &Source) -> bool {
+        let is_bytea = |declared: Declared| declared.type_oid == type_oid::BYTEA;
+        self.format.bytea == ByteaForm::Raw && row.declared(source.slot).is_some_and(is_bytea)
     }
 
     /// A bytea as text, where that is wanted.
@@ -244,16 +244,11 @@ impl Encoder {
             return part;
         }
         let Some(bytes) = part.bytes(value, scratch) else { return part };
-        let mut made = Vec::new();
-        match self.format.bytea {
-            ByteaForm::Encoded | ByteaForm::Raw => return part,
-            ByteaForm::Base64 => base64(&mut made, bytes, false),
-            ByteaForm::Base64Url => base64(&mut made, bytes, true),
-            ByteaForm::Hex => made.extend(bytes.iter().flat_map(|byte| {
-                let digit = |nibble: u8| super::render::hex_digit(nibble).to_ascii_lowercase();
-                [digit(byte >> 4), digit(byte & 0xF)]
-            })),
+        if matches!(self.format.bytea, ByteaForm::Encoded | ByteaForm::Raw) {
+            return part;
         }
+        let mut made = Vec::new();
+        column::write_bytes(&mut made, bytes, self.format.bytea);
         let start = scratch.len();
         scratch.extend(&made);
         Part::Scratch { start, end: scratch.len() }
