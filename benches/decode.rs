@@ -8,7 +8,10 @@ use postrider::lsn::Lsn;
 use postrider::outbox::{Outbox, OutboxSpec, Position, TableName, type_oid};
 use postrider::pgoutput::encode::{self, Table};
 use postrider::pgoutput::{Column, Message, PgTime, decode};
-use postrider::route::{RouteSpec, Router};
+use postrider::route::{
+    DestinationSpec, FieldSpec, FormatSpec, PatternSpec, RouteSpec, Router, RuleAction, RuleSpec,
+    ValueFormat,
+};
 
 fn main() {
     divan::main();
@@ -33,7 +36,8 @@ const COLUMNS: [(&[u8], u32); 6] = [
 
 fn rows() -> Vec<Vec<u8>> {
     let row = |number: usize| {
-        let payload = "x".repeat(PAYLOAD_BYTES);
+        let payload =
+            format!("{{\"number\": {number}, \"text\": \"{}\"}}", "x".repeat(PAYLOAD_BYTES - 29));
         let kind = format!("OrderKind{}", number % KINDS);
         let key = format!("order-{number}");
         let mut data = Vec::new();
@@ -49,6 +53,44 @@ fn rows() -> Vec<Vec<u8>> {
         data
     };
     (0..ROWS).map(row).collect()
+}
+
+/// A routing by its name.
+fn spec(routing: &str) -> RouteSpec {
+    let format = |value| FormatSpec { value, ..FormatSpec::default() };
+    let mut spec = RouteSpec::default();
+    match routing {
+        "regex" => "Order(?<routedByValue>.*)".clone_into(&mut spec.regex),
+        "seven_rules" => spec.rules = (0..7).map(rule).collect(),
+        "json" => spec.format = format(ValueFormat::Json),
+        "expanded" => {
+            spec.format = FormatSpec { expand_json: true, ..format(ValueFormat::Json) };
+        }
+        "json_schema" => {
+            spec.format = format(ValueFormat::JsonSchema);
+            spec.envelope = vec![FieldSpec::of_column("event_type")];
+        }
+        "cloudevents" => spec.format = format(ValueFormat::CloudEventsBinary),
+        _ => {}
+    }
+    spec
+}
+
+/// By globs and expressions in turn, over two columns; none of the first six matches any row.
+fn rule(number: usize) -> RuleSpec {
+    let pattern = if number % 2 == 0 {
+        PatternSpec::Glob(if number == 6 {
+            "OrderKind4*".to_owned()
+        } else {
+            format!("No{number}*")
+        })
+    } else {
+        PatternSpec::Regex(format!("No(?<rest>.*){number}"))
+    };
+    let column = if number % 2 == 0 { "event_type" } else { "aggregate_type" };
+    let topic = Some(format!("rule-{number}"));
+    let action = RuleAction::Send(DestinationSpec { topic, ..DestinationSpec::default() });
+    RuleSpec { column: column.to_owned(), pattern, action }
 }
 
 fn rooms(spec: &RouteSpec) -> (Outbox, Router) {
@@ -80,12 +122,25 @@ fn frame_to_message(bencher: Bencher<'_, '_>) {
     });
 }
 
-/// The whole way. The default routes by value; the other by a regular expression.
-#[divan::bench(args = ["(?<routedByValue>.*)", "Order(?<routedByValue>.*)"])]
-fn frame_to_record(bencher: Bencher<'_, '_>, regex: &str) {
+/// Bytes to row: what comes before routing.
+#[divan::bench]
+fn frame_to_row(bencher: Bencher<'_, '_>) {
     let rows = rows();
-    let (mut outbox, mut router) =
-        rooms(&RouteSpec { regex: regex.to_owned(), ..RouteSpec::default() });
+    let (mut outbox, _) = rooms(&RouteSpec::default());
+    counted(bencher, &rows).bench_local(|| {
+        for (index, data) in (0..).zip(&rows) {
+            let Message::Insert(insert) = decode(black_box(data)).unwrap() else { continue };
+            let position = Position { commit_lsn: Lsn::new(1), index, commit_time: PgTime(0) };
+            black_box(outbox.row(&insert, position).unwrap().unwrap());
+        }
+    });
+}
+
+/// The whole way; routing is what this costs more than `frame_to_row`.
+#[divan::bench(args = ["default", "regex", "seven_rules", "json", "expanded", "json_schema", "cloudevents"])]
+fn frame_to_record(bencher: Bencher<'_, '_>, routing: &str) {
+    let rows = rows();
+    let (mut outbox, mut router) = rooms(&spec(routing));
     counted(bencher, &rows).bench_local(|| {
         for (index, data) in (0..).zip(&rows) {
             let Message::Insert(insert) = decode(black_box(data)).unwrap() else { continue };

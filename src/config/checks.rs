@@ -7,6 +7,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use crate::outbox::TableName;
 use crate::route::{FieldSpec, RouteSpecError, TopicTemplate, check_topic};
 
+use super::model::unquoted;
 use super::values::Refusal;
 
 /// Postgres's NAMEDATALEN - 1, in bytes.
@@ -92,9 +93,9 @@ pub(super) fn field(text: &str) -> Result<FieldSpec, Refusal> {
     let field: FieldSpec = text.parse().map_err(|error: RouteSpecError| {
         Refusal::new(error.to_string()).help("write \"column\" or \"column:name\"")
     })?;
-    identifier(&field.column)?;
-    identifier(&field.name)?;
-    Ok(field)
+    identifier(unquoted(&field.column))?;
+    let name = if field.name == field.column { unquoted(&field.name) } else { &field.name };
+    Ok(FieldSpec { name: identifier(name)?, ..field })
 }
 
 pub(super) fn glob(text: &str) -> Result<String, Refusal> {

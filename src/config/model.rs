@@ -101,9 +101,10 @@ pub struct Outbox {
 
 impl Outbox {
     /// The column a name in `[route]` means: the one that plays this part here, or the table's
-    /// own column of that name.
+    /// own column of that name; in double quotes always the latter.
     pub fn resolve<'a>(&'a self, name: &'a str) -> &'a str {
         match name {
+            quoted if unquoted(quoted) != quoted => unquoted(quoted),
             "id" => &self.id,
             "aggregate_type" => &self.aggregate_type,
             "aggregate_id" => &self.aggregate_id,
@@ -121,6 +122,11 @@ impl Outbox {
         };
         fields.iter().map(resolve).collect()
     }
+}
+
+/// A name without the double quotes around it, if there are any.
+pub(super) fn unquoted(name: &str) -> &str {
+    name.strip_prefix('"').and_then(|name| name.strip_suffix('"')).unwrap_or(name)
 }
 
 /// `[route]`

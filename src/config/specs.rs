@@ -113,6 +113,16 @@ mod tests {
     }
 
     #[test]
+    fn a_name_in_quotes_is_the_tables_own() {
+        let set = ["outbox.id=event_id", "route.by=\"payload\"", "route.headers=\"id\",id:other"];
+        let spec = config(&set).route_spec();
+        let headers: Vec<_> =
+            spec.headers.iter().map(|h| (h.column.as_str(), h.name.as_str())).collect();
+        assert_eq!(headers, [("id", "id"), ("event_id", "other")]);
+        assert_eq!((spec.id.as_str(), spec.by.as_str()), ("event_id", "payload"));
+    }
+
+    #[test]
     fn policies_are_passed_on() {
         let policy = config(&["route.rejected=stop", "outbox.on_update=ignore"]).policy();
         assert_eq!(policy.rejected, RejectPolicy::Stop);

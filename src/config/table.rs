@@ -128,7 +128,7 @@ pub const OPTIONS: &[OptionSpec] = &[
         "route.by",
         "\"event_type\"",
         "The column that decides the topic: one of the names above in [outbox], or any other \
-         column of the table.",
+         column of the table; a name in double quotes is always the table's own.",
     ),
     text(
         "route.regex",

@@ -98,18 +98,18 @@ pub(super) fn header(
     scratch: &mut Vec<u8>,
 ) -> Result<Part, Unreadable> {
     let part = text(value, declared, style, scratch)?;
-    let Some(bytes) = part.bytes(value, scratch) else { return Ok(part) };
+    let Some(content) = part.bytes(value, scratch) else { return Ok(part) };
     let mut made = Vec::new();
     match Kind::of(declared, style) {
         Kind::Bytes => match bytea {
             ByteaForm::Encoded | ByteaForm::Raw if style == ColumnStyle::Postgres => {
                 return Ok(part);
             }
-            ByteaForm::Encoded | ByteaForm::Raw => base64(&mut made, bytes, false),
-            form => write_bytes(&mut made, bytes, form),
+            ByteaForm::Encoded | ByteaForm::Raw => base64(&mut made, content, false),
+            form => write_bytes(&mut made, content, form),
         },
         _ if style == ColumnStyle::Postgres => return Ok(part),
-        Kind::Decimal { scale: None } => super::decimal::write_struct(&mut made, bytes),
+        Kind::Decimal { scale: None } => super::decimal::write_struct(&mut made, content),
         _ => return Ok(part),
     }
     Ok(append(scratch, &made))

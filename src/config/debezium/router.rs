@@ -20,7 +20,6 @@ pub(super) fn map(draft: &mut Draft, chain: &Chain) {
     router.payload();
     router.updates();
     router.tracing();
-    router.ambiguous();
     router.unknown();
 }
 
@@ -87,14 +86,14 @@ impl Router<'_> {
         let old_key = self.take("table.field.event.payload.id");
         match (self.take(key), old_key) {
             (Some(taken), old) => {
-                let value = text(taken.text());
+                let value = text(&self.own(taken.text()));
                 self.draft.map(taken, "route.key", value);
                 if let Some(old) = old {
                     self.draft.not_needed(old, "table.field.event.key goes before it");
                 }
             }
             (None, Some(old)) => {
-                let value = text(old.text());
+                let value = text(&self.own(old.text()));
                 self.draft.map(old, "route.key", value);
             }
             (None, None) => self.default(key, "route.key", &text("aggregateid")),
@@ -129,7 +128,13 @@ impl Router<'_> {
     }
 
     fn topic(&mut self) {
-        self.carry("route.by.field", "route.by", "aggregatetype");
+        match self.take("route.by.field") {
+            Some(taken) => {
+                let value = text(&self.own(taken.text()));
+                self.draft.map(taken, "route.by", value);
+            }
+            None => self.default("route.by.field", "route.by", &text("aggregatetype")),
+        }
         let regex = self.take("route.topic.regex");
         let topic = self.take("route.topic.replacement");
         // They are made for one another, so a mistake in one is a mistake in both.
@@ -160,16 +165,17 @@ impl Router<'_> {
                     headers = placed.headers;
                     let (mut settings, comment) = (Vec::new(), "");
                     if !placed.envelope.is_empty() {
-                        let value = list(placed.envelope.iter().map(String::as_str));
+                        let value = self.own_fields(&placed.envelope);
                         self.draft.set_from("route.envelope", value, comment, &[&taken]);
                         settings.push("route.envelope");
                     }
                     if let Some(column) = &placed.partition {
-                        self.draft.set_from("route.partition", text(column), comment, &[&taken]);
+                        let value = text(&self.own(column));
+                        self.draft.set_from("route.partition", value, comment, &[&taken]);
                         settings.push("route.partition");
                     }
                     if !headers.is_empty() {
-                        let value = list(headers.iter().map(String::as_str));
+                        let value = self.own_fields(&headers);
                         self.draft.set_from("route.headers", value, comment, &[&taken]);
                         settings.push("route.headers");
                     }
@@ -227,28 +233,29 @@ impl Router<'_> {
         }
     }
 
-    /// `id` and `payload` mean the columns of `[outbox]`, so a column that is called so beside
-    /// another of that part cannot be named.
-    fn ambiguous(&mut self) {
-        for (part, setting) in [("id", "outbox.id"), ("payload", "outbox.payload")] {
-            if self.draft.setting(setting) == Some(&text(part)) {
-                continue;
-            }
-            let named = |value: &str| {
-                let parts = value.split('"').skip(1).step_by(2);
-                parts.into_iter().any(|field| field.split(':').next() == Some(part))
-            };
-            for key in
-                ["route.by", "route.key", "route.headers", "route.envelope", "route.partition"]
-            {
-                if self.draft.setting(key).is_some_and(named) {
-                    let note =
-                        format!("names the column `{part}`, which in [route] means {setting}");
-                    let help = "give that column another name, or leave it out";
-                    self.draft.refuse_setting(key, &note, Some(help));
-                }
-            }
+    /// A column as `[route]` names it. There `id` and `payload` mean the columns of `[outbox]`, so
+    /// one that is called so beside another of that part is named in quotes.
+    fn own(&self, column: &str) -> String {
+        let parts = [("id", "outbox.id"), ("payload", "outbox.payload")];
+        let is_part = |(part, setting): &(&str, &str)| {
+            *part == column && self.draft.setting(setting) != Some(&text(part))
+        };
+        if parts.iter().any(|part| is_part(part)) {
+            format!("\"{column}\"")
+        } else {
+            column.to_owned()
         }
+    }
+
+    /// The same for `column` or `column:name`.
+    fn own_fields(&self, fields: &[String]) -> String {
+        let own = |field: &String| {
+            let (column, name) = field.split_once(':').unwrap_or((field, field));
+            let own = self.own(column);
+            if own == name { own } else { format!("{own}:{name}") }
+        };
+        let fields: Vec<String> = fields.iter().map(own).collect();
+        list(fields.iter().map(String::as_str))
     }
 
     fn unknown(&mut self) {

@@ -180,11 +180,6 @@ fn settings_that_do_not_load_are_refused_as_the_options_they_were() {
         ("database.sslmode=verify", "database.sslmode", "sslmode"),
         ("table.include.list=public.a,public.\\\\d", "table.include.list", "pattern"),
         (
-            "table.field.event.id=a\ntable.fields.additional.placement=id:header",
-            "table.fields.additional.placement",
-            "`id`",
-        ),
-        (
             "key.converter=x.JsonConverter\nvalue.converter=BinaryDataConverter\nvalue.converter.delegate.converter.type=JsonConverter",
             "key.converter",
             "same converter",
