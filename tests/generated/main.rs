@@ -8,6 +8,7 @@
     clippy::unwrap_used,
     clippy::panic,
     clippy::indexing_slicing,
+    clippy::format_push_string,
     reason = "all of this crate is test code; clippy sees only the marked functions as such"
 )]
 

@@ -240,7 +240,7 @@ impl Router<'_> {
         let is_part = |(part, setting): &(&str, &str)| {
             *part == column && self.draft.setting(setting) != Some(&text(part))
         };
-        if parts.iter().any(|part| is_part(part)) {
+        if parts.iter().any(is_part) {
             format!("\"{column}\"")
         } else {
             column.to_owned()
