@@ -240,11 +240,7 @@ impl Router<'_> {
         let is_part = |(part, setting): &(&str, &str)| {
             *part == column && self.draft.setting(setting) != Some(&text(part))
         };
-        if parts.iter().any(is_part) {
-            format!("\"{column}\"")
-        } else {
-            column.to_owned()
-        }
+        if parts.iter().any(is_part) { format!("\"{column}\"") } else { column.to_owned() }
     }
 
     /// The same for `column` or `column:name`.
