@@ -25,6 +25,8 @@ pub(crate) struct Row {
     pub(crate) key: Option<String>,
     pub(crate) payload: String,
     pub(crate) fate: Fate,
+    /// Written as a logical message, in no table.
+    pub(crate) is_message: bool,
     /// Number of its transaction and of the row in it: commit order.
     pub(crate) order: (usize, usize),
 }
@@ -47,6 +49,8 @@ pub(crate) struct Transaction {
     pub(crate) commit_lsn: u64,
     pub(crate) end_lsn: u64,
     pub(crate) changes: Vec<Change>,
+    /// No transaction at all, but a logical message outside of one: it begins where it ends.
+    pub(crate) is_lone_message: bool,
 }
 
 /// The write-ahead log, as far as it matters here.
@@ -89,7 +93,18 @@ impl History {
         let commit_lsn = self.end + size * 10 + chance.between(0, 3);
         let end_lsn = commit_lsn + chance.between(1, 4);
         self.end = end_lsn;
-        self.transactions.push(Transaction { commit_lsn, end_lsn, changes });
+        let is_lone_message = false;
+        self.transactions.push(Transaction { commit_lsn, end_lsn, changes, is_lone_message });
+    }
+
+    /// A logical message that is part of no transaction.
+    pub(crate) fn message(&mut self, chance: &mut Chance) {
+        let index = self.insert(chance, 0);
+        self.rows[index].is_message = true;
+        let end_lsn = self.end + chance.between(1, 20);
+        self.end = end_lsn;
+        let (commit_lsn, changes) = (end_lsn - 1, vec![Change::Row(index)]);
+        self.transactions.push(Transaction { commit_lsn, end_lsn, changes, is_lone_message: true });
     }
 
     /// Anything that leaves nothing in the stream: another database, a vacuum, a transaction that
@@ -113,6 +128,7 @@ impl History {
             key: (!chance.percent(5)).then(|| format!("key-{}", chance.between(1, KEYS))),
             payload: format!("{fate:?} {id} {filler}"),
             fate,
+            is_message: chance.percent(10),
             order: (self.transactions.len(), number),
             id: id.clone(),
         });

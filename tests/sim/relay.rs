@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use postrider::kafka::{SendError, Sink, SinkError};
 use postrider::ledger::Budget;
-use postrider::outbox::{Outbox, OutboxSpec, TableName};
+use postrider::outbox::{MessageSpec, Outbox, OutboxSpec, TableName};
 use postrider::pipeline::{
     Answer, Confirmation, Outcome, OwnedOutgoing, Pipeline, PipelineError, Policy, Refused,
     RejectPolicy, Step, UpdatePolicy,
@@ -59,7 +59,9 @@ pub(crate) struct Plan {
 
 impl Plan {
     pub(crate) fn new() -> Self {
-        let mut spec = OutboxSpec::new(vec![TableName::new("public", "outbox")]);
+        let messages = MessageSpec { prefixes: vec!["outbox".to_owned()], null_is_missing: false };
+        let tables = vec![TableName::new("public", "outbox")];
+        let mut spec = OutboxSpec::new(tables).with_messages(messages);
         let route = RouteSpec {
             by: "aggregate_type".to_owned(),
             topic: "outbox.event.${routedByValue}".to_owned(),

@@ -159,9 +159,15 @@ impl Walsender {
     fn open_transaction(&mut self, transaction: &Transaction, rows: &[Row]) {
         let commit_lsn = Lsn::new(transaction.commit_lsn);
         let commit_time = PgTime(i64::try_from(transaction.commit_lsn).unwrap());
+        if transaction.is_lone_message {
+            for change in &transaction.changes {
+                self.change(change, rows, Some(Lsn::new(transaction.end_lsn)));
+            }
+            return;
+        }
         self.say(|out| encode::begin(out, &Begin { final_lsn: commit_lsn, commit_time, xid: 7 }));
         for change in &transaction.changes {
-            self.change(change, rows);
+            self.change(change, rows, None);
         }
         let end_lsn = Lsn::new(transaction.end_lsn);
         self.say(|out| encode::commit(out, &Commit { commit_lsn, end_lsn, commit_time }));
@@ -169,8 +175,12 @@ impl Walsender {
         self.sent = self.sent.max(transaction.commit_lsn);
     }
 
-    fn change(&mut self, change: &Change, rows: &[Row]) {
+    /// `lone` is the position of a message outside of any transaction.
+    fn change(&mut self, change: &Change, rows: &[Row], lone: Option<Lsn>) {
         match change {
+            Change::Row(index) if rows[*index].is_message => {
+                self.say(|out| message(out, &rows[*index], lone));
+            }
             Change::Row(index) => {
                 self.describe();
                 let columns = values(&rows[*index], SHAPES[self.shape]);
@@ -229,6 +239,20 @@ fn values<'a>(row: &'a Row, shape: &[&str]) -> Vec<Column<'a>> {
         _ => Column::Null,
     };
     shape.iter().map(value).collect()
+}
+
+fn message(out: &mut Vec<u8>, row: &Row, lone: Option<Lsn>) {
+    let content = serde_json::json!({
+        "id": row.id,
+        "aggregate_type": row.aggregate_type,
+        "aggregate_id": row.key,
+        "event_type": "happened",
+        "payload": row.payload,
+    });
+    let content = content.to_string();
+    let (transactional, lsn) = (lone.is_none(), lone.unwrap_or(Lsn::ZERO));
+    let (prefix, content) = (b"outbox".as_slice(), content.as_bytes());
+    encode::logical(out, &LogicalMessage { transactional, lsn, prefix, content });
 }
 
 fn other(out: &mut Vec<u8>, kind: u8) {

@@ -74,7 +74,8 @@ impl<'p, M: Mutation> World<'p, M> {
 
     fn step(&mut self) -> Result<(), Violation> {
         match self.chance.below(100) {
-            0..=7 => self.server.history.commit(&mut self.chance),
+            0..=6 => self.server.history.commit(&mut self.chance),
+            7 => self.server.history.message(&mut self.chance),
             8..=10 => self.server.history.roll_back(&mut self.chance),
             11..=12 => self.server.checkpoint(),
             13 => {
