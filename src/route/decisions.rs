@@ -281,3 +281,6 @@ fn topic_name(
     })?;
     Ok(name)
 }
+
+#[cfg(test)]
+mod tests;
