@@ -12,7 +12,9 @@ use postrider::lsn::Lsn;
 use postrider::outbox::{Outbox, OutboxSpec, Position, TableName, type_oid};
 use postrider::pgoutput::encode::{self, Table};
 use postrider::pgoutput::{Column, Message, PgTime, decode};
-use postrider::route::{RouteSpec, Router};
+use postrider::route::{
+    ColumnStyle, DestinationSpec, FormatSpec, PatternSpec, RouteSpec, Router, RuleAction, RuleSpec,
+};
 
 const TABLE: u32 = 16_394;
 const ROWS: u64 = 10_000;
@@ -55,6 +57,18 @@ fn rooms(spec: &RouteSpec) -> (Outbox, Router) {
     (outbox, router)
 }
 
+/// By globs and expressions in turn, over two columns; only the last one matches, some rows.
+fn rule(number: usize) -> RuleSpec {
+    let (column, pattern) = if number % 2 == 0 {
+        ("event_type", PatternSpec::Glob(if number == 6 { "*Kind3" } else { "No*" }.to_owned()))
+    } else {
+        ("aggregate_type", PatternSpec::Regex("No(.*)".to_owned()))
+    };
+    let topic = Some(format!("rule-{number}"));
+    let action = RuleAction::Send(DestinationSpec { topic, ..DestinationSpec::default() });
+    RuleSpec { column: column.to_owned(), pattern, action }
+}
+
 /// What the pipeline does with a row, except for the books.
 fn relay(outbox: &mut Outbox, router: &mut Router, data: &[u8], index: u64) -> usize {
     let Ok(Message::Insert(insert)) = decode(data) else { panic!("an Insert was encoded") };
@@ -72,7 +86,10 @@ fn g3_a_row_allocates_nothing_in_steady_state() {
         topic: "o-$1".to_owned(),
         ..RouteSpec::default()
     };
-    for spec in [RouteSpec::default(), by_regex] {
+    let by_rules = RouteSpec { rules: (0..7).map(rule).collect(), ..RouteSpec::default() };
+    let format = FormatSpec { columns: ColumnStyle::Debezium, ..FormatSpec::default() };
+    let as_debezium = RouteSpec { format, ..RouteSpec::default() };
+    for spec in [RouteSpec::default(), by_regex, by_rules, as_debezium] {
         let (mut outbox, mut router) = rooms(&spec);
         let mut frames = vec![Vec::new(); usize::try_from(ROWS).expect("small")];
         for (number, frame) in (0..).zip(&mut frames) {

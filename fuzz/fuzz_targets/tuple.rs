@@ -10,7 +10,8 @@ use postrider::outbox::{Outbox, OutboxSpec, Position, TableName, type_oid};
 use postrider::pgoutput::encode::{self, Table};
 use postrider::pgoutput::{Message, PgTime, decode};
 use postrider::route::{
-    EmptyPayload, EpochUnit, FieldSpec, RouteSpec, Router, TimestampSource, check_topic,
+    ColumnStyle, EmptyPayload, EpochUnit, FieldSpec, RouteSpec, Router, TimestampSource,
+    ValueFormat, check_topic,
 };
 
 const TABLE: u32 = 1;
@@ -83,6 +84,20 @@ fn routing(choice: u8) -> RouteSpec {
     if choice & 4 != 0 {
         let unit = if choice & 8 == 0 { EpochUnit::Milliseconds } else { EpochUnit::Microseconds };
         spec.timestamp = TimestampSource::Column { name: "extra".to_owned(), unit };
+    }
+    if choice & 32 != 0 {
+        spec.format.columns = ColumnStyle::Debezium;
+        spec.format.expand_json = true;
+    }
+    let formats = [
+        ValueFormat::Raw,
+        ValueFormat::Json,
+        ValueFormat::JsonSchema,
+        ValueFormat::CloudEventsStructured,
+    ];
+    spec.format.value = formats[usize::from(choice >> 6)];
+    if spec.format.value.takes_envelope() {
+        spec.envelope.push(FieldSpec::of_column("extra"));
     }
     if choice & 16 != 0 {
         spec.regex = "([a-z]+)(.*)".to_owned();
