@@ -27,7 +27,11 @@ const SHAPE: &str = "
         ADD n int, ADD fate text, ADD note text, ADD detail json, ADD amount numeric,
         ADD weight float8, ADD traceparent text";
 
-const HEADERS: &str = "n,fate,event_type,aggregate_type,note,detail,amount,weight";
+/// Values of `format.value` that are more than the payload's bytes.
+const FORMATS: [&str; 5] =
+    ["string", "json", "json_schema", "cloudevents_binary", "cloudevents_structured"];
+
+const HEADERS: &str = "n,fate,event_type,aggregate_type,note,detail,amount,weight,created_at";
 
 /// Rows from `$from` to `$to` for topics that begin with `$prefix`. What spoils a row is its fate
 /// alone; everything else is strange and may be sent.
@@ -63,7 +67,8 @@ const ATTACK: &str = r#"
         (ARRAY[NULL, '', '00-zz-00', E'\n', repeat('0', 9000),
             '00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01'])[1 + n % 6],
         CASE WHEN fate = 'invalid_value'
-                THEN (ARRAY['infinity', '-infinity', '1969-12-31', '4713-01-01 BC'])[1 + n / 10 % 4]
+                THEN (ARRAY['infinity', '-infinity', '1969-12-31', '4713-01-01 BC',
+                    '294276-12-31 23:59:59.999999+00'])[1 + n / 50 % 5]
              WHEN n % 3 = 0 THEN NULL ELSE '1970-01-01 00:00:01+00' END::timestamptz
     FROM (SELECT n, CASE WHEN n % 500 = 2 THEN 'too_large'
                          ELSE (ARRAY['invalid_topic', 'no_route'])[1 + n % 10] END AS plain
@@ -179,4 +184,22 @@ fn g4_hostile_rows_that_only_the_brokers_refuse_stop_nothing() {
     }
     assert_eq!(fates.len(), 600);
     running.stop();
+}
+
+/// Formats read what the verbatim one only passes on: a row may then be rejected for its payload, and
+/// be lost or stop the relay as little.
+#[test]
+fn g4_g7_hostile_rows_stop_no_format() {
+    for format in FORMATS {
+        let broker = Broker::embedded();
+        let stage = Stage::new(postgres::installed(), &broker.bootstrap(), "formatted");
+        stage.sql().run(SHAPE);
+        let relay = relay(&stage).set("format.expand_json", "true").set("format.value", format);
+        let running = relay.set("format.columns", "debezium").run();
+        attack(&stage, 1, 600);
+        stage.wait_acknowledged(stage.log_end());
+        let numbers: Vec<u64> = fates(&stage.records()).iter().map(|(n, ..)| *n).collect();
+        assert_eq!(numbers, (1..=600).collect::<Vec<u64>>(), "{format}");
+        running.stop();
+    }
 }
