@@ -33,7 +33,7 @@ use crate::ledger::{Budget, InFlight, Ledger, LedgerError, Progress, Ticket};
 use crate::lsn::Lsn;
 use crate::outbox::{Outbox, Position};
 use crate::pgoutput::{Insert, LogicalMessage, Message, decode};
-use crate::route::{OwnedRecord, Rejection, RejectionCode, Router};
+use crate::route::{ERROR_CODE_HEADER, OwnedRecord, Rejection, RejectionCode, Router};
 use crate::wal::Frame;
 
 pub use confirmation::{Confirmation, Outcome, Refused};
@@ -275,10 +275,6 @@ impl Pipeline {
         match &self.policy.rejected {
             RejectPolicy::DeadLetter { topic } => {
                 self.dead_letter = self.router.dead_letter(&row, &rejection, topic);
-                // A time that the row chose may lie ahead, which brokers refuse
-                // (message.timestamp.after.max.ms, an hour since Kafka 4.0); a dead letter must go.
-                let commit_ms = row.position().commit_time.unix_ms();
-                self.dead_letter.timestamp_ms = self.dead_letter.timestamp_ms.min(commit_ms);
                 let record = self.dead_letter.as_record();
                 let ticket = self.ledger.next_ticket(record.weight())?;
                 let topic = self.counters.topic_place(record.topic);
@@ -386,7 +382,7 @@ impl Pipeline {
 
 /// Whether the record is a dead letter, rather than that of a row which chose their topic.
 fn is_dead_letter(record: &OwnedRecord) -> bool {
-    record.headers.first().is_some_and(|(name, _)| name == "postrider-error-code")
+    record.headers.first().is_some_and(|(name, _)| name == ERROR_CODE_HEADER)
 }
 
 /// As in the header `postrider-lsn` and in Postgres's tools.

@@ -6,7 +6,7 @@ use crate::lsn::Lsn;
 use crate::outbox::{OutboxSpec, TableName};
 use crate::pgoutput::encode::{self, Table};
 use crate::pgoutput::{Begin, Column, Commit, PgTime};
-use crate::route::{EpochUnit, RejectionCode, RouteSpec, TimestampSource};
+use crate::route::{EpochUnit, RejectionCode, RouteSpec, TIMESTAMP_HEADER, TimestampSource};
 use proptest::prelude::*;
 
 const COLUMNS: [(&[u8], u32); 5] = [
@@ -87,13 +87,12 @@ fn g4_a_row_that_was_not_sent_is_not_forgotten() {
 
 /// The payload's column plays the time's part.
 #[test]
-fn g4_a_dead_letter_is_never_of_a_time_to_come() {
+fn g4_a_dead_letter_is_of_the_commits_time_and_tells_its_own() {
     let timestamp =
         TimestampSource::Column { name: "payload".to_owned(), unit: EpochUnit::Milliseconds };
     // A time is no topic's name.
     let route = RouteSpec { by: "payload".to_owned(), timestamp, ..RouteSpec::default() };
-    for (time, wanted) in
-        [("9999-12-31 00:00:00", PgTime(0).unix_ms()), ("1970-01-01 00:00:01", 1_000)]
+    for (time, own) in [("9999-12-31 00:00:00", "253402214400000"), ("1970-01-01 00:00:01", "1000")]
     {
         let mut pipeline = routed(&route, dead_letters());
         let frames = transaction(time.as_bytes());
@@ -101,7 +100,8 @@ fn g4_a_dead_letter_is_never_of_a_time_to_come() {
         pass(&mut pipeline, &frames[1]).unwrap();
         let Ok(Step::Send(outgoing)) = pipeline.frame(wal(&frames[2])) else { panic!("a record") };
         assert_eq!(outgoing.rejection, Some(RejectionCode::InvalidTopic));
-        assert_eq!(outgoing.record.timestamp_ms, wanted, "{time}");
+        assert_eq!(outgoing.record.timestamp_ms, PgTime(0).unix_ms(), "{time}");
+        assert!(outgoing.record.headers.contains(&(TIMESTAMP_HEADER, Some(own.as_bytes()))));
     }
 }
 

@@ -24,6 +24,19 @@ const KEPT_PART_BYTES_MAX: usize = 1024;
 /// topic's name has.
 const EXPLANATION_BYTES_MAX: usize = 1000;
 
+/// The header that tells a dead letter, and why it is one: a word of [`RejectionCode`].
+pub const ERROR_CODE_HEADER: &str = "postrider-error-code";
+/// The reason in words.
+pub const ERROR_HEADER: &str = "postrider-error";
+/// The outbox table, quoted as in SQL.
+pub const TABLE_HEADER: &str = "postrider-table";
+/// The topic that the row was meant for.
+pub const TOPIC_HEADER: &str = "postrider-topic";
+/// The time that the row's record would have had, in milliseconds since the Unix epoch, where that
+/// is not the commit's. A dead letter itself is of the commit's time: brokers refuse times to come,
+/// and retention removes what is old.
+pub const TIMESTAMP_HEADER: &str = "postrider-timestamp";
+
 type OwnedHeader = (String, Option<Vec<u8>>);
 
 impl Router {
@@ -36,10 +49,15 @@ impl Router {
         topic: &str,
     ) -> OwnedRecord {
         let mut headers = explanation(rejection);
-        headers.push(header("postrider-table", row.table().to_string().into_bytes()));
+        headers.push(header(TABLE_HEADER, row.table().to_string().into_bytes()));
         headers.push(header(LSN_HEADER, position_text(row.position()).to_vec()));
         if let Some(intended) = self.decisions.intended(row) {
-            headers.push(header("postrider-topic", cut(&intended)));
+            headers.push(header(TOPIC_HEADER, cut(&intended)));
+        }
+        let commit_ms = row.position().commit_time.unix_ms();
+        let own_ms = self.timestamp_ms(row, &mut Vec::new()).ok().filter(|ms| *ms != commit_ms);
+        if let Some(own_ms) = own_ms {
+            headers.push(header(TIMESTAMP_HEADER, own_ms.to_string().into_bytes()));
         }
         let explained = headers.len();
         headers.push((self.id_header.clone(), as_sent(row, &self.id)));
@@ -55,7 +73,6 @@ impl Router {
                 headers.push((header.name.clone(), as_sent(row, &header.source)));
             }
         }
-        let timestamp_ms = self.timestamp_ms(row, &mut Vec::new());
         let record = OwnedRecord {
             topic: topic.to_owned(),
             partition: None,
@@ -65,7 +82,7 @@ impl Router {
                 None => as_sent(row, &self.encoder.payload),
             },
             headers,
-            timestamp_ms: timestamp_ms.unwrap_or_else(|_| row.position().commit_time.unix_ms()),
+            timestamp_ms: commit_ms,
         };
         self.fit(record, explained, rejection.code)
     }
@@ -80,7 +97,7 @@ impl Router {
         let mut headers = explanation(rejection);
         let is_lsn = |header: &&OwnedHeader| header.0 == LSN_HEADER;
         headers.extend(refused.headers.iter().rfind(is_lsn).cloned());
-        headers.push(header("postrider-topic", cut(&refused.topic)));
+        headers.push(header(TOPIC_HEADER, cut(&refused.topic)));
         let explained = headers.len();
         headers.extend(refused.headers.iter().filter(|header| !is_lsn(header)).cloned());
         let record = OwnedRecord {
@@ -125,8 +142,8 @@ impl Router {
 
 fn explanation(rejection: &Rejection) -> Vec<OwnedHeader> {
     vec![
-        header("postrider-error-code", rejection.code.as_str().into()),
-        header("postrider-error", cut(&rejection.reason)),
+        header(ERROR_CODE_HEADER, rejection.code.as_str().into()),
+        header(ERROR_HEADER, cut(&rejection.reason)),
     ]
 }
 

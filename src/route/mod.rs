@@ -32,6 +32,9 @@ mod trace;
 mod value;
 mod words;
 
+pub use dead_letter::{
+    ERROR_CODE_HEADER, ERROR_HEADER, TABLE_HEADER, TIMESTAMP_HEADER, TOPIC_HEADER,
+};
 pub use format::{
     ByteaForm, ColumnStyle, EmptyPayload, EpochUnit, FormatSpec, KeyFormat, Members, MissingColumn,
     ValueFormat,

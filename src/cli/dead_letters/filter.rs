@@ -152,6 +152,7 @@ mod tests {
             reason: "why".into(),
             table: Some("public.outbox".into()),
             lsn: None,
+            timestamp_ms: None,
             topic: None,
             own: vec![("id", Some(id))],
         }

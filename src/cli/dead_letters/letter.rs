@@ -12,12 +12,10 @@ use serde::Deserialize;
 use serde_json::json;
 
 use crate::kafka::StoredRecord;
-use crate::route::{LSN_HEADER, OwnedRecord, RejectionCode, check_topic};
-
-const CODE_HEADER: &str = "postrider-error-code";
-const ERROR_HEADER: &str = "postrider-error";
-const TABLE_HEADER: &str = "postrider-table";
-const TOPIC_HEADER: &str = "postrider-topic";
+use crate::route::{
+    ERROR_CODE_HEADER, ERROR_HEADER, LSN_HEADER, OwnedRecord, RejectionCode, TABLE_HEADER,
+    TIMESTAMP_HEADER, TOPIC_HEADER, check_topic,
+};
 
 /// Marks a record that was sent again, and the receipt for it. Its value is the dead letter's place.
 pub(super) const RETRIED_HEADER: &str = "postrider-retried";
@@ -78,6 +76,8 @@ pub(super) struct Explained<'a> {
     pub(super) lsn: Option<&'a [u8]>,
     /// Where the row was to go, as far as that is known; legal or not.
     pub(super) topic: Option<Cow<'a, str>>,
+    /// The time of the row's own choice.
+    pub(super) timestamp_ms: Option<i64>,
     /// The row's own headers, its id first.
     pub(super) own: Vec<Lent<'a>>,
 }
@@ -91,12 +91,14 @@ impl<'a> Explained<'a> {
             let (_, value) = headers.next_if(|(name, _)| *name == wanted)?;
             Some(value.unwrap_or_default())
         };
-        let code = String::from_utf8_lossy(take(CODE_HEADER)?);
+        let code = String::from_utf8_lossy(take(ERROR_CODE_HEADER)?);
         let reason = String::from_utf8_lossy(take(ERROR_HEADER)?);
         let table = take(TABLE_HEADER).map(String::from_utf8_lossy);
         let lsn = take(LSN_HEADER);
         let topic = take(TOPIC_HEADER).map(String::from_utf8_lossy);
-        Some(Self { code, reason, table, lsn, topic, own: headers.collect() })
+        let timestamp_ms =
+            take(TIMESTAMP_HEADER).and_then(|ms| str::from_utf8(ms).ok()?.parse().ok());
+        Some(Self { code, reason, table, lsn, topic, timestamp_ms, own: headers.collect() })
     }
 
     /// The row's id; `None` for NULL, or where it was set aside for its size.
@@ -139,7 +141,7 @@ impl<'a> Explained<'a> {
             key: record.key.clone(),
             value: record.value.clone(),
             headers: own.chain(lsn).chain([mark(place)]).collect(),
-            timestamp_ms: record.timestamp_ms.unwrap_or(now_ms),
+            timestamp_ms: self.timestamp_ms.or(record.timestamp_ms).unwrap_or(now_ms),
         }
     }
 }
