@@ -19,8 +19,8 @@ use super::values::{
     Property, Refusal, Rejected,
 };
 use crate::route::{
-    ByteaForm, ColumnStyle, EmptyPayload, EpochUnit, FormatSpec, KeyFormat, Members, MissingColumn,
-    ValueFormat,
+    ByteaForm, ColumnStyle, EmptyPayload, EpochUnit, FieldSpec, FormatSpec, KeyFormat, Members,
+    MissingColumn, ValueFormat, check_members,
 };
 
 /// Builds the configuration. Mistakes of the layers are to be reported before these.
@@ -159,7 +159,7 @@ impl Reader<'_> {
         }
         let key = self.text("route.key", checks::identifier);
         let headers = self.items("route.headers", checks::field);
-        let envelope = self.items("route.envelope", checks::field);
+        let envelope = self.envelope();
         let partition = self.optional_column("route.partition");
         let missing_column = self.choice("route.missing_column", MissingColumn::from_word);
         let rules = by.as_deref().and_then(|by| self.rules(by, outbox));
@@ -182,6 +182,13 @@ impl Reader<'_> {
             position_header: position_header?,
             rejected: rejected?,
         })
+    }
+
+    fn envelope(&mut self) -> Option<Vec<FieldSpec>> {
+        let fields = self.items("route.envelope", checks::field)?;
+        let Err(twice) = check_members(&fields) else { return Some(fields) };
+        let help = twice.hint();
+        self.refuse("route.envelope", Refusal { reason: twice.to_string(), help })
     }
 
     fn format(&mut self, route: Option<&Route>) -> Option<FormatSpec> {

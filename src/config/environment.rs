@@ -92,7 +92,8 @@ fn key_of(path: &str) -> Option<String> {
         return is_plain.then(|| format!("{PROPERTIES}.{name}"));
     }
     let key = path.to_ascii_lowercase().replace("__", ".");
-    option(&key).map(|option| option.key.to_owned())
+    // Not the option's own key: that of a rule has a letter for its number.
+    option(&key).is_some().then_some(key)
 }
 
 /// Rewrites the key in a did-you-mean to its variable.

@@ -53,7 +53,8 @@ pub const RULE_OPTIONS: &[OptionSpec] = &[
 /// The option behind `route.rules.<number>.<name>`.
 pub(super) fn option(key: &str) -> Option<&'static OptionSpec> {
     let (number, name) = key.strip_prefix(RULES)?.strip_prefix('.')?.split_once('.')?;
-    number.parse::<u16>().ok()?;
+    // `00` would be a second name of rule 0.
+    number.parse::<u16>().ok().filter(|parsed| parsed.to_string() == number)?;
     RULE_OPTIONS.iter().find(|option| option.name() == name)
 }
 
@@ -211,8 +212,8 @@ mod tests {
     fn a_rules_keys_are_options() {
         assert_eq!(option("route.rules.0.glob").unwrap().kind, Kind::Text);
         assert_eq!(option("route.rules.12.drop").unwrap().kind, Kind::Switch);
-        for wrong in ["route.rules", "route.rules.0", "route.rules.x.glob", "route.rules.0.globe"] {
-            assert!(option(wrong).is_none(), "{wrong}");
+        for wrong in ["", ".0", ".x.glob", ".00.glob", ".+1.glob", ".70000.glob", ".0.globe"] {
+            assert!(option(&format!("{RULES}{wrong}")).is_none(), "{wrong}");
         }
         assert!(is_rules("route.rules.0") && is_rules("route.rules") && !is_rules("route.rule"));
     }

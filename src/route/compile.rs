@@ -70,8 +70,13 @@ fn check_envelope(spec: &RouteSpec) -> Result<(), RouteSpecError> {
     if !spec.envelope.is_empty() && !value.takes_envelope() {
         return Err(RouteSpecError::Envelope { format: value.as_str() });
     }
+    check_members(&spec.envelope)
+}
+
+/// Whether these columns can share an object with the payload.
+pub fn check_members(envelope: &[FieldSpec]) -> Result<(), RouteSpecError> {
     let mut names = vec!["payload"];
-    for field in &spec.envelope {
+    for field in envelope {
         if names.contains(&field.name.as_str()) {
             return Err(RouteSpecError::MemberTwice { name: field.name.clone() });
         }

@@ -32,6 +32,7 @@ mod trace;
 mod value;
 mod words;
 
+pub use compile::check_members;
 pub use dead_letter::{
     ERROR_CODE_HEADER, ERROR_HEADER, TABLE_HEADER, TIMESTAMP_HEADER, TOPIC_HEADER,
 };

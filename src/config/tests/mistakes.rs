@@ -12,7 +12,7 @@ fn mistakes(given: &Given<'_>) -> Vec<Mistake> {
 
 /// The file, the line it must name, what the caret must stand under, and words of the message or
 /// help.
-const FILES: [(&str, usize, &str, &str); 46] = [
+const FILES: [(&str, usize, &str, &str); 48] = [
     ("[source]\npublicaton = \"x\"", 2, "publicaton", "did you mean `source.publication`?"),
     ("[sorce]\nslot = \"x\"", 1, "sorce", "the sections are"),
     ("slot = \"x\"", 1, "slot", "did you mean `source.slot`?"),
@@ -41,6 +41,8 @@ const FILES: [(&str, usize, &str, &str); 46] = [
     ("[route]\ntopic = \"a b\"", 2, "\"a b\"", "topics are made of"),
     ("[route]\nheaders = [\"a:b:c\"]", 2, "\"a:b:c\"", "column:name"),
     ("[route]\nenvelope = [\"a\"]", 2, "[", "needs an object around"),
+    ("[route]\nenvelope = [\"a\", \"b:a\"]", 2, "[", "the member `a` twice"),
+    ("[route]\nenvelope = [\"a:payload\"]", 2, "[", "`payload` is the payload's own"),
     ("[[route.rules]]\ntopic = \"x\"", 2, "\"x\"", "the rule has no pattern"),
     ("[[route.rules]]\nglob = \"*\"", 2, "\"*\"", "the rule does nothing"),
     ("[[route.rules]]\nglob = \"*\"\ndrop = true\nkey = \"a\"", 3, "true", "sends them nowhere"),

@@ -36,6 +36,21 @@ fn flag_set_environment_file_default() {
 }
 
 #[test]
+fn rules_have_numbers_in_every_layer() {
+    let file =
+        "[[route.rules]]\nglob = \"a\"\nkey = \"k\"\n[[route.rules]]\nglob = \"b\"\nkey = \"k\"";
+    let env = [("POSTRIDER_ROUTE__RULES__1__GLOB", "from_env")];
+    let set = ["route.rules.2.glob=from_set", "route.rules.2.drop=true"];
+    let loaded = Given { file: Some(file), env: &env, set: &set, ..Given::default() };
+    let loaded = loaded.load().unwrap();
+    let globs: Vec<_> = loaded.config.route.rules.iter().map(|rule| &rule.pattern).collect();
+    let glob = |text: &str| crate::route::PatternSpec::Glob(text.to_owned());
+    assert_eq!(globs, [&glob("a"), &glob("from_env"), &glob("from_set")]);
+    let line = effective(&loaded, "route.rules.1.glob");
+    assert_eq!(line.origin.to_string(), "env POSTRIDER_ROUTE__RULES__1__GLOB");
+}
+
+#[test]
 fn libpqs_variables_fill_what_the_url_leaves_out() {
     let env = [("PGHOST", "fromenv"), ("PGPORT", "6000")];
     let loaded = Given { env: &env, set: &["source.url=postgres://db/shop"], ..Given::default() }
