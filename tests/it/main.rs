@@ -23,6 +23,7 @@ mod kafka;
 mod login;
 mod refusals;
 mod relay;
+mod routing;
 mod servers;
 mod support;
 mod tail;

@@ -26,11 +26,26 @@ pub(crate) struct Stage {
 impl Stage {
     /// A migrated database in `cluster` with a slot, before topics of `bootstrap`.
     pub(crate) fn new(cluster: &Cluster, bootstrap: &str, stem: &str) -> Self {
-        let database = Database::migrated(cluster, stem);
-        let slot = database.name().to_owned();
+        let stage = Self::before(Database::migrated(cluster, stem), bootstrap);
+        stage.create_slot();
+        stage
+    }
+
+    /// An empty database, without table, publication and slot.
+    pub(crate) fn empty(cluster: &Cluster, bootstrap: &str, stem: &str) -> Self {
+        Self::before(Database::create(cluster, stem), bootstrap)
+    }
+
+    fn before(database: Database, bootstrap: &str) -> Self {
+        let prefix = format!("{}.", database.name());
+        Self { database, bootstrap: bootstrap.to_owned(), prefix }
+    }
+
+    /// Creates the slot: what is committed from now on is kept for a relay.
+    pub(crate) fn create_slot(&self) {
+        let slot = self.slot();
         let create = format!("SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput')");
-        database.sql().run(&create);
-        Self { bootstrap: bootstrap.to_owned(), prefix: format!("{slot}."), database }
+        self.sql().run(&create);
     }
 
     /// Slot and database have the same name.

@@ -1,0 +1,9 @@
+//! Routing as users meet it: real tables, the real binary, and what then lies in the topics.
+//!
+//! [`debezium`] replays cases that were observed with Debezium; the other modules are what only
+//! Postrider has.
+
+mod case;
+mod debezium;
+mod messages;
+mod rules;
