@@ -128,7 +128,9 @@ impl Inference {
     fn nested(self, first: &Json, elements: &[Json]) -> Result<Shape, Mixed> {
         let mut shape = self.shape(first)?.ok_or(Mixed)?;
         if first.is_array() {
-            for element in elements.iter().filter(|element| element.is_array()) {
+            // The first is not looked at twice: the work would double with every level.
+            let others = elements.iter().filter(|element| !std::ptr::eq(*element, first));
+            for element in others.filter(|element| element.is_array()) {
                 if let Some(other) = self.shape(element)? {
                     merge(&mut shape, other);
                 }
