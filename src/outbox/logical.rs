@@ -53,7 +53,7 @@ impl Content {
             Err(_) => (message.content, Some("its content is not JSON")),
         };
         let (table, places, cells) = (&self.table, &self.places, &self.cells);
-        OutboxRow { table, places, cells, tuple, position, flaw }
+        OutboxRow { table, places, cells, tuple, position, is_message: true, flaw }
     }
 
     fn take(

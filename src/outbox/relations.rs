@@ -118,7 +118,7 @@ impl Outbox {
             self.cells.push(Cell::Bytes { start: end.saturating_sub(bytes.len()), end, format });
         }
         let (places, cells) = (layout.places.as_slice(), self.cells.as_slice());
-        Ok(Some(OutboxRow { table, places, cells, tuple, position, flaw: None }))
+        Ok(Some(OutboxRow { table, places, cells, tuple, position, is_message: false, flaw: None }))
     }
 
     /// Whether a logical message stands for a row. Those of the relay itself never do.

@@ -97,6 +97,7 @@ pub struct OutboxRow<'a> {
     pub(super) cells: &'a [Cell],
     pub(super) tuple: &'a [u8],
     pub(super) position: Position,
+    pub(super) is_message: bool,
     pub(super) flaw: Option<&'static str>,
 }
 
@@ -126,6 +127,11 @@ impl<'a> OutboxRow<'a> {
     /// it holds instead is in [`OutboxRow::content`].
     pub fn flaw(&self) -> Option<&'static str> {
         self.flaw
+    }
+
+    /// Whether it is a logical message.
+    pub fn is_message(&self) -> bool {
+        self.is_message
     }
 
     /// The bytes that its columns lie in.

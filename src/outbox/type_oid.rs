@@ -47,6 +47,8 @@ pub const TIME: u32 = 1083;
 pub const TIMETZ: u32 = 1266;
 /// `numeric`
 pub const NUMERIC: u32 = 1700;
+/// `tsvector`
+pub const TSVECTOR: u32 = 3614;
 /// No type of Postgres (0 is `InvalidOid`): a JSON object or array that is a member of a logical
 /// message's content.
 pub const DOCUMENT: u32 = 0;
@@ -77,6 +79,41 @@ pub fn by_name(name: &[u8]) -> Option<u32> {
         b"time" => TIME,
         b"timetz" => TIMETZ,
         b"numeric" => NUMERIC,
+        b"tsvector" => TSVECTOR,
         _ => return None,
     })
+}
+
+/// Types of arrays, each before the type of its elements.
+const ARRAYS: [(u32, u32); 20] = [
+    (199, JSON),
+    (1000, BOOL),
+    (1002, CHAR),
+    (1005, INT2),
+    (1007, INT4),
+    (1009, TEXT),
+    (1014, BPCHAR),
+    (1015, VARCHAR),
+    (1016, INT8),
+    (1021, FLOAT4),
+    (1022, FLOAT8),
+    (1028, OID),
+    (1115, TIMESTAMP),
+    (1182, DATE),
+    (1183, TIME),
+    (1185, TIMESTAMPTZ),
+    (1231, NUMERIC),
+    (1270, TIMETZ),
+    (2951, UUID),
+    (3807, JSONB),
+];
+
+/// The type of an array's elements; `None` where it is no array, or one of other elements.
+pub fn element_of(array: u32) -> Option<u32> {
+    ARRAYS.iter().find(|(of, _)| *of == array).map(|(_, element)| *element)
+}
+
+/// The type of an array of these elements.
+pub fn array_of(element: u32) -> Option<u32> {
+    ARRAYS.iter().find(|(_, of)| *of == element).map(|(array, _)| *array)
 }

@@ -57,6 +57,30 @@ impl Kind {
     }
 }
 
+/// What the elements of an array are declared as; `None` where it stays the text Postgres prints.
+pub(super) fn element(declared: Declared, style: ColumnStyle) -> Option<Declared> {
+    if style == ColumnStyle::Postgres {
+        return None;
+    }
+    let type_oid = oid::element_of(declared.type_oid)?;
+    Some(Declared { type_oid, is_nullable: true, ..declared })
+}
+
+/// Whether a column is an array that can be taken apart.
+pub(super) fn is_array(declared: Option<Declared>, style: ColumnStyle) -> bool {
+    declared.is_some_and(|declared| element(declared, style).is_some())
+}
+
+/// The text of an array's element, of which `printed` is what Postgres printed; `None`: it is null.
+pub(super) fn element_text(printed: Vec<u8>, of: Declared) -> Result<Option<Vec<u8>>, Unreadable> {
+    let mut made = Vec::new();
+    Ok(match convert(&printed, of, &mut made).ok_or(Unreadable::Moment)? {
+        Converted::Not => Some(printed),
+        Converted::Nothing => None,
+        Converted::Made => Some(made),
+    })
+}
+
 /// The scale in the modifier of a `numeric(precision, scale)` (`make_numeric_typmod` in
 /// `utils/adt/numeric.c`): eleven bits with a sign, after the length of the header.
 fn scale(modifier: i32) -> Option<i32> {

@@ -10,7 +10,9 @@ pub(super) fn write_fixed(out: &mut Vec<u8>, printed: &[u8]) {
     out.push(b'"');
 }
 
-/// Appends a number of its own scale as JSON: `{"scale":1,"value":"Dw=="}`.
+/// Appends a number of its own scale as JSON: `{"scale":1,"value":"Dw=="}`. The scale is that of the
+/// number, not of how it was written: 1.50 has one digit after the point (observed with Debezium
+/// 3.7.0.Final).
 pub(super) fn write_struct(out: &mut Vec<u8>, printed: &[u8]) {
     let printed = without_zeros(printed);
     let scale = printed.iter().rev().position(|byte| *byte == b'.').unwrap_or(0);
@@ -19,10 +21,14 @@ pub(super) fn write_struct(out: &mut Vec<u8>, printed: &[u8]) {
     out.push(b'}');
 }
 
-/// A zero has no scale, whatever is printed (observed with Debezium 3.7.0.Final).
+/// Without the zeros at the end of what follows the point.
 fn without_zeros(printed: &[u8]) -> &[u8] {
-    let is_zero = printed.iter().all(|byte| !byte.is_ascii_digit() || *byte == b'0');
-    if is_zero { b"0" } else { printed }
+    if !printed.contains(&b'.') {
+        return printed;
+    }
+    let end = printed.iter().rposition(|byte| *byte != b'0').map_or(0, |last| last + 1);
+    let printed = printed.get(..end).unwrap_or(printed);
+    printed.strip_suffix(b".").unwrap_or(printed)
 }
 
 /// Decimal digits that are taken at once: the most whose power of ten is below 2^32.
@@ -128,5 +134,8 @@ mod tests {
         assert_eq!(own("12345678901234567890.123"), r#"{"scale":3,"value":"Ap1Ctk52cUJEyw=="}"#);
         assert_eq!(own("-0.5"), r#"{"scale":1,"value":"+w=="}"#);
         assert_eq!(own("0.00"), r#"{"scale":0,"value":"AA=="}"#);
+        assert_eq!(own("100"), r#"{"scale":0,"value":"ZA=="}"#);
+        assert_eq!(own("1.50"), own("1.5"));
+        assert_eq!(own("-100.00"), own("-100"));
     }
 }

@@ -6,6 +6,7 @@
 //! record: topics are remembered by routing value, and up to eight headers fit inline. The pipeline
 //! calls it once per row; `postrider route` shows what it answers.
 
+mod array;
 mod cloudevents;
 mod column;
 mod compile;
@@ -14,6 +15,7 @@ mod dead_letter;
 mod decimal;
 mod decisions;
 mod format;
+mod item;
 mod java;
 mod json;
 mod moments;

@@ -1,10 +1,9 @@
 //! The router.
 
 use super::cloudevents;
-use super::column;
 use super::datetime;
 use super::decisions::{Decision, Decisions, Topic};
-use super::format::{ByteaForm, ColumnStyle, EpochUnit, ValueFormat};
+use super::format::{EpochUnit, ValueFormat};
 use super::record::{HEADER_OVERHEAD_BYTES, Headers, RECORD_OVERHEAD_BYTES, Record};
 use super::rejection::{Rejection, RejectionCode};
 use super::render::{Part, hex_digit};
@@ -145,8 +144,7 @@ impl Router {
         };
         let timestamp_ms = self.timestamp_ms(row, scratch)?;
         let Some(to) = self.destinations.get(destination) else { return Ok(None) };
-        let form = (self.encoder.format.columns, self.encoder.format.bytea);
-        self.found.id = header(&self.id, row, form, scratch)?;
+        self.found.id = self.encoder.header(row, &self.id, scratch)?;
         if matches!(self.found.id, Part::Null | Part::Absent) {
             return Err(self.id.reject(RejectionCode::MissingValue, "is NULL"));
         }
@@ -154,7 +152,7 @@ impl Router {
         self.found.value = self.encoder.value(row, scratch)?;
         self.found.headers.clear();
         for source in &to.headers {
-            self.found.headers.push(source.part(row, form, scratch)?);
+            self.found.headers.push(source.part(row, &self.encoder, scratch)?);
         }
         let partition = to.partition.as_ref().map(|source| partition(source, row)).transpose()?;
         let routed = Routed { topic, destination, partition: partition.flatten(), timestamp_ms };
@@ -273,28 +271,15 @@ fn partition(source: &Source, row: &OutboxRow<'_>) -> Result<Option<i32>, Reject
     })
 }
 
-/// A column's value in a header.
-fn header(
-    source: &Source,
-    row: &OutboxRow<'_>,
-    form: (ColumnStyle, ByteaForm),
-    scratch: &mut Vec<u8>,
-) -> Result<Part, Rejection> {
-    if form == (ColumnStyle::Postgres, ByteaForm::Encoded) {
-        return source.render(row, scratch);
-    }
-    source.part(row, |value, declared| column::header(value, declared, form, scratch))
-}
-
 impl HeaderSource {
     fn part(
         &self,
         row: &OutboxRow<'_>,
-        form: (ColumnStyle, ByteaForm),
+        encoder: &Encoder,
         scratch: &mut Vec<u8>,
     ) -> Result<Part, Rejection> {
         if self.content == HeaderContent::Column {
-            return header(&self.source, row, form, scratch);
+            return encoder.header(row, &self.source, scratch);
         }
         let value = row.column(self.source.slot);
         let part = self.source.render(row, scratch)?;

@@ -47,6 +47,20 @@ pub(super) fn write_column(
     write_scalar(out, connect_type, &named);
 }
 
+/// Appends the schema of an array.
+pub(super) fn write_list(
+    out: &mut Vec<u8>,
+    of: Declared,
+    is_optional: bool,
+    style: ColumnStyle,
+    field: Option<&str>,
+) {
+    begin(out, "array");
+    out.extend(b",\"items\":");
+    write_column(out, of, Kind::of(of, style), style, None);
+    end(out, &Attributes { is_optional, field, ..Attributes::default() });
+}
+
 fn parameters(declared: Declared, scale: i32) -> String {
     let precision = precision(declared.modifier).unwrap_or(0);
     format!("{{\"scale\":\"{scale}\",\"connect.decimal.precision\":\"{precision}\"}}")
@@ -62,6 +76,7 @@ fn semantic_name(declared: Declared, kind: Kind, style: ColumnStyle) -> Option<&
         oid::UUID => "io.debezium.data.Uuid",
         oid::JSON | oid::JSONB => "io.debezium.data.Json",
         oid::XML => "io.debezium.data.Xml",
+        oid::TSVECTOR => "io.debezium.data.Tsvector",
         oid::DATE => "io.debezium.time.Date",
         oid::TIME if in_milliseconds => "io.debezium.time.Time",
         oid::TIME => "io.debezium.time.MicroTime",

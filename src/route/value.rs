@@ -5,14 +5,13 @@
 //! the column itself). Always holds: a value is made of the whole payload or not at all; what
 //! cannot be said in the format is a rejection (G4). The router calls it twice per row.
 
-use serde_json::Value as Json;
-
+use super::array;
 use super::column::{self, Kind};
-use super::decimal;
 use super::format::{
     ByteaForm, ColumnStyle, EmptyPayload, FormatSpec, KeyFormat, Members, ValueFormat,
 };
-use super::json::{self, Inference, Shape, base64, write_string};
+use super::item::{Body, Item, write_object, write_struct_text};
+use super::json::{self, Inference, Shape};
 use super::rejection::Rejection;
 use super::render::{Part, Unreadable};
 use super::schema;
@@ -33,19 +32,6 @@ pub(super) struct Encoder {
     pub(super) message_nulls: Members,
 }
 
-/// A payload or column on its way into a format.
-enum Body<'a> {
-    Null,
-    Plain { kind: Kind, text: &'a [u8] },
-    Document { json: Json, shape: Shape },
-}
-
-/// A body with what is known of its column.
-struct Item<'a> {
-    body: Body<'a>,
-    declared: Option<Declared>,
-}
-
 impl Encoder {
     /// The key's bytes, made of `source` in the scratch buffer if need be.
     pub(super) fn key(
@@ -55,25 +41,69 @@ impl Encoder {
         scratch: &mut Vec<u8>,
     ) -> Result<Part, Rejection> {
         let style = self.format.columns;
-        if self.format.key == KeyFormat::Raw {
-            return source.part(row, |value, declared| {
-                let part = column::text(value, declared, style, scratch)?;
-                Ok(self.bytes_as_text(value, declared, part, scratch))
-            });
-        }
-        if self.is_raw_bytes(row, source) {
-            return source
-                .part(row, |value, declared| column::text(value, declared, style, scratch));
+        let declared = row.declared(source.slot);
+        let is_raw = self.format.key == KeyFormat::Raw && !column::is_array(declared, style);
+        if is_raw || self.is_raw_bytes(declared) {
+            return self.verbatim(row, source, scratch);
         }
         let mut texts = Vec::new();
         let item = self.item(row, source, &mut texts)?;
         let start = scratch.len();
         let written = match self.format.key {
             KeyFormat::JsonSchema => self.write_wrapped(scratch, &item, source),
-            _ => write_json(scratch, &item, style),
+            KeyFormat::Json => item.write_json(scratch, style),
+            KeyFormat::Raw if matches!(item.body, Body::Null) => return Ok(Part::Null),
+            KeyFormat::Raw => {
+                item.write_text(scratch);
+                Ok(())
+            }
         };
         written.map_err(|unreadable| source.unreadable(unreadable))?;
         Ok(Part::Scratch { start, end: scratch.len() })
+    }
+
+    /// A column as a header.
+    pub(super) fn header(
+        &self,
+        row: &OutboxRow<'_>,
+        source: &Source,
+        scratch: &mut Vec<u8>,
+    ) -> Result<Part, Rejection> {
+        let style = self.format.columns;
+        let form = (style, self.format.bytea);
+        if form == (ColumnStyle::Postgres, ByteaForm::Encoded) {
+            return source.render(row, scratch);
+        }
+        let declared = row.declared(source.slot);
+        let mut texts = Vec::new();
+        if column::is_array(declared, style) {
+            let mut item = self.item(row, source, &mut texts)?;
+            if let Body::List { kind, .. } = &mut item.body {
+                if matches!(kind, Kind::Decimal { scale: Some(_) } | Kind::Float32 | Kind::Float64)
+                {
+                    // Headers have every number as it is printed.
+                    *kind = Kind::Int64;
+                }
+                let start = scratch.len();
+                let written = item.write_json(scratch, style);
+                written.map_err(|unreadable| source.unreadable(unreadable))?;
+                return Ok(Part::Scratch { start, end: scratch.len() });
+            }
+        }
+        source.part(row, |value, declared| column::header(value, declared, form, scratch))
+    }
+
+    /// A column as it is: its text, or its bytes in the form they are to have.
+    fn verbatim(
+        &self,
+        row: &OutboxRow<'_>,
+        source: &Source,
+        scratch: &mut Vec<u8>,
+    ) -> Result<Part, Rejection> {
+        source.part(row, |value, declared| {
+            let part = column::text(value, declared, self.format.columns, scratch)?;
+            Ok(self.bytes_as_text(value, declared, part, scratch))
+        })
     }
 
     /// The value's bytes.
@@ -83,31 +113,24 @@ impl Encoder {
         scratch: &mut Vec<u8>,
     ) -> Result<Part, Rejection> {
         let (source, style) = (&self.payload, self.format.columns);
-        let value = row.column(source.slot);
+        let (value, declared) = (row.column(source.slot), row.declared(source.slot));
         let is_verbatim = matches!(
             self.format.value,
             ValueFormat::Raw | ValueFormat::CloudEventsBinary | ValueFormat::CloudEventsStructured
-        ) || (self.is_raw_bytes(row, source) && self.envelope.is_empty());
+        ) || (self.is_raw_bytes(declared) && self.envelope.is_empty());
         if is_verbatim {
-            let part = source.part(row, |value, declared| {
-                let part = column::text(value, declared, style, scratch)?;
-                Ok(self.bytes_as_text(value, declared, part, scratch))
-            })?;
+            let part = self.verbatim(row, source, scratch)?;
             let is_tombstone = self.is_tombstone(value, part.bytes(value, scratch));
             return Ok(if is_tombstone { Part::Null } else { part });
         }
         let mut texts = Vec::new();
-        let part = source.part(row, |value, declared| {
-            let part = column::text(value, declared, style, &mut texts)?;
-            Ok(self.bytes_as_text(value, declared, part, &mut texts))
-        })?;
+        let part = self.verbatim(row, source, &mut texts)?;
         let bytes = part.bytes(value, &texts);
         if self.empty_payload == EmptyPayload::Tombstone
             && (bytes.is_none() || self.is_tombstone(value, bytes))
         {
             return Ok(Part::Null);
         }
-        let declared = row.declared(source.slot);
         let body = self.body(bytes, declared);
         let start = scratch.len();
         let item = Item { body: self.expanded(body, declared), declared };
@@ -115,12 +138,12 @@ impl Encoder {
             ValueFormat::JsonSchema if self.envelope.is_empty() => {
                 self.write_wrapped(scratch, &item, source)
             }
-            ValueFormat::Json if self.envelope.is_empty() => write_json(scratch, &item, style),
+            ValueFormat::Json if self.envelope.is_empty() => item.write_json(scratch, style),
             ValueFormat::Text if self.envelope.is_empty() => {
                 if matches!(item.body, Body::Null) {
                     return Ok(Part::Null);
                 }
-                write_text(scratch, &item);
+                item.write_text(scratch);
                 Ok(())
             }
             _ => return self.enveloped(row, &item, scratch),
@@ -170,11 +193,7 @@ impl Encoder {
         source: &Source,
         texts: &'a mut Vec<u8>,
     ) -> Result<Item<'a>, Rejection> {
-        let style = self.format.columns;
-        let part = source.part(row, |value, declared| {
-            let part = column::text(value, declared, style, texts)?;
-            Ok(self.bytes_as_text(value, declared, part, texts))
-        })?;
+        let part = self.verbatim(row, source, texts)?;
         let declared = row.declared(source.slot);
         let body = self.body(part.bytes(row.column(source.slot), texts), declared);
         Ok(Item { body, declared })
@@ -182,6 +201,9 @@ impl Encoder {
 
     fn body<'a>(&self, bytes: Option<&'a [u8]>, declared: Option<Declared>) -> Body<'a> {
         let (Some(text), Some(declared)) = (bytes, declared) else { return Body::Null };
+        if let Some(list) = list(text, declared, self.format.columns) {
+            return list;
+        }
         match self.kind(declared) {
             Kind::Document => self.document(text),
             kind => Body::Plain { kind, text },
@@ -226,10 +248,9 @@ impl Encoder {
         }
     }
 
-    /// Whether the column is a bytea, NULL or not, that the format has no say in.
-    fn is_raw_bytes(&self, row: &OutboxRow<'_>, source: &Source) -> bool {
-        let is_bytea = |declared: Declared| declared.type_oid == type_oid::BYTEA;
-        self.format.bytea == ByteaForm::Raw && row.declared(source.slot).is_some_and(is_bytea)
+    fn is_raw_bytes(&self, declared: Option<Declared>) -> bool {
+        let is_bytea = declared.is_some_and(|declared| declared.type_oid == type_oid::BYTEA);
+        is_bytea && self.format.bytea == ByteaForm::Raw
     }
 
     /// A bytea as text, where that is wanted.
@@ -274,7 +295,7 @@ impl Encoder {
         out.extend(b"{\"schema\":");
         self.write_schema(out, item, source.column.as_str(), None)?;
         out.extend(b",\"payload\":");
-        write_json(out, item, self.format.columns)?;
+        item.write_json(out, self.format.columns)?;
         out.push(b'}');
         Ok(())
     }
@@ -286,15 +307,22 @@ impl Encoder {
         name: &str,
         field: Option<&str>,
     ) -> Result<(), Unreadable> {
+        let style = self.format.columns;
         match (&item.body, item.declared) {
             (Body::Document { shape, .. }, _) if !shape.has_schema() => Err(Unreadable::NoSchema),
             (Body::Document { shape, .. }, _) => {
                 json::write_shape(out, shape, Some(name), field);
                 Ok(())
             }
+            (Body::Plain { kind, .. }, Some(declared)) => {
+                schema::write_column(out, declared, *kind, style, field);
+                Ok(())
+            }
             (_, Some(declared)) => {
-                let kind = self.kind(declared);
-                schema::write_column(out, declared, kind, self.format.columns, field);
+                match column::element(declared, style) {
+                    Some(of) => schema::write_list(out, of, declared.is_nullable, style, field),
+                    None => schema::write_column(out, declared, self.kind(declared), style, field),
+                }
                 Ok(())
             }
             (_, None) => {
@@ -304,6 +332,18 @@ impl Encoder {
                 Ok(())
             }
         }
+    }
+
+    /// The name of an envelope's schema. Debezium's for a logical message is the value that it
+    /// was routed by.
+    fn envelope_name(&self, row: &OutboxRow<'_>, route: &str) -> String {
+        if row.is_message() {
+            return route.to_owned();
+        }
+        let table = row.table();
+        let mut parts = vec![self.format.schema_prefix.as_str(), &table.schema, &table.name];
+        parts.retain(|part| !part.is_empty());
+        format!("{}.{route}.Value", parts.join("."))
     }
 
     /// Up to where the payload begins.
@@ -324,14 +364,11 @@ impl Encoder {
             self.write_schema(out, item, document, Some(name))?;
         }
         out.push(b']');
-        let table = row.table();
-        let mut parts = vec![self.format.schema_prefix.as_str(), &table.schema, &table.name];
-        parts.retain(|part| !part.is_empty());
         let mut texts = Vec::new();
         let value = row.column(self.by.slot);
         let route = super::render::render(value, &mut texts)?;
         let route = String::from_utf8_lossy(route.bytes(value, &texts).unwrap_or_default());
-        let name = format!("{}.{route}.Value", parts.join("."));
+        let name = self.envelope_name(row, &route);
         let version = self.schema_version.as_ref().and_then(|source| source.integer(row));
         let attributes = json::Attributes { name: Some(&name), version, ..Default::default() };
         json::end(out, &attributes);
@@ -340,82 +377,13 @@ impl Encoder {
     }
 }
 
-fn write_json(out: &mut Vec<u8>, item: &Item<'_>, style: ColumnStyle) -> Result<(), Unreadable> {
-    let (kind, text) = match &item.body {
-        Body::Null => {
-            out.extend(b"null");
-            return Ok(());
-        }
-        Body::Document { json, shape } => {
-            json::write_json(out, json, shape);
-            return Ok(());
-        }
-        Body::Plain { kind, text } => (*kind, *text),
+/// An array that can be taken apart.
+fn list<'a>(text: &[u8], declared: Declared, style: ColumnStyle) -> Option<Body<'a>> {
+    let of = column::element(declared, style)?;
+    let element = |printed: Option<Vec<u8>>| match printed {
+        None => Ok(None),
+        Some(printed) => column::element_text(printed, of),
     };
-    let quoted = |out: &mut Vec<u8>, text: &[u8]| -> Result<(), Unreadable> {
-        write_string(out, str::from_utf8(text).map_err(|_| Unreadable::Encoding)?);
-        Ok(())
-    };
-    match kind {
-        Kind::Boolean => {
-            out.extend(if text.starts_with(b"t") { &b"true"[..] } else { b"false" });
-        }
-        Kind::Float32 | Kind::Float64 if text.ends_with(b"N") || text.ends_with(b"y") => {
-            quoted(out, text)?;
-        }
-        Kind::Int16 | Kind::Int32 | Kind::Int64 | Kind::Float32 | Kind::Float64 => {
-            out.extend(text);
-        }
-        Kind::Decimal { .. } if style == ColumnStyle::Postgres => decimal::write_plain(out, text),
-        Kind::Decimal { scale: Some(_) } => decimal::write_fixed(out, text),
-        Kind::Decimal { scale: None } => decimal::write_struct(out, text),
-        Kind::Text | Kind::Document => quoted(out, text)?,
-        Kind::Bytes => {
-            out.push(b'"');
-            base64(out, text, false);
-            out.push(b'"');
-        }
-    }
-    Ok(())
-}
-
-fn write_object(
-    out: &mut Vec<u8>,
-    members: &[(&str, &Item<'_>)],
-    style: ColumnStyle,
-) -> Result<(), Unreadable> {
-    out.push(b'{');
-    for (index, (name, item)) in members.iter().enumerate() {
-        if index > 0 {
-            out.push(b',');
-        }
-        write_string(out, name);
-        out.push(b':');
-        write_json(out, item, style)?;
-    }
-    out.push(b'}');
-    Ok(())
-}
-
-/// As Java prints the value.
-fn write_text(out: &mut Vec<u8>, item: &Item<'_>) {
-    match &item.body {
-        Body::Null => out.extend(b"null"),
-        Body::Document { json, shape } => json::write_java(out, json, shape),
-        Body::Plain { text, .. } => out.extend(*text),
-    }
-}
-
-fn write_struct_text(out: &mut Vec<u8>, members: &[(&str, &Item<'_>)]) {
-    out.extend(b"Struct{");
-    let present = members.iter().filter(|(_, item)| !matches!(item.body, Body::Null));
-    for (index, (name, item)) in present.enumerate() {
-        if index > 0 {
-            out.push(b',');
-        }
-        out.extend(name.as_bytes());
-        out.push(b'=');
-        write_text(out, item);
-    }
-    out.push(b'}');
+    let elements = array::read(text)?.into_iter().map(element).collect::<Result<_, _>>().ok()?;
+    Some(Body::List { kind: Kind::of(of, style), elements })
 }

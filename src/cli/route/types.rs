@@ -30,8 +30,11 @@ pub(super) fn parse(text: &str) -> ColumnType {
             (format!("{}{after}", before.trim_end()), numbers.collect())
         }
     };
-    let type_oid = type_oid(&name);
-    ColumnType { type_oid, modifier: modifier(type_oid, &numbers), is_nullable }
+    let (element, is_array) = name.strip_suffix("[]").map_or((name.as_str(), false), |e| (e, true));
+    let element = type_oid(element);
+    let type_oid = if is_array { oid::array_of(element).unwrap_or(oid::TEXT) } else { element };
+    // An array has its elements' modifier.
+    ColumnType { type_oid, modifier: modifier(element, &numbers), is_nullable }
 }
 
 fn type_oid(name: &str) -> u32 {
@@ -83,6 +86,8 @@ mod tests {
         assert_eq!(read("Timestamp (6) With Time Zone null"), (oid::TIMESTAMPTZ, 6, true));
         assert_eq!(read("numeric(10,2) not null"), (oid::NUMERIC, 655_366, false));
         assert_eq!(read("bool default false null"), (oid::BOOL, -1, true));
+        assert_eq!(read("character varying(3)[] null"), (1015, 7, true));
+        assert_eq!(read("my_enum[]"), (1009, -1, false));
         assert_eq!(read("INTEGER"), (oid::INT4, -1, false));
         assert_eq!(read("my_enum"), (oid::TEXT, -1, false));
     }
