@@ -15,6 +15,7 @@ use super::exit::ExitCode;
 use super::failure::Failure;
 use crate::config::{FlagValue, Loaded};
 use crate::control;
+use crate::route::EmptyPayload;
 
 mod answer;
 mod line;
@@ -57,7 +58,9 @@ pub struct RouteArgs {
 pub fn run(args: &RouteArgs, context: &Context) -> Result<ExitCode, Failure> {
     let loaded = load(args, context)?;
     let source = loaded.config.source.clone();
-    let mut rehearsal = Rehearsal::new(loaded.config);
+    let null_is_tombstone =
+        args.debezium.is_none() || loaded.config.route.empty_payload == EmptyPayload::Tombstone;
+    let mut rehearsal = Rehearsal::new(loaded.config, null_is_tombstone);
     let out = BufWriter::new(io::stdout().lock());
     if args.from_database {
         let lines = super::runtime()?.block_on(async {

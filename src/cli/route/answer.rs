@@ -11,9 +11,18 @@ use crate::route::{Record, Rejection};
 pub(super) struct Answer(Value);
 
 impl Answer {
-    /// The row's record. `timestamp_ms` is `None` where the commit time would be used.
-    pub(super) fn record(record: &Record<'_>, timestamp_ms: Option<i64>) -> Self {
+    /// The row's record. `timestamp_ms` is `None` where the commit time would be used. A null value
+    /// is a tombstone; Debezium's word for it is kept to those that its option made
+    /// (`null_is_tombstone`).
+    pub(super) fn record(
+        record: &Record<'_>,
+        timestamp_ms: Option<i64>,
+        null_is_tombstone: bool,
+    ) -> Self {
         let mut line = super::super::run::record_json(record);
+        if let Some(tombstone) = line.get_mut("tombstone").filter(|_| !null_is_tombstone) {
+            *tombstone = false.into();
+        }
         if let Some(timestamp) = line.get_mut("timestamp") {
             *timestamp = timestamp_ms.into();
         }

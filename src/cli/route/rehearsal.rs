@@ -24,6 +24,7 @@ const COMMIT_MS: i64 = -1;
 pub(super) struct Rehearsal {
     plan: Plan,
     table: TableName,
+    null_is_tombstone: bool,
     /// The pipeline for tables of the shape last seen.
     stage: Option<Stage>,
 }
@@ -31,6 +32,7 @@ pub(super) struct Rehearsal {
 struct Stage {
     shape: Shape,
     pipeline: Pipeline,
+    null_is_tombstone: bool,
     /// Where the next transaction's commit record begins.
     next: u64,
 }
@@ -39,12 +41,14 @@ struct Stage {
 type Shape = Vec<(TableName, String)>;
 
 impl Rehearsal {
-    /// Rows that cannot be delivered are to come back, whatever the policy says.
-    pub(super) fn new(mut config: Config) -> Self {
+    /// Rows that cannot be delivered are to come back, whatever the policy says. `null_is_tombstone`:
+    /// whether every null value is called a tombstone.
+    pub(super) fn new(mut config: Config, null_is_tombstone: bool) -> Self {
         config.route.rejected = Rejected::Skip;
         let first = config.source.tables.first().cloned();
         let table = first.unwrap_or_else(|| TableName::new("public", "outbox"));
-        Self { plan: Plan::new(kafka_spec(&config), config), table, stage: None }
+        let plan = Plan::new(kafka_spec(&config), config);
+        Self { plan, table, null_is_tombstone, stage: None }
     }
 
     /// What becomes of one change.
@@ -58,7 +62,8 @@ impl Rehearsal {
         if self.stage.as_ref().is_none_or(|stage| stage.shape != shape) {
             let plan = Plan { not_null: shape.clone(), ..self.plan.clone() };
             let pipeline = plan.pipeline().map_err(crate::relay::RelayError::from)?;
-            self.stage = Some(Stage { shape, pipeline, next: 1 });
+            let null_is_tombstone = self.null_is_tombstone;
+            self.stage = Some(Stage { shape, pipeline, null_is_tombstone, next: 1 });
         }
         let Some(stage) = &mut self.stage else { return Ok(Answer::dropped("unknown")) };
         let answer = stage.transaction(line, &table);
@@ -143,7 +148,8 @@ impl Stage {
             Step::Send(outgoing) => {
                 let timestamp = outgoing.record.timestamp_ms;
                 let timestamp = (timestamp != COMMIT_MS).then_some(timestamp);
-                (Answer::record(&outgoing.record, timestamp), outgoing.ticket)
+                let answer = Answer::record(&outgoing.record, timestamp, self.null_is_tombstone);
+                (answer, outgoing.ticket)
             }
         };
         self.pipeline.sent()?;
