@@ -33,6 +33,7 @@ impl Router {
             schema_version: compiler.optional(spec.schema_version.as_ref(), "schema version")?,
             empty_payload: spec.empty_payload,
             message_nulls,
+            bytes_max: spec.max_record_bytes,
         };
         let timestamp = match &spec.timestamp {
             TimestampSource::Commit => None,

@@ -24,9 +24,11 @@ pub(super) enum Body<'a> {
         kind: Kind,
         elements: Vec<Option<Vec<u8>>>,
     },
+    /// Written as JSON it is cut off beyond `bytes_max`, which no record may have.
     Document {
         json: Json,
         shape: Shape,
+        bytes_max: usize,
     },
 }
 
@@ -45,7 +47,9 @@ impl Item<'_> {
     ) -> Result<(), Unreadable> {
         match &self.body {
             Body::Null => out.extend(b"null"),
-            Body::Document { json, shape } => json::write_json(out, json, shape),
+            Body::Document { json, shape, bytes_max } => {
+                json::write_json(out, json, shape, out.len().saturating_add(*bytes_max));
+            }
             Body::Plain { kind, text } => write_plain(out, *kind, text, style)?,
             Body::List { kind, elements } => {
                 out.push(b'[');
@@ -68,7 +72,7 @@ impl Item<'_> {
     pub(super) fn write_text(&self, out: &mut Vec<u8>) {
         match &self.body {
             Body::Null => out.extend(b"null"),
-            Body::Document { json, shape } => json::write_java(out, json, shape),
+            Body::Document { json, shape, .. } => json::write_java(out, json, shape),
             Body::Plain { text, .. } => out.extend(*text),
             Body::List { elements, .. } => {
                 let texts = elements.iter().map(|element| element.as_deref().unwrap_or(b"null"));

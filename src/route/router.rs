@@ -250,7 +250,7 @@ impl Router {
             return Ok(());
         }
         let limit = self.max_record_bytes;
-        let reason = format!("the record has {bytes} bytes, the limit is {limit}");
+        let reason = format!("the record has {bytes} bytes or more, the limit is {limit}");
         Err(Rejection { code: RejectionCode::TooLarge, reason })
     }
 }

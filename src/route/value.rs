@@ -30,6 +30,8 @@ pub(super) struct Encoder {
     pub(super) empty_payload: EmptyPayload,
     /// Whether a logical message's null members stay in its documents.
     pub(super) message_nulls: Members,
+    /// What a record may have at most.
+    pub(super) bytes_max: usize,
 }
 
 impl Encoder {
@@ -216,7 +218,7 @@ impl Encoder {
         match serde_json::from_slice(text) {
             Ok(json) => {
                 let shape = json::infer(&json, inference).unwrap_or(Shape::Several);
-                Body::Document { json, shape }
+                Body::Document { json, shape, bytes_max: self.bytes_max }
             }
             Err(_) => Body::Plain { kind: Kind::Text, text },
         }
@@ -238,7 +240,7 @@ impl Encoder {
         if value == ValueFormat::Text && is_printed {
             return body;
         }
-        Body::Document { json, shape }
+        Body::Document { json, shape, bytes_max: self.bytes_max }
     }
 
     fn kind(&self, declared: Declared) -> Kind {

@@ -15,8 +15,14 @@ pub(in crate::route) fn parse(text: &str) -> Option<Json> {
     serde_json::Deserializer::from_str(text).into_iter().next()?.ok()
 }
 
-/// Appends a document as JSON.
-pub(in crate::route) fn write_json(out: &mut Vec<u8>, json: &Json, shape: &Shape) {
+/// Appends a document as JSON. It may grow far beyond what it was, since every object of an array is
+/// given the members of all; it is cut off where `out` has more bytes than `bytes_max`.
+pub(in crate::route) fn write_json(
+    out: &mut Vec<u8>,
+    json: &Json,
+    shape: &Shape,
+    bytes_max: usize,
+) {
     match json {
         Json::Null => out.extend(b"null"),
         Json::Bool(on) => out.extend(on.to_string().as_bytes()),
@@ -26,23 +32,36 @@ pub(in crate::route) fn write_json(out: &mut Vec<u8>, json: &Json, shape: &Shape
             let element_shape =
                 if let Shape::Array(shape) = shape { shape } else { &Shape::Several };
             out.push(b'[');
-            separated(out, b",", elements, |out, element| write_json(out, element, element_shape));
+            for (index, element) in elements.iter().enumerate() {
+                if out.len() > bytes_max {
+                    break;
+                }
+                if index > 0 {
+                    out.push(b',');
+                }
+                write_json(out, element, element_shape, bytes_max);
+            }
             out.push(b']');
         }
         Json::Object(members) => {
             out.push(b'{');
+            let mut member = |index: usize, name: &str, json: &Json, shape: &Shape| {
+                if index > 0 {
+                    out.push(b',');
+                }
+                write_string(out, name);
+                out.push(b':');
+                write_json(out, json, shape, bytes_max);
+                out.len() <= bytes_max
+            };
             if let Shape::Struct(known) = shape {
-                separated(out, b",", &known.shapes, |out, (name, shape)| {
-                    write_string(out, name);
-                    out.push(b':');
-                    write_json(out, members.get(name).unwrap_or(&Json::Null), shape);
+                let mut shapes = known.shapes.iter().enumerate();
+                shapes.all(|(index, (name, shape))| {
+                    member(index, name, members.get(name).unwrap_or(&Json::Null), shape)
                 });
             } else {
-                separated(out, b",", members, |out, (name, member)| {
-                    write_string(out, name);
-                    out.push(b':');
-                    write_json(out, member, &Shape::Several);
-                });
+                let mut members = members.iter().enumerate();
+                members.all(|(index, (name, json))| member(index, name, json, &Shape::Several));
             }
             out.push(b'}');
         }

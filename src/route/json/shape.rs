@@ -6,6 +6,8 @@
 //! empty arrays have no type and are left out, unless they are wanted or a sibling has a type for
 //! them; objects of one array all get the members of all of them.
 
+use std::collections::HashMap;
+
 use serde_json::{Map, Value as Json};
 
 use crate::route::format::Members as Kept;
@@ -32,13 +34,24 @@ pub(in crate::route) enum Shape {
 }
 
 /// The members of an object, in order.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Default)]
 pub(in crate::route) struct Members {
     pub(in crate::route) shapes: Vec<(String, Shape)>,
+    /// Where a member stands in `shapes`; made when objects are merged, so that objects without
+    /// number do not take their square in time.
+    places: HashMap<String, usize>,
     /// Whether they come of objects with different members: Connect's schema then says that the
     /// object is not optional.
     pub(in crate::route) are_merged: bool,
 }
+
+impl PartialEq for Members {
+    fn eq(&self, other: &Self) -> bool {
+        self.shapes == other.shapes && self.are_merged == other.are_merged
+    }
+}
+
+impl Eq for Members {}
 
 impl Shape {
     /// Whether Connect has a schema for it.
@@ -99,7 +112,7 @@ impl Inference {
                 shapes.push((name.clone(), shape));
             }
         }
-        Ok(Members { shapes, are_merged: false })
+        Ok(Members { shapes, ..Members::default() })
     }
 
     /// The one shape of an array's elements, which is not empty.
@@ -187,10 +200,17 @@ fn merge_members(members: &mut Members, others: Members) {
         return;
     }
     members.are_merged = true;
+    if members.places.is_empty() {
+        let places = members.shapes.iter().enumerate();
+        members.places = places.map(|(place, (name, _))| (name.clone(), place)).collect();
+    }
     for (name, other) in others.shapes {
-        match members.shapes.iter_mut().find(|(known, _)| *known == name) {
-            Some((_, shape)) => merge(shape, other),
-            None => members.shapes.push((name, other)),
+        let place = members.places.get(&name).copied();
+        if let Some((_, shape)) = place.and_then(|place| members.shapes.get_mut(place)) {
+            merge(shape, other);
+        } else {
+            members.places.insert(name.clone(), members.shapes.len());
+            members.shapes.push((name, other));
         }
     }
 }

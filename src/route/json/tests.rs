@@ -12,7 +12,7 @@ fn expanded(text: &str, inference: Inference) -> Option<String> {
     let document = parse(text)?;
     let shape = infer(&document, inference).ok()?;
     let mut out = Vec::new();
-    write_json(&mut out, &document, &shape);
+    write_json(&mut out, &document, &shape, usize::MAX);
     Some(String::from_utf8(out).expect("UTF-8"))
 }
 
@@ -54,6 +54,20 @@ fn deep_documents_take_no_longer_than_wide_ones() {
     // Every level is looked at once: twice would be 2^120 steps.
     let arrays = format!("{}1{}", "[".repeat(120), "]".repeat(120));
     assert_eq!(expanded(&arrays, DROP).as_deref(), Some(arrays.as_str()));
+}
+
+#[test]
+fn g3_objects_without_number_do_not_take_their_square() {
+    let objects: Vec<String> = (0..20_000).map(|number| format!(r#"{{"m{number}":1}}"#)).collect();
+    for text in
+        [format!("[{}]", objects.join(",")), format!(r#"[{{"p":{}}}]"#, objects.join(r#"},{"p":"#))]
+    {
+        let document = parse(&text).expect("JSON");
+        let shape = infer(&document, DROP).expect("a shape");
+        let mut out = Vec::new();
+        write_json(&mut out, &document, &shape, text.len());
+        assert!((text.len()..text.len() + 100).contains(&out.len()), "{}", out.len());
+    }
 }
 
 #[test]
