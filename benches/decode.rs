@@ -78,7 +78,7 @@ fn spec(routing: &str) -> RouteSpec {
 
 /// By globs and expressions in turn, over two columns; none of the first six matches any row.
 fn rule(number: usize) -> RuleSpec {
-    let pattern = if number % 2 == 0 {
+    let pattern = if number.is_multiple_of(2) {
         PatternSpec::Glob(if number == 6 {
             "OrderKind4*".to_owned()
         } else {
@@ -87,7 +87,7 @@ fn rule(number: usize) -> RuleSpec {
     } else {
         PatternSpec::Regex(format!("No(?<rest>.*){number}"))
     };
-    let column = if number % 2 == 0 { "event_type" } else { "aggregate_type" };
+    let column = if number.is_multiple_of(2) { "event_type" } else { "aggregate_type" };
     let topic = Some(format!("rule-{number}"));
     let action = RuleAction::Send(DestinationSpec { topic, ..DestinationSpec::default() });
     RuleSpec { column: column.to_owned(), pattern, action }

@@ -59,7 +59,7 @@ fn rooms(spec: &RouteSpec) -> (Outbox, Router) {
 
 /// By globs and expressions in turn, over two columns; only the last one matches, some rows.
 fn rule(number: usize) -> RuleSpec {
-    let (column, pattern) = if number % 2 == 0 {
+    let (column, pattern) = if number.is_multiple_of(2) {
         ("event_type", PatternSpec::Glob(if number == 6 { "*Kind3" } else { "No*" }.to_owned()))
     } else {
         ("aggregate_type", PatternSpec::Regex("No(.*)".to_owned()))

@@ -51,7 +51,8 @@ impl Router {
         let mut headers = explanation(rejection);
         headers.push(header(TABLE_HEADER, row.table().to_string().into_bytes()));
         headers.push(header(LSN_HEADER, position_text(row.position()).to_vec()));
-        if let Some(intended) = self.decisions.intended(row) {
+        let (intended, destination) = self.decisions.intended(row);
+        if let Some(intended) = intended {
             headers.push(header(TOPIC_HEADER, cut(&intended)));
         }
         let commit_ms = row.position().commit_time.unix_ms();
@@ -61,8 +62,7 @@ impl Router {
         }
         let explained = headers.len();
         headers.push((self.id_header.clone(), as_sent(row, &self.id)));
-        // A row that was rejected may have no destination, so its headers are those of the default.
-        let destination = self.destinations.get(self.decisions.default_destination());
+        let destination = self.destinations.get(destination);
         for header in destination.map_or(&[][..], |to| &to.headers) {
             let is_sent = match row.column(header.source.slot) {
                 Value::Absent => false,

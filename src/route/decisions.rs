@@ -155,30 +155,37 @@ impl Decisions {
         self.make(&values, key)
     }
 
-    /// The destination without any rule.
-    pub(super) const fn default_destination(&self) -> usize {
-        self.destination
-    }
-
     /// The topic's name.
     pub(super) fn name(&self, topic: Topic) -> &str {
         self.names.get(topic.0).map_or("", String::as_str)
     }
 
-    /// The name of the topic that a row would have gone to, legal or not; `None` when there is none.
-    pub(super) fn intended(&self, row: &OutboxRow<'_>) -> Option<String> {
-        let mut scratch = Vec::new();
-        let mut values = Vec::with_capacity(self.consulted.len());
-        for source in &self.consulted {
-            let part = source.render(row, &mut scratch).ok()?;
-            values.push(part.bytes(row.column(source.slot), &scratch).map(<[u8]>::to_vec));
-        }
+    /// The name of the topic that a row would have gone to, legal or not, where there is one; and the
+    /// destination, the default's where no rule's is known.
+    pub(super) fn intended(&self, row: &OutboxRow<'_>) -> (Option<String>, usize) {
+        let nowhere = (None, self.destination);
+        let Some(values) = self.values(row) else { return nowhere };
         let values: Vec<Option<&[u8]>> = values.iter().map(Option::as_deref).collect();
-        let Choice::Send { template, value, .. } = self.choose(&values).ok()? else { return None };
-        let value = values.get(value).copied().flatten()?;
-        let mut name = String::new();
-        template.expand(str::from_utf8(value).ok()?, &mut name).ok()?;
-        Some(name)
+        let Ok(Choice::Send { template, value, destination }) = self.choose(&values) else {
+            return nowhere;
+        };
+        let value = values.get(value).copied().flatten();
+        let name = value.and_then(|value| {
+            let mut name = String::new();
+            template.expand(str::from_utf8(value).ok()?, &mut name).ok()?;
+            Some(name)
+        });
+        (name, destination)
+    }
+
+    /// What is looked at; `None` where that cannot be read.
+    fn values(&self, row: &OutboxRow<'_>) -> Option<Vec<Option<Vec<u8>>>> {
+        let mut scratch = Vec::new();
+        let mut value = |source: &Source| {
+            let part = source.render(row, &mut scratch).ok()?;
+            Some(part.bytes(row.column(source.slot), &scratch).map(<[u8]>::to_vec))
+        };
+        self.consulted.iter().map(&mut value).collect()
     }
 
     /// Decides anew, and remembers it under `key`.

@@ -25,14 +25,14 @@ use serde_json::Value;
 use chance::Chance;
 
 /// Configurations that are drawn, and rows for each.
-const CONFIGURATIONS: u64 = 32;
+const CONFIGURATIONS: usize = 32;
 const ROWS: usize = 250;
 
 #[test]
 fn g4_g7_every_drawn_row_is_answered_and_always_the_same() {
     let (mut routed, mut records) = (0, 0);
     for seed in 0..CONFIGURATIONS {
-        let mut chance = Chance::new(seed);
+        let mut chance = Chance::new(seed as u64);
         let configuration = draw::configuration(&mut chance);
         let rows: String = (0..ROWS).map(|_| draw::line(&mut chance) + "\n").collect();
         let answers = route(&configuration, &rows);
@@ -57,7 +57,7 @@ fn g4_g7_every_drawn_row_is_answered_and_always_the_same() {
     }
     assert!(routed > CONFIGURATIONS / 2, "{routed} of the configurations were taken");
     // Else the draw would show nothing but rejections.
-    let share = records * 100 / (routed as usize * ROWS);
+    let share = records * 100 / (routed * ROWS);
     assert!((20..90).contains(&share), "{share} % of the rows became records");
 }
 

@@ -121,6 +121,34 @@ fn a_rule_changes_what_it_names_and_nothing_else() {
 }
 
 #[test]
+fn a_dead_letter_is_made_as_the_rule_says() {
+    let destination = DestinationSpec {
+        topic: Some("orders".to_owned()),
+        key: Some("tenant".to_owned()),
+        headers: Some(vec![FieldSpec::of_column("tenant")]),
+        ..DestinationSpec::default()
+    };
+    let mut stage = Stage::new(&RouteSpec {
+        rules: vec![rule("event_type", glob("Order*"), RuleAction::Send(destination))],
+        ..RouteSpec::default()
+    });
+    let rejection = Rejection { code: RejectionCode::Refused, reason: String::new() };
+    let mut letter = |event_type| {
+        let row =
+            [Text(b"1"), Text(b"order"), Text(b"a-1"), event_type, Text(b"{}"), Text(b"acme")];
+        let mut data = Vec::new();
+        let row = insert(&mut stage.outbox, &mut data, TABLE, &row).unwrap().unwrap();
+        let letter = stage.router.dead_letter(&row, &rejection, "dead");
+        let is_named = |name| letter.headers.iter().any(|(known, _)| known == name);
+        let key = String::from_utf8(letter.key.clone().unwrap()).unwrap();
+        (key, ["postrider-topic", "id", "tenant"].map(is_named))
+    };
+    assert_eq!(letter(Text(b"OrderPaid")), ("acme".to_owned(), [true, true, true]));
+    assert_eq!(letter(Text(b"User")), ("a-1".to_owned(), [true, true, false]));
+    assert_eq!(letter(Null), ("a-1".to_owned(), [false, true, false]));
+}
+
+#[test]
 fn g3_remembered_decisions_stay_right_and_bounded() {
     for rules in [Vec::new(), vec![rule("tenant", glob("t*"), to("t"))]] {
         let mut stage = Stage::new(&RouteSpec {
