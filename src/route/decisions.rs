@@ -73,7 +73,8 @@ pub(super) struct Decisions {
     destination: usize,
     /// The columns that are looked at, each once; the first is the one that the default routes by.
     consulted: Vec<Source>,
-    remembered: HashMap<Box<[u8]>, Decision>,
+    /// Small and cleared when full, so a quick hash that rows could collide on does no harm.
+    remembered: HashMap<Box<[u8]>, Decision, foldhash::fast::RandomState>,
     /// Number 0 is the one made last without being remembered.
     names: Vec<String>,
     key: Vec<u8>,
@@ -92,7 +93,7 @@ impl Decisions {
             template,
             destination,
             consulted,
-            remembered: HashMap::new(),
+            remembered: HashMap::default(),
             names: vec![String::new()],
             key: Vec::new(),
         }
