@@ -46,11 +46,17 @@ pub struct RouteArgs {
     /// Route as this Debezium configuration says: Connect JSON, or Debezium Server properties
     #[arg(long, value_name = "FILE")]
     pub debezium: Option<PathBuf>,
-    /// Route the newest rows of the outbox tables instead of lines on stdin
+    /// Route the last rows of the outbox tables, by their place in them, instead of lines on stdin
     #[arg(long)]
     pub from_database: bool,
     /// How many rows of each table
-    #[arg(long, value_name = "N", default_value_t = LIMIT, requires = "from_database")]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = LIMIT,
+        requires = "from_database",
+        value_parser = clap::value_parser!(u32).range(1..=10_000)
+    )]
     pub limit: u32,
 }
 

@@ -118,7 +118,7 @@ impl Reader<'_> {
     }
 
     fn messages(&mut self) -> Option<Messages> {
-        let prefixes = self.items("messages.prefixes", checks::glob);
+        let prefixes = self.items("messages.prefixes", checks::message_prefix);
         let null_members = self.choice("messages.null_members", Members::from_word);
         Some(Messages { prefixes: prefixes?, null_members: null_members? })
     }

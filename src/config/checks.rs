@@ -12,8 +12,8 @@ use super::values::Refusal;
 
 /// Postgres's NAMEDATALEN - 1, in bytes.
 const NAME_BYTES_MAX: usize = 63;
-/// The header the relay itself writes.
-const POSITION_HEADER: &str = "postrider-lsn";
+/// What the names of the relay's own headers begin with.
+const OWN_PREFIX: &str = "postrider-";
 
 pub(super) fn identifier(text: &str) -> Result<String, Refusal> {
     match text {
@@ -95,7 +95,29 @@ pub(super) fn field(text: &str) -> Result<FieldSpec, Refusal> {
     })?;
     identifier(unquoted(&field.column))?;
     let name = if field.name == field.column { unquoted(&field.name) } else { &field.name };
-    Ok(FieldSpec { name: identifier(name)?, ..field })
+    let name = header_name(name)?;
+    Ok(FieldSpec { name, ..field })
+}
+
+/// A name that no other header of the relay has.
+fn header_name(text: &str) -> Result<String, Refusal> {
+    match text {
+        "" => Err(Refusal::new("a name must not be empty")),
+        text if text.contains('\0') => Err(Refusal::new("a name must not hold a NUL")),
+        text if text.starts_with(OWN_PREFIX) => Err(Refusal::new(format!(
+            "`{text}`: names that begin with `{OWN_PREFIX}` are the relay's own"
+        ))),
+        text => Ok(text.to_owned()),
+    }
+}
+
+/// A prefix of logical messages, as a glob.
+pub(super) fn message_prefix(text: &str) -> Result<String, Refusal> {
+    if text == "postrider" {
+        return Err(Refusal::new("messages with the prefix `postrider` are the relay's own")
+            .help("write rows under another prefix, such as \"outbox\""));
+    }
+    glob(text)
 }
 
 pub(super) fn glob(text: &str) -> Result<String, Refusal> {
@@ -118,9 +140,7 @@ pub(super) fn client_id(text: &str) -> Result<String, Refusal> {
 pub(super) fn id_header(text: &str) -> Result<String, Refusal> {
     match text {
         "" => Err(Refusal::new("must not be empty: consumers recognise repeats by it")),
-        text if text.contains('\0') => Err(Refusal::new("must not hold a NUL")),
-        POSITION_HEADER => Err(Refusal::new(format!("`{POSITION_HEADER}` is the relay's own"))),
-        text => Ok(text.to_owned()),
+        text => header_name(text),
     }
 }
 

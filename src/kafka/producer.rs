@@ -169,8 +169,8 @@ impl Sink for Producer {
             partition: record.partition,
             payload: record.value,
             key: record.key,
-            // Kafka has no time before 1970; the library takes 0 for "now".
-            timestamp: Some(record.timestamp_ms.max(0)),
+            // Kafka has no time before 1970, and the library takes 0 for "now".
+            timestamp: Some(record.timestamp_ms.max(1)),
             headers: headers(record),
             delivery_opaque: opaque,
         };

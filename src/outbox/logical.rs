@@ -22,6 +22,18 @@ pub(super) struct Content {
     bytes: Vec<u8>,
 }
 
+/// The name under which serde_json hands numbers on: an object with such a member would be read as a
+/// number.
+const NUMBER_MARK: &[u8] = b"$serde_json::private::Number";
+
+fn parse(content: &[u8]) -> Result<Json, &'static str> {
+    if content.windows(NUMBER_MARK.len()).any(|window| window == NUMBER_MARK) {
+        return Err("its content has a member of a reserved name");
+    }
+    serde_json::from_slice(content)
+        .map_err(|_| "its content is not JSON, or nested more than 127 deep")
+}
+
 impl Default for Content {
     fn default() -> Self {
         let table = TableName::new("message", "");
@@ -42,7 +54,7 @@ impl Content {
         if self.table.name.as_bytes() != message.prefix {
             self.table.name = String::from_utf8_lossy(message.prefix).into_owned();
         }
-        let (tuple, flaw) = match serde_json::from_slice(message.content) {
+        let (tuple, flaw) = match parse(message.content) {
             Ok(Json::Object(members)) => {
                 for wanted in spec.wanted() {
                     self.take(wanted, &members, spec.messages());
@@ -50,7 +62,7 @@ impl Content {
                 (self.bytes.as_slice(), None)
             }
             Ok(_) => (message.content, Some("its content is JSON, but not an object")),
-            Err(_) => (message.content, Some("its content is not JSON")),
+            Err(flaw) => (message.content, Some(flaw)),
         };
         let (table, places, cells) = (&self.table, &self.places, &self.cells);
         OutboxRow { table, places, cells, tuple, position, is_message: true, flaw }

@@ -65,9 +65,13 @@ impl Wanted {
         Self { name, aliases: other.into_iter().collect(), required: true }
     }
 
-    /// A column that is read where there is one.
+    /// A column that is read where there is one. Debezium's names stand for nothing but themselves
+    /// here: what a configuration made for Debezium may miss must not be found elsewhere.
     pub fn optional(name: impl Into<String>) -> Self {
-        Self { required: false, ..Self::required(name) }
+        let required = Self::required(name);
+        let is_ours = DEFAULT_NAMES.iter().any(|(ours, _)| *ours == required.name);
+        let aliases = if is_ours { required.aliases } else { Vec::new() };
+        Self { name: required.name, aliases, required: false }
     }
 }
 
@@ -167,6 +171,7 @@ mod tests {
         assert_ne!(first, other);
         assert!(spec.wanted()[0].required);
         assert_eq!(spec.wanted()[0].aliases, ["type"]);
-        assert_eq!(Wanted::optional("aggregateid").aliases, ["aggregate_id"]);
+        assert_eq!(Wanted::required("aggregateid").aliases, ["aggregate_id"]);
+        assert!(Wanted::optional("aggregateid").aliases.is_empty());
     }
 }

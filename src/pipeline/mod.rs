@@ -245,6 +245,7 @@ impl Pipeline {
             }
             Change::Logical(message) => {
                 let position = self.at.message(message, sent_us, &mut self.ledger)?;
+                self.newest_commit_time_us = Some(position.commit_time.unix_us());
                 Some(self.outbox.message_row(message, position))
             }
         };

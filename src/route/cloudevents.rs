@@ -61,6 +61,7 @@ impl Event<'_> {
     pub(super) fn binary(
         &self,
         row: &OutboxRow<'_>,
+        value: Part,
         headers: &mut Vec<(&'static str, Part)>,
         scratch: &mut Vec<u8>,
     ) -> Result<(), Rejection> {
@@ -77,7 +78,8 @@ impl Event<'_> {
             add("ce_subject", subject.as_bytes());
         }
         add("ce_time", self.time().as_bytes());
-        if let Some(content) = content(self.payload, row) {
+        let is_null = matches!(value, Part::Null | Part::Absent);
+        if let Some(content) = content(self.payload, row).filter(|_| !is_null) {
             add(CONTENT_TYPE, content.media_type().as_bytes());
         }
         Ok(())

@@ -134,6 +134,10 @@ pub(super) fn header(
         },
         _ if style == ColumnStyle::Postgres => return Ok(part),
         Kind::Decimal { scale: None } => super::decimal::write_struct(&mut made, content),
+        Kind::Decimal { scale: Some(_) } => match super::decimal::scientific(content) {
+            Some(scientific) => made = scientific,
+            None => return Ok(part),
+        },
         _ => return Ok(part),
     }
     Ok(append(scratch, &made))

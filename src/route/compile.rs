@@ -25,12 +25,15 @@ impl Router {
             if outbox.messages().null_is_missing { Members::Drop } else { Members::Keep };
         let mut compiler = Compiler { spec, outbox, destinations: Vec::new() };
         let id = compiler.source(&spec.id, "id column", true)?;
+        let tells_version =
+            !spec.envelope.is_empty() && spec.format.value == ValueFormat::JsonSchema;
+        let schema_version = spec.schema_version.as_ref().filter(|_| tells_version);
         let encoder = Encoder {
             format: spec.format.clone(),
             payload: compiler.source(&spec.payload, "payload column", true)?,
             by: compiler.source(&spec.by, "column to route by", true)?,
             envelope: compiler.fields(&spec.envelope, "envelope's column")?,
-            schema_version: compiler.optional(spec.schema_version.as_ref(), "schema version")?,
+            schema_version: compiler.optional(schema_version, "schema version")?,
             empty_payload: spec.empty_payload,
             message_nulls,
             bytes_max: spec.max_record_bytes,

@@ -86,6 +86,31 @@ fn negate(magnitude: &mut Vec<u8>) {
     }
 }
 
+/// Appends a number as Java prints it (`BigDecimal.toString`): in scientific notation where it is
+/// smaller than 10^-6. `None`: it is as it was printed.
+pub(super) fn scientific(printed: &[u8]) -> Option<Vec<u8>> {
+    let point = printed.iter().position(|byte| *byte == b'.')?;
+    let scale = printed.len() - point - 1;
+    let digits: Vec<u8> = printed.iter().copied().filter(u8::is_ascii_digit).collect();
+    let zeros = digits.iter().take_while(|digit| **digit == b'0').count();
+    let significant = digits.get(zeros.min(digits.len().saturating_sub(1))..)?;
+    // The exponent of the first significant digit, negated.
+    let exponent = (scale + 1).checked_sub(significant.len())?;
+    if exponent <= 6 {
+        return None;
+    }
+    let (first, rest) = significant.split_first()?;
+    let mut out = Vec::with_capacity(significant.len() + 8);
+    out.extend(printed.strip_prefix(b"-").map(|_| b'-'));
+    out.push(*first);
+    if !rest.is_empty() {
+        out.push(b'.');
+        out.extend(rest);
+    }
+    out.extend(format!("E-{exponent}").as_bytes());
+    Some(out)
+}
+
 /// Appends a number as JSON prints it; what is no number as a string.
 pub(super) fn write_plain(out: &mut Vec<u8>, printed: &[u8]) {
     let text = String::from_utf8_lossy(printed);
@@ -119,6 +144,24 @@ mod tests {
             ("655.36", "AQAA"),
         ] {
             assert_eq!(fixed(text), format!("\"{wanted}\""), "{text}");
+        }
+    }
+
+    #[test]
+    fn small_numbers_are_printed_as_by_java() {
+        for (printed, wanted) in [
+            ("0.0000001234", Some("1.234E-7")),
+            ("-0.0000000001", Some("-1E-10")),
+            ("0.0000000000", Some("0E-10")),
+            ("0.000001", None),
+            ("0.0000010", None),
+            ("0.000000", None),
+            ("0.0000000", Some("0E-7")),
+            ("12.50", None),
+            ("100", None),
+        ] {
+            let made = scientific(printed.as_bytes()).map(|made| String::from_utf8(made).unwrap());
+            assert_eq!(made.as_deref(), wanted, "{printed}");
         }
     }
 

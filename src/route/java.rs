@@ -5,7 +5,7 @@
 //! ASCII, `.` stops at five line ends, `\Q..\E` quotes. A match that needs more steps than the
 //! engine allows is [`Undecided`], never a guess.
 
-use fancy_regex::Regex;
+use fancy_regex::{Regex, RegexBuilder};
 
 use super::spec::RouteSpecError;
 
@@ -16,6 +16,9 @@ pub struct Undecided;
 
 /// The groups of a match.
 pub(super) type Captures<'t> = fancy_regex::Captures<'t, str>;
+
+/// Steps a match may take where it has to backtrack: some milliseconds.
+const STEPS_MAX: usize = 100_000;
 
 /// A compiled pattern.
 #[derive(Debug, Clone)]
@@ -30,9 +33,19 @@ impl Matcher {
     pub fn compile(pattern: &str) -> Result<Self, RouteSpecError> {
         let refused =
             |error: fancy_regex::Error| RouteSpecError::Regex { reason: error.to_string() };
+        for flag in ['x', 'U', 'd', 'c'] {
+            if has_flag(pattern, flag) {
+                let reason = format!("the flag `{flag}` is not understood");
+                return Err(RouteSpecError::Regex { reason });
+            }
+        }
         let pattern = translate(pattern);
-        let search = Regex::new(&pattern).map_err(refused)?;
-        let whole = Regex::new(&format!(r"\A(?:{pattern})\z")).map_err(refused)?;
+        let compile = |pattern: &str| {
+            let builder = RegexBuilder::new(pattern).backtrack_limit(STEPS_MAX).build();
+            builder.map_err(refused)
+        };
+        let search = compile(&pattern)?;
+        let whole = compile(&format!(r"\A(?:{pattern})\z"))?;
         Ok(Self { whole, search })
     }
 
@@ -74,7 +87,15 @@ fn translate(pattern: &str) -> String {
             '[' => {
                 classes += 1;
                 out.push('[');
+                open_class(&mut characters, &mut out);
             }
+            // Two in a row would be an operation on sets, which Java does not have: there a
+            // range ends in a hyphen, and a tilde is said twice.
+            '-' if classes > 0 && characters.as_str().starts_with('-') => {
+                characters.next();
+                out.push_str(r"-\-");
+            }
+            '~' if classes > 0 => out.push_str(r"\~"),
             ']' => {
                 classes = classes.saturating_sub(1);
                 out.push(']');
@@ -83,6 +104,22 @@ fn translate(pattern: &str) -> String {
         }
     }
     out
+}
+
+/// What a class begins with: a bracket or hyphen there is itself, and a colon begins no class of
+/// POSIX.
+fn open_class(characters: &mut std::str::Chars<'_>, out: &mut String) {
+    if let Some(rest) = characters.as_str().strip_prefix('^') {
+        out.push('^');
+        *characters = rest.chars();
+    }
+    for (first, escaped) in [(']', r"\]"), (':', ":-:"), ('-', r"\-")] {
+        if let Some(rest) = characters.as_str().strip_prefix(first) {
+            out.push_str(escaped);
+            *characters = rest.chars();
+            return;
+        }
+    }
 }
 
 /// What follows a backslash.
@@ -96,6 +133,10 @@ fn escape(characters: &mut std::str::Chars<'_>, out: &mut String) {
         'W' => out.push_str("[^0-9A-Za-z_]"),
         's' => out.push_str(r"[ \t\n\x0B\f\r]"),
         'S' => out.push_str(r"[^ \t\n\x0B\f\r]"),
+        'h' => out.push_str(HORIZONTAL),
+        'H' => out.push_str(&HORIZONTAL.replacen('[', "[^", 1)),
+        'v' => out.push_str(VERTICAL),
+        'V' => out.push_str(&VERTICAL.replacen('[', "[^", 1)),
         'Q' => {
             let quoted = characters.as_str();
             let (literal, after) = quoted.split_once(r"\E").unwrap_or((quoted, ""));
@@ -120,6 +161,9 @@ fn escape(characters: &mut std::str::Chars<'_>, out: &mut String) {
         }
     }
 }
+
+const HORIZONTAL: &str = r"[ \t\x{A0}\x{1680}\x{180E}\x{2000}-\x{200A}\x{202F}\x{205F}\x{3000}]";
+const VERTICAL: &str = r"[\n\x0B\f\r\x{85}\x{2028}\x{2029}]";
 
 /// The classes of POSIX, which Java reads as ASCII.
 fn posix(name: &str) -> Option<&'static str> {
@@ -172,6 +216,17 @@ mod tests {
         assert!(matches(r"\Qa.b\E+", "a.bbb") && !matches(r"\Qa.b\E", "axb"));
         assert!(!matches(".", "\u{2028}") && matches("(?s).", "\n") && matches(r"\.", "."));
         assert!(matches("(?i)ORDER", "Order") && matches("[.]", "."));
+    }
+
+    #[test]
+    fn classes_are_read_as_by_java() {
+        assert!(matches("[^].]*", "ab") && !matches("[^].]*", "a.b") && matches("[].]", "]"));
+        assert!(matches("[+--]+", "+,-") && matches("[--a]", "A") && matches("[-a]", "-"));
+        assert!(matches("[~~]", "~") && matches("[[:alpha:]]+", ":a") && !matches("[:a]", "b"));
+        assert!(matches(r"a\hb\v", "a\u{2003}b\n") && matches(r"\H\V", "ab"));
+        for flags in ["(?x)a b", "(?U)a", "(?i:x)(?ix)y"] {
+            assert!(Matcher::compile(flags).is_err(), "{flags}");
+        }
     }
 
     #[test]

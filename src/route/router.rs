@@ -182,7 +182,11 @@ impl Router {
             timestamp_ms,
         };
         if self.encoder.format.value == ValueFormat::CloudEventsBinary {
-            return event.binary(row, &mut self.found.attributes, scratch);
+            let value = self.found.value;
+            return event.binary(row, value, &mut self.found.attributes, scratch);
+        }
+        if matches!(self.found.value, Part::Null | Part::Absent) {
+            return Ok(());
         }
         self.found.value = event.structured(row, self.found.value, scratch)?;
         let start = scratch.len();
@@ -285,7 +289,8 @@ impl HeaderSource {
         let part = self.source.render(row, scratch)?;
         let Some(text) = part.bytes(value, scratch) else { return Ok(Part::Absent) };
         if trace::is_bare(text) {
-            let is_sent = self.name == trace::TRACEPARENT_HEADER && !text.is_empty();
+            let is_blank = text.trim_ascii().is_empty();
+            let is_sent = self.name == trace::TRACEPARENT_HEADER && !is_blank;
             return Ok(if is_sent { part } else { Part::Absent });
         }
         let mut made = Vec::new();

@@ -12,7 +12,7 @@ pub(super) const TRACESTATE_HEADER: &str = "tracestate";
 
 /// Whether the text is a `traceparent` as it stands, not properties.
 pub(super) fn is_bare(text: &[u8]) -> bool {
-    !text.iter().any(|byte| matches!(byte, b'=' | b':' | b'\n'))
+    !text.iter().any(|byte| matches!(byte, b'=' | b':' | b'\n' | b'\r'))
 }
 
 /// Appends the value of `header` among properties to `out`, and tells whether there is one.

@@ -7,6 +7,7 @@
 
 use super::array;
 use super::column::{self, Kind};
+use super::decimal;
 use super::format::{
     ByteaForm, ColumnStyle, EmptyPayload, FormatSpec, KeyFormat, Members, ValueFormat,
 };
@@ -46,7 +47,8 @@ impl Encoder {
         let declared = row.declared(source.slot);
         let is_raw = self.format.key == KeyFormat::Raw && !column::is_array(declared, style);
         if is_raw || self.is_raw_bytes(declared) {
-            return self.verbatim(row, source, scratch);
+            let part = self.verbatim(row, source, scratch)?;
+            return Ok(self.as_java_prints(row, source, part, scratch));
         }
         let mut texts = Vec::new();
         let item = self.item(row, source, &mut texts)?;
@@ -96,6 +98,26 @@ impl Encoder {
     }
 
     /// A column as it is: its text, or its bytes in the form they are to have.
+    /// A decimal number in scientific notation, where Java has it so.
+    fn as_java_prints(
+        &self,
+        row: &OutboxRow<'_>,
+        source: &Source,
+        part: Part,
+        scratch: &mut Vec<u8>,
+    ) -> Part {
+        let kind = row.declared(source.slot).map(|declared| self.kind(declared));
+        let is_decimal = matches!(kind, Some(Kind::Decimal { scale: Some(_) }));
+        if !is_decimal || self.format.columns == ColumnStyle::Postgres {
+            return part;
+        }
+        let printed = part.bytes(row.column(source.slot), scratch);
+        let Some(scientific) = printed.and_then(decimal::scientific) else { return part };
+        let start = scratch.len();
+        scratch.extend(&scientific);
+        Part::Scratch { start, end: scratch.len() }
+    }
+
     fn verbatim(
         &self,
         row: &OutboxRow<'_>,
@@ -116,12 +138,20 @@ impl Encoder {
     ) -> Result<Part, Rejection> {
         let (source, style) = (&self.payload, self.format.columns);
         let (value, declared) = (row.column(source.slot), row.declared(source.slot));
-        let is_verbatim = matches!(
+        let is_event = matches!(
             self.format.value,
-            ValueFormat::Raw | ValueFormat::CloudEventsBinary | ValueFormat::CloudEventsStructured
-        ) || (self.is_raw_bytes(declared) && self.envelope.is_empty());
+            ValueFormat::CloudEventsBinary | ValueFormat::CloudEventsStructured
+        );
+        let is_verbatim = is_event
+            || self.format.value == ValueFormat::Raw
+            || (self.is_raw_bytes(declared) && self.envelope.is_empty());
         if is_verbatim {
-            let part = self.verbatim(row, source, scratch)?;
+            let part = if is_event {
+                // An event says what its bytes are, so they are not made text before.
+                source.part(row, |value, declared| column::text(value, declared, style, scratch))?
+            } else {
+                self.verbatim(row, source, scratch)?
+            };
             let is_tombstone = self.is_tombstone(value, part.bytes(value, scratch));
             return Ok(if is_tombstone { Part::Null } else { part });
         }

@@ -58,6 +58,8 @@ pub(super) enum LineError {
     NoObject(&'static str),
     #[error("the type of column `{0}` is not text")]
     Type(String),
+    #[error("`prefix` holds a NUL, which Postgres does not take")]
+    Prefix,
     #[error("the value of `{0}` is not even-numbered hexadecimal digits")]
     Hex(String),
 }
@@ -117,6 +119,9 @@ fn message(line: &Map<String, Value>) -> Result<Change, LineError> {
         (None, None) => return Err(LineError::Missing("content")),
     };
     let prefix = message.get("prefix").and_then(Value::as_str);
+    if prefix.is_some_and(|prefix| prefix.contains('\0')) {
+        return Err(LineError::Prefix);
+    }
     Ok(Change::Message {
         transactional: message.get("transactional").and_then(Value::as_bool).unwrap_or(true),
         prefix: prefix.ok_or(LineError::Missing("prefix"))?.to_owned(),

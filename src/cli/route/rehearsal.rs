@@ -114,7 +114,7 @@ impl Stage {
     }
 
     fn describe(&mut self, line: &Line, table: &TableName) -> Result<(), PipelineError> {
-        if line.columns.is_empty() {
+        if matches!(line.change, Change::Message { .. }) {
             return Ok(());
         }
         let columns: Vec<_> = line

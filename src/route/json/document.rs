@@ -6,10 +6,14 @@ use super::number::write_double;
 use super::shape::{Shape, is_whole};
 use super::text::write_string;
 
+/// The name under which serde_json hands numbers on: an object with such a member would be read as a
+/// number.
+const NUMBER_MARK: &str = "$serde_json::private::Number";
+
 /// Reads a payload that begins like an object or array; anything else stays the text it is. What
 /// follows the document is not looked at, as Jackson does not.
 pub(in crate::route) fn parse(text: &str) -> Option<Json> {
-    if !text.starts_with(['{', '[']) {
+    if !text.starts_with(['{', '[']) || text.contains(NUMBER_MARK) {
         return None;
     }
     serde_json::Deserializer::from_str(text).into_iter().next()?.ok()
@@ -84,14 +88,19 @@ pub(in crate::route) fn write_java(out: &mut Vec<u8>, json: &Json, shape: &Shape
             out.push(b']');
         }
         Json::Object(members) => {
-            let find = |name: &String| members.get(name).filter(|member| !member.is_null());
             out.extend(b"Struct{");
             if let Shape::Struct(known) = shape {
-                let present = known
-                    .shapes
+                // By the object's own members: those of all objects are their square in number.
+                let mut present: Vec<_> = members
                     .iter()
-                    .filter_map(|(name, shape)| Some((name, find(name)?, shape)));
-                separated(out, b",", present, |out, (name, member, shape)| {
+                    .filter(|(_, member)| !member.is_null())
+                    .filter_map(|(name, member)| Some((known.place(name)?, name, member)))
+                    .collect();
+                present.sort_unstable_by_key(|(place, ..)| *place);
+                let shaped = present.into_iter().filter_map(|(place, name, member)| {
+                    Some((name, member, known.shapes.get(place).map(|(_, shape)| shape)?))
+                });
+                separated(out, b",", shaped, |out, (name, member, shape)| {
                     out.extend(name.as_bytes());
                     out.push(b'=');
                     write_java(out, member, shape);

@@ -37,12 +37,26 @@ pub(in crate::route) enum Shape {
 #[derive(Debug, Clone, Default)]
 pub(in crate::route) struct Members {
     pub(in crate::route) shapes: Vec<(String, Shape)>,
-    /// Where a member stands in `shapes`; made when objects are merged, so that objects without
-    /// number do not take their square in time.
+    /// Where a member stands in `shapes`, so that objects without number do not take their square in
+    /// time.
     places: HashMap<String, usize>,
     /// Whether they come of objects with different members: Connect's schema then says that the
     /// object is not optional.
     pub(in crate::route) are_merged: bool,
+}
+
+impl Members {
+    /// Where a member stands in `shapes`.
+    pub(in crate::route) fn place(&self, name: &str) -> Option<usize> {
+        self.places.get(name).copied()
+    }
+
+    /// Members in this order.
+    fn of(shapes: Vec<(String, Shape)>) -> Self {
+        let numbered = shapes.iter().enumerate();
+        let places = numbered.map(|(place, (name, _))| (name.clone(), place)).collect();
+        Self { shapes, places, are_merged: false }
+    }
 }
 
 impl PartialEq for Members {
@@ -112,7 +126,7 @@ impl Inference {
                 shapes.push((name.clone(), shape));
             }
         }
-        Ok(Members { shapes, ..Members::default() })
+        Ok(Members::of(shapes))
     }
 
     /// The one shape of an array's elements, which is not empty.
@@ -200,10 +214,6 @@ fn merge_members(members: &mut Members, others: Members) {
         return;
     }
     members.are_merged = true;
-    if members.places.is_empty() {
-        let places = members.shapes.iter().enumerate();
-        members.places = places.map(|(place, (name, _))| (name.clone(), place)).collect();
-    }
     for (name, other) in others.shapes {
         let place = members.places.get(&name).copied();
         if let Some((_, shape)) = place.and_then(|place| members.shapes.get_mut(place)) {
