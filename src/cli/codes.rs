@@ -64,6 +64,7 @@ pub(super) fn control(error: &ControlError) -> &'static str {
         ControlError::OtherCluster { .. } => "PR-P047",
         ControlError::PublicationReplaced { .. } => "PR-P048",
         ControlError::TableReplaced { .. } => "PR-P049",
+        ControlError::TableForbidden { .. } => "PR-P051",
     }
 }
 

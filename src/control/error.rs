@@ -53,6 +53,14 @@ pub enum ControlError {
         /// Such as `a view`.
         kind: &'static str,
     },
+    /// The role cannot read the table, which only a dry run does.
+    #[error("role `{role}` may not read table {table}")]
+    TableForbidden {
+        /// The table.
+        table: TableName,
+        /// The role.
+        role: String,
+    },
     /// Columns that the configuration needs are not there.
     #[error("table {table} has no column {} (it has {})", .missing.join(", "), .present.join(", "))]
     ColumnsMissing {
@@ -206,7 +214,9 @@ impl ControlError {
     pub fn class(&self) -> Class {
         match self {
             Self::Connection { source, .. } => source.class(),
-            Self::RoleMayNotReplicate { .. } | Self::CreationForbidden { .. } => Class::Permission,
+            Self::RoleMayNotReplicate { .. }
+            | Self::TableForbidden { .. }
+            | Self::CreationForbidden { .. } => Class::Permission,
             Self::SlotHeld { .. } => Class::Held,
             Self::SlotLost { .. }
             | Self::SlotVanished { .. }
@@ -248,6 +258,12 @@ impl ControlError {
                 "set source.tables to an ordinary or partitioned table that is not unlogged"
                     .to_owned()
             }
+            Self::TableForbidden { table, role } => format!(
+                "GRANT USAGE ON SCHEMA {schema} TO {role}; GRANT SELECT ON {table} TO {role};",
+                schema = identifier(&table.schema),
+                table = qualified(table),
+                role = identifier(role),
+            ),
             Self::ColumnsMissing { .. } => {
                 "name the table's own columns in [outbox] and [route]".to_owned()
             }
@@ -352,7 +368,9 @@ pub(super) fn create_publication(publication: &str, tables: &[TableName]) -> Str
     let tables = tables.join(", ");
     // A publication of no table is enough for logical messages.
     let tables = if tables.is_empty() { tables } else { format!(" FOR TABLE {tables}") };
-    format!("CREATE PUBLICATION {}{tables} WITH (publish = 'insert');", identifier(publication))
+    // Partitions would be published under names of their own; it means nothing to other tables.
+    let options = "publish = 'insert', publish_via_partition_root = true";
+    format!("CREATE PUBLICATION {}{tables} WITH ({options});", identifier(publication))
 }
 
 #[cfg(test)]
@@ -374,7 +392,8 @@ mod tests {
         assert_eq!(missing.exit_code(), 78);
         assert_eq!(
             missing.hint().unwrap(),
-            "CREATE PUBLICATION \"p\" FOR TABLE \"public\".\"Out\"\"box\" WITH (publish = 'insert');"
+            "CREATE PUBLICATION \"p\" FOR TABLE \"public\".\"Out\"\"box\" \
+             WITH (publish = 'insert', publish_via_partition_root = true);"
         );
         let role = ControlError::RoleMayNotReplicate { role: "r".to_owned() };
         assert_eq!(role.exit_code(), 77);

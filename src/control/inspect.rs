@@ -264,7 +264,6 @@ async fn table(
     let published = published
         .map(|row| Ok(Published { filters_rows: get(&row, 0)?, columns: get(&row, 1)? }))
         .transpose()?;
-    let letter = |text: String| text.chars().next().unwrap_or(' ');
     Ok(Some(TableFacts {
         oid: get(&row, 0)?,
         kind: letter(get(&row, 1)?),
@@ -273,6 +272,11 @@ async fn table(
         not_null: get(&row, 4)?,
         published,
     }))
+}
+
+/// What the catalog says in one letter.
+pub(super) fn letter(text: &str) -> char {
+    text.chars().next().unwrap_or(' ')
 }
 
 /// The slot alone, for callers that wait for it.

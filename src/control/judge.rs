@@ -148,15 +148,7 @@ fn judge_table(
     facts: &TableFacts,
     wanted: &Requirements,
 ) -> Option<ControlError> {
-    let kind = match (facts.kind, facts.persistence) {
-        ('r' | 'p', 'p') => "",
-        ('r' | 'p', 'u') => "unlogged",
-        ('r' | 'p', _) => "temporary",
-        ('v' | 'm', _) => "a view",
-        ('f', _) => "a foreign table",
-        _ => "not a table",
-    };
-    if !kind.is_empty() {
+    if let Some(kind) = unsuitable(facts.kind, facts.persistence) {
         return Some(ControlError::TableUnsuitable { table: name.clone(), kind });
     }
     let missing: Vec<_> = wanted
@@ -170,6 +162,18 @@ fn judge_table(
     }
     let present = facts.columns.clone();
     Some(ControlError::ColumnsMissing { table: name.clone(), missing, present })
+}
+
+/// What a relation is that cannot be an outbox, by `relkind` and `relpersistence`.
+pub(super) const fn unsuitable(kind: char, persistence: char) -> Option<&'static str> {
+    Some(match (kind, persistence) {
+        ('r' | 'p', 'p') => return None,
+        ('r' | 'p', 'u') => "unlogged",
+        ('r' | 'p', _) => "temporary",
+        ('v' | 'm', _) => "a view",
+        ('f', _) => "a foreign table",
+        _ => "not a table",
+    })
 }
 
 /// The table's own names of the columns that are needed.

@@ -4,11 +4,14 @@
 //! and nothing locked beyond what a SELECT does. Called by `postrider route --from-database`.
 
 use tokio_postgres::SimpleQueryMessage;
+use tokio_postgres::types::ToSql;
 
 use super::connect::Client;
 use super::error::{ControlError, qualified};
-use super::inspect::get;
+use super::inspect::{get, letter};
+use super::judge::unsuitable;
 use crate::outbox::TableName;
+use crate::wal::Class;
 use crate::wal::quote::identifier;
 
 const DOING: &str = "reading rows";
@@ -39,14 +42,25 @@ pub struct RowColumn {
 const SETTINGS: &str = "SET TimeZone = 'UTC'; SET DateStyle = 'ISO'; SET IntervalStyle = 'postgres'; \
     SET extra_float_digits = 3; SET bytea_output = 'hex'";
 
-// Objects of the system have OIDs below 16384 (`FirstNormalObjectId`).
+const TABLE: &str = "\
+    SELECT c.oid, c.relkind::text, c.relpersistence::text \
+    FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+    WHERE n.nspname = $1::text AND c.relname = $2::text";
+
+// The stream names a domain's innermost type (`logicalrep_write_typ` in
+// `replication/logical/proto.c`). Objects of the system have OIDs below 16384 (`FirstNormalObjectId`).
 const COLUMNS: &str = "\
-    SELECT a.attname::text, \
-        CASE WHEN t.typtype = 'd' AND t.typbasetype < 16384 THEN t.typbasetype ELSE t.oid END, \
+    WITH RECURSIVE type AS ( \
+        SELECT a.attnum, t.oid, t.typtype, t.typbasetype \
+        FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid \
+        WHERE a.attrelid = $1::oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = '' \
+        UNION ALL \
+        SELECT type.attnum, t.oid, t.typtype, t.typbasetype \
+        FROM type JOIN pg_catalog.pg_type t ON type.typtype = 'd' AND t.oid = type.typbasetype) \
+    SELECT a.attname::text, CASE WHEN type.oid < 16384 THEN type.oid ELSE a.atttypid END, \
         a.atttypmod, NOT a.attnotnull \
-    FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid \
-    WHERE a.attrelid = to_regclass($1::text) AND a.attnum > 0 AND NOT a.attisdropped \
-        AND a.attgenerated = '' ORDER BY a.attnum";
+    FROM type JOIN pg_catalog.pg_attribute a ON a.attrelid = $1::oid AND a.attnum = type.attnum \
+    WHERE type.typtype <> 'd' ORDER BY a.attnum";
 
 /// Up to `limit` rows. The newest are taken to be those that lie last in the table, as they do in
 /// one that is only appended to.
@@ -56,9 +70,9 @@ pub async fn newest_rows(
     limit: u32,
 ) -> Result<NewestRows, ControlError> {
     client.run(DOING, client.sql().batch_execute(SETTINGS)).await?;
-    let name = qualified(table);
+    let oid = find(client, table).await?;
     let mut columns = Vec::new();
-    for row in &client.run(DOING, client.sql().query(COLUMNS, &[&name])).await? {
+    for row in &client.run(DOING, client.sql().query(COLUMNS, &[&oid])).await? {
         columns.push(RowColumn {
             name: get(row, 0)?,
             type_oid: get(row, 1)?,
@@ -66,21 +80,17 @@ pub async fn newest_rows(
             is_nullable: get(row, 3)?,
         });
     }
-    if columns.is_empty() {
-        return Err(ControlError::TableMissing {
-            table: table.clone(),
-            database: get(
-                &client
-                    .run(DOING, client.sql().query_one("SELECT current_database()::text", &[]))
-                    .await?,
-                0,
-            )?,
-        });
-    }
     let list: Vec<String> = columns.iter().map(|column| identifier(&column.name)).collect();
-    let sql = format!("SELECT {} FROM {name} ORDER BY ctid DESC LIMIT {limit}", list.join(", "));
+    let (list, name) = (list.join(", "), qualified(table));
+    let sql = format!("SELECT {list} FROM {name} ORDER BY ctid DESC LIMIT {limit}");
     // The simple protocol prints values as the stream does.
-    let found = client.run(DOING, client.sql().simple_query(&sql)).await?;
+    let found = match client.run(DOING, client.sql().simple_query(&sql)).await {
+        Err(error) if error.class() == Class::Permission => {
+            let (_, role) = whereabouts(client).await?;
+            return Err(ControlError::TableForbidden { table: table.clone(), role });
+        }
+        found => found?,
+    };
     let mut rows = Vec::new();
     for message in &found {
         if let SimpleQueryMessage::Row(row) = message {
@@ -89,4 +99,24 @@ pub async fn newest_rows(
     }
     rows.reverse();
     Ok(NewestRows { columns, rows })
+}
+
+/// The table's OID. What `run` would not stream from is refused here too.
+async fn find(client: &Client, table: &TableName) -> Result<u32, ControlError> {
+    let names: [&(dyn ToSql + Sync); 2] = [&table.schema, &table.name];
+    let Some(row) = client.run(DOING, client.sql().query_opt(TABLE, &names)).await? else {
+        let (database, _) = whereabouts(client).await?;
+        return Err(ControlError::TableMissing { table: table.clone(), database });
+    };
+    match unsuitable(letter(get(&row, 1)?), letter(get(&row, 2)?)) {
+        Some(kind) => Err(ControlError::TableUnsuitable { table: table.clone(), kind }),
+        None => get(&row, 0),
+    }
+}
+
+/// Database and role.
+async fn whereabouts(client: &Client) -> Result<(String, String), ControlError> {
+    const SQL: &str = "SELECT current_database()::text, session_user::text";
+    let row = client.run(DOING, client.sql().query_one(SQL, &[])).await?;
+    Ok((get(&row, 0)?, get(&row, 1)?))
 }
