@@ -6,4 +6,5 @@
 mod case;
 mod debezium;
 mod messages;
+mod rehearsal;
 mod rules;
