@@ -4,6 +4,7 @@
 //! Postrider has.
 
 mod case;
+mod cloudevents;
 mod debezium;
 mod messages;
 mod rehearsal;
