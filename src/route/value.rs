@@ -350,9 +350,12 @@ impl Encoder {
                 schema::write_column(out, declared, *kind, style, field);
                 Ok(())
             }
-            (_, Some(declared)) => {
+            (body, Some(declared)) => {
+                // What the table said when the session began may have changed.
+                let is_nullable = declared.is_nullable || matches!(body, Body::Null);
+                let declared = Declared { is_nullable, ..declared };
                 match column::element(declared, style) {
-                    Some(of) => schema::write_list(out, of, declared.is_nullable, style, field),
+                    Some(of) => schema::write_list(out, of, is_nullable, style, field),
                     None => schema::write_column(out, declared, self.kind(declared), style, field),
                 }
                 Ok(())

@@ -9,3 +9,4 @@ mod debezium;
 mod messages;
 mod rehearsal;
 mod rules;
+mod schemas;
