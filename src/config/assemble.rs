@@ -79,7 +79,7 @@ impl Reader<'_> {
             Some(Value::List(prefixes)) if !prefixes.is_empty() => {
                 self.items("source.tables", checks::table)
             }
-            _ => self.list("source.tables", checks::table),
+            _ => self.list("source.tables", checks::table, "name a table, or messages.prefixes"),
         };
         if tables.as_ref().is_some_and(|tables| {
             tables
@@ -87,7 +87,8 @@ impl Reader<'_> {
                 .enumerate()
                 .any(|(at, table)| tables.iter().skip(at + 1).any(|t| t == table))
         }) {
-            self.refuse::<()>("source.tables", Refusal::new("a table is named twice"));
+            let refusal = Refusal::new("a table is named twice").help("remove one of the two");
+            self.refuse::<()>("source.tables", refusal);
         }
         let create = self.choice("source.create", Create::from_word);
         let status_interval = self.duration("source.status_interval");
@@ -221,7 +222,7 @@ impl Reader<'_> {
     }
 
     fn kafka(&mut self) -> Option<Kafka> {
-        let brokers = self.list("kafka.brokers", checks::broker);
+        let brokers = self.list("kafka.brokers", checks::broker, "write \"host:port\"");
         let delivery = self.choice("kafka.delivery", Delivery::from_word);
         let partitioner = self.choice("kafka.partitioner", Partitioner::from_word);
         let compression = self.choice("kafka.compression", Compression::from_word);
@@ -314,9 +315,16 @@ impl Reader<'_> {
     }
 
     /// A list with at least one element.
-    fn list<T>(&mut self, key: &str, parse: fn(&str) -> Result<T, Refusal>) -> Option<Vec<T>> {
+    fn list<T>(
+        &mut self,
+        key: &str,
+        parse: fn(&str) -> Result<T, Refusal>,
+        help: &str,
+    ) -> Option<Vec<T>> {
         match self.items(key, parse) {
-            Some(items) if items.is_empty() => self.refuse(key, Refusal::new("needs at least one")),
+            Some(items) if items.is_empty() => {
+                self.refuse(key, Refusal::new("needs at least one").help(help))
+            }
             items => items,
         }
     }

@@ -167,7 +167,10 @@ pub(super) fn is_secret(key: &str) -> bool {
 pub(super) fn did_you_mean(key: &str) -> String {
     if is_rules(key) {
         let names: Vec<&str> = RULE_OPTIONS.iter().map(OptionSpec::name).collect();
-        return format!("a [[{RULES}]] has {}", names.join(", "));
+        return format!(
+            "a [[{RULES}]] has {}; outside of a file it has a number, as in `{RULES}.0.glob`",
+            names.join(", ")
+        );
     }
     let (section, name) = key.split_once('.').unwrap_or(("", key));
     let known_section = OPTIONS.iter().any(|option| option.section() == section);

@@ -111,7 +111,8 @@ impl Rule<'_, '_> {
         };
         let drops = self.is_given("drop") && self.reader.switch(&self.key("drop"))?;
         if drops && destination != DestinationSpec::default() {
-            return self.refuse("drop", "a rule that drops its rows sends them nowhere", "");
+            let help = "remove drop, or topic, key, headers and partition";
+            return self.refuse("drop", "a rule that drops its rows sends them nowhere", help);
         }
         if !drops && destination == DestinationSpec::default() {
             let help = "give it a topic, key, headers or partition, or drop = true";
@@ -140,7 +141,10 @@ impl Rule<'_, '_> {
                 let help = "write glob = \"Order*\", or regex = \"Order(.*)\"";
                 self.refuse("glob", "the rule has no pattern", help)
             }
-            (Some(_), Some(_)) => self.refuse("regex", "the rule has a glob already", ""),
+            (Some(_), Some(_)) => {
+                let help = "remove one of the two; a second pattern is a rule of its own";
+                self.refuse("regex", "the rule has a glob already", help)
+            }
         }
     }
 
@@ -193,8 +197,7 @@ impl Rule<'_, '_> {
     }
 
     fn refuse<T>(&mut self, name: &str, reason: &str, help: &str) -> Option<T> {
-        let refusal = Refusal::new(reason);
-        let refusal = if help.is_empty() { refusal } else { refusal.help(help) };
+        let refusal = Refusal::new(reason).help(help);
         // What is missing has no place; the rule has.
         let mut given =
             RULE_OPTIONS.iter().map(OptionSpec::name).filter(|name| self.is_given(name));

@@ -13,5 +13,6 @@ mod environment;
 mod gate;
 mod midway;
 mod outbox;
+mod routing;
 mod typing;
 mod waiting;

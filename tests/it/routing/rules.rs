@@ -119,7 +119,6 @@ fn g4_a_partition_column_chooses_among_the_topics_partitions_or_the_row_is_a_dea
     let stage = Stage::new(postgres::installed(), &kafka.bootstrap(), "partitions");
     stage.sql().run(SHAPE);
     topic::create(&kafka.bootstrap(), &stage.topic("Plain"), 3, &[]);
-    topic::create(&kafka.bootstrap(), &stage.topic("orders.Paid"), 3, &[]);
     let relay = relay(&stage).set("route.partition", "part");
     let parts = ["2", "0", "1", "2", "NULL", "NULL", "3", "-1", "2147483648", "2"];
     for (n, part) in (1..).zip(parts) {
