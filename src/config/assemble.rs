@@ -35,7 +35,7 @@ pub(super) fn assemble(
     let route = outbox.as_ref().and_then(|outbox| reader.route(outbox));
     let format = reader.format(route.as_ref());
     let kafka = reader.kafka();
-    let rest = reader.rest();
+    let rest = reader.rest(route.as_ref());
     let config = (|| {
         let (dead_letters, http, retry, shutdown, log) = rest?;
         Some(Config {
@@ -249,8 +249,8 @@ impl Reader<'_> {
         })
     }
 
-    fn rest(&mut self) -> Option<Rest> {
-        let topic = self.text("dead_letters.topic", checks::topic);
+    fn rest(&mut self, route: Option<&Route>) -> Option<Rest> {
+        let topic = self.text("dead_letters.topic", |text| checks::dead_letters(text, route));
         let bind = self.text("http.bind", checks::bind);
         let retry = self.retry();
         let grace = self.duration("shutdown.grace");

@@ -5,9 +5,9 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use crate::outbox::TableName;
-use crate::route::{FieldSpec, RouteSpecError, TopicTemplate, check_topic};
+use crate::route::{FieldSpec, RouteSpecError, RuleAction, RuleSpec, TopicTemplate, check_topic};
 
-use super::model::unquoted;
+use super::model::{Route, unquoted};
 use super::values::Refusal;
 
 /// Postgres's NAMEDATALEN - 1, in bytes.
@@ -109,6 +109,22 @@ fn header_name(text: &str) -> Result<String, Refusal> {
         ))),
         text => Ok(text.to_owned()),
     }
+}
+
+/// A topic that holds nothing but dead letters.
+pub(super) fn dead_letters(text: &str, route: Option<&Route>) -> Result<String, Refusal> {
+    let is_shared = route.is_some_and(|route| {
+        let by_rule = |rule: &RuleSpec| match &rule.action {
+            RuleAction::Send(destination) => destination.topic.as_deref() == Some(text),
+            RuleAction::Drop => false,
+        };
+        route.topic == text || route.rules.iter().any(by_rule)
+    });
+    if is_shared {
+        return Err(Refusal::new(format!("rows are routed to `{text}` too"))
+            .help("give dead letters a topic of their own: `dead-letters retry` reads it whole"));
+    }
+    topic(text)
 }
 
 /// A prefix of logical messages, as a glob.

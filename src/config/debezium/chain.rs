@@ -7,7 +7,7 @@
 
 use super::draft::{Draft, Taken, list};
 use super::given::Flavour;
-use super::names::{BARE_DECODER, BARE_ROUTER, DECODE};
+use super::names::{BARE_DECODER, BARE_ROUTER, DECODE, simple_class};
 use crate::outbox::TableName;
 use crate::route::Matcher;
 
@@ -66,7 +66,7 @@ fn member(draft: &mut Draft, chain: &mut Chain, alias: &str) {
         draft.lack(&name, "is missing: what the transformation does is not said", ADD_ROUTER);
         return;
     };
-    let short = last_segment(class.text()).to_owned();
+    let short = simple_class(class.text()).to_owned();
     match short.as_str() {
         ROUTER if chain.router.is_none() => {
             chain.router = Some(prefix);
@@ -93,10 +93,6 @@ fn member(draft: &mut Draft, chain: &mut Chain, alias: &str) {
             "remove it with the rest",
         );
     }
-}
-
-fn last_segment(class: &str) -> &str {
-    class.rsplit(['.', '$']).next().unwrap_or(class)
 }
 
 fn advice(short: &str) -> &'static str {
@@ -194,7 +190,7 @@ fn predicate(draft: &mut Draft, prefix: &str, topics: &[String]) -> Vec<bool> {
 /// For each topic whether the predicate holds for its records; `None` if nobody can tell.
 fn holds(draft: &Draft, predicate: &Taken, negated: bool, topics: &[String]) -> Option<Vec<bool>> {
     let part = |name: &str| draft.peek(&format!("predicates.{}.{name}", predicate.text()));
-    match (part("type").map_or("", last_segment), negated) {
+    match (part("type").map_or("", simple_class), negated) {
         ("TopicNameMatches", _) => {
             let matcher = Matcher::compile(part("pattern").unwrap_or("")).ok()?;
             let one = |topic: &String| Some(matcher.matches(topic).ok()? != negated);

@@ -7,6 +7,7 @@
 use super::connector::refuse_placeholder;
 use super::draft::{Draft, Taken, text};
 use super::given::Flavour;
+use super::names::simple_class;
 
 /// What is written for keys and values that are bytes, which one setting says for both.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -125,7 +126,7 @@ const fn json(schemas: bool) -> Form {
 /// The form of a converter's class, and the further options that decided it; or what to do instead.
 fn form(draft: &mut Draft, side: &str, class: &str) -> Result<(Form, Vec<Taken>), &'static str> {
     let prefix = format!("{side}.converter.");
-    match short(class) {
+    match simple_class(class) {
         "StringConverter" | "simplestring" => Ok((STRING, Vec::new())),
         "JsonConverter" | "json" | "jsonbytearray" => Ok(json_form(draft, &prefix)),
         "ByteArrayConverter" => Ok((RAW, Vec::new())),
@@ -134,7 +135,7 @@ fn form(draft: &mut Draft, side: &str, class: &str) -> Result<(Form, Vec<Taken>)
                 return Ok((RAW, Vec::new()));
             };
             let prefix = format!("{prefix}delegate.converter.type.");
-            let (form, mut options) = match short(delegate.text()) {
+            let (form, mut options) = match simple_class(delegate.text()) {
                 "StringConverter" => (STRING, Vec::new()),
                 "JsonConverter" => json_form(draft, &prefix),
                 _ => {
@@ -182,7 +183,7 @@ fn header(draft: &mut Draft) {
     let word = draft.take("header.converter");
     let class = draft.take("header.converter.class");
     let plain = ["SimpleHeaderConverter", "StringConverter", "ByteArrayConverter"];
-    let said = class.iter().chain(&word).next().map(|taken| short(taken.text()).to_owned());
+    let said = class.iter().chain(&word).next().map(|taken| simple_class(taken.text()).to_owned());
     let is_plain = said.as_ref().is_some_and(|said| plain.contains(&said.as_str()));
     for taken in class.into_iter().chain(word) {
         if is_plain {
@@ -194,11 +195,6 @@ fn header(draft: &mut Draft) {
     if said.is_none() && draft.flavour == Flavour::Server {
         draft.assume("debezium.format.header", note, Some(help));
     }
-}
-
-/// A class without its package.
-fn short(class: &str) -> &str {
-    class.rsplit('.').next().unwrap_or(class)
 }
 
 fn bytes(draft: &mut Draft, key: Form, value: Form) {

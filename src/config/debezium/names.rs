@@ -92,6 +92,21 @@ pub(super) fn near<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Opti
     (1..=3).contains(&near.0).then_some(near.1)
 }
 
+/// A class of Debezium or Kafka without its package and without the `$Key` or `$Value` of a
+/// transformation's two halves; any other class as it is, since it may do something else.
+pub(super) fn simple_class(class: &str) -> &str {
+    let name = match class.rsplit_once('.') {
+        None => class,
+        Some((package, name))
+            if package.starts_with("io.debezium.") || package.starts_with("org.apache.kafka.") =>
+        {
+            name
+        }
+        Some(_) => return class,
+    };
+    name.split('$').next().unwrap_or(name)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -108,5 +123,17 @@ mod tests {
     fn slips_have_their_name_suggested() {
         assert_eq!(near("route.by.feild", ROUTER.into_iter()), Some("route.by.field"));
         assert_eq!(near("something.else", ROUTER.into_iter()), None);
+    }
+
+    #[test]
+    fn only_classes_of_debezium_and_kafka_are_known_by_their_last_name() {
+        for (class, simple) in [
+            ("io.debezium.transforms.outbox.EventRouter", "EventRouter"),
+            ("org.apache.kafka.connect.transforms.ExtractField$Key", "ExtractField"),
+            ("json", "json"),
+            ("com.example.EventRouter", "com.example.EventRouter"),
+        ] {
+            assert_eq!(simple_class(class), simple);
+        }
     }
 }

@@ -180,7 +180,7 @@ fn settings_that_do_not_load_are_refused_as_the_options_they_were() {
         ("database.sslmode=verify", "database.sslmode", "sslmode"),
         ("table.include.list=public.a,public.\\\\d", "table.include.list", "pattern"),
         (
-            "key.converter=x.JsonConverter\nvalue.converter=BinaryDataConverter\nvalue.converter.delegate.converter.type=JsonConverter",
+            "key.converter=org.apache.kafka.connect.json.JsonConverter\nvalue.converter=BinaryDataConverter\nvalue.converter.delegate.converter.type=JsonConverter",
             "key.converter",
             "same converter",
         ),

@@ -10,7 +10,7 @@ use super::outbox::Outbox;
 use crate::support::postgres;
 
 /// A file, the refusal's code, and words that it has.
-const FILES: [(&str, &str, &str); 17] = [
+const FILES: [(&str, &str, &str); 22] = [
     ("[route]\nenvelope = [\"event_type\"]", "PR-C005", "set format.value to json"),
     (
         "[route]\nenvelope = [\"event_type\"]\n[format]\nvalue = \"cloudevents_binary\"",
@@ -48,6 +48,19 @@ const FILES: [(&str, &str, &str); 17] = [
     ("[route]\nheaders = [\"a:b:c\"]", "PR-C005", "column:name"),
     ("[source]\ntables = []", "PR-C005", "messages.prefixes"),
     ("[messages]\nprefixes = [\"\"]", "PR-C005", "`*` matches all"),
+    ("[messages]\nprefixes = [\"postrider\"]", "PR-C005", "the relay's own"),
+    ("[route]\nheaders = [\"event_type:postrider-error\"]", "PR-C005", "the relay's own"),
+    ("[route]\nregex = \"(?x)a b\"", "PR-C005", "the flag `x` is not understood"),
+    (
+        "[route]\ntopic = \"dead\"\n[dead_letters]\ntopic = \"dead\"",
+        "PR-C005",
+        "a topic of their own",
+    ),
+    (
+        "[[route.rules]]\nglob = \"*\"\ntopic = \"dead\"\n[dead_letters]\ntopic = \"dead\"",
+        "PR-C005",
+        "a topic of their own",
+    ),
 ];
 
 #[test]

@@ -115,7 +115,8 @@ fn structured_mode_has_everything_in_one_object() {
     let json = r#"{"n": 1.50, "z": 100, "big": 123456789012345678901234567890}"#;
     let wanted = [
         (json!({"datacontenttype": "application/json"}), Some(format!("\"data\":{json}}}"))),
-        (json!({}), None),
+        // NULL: a tombstone, which is no event.
+        (Value::Null, None),
         (
             json!({"datacontenttype": "application/octet-stream", "data_base64": "AP9i"}),
             Some("\"data_base64\":\"AP9i\"}".to_owned()),
@@ -131,6 +132,10 @@ fn structured_mode_has_everything_in_one_object() {
     ];
     assert_eq!(events.len(), wanted.len());
     for (n, (event, (members, ending))) in (1..).zip(events.iter().zip(&wanted)) {
+        if members.is_null() {
+            assert_eq!((event.value.as_ref(), event.header("content-type")), (None, None), "{n}");
+            continue;
+        }
         let value = text(event.value.as_deref().unwrap());
         // JSON goes in as Postgres prints it, digit for digit.
         assert!(ending.as_ref().is_none_or(|ending| value.ends_with(ending)), "{value}");

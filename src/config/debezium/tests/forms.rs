@@ -75,7 +75,8 @@ fn debezium_servers_formats_are_its_own() {
         ),
         ("debezium.format.key=simplestring\ndebezium.format.value=binary", "raw", "raw"),
         (
-            "debezium.format.key.class=a.b.StringConverter\nvalue.converter=a.StringConverter",
+            "debezium.format.key.class=org.apache.kafka.connect.storage.StringConverter\n\
+             value.converter=StringConverter",
             "raw",
             "json_schema",
         ),
@@ -92,7 +93,7 @@ fn debezium_servers_formats_are_its_own() {
 #[test]
 fn transformations_are_understood_or_refused() {
     let decoder = "io.debezium.connector.postgresql.transforms.DecodeLogicalDecodingMessageContent";
-    let matches = "predicates.p.type=x.TopicNameMatches\ntransforms.outbox.predicate=p\n";
+    let matches = "predicates.p.type=TopicNameMatches\ntransforms.outbox.predicate=p\n";
     let tables = "topic.prefix=shop\ntable.include.list=public.outbox\n";
     for (lines, option) in [
         (format!("{CHAIN}transforms=outbox,x\ntransforms.x.type={decoder}"), "transforms.x.type"),
@@ -116,7 +117,7 @@ fn transformations_are_understood_or_refused() {
     for lines in [
         format!("{CHAIN}{tables}{matches}predicates.p.pattern=shop\\\\.public\\\\.outbox"),
         format!(
-            "{CHAIN}predicates.p.type=x.RecordIsTombstone\ntransforms.outbox.predicate=p\n\
+            "{CHAIN}predicates.p.type=RecordIsTombstone\ntransforms.outbox.predicate=p\n\
              transforms.outbox.negate=true"
         ),
         format!("{CHAIN}transforms=x,outbox\ntransforms.x.type={decoder}"),
@@ -128,7 +129,7 @@ fn transformations_are_understood_or_refused() {
 #[test]
 fn tables_that_a_predicate_leaves_out_are_not_read() {
     let tables = "topic.prefix=shop\ntable.include.list=public.outbox,public.heartbeat\n";
-    let matches = "predicates.p.type=x.TopicNameMatches\ntransforms.outbox.predicate=p\n";
+    let matches = "predicates.p.type=TopicNameMatches\ntransforms.outbox.predicate=p\n";
     for rest in [
         "predicates.p.pattern=.*outbox",
         "predicates.p.pattern=.*heartbeat\ntransforms.outbox.negate=true",
