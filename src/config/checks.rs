@@ -101,12 +101,15 @@ pub(super) fn field(text: &str) -> Result<FieldSpec, Refusal> {
 
 /// A name that no other header of the relay has.
 fn header_name(text: &str) -> Result<String, Refusal> {
+    let help = "write \"column:name\" with another name";
     match text {
-        "" => Err(Refusal::new("a name must not be empty")),
-        text if text.contains('\0') => Err(Refusal::new("a name must not hold a NUL")),
-        text if text.starts_with(OWN_PREFIX) => Err(Refusal::new(format!(
-            "`{text}`: names that begin with `{OWN_PREFIX}` are the relay's own"
-        ))),
+        "" => Err(Refusal::new("a name must not be empty").help(help)),
+        text if text.contains('\0') => Err(Refusal::new("a name must not hold a NUL").help(help)),
+        text if text.starts_with(OWN_PREFIX) => {
+            let reason =
+                format!("`{text}`: names that begin with `{OWN_PREFIX}` are the relay's own");
+            Err(Refusal::new(reason).help(help))
+        }
         text => Ok(text.to_owned()),
     }
 }
@@ -156,7 +159,7 @@ pub(super) fn client_id(text: &str) -> Result<String, Refusal> {
 pub(super) fn id_header(text: &str) -> Result<String, Refusal> {
     match text {
         "" => Err(Refusal::new("must not be empty: consumers recognise repeats by it")),
-        text => header_name(text),
+        text => header_name(text).map_err(|refusal| refusal.help("choose another name")),
     }
 }
 

@@ -69,7 +69,11 @@ fn a_routing_that_cannot_work_is_refused_before_anything_is_touched() {
     outbox.write();
     let before = outbox.acknowledged();
     // Nobody answers there, and nobody is asked.
-    let relay = outbox.relay().unset("route.topic").set("source.url", "postgres://u@127.0.0.1:1/x");
+    let relay = outbox
+        .relay()
+        .unset("route.topic")
+        .unset("dead_letters.topic")
+        .set("source.url", "postgres://u@127.0.0.1:1/x");
     for (text, code, words) in FILES {
         let mut file = NamedTempFile::with_suffix(".toml").unwrap();
         file.write_all(text.as_bytes()).unwrap();
