@@ -128,3 +128,18 @@ impl Content {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn content_that_would_be_read_as_something_else_is_refused() {
+        let number = br#"{"payload": {"$serde_json::private::Number": "1e9"}}"#;
+        assert_eq!(parse(number), Err("its content has a member of a reserved name"));
+        let deep = |levels| format!("{}{}", "[".repeat(levels), "]".repeat(levels));
+        assert!(parse(deep(127).as_bytes()).is_ok());
+        assert!(parse(deep(128).as_bytes()).unwrap_err().contains("127"));
+        assert_eq!(parse(b"1.50").unwrap().to_string(), "1.50");
+    }
+}
