@@ -80,6 +80,9 @@ pub struct Routed {
     timestamp_ms: i64,
 }
 
+/// What stays allocated between rows: one huge row must not hold its memory for good.
+const SCRATCH_KEPT_BYTES: usize = 1 << 20;
+
 impl Router {
     /// Makes a row's record; `None` when a rule leaves the row out. [`Router::check`] and
     /// [`Router::record`] are the same in two steps, for callers that need the router again when a
@@ -93,6 +96,7 @@ impl Router {
     pub fn check(&mut self, row: &OutboxRow<'_>) -> Result<Option<Routed>, Rejection> {
         let mut scratch = std::mem::take(&mut self.found.scratch);
         scratch.clear();
+        scratch.shrink_to(SCRATCH_KEPT_BYTES);
         let routed = self.find(row, &mut scratch);
         self.found.scratch = scratch;
         routed
