@@ -1,6 +1,5 @@
 //! Logical messages as rows: written by `pg_logical_emit_message`, with a table beside them or none.
 
-use postrider::sandbox::postgres::Cluster;
 use rustix::process::Signal;
 use serde_json::json;
 
@@ -36,11 +35,6 @@ fn emit_now(sql: &Sql, n: u32) -> u64 {
     sql.value(&format!("SELECT pg_lsn '{position}' - '0/0'")).parse().unwrap()
 }
 
-fn once(relay: &Relay) {
-    // What is created at a first start is an INFO where the publication is new as well.
-    relay.run_once();
-}
-
 /// Ids in the order of the topic, which is that of their one key; positions must rise with them.
 fn ids(stage: &Stage, topic: &str) -> Vec<u32> {
     let records = of_topic(stage, topic);
@@ -57,17 +51,13 @@ fn of_topic(stage: &Stage, topic: &str) -> Vec<Stored> {
     records
 }
 
-fn clusters() -> Vec<&'static Cluster> {
-    postgres::versions()
-}
-
 #[test]
 fn messages_need_no_table() {
-    for cluster in clusters() {
+    for cluster in postgres::versions() {
         let broker = Broker::embedded();
         let stage = Stage::empty(cluster, &broker.bootstrap(), "tableless");
         let relay = tableless(&stage, "outbox,shop.*");
-        once(&relay);
+        relay.run_once();
         let sql = stage.sql();
         assert_eq!(sql.value("SELECT count(*) FROM pg_publication_tables"), "0");
         assert_eq!(sql.value("SELECT count(*) FROM pg_publication"), "1");
@@ -82,7 +72,7 @@ fn messages_need_no_table() {
         sql.run(&format!("BEGIN; {}; ROLLBACK", emit(true, "outbox", 97)));
         sql.run(&format!("BEGIN; {}; ROLLBACK", emit(false, "outbox", 4)));
         let end = stage.log_end();
-        once(&relay);
+        relay.run_once();
         assert!(stage.acknowledged() >= end);
         assert_eq!(ids(&stage, "A"), [1, 2, 3, 4]);
         let record = &of_topic(&stage, "A")[0];
@@ -90,14 +80,14 @@ fn messages_need_no_table() {
         assert_eq!(record.value.as_deref(), Some(&br#"{"n":1}"#[..]));
         let names: Vec<&str> = record.headers.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, ["id", "event_type", "aggregate_type", "postrider-lsn"]);
-        once(&relay);
+        relay.run_once();
         assert_eq!(stage.records().len(), 4);
     }
 }
 
 #[test]
 fn positions_rise_across_messages_and_rows() {
-    for cluster in clusters() {
+    for cluster in postgres::versions() {
         let broker = Broker::embedded();
         let stage = Stage::new(cluster, &broker.bootstrap(), "mixed");
         let relay = stage.relay().set("messages.prefixes", "outbox");
@@ -129,7 +119,7 @@ fn positions_rise_across_messages_and_rows() {
             emit(true, "outbox", 99),
             row(11),
         ));
-        once(&relay);
+        relay.run_once();
         assert_eq!(ids(&stage, "A"), (1..=11).collect::<Vec<_>>());
         let positions: Vec<String> = of_topic(&stage, "A")
             .iter()
@@ -147,7 +137,7 @@ fn g4_content_that_is_no_row_becomes_a_dead_letter() {
     let broker = Broker::embedded();
     let stage = Stage::empty(postgres::installed(), &broker.bootstrap(), "content");
     let relay = tableless(&stage, "outbox");
-    once(&relay);
+    relay.run_once();
     let sql = stage.sql();
     let lacks_id = r#"{"event_type": "A", "aggregate_id": "k", "payload": {"n": 1.50}}"#;
     let null_id = r#"{"id": null, "event_type": "A", "aggregate_id": "k", "payload": "x"}"#;
@@ -166,7 +156,7 @@ fn g4_content_that_is_no_row_becomes_a_dead_letter() {
     }
     sql.run("SELECT pg_logical_emit_message(true, 'outbox', '\\xff00'::bytea)");
     sql.run(&emit(true, "outbox", 1));
-    once(&relay.expect_log("became a dead letter"));
+    relay.expect_log("became a dead letter").run_once();
     assert_eq!(ids(&stage, "A"), [1]);
     let mut letters = of_topic(&stage, "dead-letters");
     letters.sort_by_key(|letter| letter.header("postrider-lsn").unwrap().to_owned());
@@ -188,7 +178,7 @@ fn g4_content_that_is_no_row_becomes_a_dead_letter() {
 
 #[test]
 fn g1_a_clean_stop_between_messages_loses_and_repeats_nothing() {
-    for cluster in clusters() {
+    for cluster in postgres::versions() {
         let broker = Broker::embedded();
         let stage = Stage::empty(cluster, &broker.bootstrap(), "pause");
         let relay = tableless(&stage, "outbox");
@@ -225,7 +215,7 @@ fn g1_a_kill_between_messages_loses_nothing() {
     let broker = Broker::embedded();
     let stage = Stage::empty(postgres::installed(), &broker.bootstrap(), "killed");
     let relay = tableless(&stage, "*").set("source.status_interval", "20s");
-    once(&relay);
+    relay.run_once();
     let sql = stage.sql();
     let mut next = 1..;
     for round in 1..=4 {
@@ -254,12 +244,12 @@ fn the_relays_own_marker_is_never_a_row() {
     let broker = Broker::embedded();
     let stage = Stage::empty(postgres::installed(), &broker.bootstrap(), "marker");
     let relay = tableless(&stage, "*");
-    once(&relay);
+    relay.run_once();
     let sql = stage.sql();
     sql.run(&emit(true, "postrider", 98));
     sql.run(&emit(false, "postrider", 99));
     sql.run(&emit(false, "postriders", 1));
-    once(&relay);
+    relay.run_once();
     assert_eq!(ids(&stage, "A"), [1]);
     assert_eq!(stage.records().len(), 1);
 }
