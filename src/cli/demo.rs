@@ -37,7 +37,7 @@ use stage::{SLOT, Stage};
 /// How long the relay may take from its start to holding the slot.
 const STREAMING_LIMIT: Duration = Duration::from_secs(30);
 /// After the last order, the demo waits for arrivals until none has come for this long.
-const QUIET_LIMIT: Duration = Duration::from_secs(10);
+const QUIET_LIMIT: Duration = Duration::from_secs(30);
 /// Phantoms and duplicates are looked for a little longer.
 const AFTERMATH: Duration = Duration::from_millis(500);
 /// A relay that drains longer than this is stuck.

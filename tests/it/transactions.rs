@@ -231,7 +231,8 @@ fn fixtures_at_hand() -> Vec<String> {
 /// The records of each topic and key, in order. A null key promises no order: then sorted.
 fn lanes(records: impl Iterator<Item = Value>) -> BTreeMap<(String, String), Vec<String>> {
     let mut lanes: BTreeMap<(String, String), Vec<String>> = BTreeMap::new();
-    for record in records {
+    for mut record in records {
+        record.sort_all_objects();
         let lane = (record["key"].to_string(), record["topic"].to_string());
         lanes.entry(lane).or_default().push(record.to_string());
     }
