@@ -6,7 +6,7 @@
 
 use std::io::Write as _;
 
-use super::datetime::civil;
+use super::datetime::rfc3339;
 use super::json::{base64, write_string};
 use super::rejection::{Rejection, RejectionCode};
 use super::render::Part;
@@ -77,7 +77,7 @@ impl Event<'_> {
         if let Some(subject) = text(self.subject, row)? {
             add("ce_subject", subject.as_bytes());
         }
-        add("ce_time", self.time().as_bytes());
+        add("ce_time", rfc3339(self.timestamp_ms).as_bytes());
         let is_null = matches!(value, Part::Null | Part::Absent);
         if let Some(content) = content(self.payload, row).filter(|_| !is_null) {
             add(CONTENT_TYPE, content.media_type().as_bytes());
@@ -99,7 +99,7 @@ impl Event<'_> {
         if let Some(subject) = text(self.subject, row)? {
             attribute(&mut out, "subject", &subject);
         }
-        attribute(&mut out, "time", &self.time());
+        attribute(&mut out, "time", &rfc3339(self.timestamp_ms));
         let data = value.bytes(row.column(self.payload.slot), scratch);
         if let (Some(content), Some(data)) = (content(self.payload, row), data) {
             attribute(&mut out, "datacontenttype", content.media_type());
@@ -129,14 +129,6 @@ impl Event<'_> {
 
     fn source(&self, row: &OutboxRow<'_>) -> String {
         if self.source.is_empty() { row.table().to_string() } else { self.source.to_owned() }
-    }
-
-    /// RFC 3339, in UTC.
-    fn time(&self) -> String {
-        let (year, month, day, within_us) = civil(self.timestamp_ms.saturating_mul(1000));
-        let (ms, seconds) = (within_us / 1000 % 1000, within_us / 1_000_000);
-        let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
-        format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{ms:03}Z")
     }
 }
 

@@ -54,6 +54,16 @@ pub(super) fn civil(unix_us: i64) -> (i64, i64, i64, i64) {
     (year, month, day, unix_us.rem_euclid(DAY_US))
 }
 
+/// Milliseconds since the Unix epoch as RFC 3339 in UTC.
+pub fn rfc3339(unix_ms: i64) -> String {
+    const DAY_MS: i64 = DAY_US / 1000;
+    let (year, month, day) = civil_from_days(unix_ms.div_euclid(DAY_MS));
+    let within = unix_ms.rem_euclid(DAY_MS);
+    let (seconds, ms) = (within / 1000, within % 1000);
+    let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{ms:03}Z")
+}
+
 /// Appends what Postgres prints for a `timestamp`, or a `timestamptz` in time zone UTC.
 pub(super) fn write(out: &mut Vec<u8>, time: PgTime, with_offset: bool) {
     match time.0 {
@@ -194,6 +204,14 @@ mod tests {
         let mut out = Vec::new();
         write(&mut out, time, with_offset);
         String::from_utf8(out).expect("ASCII")
+    }
+
+    #[test]
+    fn rfc3339_has_the_right_dates() {
+        assert_eq!(rfc3339(0), "1970-01-01T00:00:00.000Z");
+        assert_eq!(rfc3339(1_700_000_000_123), "2023-11-14T22:13:20.123Z");
+        assert_eq!(rfc3339(951_782_400_000), "2000-02-29T00:00:00.000Z");
+        assert_eq!(rfc3339(-1), "1969-12-31T23:59:59.999Z");
     }
 
     #[test]

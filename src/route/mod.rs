@@ -35,6 +35,7 @@ mod value;
 mod words;
 
 pub use compile::check_members;
+pub use datetime::rfc3339;
 pub use dead_letter::{
     ERROR_CODE_HEADER, ERROR_HEADER, TABLE_HEADER, TIMESTAMP_HEADER, TOPIC_HEADER,
 };

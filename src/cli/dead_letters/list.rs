@@ -17,8 +17,9 @@ use super::{Source, SourceArgs};
 use crate::cli::context::Context;
 use crate::cli::exit::ExitCode;
 use crate::cli::failure::Failure;
-use crate::cli::legible::{Bytes, shown, utc};
+use crate::cli::legible::{Bytes, shown};
 use crate::kafka::Start;
+use crate::route::rfc3339;
 
 /// A column is no wider than this: a UUID fits, and a long topic does not push the rest away.
 const COLUMN_CHARS_MAX: usize = 40;
@@ -143,7 +144,7 @@ fn cells(letter: &Letter) -> [String; 9] {
     let mark = if letter.is_retried { "(retried) " } else { "" };
     [
         letter.place.to_string(),
-        letter.timestamp_ms.map_or_else(|| "-".to_owned(), utc),
+        letter.timestamp_ms.map_or_else(|| "-".to_owned(), rfc3339),
         text(&letter.code),
         letter.table.as_deref().map_or_else(|| "-".to_owned(), text),
         letter.topic.as_deref().map_or_else(|| "-".to_owned(), text),

@@ -15,8 +15,9 @@ use super::{Source, SourceArgs};
 use crate::cli::context::Context;
 use crate::cli::exit::ExitCode;
 use crate::cli::failure::Failure;
-use crate::cli::legible::{Bytes, hex, shown, utc};
+use crate::cli::legible::{Bytes, hex, shown};
 use crate::kafka::{ReaderError, Start, StoredRecord};
+use crate::route::rfc3339;
 
 /// `dead-letters show PARTITION:OFFSET|ID [--raw]`
 #[derive(Debug, clap::Args)]
@@ -143,7 +144,7 @@ fn whole(record: &StoredRecord) -> Whole<'_> {
 }
 
 fn to_text(record: &StoredRecord) -> String {
-    let time = record.timestamp_ms.map_or_else(|| "-".to_owned(), utc);
+    let time = record.timestamp_ms.map_or_else(|| "-".to_owned(), rfc3339);
     let mut text = format!("{}[{}]@{}\n", record.topic, record.partition, record.offset);
     // Writing to a string cannot fail.
     let _ = writeln!(text, "time     {time}");

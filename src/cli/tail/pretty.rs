@@ -9,13 +9,14 @@
 
 use std::io::{self, Write};
 
-use crate::cli::legible::{shown, utc};
+use crate::cli::legible::shown;
 use crate::kafka::Received;
+use crate::route::rfc3339;
 
 /// Writes one record over two or three lines.
 pub(super) fn write(out: &mut impl Write, record: &Received<'_>, color: bool) -> io::Result<()> {
     let (dim, bold, plain) = if color { ("\x1b[2m", "\x1b[1m", "\x1b[0m") } else { ("", "", "") };
-    let time = record.timestamp_ms().map_or_else(|| "-".into(), utc);
+    let time = record.timestamp_ms().map_or_else(|| "-".into(), rfc3339);
     let place = format!("{}[{}]@{}", record.topic(), record.partition(), record.offset());
     let key = shown(record.key(), "(no key)");
     writeln!(out, "{dim}{time}{plain}  {bold}{place}{plain}  {key}")?;
