@@ -25,6 +25,7 @@
 mod confirmation;
 mod counters;
 mod error;
+mod mark;
 mod place;
 mod policy;
 mod step;
@@ -39,6 +40,7 @@ use crate::wal::Frame;
 pub use confirmation::{Confirmation, Outcome, Refused};
 pub use counters::{Counters, TopicTotal};
 pub use error::PipelineError;
+pub use mark::{Mark, Part};
 pub use policy::{Policy, RejectPolicy, UpdatePolicy};
 pub use step::{Answer, Outgoing, OwnedOutgoing, Skipped, Step};
 

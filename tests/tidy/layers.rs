@@ -31,7 +31,7 @@ const ROOMS: &[Room] = &[
         "control",
         &["lsn", "outbox::OutboxSpec", "outbox::TableName", "outbox::Wanted", "config", "wal"],
     ),
-    room("kafka", &["route", "ledger", "pipeline", "config"]),
+    room("kafka", &["lsn", "route", "ledger", "pipeline", "config"]),
     room("telemetry", &[]),
     room(
         "relay",

@@ -1,0 +1,186 @@
+//! The relay's progress, as it is kept in Kafka beside the records.
+//!
+//! Enters: a [`Mark`] and the [`Lineage`] it belongs to. Leaves: key and value of a record, and
+//! [`Progress`] again from such a record. What always holds: a record that was written by a later
+//! version, or by something else, is an error and never a position. Called by the sinks that keep
+//! progress and by whoever reads it.
+//!
+//! ```json
+//! {"version":1,"system":"7312..","timeline":1,"database":"shop","slot":"postrider",
+//!  "publication":16402,"tables":{"public.outbox":16390},
+//!  "end":"0/1A2B3C0","commit":"0/1A2B3C8","rows":20000,"written_by":"postrider 0.1.0"}
+//! ```
+//! `commit` and `rows` are there only inside a transaction that is carried in several pieces.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::lsn::Lsn;
+use crate::pipeline::{Mark, Part};
+
+/// The form described above.
+const VERSION: u32 = 1;
+
+/// What a mark's positions belong to: elsewhere they mean nothing.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Lineage {
+    /// The cluster's identifier (IDENTIFY_SYSTEM); a restored backup shares it with its origin.
+    pub system: String,
+    /// Its timeline, which a promotion increments.
+    pub timeline: u32,
+    /// The database.
+    pub database: String,
+    /// The slot.
+    pub slot: String,
+    /// The publication's OID.
+    pub publication: u32,
+    /// The outbox tables, by name, with their OIDs.
+    pub tables: BTreeMap<String, u32>,
+}
+
+impl Lineage {
+    /// The key of its progress records: the newest of them counts.
+    pub fn key(&self) -> String {
+        let Self { system, database, slot, .. } = self;
+        format!("{system}/{database}/{slot}")
+    }
+
+    /// The transactional id of whoever carries this stream: a later one with the same id fences it.
+    pub fn transactional_id(&self) -> String {
+        let Self { system, database, slot, .. } = self;
+        format!("postrider.{system}.{database}.{slot}")
+    }
+}
+
+/// How far a stream was carried, and which stream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Progress {
+    /// Which stream, as it was when this was written.
+    pub lineage: Lineage,
+    /// How far.
+    pub mark: Mark,
+}
+
+/// What is not a progress record of ours.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("a record in topic `{topic}` at offset {offset} is no progress record: {reason}")]
+pub struct ProgressSyntax {
+    /// The topic it lies in.
+    pub topic: String,
+    /// Its offset.
+    pub offset: i64,
+    /// What is wrong with it.
+    pub reason: String,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Wire {
+    version: u32,
+    system: String,
+    timeline: u32,
+    database: String,
+    slot: String,
+    publication: u32,
+    tables: BTreeMap<String, u32>,
+    end: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    commit: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    rows: Option<u64>,
+    #[serde(default)]
+    written_by: String,
+}
+
+impl Progress {
+    /// The record's value.
+    pub fn encode(&self) -> Vec<u8> {
+        let Lineage { system, timeline, database, slot, publication, tables } =
+            self.lineage.clone();
+        let wire = Wire {
+            version: VERSION,
+            system,
+            timeline,
+            database,
+            slot,
+            publication,
+            tables,
+            end: self.mark.end.to_string(),
+            commit: self.mark.part.map(|part| part.commit_lsn.to_string()),
+            rows: self.mark.part.map(|part| part.rows),
+            written_by: concat!("postrider ", env!("CARGO_PKG_VERSION")).to_owned(),
+        };
+        // Plain strings and numbers: there is nothing that could not be written.
+        serde_json::to_vec(&wire).unwrap_or_default()
+    }
+
+    /// Reads a record's value; the error says what is wrong with it.
+    pub fn decode(value: &[u8]) -> Result<Self, String> {
+        let wire: Wire = serde_json::from_slice(value).map_err(|error| error.to_string())?;
+        if wire.version != VERSION {
+            return Err(format!("version {} instead of {VERSION}", wire.version));
+        }
+        let position =
+            |text: &str| text.parse::<Lsn>().map_err(|error| format!("its position: {error}"));
+        let part = match (&wire.commit, wire.rows) {
+            (None, None) => None,
+            (Some(commit), Some(rows @ 1..)) => Some(Part { commit_lsn: position(commit)?, rows }),
+            _ => return Err("`commit` and `rows` belong together".to_owned()),
+        };
+        let mark = Mark { end: position(&wire.end)?, part };
+        let Wire { system, timeline, database, slot, publication, tables, .. } = wire;
+        let lineage = Lineage { system, timeline, database, slot, publication, tables };
+        Ok(Self { lineage, mark })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn progress(part: Option<Part>) -> Progress {
+        let lineage = Lineage {
+            system: "7312".to_owned(),
+            timeline: 3,
+            database: "shop".to_owned(),
+            slot: "postrider".to_owned(),
+            publication: 7,
+            tables: BTreeMap::from([("public.outbox".to_owned(), 8)]),
+        };
+        Progress { lineage, mark: Mark { end: Lsn::new(1 << 33), part } }
+    }
+
+    #[test]
+    fn g6_what_is_written_is_read_again() {
+        for part in [None, Some(Part { commit_lsn: Lsn::new(9), rows: 20_000 })] {
+            let progress = progress(part);
+            assert_eq!(Progress::decode(&progress.encode()), Ok(progress));
+        }
+    }
+
+    #[test]
+    fn g6_anything_else_is_no_position() {
+        let good = String::from_utf8(progress(None).encode()).unwrap();
+        for (from, to) in [
+            ("\"version\":1", "\"version\":2"),
+            ("2/0", "2"),
+            ("\"end\":", "\"rows\":5,\"end\":"),
+            ("\"end\":", "\"rows\":0,\"commit\":\"0/1\",\"end\":"),
+            ("{", "["),
+        ] {
+            let bad = good.replacen(from, to, 1);
+            assert_ne!(bad, good);
+            assert!(Progress::decode(bad.as_bytes()).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn one_stream_has_one_key_and_one_id_whatever_its_timeline_and_tables() {
+        let (mut one, other) = (progress(None).lineage, progress(None).lineage);
+        one.timeline = 9;
+        one.tables.clear();
+        assert_eq!(one.key(), "7312/shop/postrider");
+        assert_eq!(one.transactional_id(), "postrider.7312.shop.postrider");
+        assert_eq!((one.key(), one.transactional_id()), (other.key(), other.transactional_id()));
+    }
+}

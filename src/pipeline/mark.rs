@@ -1,0 +1,82 @@
+//! How far a stream was carried: the position that outlives a session.
+//!
+//! Enters: nothing; this is a vocabulary. Leaves: [`Mark`], made by the pipeline of what it has handed
+//! over, stored by the Kafka room beside the records, and given to the pipeline of a later session,
+//! which leaves out what lies before it. A position in the log alone would not do: all rows of a
+//! COPY can share one, and a transaction may be larger than what is stored at once.
+
+use crate::lsn::Lsn;
+use crate::outbox::Position;
+
+/// A place between two rows. Marks are ordered as the stream is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Mark {
+    /// Every transaction that ends at or below this lies before the mark.
+    pub end: Lsn,
+    /// And of the transaction that follows, so much.
+    pub part: Option<Part>,
+}
+
+/// The beginning of a transaction that is carried in several pieces.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Part {
+    /// Where its commit record begins; at or above the mark's `end`.
+    pub commit_lsn: Lsn,
+    /// Its first so many rows lie before the mark; at least 1.
+    pub rows: u64,
+}
+
+impl Mark {
+    /// Between two transactions.
+    pub const fn at(end: Lsn) -> Self {
+        Self { end, part: None }
+    }
+
+    /// Whether a row lies before the mark. A transaction's commit record begins below its end and
+    /// not below the end of the one before it.
+    pub fn covers(&self, row: Position) -> bool {
+        row.commit_lsn < self.end
+            || self
+                .part
+                .is_some_and(|part| row.commit_lsn == part.commit_lsn && row.index < part.rows)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pgoutput::PgTime;
+
+    fn row(commit_lsn: u64, index: u64) -> Position {
+        Position { commit_lsn: Lsn::new(commit_lsn), index, commit_time: PgTime(0) }
+    }
+
+    #[test]
+    fn g6_a_transaction_lies_before_the_mark_as_a_whole_or_not_at_all() {
+        let mark = Mark::at(Lsn::new(100));
+        assert!(mark.covers(row(99, 0)) && mark.covers(row(50, 1_000)));
+        // The next commit record may begin where the last one ended.
+        assert!(!mark.covers(row(100, 0)));
+        assert!(!Mark::default().covers(row(1, 0)));
+    }
+
+    #[test]
+    fn g6_of_a_transaction_in_pieces_the_first_rows_lie_before_the_mark() {
+        let part = Some(Part { commit_lsn: Lsn::new(500), rows: 3 });
+        let mark = Mark { end: Lsn::new(100), part };
+        assert!(mark.covers(row(99, 7)) && mark.covers(row(500, 2)));
+        assert!(!mark.covers(row(500, 3)) && !mark.covers(row(501, 0)));
+    }
+
+    #[test]
+    fn marks_are_ordered_as_the_stream() {
+        let part = |rows| Some(Part { commit_lsn: Lsn::new(500), rows });
+        let marks = [
+            Mark::at(Lsn::new(100)),
+            Mark { end: Lsn::new(100), part: part(1) },
+            Mark { end: Lsn::new(100), part: part(2) },
+            Mark::at(Lsn::new(600)),
+        ];
+        assert!(marks.is_sorted() && marks.windows(2).all(|pair| pair[0] < pair[1]));
+    }
+}
