@@ -2,7 +2,7 @@
 # .ci and docker, so each can be run by hand.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check compare-bytes bench
+.PHONY: help setup demo test check compare-bytes bench faults faults-table
 
 CARGO ?= cargo
 # What the suites left out, one line each; printed last.
@@ -38,6 +38,13 @@ check: ## format, lints, house rules, documentation, docker
 compare-bytes: ## Debezium and Postrider on the same tables, byte for byte; one line of JSON (part of test)
 	@.ci/setup >&2
 	@CI=true $(CARGO) test --locked --quiet --test compare
+
+faults: ## each row of the fault matrix, and its table in docs/guarantees.md; ROWS="14 43" for some
+	@.ci/setup >&2
+	@$(CARGO) run --locked --quiet --example faults -- $(ROWS)
+
+faults-table: ## the same table after a change of the register, running nothing
+	@$(CARGO) run --locked --quiet --example faults -- --table
 
 bench: ## the benchmarks, in release mode; ARGS are passed on
 	@.ci/setup demo >&2

@@ -13,8 +13,12 @@
 
 #[path = "tidy/calls.rs"]
 mod calls;
+#[path = "tidy/faults.rs"]
+mod faults;
 #[path = "tidy/layers.rs"]
 mod layers;
+#[path = "faults/register.rs"]
+mod register;
 #[path = "tidy/sizes.rs"]
 mod sizes;
 #[path = "tidy/source.rs"]
@@ -89,6 +93,17 @@ fn the_guarantees_name_tests_that_exist() {
 #[test]
 fn every_guarantee_has_tests() {
     report(&tree::guarantees_without_tests(&sources()));
+}
+
+#[test]
+fn every_row_of_the_fault_matrix_runs_or_says_why_not() {
+    let text = std::fs::read_to_string(root().join(register::REGISTER)).expect("the register");
+    let rows = register::parse(&text).expect("a register of faults");
+    let document = std::fs::read_to_string(root().join(register::DOCUMENT)).expect("a document");
+    let exists = |path: &str| root().join(path).exists();
+    report(&faults::complete(&rows));
+    report(&faults::named_tests_exist(&rows, &sources(), &exists));
+    report(&faults::shown(&rows, &document));
 }
 
 fn report(findings: &[Finding]) {
