@@ -6,6 +6,7 @@ use crate::cli::dead_letters::DeadLettersError;
 use crate::control::ControlError;
 use crate::kafka::{ReaderError, SinkError};
 use crate::pipeline::PipelineError;
+use crate::relay::GateError;
 use crate::wal::{Class, WalError};
 
 /// `PR-P001` to `PR-P029`.
@@ -65,6 +66,20 @@ pub(super) fn control(error: &ControlError) -> &'static str {
         ControlError::PublicationReplaced { .. } => "PR-P048",
         ControlError::TableReplaced { .. } => "PR-P049",
         ControlError::TableForbidden { .. } => "PR-P051",
+    }
+}
+
+/// `PR-P060` to `PR-P069`; one situation has one code, whoever met it.
+pub(super) const fn gate(error: &GateError) -> &'static str {
+    match error {
+        GateError::OtherSource { .. } => "PR-P060",
+        GateError::Restored { .. } => "PR-P061",
+        GateError::OtherTimeline { .. } => "PR-P062",
+        GateError::Gap { .. } => "PR-P063",
+        GateError::NoProgress { .. } => "PR-P064",
+        GateError::TablesChanged { .. } => "PR-P065",
+        GateError::PublicationReplaced { .. } => "PR-P048",
+        GateError::TableReplaced { .. } => "PR-P049",
     }
 }
 

@@ -7,6 +7,7 @@
 use crate::control::ControlError;
 use crate::kafka::SinkError;
 use crate::pipeline::PipelineError;
+use crate::relay::gate::GateError;
 use crate::route::RouteSpecError;
 use crate::wal::{Class, WalError};
 
@@ -19,6 +20,9 @@ pub enum RelayError {
     /// SQL on the side: preflight, set-up.
     #[error(transparent)]
     Control(#[from] ControlError),
+    /// There is no position to carry on from.
+    #[error(transparent)]
+    Gate(#[from] GateError),
     /// The producer.
     #[error(transparent)]
     Sink(#[from] SinkError),
@@ -86,6 +90,7 @@ impl RelayError {
         match self {
             Self::Wal(error) => error.class(),
             Self::Control(error) => error.class(),
+            Self::Gate(_) => Class::Position,
             Self::Sink(error) => class_of_sink(error),
             Self::Pipeline(error) if error.is_definite() => Class::Configuration,
             Self::Route(_) => Class::Configuration,
@@ -120,6 +125,7 @@ impl RelayError {
         match self {
             Self::Wal(error) => error.hint(),
             Self::Control(error) => error.hint(),
+            Self::Gate(error) => Some(error.hint()),
             Self::Sink(error) | Self::DeadLetters(error) => error.hint(),
             Self::Pipeline(error) => error.hint(),
             Self::Route(error) => error.hint(),
@@ -150,7 +156,7 @@ impl RelayError {
     /// A word for the `reason` label of the restart counter.
     pub const fn reason(&self) -> &'static str {
         match self {
-            Self::Wal(_) | Self::Control(_) => "postgres",
+            Self::Wal(_) | Self::Control(_) | Self::Gate(_) => "postgres",
             Self::Sink(SinkError::BatchRefused { .. }) => "batch_refused",
             Self::Sink(_)
             | Self::DeadLetters(_)

@@ -8,6 +8,7 @@ mod audit;
 mod backoff;
 mod detour;
 mod error;
+mod gate;
 mod pace;
 mod phase;
 mod plan;
@@ -27,6 +28,7 @@ use crate::lsn::Lsn;
 use pace::Gait;
 
 pub use error::RelayError;
+pub use gate::{Facts, GateError, Resume, Warning, judge};
 pub use plan::Plan;
 pub use stop::{Request, Stop};
 pub use supervise::{OpenSink, run};

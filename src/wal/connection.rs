@@ -12,6 +12,7 @@ use postgres_protocol::message::backend::{DataRowBody, Message};
 use postgres_protocol::message::frontend;
 
 use super::error::{ServerMessage, WalError};
+use super::history::{self, History};
 use super::quote;
 use super::session::{Incoming, Session, server_message};
 use super::stream::{Names, Stream};
@@ -198,6 +199,23 @@ impl<T: Transport> Connection<T> {
             timeline: timeline.parse().map_err(|_| malformed())?,
             flushed: flushed.parse().map_err(|_| malformed())?,
         })
+    }
+
+    /// What a timeline descends from. The first has no history, and neither has one whose history
+    /// file the server does not keep: both are empty.
+    pub fn timeline_history(&mut self, timeline: u32) -> Result<History, WalError> {
+        const UNDEFINED_FILE: &str = "58P01";
+        if timeline <= 1 {
+            return Ok(History::new());
+        }
+        let rows = match self.simple_query(&format!("TIMELINE_HISTORY {timeline}")) {
+            Err(WalError::Server(server)) if server.code == UNDEFINED_FILE => return Ok(Vec::new()),
+            rows => rows?,
+        };
+        match rows.first().map(Vec::as_slice) {
+            Some([_, Some(content)]) => history::parse(content),
+            _ => Err(WalError::Protocol("a malformed answer to TIMELINE_HISTORY")),
+        }
     }
 
     /// Starts streaming the slot's changes to the publication's tables, from `start` or, when that

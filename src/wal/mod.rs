@@ -11,6 +11,7 @@ mod connection;
 pub(crate) mod dial;
 mod error;
 mod frame;
+mod history;
 mod login;
 pub(crate) mod quote;
 #[cfg(test)]
@@ -27,6 +28,7 @@ pub use connection::{
 };
 pub use error::{Class, ServerMessage, WalError};
 pub use frame::Frame;
+pub use history::History;
 pub use stream::Stream;
 pub use tls::TlsFilesError;
 pub(crate) use transport::Socket;

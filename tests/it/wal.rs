@@ -356,3 +356,24 @@ fn identify_system_agrees_with_the_catalog() {
         assert!(identity.flushed > Lsn::ZERO);
     }
 }
+
+#[test]
+fn a_promoted_server_names_the_timelines_it_descends_from() {
+    let mut cluster = postgres::start(&Options::default());
+    let mut switches = Vec::new();
+    for timeline in 1..=3 {
+        let mut connection = open(&cluster.url(), &SessionParams::default());
+        let identity = connection.identify_system().unwrap();
+        assert_eq!(identity.timeline, timeline);
+        let history = connection.timeline_history(timeline).unwrap();
+        let numbers: Vec<u32> = history.iter().map(|(number, _)| *number).collect();
+        assert_eq!(numbers, (1..timeline).collect::<Vec<u32>>());
+        for ((_, switch), (before, after)) in history.iter().zip(&switches) {
+            assert!((before..=after).contains(&switch), "{switch} in {before}..{after}");
+        }
+        let before = identity.flushed;
+        postgres::promote(&mut cluster);
+        let mut connection = open(&cluster.url(), &SessionParams::default());
+        switches.push((before, connection.identify_system().unwrap().flushed));
+    }
+}

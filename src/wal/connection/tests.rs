@@ -114,6 +114,27 @@ fn queries_return_text() {
 }
 
 #[test]
+fn a_timeline_is_asked_for_its_ancestors() {
+    let content = b"1\t0/5000158\tno recovery target specified\n";
+    let length = u32::try_from(content.len()).unwrap().to_be_bytes();
+    let row = [&[0, 2][..], &1_u32.to_be_bytes(), b"f", &length, content].concat();
+    let answer = [
+        message(b'T', b"\0\0"),
+        message(b'D', &row),
+        message(b'C', b"TIMELINE_HISTORY\0"),
+        message(b'Z', b"I"),
+        report(b'E', "ERROR", "58P01", "could not open file \"pg_wal/00000003.history\""),
+        message(b'Z', b"I"),
+    ]
+    .concat();
+    let mut connection = connected(answer);
+    assert_eq!(connection.timeline_history(1).unwrap(), [], "the first has none");
+    assert_eq!(connection.timeline_history(2).unwrap(), [(1, Lsn::new(0x0500_0158))]);
+    assert_eq!(connection.timeline_history(3).unwrap(), [], "the server has lost it");
+    assert!(connection.timeline_history(4).is_err());
+}
+
+#[test]
 fn a_held_slot_gives_the_connection_back_for_another_attempt() {
     let answer = [
         report(b'E', "ERROR", "55006", "replication slot \"s\" is active for PID 7"),

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
 use postrider::sandbox::account::Account;
-use postrider::sandbox::postgres::{Address, Cluster, Options};
+use postrider::sandbox::postgres::{Address, Cluster, Options, Stop};
 use postrider::sandbox::tether::Tether;
 
 use super::sql::Sql;
@@ -56,6 +56,15 @@ pub(crate) fn start(options: &Options) -> Cluster {
     Cluster::start(options).unwrap_or_else(|error| {
         panic!("{error}\nhelp: {}", error.hint().unwrap_or_default());
     })
+}
+
+/// Takes the cluster down and up again as a standby of nobody, and promotes it: what a failover
+/// leaves behind, with a new timeline.
+pub(crate) fn promote(cluster: &mut Cluster) {
+    cluster.stop(Stop::Fast).unwrap();
+    std::fs::write(cluster.folder().join("data/standby.signal"), "").unwrap();
+    cluster.start_again().unwrap();
+    assert_eq!(Sql::connect(&cluster.unix_url()).value("SELECT pg_promote()"), "t");
 }
 
 /// The folder itself, or a copy of it where the account of the servers cannot reach it, as in a

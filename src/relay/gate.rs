@@ -1,0 +1,324 @@
+//! The gate before a stream: from where may it be carried on?
+//!
+//! Enters: the [`Facts`] about the source as it is now, and the [`Progress`] that was stored in Kafka.
+//! Leaves: the mark behind which rows are new, or the reason why no such mark exists. Pure. What
+//! always holds: the mark is never above the progress, and never above the end of a timeline that the
+//! server has left; so no row that nobody has delivered is taken for a delivered one. Upholds G1, G6.
+//! Called by `start` after the slot is taken and Kafka's progress is read.
+//!
+//! A position of the server's log means something only to the cluster and the timeline it was read
+//! from, and Postgres accepts any other without a word: rows would be passed over, or come twice.
+
+use crate::kafka::{Lineage, Progress};
+use crate::lsn::Lsn;
+use crate::pipeline::{Mark, Part};
+use crate::wal::History;
+
+/// The source as it is now. All of it read when the slot was taken already: until then another
+/// relay may carry on.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Facts {
+    /// Which stream it is.
+    pub lineage: Lineage,
+    /// End of the server's log.
+    pub server: Lsn,
+    /// What its timeline descends from.
+    pub history: History,
+    /// Everything before it is acknowledged: Postgres never sends it again.
+    pub confirmed: Lsn,
+    /// Whether this process has created the slot.
+    pub created: bool,
+    /// Whether a row may neither be lost nor repeated; otherwise a gap is told and passed over.
+    pub exactly_once: bool,
+}
+
+/// How to carry on.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Resume {
+    /// Rows before it were delivered.
+    pub mark: Mark,
+    /// What the operator should know.
+    pub warnings: Vec<Warning>,
+}
+
+/// What happened to the source, where it can be carried on nevertheless.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Warning {
+    /// A failover to a server that had not received everything.
+    #[error(
+        "timeline {timeline} ended at {end}, and rows up to {delivered} had been delivered: what was \
+         committed between them is in Kafka and no longer in Postgres"
+    )]
+    TailLost {
+        /// The timeline that the server has left.
+        timeline: u32,
+        /// Where.
+        end: Lsn,
+        /// Up to here rows had been delivered.
+        delivered: Lsn,
+    },
+    /// What [`GateError::Gap`] is, where duplicates and losses are borne.
+    #[error(
+        "slot `{slot}` is at {confirmed}, beyond {delivered}, up to which rows were delivered: those \
+         committed between them are not"
+    )]
+    Gap {
+        /// The slot.
+        slot: String,
+        /// Up to here rows were delivered.
+        delivered: Lsn,
+        /// Where the slot begins.
+        confirmed: Lsn,
+    },
+}
+
+impl Warning {
+    /// What the operator can do about it.
+    pub const fn hint(&self) -> &'static str {
+        match self {
+            Self::TailLost { .. } => {
+                "nothing to do for new rows, none is lost; compare what consumers made of the rows \
+                 that Postgres forgot, and see synchronous_standby_names"
+            }
+            Self::Gap { .. } => {
+                "re-send the rows committed between them, if they are still in the outbox"
+            }
+        }
+    }
+}
+
+/// Why the stream cannot be carried on.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum GateError {
+    /// Another cluster, database or slot.
+    #[error("the progress of slot `{slot}` belongs to `{before}`, and this is `{now}`")]
+    OtherSource {
+        /// The slot.
+        slot: String,
+        /// System identifier, database and slot it was written for.
+        before: String,
+        /// The same of this source.
+        now: String,
+    },
+    /// An older copy of the server.
+    #[error(
+        "the server's log ends at {server}, and rows of slot `{slot}` were delivered up to \
+         {delivered}: it is an older copy of the server"
+    )]
+    Restored {
+        /// The slot.
+        slot: String,
+        /// Where the log ends.
+        server: Lsn,
+        /// Up to here rows were delivered.
+        delivered: Lsn,
+    },
+    /// The server's timeline does not descend from the one that was delivered from.
+    #[error(
+        "the server is on timeline {now}, which does not descend from timeline {before}, of which \
+         rows of slot `{slot}` were delivered up to {delivered}"
+    )]
+    OtherTimeline {
+        /// The slot.
+        slot: String,
+        /// The timeline that was delivered from.
+        before: u32,
+        /// The server's.
+        now: u32,
+        /// Up to here rows were delivered.
+        delivered: Lsn,
+    },
+    /// The slot was moved, or created anew.
+    #[error(
+        "slot `{slot}` {} {confirmed}, and rows were delivered up to {delivered} only",
+        if *.created { "was gone; a new one begins at" } else { "was moved to" }
+    )]
+    Gap {
+        /// The slot.
+        slot: String,
+        /// Where it begins.
+        confirmed: Lsn,
+        /// Up to here rows were delivered.
+        delivered: Lsn,
+        /// Whether this process has created it.
+        created: bool,
+    },
+    /// The slot was used already, and nobody knows how far its rows were delivered.
+    #[error("slot `{slot}` is at {confirmed}, and Kafka holds no progress of it")]
+    NoProgress {
+        /// The slot.
+        slot: String,
+        /// Its position.
+        confirmed: Lsn,
+    },
+    /// Dropped and created again since the progress was written.
+    #[error(
+        "the publication of slot `{slot}` is not the one that was delivered from up to {delivered}: \
+         it was replaced"
+    )]
+    PublicationReplaced {
+        /// The slot.
+        slot: String,
+        /// Up to here rows were delivered.
+        delivered: Lsn,
+    },
+    /// Renamed, or dropped and created again, since the progress was written.
+    #[error(
+        "table {table} is not the one that slot `{slot}` was delivered from up to {delivered}: it \
+         was renamed, dropped or replaced"
+    )]
+    TableReplaced {
+        /// The table.
+        table: String,
+        /// The slot.
+        slot: String,
+        /// Up to here rows were delivered.
+        delivered: Lsn,
+    },
+    /// Rows of a half delivered transaction are counted, and the count is of other tables.
+    #[error(
+        "source.tables has changed ({table}) within the transaction that commits at {commit}, of \
+         which slot `{slot}` has delivered {rows} rows"
+    )]
+    TablesChanged {
+        /// A table that was added or removed.
+        table: String,
+        /// The slot.
+        slot: String,
+        /// The transaction.
+        commit: Lsn,
+        /// Delivered of it.
+        rows: u64,
+    },
+}
+
+impl GateError {
+    /// The exact remedy.
+    pub fn hint(&self) -> String {
+        const ADOPT: &str = "`postrider adopt --execute`";
+        match self {
+            Self::OtherSource { .. } => format!(
+                "connect to the source it was written for, or give this relay another source.slot; \
+                 if this server is to take its place: {ADOPT}"
+            ),
+            Self::Restored { .. } | Self::OtherTimeline { .. } => format!(
+                "connect to the server that was delivered from; if this one is to take its place: \
+                 {ADOPT}, and rows committed since the backup are delivered as new ones"
+            ),
+            Self::Gap { delivered, confirmed, .. } => format!(
+                "re-send the rows committed between {delivered} and {confirmed} that are still in \
+                 the outbox, then: {ADOPT}"
+            ),
+            Self::NoProgress { confirmed, .. } => format!(
+                "if rows were delivered up to {confirmed}, or none are wanted from before: {ADOPT}; \
+                 if the progress topic was lost, rows after {confirmed} may come twice"
+            ),
+            Self::PublicationReplaced { .. } | Self::TableReplaced { .. } => format!(
+                "re-send the rows committed since the change, which Postgres passes over, then: \
+                 {ADOPT}"
+            ),
+            Self::TablesChanged { .. } => {
+                "start with the former source.tables until it is delivered, then change them"
+                    .to_owned()
+            }
+        }
+    }
+}
+
+/// Decides from where the stream may be carried on.
+pub fn judge(now: &Facts, progress: Option<&Progress>) -> Result<Resume, GateError> {
+    let slot = || now.lineage.slot.clone();
+    let Some(progress) = progress else {
+        if now.exactly_once && !now.created {
+            return Err(GateError::NoProgress { slot: slot(), confirmed: now.confirmed });
+        }
+        return Ok(Resume::default());
+    };
+    let before = &progress.lineage;
+    if before.key() != now.lineage.key() {
+        let (before, now) = (before.key(), now.lineage.key());
+        return Err(GateError::OtherSource { slot: slot(), before, now });
+    }
+    let (mark, lost_after) = on_this_timeline(now, progress)?;
+    let mut warnings = Vec::new();
+    if let Some(end) = lost_after {
+        let (timeline, delivered) = (before.timeline, furthest(progress.mark));
+        warnings.push(Warning::TailLost { timeline, end, delivered });
+    }
+    if let Some(delivered) = delivered_before_gap(mark, lost_after, now.confirmed) {
+        let confirmed = now.confirmed;
+        if now.exactly_once {
+            let created = now.created;
+            return Err(GateError::Gap { slot: slot(), confirmed, delivered, created });
+        }
+        warnings.push(Warning::Gap { slot: slot(), delivered, confirmed });
+    }
+    same_tables(&now.lineage, progress, mark)?;
+    Ok(Resume { mark, warnings })
+}
+
+/// What of the progress the server's log still has, and after which position it lacks some.
+fn on_this_timeline(now: &Facts, progress: &Progress) -> Result<(Mark, Option<Lsn>), GateError> {
+    let (mark, timeline) = (progress.mark, progress.lineage.timeline);
+    let slot = || now.lineage.slot.clone();
+    let delivered = furthest(mark);
+    if timeline == now.lineage.timeline {
+        if now.server < delivered {
+            return Err(GateError::Restored { slot: slot(), server: now.server, delivered });
+        }
+        return Ok((mark, None));
+    }
+    let ancestor = now.history.iter().find(|(ancestor, _)| *ancestor == timeline);
+    let Some(&(_, end)) = ancestor.filter(|_| timeline < now.lineage.timeline) else {
+        let (before, now) = (timeline, now.lineage.timeline);
+        return Err(GateError::OtherTimeline { slot: slot(), before, now, delivered });
+    };
+    if delivered <= end {
+        return Ok((mark, None));
+    }
+    // A transaction that was half delivered is gone too, and another may be where it was.
+    Ok((Mark::at(mark.end.min(end)), Some(end)))
+}
+
+/// The end of the log that must be there if this was delivered. Of a transaction in pieces, that is
+/// its commit record: rows come only when it is written.
+fn furthest(mark: Mark) -> Lsn {
+    let commit = mark.part.map(|part| Lsn::new(part.commit_lsn.get().saturating_add(1)));
+    commit.unwrap_or_default().max(mark.end)
+}
+
+/// Up to where rows were delivered, if the slot begins later. A mark without an end was written
+/// before there was a slot, which then began wherever it did, but not above what the mark names.
+fn delivered_before_gap(mark: Mark, lost_after: Option<Lsn>, confirmed: Lsn) -> Option<Lsn> {
+    let delivered = match (mark.end, mark.part, lost_after) {
+        (Lsn::ZERO, Some(part), _) => part.commit_lsn,
+        (Lsn::ZERO, None, lost_after) => lost_after?,
+        (end, ..) => end,
+    };
+    (confirmed > delivered).then_some(delivered)
+}
+
+/// Tables may come and go between two transactions; none may take another's name.
+fn same_tables(now: &Lineage, progress: &Progress, mark: Mark) -> Result<(), GateError> {
+    let (before, slot) = (&progress.lineage, || now.slot.clone());
+    let delivered = mark.end;
+    if before.publication != now.publication {
+        return Err(GateError::PublicationReplaced { slot: slot(), delivered });
+    }
+    for (table, oid) in &before.tables {
+        if now.tables.get(table).is_some_and(|now| now != oid) {
+            let table = table.clone();
+            return Err(GateError::TableReplaced { table, slot: slot(), delivered });
+        }
+    }
+    let Some(Part { commit_lsn: commit, rows }) = mark.part else { return Ok(()) };
+    let removed = before.tables.keys().find(|table| !now.tables.contains_key(*table));
+    let added = now.tables.keys().find(|table| !before.tables.contains_key(*table));
+    match removed.or(added).cloned() {
+        Some(table) => Err(GateError::TablesChanged { table, slot: slot(), commit, rows }),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

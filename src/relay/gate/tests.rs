@@ -1,0 +1,251 @@
+//! Each rule by example, and by property: what is taken for delivered was, and still is in the log.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::outbox::Position;
+use crate::pgoutput::PgTime;
+
+const fn at(position: u64) -> Lsn {
+    Lsn::new(position)
+}
+
+fn lineage(timeline: u32) -> Lineage {
+    Lineage {
+        system: "7312".to_owned(),
+        timeline,
+        database: "shop".to_owned(),
+        slot: "postrider".to_owned(),
+        publication: 7,
+        tables: BTreeMap::from([("public.outbox".to_owned(), 8)]),
+    }
+}
+
+/// Timeline 3: 1 ended at 1000, 2 at 2000, and the log ends at 3000; the slot is at 500.
+fn facts(timeline: u32) -> Facts {
+    let ancestors = [(1, at(1000)), (2, at(2000))];
+    Facts {
+        lineage: lineage(timeline),
+        server: at(3000),
+        history: ancestors.into_iter().filter(|(ancestor, _)| *ancestor < timeline).collect(),
+        confirmed: at(500),
+        created: false,
+        exactly_once: true,
+    }
+}
+
+fn progress(timeline: u32, mark: Mark) -> Progress {
+    Progress { lineage: lineage(timeline), mark }
+}
+
+fn part(end: u64, commit: u64) -> Mark {
+    Mark { end: at(end), part: Some(Part { commit_lsn: at(commit), rows: 5 }) }
+}
+
+fn whole(end: u64) -> Mark {
+    Mark::at(at(end))
+}
+
+/// The mark, and whether something was lost.
+fn resumed(now: u32, before: u32, mark: Mark) -> (Mark, bool) {
+    let resume = judge(&facts(now), Some(&progress(before, mark))).unwrap();
+    for warning in &resume.warnings {
+        assert!(matches!(warning, Warning::TailLost { .. }) && !warning.hint().is_empty());
+    }
+    (resume.mark, !resume.warnings.is_empty())
+}
+
+/// The refusal, whose words name the slot and whose hint is a remedy.
+fn refused(now: &Facts, progress: Option<&Progress>) -> GateError {
+    let error = judge(now, progress).unwrap_err();
+    assert!(error.to_string().contains("slot `postrider`"), "{error}");
+    assert!(error.hint().contains("adopt") || error.hint().contains("start with"), "{error}");
+    error
+}
+
+#[test]
+fn g6_on_its_own_timeline_a_stream_is_carried_on_where_it_was_left() {
+    for mark in [whole(500), whole(3000), part(500, 2999), part(0, 2000), Mark::default()] {
+        assert_eq!(resumed(3, 3, mark), (mark, false));
+    }
+}
+
+#[test]
+fn g6_after_a_failover_what_the_new_server_has_is_not_repeated() {
+    for mark in [whole(999), whole(1000), part(900, 999), part(0, 700), Mark::default()] {
+        assert_eq!(resumed(3, 1, mark), (mark, false));
+        assert_eq!(resumed(2, 1, mark), (mark, false));
+    }
+    assert_eq!(resumed(3, 2, whole(1500)), (whole(1500), false));
+}
+
+#[test]
+fn g1_after_a_failover_that_lost_rows_the_new_ones_are_not_taken_for_them() {
+    for (mark, left) in [
+        (whole(1001), whole(1000)),
+        (whole(2500), whole(1000)),
+        (part(1100, 1200), whole(1000)),
+        // The half delivered transaction is gone: another one may be where it was.
+        (part(900, 1000), whole(900)),
+        (part(0, 1200), Mark::default()),
+    ] {
+        assert_eq!(resumed(3, 1, mark), (left, true), "{mark:?}");
+    }
+    let resume = judge(&facts(3), Some(&progress(1, whole(1001)))).unwrap();
+    let warning = resume.warnings[0].to_string();
+    assert!(warning.contains("0/3E8") && warning.contains("0/3E9"), "{warning}");
+}
+
+#[test]
+fn g1_an_older_copy_of_the_server_is_refused() {
+    for mark in [whole(3001), part(500, 3000)] {
+        let error = refused(&facts(3), Some(&progress(3, mark)));
+        assert!(matches!(error, GateError::Restored { .. }), "{error}");
+        assert!(error.to_string().contains("0/BB8"), "{error}");
+    }
+}
+
+#[test]
+fn g1_a_timeline_that_the_server_does_not_descend_from_is_refused() {
+    let no_history = Facts { history: Vec::new(), ..facts(3) };
+    let of_the_future = Facts { history: vec![(4, at(9000))], ..facts(3) };
+    for (now, before) in [(facts(2), 3), (no_history, 2), (of_the_future, 4)] {
+        let error = refused(&now, Some(&progress(before, whole(900))));
+        assert!(matches!(error, GateError::OtherTimeline { .. }), "{error}");
+    }
+}
+
+#[test]
+fn g1_another_cluster_database_or_slot_is_refused() {
+    let changes: [fn(&mut Lineage); 3] = [
+        |lineage| lineage.system = "7313".to_owned(),
+        |lineage| lineage.database = "mail".to_owned(),
+        |lineage| lineage.slot = "other".to_owned(),
+    ];
+    for change in changes {
+        let mut progress = progress(3, whole(900));
+        change(&mut progress.lineage);
+        let error = refused(&facts(3), Some(&progress));
+        assert!(matches!(error, GateError::OtherSource { .. }), "{error}");
+        assert!(error.to_string().contains("7312/shop/postrider"), "{error}");
+    }
+}
+
+#[test]
+fn g6_a_slot_ahead_of_progress_is_a_gap() {
+    for created in [false, true] {
+        let now = Facts { confirmed: at(901), created, ..facts(3) };
+        for mark in [whole(900), part(900, 950), part(0, 900)] {
+            let error = refused(&now, Some(&progress(3, mark)));
+            assert!(matches!(error, GateError::Gap { .. }), "{error}");
+            assert!(error.to_string().contains("was gone") == created, "{error}");
+            assert!(error.hint().contains("0/384 and 0/385"), "{}", error.hint());
+        }
+        let bearing = Facts { exactly_once: false, ..now };
+        let resume = judge(&bearing, Some(&progress(3, whole(900)))).unwrap();
+        assert_eq!(resume.mark, whole(900));
+        assert!(matches!(resume.warnings[..], [Warning::Gap { .. }]), "{resume:?}");
+    }
+    // The slot is beyond what the new server has of the old timeline.
+    let now = Facts { confirmed: at(1001), ..facts(3) };
+    for mark in [whole(1200), part(0, 1200)] {
+        let error = refused(&now, Some(&progress(1, mark)));
+        assert!(matches!(error, GateError::Gap { .. }), "{error}");
+    }
+}
+
+#[test]
+fn g6_without_progress_only_a_slot_of_our_own_making_will_do() {
+    let error = refused(&facts(3), None);
+    assert!(matches!(error, GateError::NoProgress { .. }), "{error}");
+    assert!(error.hint().contains("postrider adopt --execute"));
+    let made = Facts { created: true, ..facts(3) };
+    let bearing = Facts { exactly_once: false, ..facts(3) };
+    for now in [made, bearing] {
+        assert_eq!(judge(&now, None), Ok(Resume::default()));
+    }
+}
+
+#[test]
+fn g6_a_base_written_before_the_slot_begins_wherever_the_slot_does() {
+    let now = Facts { created: true, confirmed: at(2900), ..facts(3) };
+    let resume = judge(&now, Some(&progress(3, Mark::default())));
+    assert_eq!(resume, Ok(Resume::default()));
+}
+
+#[test]
+fn g1_a_publication_or_table_of_the_same_name_is_refused() {
+    let (mut publication, mut table) = (facts(3), facts(3));
+    publication.lineage.publication = 9;
+    table.lineage.tables.insert("public.outbox".to_owned(), 9);
+    for exactly_once in [true, false] {
+        let with = |now: &Facts| Facts { exactly_once, ..now.clone() };
+        let before = progress(3, whole(900));
+        let error = refused(&with(&publication), Some(&before));
+        assert!(matches!(error, GateError::PublicationReplaced { .. }), "{error}");
+        let error = refused(&with(&table), Some(&before));
+        assert!(
+            matches!(&error, GateError::TableReplaced { table, .. } if table == "public.outbox")
+        );
+    }
+}
+
+#[test]
+fn g6_tables_come_and_go_between_transactions_and_not_within_one() {
+    let (mut more, mut fewer) = (facts(3), facts(3));
+    more.lineage.tables.insert("public.mail".to_owned(), 9);
+    fewer.lineage.tables.clear();
+    for (now, table) in [(more, "public.mail"), (fewer, "public.outbox")] {
+        let resume = judge(&now, Some(&progress(3, whole(900)))).unwrap();
+        assert_eq!(resume, Resume { mark: whole(900), warnings: Vec::new() });
+        let error = refused(&now, Some(&progress(3, part(900, 950))));
+        assert!(matches!(&error, GateError::TablesChanged { table: named, .. } if named == table));
+    }
+}
+
+fn marks() -> impl Strategy<Value = Mark> {
+    (0_u64..12, proptest::option::of((0_u64..4, 1_u64..3))).prop_map(|(end, part)| Mark {
+        end: at(end),
+        part: part.map(|(above, rows)| Part { commit_lsn: at(end + above), rows }),
+    })
+}
+
+fn situations() -> impl Strategy<Value = (Facts, Option<Progress>)> {
+    let progress = proptest::option::of((1_u32..4, marks()));
+    let flags = (any::<bool>(), any::<bool>());
+    (1_u32..4, 0_u64..16, (0_u64..16, 0_u64..16), 0_u64..16, flags, progress).prop_map(
+        |(timeline, server, (one, two), confirmed, (created, exactly_once), progress)| {
+            let ends = [(1, at(one)), (2, at(two))];
+            let history = ends.into_iter().filter(|(ancestor, _)| *ancestor < timeline).collect();
+            let (server, confirmed) = (at(server), at(confirmed));
+            let lineage = lineage(timeline);
+            let facts = Facts { lineage, server, history, confirmed, created, exactly_once };
+            (facts, progress.map(|(timeline, mark)| self::progress(timeline, mark)))
+        },
+    )
+}
+
+proptest! {
+    /// Of every row that could be: it is left out if and only if it was delivered and is still there;
+    /// and with exactly-once, what the slot never sends again was delivered.
+    #[test]
+    fn g1_g6_what_is_taken_for_delivered_was(situation in situations()) {
+        let (now, progress) = situation;
+        let Ok(resume) = judge(&now, progress.as_ref()) else { return Ok(()) };
+        let Some(progress) = progress else { return Ok(prop_assert_eq!(resume, Resume::default())) };
+        let same = progress.lineage.timeline == now.lineage.timeline;
+        let ancestor = now.history.iter().find(|(number, _)| *number == progress.lineage.timeline);
+        let end = if same { now.server } else { ancestor.unwrap().1 };
+        let had_slot = progress.mark.end > Lsn::ZERO;
+        for (commit, index) in (0_u64..16).flat_map(|commit| (0..3).map(move |index| (commit, index))) {
+            let row = Position { commit_lsn: at(commit), index, commit_time: PgTime(0) };
+            let delivered_here = progress.mark.covers(row) && row.commit_lsn < end;
+            prop_assert_eq!(resume.mark.covers(row), delivered_here, "{:?}", row);
+            if now.exactly_once && had_slot && row.commit_lsn < now.confirmed {
+                prop_assert!(resume.mark.covers(row), "{:?} is lost", row);
+            }
+        }
+    }
+}
