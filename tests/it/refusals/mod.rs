@@ -12,6 +12,7 @@ mod encrypted;
 mod environment;
 mod gate;
 mod midway;
+mod noticed;
 mod outbox;
 mod routing;
 mod typing;

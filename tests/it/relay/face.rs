@@ -41,6 +41,11 @@ impl Face {
         (status, serde_json::from_str(&body).unwrap_or_else(|_| panic!("{path}: {body}")))
     }
 
+    /// Whether anybody answers there.
+    pub(crate) fn answers(&self) -> bool {
+        TcpStream::connect(&self.0).is_ok()
+    }
+
     /// Waits until `/readyz` has this status.
     pub(crate) fn wait_ready(&self, status: u16) -> Value {
         wait_for(&format!("/readyz {status}"), || {
