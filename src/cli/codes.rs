@@ -83,7 +83,7 @@ pub(super) const fn gate(error: &GateError) -> &'static str {
     }
 }
 
-/// `PR-K001` to `PR-K009`.
+/// `PR-K001` to `PR-K009`, and `PR-K030` to `PR-K039` for transactions and progress.
 pub(super) const fn sink(error: &SinkError) -> &'static str {
     match error {
         SinkError::Settings(_) => "PR-K001",
@@ -94,6 +94,12 @@ pub(super) const fn sink(error: &SinkError) -> &'static str {
         SinkError::Unauthorised { .. } | SinkError::Forbidden(_) => "PR-K006",
         SinkError::BatchRefused { .. } => "PR-K007",
         SinkError::Delivery { .. } => "PR-K008",
+        SinkError::Ambiguous(_) => "PR-K030",
+        SinkError::Fenced(_) => "PR-K031",
+        SinkError::NotReady(_) => "PR-K032",
+        SinkError::NoTransactions { .. } => "PR-K033",
+        SinkError::ProgressUnread { .. } => "PR-K034",
+        SinkError::Progress(_) => "PR-K035",
     }
 }
 

@@ -16,8 +16,8 @@ use super::exit::ExitCode;
 use super::failure::Failure;
 use super::specs::kafka_spec;
 use super::version;
-use crate::config::Config;
-use crate::kafka::{Producer, Sink};
+use crate::config::{Config, Delivery};
+use crate::kafka::{Producer, Remembering, Sink, Transactional};
 use crate::relay::{self, OpenSink, Options, Plan, Request, Stop, Summary};
 use crate::telemetry::{Listener, Telemetry, serve};
 
@@ -73,11 +73,18 @@ pub fn run(args: &RunArgs, context: &Context) -> Result<ExitCode, Failure> {
         }
         let stop = Stop::default();
         tokio::spawn(listen_for_signals(stop.clone()));
+        let every = plan.config.source.status_interval;
         let summary = if args.dry_run {
-            let printer = |_: &_| Ok(Printer::new(std::io::stdout()));
+            let printer = |_: &_, _: &_| Ok(Printer::new(std::io::stdout()));
             drive(plan, options, stop, telemetry, printer).await
+        } else if plan.config.kafka.delivery == Delivery::ExactlyOnce {
+            drive(plan, options, stop, telemetry, Transactional::open).await
+        } else if plan.keeps_progress() {
+            let open = move |spec: &_, lineage: &_| Remembering::open(spec, lineage, every);
+            drive(plan, options, stop, telemetry, open).await
         } else {
-            drive(plan, options, stop, telemetry, Producer::open).await
+            let open = |spec: &_, _: &_| Producer::open(spec);
+            drive(plan, options, stop, telemetry, open).await
         };
         drop(end_http);
         finish(args, context, &summary?)

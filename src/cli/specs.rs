@@ -19,6 +19,8 @@ pub fn kafka_spec(config: &Config) -> KafkaSpec {
         in_flight_records: Kafka::IN_FLIGHT_RECORDS_MAX,
         in_flight_bytes: kafka.in_flight_bytes_max,
         message_max_bytes: kafka.message_bytes_max,
+        progress_topic: config.progress.topic.clone(),
+        transaction_age: kafka.transaction_age,
         properties: properties.collect(),
         cautious: false,
     }

@@ -11,7 +11,7 @@ use super::layer::{Item, Setting, Value};
 use super::libpq::{ConnectInfo, ConnectInfoWarning};
 use super::mistake::{Mistake, MistakeKind, Place};
 use super::model::{
-    Config, DeadLetters, Http, Kafka, Log, Messages, Outbox, Retry, Route, Shutdown, Source,
+    Config, DeadLetters, Http, Kafka, Log, Messages, Outbox, Progress, Retry, Route, Shutdown, Source,
 };
 use super::options::PROPERTIES;
 use super::values::{
@@ -37,7 +37,7 @@ pub(super) fn assemble(
     let kafka = reader.kafka();
     let rest = reader.rest(route.as_ref());
     let config = (|| {
-        let (dead_letters, http, retry, shutdown, log) = rest?;
+        let (progress, dead_letters, http, retry, shutdown, log) = rest?;
         Some(Config {
             source: source?,
             messages: messages?,
@@ -45,6 +45,7 @@ pub(super) fn assemble(
             route: route?,
             format: format?,
             kafka: kafka?,
+            progress,
             dead_letters,
             http,
             retry,
@@ -58,7 +59,7 @@ pub(super) fn assemble(
     }
 }
 
-type Rest = (DeadLetters, Http, Retry, Shutdown, Log);
+type Rest = (Progress, DeadLetters, Http, Retry, Shutdown, Log);
 
 /// Takes settings out of the merged map, and notes what is wrong with them.
 pub(super) struct Reader<'a> {
@@ -232,6 +233,7 @@ impl Reader<'_> {
             self.mistake(&key.clone(), MistakeKind::Unsupported { key, reason }, None);
         }
         let client_id = self.text("kafka.client_id", checks::client_id);
+        let transaction_age = self.duration("kafka.transaction_age");
         let linger = self.duration("kafka.linger");
         let message_bytes_max = self.size("kafka.message_max_bytes");
         let in_flight_bytes_max = self.size("kafka.max_in_flight");
@@ -239,6 +241,7 @@ impl Reader<'_> {
         Some(Kafka {
             brokers: brokers?,
             delivery: delivery?,
+            transaction_age: transaction_age?,
             partitioner: partitioner?,
             compression: compression?,
             client_id: client_id?,
@@ -250,6 +253,7 @@ impl Reader<'_> {
     }
 
     fn rest(&mut self, route: Option<&Route>) -> Option<Rest> {
+        let progress = self.progress();
         let topic = self.text("dead_letters.topic", |text| checks::dead_letters(text, route));
         let bind = self.text("http.bind", checks::bind);
         let retry = self.retry();
@@ -258,12 +262,23 @@ impl Reader<'_> {
         let format = self.choice("log.format", LogFormat::from_word);
         let repeat_interval = self.duration("log.repeat_interval");
         Some((
+            progress?,
             DeadLetters { topic: topic? },
             Http { bind: bind? },
             retry?,
             Shutdown { grace: grace? },
             Log { level: level?, format: format?, repeat_interval: repeat_interval? },
         ))
+    }
+
+    fn progress(&mut self) -> Option<Progress> {
+        let slot = self.text("source.slot", |slot| Ok(slot.to_owned()));
+        let topic = self.text("progress.topic", |text| match (text, &slot) {
+            ("", Some(slot)) => Ok(format!("postrider.progress.{slot}")),
+            _ => checks::topic(text),
+        });
+        let at_least_once = self.switch("progress.at_least_once");
+        Some(Progress { topic: topic?, at_least_once: at_least_once? })
     }
 
     fn retry(&mut self) -> Option<Retry> {

@@ -296,11 +296,6 @@ fn check_choice(key: &str, words: &[&str], text: &str) -> Result<(), Wrong> {
     if words.contains(&text) {
         return Ok(());
     }
-    if (key, text) == ("kafka.delivery", "exactly_once") {
-        let reason = "exactly_once is not in this release".to_owned();
-        let help = "use \"at_least_once\"; consumers drop repeats by the `id` header".to_owned();
-        return Err((MistakeKind::Unsupported { key: key.to_owned(), reason }, Some(help)));
-    }
     let nearest = words.iter().min_by_key(|word| strsim::damerau_levenshtein(word, text));
     let near = nearest.filter(|word| strsim::damerau_levenshtein(word, text) <= 3);
     let all = words.join(", ");

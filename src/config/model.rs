@@ -32,6 +32,8 @@ pub struct Config {
     pub format: FormatSpec,
     /// Where records go.
     pub kafka: Kafka,
+    /// Where progress is kept.
+    pub progress: Progress,
     /// Where rows go that cannot be delivered.
     pub dead_letters: DeadLetters,
     /// Health and metrics.
@@ -169,6 +171,8 @@ pub struct Kafka {
     pub client_id: String,
     /// The guarantee.
     pub delivery: Delivery,
+    /// How long a Kafka transaction stays open for company.
+    pub transaction_age: Duration,
     /// How keys choose partitions.
     pub partitioner: Partitioner,
     /// How batches are compressed.
@@ -187,6 +191,15 @@ impl Kafka {
     /// Records sent and not confirmed, at most (G3). Small records reach this before the byte
     /// budget; 50,000 feed 150 partitions over a 20 ms round trip.
     pub const IN_FLIGHT_RECORDS_MAX: u32 = 50_000;
+}
+
+/// `[progress]`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Progress {
+    /// A legal topic name.
+    pub topic: String,
+    /// Whether at-least-once delivery keeps it too.
+    pub at_least_once: bool,
 }
 
 /// `[dead_letters]`

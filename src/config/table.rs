@@ -254,7 +254,15 @@ pub const OPTIONS: &[OptionSpec] = &[
         Delivery::WORDS,
         "\"at_least_once\"",
         "The guarantee. at_least_once: repeats only after a crash or a broken connection, what \
-         followed the oldest unconfirmed row; first occurrences stay in order.",
+         followed the oldest unconfirmed row; first occurrences stay in order. exactly_once: none \
+         for consumers with isolation.level=read_committed.",
+    ),
+    duration(
+        "kafka.transaction_age",
+        (0, 1_000),
+        "\"10ms\"",
+        "exactly_once: how long a Kafka transaction takes rows in before it is committed; 50ms at \
+         least while rows are old, less when there are many.",
     ),
     choice(
         "kafka.partitioner",
@@ -293,6 +301,18 @@ pub const OPTIONS: &[OptionSpec] = &[
         doc: "How much may be sent and not yet confirmed, besides 50,000 records. It bounds \
               memory: when it is full, reading from Postgres pauses.",
     },
+    text(
+        "progress.topic",
+        "\"\"",
+        "Where exactly_once keeps how far it came: a compacted topic of one partition, created if \
+         missing. Empty: `postrider.progress.` and the slot's name.",
+    ),
+    switch(
+        "progress.at_least_once",
+        "false",
+        "Whether at_least_once keeps progress there too, so that a server which comes back from a \
+         crash with an older position costs no repeats.",
+    ),
     text(
         "dead_letters.topic",
         "\"postrider.dead-letters\"",

@@ -109,6 +109,8 @@ words!(
     Delivery {
         /// Every committed row at least once, first occurrences in order.
         AtLeastOnce = "at_least_once",
+        /// Every committed row once, for who reads committed records only.
+        ExactlyOnce = "exactly_once",
     }
 );
 words!(

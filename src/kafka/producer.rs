@@ -36,8 +36,10 @@
 //!
 //! [`Outcome::Refused`]: super::Outcome::Refused
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use rdkafka::ClientConfig;
 use rdkafka::error::KafkaError;
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
@@ -61,7 +63,7 @@ const TOPIC_NAME_BYTES_MAX: usize = 249;
 
 /// The producer of one session. Dropping it forgets what is not yet stored.
 pub struct Producer {
-    inner: BaseProducer<Deliveries>,
+    inner: Arc<BaseProducer<Deliveries>>,
     cautious: bool,
     admissions: Admissions,
 }
@@ -70,11 +72,21 @@ impl Producer {
     /// Starts the client. Connections are made in the background: an unreachable broker is not an
     /// error here.
     pub fn open(spec: &KafkaSpec) -> Result<Self, SinkError> {
-        let config = spec.producer_config()?;
+        Self::with(&spec.producer_config()?, spec)
+    }
+
+    /// The same with a configuration made from the specification.
+    pub(super) fn with(config: &ClientConfig, spec: &KafkaSpec) -> Result<Self, SinkError> {
         let inner = config
             .create_with_context(Deliveries::new(spec))
             .map_err(|error| SinkError::Settings(refused_settings(&error)))?;
+        let inner = Arc::new(inner);
         Ok(Self { inner, cautious: spec.cautious, admissions: Admissions::default() })
+    }
+
+    /// The client, for calls that other threads may wait in.
+    pub(super) fn client(&self) -> Arc<BaseProducer<Deliveries>> {
+        Arc::clone(&self.inner)
     }
 
     /// Starts a client that knows no broker and ends it: finds settings that do not fit together,
@@ -94,7 +106,7 @@ impl Producer {
 
     /// Serves events until none is left. The wrapper's `poll(0)` serves one event and its timeouts
     /// run to the end, so the number of callbacks tells when the queue is empty.
-    fn serve(&self) {
+    pub(super) fn serve(&self) {
         let context = self.inner.client().context();
         for _ in 0..EVENTS_PER_POLL {
             let before = context.served();
@@ -103,6 +115,16 @@ impl Producer {
                 return;
             }
         }
+    }
+
+    /// See [`Watch::disturbances`](super::watch::Watch::disturbances).
+    pub(super) fn disturbances(&self) -> u64 {
+        self.inner.client().context().watch().disturbances()
+    }
+
+    /// Whether the session is over, and why.
+    pub(super) fn check(&self) -> Result<(), SinkError> {
+        self.inner.client().context().check()
     }
 
     fn not_sent(&self, error: &KafkaError, record: &Record<'_>) -> SendError {

@@ -13,11 +13,13 @@
 //! `commit` and `rows` are there only inside a transaction that is carried in several pieces.
 
 use std::collections::BTreeMap;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
 use crate::lsn::Lsn;
 use crate::pipeline::{Mark, Part};
+use crate::route::OwnedRecord;
 
 /// The form described above.
 const VERSION: u32 = 1;
@@ -112,6 +114,19 @@ impl Progress {
         };
         // Plain strings and numbers: there is nothing that could not be written.
         serde_json::to_vec(&wire).unwrap_or_default()
+    }
+
+    /// The record for this topic, whose one partition is the first.
+    pub(super) fn record(&self, topic: &str) -> OwnedRecord {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        OwnedRecord {
+            topic: topic.to_owned(),
+            partition: Some(0),
+            key: Some(self.lineage.key().into_bytes()),
+            value: Some(self.encode()),
+            headers: Vec::new(),
+            timestamp_ms: i64::try_from(now.as_millis()).unwrap_or_default(),
+        }
     }
 
     /// Reads a record's value; the error says what is wrong with it.

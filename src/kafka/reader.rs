@@ -333,7 +333,7 @@ impl Reader {
         let Some(topics) = self.ahead.pop_front() else { return Ok(false) };
         let consumer: BaseConsumer<Ear> = self
             .config
-            .create_with_context(Ear::new())
+            .create_with_context(Ear::default())
             .map_err(|error| ReaderError::Client(error.to_string()))?;
         let deadline = Instant::now() + self.limit;
         let mut wanted = TopicPartitionList::new();
@@ -416,11 +416,13 @@ fn lasting(error: &KafkaError, topics: &[String]) -> Result<(), ReaderError> {
 #[derive(Debug)]
 pub(super) struct Ear(Mutex<Watch>);
 
-impl Ear {
-    fn new() -> Self {
+impl Default for Ear {
+    fn default() -> Self {
         Self(Mutex::new(Watch::aside()))
     }
+}
 
+impl Ear {
     fn watch(&self) -> MutexGuard<'_, Watch> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::time::Duration;
 
 use rdkafka::ClientConfig;
 use rdkafka::config::RDKafkaLogLevel;
@@ -13,6 +14,10 @@ use rdkafka::error::KafkaError;
 use rdkafka::types::RDKafkaConfRes;
 
 use super::properties::{advice_for_unknown, is_secret, refuse_reserved};
+
+/// How long the brokers let a transaction of a relay that is gone hold back readers of committed
+/// records, unless another relay follows it. Kafka's default; its brokers allow 15 minutes.
+const TRANSACTION_LIMIT: Duration = Duration::from_mins(1);
 
 /// How to reach Kafka and how to send. Plain values; [`Producer::open`](super::Producer::open) and
 /// [`Reader::open`](super::Reader::open) refuse what the client library would not take.
@@ -36,6 +41,10 @@ pub struct KafkaSpec {
     pub in_flight_bytes: u64,
     /// Largest record, in bytes, key and headers included; a larger one is refused by `send`.
     pub message_max_bytes: u32,
+    /// Where progress is kept, by the sinks that do.
+    pub progress_topic: String,
+    /// How long a Kafka transaction stays open for company, at least.
+    pub transaction_age: Duration,
     /// Further librdkafka properties.
     pub properties: BTreeMap<String, String>,
     /// Send records singly and one per key at a time, so that a record the broker refuses is found
@@ -56,6 +65,8 @@ impl Default for KafkaSpec {
             in_flight_records: 50_000,
             in_flight_bytes: 32 << 20,
             message_max_bytes: 1_000_000,
+            progress_topic: "postrider.progress".into(),
+            transaction_age: Duration::from_millis(10),
             properties: BTreeMap::new(),
             cautious: false,
         }
@@ -78,6 +89,8 @@ impl fmt::Debug for KafkaSpec {
             .field("in_flight_records", &self.in_flight_records)
             .field("in_flight_bytes", &self.in_flight_bytes)
             .field("message_max_bytes", &self.message_max_bytes)
+            .field("progress_topic", &self.progress_topic)
+            .field("transaction_age", &self.transaction_age)
             .field("properties", &shown)
             .field("cautious", &self.cautious)
             .finish()
@@ -195,6 +208,19 @@ impl KafkaSpec {
         if self.cautious {
             config.set("batch.num.messages", "1").set("linger.ms", "0");
         }
+        Ok(config)
+    }
+
+    /// The configuration of a producer of transactions. A record that could not be stored while its
+    /// transaction may last fails with it; the session that follows sends it again. Upholds G6.
+    pub(super) fn transactional_config(&self, id: &str) -> Result<ClientConfig, SettingsError> {
+        let mut config = self.producer_config()?;
+        config.remove("message.timeout.ms");
+        config
+            .set("transactional.id", id)
+            .set("transaction.timeout.ms", TRANSACTION_LIMIT.as_millis().to_string())
+            // A gap is aborted with its transaction.
+            .set("enable.gapless.guarantee", "false");
         Ok(config)
     }
 

@@ -7,11 +7,15 @@
 //!   dropped and the relay resumes from the acknowledged position;
 //! * `Stored` means that the brokers acknowledged it as `acks=all` demands (G1 rests on this);
 //! * no call blocks for longer than a few milliseconds, but for a broker's answer once per topic;
-//! * a record whose topic does not exist is not taken: nothing that waits behind it is repeated.
+//! * a record whose topic does not exist is not taken: nothing that waits behind it is repeated;
+//! * a sink that keeps progress says in [`Sink::kept`] how far Postgres may be told that we are, and
+//!   in [`Sink::found`] how far an earlier session came.
 
+use super::progress::{Progress, ProgressSyntax};
 use super::settings::SettingsError;
 use crate::ledger::Ticket;
-use crate::pipeline::Confirmation;
+use crate::lsn::Lsn;
+use crate::pipeline::{Confirmation, Mark};
 use crate::route::{Record, Rejection};
 
 /// Why `send` did not take a record.
@@ -68,6 +72,36 @@ pub enum SinkError {
     /// A setting cannot be used.
     #[error(transparent)]
     Settings(#[from] SettingsError),
+    /// Whether a transaction has ended, or whether a request to end it is still under way, is not
+    /// known. Only a new producer, which fences this one, can tell.
+    #[error("the end of a Kafka transaction is uncertain: {0}")]
+    Ambiguous(String),
+    /// Another producer with our transactional id has begun; or the brokers gave up a transaction of
+    /// ours that took too long, which looks the same.
+    #[error("fenced off by the brokers: {0}")]
+    Fenced(String),
+    /// The brokers do not let us begin with transactions now.
+    #[error("transactions cannot begin: {0}")]
+    NotReady(String),
+    /// They never will.
+    #[error("transactions are refused: {reason}")]
+    NoTransactions {
+        /// The brokers' reason.
+        reason: String,
+        /// What a human can do.
+        remedy: String,
+    },
+    /// Progress could not be read.
+    #[error("progress in topic `{topic}` cannot be read: {reason}")]
+    ProgressUnread {
+        /// The topic.
+        topic: String,
+        /// Why.
+        reason: String,
+    },
+    /// There is something in the progress topic that is not ours.
+    #[error(transparent)]
+    Progress(#[from] ProgressSyntax),
     /// Anything else that lost a record's order or fate.
     #[error("delivery to topic `{topic}` failed: {reason}")]
     Delivery {
@@ -81,7 +115,14 @@ pub enum SinkError {
 impl SinkError {
     /// A new session with the same settings would fail in the same way: a human has to act.
     pub const fn is_definite(&self) -> bool {
-        matches!(self, Self::Authentication(_) | Self::Tls(_) | Self::Settings(_))
+        matches!(
+            self,
+            Self::Authentication(_)
+                | Self::Tls(_)
+                | Self::Settings(_)
+                | Self::NoTransactions { .. }
+                | Self::Progress(_)
+        )
     }
 
     /// The next session must be opened with `KafkaSpec::cautious` until it is past the spot.
@@ -115,10 +156,38 @@ impl SinkError {
                     .into()
             }
             Self::Settings(error) => return error.hint(),
-            Self::Fatal(_) | Self::Delivery { .. } => return None,
+            Self::NoTransactions { remedy, .. } => remedy.clone(),
+            Self::Progress(ProgressSyntax { topic, .. }) => format!(
+                "topic `{topic}` belongs to the relay alone: set progress.topic to another one, and \
+                 run `postrider adopt`"
+            ),
+            Self::ProgressUnread { topic, .. } => format!(
+                "allow it: kafka-acls.sh --bootstrap-server BROKER --add --allow-principal \
+                 User:NAME --operation Read --operation Describe --topic '{topic}'"
+            ),
+            Self::Fatal(_)
+            | Self::Delivery { .. }
+            | Self::Ambiguous(_)
+            | Self::Fenced(_)
+            | Self::NotReady(_) => return None,
         };
         Some(hint)
     }
+}
+
+/// How far a session has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reached {
+    /// Every row before it was handed over, or needs no record.
+    pub mark: Mark,
+    /// Everything up to here is confirmed.
+    pub settled: Lsn,
+    /// What was handed over is old: rows per second count for more than milliseconds.
+    pub behind: bool,
+    /// Nothing more is taken until something is confirmed.
+    pub pressed: bool,
+    /// The session wants to end.
+    pub ending: bool,
 }
 
 /// A place that stores records. See the module's contract.
@@ -131,4 +200,34 @@ pub trait Sink {
 
     /// Whether at least one broker is known to answer.
     fn is_connected(&self) -> bool;
+
+    /// How far an earlier session came, as far as this sink keeps it.
+    fn found(&self) -> Option<&Progress> {
+        None
+    }
+
+    /// The session begins at this mark.
+    fn begin_at(&mut self, _mark: Mark) {}
+
+    /// Tells how far the session has come; to be called between two frames, when everything that
+    /// `poll` gave back is dealt with. A sink that works in batches may end one here.
+    fn reached(&mut self, _reached: Reached) -> Result<(), SinkError> {
+        Ok(())
+    }
+
+    /// Whether records are taken at all at this moment; if not, `send` says `Full`.
+    fn takes_records(&self) -> bool {
+        true
+    }
+
+    /// Whether the batch is large enough to end where the next transaction ends.
+    fn has_enough(&self) -> bool {
+        false
+    }
+
+    /// The end of what a later session will find kept: nothing above it may be acknowledged.
+    /// `None`: this sink keeps nothing, and what is confirmed may be acknowledged.
+    fn kept(&self) -> Option<Lsn> {
+        None
+    }
 }

@@ -19,6 +19,9 @@ use super::damper::Damper;
 /// long before it is worth a warning.
 const OUTAGE_PATIENCE: Duration = Duration::from_secs(1);
 
+/// The ends of lines about a connection that was in use.
+const HUNG_UP: [&str; 2] = [" UP -> DOWN", " REAUTH -> DOWN"];
+
 /// What to do while no broker answers.
 const OUTAGE_HELP: &str = "check kafka.brokers, security.protocol in [kafka.properties] and the \
                            network; nothing is lost: the rows wait in Postgres";
@@ -35,6 +38,8 @@ pub(super) struct Watch {
     fatal: Option<Fatal>,
     /// It gave up since we may not produce at all.
     forbidden: bool,
+    /// Connections that ended and requests that were not answered in time, so far.
+    disturbances: u64,
     no_entry: Option<SinkError>,
     /// Of a client beside the relay's own, whose connecting is no news.
     aside: bool,
@@ -66,6 +71,7 @@ impl Default for Watch {
             trouble: None,
             fatal: None,
             forbidden: false,
+            disturbances: 0,
             no_entry: None,
             aside: false,
             closing: false,
@@ -87,6 +93,10 @@ impl Watch {
 
     /// Takes in one log line.
     pub(super) fn log(&mut self, level: Level, facility: &str, line: &str) {
+        let hung_up = facility == "STATE" && HUNG_UP.iter().any(|end| line.ends_with(end));
+        if hung_up || facility == "REQTMOUT" {
+            self.disturbances += 1;
+        }
         if facility == "STATE" {
             match self.brokers.observe(line) {
                 Some(Change::Connected) => self.connected(),
@@ -183,6 +193,13 @@ impl Watch {
         self.brokers.answering()
     }
 
+    /// How often, so far, a request may have been left without an answer. The client library sends
+    /// requests again by itself, but only after one of these (`rd_kafka_broker_fail` and
+    /// `rd_kafka_broker_bufq_timeout_scan`, librdkafka 2.12), and logs it first.
+    pub(super) const fn disturbances(&self) -> u64 {
+        self.disturbances
+    }
+
     /// Says once that no broker answers, when that has lasted for a while. To be called often; it
     /// costs nothing while one answers.
     pub(super) fn tell_outage(&mut self) {
@@ -261,6 +278,19 @@ mod tests {
         assert_eq!(watch.epitaph(), Some(SinkError::Fatal("Broker: Cluster: no PID".into())));
         error(&mut watch, Code::ClusterAuthorizationFailed);
         assert!(matches!(watch.epitaph(), Some(SinkError::Forbidden(_))));
+    }
+
+    #[test]
+    fn g6_whatever_may_make_the_library_ask_again_is_counted() {
+        let mut watch = Watch::default();
+        let state = |change: &str| format!("[thrd:a:9092/1]: a:9092/1: Broker changed state {change}");
+        for harmless in ["CONNECT -> DOWN", "INIT -> TRY_CONNECT", "APIVERSION_QUERY -> UP"] {
+            watch.log(Level::Debug, "STATE", &state(harmless));
+        }
+        assert_eq!(watch.disturbances(), 0);
+        watch.log(Level::Debug, "STATE", &state("UP -> DOWN"));
+        watch.log(Level::Notice, "REQTMOUT", "Timed out EndTxnRequest in flight (after 1000ms)");
+        assert_eq!(watch.disturbances(), 2);
     }
 
     #[test]

@@ -208,6 +208,11 @@ impl Ledger {
         self.settled
     }
 
+    /// The end of the newest transaction that was read to its end, or of the empty one after it.
+    pub const fn horizon(&self) -> Lsn {
+        self.horizon
+    }
+
     /// Whether another frame may be offered. Upholds G3.
     pub fn has_room(&self) -> bool {
         let closed = self.ring.len() - usize::from(self.open);

@@ -28,6 +28,8 @@ pub struct Counters {
     pub rows: u64,
     /// Rows left out by a rule, on purpose.
     pub dropped: u64,
+    /// Rows that an earlier session has stored, and Postgres sent again.
+    pub repeats: u64,
     /// Rows of other tables in the publication.
     pub foreign_rows: u64,
     /// UPDATEs of outbox tables.

@@ -56,6 +56,8 @@ pub struct Pipeline {
     ledger: Ledger,
     counters: Counters,
     at: Place,
+    /// What lies before it was stored by an earlier session.
+    resume: Mark,
     newest_commit_time_us: Option<i64>,
     /// The record in hand: asked to be sent, neither taken nor given up.
     offered: Option<Offered>,
@@ -88,10 +90,24 @@ impl Pipeline {
             ledger: Ledger::new(budget),
             counters: Counters::default(),
             at: Place::default(),
+            resume: Mark::default(),
             newest_commit_time_us: None,
             offered: None,
             dead_letter: OwnedRecord::default(),
         }
+    }
+
+    /// Leaves out the rows before this mark, for an earlier session has stored them. To be called
+    /// before the first frame. Upholds G6.
+    pub const fn resume_at(&mut self, mark: Mark) {
+        self.resume = mark;
+    }
+
+    /// What was handed over: every row before this mark is in the sink, was stored by an earlier
+    /// session, or needs no record. Never goes back. To be asked between two frames.
+    pub fn reached(&self) -> Mark {
+        let end = self.ledger.horizon().max(self.resume.end);
+        Mark { end, part: self.at.part() }.max(self.resume)
     }
 
     /// Takes the next frame of the stream, or the same one again while its record was not taken.
@@ -258,6 +274,12 @@ impl Pipeline {
             self.counters.foreign_rows += 1;
             return Ok(Step::Nothing);
         };
+        // Upholds G6: it is not sent again.
+        if self.resume.covers(row.position()) {
+            self.counters.repeats += 1;
+            self.at.row_done(&mut self.counters, &mut self.ledger)?;
+            return Ok(Step::Nothing);
+        }
         let routed = refused.map_or_else(|| self.router.check(&row), Err);
         let rejection = match routed {
             Ok(Some(routed)) => {

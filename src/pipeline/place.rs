@@ -6,6 +6,7 @@
 
 use super::counters::Counters;
 use super::error::PipelineError;
+use super::mark::Part;
 use crate::ledger::{Ledger, LedgerError};
 use crate::lsn::Lsn;
 use crate::outbox::Position;
@@ -42,6 +43,12 @@ impl Place {
         let position = Position { commit_lsn, index: 0, commit_time };
         (self.next, self.lone_end) = (Some(position), Some(message.lsn));
         Ok(position)
+    }
+
+    /// How much of the open transaction is done, if any of it is.
+    pub(super) fn part(&self) -> Option<Part> {
+        let Position { commit_lsn, index: rows, .. } = self.next?;
+        (rows > 0).then_some(Part { commit_lsn, rows })
     }
 
     /// A row was sent, skipped or dropped: the next one stands after it.

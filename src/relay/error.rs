@@ -79,6 +79,9 @@ pub enum RelayError {
         #[source]
         last: Box<RelayError>,
     },
+    /// The control plane did not say in time what a beginning session must know.
+    #[error("the slot's position is not known: Postgres does not answer")]
+    NoAnswer,
     /// The operating system denied us a thread.
     #[error("the relay's thread could not be started or ended abnormally")]
     Thread,
@@ -102,6 +105,7 @@ impl RelayError {
             | Self::GraceExpired { .. }
             | Self::Aborted { .. }
             | Self::GaveUp { .. }
+            | Self::NoAnswer
             | Self::Thread => Class::Transient,
         }
     }
@@ -149,15 +153,17 @@ impl RelayError {
                     .to_owned(),
             ),
             Self::GaveUp { last, .. } => last.hint(),
-            Self::Thread => None,
+            Self::NoAnswer | Self::Thread => None,
         }
     }
 
     /// A word for the `reason` label of the restart counter.
     pub const fn reason(&self) -> &'static str {
         match self {
-            Self::Wal(_) | Self::Control(_) | Self::Gate(_) => "postgres",
+            Self::Wal(_) | Self::Control(_) | Self::Gate(_) | Self::NoAnswer => "postgres",
             Self::Sink(SinkError::BatchRefused { .. }) => "batch_refused",
+            Self::Sink(SinkError::Ambiguous(_)) => "ambiguous_commit",
+            Self::Sink(SinkError::Fenced(_)) => "fenced",
             Self::Sink(_)
             | Self::DeadLetters(_)
             | Self::BrokersAway { .. }
@@ -181,7 +187,10 @@ fn unfinished(records: u64) -> String {
 const fn class_of_sink(error: &SinkError) -> Class {
     match error {
         SinkError::Authentication(_) => Class::Permission,
-        SinkError::Settings(_) | SinkError::Tls(_) => Class::Configuration,
+        SinkError::Settings(_) | SinkError::Tls(_) | SinkError::NoTransactions { .. } => {
+            Class::Configuration
+        }
+        SinkError::Progress(_) => Class::Position,
         _ => Class::Transient,
     }
 }

@@ -15,6 +15,7 @@ mod plan;
 mod pulse;
 mod report;
 mod session;
+mod start;
 mod stop;
 mod supervise;
 mod threshold;

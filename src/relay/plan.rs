@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use crate::config::Config;
+use crate::config::{Config, Delivery};
 use crate::control::Requirements;
 use crate::kafka::KafkaSpec;
 use crate::ledger::Budget;
@@ -46,6 +46,12 @@ impl Plan {
         let mut spec = self.config.outbox_spec();
         Router::compile(&self.config.route_spec(), &mut spec)?;
         Ok(Requirements::of(&self.config, &spec))
+    }
+
+    /// Whether a later session is to find how far we came.
+    pub const fn keeps_progress(&self) -> bool {
+        matches!(self.config.kafka.delivery, Delivery::ExactlyOnce)
+            || self.config.progress.at_least_once
     }
 
     /// How long a status update may be put off at most, so that a server with this

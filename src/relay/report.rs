@@ -278,6 +278,7 @@ fn ignored(counters: &Counters) -> Vec<Count> {
         ("truncate", counters.truncates),
         (SKIPPED, counters.skipped),
         ("dropped", counters.dropped),
+        ("repeat", counters.repeats),
     ]
 }
 

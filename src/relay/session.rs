@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use crate::kafka::{SendError, Sink, SinkError};
+use crate::kafka::{Reached, SendError, Sink, SinkError};
 use crate::lsn::Lsn;
 use crate::pipeline::{Answer, Confirmation, Outcome, OwnedOutgoing, Pipeline, Refused, Step};
 use crate::relay::audit;
@@ -25,6 +25,10 @@ use crate::wal::{Frame, Stream, WalError};
 /// While records are unconfirmed the socket is waited on no longer than this, so that a delivery
 /// report is noticed within a millisecond.
 const CONFIRM_TICK: Duration = Duration::from_millis(1);
+/// While a Kafka transaction ends: how soon that is noticed, and how often the socket is emptied.
+const COMMIT_TICK: Duration = Duration::from_micros(300);
+/// Rows this old are many, or wait for something: then their number counts, not their latency.
+const BEHIND: Duration = Duration::from_millis(250);
 /// While nothing is outstanding: how soon a request to stop is noticed.
 const IDLE_TICK: Duration = Duration::from_millis(50);
 /// Smallest distance of two acknowledgements while idle: one per transaction would cost both sides
@@ -129,6 +133,7 @@ impl<S: Sink> Session<S> {
                 self.put_off(self.judged(error), &mut turn, reporter)?;
             }
             self.collect(&mut turn).map_err(|error| self.judged(error))?;
+            self.mark(&turn)?;
             self.tell_postgres(&mut turn)?;
             reporter.tick(&mut self.pipeline, &self.stream, self.sink.is_connected())?;
             if let Some(end) = self.end(&mut turn)? {
@@ -213,6 +218,9 @@ impl<S: Sink> Session<S> {
         turn.sink_is_full = false;
         let (mut unread, mut worked) = (self.stream.buffered(), 0);
         while self.wants_frames(turn) {
+            if self.sink.has_enough() && !self.pipeline.is_open() {
+                return Ok(());
+            }
             let bite = unread.saturating_sub(self.stream.buffered());
             if bite >= BITE_BYTES && worked < MEAL_BYTES {
                 worked += bite;
@@ -267,11 +275,35 @@ impl<S: Sink> Session<S> {
         Ok(())
     }
 
+    /// Tells the sink how far we are, once nothing that it gave back waits to be sent again.
+    fn mark(&mut self, turn: &Turn) -> Result<(), SinkError> {
+        if !turn.dead_letters.is_empty() {
+            return Ok(());
+        }
+        let settled = self.pipeline.settled();
+        let lag = self.pipeline.newest_commit_time_us().map_or(Duration::ZERO, age);
+        let arrived = self.limits.until.is_some_and(|(until, _)| settled >= until);
+        self.sink.reached(Reached {
+            mark: self.pipeline.reached(),
+            settled,
+            behind: lag > BEHIND,
+            pressed: !self.pipeline.has_room(),
+            ending: arrived || !matches!(turn.phase, Phase::Streaming),
+        })
+    }
+
+    /// What Postgres may be told: everything up to here is confirmed, and so is, where progress is
+    /// kept, that it is. Upholds G1, G6.
+    fn settled(&self) -> Lsn {
+        let settled = self.pipeline.settled();
+        self.sink.kept().map_or(settled, |kept| settled.min(kept))
+    }
+
     /// Tells Postgres what is settled: when asked, when silent for too long, within the status
     /// interval of an advance, and almost at once when nothing else is in flight. After a silence
     /// of ours the server is asked whether it still lives. Upholds G1, G5.
     fn tell_postgres(&mut self, turn: &mut Turn) -> Result<(), RelayError> {
-        let settled = if self.limits.acknowledge { self.pipeline.settled() } else { Lsn::ZERO };
+        let settled = if self.limits.acknowledge { self.settled() } else { Lsn::ZERO };
         let since_last = turn.last_status.elapsed();
         let spacing = match turn.phase {
             Phase::Ending { .. } => Duration::ZERO,
@@ -323,6 +355,13 @@ impl<S: Sink> Session<S> {
     /// Waits for the socket. While the budget or the sink's queue is exhausted the socket is left
     /// alone, so that TCP holds the server back; confirmations are what we wait for then (G3).
     fn listen(&mut self, turn: &mut Turn, reporter: &mut Reporter) -> Result<(), RelayError> {
+        if !self.sink.takes_records() {
+            std::thread::sleep(COMMIT_TICK);
+            // What is read now need not be waited for later.
+            self.stream.fill(Duration::ZERO)?;
+            turn.pulse.rest();
+            return Ok(());
+        }
         if turn.sink_is_full || !self.wants_frames(turn) {
             std::thread::sleep(CONFIRM_TICK);
             reporter.held_back(CONFIRM_TICK);
@@ -348,7 +387,10 @@ impl<S: Sink> Session<S> {
     /// ends still reads the open transaction to its commit, so that none of it is sent twice.
     fn wants_frames(&self, turn: &Turn) -> bool {
         let allowed = matches!(turn.phase, Phase::Streaming) || self.pipeline.is_open();
-        allowed && turn.definite.is_none() && self.pipeline.has_room()
+        allowed
+            && turn.definite.is_none()
+            && self.pipeline.has_room()
+            && self.sink.takes_records()
     }
 
     fn unconfirmed(&self) -> u64 {

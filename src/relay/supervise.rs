@@ -9,24 +9,25 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::time::{Duration, Instant};
 
 use crate::control::{
-    self, Client, ControlError, Inspection, Known, Requirements, ServerFacts, SessionEnd,
+    self, Client, ControlError, Inspection, Known, Requirements, ServerFacts, SessionEnd, TableFacts,
 };
-use crate::kafka::{KafkaSpec, Sink, SinkError};
+use crate::kafka::{KafkaSpec, Lineage, Sink, SinkError};
 use crate::lsn::Lsn;
+use crate::outbox::TableName;
 use crate::relay::backoff::Backoff;
-use crate::relay::detour::{BACKLOG_LINGER_MS, Detour, Manner};
+use crate::relay::detour::{Detour, Manner};
 use crate::relay::error::RelayError;
-use crate::relay::pace::Pace;
 use crate::relay::phase::End;
 use crate::relay::plan::Plan;
 use crate::relay::pulse::Forbearance;
 use crate::relay::report::Reporter;
-use crate::relay::session::{Limits, Session};
+use crate::relay::session::Limits;
+use crate::relay::start::{Asked, HotStart, Question};
 use crate::relay::stop::{Request, Stop};
 use crate::relay::threshold::Threshold;
-use crate::relay::{Options, Summary, gait};
+use crate::relay::{Options, Summary};
 use crate::telemetry::{SlotSample, State, Telemetry};
-use crate::wal::{Class, Connection, SessionParams, WalError};
+use crate::wal::{Class, SessionParams, WalError};
 
 /// How often a standby looks whether the slot is free: fast enough to take over well within a
 /// second, slow enough to be one cheap query a time.
@@ -42,9 +43,15 @@ const ABORT_LIMIT: Duration = Duration::from_secs(2);
 /// A session that streamed this long was healthy: the next failure starts from a short pause.
 const HEALTHY_AFTER: Duration = Duration::from_secs(10);
 
-/// Makes the sink of a session.
-pub trait OpenSink<S>: Fn(&KafkaSpec) -> Result<S, SinkError> + Clone + Send + 'static {}
-impl<S, F: Fn(&KafkaSpec) -> Result<S, SinkError> + Clone + Send + 'static> OpenSink<S> for F {}
+/// Makes the sink of a session, which carries this stream.
+pub trait OpenSink<S>:
+    Fn(&KafkaSpec, &Lineage) -> Result<S, SinkError> + Clone + Send + 'static
+{
+}
+impl<S, F> OpenSink<S> for F where
+    F: Fn(&KafkaSpec, &Lineage) -> Result<S, SinkError> + Clone + Send + 'static
+{
+}
 
 /// Runs the relay until it is told to stop, has caught up, or must not go on.
 pub async fn run<S: Sink + 'static>(
@@ -208,7 +215,10 @@ impl Supervisor {
         let Some(mut reporter) = self.reporter.take() else { return Err(RelayError::Thread) };
         self.owed = reporter.owed();
         let threshold = Threshold::default();
+        let (question, asked) = Question::new();
         let start = HotStart {
+            lineage: self.lineage(&inspection),
+            question,
             plan: Plan { not_null: inspection.not_null(&wanted), ..self.plan.clone() },
             limits: self.limits(&inspection.server),
             detour: self.detour,
@@ -230,7 +240,7 @@ impl Supervisor {
                 self.reporter = Some(reporter);
                 result
             }
-            departure = self.watch(&client, &wanted) => {
+            departure = self.attend(&client, &wanted, asked) => {
                 // Nothing more is acknowledged: Postgres may be passing over rows.
                 self.stop.request(Request::Abort);
                 if !threshold.close()
@@ -266,6 +276,27 @@ impl Supervisor {
             self.detour = slot.and_then(|at| Detour::of_backlog(at.confirmed_flush, at.current));
         }
         Ok(())
+    }
+
+    /// Answers what a beginning session asks, then watches.
+    async fn attend(&self, client: &Client, wanted: &Requirements, asked: Asked) -> ControlError {
+        asked.answer(client, &self.plan.config.source.slot).await;
+        self.watch(client, wanted).await
+    }
+
+    /// Which stream this is, but for what only the replication connection knows for certain.
+    fn lineage(&self, inspection: &Inspection) -> Lineage {
+        let tables = self.plan.config.source.tables.iter().zip(&inspection.tables);
+        let oid = |(name, facts): (&TableName, &Option<TableFacts>)| {
+            Some((name.to_string(), facts.as_ref()?.oid))
+        };
+        Lineage {
+            database: inspection.server.database.clone(),
+            slot: self.plan.config.source.slot.clone(),
+            publication: inspection.publication.as_ref().map_or(0, |publication| publication.oid),
+            tables: tables.filter_map(oid).collect(),
+            ..Lineage::default()
+        }
     }
 
     /// Watches the slot, the server and what is published beside a session; ends only with the
@@ -384,57 +415,6 @@ impl Supervisor {
                 .as_ref()
                 .map_or(0.0, |reporter| reporter.streamed_for().as_secs_f64()),
         }
-    }
-}
-
-/// What the hot thread starts from.
-struct HotStart {
-    plan: Plan,
-    limits: Limits,
-    detour: Option<Detour>,
-    params: SessionParams,
-    stop: Stop,
-    threshold: Threshold,
-}
-
-impl HotStart {
-    fn run<S: Sink>(
-        self,
-        reporter: &mut Reporter,
-        open_sink: impl OpenSink<S>,
-    ) -> Result<End, RelayError> {
-        let source = &self.plan.config.source;
-        let pipeline = self.plan.pipeline()?;
-        let connection = Connection::open(&source.connect, &self.params)?;
-        let is_local = connection.is_local();
-        let stream = connection
-            .start(&source.slot, &source.publication, Lsn::ZERO)
-            .map_err(|refused| vanished(refused.error, &source.slot))?;
-        if !self.threshold.cross() {
-            return Ok(End::Drained);
-        }
-        // Last, so that a standby that asks for the slot five times a second starts no client.
-        let usual = &self.plan.kafka;
-        let spec = self.detour.map_or_else(|| usual.clone(), |detour| detour.adapt(usual));
-        let sink = open_sink(&spec)?;
-        // Who reads the line may ask the HTTP face next.
-        reporter.streaming();
-        let manner = self.detour.map_or("usual", |detour| detour.manner.as_str());
-        tracing::info!(slot = source.slot, manner, "streaming");
-        let pace = Pace::new(gait(is_local, spec.linger_ms >= BACKLOG_LINGER_MS), Instant::now());
-        let Self { stop, limits, .. } = self;
-        Session { stream, pipeline, sink, stop, limits, pace }.run(reporter)
-    }
-}
-
-/// What the server says to START_REPLICATION for a slot that preflight has just seen: 42704 if it is
-/// gone since.
-fn vanished(error: WalError, slot: &str) -> RelayError {
-    match error {
-        WalError::Server(server) if server.code == "42704" => {
-            ControlError::SlotVanished { slot: slot.to_owned() }.into()
-        }
-        error => error.into(),
     }
 }
 

@@ -7,6 +7,7 @@
 mod backlog;
 mod crash;
 mod dead_end;
+mod exactly;
 pub(crate) mod face;
 mod flow;
 mod http;

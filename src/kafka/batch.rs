@@ -1,0 +1,139 @@
+//! When a Kafka transaction ends.
+//!
+//! Enters: what was sent in it, and how far the session has come. Leaves: whether it is to end here.
+//! Pure: the caller reads the clock. What always holds: it ends between two rows, and between two
+//! transactions of Postgres unless one of those is too large or too slow to wait for. Called by
+//! `transactional`.
+
+use std::time::Duration;
+
+use super::sink::Reached;
+
+/// How large a Kafka transaction becomes and how long it stays open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct BatchLimits {
+    /// Records after which it ends with the transaction of Postgres that is open.
+    pub(super) records: u64,
+    /// The same in bytes.
+    pub(super) bytes: u64,
+    /// How long it stays open while rows are carried as they come. What a row waits for company.
+    pub(super) age: Duration,
+}
+
+/// While rows are old the number of commits counts, not the wait.
+const AGE_BEHIND: Duration = Duration::from_millis(50);
+/// A transaction of Postgres this many times as large is split.
+const SPLIT_AT: u64 = 3;
+/// One that takes longer to arrive is split too: while it is open, it holds back whoever reads
+/// committed records only.
+const SPLIT_AFTER: Duration = Duration::from_secs(1);
+
+impl BatchLimits {
+    /// 10,000 records cost about as much as their commit over 50 topics, a fifth of what a session
+    /// may have under way; of one record each when the culprit of a refusal is looked for.
+    pub(super) const fn new(age: Duration, alone: bool) -> Self {
+        if alone {
+            return Self { records: 1, bytes: 1, age: Duration::ZERO };
+        }
+        Self { records: 10_000, bytes: 8 << 20, age }
+    }
+}
+
+/// What was sent in the open transaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Heap {
+    pub(super) records: u64,
+    pub(super) bytes: u64,
+}
+
+impl Heap {
+    /// Whether it should end as soon as Postgres's transaction does.
+    pub(super) const fn is_large(self, limits: BatchLimits) -> bool {
+        self.records >= limits.records || self.bytes >= limits.bytes
+    }
+
+    /// Whether nothing more is taken.
+    pub(super) const fn is_huge(self, limits: BatchLimits) -> bool {
+        let times = if limits.records == 1 { 1 } else { SPLIT_AT };
+        self.records >= limits.records.saturating_mul(times)
+            || self.bytes >= limits.bytes.saturating_mul(times)
+    }
+
+    /// Whether the transaction, open for so long, ends at the place that was reached.
+    pub(super) fn ends(self, limits: BatchLimits, open_for: Duration, at: Reached) -> bool {
+        if self.records == 0 {
+            return false;
+        }
+        if at.pressed || self.is_huge(limits) {
+            return true;
+        }
+        let age = if at.behind { AGE_BEHIND.max(limits.age) } else { limits.age };
+        if at.mark.part.is_some() {
+            return open_for >= SPLIT_AFTER.max(age);
+        }
+        at.ending || self.is_large(limits) || open_for >= age
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lsn::Lsn;
+    use crate::pipeline::{Mark, Part};
+
+    const AGE: Duration = Duration::from_millis(10);
+    const LIMITS: BatchLimits = BatchLimits::new(AGE, false);
+    const SMALL: Heap = Heap { records: 7, bytes: 700 };
+    const LARGE: Heap = Heap { records: 10_000, bytes: 700 };
+    const HUGE: Heap = Heap { records: 7, bytes: 24 << 20 };
+
+    fn between() -> Reached {
+        let mark = Mark::at(Lsn::new(100));
+        Reached { mark, settled: Lsn::ZERO, behind: false, pressed: false, ending: false }
+    }
+
+    fn within() -> Reached {
+        let part = Some(Part { commit_lsn: Lsn::new(200), rows: 7 });
+        Reached { mark: Mark { end: Lsn::new(100), part }, ..between() }
+    }
+
+    #[test]
+    fn it_ends_between_two_transactions_by_size_or_age() {
+        assert!(!SMALL.ends(LIMITS, Duration::ZERO, between()));
+        assert!(SMALL.ends(LIMITS, AGE, between()));
+        assert!(LARGE.ends(LIMITS, Duration::ZERO, between()));
+        assert!(SMALL.ends(LIMITS, Duration::ZERO, Reached { ending: true, ..between() }));
+        let behind = Reached { behind: true, ..between() };
+        assert!(!SMALL.ends(LIMITS, AGE, behind) && SMALL.ends(LIMITS, AGE_BEHIND, behind));
+    }
+
+    #[test]
+    fn it_splits_a_transaction_only_if_it_must() {
+        assert!(!LARGE.ends(LIMITS, AGE, within()));
+        assert!(HUGE.ends(LIMITS, Duration::ZERO, within()));
+        assert!(SMALL.ends(LIMITS, SPLIT_AFTER, within()));
+        // The session reads to the end of what is open before it ends itself.
+        assert!(!SMALL.ends(LIMITS, AGE, Reached { ending: true, ..within() }));
+        // What holds the budget is in this very transaction: waiting would be for ever.
+        assert!(SMALL.ends(LIMITS, Duration::ZERO, Reached { pressed: true, ..within() }));
+    }
+
+    #[test]
+    fn an_empty_one_has_nothing_to_end_for() {
+        let at = Reached { pressed: true, ending: true, ..between() };
+        assert!(!Heap::default().ends(LIMITS, SPLIT_AFTER, at));
+    }
+
+    #[test]
+    fn alone_means_one_record() {
+        let alone = BatchLimits::new(AGE, true);
+        let one = Heap { records: 1, bytes: 0 };
+        assert!(one.is_huge(alone) && one.ends(alone, Duration::ZERO, within()));
+    }
+
+    #[test]
+    fn g3_the_largest_fits_what_may_be_under_way() {
+        let most = LIMITS.records * SPLIT_AT;
+        assert!(most < u64::from(crate::kafka::KafkaSpec::default().in_flight_records));
+    }
+}

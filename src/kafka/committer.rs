@@ -1,0 +1,71 @@
+//! Waits for the end of a transaction, so that the hot thread need not.
+//!
+//! Enters: orders to commit or to abort what a producer has open. Leaves: what became of them, one
+//! outcome per order. What always holds: the call returns at once; an outcome that is not `Ok` tells
+//! nothing about the transaction. Its thread ends when this is dropped and the last order is done.
+//! Called by `transactional`.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::time::Duration;
+
+use rdkafka::error::{KafkaError, KafkaResult};
+use rdkafka::producer::{BaseProducer, Producer as _};
+
+use super::deliveries::Deliveries;
+
+/// A commit takes a few milliseconds. After this long the brokers are gone, or the next answer
+/// would be one to a request of long ago.
+const END_LIMIT: Duration = Duration::from_secs(10);
+
+/// How a transaction is to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Order {
+    /// All of its records were reported stored.
+    Commit,
+    /// One of them never will be.
+    Abort,
+}
+
+/// The thread that waits.
+#[derive(Debug)]
+pub(super) struct Committer {
+    orders: Sender<Order>,
+    outcomes: Receiver<KafkaResult<()>>,
+}
+
+impl Committer {
+    /// Starts the thread.
+    pub(super) fn start(client: Arc<BaseProducer<Deliveries>>) -> std::io::Result<Self> {
+        let (orders, ordered) = channel();
+        let (done, outcomes) = channel();
+        let thread = std::thread::Builder::new().name("postrider-commit".to_owned());
+        thread.spawn(move || {
+            while let Ok(order) = ordered.recv() {
+                let outcome = match order {
+                    // Nothing is left to flush, so that this sends one request and waits for it.
+                    Order::Commit => client.commit_transaction(END_LIMIT),
+                    Order::Abort => client.abort_transaction(END_LIMIT),
+                };
+                if done.send(outcome).is_err() {
+                    return;
+                }
+            }
+        })?;
+        Ok(Self { orders, outcomes })
+    }
+
+    /// Begins to end the transaction.
+    pub(super) fn order(&self, order: Order) -> KafkaResult<()> {
+        self.orders.send(order).map_err(|_| KafkaError::Canceled)
+    }
+
+    /// What became of the last order, once that is known.
+    pub(super) fn outcome(&self) -> Option<KafkaResult<()>> {
+        match self.outcomes.try_recv() {
+            Ok(outcome) => Some(outcome),
+            Err(TryRecvError::Empty) => None,
+            Err(TryRecvError::Disconnected) => Some(Err(KafkaError::Canceled)),
+        }
+    }
+}

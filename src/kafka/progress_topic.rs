@@ -1,0 +1,150 @@
+//! Reads the newest progress of a stream.
+//!
+//! Enters: a topic of one partition, and a key. Leaves: the newest [`Progress`] of that key that
+//! belongs to no open or aborted transaction, or none. What always holds: everything that was
+//! written before the call is taken into account. The topic is read from its tail: the newest
+//! record of a live stream is among the last. Called by the sinks that keep progress, after fencing.
+//!
+//! A reader of committed records stops at the first open transaction, and one that has just ended
+//! may still count as open until the marker of its end is replicated. So the end of *all* records is
+//! asked for first, and the reader waits until committed ones reach as far.
+
+use std::time::{Duration, Instant};
+
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::error::KafkaError;
+use rdkafka::types::RDKafkaErrorCode as Code;
+use rdkafka::{ClientConfig, Message as _, Offset, TopicPartitionList};
+
+use super::SinkError;
+use super::progress::{Progress, ProgressSyntax};
+use super::reader::Ear;
+use super::settings::KafkaSpec;
+
+/// The one partition.
+const PARTITION: i32 = 0;
+/// How long all of it may take; a stream is open meanwhile.
+const LIMIT: Duration = Duration::from_secs(4);
+/// Longest single call into the client library.
+const SLICE: Duration = Duration::from_millis(100);
+/// Records looked at first; every tenth of a second writes some ten, each with the marker of its
+/// transaction's end.
+const TAIL: i64 = 100;
+
+/// Connected, not yet read.
+pub(super) struct Reader {
+    committed: BaseConsumer<Ear>,
+    everything: BaseConsumer<Ear>,
+    topic: String,
+    begun: Instant,
+}
+
+impl Reader {
+    /// Begins to connect.
+    pub(super) fn open(spec: &KafkaSpec, topic: &str) -> Result<Self, SinkError> {
+        let consumer = |isolation: &str| -> Result<BaseConsumer<Ear>, SinkError> {
+            let mut config: ClientConfig = spec.common_config()?;
+            config
+                .set("group.id", "postrider-progress")
+                .set("enable.auto.commit", "false")
+                .set("enable.auto.offset.store", "false")
+                .set("enable.partition.eof", "true")
+                .set("isolation.level", isolation)
+                .set("fetch.wait.max.ms", "10")
+                .set("auto.offset.reset", "earliest");
+            config.create_with_context(Ear::default()).map_err(|error| unread(topic, &error))
+        };
+        Ok(Self {
+            committed: consumer("read_committed")?,
+            everything: consumer("read_uncommitted")?,
+            topic: topic.to_owned(),
+            begun: Instant::now(),
+        })
+    }
+
+    /// The newest progress of this key.
+    pub(super) fn newest(&self, key: &str) -> Result<Option<Progress>, SinkError> {
+        let Some((low, end)) = self.bounds(&self.everything)? else { return Ok(None) };
+        while self.bounds(&self.committed)?.is_none_or(|(_, committed)| committed < end) {
+            self.in_time("a transaction of another writer is open in it")?;
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let mut tail = TAIL;
+        loop {
+            let start = low.max(end.saturating_sub(tail));
+            if start >= end {
+                return Ok(None);
+            }
+            let newest = self.newest_from(start, key)?;
+            if newest.is_some() || start == low {
+                return Ok(newest);
+            }
+            tail = tail.saturating_mul(10);
+        }
+    }
+
+    /// First offset, and the one after the last that this reader may see; `None`: no such topic.
+    fn bounds(
+        &self,
+        consumer: &BaseConsumer<Ear>,
+    ) -> Result<Option<(i64, i64)>, SinkError> {
+        loop {
+            match consumer.fetch_watermarks(&self.topic, PARTITION, SLICE * 10) {
+                Ok(bounds) => return Ok(Some(bounds)),
+                Err(error) => match error.rdkafka_error_code() {
+                    Some(Code::UnknownTopicOrPartition | Code::UnknownPartition | Code::UnknownTopic) => {
+                        return Ok(None);
+                    }
+                    Some(Code::TopicAuthorizationFailed) => return Err(unread(&self.topic, &error)),
+                    _ => self.in_time(&error.to_string())?,
+                },
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn newest_from(&self, start: i64, key: &str) -> Result<Option<Progress>, SinkError> {
+        let mut place = TopicPartitionList::new();
+        let from = Offset::Offset(start);
+        let placed = place.add_partition_offset(&self.topic, PARTITION, from);
+        placed
+            .and_then(|()| self.committed.assign(&place))
+            .map_err(|error| unread(&self.topic, &error))?;
+        let mut newest = None;
+        loop {
+            match self.committed.poll(SLICE) {
+                None => {}
+                Some(Err(KafkaError::PartitionEOF(_))) => return Ok(newest),
+                Some(Err(error)) => return Err(unread(&self.topic, &error)),
+                Some(Ok(record)) if record.key() == Some(key.as_bytes()) => {
+                    let value = record.payload().unwrap_or_default();
+                    let progress = Progress::decode(value).map_err(|reason| ProgressSyntax {
+                        topic: self.topic.clone(),
+                        offset: record.offset(),
+                        reason,
+                    })?;
+                    newest = Some(progress);
+                }
+                // Of another stream.
+                Some(Ok(_)) => {}
+            }
+            self.in_time("the brokers are too slow")?;
+        }
+    }
+
+    fn in_time(&self, reason: &str) -> Result<(), SinkError> {
+        if self.begun.elapsed() < LIMIT {
+            return Ok(());
+        }
+        Err(SinkError::ProgressUnread { topic: self.topic.clone(), reason: reason.to_owned() })
+    }
+}
+
+fn unread(topic: &str, error: &KafkaError) -> SinkError {
+    SinkError::ProgressUnread { topic: topic.to_owned(), reason: error.to_string() }
+}
+
+/// The newest progress of this key, for whoever does not carry the stream itself.
+pub fn newest_progress(spec: &KafkaSpec, key: &str) -> Result<Option<Progress>, SinkError> {
+    Reader::open(spec, &spec.progress_topic)?.newest(key)
+}

@@ -1,0 +1,107 @@
+//! At-least-once delivery that keeps progress beside the records.
+//!
+//! Enters: records with tickets, and what is settled. Leaves: confirmations, and now and then a
+//! progress record of its own. What always holds: progress names only what is settled, and Postgres
+//! is told only what progress names. So a server that comes back from a crash with an older
+//! position costs no repeats of what progress covers. Called by the relay, on its hot thread.
+//!
+//! Progress is not part of any transaction here: what was confirmed after the last record of it is
+//! repeated after a crash, as without it.
+
+use std::time::{Duration, Instant};
+
+use super::progress::{Lineage, Progress};
+use super::sink::Reached;
+use super::transactional::PROGRESS_TICKET;
+use super::{Confirmation, KafkaSpec, Outcome, Producer, SendError, Sink, SinkError, progress_topic};
+use crate::ledger::Ticket;
+use crate::lsn::Lsn;
+use crate::pipeline::Mark;
+use crate::route::Record;
+
+/// A producer that remembers how far it came.
+pub struct Remembering {
+    producer: Producer,
+    lineage: Lineage,
+    topic: String,
+    every: Duration,
+    found: Option<Progress>,
+    kept: Lsn,
+    /// Sent and not yet confirmed.
+    under_way: Option<Lsn>,
+    sent_at: Option<Instant>,
+}
+
+impl Remembering {
+    /// Reads progress, and starts a producer. Blocks for seconds at most. Progress is written at most
+    /// as often as `every` says while rows flow.
+    pub fn open(spec: &KafkaSpec, lineage: &Lineage, every: Duration) -> Result<Self, SinkError> {
+        let producer = Producer::open(spec)?;
+        let topic = spec.progress_topic.clone();
+        let found = progress_topic::newest_progress(spec, &lineage.key())?;
+        let kept = found.as_ref().map_or(Lsn::ZERO, |progress| progress.mark.end);
+        let lineage = lineage.clone();
+        Ok(Self { producer, lineage, topic, every, found, kept, under_way: None, sent_at: None })
+    }
+}
+
+impl Sink for Remembering {
+    fn send(&mut self, record: &Record<'_>, ticket: Ticket) -> Result<(), SendError> {
+        self.producer.send(record, ticket)
+    }
+
+    fn poll(&mut self, confirmations: &mut Vec<Confirmation>) -> Result<(), SinkError> {
+        let before = confirmations.len();
+        self.producer.poll(confirmations)?;
+        let Some(end) = self.under_way else { return Ok(()) };
+        let fresh = confirmations.get(before..).unwrap_or_default();
+        let Some(at) = fresh.iter().position(|one| one.ticket == PROGRESS_TICKET) else {
+            return Ok(());
+        };
+        self.under_way = None;
+        match confirmations.remove(before + at).outcome {
+            Outcome::Stored => self.kept = end,
+            Outcome::Refused(refused) => {
+                let reason = refused.rejection.reason;
+                return Err(SinkError::Delivery { topic: self.topic.clone(), reason });
+            }
+        }
+        Ok(())
+    }
+
+    fn is_connected(&self) -> bool {
+        self.producer.is_connected()
+    }
+
+    fn found(&self) -> Option<&Progress> {
+        self.found.as_ref()
+    }
+
+    fn begin_at(&mut self, mark: Mark) {
+        self.kept = mark.end;
+    }
+
+    fn reached(&mut self, reached: Reached) -> Result<(), SinkError> {
+        let end = reached.settled;
+        let rested = self.sent_at.is_none_or(|at| at.elapsed() >= self.every);
+        if end <= self.kept || self.under_way.is_some() || !(rested || reached.ending) {
+            return Ok(());
+        }
+        let progress = Progress { lineage: self.lineage.clone(), mark: Mark::at(end) };
+        match self.producer.send(&progress.record(&self.topic).as_record(), PROGRESS_TICKET) {
+            Ok(()) => {
+                (self.under_way, self.sent_at) = (Some(end), Some(Instant::now()));
+                Ok(())
+            }
+            Err(SendError::Full) => Ok(()),
+            Err(SendError::Refused(rejection)) => {
+                Err(SinkError::Delivery { topic: self.topic.clone(), reason: rejection.reason })
+            }
+            Err(SendError::Broken(error)) => Err(error),
+        }
+    }
+
+    fn kept(&self) -> Option<Lsn> {
+        Some(self.kept)
+    }
+}

@@ -1,0 +1,355 @@
+//! The transactional producer: exactly-once delivery.
+//!
+//! Enters: records with tickets, and how far the session has come. Leaves: confirmations once the
+//! transaction is committed that holds the records, or a [`SinkError`] and with it the end of the
+//! session. Called by the relay, on the thread that reads the replication stream.
+//!
+//! One Kafka transaction holds the records of whole transactions of Postgres and, as its last
+//! record, the [`Progress`] that covers them. So "the rows are in Kafka" and "a later session leaves
+//! them out" are one event. Upholds G6. What always holds:
+//! * there is one transaction at a time; while one ends nothing is taken, and the session reads on
+//!   into its buffer meanwhile;
+//! * a transaction is committed when every record of it was reported stored, never before;
+//! * `Stored` is said, and [`Sink::kept`] raised, after the commit (G1);
+//! * nothing follows a commit whose outcome is not certain: this producer is dropped, and a later
+//!   one with the same transactional id fences it before it reads progress. A request to end a
+//!   transaction that the brokers get late then meets an epoch that is over.
+//!
+//! ```text
+//!          first record        place to end        all stored         committed
+//!   Idle ---------------> Open -----------> Closing/Settling ---> Ending ----> Idle
+//! ```
+//!
+//! # Why certainty is in question
+//!
+//! librdkafka sends EndTxn again by itself, below its API, when a connection ends or an answer does
+//! not come in time; Kafka before KIP-890's second part, which librdkafka 2.12 does not speak, takes
+//! a late EndTxn of one transaction for the end of the next. The library logs either event before it
+//! sends again ([`Watch::disturbances`](super::watch::Watch::disturbances)): a commit during which
+//! one was logged is uncertain, though it returned without an error.
+
+use std::time::{Duration, Instant};
+
+use rdkafka::error::{KafkaError, KafkaResult};
+use rdkafka::producer::Producer as _;
+use rdkafka::types::RDKafkaErrorCode as Code;
+
+use super::batch::{BatchLimits, Heap};
+use super::committer::{Committer, Order};
+use super::progress::{Lineage, Progress};
+use super::settings::KafkaSpec;
+use super::sink::Reached;
+use super::{Confirmation, Outcome, Producer, SendError, Sink, SinkError, progress_topic};
+use crate::ledger::Ticket;
+use crate::lsn::Lsn;
+use crate::pipeline::Mark;
+use crate::route::Record;
+
+/// How long one attempt to begin may take. A stream is open meanwhile, so it must be well below
+/// what makes Postgres's `fast` stop slow.
+const BEGIN_LIMIT: Duration = Duration::from_secs(4);
+/// How often progress is written for its own sake, while an idle slot advances (G5).
+const IDLE_PROGRESS: Duration = Duration::from_secs(10);
+/// The ticket of progress records; the ledger gives none with that weight.
+pub(super) const PROGRESS_TICKET: Ticket = Ticket::from_opaque(u64::MAX);
+
+/// A producer of transactions.
+pub struct Transactional {
+    producer: Producer,
+    committer: Committer,
+    limits: BatchLimits,
+    lineage: Lineage,
+    topic: String,
+    found: Option<Progress>,
+    state: State,
+    heap: Heap,
+    /// Sent and reported in the open transaction, its progress record included.
+    sent: u64,
+    stored: u64,
+    /// Of the records that are reported stored.
+    tickets: Vec<Ticket>,
+    refused: Option<Confirmation>,
+    reports: Vec<Confirmation>,
+    /// The last mark whose transaction is committed.
+    kept: Mark,
+    kept_at: Option<Instant>,
+}
+
+/// Where the open transaction stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// There is none.
+    Idle,
+    /// It takes records.
+    Open { since: Instant },
+    /// It is to end at this mark, which has still to be sent.
+    Closing { mark: Mark },
+    /// Everything was sent; not everything is reported.
+    Settling { mark: Mark },
+    /// Its end was asked for, after so many disturbances.
+    Ending { order: Order, mark: Mark, disturbances: u64 },
+}
+
+impl Transactional {
+    /// Fences every earlier producer of this stream, waits for the end of its transactions, and reads
+    /// progress. Blocks for seconds at most.
+    pub fn open(spec: &KafkaSpec, lineage: &Lineage) -> Result<Self, SinkError> {
+        let config = spec.transactional_config(&lineage.transactional_id())?;
+        let topic = spec.progress_topic.clone();
+        let producer = Producer::with(&config, spec)?;
+        let reader = progress_topic::Reader::open(spec, &topic)?;
+        let client = producer.client();
+        let begun = client.init_transactions(BEGIN_LIMIT);
+        producer.serve();
+        begun.map_err(|error| not_begun(&error, &producer, lineage))?;
+        let found = reader.newest(&lineage.key())?;
+        let committer =
+            Committer::start(client).map_err(|error| SinkError::NotReady(error.to_string()))?;
+        let kept = found.as_ref().map_or_else(Mark::default, |progress| progress.mark);
+        Ok(Self {
+            producer,
+            committer,
+            limits: BatchLimits::new(spec.transaction_age, spec.cautious),
+            lineage: lineage.clone(),
+            topic,
+            found,
+            state: State::Idle,
+            heap: Heap::default(),
+            sent: 0,
+            stored: 0,
+            tickets: Vec::new(),
+            refused: None,
+            reports: Vec::new(),
+            kept,
+            kept_at: None,
+        })
+    }
+
+    fn begin(&mut self) -> Result<(), SinkError> {
+        self.producer.client().begin_transaction().map_err(|error| self.broken(&error))?;
+        (self.heap, self.sent, self.stored) = (Heap::default(), 0, 0);
+        self.state = State::Open { since: Instant::now() };
+        Ok(())
+    }
+
+    /// Sends the progress record, or leaves it for the next call if there is no room.
+    fn close(&mut self, mark: Mark) -> Result<(), SinkError> {
+        let progress = Progress { lineage: self.lineage.clone(), mark };
+        let record = progress.record(&self.topic);
+        match self.producer.send(&record.as_record(), PROGRESS_TICKET) {
+            Ok(()) => {
+                self.sent += 1;
+                self.state = State::Settling { mark };
+                Ok(())
+            }
+            Err(SendError::Full) => {
+                self.state = State::Closing { mark };
+                Ok(())
+            }
+            Err(SendError::Refused(rejection)) => Err(SinkError::Delivery {
+                topic: self.topic.clone(),
+                reason: rejection.reason,
+            }),
+            Err(SendError::Broken(error)) => Err(error),
+        }
+    }
+
+    /// Books the delivery reports of the open transaction.
+    fn book(&mut self) -> Result<(), SinkError> {
+        for report in self.reports.drain(..) {
+            match &report.outcome {
+                Outcome::Stored => {
+                    self.stored += 1;
+                    if report.ticket != PROGRESS_TICKET {
+                        self.tickets.push(report.ticket);
+                    }
+                }
+                // Alone in its transaction, it takes nothing with it but a progress record.
+                Outcome::Refused(_) if self.heap.records == 1 => self.refused = Some(report),
+                Outcome::Refused(refused) => {
+                    return Err(SinkError::BatchRefused {
+                        topic: refused.record.topic.clone(),
+                        reason: refused.rejection.reason.clone(),
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Goes as far as the brokers' answers allow.
+    fn advance(&mut self, confirmations: &mut Vec<Confirmation>) -> Result<(), SinkError> {
+        if self.refused.is_some() && !matches!(self.state, State::Ending { .. } | State::Idle) {
+            return self.end(Order::Abort, self.kept);
+        }
+        match self.state {
+            State::Closing { mark } => self.close(mark),
+            State::Settling { mark } if self.stored == self.sent => self.end(Order::Commit, mark),
+            State::Ending { order, mark, disturbances } => match self.committer.outcome() {
+                None => Ok(()),
+                Some(outcome) => {
+                    self.ended(&outcome, disturbances)?;
+                    self.done(order, mark, confirmations);
+                    Ok(())
+                }
+            },
+            _ => Ok(()),
+        }
+    }
+
+    fn end(&mut self, order: Order, mark: Mark) -> Result<(), SinkError> {
+        let disturbances = self.disturbances();
+        self.committer.order(order).map_err(|error| self.broken(&error))?;
+        self.state = State::Ending { order, mark, disturbances };
+        Ok(())
+    }
+
+    /// Whether the transaction is certain to have ended as wanted, and no request to end it to be
+    /// under way. Upholds G6.
+    fn ended(&self, outcome: &KafkaResult<()>, before: u64) -> Result<(), SinkError> {
+        // What was logged before the call returned has been waiting in this queue since.
+        self.producer.serve();
+        outcome.as_ref().map_err(|error| self.uncertain(error))?;
+        match self.disturbances() - before {
+            0 => Ok(()),
+            _ => Err(SinkError::Ambiguous("a connection was disturbed meanwhile".to_owned())),
+        }
+    }
+
+    fn done(&mut self, order: Order, mark: Mark, confirmations: &mut Vec<Confirmation>) {
+        self.state = State::Idle;
+        match order {
+            Order::Commit => {
+                (self.kept, self.kept_at) = (mark, Some(Instant::now()));
+                let stored = |ticket| Confirmation { ticket, outcome: Outcome::Stored };
+                confirmations.extend(self.tickets.drain(..).map(stored));
+            }
+            Order::Abort => {
+                self.tickets.clear();
+                confirmations.extend(self.refused.take());
+            }
+        }
+    }
+
+    fn disturbances(&self) -> u64 {
+        self.producer.disturbances()
+    }
+
+    fn uncertain(&self, error: &KafkaError) -> SinkError {
+        match self.broken(error) {
+            SinkError::Fatal(reason) => SinkError::Ambiguous(reason),
+            error => error,
+        }
+    }
+
+    fn broken(&self, error: &KafkaError) -> SinkError {
+        match code(error) {
+            Some(code) if is_fencing(code) => SinkError::Fenced(error.to_string()),
+            _ => self.fenced().unwrap_or_else(|| SinkError::Fatal(error.to_string())),
+        }
+    }
+
+    fn fenced(&self) -> Option<SinkError> {
+        let (code, reason) = self.producer.client().client().fatal_error()?;
+        is_fencing(code).then_some(SinkError::Fenced(reason))
+    }
+
+    /// Whether progress should be written though no record waits for it.
+    fn wants_progress(&self, reached: Reached) -> bool {
+        let rested = self.kept_at.is_none_or(|at| at.elapsed() >= IDLE_PROGRESS);
+        reached.mark > self.kept && (rested || reached.ending)
+    }
+}
+
+impl Sink for Transactional {
+    fn send(&mut self, record: &Record<'_>, ticket: Ticket) -> Result<(), SendError> {
+        match self.state {
+            State::Idle => self.begin()?,
+            State::Open { .. } if !self.heap.is_huge(self.limits) => {}
+            _ => return Err(SendError::Full),
+        }
+        self.producer.send(record, ticket)?;
+        self.sent += 1;
+        self.heap.records += 1;
+        self.heap.bytes += ticket.weight();
+        Ok(())
+    }
+
+    fn poll(&mut self, confirmations: &mut Vec<Confirmation>) -> Result<(), SinkError> {
+        let polled = self.producer.poll(&mut self.reports);
+        polled.map_err(|error| self.fenced().unwrap_or(error))?;
+        self.book()?;
+        self.advance(confirmations)
+    }
+
+    fn is_connected(&self) -> bool {
+        self.producer.is_connected()
+    }
+
+    fn found(&self) -> Option<&Progress> {
+        self.found.as_ref()
+    }
+
+    fn begin_at(&mut self, mark: Mark) {
+        self.kept = mark;
+    }
+
+    fn reached(&mut self, reached: Reached) -> Result<(), SinkError> {
+        match self.state {
+            State::Open { since } if self.heap.ends(self.limits, since.elapsed(), reached) => {
+                self.close(reached.mark)
+            }
+            State::Idle if self.wants_progress(reached) => {
+                self.begin()?;
+                self.close(reached.mark)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn takes_records(&self) -> bool {
+        matches!(self.state, State::Idle | State::Open { .. })
+    }
+
+    fn has_enough(&self) -> bool {
+        self.heap.is_large(self.limits) && matches!(self.state, State::Open { .. })
+    }
+
+    fn kept(&self) -> Option<Lsn> {
+        Some(self.kept.end)
+    }
+}
+
+fn code(error: &KafkaError) -> Option<Code> {
+    match error {
+        KafkaError::Transaction(error) => Some(error.code()),
+        other => other.rdkafka_error_code(),
+    }
+}
+
+/// Brokers answer a producer whose epoch is over with one of these.
+const fn is_fencing(code: Code) -> bool {
+    matches!(code, Code::Fenced | Code::ProducerFenced | Code::InvalidProducerEpoch)
+}
+
+/// Why transactions did not begin.
+fn not_begun(error: &KafkaError, producer: &Producer, lineage: &Lineage) -> SinkError {
+    let reason = error.to_string();
+    let id = lineage.transactional_id();
+    let remedy = match code(error) {
+        Some(Code::TransactionalIdAuthorizationFailed | Code::ClusterAuthorizationFailed) => {
+            return SinkError::Forbidden(format!("transactional id `{id}`: {reason}"));
+        }
+        Some(Code::UnsupportedFeature | Code::UnsupportedVersion) => {
+            "use brokers of version 0.11 or later, or kafka.delivery = \"at_least_once\"".to_owned()
+        }
+        Some(Code::InvalidTransactionTimeout) => {
+            "raise transaction.max.timeout.ms of the brokers to 60000 or more".to_owned()
+        }
+        _ => {
+            let known = producer.check().err();
+            return known.unwrap_or(SinkError::NotReady(reason));
+        }
+    };
+    SinkError::NoTransactions { reason, remedy }
+}

@@ -1,0 +1,135 @@
+//! How a session begins, on the thread that will drive it.
+//!
+//! Enters: what the supervisor found out. Leaves: a running [`Session`], or why there is none. What
+//! always holds: the slot is the lock, so that it is taken first; whoever has it fences earlier
+//! producers of the stream before it reads how far they came; nothing is sent before it is known
+//! where to go on (G6). Called by `supervise`.
+
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::{Duration, Instant};
+
+use tokio::sync::oneshot;
+
+use crate::control::{self, Client, ControlError};
+use crate::kafka::{Lineage, Sink};
+use crate::lsn::Lsn;
+use crate::pipeline::Mark;
+use crate::relay::detour::{BACKLOG_LINGER_MS, Detour};
+use crate::relay::error::RelayError;
+use crate::relay::gait;
+use crate::relay::pace::Pace;
+use crate::relay::phase::End;
+use crate::relay::plan::Plan;
+use crate::relay::report::Reporter;
+use crate::relay::session::{Limits, Session};
+use crate::relay::stop::Stop;
+use crate::relay::supervise::OpenSink;
+use crate::relay::threshold::Threshold;
+use crate::wal::{Connection, SessionParams, WalError};
+
+/// How long the answer to one question to the control plane may take: that of one SQL statement.
+const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+
+/// What the hot thread starts from.
+pub(super) struct HotStart {
+    pub(super) plan: Plan,
+    pub(super) limits: Limits,
+    pub(super) detour: Option<Detour>,
+    pub(super) params: SessionParams,
+    pub(super) stop: Stop,
+    pub(super) threshold: Threshold,
+    /// Of the stream, but for what only the replication connection knows for certain.
+    pub(super) lineage: Lineage,
+    pub(super) question: Question,
+}
+
+impl HotStart {
+    pub(super) fn run<S: Sink>(
+        self,
+        reporter: &mut Reporter,
+        open_sink: impl OpenSink<S>,
+    ) -> Result<End, RelayError> {
+        let source = &self.plan.config.source;
+        let mut pipeline = self.plan.pipeline()?;
+        let mut connection = Connection::open(&source.connect, &self.params)?;
+        let is_local = connection.is_local();
+        let mut lineage = self.lineage;
+        if self.plan.keeps_progress() {
+            let identity = connection.identify_system()?;
+            (lineage.system, lineage.timeline) = (identity.system_id, identity.timeline);
+        }
+        let stream = connection
+            .start(&source.slot, &source.publication, Lsn::ZERO)
+            .map_err(|refused| vanished(refused.error, &source.slot))?;
+        if !self.threshold.cross() {
+            return Ok(End::Drained);
+        }
+        // Last, so that a standby that asks for the slot five times a second starts no client.
+        let usual = &self.plan.kafka;
+        let spec = self.detour.map_or_else(|| usual.clone(), |detour| detour.adapt(usual));
+        let mut sink = open_sink(&spec, &lineage)?;
+        if self.plan.keeps_progress() {
+            let _confirmed = self.question.ask()?;
+            let mark = sink.found().map_or(Mark::default(), |progress| progress.mark);
+            pipeline.resume_at(mark);
+            sink.begin_at(mark);
+        }
+        // Who reads the line may ask the HTTP face next.
+        reporter.streaming();
+        let manner = self.detour.map_or("usual", |detour| detour.manner.as_str());
+        tracing::info!(slot = source.slot, manner, "streaming");
+        let pace = Pace::new(gait(is_local, spec.linger_ms >= BACKLOG_LINGER_MS), Instant::now());
+        let Self { stop, limits, .. } = self;
+        Session { stream, pipeline, sink, stop, limits, pace }.run(reporter)
+    }
+}
+
+/// What the server says to START_REPLICATION for a slot that preflight has just seen: 42704 if it is
+/// gone since.
+fn vanished(error: WalError, slot: &str) -> RelayError {
+    match error {
+        WalError::Server(server) if server.code == "42704" => {
+            ControlError::SlotVanished { slot: slot.to_owned() }.into()
+        }
+        error => error.into(),
+    }
+}
+
+/// Asks the control plane, once, what the slot's confirmed position is while we hold it.
+pub(super) struct Question {
+    asked: oneshot::Sender<()>,
+    answer: Receiver<Result<Option<Lsn>, ControlError>>,
+}
+
+/// The control plane's end.
+pub(super) struct Asked {
+    asked: oneshot::Receiver<()>,
+    answer: SyncSender<Result<Option<Lsn>, ControlError>>,
+}
+
+impl Question {
+    /// Both ends.
+    pub(super) fn new() -> (Self, Asked) {
+        let (ask, asked) = oneshot::channel();
+        let (answer, answered) = sync_channel(1);
+        (Self { asked: ask, answer: answered }, Asked { asked, answer })
+    }
+
+    fn ask(self) -> Result<Option<Lsn>, RelayError> {
+        // Nobody listens to a session that was called off.
+        let _ = self.asked.send(());
+        let answer = self.answer.recv_timeout(ANSWER_LIMIT).map_err(|_| RelayError::NoAnswer)?;
+        Ok(answer?)
+    }
+}
+
+impl Asked {
+    /// Waits for the question and answers it; a session that never asks is none of ours.
+    pub(super) async fn answer(self, client: &Client, slot: &str) {
+        if self.asked.await.is_ok() {
+            let slot = control::slot(client, slot).await;
+            let position = slot.map(|slot| slot.and_then(|slot| slot.confirmed_flush));
+            let _ = self.answer.try_send(position);
+        }
+    }
+}

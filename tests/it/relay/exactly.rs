@@ -1,0 +1,58 @@
+//! Exactly once: records and progress in one Kafka transaction.
+
+use std::time::Duration;
+
+use super::load::{Load, commit, prepare};
+use super::stage::Stage;
+use crate::support::broker::Broker;
+use crate::support::{kafka, postgres, wait_for};
+
+const KILLS: u32 = 8;
+/// Rows per second and rows per transaction of each writer.
+const WRITERS: [(u32, u32); 3] = [(300, 1), (600, 7), (900, 60)];
+
+#[test]
+fn g6_every_row_arrives_once_on_a_good_day() {
+    for broker in Broker::all() {
+        let stage = Stage::new(postgres::installed(), &broker.bootstrap(), "exact");
+        prepare(&stage, &broker);
+        let (oracle, tap) = (stage.oracle(), stage.tap());
+        let relay = stage.relay_at(&tap.address()).set("kafka.delivery", "exactly_once");
+        let mut running = relay.run();
+        running.wait_for_log("\"streaming\"");
+        commit(&stage, 2_000, 1_000);
+        stage.wait_acknowledged(stage.log_end());
+        running.stop();
+        stage.verdict(&oracle, &tap.statuses()).assert_exactly_once();
+    }
+}
+
+#[test]
+fn g6_eight_kills_lose_nothing_and_repeat_nothing() {
+    let Some(kafka) = kafka::shared() else { return };
+    let stage = Stage::new(postgres::installed(), &kafka.bootstrap(), "exact_crash");
+    let (oracle, tap) = (stage.oracle(), stage.tap());
+    let relay = stage
+        .relay_at(&tap.address())
+        .set("kafka.delivery", "exactly_once")
+        .set("source.status_interval", "200ms");
+    let load = Load::start(&stage, &WRITERS);
+    for kill in 0..KILLS {
+        let mut running = relay.run();
+        running.wait_for_log("streaming");
+        if kill % 4 != 3 {
+            let enough = tap.statuses().len() + 2;
+            wait_for("status updates", || (tap.statuses().len() >= enough).then_some(()));
+        }
+        std::thread::sleep(Duration::from_millis(u64::from(kill) * 37));
+        running.kill();
+    }
+    let committed = load.stop();
+    let running = relay.run();
+    stage.wait_acknowledged(stage.log_end());
+    running.stop();
+    let verdict = stage.verdict(&oracle, &tap.statuses());
+    eprintln!("{committed} rows over {KILLS} kills");
+    verdict.assert_exactly_once();
+    assert!(verdict.committed as u64 >= committed);
+}
