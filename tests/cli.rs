@@ -87,7 +87,7 @@ fn help_is_data_and_names_the_exit_codes() {
 
 #[test]
 fn a_mistake_in_the_file_is_shown_where_it_is() {
-    let config = "[source]\npublicaton = \"x\"\n\n[kafka]\ndelivery = \"exactly_once\"\n";
+    let config = "[source]\npublicaton = \"x\"\n\n[kafka]\ndelivery = \"exactly_one\"\n";
     let output = in_folder(config, &["run"], &[]);
     assert_eq!(output.status.code(), Some(78));
     assert!(output.stdout.is_empty());
@@ -99,12 +99,12 @@ fn a_mistake_in_the_file_is_shown_where_it_is() {
          2 | publicaton = ...\n  \
          | ^^^^^^^^^^\n  \
          help: did you mean `source.publication`?\n\
-         error[PR-C006]: `kafka.delivery`: exactly_once is not in this release\n \
+         error[PR-C005]: `kafka.delivery`: `exactly_one` is not one of its choices\n \
          --> postrider.toml:5:12\n  \
          |\n\
-         5 | delivery = \"exactly_once\"\n  \
-         |            ^^^^^^^^^^^^^^\n  \
-         help: use \"at_least_once\"; consumers drop repeats by the `id` header\n"
+         5 | delivery = \"exactly_one\"\n  \
+         |            ^^^^^^^^^^^^^\n  \
+         help: did you mean \"exactly_once\"? The choices are at_least_once, exactly_once\n"
     );
 }
 

@@ -11,7 +11,8 @@ use super::layer::{Item, Setting, Value};
 use super::libpq::{ConnectInfo, ConnectInfoWarning};
 use super::mistake::{Mistake, MistakeKind, Place};
 use super::model::{
-    Config, DeadLetters, Http, Kafka, Log, Messages, Outbox, Progress, Retry, Route, Shutdown, Source,
+    Config, DeadLetters, Http, Kafka, Log, Messages, Outbox, Progress, Retry, Route, Shutdown,
+    Source,
 };
 use super::options::PROPERTIES;
 use super::values::{

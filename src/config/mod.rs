@@ -39,7 +39,8 @@ pub use layer::Origin;
 pub use libpq::ConnectInfo;
 pub use mistake::{ConfigError, Excerpt, Mistake, MistakeKind, Place};
 pub use model::{
-    Config, DeadLetters, Http, Kafka, Log, Messages, Outbox, Progress, Retry, Route, Shutdown, Source,
+    Config, DeadLetters, Http, Kafka, Log, Messages, Outbox, Progress, Retry, Route, Shutdown,
+    Source,
 };
 pub use options::{Kind, OPTIONS, OptionSpec};
 pub use reference::{example_toml, reference_markdown};

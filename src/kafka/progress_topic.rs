@@ -84,18 +84,19 @@ impl Reader {
     }
 
     /// First offset, and the one after the last that this reader may see; `None`: no such topic.
-    fn bounds(
-        &self,
-        consumer: &BaseConsumer<Ear>,
-    ) -> Result<Option<(i64, i64)>, SinkError> {
+    fn bounds(&self, consumer: &BaseConsumer<Ear>) -> Result<Option<(i64, i64)>, SinkError> {
         loop {
             match consumer.fetch_watermarks(&self.topic, PARTITION, SLICE * 10) {
                 Ok(bounds) => return Ok(Some(bounds)),
                 Err(error) => match error.rdkafka_error_code() {
-                    Some(Code::UnknownTopicOrPartition | Code::UnknownPartition | Code::UnknownTopic) => {
+                    Some(
+                        Code::UnknownTopicOrPartition | Code::UnknownPartition | Code::UnknownTopic,
+                    ) => {
                         return Ok(None);
                     }
-                    Some(Code::TopicAuthorizationFailed) => return Err(unread(&self.topic, &error)),
+                    Some(Code::TopicAuthorizationFailed) => {
+                        return Err(unread(&self.topic, &error));
+                    }
                     _ => self.in_time(&error.to_string())?,
                 },
             }

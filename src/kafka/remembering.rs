@@ -13,7 +13,9 @@ use std::time::{Duration, Instant};
 use super::progress::{Lineage, Progress};
 use super::sink::Reached;
 use super::transactional::PROGRESS_TICKET;
-use super::{Confirmation, KafkaSpec, Outcome, Producer, SendError, Sink, SinkError, progress_topic};
+use super::{
+    Confirmation, KafkaSpec, Outcome, Producer, SendError, Sink, SinkError, progress_topic,
+};
 use crate::ledger::Ticket;
 use crate::lsn::Lsn;
 use crate::pipeline::Mark;

@@ -146,10 +146,9 @@ impl Transactional {
                 self.state = State::Closing { mark };
                 Ok(())
             }
-            Err(SendError::Refused(rejection)) => Err(SinkError::Delivery {
-                topic: self.topic.clone(),
-                reason: rejection.reason,
-            }),
+            Err(SendError::Refused(rejection)) => {
+                Err(SinkError::Delivery { topic: self.topic.clone(), reason: rejection.reason })
+            }
             Err(SendError::Broken(error)) => Err(error),
         }
     }

@@ -283,7 +283,8 @@ mod tests {
     #[test]
     fn g6_whatever_may_make_the_library_ask_again_is_counted() {
         let mut watch = Watch::default();
-        let state = |change: &str| format!("[thrd:a:9092/1]: a:9092/1: Broker changed state {change}");
+        let state =
+            |change: &str| format!("[thrd:a:9092/1]: a:9092/1: Broker changed state {change}");
         for harmless in ["CONNECT -> DOWN", "INIT -> TRY_CONNECT", "APIVERSION_QUERY -> UP"] {
             watch.log(Level::Debug, "STATE", &state(harmless));
         }

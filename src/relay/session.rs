@@ -387,10 +387,7 @@ impl<S: Sink> Session<S> {
     /// ends still reads the open transaction to its commit, so that none of it is sent twice.
     fn wants_frames(&self, turn: &Turn) -> bool {
         let allowed = matches!(turn.phase, Phase::Streaming) || self.pipeline.is_open();
-        allowed
-            && turn.definite.is_none()
-            && self.pipeline.has_room()
-            && self.sink.takes_records()
+        allowed && turn.definite.is_none() && self.pipeline.has_room() && self.sink.takes_records()
     }
 
     fn unconfirmed(&self) -> u64 {

@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 use crate::control::{self, Client, ControlError};
-use crate::kafka::{Lineage, Sink};
+use crate::kafka::Sink;
 use crate::lsn::Lsn;
-use crate::pipeline::Mark;
 use crate::relay::detour::{BACKLOG_LINGER_MS, Detour};
 use crate::relay::error::RelayError;
 use crate::relay::gait;
+use crate::relay::gate::{Facts, Resume, judge};
 use crate::relay::pace::Pace;
 use crate::relay::phase::End;
 use crate::relay::plan::Plan;
@@ -38,8 +38,8 @@ pub(super) struct HotStart {
     pub(super) params: SessionParams,
     pub(super) stop: Stop,
     pub(super) threshold: Threshold,
-    /// Of the stream, but for what only the replication connection knows for certain.
-    pub(super) lineage: Lineage,
+    /// But for what only the replication connection knows, and the slot's position.
+    pub(super) facts: Facts,
     pub(super) question: Question,
 }
 
@@ -53,10 +53,13 @@ impl HotStart {
         let mut pipeline = self.plan.pipeline()?;
         let mut connection = Connection::open(&source.connect, &self.params)?;
         let is_local = connection.is_local();
-        let mut lineage = self.lineage;
+        let mut facts = self.facts;
         if self.plan.keeps_progress() {
             let identity = connection.identify_system()?;
-            (lineage.system, lineage.timeline) = (identity.system_id, identity.timeline);
+            facts.history = connection.timeline_history(identity.timeline)?;
+            facts.server = identity.flushed;
+            (facts.lineage.system, facts.lineage.timeline) =
+                (identity.system_id, identity.timeline);
         }
         let stream = connection
             .start(&source.slot, &source.publication, Lsn::ZERO)
@@ -67,10 +70,13 @@ impl HotStart {
         // Last, so that a standby that asks for the slot five times a second starts no client.
         let usual = &self.plan.kafka;
         let spec = self.detour.map_or_else(|| usual.clone(), |detour| detour.adapt(usual));
-        let mut sink = open_sink(&spec, &lineage)?;
+        let mut sink = open_sink(&spec, &facts.lineage)?;
         if self.plan.keeps_progress() {
-            let _confirmed = self.question.ask()?;
-            let mark = sink.found().map_or(Mark::default(), |progress| progress.mark);
+            facts.confirmed = self.question.ask()?.unwrap_or_default();
+            let Resume { mark, warnings } = judge(&facts, sink.found())?;
+            for warning in warnings {
+                tracing::warn!(help = warning.hint(), "{warning}");
+            }
             pipeline.resume_at(mark);
             sink.begin_at(mark);
         }

@@ -8,8 +8,10 @@
 use std::hash::{BuildHasher as _, RandomState};
 use std::time::{Duration, Instant};
 
+use crate::config::Delivery;
 use crate::control::{
-    self, Client, ControlError, Inspection, Known, Requirements, ServerFacts, SessionEnd, TableFacts,
+    self, Client, ControlError, Inspection, Known, Requirements, ServerFacts, SessionEnd,
+    TableFacts,
 };
 use crate::kafka::{KafkaSpec, Lineage, Sink, SinkError};
 use crate::lsn::Lsn;
@@ -17,6 +19,7 @@ use crate::outbox::TableName;
 use crate::relay::backoff::Backoff;
 use crate::relay::detour::{Detour, Manner};
 use crate::relay::error::RelayError;
+use crate::relay::gate::Facts;
 use crate::relay::phase::End;
 use crate::relay::plan::Plan;
 use crate::relay::pulse::Forbearance;
@@ -217,7 +220,7 @@ impl Supervisor {
         let threshold = Threshold::default();
         let (question, asked) = Question::new();
         let start = HotStart {
-            lineage: self.lineage(&inspection),
+            facts: self.facts(&inspection),
             question,
             plan: Plan { not_null: inspection.not_null(&wanted), ..self.plan.clone() },
             limits: self.limits(&inspection.server),
@@ -284,19 +287,21 @@ impl Supervisor {
         self.watch(client, wanted).await
     }
 
-    /// Which stream this is, but for what only the replication connection knows for certain.
-    fn lineage(&self, inspection: &Inspection) -> Lineage {
+    /// What the gate has to know, as far as the control plane knows it.
+    fn facts(&self, inspection: &Inspection) -> Facts {
         let tables = self.plan.config.source.tables.iter().zip(&inspection.tables);
         let oid = |(name, facts): (&TableName, &Option<TableFacts>)| {
             Some((name.to_string(), facts.as_ref()?.oid))
         };
-        Lineage {
+        let lineage = Lineage {
             database: inspection.server.database.clone(),
             slot: self.plan.config.source.slot.clone(),
             publication: inspection.publication.as_ref().map_or(0, |publication| publication.oid),
             tables: tables.filter_map(oid).collect(),
             ..Lineage::default()
-        }
+        };
+        let exactly_once = self.plan.config.kafka.delivery == Delivery::ExactlyOnce;
+        Facts { lineage, exactly_once, created: true, ..Facts::default() }
     }
 
     /// Watches the slot, the server and what is published beside a session; ends only with the

@@ -53,7 +53,12 @@ const FILES: [(&str, usize, &str, &str); 48] = [
     ("[route]\nrules = [5]", 2, "5", "must be a section"),
     ("[format]\nvalue = \"avro\"", 2, "\"avro\"", "raw, string, json, json_schema"),
     ("[route]\nposition_header = \"yes\"", 2, "\"yes\"", "true or false"),
-    ("[kafka]\ndelivery = \"exactly_once\"", 2, "\"exactly_once\"", "use \"at_least_once\""),
+    (
+        "[kafka]\ndelivery = \"exactly\"",
+        2,
+        "\"exactly\"",
+        "the choices are at_least_once, exactly_once",
+    ),
     ("[kafka]\nbrokers = [\"kafka\", \"kafka:x\"]", 2, "\"kafka:x\"", "host:port"),
     ("[kafka]\nmax_in_flight = 32", 2, "32", "\"32MiB\""),
     ("[kafka]\nmax_in_flight = \"1KiB\"", 2, "\"1KiB\"", "between 1MiB and 1GiB"),

@@ -1,12 +1,13 @@
 //! Reads topics, and creates them, with a client that knows nothing of the product.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
-use rdkafka::error::KafkaResult;
+use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::message::{Headers as _, Message as _};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 
@@ -100,26 +101,36 @@ fn patiently<T>(mut ask: impl FnMut() -> KafkaResult<T>) -> T {
     }
 }
 
-/// Everything that lies in the topics now, per partition in offset order.
+/// Everything that lies in the topics now, per partition in offset order; of transactions what was
+/// committed. Offsets have gaps where transactions end, so that only the end can be waited for.
 pub(crate) fn read(bootstrap: &str, topics: &[String]) -> Vec<Stored> {
-    let consumer: BaseConsumer = client(bootstrap).create().unwrap();
+    topics.iter().flat_map(|topic| read_one(bootstrap, topic)).collect()
+}
+
+fn read_one(bootstrap: &str, topic: &str) -> Vec<Stored> {
+    let mut config = client(bootstrap);
+    let consumer: BaseConsumer = config.set("enable.partition.eof", "true").create().unwrap();
     let mut assignment = TopicPartitionList::new();
-    let mut missing = 0;
-    for topic in topics {
-        for (partition, _) in ends(&consumer, topic) {
-            let (low, high) = consumer.fetch_watermarks(topic, partition, ASK_LIMIT).unwrap();
-            missing += high - low;
+    let mut unfinished = BTreeSet::new();
+    for (partition, end) in ends(&consumer, topic) {
+        let (low, _) = consumer.fetch_watermarks(topic, partition, ASK_LIMIT).unwrap();
+        if low < end {
             assignment.add_partition_offset(topic, partition, Offset::Beginning).unwrap();
+            unfinished.insert(partition);
         }
     }
     consumer.assign(&assignment).unwrap();
     let mut records = Vec::new();
     let deadline = Instant::now() + READ_LIMIT;
-    while missing > 0 {
-        assert!(Instant::now() < deadline, "{missing} records of {topics:?} never came");
-        let Some(message) = consumer.poll(Duration::from_millis(200)) else { continue };
-        records.push(stored(&message.unwrap()));
-        missing -= 1;
+    while !unfinished.is_empty() {
+        assert!(Instant::now() < deadline, "the end of {unfinished:?} of {topic} never came");
+        match consumer.poll(Duration::from_millis(200)) {
+            None => {}
+            Some(Err(KafkaError::PartitionEOF(partition))) => {
+                unfinished.remove(&partition);
+            }
+            Some(message) => records.push(stored(&message.unwrap())),
+        }
     }
     records
 }
