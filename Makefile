@@ -2,7 +2,7 @@
 # .ci and docker, so each can be run by hand.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check compare-bytes bench faults faults-table
+.PHONY: help setup demo test check compare-bytes crash bench faults faults-table
 
 CARGO ?= cargo
 # What the suites left out, one line each; printed last.
@@ -45,6 +45,11 @@ faults: ## each row of the fault matrix, and its table in docs/guarantees.md; RO
 
 faults-table: ## the same table after a change of the register, running nothing
 	@$(CARGO) run --locked --quiet --example faults -- --table
+
+crash: ## kill -9 while rows flow, and an account of every row; MODE=exactly_once|at_least_once CYCLES=100 KILL=relay|postgres|broker ROWS_PER_S=.. SEED=..
+	@.ci/setup >&2
+	@CI=true CRASH_MODE=$(MODE) CRASH_CYCLES=$(CYCLES) CRASH_KILL=$(KILL) CRASH_ROWS_PER_S=$(ROWS_PER_S) \
+	CRASH_SEED=$(SEED) $(CARGO) test --locked --quiet --test crash
 
 bench: ## the benchmarks, in release mode; ARGS are passed on
 	@.ci/setup demo >&2

@@ -12,6 +12,7 @@ pub(crate) mod relay;
 pub(crate) mod skip;
 pub(crate) mod sluice;
 pub(crate) mod sql;
+pub(crate) mod tap;
 pub(crate) mod topic;
 pub(crate) mod wiretap;
 

@@ -36,15 +36,22 @@ impl Sql {
 
     /// Every row of a query, its values as text.
     pub(crate) fn rows(&self, sql: &str) -> Vec<Vec<Option<String>>> {
-        let messages = self.runtime.block_on(self.client.simple_query(sql));
-        let messages = messages.unwrap_or_else(|error| panic!("{sql}: {error:?}"));
+        self.try_rows(sql).unwrap_or_else(|error| panic!("{sql}: {error:?}"))
+    }
+
+    /// The same, of a query that may fail.
+    pub(crate) fn try_rows(
+        &self,
+        sql: &str,
+    ) -> Result<Vec<Vec<Option<String>>>, tokio_postgres::Error> {
+        let messages = self.runtime.block_on(self.client.simple_query(sql))?;
         let rows = messages.into_iter().filter_map(|message| match message {
             SimpleQueryMessage::Row(row) => {
                 Some((0..row.len()).map(|column| row.get(column).map(str::to_owned)).collect())
             }
             _ => None,
         });
-        rows.collect()
+        Ok(rows.collect())
     }
 
     /// The only value of a query's only row.

@@ -1,20 +1,16 @@
-//! A proxy between relay and Postgres that reads along: every status update is held until the ends
-//! of all topics are noted down, so that a judge can tell afterwards whether everything at or below
-//! the acknowledged position was in Kafka *at that moment* (G1). Carries plain TCP only.
+//! Every status update of a relay beside the ends of all topics at that moment, so that a judge can
+//! tell afterwards whether everything at or below the acknowledged position was in Kafka *then* (G1).
+//! The updates are held by a [`Tap`] meanwhile.
 
-use std::io::{Read as _, Write as _};
-use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use postrider::sandbox::postgres::Address;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 
+use super::tap::{Said, Tap};
 use super::topic;
-
-/// Codes of SSLRequest and GSSENCRequest (protocol, "Message Formats"), answered by one byte.
-const ENCRYPTION_REQUESTS: [u64; 2] = [80_877_103, 80_877_104];
 
 /// A status update, and how far the topics reached when it was about to leave for Postgres.
 #[derive(Debug, Clone)]
@@ -34,192 +30,52 @@ pub(crate) struct Status {
 /// The running proxy.
 #[derive(Debug)]
 pub(crate) struct Wiretap {
-    address: Address,
-    shared: Arc<Shared>,
-}
-
-struct Shared {
-    target: u16,
-    prefix: String,
-    consumer: BaseConsumer,
-    highest: AtomicU64,
-    statuses: Mutex<Vec<Status>>,
-    connections: Mutex<Vec<TcpStream>>,
-}
-
-impl std::fmt::Debug for Shared {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Shared(to port {})", self.target)
-    }
+    tap: Tap,
+    statuses: Arc<Mutex<Vec<Status>>>,
 }
 
 impl Wiretap {
     /// Listens on a port of its own for connections to `target`; notes the ends of the topics of
     /// `bootstrap` that begin with `prefix`. Its threads end with this process.
     pub(crate) fn start(target: &Address, bootstrap: &str, prefix: &str) -> Self {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let mut address = target.clone();
-        address.port = listener.local_addr().unwrap().port();
-        let shared = Arc::new(Shared {
-            target: target.port,
-            prefix: prefix.to_owned(),
-            consumer: topic::client(bootstrap).create().unwrap(),
-            highest: AtomicU64::new(0),
-            statuses: Mutex::default(),
-            connections: Mutex::default(),
+        let consumer: BaseConsumer = topic::client(bootstrap).create().unwrap();
+        let prefix = prefix.to_owned();
+        let highest = AtomicU64::new(0);
+        let statuses: Arc<Mutex<Vec<Status>>> = Arc::default();
+        let noted = Arc::clone(&statuses);
+        let tap = Tap::start(target, move |Said { write, flush, apply, sent }| {
+            // Only an advance needs a look at the topics: it alone acknowledges something new.
+            let is_advance = highest.fetch_max(flush, Ordering::SeqCst) < flush;
+            let ends = if is_advance { ends(&consumer, &prefix) } else { Vec::new() };
+            noted.lock().unwrap().push(Status { write, flush, apply, sent, ends });
         });
-        let accepting = Arc::clone(&shared);
-        std::thread::spawn(move || {
-            for client in listener.incoming() {
-                accepting.connect(client.unwrap());
-            }
-        });
-        Self { address, shared }
+        Self { tap, statuses }
     }
 
     /// Where the relay has to connect instead.
     pub(crate) fn address(&self) -> Address {
-        self.address.clone()
+        self.tap.address()
     }
 
     /// Every status update so far, in the order they were sent.
     pub(crate) fn statuses(&self) -> Vec<Status> {
-        self.shared.statuses.lock().unwrap().clone()
+        self.statuses.lock().unwrap().clone()
     }
 
     /// Cuts every connection, in the middle of whatever it carries.
     pub(crate) fn cut(&self) {
-        for connection in self.shared.connections.lock().unwrap().drain(..) {
-            // It may have ended by itself.
-            let _ = connection.shutdown(Shutdown::Both);
-        }
+        self.tap.cut();
     }
 }
 
-impl Shared {
-    fn connect(self: &Arc<Self>, client: TcpStream) {
-        // A server that is down looks like one that closes at once.
-        let Ok(server) = TcpStream::connect((Ipv4Addr::LOCALHOST, self.target)) else { return };
-        for stream in [&client, &server] {
-            stream.set_nodelay(true).unwrap();
-            self.connections.lock().unwrap().push(stream.try_clone().unwrap());
+fn ends(consumer: &BaseConsumer, prefix: &str) -> Vec<(String, i32, i64)> {
+    let metadata = consumer.fetch_metadata(None, Duration::from_secs(10)).unwrap();
+    let names = metadata.topics().iter().map(rdkafka::metadata::MetadataTopic::name);
+    let mut ends = Vec::new();
+    for name in names.filter(|name| name.starts_with(prefix)) {
+        for (partition, end) in topic::ends(consumer, name) {
+            ends.push((name.to_owned(), partition, end));
         }
-        let talk = Arc::new(Talk::default());
-        let (shared, heard) = (Arc::clone(self), Arc::clone(&talk));
-        let (from, to) = (client.try_clone().unwrap(), server.try_clone().unwrap());
-        std::thread::spawn(move || carry(from, to, |bytes| shared.read_client(bytes, &heard)));
-        std::thread::spawn(move || carry(server, client, |bytes| talk.read_server(bytes)));
     }
-
-    /// Length of the first whole message, after noting it when it is a status update.
-    fn read_client(&self, bytes: &[u8], talk: &Talk) -> Option<usize> {
-        if !talk.started.load(Ordering::SeqCst) {
-            // What comes first has no type byte: its length, then a code.
-            let length = size(bytes.get(..4)?);
-            let code = number(bytes.get(..length)?.get(4..8)?);
-            let asks = ENCRYPTION_REQUESTS.contains(&code);
-            talk.asked.store(asks, Ordering::SeqCst);
-            talk.started.store(!asks, Ordering::SeqCst);
-            return Some(length);
-        }
-        let (body, length) = typed(bytes)?;
-        if bytes[0] == b'd' && body.first() == Some(&b'r') {
-            let position = |at: usize| number(&body[at..at + 8]);
-            let status = Status {
-                write: position(1),
-                flush: position(9),
-                apply: position(17),
-                sent: talk.sent.load(Ordering::SeqCst),
-                ends: Vec::new(),
-            };
-            self.note(status);
-        }
-        Some(length)
-    }
-
-    /// Only an advance needs a look at the topics: it alone acknowledges something new.
-    fn note(&self, mut status: Status) {
-        if self.highest.fetch_max(status.flush, Ordering::SeqCst) < status.flush {
-            status.ends = self.ends();
-        }
-        self.statuses.lock().unwrap().push(status);
-    }
-
-    fn ends(&self) -> Vec<(String, i32, i64)> {
-        let metadata = self.consumer.fetch_metadata(None, Duration::from_secs(10)).unwrap();
-        let names = metadata.topics().iter().map(rdkafka::metadata::MetadataTopic::name);
-        let mut ends = Vec::new();
-        for name in names.filter(|name| name.starts_with(&self.prefix)) {
-            for (partition, end) in topic::ends(&self.consumer, name) {
-                ends.push((name.to_owned(), partition, end));
-            }
-        }
-        ends
-    }
-}
-
-/// What the two directions of a connection know of each other.
-#[derive(Default)]
-struct Talk {
-    /// The client asked for encryption and awaits the one-byte answer.
-    asked: AtomicBool,
-    /// The client's startup message has passed: all that follows has a type byte.
-    started: AtomicBool,
-    /// The highest position that Postgres has sent.
-    sent: AtomicU64,
-}
-
-impl Talk {
-    /// XLogData `w`: start at 1, end of WAL at 9. Keepalive `k`: end of WAL at 1.
-    fn read_server(&self, bytes: &[u8]) -> Option<usize> {
-        if self.asked.swap(false, Ordering::SeqCst) {
-            assert_eq!(bytes.first(), Some(&b'N'), "a wiretap cannot read TLS");
-            return Some(1);
-        }
-        let (body, length) = typed(bytes)?;
-        if bytes[0] == b'd' {
-            let at = match body.first() {
-                Some(b'w') => 9,
-                Some(b'k') => 1,
-                _ => return Some(length),
-            };
-            self.sent.fetch_max(number(&body[at..at + 8]), Ordering::SeqCst);
-        }
-        Some(length)
-    }
-}
-
-/// Body and whole length of a message with a type byte, once all of it is there.
-fn typed(bytes: &[u8]) -> Option<(&[u8], usize)> {
-    let length = 1 + size(bytes.get(1..5)?);
-    Some((bytes.get(5..length)?, length))
-}
-
-/// A message's length field.
-fn size(bytes: &[u8]) -> usize {
-    usize::try_from(number(bytes)).unwrap()
-}
-
-fn number(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0, |number, &byte| number << 8 | u64::from(byte))
-}
-
-/// Carries bytes one way, whole messages at a time; `read` gives the length of the first one.
-fn carry(mut from: TcpStream, mut to: TcpStream, mut read: impl FnMut(&[u8]) -> Option<usize>) {
-    let mut pending = Vec::new();
-    let mut chunk = vec![0; 64 * 1024];
-    while let Ok(count @ 1..) = from.read(&mut chunk) {
-        pending.extend_from_slice(&chunk[..count]);
-        let mut whole = 0;
-        while let Some(length) = read(&pending[whole..]) {
-            whole += length;
-        }
-        if to.write_all(&pending[..whole]).is_err() {
-            break;
-        }
-        pending.drain(..whole);
-    }
-    // Either side may be gone already; then there is nothing left to close.
-    let _ = from.shutdown(Shutdown::Both);
-    let _ = to.shutdown(Shutdown::Both);
+    ends
 }

@@ -1,0 +1,153 @@
+//! The servers of one run, those who write, read and watch, and the relay's configuration.
+//!
+//! Enters: a [`Plan`]. Leaves: a [`Journal`] of all that was observed. Called by `main`; `kills` does
+//! its work in between.
+
+use std::time::{Duration, Instant};
+
+use postrider::sandbox::postgres::{Cluster, Options};
+
+use crate::account::Account;
+use crate::judge::{Journal, Moment};
+use crate::readers::{Reader, Shelf, now_ms, say_goodbye};
+use crate::rows::PARTITIONS;
+use crate::settings::{Mode, Plan, Victim};
+use crate::support::postgres::{self, Database};
+use crate::support::relay::{Relay, Running};
+use crate::support::{kafka, topic};
+use crate::watch::Watch;
+use crate::writers::Writers;
+
+/// `kafka.max_in_flight`: its least, so that repeats beyond it are noticed.
+const IN_FLIGHT_BYTES_MAX: u64 = 1 << 20;
+
+/// `source.status_interval` in ms.
+const STATUS_INTERVAL_MS: u32 = 200;
+
+/// How long rows may be confirmed and not acknowledged: a status interval, and as much again for the
+/// time in which an update is held and the machine is busy.
+const CONFIRMED_MS: u32 = 2 * STATUS_INTERVAL_MS;
+
+/// How long the last relay may take for what is left.
+const REST_LIMIT: Duration = Duration::from_mins(3);
+
+/// See the module.
+pub(crate) struct Arena {
+    pub(crate) plan: Plan,
+    pub(crate) cluster: Cluster,
+    pub(crate) kafka: kafka::Kafka,
+    pub(crate) relay: Relay,
+    pub(crate) writers: Writers,
+    /// Reads only what is committed.
+    pub(crate) reader: Reader,
+    pub(crate) shelf: Shelf,
+    database: Database,
+    uncommitted: Reader,
+    watch: Watch,
+    account: Account,
+    kills: Vec<Moment>,
+}
+
+/// What a run leaves behind.
+pub(crate) struct Outcome {
+    pub(crate) journal: Journal,
+    pub(crate) recoveries: Vec<Duration>,
+    /// Rows whose commit Postgres has confirmed.
+    pub(crate) confirmed: u64,
+    /// Rows that one kill may repeat.
+    pub(crate) in_flight_cap: usize,
+}
+
+impl Arena {
+    /// Starts everything but the relay, or says that this machine has no Kafka.
+    pub(crate) fn open(plan: Plan) -> Option<Self> {
+        let brokers = if plan.victim == Victim::Broker { 3 } else { 1 };
+        let kafka = kafka::start(&kafka::Options { brokers, ..kafka::Options::default() })?;
+        let cluster = postgres::start(&Options::default());
+        let database = Database::migrated(&cluster, "crash");
+        let prefix = format!("{}.", database.name());
+        let shelf = Shelf { bootstrap: kafka.bootstrap(), prefix, opened_ms: now_ms() };
+        // The broker's time shows which of the relays stored a record.
+        let settings = [("message.timestamp.type", "LogAppendTime")];
+        for name in shelf.topics() {
+            topic::create(&shelf.bootstrap, &name, i32::try_from(PARTITIONS).unwrap(), &settings);
+        }
+        let slot = database.name();
+        let create = format!("SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput')");
+        database.sql().run(&create);
+        let watch = Watch::start(&database.address(), &shelf, plan.mode);
+        let account = Account::open(&database);
+        Some(Self {
+            plan,
+            relay: relay(&watch, &shelf, slot, plan.mode),
+            reader: Reader::start(&shelf, "read_committed"),
+            uncommitted: Reader::start(&shelf, "read_uncommitted"),
+            writers: Writers::start(&database.address().unix_url(), plan.rows_per_s, plan.seed),
+            cluster,
+            kafka,
+            shelf,
+            database,
+            watch,
+            account,
+            kills: Vec::new(),
+        })
+    }
+
+    /// Counts a kill that has just happened; from now on the relay's return is awaited.
+    pub(crate) fn count_kill(&mut self) {
+        self.kills.push(self.shelf.now());
+        self.reader.await_row(self.writers.next());
+    }
+
+    /// A line on how it goes.
+    pub(crate) fn tell(&self, cycle: u32) {
+        eprintln!(
+            "{} of {}: {} rows committed, {} accounted for, {} records visible, {} in all",
+            cycle,
+            self.plan.cycles,
+            self.writers.committed(),
+            self.account.rows(),
+            self.reader.records(),
+            self.uncommitted.records()
+        );
+    }
+
+    /// Ends the writers, lets the relay deliver what is left, and gathers what was seen.
+    pub(crate) fn close(self, running: Running) -> Outcome {
+        let confirmed = self.writers.stop();
+        let sql = self.database.sql();
+        let end = sql.value("SELECT pg_current_wal_lsn()");
+        let deadline = Instant::now() + REST_LIMIT;
+        let settled = format!(
+            "SELECT confirmed_flush_lsn >= '{end}' FROM pg_replication_slots WHERE slot_name = '{}'",
+            self.database.name()
+        );
+        while sql.value(&settled) != "t" {
+            assert!(Instant::now() < deadline, "not all was acknowledged in {REST_LIMIT:?}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        running.stop();
+        say_goodbye(&self.shelf);
+        let recoveries = self.reader.recoveries();
+        let in_flight = usize::try_from(IN_FLIGHT_BYTES_MAX / self.reader.smallest()).unwrap();
+        let journal = Journal {
+            committed: self.reader.finish(),
+            uncommitted: self.uncommitted.finish(),
+            truth: self.account.close(),
+            told: self.watch.told(),
+            kills: self.kills,
+        };
+        let in_flight_cap = in_flight + journal.busiest(CONFIRMED_MS);
+        Outcome { journal, recoveries, confirmed, in_flight_cap }
+    }
+}
+
+/// The same command each time. What it warns of is counted, not judged: kills have consequences.
+fn relay(watch: &Watch, shelf: &Shelf, slot: &str, mode: Mode) -> Relay {
+    Relay::new(&watch.address(), slot, &shelf.bootstrap, &shelf.prefix)
+        .set("kafka.delivery", mode.name())
+        .set("kafka.max_in_flight", &format!("{IN_FLIGHT_BYTES_MAX}B"))
+        .set("source.status_interval", &format!("{STATUS_INTERVAL_MS}ms"))
+        .set("retry.max", "500ms")
+        .allow_log("")
+}

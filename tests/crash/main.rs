@@ -1,0 +1,79 @@
+//! kill -9, again and again, while rows flow: of the relay, of Postgres, or of a broker; then an
+//! account of every row.
+//!
+//! Truth is the outbox table, which is kept whole, and the order in a second slot. Readers of both
+//! isolation levels read the topics all the time, and every status update is held until it is known
+//! what was visible then. Nothing here shares code with the relay but the sandbox that starts
+//! Postgres. `make crash` prints one line of JSON for each run and fails when a guarantee does not hold;
+//! plain `cargo test` runs a few cycles. Not run by the test harness, so that stdout holds those lines
+//! alone.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "all of this crate is test code; clippy sees only the marked functions as such"
+)]
+#![allow(dead_code, unused_imports, reason = "the integration tests use more of what is shared")]
+
+mod account;
+mod arena;
+#[path = "../sim/chance.rs"]
+mod chance;
+mod coordinator;
+mod judge;
+mod kills;
+mod readers;
+mod report;
+mod rows;
+mod settings;
+#[path = "../it/support/mod.rs"]
+mod support;
+mod watch;
+mod writers;
+
+use std::process::ExitCode;
+
+use arena::Arena;
+use settings::Plan;
+
+/// What is asked for by name: `cargo test crash`.
+const NAME: &str = "crash";
+
+fn main() -> ExitCode {
+    // As the test harness would: names are filters, flags are its own.
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let mut filters = arguments.iter().filter(|argument| !argument.starts_with('-'));
+    let is_wanted = filters.clone().next().is_none() || filters.any(|filter| NAME.contains(filter));
+    if !is_wanted || arguments.iter().any(|argument| argument == "--list") {
+        return ExitCode::SUCCESS;
+    }
+    end_with_any_thread();
+    judge::assert_sees_each_fault();
+    let is_sound = Plan::all().into_iter().map(run).fold(true, |so_far, run| so_far & run);
+    if is_sound { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Whether the guarantee held.
+fn run(plan: Plan) -> bool {
+    eprintln!("{} cycles of {}, seed {}", plan.cycles, plan.mode.name(), plan.seed);
+    // Said already: this machine has no Kafka.
+    let Some(mut arena) = Arena::open(plan) else { return true };
+    let running = kills::kill_again_and_again(&mut arena);
+    report::report(&plan, &arena.close(running))
+}
+
+/// A reader or a watch that panics must not be outlived by a run that then sees nothing wrong.
+fn end_with_any_thread() {
+    let usual = std::panic::take_hook();
+    let main = std::thread::current().id();
+    std::panic::set_hook(Box::new(move |panic| {
+        usual(panic);
+        if std::thread::current().id() != main {
+            std::process::exit(101);
+        }
+    }));
+}

@@ -1,0 +1,102 @@
+//! What a run is asked to do, by environment variables: `make crash` passes its own on.
+//!
+//! Enters: `CRASH_MODE`, `CRASH_KILL`, `CRASH_CYCLES`, `CRASH_ROWS_PER_S`, `CRASH_SEED`; an empty
+//! one counts as not given. Leaves: one [`Plan`] for each run. Called by `main`.
+
+use std::str::FromStr;
+
+/// Cycles of each mode where nobody asks for anything: what every `cargo test` does.
+const CYCLES_UNASKED: u32 = 20;
+
+/// Cycles where a mode or a victim is named.
+const CYCLES_ASKED: u32 = 100;
+
+/// Rows that the writers write per second, those that are rolled back included. Two cores that also
+/// run the servers carry this much without falling behind.
+const ROWS_PER_S: u32 = 2_500;
+
+/// Put another seed into `CRASH_SEED` to draw other transactions and other moments.
+const SEED: u64 = 20_240_229;
+
+/// A guarantee of `kafka.delivery`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    AtLeastOnce,
+    ExactlyOnce,
+}
+
+impl Mode {
+    /// What runs where no mode is named.
+    const OFFERED: [Self; 1] = [Self::AtLeastOnce];
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::AtLeastOnce => "at_least_once",
+            Self::ExactlyOnce => "exactly_once",
+        }
+    }
+}
+
+/// Who is killed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Victim {
+    Relay,
+    /// The postmaster.
+    Postgres,
+    /// One of three brokers.
+    Broker,
+}
+
+impl Victim {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Relay => "relay",
+            Self::Postgres => "postgres",
+            Self::Broker => "broker",
+        }
+    }
+}
+
+/// One run.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Plan {
+    pub(crate) mode: Mode,
+    pub(crate) victim: Victim,
+    pub(crate) cycles: u32,
+    pub(crate) rows_per_s: u32,
+    pub(crate) seed: u64,
+}
+
+impl Plan {
+    /// The runs that are asked for.
+    ///
+    /// # Panics
+    /// For a setting that cannot be read.
+    pub(crate) fn all() -> Vec<Self> {
+        let (mode, victim) = (read::<String>("CRASH_MODE"), read::<String>("CRASH_KILL"));
+        let is_asked = mode.is_some() || victim.is_some();
+        let modes = match mode.as_deref() {
+            None => Mode::OFFERED.to_vec(),
+            Some("at_least_once") => vec![Mode::AtLeastOnce],
+            Some("exactly_once") => vec![Mode::ExactlyOnce],
+            Some(other) => panic!("MODE={other}: exactly_once or at_least_once"),
+        };
+        let victim = match victim.as_deref() {
+            None | Some("relay") => Victim::Relay,
+            Some("postgres") => Victim::Postgres,
+            Some("broker") => Victim::Broker,
+            Some(other) => panic!("KILL={other}: relay, postgres or broker"),
+        };
+        let usual = if is_asked { CYCLES_ASKED } else { CYCLES_UNASKED };
+        let cycles = read("CRASH_CYCLES").unwrap_or(usual);
+        let rows_per_s = read("CRASH_ROWS_PER_S").unwrap_or(ROWS_PER_S);
+        assert!(cycles > 0 && rows_per_s > 0, "CYCLES and ROWS_PER_S are at least 1");
+        let seed = read("CRASH_SEED").unwrap_or(SEED);
+        modes.iter().map(|&mode| Self { mode, victim, cycles, rows_per_s, seed }).collect()
+    }
+}
+
+fn read<T: FromStr>(name: &str) -> Option<T> {
+    let text = std::env::var(name).ok().filter(|text| !text.is_empty())?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{name}={text}: not understood")))
+}

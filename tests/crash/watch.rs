@@ -1,0 +1,84 @@
+//! Every status update of the relay, held until it is known what was visible at that moment.
+//!
+//! Leaves: what was [`Told`]. Called by `arena`.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use postrider::sandbox::postgres::Address;
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
+
+use crate::coordinator;
+use crate::judge::Told;
+use crate::readers::Shelf;
+use crate::rows::PLACES;
+use crate::settings::Mode;
+use crate::support::tap::{Said, Tap};
+use crate::support::topic;
+
+/// How long the brokers may take to say how far their topics reach, while leaders move.
+const ENDS_LIMIT: Duration = Duration::from_mins(1);
+
+/// The proxy between relay and Postgres.
+pub(crate) struct Watch {
+    tap: Tap,
+    told: Arc<Mutex<Vec<Told>>>,
+}
+
+impl Watch {
+    /// Stands before `target`.
+    pub(crate) fn start(target: &Address, shelf: &Shelf, mode: Mode) -> Self {
+        let told: Arc<Mutex<Vec<Told>>> = Arc::default();
+        let consumer: BaseConsumer = topic::client(&shelf.bootstrap).create().unwrap();
+        let highest = AtomicU64::new(0);
+        let (shelf, kept) = (shelf.clone(), Arc::clone(&told));
+        let listener = move |Said { write, flush, apply, sent }| {
+            let is_advance = highest.fetch_max(flush, Ordering::SeqCst) < flush;
+            let said = flush.max(write).max(apply);
+            if !is_advance && said <= sent {
+                return;
+            }
+            let moment = shelf.now();
+            if mode == Mode::ExactlyOnce {
+                coordinator::await_markers(&shelf.bootstrap);
+            }
+            let ends = visible(&consumer, &shelf);
+            kept.lock().unwrap().push(Told { flush, said, sent, ends, moment });
+        };
+        Self { tap: Tap::start(target, listener), told }
+    }
+
+    /// Where the relay has to connect.
+    pub(crate) fn address(&self) -> Address {
+        self.tap.address()
+    }
+
+    /// Everything that went through.
+    pub(crate) fn told(&self) -> Vec<Told> {
+        self.told.lock().unwrap().clone()
+    }
+}
+
+/// Up to where each partition can be read by those who read only what is committed. One request per
+/// broker.
+fn visible(consumer: &BaseConsumer, shelf: &Shelf) -> [u32; PLACES] {
+    let deadline = Instant::now() + ENDS_LIMIT;
+    loop {
+        // The time -1 asks for the end; the isolation level is the consumer's.
+        let answer = consumer.offsets_for_times(shelf.all(Offset::End), Duration::from_secs(5));
+        let mut ends = [None; PLACES];
+        for element in answer.iter().flat_map(TopicPartitionList::elements) {
+            if let (Offset::Offset(end), Ok(())) = (element.offset(), element.error()) {
+                let place = shelf.place(element.topic(), element.partition());
+                ends[usize::from(place)] = u32::try_from(end).ok();
+            }
+        }
+        if ends.iter().all(Option::is_some) {
+            return ends.map(Option::unwrap_or_default);
+        }
+        assert!(Instant::now() < deadline, "no ends: {answer:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
