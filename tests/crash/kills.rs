@@ -104,8 +104,6 @@ fn kill_relay(arena: &mut Arena, running: Running, warnings: &mut Warnings) -> R
     let next = arena.relay.run();
     let status = outcome.status;
     let log = || outcome.log.join("\n");
-        eprintln!("----\n{}", log());
-    }
     assert!(status.signal() == Some(9), "the relay ended by itself ({status}):\n{}", log());
     for line in &outcome.log {
         let line: serde_json::Value = serde_json::from_str(line).unwrap_or_default();
