@@ -22,6 +22,7 @@ mod import;
 mod kafka;
 mod login;
 mod refusals;
+mod regressions;
 mod relay;
 mod routing;
 mod servers;

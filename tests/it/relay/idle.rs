@@ -68,7 +68,7 @@ fn g1_g5_noise_acknowledges_nothing_past_an_unconfirmed_row() {
 }
 
 /// Writes to a table that is none of the relay's business.
-fn make_noise(stage: &Stage) {
+pub(crate) fn make_noise(stage: &Stage) {
     let sql = stage.sql();
     sql.run("CREATE TABLE IF NOT EXISTS noise (n int)");
     for _ in 0..20 {

@@ -13,7 +13,7 @@ use crate::support::broker::Broker;
 use crate::support::topic;
 
 /// Writers that go on until told to stop, also over restarts of Postgres.
-pub(super) struct Load {
+pub(crate) struct Load {
     stop: Arc<AtomicBool>,
     committed: Arc<AtomicU64>,
     writers: Vec<JoinHandle<()>>,
@@ -21,14 +21,14 @@ pub(super) struct Load {
 
 /// Makes the topics of a load beforehand, as they are in earnest; on real Kafka, because the embedded
 /// broker has no such request.
-pub(super) fn prepare(stage: &Stage, broker: &Broker) {
+pub(crate) fn prepare(stage: &Stage, broker: &Broker) {
     if let Broker::Kafka(kafka) = broker {
         prepare_at(stage, &kafka.bootstrap());
     }
 }
 
 /// The same on Kafka of a test's own.
-pub(super) fn prepare_at(stage: &Stage, bootstrap: &str) {
+pub(crate) fn prepare_at(stage: &Stage, bootstrap: &str) {
     let types = event_types(LoadPlan::default().types);
     for name in types.iter().map(String::as_str).chain(["dead-letters"]) {
         topic::create(bootstrap, &stage.topic(name), 3, &[]);
@@ -36,7 +36,7 @@ pub(super) fn prepare_at(stage: &Stage, bootstrap: &str) {
 }
 
 /// Commits so many rows, `rate` a second, and some that are rolled back.
-pub(super) fn commit(stage: &Stage, count: u64, rate: u32) {
+pub(crate) fn commit(stage: &Stage, count: u64, rate: u32) {
     let plan = LoadPlan { count, ..plan(rate, u64::from(rate), 1) };
     let url = stage.database.address().unix_url();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -64,7 +64,7 @@ const ROUNDS_PER_SECOND: u32 = 10;
 
 impl Load {
     /// One writer for each pair of rows per second and rows per transaction.
-    pub(super) fn start(stage: &Stage, writers: &[(u32, u32)]) -> Self {
+    pub(crate) fn start(stage: &Stage, writers: &[(u32, u32)]) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let committed = Arc::new(AtomicU64::new(0));
         let spawn = |(seed, &(rate, tx_rows)): (u64, &(u32, u32))| {
@@ -78,12 +78,12 @@ impl Load {
     }
 
     /// Rows that Postgres has confirmed so far.
-    pub(super) fn committed(&self) -> u64 {
+    pub(crate) fn committed(&self) -> u64 {
         self.committed.load(Ordering::SeqCst)
     }
 
     /// Ends it, and tells how many rows Postgres has confirmed.
-    pub(super) fn stop(mut self) -> u64 {
+    pub(crate) fn stop(mut self) -> u64 {
         self.stop.store(true, Ordering::SeqCst);
         for writer in self.writers.drain(..) {
             writer.join().unwrap();

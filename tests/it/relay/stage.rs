@@ -26,9 +26,14 @@ pub(crate) struct Stage {
 impl Stage {
     /// A migrated database in `cluster` with a slot, before topics of `bootstrap`.
     pub(crate) fn new(cluster: &Cluster, bootstrap: &str, stem: &str) -> Self {
-        let stage = Self::before(Database::migrated(cluster, stem), bootstrap);
+        let stage = Self::migrated(cluster, bootstrap, stem);
         stage.create_slot();
         stage
+    }
+
+    /// A database with table and publication, without slot.
+    pub(crate) fn migrated(cluster: &Cluster, bootstrap: &str, stem: &str) -> Self {
+        Self::before(Database::migrated(cluster, stem), bootstrap)
     }
 
     /// An empty database, without table, publication and slot.
@@ -51,6 +56,11 @@ impl Stage {
     /// Slot and database have the same name.
     pub(crate) fn slot(&self) -> &str {
         self.database.name()
+    }
+
+    /// Its brokers, as `bootstrap.servers` wants them.
+    pub(crate) fn bootstrap(&self) -> &str {
+        &self.bootstrap
     }
 
     /// A topic of this stage.

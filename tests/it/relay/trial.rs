@@ -1,0 +1,181 @@
+//! One test, run in every manner of delivery: real Postgres, the best broker there is, every status
+//! update read along, and the judge's word at the end.
+
+use std::ops::Deref;
+
+use postrider::sandbox::postgres::Cluster;
+use postrider::shop::load::LoadPlan;
+use postrider::shop::orders::event_types;
+
+use rdkafka::mocking::MockCluster;
+use rdkafka::producer::DefaultProducerContext;
+
+use super::idle::impatient;
+use super::load::Load;
+use super::stage::Stage;
+use crate::support::broker::Broker;
+use crate::support::judge::Verdict;
+use crate::support::oracle::Oracle;
+use crate::support::relay::Relay;
+use crate::support::wiretap::{Status, Wiretap};
+use crate::support::{postgres, topic};
+
+/// Every value of `kafka.delivery`.
+pub(crate) const DELIVERIES: [&str; 1] = ["at_least_once"];
+
+/// Where every test here sends its rows.
+pub(crate) const TOPIC: &str = "A";
+
+/// See the module.
+pub(crate) struct Trial {
+    pub(crate) delivery: &'static str,
+    pub(crate) stage: Stage,
+    broker: Option<Broker>,
+    pub(crate) tap: Wiretap,
+    pub(crate) oracle: Oracle,
+}
+
+/// A trial for each manner of delivery, on the installed Postgres.
+pub(crate) fn trials(stem: &str) -> impl Iterator<Item = Trial> {
+    DELIVERIES.into_iter().map(move |delivery| Trial::new(postgres::installed(), stem, delivery))
+}
+
+impl Trial {
+    /// A database with a slot in `cluster`, and topics that have been there for a while.
+    pub(crate) fn new(cluster: &Cluster, stem: &str, delivery: &'static str) -> Self {
+        let trial = Self::without_slot(cluster, stem, delivery);
+        trial.stage.create_slot();
+        trial
+    }
+
+    /// The same with table and publication, but no slot.
+    pub(crate) fn without_slot(cluster: &Cluster, stem: &str, delivery: &'static str) -> Self {
+        let broker = Broker::best();
+        let trial = Self::before(&broker.bootstrap(), cluster, stem, delivery);
+        if let Broker::Kafka(_) = broker {
+            trial.create_topics(&[TOPIC, "dead-letters"]);
+        }
+        Self { broker: Some(broker), ..trial }
+    }
+
+    fn before(bootstrap: &str, cluster: &Cluster, stem: &str, delivery: &'static str) -> Self {
+        let stage = Stage::migrated(cluster, bootstrap, stem);
+        let (oracle, tap) = (stage.oracle(), stage.tap());
+        Self { delivery, stage, broker: None, tap, oracle }
+    }
+
+    /// Makes topics beforehand.
+    fn create_topics(&self, names: &[&str]) {
+        for name in names {
+            topic::create(self.stage.bootstrap(), &self.stage.topic(name), 3, &[]);
+        }
+    }
+
+    /// Writers as in earnest, with their topics made beforehand.
+    pub(crate) fn load(&self, writers: &[(u32, u32)]) -> Load {
+        if let Some(Broker::Kafka(_)) = self.broker {
+            let types = event_types(LoadPlan::default().types);
+            self.create_topics(&types.iter().map(String::as_str).collect::<Vec<_>>());
+        }
+        Load::start(&self.stage, writers)
+    }
+
+    /// A relay that is read along with, and says often what it acknowledges.
+    pub(crate) fn relay(&self) -> Relay {
+        self.relay_with(self.stage.relay_at(&self.tap.address()))
+    }
+
+    /// The same, over a way to Postgres of the test's own.
+    pub(crate) fn relay_with(&self, relay: Relay) -> Relay {
+        relay
+            .set("kafka.delivery", self.delivery)
+            .set("source.status_interval", "200ms")
+            .set("retry.initial", "50ms")
+            .set("retry.max", "500ms")
+    }
+
+    /// Waits until all that is committed is acknowledged.
+    pub(crate) fn wait_settled(&self) {
+        self.stage.wait_acknowledged(self.stage.log_end());
+    }
+
+    /// Asserts what this manner of delivery promises.
+    pub(crate) fn assert_kept(&self) -> Verdict {
+        self.assert_kept_with(&self.tap.statuses())
+    }
+
+    fn assert_kept_with(&self, statuses: &[Status]) -> Verdict {
+        let verdict = self.stage.verdict(&self.oracle, statuses);
+        match self.delivery {
+            "exactly_once" => verdict.assert_exactly_once(),
+            _ => verdict.assert_at_least_once(),
+        }
+        verdict
+    }
+
+    /// Asserts that nothing at all is repeated either.
+    pub(crate) fn assert_once(&self) -> Verdict {
+        let verdict = self.stage.verdict(&self.oracle, &self.tap.statuses());
+        verdict.assert_exactly_once();
+        verdict
+    }
+}
+
+/// The topic that stores nothing yet.
+pub(crate) const HELD: &str = "Held";
+
+/// The embedded broker that leads it, and is down.
+const DOWN: i32 = 2;
+
+/// A trial in which one topic stores nothing until it is told to, while the others go on. The
+/// wiretap asks no broker here, for it would have to wait as well.
+pub(crate) struct HeldTrial {
+    trial: Trial,
+    mock: MockCluster<'static, DefaultProducerContext>,
+}
+
+/// One for each manner of delivery.
+pub(crate) fn held_trials(stem: &str) -> impl Iterator<Item = HeldTrial> {
+    DELIVERIES.into_iter().map(move |delivery| {
+        let mock = MockCluster::new(DOWN).unwrap();
+        let trial = Trial::before(&mock.bootstrap_servers(), postgres::installed(), stem, delivery);
+        trial.stage.create_slot();
+        for (name, leader) in [(TOPIC, 1), ("dead-letters", 1), (HELD, DOWN)] {
+            let name = trial.stage.topic(name);
+            mock.create_topic(&name, 3, 1).unwrap();
+            for partition in 0..3 {
+                mock.partition_leader(&name, partition, Some(leader)).unwrap();
+            }
+        }
+        mock.broker_down(DOWN).unwrap();
+        let address = trial.stage.database.address();
+        let tap = Wiretap::start(&address, &mock.bootstrap_servers(), "no topic begins like this");
+        HeldTrial { trial: Trial { tap, ..trial }, mock }
+    })
+}
+
+impl Deref for HeldTrial {
+    type Target = Trial;
+
+    fn deref(&self) -> &Trial {
+        &self.trial
+    }
+}
+
+impl HeldTrial {
+    /// A relay that bears with a broker that is down.
+    pub(crate) fn relay(&self) -> Relay {
+        impatient(self.trial.relay()).allow_log("broker")
+    }
+
+    /// From now on the topic stores; waits until all is acknowledged.
+    pub(crate) fn release(&self) {
+        self.mock.broker_up(DOWN).unwrap();
+        self.wait_settled();
+    }
+
+    /// Asserts what this manner of delivery promises, but for what the wiretap did not ask.
+    pub(crate) fn assert_kept(&self) -> Verdict {
+        self.trial.assert_kept_with(&[])
+    }
+}
