@@ -17,6 +17,7 @@ mod containers;
 mod control;
 mod dead_letters;
 mod demo;
+mod faults;
 mod hostile;
 mod import;
 mod kafka;

@@ -147,6 +147,11 @@ impl Kafka {
         self.addresses(|ports| ports.tls).replace("127.0.0.1", "localhost")
     }
 
+    /// Ports of the listeners that advertise others.
+    pub(crate) fn proxied_ports(&self) -> Vec<u16> {
+        self.brokers.iter().map(|broker| broker.ports.proxied).collect()
+    }
+
     /// kill -9 of one broker, from 0.
     pub(crate) fn kill_broker(&mut self, index: usize) {
         let Some(mut child) = self.brokers[index].child.take() else { return };
@@ -265,5 +270,5 @@ impl Broker {
 
 fn free_ports() -> Ports {
     let free = || port::free().unwrap();
-    Ports { plain: free(), controller: free(), sasl: free(), tls: free() }
+    Ports { plain: free(), controller: free(), sasl: free(), tls: free(), proxied: free() }
 }

@@ -26,13 +26,22 @@ pub(crate) struct Options {
     pub(crate) sasl: bool,
     /// Adds a `SASL_SSL` listener with SCRAM logins and this certificate and key (PEM).
     pub(crate) tls: Option<(String, String)>,
+    /// Adds a listener that advertises these ports, one for each broker: what stands between.
+    pub(crate) proxied: Vec<u16>,
     /// Further broker settings; they win.
     pub(crate) settings: Vec<(&'static str, String)>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { brokers: 1, auto_create: true, sasl: false, tls: None, settings: Vec::new() }
+        Self {
+            brokers: 1,
+            auto_create: true,
+            sasl: false,
+            tls: None,
+            proxied: Vec::new(),
+            settings: Vec::new(),
+        }
     }
 }
 
@@ -43,6 +52,7 @@ pub(crate) struct Ports {
     pub(crate) controller: u16,
     pub(crate) sasl: u16,
     pub(crate) tls: u16,
+    pub(crate) proxied: u16,
 }
 
 impl Options {
@@ -73,9 +83,14 @@ impl Options {
         set(
             "listener.security.protocol.map",
             "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,\
-             SASL_SSL:SASL_SSL",
+             SASL_SSL:SASL_SSL,PROXIED:PLAINTEXT",
         );
-        set("listeners", &format!("{advertised},CONTROLLER://127.0.0.1:{}", own.controller));
+        let mut listeners = format!("{advertised},CONTROLLER://127.0.0.1:{}", own.controller);
+        if let Some(port) = self.proxied.get(index) {
+            let _ = write!(listeners, ",PROXIED://127.0.0.1:{}", own.proxied);
+            let _ = write!(advertised, ",PROXIED://127.0.0.1:{port}");
+        }
+        set("listeners", &listeners);
         set("advertised.listeners", &advertised);
         set("log.dirs", &folder.join("data").to_string_lossy());
         set("auto.create.topics.enable", &self.auto_create.to_string());

@@ -1,6 +1,7 @@
 //! Servers and judges that the tests share.
 
 pub(crate) mod broker;
+pub(crate) mod fault;
 pub(crate) mod fortress;
 pub(crate) mod java;
 pub(crate) mod judge;

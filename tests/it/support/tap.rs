@@ -1,13 +1,13 @@
 //! A proxy between relay and Postgres that reads along: every status update of the relay is held
-//! until whoever listens has had a look. Carries plain TCP only. Called by `wiretap`, and by the
-//! crash bench with a listener of its own.
+//! until whoever listens has had a look, and for as long as a test likes. Carries plain TCP only.
+//! Called by `wiretap`, and by the crash bench with a listener of its own.
 
-use std::io::{Read as _, Write as _};
-use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Condvar, Mutex};
 
 use postrider::sandbox::postgres::Address;
+
+use super::fault::proxy::{Proxy, Reader, watch};
 
 /// Codes of SSLRequest and GSSENCRequest (protocol, "Message Formats"), answered by one byte.
 const ENCRYPTION_REQUESTS: [u64; 2] = [80_877_103, 80_877_104];
@@ -26,44 +26,31 @@ pub(crate) struct Said {
 }
 
 /// The running proxy.
-#[derive(Debug)]
 pub(crate) struct Tap {
     address: Address,
+    proxy: Proxy,
     shared: Arc<Shared>,
 }
 
 struct Shared {
-    target: u16,
     listener: Box<dyn Fn(Said) + Send + Sync>,
-    /// Both ends of every connection; those that ended are gone from memory.
-    connections: Mutex<Vec<Weak<TcpStream>>>,
-}
-
-impl std::fmt::Debug for Shared {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Shared(to port {})", self.target)
-    }
+    /// No status update goes on.
+    held: Mutex<bool>,
+    released: Condvar,
 }
 
 impl Tap {
     /// Listens on a port of its own for connections to `target`. A status update goes on to Postgres
     /// when `listener` returns. Its threads end with this process.
     pub(crate) fn start(target: &Address, listener: impl Fn(Said) + Send + Sync + 'static) -> Self {
-        let socket = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let mut address = target.clone();
-        address.port = socket.local_addr().unwrap().port();
         let shared = Arc::new(Shared {
-            target: target.port,
             listener: Box::new(listener),
-            connections: Mutex::default(),
+            held: Mutex::default(),
+            released: Condvar::new(),
         });
-        let accepting = Arc::clone(&shared);
-        std::thread::spawn(move || {
-            for client in socket.incoming() {
-                accepting.connect(client.unwrap());
-            }
-        });
-        Self { address, shared }
+        let reading = Arc::clone(&shared);
+        let proxy = Proxy::postgres(target, Box::new(move |_| reading.readers()));
+        Self { address: proxy.address(target), proxy, shared }
     }
 
     /// Where the relay has to connect instead.
@@ -71,33 +58,32 @@ impl Tap {
         self.address.clone()
     }
 
-    /// Cuts every connection, in the middle of whatever it carries.
-    pub(crate) fn cut(&self) {
-        for connection in self.shared.connections.lock().unwrap().drain(..) {
-            if let Some(stream) = connection.upgrade() {
-                // It may be about to end by itself.
-                let _ = stream.shutdown(Shutdown::Both);
-            }
-        }
+    /// What carries the connections, for faults of all kinds.
+    pub(crate) fn proxy(&self) -> &Proxy {
+        &self.proxy
+    }
+
+    /// Status updates are heard and then wait, with all that the relay sends after them on the same
+    /// connection.
+    pub(crate) fn hold(&self) {
+        *self.shared.held.lock().unwrap() = true;
+    }
+
+    /// Lets them go on.
+    pub(crate) fn release(&self) {
+        *self.shared.held.lock().unwrap() = false;
+        self.shared.released.notify_all();
     }
 }
 
 impl Shared {
-    fn connect(self: &Arc<Self>, client: TcpStream) {
-        // A server that is down looks like one that closes at once.
-        let Ok(server) = TcpStream::connect((Ipv4Addr::LOCALHOST, self.target)) else { return };
-        let (client, server) = (Arc::new(client), Arc::new(server));
-        let mut connections = self.connections.lock().unwrap();
-        connections.retain(|connection| connection.strong_count() > 0);
-        for stream in [&client, &server] {
-            stream.set_nodelay(true).unwrap();
-            connections.push(Arc::downgrade(stream));
-        }
+    fn readers(self: &Arc<Self>) -> [Reader; 2] {
         let talk = Arc::new(Talk::default());
         let (shared, heard) = (Arc::clone(self), Arc::clone(&talk));
-        let (from, to) = (Arc::clone(&client), Arc::clone(&server));
-        std::thread::spawn(move || carry(&from, &to, |bytes| shared.read_client(bytes, &heard)));
-        std::thread::spawn(move || carry(&server, &client, |bytes| talk.read_server(bytes)));
+        [
+            watch(move |bytes| shared.read_client(bytes, &heard)),
+            watch(move |bytes| talk.read_server(bytes)),
+        ]
     }
 
     /// Length of the first whole message, after the listener heard it when it is a status update.
@@ -120,6 +106,7 @@ impl Shared {
                 apply: position(17),
                 sent: talk.sent.load(Ordering::SeqCst),
             });
+            drop(self.released.wait_while(self.held.lock().unwrap(), |held| *held).unwrap());
         }
         Some(length)
     }
@@ -169,24 +156,4 @@ fn size(bytes: &[u8]) -> usize {
 
 fn number(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0, |number, &byte| number << 8 | u64::from(byte))
-}
-
-/// Carries bytes one way, whole messages at a time; `read` gives the length of the first one.
-fn carry(mut from: &TcpStream, mut to: &TcpStream, mut read: impl FnMut(&[u8]) -> Option<usize>) {
-    let mut pending = Vec::new();
-    let mut chunk = vec![0; 64 * 1024];
-    while let Ok(count @ 1..) = from.read(&mut chunk) {
-        pending.extend_from_slice(&chunk[..count]);
-        let mut whole = 0;
-        while let Some(length) = read(&pending[whole..]) {
-            whole += length;
-        }
-        if to.write_all(&pending[..whole]).is_err() {
-            break;
-        }
-        pending.drain(..whole);
-    }
-    // Either side may be gone already; then there is nothing left to close.
-    let _ = from.shutdown(Shutdown::Both);
-    let _ = to.shutdown(Shutdown::Both);
 }

@@ -109,7 +109,9 @@ pub(crate) fn read(bootstrap: &str, topics: &[String]) -> Vec<Stored> {
 
 fn read_one(bootstrap: &str, topic: &str) -> Vec<Stored> {
     let mut config = client(bootstrap);
-    let consumer: BaseConsumer = config.set("enable.partition.eof", "true").create().unwrap();
+    // A broker that has no more says so soon.
+    config.set("enable.partition.eof", "true").set("fetch.wait.max.ms", "10");
+    let consumer: BaseConsumer = config.create().unwrap();
     let mut assignment = TopicPartitionList::new();
     let mut unfinished = BTreeSet::new();
     for (partition, end) in ends(&consumer, topic) {

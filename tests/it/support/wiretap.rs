@@ -28,7 +28,6 @@ pub(crate) struct Status {
 }
 
 /// The running proxy.
-#[derive(Debug)]
 pub(crate) struct Wiretap {
     tap: Tap,
     statuses: Arc<Mutex<Vec<Status>>>,
@@ -68,7 +67,12 @@ impl Wiretap {
 
     /// Cuts every connection, in the middle of whatever it carries.
     pub(crate) fn cut(&self) {
-        self.tap.cut();
+        self.tap.proxy().cut();
+    }
+
+    /// What holds the status updates and carries the connections.
+    pub(crate) fn tap(&self) -> &Tap {
+        &self.tap
     }
 }
 
