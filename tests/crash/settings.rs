@@ -27,7 +27,7 @@ pub(crate) enum Mode {
 
 impl Mode {
     /// What runs where no mode is named.
-    const OFFERED: [Self; 1] = [Self::AtLeastOnce];
+    const OFFERED: [Self; 2] = [Self::AtLeastOnce, Self::ExactlyOnce];
 
     pub(crate) const fn name(self) -> &'static str {
         match self {
