@@ -15,7 +15,7 @@ pub(super) const ALL: i32 = -1;
 
 /// A relay that notices soon when a broker takes a request and falls silent, as the embedded one may
 /// when it goes down.
-pub(super) fn impatient(relay: Relay) -> Relay {
+pub(crate) fn impatient(relay: Relay) -> Relay {
     relay.property("socket.timeout.ms", "3000").allow_log("REQTMOUT")
 }
 

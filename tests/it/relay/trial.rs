@@ -7,7 +7,7 @@ use postrider::sandbox::postgres::Cluster;
 use postrider::shop::load::LoadPlan;
 use postrider::shop::orders::event_types;
 
-use rdkafka::mocking::MockCluster;
+use rdkafka::mocking::{MockCluster, MockCoordinator};
 use rdkafka::producer::DefaultProducerContext;
 
 use super::idle::impatient;
@@ -21,7 +21,7 @@ use crate::support::wiretap::{Status, Wiretap};
 use crate::support::{postgres, topic};
 
 /// Every value of `kafka.delivery`.
-pub(crate) const DELIVERIES: [&str; 1] = ["at_least_once"];
+pub(crate) const DELIVERIES: [&str; 2] = ["at_least_once", "exactly_once"];
 
 /// Where every test here sends its rows.
 pub(crate) const TOPIC: &str = "A";
@@ -64,8 +64,26 @@ impl Trial {
         Self { delivery, stage, broker: None, tap, oracle }
     }
 
+    /// A trial before brokers that will not answer: its wiretap asks them nothing.
+    pub(crate) fn blind(bootstrap: &str, stem: &str, delivery: &'static str) -> Self {
+        let trial = Self::before(bootstrap, postgres::installed(), stem, delivery);
+        trial.stage.create_slot();
+        // A relay that acknowledges nothing speaks three times within this.
+        let timeout = "SET wal_sender_timeout = '6s'";
+        let slot = trial.stage.slot();
+        trial.stage.sql().run(&format!("ALTER DATABASE {slot} {timeout}"));
+        let address = trial.stage.database.address();
+        let tap = Wiretap::start(&address, bootstrap, "no topic begins like this");
+        Self { tap, ..trial }
+    }
+
+    /// Asserts what this manner of delivery promises, but for what a blind wiretap did not see.
+    pub(crate) fn assert_kept_unseen(&self) -> Verdict {
+        self.assert_kept_with(&[])
+    }
+
     /// Makes topics beforehand.
-    fn create_topics(&self, names: &[&str]) {
+    pub(crate) fn create_topics(&self, names: &[&str]) {
         for name in names {
             topic::create(self.stage.bootstrap(), &self.stage.topic(name), 3, &[]);
         }
@@ -124,11 +142,14 @@ impl Trial {
 /// The topic that stores nothing yet.
 pub(crate) const HELD: &str = "Held";
 
-/// The embedded broker that leads it, and is down.
+/// The embedded broker that leads everything else, transactions included.
+const UP: i32 = 1;
+
+/// The one that leads it, and is down.
 const DOWN: i32 = 2;
 
-/// A trial in which one topic stores nothing until it is told to, while the others go on. The
-/// wiretap asks no broker here, for it would have to wait as well.
+/// A trial in which one topic stores nothing until it is told to, while the others go on. On the
+/// embedded broker, which shows what no transaction has committed: nothing may be killed here.
 pub(crate) struct HeldTrial {
     trial: Trial,
     mock: MockCluster<'static, DefaultProducerContext>,
@@ -138,19 +159,23 @@ pub(crate) struct HeldTrial {
 pub(crate) fn held_trials(stem: &str) -> impl Iterator<Item = HeldTrial> {
     DELIVERIES.into_iter().map(move |delivery| {
         let mock = MockCluster::new(DOWN).unwrap();
-        let trial = Trial::before(&mock.bootstrap_servers(), postgres::installed(), stem, delivery);
-        trial.stage.create_slot();
-        for (name, leader) in [(TOPIC, 1), ("dead-letters", 1), (HELD, DOWN)] {
-            let name = trial.stage.topic(name);
-            mock.create_topic(&name, 3, 1).unwrap();
-            for partition in 0..3 {
+        let trial = Trial::blind(&mock.bootstrap_servers(), stem, delivery);
+        let topic = |name| trial.stage.topic(name);
+        let progress = format!("postrider.progress.{}", trial.stage.slot());
+        let up = [topic(TOPIC), topic("dead-letters"), progress].map(|name| (name, UP));
+        for (name, leader) in up.into_iter().chain([(topic(HELD), DOWN)]) {
+            let partitions = if name.starts_with("postrider") { 1 } else { 3 };
+            mock.create_topic(&name, partitions, 1).unwrap();
+            for partition in 0..partitions {
                 mock.partition_leader(&name, partition, Some(leader)).unwrap();
             }
         }
+        let system = trial.stage.sql().value("SELECT system_identifier FROM pg_control_system()");
+        let slot = trial.stage.slot();
+        let id = format!("postrider.{system}.{slot}.{slot}");
+        mock.coordinator(MockCoordinator::Transaction(id), UP).unwrap();
         mock.broker_down(DOWN).unwrap();
-        let address = trial.stage.database.address();
-        let tap = Wiretap::start(&address, &mock.bootstrap_servers(), "no topic begins like this");
-        HeldTrial { trial: Trial { tap, ..trial }, mock }
+        HeldTrial { trial, mock }
     })
 }
 
@@ -165,17 +190,15 @@ impl Deref for HeldTrial {
 impl HeldTrial {
     /// A relay that bears with a broker that is down.
     pub(crate) fn relay(&self) -> Relay {
-        impatient(self.trial.relay()).allow_log("broker")
+        impatient(self.trial.relay())
+            .property("reconnect.backoff.max.ms", "300")
+            .allow_log("broker")
+            .allow_log("Broker")
     }
 
     /// From now on the topic stores; waits until all is acknowledged.
     pub(crate) fn release(&self) {
         self.mock.broker_up(DOWN).unwrap();
         self.wait_settled();
-    }
-
-    /// Asserts what this manner of delivery promises, but for what the wiretap did not ask.
-    pub(crate) fn assert_kept(&self) -> Verdict {
-        self.trial.assert_kept_with(&[])
     }
 }
