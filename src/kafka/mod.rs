@@ -40,6 +40,8 @@ pub use remembering::Remembering;
 pub use settings::{KafkaSpec, SettingsError};
 pub use sink::{Reached, SendError, Sink, SinkError};
 pub use start::{Start, StartSyntax};
-pub use topics::{TopicsError, create_missing};
+pub use topics::{
+    Finding, Grade, Purpose, TopicsError, create_missing, ensure_progress_topic, survey,
+};
 pub use transactional::Transactional;
 pub use version::{client_features, client_version};

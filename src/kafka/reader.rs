@@ -361,8 +361,8 @@ impl Reader {
             let answer = consumer.fetch_metadata(Some(topic), rest.min(10 * SLICE));
             // Serves the log and error callbacks.
             let _ = consumer.poll(Duration::ZERO);
-            if let Some(error) = consumer.context().watch().no_entry() {
-                return Err(ReaderError::NoEntry(error.clone()));
+            if let Some(error) = consumer.context().no_entry() {
+                return Err(ReaderError::NoEntry(error));
             }
             let unreachable = || ReaderError::Unreachable { brokers: self.brokers.clone() };
             let metadata = match answer {
@@ -423,6 +423,11 @@ impl Default for Ear {
 }
 
 impl Ear {
+    /// Why the brokers do not let us in, and never did.
+    pub(super) fn no_entry(&self) -> Option<SinkError> {
+        self.watch().no_entry().cloned()
+    }
+
     fn watch(&self) -> MutexGuard<'_, Watch> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

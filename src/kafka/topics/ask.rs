@@ -1,0 +1,178 @@
+//! Asks the brokers about one topic after the other.
+//!
+//! Enters: a [`KafkaSpec`] and names. Leaves: [`Seen`]. What always holds: no topic comes into being
+//! by being asked for. Two clients of the library live as long as an [`Inquiry`]: one that reads
+//! metadata and hears why we are not let in, and one for the admin API. Called by `topics`.
+
+use std::collections::BTreeMap;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::metadata::{Metadata, MetadataBroker};
+use rdkafka::types::RDKafkaErrorCode as Code;
+
+use super::judge::{Finding, TopicFacts, age_of};
+use super::{TopicsError, of_client};
+use crate::kafka::reader::Ear;
+use crate::kafka::settings::KafkaSpec;
+
+/// Brokers that have not answered by then are out of reach. A topic that was just created is known to
+/// all of them well within this.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Longest single call for metadata.
+const SLICE: Duration = Duration::from_secs(1);
+/// Between two looks at a topic that is coming into being.
+const AGAIN: Duration = Duration::from_millis(50);
+
+/// What there is of a topic.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Seen {
+    /// It exists.
+    Topic(TopicFacts),
+    /// It does not.
+    Missing,
+    /// We may not know.
+    Unauthorised,
+}
+
+/// Connected clients.
+pub(super) struct Inquiry {
+    metadata: BaseConsumer<Ear>,
+    admin: AdminClient<DefaultClientContext>,
+    /// The cluster's, as the latest answer has them.
+    brokers: Vec<i32>,
+    /// Settings of one of them, once they were asked for; empty if we may not know them.
+    broker_settings: Option<Settings>,
+}
+
+/// Names and values in effect.
+type Settings = BTreeMap<String, String>;
+
+impl Inquiry {
+    /// Connects.
+    pub(super) fn open(kafka: &KafkaSpec) -> Result<Self, TopicsError> {
+        let mut config = kafka.common_config()?;
+        let admin = config.create().map_err(|error| of_client(&error))?;
+        // The library wants a name; no group is joined.
+        config.set("group.id", "postrider-topics");
+        let metadata: BaseConsumer<Ear> =
+            config.create_with_context(Ear::default()).map_err(|error| of_client(&error))?;
+        Ok(Self { metadata, admin, brokers: Vec::new(), broker_settings: None })
+    }
+
+    pub(super) const fn admin(&self) -> &AdminClient<DefaultClientContext> {
+        &self.admin
+    }
+
+    /// Whether a topic comes into being when a record is sent to it; `None` if nobody tells us.
+    pub(super) fn creates_topics(&mut self) -> Result<Option<bool>, TopicsError> {
+        Ok(self.of_broker("auto.create.topics.enable")?.map(|value| value == "true"))
+    }
+
+    /// What is to be said about the brokers' age.
+    pub(super) fn age(&mut self) -> Result<Option<Finding>, TopicsError> {
+        Ok(self.of_broker("inter.broker.protocol.version")?.and_then(|version| age_of(&version)))
+    }
+
+    /// A setting of a broker, after a topic was looked at.
+    fn of_broker(&mut self, name: &str) -> Result<Option<String>, TopicsError> {
+        let settings = match (&self.broker_settings, self.brokers.first()) {
+            (Some(settings), _) => settings,
+            (None, None) => return Ok(None),
+            (None, Some(&broker)) => {
+                let settings = self.settings(&ResourceSpecifier::Broker(broker))?;
+                self.broker_settings.insert(settings.unwrap_or_default())
+            }
+        };
+        Ok(settings.get(name).cloned())
+    }
+
+    /// Looks at a topic.
+    pub(super) fn look(&mut self, topic: &str) -> Result<Seen, TopicsError> {
+        let metadata = self.metadata_of(topic)?;
+        self.brokers = metadata.brokers().iter().map(MetadataBroker::id).collect();
+        let found = metadata.topics().iter().find(|found| found.name() == topic);
+        let Some(found) = found else { return Ok(Seen::Missing) };
+        let partitions = found.partitions().iter();
+        let replicas: Vec<_> = partitions.map(|partition| partition.replicas().len()).collect();
+        let error = found.error().map(Code::from);
+        match error {
+            None => {}
+            Some(Code::UnknownTopicOrPartition | Code::UnknownTopic) => return Ok(Seen::Missing),
+            Some(Code::TopicAuthorizationFailed) => return Ok(Seen::Unauthorised),
+            Some(code) => return Err(TopicsError::Client(format!("topic `{topic}`: {code}"))),
+        }
+        let settings = self.settings(&ResourceSpecifier::Topic(topic))?;
+        Ok(Seen::Topic(TopicFacts {
+            name: topic.to_owned(),
+            brokers: self.brokers.len(),
+            partitions: replicas.len(),
+            replicas: replicas.into_iter().min().unwrap_or_default(),
+            settings: settings.unwrap_or_default(),
+        }))
+    }
+
+    /// Looks at a topic that was just created.
+    pub(super) fn look_again(&mut self, topic: &str) -> Result<Seen, TopicsError> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match self.look(topic) {
+                Ok(Seen::Missing) | Err(TopicsError::Client(_)) if Instant::now() < deadline => {
+                    thread::sleep(AGAIN);
+                }
+                seen => return seen,
+            }
+        }
+    }
+
+    fn metadata_of(&self, topic: &str) -> Result<Metadata, TopicsError> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let answer = self.metadata.fetch_metadata(Some(topic), SLICE);
+            // Serves the log and error callbacks.
+            let _ = self.metadata.poll(Duration::ZERO);
+            if let Some(error) = self.metadata.context().no_entry() {
+                return Err(TopicsError::NoEntry(error));
+            }
+            match answer {
+                Ok(metadata) => return Ok(metadata),
+                Err(error) if Instant::now() >= deadline => return Err(of_client(&error)),
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Settings in effect; `None` if we may not know them.
+    fn settings(&self, of: &ResourceSpecifier<'_>) -> Result<Option<Settings>, TopicsError> {
+        let options = AdminOptions::new().request_timeout(Some(PATIENCE));
+        let answer = wait(self.admin.describe_configs([of], &options));
+        let resources = answer.map_err(|error| of_client(&error))?;
+        let Some(Ok(resource)) = resources.into_iter().next() else { return Ok(None) };
+        let entries = resource.entries.into_iter();
+        Ok(Some(entries.filter_map(|entry| Some((entry.name, entry.value?))).collect()))
+    }
+}
+
+/// Waits for an answer of the admin API, which a thread of the library's brings.
+pub(super) fn wait<T>(answer: impl Future<Output = T>) -> T {
+    struct Sleeper(Thread);
+    impl Wake for Sleeper {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Sleeper(thread::current())));
+    let mut answer = pin!(answer);
+    loop {
+        match answer.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(answer) => return answer,
+            Poll::Pending => thread::park(),
+        }
+    }
+}

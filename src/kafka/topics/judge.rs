@@ -1,0 +1,304 @@
+//! What is to be said about a topic, by how it is kept. Pure.
+//!
+//! Enters: [`TopicFacts`] and what the topic is for. Leaves: [`Finding`]s. What always holds: a setting
+//! that nobody tells us is taken to be right; a finding names the topic, what comes of it, and the
+//! command that mends it. Called by `topics`.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// Kafka's first version with every mend of transactions that we know to need; older ones work.
+const RECOMMENDED: (u32, u32) = (3, 6);
+
+/// What a topic is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Purpose {
+    /// Rows have chosen it.
+    Rows,
+    /// What cannot be delivered goes there.
+    DeadLetters,
+    /// How far rows were delivered is kept there.
+    Progress,
+}
+
+/// How much a finding matters; the worst first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Grade {
+    /// The topic cannot serve its purpose.
+    Unfit,
+    /// Records may be lost or refused some day.
+    Warning,
+    /// The same, where the cluster cannot do better.
+    Remark,
+}
+
+/// Something that is not as it should be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// How much it matters.
+    pub grade: Grade,
+    /// About which topic; none if it is about the brokers.
+    pub topic: Option<String>,
+    /// A fragment that follows the topic's name.
+    pub what: String,
+    /// The command that mends it.
+    pub help: String,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.topic {
+            Some(topic) => write!(f, "topic `{topic}` {}", self.what),
+            None => write!(f, "the brokers {}", self.what),
+        }
+    }
+}
+
+impl Finding {
+    fn new(grade: Grade, topic: &str, what: impl Into<String>, help: String) -> Self {
+        Self { grade, topic: Some(topic.to_owned()), what: what.into(), help }
+    }
+
+    /// We may not write to it.
+    pub(super) fn unauthorised(topic: &str) -> Self {
+        let help = format!(
+            "allow it: kafka-acls.sh --bootstrap-server BROKER --add --allow-principal User:NAME \
+             --producer --topic '{topic}'"
+        );
+        Self::new(Grade::Warning, topic, "is forbidden to us", help)
+    }
+}
+
+/// A topic as the brokers keep it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct TopicFacts {
+    pub(super) name: String,
+    /// Brokers of the cluster.
+    pub(super) brokers: usize,
+    pub(super) partitions: usize,
+    /// Of the partition that has fewest.
+    pub(super) replicas: usize,
+    /// Settings in effect, the brokers' defaults included; empty if we may not know them.
+    pub(super) settings: BTreeMap<String, String>,
+}
+
+impl TopicFacts {
+    fn number(&self, name: &str) -> Option<usize> {
+        self.settings.get(name)?.parse().ok()
+    }
+
+    fn finding(&self, grade: Grade, what: impl Into<String>, help: String) -> Finding {
+        Finding::new(grade, &self.name, what, help)
+    }
+
+    /// The command that changes one setting.
+    fn set(&self, setting: &str) -> String {
+        format!(
+            "kafka-configs.sh --bootstrap-server BROKER --alter --topic '{}' --add-config {setting}",
+            self.name
+        )
+    }
+}
+
+/// Everything that is to be said about a topic.
+pub(super) fn judge(facts: &TopicFacts, purpose: Purpose, message_max_bytes: u32) -> Vec<Finding> {
+    let progress = purpose == Purpose::Progress;
+    let mut findings = Vec::new();
+    if progress {
+        findings.extend(judge_progress(facts));
+    }
+    findings.extend(judge_copies(facts));
+    let largest = facts.number("max.message.bytes").filter(|_| !progress);
+    if let Some(largest) = largest.filter(|largest| *largest < message_max_bytes as usize) {
+        let what = format!(
+            "takes records of at most {largest} bytes, and kafka.message_max_bytes is \
+             {message_max_bytes}: a larger one is found out only when it is refused"
+        );
+        let help = facts.set(&format!("max.message.bytes={message_max_bytes}"));
+        findings.push(facts.finding(Grade::Warning, what, help));
+    }
+    if facts.settings.get("unclean.leader.election.enable").is_some_and(|value| value == "true") {
+        let what = "may be led by a replica that lacks records: they are then lost (unclean leader \
+                    election)";
+        let help = facts.set("unclean.leader.election.enable=false");
+        findings.push(facts.finding(Grade::Warning, what, help));
+    }
+    findings
+}
+
+fn judge_progress(facts: &TopicFacts) -> Option<Finding> {
+    if facts.partitions != 1 {
+        let what = format!("has {} partitions, and progress is kept in one", facts.partitions);
+        let help = format!(
+            "set progress.topic to a name that does not exist; or, while no relay has kept progress \
+             in it: kafka-topics.sh --bootstrap-server BROKER --delete --topic '{}'",
+            facts.name
+        );
+        return Some(facts.finding(Grade::Unfit, what, help));
+    }
+    let policy = facts.settings.get("cleanup.policy")?;
+    if policy == "compact" {
+        return None;
+    }
+    let what = format!("has cleanup.policy={policy}: it would forget how far rows were delivered");
+    Some(facts.finding(Grade::Unfit, what, facts.set("cleanup.policy=compact")))
+}
+
+/// How many brokers have a record before it counts as stored.
+fn judge_copies(facts: &TopicFacts) -> Option<Finding> {
+    let (in_sync, replicas) = (facts.number("min.insync.replicas")?, facts.replicas);
+    // The leader of a partition may be sought for just now.
+    if replicas == 0 {
+        return None;
+    }
+    if in_sync > replicas {
+        let what = format!(
+            "stores nothing: min.insync.replicas is {in_sync}, and it has {replicas} of them"
+        );
+        let help = facts.set(&format!("min.insync.replicas={replicas}"));
+        return Some(facts.finding(Grade::Unfit, what, help));
+    }
+    if replicas == 1 {
+        let grade = if facts.brokers > 1 { Grade::Warning } else { Grade::Remark };
+        let what = "has one replica: what is stored is lost with that broker";
+        let help = "give it three replicas (kafka-reassign-partitions.sh) and \
+                    min.insync.replicas=2";
+        return Some(facts.finding(grade, what, help.to_owned()));
+    }
+    (in_sync == 1).then(|| {
+        let what = "has min.insync.replicas=1: a record that one broker alone has counts as stored, \
+                    and is lost with that broker";
+        facts.finding(Grade::Warning, what, facts.set("min.insync.replicas=2"))
+    })
+}
+
+/// What is to be said about a topic that does not exist, if the brokers are known to create none.
+pub(super) fn missing(topic: &str, purpose: Purpose, created: Option<bool>) -> Option<Finding> {
+    let told = purpose == Purpose::DeadLetters && created == Some(false);
+    told.then(|| {
+        let what = "does not exist: the relay ends at the first row that cannot be delivered";
+        let help = format!(
+            "create it: kafka-topics.sh --bootstrap-server BROKER --create --topic '{topic}' \
+             --partitions 1"
+        );
+        Finding::new(Grade::Warning, topic, what, help)
+    })
+}
+
+/// What is to be said of brokers that speak such a version among each other, as `3.5-IV2`.
+pub(super) fn age_of(protocol: &str) -> Option<Finding> {
+    let mut numbers = protocol.split(['.', '-']).map(str::parse);
+    let (Some(Ok(major)), Some(Ok(minor))) = (numbers.next(), numbers.next()) else { return None };
+    ((major, minor) < RECOMMENDED).then(|| Finding {
+        grade: Grade::Warning,
+        topic: None,
+        what: format!("speak Kafka {major}.{minor}, whose transactions have known flaws"),
+        help: format!("use Kafka {}.{} or later", RECOMMENDED.0, RECOMMENDED.1),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts(change: &[(&str, &str)]) -> TopicFacts {
+        let sound = [
+            ("min.insync.replicas", "2"),
+            ("max.message.bytes", "1048588"),
+            ("unclean.leader.election.enable", "false"),
+            ("cleanup.policy", "compact"),
+        ];
+        let settings = sound.iter().chain(change);
+        let settings = settings.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        let name = "orders".to_owned();
+        TopicFacts { name, brokers: 3, partitions: 1, replicas: 3, settings: settings.collect() }
+    }
+
+    const PURPOSES: [Purpose; 3] = [Purpose::Rows, Purpose::DeadLetters, Purpose::Progress];
+
+    /// The only finding, which has its remedy.
+    fn found(facts: &TopicFacts, purpose: Purpose) -> (Grade, String) {
+        let findings = judge(facts, purpose, 1_000_000);
+        let [finding] = findings.as_slice() else { panic!("{findings:?}") };
+        assert!(finding.to_string().starts_with("topic `orders` "), "{finding}");
+        assert!(!finding.help.is_empty());
+        (finding.grade, format!("{finding}; {}", finding.help))
+    }
+
+    #[test]
+    fn a_sound_topic_is_good_for_everything() {
+        for purpose in PURPOSES {
+            assert_eq!(judge(&facts(&[]), purpose, 1_000_000), []);
+        }
+    }
+
+    #[test]
+    fn what_nobody_tells_us_is_taken_to_be_right() {
+        let silent = TopicFacts { settings: BTreeMap::new(), ..facts(&[]) };
+        for purpose in PURPOSES {
+            assert_eq!(judge(&silent, purpose, u32::MAX), []);
+        }
+    }
+
+    #[test]
+    fn a_topic_that_can_store_nothing_is_unfit() {
+        for purpose in PURPOSES {
+            let (grade, text) = found(&TopicFacts { replicas: 1, ..facts(&[]) }, purpose);
+            assert_eq!(grade, Grade::Unfit);
+            assert!(text.contains("--topic 'orders' --add-config min.insync.replicas=1"), "{text}");
+        }
+    }
+
+    #[test]
+    fn progress_wants_one_partition_and_compaction() {
+        let wide = TopicFacts { partitions: 3, ..facts(&[]) };
+        assert_eq!(found(&wide, Purpose::Progress).0, Grade::Unfit);
+        assert_eq!(judge(&wide, Purpose::Rows, 1_000_000), []);
+        for policy in ["delete", "compact,delete"] {
+            let (grade, text) = found(&facts(&[("cleanup.policy", policy)]), Purpose::Progress);
+            assert_eq!(grade, Grade::Unfit);
+            assert!(text.ends_with("--add-config cleanup.policy=compact"), "{text}");
+        }
+    }
+
+    #[test]
+    fn one_copy_is_a_warning_where_there_could_be_more() {
+        let one = [("min.insync.replicas", "1")];
+        let (grade, text) = found(&facts(&one), Purpose::Rows);
+        assert!(grade == Grade::Warning && text.contains("min.insync.replicas=2"), "{text}");
+        let single = TopicFacts { replicas: 1, ..facts(&one) };
+        assert_eq!(found(&single, Purpose::Rows).0, Grade::Warning);
+        let alone = TopicFacts { brokers: 1, ..single };
+        assert_eq!(found(&alone, Purpose::Rows).0, Grade::Remark);
+    }
+
+    #[test]
+    fn records_that_a_topic_would_refuse_or_lose_are_a_warning() {
+        for setting in [("max.message.bytes", "999999"), ("unclean.leader.election.enable", "true")]
+        {
+            let (grade, text) = found(&facts(&[setting]), Purpose::DeadLetters);
+            assert!(grade == Grade::Warning && text.contains("--add-config"), "{text}");
+        }
+        assert_eq!(
+            judge(&facts(&[("max.message.bytes", "999")]), Purpose::Progress, 1_000_000),
+            []
+        );
+    }
+
+    #[test]
+    fn a_missing_dead_letter_topic_is_told_where_nobody_creates_it() {
+        let told = |purpose, created| missing("dead", purpose, created).is_some();
+        assert!(told(Purpose::DeadLetters, Some(false)));
+        assert!(!told(Purpose::DeadLetters, Some(true)) && !told(Purpose::DeadLetters, None));
+        assert!(!told(Purpose::Rows, Some(false)));
+    }
+
+    #[test]
+    fn old_brokers_are_told() {
+        for (version, old) in [("3.5-IV2", true), ("2.8", true), ("3.6-IV0", false), ("4.1", false)]
+        {
+            assert_eq!(age_of(version).is_some(), old, "{version}");
+        }
+        assert_eq!(age_of("?"), None);
+    }
+}

@@ -1,0 +1,227 @@
+//! The topics as the brokers keep them: looked at, judged, and created where that is ours to do.
+//!
+//! Enters: a [`KafkaSpec`] and names. Leaves: [`Finding`]s about topics that store too little or
+//! nothing, topics that were missing (the demo's, and the one that keeps progress), or the reason why
+//! not. What always holds: a topic that exists is never changed; the relay creates no topic of the
+//! application's. All but [`create_missing`] blocks, for seconds if it must. Called by `relay` off the
+//! hot path and by `cli`.
+//!
+//! Brokers without the admin API cannot be asked (the embedded one answers at once that it has none):
+//! nothing is found about their topics then, and nothing is created.
+
+mod ask;
+mod judge;
+
+use std::time::Duration;
+
+use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::error::KafkaError;
+use rdkafka::types::RDKafkaErrorCode as Code;
+
+use super::settings::{KafkaSpec, SettingsError};
+use super::sink::SinkError;
+use ask::{Inquiry, Seen, wait};
+use judge::{judge, missing};
+
+pub use judge::{Finding, Grade, Purpose};
+
+/// A controller that has not answered by then is out of reach.
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// Settings of the progress topic. Only the newest record of a key counts, so old ones are to go
+/// soon: a start reads what is left of them.
+const PROGRESS_SETTINGS: [(&str, &str); 4] = [
+    ("cleanup.policy", "compact"),
+    ("segment.bytes", "16777216"),
+    ("segment.ms", "3600000"),
+    ("min.cleanable.dirty.ratio", "0.1"),
+];
+
+/// Why topics could not be looked at or created, or must not be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TopicsError {
+    /// A setting cannot be used.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    /// The brokers do not let us in.
+    #[error(transparent)]
+    NoEntry(SinkError),
+    /// The brokers cannot be asked.
+    #[error("the topics cannot be looked at: {0}")]
+    Client(String),
+    /// The brokers know no such question.
+    #[error("these brokers have no admin API")]
+    Unsupported,
+    /// We may not.
+    #[error("not authorised to use topic `{topic}`")]
+    Unauthorised {
+        /// The topic.
+        topic: String,
+    },
+    /// The topic is missing, and we may not create it.
+    #[error("not authorised to create topic `{topic}`, which is missing")]
+    Uncreated {
+        /// The topic.
+        topic: String,
+        /// The command that creates it.
+        help: String,
+    },
+    /// The brokers will not.
+    #[error("topic `{topic}` cannot be created: {reason}")]
+    Refused {
+        /// The topic.
+        topic: String,
+        /// The brokers' reason.
+        reason: String,
+    },
+    /// The topic cannot serve its purpose.
+    #[error("{0}")]
+    Unfit(Finding),
+}
+
+impl TopicsError {
+    /// Whether asking again may help without anybody's doing.
+    pub const fn is_transient(&self) -> bool {
+        matches!(self, Self::Client(_))
+    }
+
+    /// Whether it is a matter of permission.
+    pub const fn is_permission(&self) -> bool {
+        matches!(
+            self,
+            Self::Unauthorised { .. }
+                | Self::Uncreated { .. }
+                | Self::NoEntry(SinkError::Authentication(_))
+        )
+    }
+
+    /// What the user can do about it.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Settings(error) => error.hint(),
+            Self::NoEntry(error) => error.hint(),
+            Self::Client(_) => Some("check that the brokers are running and reachable".into()),
+            Self::Unauthorised { topic } => Some(format!(
+                "allow it: kafka-acls.sh --bootstrap-server BROKER --add --allow-principal \
+                 User:NAME --operation Read --operation Write --operation Describe --topic '{topic}'"
+            )),
+            Self::Uncreated { help, .. } => Some(help.clone()),
+            Self::Unfit(finding) => Some(finding.help.clone()),
+            Self::Refused { .. } | Self::Unsupported => None,
+        }
+    }
+}
+
+/// Looks at topics and judges them, the worst first. Topics that rows choose and that are missing
+/// are no finding: the delivery tells that, and goes on when they are there.
+pub fn survey(
+    kafka: &KafkaSpec,
+    topics: &[(String, Purpose)],
+) -> Result<Vec<Finding>, TopicsError> {
+    let mut inquiry = Inquiry::open(kafka)?;
+    let mut findings = Vec::new();
+    for (topic, purpose) in topics {
+        match inquiry.look(topic)? {
+            Seen::Topic(facts) => {
+                findings.extend(judge(&facts, *purpose, kafka.message_max_bytes));
+            }
+            Seen::Missing => findings.extend(missing(topic, *purpose, inquiry.creates_topics()?)),
+            Seen::Unauthorised if *purpose == Purpose::Rows => {}
+            Seen::Unauthorised => findings.push(Finding::unauthorised(topic)),
+        }
+    }
+    findings.sort_by_key(|finding| finding.grade);
+    Ok(findings)
+}
+
+/// Creates the progress topic if it is missing, and judges it otherwise. What must not be used is an
+/// error, the rest comes back. Without an admin API nothing is done.
+pub fn ensure_progress_topic(kafka: &KafkaSpec, topic: &str) -> Result<Vec<Finding>, TopicsError> {
+    let mut inquiry = Inquiry::open(kafka)?;
+    let mut seen = match inquiry.look(topic) {
+        Err(TopicsError::Unsupported) => return Ok(Vec::new()),
+        seen => seen?,
+    };
+    if let Seen::Missing = seen {
+        let mut new = NewTopic::new(topic, 1, TopicReplication::Fixed(-1));
+        for (name, value) in PROGRESS_SETTINGS {
+            new = new.set(name, value);
+        }
+        match wait(create(inquiry.admin(), &[new])) {
+            Err(TopicsError::Unsupported) => return Ok(Vec::new()),
+            created => created?,
+        }
+        tracing::info!("created topic `{topic}`, which keeps how far rows were delivered");
+        seen = inquiry.look_again(topic)?;
+    }
+    let facts = match seen {
+        Seen::Topic(facts) => facts,
+        Seen::Missing => return Err(TopicsError::Client(format!("`{topic}` does not appear"))),
+        Seen::Unauthorised => return Err(TopicsError::Unauthorised { topic: topic.to_owned() }),
+    };
+    let mut findings = judge(&facts, Purpose::Progress, kafka.message_max_bytes);
+    findings.extend(inquiry.age()?);
+    match findings.iter().position(|finding| finding.grade == Grade::Unfit) {
+        Some(worst) => Err(TopicsError::Unfit(findings.swap_remove(worst))),
+        None => Ok(findings),
+    }
+}
+
+/// Creates those of `names` that do not exist, with the brokers' default replication.
+pub async fn create_missing(
+    kafka: &KafkaSpec,
+    names: &[String],
+    partitions: i32,
+) -> Result<(), TopicsError> {
+    let client: AdminClient<DefaultClientContext> =
+        kafka.common_config()?.create().map_err(|error| of_client(&error))?;
+    // -1: the brokers' default.
+    let replicated = || TopicReplication::Fixed(-1);
+    let wanted: Vec<_> =
+        names.iter().map(|name| NewTopic::new(name, partitions, replicated())).collect();
+    create(&client, &wanted).await
+}
+
+async fn create(
+    client: &AdminClient<DefaultClientContext>,
+    wanted: &[NewTopic<'_>],
+) -> Result<(), TopicsError> {
+    let options = AdminOptions::new().request_timeout(Some(LIMIT)).operation_timeout(Some(LIMIT));
+    let results =
+        wait(client.create_topics(wanted, &options)).map_err(|error| of_client(&error))?;
+    for result in results {
+        match result {
+            Ok(_) | Err((_, Code::TopicAlreadyExists)) => {}
+            Err((topic, Code::TopicAuthorizationFailed | Code::ClusterAuthorizationFailed)) => {
+                let help = command_to_create(&topic, wanted);
+                return Err(TopicsError::Uncreated { topic, help });
+            }
+            Err((topic, code)) => {
+                return Err(TopicsError::Refused { topic, reason: code.to_string() });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// For somebody who may.
+fn command_to_create(topic: &str, wanted: &[NewTopic<'_>]) -> String {
+    let wanted = wanted.iter().find(|wanted| wanted.name == topic);
+    let partitions = wanted.map_or(1, |wanted| wanted.num_partitions);
+    let settings = wanted.iter().flat_map(|wanted| &wanted.config);
+    let settings: String =
+        settings.map(|(name, value)| format!(" --config {name}={value}")).collect();
+    format!(
+        "let somebody who may create it: kafka-topics.sh --bootstrap-server BROKER --create \
+         --topic '{topic}' --partitions {partitions}{settings}"
+    )
+}
+
+/// A question as a whole failed.
+fn of_client(error: &KafkaError) -> TopicsError {
+    match error.rdkafka_error_code() {
+        Some(Code::UnsupportedFeature | Code::UnsupportedVersion) => TopicsError::Unsupported,
+        _ => TopicsError::Client(error.to_string()),
+    }
+}
