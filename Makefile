@@ -2,7 +2,7 @@
 # .ci and docker, so each can be run by hand.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check compare-bytes crash bench faults faults-table
+.PHONY: help setup demo test check compare-bytes crash endtxn bench faults faults-table
 
 CARGO ?= cargo
 # What the suites left out, one line each; printed last.
@@ -50,6 +50,11 @@ crash: ## kill -9 while rows flow, and an account of every row; MODE=exactly_onc
 	@.ci/setup >&2
 	@CI=true CRASH_MODE=$(MODE) CRASH_CYCLES=$(CYCLES) CRASH_KILL=$(KILL) CRASH_ROWS_PER_S=$(ROWS_PER_S) \
 	CRASH_SEED=$(SEED) $(CARGO) test --locked --quiet --test crash
+
+endtxn: ## the end of Kafka transactions delayed, dropped, doubled and cut off while rows flow; INJECTIONS=1000 ROWS_PER_S=.. SEED=..
+	@.ci/setup >&2
+	@CI=true CRASH_MODE=exactly_once CRASH_KILL=endtxn CRASH_CYCLES=$(INJECTIONS) \
+	CRASH_ROWS_PER_S=$(ROWS_PER_S) CRASH_SEED=$(SEED) $(CARGO) test --locked --quiet --test crash
 
 bench: ## the benchmarks, in release mode; ARGS are passed on
 	@.ci/setup demo >&2

@@ -8,10 +8,12 @@ use std::time::{Duration, Instant};
 use postrider::sandbox::postgres::{Cluster, Options};
 
 use crate::account::Account;
+use crate::ends::{Ends, SOCKET_TIMEOUT, Tally};
 use crate::judge::{Journal, Moment};
 use crate::readers::{Reader, Shelf, now_ms, say_goodbye};
 use crate::rows::PARTITIONS;
 use crate::settings::{Mode, Plan, Victim};
+use crate::support::fault::cluster;
 use crate::support::postgres::{self, Database};
 use crate::support::relay::{Relay, Running};
 use crate::support::{kafka, topic};
@@ -36,6 +38,8 @@ pub(crate) struct Arena {
     pub(crate) plan: Plan,
     pub(crate) cluster: Cluster,
     pub(crate) kafka: kafka::Kafka,
+    /// What stands before the broker.
+    ends: Option<Ends>,
     pub(crate) relay: Relay,
     pub(crate) writers: Writers,
     /// Reads only what is committed.
@@ -51,6 +55,8 @@ pub(crate) struct Arena {
 /// What a run leaves behind.
 pub(crate) struct Outcome {
     pub(crate) journal: Journal,
+    /// What became of disturbed EndTxns, where that was asked for.
+    pub(crate) tally: Option<Tally>,
     pub(crate) recoveries: Vec<Duration>,
     /// Rows whose commit Postgres has confirmed.
     pub(crate) confirmed: u64,
@@ -62,7 +68,16 @@ impl Arena {
     /// Starts everything but the relay, or says that this machine has no Kafka.
     pub(crate) fn open(plan: Plan) -> Option<Self> {
         let brokers = if plan.victim == Victim::Broker { 3 } else { 1 };
-        let kafka = kafka::start(&kafka::Options { brokers, ..kafka::Options::default() })?;
+        let options = kafka::Options { brokers, ..kafka::Options::default() };
+        let (kafka, bootstrap, ends) = if plan.victim == Victim::EndTxn {
+            let cluster = cluster::start(&options)?;
+            let bootstrap = cluster.bootstrap();
+            (cluster.kafka, bootstrap, Some(Ends::begin(cluster.proxy, cluster.end_txns, &plan)))
+        } else {
+            let kafka = kafka::start(&options)?;
+            let bootstrap = kafka.bootstrap();
+            (kafka, bootstrap, None)
+        };
         let cluster = postgres::start(&Options::default());
         let database = Database::migrated(&cluster, "crash");
         let prefix = format!("{}.", database.name());
@@ -79,12 +94,13 @@ impl Arena {
         let account = Account::open(&database);
         Some(Self {
             plan,
-            relay: relay(&watch, &shelf, slot, plan.mode),
+            relay: relay(&watch, &bootstrap, &shelf, slot, &plan),
             reader: Reader::start(&shelf, "read_committed"),
             uncommitted: Reader::start(&shelf, "read_uncommitted"),
             writers: Writers::start(&database.address().unix_url(), plan.rows_per_s, plan.seed),
             cluster,
             kafka,
+            ends,
             shelf,
             database,
             watch,
@@ -97,6 +113,11 @@ impl Arena {
     pub(crate) fn count_kill(&mut self) {
         self.kills.push(self.shelf.now());
         self.reader.await_row(self.writers.next());
+    }
+
+    /// Returns when so many EndTxns were disturbed.
+    pub(crate) fn await_injection(&self, number: u32) {
+        self.ends.as_ref().unwrap().await_injection(number);
     }
 
     /// A line on how it goes.
@@ -113,7 +134,7 @@ impl Arena {
     }
 
     /// Ends the writers, lets the relay deliver what is left, and gathers what was seen.
-    pub(crate) fn close(self, running: Running) -> Outcome {
+    pub(crate) fn close(self, mut running: Running) -> Outcome {
         let confirmed = self.writers.stop();
         let sql = self.database.sql();
         let end = sql.value("SELECT pg_current_wal_lsn()");
@@ -126,6 +147,7 @@ impl Arena {
             assert!(Instant::now() < deadline, "not all was acknowledged in {REST_LIMIT:?}");
             std::thread::sleep(Duration::from_millis(50));
         }
+        let tally = self.ends.as_ref().map(|ends| ends.tally(&mut running));
         running.stop();
         say_goodbye(&self.shelf);
         let recoveries = self.reader.recoveries();
@@ -138,16 +160,21 @@ impl Arena {
             kills: self.kills,
         };
         let in_flight_cap = in_flight + journal.busiest(CONFIRMED_MS);
-        Outcome { journal, recoveries, confirmed, in_flight_cap }
+        Outcome { journal, tally, recoveries, confirmed, in_flight_cap }
     }
 }
 
 /// The same command each time. What it warns of is counted, not judged: kills have consequences.
-fn relay(watch: &Watch, shelf: &Shelf, slot: &str, mode: Mode) -> Relay {
-    Relay::new(&watch.address(), slot, &shelf.bootstrap, &shelf.prefix)
-        .set("kafka.delivery", mode.name())
+fn relay(watch: &Watch, bootstrap: &str, shelf: &Shelf, slot: &str, plan: &Plan) -> Relay {
+    let relay = Relay::new(&watch.address(), slot, bootstrap, &shelf.prefix)
+        .set("kafka.delivery", plan.mode.name())
         .set("kafka.max_in_flight", &format!("{IN_FLIGHT_BYTES_MAX}B"))
         .set("source.status_interval", &format!("{STATUS_INTERVAL_MS}ms"))
         .set("retry.max", "500ms")
-        .allow_log("")
+        .allow_log("");
+    if plan.victim == Victim::EndTxn {
+        relay.property("socket.timeout.ms", &SOCKET_TIMEOUT.as_millis().to_string())
+    } else {
+        relay
+    }
 }

@@ -42,6 +42,7 @@ pub(crate) fn kill_again_and_again(arena: &mut Arena) -> Running {
             }
             Victim::Postgres => kill_postgres(arena, &mut chance),
             Victim::Broker => kill_broker(arena, &mut chance),
+            Victim::EndTxn => arena.await_injection(cycle),
         }
         if told.elapsed() > TELL {
             arena.tell(cycle);

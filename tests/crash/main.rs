@@ -1,10 +1,10 @@
-//! kill -9, again and again, while rows flow: of the relay, of Postgres, or of a broker; then an
-//! account of every row.
+//! kill -9, again and again, while rows flow: of the relay, of Postgres, or of a broker; or the end of
+//! Kafka transactions disturbed on its way; then an account of every row.
 //!
 //! Truth is the outbox table, which is kept whole, and the order in a second slot. Readers of both
 //! isolation levels read the topics all the time, and every status update is held until it is known
 //! what was visible then. Nothing here shares code with the relay but the sandbox that starts
-//! Postgres. `make crash` prints one line of JSON for each run and fails when a guarantee does not hold;
+//! Postgres. `make crash` and `make endtxn` print one line of JSON for each run and fail when a guarantee does not hold;
 //! plain `cargo test` runs a few cycles. Not run by the test harness, so that stdout holds those lines
 //! alone.
 
@@ -24,6 +24,9 @@ mod arena;
 #[path = "../sim/chance.rs"]
 mod chance;
 mod coordinator;
+mod ends;
+#[path = "../it/relay/face.rs"]
+mod face;
 mod judge;
 mod kills;
 mod readers;
@@ -59,7 +62,8 @@ fn main() -> ExitCode {
 
 /// Whether the guarantee held.
 fn run(plan: Plan) -> bool {
-    eprintln!("{} cycles of {}, seed {}", plan.cycles, plan.mode.name(), plan.seed);
+    let (victim, mode) = (plan.victim.name(), plan.mode.name());
+    eprintln!("{} cycles against {victim}, {mode}, seed {}", plan.cycles, plan.seed);
     // Said already: this machine has no Kafka.
     let Some(mut arena) = Arena::open(plan) else { return true };
     let running = kills::kill_again_and_again(&mut arena);

@@ -23,24 +23,30 @@ pub(crate) fn report(plan: &Plan, outcome: &Outcome) -> bool {
         (Mode::ExactlyOnce, _) => Some(0),
         (Mode::AtLeastOnce, Victim::Relay) => Some(outcome.in_flight_cap),
         // What Postgres forgets about the slot in a crash is sent again, however much it is.
-        (Mode::AtLeastOnce, Victim::Postgres | Victim::Broker) => None,
+        (Mode::AtLeastOnce, Victim::Postgres | Victim::Broker | Victim::EndTxn) => None,
     };
     let is_complete = verdict.rows as u64 >= outcome.confirmed;
     if !is_complete {
         eprintln!("Postgres confirmed {} rows and kept {}", outcome.confirmed, verdict.rows);
     }
     let is_within = repeats_max.is_none_or(|most| verdict.duplicated_max_per_kill <= most);
-    verdict.is_sound() && is_within && is_complete
+    let is_noticed = outcome.tally.is_none_or(|tally| tally.is_sound());
+    verdict.is_sound() && is_within && is_complete && is_noticed
 }
 
 fn line(plan: &Plan, outcome: &Outcome, verdict: &Verdict) -> Value {
     let mut line = Map::new();
-    let mut set = |name: &str, value: Value| drop(line.insert(name.to_owned(), value));
-    set("mode", plan.mode.name().into());
-    if plan.victim != Victim::Relay {
-        set("kill", plan.victim.name().into());
+    if let Some(tally) = outcome.tally {
+        tally.tell(&mut line);
     }
-    set("cycles", plan.cycles.into());
+    let mut set = |name: &str, value: Value| drop(line.insert(name.to_owned(), value));
+    if outcome.tally.is_none() {
+        set("mode", plan.mode.name().into());
+        if plan.victim != Victim::Relay {
+            set("kill", plan.victim.name().into());
+        }
+        set("cycles", plan.cycles.into());
+    }
     set("rows", verdict.rows.into());
     set("lost", verdict.lost.len().into());
     set("duplicated", verdict.duplicated.len().into());
@@ -53,8 +59,10 @@ fn line(plan: &Plan, outcome: &Outcome, verdict: &Verdict) -> Value {
     set("reordered", verdict.reordered.len().into());
     set("phantom", verdict.phantom.len().into());
     set("unsafe_acks", verdict.unsafe_acks.len().into());
-    set("recovery_p50_ms", percentile(&outcome.recoveries, 50).into());
-    set("recovery_p99_ms", percentile(&outcome.recoveries, 99).into());
+    if outcome.tally.is_none() {
+        set("recovery_p50_ms", percentile(&outcome.recoveries, 50).into());
+        set("recovery_p99_ms", percentile(&outcome.recoveries, 99).into());
+    }
     Value::Object(line)
 }
 
@@ -76,6 +84,9 @@ fn explain(outcome: &Outcome, verdict: &Verdict) {
         outcome.recoveries.len(),
         outcome.recoveries.iter().max()
     );
+    if let Some(tally) = outcome.tally {
+        tally.explain();
+    }
     for (what, numbers) in [("lost", &verdict.lost), ("reordered", &verdict.reordered)] {
         for number in numbers.iter().take(SHOWN) {
             eprintln!("{what}: row {number}: {}", journal.history(*number));

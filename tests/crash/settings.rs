@@ -11,6 +11,9 @@ const CYCLES_UNASKED: u32 = 20;
 /// Cycles where a mode or a victim is named.
 const CYCLES_ASKED: u32 = 100;
 
+/// EndTxns that suffer where they are named.
+const INJECTIONS_ASKED: u32 = 1_000;
+
 /// Rows that the writers write per second, those that are rolled back included. Two cores that also
 /// run the servers carry this much without falling behind.
 const ROWS_PER_S: u32 = 2_500;
@@ -45,6 +48,8 @@ pub(crate) enum Victim {
     Postgres,
     /// One of three brokers.
     Broker,
+    /// Nobody: the end of Kafka transactions suffers on its way.
+    EndTxn,
 }
 
 impl Victim {
@@ -53,6 +58,7 @@ impl Victim {
             Self::Relay => "relay",
             Self::Postgres => "postgres",
             Self::Broker => "broker",
+            Self::EndTxn => "endtxn",
         }
     }
 }
@@ -85,14 +91,24 @@ impl Plan {
             None | Some("relay") => Victim::Relay,
             Some("postgres") => Victim::Postgres,
             Some("broker") => Victim::Broker,
-            Some(other) => panic!("KILL={other}: relay, postgres or broker"),
+            Some("endtxn") => Victim::EndTxn,
+            Some(other) => panic!("KILL={other}: relay, postgres, broker or endtxn"),
         };
-        let usual = if is_asked { CYCLES_ASKED } else { CYCLES_UNASKED };
+        let usual = match (is_asked, victim) {
+            (false, _) => CYCLES_UNASKED,
+            (true, Victim::EndTxn) => INJECTIONS_ASKED,
+            (true, _) => CYCLES_ASKED,
+        };
         let cycles = read("CRASH_CYCLES").unwrap_or(usual);
         let rows_per_s = read("CRASH_ROWS_PER_S").unwrap_or(ROWS_PER_S);
         assert!(cycles > 0 && rows_per_s > 0, "CYCLES and ROWS_PER_S are at least 1");
         let seed = read("CRASH_SEED").unwrap_or(SEED);
-        modes.iter().map(|&mode| Self { mode, victim, cycles, rows_per_s, seed }).collect()
+        let plan = |mode, victim| Self { mode, victim, cycles, rows_per_s, seed };
+        let mut plans: Vec<Self> = modes.iter().map(|&mode| plan(mode, victim)).collect();
+        if !is_asked {
+            plans.push(plan(Mode::ExactlyOnce, Victim::EndTxn));
+        }
+        plans
     }
 }
 
