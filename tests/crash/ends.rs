@@ -64,7 +64,7 @@ impl Tally {
         let [commits, aborts] = self.seen;
         eprintln!(
             "{commits} commits and {aborts} aborts were asked for; {} answers were late without our \
-             doing; {} times the relay went on in an epoch that was in doubt",
+             doing; {} times the relay went on without an answer",
             self.slow, self.went_on
         );
     }
@@ -109,6 +109,8 @@ impl Ends {
     pub(crate) fn await_injection(&self, number: u32) {
         let deadline = Instant::now() + LIMIT_EACH;
         while self.done.load(Ordering::SeqCst) < number {
+            let went_on = self.end_txns.went_on();
+            assert!(went_on.is_empty(), "went on without knowing how a commit ended: {went_on:?}");
             assert!(Instant::now() < deadline, "no transaction ended for {LIMIT_EACH:?}");
             std::thread::sleep(Duration::from_millis(5));
         }

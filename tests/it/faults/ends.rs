@@ -70,9 +70,8 @@ impl Case {
 
     /// How often it went on without an answer.
     fn went_on(&self) -> usize {
-        let journal = self.cluster.end_txns.journal();
-        let own = journal.went_on.iter().filter(|one| one.transactional_id == self.topic);
-        own.count()
+        let all = self.cluster.end_txns.went_on();
+        all.iter().filter(|one| one.transactional_id == self.topic).count()
     }
 
     /// One end of a transaction, sent more than once: the client's own doing. A broker that is

@@ -108,6 +108,11 @@ impl EndTxns {
         self.journal.lock().unwrap().clone()
     }
 
+    /// Who added partitions so far while an EndTxn of the same epoch had no answer.
+    pub(crate) fn went_on(&self) -> Vec<Producer> {
+        self.journal.lock().unwrap().went_on.clone()
+    }
+
     /// The readers of a connection to a broker.
     pub(super) fn readers(self: &Arc<Self>) -> [Reader; 2] {
         let ends = Arc::clone(self);
