@@ -24,6 +24,7 @@
 //! * what drives them: [`relay`] (the only loop, on a thread of its own), [`control`] (SQL sessions),
 //!   [`telemetry`] (health and metrics);
 //! * what people touch: [`cli`], [`config`];
+//! * for tests alone: [`failpoint`];
 //! * beside the relay: [`shop`] (an application that writes an outbox), [`sandbox`] (private servers).
 //!
 //! Who may know whom is written, and checked, in `tests/tidy/layers.rs`.
@@ -37,7 +38,7 @@
 //! | G3 | memory is bounded by the budget, whatever the peers do |
 //! | G4 | a row that cannot be routed or produced is dead-lettered, confirmed, and only then settled |
 //! | G5 | an idle outbox still lets the slot advance |
-//! | G6 | exactly once to read_committed consumers (planned) |
+//! | G6 | exactly-once mode: every committed row once to read_committed consumers |
 //! | G7 | malformed bytes give a typed error, never a panic or an over-allocation |
 //! | G8 | a clean shutdown leaves nothing unconfirmed, or exits non-zero saying what |
 //!
@@ -45,6 +46,7 @@
 
 pub mod config;
 pub mod control;
+pub mod failpoint;
 pub mod kafka;
 pub mod ledger;
 pub mod lsn;

@@ -113,11 +113,10 @@ impl Reader {
             .map_err(|error| unread(&self.topic, &error))?;
         let mut newest = None;
         loop {
-            match self.committed.poll(SLICE) {
-                None => {}
-                Some(Err(KafkaError::PartitionEOF(_))) => return Ok(newest),
-                Some(Err(error)) => return Err(unread(&self.topic, &error)),
-                Some(Ok(record)) if record.key() == Some(key.as_bytes()) => {
+            match self.committed.poll(SLICE).transpose() {
+                Err(KafkaError::PartitionEOF(_)) => return Ok(newest),
+                Err(error) => return Err(unread(&self.topic, &error)),
+                Ok(Some(record)) if record.key() == Some(key.as_bytes()) => {
                     let value = record.payload().unwrap_or_default();
                     let progress = Progress::decode(value).map_err(|reason| ProgressSyntax {
                         topic: self.topic.clone(),
@@ -126,8 +125,8 @@ impl Reader {
                     })?;
                     newest = Some(progress);
                 }
-                // Of another stream.
-                Some(Ok(_)) => {}
+                // Nothing yet, or of another stream.
+                Ok(_) => {}
             }
             self.in_time("the brokers are too slow")?;
         }

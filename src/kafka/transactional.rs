@@ -40,6 +40,7 @@ use super::progress::{Lineage, Progress};
 use super::settings::KafkaSpec;
 use super::sink::Reached;
 use super::{Confirmation, Outcome, Producer, SendError, Sink, SinkError, progress_topic};
+use crate::failpoint;
 use crate::ledger::Ticket;
 use crate::lsn::Lsn;
 use crate::pipeline::Mark;
@@ -129,6 +130,7 @@ impl Transactional {
         self.producer.client().begin_transaction().map_err(|error| self.broken(&error))?;
         (self.heap, self.sent, self.stored) = (Heap::default(), 0, 0);
         self.state = State::Open { since: Instant::now() };
+        failpoint::pass("transaction_begun");
         Ok(())
     }
 
@@ -140,6 +142,7 @@ impl Transactional {
             Ok(()) => {
                 self.sent += 1;
                 self.state = State::Settling { mark };
+                failpoint::pass("progress_sent");
                 Ok(())
             }
             Err(SendError::Full) => {
@@ -188,6 +191,7 @@ impl Transactional {
                 None => Ok(()),
                 Some(outcome) => {
                     self.ended(&outcome, disturbances)?;
+                    failpoint::pass("committed");
                     self.done(order, mark, confirmations);
                     Ok(())
                 }
@@ -198,7 +202,9 @@ impl Transactional {
 
     fn end(&mut self, order: Order, mark: Mark) -> Result<(), SinkError> {
         let disturbances = self.disturbances();
+        failpoint::pass("commit_due");
         self.committer.order(order).map_err(|error| self.broken(&error))?;
+        failpoint::pass("commit_asked");
         self.state = State::Ending { order, mark, disturbances };
         Ok(())
     }
@@ -268,6 +274,7 @@ impl Sink for Transactional {
             _ => return Err(SendError::Full),
         }
         self.producer.send(record, ticket)?;
+        failpoint::pass("record_sent");
         self.sent += 1;
         self.heap.records += 1;
         self.heap.bytes += ticket.weight();

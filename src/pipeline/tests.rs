@@ -122,7 +122,87 @@ fn errors_say_whom_they_concern_and_what_to_do() {
     }
 }
 
+/// Transactions of so many rows each, frame by frame, with the row's number as its id.
+fn history(sizes: &[usize]) -> Vec<Vec<u8>> {
+    let table = Table { id: 1, schema: b"public", name: b"outbox", columns: &COLUMNS };
+    let (mut frames, mut row, mut lsn) = (vec![Vec::new()], 0, 0x100);
+    encode::relation(&mut frames[0], &table);
+    for &size in sizes {
+        let (final_lsn, end_lsn) = (Lsn::new(lsn), Lsn::new(lsn + 0x30));
+        let commit_time = PgTime(0);
+        let mut transaction = vec![Vec::new(); size + 2];
+        encode::begin(&mut transaction[0], &Begin { final_lsn, commit_time, xid: 7 });
+        for frame in &mut transaction[1..=size] {
+            let id = row.to_string();
+            let columns = [id.as_bytes(), b"order", b"1", b"placed", b"{}"].map(Column::Text);
+            encode::insert(frame, 1, &columns);
+            row += 1;
+        }
+        let commit = Commit { commit_lsn: final_lsn, end_lsn, commit_time };
+        encode::commit(&mut transaction[size + 1], &commit);
+        frames.append(&mut transaction);
+        // Commit records lie back to back, or apart.
+        lsn = end_lsn.get() + (size as u64 % 2) * 0x40;
+    }
+    frames
+}
+
+/// Where transactions begin, up to the first one that does not lie before the mark as a whole.
+fn begins_before(frames: &[Vec<u8>], mark: Mark) -> Vec<usize> {
+    let begin = |frame: &[u8]| match decode(frame) {
+        Ok(Message::Begin(begin)) => Some(begin.final_lsn),
+        _ => None,
+    };
+    let all: Vec<_> = (0..frames.len()).filter_map(|at| Some((at, begin(&frames[at])?))).collect();
+    let done = all.iter().take_while(|(_, commit_lsn)| *commit_lsn < mark.end).count();
+    all.into_iter().map(|(at, _)| at).take(done + 1).collect()
+}
+
+/// The ids that a pipeline sends of these frames.
+fn ids(pipeline: &mut Pipeline, frames: &[Vec<u8>]) -> Vec<String> {
+    let mut sent = Vec::new();
+    for frame in frames {
+        match pipeline.frame(wal(frame)).unwrap() {
+            Step::Send(outgoing) => {
+                let (_, id) = outgoing.record.headers[0];
+                sent.push(String::from_utf8(id.unwrap().to_vec()).unwrap());
+            }
+            Step::Nothing | Step::Skipped(_) => continue,
+        }
+        pipeline.sent().unwrap();
+    }
+    sent
+}
+
 proptest! {
+    /// Whatever was reached when a session ended, and wherever Postgres begins to send again: what all
+    /// sessions send is every row once.
+    #[test]
+    fn g6_a_session_resumed_anywhere_sends_the_rest_once(
+        sizes in prop::collection::vec(0_usize..5, 1..6),
+        cuts: [prop::sample::Index; 2],
+        from: [prop::sample::Index; 3],
+    ) {
+        let frames = history(&sizes);
+        let rows: usize = sizes.iter().sum();
+        let expected: Vec<String> = (0..rows).map(|row| row.to_string()).collect();
+        let (mut mark, mut sent) = (Mark::default(), Vec::new());
+        let ends = [cuts[0].index(frames.len()), cuts[1].index(frames.len()), frames.len()];
+        for (end, from) in ends.into_iter().zip(from) {
+            let mut pipeline = pipeline(dead_letters());
+            pipeline.resume_at(mark);
+            // The table is announced in each session; the first transaction may be any that was not
+            // acknowledged, or an earlier one.
+            let start = from.index(begins_before(&frames, mark).len());
+            let start = begins_before(&frames, mark)[start];
+            sent.extend(ids(&mut pipeline, &frames[..1]));
+            sent.extend(ids(&mut pipeline, frames.get(start..end).unwrap_or_default()));
+            prop_assert!(pipeline.reached() >= mark);
+            mark = pipeline.reached();
+        }
+        prop_assert_eq!(sent, expected);
+    }
+
     /// G7 through the whole core: a damaged frame is an error or some other row, never a panic,
     /// and never settles what was not stored.
     #[test]

@@ -9,6 +9,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use crate::failpoint;
 use crate::kafka::{Reached, SendError, Sink, SinkError};
 use crate::lsn::Lsn;
 use crate::pipeline::{Answer, Confirmation, Outcome, OwnedOutgoing, Pipeline, Refused, Step};
@@ -96,6 +97,7 @@ impl<S: Sink> Session<S> {
     pub(super) fn run(mut self, reporter: &mut Reporter) -> Result<End, RelayError> {
         let result = self.turn_until_end(reporter);
         reporter.session_ended(&self.pipeline, &self.stream);
+        failpoint::pass("drained");
         let (end, definite) = match result {
             // The server's shutdown was seen on the stream first.
             Err(RelayError::Wal(WalError::Ended)) => return Ok(End::LetGo),
@@ -164,6 +166,7 @@ impl<S: Sink> Session<S> {
         let next = turn.phase.towards(end, grace, Instant::now());
         if next != turn.phase {
             reporter.draining(self.unconfirmed(), grace);
+            failpoint::pass("draining");
             turn.phase = next;
         }
     }
@@ -259,7 +262,10 @@ impl<S: Sink> Session<S> {
         while let Some(dead_letter) = turn.dead_letters.pop_front() {
             let sent = self.sink.send(&dead_letter.record.as_record(), dead_letter.ticket);
             match sent {
-                Ok(()) => audit::dead_letter(dead_letter.rejection),
+                Ok(()) => {
+                    failpoint::pass("dead_letter_sent");
+                    audit::dead_letter(dead_letter.rejection);
+                }
                 Err(SendError::Full) => {
                     turn.dead_letters.push_front(dead_letter);
                     return Ok(());
@@ -315,7 +321,9 @@ impl<S: Sink> Session<S> {
         if advanced || turn.reply_now || heartbeat {
             // A position to wait for may lie behind the last published change: ask for a keepalive.
             let ask = heartbeat || self.limits.until.is_some_and(|(until, _)| settled < until);
+            failpoint::pass("status_due");
             self.stream.acknowledge(settled, ask)?;
+            failpoint::pass("status_sent");
             if ask {
                 turn.pulse.ask(Instant::now());
             }
@@ -373,6 +381,7 @@ impl<S: Sink> Session<S> {
         let lag = self.pipeline.newest_commit_time_us().map_or(Duration::ZERO, age);
         loop {
             let bytes = self.stream.fill(wait)?;
+            failpoint::pass("frames_read");
             hear(&mut turn.pulse, bytes)?;
             let read = Read { bytes, buffered: self.stream.buffered(), lag };
             match self.pace.after_read(Instant::now(), read) {
@@ -433,6 +442,7 @@ fn offer<S: Sink>(
         }
         Step::Send(outgoing) => outgoing,
     };
+    failpoint::pass("row_decoded");
     let rejection = outgoing.rejection;
     let sent = sink.send(&outgoing.record, outgoing.ticket);
     drop(outgoing);
@@ -443,6 +453,7 @@ fn offer<S: Sink>(
         Err(SendError::Broken(error)) => return Err(error.into()),
     }
     if let Some(code) = rejection {
+        failpoint::pass("dead_letter_sent");
         audit::dead_letter(code);
     }
     Ok(Offer::Taken)

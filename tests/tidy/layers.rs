@@ -31,8 +31,9 @@ const ROOMS: &[Room] = &[
         "control",
         &["lsn", "outbox::OutboxSpec", "outbox::TableName", "outbox::Wanted", "config", "wal"],
     ),
-    room("kafka", &["lsn", "route", "ledger", "pipeline", "config"]),
+    room("kafka", &["lsn", "route", "ledger", "pipeline", "config", "failpoint"]),
     room("telemetry", &[]),
+    room("failpoint", &[]),
     room(
         "relay",
         &[
@@ -47,6 +48,7 @@ const ROOMS: &[Room] = &[
             "kafka",
             "config",
             "telemetry",
+            "failpoint",
         ],
     ),
     room("sandbox", &[]),

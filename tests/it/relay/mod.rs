@@ -9,6 +9,8 @@ mod crash;
 mod dead_end;
 mod exactly;
 pub(crate) mod face;
+#[cfg(feature = "failpoints")]
+mod failpoints;
 mod flow;
 mod http;
 pub(crate) mod idle;

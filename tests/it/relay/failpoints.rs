@@ -1,0 +1,78 @@
+//! kill -9 at every named place of the relay, in both kinds of delivery. Needs the feature
+//! `failpoints`, with which `make test` builds.
+
+use std::os::unix::process::ExitStatusExt as _;
+
+use postrider::failpoint::PLACES;
+
+use super::stage::Stage;
+use crate::support::{kafka, postgres, topic};
+
+/// Rows in each of the transactions.
+const ROWS: usize = 40;
+const TRANSACTIONS: usize = 12;
+/// How often a place is passed before the relay dies there.
+const TIMES: [u32; 3] = [1, 2, 9];
+/// Places that only exactly-once delivery passes.
+const OF_TRANSACTIONS: [&str; 5] =
+    ["transaction_begun", "progress_sent", "commit_due", "commit_asked", "committed"];
+/// Passed once, or not by these rows.
+const RARE: [&str; 4] = ["slot_created", "draining", "drained", "dead_letter_sent"];
+
+#[test]
+fn g1_g6_a_kill_at_any_place_loses_nothing_and_repeats_nothing() {
+    for place in PLACES.iter().filter(|place| !RARE.contains(place)) {
+        for times in TIMES {
+            die_at(place, times, "exactly_once", "A");
+        }
+    }
+}
+
+#[test]
+fn g1_a_kill_at_any_place_loses_nothing() {
+    let places = PLACES.iter().filter(|place| !RARE.contains(place));
+    for place in places.filter(|place| !OF_TRANSACTIONS.contains(place)) {
+        die_at(place, 5, "at_least_once", "A");
+    }
+}
+
+#[test]
+fn g4_g6_a_kill_between_a_dead_letter_and_its_commit_repeats_neither() {
+    for times in TIMES {
+        die_at("dead_letter_sent", times, "exactly_once", "no such topic");
+    }
+}
+
+/// A relay that dies at a place, and another one that carries on.
+fn die_at(place: &str, times: u32, delivery: &str, event_type: &str) {
+    let Some(kafka) = kafka::shared() else { return };
+    let stage = Stage::new(postgres::installed(), &kafka.bootstrap(), "place");
+    for name in ["A", "dead-letters"] {
+        topic::create(&kafka.bootstrap(), &stage.topic(name), 3, &[]);
+    }
+    let (oracle, tap) = (stage.oracle(), stage.tap());
+    let relay = stage
+        .relay_at(&tap.address())
+        .set("kafka.delivery", delivery)
+        .set("kafka.transaction_age", "1ms")
+        .set("source.status_interval", "50ms")
+        .allow_log("dead letter");
+    let mut doomed = relay.clone().variable("FAILPOINT", &format!("{place}=kill@{times}")).run();
+    doomed.wait_for_log("\"streaming\"");
+    for _ in 0..TRANSACTIONS {
+        stage.insert(event_type, ROWS);
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let status = doomed.outcome().status;
+    assert_eq!(status.signal(), Some(9), "{place}@{times}: {status}");
+    let running = relay.run();
+    stage.wait_acknowledged(stage.log_end());
+    running.stop();
+    let verdict = stage.verdict(&oracle, &tap.statuses());
+    eprintln!("{place}@{times}, {delivery}: {} repeated", verdict.duplicated.len());
+    match delivery {
+        "exactly_once" => verdict.assert_exactly_once(),
+        _ => verdict.assert_at_least_once(),
+    }
+    assert_eq!(verdict.delivered, ROWS * TRANSACTIONS, "{place}@{times}");
+}
