@@ -37,6 +37,11 @@ impl BatchLimits {
         }
         Self { records: 10_000, bytes: 8 << 20, age }
     }
+
+    /// Whether each record has a transaction of its own.
+    pub(super) const fn is_alone(self) -> bool {
+        self.records == 1
+    }
 }
 
 /// What was sent in the open transaction.
@@ -54,7 +59,7 @@ impl Heap {
 
     /// Whether nothing more is taken.
     pub(super) const fn is_huge(self, limits: BatchLimits) -> bool {
-        let times = if limits.records == 1 { 1 } else { SPLIT_AT };
+        let times = if limits.is_alone() { 1 } else { SPLIT_AT };
         self.records >= limits.records.saturating_mul(times)
             || self.bytes >= limits.bytes.saturating_mul(times)
     }

@@ -166,8 +166,8 @@ impl Transactional {
                         self.tickets.push(report.ticket);
                     }
                 }
-                // Alone in its transaction, it takes nothing with it but a progress record.
-                Outcome::Refused(_) if self.heap.records == 1 => self.refused = Some(report),
+                // Alone in its transaction, it takes nothing with it.
+                Outcome::Refused(_) if self.sent == 1 => self.refused = Some(report),
                 Outcome::Refused(refused) => {
                     return Err(SinkError::BatchRefused {
                         topic: refused.record.topic.clone(),
@@ -181,10 +181,8 @@ impl Transactional {
 
     /// Goes as far as the brokers' answers allow.
     fn advance(&mut self, confirmations: &mut Vec<Confirmation>) -> Result<(), SinkError> {
-        if self.refused.is_some() && !matches!(self.state, State::Ending { .. } | State::Idle) {
-            return self.end(Order::Abort, self.kept);
-        }
         match self.state {
+            State::Open { .. } if self.refused.is_some() => self.end(Order::Abort, self.kept),
             State::Closing { mark } => self.close(mark),
             State::Settling { mark } if self.stored == self.sent => self.end(Order::Commit, mark),
             State::Ending { order, mark, disturbances } => match self.committer.outcome() {
@@ -302,6 +300,8 @@ impl Sink for Transactional {
 
     fn reached(&mut self, reached: Reached) -> Result<(), SinkError> {
         match self.state {
+            // One that may be refused is waited for: what else is in its transaction would be lost.
+            State::Open { .. } if self.limits.is_alone() && self.stored < self.sent => Ok(()),
             State::Open { since } if self.heap.ends(self.limits, since.elapsed(), reached) => {
                 self.close(reached.mark)
             }

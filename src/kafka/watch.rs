@@ -119,7 +119,7 @@ impl Watch {
         // gives advice, as about a login that `security.protocol` leaves unused.
         let known = match facility {
             "CONFWARN" => !line.contains("recommend setting"),
-            _ => matches!(facility, "FAIL" | "ERROR" | "FATAL" | "GETPID"),
+            _ => matches!(facility, "FAIL" | "ERROR" | "FATAL" | "GETPID" | "TXNERR"),
         };
         if serious && !known {
             self.warn(facility, line);
