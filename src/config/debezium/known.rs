@@ -56,7 +56,7 @@ const KNOWN: &[Known] = &[
     ("errors.tolerance", NotNeeded, "rows that cannot be delivered become dead letters"),
     ("errors.log.*", NotNeeded, "dead letters say why, and are counted"),
     ("topic.creation.*", Changed, TOPICS),
-    ("exactly.once.support", Unless(&["requested"]), "delivery is at least once"),
+    ("exactly.once.support", Unless(&["requested"]), "delivery is at least once unless required"),
     ("transaction.boundary*", NotNeeded, "goes with exactly.once.support"),
     ("offsets.storage.topic", NotNeeded, OFFSETS),
     ("offset.mismatch.strategy", NotNeeded, OFFSETS),

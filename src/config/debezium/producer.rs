@@ -67,6 +67,11 @@ fn acks(draft: &mut Draft) {
     if let Some(taken) = take(draft, "enable.idempotence") {
         draft.not_needed(taken, "the producer is always idempotent");
     }
+    if draft.peek("exactly.once.support") == Some("required")
+        && let Some(taken) = draft.take("exactly.once.support")
+    {
+        draft.map(taken, "kafka.delivery", text("exactly_once"));
+    }
 }
 
 fn sizes(draft: &mut Draft) {
