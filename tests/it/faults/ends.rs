@@ -13,12 +13,12 @@ use crate::support::kafka::Options;
 use crate::support::{topic, unique, wait_for};
 
 /// How long the client waits for an answer. It looks once a second, so it may take twice as long.
-const SOCKET_TIMEOUT: Duration = Duration::from_secs(1);
+pub(super) const SOCKET_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a call may take.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// The broker that the tests of this file share.
-fn shared() -> Option<&'static Cluster> {
+/// The broker that these tests share.
+pub(super) fn shared() -> Option<&'static Cluster> {
     static SHARED: OnceLock<Option<Cluster>> = OnceLock::new();
     SHARED.get_or_init(|| cluster::start(&Options::default())).as_ref()
 }
