@@ -79,6 +79,9 @@ impl HotStart {
             }
             pipeline.resume_at(mark);
             sink.begin_at(mark);
+        } else {
+            // The control plane waits for it before it begins to watch.
+            drop(self.question);
         }
         // Who reads the line may ask the HTTP face next.
         reporter.streaming();
