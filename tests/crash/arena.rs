@@ -60,7 +60,8 @@ pub(crate) struct Outcome {
     pub(crate) recoveries: Vec<Duration>,
     /// Rows whose commit Postgres has confirmed.
     pub(crate) confirmed: u64,
-    /// Rows that one kill may repeat.
+    /// Rows that one kill may repeat: what may be in flight, what is confirmed between two status
+    /// updates, and the rows of a transaction that is not wholly stored.
     pub(crate) in_flight_cap: usize,
 }
 
@@ -120,6 +121,11 @@ impl Arena {
         self.ends.as_ref().unwrap().await_injection(number);
     }
 
+    /// Makes Postgres write down everything.
+    pub(crate) fn checkpoint(&self) {
+        self.database.sql().run("CHECKPOINT");
+    }
+
     /// A line on how it goes.
     pub(crate) fn tell(&self, cycle: u32) {
         eprintln!(
@@ -159,15 +165,19 @@ impl Arena {
             told: self.watch.told(),
             kills: self.kills,
         };
-        let in_flight_cap = in_flight + journal.busiest(CONFIRMED_MS);
+        let in_flight_cap =
+            in_flight + journal.busiest(CONFIRMED_MS) + journal.truth.largest_transaction();
         Outcome { journal, tally, recoveries, confirmed, in_flight_cap }
     }
 }
 
 /// The same command each time. What it warns of is counted, not judged: kills have consequences.
 fn relay(watch: &Watch, bootstrap: &str, shelf: &Shelf, slot: &str, plan: &Plan) -> Relay {
+    // What Postgres forgets about the slot in a crash is for progress to remember.
+    let keeps_progress = plan.victim == Victim::Postgres;
     let relay = Relay::new(&watch.address(), slot, bootstrap, &shelf.prefix)
         .set("kafka.delivery", plan.mode.name())
+        .set("progress.at_least_once", &keeps_progress.to_string())
         .set("kafka.max_in_flight", &format!("{IN_FLIGHT_BYTES_MAX}B"))
         .set("source.status_interval", &format!("{STATUS_INTERVAL_MS}ms"))
         .set("retry.max", "500ms")

@@ -16,6 +16,15 @@ pub(crate) struct Truth {
     pub(crate) rows: Vec<(u32, Lane)>,
 }
 
+impl Truth {
+    /// Rows of the largest transaction.
+    pub(crate) fn largest_transaction(&self) -> usize {
+        let ends = self.transactions.iter().map(|one| one.rows_end);
+        let begins = std::iter::once(0).chain(ends.clone());
+        ends.zip(begins).map(|(end, begin)| end - begin).max().unwrap_or(0)
+    }
+}
+
 /// A committed transaction.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Committed {

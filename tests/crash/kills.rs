@@ -24,6 +24,9 @@ const RECOVERY_LIMIT: Duration = Duration::from_mins(2);
 /// Pause between two lines on how it goes.
 const TELL: Duration = Duration::from_secs(10);
 
+/// How often Postgres writes down what it knows about slots before it is killed.
+const CHECKPOINT_PERCENT: u64 = 30;
+
 /// Warnings and errors of all relays, by message.
 type Warnings = BTreeMap<String, u32>;
 
@@ -119,6 +122,10 @@ fn kill_relay(arena: &mut Arena, running: Running, warnings: &mut Warnings) -> R
 /// kill -9 of the postmaster, and a start at once.
 fn kill_postgres(arena: &mut Arena, chance: &mut Chance) {
     recover(arena);
+    // Otherwise the slot restarts ever further back, and each start takes longer than the last.
+    if chance.percent(CHECKPOINT_PERCENT) {
+        arena.checkpoint();
+    }
     std::thread::sleep(Duration::from_micros(chance.between(0, 1_000_000)));
     arena.cluster.stop(Stop::Kill).unwrap();
     arena.count_kill();

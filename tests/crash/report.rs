@@ -19,17 +19,15 @@ pub(crate) fn report(plan: &Plan, outcome: &Outcome) -> bool {
     let verdict = outcome.journal.judge();
     println!("{}", line(plan, outcome, &verdict));
     explain(outcome, &verdict);
-    let repeats_max = match (plan.mode, plan.victim) {
-        (Mode::ExactlyOnce, _) => Some(0),
-        (Mode::AtLeastOnce, Victim::Relay) => Some(outcome.in_flight_cap),
-        // What Postgres forgets about the slot in a crash is sent again, however much it is.
-        (Mode::AtLeastOnce, Victim::Postgres | Victim::Broker | Victim::EndTxn) => None,
+    let repeats_max = match plan.mode {
+        Mode::ExactlyOnce => 0,
+        Mode::AtLeastOnce => outcome.in_flight_cap,
     };
     let is_complete = verdict.rows as u64 >= outcome.confirmed;
     if !is_complete {
         eprintln!("Postgres confirmed {} rows and kept {}", outcome.confirmed, verdict.rows);
     }
-    let is_within = repeats_max.is_none_or(|most| verdict.duplicated_max_per_kill <= most);
+    let is_within = verdict.duplicated_max_per_kill <= repeats_max;
     let is_noticed = outcome.tally.is_none_or(|tally| tally.is_sound());
     verdict.is_sound() && is_within && is_complete && is_noticed
 }
@@ -52,9 +50,7 @@ fn line(plan: &Plan, outcome: &Outcome, verdict: &Verdict) -> Value {
     set("duplicated", verdict.duplicated.len().into());
     if plan.mode == Mode::AtLeastOnce {
         set("duplicated_max_per_kill", verdict.duplicated_max_per_kill.into());
-        if plan.victim == Victim::Relay {
-            set("in_flight_cap", outcome.in_flight_cap.into());
-        }
+        set("in_flight_cap", outcome.in_flight_cap.into());
     }
     set("reordered", verdict.reordered.len().into());
     set("phantom", verdict.phantom.len().into());
