@@ -91,7 +91,8 @@ impl Arena {
         let slot = database.name();
         let create = format!("SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput')");
         database.sql().run(&create);
-        let watch = Watch::start(&database.address(), &shelf, plan.mode);
+        let watch =
+            Watch::start(&database.address(), &shelf, transactional_id(&database, plan.mode));
         let account = Account::open(&database);
         Some(Self {
             plan,
@@ -169,6 +170,14 @@ impl Arena {
             in_flight + journal.busiest(CONFIRMED_MS) + journal.truth.largest_transaction();
         Outcome { journal, tally, recoveries, confirmed, in_flight_cap }
     }
+}
+
+/// The name of the relay's Kafka transactions: system, database and slot.
+fn transactional_id(database: &Database, mode: Mode) -> Option<String> {
+    let name = database.name();
+    let system = "SELECT system_identifier FROM pg_control_system()";
+    let id = || format!("postrider.{}.{name}.{name}", database.sql().value(system));
+    (mode == Mode::ExactlyOnce).then(id)
 }
 
 /// The same command each time. What it warns of is counted, not judged: kills have consequences.

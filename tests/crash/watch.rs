@@ -14,7 +14,6 @@ use crate::coordinator;
 use crate::judge::Told;
 use crate::readers::Shelf;
 use crate::rows::PLACES;
-use crate::settings::Mode;
 use crate::support::tap::{Said, Tap};
 use crate::support::topic;
 
@@ -28,8 +27,8 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Stands before `target`.
-    pub(crate) fn start(target: &Address, shelf: &Shelf, mode: Mode) -> Self {
+    /// Stands before `target`. The transactional id is the relay's, where it has one.
+    pub(crate) fn start(target: &Address, shelf: &Shelf, transactional_id: Option<String>) -> Self {
         let told: Arc<Mutex<Vec<Told>>> = Arc::default();
         let consumer: BaseConsumer = topic::client(&shelf.bootstrap).create().unwrap();
         let highest = AtomicU64::new(0);
@@ -41,8 +40,8 @@ impl Watch {
                 return;
             }
             let moment = shelf.now();
-            if mode == Mode::ExactlyOnce {
-                coordinator::await_markers(&shelf.bootstrap);
+            if let Some(id) = &transactional_id {
+                coordinator::await_markers(&shelf.bootstrap, id);
             }
             let ends = visible(&consumer, &shelf);
             kept.lock().unwrap().push(Told { flush, said, sent, ends, moment });
