@@ -2,7 +2,7 @@
 # .ci and docker, so each can be run by hand.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check compare-bytes crash endtxn bench faults faults-table
+.PHONY: help setup demo test check compare-bytes crash endtxn bench bench-delivery faults faults-table
 
 CARGO ?= cargo
 # What the suites left out, one line each; printed last.
@@ -59,3 +59,7 @@ endtxn: ## the end of Kafka transactions delayed, dropped, doubled and cut off w
 bench: ## the benchmarks, in release mode; ARGS are passed on
 	@.ci/setup demo >&2
 	$(CARGO) bench --locked $(ARGS)
+
+bench-delivery: ## at-least-once against exactly-once on the embedded broker and on Kafka, as lines of JSON; ARGS="--pairs 5 --rows 1000000"
+	@.ci/setup >&2
+	@CI=true $(CARGO) bench --locked --quiet --bench delivery -- figures $(ARGS)

@@ -1,17 +1,24 @@
 //! `postrider bench`: figures.
 
 mod ceiling;
+mod delivery;
 mod drain;
 mod proc;
+mod programs;
+mod visible;
 mod wal_load;
 
+use std::fmt::Display;
+
 use clap::{Args, Subcommand};
+use serde::Serialize;
 
 use super::context::Context;
 use super::exit::ExitCode;
 use super::failure::Failure;
 
 pub use ceiling::CeilingArgs;
+pub use delivery::DeliveryArgs;
 
 /// `bench ceiling ..`
 #[derive(Debug, Args)]
@@ -29,20 +36,49 @@ pub enum Bench {
         after_help = "Examples:\n  postrider bench ceiling\n  postrider bench ceiling --rows 300000 --tx-rows 1000 --transport tcp --output json"
     )]
     Ceiling(CeilingArgs),
+    /// Drain the same log at least once and exactly once, in turn, and compare
+    #[command(
+        after_help = "Examples:\n  postrider bench delivery --topics 50\n  postrider bench delivery --brokers localhost:9092 --output json\n  postrider bench delivery --brokers localhost:9092 --latency 1000"
+    )]
+    Delivery(DeliveryArgs),
 }
 
 /// Runs it.
 pub fn run(args: &BenchArgs, context: &Context) -> Result<ExitCode, Failure> {
     context.start_logs()?;
-    let Bench::Ceiling(args) = &args.what;
     let runtime = super::runtime()?;
-    let figures = runtime
-        .block_on(ceiling::measure(args))
-        .map_err(|error| Failure::of(ExitCode::CheckFailed, "PR-X010", &error, None))?;
+    match &args.what {
+        Bench::Ceiling(args) => {
+            let figures = runtime.block_on(ceiling::measure(args));
+            tell(context, figures.map_err(|error| failure(&error, None))?)
+        }
+        Bench::Delivery(args) => {
+            let figures = runtime.block_on(delivery::measure(args));
+            tell(context, figures.map_err(|error| failure(&error, error.hint()))?)
+        }
+    }
+}
+
+fn failure(error: &(dyn std::error::Error + 'static), hint: Option<String>) -> Failure {
+    Failure::of(ExitCode::CheckFailed, "PR-X010", error, hint)
+}
+
+fn tell(context: &Context, figures: impl Serialize + Display) -> Result<ExitCode, Failure> {
     if context.json() {
         context.print_json(&figures)?;
     } else {
         context.print(&figures.to_string())?;
     }
     Ok(ExitCode::Ok)
+}
+
+fn round(value: f64, digits: i32) -> f64 {
+    let scale = 10_f64.powi(digits);
+    (value * scale).round() / scale
+}
+
+fn to_mib(bytes: u64) -> f64 {
+    #[expect(clippy::cast_precision_loss, reason = "memory is far below 2^53 bytes")]
+    let bytes = bytes as f64;
+    round(bytes / f64::from(1 << 20), 1)
 }

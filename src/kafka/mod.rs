@@ -22,6 +22,7 @@ mod reader;
 mod remembering;
 mod settings;
 mod sink;
+mod spent;
 mod start;
 mod topics;
 mod transactional;

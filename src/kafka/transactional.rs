@@ -39,6 +39,7 @@ use super::committer::{Committer, Order};
 use super::progress::{Lineage, Progress};
 use super::settings::KafkaSpec;
 use super::sink::Reached;
+use super::spent::{Doing, Spent};
 use super::{Confirmation, Outcome, Producer, SendError, Sink, SinkError, progress_topic};
 use crate::failpoint;
 use crate::ledger::Ticket;
@@ -74,6 +75,7 @@ pub struct Transactional {
     /// The last mark whose transaction is committed.
     kept: Mark,
     kept_at: Option<Instant>,
+    spent: Spent,
 }
 
 /// Where the open transaction stands.
@@ -123,13 +125,14 @@ impl Transactional {
             reports: Vec::new(),
             kept,
             kept_at: None,
+            spent: Spent::new(),
         })
     }
 
     fn begin(&mut self) -> Result<(), SinkError> {
         self.producer.client().begin_transaction().map_err(|error| self.broken(&error))?;
         (self.heap, self.sent, self.stored) = (Heap::default(), 0, 0);
-        self.state = State::Open { since: Instant::now() };
+        self.enter(State::Open { since: Instant::now() });
         failpoint::pass("transaction_begun");
         Ok(())
     }
@@ -141,12 +144,12 @@ impl Transactional {
         match self.producer.send(&record.as_record(), PROGRESS_TICKET) {
             Ok(()) => {
                 self.sent += 1;
-                self.state = State::Settling { mark };
+                self.enter(State::Settling { mark });
                 failpoint::pass("progress_sent");
                 Ok(())
             }
             Err(SendError::Full) => {
-                self.state = State::Closing { mark };
+                self.enter(State::Closing { mark });
                 Ok(())
             }
             Err(SendError::Refused(rejection)) => {
@@ -203,7 +206,7 @@ impl Transactional {
         failpoint::pass("commit_due");
         self.committer.order(order).map_err(|error| self.broken(&error))?;
         failpoint::pass("commit_asked");
-        self.state = State::Ending { order, mark, disturbances };
+        self.enter(State::Ending { order, mark, disturbances });
         Ok(())
     }
 
@@ -220,7 +223,8 @@ impl Transactional {
     }
 
     fn done(&mut self, order: Order, mark: Mark, confirmations: &mut Vec<Confirmation>) {
-        self.state = State::Idle;
+        self.enter(State::Idle);
+        self.spent.ended(self.heap.records);
         match order {
             Order::Commit => {
                 (self.kept, self.kept_at) = (mark, Some(Instant::now()));
@@ -232,6 +236,16 @@ impl Transactional {
                 confirmations.extend(self.refused.take());
             }
         }
+    }
+
+    fn enter(&mut self, state: State) {
+        self.spent.turn_to(match state {
+            State::Idle => Doing::Resting,
+            State::Open { .. } => Doing::Taking,
+            State::Closing { .. } | State::Settling { .. } => Doing::Settling,
+            State::Ending { .. } => Doing::Ending,
+        });
+        self.state = state;
     }
 
     fn disturbances(&self) -> u64 {

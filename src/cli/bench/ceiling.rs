@@ -5,29 +5,28 @@
 //! embedded broker in a process of its own. Printed are rates, their ratio, and the cost per row,
 //! after a check that every row was confirmed and the slot ended behind the last commit.
 
-use std::io::{BufRead as _, BufReader};
-use std::path::PathBuf;
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use tokio_postgres::Client;
 
 use super::drain::{DrainError, Weighed, weigh};
+use super::programs::{DRAIN_LIMIT, EmbeddedBroker, ProgramError, RunSummary, Surroundings, drain};
 use super::wal_load::{self, Rows};
+use super::{round, to_mib};
 use crate::config::libpq::{ConnectInfo, ConnectInfoError};
 use crate::control::{self, ControlError};
 use crate::lsn::Lsn;
 use crate::sandbox::SandboxError;
 use crate::sandbox::postgres::{Cluster, Options};
 
-/// Partitions of each topic.
-const PARTITIONS: u32 = 3;
-/// No drain of a sensible size takes longer.
-const LIMIT: Duration = Duration::from_mins(10);
 /// The slots, both made before the rows are written.
 const RECEIVE_SLOT: &str = "bench_recvlogical";
 const RELAY_SLOT: &str = "bench_relay";
+
+/// Some 310 bytes of JSON.
+const NOTE_WORDS: u32 = 22;
 
 /// How Postgres is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -110,23 +109,9 @@ pub(super) enum CeilingError {
     /// A drain.
     #[error(transparent)]
     Drain(#[from] DrainError),
-    /// A helper process.
-    #[error("cannot start {what}")]
-    Start {
-        /// Which.
-        what: &'static str,
-        /// The system's reason.
-        #[source]
-        source: std::io::Error,
-    },
-    /// A helper process said something else than expected.
-    #[error("{what} did not answer as expected: {answer}")]
-    Answer {
-        /// Which.
-        what: &'static str,
-        /// What it said.
-        answer: String,
-    },
+    /// The broker or the relay.
+    #[error(transparent)]
+    Program(#[from] ProgramError),
     /// The relay left something undone, so its figures mean nothing.
     #[error("the relay's drain is not whole: {0}")]
     NotWhole(String),
@@ -157,7 +142,12 @@ async fn load(client: &Client, args: &CeilingArgs) -> Result<Lsn, CeilingError> 
             .execute("SELECT pg_create_logical_replication_slot($1, 'pgoutput')", &[&slot])
             .await?;
     }
-    let plan = Rows { count: args.rows, per_transaction: args.tx_rows, topics: args.topics };
+    let plan = Rows {
+        count: args.rows,
+        per_transaction: args.tx_rows,
+        topics: args.topics,
+        note_words: NOTE_WORDS,
+    };
     Ok(wal_load::write(client, plan).await?)
 }
 
@@ -170,81 +160,18 @@ fn receive(cluster: &Cluster, transport: Transport, end: Lsn) -> Result<Weighed,
         .args(["-d", &url(cluster, transport)])
         .stdin(Stdio::null())
         .stderr(Stdio::null());
-    Ok(weigh(command, cluster.process().unwrap_or_default(), LIMIT)?.0)
-}
-
-/// What `run --once --output json` prints.
-#[derive(Debug, Deserialize)]
-struct RunSummary {
-    confirmed: u64,
-    dead_letters: u64,
-    streaming_seconds: f64,
+    Ok(weigh(command, cluster.process().unwrap_or_default(), DRAIN_LIMIT)?.0)
 }
 
 fn relay(cluster: &Cluster, args: &CeilingArgs) -> Result<(Weighed, RunSummary), CeilingError> {
-    let (_broker, _input, bootstrap) = start_broker(args.topics)?;
-    let mut command = Command::new(this_program()?);
-    command.args(["run", "--once", "--output", "json", "-q"]);
-    let url = url(cluster, args.transport);
-    let settings = [
-        format!("source.url={url}"),
-        format!("source.slot={RELAY_SLOT}"),
-        format!("kafka.brokers={bootstrap}"),
-        "source.create=never".to_owned(),
-        "http.bind=".to_owned(),
-    ];
-    for setting in settings.iter().chain(&args.relay_set) {
-        command.args(["--set", setting]);
-    }
-    command.stdin(Stdio::null()).stdout(Stdio::piped());
-    let (weighed, child) = weigh(command, cluster.process().unwrap_or_default(), LIMIT)?;
-    let mut answer = String::new();
-    if let Some(stdout) = child.stdout {
-        // The summary is one short line: the pipe held it until now.
-        let _ = BufReader::new(stdout).read_line(&mut answer);
-    }
-    let summary = serde_json::from_str(&answer)
-        .map_err(|_| CeilingError::Answer { what: "the relay", answer })?;
-    Ok((weighed, summary))
-}
-
-/// What `broker` prints.
-#[derive(Deserialize)]
-struct Address {
-    bootstrap: String,
-}
-
-/// The broker is a process of its own, so that its CPU is not the relay's.
-fn start_broker(topics: u32) -> Result<(Guard, ChildStdin, String), CeilingError> {
-    let start = |source| CeilingError::Start { what: "the embedded broker", source };
-    let mut command = Command::new(this_program()?);
-    command.args(["broker", "--partitions", &PARTITIONS.to_string()]);
-    for topic in wal_load::topics(topics) {
-        command.args(["--topic", &topic]);
-    }
-    command.stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut child = command.spawn().map_err(start)?;
-    let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
-    let guard = Guard(child);
-    let mut answer = String::new();
-    if let Some(stdout) = stdout {
-        BufReader::new(stdout).read_line(&mut answer).map_err(start)?;
-    }
-    match (stdin, serde_json::from_str::<Address>(&answer)) {
-        (Some(stdin), Ok(Address { bootstrap })) => Ok((guard, stdin, bootstrap)),
-        _ => Err(CeilingError::Answer { what: "the embedded broker", answer }),
-    }
-}
-
-/// Ends a helper process with its owner.
-struct Guard(Child);
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        // Already gone is fine.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+    let broker = EmbeddedBroker::start(args.topics)?;
+    let surroundings = Surroundings {
+        source: &url(cluster, args.transport),
+        slot: RELAY_SLOT,
+        bootstrap: &broker.bootstrap,
+        settings: &args.relay_set,
+    };
+    Ok(drain(surroundings, cluster.process().unwrap_or_default())?)
 }
 
 async fn check(
@@ -278,8 +205,6 @@ fn figures(
     let per_row = |time: Duration| round(time.as_secs_f64() * 1e6 / rows, 2);
     let recvlogical = rows / receive.wall.as_secs_f64();
     let relayed = rows / summary.streaming_seconds;
-    #[expect(clippy::cast_precision_loss, reason = "memory is far below 2^53 bytes")]
-    let peak = relay.peak_rss_bytes as f64 / f64::from(1 << 20);
     Ceiling {
         rows: args.rows,
         tx_rows: args.tx_rows,
@@ -291,13 +216,8 @@ fn figures(
         recvlogical_cpu_us_per_row: per_row(receive.cpu),
         walsender_cpu_us_per_row: per_row(relay.walsender_cpu),
         recvlogical_walsender_cpu_us_per_row: per_row(receive.walsender_cpu),
-        peak_rss_mib: round(peak, 1),
+        peak_rss_mib: to_mib(relay.peak_rss_bytes),
     }
-}
-
-fn round(value: f64, digits: i32) -> f64 {
-    let scale = 10_f64.powi(digits);
-    (value * scale).round() / scale
 }
 
 fn url(cluster: &Cluster, transport: Transport) -> String {
@@ -305,8 +225,4 @@ fn url(cluster: &Cluster, transport: Transport) -> String {
         Transport::Unix => cluster.unix_url(),
         Transport::Tcp => cluster.url(),
     }
-}
-
-fn this_program() -> Result<PathBuf, CeilingError> {
-    std::env::current_exe().map_err(|source| CeilingError::Start { what: "this program", source })
 }

@@ -1,8 +1,8 @@
-//! The rows that the ceiling bench drains: written once by the server itself, so that two drains
-//! read the very same log.
+//! The rows that the benches drain: written once by the server itself, so that all drains read the
+//! very same log.
 //!
 //! Enters: how many rows, transactions and event types. Leaves: the log position after the last
-//! commit. The rows look like a small order event: about 312 bytes of JSON text each.
+//! commit. The rows look like a small order event.
 
 use tokio_postgres::Client;
 
@@ -20,6 +20,8 @@ pub(super) struct Rows {
     pub(super) per_transaction: u32,
     /// Event types, which are topics under the seed routing.
     pub(super) topics: u32,
+    /// Words of ten bytes in each payload, beside some 90 bytes.
+    pub(super) note_words: u32,
 }
 
 /// The topic names these rows are routed to.
@@ -29,7 +31,7 @@ pub(super) fn topics(count: u32) -> Vec<String> {
 
 /// A procedure, because only there can a loop on the server commit.
 const LOADER: &str = "
-CREATE PROCEDURE bench_load(rows int, tx_rows int, topics int, keys int) LANGUAGE plpgsql AS $$
+CREATE PROCEDURE bench_load(rows int, tx_rows int, topics int, keys int, words int) LANGUAGE plpgsql AS $$
 DECLARE
     done int := 0;
 BEGIN
@@ -38,7 +40,7 @@ BEGIN
         SELECT gen_random_uuid(), 'order', 'order-' || n % keys, 'BenchEvent' || n % topics,
                jsonb_build_object('order_id', n, 'customer', 'customer-' || n % 977,
                                   'amount_cents', n * 7 % 100000, 'currency', 'EUR',
-                                  'note', repeat('postrider ', 22))
+                                  'note', repeat('postrider ', words))
         FROM generate_series(done, least(done + tx_rows, rows) - 1) AS n;
         COMMIT;
         done := done + tx_rows;
@@ -51,8 +53,8 @@ pub(super) async fn write(client: &Client, plan: Rows) -> Result<Lsn, tokio_post
     client.batch_execute(LOADER).await?;
     let keys = (plan.count / ROWS_PER_KEY).max(1);
     let call = format!(
-        "CALL bench_load({}, {}, {}, {keys})",
-        plan.count, plan.per_transaction, plan.topics
+        "CALL bench_load({}, {}, {}, {keys}, {})",
+        plan.count, plan.per_transaction, plan.topics, plan.note_words
     );
     client.batch_execute(&call).await?;
     // A synchronous commit flushes everything before it.

@@ -1,0 +1,356 @@
+//! `bench delivery`: what does exactly-once cost?
+//!
+//! Enters: how many rows over how many topics, and which brokers. Leaves: drains of the very same
+//! log, at-least-once and exactly-once in turn, and the medians of both. A machine whose speed drifts
+//! does so for both: the order within a pair alternates. Each drain has a slot of its own, made before
+//! the rows were written, and is checked: every row confirmed, the slot behind the last commit.
+
+use serde::Serialize;
+use tokio_postgres::Client;
+
+use super::drain::Weighed;
+use super::programs::{
+    EmbeddedBroker, PARTITIONS, PROGRESS_TOPIC, ProgramError, RunSummary, Surroundings, drain,
+};
+use super::visible::{self, Latencies, VisibleError};
+use super::wal_load::{self, Rows};
+use super::{round, to_mib};
+use crate::config::libpq::{ConnectInfo, ConnectInfoError};
+use crate::control::{self, ControlError};
+use crate::kafka::{KafkaSpec, TopicsError, create_missing};
+use crate::lsn::Lsn;
+use crate::sandbox::SandboxError;
+use crate::sandbox::postgres::{Cluster, Options};
+
+/// Some 350 bytes of JSON.
+const NOTE_WORDS: u32 = 26;
+
+/// What to measure.
+#[derive(Debug, Clone, clap::Args)]
+pub struct DeliveryArgs {
+    /// Rows to write and to drain each time.
+    #[arg(long, default_value_t = 300_000, value_name = "N", value_parser = clap::value_parser!(u32).range(1_000..=50_000_000))]
+    pub rows: u32,
+    /// Rows per transaction.
+    #[arg(long, default_value_t = 100, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub per_transaction: u32,
+    /// Topics, of three partitions each.
+    #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub topics: u32,
+    /// Pairs of drains.
+    #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=50))]
+    pub pairs: u32,
+    /// Brokers to use, HOST:PORT; otherwise an embedded one.
+    #[arg(short, long, value_name = "LIST")]
+    pub brokers: Option<String>,
+    /// Instead: rows per second to commit for 20 s, and how long until they are visible.
+    #[arg(long, value_name = "RATE", value_parser = clap::value_parser!(u32).range(10..=100_000))]
+    pub latency: Option<u32>,
+    /// Further settings of the relay, as for `run --set`.
+    #[arg(long = "relay-set", value_name = "A.B=V")]
+    pub relay_set: Vec<String>,
+}
+
+/// The figures.
+#[derive(Debug, Clone, Serialize)]
+#[serde(untagged)]
+pub(super) enum Delivery {
+    /// Of drains.
+    Drains(Drains),
+    /// Of a live load.
+    Visible(Latencies),
+}
+
+/// Medians of the drains.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Drains {
+    broker: &'static str,
+    topics: u32,
+    rows: u32,
+    per_transaction: u32,
+    pairs: u32,
+    at_least_once_rows_per_s: f64,
+    exactly_once_rows_per_s: f64,
+    ratio: f64,
+    cpu_us_per_row: PerGuarantee,
+    rss_mib: f64,
+}
+
+/// A figure of both.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(super) struct PerGuarantee {
+    at_least_once: f64,
+    exactly_once: f64,
+}
+
+impl std::fmt::Display for Delivery {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let drains = match self {
+            Self::Drains(drains) => drains,
+            Self::Visible(visible) => return visible.fmt(f),
+        };
+        let Drains { rows, per_transaction, topics, pairs, cpu_us_per_row, .. } = drains;
+        writeln!(
+            f,
+            "{rows} rows, {per_transaction} per transaction, {topics} topics, broker: {}, medians of \
+             {pairs}",
+            drains.broker
+        )?;
+        writeln!(f, "                      at least once   exactly once")?;
+        let (left, right) = (drains.at_least_once_rows_per_s, drains.exactly_once_rows_per_s);
+        writeln!(f, "{:<20} {left:>14} {right:>14}", "rows/s")?;
+        let PerGuarantee { at_least_once, exactly_once } = cpu_us_per_row;
+        writeln!(f, "{:<20} {at_least_once:>14} {exactly_once:>14}", "CPU us/row")?;
+        writeln!(f, "ratio {}, peak memory {} MiB", drains.ratio, drains.rss_mib)
+    }
+}
+
+/// Why there are no figures.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum DeliveryError {
+    /// The private server.
+    #[error(transparent)]
+    Sandbox(#[from] SandboxError),
+    /// Its address.
+    #[error(transparent)]
+    Address(#[from] ConnectInfoError),
+    /// SQL.
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    /// SQL of the bench itself.
+    #[error("the bench's SQL failed")]
+    Sql(#[from] tokio_postgres::Error),
+    /// The topics.
+    #[error(transparent)]
+    Topics(#[from] TopicsError),
+    /// The broker or the relay.
+    #[error(transparent)]
+    Program(#[from] ProgramError),
+    /// The live load.
+    #[error(transparent)]
+    Visible(#[from] VisibleError),
+    /// The relay left something undone, so its figures mean nothing.
+    #[error("the drain of slot `{slot}` is not whole: {reason}")]
+    NotWhole {
+        /// The slot.
+        slot: String,
+        /// What is missing.
+        reason: String,
+    },
+}
+
+impl DeliveryError {
+    /// What the user can do about it.
+    pub(super) fn hint(&self) -> Option<String> {
+        match self {
+            Self::Sandbox(error) => error.hint(),
+            Self::Topics(error) => error.hint(),
+            Self::Visible(error) => error.hint(),
+            _ => None,
+        }
+    }
+}
+
+/// One of the two guarantees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Guarantee {
+    /// Repeats are possible.
+    AtLeastOnce,
+    /// They are not.
+    ExactlyOnce,
+}
+
+impl Guarantee {
+    /// Both, in the order of the first pair.
+    pub(super) const BOTH: [Self; 2] = [Self::AtLeastOnce, Self::ExactlyOnce];
+
+    /// As the configuration names it.
+    pub(super) const fn as_str(self) -> &'static str {
+        match self {
+            Self::AtLeastOnce => "at_least_once",
+            Self::ExactlyOnce => "exactly_once",
+        }
+    }
+
+    /// The relay's settings, `further` ones last.
+    pub(super) fn settings(self, further: &[String]) -> Vec<String> {
+        let delivery = format!("kafka.delivery={}", self.as_str());
+        std::iter::once(delivery).chain(further.iter().cloned()).collect()
+    }
+}
+
+/// Measures.
+pub(super) async fn measure(args: &DeliveryArgs) -> Result<Delivery, DeliveryError> {
+    if let Some(brokers) = &args.brokers {
+        prepare(brokers, args.topics).await?;
+    }
+    let options = Options::default()
+        .with("shared_buffers", "512MB")
+        .with("max_wal_size", "16GB")
+        .with("autovacuum", "off");
+    let cluster = Cluster::start(&options)?;
+    let info = ConnectInfo::resolve(&cluster.unix_url(), &|_| None)?.0;
+    let client = control::connect(&info).await?;
+    client.sql().batch_execute(include_str!("../../../migrations/0001_outbox.sql")).await?;
+    if let Some(rate) = args.latency {
+        return Ok(Delivery::Visible(visible::measure(args, rate, &cluster, &client).await?));
+    }
+    let mut runs = Vec::new();
+    for pair in 0..args.pairs {
+        let first = usize::from(pair % 2 == 1);
+        let [a, b] = [first, 1 - first].map(|at| Guarantee::BOTH.get(at).copied());
+        runs.extend([a, b].into_iter().flatten().map(|guarantee| Run::new(guarantee, pair)));
+    }
+    for run in &runs {
+        make_slot(client.sql(), &run.slot).await?;
+    }
+    let plan = Rows {
+        count: args.rows,
+        per_transaction: args.per_transaction,
+        topics: args.topics,
+        note_words: NOTE_WORDS,
+    };
+    let end = wal_load::write(client.sql(), plan).await?;
+    tracing::info!(rows = args.rows, %end, "rows written");
+    for run in &mut runs {
+        run.drain(args, &cluster)?;
+        run.check(client.sql(), args.rows, end).await?;
+    }
+    Ok(Delivery::Drains(figures(args, &runs)))
+}
+
+/// `embedded` or `kafka`.
+pub(super) const fn broker_name(args: &DeliveryArgs) -> &'static str {
+    if args.brokers.is_some() { "kafka" } else { "embedded" }
+}
+
+/// Makes a slot that sees all that follows.
+pub(super) async fn make_slot(client: &Client, slot: &str) -> Result<(), tokio_postgres::Error> {
+    let sql = "SELECT pg_create_logical_replication_slot($1, 'pgoutput')";
+    client.execute(sql, &[&slot]).await.map(drop)
+}
+
+async fn prepare(brokers: &str, topics: u32) -> Result<(), TopicsError> {
+    let kafka = KafkaSpec::of_brokers(brokers);
+    create_missing(&kafka, &wal_load::topics(topics), PARTITIONS.cast_signed()).await?;
+    create_missing(&kafka, &[PROGRESS_TOPIC.to_owned()], 1).await
+}
+
+/// One drain.
+#[derive(Debug)]
+struct Run {
+    guarantee: Guarantee,
+    slot: String,
+    weighed: Weighed,
+    summary: Option<RunSummary>,
+}
+
+impl Run {
+    fn new(guarantee: Guarantee, pair: u32) -> Self {
+        let slot = format!("bench_{}_{pair}", guarantee.as_str());
+        Self { guarantee, slot, weighed: Weighed::default(), summary: None }
+    }
+
+    fn drain(&mut self, args: &DeliveryArgs, cluster: &Cluster) -> Result<(), ProgramError> {
+        let embedded = match &args.brokers {
+            Some(_) => None,
+            None => Some(EmbeddedBroker::start(args.topics)?),
+        };
+        let own = embedded.as_ref().map(|broker| broker.bootstrap.as_str());
+        let surroundings = Surroundings {
+            source: &cluster.unix_url(),
+            slot: &self.slot,
+            bootstrap: own.or(args.brokers.as_deref()).unwrap_or_default(),
+            settings: &self.guarantee.settings(&args.relay_set),
+        };
+        let (weighed, summary) = drain(surroundings, cluster.process().unwrap_or_default())?;
+        (self.weighed, self.summary) = (weighed, Some(summary));
+        tracing::info!(
+            guarantee = self.guarantee.as_str(),
+            seconds = summary.streaming_seconds,
+            cpu_s = weighed.cpu.as_secs_f64(),
+            walsender_cpu_s = weighed.walsender_cpu.as_secs_f64(),
+            "drained"
+        );
+        Ok(())
+    }
+
+    async fn check(&self, client: &Client, rows: u32, end: Lsn) -> Result<(), DeliveryError> {
+        let not_whole =
+            |reason: String| Err(DeliveryError::NotWhole { slot: self.slot.clone(), reason });
+        let confirmed = self.summary.map_or(0, |summary| summary.confirmed);
+        let dead_letters = self.summary.map_or(0, |summary| summary.dead_letters);
+        if confirmed != u64::from(rows) || dead_letters != 0 {
+            return not_whole(format!(
+                "{confirmed} of {rows} rows confirmed, {dead_letters} dead letters"
+            ));
+        }
+        let sql = "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = $1";
+        let confirmed: String = client.query_one(sql, &[&self.slot]).await?.get(0);
+        match confirmed.parse::<Lsn>() {
+            Ok(confirmed) if confirmed >= end => Ok(()),
+            _ => not_whole(format!("it stands at {confirmed}, the last commit at {end}")),
+        }
+    }
+
+    fn seconds(&self) -> f64 {
+        self.summary.map_or(f64::NAN, |summary| summary.streaming_seconds)
+    }
+}
+
+fn figures(args: &DeliveryArgs, runs: &[Run]) -> Drains {
+    let rows = f64::from(args.rows);
+    let of = |guarantee| move |run: &&Run| run.guarantee == guarantee;
+    let rate =
+        |guarantee| rows / median(runs.iter().filter(of(guarantee)).map(Run::seconds).collect());
+    let cpu = |guarantee| {
+        let seconds = |run: &Run| run.weighed.cpu.as_secs_f64();
+        let median = median(runs.iter().filter(of(guarantee)).map(seconds).collect());
+        round(median * 1e6 / rows, 2)
+    };
+    let exactly_once = runs.iter().filter(of(Guarantee::ExactlyOnce));
+    let peak = exactly_once.map(|run| run.weighed.peak_rss_bytes).max();
+    let [left, right] = Guarantee::BOTH.map(rate);
+    Drains {
+        broker: broker_name(args),
+        topics: args.topics,
+        rows: args.rows,
+        per_transaction: args.per_transaction,
+        pairs: args.pairs,
+        at_least_once_rows_per_s: left.round(),
+        exactly_once_rows_per_s: right.round(),
+        ratio: round(right / left, 3),
+        cpu_us_per_row: PerGuarantee {
+            at_least_once: cpu(Guarantee::AtLeastOnce),
+            exactly_once: cpu(Guarantee::ExactlyOnce),
+        },
+        rss_mib: to_mib(peak.unwrap_or_default()),
+    }
+}
+
+/// The middle one, or the mean of the two in the middle.
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    let upper = values.get(middle).copied().unwrap_or(f64::NAN);
+    match middle.checked_sub(1).and_then(|lower| values.get(lower)) {
+        Some(lower) if values.len().is_multiple_of(2) => f64::midpoint(*lower, upper),
+        _ => upper,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_is_in_the_middle() {
+        let close = |values: &[f64], expected: f64| {
+            assert!((median(values.to_vec()) - expected).abs() < 1e-9, "{values:?}");
+        };
+        close(&[3.0, 1.0, 2.0], 2.0);
+        close(&[4.0, 1.0, 2.0, 3.0], 2.5);
+        close(&[7.0], 7.0);
+        assert!(median(Vec::new()).is_nan());
+    }
+}

@@ -1,0 +1,172 @@
+//! This program again, in processes of its own, so that what is measured is not who measures: the
+//! embedded broker, and a relay that drains a slot or carries a live stream.
+//!
+//! Enters: topics, addresses, settings. Leaves: an address, a guard that ends the process with its
+//! owner, or the figures of a drain. Called by the benches.
+
+use std::io::{BufRead as _, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use super::drain::{DrainError, Weighed, weigh};
+use super::wal_load;
+
+/// Partitions of each topic.
+pub(super) const PARTITIONS: u32 = 3;
+/// No drain of a sensible size takes longer.
+pub(super) const DRAIN_LIMIT: Duration = Duration::from_mins(10);
+
+/// Why a process is of no use.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ProgramError {
+    /// It did not start.
+    #[error("cannot start {what}")]
+    Start {
+        /// Which.
+        what: &'static str,
+        /// The system's reason.
+        #[source]
+        source: std::io::Error,
+    },
+    /// It said something else than expected.
+    #[error("{what} did not answer as expected: {answer}")]
+    Answer {
+        /// Which.
+        what: &'static str,
+        /// What it said.
+        answer: String,
+    },
+    /// A drain.
+    #[error(transparent)]
+    Drain(#[from] DrainError),
+}
+
+/// Ends a process with its owner.
+pub(super) struct Guard(Child);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        // Already gone is fine.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// An embedded broker; it ends when dropped.
+pub(super) struct EmbeddedBroker {
+    /// Where it is reached.
+    pub(super) bootstrap: String,
+    _process: Guard,
+    /// Closing it ends the process too.
+    _input: ChildStdin,
+}
+
+/// What `broker` prints.
+#[derive(Deserialize)]
+struct Address {
+    bootstrap: String,
+}
+
+impl EmbeddedBroker {
+    /// Starts one with the topics of a load, and the topic of progress.
+    pub(super) fn start(topics: u32) -> Result<Self, ProgramError> {
+        let start = |source| ProgramError::Start { what: "the embedded broker", source };
+        let mut command = Command::new(this_program()?);
+        command.args(["broker", "--partitions", &PARTITIONS.to_string()]);
+        for topic in wal_load::topics(topics) {
+            command.args(["--topic", &topic]);
+        }
+        command.args(["--topic", &format!("{PROGRESS_TOPIC}:1")]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().map_err(start)?;
+        let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
+        let guard = Guard(child);
+        let mut answer = String::new();
+        if let Some(stdout) = stdout {
+            BufReader::new(stdout).read_line(&mut answer).map_err(start)?;
+        }
+        match (stdin, serde_json::from_str::<Address>(&answer)) {
+            (Some(input), Ok(Address { bootstrap })) => {
+                Ok(Self { bootstrap, _process: guard, _input: input })
+            }
+            _ => Err(ProgramError::Answer { what: "the embedded broker", answer }),
+        }
+    }
+}
+
+/// Where the benches have progress kept.
+pub(super) const PROGRESS_TOPIC: &str = "BenchProgress";
+
+/// A relay's surroundings.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Surroundings<'a> {
+    /// URL of the database.
+    pub(super) source: &'a str,
+    /// The slot.
+    pub(super) slot: &'a str,
+    /// Addresses of the brokers.
+    pub(super) bootstrap: &'a str,
+    /// Further settings, as for `run --set`; the last of one name wins.
+    pub(super) settings: &'a [String],
+}
+
+/// What `run --once --output json` prints.
+#[derive(Debug, Clone, Copy, Deserialize)]
+pub(super) struct RunSummary {
+    /// Records that the brokers confirmed.
+    pub(super) confirmed: u64,
+    /// Dead letters among them.
+    pub(super) dead_letters: u64,
+    /// From the begin of streaming to the end.
+    pub(super) streaming_seconds: f64,
+}
+
+/// Drains a slot with `run --once`; `postmaster` is the server's process.
+pub(super) fn drain(
+    surroundings: Surroundings<'_>,
+    postmaster: u32,
+) -> Result<(Weighed, RunSummary), ProgramError> {
+    let mut command = relay(surroundings)?;
+    command.args(["--once", "--output", "json"]).stdout(Stdio::piped());
+    let (weighed, child) = weigh(command, postmaster, DRAIN_LIMIT)?;
+    let mut answer = String::new();
+    if let Some(stdout) = child.stdout {
+        // The summary is one short line: the pipe held it until now.
+        let _ = BufReader::new(stdout).read_line(&mut answer);
+    }
+    let summary = serde_json::from_str(&answer)
+        .map_err(|_| ProgramError::Answer { what: "the relay", answer })?;
+    Ok((weighed, summary))
+}
+
+/// Starts a relay that carries the stream until it is dropped.
+pub(super) fn carry(surroundings: Surroundings<'_>) -> Result<Guard, ProgramError> {
+    let mut command = relay(surroundings)?;
+    let child = command.stdout(Stdio::null()).spawn();
+    child.map(Guard).map_err(|source| ProgramError::Start { what: "the relay", source })
+}
+
+fn relay(surroundings: Surroundings<'_>) -> Result<Command, ProgramError> {
+    let Surroundings { source, slot, bootstrap, settings } = surroundings;
+    let mut command = Command::new(this_program()?);
+    command.args(["run", "-q"]).stdin(Stdio::null());
+    let usual = [
+        format!("source.url={source}"),
+        format!("source.slot={slot}"),
+        format!("kafka.brokers={bootstrap}"),
+        format!("progress.topic={PROGRESS_TOPIC}"),
+        "source.create=never".to_owned(),
+        "http.bind=".to_owned(),
+    ];
+    for setting in usual.iter().chain(settings) {
+        command.args(["--set", setting]);
+    }
+    Ok(command)
+}
+
+fn this_program() -> Result<PathBuf, ProgramError> {
+    std::env::current_exe().map_err(|source| ProgramError::Start { what: "this program", source })
+}

@@ -1,0 +1,303 @@
+//! `bench delivery --latency`: how soon is a row visible to who reads committed records only?
+//!
+//! Enters: a rate. Leaves: the time from just before a row's commit, as the server's clock says in its
+//! payload, to its arrival at a consumer that reads all topics, for either guarantee; server, relay and
+//! consumer run on one machine, and so by one clock. The writers commit one row at a time, each
+//! synchronously, by the clock and not by the relay's progress.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior, interval_at};
+
+use super::delivery::{DeliveryArgs, Guarantee, broker_name, make_slot};
+use super::programs::{EmbeddedBroker, ProgramError, Surroundings, carry};
+use super::{round, wal_load};
+use crate::config::libpq::{ConnectInfo, ConnectInfoError};
+use crate::control::{self, Client, ControlError};
+use crate::kafka::{KafkaSpec, Reader, ReaderError, ReaderSpec, Start, Step};
+use crate::sandbox::postgres::Cluster;
+
+/// How long rows are written.
+const LOAD_SECONDS: u32 = 20;
+/// Of them, how many belong to the start of the relay: one part in ten.
+const START_SHARE: u32 = 10;
+/// Connections that write: enough for thousands of commits a second.
+const WRITERS: u32 = 8;
+/// How long rows may be missing after the last was written.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a broker may take to answer the consumer.
+const OPEN_LIMIT: Duration = Duration::from_secs(20);
+/// How long a broker may hold an empty answer to the consumer, in milliseconds.
+const FETCH_WAIT_MS: u32 = 5;
+/// How soon the consumer looks whether it is to end.
+const TICK: Duration = Duration::from_millis(100);
+
+/// The figures, in milliseconds.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Latencies {
+    broker: &'static str,
+    topics: u32,
+    rate: u32,
+    rows: usize,
+    visible_p50_ms: f64,
+    visible_p99_ms: f64,
+    visible_max_ms: f64,
+    at_least_once_p50_ms: f64,
+    at_least_once_p99_ms: f64,
+}
+
+impl std::fmt::Display for Latencies {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { rate, topics, broker, .. } = self;
+        writeln!(f, "{rate} rows/s over {topics} topics, broker: {broker}")?;
+        writeln!(
+            f,
+            "commit to visible, exactly once: p50 {} ms, p99 {} ms, longest {} ms",
+            self.visible_p50_ms, self.visible_p99_ms, self.visible_max_ms
+        )?;
+        let (p50, p99) = (self.at_least_once_p50_ms, self.at_least_once_p99_ms);
+        writeln!(f, "the same, at least once: p50 {p50} ms, p99 {p99} ms")
+    }
+}
+
+/// Why there are no figures.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum VisibleError {
+    /// The server's address.
+    #[error(transparent)]
+    Address(#[from] ConnectInfoError),
+    /// A connection.
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    /// SQL of the bench itself.
+    #[error("the bench's SQL failed")]
+    Sql(#[from] tokio_postgres::Error),
+    /// The broker or the relay.
+    #[error(transparent)]
+    Program(#[from] ProgramError),
+    /// The consumer.
+    #[error(transparent)]
+    Reader(#[from] ReaderError),
+    /// A part of the bench itself broke down.
+    #[error("a {0} broke down")]
+    Part(&'static str),
+    /// Not every row arrived.
+    #[error("{arrived} of {written} rows were visible {} s after the last", PATIENCE.as_secs())]
+    Missing {
+        /// Rows that arrived.
+        arrived: usize,
+        /// Rows that were written.
+        written: usize,
+    },
+}
+
+impl VisibleError {
+    /// What the user can do about it.
+    pub(super) fn hint(&self) -> Option<String> {
+        match self {
+            Self::Reader(error) => error.hint(),
+            _ => None,
+        }
+    }
+}
+
+/// Measures either guarantee, one after the other.
+pub(super) async fn measure(
+    args: &DeliveryArgs,
+    rate: u32,
+    cluster: &Cluster,
+    client: &Client,
+) -> Result<Latencies, VisibleError> {
+    let at_least_once = live(Guarantee::AtLeastOnce, args, rate, (cluster, client)).await?;
+    let exactly_once = live(Guarantee::ExactlyOnce, args, rate, (cluster, client)).await?;
+    Ok(Latencies {
+        broker: broker_name(args),
+        topics: args.topics,
+        rate,
+        rows: exactly_once.len(),
+        visible_p50_ms: quantile_ms(&exactly_once, 500),
+        visible_p99_ms: quantile_ms(&exactly_once, 990),
+        visible_max_ms: quantile_ms(&exactly_once, 1_000),
+        at_least_once_p50_ms: quantile_ms(&at_least_once, 500),
+        at_least_once_p99_ms: quantile_ms(&at_least_once, 990),
+    })
+}
+
+/// Latencies in microseconds, sorted.
+async fn live(
+    guarantee: Guarantee,
+    args: &DeliveryArgs,
+    rate: u32,
+    (cluster, client): (&Cluster, &Client),
+) -> Result<Vec<i64>, VisibleError> {
+    let embedded = match &args.brokers {
+        Some(_) => None,
+        None => Some(EmbeddedBroker::start(args.topics)?),
+    };
+    let own = embedded.as_ref().map(|broker| broker.bootstrap.as_str());
+    let bootstrap = own.or(args.brokers.as_deref()).unwrap_or_default();
+    let slot = format!("bench_live_{}", guarantee.as_str());
+    make_slot(client.sql(), &slot).await?;
+    let written = (rate / WRITERS).max(1) * WRITERS * LOAD_SECONDS;
+    let consumer = Consumer::start(bootstrap, args.topics, written)?;
+    let _relay = carry(Surroundings {
+        source: &cluster.unix_url(),
+        slot: &slot,
+        bootstrap,
+        settings: &guarantee.settings(&args.relay_set),
+    })?;
+    let info = ConnectInfo::resolve(&cluster.unix_url(), &|_| None)?.0;
+    let mut writers = JoinSet::new();
+    for number in 0..WRITERS {
+        let client = control::connect(&info).await?;
+        let topics = args.topics;
+        writers.spawn(async move { write(&client, number, rate, topics).await });
+    }
+    while let Some(done) = writers.join_next().await {
+        done.map_err(|_| VisibleError::Part("writer"))??;
+    }
+    let mut arrivals = consumer.arrivals().await?;
+    let expected = usize::try_from(written).unwrap_or(usize::MAX);
+    if arrivals.len() != expected {
+        return Err(VisibleError::Missing { arrived: arrivals.len(), written: expected });
+    }
+    arrivals.sort_by_key(|arrival| arrival.committed_us);
+    let start = arrivals.len() / START_SHARE as usize;
+    let steady = arrivals.get(start..).unwrap_or_default();
+    let mut latencies: Vec<i64> =
+        steady.iter().map(|arrival| arrival.arrived_us - arrival.committed_us).collect();
+    latencies.sort_unstable();
+    Ok(latencies)
+}
+
+/// Commits one row after the other at this writer's share of the rate; one that is late catches up.
+async fn write(
+    client: &Client,
+    number: u32,
+    rate: u32,
+    topics: u32,
+) -> Result<(), tokio_postgres::Error> {
+    let sql = client.sql();
+    sql.batch_execute("SET synchronous_commit = on").await?;
+    let insert = sql
+        .prepare(
+            "INSERT INTO outbox (id, aggregate_type, aggregate_id, event_type, payload)
+             SELECT gen_random_uuid(), 'order', 'order-' || $1::int % 1000,
+                    'BenchEvent' || $1::int % $2::int,
+                    jsonb_build_object('order_id', $1::int, 'note', repeat('postrider ', 28),
+                        'committed_us',
+                        (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)",
+        )
+        .await?;
+    let per_writer = (rate / WRITERS).max(1);
+    let period = Duration::from_secs(1) / per_writer;
+    let mut tick = interval_at(Instant::now() + period * number / WRITERS, period);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Burst);
+    for row in 0..per_writer * LOAD_SECONDS {
+        tick.tick().await;
+        let row = (row * WRITERS + number).cast_signed();
+        sql.execute(&insert, &[&row, &topics.cast_signed()]).await?;
+    }
+    Ok(())
+}
+
+/// When a row was committed and when it came, in microseconds since the Unix epoch.
+#[derive(Debug, Clone, Copy)]
+struct Arrival {
+    committed_us: i64,
+    arrived_us: i64,
+}
+
+/// What the consumer needs of a payload.
+#[derive(Deserialize)]
+struct Payload {
+    committed_us: i64,
+}
+
+/// Reads committed records on a thread of its own.
+struct Consumer {
+    end: tokio::sync::oneshot::Sender<()>,
+    arrivals: tokio::sync::oneshot::Receiver<Result<Vec<Arrival>, ReaderError>>,
+}
+
+impl Consumer {
+    /// Waits at the end of every topic for so many rows.
+    fn start(bootstrap: &str, topics: u32, rows: u32) -> Result<Self, ReaderError> {
+        let names = wal_load::topics(topics);
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let spec = ReaderSpec {
+            start: Start::End,
+            fetch_wait_ms: FETCH_WAIT_MS,
+            ..ReaderSpec::following(&names)
+        };
+        let mut reader = Reader::open(&KafkaSpec::of_brokers(bootstrap), spec, OPEN_LIMIT)?;
+        let (end, mut ended) = tokio::sync::oneshot::channel();
+        let (done, arrivals) = tokio::sync::oneshot::channel();
+        let wanted = usize::try_from(rows).unwrap_or(usize::MAX);
+        std::thread::spawn(move || {
+            let mut all = Vec::with_capacity(wanted);
+            let failed = loop {
+                match reader.next(TICK) {
+                    Ok(Step::Record(record)) => all.extend(arrival(record.value())),
+                    Ok(Step::Idle | Step::End) => {}
+                    Err(error) => break Some(error),
+                }
+                if all.len() >= wanted || ended.try_recv().is_ok() {
+                    break None;
+                }
+            };
+            // Nobody waits when the bench has failed elsewhere.
+            let _ = done.send(failed.map_or(Ok(all), Err));
+        });
+        Ok(Self { end, arrivals })
+    }
+
+    /// What came, once all of it is there or time is up.
+    async fn arrivals(mut self) -> Result<Vec<Arrival>, VisibleError> {
+        let broken = |_| VisibleError::Part("consumer");
+        if let Ok(all) = tokio::time::timeout(PATIENCE, &mut self.arrivals).await {
+            return Ok(all.map_err(broken)??);
+        }
+        let _ = self.end.send(());
+        Ok(self.arrivals.await.map_err(broken)??)
+    }
+}
+
+/// A record of another load is not ours.
+fn arrival(value: Option<&[u8]>) -> Option<Arrival> {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let arrived_us = i64::try_from(since.as_micros()).unwrap_or(i64::MAX);
+    let Payload { committed_us } = serde_json::from_slice(value?).ok()?;
+    Some(Arrival { committed_us, arrived_us })
+}
+
+/// The smallest latency that so many of a thousand do not exceed.
+fn quantile_ms(sorted_us: &[i64], per_mille: usize) -> f64 {
+    let rank = (sorted_us.len() * per_mille).div_ceil(1_000).saturating_sub(1);
+    let value = sorted_us.get(rank).copied().unwrap_or_default();
+    round(Duration::from_micros(value.unsigned_abs()).as_secs_f64() * 1e3, 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_ranks() {
+        let sorted: Vec<i64> = (1..=100).map(|value| value * 1_000).collect();
+        for (per_mille, expected) in [(500, 50.0), (990, 99.0), (1_000, 100.0)] {
+            assert!((quantile_ms(&sorted, per_mille) - expected).abs() < 1e-9, "{per_mille}");
+        }
+        assert!(quantile_ms(&[], 500).abs() < 1e-9);
+    }
+
+    #[test]
+    fn what_carries_no_time_is_of_another_load() {
+        assert!(
+            arrival(Some(b"{\"committed_us\": 5}")).is_some_and(|found| found.committed_us == 5)
+        );
+        assert!(arrival(Some(b"{\"order_id\": 5}")).is_none() && arrival(None).is_none());
+    }
+}
