@@ -152,7 +152,7 @@ pub(super) fn carry(surroundings: Surroundings<'_>) -> Result<Guard, ProgramErro
 fn relay(surroundings: Surroundings<'_>) -> Result<Command, ProgramError> {
     let Surroundings { source, slot, bootstrap, settings } = surroundings;
     let mut command = Command::new(this_program()?);
-    command.args(["run", "-q"]).stdin(Stdio::null());
+    command.arg("run").stdin(Stdio::null());
     let usual = [
         format!("source.url={source}"),
         format!("source.slot={slot}"),
@@ -160,6 +160,8 @@ fn relay(surroundings: Surroundings<'_>) -> Result<Command, ProgramError> {
         format!("progress.topic={PROGRESS_TOPIC}"),
         "source.create=never".to_owned(),
         "http.bind=".to_owned(),
+        // Not by -q, so that RUST_LOG and `settings` may ask for more.
+        "log.level=warn".to_owned(),
     ];
     for setting in usual.iter().chain(settings) {
         command.args(["--set", setting]);
