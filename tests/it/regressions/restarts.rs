@@ -2,6 +2,7 @@
 
 use crate::relay::idle::impatient;
 use crate::relay::trial::{DELIVERIES, TOPIC, Trial, trials};
+use crate::support::scissors::Scissors;
 use crate::support::sql::Sql;
 use crate::support::{kafka, unique, wait_for};
 
@@ -42,6 +43,25 @@ fn dbz_7816_what_was_read_but_not_stored_comes_again_after_a_restart() {
         kafka.resume_broker(0);
         relay.run_once();
         assert_eq!(trial.assert_kept_unseen().delivered, 40);
+    }
+}
+
+/// A Begin has the position of the row behind it; whoever had seen one skipped the other.
+/// Here the row would be lost whose Begin was the last thing that several sessions saw.
+#[test]
+fn dbz_5915_the_first_row_is_delivered_though_its_begin_was_seen_before() {
+    for trial in trials("begun") {
+        let proxy = Scissors::behind_begin(5);
+        let address = proxy.before(&trial.stage.database.address());
+        let relay = trial.relay().set("source.url", &format!("{}?sslmode=disable", address.url()));
+        let relay = relay.set("log.repeat_interval", "0s").expect_log("trying again");
+        trial.stage.insert(TOPIC, 1);
+        trial.stage.insert(TOPIC, 2);
+        let running = relay.run();
+        trial.wait_settled();
+        running.stop();
+        assert_eq!(proxy.left(), 0, "cut too seldom to show anything");
+        assert_eq!(trial.assert_once().delivered, 3);
     }
 }
 

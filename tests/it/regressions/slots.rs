@@ -69,6 +69,35 @@ fn dbz_2288_rows_around_the_creation_of_the_slot_fall_on_one_side_of_its_positio
     }
 }
 
+/// A slot that somebody dropped and made again was taken for the old one; what lay between was lost.
+/// Here the start would go on as if nothing had happened: it is refused, or told where both are borne.
+#[test]
+fn dbz_5739_a_slot_made_again_behind_our_back_is_not_taken_for_the_old_one() {
+    for trial in trials("made_again") {
+        let relay = trial.relay().set("progress.at_least_once", "true");
+        let mut running = relay.run();
+        running.wait_for_log("\"streaming\"");
+        trial.stage.insert(TOPIC, 3);
+        trial.wait_settled();
+        running.stop();
+        trial.stage.insert(TOPIC, 1);
+        let sql = trial.stage.sql();
+        sql.run(&format!("SELECT pg_drop_replication_slot('{}')", trial.stage.slot()));
+        trial.stage.create_slot();
+        trial.stage.insert(TOPIC, 2);
+        let before = trial.stage.acknowledged();
+        if trial.delivery == "exactly_once" {
+            let refused = relay.allow_log("").start(&["run", "--once"]).wait();
+            assert_eq!(refused.code(), Some(70));
+            assert_eq!(trial.stage.acknowledged(), before, "nothing is acknowledged");
+            assert_eq!(trial.stage.records().len(), 3);
+        } else {
+            relay.expect_log("re-send the rows committed between them").run_once();
+            assert_eq!(trial.stage.records().len(), 5);
+        }
+    }
+}
+
 /// The position in `created slot `x` at 0/1234; ...`.
 fn position_in(line: &str) -> u64 {
     let (_, position) = line.split_once("` at ").unwrap();
