@@ -106,6 +106,12 @@ fn every_row_of_the_fault_matrix_runs_or_says_why_not() {
     report(&faults::shown(&rows, &document));
 }
 
+/// The clock on the wall may jump: it stamps what others read, and decides nothing.
+#[test]
+fn no_timeout_looks_at_the_clock_on_the_wall() {
+    report(&layers::wall_clock(&sources()));
+}
+
 fn report(findings: &[Finding]) {
     let lines: Vec<String> = findings.iter().map(ToString::to_string).collect();
     assert!(findings.is_empty(), "{} findings:\n{}", lines.len(), lines.join("\n"));

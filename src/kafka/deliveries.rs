@@ -122,7 +122,9 @@ impl Deliveries {
         let code = error.rdkafka_error_code().unwrap_or(Code::Fail);
         let case = Case {
             topic: message.topic(),
-            partition: (message.partition() >= 0).then(|| message.partition()),
+            // One that a record chose and that is not there is refused before it is sent; this one has
+            // gone since, and its topic with it.
+            partition: None,
             size: message.key_len() + message.payload_len(),
             alone: self.cautious,
         };

@@ -27,6 +27,9 @@ use register::{DOCUMENT, REGISTER, Row};
 /// Tests at a time: most of them wait for a server most of the time.
 const THREADS: &str = "6";
 
+/// Some rows kill the relay at named places.
+const FEATURES: &str = "failpoints";
+
 /// Whether a test passed, by its whole path.
 type Results = BTreeMap<String, bool>;
 
@@ -122,7 +125,16 @@ fn build(root: &Path) -> Vec<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     command
-        .args(["test", "--no-run", "--locked", "--lib", "--bins", "--tests"])
+        .args([
+            "test",
+            "--no-run",
+            "--locked",
+            "--features",
+            FEATURES,
+            "--lib",
+            "--bins",
+            "--tests",
+        ])
         .args(["--message-format", "json-render-diagnostics"])
         .current_dir(root);
     let binary = |line: &str| {

@@ -22,6 +22,7 @@ mod hostile;
 mod import;
 mod kafka;
 mod login;
+mod matrix;
 mod refusals;
 mod regressions;
 mod relay;

@@ -285,6 +285,31 @@ fn expand(
     at + 1 + if text(at + 1) == "as" { 2 } else { 0 }
 }
 
+/// Where the time of day is asked for: to be shown, sent, or written down.
+const STAMPS: [&str; 5] = [
+    "src/wal/stream.rs",
+    "src/kafka/progress.rs",
+    "src/relay/report.rs",
+    "src/cli/dead_letters.rs",
+    "src/cli/logs/line.rs",
+];
+
+/// Every other place asks a clock that does not jump.
+pub fn wall_clock(sources: &[Source]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for source in sources.iter().filter(|source| source.room().is_some()) {
+        let is_asked = |(_, line): &(usize, &str)| line.contains("SystemTime");
+        if STAMPS.contains(&source.path.as_str()) {
+            continue;
+        }
+        for (line, _) in source.shipped_lines().filter(is_asked) {
+            let what = "the time of day may jump; measure with Instant, or list the place";
+            findings.push(source.finding(line, what));
+        }
+    }
+    findings
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -374,5 +399,16 @@ mod tests {
         }
         let pure = "use std::io::Write;\nuse std::time::Duration;\n#[cfg(test)]\nmod tests { use std::fs; }";
         assert_eq!(core_is_pure(&Source::new("src/route/mod.rs", pure)), []);
+    }
+
+    #[test]
+    fn the_time_of_day_is_reported_outside_of_its_places() {
+        let found = |path: &str| {
+            let text = "use std::time::SystemTime;\n#[cfg(test)]\nmod t { use X::SystemTime; }";
+            wall_clock(&[Source::new(path, text)]).len()
+        };
+        assert_eq!(found("src/relay/vigil.rs"), 1);
+        assert_eq!(found("src/relay/report.rs"), 0);
+        assert_eq!(found("tests/it/main.rs"), 0);
     }
 }

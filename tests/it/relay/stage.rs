@@ -41,7 +41,8 @@ impl Stage {
         Self::before(Database::create(cluster, stem), bootstrap)
     }
 
-    fn before(database: Database, bootstrap: &str) -> Self {
+    /// A database that was made in a special way, before topics of `bootstrap`.
+    pub(crate) fn before(database: Database, bootstrap: &str) -> Self {
         let prefix = format!("{}.", database.name());
         Self { database, bootstrap: bootstrap.to_owned(), prefix }
     }

@@ -16,6 +16,7 @@ use super::stage::Stage;
 use crate::support::broker::Broker;
 use crate::support::judge::Verdict;
 use crate::support::oracle::Oracle;
+use crate::support::postgres::Database;
 use crate::support::relay::Relay;
 use crate::support::wiretap::{Status, Wiretap};
 use crate::support::{postgres, topic};
@@ -50,23 +51,29 @@ impl Trial {
 
     /// The same with table and publication, but no slot.
     pub(crate) fn without_slot(cluster: &Cluster, stem: &str, delivery: &'static str) -> Self {
+        Self::of(Database::migrated(cluster, stem), delivery)
+    }
+
+    /// The same in a database that was made in a special way.
+    pub(crate) fn of(database: Database, delivery: &'static str) -> Self {
         let broker = Broker::best();
-        let trial = Self::before(&broker.bootstrap(), cluster, stem, delivery);
+        let trial = Self::before(&broker.bootstrap(), database, delivery);
         if let Broker::Kafka(_) = broker {
             trial.create_topics(&[TOPIC, "dead-letters"]);
         }
         Self { broker: Some(broker), ..trial }
     }
 
-    fn before(bootstrap: &str, cluster: &Cluster, stem: &str, delivery: &'static str) -> Self {
-        let stage = Stage::migrated(cluster, bootstrap, stem);
+    fn before(bootstrap: &str, database: Database, delivery: &'static str) -> Self {
+        let stage = Stage::before(database, bootstrap);
         let (oracle, tap) = (stage.oracle(), stage.tap());
         Self { delivery, stage, broker: None, tap, oracle }
     }
 
     /// A trial before brokers that will not answer: its wiretap asks them nothing.
     pub(crate) fn blind(bootstrap: &str, stem: &str, delivery: &'static str) -> Self {
-        let trial = Self::before(bootstrap, postgres::installed(), stem, delivery);
+        let database = Database::migrated(postgres::installed(), stem);
+        let trial = Self::before(bootstrap, database, delivery);
         trial.stage.create_slot();
         // A relay that acknowledges nothing speaks three times within this.
         let timeout = "SET wal_sender_timeout = '6s'";

@@ -231,6 +231,18 @@ impl Kafka {
         producer.init_transactions(left).map_err(|error| format!("no producer id: {error}"))
     }
 
+    /// Runs one of Kafka's own tools, which must succeed.
+    pub(crate) fn tool(&self, main_class: &str, arguments: &[&str]) {
+        let mut command = self.java(0, main_class);
+        let output = command
+            .args(["--bootstrap-server", &self.bootstrap()])
+            .args(arguments)
+            .output()
+            .unwrap();
+        let words = [output.stdout, output.stderr].concat();
+        assert!(output.status.success(), "{main_class}: {}", String::from_utf8_lossy(&words));
+    }
+
     fn java(&self, index: usize, main_class: &str) -> Command {
         let folder = &self.brokers[index].folder;
         let mut command = java::command(self.account, folder, &self.jars, HEAP_MIB);

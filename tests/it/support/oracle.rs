@@ -29,10 +29,11 @@ impl Oracle {
         Self { database: database.clone(), table: table.to_owned() }
     }
 
-    /// Everything committed since `watch`; may be asked again.
+    /// Everything committed since `watch`; may be asked again. Of a row it reads the id only, for the
+    /// rest may be text of any encoding.
     pub(crate) fn committed(&self) -> Vec<Committed> {
         let rows = self.database.sql().rows(&format!(
-            "SELECT lsn - '0/0', data FROM pg_logical_slot_peek_changes('{}', NULL, NULL, \
+            "SELECT lsn - '0/0', coalesce(substring(data FROM $$^table .* INSERT: id\\[[^]]*\\]:'?[^' ]*$$), data) FROM pg_logical_slot_peek_changes('{}', NULL, NULL, \
              'include-xids', '0', 'skip-empty-xacts', '1') \
              WHERE data IN ('BEGIN', 'COMMIT') OR data LIKE 'table {}: INSERT: id%'",
             Self::slot(&self.database),

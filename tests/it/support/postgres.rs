@@ -92,23 +92,37 @@ pub(crate) struct Database {
 impl Database {
     /// Creates an empty database; `stem` says whose it is.
     pub(crate) fn create(cluster: &Cluster, stem: &str) -> Self {
+        Self::create_with(cluster, stem, "")
+    }
+
+    /// The same with options of CREATE DATABASE.
+    fn create_with(cluster: &Cluster, stem: &str, options: &str) -> Self {
         let name = unique(stem);
-        Sql::connect(&cluster.unix_url()).run(&format!("CREATE DATABASE \"{name}\""));
+        Sql::connect(&cluster.unix_url()).run(&format!("CREATE DATABASE \"{name}\" {options}"));
         Self { address: cluster.address().database(&name) }
     }
 
     /// Creates one with the outbox table and the publication `postrider`: what `migrations` says.
     pub(crate) fn migrated(cluster: &Cluster, stem: &str) -> Self {
-        let database = Self::create(cluster, stem);
+        Self::create(cluster, stem).migrate()
+    }
+
+    /// The same in another encoding than the cluster's.
+    pub(crate) fn encoded(cluster: &Cluster, stem: &str, encoding: &str) -> Self {
+        let options = format!("ENCODING '{encoding}' TEMPLATE template0 LOCALE 'C'");
+        Self::create_with(cluster, stem, &options).migrate()
+    }
+
+    fn migrate(self) -> Self {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("migrations");
         let mut files: Vec<PathBuf> =
             folder.read_dir().unwrap().map(|entry| entry.unwrap().path()).collect();
         files.sort();
-        let sql = database.sql();
+        let sql = self.sql();
         for file in files {
             sql.run(&std::fs::read_to_string(file).unwrap());
         }
-        database
+        self
     }
 
     /// Its name; unique, so that it also serves as the name of its slot.

@@ -21,12 +21,19 @@ pub(crate) struct Relay {
     variables: Vec<(String, String)>,
     expected: Vec<String>,
     allowed: Vec<String>,
+    /// What a shell does first, if anything.
+    shell: String,
 }
 
 impl Relay {
     /// Reads slot `slot` of publication `postrider`, writes topics that begin with `prefix`.
     pub(crate) fn new(source: &Address, slot: &str, bootstrap: &str, prefix: &str) -> Self {
-        let mut relay = Self { variables: Vec::new(), expected: Vec::new(), allowed: Vec::new() };
+        let mut relay = Self {
+            variables: Vec::new(),
+            expected: Vec::new(),
+            allowed: Vec::new(),
+            shell: String::new(),
+        };
         // All tests of the relay can be run with another guarantee than the usual one.
         if let Ok(delivery) = std::env::var("RELAY_DELIVERY") {
             relay = relay.set("kafka.delivery", &delivery);
@@ -85,9 +92,20 @@ impl Relay {
         self
     }
 
+    /// Lets a shell do this before it becomes the relay: set limits, close files.
+    #[must_use]
+    pub(crate) fn after(mut self, shell: &str) -> Self {
+        shell.clone_into(&mut self.shell);
+        self
+    }
+
     /// Starts `postrider` with these arguments.
     pub(crate) fn start(&self, arguments: &[&str]) -> Running {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_postrider"));
+        const BINARY: &str = env!("CARGO_BIN_EXE_postrider");
+        let mut command = Command::new(if self.shell.is_empty() { BINARY } else { "sh" });
+        if !self.shell.is_empty() {
+            command.args(["-c", &format!("{}; exec \"$0\" \"$@\"", self.shell), BINARY]);
+        }
         for (name, _) in std::env::vars() {
             if name.starts_with("PG") || name.starts_with("POSTRIDER_") {
                 command.env_remove(name);
@@ -143,21 +161,26 @@ pub(crate) struct Running {
 impl Running {
     /// Waits until a log line contains `part`, and returns it.
     pub(crate) fn wait_for_log(&mut self, part: &str) -> String {
+        self.wait_for_any(&[part])
+    }
+
+    /// The same for one of several parts.
+    pub(crate) fn wait_for_any(&mut self, parts: &[&str]) -> String {
         let deadline = Instant::now() + LIMIT;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             match self.lines.recv_timeout(left) {
                 Ok(line) => {
                     self.log.push(line.clone());
-                    if line.contains(part) {
+                    if parts.iter().any(|part| line.contains(part)) {
                         return line;
                     }
                 }
                 Err(RecvTimeoutError::Timeout) => {
-                    panic!("no `{part}` in:\n{}", self.log.join("\n"))
+                    panic!("no `{parts:?}` in:\n{}", self.log.join("\n"))
                 }
                 Err(RecvTimeoutError::Disconnected) => {
-                    panic!("ended without `{part}`:\n{}", self.log.join("\n"));
+                    panic!("ended without `{parts:?}`:\n{}", self.log.join("\n"));
                 }
             }
         }
@@ -209,6 +232,18 @@ impl Running {
         let status = self.wait_end();
         let stdout: String = self.printed.try_iter().map(|line| line + "\n").collect();
         Outcome { status, stdout, log: std::mem::take(&mut self.log) }
+    }
+
+    /// The same for a relay that is told to stop as soon as `enough` says so, unless it ends before.
+    pub(crate) fn outcome_once(mut self, mut enough: impl FnMut() -> bool) -> Outcome {
+        while self.child.try_wait().unwrap().is_none() {
+            if enough() {
+                self.signal(Signal::TERM);
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        self.outcome()
     }
 
     fn wait_end(&mut self) -> ExitStatus {

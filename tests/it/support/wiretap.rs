@@ -2,7 +2,6 @@
 //! tell afterwards whether everything at or below the acknowledged position was in Kafka *then* (G1).
 //! The updates are held by a [`Tap`] meanwhile.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -43,13 +42,15 @@ impl Wiretap {
         let consumer: BaseConsumer =
             config.set("isolation.level", "read_uncommitted").create().unwrap();
         let prefix = prefix.to_owned();
-        let highest = AtomicU64::new(0);
+        // Locked for the whole look: of two relays' updates, the later one counts on the earlier.
+        let highest = Mutex::new(0);
         let statuses: Arc<Mutex<Vec<Status>>> = Arc::default();
         let noted = Arc::clone(&statuses);
         let tap = Tap::start(target, move |Said { write, flush, apply, sent }| {
             // Only an advance needs a look at the topics: it alone acknowledges something new.
-            let is_advance = highest.fetch_max(flush, Ordering::SeqCst) < flush;
-            let ends = if is_advance { ends(&consumer, &prefix) } else { Vec::new() };
+            let mut highest = highest.lock().unwrap();
+            let ends = if flush > *highest { ends(&consumer, &prefix) } else { Vec::new() };
+            *highest = flush.max(*highest);
             noted.lock().unwrap().push(Status { write, flush, apply, sent, ends });
         });
         Self { tap, statuses }

@@ -1,0 +1,126 @@
+//! Two relays, and the one that holds the slot is not what it was.
+
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::relay::face::Face;
+use crate::relay::trial::{Trial, trials};
+use crate::support::relay::{Relay, Running};
+use crate::support::sluice::{Kind, Sluice};
+use crate::support::wait_for;
+
+/// The server gives up a client that says nothing for so long.
+const WAL_SENDER_TIMEOUT: &str = "2s";
+/// Rows per second and rows per transaction of each writer.
+const WRITERS: [(u32, u32); 2] = [(200, 1), (300, 20)];
+
+/// Whatever a relay says that has been replaced: its peers are gone, and others have taken them over.
+fn forgiving(relay: &Relay) -> Relay {
+    relay.clone().allow_log("")
+}
+
+fn impatient_server(trial: &Trial) {
+    trial.stage.sql().run(&format!(
+        "ALTER DATABASE {} SET wal_sender_timeout = '{WAL_SENDER_TIMEOUT}'",
+        trial.stage.slot()
+    ));
+}
+
+/// A second relay, which waits for the slot.
+fn standby(relay: &Relay) -> Running {
+    let mut running = forgiving(relay).run();
+    running.wait_for_log("standby:");
+    running
+}
+
+/// Waits until a relay is a standby, or has ended because another one has fenced it.
+fn wait_replaced(running: &mut Running) {
+    let words = running.wait_for_any(&["standby:", "another producer", "another relay"]);
+    eprintln!("replaced: {words}");
+}
+
+#[test]
+fn row_14_a_frozen_relay_thaws_as_a_standby() {
+    for trial in trials("frozen") {
+        impatient_server(&trial);
+        let mut first = forgiving(&trial.relay()).run();
+        first.wait_for_log("\"streaming\"");
+        let load = trial.load(&WRITERS);
+        let mut second = standby(&trial.relay());
+        first.signal(Signal::STOP);
+        second.wait_for_log("\"streaming\"");
+        std::thread::sleep(Duration::from_millis(500));
+        first.signal(Signal::CONT);
+        wait_replaced(&mut first);
+        load.stop();
+        trial.wait_settled();
+        second.stop();
+        first.kill();
+        trial.assert_kept();
+    }
+}
+
+#[test]
+fn row_15_of_two_relays_that_start_together_one_waits() {
+    for trial in trials("together") {
+        let load = trial.load(&WRITERS);
+        let mut relays = [trial.relay().run(), trial.relay().run()];
+        let faces = relays.each_mut().map(Face::of);
+        let role = |face: &Face| face.probe("/readyz").1["role"].as_str().map(str::to_owned);
+        wait_for("one of each role", || {
+            let mut roles: Vec<_> = faces.iter().filter_map(role).collect();
+            roles.sort();
+            (roles == ["active", "standby"]).then_some(())
+        });
+        std::thread::sleep(Duration::from_secs(1));
+        load.stop();
+        trial.wait_settled();
+        relays.into_iter().for_each(Running::stop);
+        // Neither has disturbed the other.
+        trial.assert_once();
+    }
+}
+
+#[test]
+fn row_16_a_relay_whose_slot_is_taken_by_force_steps_back() {
+    for trial in trials("forced") {
+        let mut first =
+            forgiving(&trial.relay().set("retry.initial", "2s").set("retry.max", "2s")).run();
+        first.wait_for_log("\"streaming\"");
+        let load = trial.load(&WRITERS);
+        let mut second = standby(&trial.relay());
+        std::thread::sleep(Duration::from_millis(500));
+        let holder = trial.stage.slot_value("active_pid");
+        trial.stage.sql().run(&format!("SELECT pg_terminate_backend({holder})"));
+        second.wait_for_log("\"streaming\"");
+        wait_replaced(&mut first);
+        load.stop();
+        trial.wait_settled();
+        second.stop();
+        first.kill();
+        trial.assert_kept();
+    }
+}
+
+#[test]
+fn row_17_a_relay_cut_off_from_postgres_alone_is_replaced() {
+    for trial in trials("cut_off") {
+        impatient_server(&trial);
+        let sluice = Sluice::start(&trial.stage.database.address());
+        let mut first = forgiving(&trial.relay().set("source.url", &sluice.url())).run();
+        first.wait_for_log("\"streaming\"");
+        let load = trial.load(&WRITERS);
+        let mut second = standby(&trial.relay());
+        sluice.freeze();
+        // Nor may it come back by itself, however soon it notices.
+        sluice.hold(Kind::Sql);
+        second.wait_for_log("\"streaming\"");
+        std::thread::sleep(Duration::from_millis(500));
+        load.stop();
+        trial.wait_settled();
+        second.stop();
+        first.kill();
+        trial.assert_kept();
+    }
+}
