@@ -22,7 +22,7 @@ struct Waiting<'a> {
 
 impl<'a> Waiting<'a> {
     fn new(trial: &'a HeldTrial) -> Self {
-        let mut running = trial.relay().run();
+        let mut running = trial.relay().allow_log("has 2 tables").run();
         let face = Face::of(&mut running);
         face.wait_ready(200);
         trial.stage.insert(TOPIC, 10);
@@ -80,9 +80,13 @@ fn yugabyte_33126_a_later_confirmation_acknowledges_nothing_before_it() {
 #[test]
 fn spiceai_11582_an_empty_transaction_acknowledges_nothing_before_it() {
     for trial in held_trials("empty") {
+        let sql = trial.stage.sql();
+        // Postgres leaves out transactions of tables that are not published: this one is.
+        sql.run("CREATE TABLE other (n int); ALTER PUBLICATION postrider ADD TABLE other");
         let waiting = Waiting::new(&trial);
-        make_noise(&trial.stage);
-        trial.stage.sql().run("UPDATE outbox SET payload = '{}'; DELETE FROM outbox WHERE false");
+        for n in 0..20 {
+            sql.run(&format!("INSERT INTO other VALUES ({n})"));
+        }
         waiting.assert_waits();
         waiting.end_well();
     }
