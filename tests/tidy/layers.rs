@@ -286,10 +286,11 @@ fn expand(
 }
 
 /// Where the time of day is asked for: to be shown, sent, or written down.
-const STAMPS: [&str; 5] = [
+const STAMPS: [&str; 6] = [
     "src/wal/stream.rs",
     "src/kafka/progress.rs",
     "src/relay/report.rs",
+    "src/cli/bench/visible.rs",
     "src/cli/dead_letters.rs",
     "src/cli/logs/line.rs",
 ];
