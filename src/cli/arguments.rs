@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use clap::{Arg, Args, ColorChoice, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
+use super::adopt::AdoptArgs;
 use super::bench::BenchArgs;
 use super::broker::BrokerArgs;
 use super::completions::CompletionsArgs;
@@ -111,6 +112,8 @@ pub enum Command {
     /// List, show and retry what could not be delivered
     #[command(subcommand)]
     DeadLetters(DeadLettersCommand),
+    /// Make the slot's position the beginning of the progress in Kafka
+    Adopt(AdoptArgs),
     /// Measure the relay against Postgres's own client
     Bench(BenchArgs),
     /// Show the configuration in effect, or an example

@@ -4,7 +4,7 @@
 
 use crate::cli::dead_letters::DeadLettersError;
 use crate::control::ControlError;
-use crate::kafka::{ReaderError, SinkError};
+use crate::kafka::{ReaderError, SinkError, TopicsError};
 use crate::pipeline::PipelineError;
 use crate::relay::GateError;
 use crate::wal::{Class, WalError};
@@ -77,6 +77,7 @@ pub(super) const fn gate(error: &GateError) -> &'static str {
         GateError::OtherTimeline { .. } => "PR-P062",
         GateError::Gap { .. } => "PR-P063",
         GateError::NoProgress { .. } => "PR-P064",
+        GateError::SlotGone { .. } => "PR-P066",
         GateError::TablesChanged { .. } => "PR-P065",
         GateError::PublicationReplaced { .. } => "PR-P048",
         GateError::TableReplaced { .. } => "PR-P049",
@@ -115,6 +116,20 @@ pub(super) const fn reader(error: &ReaderError) -> &'static str {
         ReaderError::OffsetGone(_) => "PR-K012",
         ReaderError::Late { .. } => "PR-K013",
         ReaderError::Client(_) => "PR-K014",
+    }
+}
+
+/// `PR-K040` to `PR-K049`.
+pub(super) const fn topics(error: &TopicsError) -> &'static str {
+    match error {
+        TopicsError::Settings(_) => "PR-K001",
+        TopicsError::NoEntry(error) => sink(error),
+        TopicsError::Client(_) => "PR-K040",
+        TopicsError::Unsupported => "PR-K041",
+        TopicsError::Unauthorised { .. } => "PR-K006",
+        TopicsError::Uncreated { .. } => "PR-K042",
+        TopicsError::Refused { .. } => "PR-K043",
+        TopicsError::Unfit(_) => "PR-K044",
     }
 }
 

@@ -13,7 +13,7 @@ use super::tail::TailError;
 use crate::config::debezium::{ImportError, Outcome};
 use crate::config::{ConfigError, Mistake, Place};
 use crate::control::ControlError;
-use crate::kafka::{ReaderError, SettingsError, SinkError};
+use crate::kafka::{ReaderError, SettingsError, SinkError, TopicsError};
 use crate::pipeline::PipelineError;
 use crate::route::RouteSpecError;
 use crate::telemetry::HttpError;
@@ -95,6 +95,20 @@ impl From<SinkError> for Failure {
         };
         let hint = error.hint();
         Self::of(exit, codes::sink(&error), &error, hint)
+    }
+}
+
+impl From<TopicsError> for Failure {
+    fn from(error: TopicsError) -> Self {
+        let exit = match error {
+            TopicsError::Settings(error) => return error.into(),
+            TopicsError::NoEntry(error) => return error.into(),
+            _ if error.is_transient() => ExitCode::Unavailable,
+            _ if error.is_permission() => ExitCode::Permission,
+            _ => ExitCode::Config,
+        };
+        let hint = error.hint();
+        Self::of(exit, codes::topics(&error), &error, hint)
     }
 }
 

@@ -4,6 +4,7 @@
 //! exit code. What always holds: stdout is data; every error says what, why, help and a code; no
 //! secret is printed. One file per command; called by `main` and nothing else.
 
+pub mod adopt;
 pub mod arguments;
 pub mod bench;
 pub mod broker;
@@ -40,6 +41,7 @@ pub fn dispatch(command: &Command, context: &Context) -> Result<ExitCode, Failur
         Command::Setup(args) => setup::run(args, context),
         Command::Tail(args) => follow(args, context),
         Command::DeadLetters(command) => dead_letters::run(command, context),
+        Command::Adopt(args) => adopt::run(args, context),
         Command::Bench(args) => bench::run(args, context),
         Command::Import(command) => import::run(command, context),
         Command::Config(command) => config::run(command, context),

@@ -423,6 +423,13 @@ impl Default for Ear {
 }
 
 impl Ear {
+    /// Of a client whose failures its caller tells.
+    pub(super) fn quiet() -> Self {
+        let mut watch = Watch::aside();
+        watch.close();
+        Self(Mutex::new(watch))
+    }
+
     /// Why the brokers do not let us in, and never did.
     pub(super) fn no_entry(&self) -> Option<SinkError> {
         self.watch().no_entry().cloned()

@@ -224,7 +224,7 @@ impl Watch {
         }
     }
 
-    /// From now on the client only winds up.
+    /// From now on the client only winds up, or its failures are told by others.
     pub(super) const fn close(&mut self) {
         self.closing = true;
     }

@@ -5,7 +5,7 @@
 //! before the retry budget does, a definite one always does.
 
 use crate::control::ControlError;
-use crate::kafka::SinkError;
+use crate::kafka::{SinkError, TopicsError};
 use crate::pipeline::PipelineError;
 use crate::relay::gate::GateError;
 use crate::route::RouteSpecError;
@@ -23,6 +23,9 @@ pub enum RelayError {
     /// There is no position to carry on from.
     #[error(transparent)]
     Gate(#[from] GateError),
+    /// Kafka's topics.
+    #[error(transparent)]
+    Topics(#[from] TopicsError),
     /// The producer.
     #[error(transparent)]
     Sink(#[from] SinkError),
@@ -94,9 +97,11 @@ impl RelayError {
             Self::Wal(error) => error.class(),
             Self::Control(error) => error.class(),
             Self::Gate(_) => Class::Position,
+            Self::Topics(error) if error.is_transient() => Class::Transient,
+            Self::Topics(error) if error.is_permission() => Class::Permission,
             Self::Sink(error) => class_of_sink(error),
             Self::Pipeline(error) if error.is_definite() => Class::Configuration,
-            Self::Route(_) => Class::Configuration,
+            Self::Topics(_) | Self::Route(_) => Class::Configuration,
             Self::SlotHeld { .. } => Class::Held,
             Self::Pipeline(_)
             | Self::DeadLetters(_)
@@ -130,6 +135,7 @@ impl RelayError {
             Self::Wal(error) => error.hint(),
             Self::Control(error) => error.hint(),
             Self::Gate(error) => Some(error.hint()),
+            Self::Topics(error) => error.hint(),
             Self::Sink(error) | Self::DeadLetters(error) => error.hint(),
             Self::Pipeline(error) => error.hint(),
             Self::Route(error) => error.hint(),

@@ -143,6 +143,14 @@ pub enum GateError {
         /// Whether this process has created it.
         created: bool,
     },
+    /// The slot is not there any more.
+    #[error("slot `{slot}` does not exist, and rows of it were delivered up to {delivered}")]
+    SlotGone {
+        /// The slot.
+        slot: String,
+        /// Up to here rows were delivered.
+        delivered: Lsn,
+    },
     /// The slot was used already, and nobody knows how far its rows were delivered.
     #[error("slot `{slot}` is at {confirmed}, and Kafka holds no progress of it")]
     NoProgress {
@@ -207,6 +215,10 @@ impl GateError {
             ),
             Self::Gap { delivered, confirmed, .. } => format!(
                 "re-send the rows committed between {delivered} and {confirmed} that are still in \
+                 the outbox, then: {ADOPT}"
+            ),
+            Self::SlotGone { delivered, .. } => format!(
+                "`postrider setup`, re-send the rows committed after {delivered} that are still in \
                  the outbox, then: {ADOPT}"
             ),
             Self::NoProgress { confirmed, .. } => format!(
@@ -302,7 +314,8 @@ fn delivered_before_gap(mark: Mark, lost_after: Option<Lsn>, confirmed: Lsn) -> 
 fn same_tables(now: &Lineage, progress: &Progress, mark: Mark) -> Result<(), GateError> {
     let (before, slot) = (&progress.lineage, || now.slot.clone());
     let delivered = mark.end;
-    if before.publication != now.publication {
+    // A base that was written before there was a slot knows of none.
+    if before.publication != 0 && before.publication != now.publication {
         return Err(GateError::PublicationReplaced { slot: slot(), delivered });
     }
     for (table, oid) in &before.tables {

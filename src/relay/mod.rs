@@ -4,11 +4,14 @@
 //! Postgres, and a [`Summary`]. What always holds: Postgres is told an LSN in one place only
 //! (`session`), and only what the pipeline calls settled (G1). Called by `cli`.
 
+mod aside;
 mod audit;
 mod backoff;
+mod beforehand;
 mod detour;
 mod error;
 mod gate;
+mod lookout;
 mod pace;
 mod phase;
 mod plan;

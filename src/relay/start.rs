@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-use crate::control::{self, Client, ControlError};
+use crate::control::{self, Client, ControlError, SlotSample};
 use crate::kafka::Sink;
 use crate::lsn::Lsn;
 use crate::relay::detour::{BACKLOG_LINGER_MS, Detour};
@@ -72,7 +72,11 @@ impl HotStart {
         let spec = self.detour.map_or_else(|| usual.clone(), |detour| detour.adapt(usual));
         let mut sink = open_sink(&spec, &facts.lineage)?;
         if self.plan.keeps_progress() {
-            facts.confirmed = self.question.ask()?.unwrap_or_default();
+            // Asked anew: another relay may have carried on until the slot was ours.
+            if let Some(slot) = self.question.ask()? {
+                facts.confirmed = slot.confirmed_flush;
+                facts.server = facts.server.max(slot.current);
+            }
             let Resume { mark, warnings } = judge(&facts, sink.found())?;
             for warning in warnings {
                 tracing::warn!(help = warning.hint(), "{warning}");
@@ -104,16 +108,16 @@ fn vanished(error: WalError, slot: &str) -> RelayError {
     }
 }
 
-/// Asks the control plane, once, what the slot's confirmed position is while we hold it.
+/// Asks the control plane, once, where slot and server are while we hold the slot.
 pub(super) struct Question {
     asked: oneshot::Sender<()>,
-    answer: Receiver<Result<Option<Lsn>, ControlError>>,
+    answer: Receiver<Result<Option<SlotSample>, ControlError>>,
 }
 
 /// The control plane's end.
 pub(super) struct Asked {
     asked: oneshot::Receiver<()>,
-    answer: SyncSender<Result<Option<Lsn>, ControlError>>,
+    answer: SyncSender<Result<Option<SlotSample>, ControlError>>,
 }
 
 impl Question {
@@ -124,7 +128,7 @@ impl Question {
         (Self { asked: ask, answer: answered }, Asked { asked, answer })
     }
 
-    fn ask(self) -> Result<Option<Lsn>, RelayError> {
+    fn ask(self) -> Result<Option<SlotSample>, RelayError> {
         // Nobody listens to a session that was called off.
         let _ = self.asked.send(());
         let answer = self.answer.recv_timeout(ANSWER_LIMIT).map_err(|_| RelayError::NoAnswer)?;
@@ -136,9 +140,7 @@ impl Asked {
     /// Waits for the question and answers it; a session that never asks is none of ours.
     pub(super) async fn answer(self, client: &Client, slot: &str) {
         if self.asked.await.is_ok() {
-            let slot = control::slot(client, slot).await;
-            let position = slot.map(|slot| slot.and_then(|slot| slot.confirmed_flush));
-            let _ = self.answer.try_send(position);
+            let _ = self.answer.try_send(control::sample(client, slot).await);
         }
     }
 }

@@ -8,7 +8,7 @@
 use std::hash::{BuildHasher as _, RandomState};
 use std::time::{Duration, Instant};
 
-use crate::config::Delivery;
+use crate::config::{Delivery, Rejected};
 use crate::control::{
     self, Client, ControlError, Inspection, Known, Requirements, ServerFacts, SessionEnd,
     TableFacts,
@@ -17,9 +17,11 @@ use crate::kafka::{KafkaSpec, Lineage, Sink, SinkError};
 use crate::lsn::Lsn;
 use crate::outbox::TableName;
 use crate::relay::backoff::Backoff;
+use crate::relay::beforehand::Beforehand;
 use crate::relay::detour::{Detour, Manner};
 use crate::relay::error::RelayError;
 use crate::relay::gate::Facts;
+use crate::relay::lookout::Lookout;
 use crate::relay::phase::End;
 use crate::relay::plan::Plan;
 use crate::relay::pulse::Forbearance;
@@ -80,9 +82,18 @@ pub async fn run<S: Sink + 'static>(
         target: None,
         detour: None,
         known: None,
+        beforehand: Beforehand::default(),
         forbearance: Forbearance::default(),
     };
-    let result = supervisor.supervise(open_sink).await;
+    let lookout = supervisor.lookout();
+    let stop = supervisor.stop.clone();
+    let result = tokio::select! {
+        result = supervisor.supervise(open_sink) => result,
+        error = lookout => {
+            stop.request(Request::Abort);
+            Err(error)
+        }
+    };
     supervisor.set_state(if result.is_ok() { State::Stopped } else { State::Failed });
     result
 }
@@ -105,6 +116,8 @@ struct Supervisor {
     detour: Option<Detour>,
     /// The source as this process first found it; it must stay the same.
     known: Option<Known>,
+    /// What Kafka was prepared for.
+    beforehand: Beforehand,
     /// How long the server may be silent.
     forbearance: Forbearance,
 }
@@ -195,6 +208,9 @@ impl Supervisor {
     async fn prepare(&mut self) -> Result<(Client, Requirements, Inspection), RelayError> {
         let client = control::connect(&self.plan.config.source.connect).await?;
         let wanted = self.plan.requirements()?;
+        if self.plan.keeps_progress() && self.options.acknowledge && self.known.is_none() {
+            self.beforehand.arrange(&self.plan, &client, &wanted).await?;
+        }
         let inspection = control::preflight(&client, &wanted, self.known.as_ref()).await?;
         self.known.get_or_insert_with(|| Known::of(&inspection));
         if self.options.once && self.target.is_none() {
@@ -300,8 +316,24 @@ impl Supervisor {
             tables: tables.filter_map(oid).collect(),
             ..Lineage::default()
         };
-        let exactly_once = self.plan.config.kafka.delivery == Delivery::ExactlyOnce;
-        Facts { lineage, exactly_once, created: true, ..Facts::default() }
+        // A dry run repeats what it likes.
+        let exactly_once =
+            self.plan.config.kafka.delivery == Delivery::ExactlyOnce && self.options.acknowledge;
+        let created = self.beforehand.slot_is_ours();
+        Facts { lineage, created, exactly_once, ..Facts::default() }
+    }
+
+    /// Looks at topics as long as it is polled; a dry run sends nothing to any.
+    fn lookout(&self) -> impl Future<Output = RelayError> + use<> {
+        let config = &self.plan.config;
+        let wanted = config.route.rejected == Rejected::DeadLetter;
+        let lookout = Lookout {
+            kafka: self.plan.kafka.clone(),
+            dead_letters: wanted.then(|| config.dead_letters.topic.clone()),
+            telemetry: self.telemetry.clone(),
+        };
+        let sends = self.options.acknowledge;
+        async move { if sends { lookout.keep().await } else { std::future::pending().await } }
     }
 
     /// Watches the slot, the server and what is published beside a session; ends only with the

@@ -30,5 +30,6 @@ mod routing;
 mod servers;
 mod support;
 mod tail;
+mod topics;
 mod transactions;
 mod wal;

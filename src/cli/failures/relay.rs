@@ -16,6 +16,7 @@ impl From<RelayError> for Failure {
             RelayError::Wal(error) => return error.into(),
             RelayError::Control(error) => return error.into(),
             RelayError::Gate(ref cause) => (ExitCode::Position, codes::gate(cause)),
+            RelayError::Topics(error) => return error.into(),
             RelayError::Sink(error) => return error.into(),
             RelayError::Pipeline(error) => return error.into(),
             RelayError::Route(error) => return error.into(),

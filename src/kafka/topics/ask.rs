@@ -14,11 +14,13 @@ use std::time::{Duration, Instant};
 use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::error::KafkaError;
 use rdkafka::metadata::{Metadata, MetadataBroker};
 use rdkafka::types::RDKafkaErrorCode as Code;
 
 use super::judge::{Finding, TopicFacts, age_of};
-use super::{TopicsError, of_client};
+use super::{TopicsError, code_of, of_client};
+use crate::kafka::SinkError;
 use crate::kafka::reader::Ear;
 use crate::kafka::settings::KafkaSpec;
 
@@ -26,7 +28,9 @@ use crate::kafka::settings::KafkaSpec;
 /// all of them well within this.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Longest single call for metadata.
-const SLICE: Duration = Duration::from_secs(1);
+const SLICE: Duration = Duration::from_millis(250);
+/// Callbacks served between two of them: there may be several before the one that tells why.
+const EVENTS: u32 = 20;
 /// Between two looks at a topic that is coming into being.
 const AGAIN: Duration = Duration::from_millis(50);
 
@@ -62,7 +66,7 @@ impl Inquiry {
         // The library wants a name; no group is joined.
         config.set("group.id", "postrider-topics");
         let metadata: BaseConsumer<Ear> =
-            config.create_with_context(Ear::default()).map_err(|error| of_client(&error))?;
+            config.create_with_context(Ear::quiet()).map_err(|error| of_client(&error))?;
         Ok(Self { metadata, admin, brokers: Vec::new(), broker_settings: None })
     }
 
@@ -97,6 +101,8 @@ impl Inquiry {
     pub(super) fn look(&mut self, topic: &str) -> Result<Seen, TopicsError> {
         let metadata = self.metadata_of(topic)?;
         self.brokers = metadata.brokers().iter().map(MetadataBroker::id).collect();
+        // A broker without the admin API says so at once; the search for a controller would not end.
+        self.of_broker("")?;
         let found = metadata.topics().iter().find(|found| found.name() == topic);
         let Some(found) = found else { return Ok(Seen::Missing) };
         let partitions = found.partitions().iter();
@@ -135,8 +141,12 @@ impl Inquiry {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let answer = self.metadata.fetch_metadata(Some(topic), SLICE);
-            // Serves the log and error callbacks.
-            let _ = self.metadata.poll(Duration::ZERO);
+            // Each serves one callback.
+            for _ in 0..EVENTS {
+                if let Some(Err(error)) = self.metadata.poll(Duration::ZERO) {
+                    no_entry(&error)?;
+                }
+            }
             if let Some(error) = self.metadata.context().no_entry() {
                 return Err(TopicsError::NoEntry(error));
             }
@@ -152,11 +162,27 @@ impl Inquiry {
     fn settings(&self, of: &ResourceSpecifier<'_>) -> Result<Option<Settings>, TopicsError> {
         let options = AdminOptions::new().request_timeout(Some(PATIENCE));
         let answer = wait(self.admin.describe_configs([of], &options));
-        let resources = answer.map_err(|error| of_client(&error))?;
+        // Metadata was answered: who does not answer this has nothing to say.
+        let resources = answer.map_err(|error| match code_of(&error) {
+            Some(Code::OperationTimedOut) => TopicsError::Unsupported,
+            _ => of_client(&error),
+        })?;
         let Some(Ok(resource)) = resources.into_iter().next() else { return Ok(None) };
         let entries = resource.entries.into_iter();
         Ok(Some(entries.filter_map(|entry| Some((entry.name, entry.value?))).collect()))
     }
+}
+
+/// Sorts out that the brokers do not let us in.
+fn no_entry(error: &KafkaError) -> Result<(), TopicsError> {
+    let reason = error.to_string();
+    Err(TopicsError::NoEntry(match error.rdkafka_error_code() {
+        Some(Code::Authentication | Code::SaslAuthenticationFailed) => {
+            SinkError::Authentication(reason)
+        }
+        Some(Code::SSL) => SinkError::Tls(reason),
+        _ => return Ok(()),
+    }))
 }
 
 /// Waits for an answer of the admin API, which a thread of the library's brings.

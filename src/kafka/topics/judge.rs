@@ -47,14 +47,19 @@ pub struct Finding {
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.topic {
-            Some(topic) => write!(f, "topic `{topic}` {}", self.what),
-            None => write!(f, "the brokers {}", self.what),
-        }
+        write!(f, "{} {}", self.subject(), self.what)
     }
 }
 
 impl Finding {
+    /// What it is about.
+    pub fn subject(&self) -> String {
+        match &self.topic {
+            Some(topic) => format!("topic `{topic}`"),
+            None => "the brokers".to_owned(),
+        }
+    }
+
     fn new(grade: Grade, topic: &str, what: impl Into<String>, help: String) -> Self {
         Self { grade, topic: Some(topic.to_owned()), what: what.into(), help }
     }

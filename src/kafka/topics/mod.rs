@@ -12,15 +12,17 @@
 mod ask;
 mod judge;
 
-use std::time::Duration;
+use std::fmt::Write as _;
+use std::time::{Duration, Instant};
 
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::error::KafkaError;
 use rdkafka::types::RDKafkaErrorCode as Code;
 
+use super::Producer;
 use super::settings::{KafkaSpec, SettingsError};
-use super::sink::SinkError;
+use super::sink::{Sink as _, SinkError};
 use ask::{Inquiry, Seen, wait};
 use judge::{judge, missing};
 
@@ -28,6 +30,9 @@ pub use judge::{Finding, Grade, Purpose};
 
 /// A controller that has not answered by then is out of reach.
 const LIMIT: Duration = Duration::from_secs(20);
+
+/// A login that is refused is told within this.
+const ENTRY_LIMIT: Duration = Duration::from_secs(2);
 
 /// Settings of the progress topic. Only the newest record of a key counts, so old ones are to go
 /// soon: a start reads what is left of them.
@@ -137,11 +142,13 @@ pub fn survey(
 
 /// Creates the progress topic if it is missing, and judges it otherwise. What must not be used is an
 /// error, the rest comes back. Without an admin API nothing is done.
-pub fn ensure_progress_topic(kafka: &KafkaSpec, topic: &str) -> Result<Vec<Finding>, TopicsError> {
+pub fn ensure_progress_topic(kafka: &KafkaSpec) -> Result<Vec<Finding>, TopicsError> {
+    let topic = kafka.progress_topic.as_str();
     let mut inquiry = Inquiry::open(kafka)?;
     let mut seen = match inquiry.look(topic) {
         Err(TopicsError::Unsupported) => return Ok(Vec::new()),
-        seen => seen?,
+        Err(error) => return Err(why(kafka, error)),
+        Ok(seen) => seen,
     };
     if let Seen::Missing = seen {
         let mut new = NewTopic::new(topic, 1, TopicReplication::Fixed(-1));
@@ -189,7 +196,7 @@ async fn create(
 ) -> Result<(), TopicsError> {
     let options = AdminOptions::new().request_timeout(Some(LIMIT)).operation_timeout(Some(LIMIT));
     let results =
-        wait(client.create_topics(wanted, &options)).map_err(|error| of_client(&error))?;
+        client.create_topics(wanted, &options).await.map_err(|error| of_client(&error))?;
     for result in results {
         match result {
             Ok(_) | Err((_, Code::TopicAlreadyExists)) => {}
@@ -209,18 +216,39 @@ async fn create(
 fn command_to_create(topic: &str, wanted: &[NewTopic<'_>]) -> String {
     let wanted = wanted.iter().find(|wanted| wanted.name == topic);
     let partitions = wanted.map_or(1, |wanted| wanted.num_partitions);
-    let settings = wanted.iter().flat_map(|wanted| &wanted.config);
-    let settings: String =
-        settings.map(|(name, value)| format!(" --config {name}={value}")).collect();
+    let mut settings = String::new();
+    for (name, value) in wanted.iter().flat_map(|wanted| &wanted.config) {
+        let _ = write!(settings, " --config {name}={value}");
+    }
     format!(
         "let somebody who may create it: kafka-topics.sh --bootstrap-server BROKER --create \
          --topic '{topic}' --partitions {partitions}{settings}"
     )
 }
 
+/// Whether brokers that cannot be asked do not let us in, which a producer is told.
+fn why(kafka: &KafkaSpec, error: TopicsError) -> TopicsError {
+    let Ok(mut producer) = Producer::open(kafka) else { return error };
+    let (deadline, mut none) = (Instant::now() + ENTRY_LIMIT, Vec::new());
+    while error.is_transient() && Instant::now() < deadline {
+        match producer.poll(&mut none) {
+            Err(refusal) if refusal.is_definite() => return TopicsError::NoEntry(refusal),
+            _ => std::thread::sleep(Duration::from_millis(20)),
+        }
+    }
+    error
+}
+
+fn code_of(error: &KafkaError) -> Option<Code> {
+    match error {
+        KafkaError::AdminOp(code) => Some(*code),
+        error => error.rdkafka_error_code(),
+    }
+}
+
 /// A question as a whole failed.
 fn of_client(error: &KafkaError) -> TopicsError {
-    match error.rdkafka_error_code() {
+    match code_of(error) {
         Some(Code::UnsupportedFeature | Code::UnsupportedVersion) => TopicsError::Unsupported,
         _ => TopicsError::Client(error.to_string()),
     }

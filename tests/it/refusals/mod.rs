@@ -14,6 +14,7 @@ mod gate;
 mod midway;
 mod noticed;
 mod outbox;
+mod position;
 mod routing;
 mod typing;
 mod waiting;

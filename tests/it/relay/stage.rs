@@ -36,6 +36,11 @@ impl Stage {
         Self::before(Database::migrated(cluster, stem), bootstrap)
     }
 
+    /// The same under the name that a stage in another cluster has.
+    pub(crate) fn named(cluster: &Cluster, bootstrap: &str, name: &str) -> Self {
+        Self::before(Database::migrated_named(cluster, name), bootstrap)
+    }
+
     /// An empty database, without table, publication and slot.
     pub(crate) fn empty(cluster: &Cluster, bootstrap: &str, stem: &str) -> Self {
         Self::before(Database::create(cluster, stem), bootstrap)

@@ -67,6 +67,29 @@ pub(crate) fn promote(cluster: &mut Cluster) {
     assert_eq!(Sql::connect(&cluster.unix_url()).value("SELECT pg_promote()"), "t");
 }
 
+/// Takes the cluster down, copies its data, and takes it up again. The copy goes with the cluster.
+pub(crate) fn back_up(cluster: &mut Cluster) -> PathBuf {
+    let backup = cluster.folder().join(unique("backup"));
+    cluster.stop(Stop::Fast).unwrap();
+    copy(&cluster.folder().join("data"), &backup);
+    cluster.start_again().unwrap();
+    backup
+}
+
+/// Puts a backup in the place of the cluster's data, as somebody does who restores it.
+pub(crate) fn restore(cluster: &mut Cluster, backup: &Path) {
+    cluster.stop(Stop::Fast).unwrap();
+    let data = cluster.folder().join("data");
+    std::fs::remove_dir_all(&data).unwrap();
+    copy(backup, &data);
+    cluster.start_again().unwrap();
+}
+
+fn copy(from: &Path, to: &Path) {
+    let status = Command::new("cp").arg("-a").arg(from).arg(to).status().unwrap();
+    assert!(status.success(), "cannot copy {}", from.display());
+}
+
 /// The folder itself, or a copy of it where the account of the servers cannot reach it, as in a
 /// clone below root's home. Copies go with this process.
 pub(crate) fn readable(folder: &Path) -> PathBuf {
@@ -78,8 +101,7 @@ pub(crate) fn readable(folder: &Path) -> PathBuf {
     let copies = COPIES
         .get_or_init(|| Tether::new(&account.make_folder("postrider-copy-").unwrap()).unwrap());
     let copy = copies.folder().join(unique("copy"));
-    let status = Command::new("cp").arg("-a").arg(folder).arg(&copy).status().unwrap();
-    assert!(status.success(), "cannot copy {}", folder.display());
+    self::copy(folder, &copy);
     copy
 }
 
@@ -92,14 +114,13 @@ pub(crate) struct Database {
 impl Database {
     /// Creates an empty database; `stem` says whose it is.
     pub(crate) fn create(cluster: &Cluster, stem: &str) -> Self {
-        Self::create_with(cluster, stem, "")
+        Self::create_with(cluster, &unique(stem), "")
     }
 
-    /// The same with options of CREATE DATABASE.
-    fn create_with(cluster: &Cluster, stem: &str, options: &str) -> Self {
-        let name = unique(stem);
+    /// The same with a name of its own and options of CREATE DATABASE.
+    fn create_with(cluster: &Cluster, name: &str, options: &str) -> Self {
         Sql::connect(&cluster.unix_url()).run(&format!("CREATE DATABASE \"{name}\" {options}"));
-        Self { address: cluster.address().database(&name) }
+        Self { address: cluster.address().database(name) }
     }
 
     /// Creates one with the outbox table and the publication `postrider`: what `migrations` says.
@@ -107,10 +128,15 @@ impl Database {
         Self::create(cluster, stem).migrate()
     }
 
+    /// The same under a name that another cluster's database has.
+    pub(crate) fn migrated_named(cluster: &Cluster, name: &str) -> Self {
+        Self::create_with(cluster, name, "").migrate()
+    }
+
     /// The same in another encoding than the cluster's.
     pub(crate) fn encoded(cluster: &Cluster, stem: &str, encoding: &str) -> Self {
         let options = format!("ENCODING '{encoding}' TEMPLATE template0 LOCALE 'C'");
-        Self::create_with(cluster, stem, &options).migrate()
+        Self::create_with(cluster, &unique(stem), &options).migrate()
     }
 
     fn migrate(self) -> Self {

@@ -3,8 +3,10 @@
 //! Always holds: a WARN or ERROR line that the test did not announce fails it, and the process ends
 //! with its [`Running`] value.
 
+use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader, Read};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -23,6 +25,8 @@ pub(crate) struct Relay {
     allowed: Vec<String>,
     /// What a shell does first, if anything.
     shell: String,
+    /// Leave a slot that the test created as it is, though the relay would refuse it.
+    unprepared: bool,
 }
 
 impl Relay {
@@ -33,6 +37,7 @@ impl Relay {
             expected: Vec::new(),
             allowed: Vec::new(),
             shell: String::new(),
+            unprepared: false,
         };
         // All tests of the relay can be run with another guarantee than the usual one.
         if let Ok(delivery) = std::env::var("RELAY_DELIVERY") {
@@ -99,8 +104,41 @@ impl Relay {
         self
     }
 
+    /// A relay that delivers exactly once and meets a slot as the test left it, even at first.
+    #[must_use]
+    pub(crate) fn unprepared(mut self) -> Self {
+        self.unprepared = true;
+        self
+    }
+
     /// Starts `postrider` with these arguments.
     pub(crate) fn start(&self, arguments: &[&str]) -> Running {
+        if !self.unprepared && arguments.contains(&"run") {
+            self.adopt_once();
+        }
+        self.spawn(arguments)
+    }
+
+    /// Tests create slots themselves, and a relay that delivers exactly once refuses a slot that it
+    /// knows nothing of. What comes of it is for the relay that is started then to say.
+    fn adopt_once(&self) {
+        static ADOPTED: Mutex<BTreeSet<[String; 2]>> = Mutex::new(BTreeSet::new());
+        let wanted = ["POSTRIDER_SOURCE__SLOT", "POSTRIDER_KAFKA__BROKERS"];
+        let stream = wanted.map(|name| self.variable_of(name).unwrap_or_default().to_owned());
+        let exactly_once = self.variable_of("POSTRIDER_KAFKA__DELIVERY") == Some("exactly_once");
+        if exactly_once && ADOPTED.lock().unwrap().insert(stream) {
+            let mut adopting = self.spawn(&["adopt", "--execute"]);
+            adopting.child.wait().unwrap();
+            adopting.allowed.push(String::new());
+        }
+    }
+
+    fn variable_of(&self, name: &str) -> Option<&str> {
+        let (_, value) = self.variables.iter().rev().find(|(variable, _)| variable == name)?;
+        Some(value)
+    }
+
+    fn spawn(&self, arguments: &[&str]) -> Running {
         const BINARY: &str = env!("CARGO_BIN_EXE_postrider");
         let mut command = Command::new(if self.shell.is_empty() { BINARY } else { "sh" });
         if !self.shell.is_empty() {

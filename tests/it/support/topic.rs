@@ -68,6 +68,17 @@ pub(crate) fn create(bootstrap: &str, topic: &str, partitions: i32, settings: &[
     super::wait_for("the topic", || is_led().then_some(()));
 }
 
+/// Deletes a topic of real Kafka, and waits until it is gone.
+pub(crate) fn delete(bootstrap: &str, topic: &str) {
+    let admin: AdminClient<DefaultClientContext> = client(bootstrap).create().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let outcome = runtime.block_on(admin.delete_topics(&[topic], &AdminOptions::new()));
+    for deleted in outcome.unwrap() {
+        deleted.unwrap();
+    }
+    super::wait_for("the topic to go", || names(bootstrap, topic).is_empty().then_some(()));
+}
+
 /// Names of all topics that begin with `prefix`.
 pub(crate) fn names(bootstrap: &str, prefix: &str) -> Vec<String> {
     let consumer: BaseConsumer = client(bootstrap).create().unwrap();

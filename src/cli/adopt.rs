@@ -1,0 +1,271 @@
+//! `postrider adopt`: takes the slot's position as the base of the progress in Kafka.
+//!
+//! Enters: the configured slot and the progress that Kafka holds of it. Leaves: what adopting means,
+//! and with `--execute` a new progress record. What always holds: without `--execute` nothing is
+//! written; the slot is held while it is, so that no relay runs, and nothing is acknowledged. Called by
+//! the command tree.
+
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use super::context::Context;
+use super::exit::ExitCode;
+use super::failure::Failure;
+use super::runtime;
+use super::specs::kafka_spec;
+use crate::control::{self, ControlError, Inspection, Requirements, SlotSample};
+use crate::kafka::{
+    Grade, KafkaSpec, Lineage, Progress, ensure_progress_topic, newest_progress, write_progress,
+};
+use crate::lsn::Lsn;
+use crate::pipeline::Mark;
+use crate::relay::{Plan, RelayError};
+use crate::wal::{Connection, SessionParams, Stream, SystemIdentity, WalError};
+
+/// How long the server may take to take its leave.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// `adopt [--execute]`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Where progress is kept (kafka.delivery = \"exactly_once\", or progress.at_least_once) a relay refuses
+a slot that does not fit the progress in Kafka, with exit code 70. Once it is understood why, and rows
+that are lost were sent again, adopt makes the slot's position the new beginning. Stop the relay first.
+
+Examples:
+  postrider adopt              what it would mean; nothing is written
+  postrider adopt --execute")]
+pub struct AdoptArgs {
+    /// Do it; otherwise it is only said what it means
+    #[arg(long)]
+    pub execute: bool,
+}
+
+/// Runs it.
+pub fn run(args: &AdoptArgs, context: &Context) -> Result<ExitCode, Failure> {
+    let config = context.load(Vec::new())?.config;
+    let source = Source { plan: Plan::new(kafka_spec(&config), config) };
+    let (mut base, connection) = source.look()?;
+    let kafka = &source.plan.kafka;
+    if !args.execute {
+        print(&base, false, context)?;
+        return Ok(ExitCode::Ok);
+    }
+    // What a cluster of one broker cannot do better, the relay says.
+    for finding in ensure_progress_topic(kafka)?.iter().filter(|one| one.grade < Grade::Remark) {
+        tracing::warn!(help = finding.help, "{finding}");
+    }
+    // From here on no relay has the slot.
+    let held = source.hold(connection)?;
+    base.slot = source.slot_position()?;
+    base.before = newest_progress(kafka, &base.lineage.key())?;
+    base.write(kafka)?;
+    // It is let go of in any case.
+    let _ = held.finish(FAREWELL);
+    print(&base, true, context)?;
+    Ok(ExitCode::Ok)
+}
+
+struct Source {
+    plan: Plan,
+}
+
+impl Source {
+    /// Looks at both sides; whatever a relay would refuse in the database is refused.
+    fn look(&self) -> Result<(Base, Connection), Failure> {
+        let wanted = self.plan.requirements().map_err(RelayError::from)?;
+        let inspection = runtime()?.block_on(self.inspect(&wanted))?;
+        let utf8 = inspection.server.converts_to_utf8();
+        let params = SessionParams { utf8, ..SessionParams::default() };
+        let mut connection = Connection::open(&self.plan.config.source.connect, &params)?;
+        let lineage = lineage(connection.identify_system()?, &inspection, &wanted);
+        let before = newest_progress(&self.plan.kafka, &lineage.key())?;
+        let slot = inspection.slot.and_then(|slot| slot.confirmed_flush).unwrap_or_default();
+        Ok((Base { lineage, slot, before }, connection))
+    }
+
+    async fn inspect(&self, wanted: &Requirements) -> Result<Inspection, ControlError> {
+        let client = control::connect(&self.plan.config.source.connect).await?;
+        let inspection = control::inspect(&client, wanted).await?;
+        let refusal = inspection.refusals(wanted).into_iter().next();
+        match refusal.or_else(|| inspection.held(wanted)) {
+            Some(refusal) => Err(refusal),
+            None => Ok(inspection),
+        }
+    }
+
+    /// Takes the slot as a relay would.
+    fn hold(&self, connection: Connection) -> Result<Stream, WalError> {
+        let source = &self.plan.config.source;
+        let started = connection.start(&source.slot, &source.publication, Lsn::ZERO);
+        started.map_err(|refused| refused.error)
+    }
+
+    fn slot_position(&self) -> Result<Lsn, Failure> {
+        let source = &self.plan.config.source;
+        let sample = runtime()?.block_on(async {
+            let client = control::connect(&source.connect).await?;
+            control::sample(&client, &source.slot).await
+        });
+        let missing = || ControlError::SlotMissing { slot: source.slot.clone() };
+        let SlotSample { confirmed_flush, .. } = sample?.ok_or_else(missing)?;
+        Ok(confirmed_flush)
+    }
+}
+
+/// Which stream it is.
+fn lineage(identity: SystemIdentity, inspection: &Inspection, wanted: &Requirements) -> Lineage {
+    let tables = wanted.tables.iter().zip(&inspection.tables);
+    let oids = tables.filter_map(|(name, facts)| Some((name.to_string(), facts.as_ref()?.oid)));
+    Lineage {
+        system: identity.system_id,
+        timeline: identity.timeline,
+        database: inspection.server.database.clone(),
+        slot: wanted.slot.clone(),
+        publication: inspection.publication.as_ref().map_or(0, |publication| publication.oid),
+        tables: oids.collect(),
+    }
+}
+
+/// What is adopted, and what was before.
+struct Base {
+    lineage: Lineage,
+    slot: Lsn,
+    before: Option<Progress>,
+}
+
+/// What becomes of rows by it.
+#[derive(Debug, PartialEq, Eq)]
+enum Effect {
+    None,
+    /// Rows between these may come a second time.
+    Repeated(Lsn, Lsn),
+    /// Rows between these were never sent, and will not be.
+    LeftOut(Lsn, Lsn),
+    /// Nobody knows which rows were sent.
+    Unknown,
+}
+
+impl Base {
+    fn effect(&self) -> Effect {
+        let Some(before) = &self.before else { return Effect::Unknown };
+        let same = before.lineage.timeline == self.lineage.timeline;
+        match (before.mark, self.slot) {
+            _ if !same => Effect::Unknown,
+            (Mark { end, part: None }, slot) if end == slot || end == Lsn::ZERO => Effect::None,
+            (Mark { end, .. }, slot) if end < slot => Effect::LeftOut(end, slot),
+            (mark, slot) => {
+                let reached = mark.part.map_or(mark.end, |part| part.commit_lsn);
+                Effect::Repeated(slot, reached)
+            }
+        }
+    }
+
+    fn write(&self, kafka: &KafkaSpec) -> Result<(), Failure> {
+        let (lineage, mark) = (self.lineage.clone(), Mark::at(self.slot));
+        write_progress(kafka, &Progress { lineage, mark })?;
+        let before = self.before.as_ref().map(|before| before.mark.end.to_string());
+        tracing::info!(
+            slot = self.lineage.slot,
+            system = self.lineage.system,
+            timeline = self.lineage.timeline,
+            before = before.as_deref().unwrap_or("none"),
+            adopted = %self.slot,
+            "adopted the slot's position as progress"
+        );
+        Ok(())
+    }
+
+    fn to_text(&self) -> String {
+        let Self { lineage, slot, .. } = self;
+        let before = match &self.before {
+            None => "none".to_owned(),
+            Some(Progress { lineage, mark: Mark { end, part } }) => {
+                let part = part.map_or_else(String::new, |part| {
+                    format!(", and {} rows of the transaction at {}", part.rows, part.commit_lsn)
+                });
+                format!("{end} on timeline {}{part}", lineage.timeline)
+            }
+        };
+        let effect = match self.effect() {
+            Effect::None => "no row is repeated and none is left out".to_owned(),
+            Effect::Repeated(from, to) => {
+                format!("rows committed between {from} and {to} are delivered a second time")
+            }
+            Effect::LeftOut(from, to) => format!(
+                "rows committed between {from} and {to} are not delivered: re-send those that are \
+                 still in the outbox"
+            ),
+            Effect::Unknown => {
+                "if a relay delivered from this slot before, its last rows may come a \
+                                second time; if the slot is younger than its last row, the rows in \
+                                between are not delivered: re-send them"
+                    .to_owned()
+            }
+        };
+        format!(
+            "slot `{}` of database `{}`, system {}, timeline {}: {slot}\nprogress in Kafka: \
+             {before}\nrows committed after {slot} are delivered from here on, each once\n{effect}\n",
+            lineage.slot, lineage.database, lineage.system, lineage.timeline
+        )
+    }
+
+    fn to_json(&self, written: bool) -> Value {
+        let Lineage { system, timeline, database, slot, .. } = &self.lineage;
+        let between = |from: Lsn, to: Lsn| json!([from.to_string(), to.to_string()]);
+        let (repeated, left_out) = match self.effect() {
+            Effect::Repeated(from, to) => (between(from, to), Value::Null),
+            Effect::LeftOut(from, to) => (Value::Null, between(from, to)),
+            Effect::None | Effect::Unknown => (Value::Null, Value::Null),
+        };
+        json!({
+            "system": system, "timeline": timeline, "database": database, "slot": slot,
+            "position": self.slot.to_string(),
+            "progress": self.before.as_ref().map(|before| before.mark.end.to_string()),
+            "repeated": repeated, "left_out": left_out, "written": written,
+        })
+    }
+}
+
+fn print(base: &Base, written: bool, context: &Context) -> Result<(), Failure> {
+    if context.json() {
+        return context.print_json(&base.to_json(written));
+    }
+    let last = if written { "adopted\n" } else { "nothing was written; --execute adopts it\n" };
+    context.print(&(base.to_text() + last))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pipeline::Part;
+
+    fn base(slot: u64, before: Option<(u32, Mark)>) -> Base {
+        let lineage = |timeline| Lineage { timeline, ..Lineage::default() };
+        let before = before.map(|(timeline, mark)| Progress { lineage: lineage(timeline), mark });
+        Base { lineage: lineage(2), slot: Lsn::new(slot), before }
+    }
+
+    #[test]
+    fn what_becomes_of_rows_is_said() {
+        let at = |end| Mark::at(Lsn::new(end));
+        let part = Some(Part { commit_lsn: Lsn::new(700), rows: 3 });
+        let half = Mark { end: Lsn::new(500), part };
+        for (before, effect, words) in [
+            (Some((2, at(500))), Effect::None, "none is left out"),
+            (Some((2, at(0))), Effect::None, "none is left out"),
+            (Some((2, at(499))), Effect::LeftOut(Lsn::new(499), Lsn::new(500)), "0/1F3 and 0/1F4"),
+            (Some((2, at(600))), Effect::Repeated(Lsn::new(500), Lsn::new(600)), "a second time"),
+            (Some((2, half)), Effect::Repeated(Lsn::new(500), Lsn::new(700)), "a second time"),
+            (Some((1, at(500))), Effect::Unknown, "re-send"),
+            (None, Effect::Unknown, "re-send"),
+        ] {
+            let base = base(500, before);
+            assert_eq!(base.effect(), effect, "{before:?}");
+            assert!(base.to_text().contains(words), "{}", base.to_text());
+            assert_eq!(base.to_json(false)["position"], "0/1F4");
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! Writes progress apart from any session.
+//!
+//! Enters: a [`Lineage`] or a [`Progress`]. Leaves: a stored record of it. What always holds: what
+//! these return after is stored, and read by every later session. Called before there is a slot, and
+//! by `postrider adopt`.
+
+use std::time::{Duration, Instant};
+
+use super::progress_topic::newest_progress;
+use super::transactional::PROGRESS_TICKET;
+use super::{KafkaSpec, Lineage, Outcome, Producer, Progress, SendError, Sink as _, SinkError};
+use crate::pipeline::Mark;
+
+/// How long a record may take to be stored.
+const LIMIT: Duration = Duration::from_secs(10);
+/// Between two looks.
+const TICK: Duration = Duration::from_millis(2);
+
+/// Reads the newest progress of a stream that has no slot yet. If there is none, progress at 0/0 is
+/// written: the slot that is created next is then known to be this stream's own. Blocks for seconds
+/// at most.
+pub fn begin_progress(kafka: &KafkaSpec, lineage: &Lineage) -> Result<Option<Progress>, SinkError> {
+    let found = newest_progress(kafka, &lineage.key())?;
+    if found.is_none() {
+        let (lineage, mark) = (lineage.clone(), Mark::default());
+        write_progress(kafka, &Progress { lineage, mark })?;
+    }
+    Ok(found)
+}
+
+/// Writes progress. Blocks until it is stored, for seconds at most.
+pub fn write_progress(kafka: &KafkaSpec, progress: &Progress) -> Result<(), SinkError> {
+    let topic = kafka.progress_topic.as_str();
+    let failed = |reason: String| SinkError::Delivery { topic: topic.to_owned(), reason };
+    let mut producer = Producer::open(kafka)?;
+    let record = progress.record(topic);
+    let deadline = Instant::now() + LIMIT;
+    let (mut sent, mut reports) = (false, Vec::new());
+    while Instant::now() < deadline {
+        if !sent {
+            sent = match producer.send(&record.as_record(), PROGRESS_TICKET) {
+                Ok(()) => true,
+                // It is not acquainted with the topic yet.
+                Err(SendError::Full) => false,
+                Err(SendError::Refused(rejection)) => return Err(failed(rejection.reason)),
+                Err(SendError::Broken(error)) => return Err(error),
+            };
+        }
+        producer.poll(&mut reports)?;
+        if let Some(report) = reports.pop() {
+            return match report.outcome {
+                Outcome::Stored => Ok(()),
+                Outcome::Refused(refused) => Err(failed(refused.rejection.reason)),
+            };
+        }
+        std::thread::sleep(TICK);
+    }
+    Err(failed(format!("not stored within {} s", LIMIT.as_secs())))
+}

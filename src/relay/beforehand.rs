@@ -1,0 +1,92 @@
+//! What is arranged with Kafka before a session, where progress is kept.
+//!
+//! Enters: the plan, and whether the slot exists. Leaves: a progress topic that is fit for it, and for
+//! a slot that is still to be created a base record: progress at 0/0. What always holds: the base is
+//! written before the slot is created, so that a slot without progress is none of this relay's making;
+//! a slot that is gone although rows of it were delivered is not created again. Upholds G1, G6. Called
+//! by `supervise` before preflight.
+
+use crate::config::Delivery;
+use crate::control::{self, Client, Requirements};
+use crate::kafka::{Finding, Grade, Lineage, begin_progress, ensure_progress_topic};
+use crate::pipeline::Mark;
+use crate::relay::aside::aside;
+use crate::relay::error::RelayError;
+use crate::relay::gate::GateError;
+use crate::relay::plan::Plan;
+use crate::wal::{Connection, SessionParams};
+
+/// What this process has arranged.
+#[derive(Debug, Default)]
+pub(super) struct Beforehand {
+    topic_is_fit: bool,
+    slot_is_ours: bool,
+}
+
+impl Beforehand {
+    /// Whether this process found no slot, and had it created.
+    pub(super) const fn slot_is_ours(&self) -> bool {
+        self.slot_is_ours
+    }
+
+    /// Arranges it.
+    pub(super) async fn arrange(
+        &mut self,
+        plan: &Plan,
+        client: &Client,
+        wanted: &Requirements,
+    ) -> Result<(), RelayError> {
+        if !self.topic_is_fit {
+            let kafka = plan.kafka.clone();
+            let findings = aside(move || ensure_progress_topic(&kafka)).await??;
+            tell(&findings);
+            self.topic_is_fit = true;
+        }
+        let exactly_once = plan.config.kafka.delivery == Delivery::ExactlyOnce;
+        if exactly_once && wanted.create && control::slot(client, &wanted.slot).await?.is_none() {
+            self.begin(plan).await?;
+        }
+        Ok(())
+    }
+
+    /// Writes the base for a slot that does not exist, unless rows of it were delivered.
+    async fn begin(&mut self, plan: &Plan) -> Result<(), RelayError> {
+        let (kafka, connect) = (plan.kafka.clone(), plan.config.source.connect.clone());
+        let (slot, database) = (plan.config.source.slot.clone(), connect.database.clone());
+        let found = aside(move || {
+            let identity =
+                Connection::open(&connect, &SessionParams::default())?.identify_system()?;
+            let (system, timeline) = (identity.system_id, identity.timeline);
+            // What is published may be created together with the slot.
+            let lineage = Lineage { system, timeline, database, slot, ..Lineage::default() };
+            Ok::<_, RelayError>(begin_progress(&kafka, &lineage)?)
+        });
+        let before = found.await??.map_or_else(Mark::default, |progress| progress.mark);
+        if before != Mark::default() {
+            let slot = plan.config.source.slot.clone();
+            return Err(GateError::SlotGone { slot, delivered: before.end }.into());
+        }
+        self.slot_is_ours = true;
+        Ok(())
+    }
+}
+
+/// Tells findings, those that are the same of several topics in one line.
+pub(super) fn tell(findings: &[Finding]) {
+    let same =
+        |one: &Finding, other: &Finding| (one.grade, &one.what) == (other.grade, &other.what);
+    for (index, finding) in findings.iter().enumerate() {
+        let told = findings.iter().take(index).any(|earlier| same(earlier, finding));
+        if told {
+            continue;
+        }
+        let others = findings.iter().skip(index + 1).filter(|later| same(later, finding)).count();
+        let others = if others > 0 { format!(" (and {others} more)") } else { String::new() };
+        let (subject, what, help) = (finding.subject(), &finding.what, &finding.help);
+        match finding.grade {
+            Grade::Unfit => tracing::error!(help, "{subject}{others} {what}"),
+            Grade::Warning => tracing::warn!(help, "{subject}{others} {what}"),
+            Grade::Remark => tracing::info!(help, "{subject}{others} {what}"),
+        }
+    }
+}

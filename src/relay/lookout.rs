@@ -1,0 +1,75 @@
+//! Looks at the topics beside the sessions.
+//!
+//! Enters: what rows have chosen, from the telemetry, and the dead-letter topic. Leaves: a line in the
+//! log for what is wrong with them, once each; and the error if dead letters can never be stored,
+//! which ends the relay. What always holds: nothing waits for it, and brokers that do not answer are
+//! left to the sessions. Called by `supervise`.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use crate::kafka::{Finding, Grade, KafkaSpec, Purpose, TopicsError, survey};
+use crate::relay::aside::aside;
+use crate::relay::beforehand::tell;
+use crate::relay::error::RelayError;
+use crate::telemetry::Telemetry;
+
+/// How often it looks whether rows have chosen topics that it has not looked at.
+const EVERY: Duration = Duration::from_secs(5);
+/// Topics looked at in one go; each costs the brokers two small requests.
+const GO: usize = 50;
+
+/// See the module.
+pub(super) struct Lookout {
+    pub(super) kafka: KafkaSpec,
+    /// If dead letters are to go anywhere.
+    pub(super) dead_letters: Option<String>,
+    pub(super) telemetry: Telemetry,
+}
+
+impl Lookout {
+    /// Looks for as long as it is polled; ends with the reason why the relay must.
+    pub(super) async fn keep(self) -> RelayError {
+        let mut seen = BTreeSet::new();
+        let mut every = tokio::time::interval(EVERY);
+        loop {
+            every.tick().await;
+            let fresh: Vec<_> = self.topics().filter(|(name, _)| !seen.contains(name)).collect();
+            let fresh: Vec<_> = fresh.into_iter().take(GO).collect();
+            if fresh.is_empty() {
+                continue;
+            }
+            let (kafka, topics) = (self.kafka.clone(), fresh.clone());
+            let Ok(answer) = aside(move || survey(&kafka, &topics)).await else { continue };
+            match answer {
+                Ok(findings) => {
+                    tell(&findings);
+                    if let Some(unfit) = findings.into_iter().find(|one| self.is_final(one)) {
+                        return TopicsError::Unfit(unfit).into();
+                    }
+                }
+                Err(TopicsError::Unsupported) => return std::future::pending().await,
+                // The sessions tell, and this is asked again.
+                Err(_) => continue,
+            }
+            seen.extend(fresh.into_iter().map(|(name, _)| name));
+        }
+    }
+
+    fn topics(&self) -> impl Iterator<Item = (String, Purpose)> {
+        let dead_letters = self.dead_letters.clone();
+        let of_rows = self.telemetry.view().snapshot.topics.clone().into_iter();
+        let of_rows = of_rows.map(|count| (count.topic.to_string(), Purpose::Rows));
+        let special = dead_letters.clone().map(|name| (name, Purpose::DeadLetters));
+        let others = of_rows.filter(move |(name, _)| Some(name) != dead_letters.as_ref());
+        special.into_iter().chain(others)
+    }
+
+    /// What rows have chosen may be mended while they wait; what waits behind a dead letter does not
+    /// know for what.
+    fn is_final(&self, finding: &Finding) -> bool {
+        finding.grade == Grade::Unfit
+            && finding.topic.is_some()
+            && finding.topic == self.dead_letters
+    }
+}

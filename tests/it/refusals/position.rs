@@ -1,0 +1,219 @@
+//! A source that does not fit the progress in Kafka: exactly-once refuses it with exit code 70, says
+//! what to do, and carries on when that is done.
+
+use postrider::sandbox::postgres::{Cluster, Options};
+
+use super::attempt::{Refusal, refused};
+use crate::relay::stage::Stage;
+use crate::support::broker::Broker;
+use crate::support::kafka::Kafka;
+use crate::support::relay::Relay;
+use crate::support::{kafka, postgres, topic};
+
+/// Told where the publication is older than the slot.
+const CREATED: &str = "created slot";
+
+/// A stage before real Kafka, and a relay that delivers exactly once.
+struct Case {
+    stage: Stage,
+    relay: Relay,
+}
+
+impl Case {
+    /// The relay has created its slot and delivered ten rows, unless this machine has no Kafka.
+    fn delivered(cluster: &Cluster, stem: &str) -> Option<Self> {
+        let case = Self::fresh(cluster, kafka::shared()?, stem);
+        case.relay.clone().expect_log(CREATED).run_once();
+        case.stage.insert("A", 10);
+        case.relay.run_once();
+        assert_eq!(case.stage.records().len(), 10);
+        Some(case)
+    }
+
+    fn fresh(cluster: &Cluster, kafka: &Kafka, stem: &str) -> Self {
+        let stage = Stage::migrated(cluster, &kafka.bootstrap(), stem);
+        let relay = stage.relay().set("kafka.delivery", "exactly_once").unprepared();
+        Self { stage, relay }
+    }
+
+    fn refused(&self) -> Refusal {
+        refused(&self.relay, &["run"], 70)
+    }
+
+    /// Adopts the slot's position; what was printed.
+    fn adopt(&self) -> String {
+        let (status, printed) = self.relay.start(&["adopt", "--execute"]).wait_printed();
+        assert!(status.success(), "{status}: {printed:?}");
+        printed.join("\n")
+    }
+
+    /// Rows arrive again, each once.
+    fn assert_goes_on(&self) {
+        let before = self.stage.records().len();
+        self.stage.insert("A", 10);
+        self.relay.run_once();
+        assert_eq!(self.stage.records().len(), before + 10);
+    }
+
+    fn drop_slot(&self) {
+        let slot = self.stage.slot();
+        self.stage.sql().run(&format!("SELECT pg_drop_replication_slot('{slot}')"));
+    }
+
+    fn slots(&self) -> String {
+        let slot = self.stage.slot();
+        let sql = format!("SELECT count(*) FROM pg_replication_slots WHERE slot_name = '{slot}'");
+        self.stage.sql().value(&sql)
+    }
+}
+
+#[test]
+fn g6_a_slot_that_nobody_knows_is_refused_and_adopted() {
+    let Some(kafka) = kafka::shared() else { return };
+    let case = Case::fresh(postgres::installed(), kafka, "unknown");
+    case.stage.create_slot();
+    for _ in 0..2 {
+        let words =
+            ["Kafka holds no progress of it", case.stage.slot(), "postrider adopt --execute"];
+        case.refused().assert("PR-P064", &words);
+    }
+    let (status, plan) = case.relay.start(&["adopt"]).wait_printed();
+    assert!(status.success() && plan.join("\n").contains("nothing was written"), "{plan:?}");
+    case.refused();
+    assert!(case.adopt().ends_with("adopted"));
+    case.assert_goes_on();
+}
+
+#[test]
+fn g6_a_relay_that_died_before_its_first_row_knows_its_own_slot() {
+    let Some(kafka) = kafka::shared() else { return };
+    let case = Case::fresh(postgres::installed(), kafka, "first");
+    let mut running = case.relay.clone().allow_log(CREATED).run();
+    running.wait_for_log(CREATED);
+    running.kill();
+    case.assert_goes_on();
+}
+
+#[test]
+fn g1_a_slot_dropped_while_the_relay_was_down_is_not_created_again() {
+    let Some(case) = Case::delivered(postgres::installed(), "gone") else { return };
+    case.drop_slot();
+    for _ in 0..2 {
+        let words = [case.stage.slot(), "does not exist", "re-send", "postrider setup"];
+        case.refused().assert("PR-P066", &words);
+        assert_eq!(case.slots(), "0", "nothing is created in its place");
+    }
+    case.stage.create_slot();
+    case.refused().assert("PR-P063", &["was moved to", "re-send"]);
+    assert!(case.adopt().contains("are not delivered: re-send"));
+    case.assert_goes_on();
+}
+
+#[test]
+fn g1_a_slot_dropped_and_made_again_is_a_gap() {
+    let Some(case) = Case::delivered(postgres::installed(), "gap") else { return };
+    case.drop_slot();
+    case.stage.insert("A", 3);
+    case.stage.create_slot();
+    case.refused().assert("PR-P063", &[case.stage.slot(), "re-send", "postrider adopt --execute"]);
+    case.adopt();
+    case.assert_goes_on();
+}
+
+#[test]
+fn g1_a_slot_advanced_by_hand_is_a_gap() {
+    let Some(case) = Case::delivered(postgres::installed(), "advanced") else { return };
+    case.stage.insert("A", 3);
+    let slot = case.stage.slot();
+    let advance = format!("SELECT pg_replication_slot_advance('{slot}', pg_current_wal_lsn())");
+    case.stage.sql().run(&advance);
+    case.refused().assert("PR-P063", &["was moved to", slot, "re-send"]);
+}
+
+#[test]
+fn g6_a_progress_topic_that_was_deleted_is_refused() {
+    let Some(case) = Case::delivered(postgres::installed(), "forgotten") else { return };
+    let name = format!("postrider.progress.{}", case.stage.slot());
+    topic::delete(&Broker::best().bootstrap(), &name);
+    case.refused().assert("PR-P064", &["Kafka holds no progress", "postrider adopt --execute"]);
+    case.adopt();
+    case.assert_goes_on();
+}
+
+#[test]
+fn g1_a_table_replaced_while_the_relay_was_down_is_refused() {
+    let Some(case) = Case::delivered(postgres::installed(), "replaced") else { return };
+    case.stage.sql().run(
+        "CREATE TABLE fresh (LIKE outbox INCLUDING ALL); DROP TABLE outbox; \
+         ALTER TABLE fresh RENAME TO outbox; ALTER PUBLICATION postrider ADD TABLE outbox",
+    );
+    case.refused().assert("PR-P049", &["table public.outbox", case.stage.slot(), "re-send"]);
+    case.adopt();
+    case.assert_goes_on();
+}
+
+#[test]
+fn g1_a_publication_replaced_while_the_relay_was_down_is_refused() {
+    let Some(case) = Case::delivered(postgres::installed(), "renewed") else { return };
+    case.stage.sql().run(
+        "DROP PUBLICATION postrider; \
+         CREATE PUBLICATION postrider FOR TABLE outbox WITH (publish = 'insert')",
+    );
+    case.refused().assert("PR-P048", &["publication of slot", "re-send"]);
+}
+
+#[test]
+fn g1_a_restored_backup_is_refused() {
+    let mut cluster = postgres::start(&Options::default());
+    let Some(case) = Case::delivered(&cluster, "restored") else { return };
+    let backup = postgres::back_up(&mut cluster);
+    // More log than a start of the server writes.
+    case.stage.insert("A", 2_000);
+    case.relay.run_once();
+    postgres::restore(&mut cluster, &backup);
+    let refusal = case.refused();
+    refusal.assert("PR-P061", &["older copy of the server", case.stage.slot(), "adopt --execute"]);
+    // A slot remembers its position lazily, so that the rows before the backup may come again too.
+    assert!(case.adopt().contains("a second time"));
+    case.stage.insert("A", 10);
+    case.relay.run_once();
+    let records = case.stage.records().len();
+    assert!((2_020..=2_030).contains(&records), "{records}");
+}
+
+#[test]
+fn g1_another_cluster_in_the_place_of_the_old_one_starts_a_stream_of_its_own() {
+    let Some(kafka) = kafka::shared() else { return };
+    let Some(first) = Case::delivered(postgres::installed(), "cluster") else { return };
+    let other = postgres::start(&Options::default());
+    let stage = Stage::named(&other, &kafka.bootstrap(), first.stage.slot());
+    stage.create_slot();
+    let relay = stage.relay().set("kafka.delivery", "exactly_once").unprepared();
+    refused(&relay, &["run"], 70).assert("PR-P064", &["postrider adopt --execute"]);
+}
+
+#[test]
+fn g1_a_failover_that_lost_rows_is_told_and_new_rows_arrive() {
+    let mut cluster = postgres::start(&Options::default());
+    let Some(case) = Case::delivered(&cluster, "tail") else { return };
+    let backup = postgres::back_up(&mut cluster);
+    case.stage.insert("A", 10);
+    case.relay.run_once();
+    assert_eq!(case.stage.records().len(), 20);
+    postgres::restore(&mut cluster, &backup);
+    postgres::promote(&mut cluster);
+    case.stage.insert("A", 10);
+    let relay = case.relay.clone().expect_log("is in Kafka and no longer in Postgres");
+    relay.run_once();
+    assert_eq!(case.stage.records().len(), 30);
+    case.assert_goes_on();
+}
+
+#[test]
+fn g6_a_failover_repeats_nothing() {
+    let mut cluster = postgres::start(&Options::default());
+    let Some(case) = Case::delivered(&cluster, "promoted") else { return };
+    postgres::promote(&mut cluster);
+    case.assert_goes_on();
+    case.assert_goes_on();
+}
