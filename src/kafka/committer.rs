@@ -1,7 +1,7 @@
 //! Waits for the end of a transaction, so that the hot thread need not.
 //!
-//! Enters: orders to commit or to abort what a producer has open. Leaves: what became of them, one
-//! outcome per order. What always holds: the call returns at once; an outcome that is not `Ok` tells
+//! Enters: orders to commit what a producer has open. Leaves: what became of them, one outcome per
+//! order. What always holds: the call returns at once; an outcome that is not `Ok` tells
 //! nothing about the transaction. Its thread ends when this is dropped and the last order is done.
 //! Called by `transactional`.
 
@@ -18,19 +18,10 @@ use super::deliveries::Deliveries;
 /// would be one to a request of long ago.
 const END_LIMIT: Duration = Duration::from_secs(10);
 
-/// How a transaction is to end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Order {
-    /// All of its records were reported stored.
-    Commit,
-    /// One of them never will be.
-    Abort,
-}
-
 /// The thread that waits.
 #[derive(Debug)]
 pub(super) struct Committer {
-    orders: Sender<Order>,
+    orders: Sender<()>,
     outcomes: Receiver<KafkaResult<()>>,
 }
 
@@ -41,12 +32,9 @@ impl Committer {
         let (done, outcomes) = channel();
         let thread = std::thread::Builder::new().name("postrider-commit".to_owned());
         thread.spawn(move || {
-            while let Ok(order) = ordered.recv() {
-                let outcome = match order {
-                    // Nothing is left to flush, so that this sends one request and waits for it.
-                    Order::Commit => client.commit_transaction(END_LIMIT),
-                    Order::Abort => client.abort_transaction(END_LIMIT),
-                };
+            while ordered.recv().is_ok() {
+                // Nothing is left to flush, so that this sends one request and waits for it.
+                let outcome = client.commit_transaction(END_LIMIT);
                 if done.send(outcome).is_err() {
                     return;
                 }
@@ -55,9 +43,9 @@ impl Committer {
         Ok(Self { orders, outcomes })
     }
 
-    /// Begins to end the transaction.
-    pub(super) fn order(&self, order: Order) -> KafkaResult<()> {
-        self.orders.send(order).map_err(|_| KafkaError::Canceled)
+    /// Begins to commit the open transaction, all of whose records were reported stored.
+    pub(super) fn commit(&self) -> KafkaResult<()> {
+        self.orders.send(()).map_err(|_| KafkaError::Canceled)
     }
 
     /// What became of the last order, once that is known.

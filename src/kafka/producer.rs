@@ -135,7 +135,8 @@ impl Producer {
         };
         match code {
             Code::QueueFull => return SendError::Full,
-            Code::Fatal => {
+            // The latter where a transaction has failed already.
+            Code::Fatal | Code::State => {
                 self.serve();
                 let context = self.inner.client().context();
                 context.watch().died(&words(code));

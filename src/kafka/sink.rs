@@ -48,6 +48,15 @@ pub enum SinkError {
         /// The broker's reason.
         reason: String,
     },
+    /// The only record of a transaction was refused for what it is, and the transaction with it. The
+    /// next session must not send it again.
+    #[error("the broker refused a record for topic `{topic}`: {}", .rejection.reason)]
+    RecordRefused {
+        /// Its topic.
+        topic: String,
+        /// The broker's reason.
+        rejection: Rejection,
+    },
     /// The topic does not exist and the broker does not create it: an outage, retried.
     #[error("topic `{topic}` does not exist")]
     UnknownTopic {
@@ -144,7 +153,7 @@ impl SinkError {
             Self::Forbidden(_) => "allow it: kafka-acls.sh --bootstrap-server BROKER --add \
                  --allow-principal User:NAME --producer --idempotent --topic TOPIC"
                 .into(),
-            Self::BatchRefused { topic, .. } => format!(
+            Self::BatchRefused { topic, .. } | Self::RecordRefused { topic, .. } => format!(
                 "keep `kafka.message_max_bytes` at or below max.message.bytes of topic `{topic}`"
             ),
             Self::Authentication(_) => {

@@ -11,6 +11,7 @@
 //!   into its buffer meanwhile;
 //! * a transaction is committed when every record of it was reported stored, never before;
 //! * `Stored` is said, and [`Sink::kept`] raised, after the commit (G1);
+//! * nothing is aborted: a session that cannot go on leaves its transaction to the next one's fencing;
 //! * nothing follows a commit whose outcome is not certain: this producer is dropped, and a later
 //!   one with the same transactional id fences it before it reads progress. A request to end a
 //!   transaction that the brokers get late then meets an epoch that is over.
@@ -35,7 +36,7 @@ use rdkafka::producer::Producer as _;
 use rdkafka::types::RDKafkaErrorCode as Code;
 
 use super::batch::{BatchLimits, Heap};
-use super::committer::{Committer, Order};
+use super::committer::Committer;
 use super::progress::{Lineage, Progress};
 use super::settings::KafkaSpec;
 use super::sink::Reached;
@@ -70,7 +71,6 @@ pub struct Transactional {
     stored: u64,
     /// Of the records that are reported stored.
     tickets: Vec<Ticket>,
-    refused: Option<Confirmation>,
     reports: Vec<Confirmation>,
     /// The last mark whose transaction is committed.
     kept: Mark,
@@ -90,7 +90,7 @@ enum State {
     /// Everything was sent; not everything is reported.
     Settling { mark: Mark },
     /// Its end was asked for, after so many disturbances.
-    Ending { order: Order, mark: Mark, disturbances: u64 },
+    Ending { mark: Mark, disturbances: u64 },
 }
 
 impl Transactional {
@@ -121,7 +121,6 @@ impl Transactional {
             sent: 0,
             stored: 0,
             tickets: Vec::new(),
-            refused: None,
             reports: Vec::new(),
             kept,
             kept_at: None,
@@ -169,12 +168,14 @@ impl Transactional {
                         self.tickets.push(report.ticket);
                     }
                 }
-                // Alone in its transaction, it takes nothing with it.
-                Outcome::Refused(_) if self.sent == 1 => self.refused = Some(report),
+                // The transaction is spoiled, and all that is in it.
                 Outcome::Refused(refused) => {
-                    return Err(SinkError::BatchRefused {
-                        topic: refused.record.topic.clone(),
-                        reason: refused.rejection.reason.clone(),
+                    let (topic, rejection) =
+                        (refused.record.topic.clone(), refused.rejection.clone());
+                    return Err(if self.sent == 1 {
+                        SinkError::RecordRefused { topic, rejection }
+                    } else {
+                        SinkError::BatchRefused { topic, reason: rejection.reason }
                     });
                 }
             }
@@ -185,15 +186,18 @@ impl Transactional {
     /// Goes as far as the brokers' answers allow.
     fn advance(&mut self, confirmations: &mut Vec<Confirmation>) -> Result<(), SinkError> {
         match self.state {
-            State::Open { .. } if self.refused.is_some() => self.end(Order::Abort, self.kept),
             State::Closing { mark } => self.close(mark),
-            State::Settling { mark } if self.stored == self.sent => self.end(Order::Commit, mark),
-            State::Ending { order, mark, disturbances } => match self.committer.outcome() {
+            State::Settling { mark } if self.stored == self.sent => self.commit(mark),
+            State::Ending { mark, disturbances } => match self.committer.outcome() {
                 None => Ok(()),
                 Some(outcome) => {
                     self.ended(&outcome, disturbances)?;
                     failpoint::pass("committed");
-                    self.done(order, mark, confirmations);
+                    self.enter(State::Idle);
+                    self.spent.ended(self.heap.records);
+                    (self.kept, self.kept_at) = (mark, Some(Instant::now()));
+                    let stored = |ticket| Confirmation { ticket, outcome: Outcome::Stored };
+                    confirmations.extend(self.tickets.drain(..).map(stored));
                     Ok(())
                 }
             },
@@ -201,12 +205,12 @@ impl Transactional {
         }
     }
 
-    fn end(&mut self, order: Order, mark: Mark) -> Result<(), SinkError> {
+    fn commit(&mut self, mark: Mark) -> Result<(), SinkError> {
         let disturbances = self.disturbances();
         failpoint::pass("commit_due");
-        self.committer.order(order).map_err(|error| self.broken(&error))?;
+        self.committer.commit().map_err(|error| self.broken(&error))?;
         failpoint::pass("commit_asked");
-        self.enter(State::Ending { order, mark, disturbances });
+        self.enter(State::Ending { mark, disturbances });
         Ok(())
     }
 
@@ -219,22 +223,6 @@ impl Transactional {
         match self.disturbances() - before {
             0 => Ok(()),
             _ => Err(SinkError::Ambiguous("a connection was disturbed meanwhile".to_owned())),
-        }
-    }
-
-    fn done(&mut self, order: Order, mark: Mark, confirmations: &mut Vec<Confirmation>) {
-        self.enter(State::Idle);
-        self.spent.ended(self.heap.records);
-        match order {
-            Order::Commit => {
-                (self.kept, self.kept_at) = (mark, Some(Instant::now()));
-                let stored = |ticket| Confirmation { ticket, outcome: Outcome::Stored };
-                confirmations.extend(self.tickets.drain(..).map(stored));
-            }
-            Order::Abort => {
-                self.tickets.clear();
-                confirmations.extend(self.refused.take());
-            }
         }
     }
 

@@ -59,6 +59,10 @@ pub struct Pipeline {
     /// What lies before it was stored by an earlier session.
     resume: Mark,
     newest_commit_time_us: Option<i64>,
+    /// A row that the brokers refused in an earlier session.
+    refusal: Option<(Position, Rejection)>,
+    /// The last row that the sink took.
+    last_sent: Option<Position>,
     /// The record in hand: asked to be sent, neither taken nor given up.
     offered: Option<Offered>,
     /// The dead letter in hand, when `offered` is one.
@@ -92,6 +96,8 @@ impl Pipeline {
             at: Place::default(),
             resume: Mark::default(),
             newest_commit_time_us: None,
+            refusal: None,
+            last_sent: None,
             offered: None,
             dead_letter: OwnedRecord::default(),
         }
@@ -101,6 +107,17 @@ impl Pipeline {
     /// before the first frame. Upholds G6.
     pub const fn resume_at(&mut self, mark: Mark) {
         self.resume = mark;
+    }
+
+    /// The brokers refused this row's record in an earlier session, which could not go on with a dead
+    /// letter: this one does as the policy says.
+    pub fn refuse_at(&mut self, row: Position, rejection: Rejection) {
+        self.refusal = Some((row, rejection));
+    }
+
+    /// The last row whose record, or dead letter, the sink took.
+    pub const fn last_sent(&self) -> Option<Position> {
+        self.last_sent
     }
 
     /// What was handed over: every row before this mark is in the sink, was stored by an earlier
@@ -136,6 +153,7 @@ impl Pipeline {
     pub fn sent(&mut self) -> Result<(), PipelineError> {
         let offered = self.offered.take().ok_or(PipelineError::NotOffered)?;
         self.ledger.count(offered.ticket)?;
+        self.last_sent = self.at.next;
         self.counters.count_record(offered.topic, offered.ticket.weight(), offered.rejection);
         self.at.row_done(&mut self.counters, &mut self.ledger)
     }
@@ -280,6 +298,10 @@ impl Pipeline {
             self.at.row_done(&mut self.counters, &mut self.ledger)?;
             return Ok(Step::Nothing);
         }
+        let refused = refused.or_else(|| {
+            let (at, rejection) = self.refusal.as_ref()?;
+            (*at == row.position()).then(|| rejection.clone())
+        });
         let routed = refused.map_or_else(|| self.router.check(&row), Err);
         let rejection = match routed {
             Ok(Some(routed)) => {

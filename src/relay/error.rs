@@ -6,9 +6,10 @@
 
 use crate::control::ControlError;
 use crate::kafka::{SinkError, TopicsError};
+use crate::outbox::Position;
 use crate::pipeline::PipelineError;
 use crate::relay::gate::GateError;
-use crate::route::RouteSpecError;
+use crate::route::{Rejection, RouteSpecError};
 use crate::wal::{Class, WalError};
 
 /// Why the relay, or one of its sessions, ended.
@@ -36,6 +37,15 @@ pub enum RelayError {
     /// and nothing behind them may.
     #[error("dead letters cannot be stored: {0}")]
     DeadLetters(#[source] SinkError),
+    /// The brokers refused the record of a row, and with it a Kafka transaction: the next session
+    /// makes a dead letter of it.
+    #[error("the brokers refuse row {}.{}: {}", .row.commit_lsn, .row.index, .rejection.reason)]
+    RowRefused {
+        /// The row.
+        row: Position,
+        /// Why.
+        rejection: Rejection,
+    },
     /// The route does not compile.
     #[error(transparent)]
     Route(#[from] RouteSpecError),
@@ -104,6 +114,7 @@ impl RelayError {
             Self::Topics(_) | Self::Route(_) => Class::Configuration,
             Self::SlotHeld { .. } => Class::Held,
             Self::Pipeline(_)
+            | Self::RowRefused { .. }
             | Self::DeadLetters(_)
             | Self::BrokersAway { .. }
             | Self::NothingStored { .. }
@@ -159,7 +170,7 @@ impl RelayError {
                     .to_owned(),
             ),
             Self::GaveUp { last, .. } => last.hint(),
-            Self::NoAnswer | Self::Thread => None,
+            Self::RowRefused { .. } | Self::NoAnswer | Self::Thread => None,
         }
     }
 
@@ -167,7 +178,7 @@ impl RelayError {
     pub const fn reason(&self) -> &'static str {
         match self {
             Self::Wal(_) | Self::Control(_) | Self::Gate(_) | Self::NoAnswer => "postgres",
-            Self::Sink(SinkError::BatchRefused { .. }) => "batch_refused",
+            Self::Sink(SinkError::BatchRefused { .. }) | Self::RowRefused { .. } => "batch_refused",
             Self::Sink(SinkError::Ambiguous(_)) => "ambiguous_commit",
             Self::Sink(SinkError::Fenced(_)) => "fenced",
             Self::Sink(_)

@@ -178,6 +178,12 @@ impl<S: Sink> Session<S> {
             RelayError::Sink(cause) if self.is_about_dead_letters(&cause) => {
                 RelayError::DeadLetters(cause)
             }
+            RelayError::Sink(SinkError::RecordRefused { topic, rejection }) => {
+                match self.pipeline.last_sent() {
+                    Some(row) => RelayError::RowRefused { row, rejection },
+                    None => SinkError::BatchRefused { topic, reason: rejection.reason }.into(),
+                }
+            }
             error => error,
         }
     }

@@ -13,6 +13,7 @@ use tokio::sync::oneshot;
 use crate::control::{self, Client, ControlError, SlotSample};
 use crate::kafka::Sink;
 use crate::lsn::Lsn;
+use crate::outbox::Position;
 use crate::relay::detour::{BACKLOG_LINGER_MS, Detour};
 use crate::relay::error::RelayError;
 use crate::relay::gait;
@@ -25,6 +26,7 @@ use crate::relay::session::{Limits, Session};
 use crate::relay::stop::Stop;
 use crate::relay::supervise::OpenSink;
 use crate::relay::threshold::Threshold;
+use crate::route::Rejection;
 use crate::wal::{Connection, SessionParams, WalError};
 
 /// How long the answer to one question to the control plane may take: that of one SQL statement.
@@ -41,6 +43,8 @@ pub(super) struct HotStart {
     /// But for what only the replication connection knows, and the slot's position.
     pub(super) facts: Facts,
     pub(super) question: Question,
+    /// A row that the brokers refused in an earlier session.
+    pub(super) refusal: Option<(Position, Rejection)>,
 }
 
 impl HotStart {
@@ -82,6 +86,9 @@ impl HotStart {
                 tracing::warn!(help = warning.hint(), "{warning}");
             }
             pipeline.resume_at(mark);
+            if let Some((row, rejection)) = self.refusal {
+                pipeline.refuse_at(row, rejection);
+            }
             sink.begin_at(mark);
         } else {
             // The control plane waits for it before it begins to watch.

@@ -15,7 +15,8 @@ use crate::control::{
 };
 use crate::kafka::{KafkaSpec, Lineage, Sink, SinkError};
 use crate::lsn::Lsn;
-use crate::outbox::TableName;
+use crate::outbox::{Position, TableName};
+use crate::pipeline::PipelineError;
 use crate::relay::backoff::Backoff;
 use crate::relay::beforehand::Beforehand;
 use crate::relay::detour::{Detour, Manner};
@@ -31,6 +32,7 @@ use crate::relay::start::{Asked, HotStart, Question};
 use crate::relay::stop::{Request, Stop};
 use crate::relay::threshold::Threshold;
 use crate::relay::{Options, Summary};
+use crate::route::Rejection;
 use crate::telemetry::{SlotSample, State, Telemetry};
 use crate::wal::{Class, SessionParams, WalError};
 
@@ -81,6 +83,7 @@ pub async fn run<S: Sink + 'static>(
         owed: 0,
         target: None,
         detour: None,
+        refusal: None,
         known: None,
         beforehand: Beforehand::default(),
         forbearance: Forbearance::default(),
@@ -114,6 +117,8 @@ struct Supervisor {
     target: Option<Lsn>,
     /// The way of sending that holds up to a position, if it is not the usual one.
     detour: Option<Detour>,
+    /// A row that the brokers refused, and with it a Kafka transaction.
+    refusal: Option<(Position, Rejection)>,
     /// The source as this process first found it; it must stay the same.
     known: Option<Known>,
     /// What Kafka was prepared for.
@@ -152,6 +157,9 @@ impl Supervisor {
         if error.class() == Class::Held {
             return self.standby_or(error).await;
         }
+        if let RelayError::RowRefused { row, rejection } = error {
+            return self.pass_over(row, rejection);
+        }
         if let RelayError::Sink(sink) = &error
             && sink.wants_caution()
         {
@@ -175,6 +183,16 @@ impl Supervisor {
         let failures = self.backoff.failures();
         tracing::warn!(failures, help = help.as_deref(), "{error}; trying again");
         self.pause(error.reason()).await;
+        Ok(())
+    }
+
+    /// Makes the next session go on with a dead letter, at once. A row that is refused again was one.
+    fn pass_over(&mut self, row: Position, rejection: Rejection) -> Result<(), RelayError> {
+        if self.refusal.as_ref().is_some_and(|(known, _)| *known == row) {
+            let topic = self.plan.config.dead_letters.topic.clone();
+            return Err(PipelineError::DeadLetterRefused { topic, rejection }.into());
+        }
+        self.refusal = Some((row, rejection));
         Ok(())
     }
 
@@ -238,6 +256,7 @@ impl Supervisor {
         let start = HotStart {
             facts: self.facts(&inspection),
             question,
+            refusal: self.refusal.clone(),
             plan: Plan { not_null: inspection.not_null(&wanted), ..self.plan.clone() },
             limits: self.limits(&inspection.server),
             detour: self.detour,

@@ -244,6 +244,11 @@ impl Running {
         kill_process(pid, signal).unwrap();
     }
 
+    /// Whether it has ended by itself, or was killed.
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+
     /// Waits for its end and judges its log.
     pub(crate) fn wait(self) -> ExitStatus {
         self.wait_printed().0
