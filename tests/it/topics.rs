@@ -23,8 +23,10 @@ fn a_progress_topic_that_is_missing_is_created_fit_for_it() {
 fn a_progress_topic_that_would_forget_is_refused_with_the_command_that_mends_it() {
     let Some(kafka) = kafka::shared() else { return };
     let compact = [("cleanup.policy", "compact")];
-    let cases: [(i32, &[(&str, &str)], &str); 2] =
-        [(3, &compact, "set progress.topic"), (1, &[], "--add-config cleanup.policy=compact")];
+    let cases = [
+        (3, compact.as_slice(), "set progress.topic"),
+        (1, &[], "--add-config cleanup.policy=compact"),
+    ];
     for (partitions, settings, remedy) in cases {
         let name = unique("unfit");
         topic::create(&kafka.bootstrap(), &name, partitions, settings);
