@@ -60,13 +60,27 @@ pub struct Pipeline {
     resume: Mark,
     newest_commit_time_us: Option<i64>,
     /// A row that the brokers refused in an earlier session.
-    refusal: Option<(Position, Rejection)>,
+    refusal: Refusal,
     /// The last row that the sink took.
     last_sent: Option<Position>,
     /// The record in hand: asked to be sent, neither taken nor given up.
     offered: Option<Offered>,
     /// The dead letter in hand, when `offered` is one.
     dead_letter: OwnedRecord,
+}
+
+/// A row that the brokers refused in an earlier session, and why.
+#[derive(Debug, Default)]
+struct Refusal(Option<(Position, Rejection)>);
+
+impl Refusal {
+    /// Why this row is refused, if it is that one.
+    fn of(&self, row: Position) -> Option<Rejection> {
+        self.0
+            .as_ref()
+            .filter(|(refused, _)| *refused == row)
+            .map(|(_, rejection)| rejection.clone())
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -96,7 +110,7 @@ impl Pipeline {
             at: Place::default(),
             resume: Mark::default(),
             newest_commit_time_us: None,
-            refusal: None,
+            refusal: Refusal::default(),
             last_sent: None,
             offered: None,
             dead_letter: OwnedRecord::default(),
@@ -112,7 +126,7 @@ impl Pipeline {
     /// The brokers refused this row's record in an earlier session, which could not go on with a dead
     /// letter: this one does as the policy says.
     pub fn refuse_at(&mut self, row: Position, rejection: Rejection) {
-        self.refusal = Some((row, rejection));
+        self.refusal = Refusal(Some((row, rejection)));
     }
 
     /// The last row whose record, or dead letter, the sink took.
@@ -292,16 +306,12 @@ impl Pipeline {
             self.counters.foreign_rows += 1;
             return Ok(Step::Nothing);
         };
-        // Upholds G6: it is not sent again.
         if self.resume.covers(row.position()) {
-            self.counters.repeats += 1;
+            self.counters.repeats += 1; // Upholds G6: it is not sent again.
             self.at.row_done(&mut self.counters, &mut self.ledger)?;
             return Ok(Step::Nothing);
         }
-        let refused = refused.or_else(|| {
-            let (at, rejection) = self.refusal.as_ref()?;
-            (*at == row.position()).then(|| rejection.clone())
-        });
+        let refused = refused.or_else(|| self.refusal.of(row.position()));
         let routed = refused.map_or_else(|| self.router.check(&row), Err);
         let rejection = match routed {
             Ok(Some(routed)) => {
@@ -338,8 +348,8 @@ impl Pipeline {
                 self.counters.skipped += 1;
                 self.counters.count_rejection(rejection.code);
                 self.at.row_done(&mut self.counters, &mut self.ledger)?;
-                let (table, position) = (row.table(), row.position());
-                Ok(Step::Skipped(Skipped { table, position, rejection }))
+                let position = row.position();
+                Ok(Step::Skipped(Skipped { table: row.table(), position, rejection }))
             }
         }
     }

@@ -129,7 +129,8 @@ pub(super) fn drain(
     surroundings: Surroundings<'_>,
     postmaster: u32,
 ) -> Result<(Weighed, RunSummary), ProgramError> {
-    let mut command = relay(surroundings)?;
+    adopt(surroundings)?;
+    let mut command = command("run", surroundings)?;
     command.args(["--once", "--output", "json"]).stdout(Stdio::piped());
     let (weighed, child) = weigh(command, postmaster, DRAIN_LIMIT)?;
     let mut answer = String::new();
@@ -144,15 +145,34 @@ pub(super) fn drain(
 
 /// Starts a relay that carries the stream until it is dropped.
 pub(super) fn carry(surroundings: Surroundings<'_>) -> Result<Guard, ProgramError> {
-    let mut command = relay(surroundings)?;
+    adopt(surroundings)?;
+    let mut command = command("run", surroundings)?;
     let child = command.stdout(Stdio::null()).spawn();
     child.map(Guard).map_err(|source| ProgramError::Start { what: "the relay", source })
 }
 
-fn relay(surroundings: Surroundings<'_>) -> Result<Command, ProgramError> {
+/// Takes the slot's position for the progress that exactly-once delivery begins with.
+fn adopt(surroundings: Surroundings<'_>) -> Result<(), ProgramError> {
+    const WHAT: &str = "adopt";
+    if !surroundings.settings.iter().any(|setting| setting == "kafka.delivery=exactly_once") {
+        return Ok(());
+    }
+    let output = command(WHAT, surroundings)?
+        .arg("--execute")
+        .output()
+        .map_err(|source| ProgramError::Start { what: WHAT, source })?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let answer = String::from_utf8_lossy(&output.stderr).into_owned();
+    Err(ProgramError::Answer { what: WHAT, answer })
+}
+
+/// A command of this program, in these surroundings.
+fn command(name: &str, surroundings: Surroundings<'_>) -> Result<Command, ProgramError> {
     let Surroundings { source, slot, bootstrap, settings } = surroundings;
     let mut command = Command::new(this_program()?);
-    command.arg("run").stdin(Stdio::null());
+    command.arg(name).stdin(Stdio::null());
     let usual = [
         format!("source.url={source}"),
         format!("source.slot={slot}"),
