@@ -12,6 +12,7 @@ use crate::support::wait_for;
 /// A relay that connects without TLS, so that a proxy can tell what is what, and says every time that
 /// it tries again.
 fn through(trial: &Trial, url: &str) -> Relay {
+    trial.relay().prepare();
     let relay = trial.relay().set("source.url", &format!("{url}?sslmode=disable"));
     relay.set("log.repeat_interval", "0s").set("retry.initial", "10ms").set("retry.max", "100ms")
 }

@@ -91,6 +91,7 @@ fn row_31_a_server_without_room_for_us_is_tried_again() {
     let options = Options::default().with("max_wal_senders", "1").with("max_connections", "12");
     alone("no_room", &options, |trial, cluster| {
         let other = Trial::new(cluster, "first_come", trial.delivery);
+        trial.relay().prepare();
         let mut holder = other.relay().run();
         holder.wait_for_log("\"streaming\"");
         let mut running = trial.relay().expect_log("trying again").run();

@@ -114,14 +114,14 @@ impl Relay {
     /// Starts `postrider` with these arguments.
     pub(crate) fn start(&self, arguments: &[&str]) -> Running {
         if !self.unprepared && arguments.contains(&"run") {
-            self.adopt_once();
+            self.prepare();
         }
         self.spawn(arguments)
     }
 
     /// Tests create slots themselves, and a relay that delivers exactly once refuses a slot that it
     /// knows nothing of. What comes of it is for the relay that is started then to say.
-    fn adopt_once(&self) {
+    pub(crate) fn prepare(&self) {
         static ADOPTED: Mutex<BTreeSet<[String; 2]>> = Mutex::new(BTreeSet::new());
         let wanted = ["POSTRIDER_SOURCE__SLOT", "POSTRIDER_KAFKA__BROKERS"];
         let stream = wanted.map(|name| self.variable_of(name).unwrap_or_default().to_owned());
