@@ -47,7 +47,9 @@ pub(super) fn judge(outcome: &Outcome, exit: i32) -> Refusal {
     for name in ["code", "what", "help"] {
         assert_ne!(part(name), "", "no {name}: {error:#}");
     }
-    let warnings = log.into_iter().filter(is_warning).collect();
+    // The topic for dead letters is looked at beside, and may be told of before the end.
+    let is_aside = |line: &Value| line["message"].to_string().contains("dead-letters");
+    let warnings = log.into_iter().filter(|line| is_warning(line) && !is_aside(line)).collect();
     let text = [part("what"), part("why"), part("help")].join("\n");
     Refusal { code: part("code"), text, warnings }
 }

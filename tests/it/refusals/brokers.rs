@@ -20,6 +20,8 @@ fn log_in(outbox: &Outbox, kafka: &Kafka, user: &str, password: &str) -> Relay {
         // How long a topic may be unknown before that is an error; 30 s would make a long test.
         .property("topic.metadata.propagation.max.ms", "500")
         .set("retry.max", "500ms")
+        // That the topic for dead letters is missing or forbidden is told sooner or later.
+        .allow_log("dead-letters")
 }
 
 fn nowhere() -> String {
@@ -145,7 +147,7 @@ fn a_topic_nobody_created_is_waited_for() {
     let outcome = stopped_after(relay.run(), &warning, &[&warning, dead_letters]);
     assert!(outcome.log.iter().any(|line| line.contains("kafka-topics.sh")));
     // And without being stopped.
-    let mut running = relay.expect_log(&warning).allow_log(dead_letters).run();
+    let mut running = relay.expect_log(&warning).run();
     running.wait_for_log(&warning);
     topic::create(&kafka.bootstrap(), &outbox.topic(), 1, &[]);
     running.wait_for_log("caught up");
@@ -169,7 +171,7 @@ fn waiting_for_a_topic_repeats_nothing_of_the_others() {
     outbox.write();
     write_elsewhere();
     let warning = format!("topic `{}` does not exist", outbox.topic());
-    let relay = log_in(&outbox, kafka, ALLOWED_USER, PASSWORD).allow_log("dead-letters");
+    let relay = log_in(&outbox, kafka, ALLOWED_USER, PASSWORD);
     for _ in 0..2 {
         let mut running = relay.clone().expect_log(&warning).run();
         running.wait_for_log(&warning);
@@ -189,7 +191,7 @@ fn a_topic_we_may_not_write_to_is_waited_for() {
     outbox.write();
     let relay = log_in(&outbox, kafka, DENIED_USER, PASSWORD);
     // The brokers tell it of the topic, of producing at all, or of both.
-    let relay = relay.expect_log("not authorised to").allow_log("dead-letters");
+    let relay = relay.expect_log("not authorised to");
     let mut running = relay.run();
     running.wait_for_log("kafka-acls.sh");
     std::thread::sleep(Duration::from_secs(3));
