@@ -29,8 +29,8 @@ const SPLIT_AT: u64 = 3;
 const SPLIT_AFTER: Duration = Duration::from_secs(1);
 
 impl BatchLimits {
-    /// 10,000 records cost about as much as their commit over 50 topics, a fifth of what a session
-    /// may have under way; of one record each when the culprit of a refusal is looked for.
+    /// 10,000 records are a fifth of what a session may have under way, so that a transaction three
+    /// times as large still fits; one record each when the culprit of a refusal is looked for.
     pub(super) const fn new(age: Duration, alone: bool) -> Self {
         if alone {
             return Self { records: 1, bytes: 1, age: Duration::ZERO };

@@ -48,7 +48,10 @@ pub(super) fn judge(outcome: &Outcome, exit: i32) -> Refusal {
         assert_ne!(part(name), "", "no {name}: {error:#}");
     }
     // The topic for dead letters is looked at beside, and may be told of before the end.
-    let is_aside = |line: &Value| line["message"].to_string().contains("dead-letters");
+    let is_aside = |line: &Value| {
+        line["target"] == "postrider::relay::beforehand"
+            && line["message"].to_string().contains("dead-letters")
+    };
     let warnings = log.into_iter().filter(|line| is_warning(line) && !is_aside(line)).collect();
     let text = [part("what"), part("why"), part("help")].join("\n");
     Refusal { code: part("code"), text, warnings }
