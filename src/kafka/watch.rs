@@ -114,14 +114,7 @@ impl Watch {
             level,
             Level::Emerg | Level::Alert | Level::Critical | Level::Error | Level::Warning
         );
-        // FAIL and ERROR lines come again as errors; GETPID is asked again until it is answered,
-        // which a young broker takes a moment for; CONFWARN is about settings we chose, unless it
-        // gives advice, as about a login that `security.protocol` leaves unused.
-        let known = match facility {
-            "CONFWARN" => !line.contains("recommend setting"),
-            _ => matches!(facility, "FAIL" | "ERROR" | "FATAL" | "GETPID" | "TXNERR"),
-        };
-        if serious && !known {
+        if serious && !is_no_news(facility, line) {
             self.warn(facility, line);
         } else {
             debug!(target: "librdkafka", "{facility} {line}");
@@ -242,6 +235,20 @@ impl Watch {
     }
 }
 
+/// Whether a warning of the library says what is known otherwise or mends itself.
+///
+/// FAIL and ERROR lines come again as errors; GETPID is asked again until it is answered, which a
+/// young broker takes a moment for; METADATAUPDATE is the answer of a restarting broker that names a
+/// leader it does not list, after which it is asked anew; CONFWARN is about settings we chose, unless
+/// it gives advice, as about a login that `security.protocol` leaves unused.
+fn is_no_news(facility: &str, line: &str) -> bool {
+    match facility {
+        "CONFWARN" => !line.contains("recommend setting"),
+        "FAIL" | "ERROR" | "FATAL" | "GETPID" | "METADATAUPDATE" | "TXNERR" => true,
+        _ => false,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -292,6 +299,14 @@ mod tests {
         watch.log(Level::Debug, "STATE", &state("UP -> DOWN"));
         watch.log(Level::Notice, "REQTMOUT", "Timed out EndTxnRequest in flight (after 1000ms)");
         assert_eq!(watch.disturbances(), 2);
+    }
+
+    #[test]
+    fn what_the_library_mends_itself_is_no_news() {
+        assert!(is_no_news("METADATAUPDATE", "Partition a[0]: new leader-1 not found in cache"));
+        assert!(is_no_news("CONFWARN", "Configuration property linger.ms is a producer property"));
+        assert!(!is_no_news("CONFWARN", "recommend setting security.protocol=sasl_ssl"));
+        assert!(!is_no_news("MAXPOLL", "Application maximum poll interval exceeded"));
     }
 
     #[test]
