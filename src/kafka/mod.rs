@@ -12,6 +12,7 @@ mod committer;
 mod damper;
 mod deliveries;
 pub mod embedded;
+mod fence;
 mod introductions;
 mod null;
 mod producer;

@@ -94,10 +94,7 @@ impl Reader {
                     ) => {
                         return Ok(None);
                     }
-                    Some(Code::TopicAuthorizationFailed) => {
-                        return Err(unread(&self.topic, &error));
-                    }
-                    _ => self.in_time(&error.to_string())?,
+                    _ => self.bear(&error)?,
                 },
             }
             std::thread::sleep(Duration::from_millis(5));
@@ -115,7 +112,7 @@ impl Reader {
         loop {
             match self.committed.poll(SLICE).transpose() {
                 Err(KafkaError::PartitionEOF(_)) => return Ok(newest),
-                Err(error) => return Err(unread(&self.topic, &error)),
+                Err(error) => self.bear(&error)?,
                 Ok(Some(record)) if record.key() == Some(key.as_bytes()) => {
                     let value = record.payload().unwrap_or_default();
                     let progress = Progress::decode(value).map_err(|reason| ProgressSyntax {
@@ -129,6 +126,14 @@ impl Reader {
                 Ok(_) => {}
             }
             self.in_time("the brokers are too slow")?;
+        }
+    }
+
+    /// Goes on after what may mend itself: that one broker of several is away, is an error too.
+    fn bear(&self, error: &KafkaError) -> Result<(), SinkError> {
+        match error.rdkafka_error_code() {
+            Some(Code::TopicAuthorizationFailed) => Err(unread(&self.topic, error)),
+            _ => self.in_time(&error.to_string()),
         }
     }
 

@@ -37,6 +37,7 @@ use rdkafka::types::RDKafkaErrorCode as Code;
 
 use super::batch::{BatchLimits, Heap};
 use super::committer::Committer;
+use super::fence::fence;
 use super::progress::{Lineage, Progress};
 use super::settings::KafkaSpec;
 use super::sink::Reached;
@@ -48,9 +49,6 @@ use crate::lsn::Lsn;
 use crate::pipeline::Mark;
 use crate::route::Record;
 
-/// How long one attempt to begin may take. A stream is open meanwhile, so it must be well below
-/// what makes Postgres's `fast` stop slow.
-const BEGIN_LIMIT: Duration = Duration::from_secs(4);
 /// How often progress is written for its own sake, while an idle slot advances (G5).
 const IDLE_PROGRESS: Duration = Duration::from_secs(10);
 /// The ticket of progress records; the ledger gives none with that weight.
@@ -97,17 +95,12 @@ impl Transactional {
     /// Fences every earlier producer of this stream, waits for the end of its transactions, and reads
     /// progress. Blocks for seconds at most.
     pub fn open(spec: &KafkaSpec, lineage: &Lineage) -> Result<Self, SinkError> {
-        let config = spec.transactional_config(&lineage.transactional_id())?;
         let topic = spec.progress_topic.clone();
-        let producer = Producer::with(&config, spec)?;
         let reader = progress_topic::Reader::open(spec, &topic)?;
-        let client = producer.client();
-        let begun = client.init_transactions(BEGIN_LIMIT);
-        producer.serve();
-        begun.map_err(|error| not_begun(&error, &producer, lineage))?;
+        let producer = fence(spec, lineage)?;
         let found = reader.newest(&lineage.key())?;
-        let committer =
-            Committer::start(client).map_err(|error| SinkError::NotReady(error.to_string()))?;
+        let committer = Committer::start(producer.client())
+            .map_err(|error| SinkError::NotReady(error.to_string()))?;
         let kept = found.as_ref().map_or_else(Mark::default, |progress| progress.mark);
         Ok(Self {
             producer,
@@ -328,7 +321,7 @@ impl Sink for Transactional {
     }
 }
 
-fn code(error: &KafkaError) -> Option<Code> {
+pub(super) fn code(error: &KafkaError) -> Option<Code> {
     match error {
         KafkaError::Transaction(error) => Some(error.code()),
         other => other.rdkafka_error_code(),
@@ -338,26 +331,4 @@ fn code(error: &KafkaError) -> Option<Code> {
 /// Brokers answer a producer whose epoch is over with one of these.
 const fn is_fencing(code: Code) -> bool {
     matches!(code, Code::Fenced | Code::ProducerFenced | Code::InvalidProducerEpoch)
-}
-
-/// Why transactions did not begin.
-fn not_begun(error: &KafkaError, producer: &Producer, lineage: &Lineage) -> SinkError {
-    let reason = error.to_string();
-    let id = lineage.transactional_id();
-    let remedy = match code(error) {
-        Some(Code::TransactionalIdAuthorizationFailed | Code::ClusterAuthorizationFailed) => {
-            return SinkError::Forbidden(format!("transactional id `{id}`: {reason}"));
-        }
-        Some(Code::UnsupportedFeature | Code::UnsupportedVersion) => {
-            "use brokers of version 0.11 or later, or kafka.delivery = \"at_least_once\"".to_owned()
-        }
-        Some(Code::InvalidTransactionTimeout) => {
-            "raise transaction.max.timeout.ms of the brokers to 60000 or more".to_owned()
-        }
-        _ => {
-            let known = producer.check().err();
-            return known.unwrap_or(SinkError::NotReady(reason));
-        }
-    };
-    SinkError::NoTransactions { reason, remedy }
 }

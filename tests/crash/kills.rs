@@ -112,7 +112,7 @@ fn kill_relay(arena: &mut Arena, running: Running, warnings: &mut Warnings) -> R
     for line in &outcome.log {
         let line: serde_json::Value = serde_json::from_str(line).unwrap_or_default();
         if !matches!(line["level"].as_str(), Some("INFO" | "DEBUG" | "TRACE")) {
-            let message = line["fields"]["message"].as_str().unwrap_or("(not JSON)");
+            let message = line["message"].as_str().unwrap_or("(not JSON)");
             *warnings.entry(message.to_owned()).or_default() += 1;
         }
     }

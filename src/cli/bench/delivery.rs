@@ -9,9 +9,7 @@ use serde::Serialize;
 use tokio_postgres::Client;
 
 use super::drain::Weighed;
-use super::programs::{
-    EmbeddedBroker, PARTITIONS, PROGRESS_TOPIC, ProgramError, RunSummary, Surroundings, drain,
-};
+use super::programs::{EmbeddedBroker, PARTITIONS, ProgramError, RunSummary, Surroundings, drain};
 use super::visible::{self, Latencies, VisibleError};
 use super::wal_load::{self, Rows};
 use super::{round, to_mib};
@@ -232,8 +230,7 @@ pub(super) async fn make_slot(client: &Client, slot: &str) -> Result<(), tokio_p
 
 async fn prepare(brokers: &str, topics: u32) -> Result<(), TopicsError> {
     let kafka = KafkaSpec::of_brokers(brokers);
-    create_missing(&kafka, &wal_load::topics(topics), PARTITIONS.cast_signed()).await?;
-    create_missing(&kafka, &[PROGRESS_TOPIC.to_owned()], 1).await
+    create_missing(&kafka, &wal_load::topics(topics), PARTITIONS.cast_signed()).await
 }
 
 /// One drain.

@@ -98,7 +98,7 @@ impl EmbeddedBroker {
 }
 
 /// Where the benches have progress kept.
-pub(super) const PROGRESS_TOPIC: &str = "BenchProgress";
+const PROGRESS_TOPIC: &str = "BenchProgress";
 
 /// A relay's surroundings.
 #[derive(Debug, Clone, Copy)]

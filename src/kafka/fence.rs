@@ -1,0 +1,83 @@
+//! Fences earlier producers of a stream.
+//!
+//! Enters: a [`KafkaSpec`] and the [`Lineage`] of the stream. Leaves: a producer that may begin
+//! transactions, or why there is none. What always holds: every transaction of an earlier producer
+//! with the same transactional id has ended by then (KIP-98). Called by `transactional`.
+//!
+//! The library asks the coordinator again half a second after it could not ask, and half a second
+//! after it was told to come again (rdkafka_txnmgr.c and rdkafka_idempotence.c, 2.12). Both would be
+//! most of what a start takes. So it is asked when a broker is there, and a client that was told to
+//! come again, because it has just ended an earlier producer's transaction, makes way for another.
+
+use std::time::{Duration, Instant};
+
+use rdkafka::error::KafkaError;
+use rdkafka::producer::Producer as _;
+use rdkafka::types::RDKafkaErrorCode as Code;
+
+use super::progress::Lineage;
+use super::settings::KafkaSpec;
+use super::transactional::code;
+use super::{Producer, SinkError};
+
+/// How long all of it may take. A stream is open meanwhile, so it must be well below what makes
+/// Postgres's `fast` stop slow.
+const LIMIT: Duration = Duration::from_secs(4);
+/// Of which to wait for the first broker.
+const MEETING: Duration = Duration::from_secs(1);
+/// Between two looks at what the coordinator answered; the library goes on meanwhile.
+const SLICE: Duration = Duration::from_millis(10);
+/// Clients that may make way. A transaction with many partitions takes longer to end than a client
+/// to start; the last one waits at the library's pace.
+const CLIENTS_MAX: u32 = 4;
+
+/// A producer after whose first transaction no earlier producer of this stream can write.
+pub(super) fn fence(spec: &KafkaSpec, lineage: &Lineage) -> Result<Producer, SinkError> {
+    let config = spec.transactional_config(&lineage.transactional_id())?;
+    let deadline = Instant::now() + LIMIT;
+    let mut clients = 0;
+    loop {
+        clients += 1;
+        let producer = Producer::with(&config, spec)?;
+        // It is the connection that matters, not the answer.
+        let _ = producer.client().client().fetch_metadata(Some(&spec.progress_topic), MEETING);
+        loop {
+            let begun = producer.client().init_transactions(SLICE);
+            producer.serve();
+            let Err(error) = begun else { return Ok(producer) };
+            if Instant::now() >= deadline || !is_pending(&error) {
+                return Err(not_begun(&error, &producer, lineage));
+            }
+            if clients < CLIENTS_MAX && code(&error) == Some(Code::ConcurrentTransactions) {
+                break;
+            }
+        }
+    }
+}
+
+/// Whether the call may be resumed.
+fn is_pending(error: &KafkaError) -> bool {
+    matches!(error, KafkaError::Transaction(error) if error.is_retriable())
+}
+
+/// Why transactions did not begin.
+fn not_begun(error: &KafkaError, producer: &Producer, lineage: &Lineage) -> SinkError {
+    let reason = error.to_string();
+    let id = lineage.transactional_id();
+    let remedy = match code(error) {
+        Some(Code::TransactionalIdAuthorizationFailed | Code::ClusterAuthorizationFailed) => {
+            return SinkError::Forbidden(format!("transactional id `{id}`: {reason}"));
+        }
+        Some(Code::UnsupportedFeature | Code::UnsupportedVersion) => {
+            "use brokers of version 0.11 or later, or kafka.delivery = \"at_least_once\"".to_owned()
+        }
+        Some(Code::InvalidTransactionTimeout) => {
+            "raise transaction.max.timeout.ms of the brokers to 60000 or more".to_owned()
+        }
+        _ => {
+            let known = producer.check().err();
+            return known.unwrap_or(SinkError::NotReady(reason));
+        }
+    };
+    SinkError::NoTransactions { reason, remedy }
+}
