@@ -35,7 +35,8 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     arguments.remove(0);
-    let kafka = support::kafka::start(&support::kafka::Options::default());
+    let kafka =
+        support::kafka::start(&support::kafka::Options { measured: true, ..Default::default() });
     let bootstrap = kafka.as_ref().map(support::kafka::Kafka::bootstrap);
     let mut is_whole = bootstrap.is_some();
     let brokers = |address: Option<&String>| {

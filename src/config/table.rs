@@ -260,9 +260,9 @@ pub const OPTIONS: &[OptionSpec] = &[
     duration(
         "kafka.transaction_age",
         (0, 1_000),
-        "\"10ms\"",
-        "exactly_once: how long a Kafka transaction takes rows in before it is committed; 50ms at \
-         least while rows are old, less when there are many.",
+        "\"5ms\"",
+        "exactly_once: how long a Kafka transaction takes rows in before it is committed; longer \
+         while rows are old, shorter when there are many.",
     ),
     choice(
         "kafka.partitioner",

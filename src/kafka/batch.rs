@@ -22,6 +22,9 @@ pub(super) struct BatchLimits {
 
 /// While rows are old the number of commits counts, not the wait.
 const AGE_BEHIND: Duration = Duration::from_millis(50);
+/// And what commits cost: with many partitions, each of which gets a marker, a transaction is open
+/// this many times as long as the last one took to end.
+const ENDS_BEHIND: u32 = 4;
 /// A transaction of Postgres this many times as large is split.
 const SPLIT_AT: u64 = 3;
 /// One that takes longer to arrive is split too: while it is open, it holds back whoever reads
@@ -29,13 +32,13 @@ const SPLIT_AT: u64 = 3;
 const SPLIT_AFTER: Duration = Duration::from_secs(1);
 
 impl BatchLimits {
-    /// 10,000 records are a fifth of what a session may have under way, so that a transaction three
+    /// 16,000 records are a third of what a session may have under way, so that a transaction three
     /// times as large still fits; one record each when the culprit of a refusal is looked for.
     pub(super) const fn new(age: Duration, alone: bool) -> Self {
         if alone {
             return Self { records: 1, bytes: 1, age: Duration::ZERO };
         }
-        Self { records: 10_000, bytes: 8 << 20, age }
+        Self { records: 16_000, bytes: 8 << 20, age }
     }
 
     /// Whether each record has a transaction of its own.
@@ -64,15 +67,23 @@ impl Heap {
             || self.bytes >= limits.bytes.saturating_mul(times)
     }
 
-    /// Whether the transaction, open for so long, ends at the place that was reached.
-    pub(super) fn ends(self, limits: BatchLimits, open_for: Duration, at: Reached) -> bool {
+    /// Whether the transaction, open for so long, ends at the place that was reached, where the last
+    /// one took so long to end.
+    pub(super) fn ends(
+        self,
+        limits: BatchLimits,
+        open_for: Duration,
+        last_end: Duration,
+        at: Reached,
+    ) -> bool {
         if self.records == 0 {
             return false;
         }
         if at.pressed || self.is_huge(limits) {
             return true;
         }
-        let age = if at.behind { AGE_BEHIND.max(limits.age) } else { limits.age };
+        let age_behind = (last_end * ENDS_BEHIND).clamp(AGE_BEHIND, SPLIT_AFTER).max(limits.age);
+        let age = if at.behind { age_behind } else { limits.age };
         if at.mark.part.is_some() {
             return open_for >= SPLIT_AFTER.max(age);
         }
@@ -88,8 +99,9 @@ mod tests {
 
     const AGE: Duration = Duration::from_millis(10);
     const LIMITS: BatchLimits = BatchLimits::new(AGE, false);
+    const QUICK: Duration = Duration::from_millis(3);
     const SMALL: Heap = Heap { records: 7, bytes: 700 };
-    const LARGE: Heap = Heap { records: 10_000, bytes: 700 };
+    const LARGE: Heap = Heap { records: 16_000, bytes: 700 };
     const HUGE: Heap = Heap { records: 7, bytes: 24 << 20 };
 
     fn between() -> Reached {
@@ -104,36 +116,49 @@ mod tests {
 
     #[test]
     fn it_ends_between_two_transactions_by_size_or_age() {
-        assert!(!SMALL.ends(LIMITS, Duration::ZERO, between()));
-        assert!(SMALL.ends(LIMITS, AGE, between()));
-        assert!(LARGE.ends(LIMITS, Duration::ZERO, between()));
-        assert!(SMALL.ends(LIMITS, Duration::ZERO, Reached { ending: true, ..between() }));
+        assert!(!SMALL.ends(LIMITS, Duration::ZERO, QUICK, between()));
+        assert!(SMALL.ends(LIMITS, AGE, QUICK, between()));
+        assert!(LARGE.ends(LIMITS, Duration::ZERO, QUICK, between()));
+        assert!(SMALL.ends(LIMITS, Duration::ZERO, QUICK, Reached { ending: true, ..between() }));
         let behind = Reached { behind: true, ..between() };
-        assert!(!SMALL.ends(LIMITS, AGE, behind) && SMALL.ends(LIMITS, AGE_BEHIND, behind));
+        assert!(
+            !SMALL.ends(LIMITS, AGE, QUICK, behind)
+                && SMALL.ends(LIMITS, AGE_BEHIND, QUICK, behind)
+        );
+    }
+
+    #[test]
+    fn behind_it_is_open_for_longer_where_ends_are_dear() {
+        let behind = Reached { behind: true, ..between() };
+        let dear = Duration::from_millis(60);
+        let ends = |open_for, last_end| SMALL.ends(LIMITS, open_for, last_end, behind);
+        assert!(!ends(dear * 3, dear) && ends(dear * 4, dear));
+        assert!(ends(SPLIT_AFTER, Duration::from_secs(9)));
+        assert!(SMALL.ends(LIMITS, AGE, dear, between()), "rows that just came do not wait");
     }
 
     #[test]
     fn it_splits_a_transaction_only_if_it_must() {
-        assert!(!LARGE.ends(LIMITS, AGE, within()));
-        assert!(HUGE.ends(LIMITS, Duration::ZERO, within()));
-        assert!(SMALL.ends(LIMITS, SPLIT_AFTER, within()));
+        assert!(!LARGE.ends(LIMITS, AGE, QUICK, within()));
+        assert!(HUGE.ends(LIMITS, Duration::ZERO, QUICK, within()));
+        assert!(SMALL.ends(LIMITS, SPLIT_AFTER, QUICK, within()));
         // The session reads to the end of what is open before it ends itself.
-        assert!(!SMALL.ends(LIMITS, AGE, Reached { ending: true, ..within() }));
+        assert!(!SMALL.ends(LIMITS, AGE, QUICK, Reached { ending: true, ..within() }));
         // What holds the budget is in this very transaction: waiting would be for ever.
-        assert!(SMALL.ends(LIMITS, Duration::ZERO, Reached { pressed: true, ..within() }));
+        assert!(SMALL.ends(LIMITS, Duration::ZERO, QUICK, Reached { pressed: true, ..within() }));
     }
 
     #[test]
     fn an_empty_one_has_nothing_to_end_for() {
         let at = Reached { pressed: true, ending: true, ..between() };
-        assert!(!Heap::default().ends(LIMITS, SPLIT_AFTER, at));
+        assert!(!Heap::default().ends(LIMITS, SPLIT_AFTER, QUICK, at));
     }
 
     #[test]
     fn alone_means_one_record() {
         let alone = BatchLimits::new(AGE, true);
         let one = Heap { records: 1, bytes: 0 };
-        assert!(one.is_huge(alone) && one.ends(alone, Duration::ZERO, within()));
+        assert!(one.is_huge(alone) && one.ends(alone, Duration::ZERO, QUICK, within()));
     }
 
     #[test]

@@ -66,7 +66,7 @@ impl Default for KafkaSpec {
             in_flight_bytes: 32 << 20,
             message_max_bytes: 1_000_000,
             progress_topic: "postrider.progress".into(),
-            transaction_age: Duration::from_millis(10),
+            transaction_age: Duration::from_millis(5),
             properties: BTreeMap::new(),
             cautious: false,
         }

@@ -171,8 +171,9 @@ impl SinkError {
                  run `postrider adopt`"
             ),
             Self::ProgressUnread { topic, .. } => format!(
-                "allow it: kafka-acls.sh --bootstrap-server BROKER --add --allow-principal \
-                 User:NAME --operation Read --operation Describe --topic '{topic}'"
+                "brokers that are away are waited for; where reading is forbidden: kafka-acls.sh \
+                 --bootstrap-server BROKER --add --allow-principal User:NAME --operation Read \
+                 --operation Describe --topic '{topic}'"
             ),
             Self::Fatal(_)
             | Self::Delivery { .. }

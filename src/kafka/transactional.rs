@@ -18,7 +18,7 @@
 //!
 //! ```text
 //!          first record        place to end        all stored         committed
-//!   Idle ---------------> Open -----------> Closing/Settling ---> Ending ----> Idle
+//!   Idle ---------------> Open -----------> Closing/Settling ---> Ending ----> Pausing ---> Idle
 //! ```
 //!
 //! # Why certainty is in question
@@ -36,6 +36,7 @@ use rdkafka::producer::Producer as _;
 use rdkafka::types::RDKafkaErrorCode as Code;
 
 use super::batch::{BatchLimits, Heap};
+use super::breath::Breath;
 use super::committer::Committer;
 use super::fence::fence;
 use super::progress::{Lineage, Progress};
@@ -51,6 +52,8 @@ use crate::route::Record;
 
 /// How often progress is written for its own sake, while an idle slot advances (G5).
 const IDLE_PROGRESS: Duration = Duration::from_secs(10);
+/// A transaction that begins this soon after the last may meet it on its way out.
+const FOLLOWS: Duration = Duration::from_millis(100);
 /// The ticket of progress records; the ledger gives none with that weight.
 pub(super) const PROGRESS_TICKET: Ticket = Ticket::from_opaque(u64::MAX);
 
@@ -73,6 +76,13 @@ pub struct Transactional {
     /// The last mark whose transaction is committed.
     kept: Mark,
     kept_at: Option<Instant>,
+    /// When the open transaction was told to end.
+    ends_since: Instant,
+    /// How long the last one took to end.
+    last_end: Duration,
+    breath: Breath,
+    /// When it was begun, until its first record is reported.
+    begun: Option<Instant>,
     spent: Spent,
 }
 
@@ -89,6 +99,8 @@ enum State {
     Settling { mark: Mark },
     /// Its end was asked for, after so many disturbances.
     Ending { mark: Mark, disturbances: u64 },
+    /// There is none, and the next one would begin too soon.
+    Pausing { until: Instant },
 }
 
 impl Transactional {
@@ -117,6 +129,10 @@ impl Transactional {
             reports: Vec::new(),
             kept,
             kept_at: None,
+            ends_since: Instant::now(),
+            last_end: Duration::ZERO,
+            breath: Breath::default(),
+            begun: None,
             spent: Spent::new(),
         })
     }
@@ -124,13 +140,36 @@ impl Transactional {
     fn begin(&mut self) -> Result<(), SinkError> {
         self.producer.client().begin_transaction().map_err(|error| self.broken(&error))?;
         (self.heap, self.sent, self.stored) = (Heap::default(), 0, 0);
-        self.enter(State::Open { since: Instant::now() });
+        let now = Instant::now();
+        self.begun = self.kept_at.is_some_and(|at| now - at < FOLLOWS).then_some(now);
+        // What has come during the pause has waited as long.
+        let pause = if self.begun.is_some() { self.breath.pause() } else { Duration::ZERO };
+        let since = now.checked_sub(pause).unwrap_or(now);
+        self.enter(State::Open { since });
+        if !self.limits.is_alone() {
+            self.introduce_progress()?;
+        }
         failpoint::pass("transaction_begun");
+        Ok(())
+    }
+
+    /// Says again how far the last transaction came. It is not news, but the partition of progress then
+    /// joins the transaction with the first records, and not when everything waits for it.
+    fn introduce_progress(&mut self) -> Result<(), SinkError> {
+        let progress = Progress { lineage: self.lineage.clone(), mark: self.kept };
+        match self.producer.send(&progress.record(&self.topic).as_record(), PROGRESS_TICKET) {
+            Ok(()) => self.sent += 1,
+            Err(SendError::Full | SendError::Refused(_)) => {}
+            Err(SendError::Broken(error)) => return Err(error),
+        }
         Ok(())
     }
 
     /// Sends the progress record, or leaves it for the next call if there is no room.
     fn close(&mut self, mark: Mark) -> Result<(), SinkError> {
+        if !matches!(self.state, State::Closing { .. }) {
+            self.ends_since = Instant::now();
+        }
         let progress = Progress { lineage: self.lineage.clone(), mark };
         let record = progress.record(&self.topic);
         match self.producer.send(&record.as_record(), PROGRESS_TICKET) {
@@ -153,6 +192,10 @@ impl Transactional {
 
     /// Books the delivery reports of the open transaction.
     fn book(&mut self) -> Result<(), SinkError> {
+        if let (Some(begun), false) = (self.begun, self.reports.is_empty()) {
+            self.breath.learn(begun.elapsed());
+            self.begun = None;
+        }
         for report in self.reports.drain(..) {
             match &report.outcome {
                 Outcome::Stored => {
@@ -165,7 +208,7 @@ impl Transactional {
                 Outcome::Refused(refused) => {
                     let (topic, rejection) =
                         (refused.record.topic.clone(), refused.rejection.clone());
-                    return Err(if self.sent == 1 {
+                    return Err(if self.heap.records == 1 {
                         SinkError::RecordRefused { topic, rejection }
                     } else {
                         SinkError::BatchRefused { topic, reason: rejection.reason }
@@ -186,14 +229,19 @@ impl Transactional {
                 Some(outcome) => {
                     self.ended(&outcome, disturbances)?;
                     failpoint::pass("committed");
-                    self.enter(State::Idle);
+                    self.enter(State::Pausing { until: Instant::now() + self.breath.pause() });
                     self.spent.ended(self.heap.records);
                     (self.kept, self.kept_at) = (mark, Some(Instant::now()));
+                    self.last_end = self.ends_since.elapsed();
                     let stored = |ticket| Confirmation { ticket, outcome: Outcome::Stored };
                     confirmations.extend(self.tickets.drain(..).map(stored));
                     Ok(())
                 }
             },
+            State::Pausing { until } if Instant::now() >= until => {
+                self.enter(State::Idle);
+                Ok(())
+            }
             _ => Ok(()),
         }
     }
@@ -221,7 +269,7 @@ impl Transactional {
 
     fn enter(&mut self, state: State) {
         self.spent.turn_to(match state {
-            State::Idle => Doing::Resting,
+            State::Idle | State::Pausing { .. } => Doing::Resting,
             State::Open { .. } => Doing::Taking,
             State::Closing { .. } | State::Settling { .. } => Doing::Settling,
             State::Ending { .. } => Doing::Ending,
@@ -297,7 +345,9 @@ impl Sink for Transactional {
         match self.state {
             // One that may be refused is waited for: what else is in its transaction would be lost.
             State::Open { .. } if self.limits.is_alone() && self.stored < self.sent => Ok(()),
-            State::Open { since } if self.heap.ends(self.limits, since.elapsed(), reached) => {
+            State::Open { since }
+                if self.heap.ends(self.limits, since.elapsed(), self.last_end, reached) =>
+            {
                 self.close(reached.mark)
             }
             State::Idle if self.wants_progress(reached) => {

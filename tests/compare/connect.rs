@@ -52,7 +52,7 @@ impl Connect {
         });
         let files: Vec<PathBuf> = files.collect();
         let log = File::create(home.join("log")).unwrap();
-        let child = java::command(account, &home, jars, HEAP_MIB)
+        let child = java::command(java::Purpose::Test, account, &home, jars, HEAP_MIB)
             .arg("org.apache.kafka.connect.cli.ConnectStandalone")
             .arg(&worker)
             .args(&files)

@@ -8,12 +8,17 @@ use crate::relay::face::Face;
 use crate::relay::trial::{Trial, trials};
 use crate::support::relay::{Relay, Running};
 use crate::support::sluice::{Kind, Sluice};
-use crate::support::wait_for;
+use crate::support::{postgres, wait_for};
 
 /// The server gives up a client that says nothing for so long.
 const WAL_SENDER_TIMEOUT: &str = "2s";
 /// Rows per second and rows per transaction of each writer.
 const WRITERS: [(u32, u32); 2] = [(200, 1), (300, 20)];
+
+/// Where a Kafka transaction holds records that are stored and not committed.
+const OPEN: &str = "commit_due=stop@5";
+/// The relay's transactions may take a minute; the brokers look for older ones every ten seconds.
+const ABORTED_WITHIN: Duration = Duration::from_secs(75);
 
 /// Whatever a relay says that has been replaced: its peers are gone, and others have taken them over.
 fn forgiving(relay: &Relay) -> Relay {
@@ -123,4 +128,55 @@ fn row_17_a_relay_cut_off_from_postgres_alone_is_replaced() {
         first.kill();
         trial.assert_kept();
     }
+}
+
+/// A producer that sleeps between the last record of a Kafka transaction and its commit, while another
+/// relay takes over, and wants to commit when it wakes up.
+#[test]
+fn row_56_a_fenced_producer_writes_nothing_more() {
+    let trial = Trial::new(postgres::installed(), "fenced", "exactly_once");
+    impatient_server(&trial);
+    let mut first = forgiving(&trial.relay()).variable("FAILPOINT", OPEN).run();
+    first.wait_for_log("\"streaming\"");
+    let load = trial.load(&WRITERS);
+    wait_stopped(&first);
+    let mut second = standby(&trial.relay());
+    second.wait_for_log("\"streaming\"");
+    std::thread::sleep(Duration::from_millis(500));
+    first.signal(Signal::CONT);
+    wait_replaced(&mut first);
+    load.stop();
+    trial.wait_settled();
+    second.stop();
+    first.kill();
+    trial.assert_once();
+}
+
+/// The same without another relay, for longer than the brokers keep a transaction open: they abort it
+/// and fence its producer.
+#[test]
+fn row_57_a_transaction_that_outlives_its_timeout_is_sent_again() {
+    let trial = Trial::new(postgres::installed(), "timed_out", "exactly_once");
+    let slot = trial.stage.slot();
+    // The stream stays, so that it is the transaction that fails.
+    trial.stage.sql().run(&format!("ALTER DATABASE {slot} SET wal_sender_timeout = 0"));
+    let mut relay = forgiving(&trial.relay()).variable("FAILPOINT", OPEN).run();
+    relay.wait_for_log("\"streaming\"");
+    let load = trial.load(&WRITERS);
+    wait_stopped(&relay);
+    load.stop();
+    std::thread::sleep(ABORTED_WITHIN);
+    relay.signal(Signal::CONT);
+    relay.wait_for_log("fenced");
+    trial.wait_settled();
+    relay.stop();
+    trial.assert_once();
+}
+
+/// Waits until the process sleeps.
+fn wait_stopped(relay: &Running) {
+    wait_for("the relay to stop", || {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", relay.id())).unwrap();
+        stat.contains(") T ").then_some(())
+    });
 }

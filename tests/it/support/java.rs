@@ -9,14 +9,20 @@ use postrider::sandbox::account::Account;
 use super::postgres;
 
 /// None of them changes what a program does.
-const FLAGS: [&str; 6] = [
-    "-Xms64m",
-    "-XX:+UseSerialGC",
-    "-XX:TieredStopAtLevel=1",
-    "-Xshare:auto",
-    "-XX:-UsePerfData",
-    "-Djava.awt.headless=true",
-];
+const FLAGS: [&str; 5] =
+    ["-Xms64m", "-XX:+UseSerialGC", "-Xshare:auto", "-XX:-UsePerfData", "-Djava.awt.headless=true"];
+
+/// Starts sooner, and stays slow.
+const ONE_COMPILER: &str = "-XX:TieredStopAtLevel=1";
+
+/// What a program is started for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Purpose {
+    /// To be there soon.
+    Test,
+    /// To be measured, as it would run in earnest.
+    Measurement,
+}
 
 /// How a program logs; it looks for it in its home.
 const LOGGING: &str = "docker/kafka/log4j2.properties";
@@ -40,7 +46,13 @@ pub(crate) fn jars(folder: &str) -> Result<PathBuf, String> {
 
 /// `java` as `account` in `home`, with a heap of up to `heap_mib`; the caller adds the main class
 /// and its arguments.
-pub(crate) fn command(account: Account, home: &Path, jars: &Path, heap_mib: u32) -> Command {
+pub(crate) fn command(
+    purpose: Purpose,
+    account: Account,
+    home: &Path,
+    jars: &Path,
+    heap_mib: u32,
+) -> Command {
     let logging = home.join("log4j2.properties");
     if !logging.exists() {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(LOGGING);
@@ -50,6 +62,7 @@ pub(crate) fn command(account: Account, home: &Path, jars: &Path, heap_mib: u32)
     account.apply(&mut command);
     command
         .args(FLAGS)
+        .args(matches!(purpose, Purpose::Test).then_some(ONE_COMPILER))
         .arg(format!("-Xmx{heap_mib}m"))
         .arg(format!("-Dlog4j2.configurationFile={}", logging.display()))
         .arg(format!("-Djava.io.tmpdir={}", home.display()))

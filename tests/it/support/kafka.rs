@@ -29,6 +29,8 @@ const PORT_TRIES: u32 = 5;
 
 /// Heap of a broker, in MiB.
 const HEAP_MIB: u32 = 256;
+/// The same where it is measured.
+const HEAP_MEASURED_MIB: u32 = 1_024;
 
 /// A running cluster.
 #[derive(Debug)]
@@ -245,7 +247,12 @@ impl Kafka {
 
     fn java(&self, index: usize, main_class: &str) -> Command {
         let folder = &self.brokers[index].folder;
-        let mut command = java::command(self.account, folder, &self.jars, HEAP_MIB);
+        let (purpose, heap_mib) = if self.options.measured {
+            (java::Purpose::Measurement, HEAP_MEASURED_MIB)
+        } else {
+            (java::Purpose::Test, HEAP_MIB)
+        };
+        let mut command = java::command(purpose, self.account, folder, &self.jars, heap_mib);
         command.arg(main_class);
         command
     }

@@ -28,6 +28,8 @@ pub(crate) struct Options {
     pub(crate) tls: Option<(String, String)>,
     /// Adds a listener that advertises these ports, one for each broker: what stands between.
     pub(crate) proxied: Vec<u16>,
+    /// Run as in earnest, at the cost of a slow start and more memory.
+    pub(crate) measured: bool,
     /// Further broker settings; they win.
     pub(crate) settings: Vec<(&'static str, String)>,
 }
@@ -40,6 +42,7 @@ impl Default for Options {
             sasl: false,
             tls: None,
             proxied: Vec::new(),
+            measured: false,
             settings: Vec::new(),
         }
     }
