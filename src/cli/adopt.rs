@@ -15,9 +15,11 @@ use super::exit::ExitCode;
 use super::failure::Failure;
 use super::runtime;
 use super::specs::kafka_spec;
+use crate::config::Delivery;
 use crate::control::{self, ControlError, Inspection, Requirements, SlotSample};
 use crate::kafka::{
-    Grade, KafkaSpec, Lineage, Progress, ensure_progress_topic, newest_progress, write_progress,
+    Grade, KafkaSpec, Lineage, Progress, ensure_progress_topic, fence_off, newest_progress,
+    write_progress,
 };
 use crate::lsn::Lsn;
 use crate::pipeline::Mark;
@@ -57,9 +59,12 @@ pub fn run(args: &AdoptArgs, context: &Context) -> Result<ExitCode, Failure> {
     for finding in ensure_progress_topic(kafka)?.iter().filter(|one| one.grade < Grade::Remark) {
         tracing::warn!(help = finding.help, "{finding}");
     }
-    // From here on no relay has the slot.
+    // From here on no relay has the slot, and from the fencing on none can write what it still has.
     let held = source.hold(connection)?;
     base.slot = source.slot_position()?;
+    if source.fences() {
+        fence_off(kafka, &base.lineage)?;
+    }
     base.before = newest_progress(kafka, &base.lineage.key())?;
     base.write(kafka)?;
     // It is let go of in any case.
@@ -101,6 +106,13 @@ impl Source {
         let source = &self.plan.config.source;
         let started = connection.start(&source.slot, &source.publication, Lsn::ZERO);
         started.map_err(|refused| refused.error)
+    }
+
+    /// Whether a relay may be left that commits what it has though the slot is not its own any more.
+    /// One that keeps progress without transactions needs no right to any.
+    fn fences(&self) -> bool {
+        let config = &self.plan.config;
+        config.kafka.delivery == Delivery::ExactlyOnce || !config.progress.at_least_once
     }
 
     fn slot_position(&self) -> Result<Lsn, Failure> {

@@ -22,12 +22,18 @@ const STEP: Duration = Duration::from_millis(2);
 const EASE: Duration = Duration::from_micros(100);
 
 /// See the module.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Breath {
     pause: Duration,
+    linger: Duration,
 }
 
 impl Breath {
+    /// Before producers whose records wait so long for company.
+    pub(super) const fn new(linger: Duration) -> Self {
+        Self { pause: Duration::ZERO, linger }
+    }
+
     /// The pause before the next transaction.
     pub(super) const fn pause(self) -> Duration {
         self.pause
@@ -35,7 +41,7 @@ impl Breath {
 
     /// Takes in how long the first record took, from the begin of its transaction.
     pub(super) fn learn(&mut self, first_stored: Duration) {
-        self.pause = if first_stored >= PUT_OFF {
+        self.pause = if first_stored >= PUT_OFF + self.linger {
             (self.pause + STEP).min(PAUSE_MAX)
         } else {
             self.pause.saturating_sub(EASE)
@@ -49,10 +55,11 @@ mod tests {
 
     /// Brokers that write markers for this long, and answer a record in 3 ms.
     fn pause_before(markers: Duration) -> Duration {
-        let mut breath = Breath::default();
+        let linger = Duration::from_millis(20);
+        let mut breath = Breath::new(linger);
         for _ in 0..1_000 {
             let is_put_off = breath.pause() < markers;
-            let answer = Duration::from_millis(3);
+            let answer = linger + Duration::from_millis(3);
             breath.learn(if is_put_off { PUT_OFF + answer } else { answer });
         }
         breath.pause()

@@ -55,6 +55,11 @@ pub(super) fn fence(spec: &KafkaSpec, lineage: &Lineage) -> Result<Producer, Sin
     }
 }
 
+/// Fences for whoever writes nothing in a transaction itself.
+pub fn fence_off(spec: &KafkaSpec, lineage: &Lineage) -> Result<(), SinkError> {
+    fence(spec, lineage).map(drop)
+}
+
 /// Whether the call may be resumed.
 fn is_pending(error: &KafkaError) -> bool {
     matches!(error, KafkaError::Transaction(error) if error.is_retriable())

@@ -34,6 +34,7 @@ mod version;
 mod watch;
 
 pub use crate::pipeline::{Confirmation, Outcome, Refused};
+pub use fence::fence_off;
 pub use null::Null;
 pub use producer::Producer;
 pub use progress::{Lineage, Progress, ProgressSyntax};

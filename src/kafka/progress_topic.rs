@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::KafkaError;
+use rdkafka::metadata::MetadataTopic;
 use rdkafka::types::RDKafkaErrorCode as Code;
 use rdkafka::{ClientConfig, Message as _, Offset, TopicPartitionList};
 
@@ -23,12 +24,15 @@ use super::settings::KafkaSpec;
 
 /// The one partition.
 const PARTITION: i32 = 0;
-/// How long all of it may take; a stream is open meanwhile.
+/// How long a reading may take; a stream is open meanwhile.
 const LIMIT: Duration = Duration::from_secs(4);
 /// Longest single call into the client library.
 const SLICE: Duration = Duration::from_millis(100);
-/// Records looked at first; every tenth of a second writes some ten, each with the marker of its
-/// transaction's end.
+/// How long all brokers must know nothing of a topic that is to count as missing. One that has just
+/// started may be late to hear of it.
+const MISSING_FOR: Duration = Duration::from_secs(1);
+/// Records looked at first: a second of a busy stream writes twice as many, two in each transaction
+/// and the marker of its end.
 const TAIL: i64 = 100;
 
 /// Connected, not yet read.
@@ -63,7 +67,8 @@ impl Reader {
     }
 
     /// The newest progress of this key.
-    pub(super) fn newest(&self, key: &str) -> Result<Option<Progress>, SinkError> {
+    pub(super) fn newest(&mut self, key: &str) -> Result<Option<Progress>, SinkError> {
+        self.begun = Instant::now();
         let Some((low, end)) = self.bounds(&self.everything)? else { return Ok(None) };
         while self.bounds(&self.committed)?.is_none_or(|(_, committed)| committed < end) {
             self.in_time("a transaction of another writer is open in it")?;
@@ -75,7 +80,7 @@ impl Reader {
             if start >= end {
                 return Ok(None);
             }
-            let newest = self.newest_from(start, key)?;
+            let newest = self.settled_from(start, key)?;
             if newest.is_some() || start == low {
                 return Ok(newest);
             }
@@ -83,22 +88,55 @@ impl Reader {
         }
     }
 
+    /// The same from this offset on, read until two readings agree: a leader that has just become
+    /// one may end a fetch too early, but not tell its end before it knows it (KIP-207).
+    fn settled_from(&self, start: i64, key: &str) -> Result<Option<Progress>, SinkError> {
+        let mut before = self.newest_from(start, key)?;
+        loop {
+            self.bounds(&self.committed)?;
+            let newest = self.newest_from(start, key)?;
+            if newest == before {
+                return Ok(newest);
+            }
+            before = newest;
+            self.in_time("it is still growing")?;
+        }
+    }
+
     /// First offset, and the one after the last that this reader may see; `None`: no such topic.
     fn bounds(&self, consumer: &BaseConsumer<Ear>) -> Result<Option<(i64, i64)>, SinkError> {
+        let mut missing_since = None;
         loop {
             match consumer.fetch_watermarks(&self.topic, PARTITION, SLICE * 10) {
                 Ok(bounds) => return Ok(Some(bounds)),
                 Err(error) => match error.rdkafka_error_code() {
                     Some(
                         Code::UnknownTopicOrPartition | Code::UnknownPartition | Code::UnknownTopic,
-                    ) => {
-                        return Ok(None);
+                    ) if self.is_missing(consumer) => {
+                        let since = *missing_since.get_or_insert_with(Instant::now);
+                        if since.elapsed() >= MISSING_FOR {
+                            return Ok(None);
+                        }
                     }
-                    _ => self.bear(&error)?,
+                    _ => {
+                        missing_since = None;
+                        self.bear(&error)?;
+                    }
                 },
             }
             std::thread::sleep(Duration::from_millis(5));
         }
+    }
+
+    /// Whether the brokers know no such topic. The library also says so of a partition that merely has
+    /// no leader now.
+    fn is_missing(&self, consumer: &BaseConsumer<Ear>) -> bool {
+        let Ok(metadata) = consumer.fetch_metadata(Some(&self.topic), SLICE * 10) else {
+            return false;
+        };
+        let found = metadata.topics().iter().find(|found| found.name() == self.topic);
+        let error = found.and_then(MetadataTopic::error).map(Code::from);
+        found.is_none() || error == Some(Code::UnknownTopicOrPartition)
     }
 
     fn newest_from(&self, start: i64, key: &str) -> Result<Option<Progress>, SinkError> {

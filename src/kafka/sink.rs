@@ -171,8 +171,9 @@ impl SinkError {
                  run `postrider adopt`"
             ),
             Self::ProgressUnread { topic, .. } => format!(
-                "brokers that are away are waited for; where reading is forbidden: kafka-acls.sh \
-                 --bootstrap-server BROKER --add --allow-principal User:NAME --operation Read \
+                "brokers that are away are waited for, and so is the transaction that a killed relay \
+                 left open, for a minute unless one follows it; where reading is forbidden: \
+                 kafka-acls.sh --bootstrap-server BROKER --add --allow-principal User:NAME --operation Read \
                  --operation Describe --topic '{topic}'"
             ),
             Self::Fatal(_)

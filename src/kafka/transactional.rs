@@ -108,7 +108,7 @@ impl Transactional {
     /// progress. Blocks for seconds at most.
     pub fn open(spec: &KafkaSpec, lineage: &Lineage) -> Result<Self, SinkError> {
         let topic = spec.progress_topic.clone();
-        let reader = progress_topic::Reader::open(spec, &topic)?;
+        let mut reader = progress_topic::Reader::open(spec, &topic)?;
         let producer = fence(spec, lineage)?;
         let found = reader.newest(&lineage.key())?;
         let committer = Committer::start(producer.client())
@@ -131,7 +131,7 @@ impl Transactional {
             kept_at: None,
             ends_since: Instant::now(),
             last_end: Duration::ZERO,
-            breath: Breath::default(),
+            breath: Breath::new(Duration::from_millis(spec.linger_ms.into())),
             begun: None,
             spent: Spent::new(),
         })
@@ -203,6 +203,10 @@ impl Transactional {
                     if report.ticket != PROGRESS_TICKET {
                         self.tickets.push(report.ticket);
                     }
+                }
+                Outcome::Refused(refused) if report.ticket == PROGRESS_TICKET => {
+                    let reason = refused.rejection.reason.clone();
+                    return Err(SinkError::Delivery { topic: self.topic.clone(), reason });
                 }
                 // The transaction is spoiled, and all that is in it.
                 Outcome::Refused(refused) => {
@@ -345,6 +349,13 @@ impl Sink for Transactional {
         match self.state {
             // One that may be refused is waited for: what else is in its transaction would be lost.
             State::Open { .. } if self.limits.is_alone() && self.stored < self.sent => Ok(()),
+            // Its only row was passed over: it ends for the sake of progress, as if none were open.
+            State::Open { .. } if self.heap.records == 0 => {
+                if self.wants_progress(reached) {
+                    self.close(reached.mark)?;
+                }
+                Ok(())
+            }
             State::Open { since }
                 if self.heap.ends(self.limits, since.elapsed(), self.last_end, reached) =>
             {

@@ -241,7 +241,7 @@ impl GateError {
 pub fn judge(now: &Facts, progress: Option<&Progress>) -> Result<Resume, GateError> {
     let slot = || now.lineage.slot.clone();
     let Some(progress) = progress else {
-        if now.exactly_once && !now.created {
+        if now.exactly_once {
             return Err(GateError::NoProgress { slot: slot(), confirmed: now.confirmed });
         }
         return Ok(Resume::default());

@@ -26,7 +26,6 @@ mod login;
 #[cfg(feature = "faults")]
 mod matrix;
 mod refusals;
-#[cfg(feature = "faults")]
 mod regressions;
 mod relay;
 mod routing;

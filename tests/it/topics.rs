@@ -1,6 +1,10 @@
 //! Topics as real brokers keep them: what is found, what is created, and what is refused.
 
-use postrider::kafka::{Grade, KafkaSpec, Purpose, TopicsError, ensure_progress_topic, survey};
+use postrider::kafka::{
+    Grade, KafkaSpec, Purpose, SinkError, TopicsError, ensure_progress_topic, newest_progress,
+    survey,
+};
+use rdkafka::mocking::MockCluster;
 
 use crate::support::broker::Broker;
 use crate::support::{kafka, topic, unique};
@@ -99,4 +103,17 @@ fn brokers_that_cannot_be_asked_are_left_alone() {
     assert_eq!(answer, Err(TopicsError::Unsupported));
     assert_eq!(ensure_progress_topic(&spec), Ok(Vec::new()));
     assert!(begun.elapsed().as_secs() < 5, "{:?}", begun.elapsed());
+}
+
+/// The client library speaks of an unknown partition in both cases.
+#[test]
+fn g6_progress_that_has_no_leader_is_not_taken_for_none() {
+    let mock = MockCluster::new(1).unwrap();
+    mock.create_topic("progress", 1, 1).unwrap();
+    let spec = spec(&mock.bootstrap_servers(), "progress");
+    mock.partition_leader("progress", 0, None).unwrap();
+    let error = newest_progress(&spec, "key").unwrap_err();
+    assert!(matches!(error, SinkError::ProgressUnread { .. }), "{error}");
+    mock.partition_leader("progress", 0, Some(1)).unwrap();
+    assert_eq!(newest_progress(&spec, "key"), Ok(None));
 }

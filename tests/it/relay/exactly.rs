@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::load::{Load, commit, prepare};
 use super::stage::Stage;
 use crate::support::broker::Broker;
-use crate::support::{kafka, postgres, wait_for};
+use crate::support::{kafka, postgres, topic, wait_for};
 
 const KILLS: u32 = 8;
 /// Rows per second and rows per transaction of each writer.
@@ -25,6 +25,28 @@ fn g6_every_row_arrives_once_on_a_good_day() {
         running.stop();
         stage.verdict(&oracle, &tap.statuses()).assert_exactly_once();
     }
+}
+
+/// A Kafka transaction that was begun for a row which then was left out holds nothing that would end it.
+#[test]
+fn g5_g6_a_row_left_out_at_the_last_moment_holds_up_nothing() {
+    let Some(kafka) = kafka::shared() else { return };
+    let stage = Stage::new(postgres::installed(), &kafka.bootstrap(), "left_out");
+    topic::create(&kafka.bootstrap(), &stage.topic("A"), 3, &[]);
+    let relay = stage
+        .relay()
+        .set("kafka.delivery", "exactly_once")
+        .set("route.partition", "shard")
+        .set("route.rejected", "skip")
+        .expect_log("a row was left out");
+    stage.sql().run(
+        "ALTER TABLE outbox ADD COLUMN shard int; \
+         INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload, shard) \
+         VALUES ('t', '1', 'A', '{}', 99)",
+    );
+    relay.run_once();
+    assert_eq!(stage.records().len(), 0);
+    assert!(stage.acknowledged() > 0);
 }
 
 #[test]
