@@ -26,6 +26,7 @@ mod login;
 #[cfg(feature = "faults")]
 mod matrix;
 mod refusals;
+#[cfg(feature = "faults")]
 mod regressions;
 mod relay;
 mod routing;
