@@ -30,6 +30,15 @@ pub(crate) struct Status {
 pub(crate) struct Wiretap {
     tap: Tap,
     statuses: Arc<Mutex<Vec<Status>>>,
+    /// Whom the brokers are asked by.
+    consumer: Arc<Mutex<Option<BaseConsumer>>>,
+}
+
+/// The proxy's threads live on. Without this so would a client with its files for each test.
+impl Drop for Wiretap {
+    fn drop(&mut self) {
+        drop(self.consumer.lock().unwrap().take());
+    }
 }
 
 impl Wiretap {
@@ -41,6 +50,8 @@ impl Wiretap {
         let mut config = topic::client(bootstrap);
         let consumer: BaseConsumer =
             config.set("isolation.level", "read_uncommitted").create().unwrap();
+        let consumer = Arc::new(Mutex::new(Some(consumer)));
+        let asked = Arc::clone(&consumer);
         let prefix = prefix.to_owned();
         // Locked for the whole look: of two relays' updates, the later one counts on the earlier.
         let highest = Mutex::new(0);
@@ -49,11 +60,15 @@ impl Wiretap {
         let tap = Tap::start(target, move |Said { write, flush, apply, sent }| {
             // Only an advance needs a look at the topics: it alone acknowledges something new.
             let mut highest = highest.lock().unwrap();
-            let ends = if flush > *highest { ends(&consumer, &prefix) } else { Vec::new() };
+            let asked = asked.lock().unwrap();
+            let ends = match asked.as_ref().filter(|_| flush > *highest) {
+                Some(consumer) => ends(consumer, &prefix),
+                None => Vec::new(),
+            };
             *highest = flush.max(*highest);
             noted.lock().unwrap().push(Status { write, flush, apply, sent, ends });
         });
-        Self { tap, statuses }
+        Self { tap, statuses, consumer }
     }
 
     /// Where the relay has to connect instead.
