@@ -2,7 +2,8 @@
 //!
 //! Enters: a [`KafkaSpec`] and the [`Lineage`] of the stream. Leaves: a producer that may begin
 //! transactions, or why there is none. What always holds: every transaction of an earlier producer
-//! with the same transactional id has ended by then (KIP-98). Called by `transactional`.
+//! with the same transactional id has ended by then (KIP-98). Called by `transactional` and by
+//! `postrider adopt`.
 //!
 //! The library asks the coordinator again half a second after it could not ask, and half a second
 //! after it was told to come again (rdkafka_txnmgr.c and rdkafka_idempotence.c, 2.12). Both would be
@@ -31,7 +32,8 @@ const SLICE: Duration = Duration::from_millis(10);
 /// to start; the last one waits at the library's pace.
 const CLIENTS_MAX: u32 = 4;
 
-/// A producer after whose first transaction no earlier producer of this stream can write.
+/// A producer. From now on no earlier one of this stream can write. Blocks for [`LIMIT`] at most, and
+/// [`MEETING`] more where no broker answers.
 pub(super) fn fence(spec: &KafkaSpec, lineage: &Lineage) -> Result<Producer, SinkError> {
     let config = spec.transactional_config(&lineage.transactional_id())?;
     let deadline = Instant::now() + LIMIT;
