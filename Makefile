@@ -2,7 +2,7 @@
 # .ci and docker, so each can be run by hand.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check compare-bytes crash endtxn bench bench-delivery bench-memory faults faults-table
+.PHONY: help setup demo test check compare-bytes crash endtxn shop bench bench-delivery bench-memory faults faults-table
 
 CARGO ?= cargo
 # What the suites left out, one line each; printed last.
@@ -55,6 +55,11 @@ endtxn: ## the end of Kafka transactions delayed, dropped, doubled and cut off w
 	@.ci/setup >&2
 	@CI=true CRASH_MODE=exactly_once CRASH_KILL=endtxn CRASH_CYCLES=$(INJECTIONS) \
 	CRASH_ROWS_PER_S=$(ROWS_PER_S) CRASH_SEED=$(SEED) $(CARGO) test --locked --quiet --test crash
+
+shop: ## the whole shop under kill -9 with CHAOS=1, and an account of every order; ORDERS=2000 KILLS=50 SEED=..
+	@.ci/setup >&2
+	@CI=true SHOP_ORDERS=$(or $(ORDERS),2000) SHOP_CHAOS=$(or $(CHAOS),0) SHOP_KILLS=$(KILLS) SHOP_SEED=$(SEED) \
+	$(CARGO) test --locked --quiet --test shop_chaos
 
 bench: ## the benchmarks, in release mode; ARGS are passed on
 	@.ci/setup demo >&2

@@ -25,7 +25,9 @@
 //!   [`telemetry`] (health and metrics);
 //! * what people touch: [`cli`], [`config`];
 //! * for tests alone: [`failpoint`];
-//! * beside the relay: [`shop`] (an application that writes an outbox), [`sandbox`] (private servers).
+//! * the application's half, a cargo feature each: `outbox_writer`, `idempotency`, `inbox`, `saga`,
+//!   `dead_letter`, and `shop`, whose services use them;
+//! * beside the relay: [`sandbox`] (private servers).
 //!
 //! Who may know whom is written, and checked, in `tests/tidy/layers.rs`.
 //!
@@ -46,16 +48,27 @@
 
 pub mod config;
 pub mod control;
+#[cfg(feature = "dead-letter")]
+pub mod dead_letter;
 pub mod failpoint;
+#[cfg(feature = "idempotency")]
+pub mod idempotency;
+#[cfg(feature = "inbox")]
+pub mod inbox;
 pub mod kafka;
 pub mod ledger;
 pub mod lsn;
 pub mod outbox;
+#[cfg(feature = "outbox-writer")]
+pub mod outbox_writer;
 pub mod pgoutput;
 pub mod pipeline;
 pub mod relay;
 pub mod route;
+#[cfg(feature = "saga")]
+pub mod saga;
 pub mod sandbox;
+#[cfg(feature = "shop")]
 pub mod shop;
 pub mod telemetry;
 pub mod wal;

@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use postrider::sandbox::postgres::{Cluster, Options};
 use postrider::shop::load::{LoadPlan, LoadReport, Pace, run};
-use postrider::shop::orders::Fate;
+use postrider::shop::draw::Fate;
 use postrider::shop::{ShopError, connect};
 use tokio_postgres::Client;
 use uuid::Uuid;

@@ -16,3 +16,8 @@ as_owner --set password="$RELAY_PASSWORD" <<'SQL'
 CREATE ROLE postrider LOGIN REPLICATION PASSWORD :'password';
 GRANT SELECT ON outbox TO postrider;
 SQL
+
+# Something to sell.
+as_owner <<'SQL'
+INSERT INTO stock (sku, available) VALUES ('tea', 1000) ON CONFLICT DO NOTHING;
+SQL

@@ -7,6 +7,7 @@
 mod consumer;
 mod judge;
 mod relay;
+mod shop;
 mod stage;
 
 use std::fmt::Write as _;
@@ -27,11 +28,12 @@ use crate::kafka::embedded::BrokerError;
 use crate::kafka::{KafkaSpec, ReaderError, TopicsError};
 use crate::sandbox::SandboxError;
 use crate::shop::ShopError;
+use crate::shop::draw::{Fate, event_types};
 use crate::shop::load::{self, LoadPlan, Pace};
-use crate::shop::orders::{Fate, event_types};
 use consumer::Consumer;
 use judge::{Judge, Verdict};
 use relay::Relay;
+use shop::ShopFigures;
 use stage::{SLOT, Stage};
 
 /// How long the relay may take from its start to holding the slot.
@@ -105,6 +107,15 @@ pub enum DemoError {
     /// The relay did not drain.
     #[error("the relay did not end cleanly: {0}")]
     NotDrained(std::process::ExitStatus),
+    /// A service of the shop ended by itself.
+    #[error("a service of the shop ended by itself")]
+    ShopEnded,
+    /// The order service did not place an order.
+    #[error("the order service refused an order: {0}")]
+    OrderRefused(String),
+    /// One idempotency key made two orders.
+    #[error("a request that was sent twice made two orders")]
+    TwoOrders,
     /// Somebody else reads the database that was given.
     #[error("the database is in use: replication slot `{slot}` reads it")]
     InUse {
@@ -142,6 +153,7 @@ struct Figures {
     #[serde(flatten)]
     verdict: Verdict,
     kills: u32,
+    shop: ShopFigures,
 }
 
 /// Runs it.
@@ -156,13 +168,17 @@ pub fn run(args: &DemoArgs, context: &Context) -> Result<ExitCode, Failure> {
     } else {
         context.print(&to_text(&figures))?;
     }
-    Ok(if figures.verdict.is_sound() { ExitCode::Ok } else { ExitCode::CheckFailed })
+    Ok(if figures.verdict.is_sound() && figures.shop.is_sound() {
+        ExitCode::Ok
+    } else {
+        ExitCode::CheckFailed
+    })
 }
 
 async fn show(args: &DemoArgs, context: &Context) -> Result<Figures, DemoError> {
     let plan =
         LoadPlan { count: args.count, pace: Pace::PerSecond(args.rate), ..LoadPlan::default() };
-    let topics = event_types(plan.types);
+    let topics: Vec<String> = event_types(plan.types).into_iter().chain(shop::topics()).collect();
     let stage = Stage::set(args.database_url.as_deref(), args.brokers.as_deref(), &topics)?;
     if !context.json() {
         banner(&stage, args);
@@ -202,6 +218,7 @@ async fn play(
         Consumer::start(&kafka, &event_types(plan.types), Arc::clone(&judge), shows_arrivals)?;
     let mut relay = Relay::start(stage.relay_settings(), Stage::tether()?)?;
     wait_until_streaming(client.sql(), &mut relay).await?;
+    let shop = shop::play(stage, client.sql(), shows_arrivals).await?;
 
     let writer = stage.connect().await?;
     let observe = |written: &load::Written<'_>| {
@@ -232,7 +249,7 @@ async fn play(
         return Err(DemoError::NotDrained(status));
     }
     let verdict = lock(&judge).verdict();
-    Ok(Figures { verdict, kills })
+    Ok(Figures { verdict, kills, shop })
 }
 
 async fn sleep_until(instant: Option<Instant>) {
@@ -292,14 +309,24 @@ fn banner(stage: &Stage, args: &DemoArgs) {
         None => String::new(),
     };
     eprintln!("{}", stage.describe());
-    eprintln!("{} orders at {} per second{cruelty}", args.count, args.rate);
+    eprintln!(
+        "first a shop: orders over HTTP, paid and reserved by services that meet through the outbox;"
+    );
+    eprintln!("some are refused by the card, some sold out and refunded, some requests sent twice");
+    eprintln!("then a load: {} orders at {} per second{cruelty}", args.count, args.rate);
     eprintln!("some transactions and savepoints roll back on purpose: they must not arrive\n");
 }
 
 fn to_text(figures: &Figures) -> String {
     let Verdict { committed, delivered, lost, duplicated, phantom, out_of_order, p50_ms, p99_ms } =
         figures.verdict;
-    let mut text = format!("\ncommitted     {committed}\ndelivered     {delivered}\n");
+    let ShopFigures { orders, repeated_requests, confirmed, cancelled, refunded, stuck } =
+        &figures.shop;
+    let mut text = format!(
+        "\nshop: {orders} orders ({repeated_requests} requests sent twice), {confirmed} confirmed, \
+         {cancelled} cancelled ({refunded} refunded), {stuck} stuck\n\
+         load:\ncommitted     {committed}\ndelivered     {delivered}\n"
+    );
     // Writing to a string cannot fail.
     let _ = writeln!(text, "lost          {lost}");
     let _ = writeln!(text, "duplicated    {duplicated}");

@@ -79,6 +79,9 @@ impl SandboxError {
                     .to_owned(),
             ),
             Self::NoAccount => Some("useradd --system postgres".to_owned()),
+            Self::Spawn { program, .. } if program.ends_with("redis-server") => {
+                Some("apt-get install redis-server".to_owned())
+            }
             Self::File { .. }
             | Self::Spawn { .. }
             | Self::Ended { .. }

@@ -11,6 +11,7 @@ pub mod binaries;
 mod error;
 pub mod port;
 pub mod postgres;
+pub mod redis;
 pub mod tether;
 
 pub use error::SandboxError;

@@ -1,17 +1,24 @@
 //! The shop's command line.
 //!
 //! Enters: arguments. Leaves: one summary on the given output, or an error with its exit code. What
-//! always holds: stdout carries nothing but the summary. Called by `bin/shop`.
+//! always holds: stdout carries nothing but the summary; logs go to stderr. Called by
+//! `bin/shop`.
 
 use std::io::Write;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use tracing_subscriber::EnvFilter;
 
 use super::connect::connect;
 use super::error::ShopError;
+use super::letters::LettersArgs;
 use super::load::{LoadPlan, LoadReport, Pace, run};
+use super::maintenance::MaintenanceArgs;
+use super::settings::{Place, Settings, interrupted};
+use super::{inventory, orders, payments};
 
-/// A small shop that writes orders and their outbox rows, to exercise the relay.
+/// A shop whose services meet through the outbox: what the relay is for.
 #[derive(Debug, Parser)]
 #[command(name = "shop", version)]
 pub struct Shop {
@@ -23,6 +30,30 @@ pub struct Shop {
 enum Command {
     /// Write orders at a steady rate, some of which are rolled back on purpose
     Load(LoadArgs),
+    /// Serve orders over HTTP, each placed once, and see them through to their end
+    Orders(OrdersArgs),
+    /// Charge and refund, once, through a simulated gateway
+    Payments(Settings),
+    /// Reserve and release stock, once
+    Inventory(Settings),
+    /// Delete markers, idempotency keys and outbox rows that nobody can need any more
+    Maintain(MaintenanceArgs),
+    /// List what a consumer could not take, and send it again
+    DeadLetters(LettersArgs),
+}
+
+#[derive(Debug, Args)]
+struct OrdersArgs {
+    #[command(flatten)]
+    settings: Settings,
+    /// How long an order may take before it is given up and undone, such as 30s
+    #[arg(long, env = "ORDER_PATIENCE", default_value = "60s", value_name = "TIME",
+        value_parser = parse_duration)]
+    patience: Duration,
+}
+
+pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
+    crate::config::parse_duration(text)
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -71,17 +102,56 @@ struct LoadArgs {
 impl Shop {
     /// Runs the command to its end.
     pub fn run(self, stdout: &mut dyn Write) -> Result<(), ShopError> {
-        let Command::Load(args) = self.command;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .map_err(ShopError::Runtime)?;
-        let report = runtime.block_on(async {
-            let client = connect(&args.database_url).await?;
-            run(&client, &args.plan(), |_| ()).await
-        })?;
-        args.output.write(&report, stdout).map_err(ShopError::Output)
+        runtime.block_on(async {
+            match self.command {
+                Command::Load(args) => {
+                    let client = connect(&args.database_url).await?;
+                    let report = run(&client, &args.plan(), |_| ()).await?;
+                    args.output.write(&report, stdout).map_err(ShopError::Output)
+                }
+                Command::Orders(args) => {
+                    start_logs();
+                    let place = Place::take(args.settings.bind, interrupted()).await?;
+                    orders::run(&args.settings, args.patience, place).await
+                }
+                Command::Payments(settings) => {
+                    start_logs();
+                    let place = Place::take(settings.bind, interrupted()).await?;
+                    payments::run(&settings, place).await
+                }
+                Command::Inventory(settings) => {
+                    start_logs();
+                    let place = Place::take(settings.bind, interrupted()).await?;
+                    inventory::run(&settings, place).await
+                }
+                Command::DeadLetters(args) => args.run(stdout),
+                Command::Maintain(args) => {
+                    start_logs();
+                    for cleaned in args.run().await? {
+                        let line = serde_json::to_string(&cleaned).map_err(std::io::Error::other);
+                        line.and_then(|line| writeln!(stdout, "{line}"))
+                            .map_err(ShopError::Output)?;
+                    }
+                    Ok(())
+                }
+            }
+        })
     }
+}
+
+/// What `RUST_LOG` asks for, or INFO.
+fn start_logs() {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    // Somebody who started logs before may keep them.
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .try_init();
 }
 
 impl LoadArgs {
@@ -122,8 +192,10 @@ mod tests {
         LoadReport { committed: 20, rolled_back: 1, savepoints_rolled_back: 2, seconds: 0.5 };
 
     fn parse(line: &str) -> Result<LoadArgs, clap::Error> {
-        let Command::Load(args) = Shop::try_parse_from(line.split_whitespace())?.command;
-        Ok(args)
+        match Shop::try_parse_from(line.split_whitespace())?.command {
+            Command::Load(args) => Ok(args),
+            other => panic!("{other:?}"),
+        }
     }
 
     #[test]

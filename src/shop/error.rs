@@ -4,7 +4,17 @@
 //! code and its remedy. What always holds: no password and no payload in any text. Called by the
 //! rest of the room and by `bin/shop`.
 
+use std::error::Error as _;
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+
 use tokio_postgres::error::SqlState;
+
+use crate::dead_letter::DeadLetterError;
+use crate::idempotency::IdempotencyError;
+use crate::inbox::InboxError;
+use crate::outbox_writer::WriterError;
+use crate::saga::SagaError;
 
 /// A situation in which the shop stops.
 #[derive(Debug, thiserror::Error)]
@@ -28,6 +38,36 @@ pub enum ShopError {
     /// committed.
     #[error("the database failed in the middle of the load")]
     Database(#[source] tokio_postgres::Error),
+    /// The pool of sessions cannot be made.
+    #[error("the pool of database sessions cannot be made")]
+    Pool(#[source] deadpool_postgres::BuildError),
+    /// No session with the database, for want of one that is free or of the server.
+    #[error("no session with the database")]
+    Session(#[from] deadpool_postgres::PoolError),
+    /// An event could not be appended to the outbox.
+    #[error(transparent)]
+    Outbox(#[from] WriterError),
+    /// An order's saga did not go on.
+    #[error(transparent)]
+    Saga(#[from] SagaError),
+    /// The guard, or the keys in the database.
+    #[error(transparent)]
+    Key(#[from] IdempotencyError),
+    /// The consumer ended.
+    #[error(transparent)]
+    Consumer(#[from] InboxError),
+    /// Dead letters could not be read or sent again.
+    #[error(transparent)]
+    DeadLetters(#[from] DeadLetterError),
+    /// The address is somebody else's.
+    #[error("cannot listen at {0}")]
+    Bind(SocketAddr, #[source] std::io::Error),
+    /// The HTTP server ended.
+    #[error("the HTTP server ended")]
+    Http(#[source] std::io::Error),
+    /// Rows would be deleted that somebody may still need.
+    #[error("{0}")]
+    TooYoung(String),
     /// The async runtime could not start.
     #[error("the runtime does not start")]
     Runtime(#[source] std::io::Error),
@@ -40,6 +80,12 @@ impl ShopError {
     /// The exact remedy, where there is one.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
+            Self::Consumer(error) => return error.hint(),
+            Self::DeadLetters(error) => return error.hint(),
+            Self::Outbox(error) => return error.hint().map(str::to_owned),
+            Self::Saga(error) => return error.hint().map(str::to_owned),
+            Self::Key(error) => return error.hint().map(str::to_owned),
+            Self::Bind(..) => "choose another with --bind, such as 127.0.0.1:0 for any free port",
             Self::Url(_) => "write it as postgres://user@host:5432/dbname, or as key=value pairs",
             Self::Connect(_) => "check that the server runs: pg_isready -d \"$DATABASE_URL\"",
             Self::TablesMissing(_) => {
@@ -54,12 +100,28 @@ impl ShopError {
     /// The process's exit code: 2 usage, 69 unavailable, 77 permission, 78 configuration, else 1.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Plan(_) | Self::Url(_) => 2,
-            Self::Connect(_) | Self::Database(_) => 69,
+            Self::Plan(_) | Self::Url(_) | Self::TooYoung(_) => 2,
+            Self::Connect(_) | Self::Database(_) | Self::Session(_) | Self::Bind(..) => 69,
             Self::Forbidden(_) => 77,
             Self::TablesMissing(_) => 78,
-            Self::Runtime(_) | Self::Output(_) => 1,
+            Self::Outbox(WriterError::Missing(_)) | Self::Key(IdempotencyError::Missing(_)) => 78,
+            Self::Outbox(WriterError::Forbidden(_)) | Self::Key(IdempotencyError::Forbidden(_)) => {
+                77
+            }
+            _ => 1,
         }
+    }
+
+    /// With its causes, for a log.
+    pub(super) fn in_full(&self) -> String {
+        let mut text = self.to_string();
+        let mut source = self.source();
+        while let Some(cause) = source {
+            // Writing to a string cannot fail.
+            let _ = write!(text, ": {cause}");
+            source = cause.source();
+        }
+        text
     }
 }
 

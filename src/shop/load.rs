@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use tokio_postgres::{Client, Statement};
 use uuid::Uuid;
 
+use super::draw::{AGGREGATE_TYPE, Fate, Orders, Row, SavepointPlace, Transaction};
 use super::error::ShopError;
-use super::orders::{AGGREGATE_TYPE, Fate, Orders, Row, SavepointPlace, Transaction};
 
 /// How fast to write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,11 +6,20 @@
 //! by `bin/shop` and by the demo.
 
 pub mod cli;
+pub mod draw;
+pub mod inventory;
 pub mod load;
+mod maintenance;
 pub mod orders;
+pub mod payments;
+pub mod settings;
 
 mod connect;
 mod error;
+mod face;
+mod letters;
+mod messages;
+mod service;
 
 pub use connect::connect;
 pub use error::ShopError;

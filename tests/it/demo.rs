@@ -30,6 +30,11 @@ fn a_database_that_stays_is_left_as_it_was() {
         assert!(output.status.success(), "{errors}");
         let figures: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!((&figures["delivered"], &figures["lost"]), (&200.into(), &0.into()));
+        let shop = serde_json::json!({
+            "orders": 24, "repeated_requests": 6, "confirmed": 14, "cancelled": 10, "refunded": 6,
+            "stuck": 0,
+        });
+        assert_eq!(figures["shop"], shop);
         assert_eq!(database.sql().value(LEFT_BEHIND), "0");
     }
     let mut interrupted = demo(&database, 1_000_000).stdout(Stdio::null()).spawn().unwrap();

@@ -52,7 +52,15 @@ const ROOMS: &[Room] = &[
         ],
     ),
     room("sandbox", &[]),
-    room("shop", &["config"]),
+    room("outbox_writer", &[]),
+    room("idempotency", &[]),
+    room("dead_letter", &[]),
+    room("inbox", &["dead_letter"]),
+    room("saga", &["outbox_writer"]),
+    room(
+        "shop",
+        &["config", "outbox_writer", "idempotency", "dead_letter", "inbox", "saga"],
+    ),
     room("bin", &["shop", "config"]),
     room(
         "cli",
@@ -82,9 +90,26 @@ const CORE: [&str; 6] = ["lsn", "pgoutput", "outbox", "route", "ledger", "pipeli
 
 /// Crates that only some rooms may use.
 const CRATES: &[(&str, &[&str])] = &[
-    ("tokio", &["control", "relay", "telemetry", "cli", "shop", "bin", "main"]),
-    ("tokio_postgres", &["control", "relay", "cli", "shop", "bin"]),
-    ("rdkafka", &["kafka", "shop"]),
+    (
+        "tokio",
+        &["control", "relay", "telemetry", "cli", "idempotency", "inbox", "shop", "bin", "main"],
+    ),
+    (
+        "tokio_postgres",
+        &[
+            "control",
+            "relay",
+            "cli",
+            "outbox_writer",
+            "idempotency",
+            "inbox",
+            "saga",
+            "shop",
+            "bin",
+        ],
+    ),
+    ("rdkafka", &["kafka", "dead_letter", "inbox", "shop"]),
+    ("redis", &["idempotency", "inbox", "shop"]),
     ("axum", &["telemetry", "shop"]),
     ("rustls", &["wal", "control"]),
     ("clap", &["cli", "config", "shop", "bin", "main"]),
@@ -286,13 +311,14 @@ fn expand(
 }
 
 /// Where the time of day is asked for: to be shown, sent, or written down.
-const STAMPS: [&str; 6] = [
+const STAMPS: [&str; 7] = [
     "src/wal/stream.rs",
     "src/kafka/progress.rs",
     "src/relay/report.rs",
     "src/cli/bench/visible.rs",
     "src/cli/dead_letters.rs",
     "src/cli/logs/line.rs",
+    "src/dead_letter/mod.rs",
 ];
 
 /// Every other place asks a clock that does not jump.

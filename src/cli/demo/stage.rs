@@ -87,6 +87,8 @@ impl Stage {
         for migration in [
             include_str!("../../../migrations/0001_outbox.sql"),
             include_str!("../../../migrations/0002_shop.sql"),
+            include_str!("../../../migrations/0003_application.sql"),
+            include_str!("../../../migrations/0004_services.sql"),
         ] {
             client.sql().batch_execute(migration).await?;
         }

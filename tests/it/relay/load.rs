@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use postrider::shop::load::{LoadPlan, Pace, run};
-use postrider::shop::orders::event_types;
+use postrider::shop::draw::event_types;
 
 use super::stage::Stage;
 use crate::support::broker::Broker;

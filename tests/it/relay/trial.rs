@@ -5,7 +5,7 @@ use std::ops::Deref;
 
 use postrider::sandbox::postgres::Cluster;
 use postrider::shop::load::LoadPlan;
-use postrider::shop::orders::event_types;
+use postrider::shop::draw::event_types;
 
 use rdkafka::mocking::{MockCluster, MockCoordinator};
 use rdkafka::producer::DefaultProducerContext;

@@ -1,0 +1,51 @@
+-- What the reference services keep, beside `orders` of 0002. May be run again. Each service reads and
+-- writes its own tables alone, and hears of the others through Kafka; they share a database and an
+-- outbox here only so that the sample stays small.
+
+-- The order service.
+ALTER TABLE orders ADD COLUMN IF NOT EXISTS sku text;
+ALTER TABLE orders ADD COLUMN IF NOT EXISTS quantity integer CHECK (quantity > 0);
+
+-- The payment service. A row is the intent to charge, written before the gateway is called.
+CREATE TABLE IF NOT EXISTS payments (
+    order_id        uuid        PRIMARY KEY,
+    -- Handed on to whoever comes after the payment.
+    order_placed    jsonb       NOT NULL,
+    amount_cents    bigint      NOT NULL CHECK (amount_cents >= 0),
+    status          text        NOT NULL CHECK (status IN
+        ('PENDING', 'CHARGED', 'DECLINED', 'REFUNDING', 'REFUNDED', 'VOIDED')),
+    -- The order was given up while the charge was under way: refund it when it succeeds.
+    undo            boolean     NOT NULL DEFAULT false,
+    reason          text,
+    attempts        integer     NOT NULL DEFAULT 0,
+    -- When the gateway may be called (again); whoever calls it puts this off first.
+    next_attempt_at timestamptz NOT NULL DEFAULT now(),
+    updated_at      timestamptz NOT NULL DEFAULT now()
+);
+CREATE INDEX IF NOT EXISTS payments_open ON payments (next_attempt_at)
+    WHERE status IN ('PENDING', 'REFUNDING');
+
+-- The simulated gateway's own books; the payment service knows them through its calls only.
+CREATE TABLE IF NOT EXISTS gateway_operations (
+    -- The caller's idempotency key.
+    key          text        PRIMARY KEY,
+    kind         text        NOT NULL CHECK (kind IN ('charge', 'refund')),
+    amount_cents bigint      NOT NULL,
+    -- NULL: approved.
+    declined     text,
+    at           timestamptz NOT NULL DEFAULT now()
+);
+
+-- The inventory service.
+CREATE TABLE IF NOT EXISTS stock (
+    sku       text   PRIMARY KEY,
+    available bigint NOT NULL CHECK (available >= 0)
+);
+
+CREATE TABLE IF NOT EXISTS reservations (
+    order_id   uuid        PRIMARY KEY,
+    sku        text        NOT NULL,
+    quantity   integer     NOT NULL CHECK (quantity >= 0),
+    status     text        NOT NULL CHECK (status IN ('RESERVED', 'UNAVAILABLE', 'RELEASED')),
+    updated_at timestamptz NOT NULL DEFAULT now()
+);

@@ -1,0 +1,244 @@
+//! How a consumer's dead letter is laid out, and put together again for its topic.
+//!
+//! Enters: the [`Record`] that a consumer could not take, with its [`Grounds`]. Leaves: the same key
+//! and value, with headers that say why and then the record's own; later the [`Letter`] that they
+//! are, and the record to send again. What always holds: reading gives back what was written, also
+//! where the record's own headers bear the same names. Pure. Called by the rest of the room and by
+//! `inbox`.
+
+use serde::Serialize;
+
+use super::{Header, Place, Record};
+
+/// The reason in one word. The relay's dead letters have the same header.
+pub const ERROR_CODE_HEADER: &str = "postrider-error-code";
+/// The reason in a sentence. The relay's dead letters have the same header.
+pub const ERROR_HEADER: &str = "postrider-error";
+/// Who could not take it.
+pub const CONSUMER_HEADER: &str = "postrider-consumer";
+/// Where it lay. The relay's dead letters have the same header.
+pub const TOPIC_HEADER: &str = "postrider-topic";
+/// Where it lay in the topic.
+pub const PARTITION_HEADER: &str = "postrider-partition";
+/// Where it lay in the partition.
+pub const OFFSET_HEADER: &str = "postrider-offset";
+/// How often it was tried.
+pub const ATTEMPTS_HEADER: &str = "postrider-attempts";
+/// When it failed first, in milliseconds since the Unix epoch.
+pub const FIRST_FAILED_HEADER: &str = "postrider-first-failed-ms";
+/// When it failed last, in milliseconds since the Unix epoch.
+pub const FAILED_HEADER: &str = "postrider-failed-ms";
+/// Marks a letter whose value had to be left where it lay; its value is the reason.
+pub const CUT_HEADER: &str = "postrider-cut";
+/// Marks a record that was sent again, and the receipt for it: the dead letter's place.
+pub const RETRIED_HEADER: &str = "postrider-retried";
+
+/// Of the reason no more is kept: headers are for reading.
+const REASON_BYTES_MAX: usize = 1_024;
+
+/// Why a record is set aside.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Grounds {
+    /// The consumer's name.
+    pub consumer: String,
+    /// One word.
+    pub code: String,
+    /// A sentence, without a word of the payload. 1,024 bytes of it are kept.
+    pub reason: String,
+    /// How often it was tried; 0 for what could not be understood.
+    pub attempts: u32,
+    /// Milliseconds since the Unix epoch.
+    pub first_failed_ms: i64,
+    /// Milliseconds since the Unix epoch.
+    pub failed_ms: i64,
+}
+
+/// A dead letter in its topic.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Letter {
+    /// Where the letter lies in the dead-letter topic.
+    pub place: Place,
+    /// Why it is there.
+    pub grounds: Grounds,
+    /// What the consumer received: topic, partition and offset are where it lay, the time is the
+    /// dead letter's.
+    pub record: Record,
+    /// The value is missing here, since the brokers take no record so large; it may still lie where
+    /// it lay.
+    pub is_cut: bool,
+    /// It was sent again and stored.
+    pub is_retried: bool,
+}
+
+impl Letter {
+    /// The text of one of the record's own headers, for lists: `id`, `event_type`.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.record.header(name).and_then(|value| str::from_utf8(value).ok())
+    }
+
+    /// Reads a record of a dead-letter topic; `None` for one that is not a consumer's dead letter.
+    pub(super) fn read(record: Record) -> Option<Self> {
+        let Record { partition, offset, timestamp_ms, key, value, headers, .. } = record;
+        let mut headers = headers.into_iter().peekable();
+        let mut take = |wanted: &str| {
+            let (_, value) = headers.next_if(|(name, _)| name == wanted)?;
+            String::from_utf8(value.unwrap_or_default()).ok()
+        };
+        let (code, reason) = (take(ERROR_CODE_HEADER)?, take(ERROR_HEADER)?);
+        let consumer = take(CONSUMER_HEADER)?;
+        let topic = take(TOPIC_HEADER)?;
+        let origin = Place {
+            partition: take(PARTITION_HEADER)?.parse().ok()?,
+            offset: take(OFFSET_HEADER)?.parse().ok()?,
+        };
+        let attempts = take(ATTEMPTS_HEADER)?.parse().ok()?;
+        let first_failed_ms = take(FIRST_FAILED_HEADER)?.parse().ok()?;
+        let failed_ms = take(FAILED_HEADER)?.parse().ok()?;
+        let is_cut = take(CUT_HEADER).is_some();
+        let Place { partition: origin_partition, offset: origin_offset } = origin;
+        Some(Self {
+            place: Place { partition, offset },
+            grounds: Grounds { consumer, code, reason, attempts, first_failed_ms, failed_ms },
+            record: Record {
+                topic,
+                partition: origin_partition,
+                offset: origin_offset,
+                timestamp_ms,
+                key,
+                value,
+                headers: headers.collect(),
+            },
+            is_cut,
+            is_retried: false,
+        })
+    }
+
+    /// The record's own headers and the mark, for sending it again. An older mark goes: the record
+    /// may have died before.
+    pub(super) fn headers_again(&self) -> Vec<Header> {
+        let own = self.record.headers.iter().filter(|(name, _)| name != RETRIED_HEADER);
+        own.cloned().chain([mark(self.place)]).collect()
+    }
+}
+
+/// The dead letter's headers: why, and then the record's own. `is_cut`: the value stays behind.
+pub(crate) fn headers(record: &Record, grounds: &Grounds, is_cut: bool) -> Vec<Header> {
+    let Grounds { consumer, code, reason, attempts, first_failed_ms, failed_ms } = grounds;
+    let text = |name: &str, value: String| (name.to_owned(), Some(value.into_bytes()));
+    let ours = [
+        text(ERROR_CODE_HEADER, code.clone()),
+        text(ERROR_HEADER, legible(reason)),
+        text(CONSUMER_HEADER, consumer.clone()),
+        text(TOPIC_HEADER, record.topic.clone()),
+        text(PARTITION_HEADER, record.partition.to_string()),
+        text(OFFSET_HEADER, record.offset.to_string()),
+        text(ATTEMPTS_HEADER, attempts.to_string()),
+        text(FIRST_FAILED_HEADER, first_failed_ms.to_string()),
+        text(FAILED_HEADER, failed_ms.to_string()),
+    ];
+    let cut = is_cut.then(|| text(CUT_HEADER, "the brokers take no record so large".into()));
+    ours.into_iter().chain(cut).chain(record.headers.iter().cloned()).collect()
+}
+
+/// Cut between characters, and on one line: it is shown on terminals.
+fn legible(reason: &str) -> String {
+    let kept = reason.get(..reason.floor_char_boundary(REASON_BYTES_MAX)).unwrap_or_default();
+    kept.chars().map(|char| if char.is_control() { ' ' } else { char }).collect()
+}
+
+/// The headers of the receipt for a letter that was sent again.
+pub(super) fn mark(place: Place) -> Header {
+    (RETRIED_HEADER.to_owned(), Some(place.to_string().into_bytes()))
+}
+
+/// The place that a record is the receipt of, if it is one: a null value and the mark alone.
+pub(super) fn receipt_of(record: &Record) -> Option<Place> {
+    let [(name, Some(place))] = record.headers.as_slice() else { return None };
+    let place = str::from_utf8(place).ok()?.parse().ok()?;
+    (name == RETRIED_HEADER && record.value.is_none()).then_some(place)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn grounds() -> Grounds {
+        Grounds {
+            consumer: "payments".into(),
+            code: "poison".into(),
+            reason: "the amount is negative".into(),
+            attempts: 5,
+            first_failed_ms: 17,
+            failed_ms: 18,
+        }
+    }
+
+    fn record(headers: Vec<Header>) -> Record {
+        Record {
+            topic: "orders".into(),
+            partition: 2,
+            offset: 40,
+            timestamp_ms: Some(3),
+            key: Some(b"k".to_vec()),
+            value: Some(b"v".to_vec()),
+            headers,
+        }
+    }
+
+    /// As it would lie in the dead-letter topic.
+    fn laid_down(record: &Record, headers: Vec<Header>) -> Record {
+        Record { topic: "dead".into(), partition: 0, offset: 7, headers, ..record.clone() }
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_laid_down_is_read_back(
+            names in proptest::collection::vec(
+                proptest::sample::select(vec!["id", ERROR_HEADER, CUT_HEADER, CONSUMER_HEADER]), 0..4,
+            ),
+            value in proptest::option::of(proptest::collection::vec(any::<u8>(), 0..4)),
+        ) {
+            // A cut mark right behind ours would be taken for ours; no writer puts it first.
+            prop_assume!(names.first() != Some(&CUT_HEADER));
+            let own = names.iter().map(|name| ((*name).to_owned(), value.clone())).collect();
+            let record = record(own);
+            for is_cut in [false, true] {
+                let down = laid_down(&record, headers(&record, &grounds(), is_cut));
+                let letter = Letter::read(down).unwrap();
+                prop_assert_eq!(&letter.record, &record);
+                prop_assert_eq!((letter.grounds, letter.is_cut), (grounds(), is_cut));
+                prop_assert_eq!(letter.place, Place { partition: 0, offset: 7 });
+            }
+        }
+    }
+
+    #[test]
+    fn other_records_are_no_letters() {
+        let down = headers(&record(Vec::new()), &grounds(), false);
+        for missing in 0..down.len() {
+            let mut headers = down.clone();
+            headers.remove(missing);
+            assert_eq!(Letter::read(laid_down(&record(Vec::new()), headers)), None, "{missing}");
+        }
+        assert_eq!(receipt_of(&record(vec![mark(Place { partition: 1, offset: 2 })])), None);
+    }
+
+    #[test]
+    fn a_record_sent_again_bears_its_own_headers_and_the_newest_mark() {
+        let id = ("id".to_owned(), Some(b"7".to_vec()));
+        let record = record(vec![id.clone(), mark(Place { partition: 9, offset: 9 })]);
+        let letter = Letter::read(laid_down(&record, headers(&record, &grounds(), false))).unwrap();
+        assert_eq!(letter.headers_again(), [id, mark(letter.place)]);
+        assert_eq!(letter.header("id"), Some("7"));
+        let receipt = Record { value: None, ..laid_down(&record, vec![mark(letter.place)]) };
+        assert_eq!(receipt_of(&receipt), Some(letter.place));
+    }
+
+    #[test]
+    fn a_reason_is_short_and_drives_no_terminal() {
+        assert_eq!(legible("a\x1b[2J\nb"), "a [2J b");
+        assert_eq!(legible(&"é".repeat(2_000)).len(), 1_024);
+    }
+}

@@ -1,0 +1,183 @@
+//! An answer that can be given again, and its bytes.
+//!
+//! Enters: status, headers and body. Leaves: an [`Answer`], and its compact form for Redis. What
+//! always holds: an answer that exists can be sent as HTTP as it is, wherever it was read from: its
+//! headers hold no line break and no character that HTTP forbids. Decoding takes any bytes, and
+//! allocates no more than they are long. Called by the rest of the room and by the shop.
+
+use std::fmt;
+
+use bytes::{BufMut as _, Bytes};
+
+use super::error::IdempotencyError;
+
+/// A number is written seven bits a byte, the lowest first; the highest bit says that more follow.
+const MORE: u8 = 0x80;
+/// Enough for the length of anything that fits into memory.
+const NUMBER_BYTES_MAX: u32 = 9;
+
+/// What a request was answered, to be replayed.
+///
+/// Store the headers that describe the answer (`content-type`, `location`, `etag`), not those of one
+/// exchange (`date`, `set-cookie`, `connection`).
+#[derive(Clone, PartialEq, Eq)]
+pub struct Answer {
+    status: u16,
+    headers: Vec<(String, String)>,
+    body: Bytes,
+}
+
+impl Answer {
+    /// Checks and keeps the parts. Errors: [`IdempotencyError::Status`], [`IdempotencyError::Header`].
+    pub fn new(
+        status: u16,
+        headers: Vec<(String, String)>,
+        body: impl Into<Bytes>,
+    ) -> Result<Self, IdempotencyError> {
+        if !(200..=599).contains(&status) {
+            return Err(IdempotencyError::Status(status));
+        }
+        let is_bad = |(name, value): &(String, String)| !is_name(name) || !is_value(value);
+        match headers.iter().position(is_bad) {
+            Some(place) => Err(IdempotencyError::Header(place)),
+            None => Ok(Self { status, headers, body: body.into() }),
+        }
+    }
+
+    /// 200 to 599.
+    pub fn status(&self) -> u16 {
+        self.status
+    }
+
+    /// Names and values, in order.
+    pub fn headers(&self) -> &[(String, String)] {
+        &self.headers
+    }
+
+    /// The body; cloning it copies nothing.
+    pub fn body(&self) -> &Bytes {
+        &self.body
+    }
+
+    /// Appends the compact form: status, number of headers, each name and value with its length, and
+    /// the body, which is the rest.
+    pub(super) fn encode(&self, out: &mut Vec<u8>) {
+        out.put_u16(self.status);
+        put_number(out, self.headers.len());
+        for (name, value) in &self.headers {
+            for text in [name, value] {
+                put_number(out, text.len());
+                out.put_slice(text.as_bytes());
+            }
+        }
+        out.put_slice(&self.body);
+    }
+
+    /// The answer whose compact form this is, if it is one.
+    pub(super) fn decode(mut bytes: Bytes) -> Option<Self> {
+        let status = bytes.split_off_front(2)?;
+        let status = u16::from_be_bytes(<[u8; 2]>::try_from(&*status).ok()?);
+        let count = take_number(&mut bytes)?;
+        let mut headers = Vec::new();
+        for _ in 0..count {
+            headers.push((take_text(&mut bytes)?, take_text(&mut bytes)?));
+        }
+        Self::new(status, headers, bytes).ok()
+    }
+}
+
+impl fmt::Debug for Answer {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (headers, body) = (self.headers.len(), self.body.len());
+        write!(out, "Answer({}, {headers} headers, {body} bytes)", self.status)
+    }
+}
+
+/// A token of RFC 9110, section 5.6.2.
+fn is_name(name: &str) -> bool {
+    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    !name.is_empty() && name.bytes().all(is_token)
+}
+
+/// A field value of RFC 9110, section 5.5, without the bytes above ASCII that it calls obsolete.
+fn is_value(value: &str) -> bool {
+    value.bytes().all(|byte| byte == b'\t' || (b' '..=b'~').contains(&byte))
+}
+
+/// `Bytes::split_to` that answers instead of panicking.
+trait SplitFront: Sized {
+    fn split_off_front(&mut self, length: usize) -> Option<Self>;
+}
+
+impl SplitFront for Bytes {
+    fn split_off_front(&mut self, length: usize) -> Option<Self> {
+        (length <= self.len()).then(|| self.split_to(length))
+    }
+}
+
+fn put_number(out: &mut Vec<u8>, mut number: usize) {
+    while number >= usize::from(MORE) {
+        out.push(number.to_le_bytes()[0] | MORE);
+        number >>= 7;
+    }
+    out.push(number.to_le_bytes()[0]);
+}
+
+fn take_number(bytes: &mut Bytes) -> Option<usize> {
+    let mut number = 0;
+    for place in 0..NUMBER_BYTES_MAX {
+        let byte = *bytes.split_off_front(1)?.first()?;
+        number |= usize::from(byte & !MORE) << (7 * place);
+        if byte & MORE == 0 {
+            return Some(number);
+        }
+    }
+    None
+}
+
+fn take_text(bytes: &mut Bytes) -> Option<String> {
+    let length = take_number(bytes)?;
+    String::from_utf8(bytes.split_off_front(length)?.into()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(name: &str, value: &str) -> Result<Answer, IdempotencyError> {
+        Answer::new(201, vec![("ok".into(), "ok".into()), (name.into(), value.into())], "")
+    }
+
+    #[test]
+    fn an_answer_that_could_not_be_sent_is_none() {
+        assert!(with("location", "/orders/1?a=b\tc").is_ok());
+        for value in ["a\r\nset-cookie: b", "a\nb", "a\0b", "\u{7f}", "é", "\u{1b}[2J"] {
+            assert!(matches!(with("x", value), Err(IdempotencyError::Header(1))), "{value:?}");
+        }
+        for name in ["", "a b", "a:", "é", "a\n", "a\0"] {
+            assert!(matches!(with(name, "x"), Err(IdempotencyError::Header(1))), "{name:?}");
+        }
+        for status in [0, 100, 199, 600, u16::MAX] {
+            let refused = Answer::new(status, Vec::new(), "");
+            assert!(matches!(refused, Err(IdempotencyError::Status(_))), "{status}");
+        }
+    }
+
+    #[test]
+    fn numbers_of_any_size_come_back() {
+        for number in [0, 1, 127, 128, 16_383, 16_384, 5_000_000_000, usize::MAX >> 1] {
+            let mut out = Vec::new();
+            put_number(&mut out, number);
+            let mut bytes = Bytes::from(out);
+            assert_eq!((take_number(&mut bytes), bytes.len()), (Some(number), 0));
+        }
+        assert_eq!(take_number(&mut Bytes::from_static(&[0xff; 20])), None);
+    }
+
+    #[test]
+    fn nothing_of_an_answer_shows_in_a_log() {
+        let answer =
+            Answer::new(201, vec![("x-token".into(), "s3cret".into())], "payload").unwrap();
+        assert_eq!(format!("{answer:?}"), "Answer(201, 1 headers, 7 bytes)");
+    }
+}

@@ -1,0 +1,198 @@
+//! What identifies a request: its scope, the client's key, and a fingerprint of what it asks for.
+//!
+//! Enters: the header's bytes and the parsed request. Leaves: a [`Request`]. What always holds: a
+//! [`Key`] is 1 to 255 visible ASCII characters, so it can be a part of any key or text without
+//! escaping; neither key nor scope shows in `Debug`. Called by the shop, and by the room's two halves.
+
+use std::fmt;
+
+use sha2::{Digest as _, Sha256};
+
+use super::error::IdempotencyError;
+
+/// As many characters as Stripe allows, and PostgreSQL's index rows take many times that.
+/// <https://docs.stripe.com/api/idempotent_requests>
+const KEY_LENGTH_MAX: usize = 255;
+/// Bytes; together with a key far below the third of a page that PostgreSQL can index.
+const SCOPE_LENGTH_MAX: usize = 255;
+
+/// The client's key: 1 to 255 visible ASCII characters, taken literally (quotes belong to it).
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Key(String);
+
+/// Why a key is none: the client's mistake, for a 400 that says so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum KeyRefusal {
+    /// Nothing in it.
+    #[error("the idempotency key is empty")]
+    Empty,
+    /// Its length in bytes.
+    #[error("the idempotency key has {0} characters; at most 255 are allowed")]
+    TooLong(usize),
+    /// Where a byte is that is no visible ASCII character, from 0. A space is none.
+    #[error("byte {0} of the idempotency key is not a visible ASCII character")]
+    NotVisible(usize),
+}
+
+impl Key {
+    /// Checks a header's value.
+    pub fn parse(value: impl AsRef<[u8]>) -> Result<Self, KeyRefusal> {
+        let bytes = value.as_ref();
+        if bytes.is_empty() {
+            return Err(KeyRefusal::Empty);
+        }
+        if bytes.len() > KEY_LENGTH_MAX {
+            return Err(KeyRefusal::TooLong(bytes.len()));
+        }
+        if let Some(at) = bytes.iter().position(|byte| !byte.is_ascii_graphic()) {
+            return Err(KeyRefusal::NotVisible(at));
+        }
+        Ok(Self(bytes.iter().copied().map(char::from).collect()))
+    }
+
+    /// Its characters.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "Key({} characters)", self.0.len())
+    }
+}
+
+/// SHA-256 of what a request asks for: the same key with another fingerprint is a client's mistake.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Fingerprint([u8; Self::LENGTH]);
+
+impl Fingerprint {
+    /// Bytes.
+    pub const LENGTH: usize = 32;
+
+    /// Of a method, a path with its query, and a body in whatever form is the same for two requests
+    /// that mean the same.
+    pub fn of(method: &str, path: &str, canonical_body: &[u8]) -> Self {
+        let mut hash = Sha256::new();
+        for part in [method.as_bytes(), path.as_bytes(), canonical_body] {
+            // Its length in front, lest `/a` + `b` is `/` + `ab`.
+            hash.update((part.len() as u64).to_be_bytes());
+            hash.update(part);
+        }
+        Self(hash.finalize().into())
+    }
+
+    /// The same of a JSON body: the order of names and the white space do not matter. Numbers are
+    /// compared as they are written.
+    pub fn of_json(method: &str, path: &str, mut body: serde_json::Value) -> Self {
+        body.sort_all_objects();
+        Self::of(method, path, body.to_string().as_bytes())
+    }
+
+    /// Its 32 bytes.
+    pub fn as_bytes(&self) -> &[u8; Self::LENGTH] {
+        &self.0
+    }
+}
+
+/// One attempt of a client to have something done once.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Request {
+    scope: String,
+    key: Key,
+    fingerprint: Fingerprint,
+}
+
+impl Request {
+    /// `scope` keeps the keys of different tenants and routes apart: 1 to 255 bytes without control
+    /// characters, such as `tenant-7 POST /orders`. Error: [`IdempotencyError::Scope`].
+    pub fn new(
+        scope: impl Into<String>,
+        key: Key,
+        fingerprint: Fingerprint,
+    ) -> Result<Self, IdempotencyError> {
+        let scope = scope.into();
+        let fits = (1..=SCOPE_LENGTH_MAX).contains(&scope.len());
+        if !fits || scope.chars().any(char::is_control) {
+            return Err(IdempotencyError::Scope);
+        }
+        Ok(Self { scope, key, fingerprint })
+    }
+
+    /// Whose and which key.
+    pub fn scope(&self) -> &str {
+        &self.scope
+    }
+
+    /// The client's key.
+    pub fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// What it asks for.
+    pub fn fingerprint(&self) -> &Fingerprint {
+        &self.fingerprint
+    }
+}
+
+impl fmt::Debug for Request {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Request").field("key", &self.key).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_key_is_1_to_255_visible_ascii_characters() {
+        let all: String = (0x21..=0x7e_u8).map(char::from).collect();
+        for good in ["k", &all, &"k".repeat(255), "\"8e03978e\""] {
+            assert_eq!(Key::parse(good).unwrap().as_str(), good);
+        }
+        assert_eq!(Key::parse(""), Err(KeyRefusal::Empty));
+        assert_eq!(Key::parse("k".repeat(256)), Err(KeyRefusal::TooLong(256)));
+        for byte in (0..=0x20).chain(0x7f..=0xff_u8) {
+            assert_eq!(Key::parse([b'k', byte]), Err(KeyRefusal::NotVisible(1)), "{byte}");
+        }
+    }
+
+    #[test]
+    fn a_scope_is_1_to_255_bytes_without_control_characters() {
+        let of = |scope: &str| {
+            Request::new(scope, Key::parse("k").unwrap(), Fingerprint::of("POST", "/", b""))
+        };
+        assert!(of("tenant-7 POST /orders").is_ok() && of(&"é".repeat(127)).is_ok());
+        for bad in ["", "a\0b", "a\r\nb", &"é".repeat(128)] {
+            assert!(matches!(of(bad), Err(IdempotencyError::Scope)), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn the_parts_of_a_fingerprint_do_not_run_into_each_other() {
+        let all =
+            [("POST", "/a", "b"), ("POST", "/", "ab"), ("POST/", "a", "b"), ("PUT", "/a", "b")]
+                .map(|(method, path, body)| Fingerprint::of(method, path, body.as_bytes()));
+        for (index, one) in all.iter().enumerate() {
+            assert!(!all[index + 1..].contains(one), "{index}");
+        }
+    }
+
+    #[test]
+    fn the_order_of_names_in_json_does_not_matter_and_their_values_do() {
+        let of = |body| Fingerprint::of_json("POST", "/orders", body);
+        let one = of(json!({"a": {"x": 1, "y": [1, 2]}, "b": 2}));
+        assert_eq!(one, of(json!({"b": 2, "a": {"y": [1, 2], "x": 1}})));
+        assert_ne!(one, of(json!({"b": 2, "a": {"y": [2, 1], "x": 1}})));
+    }
+
+    #[test]
+    fn no_key_and_no_scope_shows_in_a_log() {
+        let key = Key::parse("s3cret").unwrap();
+        let request = Request::new("tenant-7", key, Fingerprint::of("POST", "/", b"")).unwrap();
+        let shown = format!("{request:?}");
+        assert!(!shown.contains("s3cret") && !shown.contains("tenant"), "{shown}");
+    }
+}

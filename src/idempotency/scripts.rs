@@ -1,0 +1,68 @@
+//! The four transitions, as Lua: each sees and changes one key, in one round trip.
+//!
+//! Leaves: [`Scripts`], loaded by digest; the client loads the text where Redis does not know it yet.
+//! What always holds: a script reads before it writes and nothing comes between, since Redis runs one
+//! at a time; a key of another type is left alone and raises no error, so that one such key does not
+//! look like a Redis in trouble. Redis 5 or newer: the clock is read before a write.
+//! Called by `redis_side`.
+//!
+//! # The fencing token
+//!
+//! Microseconds of Redis's own clock at the moment of `begin`: it rises from owner to owner of a key
+//! without a counter that a flush, an eviction or the key's expiry would forget. Between two owners lie
+//! at least two other scripts, which take more than a microsecond. Its limits are the clock's: set back,
+//! or after a failover to a server whose clock is behind, a later owner may have a smaller token. Redis
+//! compares tokens for equality alone, so even then the earlier owner is told that it is stale; only a
+//! second system that compares them by size must know of this. Lua's numbers hold microseconds exactly
+//! until the year 2255.
+
+use redis::Script;
+
+/// KEYS: the key. ARGV: what PENDING begins with, its time to live in ms.
+/// Returns the token, or what is held, or nil where that is no string.
+const BEGIN: &str = "\
+local held = redis.pcall('GET', KEYS[1])
+if type(held) == 'string' then return held end
+if held then return false end
+local now = redis.call('TIME')
+local token = now[1] * 1000000 + now[2]
+redis.call('SET', KEYS[1], ARGV[1] .. struct.pack('>I8', token), 'PX', ARGV[2])
+return token";
+
+/// ARGV: the owner's PENDING, what to put in its place, its time to live in ms.
+const COMPLETE: &str = "\
+if redis.pcall('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
+return 1";
+
+/// ARGV: the owner's PENDING, its time to live in ms.
+const RENEW: &str = "\
+if redis.pcall('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+redis.call('PEXPIRE', KEYS[1], ARGV[2])
+return 1";
+
+/// ARGV: the owner's PENDING.
+const RELEASE: &str = "\
+if redis.pcall('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+redis.call('DEL', KEYS[1])
+return 1";
+
+/// The scripts and their digests.
+#[derive(Debug)]
+pub(super) struct Scripts {
+    pub(super) begin: Script,
+    pub(super) complete: Script,
+    pub(super) renew: Script,
+    pub(super) release: Script,
+}
+
+impl Scripts {
+    pub(super) fn new() -> Self {
+        Self {
+            begin: Script::new(BEGIN),
+            complete: Script::new(COMPLETE),
+            renew: Script::new(RENEW),
+            release: Script::new(RELEASE),
+        }
+    }
+}

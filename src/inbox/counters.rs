@@ -1,0 +1,73 @@
+//! What a consumer has done, in numbers.
+//!
+//! Enters: one call per batch or incident. Leaves: a [`Snapshot`] at any time, from any thread. What
+//! always holds: each number only rises. Called by the rest of the room, and by whoever publishes
+//! metrics.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde::Serialize;
+
+/// Running totals since the consumer was made.
+#[derive(Debug, Default)]
+pub struct Counters {
+    pub(super) batches: AtomicU64,
+    pub(super) statements: AtomicU64,
+    pub(super) processed: AtomicU64,
+    pub(super) duplicates: AtomicU64,
+    pub(super) passed_over: AtomicU64,
+    pub(super) dead_letters: AtomicU64,
+    pub(super) retries: AtomicU64,
+    pub(super) cache_hits: AtomicU64,
+    pub(super) cache_misses: AtomicU64,
+    pub(super) cache_failures: AtomicU64,
+}
+
+/// The numbers at one moment.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Snapshot {
+    /// Batches of records that were taken and finished.
+    pub batches: u64,
+    /// Statements sent for markers and transactions; what effects send is not counted.
+    pub statements: u64,
+    /// Messages whose effects were committed.
+    pub processed: u64,
+    /// Messages that had had their effects before, as the markers or the cache said.
+    pub duplicates: u64,
+    /// Messages of types that are known and not wanted.
+    pub passed_over: u64,
+    /// Dead letters that the broker confirmed.
+    pub dead_letters: u64,
+    /// Attempts that were made again after a technical failure, of batches and of single messages.
+    pub retries: u64,
+    /// Messages that the cache remembered as done: no statement was spent on them.
+    pub cache_hits: u64,
+    /// Messages that the cache did not remember.
+    pub cache_misses: u64,
+    /// Exchanges with the cache that failed or took too long.
+    pub cache_failures: u64,
+}
+
+impl Counters {
+    /// The numbers now.
+    pub fn snapshot(&self) -> Snapshot {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Snapshot {
+            batches: read(&self.batches),
+            statements: read(&self.statements),
+            processed: read(&self.processed),
+            duplicates: read(&self.duplicates),
+            passed_over: read(&self.passed_over),
+            dead_letters: read(&self.dead_letters),
+            retries: read(&self.retries),
+            cache_hits: read(&self.cache_hits),
+            cache_misses: read(&self.cache_misses),
+            cache_failures: read(&self.cache_failures),
+        }
+    }
+}
+
+/// Adds to a total.
+pub(super) fn add(counter: &AtomicU64, count: usize) {
+    counter.fetch_add(u64::try_from(count).unwrap_or(u64::MAX), Ordering::Relaxed);
+}

@@ -1,0 +1,103 @@
+//! What an application says about a message: whether it wants it, what it does with it, and how
+//! that failed.
+//!
+//! Enters: a [`Message`] and the transaction its marker is written in. Leaves: the application's
+//! rows, in that transaction, or a [`Failure`]. What always holds: effects of a message are
+//! committed together with its marker or not at all. Implemented by applications; called by `turn`.
+
+use std::error::Error;
+use std::future::Future;
+use std::sync::Arc;
+
+use tokio_postgres::Transaction;
+
+use super::Message;
+
+/// What a consumer has to do with messages of a type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Interest {
+    /// It has effects.
+    Take,
+    /// The consumer knows it and has nothing to do: it is counted and leaves no marker.
+    PassOver,
+    /// The consumer does not know it: a dead letter. Passing over what nobody foresaw would lose it
+    /// without a word, and once the code understands it the dead letter can be sent again.
+    Unknown,
+}
+
+/// The application's half of a consumer.
+pub trait Effects: Send + Sync + 'static {
+    /// What messages of this type are to this consumer. Asked before anything else.
+    fn interest(&self, event_type: &str) -> Interest;
+
+    /// Does in `tx` all that the message asks for, rows of the application's own outbox included.
+    ///
+    /// A refusal by the business (no money, no stock) is **not** a [`Failure`]: write it down as the
+    /// result it is, with the event that tells of it, and return `Ok`. A failure rolls `tx` back,
+    /// and with it whatever was written about the refusal.
+    ///
+    /// May be called again for the same message after a rollback, so nothing outside of `tx` may be
+    /// done here: no call to others, no send. It must not end the transaction. What it waits for,
+    /// it makes the whole consumer wait for.
+    fn apply(
+        &self,
+        tx: &Transaction<'_>,
+        message: &Message,
+    ) -> impl Future<Output = Result<(), Failure>> + Send;
+
+    /// Called after each commit that had an effect, on the consumer's thread: a place to wake
+    /// somebody. It must return at once.
+    fn committed(&self) {}
+}
+
+impl<E: Effects> Effects for Arc<E> {
+    fn interest(&self, event_type: &str) -> Interest {
+        (**self).interest(event_type)
+    }
+
+    fn apply(
+        &self,
+        tx: &Transaction<'_>,
+        message: &Message,
+    ) -> impl Future<Output = Result<(), Failure>> + Send {
+        (**self).apply(tx, message)
+    }
+
+    fn committed(&self) {
+        (**self).committed();
+    }
+}
+
+/// Why a message could not have its effects. Either way all of its transaction is rolled back.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// It never will: a dead letter at once. The reason goes into the dead letter and the log, so
+    /// it must not repeat the payload.
+    #[error("{0}")]
+    Poison(String),
+    /// It may, another time. While the database is away this is tried without limit, else
+    /// [`attempts_max`](super::ConsumerSpec::attempts_max) times before it becomes a dead letter.
+    /// Of errors of Postgres the code and the names are told, of others their text, which must not
+    /// repeat the payload.
+    #[error("{0}")]
+    Technical(#[source] Box<dyn Error + Send + Sync>),
+}
+
+impl Failure {
+    /// A message that cannot be understood, for this reason.
+    pub fn poison(reason: impl Into<String>) -> Self {
+        Self::Poison(reason.into())
+    }
+
+    /// Something that may pass.
+    pub fn technical(source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self::Technical(source.into())
+    }
+}
+
+/// So that `?` does for statements.
+impl From<tokio_postgres::Error> for Failure {
+    fn from(error: tokio_postgres::Error) -> Self {
+        Self::Technical(Box::new(error))
+    }
+}

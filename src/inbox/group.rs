@@ -1,0 +1,239 @@
+//! The consumer's place in its Kafka group: what it is given to read, and how far it has come.
+//!
+//! Enters: the brokers' records and rebalances; places that are settled in the database. Leaves:
+//! batches of records; offsets. What always holds: an offset is committed only when everything
+//! before it in the partition is settled, and only for partitions that are held; whoever calls
+//! [`Group::tend`] often enough keeps its membership, however long a batch takes. Called by
+//! `consumer`, on its thread alone.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _, ConsumerContext, Rebalance};
+use rdkafka::error::{KafkaError, KafkaResult};
+use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
+use rdkafka::{ClientConfig, ClientContext};
+
+use super::{ConsumerSpec, InboxError};
+use crate::dead_letter::Record;
+
+/// How soon a consumer that waits for records notices that it should stop.
+const IDLE: Duration = Duration::from_millis(100);
+/// Polls while a batch is at hand: its partitions are paused, so that only events come.
+const POLLS_PER_TICK: usize = 16;
+/// Bytes fetched ahead, in KiB: thousands of usual records, and bounded for large ones.
+const FETCHED_KIB_MAX: &str = "16384";
+/// Topics that are not there yet are looked for so often, in ms; the library's own choice is minutes.
+const LOOK_EVERY_MS: &str = "5000";
+/// The same trouble is not told more often.
+const TELL_EVERY: Duration = Duration::from_mins(1);
+
+/// A member of the group.
+pub(super) struct Group {
+    consumer: BaseConsumer<Membership>,
+    /// Read while a batch was at hand; they come first in the next.
+    carried: VecDeque<Record>,
+    is_paused: bool,
+    told: Option<(String, Instant)>,
+}
+
+/// A partition by its topic and number.
+type Partition = (String, i32);
+
+/// What is held, and the next offset to read of it as far as that is settled.
+#[derive(Default)]
+struct Membership {
+    held: Mutex<BTreeMap<Partition, Option<i64>>>,
+    /// Offsets were refused, as in the middle of a rebalance, and nothing may come to commit them with.
+    owes: AtomicBool,
+}
+
+impl Group {
+    /// Joins in the background.
+    pub(super) fn join(spec: &ConsumerSpec) -> Result<Self, InboxError> {
+        let mut config = ClientConfig::new();
+        config.set("queued.max.messages.kbytes", FETCHED_KIB_MAX);
+        config.set("topic.metadata.refresh.interval.ms", LOOK_EVERY_MS);
+        for (name, value) in &spec.kafka {
+            config.set(name, value);
+        }
+        config
+            .set("group.id", &spec.name)
+            .set("enable.auto.commit", "false")
+            .set("enable.auto.offset.store", "false")
+            .set("isolation.level", "read_committed")
+            .set("auto.offset.reset", "earliest")
+            .set("partition.assignment.strategy", "cooperative-sticky")
+            .set_log_level(RDKafkaLogLevel::Critical);
+        let context = Membership::default();
+        let consumer: BaseConsumer<Membership> =
+            config.create_with_context(context).map_err(InboxError::Client)?;
+        let topics: Vec<&str> = spec.topics.iter().map(String::as_str).collect();
+        consumer.subscribe(&topics).map_err(InboxError::Client)?;
+        Ok(Self { consumer, carried: VecDeque::new(), is_paused: false, told: None })
+    }
+
+    /// What is at hand, up to `max`; waits a moment for the first.
+    pub(super) fn collect(&mut self, max: usize) -> Result<Vec<Record>, InboxError> {
+        if std::mem::take(&mut self.is_paused) {
+            // What is not held any more needs no resuming.
+            let _ = self.consumer.assignment().and_then(|held| self.consumer.resume(&held));
+        }
+        let mut batch: Vec<Record> = Vec::new();
+        while batch.len() < max {
+            let Some(record) = self.carried.pop_front() else { break };
+            batch.push(record);
+        }
+        while batch.len() < max {
+            let limit = if batch.is_empty() { IDLE } else { Duration::ZERO };
+            let Some(record) = self.poll(limit)? else { break };
+            batch.push(record);
+        }
+        // A rebalance among these polls may have taken some away.
+        let membership = self.consumer.context();
+        batch.retain(|record| membership.holds(record));
+        if batch.is_empty() && membership.owes.swap(false, Ordering::Relaxed) {
+            commit(&self.consumer, &membership.settled(|_| true), CommitMode::Async);
+        }
+        Ok(batch)
+    }
+
+    /// Tells the group that this member lives, while a batch is at hand.
+    pub(super) fn tend(&mut self) -> Result<(), InboxError> {
+        // Again each time: what a rebalance has brought is not paused.
+        let _ = self.consumer.assignment().and_then(|held| self.consumer.pause(&held));
+        self.is_paused = true;
+        for _ in 0..POLLS_PER_TICK {
+            let Some(record) = self.poll(Duration::ZERO)? else { break };
+            self.carried.push_back(record);
+        }
+        let membership = self.consumer.context();
+        self.carried.retain(|record| membership.holds(record));
+        Ok(())
+    }
+
+    /// Notes that these are settled, which begin what is at hand of each partition, and has the
+    /// offsets committed in the background.
+    pub(super) fn settle(&mut self, places: &[(String, i32, i64)]) {
+        let membership = self.consumer.context();
+        let mut changed = BTreeMap::new();
+        for (topic, partition, offset) in places {
+            let partition = (topic.clone(), *partition);
+            if let Some(next) = membership.lock().get_mut(&partition) {
+                *next = Some(offset + 1);
+                changed.insert(partition, offset + 1);
+            }
+        }
+        commit(&self.consumer, &changed, CommitMode::Async);
+    }
+
+    /// Commits what is settled and leaves, so that others take over at once.
+    pub(super) fn leave(self) {
+        let settled = self.consumer.context().settled(|_| true);
+        commit(&self.consumer, &settled, CommitMode::Sync);
+    }
+
+    fn poll(&mut self, limit: Duration) -> Result<Option<Record>, InboxError> {
+        match self.consumer.poll(limit) {
+            None => Ok(None),
+            Some(Ok(message)) => Ok(Some(Record::copy(&message))),
+            Some(Err(error @ KafkaError::MessageConsumptionFatal(_))) => {
+                Err(InboxError::Fatal(error))
+            }
+            Some(Err(error)) => {
+                let text = error.to_string();
+                let told = self.told.as_ref();
+                if told.is_none_or(|(last, at)| *last != text || at.elapsed() > TELL_EVERY) {
+                    tracing::warn!(error = text, "the brokers or a topic are away; waiting");
+                    self.told = Some((text, Instant::now()));
+                }
+                Ok(None)
+            }
+        }
+    }
+}
+
+/// Failing leaves the older offset: some messages then come again.
+fn commit(
+    consumer: &BaseConsumer<Membership>,
+    settled: &BTreeMap<Partition, i64>,
+    mode: CommitMode,
+) {
+    let mut offsets = TopicPartitionList::new();
+    for ((topic, partition), next) in settled {
+        // Refused only for numbers that no broker gives.
+        let _ = offsets.add_partition_offset(topic, *partition, Offset::Offset(*next));
+    }
+    if offsets.count() > 0
+        && let Err(error) = consumer.commit(&offsets, mode)
+    {
+        consumer.context().owes.store(true, Ordering::Relaxed);
+        tracing::debug!(%error, "offsets are not committed; some messages will come again");
+    }
+}
+
+impl Membership {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Partition, Option<i64>>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn holds(&self, record: &Record) -> bool {
+        self.lock().contains_key(&(record.topic.clone(), record.partition))
+    }
+
+    fn settled(&self, wanted: impl Fn(&Partition) -> bool) -> BTreeMap<Partition, i64> {
+        let held = self.lock();
+        let settled = held.iter().filter(|(partition, _)| wanted(partition));
+        settled.filter_map(|(partition, next)| Some((partition.clone(), (*next)?))).collect()
+    }
+}
+
+impl ClientContext for Membership {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        tracing::debug!(?level, facility, message, "the Kafka client says");
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        tracing::debug!(%error, reason, "the Kafka client has trouble");
+    }
+}
+
+impl ConsumerContext for Membership {
+    fn pre_rebalance(&self, consumer: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
+        let Rebalance::Revoke(gone) = rebalance else { return };
+        let gone = partitions(gone);
+        // The next owner should begin where this one ended. If the group has given this member up,
+        // there is a next owner already.
+        if !consumer.assignment_lost() {
+            let settled = self.settled(|partition| gone.contains(partition));
+            commit(consumer, &settled, CommitMode::Sync);
+        }
+        self.lock().retain(|partition, _| !gone.contains(partition));
+        tracing::info!(count = gone.len(), "partitions were given up");
+    }
+
+    fn post_rebalance(&self, consumer: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
+        let Rebalance::Assign(new) = rebalance else { return };
+        // What was taken away while a batch was at hand is still paused when it comes back, and is not
+        // among those that the next batch resumes.
+        let _ = consumer.resume(new);
+        let new = partitions(new);
+        tracing::info!(count = new.len(), "partitions were taken over");
+        self.lock().extend(new.into_iter().map(|partition| (partition, None)));
+    }
+
+    fn commit_callback(&self, result: KafkaResult<()>, _: &TopicPartitionList) {
+        if let Err(error) = result {
+            self.owes.store(true, Ordering::Relaxed);
+            tracing::debug!(%error, "offsets are not committed; some messages will come again");
+        }
+    }
+}
+
+fn partitions(list: &TopicPartitionList) -> Vec<Partition> {
+    let elements = list.elements();
+    elements.iter().map(|element| (element.topic().to_owned(), element.partition())).collect()
+}

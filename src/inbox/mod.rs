@@ -1,0 +1,75 @@
+//! The idempotent consumer: each message's effects once, however often it is delivered.
+//!
+//! Enters: records of Kafka topics as the relay writes them, and the application's [`Effects`].
+//! Leaves: the effects in Postgres, each message's once; offsets in Kafka; dead letters with the
+//! reason. What always holds: a message's marker in `processed_messages` is committed in the same
+//! transaction as its effects and the rows they write into the consumer's own outbox; the offset
+//! follows the commit; the unique index settles a message that two consumers have at the same time;
+//! Redis, if there is one, remembers only what was committed. Called by applications.
+//!
+//! ```no_run
+//! use postrider::inbox::{Consumer, ConsumerSpec, Effects, Failure, Interest, Message};
+//! use tokio_postgres::Transaction;
+//! use tokio_postgres::types::Type;
+//!
+//! struct Payments;
+//!
+//! impl Effects for Payments {
+//!     fn interest(&self, event_type: &str) -> Interest {
+//!         match event_type {
+//!             "OrderCreated" => Interest::Take,
+//!             "OrderShipped" => Interest::PassOver,
+//!             _ => Interest::Unknown,
+//!         }
+//!     }
+//!
+//!     async fn apply(&self, tx: &Transaction<'_>, message: &Message) -> Result<(), Failure> {
+//!         let total = message.payload.get("total").and_then(serde_json::Value::as_i64);
+//!         let total = total.ok_or_else(|| Failure::poison("the payload has no total"))?;
+//!         // Too dear is a result, written down like any other.
+//!         let status = if total > 100_000 { "refused" } else { "due" };
+//!         tx.execute_typed(
+//!             "INSERT INTO payments (order_id, total, status) VALUES ($1, $2, $3)",
+//!             &[(&message.aggregate_id, Type::TEXT), (&total, Type::INT8), (&status, Type::TEXT)],
+//!         )
+//!         .await?;
+//!         Ok(())
+//!     }
+//! }
+//!
+//! # async fn shop(database: tokio_postgres::Config) -> Result<(), postrider::inbox::InboxError> {
+//! let spec = ConsumerSpec::new("payments", ["orders"], "localhost:9092", database);
+//! let stop = async { drop(tokio::signal::ctrl_c().await) };
+//! let totals = Consumer::new(spec, Payments)?.run(stop).await?;
+//! println!("{} messages", totals.processed);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The mistakes that published consumers make, and the tests that show them, are in
+//! `docs/patterns/idempotent-consumer.md` and `docs/patterns/dead-letters.md`.
+
+mod burial;
+mod consumer;
+mod counters;
+mod effects;
+mod error;
+mod group;
+mod message;
+mod patience;
+mod remembered;
+mod session;
+mod spec;
+mod stop;
+mod trouble;
+mod turn;
+
+pub use consumer::Consumer;
+pub use counters::{Counters, Snapshot};
+pub use effects::{Effects, Failure, Interest};
+pub use error::InboxError;
+pub use message::{
+    AGGREGATE_TYPE_HEADER, EVENT_TYPE_HEADER, ID_HEADER, Message, SEQUENCE_HEADER, Unfit,
+};
+pub use patience::Backoff;
+pub use spec::{ConsumerSpec, RememberedSpec};

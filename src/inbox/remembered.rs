@@ -1,0 +1,125 @@
+//! The cache in front of the markers: Redis remembers messages that are done.
+//!
+//! Enters: ids, before the database is asked and after its commit. Leaves: those of them that are
+//! surely done. What always holds: only what was committed is ever remembered, so a hit is true; a
+//! miss says nothing, so a cache that forgets, fails or is away costs time and no more. Called by
+//! `turn`.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Client, RedisResult};
+use uuid::Uuid;
+
+use super::counters::{Counters, add};
+use super::{InboxError, RememberedSpec};
+
+/// After a failure the cache is left alone for so long: an outage then costs one limit a second.
+const REST: Duration = Duration::from_secs(1);
+
+/// Which messages one consumer has done.
+pub(super) struct Remembered {
+    client: Client,
+    spec: RememberedSpec,
+    /// Of all keys.
+    prefix: String,
+    connection: Option<MultiplexedConnection>,
+    rests_until: Option<Instant>,
+    counters: Arc<Counters>,
+}
+
+impl Remembered {
+    /// Connects when it is first asked.
+    pub(super) fn new(
+        spec: &RememberedSpec,
+        consumer: &str,
+        counters: Arc<Counters>,
+    ) -> Result<Self, InboxError> {
+        Ok(Self {
+            client: Client::open(spec.url.as_str()).map_err(|_| InboxError::CacheUrl)?,
+            spec: spec.clone(),
+            prefix: format!("postrider:done:{consumer}:"),
+            connection: None,
+            rests_until: None,
+            counters,
+        })
+    }
+
+    /// Those of the ids that are done for certain.
+    pub(super) async fn recall(&mut self, ids: &[Uuid]) -> HashSet<Uuid> {
+        let mut question = redis::cmd("MGET");
+        for id in ids {
+            question.arg(self.key(*id));
+        }
+        let answer = async |mut connection: MultiplexedConnection| {
+            question.query_async::<Vec<Option<Vec<u8>>>>(&mut connection).await
+        };
+        let Some(answers) = self.exchange(ids, answer).await else { return HashSet::new() };
+        let known = ids.iter().zip(answers).filter(|(_, answer)| answer.is_some());
+        let known: HashSet<Uuid> = known.map(|(&id, _)| id).collect();
+        add(&self.counters.cache_hits, known.len());
+        add(&self.counters.cache_misses, ids.len() - known.len());
+        known
+    }
+
+    /// Remembers what the database has committed.
+    pub(super) async fn keep(&mut self, ids: &[Uuid]) {
+        let mut pipe = redis::pipe();
+        for id in ids {
+            pipe.set_ex(self.key(*id), "", self.spec.ttl.as_secs()).ignore();
+        }
+        let answer = async |mut connection: MultiplexedConnection| {
+            pipe.query_async::<()>(&mut connection).await
+        };
+        // Forgotten is as good as never known.
+        let _: Option<()> = self.exchange(ids, answer).await;
+    }
+
+    fn key(&self, id: Uuid) -> String {
+        format!("{}{id}", self.prefix)
+    }
+
+    /// One question and its answer within the limit; `None` while the cache is away.
+    async fn exchange<T>(
+        &mut self,
+        ids: &[Uuid],
+        ask: impl AsyncFnOnce(MultiplexedConnection) -> RedisResult<T>,
+    ) -> Option<T> {
+        let rests = self.rests_until.is_some_and(|until| Instant::now() < until);
+        if rests || ids.is_empty() {
+            return None;
+        }
+        let limit = self.spec.timeout;
+        let known = self.connection.take();
+        let both = async {
+            let connection = match known {
+                Some(connection) => connection,
+                None => connect(&self.client, limit).await?,
+            };
+            let answer = ask(connection.clone()).await?;
+            RedisResult::Ok((connection, answer))
+        };
+        if let Ok(Ok((connection, answer))) = tokio::time::timeout(limit, both).await {
+            if self.rests_until.take().is_some() {
+                tracing::info!("the cache of done messages answers again");
+            }
+            self.connection = Some(connection);
+            return Some(answer);
+        }
+        add(&self.counters.cache_failures, 1);
+        if self.rests_until.is_none() {
+            tracing::warn!("the cache of done messages does not answer; the database is asked");
+        }
+        self.rests_until = Some(Instant::now() + REST);
+        None
+    }
+}
+
+async fn connect(client: &Client, limit: Duration) -> RedisResult<MultiplexedConnection> {
+    let config = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(limit))
+        .set_response_timeout(Some(limit));
+    client.get_multiplexed_async_connection_with_config(&config).await
+}

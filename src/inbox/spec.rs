@@ -1,0 +1,185 @@
+//! What a consumer is told at its start.
+//!
+//! Enters: the application's wishes. Leaves: a [`ConsumerSpec`] whose contradictions are refused
+//! before anything is connected. Pure. Called by `consumer`.
+
+use std::time::Duration;
+
+use super::InboxError;
+use super::patience::Backoff;
+
+/// Kafka settings that the guarantee rests on.
+const OWN_SETTINGS: [&str; 7] = [
+    "group.id",
+    "enable.auto.commit",
+    "enable.auto.offset.store",
+    "isolation.level",
+    "auto.offset.reset",
+    "partition.assignment.strategy",
+    "enable.partition.eof",
+];
+
+/// A consumer name is the beginning of a topic name, which has 249 characters at most; what remains
+/// is for the end of it.
+const NAME_CHARS_MAX: usize = 200;
+
+/// An idempotent consumer.
+#[derive(Debug, Clone)]
+pub struct ConsumerSpec {
+    /// Its name for all time: the Kafka group, the owner of its markers, and the beginning of its
+    /// dead-letter topic, `<name>.dead-letters`. 1 to 200 of the characters that a topic may have.
+    pub name: String,
+    /// The topics whose messages it takes; at least one.
+    pub topics: Vec<String>,
+    /// librdkafka's settings for the connection, `bootstrap.servers` at least; they hold for the
+    /// consumer and for the producer of dead letters. Those the guarantee rests on are refused.
+    pub kafka: Vec<(String, String)>,
+    /// The database of markers and effects.
+    pub database: tokio_postgres::Config,
+    /// Messages in one transaction at most, 1 to 10,000. 200: a commit's cost is then small against
+    /// the effects', and little is done again when one of them fails.
+    pub batch_max: usize,
+    /// Attempts at one message before it becomes a dead letter, at least 1. Attempts that fail for
+    /// want of the database do not count, nor does the one as part of a batch.
+    pub attempts_max: u32,
+    /// How long to wait between attempts.
+    pub backoff: Backoff,
+    /// How long a statement waits for a lock before its transaction is rolled back and tried again,
+    /// at least a millisecond: another consumer may hold the marker of the same message.
+    pub lock_timeout: Duration,
+    /// How long a transaction may do nothing before the server ends its session, at least a
+    /// millisecond: a consumer that is frozen must not hold its markers for ever.
+    pub idle_in_transaction_max: Duration,
+    /// The cache of done messages in front of the markers; `None` for none.
+    pub remembered: Option<RememberedSpec>,
+}
+
+/// Redis as a memory of done messages.
+#[derive(Clone)]
+pub struct RememberedSpec {
+    /// `redis://host:port`; may hold a password.
+    pub url: String,
+    /// How long a message is remembered, at least a second. Repeats mostly come soon.
+    pub ttl: Duration,
+    /// How long an answer may take before the cache is passed over, at least a millisecond.
+    pub timeout: Duration,
+}
+
+impl std::fmt::Debug for RememberedSpec {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { url: _, ttl, timeout } = self;
+        let mut out = f.debug_struct("RememberedSpec");
+        out.field("ttl", ttl).field("timeout", timeout).finish_non_exhaustive()
+    }
+}
+
+impl RememberedSpec {
+    /// With the usual times: an hour, and 100 ms.
+    pub fn new(url: impl Into<String>) -> Self {
+        Self { url: url.into(), ttl: Duration::from_hours(1), timeout: Duration::from_millis(100) }
+    }
+}
+
+impl ConsumerSpec {
+    /// With the usual numbers: batches of 200, 5 attempts, locks for 2 s, 30 s of idleness, no cache.
+    pub fn new(
+        name: impl Into<String>,
+        topics: impl IntoIterator<Item = impl Into<String>>,
+        bootstrap: &str,
+        database: tokio_postgres::Config,
+    ) -> Self {
+        Self {
+            name: name.into(),
+            topics: topics.into_iter().map(Into::into).collect(),
+            kafka: vec![("bootstrap.servers".to_owned(), bootstrap.to_owned())],
+            database,
+            batch_max: 200,
+            attempts_max: 5,
+            backoff: Backoff::default(),
+            lock_timeout: Duration::from_secs(2),
+            idle_in_transaction_max: Duration::from_secs(30),
+            remembered: None,
+        }
+    }
+
+    /// Refuses what cannot be carried out.
+    pub(super) fn check(&self) -> Result<(), InboxError> {
+        let legal = |char: char| char.is_ascii_alphanumeric() || ['.', '_', '-'].contains(&char);
+        let moment = Duration::from_millis(1);
+        let cache = self.remembered.as_ref();
+        let checks = [
+            (
+                self.name.is_empty()
+                    || self.name.len() > NAME_CHARS_MAX
+                    || !self.name.chars().all(legal),
+                "the name must be 1 to 200 letters, digits, dots, dashes and underscores",
+            ),
+            (self.topics.is_empty(), "there must be at least one topic"),
+            (!(1..=10_000).contains(&self.batch_max), "a batch has 1 to 10,000 messages"),
+            (self.attempts_max == 0, "there must be at least one attempt"),
+            (
+                self.lock_timeout < moment || self.idle_in_transaction_max < moment,
+                "a time limit in the database is at least a millisecond",
+            ),
+            (
+                cache.is_some_and(|cache| cache.ttl.as_secs() == 0 || cache.timeout < moment),
+                "the cache remembers for a second at least and answers within a millisecond or more",
+            ),
+        ];
+        if let Some((_, why)) = checks.iter().find(|(broken, _)| *broken) {
+            return Err(InboxError::Spec(why));
+        }
+        let own = self.kafka.iter().find(|(name, _)| OWN_SETTINGS.contains(&name.as_str()));
+        own.map_or(Ok(()), |(name, _)| Err(InboxError::OwnSetting(name.clone())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn good() -> ConsumerSpec {
+        ConsumerSpec::new("payments", ["orders"], "localhost:9092", tokio_postgres::Config::new())
+    }
+
+    #[test]
+    fn what_cannot_be_carried_out_is_refused() {
+        assert!(good().check().is_ok());
+        let cache = |ttl_s, timeout_ms| {
+            let mut spec = RememberedSpec::new("redis://localhost");
+            spec.ttl = Duration::from_secs(ttl_s);
+            spec.timeout = Duration::from_millis(timeout_ms);
+            Some(spec)
+        };
+        for bad in [
+            ConsumerSpec { name: String::new(), ..good() },
+            ConsumerSpec { name: "a/b".into(), ..good() },
+            ConsumerSpec { name: "a".repeat(201), ..good() },
+            ConsumerSpec { topics: Vec::new(), ..good() },
+            ConsumerSpec { batch_max: 0, ..good() },
+            ConsumerSpec { batch_max: 10_001, ..good() },
+            ConsumerSpec { attempts_max: 0, ..good() },
+            ConsumerSpec { lock_timeout: Duration::ZERO, ..good() },
+            ConsumerSpec { idle_in_transaction_max: Duration::from_micros(10), ..good() },
+            ConsumerSpec { remembered: cache(0, 1), ..good() },
+            ConsumerSpec { remembered: cache(1, 0), ..good() },
+        ] {
+            assert!(matches!(bad.check(), Err(InboxError::Spec(_))), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn settings_that_the_guarantee_rests_on_are_refused_by_name() {
+        for name in OWN_SETTINGS {
+            let mut spec = good();
+            spec.kafka.push((name.to_owned(), "x".to_owned()));
+            assert!(matches!(spec.check(), Err(InboxError::OwnSetting(own)) if own == name));
+        }
+    }
+
+    #[test]
+    fn the_caches_password_is_not_shown() {
+        let spec = RememberedSpec::new("redis://:hunter2@localhost");
+        assert!(!format!("{spec:?}").contains("hunter2"));
+    }
+}

@@ -1,0 +1,124 @@
+//! What a failure of Postgres or of an effect means: wait, or count an attempt.
+//!
+//! Enters: an error, with all that it was made of. Leaves: whether the database is away or asks to
+//! come again, and a text for logs and dead letters. What always holds: of an error of Postgres only
+//! codes and names are told, since its message and detail may quote the row. Pure. Called by `turn`
+//! and `session`.
+
+use std::error::Error;
+use std::fmt::Write as _;
+
+use tokio_postgres::error::{DbError, SqlState};
+
+/// Longest chain of errors that is followed.
+const CAUSES_MAX: usize = 16;
+
+/// Classes of SQLSTATE that say nothing about the statement: connection, transaction rollback (a
+/// serialization failure or deadlock), insufficient resources, system error.
+/// Source: PostgreSQL's documentation, appendix A.
+const AWAY_CLASSES: [&str; 4] = ["08", "40", "53", "58"];
+
+/// The same of other classes: a lock that was not had in time, a server that shuts down, crashed,
+/// or starts, a session or transaction that the server ended, a server that is a standby.
+const AWAY_CODES: [SqlState; 6] = [
+    SqlState::LOCK_NOT_AVAILABLE,
+    SqlState::ADMIN_SHUTDOWN,
+    SqlState::CRASH_SHUTDOWN,
+    SqlState::CANNOT_CONNECT_NOW,
+    SqlState::IDLE_SESSION_TIMEOUT,
+    SqlState::READ_ONLY_SQL_TRANSACTION,
+];
+
+/// In class 40 and yet about the statement: a deferred constraint that the commit found violated.
+const VIOLATED_AT_COMMIT: SqlState = SqlState::T_R_INTEGRITY_CONSTRAINT_VIOLATION;
+
+/// Whether an error is of the database being away, or of transactions in each other's way: it will
+/// pass, and says nothing about the message at hand.
+pub(super) fn is_away(error: &(dyn Error + 'static)) -> bool {
+    causes(error).any(|cause| {
+        cause.downcast_ref::<tokio_postgres::Error>().is_some_and(|error| {
+            match error.as_db_error() {
+                Some(db) => is_code_away(db.code()),
+                None => error.is_closed() || source_is_io(error),
+            }
+        })
+    })
+}
+
+fn is_code_away(code: &SqlState) -> bool {
+    let class = code.code().get(..2).unwrap_or_default();
+    AWAY_CODES.contains(code) || (AWAY_CLASSES.contains(&class) && *code != VIOLATED_AT_COMMIT)
+}
+
+fn source_is_io(error: &tokio_postgres::Error) -> bool {
+    error.source().is_some_and(<dyn Error>::is::<std::io::Error>)
+}
+
+/// What may be said of an error.
+pub(super) fn describe(error: &(dyn Error + 'static)) -> String {
+    let mut text = String::new();
+    for cause in causes(error) {
+        if !text.is_empty() {
+            text.push_str(": ");
+        }
+        if let Some(db) = cause.downcast_ref::<DbError>() {
+            text.push_str(&named(db));
+            break;
+        }
+        let _ = write!(text, "{}", first_words(cause));
+    }
+    text
+}
+
+/// A client's error prints those it was made of as well, the server's words among them.
+fn first_words(error: &(dyn Error + 'static)) -> String {
+    let text = error.to_string();
+    let tail = error.source().map(|source| format!(": {source}")).unwrap_or_default();
+    text.strip_suffix(&tail).filter(|_| !tail.is_empty()).unwrap_or(&text).to_owned()
+}
+
+fn named(db: &DbError) -> String {
+    let mut text = format!("SQLSTATE {}", db.code().code());
+    let names = [("constraint", db.constraint()), ("table", db.table()), ("column", db.column())];
+    for (what, name) in names {
+        if let Some(name) = name {
+            let _ = write!(text, ", {what} {name}");
+        }
+    }
+    text
+}
+
+fn causes<'e>(error: &'e (dyn Error + 'static)) -> impl Iterator<Item = &'e (dyn Error + 'static)> {
+    let source = |error: &&'e (dyn Error + 'static)| (*error).source();
+    std::iter::successors(Some(error), source).take(CAUSES_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("the ledger is not balanced")]
+    struct Outer(#[source] std::io::Error);
+
+    #[test]
+    fn the_database_is_away_by_its_code_and_by_nothing_else() {
+        let is = |code: &str| is_code_away(&SqlState::from_code(code));
+        for away in
+            ["57P01", "57P02", "57P03", "40001", "40P01", "55P03", "53300", "08006", "25006"]
+        {
+            assert!(is(away), "{away}");
+        }
+        for own in ["23505", "22P02", "42P01", "40002", "57014", "P0001", "XX000", "25P02"] {
+            assert!(!is(own), "{own}");
+        }
+        // An effect's own trouble with files is not the database's.
+        assert!(!is_away(&Outer(std::io::Error::other("disk"))));
+    }
+
+    #[test]
+    fn each_cause_is_told_once() {
+        let error = Outer(std::io::Error::other("disk"));
+        assert_eq!(describe(&error), "the ledger is not balanced: disk");
+    }
+}

@@ -1,0 +1,139 @@
+//! Appends an event to the outbox, inside the caller's transaction.
+//!
+//! Enters: a transaction that also changes the business rows, and an [`Event`]. Leaves: an outbox row
+//! with the next number of its aggregate. What always holds: the event is there if and only if the
+//! caller's transaction commits; the numbers of one aggregate rise in the order of commits, without
+//! gaps. Needs `migrations/0001_outbox.sql` and `0003_application.sql`; other languages call the same
+//! SQL function. Called by `saga` and the shop.
+//!
+//! ```no_run
+//! # async fn place(client: &mut tokio_postgres::Client) -> Result<(), Box<dyn std::error::Error>> {
+//! use postrider::outbox_writer::{Event, append};
+//!
+//! let transaction = client.transaction().await?;
+//! transaction.execute("UPDATE accounts SET balance = balance - 990 WHERE id = 42", &[]).await?;
+//! let payload = serde_json::json!({ "account": 42, "cents": 990 });
+//! append(&transaction, &Event::new("account", "42", "AccountDebited", payload)).await?;
+//! transaction.commit().await?;
+//! # Ok(())
+//! # }
+//! ```
+
+use tokio_postgres::Transaction;
+use tokio_postgres::error::SqlState;
+use tokio_postgres::types::{Json, Type};
+use uuid::Uuid;
+
+/// What happened, as the outbox tells it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Event {
+    /// The consumer's idempotency key. Version 7, so that the index grows at one end.
+    pub id: Uuid,
+    /// The kind of thing that changed.
+    pub aggregate_type: String,
+    /// Which one; becomes the record's key.
+    pub aggregate_id: String,
+    /// What happened to it; becomes the topic unless the relay's `[route]` says otherwise.
+    pub event_type: String,
+    /// Becomes the record's value.
+    pub payload: serde_json::Value,
+}
+
+impl Event {
+    /// An event with an id of its own.
+    pub fn new(
+        aggregate_type: impl Into<String>,
+        aggregate_id: impl Into<String>,
+        event_type: impl Into<String>,
+        payload: serde_json::Value,
+    ) -> Self {
+        Self {
+            id: Uuid::now_v7(),
+            aggregate_type: aggregate_type.into(),
+            aggregate_id: aggregate_id.into(),
+            event_type: event_type.into(),
+            payload,
+        }
+    }
+}
+
+/// Why an event was not appended. The transaction is aborted then, as after any failed statement.
+#[derive(Debug, thiserror::Error)]
+pub enum WriterError {
+    /// The function or its tables are not there.
+    #[error("the function `outbox_append` is not in the database")]
+    Missing(#[source] tokio_postgres::Error),
+    /// The role may not write them.
+    #[error("the role may not insert into `outbox` and `outbox_sequences`")]
+    Forbidden(#[source] tokio_postgres::Error),
+    /// An event with this id is there already.
+    #[error("the outbox has an event with this id already")]
+    Repeated(#[source] tokio_postgres::Error),
+    /// The statement failed for another reason.
+    #[error("the event was not appended")]
+    Database(#[source] tokio_postgres::Error),
+}
+
+impl WriterError {
+    /// The exact remedy, where one is known.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::Missing(_) => Some(
+                "psql -d \"$DATABASE_URL\" -f migrations/0001_outbox.sql -f migrations/0003_application.sql",
+            ),
+            Self::Forbidden(_) => Some(
+                "GRANT INSERT, SELECT ON outbox TO <role>; \
+                 GRANT INSERT, SELECT, UPDATE ON outbox_sequences TO <role>",
+            ),
+            Self::Repeated(_) | Self::Database(_) => None,
+        }
+    }
+
+    /// The database's own error, for who tells a conflict from a fault by its code.
+    pub fn database(&self) -> &tokio_postgres::Error {
+        match self {
+            Self::Missing(error)
+            | Self::Forbidden(error)
+            | Self::Repeated(error)
+            | Self::Database(error) => error,
+        }
+    }
+}
+
+impl From<tokio_postgres::Error> for WriterError {
+    fn from(error: tokio_postgres::Error) -> Self {
+        let code = error.code();
+        if code == Some(&SqlState::UNDEFINED_FUNCTION) || code == Some(&SqlState::UNDEFINED_TABLE) {
+            return Self::Missing(error);
+        }
+        if code == Some(&SqlState::INSUFFICIENT_PRIVILEGE) {
+            return Self::Forbidden(error);
+        }
+        if code == Some(&SqlState::UNIQUE_VIOLATION) {
+            return Self::Repeated(error);
+        }
+        Self::Database(error)
+    }
+}
+
+/// Appends one event. Returns its number among the events of its aggregate, from 1.
+///
+/// The aggregate's counter stays locked until the transaction ends: writers of one aggregate wait
+/// for each other, writers of different ones do not. A transaction that appends to several aggregates
+/// should do so in one order everywhere, or two of them may deadlock.
+pub async fn append(transaction: &Transaction<'_>, event: &Event) -> Result<i64, WriterError> {
+    // Types are given, so it is one round trip: nothing is prepared.
+    let row = transaction
+        .query_typed_one(
+            "SELECT outbox_append($1, $2, $3, $4, $5)",
+            &[
+                (&event.aggregate_type, Type::TEXT),
+                (&event.aggregate_id, Type::TEXT),
+                (&event.event_type, Type::TEXT),
+                (&Json(&event.payload), Type::JSONB),
+                (&event.id, Type::UUID),
+            ],
+        )
+        .await?;
+    row.try_get(0).map_err(WriterError::Database)
+}

@@ -1,0 +1,190 @@
+//! Keeps sagas in Postgres: reads one under a lock, lets it go on, writes it and what it emits.
+
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio_postgres::types::{Json, Type};
+use tokio_postgres::{GenericClient, Row, Transaction};
+
+use super::{Emitted, Saga, SagaError};
+use crate::outbox_writer::{Event, append};
+
+/// What an event did to a saga.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Step {
+    /// The status before.
+    pub from: String,
+    /// The status after; the same for an event that changed nothing one can see.
+    pub to: &'static str,
+    /// Whether the saga ended with this event.
+    pub ended: bool,
+}
+
+/// A saga as people look at it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct View<S> {
+    /// Its state.
+    pub state: S,
+    /// Its status.
+    pub status: String,
+}
+
+/// Begins a saga in the caller's transaction, and tells others what it emits first. `patience` is how
+/// long it may take before [`overdue`] names it.
+///
+/// Fails with a unique violation where a saga of this id is there already.
+pub async fn start<S: Saga>(
+    transaction: &Transaction<'_>,
+    id: &str,
+    state: &S,
+    first: &[Emitted],
+    patience: Duration,
+) -> Result<(), SagaError> {
+    let status = state.status();
+    transaction
+        .query_typed(
+            "INSERT INTO sagas (kind, id, state, status, deadline) \
+             VALUES ($1, $2, $3, $4, clock_timestamp() + $5 * interval '1 second')",
+            &[
+                (&S::KIND, Type::TEXT),
+                (&id, Type::TEXT),
+                (&Json(state), Type::JSONB),
+                (&status, Type::TEXT),
+                (&patience.as_secs_f64(), Type::FLOAT8),
+            ],
+        )
+        .await?;
+    emit::<S>(transaction, id, first).await?;
+    let name = first.first().map_or("", |emitted| emitted.event_type);
+    record::<S>(transaction, id, name, status).await
+}
+
+/// Lets a saga hear of an event, in the caller's transaction. The saga is locked until that ends, so
+/// two events about one saga are taken one after the other.
+pub async fn advance<S: Saga>(
+    transaction: &Transaction<'_>,
+    id: &str,
+    event: &S::Event,
+) -> Result<Step, SagaError> {
+    let found = transaction
+        .query_typed_opt(
+            "SELECT state, status FROM sagas WHERE kind = $1 AND id = $2 FOR UPDATE",
+            &[(&S::KIND, Type::TEXT), (&id, Type::TEXT)],
+        )
+        .await?;
+    let row = found.ok_or_else(|| unknown::<S>(id))?;
+    let View { mut state, status: from } = parse::<S>(id, &row)?;
+    let had_ended = state.has_ended();
+    let emitted = state.on(event);
+    let (to, has_ended) = (state.status(), state.has_ended());
+    transaction
+        .query_typed(
+            "UPDATE sagas SET state = $3, status = $4, updated_at = now(), \
+             deadline = CASE WHEN $5 THEN NULL ELSE deadline END WHERE kind = $1 AND id = $2",
+            &[
+                (&S::KIND, Type::TEXT),
+                (&id, Type::TEXT),
+                (&Json(&state), Type::JSONB),
+                (&to, Type::TEXT),
+                (&has_ended, Type::BOOL),
+            ],
+        )
+        .await?;
+    emit::<S>(transaction, id, &emitted).await?;
+    record::<S>(transaction, id, S::name(event), to).await?;
+    Ok(Step { from, to, ended: has_ended && !had_ended })
+}
+
+/// Ids of sagas whose deadline has passed, the longest waiting first; they stay locked until the
+/// caller's transaction ends, and those that others have locked are left out. Their deadline is put
+/// off by `patience`, so that one that cannot go on does not stand in the way of the others.
+pub async fn overdue<S: Saga>(
+    transaction: &Transaction<'_>,
+    patience: Duration,
+    limit: u32,
+) -> Result<Vec<String>, SagaError> {
+    let rows = transaction
+        .query_typed(
+            "UPDATE sagas SET deadline = clock_timestamp() + $2 * interval '1 second' \
+             WHERE kind = $1 AND id IN (SELECT id FROM sagas WHERE kind = $1 \
+                 AND deadline < clock_timestamp() ORDER BY deadline LIMIT $3 \
+                 FOR UPDATE SKIP LOCKED) RETURNING id",
+            &[
+                (&S::KIND, Type::TEXT),
+                (&patience.as_secs_f64(), Type::FLOAT8),
+                (&i64::from(limit), Type::INT8),
+            ],
+        )
+        .await?;
+    rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
+}
+
+/// A saga as it stands, if there is one.
+pub async fn view<S: Saga>(
+    client: &impl GenericClient,
+    id: &str,
+) -> Result<Option<View<S>>, SagaError> {
+    let sql = "SELECT state, status FROM sagas WHERE kind = $1 AND id = $2";
+    let found = client.query_opt(sql, &[&S::KIND, &id]).await?;
+    found.map(|row| parse(id, &row)).transpose()
+}
+
+/// What happened to a saga, in order: event, status after it, and when (RFC 3339, UTC).
+pub async fn history<S: Saga>(
+    client: &impl GenericClient,
+    id: &str,
+) -> Result<Vec<(String, String, String)>, SagaError> {
+    let sql = "SELECT event, status, to_char(at AT TIME ZONE 'UTC', \
+               'YYYY-MM-DD\"T\"HH24:MI:SS.MS\"Z\"') \
+               FROM saga_history WHERE kind = $1 AND id = $2 ORDER BY number";
+    let rows = client.query(sql, &[&S::KIND, &id]).await?;
+    rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?))).collect()
+}
+
+fn unknown<S: Saga>(id: &str) -> SagaError {
+    SagaError::Unknown { kind: S::KIND, id: id.to_owned() }
+}
+
+fn parse<S: Saga>(id: &str, row: &Row) -> Result<View<S>, SagaError> {
+    let Json(state): Json<Value> = row.try_get(0)?;
+    let state = serde_json::from_value(state).map_err(|source| SagaError::State {
+        kind: S::KIND,
+        id: id.to_owned(),
+        source,
+    })?;
+    Ok(View { state, status: row.try_get(1)? })
+}
+
+async fn emit<S: Saga>(
+    transaction: &Transaction<'_>,
+    id: &str,
+    emitted: &[Emitted],
+) -> Result<(), SagaError> {
+    for Emitted { event_type, payload } in emitted {
+        append(transaction, &Event::new(S::KIND, id, *event_type, payload.clone())).await?;
+    }
+    Ok(())
+}
+
+/// The saga's row is locked, so the number is nobody else's.
+async fn record<S: Saga>(
+    transaction: &Transaction<'_>,
+    id: &str,
+    event: &str,
+    status: &str,
+) -> Result<(), SagaError> {
+    transaction
+        .query_typed(
+            "INSERT INTO saga_history (kind, id, number, event, status) \
+             SELECT $1, $2, coalesce(max(number), 0) + 1, $3, $4 \
+             FROM saga_history WHERE kind = $1 AND id = $2",
+            &[
+                (&S::KIND, Type::TEXT),
+                (&id, Type::TEXT),
+                (&event, Type::TEXT),
+                (&status, Type::TEXT),
+            ],
+        )
+        .await?;
+    Ok(())
+}

@@ -1,0 +1,130 @@
+//! A private Redis: on loopback, in memory alone, gone with its owner.
+
+use std::fs::{File, read_to_string};
+use std::net::{Ipv4Addr, TcpStream};
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::account::Account;
+use super::tether::{LastSignal, Tether};
+use super::{SandboxError, port};
+
+const PROGRAM: &str = "redis-server";
+/// A start takes some 20 ms.
+const LIMIT: Duration = Duration::from_secs(20);
+const POLL: Duration = Duration::from_millis(5);
+/// Ports that somebody else was quicker to take, before giving up.
+const ATTEMPTS: u32 = 5;
+
+/// A server, ended and forgotten on drop.
+#[derive(Debug)]
+pub struct Redis {
+    child: Child,
+    port: u16,
+    account: Account,
+    tether: Tether,
+}
+
+impl Redis {
+    /// Starts one that forgets everything when it ends.
+    pub fn start() -> Result<Self, SandboxError> {
+        let account = Account::unprivileged()?;
+        let folder = account.make_folder("postrider-redis-")?;
+        let mut tether = Tether::new(&folder)?;
+        let mut attempt = 1;
+        loop {
+            let port = port::free()?;
+            match spawn(account, &tether, port) {
+                Ok(child) => {
+                    tether.hold(child.id(), LastSignal::Kill)?;
+                    return Ok(Self { child, port, account, tether });
+                }
+                Err(SandboxError::Ended { .. }) if attempt < ATTEMPTS => attempt += 1,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Where clients connect, `redis://127.0.0.1:PORT`.
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// Ends it as a crash would; whatever it knew is gone.
+    pub fn kill(&mut self) -> Result<(), SandboxError> {
+        let failed = |error| SandboxError::file("end the server in", self.tether.folder())(error);
+        self.child.kill().and_then(|()| self.child.wait().map(drop)).map_err(failed)?;
+        self.tether.free(self.child.id())
+    }
+
+    /// Starts it again on the same port, empty. It must have been killed.
+    pub fn restart(&mut self) -> Result<(), SandboxError> {
+        self.child = spawn(self.account, &self.tether, self.port)?;
+        self.tether.hold(self.child.id(), LastSignal::Kill)
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        // It has ended already where this fails, which is what is wanted.
+        let _ = self.kill();
+    }
+}
+
+fn spawn(account: Account, tether: &Tether, port: u16) -> Result<Child, SandboxError> {
+    let log = tether.folder().join("log");
+    let output = File::create(&log).map_err(SandboxError::file("write", &log))?;
+    let mut command = Command::new(PROGRAM);
+    command
+        .args(["--bind", "127.0.0.1", "--port", &port.to_string()])
+        .args(["--save", "", "--appendonly", "no"])
+        .current_dir(tether.folder())
+        .process_group(0)
+        .stdin(Stdio::null())
+        .stdout(output)
+        .stderr(Stdio::null());
+    account.apply(&mut command);
+    let mut child = command
+        .spawn()
+        .map_err(|source| SandboxError::Spawn { program: PROGRAM.into(), source })?;
+    let deadline = Instant::now() + LIMIT;
+    let said = || read_to_string(&log).unwrap_or_default();
+    loop {
+        let ended = child.try_wait().map_err(SandboxError::file("wait for the server of", &log))?;
+        if let Some(status) = ended {
+            let (program, status) = (PROGRAM.to_owned(), status.to_string());
+            return Err(SandboxError::Ended { program, status, log: said() });
+        }
+        // Its own words, lest another server on the port is taken for it.
+        if said().contains("Ready to accept connections")
+            && TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok()
+        {
+            return Ok(child);
+        }
+        if Instant::now() > deadline {
+            let _ = child.kill().and_then(|()| child.wait());
+            let (program, what) = (PROGRAM.to_owned(), "become ready");
+            return Err(SandboxError::TimedOut { program, what, limit: LIMIT, log: said() });
+        }
+        std::thread::sleep(POLL);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_killed_server_comes_back_on_its_port_and_a_dropped_one_does_not() {
+        let mut redis = Redis::start().unwrap();
+        let answers = |port| TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok();
+        let port = redis.port;
+        redis.kill().unwrap();
+        assert!(!answers(port));
+        redis.restart().unwrap();
+        assert!(answers(port));
+        drop(redis);
+        assert!(!answers(port));
+    }
+}

@@ -1,0 +1,115 @@
+//! What the inventory service does with a message: reserves goods for what is paid, and releases them.
+//!
+//! Enters: PaymentProcessed, OrderTimedOut. Leaves: reservations, stock, and the events that tell of
+//! them, in the transaction that marks the message as done. What always holds: goods that are not
+//! there are a result, committed and told, and no error; an order that was given up before its
+//! payment was heard of is never reserved: a RELEASED row stands where the reservation would. Called
+//! by `inbox`.
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio_postgres::Transaction;
+use uuid::Uuid;
+
+use crate::inbox::{Effects, Failure, Interest, Message};
+use crate::outbox_writer::{Event, append};
+use crate::shop::messages::{interest, order_id};
+
+/// The topics that the inventory service reads.
+pub(super) const TOPICS: [&str; 2] = ["PaymentProcessed", "OrderTimedOut"];
+
+/// Keeps the stock.
+pub(super) struct InventoryEffects;
+
+/// What PaymentProcessed says that matters here.
+#[derive(Deserialize)]
+struct Wanted {
+    sku: String,
+    quantity: i32,
+}
+
+impl Effects for InventoryEffects {
+    fn interest(&self, event_type: &str) -> Interest {
+        interest(&TOPICS, event_type)
+    }
+
+    async fn apply(&self, transaction: &Transaction<'_>, message: &Message) -> Result<(), Failure> {
+        let order = order_id(message)?;
+        match message.event_type.as_str() {
+            "PaymentProcessed" => reserve(transaction, order, &message.payload).await,
+            "OrderTimedOut" => release(transaction, order).await,
+            other => Err(Failure::poison(format!("unknown event type `{other}`"))),
+        }
+    }
+}
+
+async fn reserve(
+    transaction: &Transaction<'_>,
+    order: Uuid,
+    payload: &Value,
+) -> Result<(), Failure> {
+    let wanted = Wanted::deserialize(payload)
+        .map_err(|_| Failure::poison("the payload is no paid order"))?;
+    if wanted.quantity <= 0 {
+        return Err(Failure::poison("quantity is not above 0"));
+    }
+    // The row first: it is what two messages about one order meet at.
+    let reserved = transaction
+        .execute(
+            "INSERT INTO reservations (order_id, sku, quantity, status) \
+             VALUES ($1, $2, $3, 'RESERVED') ON CONFLICT (order_id) DO NOTHING",
+            &[&order, &wanted.sku, &wanted.quantity],
+        )
+        .await?;
+    if reserved == 0 {
+        return Ok(());
+    }
+    let taken = transaction
+        .execute(
+            "UPDATE stock SET available = available - $2 WHERE sku = $1 AND available >= $2",
+            &[&wanted.sku, &i64::from(wanted.quantity)],
+        )
+        .await?;
+    if taken > 0 {
+        return tell(transaction, order, "InventoryReserved", json!({})).await;
+    }
+    let sql = "UPDATE reservations SET status = 'UNAVAILABLE', quantity = 0 WHERE order_id = $1";
+    transaction.execute(sql, &[&order]).await?;
+    let reason = format!("`{}` is sold out", wanted.sku);
+    tell(transaction, order, "InventoryUnavailable", json!({ "reason": reason })).await
+}
+
+async fn release(transaction: &Transaction<'_>, order: Uuid) -> Result<(), Failure> {
+    let barred = transaction
+        .execute(
+            "INSERT INTO reservations (order_id, sku, quantity, status) \
+             VALUES ($1, '', 0, 'RELEASED') ON CONFLICT (order_id) DO NOTHING",
+            &[&order],
+        )
+        .await?;
+    let released = transaction
+        .execute(
+            "WITH released AS (UPDATE reservations SET status = 'RELEASED', updated_at = now() \
+                 WHERE order_id = $1 AND status = 'RESERVED' RETURNING sku, quantity) \
+             UPDATE stock SET available = available + released.quantity \
+             FROM released WHERE stock.sku = released.sku",
+            &[&order],
+        )
+        .await?;
+    if barred + released == 0 {
+        // It was sold out, which has been told.
+        return Ok(());
+    }
+    tell(transaction, order, "InventoryReleased", json!({})).await
+}
+
+async fn tell(
+    transaction: &Transaction<'_>,
+    order: Uuid,
+    event_type: &str,
+    payload: Value,
+) -> Result<(), Failure> {
+    let event = Event::new("reservation", order.to_string(), event_type, payload);
+    append(transaction, &event).await.map_err(Failure::technical)?;
+    Ok(())
+}

@@ -1,0 +1,31 @@
+//! The inventory service.
+//!
+//! Enters: paid orders, and orders to be undone. Leaves: InventoryReserved, InventoryUnavailable,
+//! InventoryReleased. What always holds: stock is taken once and given back once for an order, and
+//! never below zero. Called by `cli` and the demo.
+
+mod effects;
+
+use std::future::Future;
+
+use super::error::ShopError;
+use super::face::Face;
+use super::service;
+use super::settings::{Place, Settings, counts};
+use crate::inbox::Consumer;
+use effects::{InventoryEffects, TOPICS};
+
+/// Consumer group, owner of markers, beginning of the dead-letter topic.
+pub const NAME: &str = "shop-inventory";
+
+/// Serves at `place` until its end.
+pub async fn run(
+    settings: &Settings,
+    place: Place<impl Future<Output = ()>>,
+) -> Result<(), ShopError> {
+    let pool = settings.pool()?;
+    let consumer = Consumer::new(settings.consumer(NAME, &TOPICS)?, InventoryEffects)?;
+    let counters = consumer.counters();
+    let face = Face::new(pool, move || counts(&counters.snapshot()));
+    service::run(consumer, face.router(), std::future::pending(), place).await
+}

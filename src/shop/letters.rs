@@ -1,0 +1,115 @@
+//! `shop dead-letters`: what a consumer could not take, and sending it again.
+//!
+//! Enters: a consumer's name and which letters are meant. Leaves: a line for each letter, or an account
+//! of what was sent. What always holds: no payload is printed; nothing is sent without `redrive`, and
+//! what was sent before is not sent again. Called by `cli`.
+
+use std::io::Write;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use serde_json::json;
+
+use super::error::ShopError;
+use crate::dead_letter::{DeadLetters, Filter, Letter, Redrive, now_ms};
+
+/// Whose letters, and what about them.
+#[derive(Debug, Args)]
+pub(super) struct LettersArgs {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// One line of JSON for each letter, without its payload
+    List(Meant),
+    /// Send letters back to the topics they came from, each once
+    Redrive {
+        #[command(flatten)]
+        meant: Meant,
+        /// For how long markers are kept: an older letter may have its effects twice elsewhere
+        #[arg(long, default_value = "7d", value_name = "TIME",
+            value_parser = super::cli::parse_duration)]
+        horizon: Duration,
+        /// Send also what is older than that
+        #[arg(long)]
+        force: bool,
+    },
+}
+
+/// Which letters are meant; all of the consumer's without any further flag.
+#[derive(Debug, Args)]
+struct Meant {
+    /// The consumer: shop-orders, shop-payments or shop-inventory
+    consumer: String,
+    /// Kafka's bootstrap servers
+    #[arg(long, env = "KAFKA_BROKERS", value_name = "HOST:PORT,..")]
+    brokers: String,
+    /// With this reason code
+    #[arg(long)]
+    code: Option<String>,
+    /// From this topic
+    #[arg(long)]
+    topic: Option<String>,
+    /// Of this event type
+    #[arg(long)]
+    event_type: Option<String>,
+    /// With this message id
+    #[arg(long)]
+    id: Option<String>,
+}
+
+impl LettersArgs {
+    /// Runs it; blocks.
+    pub(super) fn run(&self, stdout: &mut dyn Write) -> Result<(), ShopError> {
+        match &self.action {
+            Action::List(meant) => {
+                for letter in meant.letters().list(&meant.filter())? {
+                    writeln!(stdout, "{}", line(&letter)).map_err(ShopError::Output)?;
+                }
+            }
+            Action::Redrive { meant, horizon, force } => {
+                let how = Redrive { horizon: *horizon, force: *force, now_ms: now_ms() };
+                let redriven = meant.letters().redrive(&meant.filter(), &how)?;
+                let line = serde_json::to_string(&redriven).map_err(std::io::Error::other);
+                line.and_then(|line| writeln!(stdout, "{line}")).map_err(ShopError::Output)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Meant {
+    fn letters(&self) -> DeadLetters {
+        let brokers = ("bootstrap.servers".to_owned(), self.brokers.clone());
+        DeadLetters::new(&self.consumer, vec![brokers])
+    }
+
+    fn filter(&self) -> Filter {
+        Filter {
+            code: self.code.clone(),
+            topic: self.topic.clone(),
+            event_type: self.event_type.clone(),
+            id: self.id.clone(),
+            ..Filter::default()
+        }
+    }
+}
+
+fn line(letter: &Letter) -> serde_json::Value {
+    let (grounds, record) = (&letter.grounds, &letter.record);
+    json!({
+        "place": letter.place.to_string(),
+        "code": grounds.code,
+        "reason": grounds.reason,
+        "attempts": grounds.attempts,
+        "failed_ms": grounds.failed_ms,
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "id": letter.header("id"),
+        "event_type": letter.header("event_type"),
+        "retried": letter.is_retried,
+    })
+}

@@ -1,0 +1,18 @@
+//! What the services' messages have in common.
+//!
+//! Enters: messages. Leaves: the order they tell of. Pure. Called by the effects of every service.
+
+use uuid::Uuid;
+
+use crate::inbox::{Failure, Interest, Message};
+
+/// A service has something to do with each message of the topics it reads, and with no other.
+pub(super) fn interest(topics: &[&str], event_type: &str) -> Interest {
+    if topics.contains(&event_type) { Interest::Take } else { Interest::Unknown }
+}
+
+/// The order that a message tells of: its key.
+pub(super) fn order_id(message: &Message) -> Result<Uuid, Failure> {
+    Uuid::parse_str(&message.aggregate_id)
+        .map_err(|_| Failure::poison("the key is not an order's id"))
+}

@@ -1,0 +1,182 @@
+//! The order service's HTTP face.
+//!
+//! Enters: requests. Leaves: orders, their state and history, health, metrics, and the description of
+//! all this as OpenAPI. What always holds: every answer that is not a success is a problem of
+//! RFC 9457. Called by `service`.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::rejection::BytesRejection;
+use axum::extract::{DefaultBodyLimit, Path, State};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use serde_json::{Value, json};
+use tracing::warn;
+use uuid::Uuid;
+
+use super::place::{Placed, Placing};
+use super::problem::Problem;
+use super::process::OrderProcess;
+use super::request::{BODY_MAX, Order};
+use crate::idempotency::{Fingerprint, Key, Request};
+use crate::saga;
+use crate::shop::ShopError;
+use crate::shop::face::Face;
+
+/// Keys of clients that share this scope must differ; a service with tenants puts the tenant here.
+const SCOPE: &str = "POST /orders";
+const KEY_HEADER: &str = "idempotency-key";
+/// Tells an answer that an earlier request has got too.
+const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
+
+/// All routes.
+pub(super) fn router(placing: Placing, face: Face) -> Router {
+    Router::new()
+        .route("/orders", post(place))
+        .route("/orders/{id}", get(order))
+        .route("/orders/{id}/status", get(status))
+        .route("/openapi.json", get(openapi))
+        .with_state(Arc::new(placing))
+        .merge(face.router())
+        .method_not_allowed_fallback(method_not_allowed)
+        .fallback(not_found)
+        .layer(DefaultBodyLimit::max(BODY_MAX))
+}
+
+async fn place(
+    State(placing): State<Arc<Placing>>,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, Problem> {
+    let key = key(&headers)?;
+    let body = body.map_err(|refused| too_large(&refused))?;
+    let order = Order::parse(&headers, &body)?;
+    let fingerprint = Fingerprint::of("POST", "/orders", &order.canonical());
+    let request = Request::new(SCOPE, key, fingerprint).map_err(|_| Problem::unavailable())?;
+    // A client that hangs up must not leave the work half done and its key pending.
+    let work = tokio::spawn(async move { placing.place(&request, &order).await });
+    let placed = work.await.map_err(|_| Problem::unavailable())?;
+    Ok(respond(&placed?))
+}
+
+/// The one key that the request bears.
+fn key(headers: &HeaderMap) -> Result<Key, Problem> {
+    let refused =
+        |title, detail: String| Problem::new(StatusCode::BAD_REQUEST, title, detail).of(KEY_HEADER);
+    let mut values = headers.get_all(KEY_HEADER).iter();
+    let Some(value) = values.next() else {
+        let detail = "send a key of your own choosing, such as a UUID, that stays the same when you \
+                      send the same order again";
+        return Err(refused("idempotency key missing", detail.to_owned()));
+    };
+    if values.next().is_some() {
+        return Err(refused("idempotency key not usable", "send one key only".to_owned()));
+    }
+    Key::parse(value.as_bytes())
+        .map_err(|error| refused("idempotency key not usable", error.to_string()))
+}
+
+fn too_large(refused: &BytesRejection) -> Problem {
+    if refused.status() == StatusCode::PAYLOAD_TOO_LARGE {
+        let detail = format!("the body may have {BODY_MAX} bytes");
+        return Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "body too large", detail).of("body");
+    }
+    Problem::new(StatusCode::BAD_REQUEST, "malformed request", "the body did not arrive whole")
+}
+
+fn respond(placed: &Placed) -> Response {
+    let mut response = Response::new(Body::from(placed.answer.body().clone()));
+    *response.status_mut() = StatusCode::from_u16(placed.answer.status()).unwrap_or(StatusCode::OK);
+    for (name, value) in placed.answer.headers() {
+        if let (Ok(name), Ok(value)) = (name.parse::<HeaderName>(), HeaderValue::from_str(value)) {
+            response.headers_mut().append(name, value);
+        }
+    }
+    if placed.is_replayed {
+        response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
+    }
+    response
+}
+
+async fn order(
+    State(placing): State<Arc<Placing>>,
+    Path(id): Path<String>,
+) -> Result<Response, Problem> {
+    let id = order_id(&id)?;
+    let found = look_up(&placing, id).await.map_err(|error| unavailable(&error))?;
+    found.map(|order| axum::Json(order).into_response()).ok_or_else(unknown_order)
+}
+
+async fn look_up(placing: &Placing, id: Uuid) -> Result<Option<Value>, ShopError> {
+    let client = placing.pool.get().await?;
+    let sql = "SELECT customer, sku, quantity, amount_cents, \
+               (SELECT status FROM sagas WHERE kind = 'order' AND sagas.id = orders.id::text) \
+               FROM orders WHERE id = $1 AND sku IS NOT NULL";
+    let Some(row) = client.query_opt(sql, &[&id]).await? else { return Ok(None) };
+    Ok(Some(json!({
+        "id": id.to_string(),
+        "status": row.try_get::<_, Option<String>>(4)?,
+        "customer": row.try_get::<_, String>(0)?,
+        "sku": row.try_get::<_, String>(1)?,
+        "quantity": row.try_get::<_, Option<i32>>(2)?,
+        "amount_cents": row.try_get::<_, i64>(3)?,
+    })))
+}
+
+async fn status(
+    State(placing): State<Arc<Placing>>,
+    Path(id): Path<String>,
+) -> Result<Response, Problem> {
+    let id = order_id(&id)?.to_string();
+    let found = process(&placing, &id).await.map_err(|error| unavailable(&error))?;
+    found.map(|process| axum::Json(process).into_response()).ok_or_else(unknown_order)
+}
+
+/// The saga's state and its history.
+async fn process(placing: &Placing, id: &str) -> Result<Option<Value>, ShopError> {
+    let client = placing.pool.get().await?;
+    let client = &**client;
+    let Some(view) = saga::view::<OrderProcess>(client, id).await? else { return Ok(None) };
+    let history = saga::history::<OrderProcess>(client, id).await?;
+    let history: Vec<Value> = history
+        .into_iter()
+        .map(|(event, status, at)| json!({ "event": event, "status": status, "at": at }))
+        .collect();
+    Ok(Some(json!({
+        "id": id, "status": view.status, "state": view.state, "history": history,
+    })))
+}
+
+fn order_id(text: &str) -> Result<Uuid, Problem> {
+    Uuid::parse_str(text).map_err(|_| {
+        Problem::new(StatusCode::BAD_REQUEST, "malformed request", "an order's id is a UUID")
+            .of("id")
+    })
+}
+
+fn unknown_order() -> Problem {
+    Problem::new(StatusCode::NOT_FOUND, "unknown order", "there is no order with this id").of("id")
+}
+
+fn unavailable(error: &ShopError) -> Problem {
+    warn!(error = %error.in_full(), "an order was not read");
+    Problem::unavailable()
+}
+
+async fn openapi() -> Response {
+    let kind = [(header::CONTENT_TYPE, "application/json")];
+    (kind, include_str!("openapi.json")).into_response()
+}
+
+async fn method_not_allowed(method: Method) -> Problem {
+    let detail = format!("there is no {method} here; /openapi.json says what there is");
+    Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method not allowed", detail)
+}
+
+async fn not_found() -> Problem {
+    let detail = "there is nothing here; /openapi.json says what there is";
+    Problem::new(StatusCode::NOT_FOUND, "not found", detail)
+}

@@ -1,0 +1,76 @@
+//! The order service.
+//!
+//! Enters: `POST /orders` behind an idempotency key, and what payment and inventory report. Leaves:
+//! OrderCreated, OrderConfirmed, OrderCancelled, OrderTimedOut. What always holds: one key makes one
+//! order; every order ends confirmed or cancelled. Called by `cli` and the demo.
+
+mod deadlines;
+mod effects;
+mod http;
+mod place;
+mod problem;
+mod process;
+mod request;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::error::ShopError;
+use super::face::{Count, Face};
+use super::service;
+use super::settings::{Place, Settings, counts};
+use crate::idempotency::{self, Counts, Guard};
+use crate::inbox::Consumer;
+use effects::{OrderEffects, TOPICS};
+use place::Placing;
+
+/// Consumer group, owner of markers, beginning of the dead-letter topic.
+pub const NAME: &str = "shop-orders";
+/// The event types of the whole shop, which are its topics.
+pub const EVENT_TYPES: [&str; 10] = [
+    "OrderCreated",
+    "OrderConfirmed",
+    "OrderCancelled",
+    "OrderTimedOut",
+    "PaymentProcessed",
+    "PaymentFailed",
+    "PaymentRefunded",
+    "InventoryReserved",
+    "InventoryUnavailable",
+    "InventoryReleased",
+];
+
+/// Serves at `place` until its end. `patience` is how long an order may take.
+pub async fn run(
+    settings: &Settings,
+    patience: Duration,
+    place: Place<impl Future<Output = ()>>,
+) -> Result<(), ShopError> {
+    let pool = settings.pool()?;
+    let guard = Arc::new(match &settings.redis_url {
+        Some(url) => Guard::connect(url, &idempotency::Settings::default())?,
+        None => Guard::without_redis(),
+    });
+    let consumer = Consumer::new(settings.consumer(NAME, &TOPICS)?, OrderEffects)?;
+    let (consumed, guarded) = (consumer.counters(), Arc::clone(&guard));
+    let face = Face::new(pool.clone(), move || {
+        let mut all = counts(&consumed.snapshot());
+        all.extend(guard_counts(&guarded.counts()));
+        all
+    });
+    let watching = deadlines::watch(pool.clone(), patience);
+    let router = http::router(Placing { pool, guard, patience }, face);
+    service::run(consumer, router, watching, place).await
+}
+
+fn guard_counts(guard: &Counts) -> [Count; 6] {
+    [
+        ("shop_requests_new_total", "requests nobody had sent before", guard.new),
+        ("shop_requests_pending_total", "requests that met one under way", guard.pending),
+        ("shop_requests_replayed_total", "requests Redis had the answer of", guard.replayed),
+        ("shop_requests_mismatched_total", "keys used for another request", guard.mismatched),
+        ("shop_requests_unsure_total", "requests Redis knew nothing of", guard.unsure),
+        ("shop_requests_stale_total", "answers that came after their permit", guard.stale),
+    ]
+}

@@ -1,0 +1,184 @@
+//! Places an order once, however often it is asked for.
+//!
+//! Enters: a checked [`Order`] and an idempotency key. Leaves: the answer that this key has got, or
+//! gets now. What always holds: order, saga, outbox row and key are written in one transaction, so an
+//! order is there once, whatever becomes of Redis; Redis only saves the database from repeats. Called
+//! by `http`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::http::StatusCode;
+use deadpool_postgres::Pool;
+use serde_json::json;
+use tokio_postgres::Transaction;
+use tracing::warn;
+use uuid::Uuid;
+
+use super::problem::Problem;
+use super::process::OrderProcess;
+use super::request::Order;
+use crate::idempotency::{
+    Answer, Begun, Claim, Completed, Guard, IdempotencyError, Permit, Request, claim,
+};
+use crate::saga::{self, Emitted, Saga as _};
+use crate::shop::ShopError;
+
+/// Clients that conflict should not come back all at once.
+const RETRY_AFTER_S: u64 = 1;
+
+/// What places orders.
+#[derive(Clone)]
+pub(super) struct Placing {
+    /// The service's database.
+    pub(super) pool: Pool,
+    /// In front of it.
+    pub(super) guard: Arc<Guard>,
+    /// How long an order may take before it is given up.
+    pub(super) patience: Duration,
+}
+
+/// An answer, and whether an earlier request has got it too.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Placed {
+    /// What the client gets.
+    pub(super) answer: Answer,
+    /// Whether it is an earlier answer.
+    pub(super) is_replayed: bool,
+}
+
+impl Placing {
+    /// Places the order, or finds the answer that the key has got.
+    pub(super) async fn place(&self, request: &Request, order: &Order) -> Result<Placed, Problem> {
+        match self.guard.begin(request).await {
+            Begun::New(permit) => self.place_as_owner(request, order, &permit).await,
+            Begun::Pending { retry_after } => Err(pending(retry_after)),
+            Begun::Replay(answer) => Ok(Placed { answer, is_replayed: true }),
+            Begun::Mismatch => Err(mismatch()),
+            // Redis does not know: Postgres does.
+            Begun::Unsure => self.write(request, order).await,
+        }
+    }
+
+    async fn place_as_owner(
+        &self,
+        request: &Request,
+        order: &Order,
+        permit: &Permit,
+    ) -> Result<Placed, Problem> {
+        let placed = self.guard.hold(permit, self.write(request, order)).await;
+        match &placed {
+            Ok(placed) => {
+                let completed = self.guard.complete(permit, &placed.answer).await;
+                if completed == Completed::Stale {
+                    // The order is there once all the same: the key in Postgres saw to that.
+                    warn!("a request took longer than its permit; its answer was not remembered");
+                }
+            }
+            Err(_) => {
+                self.guard.release(permit).await;
+            }
+        }
+        placed
+    }
+
+    async fn write(&self, request: &Request, order: &Order) -> Result<Placed, Problem> {
+        self.try_write(request, order).await.unwrap_or_else(|error| match error {
+            ShopError::Key(IdempotencyError::Busy(_)) => {
+                Err(pending(Duration::from_secs(RETRY_AFTER_S)))
+            }
+            error => {
+                warn!(error = %error.in_full(), "an order was not written");
+                Err(Problem::unavailable())
+            }
+        })
+    }
+
+    /// Whether the order could be asked for at all, and what came of it.
+    async fn try_write(
+        &self,
+        request: &Request,
+        order: &Order,
+    ) -> Result<Result<Placed, Problem>, ShopError> {
+        let mut client = self.pool.get().await?;
+        let transaction = client.transaction().await?;
+        let id = Uuid::now_v7();
+        let answer = answer(id, order)?;
+        let placed = match claim(&transaction, request, &answer).await? {
+            Claim::Won => {
+                insert(&transaction, id, order, self.patience).await?;
+                transaction.commit().await?;
+                Placed { answer, is_replayed: false }
+            }
+            Claim::Done(answer) => Placed { answer, is_replayed: true },
+            Claim::Mismatch => return Ok(Err(mismatch())),
+        };
+        Ok(Ok(placed))
+    }
+}
+
+/// The order's row, its saga, and OrderCreated in the outbox.
+async fn insert(
+    transaction: &Transaction<'_>,
+    id: Uuid,
+    order: &Order,
+    patience: Duration,
+) -> Result<(), ShopError> {
+    let process = OrderProcess::default();
+    transaction
+        .execute(
+            "INSERT INTO orders (id, customer, amount_cents, status, sku, quantity) \
+             VALUES ($1, $2, $3, $4, $5, $6)",
+            &[
+                &id,
+                &order.customer,
+                &order.amount_cents,
+                &process.status(),
+                &order.sku,
+                &order.quantity,
+            ],
+        )
+        .await?;
+    let created = Emitted {
+        event_type: "OrderCreated",
+        payload: json!({
+            "order_id": id.to_string(),
+            "customer": order.customer,
+            "sku": order.sku,
+            "quantity": order.quantity,
+            "amount_cents": order.amount_cents,
+        }),
+    };
+    saga::start(transaction, &id.to_string(), &process, &[created], patience).await?;
+    Ok(())
+}
+
+fn answer(id: Uuid, order: &Order) -> Result<Answer, IdempotencyError> {
+    let body = json!({
+        "id": id.to_string(),
+        "status": OrderProcess::default().status(),
+        "customer": order.customer,
+        "sku": order.sku,
+        "quantity": order.quantity,
+        "amount_cents": order.amount_cents,
+    });
+    let headers = vec![
+        ("content-type".to_owned(), "application/json".to_owned()),
+        ("location".to_owned(), format!("/orders/{id}")),
+    ];
+    Answer::new(StatusCode::CREATED.as_u16(), headers, body.to_string())
+}
+
+fn pending(retry_after: Duration) -> Problem {
+    let detail =
+        "a request with this Idempotency-Key is being carried out; come again for its answer";
+    Problem::new(StatusCode::CONFLICT, "request in progress", detail)
+        .of("idempotency-key")
+        .again_after(retry_after.as_secs().clamp(RETRY_AFTER_S, 30))
+}
+
+fn mismatch() -> Problem {
+    let detail = "this Idempotency-Key belongs to another request; use a new key for a new order";
+    Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "idempotency key reused", detail)
+        .of("idempotency-key")
+}

@@ -1,0 +1,81 @@
+//! Answers that say what is wrong, as RFC 9457 writes them.
+//!
+//! Enters: a status, and words. Leaves: an `application/problem+json` answer. What always holds: no
+//! value that a client sent is repeated, only the name of the field that holds it. Called by `http`,
+//! `request` and `place`.
+
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+
+/// What is wrong with a request, or with this service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Problem {
+    /// The answer's status.
+    pub(super) status: StatusCode,
+    /// What kind of problem, the same for all its occurrences.
+    pub(super) title: &'static str,
+    /// What is wrong this time, and what to do.
+    pub(super) detail: String,
+    /// The field or header that is wrong.
+    pub(super) field: Option<String>,
+    /// When to come again, seconds.
+    pub(super) retry_after_s: Option<u64>,
+}
+
+/// Its members on the wire; `type` is `about:blank`, so `title` goes with the status (section 4.2.1).
+#[derive(Serialize)]
+struct Body<'a> {
+    title: &'a str,
+    status: u16,
+    detail: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    field: Option<&'a str>,
+}
+
+impl Problem {
+    /// A problem of no single field.
+    pub(super) fn new(status: StatusCode, title: &'static str, detail: impl Into<String>) -> Self {
+        Self { status, title, detail: detail.into(), field: None, retry_after_s: None }
+    }
+
+    /// The same, naming the field or header.
+    #[must_use]
+    pub(super) fn of(mut self, field: impl Into<String>) -> Self {
+        self.field = Some(field.into());
+        self
+    }
+
+    /// The same, asking the client to come again.
+    #[must_use]
+    pub(super) fn again_after(mut self, seconds: u64) -> Self {
+        self.retry_after_s = Some(seconds);
+        self
+    }
+
+    /// The service cannot answer now, for no fault of the client.
+    pub(super) fn unavailable() -> Self {
+        let detail = "the order service cannot reach what it needs; nothing is lost by sending the \
+                      same request with the same Idempotency-Key again";
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "service unavailable", detail).again_after(1)
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let body = Body {
+            title: self.title,
+            status: self.status.as_u16(),
+            detail: &self.detail,
+            field: self.field.as_deref(),
+        };
+        let mut headers = HeaderMap::new();
+        let kind = HeaderValue::from_static("application/problem+json");
+        headers.insert(header::CONTENT_TYPE, kind);
+        if let Some(seconds) = self.retry_after_s {
+            headers.insert(header::RETRY_AFTER, seconds.into());
+        }
+        let text = serde_json::to_string(&body).unwrap_or_default();
+        (self.status, headers, text).into_response()
+    }
+}

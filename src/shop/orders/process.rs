@@ -1,0 +1,301 @@
+//! How an order goes on: a pure function of the facts that payment and inventory reported.
+//!
+//! Enters: [`Fact`]s in any order. Leaves: the order's status and what is told to others. What always
+//! holds: facts only grow, so the outcome does not depend on the order in which they come; every
+//! order ends confirmed or cancelled once payment and inventory have answered; a cancelled order's
+//! money is refunded or was never taken, and its stock released or never reserved. Called by `service`
+//! and `effects`.
+
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use crate::saga::{Emitted, Saga};
+
+/// What came of the payment. A later variant never gives way to an earlier one.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Payment {
+    #[default]
+    Awaited,
+    Charged,
+    Failed,
+    Refunded,
+}
+
+/// What came of the reservation. A later variant never gives way to an earlier one.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Stock {
+    #[default]
+    Awaited,
+    Reserved,
+    Unavailable,
+    Released,
+}
+
+/// The facts about one order.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct OrderProcess {
+    payment: Payment,
+    stock: Stock,
+    /// Nobody waits for it any more; everything done for it is undone.
+    given_up: bool,
+    /// Why it did not come about, in the words of whoever said so first.
+    #[serde(default)]
+    reason: Option<String>,
+}
+
+/// What others report of an order, or the clock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Fact {
+    /// The payment service charged the customer.
+    PaymentProcessed,
+    /// It could not, or will not; nothing was taken.
+    PaymentFailed(String),
+    /// It gave the money back.
+    PaymentRefunded,
+    /// The inventory service holds the goods.
+    InventoryReserved,
+    /// There are not enough of them.
+    InventoryUnavailable(String),
+    /// It holds nothing for this order, and never will.
+    InventoryReleased,
+    /// The order took too long.
+    DeadlinePassed,
+}
+
+impl Fact {
+    /// From an event type and a reason, where the type is one that an order hears of.
+    pub(super) fn of_event(event_type: &str, reason: Option<&str>) -> Option<Self> {
+        let reason = || reason.unwrap_or("no reason given").to_owned();
+        Some(match event_type {
+            "PaymentProcessed" => Self::PaymentProcessed,
+            "PaymentFailed" => Self::PaymentFailed(reason()),
+            "PaymentRefunded" => Self::PaymentRefunded,
+            "InventoryReserved" => Self::InventoryReserved,
+            "InventoryUnavailable" => Self::InventoryUnavailable(reason()),
+            "InventoryReleased" => Self::InventoryReleased,
+            _ => return None,
+        })
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    Confirmed,
+    Cancelled,
+}
+
+impl OrderProcess {
+    fn outcome(&self) -> Option<Outcome> {
+        let is_whole = self.payment == Payment::Charged && self.stock == Stock::Reserved;
+        if is_whole && !self.given_up {
+            return Some(Outcome::Confirmed);
+        }
+        // Goods are reserved for what is paid only, so a payment that failed leaves nothing to undo.
+        let is_undone = self.payment == Payment::Refunded && self.stock >= Stock::Unavailable;
+        (self.payment == Payment::Failed || is_undone).then_some(Outcome::Cancelled)
+    }
+
+    fn learn(&mut self, fact: &Fact) {
+        let (payment, stock) = match fact {
+            Fact::PaymentProcessed => (Payment::Charged, Stock::Awaited),
+            Fact::PaymentFailed(_) => (Payment::Failed, Stock::Awaited),
+            Fact::PaymentRefunded => (Payment::Refunded, Stock::Awaited),
+            Fact::InventoryReserved => (Payment::Awaited, Stock::Reserved),
+            Fact::InventoryUnavailable(_) => (Payment::Awaited, Stock::Unavailable),
+            Fact::InventoryReleased => (Payment::Awaited, Stock::Released),
+            Fact::DeadlinePassed => {
+                self.given_up = true;
+                (Payment::Awaited, Stock::Awaited)
+            }
+        };
+        self.payment = self.payment.max(payment);
+        self.stock = self.stock.max(stock);
+        let reason = match fact {
+            Fact::PaymentFailed(reason) | Fact::InventoryUnavailable(reason) => reason,
+            Fact::DeadlinePassed => "it took too long",
+            _ => return,
+        };
+        self.reason.get_or_insert_with(|| reason.to_owned());
+    }
+
+    fn reason(&self) -> &str {
+        self.reason.as_deref().unwrap_or("no reason given")
+    }
+}
+
+impl Saga for OrderProcess {
+    const KIND: &'static str = "order";
+    type Event = Fact;
+
+    fn on(&mut self, fact: &Fact) -> Vec<Emitted> {
+        if self.has_ended() {
+            return Vec::new();
+        }
+        let was_given_up = self.given_up;
+        self.learn(fact);
+        match self.outcome() {
+            Some(Outcome::Confirmed) => {
+                vec![Emitted { event_type: "OrderConfirmed", payload: json!({}) }]
+            }
+            Some(Outcome::Cancelled) => vec![Emitted {
+                event_type: "OrderCancelled",
+                payload: json!({ "reason": self.reason() }),
+            }],
+            None if self.given_up && !was_given_up => vec![Emitted {
+                event_type: "OrderTimedOut",
+                payload: json!({ "reason": self.reason() }),
+            }],
+            None => Vec::new(),
+        }
+    }
+
+    fn name(fact: &Fact) -> &'static str {
+        match fact {
+            Fact::PaymentProcessed => "PaymentProcessed",
+            Fact::PaymentFailed(_) => "PaymentFailed",
+            Fact::PaymentRefunded => "PaymentRefunded",
+            Fact::InventoryReserved => "InventoryReserved",
+            Fact::InventoryUnavailable(_) => "InventoryUnavailable",
+            Fact::InventoryReleased => "InventoryReleased",
+            Fact::DeadlinePassed => "DeadlinePassed",
+        }
+    }
+
+    fn status(&self) -> &'static str {
+        match (self.outcome(), self.payment, self.stock) {
+            (Some(Outcome::Confirmed), ..) => "CONFIRMED",
+            (Some(Outcome::Cancelled), ..) => "CANCELLED",
+            _ if self.given_up => "CANCELLING",
+            (None, _, Stock::Unavailable | Stock::Released) => "REFUNDING",
+            (None, Payment::Charged, _) => "PAID",
+            (None, ..) => "PENDING",
+        }
+    }
+
+    fn has_ended(&self) -> bool {
+        self.outcome().is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn refused() -> Fact {
+        Fact::PaymentFailed("the card was declined".to_owned())
+    }
+
+    fn sold_out() -> Fact {
+        Fact::InventoryUnavailable("sold out".to_owned())
+    }
+
+    /// The status after each fact, and everything emitted.
+    fn play(facts: &[Fact]) -> (Vec<&'static str>, Vec<&'static str>) {
+        let mut process = OrderProcess::default();
+        let (mut statuses, mut emitted) = (Vec::new(), Vec::new());
+        for fact in facts {
+            emitted.extend(process.on(fact).into_iter().map(|emitted| emitted.event_type));
+            statuses.push(process.status());
+        }
+        (statuses, emitted)
+    }
+
+    #[test]
+    fn a_paid_and_reserved_order_is_confirmed() {
+        let (statuses, emitted) = play(&[Fact::PaymentProcessed, Fact::InventoryReserved]);
+        assert_eq!(statuses, ["PAID", "CONFIRMED"]);
+        assert_eq!(emitted, ["OrderConfirmed"]);
+    }
+
+    #[test]
+    fn a_refused_payment_cancels() {
+        let (statuses, emitted) = play(&[refused()]);
+        assert_eq!((statuses, emitted), (vec!["CANCELLED"], vec!["OrderCancelled"]));
+    }
+
+    #[test]
+    fn an_order_that_is_sold_out_is_cancelled_only_when_the_money_is_back() {
+        let (statuses, emitted) =
+            play(&[Fact::PaymentProcessed, sold_out(), Fact::PaymentRefunded]);
+        assert_eq!(statuses, ["PAID", "REFUNDING", "CANCELLED"]);
+        assert_eq!(emitted, ["OrderCancelled"]);
+    }
+
+    #[test]
+    fn an_order_that_took_too_long_waits_until_everything_is_undone() {
+        let (statuses, emitted) = play(&[
+            Fact::PaymentProcessed,
+            Fact::DeadlinePassed,
+            Fact::InventoryReserved,
+            Fact::PaymentRefunded,
+            Fact::DeadlinePassed,
+            Fact::InventoryReleased,
+        ]);
+        let cancelling = ["CANCELLING"; 4];
+        assert_eq!(statuses, [&["PAID"][..], &cancelling, &["CANCELLED"]].concat());
+        assert_eq!(emitted, ["OrderTimedOut", "OrderCancelled"]);
+    }
+
+    #[test]
+    fn what_comes_after_the_end_changes_nothing() {
+        let (statuses, emitted) = play(&[
+            Fact::PaymentProcessed,
+            Fact::InventoryReserved,
+            Fact::DeadlinePassed,
+            refused(),
+            Fact::InventoryReserved,
+        ]);
+        assert_eq!(statuses.last(), Some(&"CONFIRMED"));
+        assert_eq!(emitted, ["OrderConfirmed"]);
+    }
+
+    /// What payment and inventory can report of one order, from both sides' point of view.
+    fn stories() -> Vec<(Vec<Fact>, &'static str)> {
+        vec![
+            (vec![Fact::PaymentProcessed, Fact::InventoryReserved], "CONFIRMED"),
+            (vec![refused()], "CANCELLED"),
+            (vec![Fact::PaymentProcessed, sold_out(), Fact::PaymentRefunded], "CANCELLED"),
+            (vec![Fact::DeadlinePassed, refused(), Fact::InventoryReleased], "CANCELLED"),
+            (
+                vec![
+                    Fact::DeadlinePassed,
+                    Fact::PaymentProcessed,
+                    Fact::PaymentRefunded,
+                    Fact::InventoryReserved,
+                    Fact::InventoryReleased,
+                ],
+                "CANCELLED",
+            ),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn the_outcome_does_not_depend_on_order_or_repeats(
+            story in 0..5_usize,
+            places in prop::collection::vec(any::<prop::sample::Index>(), 1..20),
+            seed in any::<u64>(),
+        ) {
+            let (facts, outcome) = stories().swap_remove(story);
+            // The clock is not reordered: an order that was confirmed has no deadline.
+            let (clock, mut reports): (Vec<_>, Vec<_>) =
+                facts.into_iter().partition(|fact| *fact == Fact::DeadlinePassed);
+            let repeats: Vec<Fact> =
+                places.iter().map(|place| place.get(&reports).clone()).collect();
+            reports.extend(repeats);
+            let mut dice = seed;
+            for last in (1..reports.len()).rev() {
+                dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                let other = usize::try_from(dice >> 33).unwrap() % (last + 1);
+                reports.swap(last, other);
+            }
+            let (statuses, emitted) = play(&[clock, reports].concat());
+            prop_assert_eq!(statuses.last().copied(), Some(outcome));
+            let ends = emitted.iter().filter(|event| **event != "OrderTimedOut").count();
+            prop_assert_eq!(ends, 1);
+        }
+    }
+}

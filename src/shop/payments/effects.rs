@@ -1,0 +1,100 @@
+//! What the payment service does with a message: writes an intent, never calls the gateway.
+//!
+//! Enters: OrderCreated, InventoryUnavailable, OrderTimedOut. Leaves: a row in `payments`, in the
+//! transaction that marks the message as done. What always holds: an order that was given up before
+//! its payment began is never charged: a VOIDED row stands where the intent would. Called by `inbox`.
+
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+use tokio_postgres::Transaction;
+use uuid::Uuid;
+
+use crate::inbox::{Effects, Failure, Interest, Message};
+use crate::outbox_writer::{Event, append};
+use crate::shop::messages::{interest, order_id};
+
+/// The topics that the payment service reads.
+pub(super) const TOPICS: [&str; 3] = ["OrderCreated", "InventoryUnavailable", "OrderTimedOut"];
+
+/// Writes intents, and wakes whoever carries them out.
+pub(super) struct PaymentEffects {
+    /// Told after each commit.
+    pub(super) intents: Arc<Notify>,
+}
+
+/// What OrderCreated says that matters here.
+#[derive(Deserialize)]
+struct OrderCreated {
+    amount_cents: i64,
+}
+
+impl Effects for PaymentEffects {
+    fn interest(&self, event_type: &str) -> Interest {
+        interest(&TOPICS, event_type)
+    }
+
+    async fn apply(&self, transaction: &Transaction<'_>, message: &Message) -> Result<(), Failure> {
+        let order = order_id(message)?;
+        match message.event_type.as_str() {
+            "OrderCreated" => intend(transaction, order, &message.payload).await,
+            "InventoryUnavailable" | "OrderTimedOut" => undo(transaction, order).await,
+            other => Err(Failure::poison(format!("unknown event type `{other}`"))),
+        }
+    }
+
+    fn committed(&self) {
+        self.intents.notify_one();
+    }
+}
+
+async fn intend(
+    transaction: &Transaction<'_>,
+    order: Uuid,
+    payload: &Value,
+) -> Result<(), Failure> {
+    let placed = OrderCreated::deserialize(payload)
+        .map_err(|_| Failure::poison("the payload is no order"))?;
+    if placed.amount_cents <= 0 {
+        return Err(Failure::poison("amount_cents is not above 0"));
+    }
+    transaction
+        .execute(
+            "INSERT INTO payments (order_id, order_placed, amount_cents, status) \
+             VALUES ($1, $2, $3, 'PENDING') ON CONFLICT (order_id) DO NOTHING",
+            &[&order, payload, &placed.amount_cents],
+        )
+        .await?;
+    Ok(())
+}
+
+/// Money that was taken goes back, money that is being taken will, and money that was not is not.
+async fn undo(transaction: &Transaction<'_>, order: Uuid) -> Result<(), Failure> {
+    let voided = transaction
+        .execute(
+            "INSERT INTO payments (order_id, order_placed, amount_cents, status, reason) \
+             VALUES ($1, '{}', 0, 'VOIDED', 'the order was given up') \
+             ON CONFLICT (order_id) DO NOTHING",
+            &[&order],
+        )
+        .await?;
+    if voided > 0 {
+        let payload = json!({ "reason": "the order was given up" });
+        let event = Event::new("payment", order.to_string(), "PaymentFailed", payload);
+        append(transaction, &event).await.map_err(Failure::technical)?;
+        return Ok(());
+    }
+    transaction
+        .execute(
+            "UPDATE payments SET undo = true, updated_at = now(), \
+                 status = CASE status WHEN 'CHARGED' THEN 'REFUNDING' ELSE status END, \
+                 attempts = CASE status WHEN 'CHARGED' THEN 0 ELSE attempts END, \
+                 next_attempt_at = CASE status WHEN 'CHARGED' THEN now() ELSE next_attempt_at END \
+             WHERE order_id = $1 AND status IN ('PENDING', 'CHARGED')",
+            &[&order],
+        )
+        .await?;
+    Ok(())
+}

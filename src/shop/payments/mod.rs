@@ -1,0 +1,43 @@
+//! The payment service.
+//!
+//! Enters: orders to be charged, and orders to be undone. Leaves: PaymentProcessed, PaymentFailed,
+//! PaymentRefunded. What always holds: an order is charged once and refunded once at most, whatever is
+//! delivered twice and whoever dies in between. Called by `cli` and the demo.
+
+mod effects;
+mod gateway;
+mod settlement;
+
+use std::future::Future;
+use std::sync::Arc;
+
+use tokio::sync::Notify;
+
+use super::error::ShopError;
+use super::face::Face;
+use super::service;
+use super::settings::{Place, Settings, counts};
+use crate::inbox::Consumer;
+use effects::{PaymentEffects, TOPICS};
+use gateway::Gateway;
+use settlement::settle;
+
+pub use gateway::CARD_LIMIT_CENTS;
+
+/// Consumer group, owner of markers, beginning of the dead-letter topic.
+pub const NAME: &str = "shop-payments";
+
+/// Serves at `place` until its end.
+pub async fn run(
+    settings: &Settings,
+    place: Place<impl Future<Output = ()>>,
+) -> Result<(), ShopError> {
+    let pool = settings.pool()?;
+    let intents = Arc::new(Notify::new());
+    let effects = PaymentEffects { intents: Arc::clone(&intents) };
+    let consumer = Consumer::new(settings.consumer(NAME, &TOPICS)?, effects)?;
+    let counters = consumer.counters();
+    let face = Face::new(pool.clone(), move || counts(&counters.snapshot()));
+    let settling = settle(pool.clone(), Gateway::new(pool), intents);
+    service::run(consumer, face.router(), settling, place).await
+}

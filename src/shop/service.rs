@@ -1,0 +1,51 @@
+//! What a service is made of: a consumer, an HTTP face, and whatever works beside them.
+//!
+//! Enters: the parts, and a future that ends when the service shall. Leaves: nothing until then; then
+//! the consumer finishes its batch, the face its requests. What always holds: if one part ends by
+//! itself, all do, with its error. Called by the three services.
+
+use std::future::Future;
+
+use axum::Router;
+use tokio::sync::watch;
+use tracing::info;
+
+use super::error::ShopError;
+use super::settings::Place;
+use crate::inbox::{Consumer, Effects};
+
+/// Runs a service to its end. `beside` never ends by itself.
+pub(super) async fn run<E: Effects>(
+    consumer: Consumer<E>,
+    router: Router,
+    beside: impl Future<Output = ()>,
+    place: Place<impl Future<Output = ()>>,
+) -> Result<(), ShopError> {
+    let Place { listener, stop: asked_to_stop } = place;
+    let (stopping, stop) = watch::channel(false);
+    let stopped = |mut stop: watch::Receiver<bool>| async move {
+        // The sender outlives whoever waits here.
+        let _ = stop.wait_for(|stop| *stop).await;
+    };
+    let consuming = async {
+        let ended = consumer.run(stopped(stop.clone())).await;
+        stopping.send_replace(true);
+        ended.map(drop).map_err(ShopError::Consumer)
+    };
+    let serving = async {
+        let serve = axum::serve(listener, router).with_graceful_shutdown(stopped(stop.clone()));
+        let ended = serve.await;
+        stopping.send_replace(true);
+        ended.map_err(ShopError::Http)
+    };
+    let asked = async {
+        tokio::select! {
+            () = asked_to_stop => info!("stopping"),
+            () = stopped(stop.clone()) => {}
+            () = beside => {}
+        }
+        stopping.send_replace(true);
+    };
+    let (consumed, served, ()) = tokio::join!(consuming, serving, asked);
+    consumed.and(served)
+}

@@ -1,0 +1,23 @@
+//! The idempotency guard on a real Redis and a real PostgreSQL.
+//!
+//! Each test has a Redis of its own, to flush, pause and kill, and a database of its own in a cluster
+//! that all share. What published versions of the pattern do instead is in `published`, which shows
+//! their mistakes.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "all of this crate is test code; clippy sees only the marked functions as such"
+)]
+
+mod hostile;
+mod memory;
+mod outages;
+mod published;
+mod setnx;
+mod storm;
+mod support;
+mod transitions;
+mod truth;
+mod zombies;

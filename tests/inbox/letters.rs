@@ -1,0 +1,137 @@
+//! Dead letters: listed, and sent again to have their effect once.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use postrider::dead_letter::{DeadLetterError, Filter, Place, Redrive, Redriven, now_ms};
+
+use crate::scene::{Deeds, Draft, Scene, Whim};
+use crate::support::topic;
+
+fn now() -> Redrive {
+    Redrive { horizon: Duration::from_hours(1), force: false, now_ms: now_ms() }
+}
+
+/// A consumer that fails with every tenth message until it is mended.
+fn mendable() -> (Deeds, Arc<AtomicBool>) {
+    let mended = Arc::new(AtomicBool::new(false));
+    let is_mended = Arc::clone(&mended);
+    let deeds = Deeds::with(move |number, _| {
+        let is_good = is_mended.load(Ordering::Relaxed) || number % 10 != 0;
+        if is_good { Whim::Work } else { Whim::Poison }
+    });
+    (deeds, mended)
+}
+
+#[test]
+fn what_is_sent_again_has_its_effect_once_and_is_not_sent_a_third_time() {
+    let Some(scene) = Scene::new("redriven") else { return };
+    scene.send(&Draft::many(100));
+    let (deeds, mended) = mendable();
+    let running = scene.start(deeds);
+    running.await_that("the dead letters", |now| now.dead_letters == 10);
+    scene.await_deeds(90);
+    let letters = scene.letters();
+    assert!(letters.len() == 10 && letters.iter().all(|letter| !letter.is_retried));
+
+    mended.store(true, Ordering::Relaxed);
+    let told = scene.dead_letters().redrive(&Filter::default(), &now()).unwrap();
+    assert_eq!(told, Redriven { sent: 10, ..Redriven::default() });
+    scene.await_deeds(100);
+    let told = scene.dead_letters().redrive(&Filter::default(), &now()).unwrap();
+    assert_eq!(told, Redriven { already: 10, ..Redriven::default() });
+    assert!(scene.letters().iter().all(|letter| letter.is_retried));
+
+    // Where it lay before, with its own headers and a mark.
+    let records = topic::read(&scene.bootstrap, std::slice::from_ref(&scene.topic));
+    let again: Vec<_> =
+        records.iter().filter(|record| record.header("postrider-retried").is_some()).collect();
+    assert_eq!(again.len(), 10);
+    for record in again {
+        let first = records.iter().find(|it| it.header("id") == record.header("id")).unwrap();
+        assert_eq!(
+            (first.partition, &first.key, &first.value),
+            (record.partition, &record.key, &record.value)
+        );
+        assert_eq!(first.headers, record.headers[..first.headers.len()]);
+    }
+    assert_eq!(running.stop().duplicates, 0);
+}
+
+#[test]
+fn a_letter_that_is_sent_again_twice_has_its_effect_once() {
+    let Some(scene) = Scene::new("twice") else { return };
+    scene.send(&Draft::many(20));
+    let (deeds, mended) = mendable();
+    let running = scene.start(deeds);
+    running.await_that("the dead letters", |now| now.dead_letters == 2);
+    mended.store(true, Ordering::Relaxed);
+    // As a crash between record and receipt would have it.
+    let letters = scene.letters();
+    let repeat = |letter: &postrider::dead_letter::Letter| {
+        let text = |name: &str| letter.header(name).unwrap().to_owned();
+        let value = letter.record.value.clone().unwrap();
+        Draft {
+            headers: vec![("id", text("id")), ("event_type", text("event_type"))],
+            key: String::from_utf8(letter.record.key.clone().unwrap()).unwrap(),
+            value: String::from_utf8(value).unwrap(),
+        }
+    };
+    scene.send(&letters.iter().map(repeat).collect::<Vec<_>>());
+    scene.dead_letters().redrive(&Filter::default(), &now()).unwrap();
+    scene.await_deeds(20);
+    running.await_that("the repeats", |now| now.duplicates == 2);
+    scene.await_deeds(20);
+}
+
+#[test]
+fn what_is_older_than_the_markers_is_sent_by_force_alone() {
+    let Some(scene) = Scene::new("aged") else { return };
+    scene.send(&Draft::many(20));
+    let (deeds, mended) = mendable();
+    let running = scene.start(deeds);
+    running.await_that("the dead letters", |now| now.dead_letters == 2);
+    mended.store(true, Ordering::Relaxed);
+    let late = Redrive { now_ms: now_ms() + 2 * 3_600_000, ..now() };
+    let letters = scene.dead_letters();
+    let told = letters.redrive(&Filter::default(), &late).unwrap();
+    assert_eq!(told, Redriven { too_old: 2, ..Redriven::default() });
+    assert_eq!(scene.deeds().0, 18);
+    let told = letters.redrive(&Filter::default(), &Redrive { force: true, ..late }).unwrap();
+    assert_eq!(told.sent, 2);
+    scene.await_deeds(20);
+    running.stop();
+}
+
+#[test]
+fn letters_are_found_by_what_is_known_of_them() {
+    let Some(scene) = Scene::new("filtered") else { return };
+    let mut drafts = Draft::many(20);
+    drafts.push(Draft { headers: Vec::new(), ..Draft::new(1) });
+    scene.send(&drafts);
+    let running = scene.start(mendable().0);
+    running.await_that("the dead letters", |now| now.dead_letters == 3);
+    running.stop();
+    let letters = scene.dead_letters();
+    let all = scene.letters();
+    let count = |filter: Filter| letters.list(&filter).unwrap().len();
+    assert_eq!(count(Filter { code: Some("poison".into()), ..Filter::default() }), 2);
+    assert_eq!(count(Filter { code: Some("missing_header".into()), ..Filter::default() }), 1);
+    assert_eq!(count(Filter { event_type: Some("Counted".into()), ..Filter::default() }), 2);
+    assert_eq!(count(Filter { topic: Some("elsewhere".into()), ..Filter::default() }), 0);
+    let id = all.iter().find_map(|letter| letter.header("id")).unwrap().to_owned();
+    assert_eq!(count(Filter { id: Some(id), ..Filter::default() }), 1);
+    assert_eq!(count(Filter { places: [all[1].place].into(), ..Filter::default() }), 1);
+    let nowhere = Place { partition: 0, offset: 999 };
+    let missing = letters.list(&Filter { places: [nowhere].into(), ..Filter::default() });
+    assert!(matches!(missing, Err(DeadLetterError::Missing(place)) if place == nowhere));
+}
+
+#[test]
+fn a_consumer_without_dead_letters_has_no_topic_of_them() {
+    let Some(scene) = Scene::new("none") else { return };
+    let error = scene.dead_letters().list(&Filter::default()).unwrap_err();
+    assert!(matches!(error, DeadLetterError::NoTopic(_)), "{error}");
+    assert!(error.hint().unwrap().contains("--create"));
+}

@@ -1,0 +1,313 @@
+//! What every test here needs: a topic, a database, messages to send, and a consumer whose effect
+//! is a row that nothing keeps from being written twice but the consumer itself.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use postrider::dead_letter::{DeadLetters, Filter, Letter};
+use postrider::inbox::{
+    Backoff, Consumer, ConsumerSpec, Counters, Effects, Failure, InboxError, Interest, Message,
+    Snapshot,
+};
+use rdkafka::ClientConfig;
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
+use rdkafka::message::{Header, OwnedHeaders};
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
+use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
+use tokio::sync::oneshot;
+use tokio_postgres::Transaction;
+use tokio_postgres::types::Type;
+use uuid::Uuid;
+
+use crate::support::postgres::{self, Database};
+use crate::support::{kafka, topic, unique, wait_for};
+
+pub(crate) const PARTITIONS: i32 = 3;
+/// What `Deeds` takes; everything else it does not know.
+pub(crate) const TAKEN: &str = "Counted";
+pub(crate) const PASSED_OVER: &str = "Ignored";
+
+/// A topic and a database of the test's own.
+pub(crate) struct Scene {
+    pub(crate) bootstrap: String,
+    pub(crate) topic: String,
+    /// The consumer's name, which is also the group's.
+    pub(crate) name: String,
+    pub(crate) database: Database,
+}
+
+/// A record to send, as the relay would.
+#[derive(Debug, Clone)]
+pub(crate) struct Draft {
+    pub(crate) headers: Vec<(&'static str, String)>,
+    pub(crate) key: String,
+    pub(crate) value: String,
+}
+
+impl Draft {
+    /// A good message.
+    pub(crate) fn new(number: usize) -> Self {
+        Self::of(Uuid::now_v7(), TAKEN, number)
+    }
+
+    pub(crate) fn of(id: Uuid, event_type: &str, number: usize) -> Self {
+        Self {
+            headers: vec![("id", id.to_string()), ("event_type", event_type.to_owned())],
+            key: format!("account-{}", number % 17),
+            value: format!("{{\"number\": {number}}}"),
+        }
+    }
+
+    pub(crate) fn many(count: usize) -> Vec<Self> {
+        (0..count).map(Self::new).collect()
+    }
+}
+
+impl Scene {
+    /// `None` where there is no Kafka; that is said once.
+    pub(crate) fn new(stem: &str) -> Option<Self> {
+        let kafka = kafka::shared()?;
+        let database = Database::migrated(postgres::installed(), stem);
+        database.sql().run("CREATE TABLE deeds (message_id uuid, number bigint, place text)");
+        let (topic, name) = (unique(stem), unique(&format!("{stem}-consumer")));
+        topic::create(&kafka.bootstrap(), &topic, PARTITIONS, &[]);
+        Some(Self { bootstrap: kafka.bootstrap(), topic, name, database })
+    }
+
+    /// Waits between attempts are short here.
+    pub(crate) fn spec(&self) -> ConsumerSpec {
+        let database = self.database.address().unix_url().parse().unwrap();
+        let mut spec =
+            ConsumerSpec::new(&self.name, [self.topic.as_str()], &self.bootstrap, database);
+        spec.backoff =
+            Backoff { first: Duration::from_millis(20), max: Duration::from_millis(200) };
+        spec
+    }
+
+    /// Sends them in order and waits until they are stored.
+    pub(crate) fn send(&self, drafts: &[Draft]) {
+        let mut config = ClientConfig::new();
+        config.set("bootstrap.servers", &self.bootstrap).set("partitioner", "murmur2_random");
+        let producer: BaseProducer = config.create().unwrap();
+        for draft in drafts {
+            let headers =
+                draft.headers.iter().fold(OwnedHeaders::new(), |headers, (key, value)| {
+                    headers.insert(Header { key, value: Some(value) })
+                });
+            let record = BaseRecord::to(&self.topic).key(&draft.key).payload(&draft.value);
+            producer.send(record.headers(headers)).unwrap();
+        }
+        producer.flush(Duration::from_secs(30)).unwrap();
+    }
+
+    pub(crate) fn start<E: Effects>(&self, effects: E) -> Running {
+        Running::start(self.spec(), effects)
+    }
+
+    /// Rows that the effects wrote, and how many different messages they are of.
+    pub(crate) fn deeds(&self) -> (usize, usize) {
+        let sql = "SELECT count(*), count(DISTINCT message_id) FROM deeds";
+        let rows = self.database.sql().rows(sql);
+        let number = |index: usize| rows[0][index].as_ref().unwrap().parse().unwrap();
+        (number(0), number(1))
+    }
+
+    pub(crate) fn markers(&self) -> usize {
+        let sql =
+            format!("SELECT count(*) FROM processed_messages WHERE consumer = '{}'", self.name);
+        self.database.sql().value(&sql).parse().unwrap()
+    }
+
+    /// Waits until that many messages have had their effects, and says that none had them twice.
+    pub(crate) fn await_deeds(&self, count: usize) {
+        wait_for("the effects", || (self.deeds().1 >= count).then_some(()));
+        assert_eq!(self.deeds(), (count, count));
+    }
+
+    /// The group's offsets; -1 is none. The group may have members.
+    pub(crate) fn committed(&self) -> Vec<i64> {
+        let consumer = self.group_client();
+        let mut wanted = TopicPartitionList::new();
+        wanted.add_partition_range(&self.topic, 0, PARTITIONS - 1);
+        let known = consumer.committed_offsets(wanted, Duration::from_secs(20)).unwrap();
+        let offsets = known.elements();
+        offsets.iter().map(|element| element.offset().to_raw().unwrap().max(-1)).collect()
+    }
+
+    /// Has everything delivered again. The group must have no members.
+    pub(crate) fn rewind(&self) {
+        let mut offsets = TopicPartitionList::new();
+        for partition in 0..PARTITIONS {
+            offsets.add_partition_offset(&self.topic, partition, Offset::Offset(0)).unwrap();
+        }
+        let consumer = self.group_client();
+        wait_for("the group to be empty", || consumer.commit(&offsets, CommitMode::Sync).ok());
+    }
+
+    fn group_client(&self) -> BaseConsumer {
+        topic::client(&self.bootstrap).set("group.id", &self.name).create().unwrap()
+    }
+
+    pub(crate) fn dead_letters(&self) -> DeadLetters {
+        let settings = vec![("bootstrap.servers".to_owned(), self.bootstrap.clone())];
+        DeadLetters::new(&self.name, settings)
+    }
+
+    pub(crate) fn letters(&self) -> Vec<Letter> {
+        self.dead_letters().list(&Filter::default()).unwrap()
+    }
+}
+
+/// Ends all sessions of consumers in the database.
+pub(crate) fn cut_sessions(database: &Database) {
+    database.sql().run(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
+         WHERE application_name = 'postrider-inbox' AND datname = current_database()",
+    );
+}
+
+/// A consumer that runs beside the test.
+pub(crate) struct Running {
+    counters: Arc<Counters>,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<Result<Snapshot, InboxError>>>,
+}
+
+impl Running {
+    pub(crate) fn start<E: Effects>(spec: ConsumerSpec, effects: E) -> Self {
+        let consumer = Consumer::new(spec, effects).unwrap();
+        let counters = consumer.counters();
+        let (stop, stopped) = oneshot::channel();
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.unwrap().block_on(consumer.run(async { drop(stopped.await) }))
+        });
+        Self { counters, stop: Some(stop), thread: Some(thread) }
+    }
+
+    pub(crate) fn now(&self) -> Snapshot {
+        self.counters.snapshot()
+    }
+
+    pub(crate) fn await_that(&self, what: &str, is_so: impl Fn(&Snapshot) -> bool) -> Snapshot {
+        wait_for(what, || Some(self.now()).filter(|snapshot| is_so(snapshot)))
+    }
+
+    /// Asks it to stop and waits for its end.
+    pub(crate) fn stop(mut self) -> Snapshot {
+        drop(self.stop.take());
+        self.thread.take().unwrap().join().unwrap().unwrap()
+    }
+
+    /// Waits for an end that nobody asked for.
+    pub(crate) fn end(mut self) -> InboxError {
+        self.thread.take().unwrap().join().unwrap().unwrap_err()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            drop(thread.join());
+        }
+    }
+}
+
+/// What an effect does besides, or instead of, writing its row: the number of the message and of
+/// the attempt at it, from 1.
+type Fate = dyn Fn(i64, u32) -> Whim + Send + Sync;
+
+/// What becomes of one attempt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Whim {
+    /// The row is written.
+    Work,
+    /// The row is written, and then the effect fails.
+    Fail,
+    /// The row is written, and then the message is called poison.
+    Poison,
+    /// The row is written, and then the session ends.
+    CutSession,
+    /// The row is written; then a statement fails, and the effect does not say so.
+    HideFailure,
+    /// The row is written, which takes so long.
+    Dawdle(Duration),
+}
+
+/// Writes a row for each message.
+#[derive(Clone)]
+pub(crate) struct Deeds {
+    fate: Arc<Fate>,
+    attempts: Arc<Mutex<HashMap<i64, u32>>>,
+    on_commit: Arc<dyn Fn() + Send + Sync>,
+}
+
+impl Deeds {
+    pub(crate) fn plain() -> Self {
+        Self::with(|_, _| Whim::Work)
+    }
+
+    pub(crate) fn with(fate: impl Fn(i64, u32) -> Whim + Send + Sync + 'static) -> Self {
+        Self { fate: Arc::new(fate), attempts: Arc::default(), on_commit: Arc::new(|| {}) }
+    }
+
+    pub(crate) fn then(mut self, on_commit: impl Fn() + Send + Sync + 'static) -> Self {
+        self.on_commit = Arc::new(on_commit);
+        self
+    }
+
+    /// How often the message with this number was tried.
+    pub(crate) fn attempts(&self, number: i64) -> u32 {
+        self.attempts.lock().unwrap().get(&number).copied().unwrap_or(0)
+    }
+}
+
+impl Effects for Deeds {
+    fn interest(&self, event_type: &str) -> Interest {
+        match event_type {
+            TAKEN => Interest::Take,
+            PASSED_OVER => Interest::PassOver,
+            _ => Interest::Unknown,
+        }
+    }
+
+    async fn apply(&self, tx: &Transaction<'_>, message: &Message) -> Result<(), Failure> {
+        let number = message.payload["number"].as_i64().unwrap();
+        let place = format!("{}:{}", message.record.partition, message.record.offset);
+        tx.execute_typed(
+            "INSERT INTO deeds VALUES ($1, $2, $3)",
+            &[(&message.id, Type::UUID), (&number, Type::INT8), (&place, Type::TEXT)],
+        )
+        .await?;
+        let attempt = {
+            let mut attempts = self.attempts.lock().unwrap();
+            let attempt = attempts.entry(number).or_default();
+            *attempt += 1;
+            *attempt
+        };
+        match (self.fate)(number, attempt) {
+            Whim::Work => Ok(()),
+            Whim::Fail => Err(Failure::technical("the bank does not answer")),
+            Whim::Poison => Err(Failure::poison("the account is not in this ledger")),
+            Whim::CutSession => {
+                tx.batch_execute("SELECT pg_terminate_backend(pg_backend_pid())").await?;
+                Ok(())
+            }
+            Whim::HideFailure => {
+                let _ = tx.batch_execute("SELECT 1 / 0").await;
+                Ok(())
+            }
+            Whim::Dawdle(time) => {
+                tokio::time::sleep(time).await;
+                Ok(())
+            }
+        }
+    }
+
+    fn committed(&self) {
+        (self.on_commit)();
+    }
+}

@@ -1,0 +1,67 @@
+//! `shop dead-letters` shows what a service could not take, and sends it again once.
+
+use std::time::{Duration, Instant};
+
+use rdkafka::ClientConfig;
+use rdkafka::message::{Header, OwnedHeaders};
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
+use serde_json::Value;
+use uuid::Uuid;
+
+use crate::stage::Stage;
+
+const LIMIT: Duration = Duration::from_mins(1);
+
+fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "waited for {what}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+fn produce(bootstrap: &str, event_type: &str, order: &str) {
+    let producer: BaseProducer =
+        ClientConfig::new().set("bootstrap.servers", bootstrap).create().unwrap();
+    let id = Uuid::now_v7().to_string();
+    let header = |key, value| Header { key, value: Some(value) };
+    let headers =
+        OwnedHeaders::new().insert(header("id", &id)).insert(header("event_type", event_type));
+    let record = BaseRecord::to(event_type).key(order).payload("{}").headers(headers);
+    producer.send(record).map_err(|(error, _)| error).unwrap();
+    producer.flush(LIMIT).unwrap();
+}
+
+#[test]
+fn a_dead_letter_is_listed_sent_again_and_then_has_its_effect() {
+    let stage = Stage::set();
+    let service = stage.orders();
+    let order = Uuid::now_v7().to_string();
+    produce(&stage.bootstrap(), "PaymentProcessed", &order);
+    let list = || stage.letters(&["list", "shop-orders", "--code", "poison"]);
+    let letter = wait_for("a dead letter", || {
+        let line = list().lines().next()?.to_owned();
+        Some(serde_json::from_str::<Value>(&line).unwrap())
+    });
+    assert_eq!(letter["reason"], "nobody placed this order");
+    assert_eq!((&letter["topic"], &letter["retried"]), (&"PaymentProcessed".into(), &false.into()));
+    assert_eq!(stage.letters(&["list", "shop-orders", "--code", "unknown_type"]), "");
+
+    stage.run(&format!(
+        "INSERT INTO orders (id, customer, amount_cents, status) VALUES ('{order}', 'a', 1, '');
+         INSERT INTO sagas (kind, id, state, status) VALUES ('order', '{order}',
+             '{{\"payment\": \"awaited\", \"stock\": \"awaited\", \"given_up\": false}}', 'PENDING')"
+    ));
+    let redrive =
+        || -> Value { serde_json::from_str(&stage.letters(&["redrive", "shop-orders"])).unwrap() };
+    assert_eq!(redrive()["sent"], 1);
+    let paid = "SELECT count(*) FROM sagas WHERE status = 'PAID'";
+    wait_for("the effect", || (stage.count(paid) == 1).then_some(()));
+    let again = redrive();
+    assert_eq!((&again["sent"], &again["already"]), (&0.into(), &1.into()));
+    assert!(list().contains("\"retried\":true"));
+    service.stop();
+}

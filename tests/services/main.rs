@@ -1,0 +1,17 @@
+//! The order service over HTTP, as a process of its own, against real PostgreSQL and Redis: one key
+//! makes one order, and what is wrong is said and leaves nothing behind.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "all of this crate is test code; clippy sees only the marked functions as such"
+)]
+
+mod client;
+mod letters;
+mod maintenance;
+mod orders;
+mod refusals;
+mod stage;
