@@ -29,7 +29,7 @@ use serde_json::json;
 use support::kafka::Kafka;
 use support::postgres::Database;
 use support::relay::{Relay, Running};
-use support::{kafka, postgres, topic};
+use support::{kafka, postgres, topic, wait_for};
 
 /// What has to be said for it to run.
 const WORD: &str = "figures";
@@ -54,6 +54,7 @@ fn main() -> ExitCode {
     };
     let mut scene = Scene::new(kafka);
     let (transaction_mib, transaction_s) = scene.drain_one_transaction(rows);
+    eprintln!("{rows} rows of one transaction: {transaction_mib} MiB, {transaction_s} s");
     let (outage_mib, written) = scene.outlast_an_outage(outage_s);
     let fits = transaction_mib.max(outage_mib) <= LIMIT_MIB;
     let line = json!({
@@ -149,8 +150,10 @@ impl Scene {
 
 /// Ends a relay that must have seen so many rows stored; the next one begins to count at zero.
 fn stop(running: Running, face: &Face, rows: u64) {
-    let confirmed = face.count("postrider_records_confirmed_total");
-    assert!(confirmed >= Some(rows), "{confirmed:?} of {rows} records");
+    wait_for(&format!("{rows} records"), || {
+        let confirmed = face.count("postrider_records_confirmed_total");
+        (confirmed >= Some(rows)).then_some(())
+    });
     running.stop();
 }
 

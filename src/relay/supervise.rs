@@ -192,6 +192,8 @@ impl Supervisor {
             let topic = self.plan.config.dead_letters.topic.clone();
             return Err(PipelineError::DeadLetterRefused { topic, rejection }.into());
         }
+        let (position, index) = (row.commit_lsn, row.index);
+        tracing::info!(%position, index, "the brokers refuse a row; it goes on as a dead letter");
         self.refusal = Some((row, rejection));
         Ok(())
     }

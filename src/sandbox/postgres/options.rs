@@ -80,6 +80,8 @@ impl Options {
         set("max_connections", "200");
         set("max_prepared_transactions", "16");
         set("max_wal_size", "4GB");
+        // A server counts the descriptors it inherits, and the pipes of Kafka clients are inherited.
+        set("max_files_per_process", "16384");
         set("logging_collector", "off");
         set("log_line_prefix", "%m [%p] %q%a ");
         if !self.fsync {

@@ -98,6 +98,8 @@ impl Options {
         set("log.dirs", &folder.join("data").to_string_lossy());
         set("auto.create.topics.enable", &self.auto_create.to_string());
         set("num.partitions", "3");
+        // Or records with times long ago would be gone at the broker's next look, every five minutes.
+        set("log.retention.ms", "-1");
         set("default.replication.factor", &replicas);
         set("min.insync.replicas", in_sync);
         set("offsets.topic.replication.factor", &replicas);
