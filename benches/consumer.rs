@@ -96,6 +96,14 @@ impl Effects for Insert {
     async fn apply(&self, tx: &Transaction<'_>, message: &Message) -> Result<(), Failure> {
         let total = message.payload["total"].as_i64();
         let total = total.ok_or_else(|| Failure::poison("the payload has no total"))?;
+        if std::env::var("PREP").is_ok() {
+            static S: std::sync::OnceLock<tokio_postgres::Statement> = std::sync::OnceLock::new();
+            if S.get().is_none() {
+                let _ = S.set(tx.prepare("INSERT INTO effects VALUES ($1, $2, $3)").await?);
+            }
+            tx.execute(S.get().unwrap(), &[&message.id, &message.aggregate_id, &total]).await?;
+            return Ok(());
+        }
         tx.execute_typed(
             "INSERT INTO effects VALUES ($1, $2, $3)",
             &[(&message.id, Type::UUID), (&message.aggregate_id, Type::TEXT), (&total, Type::INT8)],

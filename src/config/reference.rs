@@ -62,7 +62,7 @@ pub fn reference_markdown() -> String {
          variables, default. In the environment lists are split on commas, and `<NAME>_FILE` \
          reads the value from a file. `postrider config show` prints every value in effect and \
          where it came from; `postrider config example` prints a file to begin with.\n\n\
-         Durations are whole numbers with a unit: `250ms`, `1s`, `1m30s`, `2h`. Sizes likewise: \
+         Durations are whole numbers with a unit: `250ms`, `1s`, `1m30s`, `2h`, `7d`. Sizes likewise: \
          `512KiB`, `32MiB` (powers of two), `1MB` (powers of ten).\n",
     );
     for option in OPTIONS {

@@ -172,7 +172,7 @@ words!(
     }
 );
 
-/// Parses `250ms`, `1s`, `1m30s`, `2h`: whole numbers with a unit, added up.
+/// Parses `250ms`, `1s`, `1m30s`, `2h`, `7d`: whole numbers with a unit, added up.
 ///
 /// # Errors
 /// What is wrong with the text and how to write it, in one line.
@@ -206,6 +206,7 @@ pub(super) fn read_duration(text: &str) -> Result<Duration, Refusal> {
             "s" => 1_000,
             "m" | "min" => 60_000,
             "h" => 3_600_000,
+            "d" => 86_400_000,
             _ => return Err(refused()),
         };
         let part = number.checked_mul(milliseconds).ok_or_else(refused)?;
@@ -275,7 +276,13 @@ mod tests {
 
     #[test]
     fn durations() {
-        for (text, ms) in [("1s", 1_000), ("250ms", 250), ("1m30s", 90_000), ("2h", 7_200_000)] {
+        for (text, ms) in [
+            ("1s", 1_000),
+            ("250ms", 250),
+            ("1m30s", 90_000),
+            ("2h", 7_200_000),
+            ("7d", 604_800_000),
+        ] {
             assert_eq!(read_duration(text).unwrap(), Duration::from_millis(ms), "{text}");
         }
         for wrong in ["", "1", "s", "1.5s", "-1s", "1 s x", "1d", "99999999999999999999s"] {

@@ -61,7 +61,7 @@ pub(super) enum Undone {
 }
 
 /// What a committed transaction did.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Done {
     /// Messages that had their effects in it.
     pub(super) applied: usize,
@@ -152,15 +152,15 @@ impl Session {
         let rows = tx.query(&self.mark, &[&consumer, &ids]).await.map_err(unmarked)?;
         let fresh: Result<HashSet<Uuid>, Error> = rows.iter().map(|row| row.try_get(0)).collect();
         let mut fresh = fresh.map_err(unmarked)?;
-        let mut done = Done::default();
-        for message in messages {
-            if fresh.remove(&message.id) {
-                effects.apply(&tx, message).await.map_err(Undone::Failed)?;
-                done.applied += 1;
-            } else {
-                done.duplicates += 1;
-            }
-        }
+        // Of repeats within the batch the first counts.
+        let new: Vec<&Message> =
+            messages.iter().copied().filter(|message| fresh.remove(&message.id)).collect();
+        let applied = match new.as_slice() {
+            [message] => effects.apply(&tx, message).await,
+            new => effects.apply_all(&tx, new).await,
+        };
+        applied.map_err(Undone::Failed)?;
+        let done = Done { applied: new.len(), duplicates: messages.len() - new.len() };
         if done.applied > 0 {
             add(&counters.statements, 1);
             tx.batch_execute("SELECT 1").await.map_err(hidden)?;

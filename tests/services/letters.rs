@@ -28,8 +28,9 @@ fn produce(bootstrap: &str, event_type: &str, order: &str) {
         ClientConfig::new().set("bootstrap.servers", bootstrap).create().unwrap();
     let id = Uuid::now_v7().to_string();
     let header = |key, value| Header { key, value: Some(value) };
-    let headers =
-        OwnedHeaders::new().insert(header("id", &id)).insert(header("event_type", event_type));
+    let headers = OwnedHeaders::new()
+        .insert(header("id", id.as_str()))
+        .insert(header("event_type", event_type));
     let record = BaseRecord::to(event_type).key(order).payload("{}").headers(headers);
     producer.send(record).map_err(|(error, _)| error).unwrap();
     producer.flush(LIMIT).unwrap();

@@ -132,6 +132,7 @@ impl Stage {
             }
             if moved.elapsed() > STILL_LIMIT || begun.elapsed() > limit {
                 eprintln!("it does not come to rest: {last}, {} echoes to come", echo.pending());
+                eprintln!("{:?}", shelf::lag(&self.bootstrap, &shelf::read(&self.bootstrap)));
                 for service in &self.services {
                     eprintln!("{} logged last:\n{}", service.name, service.last_words());
                 }

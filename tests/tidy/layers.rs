@@ -57,10 +57,7 @@ const ROOMS: &[Room] = &[
     room("dead_letter", &[]),
     room("inbox", &["dead_letter"]),
     room("saga", &["outbox_writer"]),
-    room(
-        "shop",
-        &["config", "outbox_writer", "idempotency", "dead_letter", "inbox", "saga"],
-    ),
+    room("shop", &["config", "outbox_writer", "idempotency", "dead_letter", "inbox", "saga"]),
     room("bin", &["shop", "config"]),
     room(
         "cli",

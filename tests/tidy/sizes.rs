@@ -58,7 +58,8 @@ pub fn library_root(source: &Source) -> Vec<Finding> {
     }
     let is_map = |line: &str| {
         let line = line.trim();
-        line.is_empty() || line.starts_with("pub mod ") || line.starts_with("#!")
+        line.is_empty()
+            || ["pub mod ", "#!", "#[cfg(feature"].iter().any(|start| line.starts_with(start))
     };
     let strays = source.shipped_lines().filter(|(_, line)| !is_map(line));
     strays
@@ -107,7 +108,13 @@ mod tests {
 
     #[test]
     fn code_in_the_map_is_reported() {
-        assert_eq!(library_root(&Source::new("src/lib.rs", "//! Map.\n\npub mod wal;\n")), []);
+        assert_eq!(
+            library_root(&Source::new(
+                "src/lib.rs",
+                "//! Map.\n\n#[cfg(feature = \"x\")]\npub mod wal;\n"
+            )),
+            []
+        );
         let found = library_root(&Source::new("src/lib.rs", "//! Map.\npub fn f() {}\n"));
         assert_eq!(found.len(), 1);
     }
