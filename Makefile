@@ -30,6 +30,7 @@ check: ## format, lints, house rules, documentation, docker
 	@mkdir -p .servers && rm -f $(SKIPPED)
 	$(CARGO) fmt --check
 	$(CARGO) clippy --locked --all-targets --features failpoints --quiet -- --deny warnings
+	$(CARGO) check --locked --no-default-features --features zstd --quiet
 	RUSTDOCFLAGS="--deny warnings" $(CARGO) doc --locked --no-deps --quiet
 	$(CARGO) test --locked --quiet --test tidy
 	POSTRIDER_SKIPPED=$(SKIPPED) docker/check

@@ -26,7 +26,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use postrider::inbox::{
-    Consumer, ConsumerSpec, Effects, Failure, Interest, Message, RememberedSpec, Snapshot,
+    Consumer, ConsumerSpec, Effects, Failure, Interest, Message, Prepared, RememberedSpec, Snapshot,
 };
 use postrider::sandbox::redis::Redis;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
@@ -40,7 +40,6 @@ use support::kafka::{self, Kafka};
 use support::postgres::{self, Database};
 use support::topic;
 use tokio_postgres::Transaction;
-use tokio_postgres::types::Type;
 use uuid::Uuid;
 
 /// What has to be said for it to run.
@@ -86,6 +85,8 @@ fn main() -> ExitCode {
     if once { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
+static INSERT: Prepared = Prepared::new("INSERT INTO effects VALUES ($1, $2, $3)");
+
 struct Insert;
 
 impl Effects for Insert {
@@ -96,19 +97,8 @@ impl Effects for Insert {
     async fn apply(&self, tx: &Transaction<'_>, message: &Message) -> Result<(), Failure> {
         let total = message.payload["total"].as_i64();
         let total = total.ok_or_else(|| Failure::poison("the payload has no total"))?;
-        if std::env::var("PREP").is_ok() {
-            static S: std::sync::OnceLock<tokio_postgres::Statement> = std::sync::OnceLock::new();
-            if S.get().is_none() {
-                let _ = S.set(tx.prepare("INSERT INTO effects VALUES ($1, $2, $3)").await?);
-            }
-            tx.execute(S.get().unwrap(), &[&message.id, &message.aggregate_id, &total]).await?;
-            return Ok(());
-        }
-        tx.execute_typed(
-            "INSERT INTO effects VALUES ($1, $2, $3)",
-            &[(&message.id, Type::UUID), (&message.aggregate_id, Type::TEXT), (&total, Type::INT8)],
-        )
-        .await?;
+        let insert = INSERT.of(tx).await?;
+        tx.execute(&insert, &[&message.id, &message.aggregate_id, &total]).await?;
         Ok(())
     }
 }

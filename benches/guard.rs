@@ -58,7 +58,8 @@ fn main() {
 
 async fn measure(redis: &Redis, concurrency: u64) -> serde_json::Value {
     let settings = Settings { response_timeout: Duration::from_secs(5), ..Settings::default() };
-    let guard = Side::Guard(Arc::new(Guard::connect(&redis.url(), &settings).unwrap()));
+    let guard = Arc::new(Guard::connect(&redis.url(), &settings).unwrap());
+    let guard = Side::Guard(guard, Arc::new(answer()));
     let setnx = Side::Setnx(Setnx { connection: session(redis).await });
     let mut session = session(redis).await;
 
@@ -85,7 +86,7 @@ async fn measure(redis: &Redis, concurrency: u64) -> serde_json::Value {
 /// Who is measured.
 #[derive(Clone)]
 enum Side {
-    Guard(Arc<Guard>),
+    Guard(Arc<Guard>, Arc<Answer>),
     Setnx(Setnx),
 }
 
@@ -93,10 +94,10 @@ impl Side {
     /// Begins and completes one request, the first of its key.
     async fn run(&mut self, key: &str) {
         match self {
-            Self::Guard(guard) => {
+            Self::Guard(guard, answer) => {
                 let request = request(key);
                 let Begun::New(permit) = guard.begin(&request).await else { panic!("not new") };
-                let completed = guard.complete(&permit, &answer()).await;
+                let completed = guard.complete(&permit, answer).await;
                 assert_eq!(completed, Completed::Done);
             }
             Self::Setnx(setnx) => {
@@ -142,11 +143,11 @@ async fn per_s(side: &Side, concurrency: u64) -> f64 {
 
 /// Bytes of one key, as Redis counts them, while a request is at work and when it is answered.
 async fn memory(side: &Side, session: &mut MultiplexedConnection) -> (u64, u64) {
-    let Side::Guard(guard) = side else { panic!("the guard's") };
+    let Side::Guard(guard, answer) = side else { panic!("the guard's") };
     let () = redis::cmd("FLUSHALL").query_async(session).await.unwrap();
     let Begun::New(permit) = guard.begin(&request(&key(0, 0))).await else { panic!("not new") };
     let pending = usage(session).await;
-    guard.complete(&permit, &answer()).await;
+    guard.complete(&permit, answer).await;
     (pending, usage(session).await)
 }
 

@@ -11,8 +11,8 @@ use std::collections::{HashMap, HashSet};
 use std::time::Instant;
 
 use postrider::sandbox::postgres::{Cluster, Options};
-use postrider::shop::load::{LoadPlan, LoadReport, Pace, run};
 use postrider::shop::draw::Fate;
+use postrider::shop::load::{LoadPlan, LoadReport, Pace, run};
 use postrider::shop::{ShopError, connect};
 use tokio_postgres::Client;
 use uuid::Uuid;

@@ -14,6 +14,7 @@ use super::broker::BrokerArgs;
 use super::completions::CompletionsArgs;
 use super::config::ConfigCommand;
 use super::dead_letters::DeadLettersCommand;
+#[cfg(feature = "shop")]
 use super::demo::DemoArgs;
 use super::exit::ExitCode;
 use super::import::ImportCommand;
@@ -98,7 +99,8 @@ pub enum Output {
 pub enum Command {
     /// Deliver the outbox to Kafka until told to stop
     Run(RunArgs),
-    /// Show it at work: a private Postgres, an embedded broker, orders, the relay, a verdict
+    /// Show it at work: a private Postgres, an embedded broker, a shop, the relay, a verdict
+    #[cfg(feature = "shop")]
     Demo(DemoArgs),
     /// Create outbox table, publication and slot where they are missing
     Setup(SetupArgs),

@@ -13,6 +13,7 @@ pub mod completions;
 pub mod config;
 pub mod context;
 pub mod dead_letters;
+#[cfg(feature = "shop")]
 pub mod demo;
 pub mod exit;
 pub mod failure;
@@ -36,6 +37,7 @@ pub use failure::{Failure, Finding};
 pub fn dispatch(command: &Command, context: &Context) -> Result<ExitCode, Failure> {
     match command {
         Command::Run(args) => run::run(args, context),
+        #[cfg(feature = "shop")]
         Command::Demo(args) => demo::run(args, context),
         Command::Route(args) => route::run(args, context),
         Command::Setup(args) => setup::run(args, context),

@@ -45,22 +45,6 @@ pub trait Effects: Send + Sync + 'static {
         message: &Message,
     ) -> impl Future<Output = Result<(), Failure>> + Send;
 
-    /// Does for each of these messages what [`apply`](Self::apply) does for one, in their order: those
-    /// of a batch that have not had their effects yet. One after the other, unless the application
-    /// knows how to do many in fewer statements. After a failure of any, `apply` is called for each.
-    fn apply_all(
-        &self,
-        tx: &Transaction<'_>,
-        messages: &[&Message],
-    ) -> impl Future<Output = Result<(), Failure>> + Send {
-        async move {
-            for message in messages {
-                self.apply(tx, message).await?;
-            }
-            Ok(())
-        }
-    }
-
     /// Called after each commit that had an effect, on the consumer's thread: a place to wake
     /// somebody. It must return at once.
     fn committed(&self) {}
@@ -77,14 +61,6 @@ impl<E: Effects> Effects for Arc<E> {
         message: &Message,
     ) -> impl Future<Output = Result<(), Failure>> + Send {
         (**self).apply(tx, message)
-    }
-
-    fn apply_all(
-        &self,
-        tx: &Transaction<'_>,
-        messages: &[&Message],
-    ) -> impl Future<Output = Result<(), Failure>> + Send {
-        (**self).apply_all(tx, messages)
     }
 
     fn committed(&self) {

@@ -47,7 +47,8 @@ type Partition = (String, i32);
 #[derive(Default)]
 struct Membership {
     held: Mutex<BTreeMap<Partition, Option<i64>>>,
-    /// Offsets were refused, as in the middle of a rebalance, and nothing may come to commit them with.
+    /// A rebalance is over. While it lasted the brokers refused offsets, and the library does not tell
+    /// of a commit in the background that failed.
     owes: AtomicBool,
 }
 
@@ -95,7 +96,7 @@ impl Group {
         // A rebalance among these polls may have taken some away.
         let membership = self.consumer.context();
         batch.retain(|record| membership.holds(record));
-        if batch.is_empty() && membership.owes.swap(false, Ordering::Relaxed) {
+        if membership.owes.swap(false, Ordering::Relaxed) {
             commit(&self.consumer, &membership.settled(|_| true), CommitMode::Async);
         }
         Ok(batch)
@@ -170,7 +171,6 @@ fn commit(
     if offsets.count() > 0
         && let Err(error) = consumer.commit(&offsets, mode)
     {
-        consumer.context().owes.store(true, Ordering::Relaxed);
         tracing::debug!(%error, "offsets are not committed; some messages will come again");
     }
 }
@@ -220,6 +220,7 @@ impl ConsumerContext for Membership {
         // What was taken away while a batch was at hand is still paused when it comes back, and is not
         // among those that the next batch resumes.
         let _ = consumer.resume(new);
+        self.owes.store(true, Ordering::Relaxed);
         let new = partitions(new);
         tracing::info!(count = new.len(), "partitions were taken over");
         self.lock().extend(new.into_iter().map(|partition| (partition, None)));
@@ -227,7 +228,6 @@ impl ConsumerContext for Membership {
 
     fn commit_callback(&self, result: KafkaResult<()>, _: &TopicPartitionList) {
         if let Err(error) = result {
-            self.owes.store(true, Ordering::Relaxed);
             tracing::debug!(%error, "offsets are not committed; some messages will come again");
         }
     }

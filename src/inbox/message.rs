@@ -205,7 +205,7 @@ mod tests {
             (unfit(&with("aggregate_type", b"\xff"), b"1"), "malformed_header", "aggregate_type"),
             (unfit(&GOOD, b"{\"secret\": "), "malformed_payload", "payload"),
             (unfit(&GOOD, b""), "malformed_payload", "payload"),
-            (unfit(&GOOD, &[b'['; 100_000]), "malformed_payload", "payload"),
+            (unfit(&GOOD, &vec![b'['; 100_000]), "malformed_payload", "payload"),
         ];
         for (unfit, code, field) in cases {
             assert_eq!((unfit.code(), unfit.field()), (code, field));

@@ -8,9 +8,11 @@
 //! Redis, if there is one, remembers only what was committed. Called by applications.
 //!
 //! ```no_run
-//! use postrider::inbox::{Consumer, ConsumerSpec, Effects, Failure, Interest, Message};
+//! use postrider::inbox::{Consumer, ConsumerSpec, Effects, Failure, Interest, Message, Prepared};
 //! use tokio_postgres::Transaction;
-//! use tokio_postgres::types::Type;
+//!
+//! static DUE: Prepared =
+//!     Prepared::new("INSERT INTO payments (order_id, total, status) VALUES ($1, $2, $3)");
 //!
 //! struct Payments;
 //!
@@ -28,11 +30,7 @@
 //!         let total = total.ok_or_else(|| Failure::poison("the payload has no total"))?;
 //!         // Too dear is a result, written down like any other.
 //!         let status = if total > 100_000 { "refused" } else { "due" };
-//!         tx.execute_typed(
-//!             "INSERT INTO payments (order_id, total, status) VALUES ($1, $2, $3)",
-//!             &[(&message.aggregate_id, Type::TEXT), (&total, Type::INT8), (&status, Type::TEXT)],
-//!         )
-//!         .await?;
+//!         tx.execute(&DUE.of(tx).await?, &[&message.aggregate_id, &total, &status]).await?;
 //!         Ok(())
 //!     }
 //! }
@@ -57,6 +55,7 @@ mod error;
 mod group;
 mod message;
 mod patience;
+mod prepared;
 mod remembered;
 mod session;
 mod spec;
@@ -72,4 +71,5 @@ pub use message::{
     AGGREGATE_TYPE_HEADER, EVENT_TYPE_HEADER, ID_HEADER, Message, SEQUENCE_HEADER, Unfit,
 };
 pub use patience::Backoff;
+pub use prepared::Prepared;
 pub use spec::{ConsumerSpec, RememberedSpec};

@@ -17,7 +17,8 @@ use tokio_postgres::{Client, Config, Error, Socket, Statement};
 use uuid::Uuid;
 
 use super::counters::{Counters, add};
-use super::trouble::{describe, is_away};
+use super::prepared;
+use super::trouble::{describe, is_away, is_outdated};
 use super::{ConsumerSpec, Effects, Failure, InboxError, Message};
 
 /// How the session names itself in `pg_stat_activity`.
@@ -44,7 +45,9 @@ pub(super) struct Database {
 }
 
 struct Session {
-    client: Client,
+    /// Boxed, so that it is known by its place.
+    client: Box<Client>,
+    number: u64,
     mark: Statement,
 }
 
@@ -61,7 +64,7 @@ pub(super) enum Undone {
 }
 
 /// What a committed transaction did.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Done {
     /// Messages that had their effects in it.
     pub(super) applied: usize,
@@ -119,6 +122,11 @@ impl Database {
         let Err(undone) = outcome else { return outcome };
         // Whatever an effect made of it: a session that ended is the database's doing.
         let ended = session.client.is_closed();
+        if let Undone::Failed(Failure::Technical(source)) = &undone
+            && is_outdated(&**source)
+        {
+            self.session = None;
+        }
         Err(match undone {
             Undone::Failed(Failure::Technical(source)) if ended || is_away(&*source) => {
                 Undone::Away(describe(&*source))
@@ -132,7 +140,7 @@ impl Database {
         client.batch_execute(&self.limits).await.map_err(|error| away(&error))?;
         let types = [Type::TEXT, Type::UUID_ARRAY];
         let mark = client.prepare_typed(MARK, &types).await.map_err(unmarked)?;
-        Ok(Session { client, mark })
+        Ok(Session { client: Box::new(client), number: prepared::next_session(), mark })
     }
 }
 
@@ -147,20 +155,21 @@ impl Session {
         let mut ids: Vec<Uuid> = messages.iter().map(|message| message.id).collect();
         ids.sort_unstable();
         ids.dedup();
+        let _entered = prepared::enter(&self.client, self.number);
         add(&counters.statements, 3);
         let tx = self.client.transaction().await.map_err(|error| away(&error))?;
         let rows = tx.query(&self.mark, &[&consumer, &ids]).await.map_err(unmarked)?;
         let fresh: Result<HashSet<Uuid>, Error> = rows.iter().map(|row| row.try_get(0)).collect();
         let mut fresh = fresh.map_err(unmarked)?;
-        // Of repeats within the batch the first counts.
-        let new: Vec<&Message> =
-            messages.iter().copied().filter(|message| fresh.remove(&message.id)).collect();
-        let applied = match new.as_slice() {
-            [message] => effects.apply(&tx, message).await,
-            new => effects.apply_all(&tx, new).await,
-        };
-        applied.map_err(Undone::Failed)?;
-        let done = Done { applied: new.len(), duplicates: messages.len() - new.len() };
+        let mut done = Done::default();
+        for message in messages {
+            if fresh.remove(&message.id) {
+                effects.apply(&tx, message).await.map_err(Undone::Failed)?;
+                done.applied += 1;
+            } else {
+                done.duplicates += 1;
+            }
+        }
         if done.applied > 0 {
             add(&counters.statements, 1);
             tx.batch_execute("SELECT 1").await.map_err(hidden)?;

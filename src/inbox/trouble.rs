@@ -54,6 +54,12 @@ fn source_is_io(error: &tokio_postgres::Error) -> bool {
     error.source().is_some_and(<dyn Error>::is::<std::io::Error>)
 }
 
+/// Whether a prepared statement does not fit its tables any more. A new session prepares it anew.
+pub(super) fn is_outdated(error: &(dyn Error + 'static)) -> bool {
+    let codes = causes(error).filter_map(|cause| cause.downcast_ref::<DbError>());
+    codes.into_iter().any(|db| *db.code() == SqlState::FEATURE_NOT_SUPPORTED)
+}
+
 /// What may be said of an error.
 pub(super) fn describe(error: &(dyn Error + 'static)) -> String {
     let mut text = String::new();

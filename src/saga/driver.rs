@@ -74,7 +74,7 @@ pub async fn advance<S: Saga>(
         .await?;
     let row = found.ok_or_else(|| unknown::<S>(id))?;
     let View { mut state, status: from } = parse::<S>(id, &row)?;
-    let had_ended = state.has_ended();
+    let was_open = !state.has_ended();
     let emitted = state.on(event);
     let (to, has_ended) = (state.status(), state.has_ended());
     transaction
@@ -92,7 +92,7 @@ pub async fn advance<S: Saga>(
         .await?;
     emit::<S>(transaction, id, &emitted).await?;
     record::<S>(transaction, id, S::name(event), to).await?;
-    Ok(Step { from, to, ended: has_ended && !had_ended })
+    Ok(Step { from, to, ended: has_ended && was_open })
 }
 
 /// Ids of sagas whose deadline has passed, the longest waiting first; they stay locked until the

@@ -102,12 +102,12 @@ impl ShopError {
         match self {
             Self::Plan(_) | Self::Url(_) | Self::TooYoung(_) => 2,
             Self::Connect(_) | Self::Database(_) | Self::Session(_) | Self::Bind(..) => 69,
-            Self::Forbidden(_) => 77,
-            Self::TablesMissing(_) => 78,
-            Self::Outbox(WriterError::Missing(_)) | Self::Key(IdempotencyError::Missing(_)) => 78,
-            Self::Outbox(WriterError::Forbidden(_)) | Self::Key(IdempotencyError::Forbidden(_)) => {
-                77
-            }
+            Self::Forbidden(_)
+            | Self::Outbox(WriterError::Forbidden(_))
+            | Self::Key(IdempotencyError::Forbidden(_)) => 77,
+            Self::TablesMissing(_)
+            | Self::Outbox(WriterError::Missing(_))
+            | Self::Key(IdempotencyError::Missing(_)) => 78,
             _ => 1,
         }
     }

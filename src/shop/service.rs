@@ -46,6 +46,6 @@ pub(super) async fn run<E: Effects>(
         }
         stopping.send_replace(true);
     };
-    let (consumed, served, ()) = tokio::join!(consuming, serving, asked);
-    consumed.and(served)
+    let (consumption, service, ()) = tokio::join!(consuming, serving, asked);
+    consumption.and(service)
 }

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use postrider::inbox::{Consumer, InboxError};
+use postrider::inbox::{Consumer, Effects, Failure, InboxError, Interest, Message, Prepared};
+use tokio_postgres::Transaction;
 use uuid::Uuid;
 
 use crate::scene::{Deeds, Draft, PASSED_OVER, Running, Scene, Whim, cut_sessions};
@@ -145,4 +146,33 @@ fn a_consumer_that_is_dropped_ends_and_leaves_its_offsets() {
     });
     wait_for("the offsets", || (scene.committed().iter().sum::<i64>() == 20).then_some(()));
     assert_eq!(scene.deeds(), (20, 20));
+}
+
+#[test]
+fn a_prepared_statement_that_its_table_has_outgrown_is_prepared_anew() {
+    let Some(scene) = Scene::new("outgrown") else { return };
+    let running = scene.start(Asking);
+    scene.send(&Draft::many(5));
+    running.await_that("the first", |now| now.processed == 5);
+    // The cached plan's result has another shape now.
+    scene.database.sql().run("ALTER TABLE deeds ADD COLUMN more text");
+    scene.send(&Draft::many(5));
+    let end = running.await_that("the others", |now| now.processed + now.dead_letters == 10);
+    assert_eq!(end.dead_letters, 0);
+}
+
+static ASK: Prepared = Prepared::new("SELECT * FROM deeds");
+
+/// Reads whole rows.
+struct Asking;
+
+impl Effects for Asking {
+    fn interest(&self, _: &str) -> Interest {
+        Interest::Take
+    }
+
+    async fn apply(&self, tx: &Transaction<'_>, _: &Message) -> Result<(), Failure> {
+        tx.query(&ASK.of(tx).await?, &[]).await?;
+        Ok(())
+    }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use postrider::dead_letter::{DeadLetters, Filter, Letter};
 use postrider::inbox::{
     Backoff, Consumer, ConsumerSpec, Counters, Effects, Failure, InboxError, Interest, Message,
-    Snapshot,
+    Prepared, Snapshot,
 };
 use rdkafka::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
@@ -18,7 +18,6 @@ use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use tokio::sync::oneshot;
 use tokio_postgres::Transaction;
-use tokio_postgres::types::Type;
 use uuid::Uuid;
 
 use crate::support::postgres::{self, Database};
@@ -237,6 +236,8 @@ pub(crate) enum Whim {
     Dawdle(Duration),
 }
 
+static WRITE: Prepared = Prepared::new("INSERT INTO deeds VALUES ($1, $2, $3)");
+
 /// Writes a row for each message.
 #[derive(Clone)]
 pub(crate) struct Deeds {
@@ -277,11 +278,7 @@ impl Effects for Deeds {
     async fn apply(&self, tx: &Transaction<'_>, message: &Message) -> Result<(), Failure> {
         let number = message.payload["number"].as_i64().unwrap();
         let place = format!("{}:{}", message.record.partition, message.record.offset);
-        tx.execute_typed(
-            "INSERT INTO deeds VALUES ($1, $2, $3)",
-            &[(&message.id, Type::UUID), (&number, Type::INT8), (&place, Type::TEXT)],
-        )
-        .await?;
+        tx.execute(&WRITE.of(tx).await?, &[&message.id, &number, &place]).await?;
         let attempt = {
             let mut attempts = self.attempts.lock().unwrap();
             let attempt = attempts.entry(number).or_default();

@@ -76,7 +76,7 @@ impl Service {
     pub(crate) fn start(&mut self, tether: &mut Tether) {
         let mut child = Command::new(env!("CARGO_BIN_EXE_shop"))
             .args(&self.arguments)
-            .env("RUST_LOG", "info")
+            .env("RUST_LOG", std::env::var("SHOP_LOG").unwrap_or_else(|_| "info".to_owned()))
             .current_dir("/")
             .stdin(Stdio::null())
             .stdout(Stdio::null())

@@ -41,6 +41,16 @@ const BOOKINGS: &str = "gateway_operations";
 const HEARD: &str = "saga_history WHERE event <> 'DeadlinePassed'";
 const WHAT: &str = "markers, bookings, events heard by sagas";
 
+/// Events that not as many consumers have done as read them: two read these topics, none those.
+const UNMARKED: &str = "\
+    SELECT event_type, wanted - done AS missing, count(*) FROM (SELECT event_type, \
+        CASE WHEN event_type IN ('OrderConfirmed', 'OrderCancelled') THEN 0 \
+            WHEN event_type IN ('PaymentProcessed', 'OrderTimedOut', 'InventoryUnavailable') THEN 2 \
+            ELSE 1 END AS wanted, \
+        (SELECT count(*) FROM processed_messages WHERE message_id = outbox.id) AS done \
+        FROM outbox) AS events \
+    WHERE wanted > done GROUP BY 1, 2";
+
 /// See the module.
 pub(crate) struct Stage {
     /// Two of each: orders, payments, inventory.
@@ -132,7 +142,9 @@ impl Stage {
             }
             if moved.elapsed() > STILL_LIMIT || begun.elapsed() > limit {
                 eprintln!("it does not come to rest: {last}, {} echoes to come", echo.pending());
-                eprintln!("{:?}", shelf::lag(&self.bootstrap, &shelf::read(&self.bootstrap)));
+                let unread = sql.rows(UNMARKED);
+                let lag = shelf::lag(&self.bootstrap, &shelf::read(&self.bootstrap));
+                eprintln!("behind: {lag:?}; events without a marker: {unread:?}");
                 for service in &self.services {
                     eprintln!("{} logged last:\n{}", service.name, service.last_words());
                 }

@@ -32,7 +32,7 @@ const TOO_DEAR_EVERY: usize = 6;
 /// Every so many orders, the client sends the request twice.
 const REPEATED_EVERY: usize = 4;
 /// How long all orders together may take.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_mins(1);
 
 /// How the orders ended.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -168,6 +168,7 @@ async fn end_of(client: &Client, id: &str) -> Result<Option<Vec<String>>, DemoEr
     Ok(row.map(|row| row.try_get(0)).transpose()?)
 }
 
+#[expect(clippy::print_stderr, reason = "each order's way is for eyes, not for data")]
 fn count(figures: &mut ShopFigures, id: &str, way: &[String], shows: bool) {
     let ends = |end: &str| way.last().is_some_and(|last| last == end);
     figures.confirmed += usize::from(ends("CONFIRMED"));

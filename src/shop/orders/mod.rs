@@ -53,9 +53,9 @@ pub async fn run(
         None => Guard::without_redis(),
     });
     let consumer = Consumer::new(settings.consumer(NAME, &TOPICS)?, OrderEffects)?;
-    let (consumed, guarded) = (consumer.counters(), Arc::clone(&guard));
+    let (counters, guarded) = (consumer.counters(), Arc::clone(&guard));
     let face = Face::new(pool.clone(), move || {
-        let mut all = counts(&consumed.snapshot());
+        let mut all = counts(&counters.snapshot());
         all.extend(guard_counts(&guarded.counts()));
         all
     });

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use postrider::shop::load::{LoadPlan, Pace, run};
 use postrider::shop::draw::event_types;
+use postrider::shop::load::{LoadPlan, Pace, run};
 
 use super::stage::Stage;
 use crate::support::broker::Broker;

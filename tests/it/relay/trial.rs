@@ -4,8 +4,8 @@
 use std::ops::Deref;
 
 use postrider::sandbox::postgres::Cluster;
-use postrider::shop::load::LoadPlan;
 use postrider::shop::draw::event_types;
+use postrider::shop::load::LoadPlan;
 
 use rdkafka::mocking::{MockCluster, MockCoordinator};
 use rdkafka::producer::DefaultProducerContext;

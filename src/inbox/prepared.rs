@@ -1,0 +1,85 @@
+//! Statements of effects, prepared once for each session.
+//!
+//! Enters: the text of a statement, and the transaction of a consumer. Leaves: the statement as this
+//! session knows it. What always holds: a statement is never used in another session than the one
+//! that prepared it; with a transaction of another client it is prepared anew. Called by effects,
+//! on their consumer's thread, and by `session`.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use tokio_postgres::{Client, Error, Statement, Transaction};
+
+/// Sessions whose statements are remembered; more consumers than this in one process prepare more
+/// often.
+const SESSIONS_MAX: usize = 16;
+
+thread_local! {
+    /// Where the client of this thread's consumer is, and the number of its session.
+    static CURRENT: Cell<Option<(*const Client, u64)>> = const { Cell::new(None) };
+}
+
+/// A number that no session had before.
+pub(super) fn next_session() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// What happens on this thread happens in this session, for as long as the value lives.
+pub(super) fn enter(client: &Client, session: u64) -> Entered {
+    CURRENT.set(Some((client, session)));
+    Entered
+}
+
+/// See [`enter`].
+pub(super) struct Entered;
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        CURRENT.set(None);
+    }
+}
+
+/// The number of the session that the transaction is of, if that is the consumer's. Its client stays
+/// where it is meanwhile, so that no other can be there.
+fn session_of(tx: &Transaction<'_>) -> Option<u64> {
+    let here = std::ptr::from_ref(tx.client());
+    CURRENT.get().filter(|(client, _)| *client == here).map(|(_, session)| session)
+}
+
+/// A statement that is parsed once for each session instead of once for each message. Made to be a
+/// `static`, or a field of the effects.
+#[derive(Debug)]
+pub struct Prepared {
+    sql: &'static str,
+    /// By session, the youngest last.
+    known: Mutex<Vec<(u64, Statement)>>,
+}
+
+impl Prepared {
+    /// A statement with parameters `$1`, `$2` and so on. Nothing is prepared yet.
+    pub const fn new(sql: &'static str) -> Self {
+        Self { sql, known: Mutex::new(Vec::new()) }
+    }
+
+    /// The statement, for use in this transaction.
+    pub async fn of(&self, tx: &Transaction<'_>) -> Result<Statement, Error> {
+        let Some(session) = session_of(tx) else { return tx.prepare(self.sql).await };
+        if let Some(statement) = self.find(session) {
+            return Ok(statement);
+        }
+        let statement = tx.prepare(self.sql).await?;
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() == SESSIONS_MAX {
+            known.remove(0);
+        }
+        known.push((session, statement.clone()));
+        Ok(statement)
+    }
+
+    fn find(&self, session: u64) -> Option<Statement> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.iter().rev().find(|(it, _)| *it == session).map(|(_, statement)| statement.clone())
+    }
+}
