@@ -11,6 +11,9 @@ const BODY: &str = r#"{"customer":"ada","sku":"tea","quantity":2,"amount_cents":
 const POST: &str = "POST /orders HTTP/1.1";
 const JSON: &str = "content-type: application/json";
 
+/// What is wrong, headers, body; status and field of the answer.
+type Case<'a> = (&'a str, Vec<&'a str>, &'a str, u16, Option<&'a str>);
+
 fn assert_problem(answer: &Answer, status: u16, field: Option<&str>, what: &str) {
     assert_eq!(answer.status, status, "{what}: {answer:?}");
     let kind = answer.header("content-type");
@@ -28,7 +31,9 @@ fn bad_requests_are_told_what_is_wrong_and_write_nothing() {
     let key = |value: &str| format!("idempotency-key: {value}");
     let good_key = key("k");
     let large = format!("{BODY}{}", " ".repeat(17_000));
-    let cases: Vec<(&str, Vec<&str>, &str, u16, Option<&str>)> = vec![
+    let negative = BODY.replace("990", "-990");
+    let overflow = BODY.replace("990", "99999999999999999999");
+    let cases: [Case<'_>; 12] = [
         ("no key", vec![JSON], BODY, 400, Some("idempotency-key")),
         ("an empty key", vec![JSON, "idempotency-key:"], BODY, 400, Some("idempotency-key")),
         (
@@ -57,26 +62,9 @@ fn bad_requests_are_told_what_is_wrong_and_write_nothing() {
         ("no JSON", vec![JSON, &good_key], "{", 400, None),
         ("an unknown field", vec![JSON, &good_key], r#"{"colour":1}"#, 422, Some("colour")),
         ("a missing field", vec![JSON, &good_key], "{}", 422, Some("customer")),
-        (
-            "a negative amount",
-            vec![JSON, &good_key],
-            &BODY.replace("990", "-990"),
-            422,
-            Some("amount_cents"),
-        ),
-        (
-            "an overflow",
-            vec![JSON, &good_key],
-            &BODY.replace("990", "99999999999999999999"),
-            422,
-            Some("amount_cents"),
-        ),
-    ]
-    .into_iter()
-    .map(|(what, headers, body, status, field)| {
-        (what, headers, body.to_owned().leak() as &str, status, field)
-    })
-    .collect();
+        ("a negative amount", vec![JSON, &good_key], &negative, 422, Some("amount_cents")),
+        ("an overflow", vec![JSON, &good_key], &overflow, 422, Some("amount_cents")),
+    ];
     for (what, headers, body, status, field) in cases {
         let head = [&[POST], headers.as_slice()].concat().join("\r\n");
         let answer = send(&service.address, &head, body.as_bytes()).expect(what);
