@@ -5,6 +5,9 @@
 --    caller's transaction ends, so numbers rise in the order of commits, without gaps.
 ALTER TABLE outbox ADD COLUMN IF NOT EXISTS sequence bigint;
 
+-- By which it is cleaned.
+CREATE INDEX IF NOT EXISTS outbox_created_at ON outbox USING brin (created_at);
+
 CREATE TABLE IF NOT EXISTS outbox_sequences (
     aggregate_type text   NOT NULL,
     aggregate_id   text   NOT NULL,

@@ -73,3 +73,4 @@ pub use message::{
 pub use patience::Backoff;
 pub use prepared::Prepared;
 pub use spec::{ConsumerSpec, RememberedSpec};
+pub(crate) use trouble::describe;

@@ -14,9 +14,10 @@ use tokio_postgres::error::{DbError, SqlState};
 const CAUSES_MAX: usize = 16;
 
 /// Classes of SQLSTATE that say nothing about the statement: connection, transaction rollback (a
-/// serialization failure or deadlock), insufficient resources, system error.
+/// serialization failure or deadlock), a table, column or right that is missing (a migration that is
+/// late makes no dead letters), insufficient resources, system error.
 /// Source: PostgreSQL's documentation, appendix A.
-const AWAY_CLASSES: [&str; 4] = ["08", "40", "53", "58"];
+const AWAY_CLASSES: [&str; 5] = ["08", "40", "42", "53", "58"];
 
 /// The same of other classes: a lock that was not had in time, a server that shuts down, crashed,
 /// or starts, a session or transaction that the server ended, a server that is a standby.
@@ -61,7 +62,7 @@ pub(super) fn is_outdated(error: &(dyn Error + 'static)) -> bool {
 }
 
 /// What may be said of an error.
-pub(super) fn describe(error: &(dyn Error + 'static)) -> String {
+pub(crate) fn describe(error: &(dyn Error + 'static)) -> String {
     let mut text = String::new();
     for cause in causes(error) {
         if !text.is_empty() {
@@ -110,12 +111,13 @@ mod tests {
     #[test]
     fn the_database_is_away_by_its_code_and_by_nothing_else() {
         let is = |code: &str| is_code_away(&SqlState::from_code(code));
-        for away in
-            ["57P01", "57P02", "57P03", "40001", "40P01", "55P03", "53300", "08006", "25006"]
-        {
+        for away in [
+            "57P01", "57P02", "57P03", "40001", "40P01", "55P03", "53300", "08006", "25006",
+            "42P01",
+        ] {
             assert!(is(away), "{away}");
         }
-        for own in ["23505", "22P02", "42P01", "40002", "57014", "P0001", "XX000", "25P02"] {
+        for own in ["23505", "22P02", "40002", "57014", "P0001", "XX000", "25P02"] {
             assert!(!is(own), "{own}");
         }
         // An effect's own trouble with files is not the database's.

@@ -73,10 +73,17 @@ pub async fn advance<S: Saga>(
         )
         .await?;
     let row = found.ok_or_else(|| unknown::<S>(id))?;
+    let Json(before): Json<Value> = row.try_get(0)?;
     let View { mut state, status: from } = parse::<S>(id, &row)?;
     let was_open = !state.has_ended();
     let emitted = state.on(event);
     let (to, has_ended) = (state.status(), state.has_ended());
+    emit::<S>(transaction, id, &emitted).await?;
+    let after = serde_json::to_value(&state).map_err(|source| misunderstood::<S>(id, source))?;
+    if after == before {
+        // Heard of before, or too late: nothing to write down.
+        return Ok(Step { from, to, ended: false });
+    }
     transaction
         .query_typed(
             "UPDATE sagas SET state = $3, status = $4, updated_at = now(), \
@@ -84,20 +91,20 @@ pub async fn advance<S: Saga>(
             &[
                 (&S::KIND, Type::TEXT),
                 (&id, Type::TEXT),
-                (&Json(&state), Type::JSONB),
+                (&Json(&after), Type::JSONB),
                 (&to, Type::TEXT),
                 (&has_ended, Type::BOOL),
             ],
         )
         .await?;
-    emit::<S>(transaction, id, &emitted).await?;
     record::<S>(transaction, id, S::name(event), to).await?;
     Ok(Step { from, to, ended: has_ended && was_open })
 }
 
-/// Ids of sagas whose deadline has passed, the longest waiting first; they stay locked until the
-/// caller's transaction ends, and those that others have locked are left out. Their deadline is put
-/// off by `patience`, so that one that cannot go on does not stand in the way of the others.
+/// Ids of sagas whose deadline has passed, the longest waiting ones if there are more than `limit`;
+/// those that others have locked are left out. Their deadline is put off by `patience`: commit that
+/// before they go on, each in a transaction of its own, so that one that cannot go on does not stand
+/// in the way of the others.
 pub async fn overdue<S: Saga>(
     transaction: &Transaction<'_>,
     patience: Duration,
@@ -105,10 +112,11 @@ pub async fn overdue<S: Saga>(
 ) -> Result<Vec<String>, SagaError> {
     let rows = transaction
         .query_typed(
-            "UPDATE sagas SET deadline = clock_timestamp() + $2 * interval '1 second' \
-             WHERE kind = $1 AND id IN (SELECT id FROM sagas WHERE kind = $1 \
-                 AND deadline < clock_timestamp() ORDER BY deadline LIMIT $3 \
-                 FOR UPDATE SKIP LOCKED) RETURNING id",
+            // Not clock_timestamp(), which is volatile: the index would not be searched by it.
+            "UPDATE sagas SET deadline = statement_timestamp() + $2 * interval '1 second' \
+             WHERE kind = $1 AND id = ANY (ARRAY(SELECT id FROM sagas WHERE kind = $1 \
+                 AND deadline < statement_timestamp() ORDER BY deadline LIMIT $3 \
+                 FOR UPDATE SKIP LOCKED)) RETURNING id",
             &[
                 (&S::KIND, Type::TEXT),
                 (&patience.as_secs_f64(), Type::FLOAT8),
@@ -145,13 +153,13 @@ fn unknown<S: Saga>(id: &str) -> SagaError {
     SagaError::Unknown { kind: S::KIND, id: id.to_owned() }
 }
 
+fn misunderstood<S: Saga>(id: &str, source: serde_json::Error) -> SagaError {
+    SagaError::State { kind: S::KIND, id: id.to_owned(), source }
+}
+
 fn parse<S: Saga>(id: &str, row: &Row) -> Result<View<S>, SagaError> {
     let Json(state): Json<Value> = row.try_get(0)?;
-    let state = serde_json::from_value(state).map_err(|source| SagaError::State {
-        kind: S::KIND,
-        id: id.to_owned(),
-        source,
-    })?;
+    let state = serde_json::from_value(state).map_err(|source| misunderstood::<S>(id, source))?;
     Ok(View { state, status: row.try_get(1)? })
 }
 

@@ -4,15 +4,13 @@
 //! code and its remedy. What always holds: no password and no payload in any text. Called by the
 //! rest of the room and by `bin/shop`.
 
-use std::error::Error as _;
-use std::fmt::Write as _;
 use std::net::SocketAddr;
 
 use tokio_postgres::error::SqlState;
 
 use crate::dead_letter::DeadLetterError;
 use crate::idempotency::IdempotencyError;
-use crate::inbox::InboxError;
+use crate::inbox::{InboxError, describe};
 use crate::outbox_writer::WriterError;
 use crate::saga::SagaError;
 
@@ -112,16 +110,9 @@ impl ShopError {
         }
     }
 
-    /// With its causes, for a log.
+    /// With its causes, for a log; of Postgres's words codes and names only, as the rest may quote rows.
     pub(super) fn in_full(&self) -> String {
-        let mut text = self.to_string();
-        let mut source = self.source();
-        while let Some(cause) = source {
-            // Writing to a string cannot fail.
-            let _ = write!(text, ": {cause}");
-            source = cause.source();
-        }
-        text
+        describe(self)
     }
 }
 

@@ -4,7 +4,8 @@
 //! the consumer finishes its batch, the face its requests. What always holds: if one part ends by
 //! itself, all do, with its error. Called by the three services.
 
-use std::future::Future;
+use std::future::{Future, IntoFuture as _};
+use std::time::Duration;
 
 use axum::Router;
 use tokio::sync::watch;
@@ -13,6 +14,10 @@ use tracing::info;
 use super::error::ShopError;
 use super::settings::Place;
 use crate::inbox::{Consumer, Effects};
+
+/// How long requests may go on after the service was told to stop: a client that never finishes its
+/// own must not hold it up.
+const DRAIN_LIMIT: Duration = Duration::from_secs(10);
 
 /// Runs a service to its end. `beside` never ends by itself.
 pub(super) async fn run<E: Effects>(
@@ -34,7 +39,14 @@ pub(super) async fn run<E: Effects>(
     };
     let serving = async {
         let serve = axum::serve(listener, router).with_graceful_shutdown(stopped(stop.clone()));
-        let ended = serve.await;
+        let too_long = async {
+            stopped(stop.clone()).await;
+            tokio::time::sleep(DRAIN_LIMIT).await;
+        };
+        let ended = tokio::select! {
+            ended = serve.into_future() => ended,
+            () = too_long => Ok(()),
+        };
         stopping.send_replace(true);
         ended.map_err(ShopError::Http)
     };

@@ -22,8 +22,12 @@ use crate::inbox::{ConsumerSpec, RememberedSpec, Snapshot};
 const SESSIONS: usize = 16;
 /// How long a request waits for a session, or for the database to take a connection.
 const SESSION_LIMIT: Duration = Duration::from_secs(5);
-/// A request that waits longer for another with the same key is told to come again.
-const LOCK_LIMIT: &str = "-c lock_timeout=5s";
+/// A server that does not answer for so long is given up, with the session.
+const SILENCE_LIMIT: Duration = Duration::from_secs(15);
+/// A request that waits longer for another with the same key is told to come again; a process that is
+/// frozen must not hold its locks for ever.
+const LIMITS: &str = "-c lock_timeout=1s -c statement_timeout=30s \
+                      -c idle_in_transaction_session_timeout=10s";
 
 /// How long a service may be silent in its Kafka group before others take over what it reads, in ms. A
 /// killed one's partitions stand still for that long, and an order takes several steps.
@@ -119,8 +123,10 @@ fn database(url: &str) -> Result<Config, ShopError> {
         config.application_name("postrider-shop");
     }
     if config.get_options().is_none() {
-        config.options(LOCK_LIMIT);
+        config.options(LIMITS);
     }
+    config.connect_timeout(SESSION_LIMIT).tcp_user_timeout(SILENCE_LIMIT);
+    config.keepalives_idle(SILENCE_LIMIT);
     Ok(config)
 }
 

@@ -148,7 +148,7 @@ fn work_off(if_held: IfHeld) -> (usize, usize) {
 }
 
 #[test]
-fn a_lock_that_is_locked_and_acknowledged_loses_what_its_holder_did_not_do() {
+fn a_lock_that_is_held_and_acknowledged_loses_what_its_holder_did_not_do() {
     assert_eq!(work_off(IfHeld::Acknowledge), (6, 0));
     assert_eq!(work_off(IfHeld::Leave), (10, 0));
 }

@@ -23,22 +23,22 @@ fn old_rows_go_in_small_transactions_and_young_ones_stay() {
             })
             .concat()
     };
-    // 21 days of four rows each are 0 to 83, and 84 is just old enough.
-    let (status, out, _) = stage.maintain(&["--older-than", "21d", "--dry-run"]);
-    assert_eq!((status, out), (0, told(116, true)));
+    // 42 days of four rows each are 0 to 167, and 168 is just old enough.
+    let (status, out, _) = stage.maintain(&["--older-than", "42d", "--dry-run"]);
+    assert_eq!((status, out), (0, told(32, true)));
     let (status, out, _) =
-        stage.maintain(&["--older-than", "21d", "--batch", "7", "--pause", "1ms"]);
-    assert_eq!((status, out), (0, told(116, false)));
-    let (status, out, _) = stage.maintain(&["--older-than", "21d"]);
+        stage.maintain(&["--older-than", "42d", "--batch", "7", "--pause", "1ms"]);
+    assert_eq!((status, out), (0, told(32, false)));
+    let (status, out, _) = stage.maintain(&["--older-than", "42d"]);
     assert_eq!((status, out), (0, told(0, false)));
     for (table, column) in [
         ("processed_messages", "processed_at"),
         ("idempotency_keys", "created_at"),
         ("outbox", "created_at"),
     ] {
-        assert_eq!(stage.count(&format!("SELECT count(*) FROM {table}")), 84, "{table}");
+        assert_eq!(stage.count(&format!("SELECT count(*) FROM {table}")), 168, "{table}");
         let old =
-            format!("SELECT count(*) FROM {table} WHERE {column} < now() - interval '21 days'");
+            format!("SELECT count(*) FROM {table} WHERE {column} < now() - interval '42 days'");
         assert_eq!(stage.count(&old), 0, "{table}");
     }
 }
@@ -49,7 +49,7 @@ fn an_age_at_which_a_row_may_be_needed_is_refused() {
     stage.run(FILL);
     let (status, _, said) = stage.maintain(&["--older-than", "10d"]);
     assert_eq!(status, 2, "{said}");
-    assert!(said.contains("`processed_messages` may be needed for 360 hours"), "{said}");
+    assert!(said.contains("`processed_messages` may be needed for 864 hours"), "{said}");
     let (status, _, said) = stage.maintain(&["--older-than", "10d", "--table", "outbox"]);
     assert_eq!(status, 0, "{said}");
     assert_eq!(stage.count("SELECT count(*) FROM processed_messages"), 200);

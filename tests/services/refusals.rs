@@ -94,6 +94,7 @@ fn what_is_not_there_is_a_problem_too() {
     let stage = Stage::set();
     let service = stage.orders();
     assert_problem(&get(&service.address, "/orders/7"), 400, Some("id"), "no UUID");
+    assert_problem(&get(&service.address, "/orders/%ff"), 400, Some("id"), "no UTF-8");
     let unknown = "/orders/0199f2a4-7c1e-7cc3-98c4-dc0c0c07398f";
     assert_problem(&get(&service.address, unknown), 404, Some("id"), "an unknown order");
     assert_problem(&get(&service.address, &format!("{unknown}/status")), 404, Some("id"), "status");

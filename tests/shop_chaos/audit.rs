@@ -128,6 +128,12 @@ pub(crate) fn audit(beginning: &Beginning, books: &Books) -> Verdict {
     let mut verdict = Verdict { orders: beginning.wishes.len(), ..Verdict::default() };
     let wishes: BTreeMap<&str, &Wish> =
         beginning.wishes.iter().map(|(wish, _)| (wish.key.as_str(), wish)).collect();
+    // What explains the rest comes first.
+    verdict.lag = books.lag.values().sum();
+    for (place, count) in &books.lag {
+        verdict.fault(format!("{count} records were not finished with by {place}"));
+    }
+    count_letters(&mut verdict, &beginning.poison, &books.letters);
     count_orders(&mut verdict, beginning, books);
     for order in &books.orders {
         if let Some(wish) = wishes.get(order.customer.as_str()) {
@@ -141,11 +147,6 @@ pub(crate) fn audit(beginning: &Beginning, books: &Books) -> Verdict {
     }
     balance_money(&mut verdict, books, &wishes);
     balance_stock(&mut verdict, beginning, books);
-    count_letters(&mut verdict, &beginning.poison, &books.letters);
-    verdict.lag = books.lag.values().sum();
-    for (place, count) in &books.lag {
-        verdict.fault(format!("{count} records were not finished with by {place}"));
-    }
     verdict
 }
 

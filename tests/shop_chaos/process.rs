@@ -16,6 +16,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::clients::Door;
 use crate::http;
+use crate::settings;
 
 /// How long a service may take to end when it is asked to.
 const STOP_LIMIT: Duration = Duration::from_secs(30);
@@ -76,7 +77,7 @@ impl Service {
     pub(crate) fn start(&mut self, tether: &mut Tether) {
         let mut child = Command::new(env!("CARGO_BIN_EXE_shop"))
             .args(&self.arguments)
-            .env("RUST_LOG", std::env::var("SHOP_LOG").unwrap_or_else(|_| "info".to_owned()))
+            .env("RUST_LOG", settings::log())
             .current_dir("/")
             .stdin(Stdio::null())
             .stdout(Stdio::null())

@@ -1,7 +1,8 @@
 //! What a run is asked to do, by environment variables: `make shop` passes its own on.
 //!
 //! Enters: `SHOP_ORDERS`, `SHOP_CHAOS`, `SHOP_KILLS`, `SHOP_SEED`; an empty one counts as not given.
-//! Leaves: a [`Plan`]. Called by `main`.
+//! `SHOP_LOG` is what the services log, as in `RUST_LOG`. Leaves: a [`Plan`]. Called by `main` and
+//! `process`.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -62,14 +63,19 @@ impl Plan {
         plan
     }
 
-    /// How long orders are placed: as long as it takes to kill.
+    /// How long orders are placed: as long as it takes to kill, and to do all that is no kill.
     pub(crate) fn placing_time(&self) -> Duration {
         if self.kills == 0 {
             let orders = u32::try_from(self.orders).unwrap();
             return Duration::from_secs(1) * orders / CALM_ORDERS_PER_S;
         }
-        self.kill_pause * self.kills
+        self.kill_pause * self.kills * 5 / 4
     }
+}
+
+/// What the services log; the last lines of it are shown where a run does not come to rest.
+pub(crate) fn log() -> String {
+    read("SHOP_LOG").unwrap_or_else(|| "info".to_owned())
 }
 
 fn read<T: FromStr>(name: &str) -> Option<T> {

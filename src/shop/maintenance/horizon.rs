@@ -10,6 +10,8 @@ use crate::shop::ShopError;
 
 /// Clocks differ, and cleaners are late: on top of every horizon.
 const MARGIN: Duration = Duration::from_hours(24);
+/// A record lives until the youngest one of its segment is old enough: segment.ms, by default.
+const SEGMENT: Duration = Duration::from_hours(7 * 24);
 /// What the guard remembers an answer for: clients have stopped asking by then.
 const KEYS: Duration = Duration::from_hours(24);
 /// The relay reads the log, not the table; but who has lost a slot sends again from the table.
@@ -83,8 +85,11 @@ impl Horizons {
     fn safe(&self, table: Table) -> Duration {
         MARGIN
             + match table {
-                // A message can come again for as long as a topic or a dead letter holds it.
-                Table::ProcessedMessages => self.topic_retention + self.redrive_horizon,
+                // A topic may hold a message that long, then a dead letter, then, sent again, the
+                // topic once more, for all who read it.
+                Table::ProcessedMessages => {
+                    2 * (self.topic_retention + SEGMENT) + self.redrive_horizon
+                }
                 Table::IdempotencyKeys => KEYS,
                 Table::Outbox => OUTBOX,
             }
@@ -101,9 +106,9 @@ mod tests {
     fn a_marker_outlives_everything_that_can_bring_its_message_back() {
         let horizons = Horizons { topic_retention: 7 * DAY, redrive_horizon: 3 * DAY };
         let check = |table, days| horizons.check(table, days * DAY);
-        assert!(check(Table::ProcessedMessages, 11).is_ok());
-        let error = check(Table::ProcessedMessages, 10).unwrap_err();
-        assert!(error.to_string().contains("264 hours"), "{error}");
+        assert!(check(Table::ProcessedMessages, 32).is_ok());
+        let error = check(Table::ProcessedMessages, 31).unwrap_err();
+        assert!(error.to_string().contains("768 hours"), "{error}");
         assert!(check(Table::IdempotencyKeys, 2).is_ok());
         assert!(check(Table::IdempotencyKeys, 1).is_err());
         assert!(check(Table::Outbox, 1).is_err());

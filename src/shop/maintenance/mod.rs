@@ -29,8 +29,8 @@ pub(super) struct MaintenanceArgs {
     /// The database: a URL or key=value pairs
     #[arg(long, env = "DATABASE_URL", hide_env_values = true)]
     database_url: String,
-    /// How old a row must be, such as 21d; not below what is safe for its table
-    #[arg(long, default_value = "21d", value_name = "TIME", value_parser = super::cli::parse_duration)]
+    /// How old a row must be, such as 42d; not below what is safe for its table
+    #[arg(long, default_value = "42d", value_name = "TIME", value_parser = super::cli::parse_duration)]
     older_than: Duration,
     /// Clean these tables alone
     #[arg(long = "table", value_enum, value_name = "TABLE")]

@@ -1,8 +1,9 @@
 //! Gives up orders that took too long.
 //!
 //! Enters: the clock of the database. Leaves: OrderTimedOut in the outbox, for payment and inventory
-//! to undo what they did. What always holds: an order is given up in the transaction that looks at its
-//! deadline, so it cannot be confirmed meanwhile. Called by `service`.
+//! to undo what they did, again and again until they have. What always holds: an order is given up
+//! under its saga's lock, so it cannot be confirmed meanwhile; one that cannot go on stands in nobody's
+//! way. Called by `service`.
 
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use uuid::Uuid;
 
 use super::effects::go_on;
 use super::process::{Fact, OrderProcess};
-use crate::saga;
+use crate::saga::{self, SagaError};
 use crate::shop::ShopError;
 
 /// Orders in one transaction.
@@ -39,12 +40,19 @@ async fn give_up(pool: &Pool, patience: Duration) -> Result<usize, ShopError> {
     let mut client = pool.get().await?;
     let transaction = client.transaction().await?;
     let overdue = saga::overdue::<OrderProcess>(&transaction, patience, BATCH).await?;
+    transaction.commit().await?;
     for id in &overdue {
         // Every saga of this kind was begun by `place`, with a UUID.
-        if let Ok(order) = Uuid::parse_str(id) {
-            go_on(&transaction, order, &Fact::DeadlinePassed).await?;
+        let Ok(order) = Uuid::parse_str(id) else { continue };
+        let transaction = client.transaction().await?;
+        match go_on(&transaction, order, &Fact::DeadlinePassed).await {
+            Ok(()) => transaction.commit().await?,
+            Err(error @ (SagaError::State { .. } | SagaError::Unknown { .. })) => {
+                let error = ShopError::from(error);
+                warn!(%order, error = %error.in_full(), help = error.hint(), "an order is stuck");
+            }
+            Err(error) => return Err(error.into()),
         }
     }
-    transaction.commit().await?;
     Ok(overdue.len())
 }

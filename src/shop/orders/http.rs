@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
-use axum::extract::rejection::BytesRejection;
+use axum::extract::rejection::{BytesRejection, PathRejection};
 use axum::extract::{DefaultBodyLimit, Path, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -103,9 +103,9 @@ fn respond(placed: &Placed) -> Response {
 
 async fn order(
     State(placing): State<Arc<Placing>>,
-    Path(id): Path<String>,
+    id: Result<Path<String>, PathRejection>,
 ) -> Result<Response, Problem> {
-    let id = order_id(&id)?;
+    let id = order_id(id)?;
     let found = look_up(&placing, id).await.map_err(|error| unavailable(&error))?;
     found.map(|order| axum::Json(order).into_response()).ok_or_else(unknown_order)
 }
@@ -128,9 +128,9 @@ async fn look_up(placing: &Placing, id: Uuid) -> Result<Option<Value>, ShopError
 
 async fn status(
     State(placing): State<Arc<Placing>>,
-    Path(id): Path<String>,
+    id: Result<Path<String>, PathRejection>,
 ) -> Result<Response, Problem> {
-    let id = order_id(&id)?.to_string();
+    let id = order_id(id)?.to_string();
     let found = process(&placing, &id).await.map_err(|error| unavailable(&error))?;
     found.map(|process| axum::Json(process).into_response()).ok_or_else(unknown_order)
 }
@@ -150,10 +150,11 @@ async fn process(placing: &Placing, id: &str) -> Result<Option<Value>, ShopError
     })))
 }
 
-fn order_id(text: &str) -> Result<Uuid, Problem> {
-    Uuid::parse_str(text).map_err(|_| {
-        Problem::new(StatusCode::BAD_REQUEST, "malformed request", "an order's id is a UUID")
-            .of("id")
+fn order_id(text: Result<Path<String>, PathRejection>) -> Result<Uuid, Problem> {
+    let id = text.ok().and_then(|Path(text)| Uuid::parse_str(&text).ok());
+    id.ok_or_else(|| {
+        let detail = "an order's id is a UUID";
+        Problem::new(StatusCode::BAD_REQUEST, "malformed request", detail).of("id")
     })
 }
 

@@ -7,6 +7,8 @@
 mod deadlines;
 mod effects;
 mod http;
+#[cfg(test)]
+mod model;
 mod place;
 mod problem;
 mod process;

@@ -47,27 +47,60 @@ pub(super) struct Placed {
     pub(super) is_replayed: bool,
 }
 
+/// Why an order is not known to be written.
+enum Unwritten {
+    /// It may not be.
+    Refused(Problem),
+    /// It was not.
+    Failed(ShopError),
+    /// The commit was asked for, and nobody said what became of it.
+    Undecided(ShopError),
+}
+
+impl<E: Into<ShopError>> From<E> for Unwritten {
+    fn from(error: E) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+impl Unwritten {
+    /// What the client is told.
+    fn tell(self) -> Problem {
+        match self {
+            Self::Refused(problem) => problem,
+            Self::Failed(ShopError::Key(IdempotencyError::Busy(_))) => {
+                pending(Duration::from_secs(RETRY_AFTER_S))
+            }
+            Self::Failed(error) | Self::Undecided(error) => {
+                warn!(error = %error.in_full(), "an order was not written");
+                Problem::unavailable()
+            }
+        }
+    }
+}
+
 impl Placing {
     /// Places the order, or finds the answer that the key has got.
     pub(super) async fn place(&self, request: &Request, order: &Order) -> Result<Placed, Problem> {
-        match self.guard.begin(request).await {
-            Begun::New(permit) => self.place_as_owner(request, order, &permit).await,
-            Begun::Pending { retry_after } => Err(pending(retry_after)),
+        let written = match self.guard.begin(request).await {
+            Begun::New(permit) => self.write_as_owner(request, order, &permit).await,
+            Begun::Pending { retry_after } => return Err(pending(retry_after)),
             Begun::Replay(answer) => Ok(Placed { answer, is_replayed: true }),
-            Begun::Mismatch => Err(mismatch()),
+            Begun::Mismatch => return Err(mismatch()),
             // Redis does not know: Postgres does.
             Begun::Unsure => self.write(request, order).await,
-        }
+        };
+        written.map_err(Unwritten::tell)
     }
 
-    async fn place_as_owner(
+    async fn write_as_owner(
         &self,
         request: &Request,
         order: &Order,
         permit: &Permit,
-    ) -> Result<Placed, Problem> {
-        let placed = self.guard.hold(permit, self.write(request, order)).await;
-        match &placed {
+    ) -> Result<Placed, Unwritten> {
+        let written = self.guard.hold(permit, self.write(request, order)).await;
+        match &written {
             Ok(placed) => {
                 let completed = self.guard.complete(permit, &placed.answer).await;
                 if completed == Completed::Stale {
@@ -75,45 +108,30 @@ impl Placing {
                     warn!("a request took longer than its permit; its answer was not remembered");
                 }
             }
+            // Whoever comes next must not take it for undone; the permit ends by itself.
+            Err(Unwritten::Undecided(_)) => {}
             Err(_) => {
                 self.guard.release(permit).await;
             }
         }
-        placed
+        written
     }
 
-    async fn write(&self, request: &Request, order: &Order) -> Result<Placed, Problem> {
-        self.try_write(request, order).await.unwrap_or_else(|error| match error {
-            ShopError::Key(IdempotencyError::Busy(_)) => {
-                Err(pending(Duration::from_secs(RETRY_AFTER_S)))
-            }
-            error => {
-                warn!(error = %error.in_full(), "an order was not written");
-                Err(Problem::unavailable())
-            }
-        })
-    }
-
-    /// Whether the order could be asked for at all, and what came of it.
-    async fn try_write(
-        &self,
-        request: &Request,
-        order: &Order,
-    ) -> Result<Result<Placed, Problem>, ShopError> {
+    async fn write(&self, request: &Request, order: &Order) -> Result<Placed, Unwritten> {
         let mut client = self.pool.get().await?;
         let transaction = client.transaction().await?;
         let id = Uuid::now_v7();
         let answer = answer(id, order)?;
-        let placed = match claim(&transaction, request, &answer).await? {
+        match claim(&transaction, request, &answer).await? {
             Claim::Won => {
                 insert(&transaction, id, order, self.patience).await?;
-                transaction.commit().await?;
-                Placed { answer, is_replayed: false }
+                let committed = transaction.commit().await;
+                committed.map_err(|error| Unwritten::Undecided(error.into()))?;
+                Ok(Placed { answer, is_replayed: false })
             }
-            Claim::Done(answer) => Placed { answer, is_replayed: true },
-            Claim::Mismatch => return Ok(Err(mismatch())),
-        };
-        Ok(Ok(placed))
+            Claim::Done(answer) => Ok(Placed { answer, is_replayed: true }),
+            Claim::Mismatch => Err(Unwritten::Refused(mismatch())),
+        }
     }
 }
 

@@ -133,7 +133,6 @@ impl Saga for OrderProcess {
         if self.has_ended() {
             return Vec::new();
         }
-        let was_given_up = self.given_up;
         self.learn(fact);
         match self.outcome() {
             Some(Outcome::Confirmed) => {
@@ -143,7 +142,8 @@ impl Saga for OrderProcess {
                 event_type: "OrderCancelled",
                 payload: json!({ "reason": self.reason() }),
             }],
-            None if self.given_up && !was_given_up => vec![Emitted {
+            // At each deadline anew: whoever could not undo it may be able to by then.
+            None if *fact == Fact::DeadlinePassed => vec![Emitted {
                 event_type: "OrderTimedOut",
                 payload: json!({ "reason": self.reason() }),
             }],
@@ -236,7 +236,7 @@ mod tests {
         ]);
         let cancelling = ["CANCELLING"; 4];
         assert_eq!(statuses, [&["PAID"][..], &cancelling, &["CANCELLED"]].concat());
-        assert_eq!(emitted, ["OrderTimedOut", "OrderCancelled"]);
+        assert_eq!(emitted, ["OrderTimedOut", "OrderTimedOut", "OrderCancelled"]);
     }
 
     #[test]

@@ -74,9 +74,11 @@ async fn intend(
 async fn undo(transaction: &Transaction<'_>, order: Uuid) -> Result<(), Failure> {
     let voided = transaction
         .execute(
-            "INSERT INTO payments (order_id, order_placed, amount_cents, status, reason) \
+            // An intent that nobody has begun to carry out counts as none.
+            "INSERT INTO payments AS known (order_id, order_placed, amount_cents, status, reason) \
              VALUES ($1, '{}', 0, 'VOIDED', 'the order was given up') \
-             ON CONFLICT (order_id) DO NOTHING",
+             ON CONFLICT (order_id) DO UPDATE SET status = 'VOIDED', reason = excluded.reason, \
+                 updated_at = now() WHERE known.status = 'PENDING' AND known.attempts = 0",
             &[&order],
         )
         .await?;

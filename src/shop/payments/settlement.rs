@@ -24,6 +24,8 @@ use crate::shop::ShopError;
 const BATCH: i64 = 32;
 /// A call takes milliseconds; who has not written a result after this is taken for dead.
 const LEASE_S: f64 = 5.0;
+/// How long a call may take; well below the lease, which it is a part of.
+const CALL_LIMIT: Duration = Duration::from_secs(2);
 /// The first pause after a call without an answer, doubled each time up to [`PAUSE_MAX_S`].
 const PAUSE_S: f64 = 0.1;
 const PAUSE_MAX_S: f64 = 30.0;
@@ -67,8 +69,10 @@ async fn settle_due(pool: &Pool, gateway: &Gateway) -> Result<usize, ShopError> 
     }
     let mut failure = None;
     while let Some(finished) = calls.join_next().await {
-        if let Ok(Err(error)) = finished {
-            failure = Some(error);
+        match finished {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => failure = Some(error),
+            Err(error) => warn!(%error, "a payment was not carried out; it is due again soon"),
         }
     }
     failure.map_or(Ok(count), Err)
@@ -81,10 +85,11 @@ async fn lease(pool: &Pool) -> Result<Vec<Due>, ShopError> {
         .await?
         .query(
             "UPDATE payments SET attempts = attempts + 1, \
-                 next_attempt_at = clock_timestamp() + $2 * interval '1 second' \
-             WHERE order_id IN (SELECT order_id FROM payments \
-                 WHERE status IN ('PENDING', 'REFUNDING') AND next_attempt_at <= clock_timestamp() \
-                 ORDER BY next_attempt_at LIMIT $1 FOR UPDATE SKIP LOCKED) \
+                 next_attempt_at = statement_timestamp() + $2 * interval '1 second' \
+             WHERE order_id = ANY (ARRAY(SELECT order_id FROM payments \
+                 WHERE status IN ('PENDING', 'REFUNDING') \
+                     AND next_attempt_at <= statement_timestamp() \
+                 ORDER BY next_attempt_at LIMIT $1 FOR UPDATE SKIP LOCKED)) \
              RETURNING order_id, order_placed, amount_cents, status = 'REFUNDING', attempts",
             &[&BATCH, &LEASE_S],
         )
@@ -104,7 +109,8 @@ async fn lease(pool: &Pool) -> Result<Vec<Due>, ShopError> {
 
 async fn carry_out(pool: &Pool, gateway: &Gateway, due: &Due) -> Result<(), ShopError> {
     let key = format!("{}-{}", due.kind.as_str(), due.order);
-    let answer = gateway.call(due.kind, &key, due.amount_cents, due.attempt).await?;
+    let call = gateway.call(due.kind, &key, due.amount_cents, due.attempt);
+    let answer = tokio::time::timeout(CALL_LIMIT, call).await.unwrap_or(Ok(Answer::Lost))?;
     let mut client = pool.get().await?;
     let transaction = client.transaction().await?;
     match (due.kind, answer) {
@@ -124,9 +130,11 @@ async fn carry_out(pool: &Pool, gateway: &Gateway, due: &Due) -> Result<(), Shop
 
 async fn put_off(transaction: &Transaction<'_>, due: &Due) -> Result<(), ShopError> {
     let pause = (PAUSE_S * 2_f64.powi(due.attempt.clamp(1, 16) - 1)).min(PAUSE_MAX_S);
+    // Unless somebody else has begun to carry it out since.
     let sql = "UPDATE payments SET next_attempt_at = clock_timestamp() + $2 * interval '1 second' \
-               WHERE order_id = $1 AND status IN ('PENDING', 'REFUNDING')";
-    transaction.execute(sql, &[&due.order, &pause]).await?;
+               WHERE order_id = $1 AND attempts = $3 AND status = $4";
+    let status = if due.kind == Kind::Refund { "REFUNDING" } else { "PENDING" };
+    transaction.execute(sql, &[&due.order, &pause, &due.attempt, &status]).await?;
     Ok(())
 }
 
