@@ -29,7 +29,7 @@ check: ## format, lints, house rules, documentation, docker
 	@.ci/setup
 	@mkdir -p .servers && rm -f $(SKIPPED)
 	$(CARGO) fmt --check
-	$(CARGO) clippy --locked --all-targets --features failpoints --quiet -- --deny warnings
+	$(CARGO) clippy --locked --all-targets --features faults --quiet -- --deny warnings
 	$(CARGO) check --locked --no-default-features --features zstd --quiet
 	RUSTDOCFLAGS="--deny warnings" $(CARGO) doc --locked --no-deps --quiet
 	$(CARGO) test --locked --quiet --test tidy

@@ -28,7 +28,7 @@ use register::{DOCUMENT, REGISTER, Row};
 const THREADS: &str = "6";
 
 /// Some rows kill the relay at named places.
-const FEATURES: &str = "failpoints";
+const FEATURES: &str = "faults";
 
 /// Whether a test passed, by its whole path.
 type Results = BTreeMap<String, bool>;

@@ -12,6 +12,7 @@
     clippy::print_stderr,
     reason = "all of this crate is test code; clippy sees only the marked functions as such"
 )]
+#![cfg_attr(not(feature = "faults"), allow(dead_code, reason = "the fault matrix uses more"))]
 
 mod containers;
 mod control;
@@ -22,8 +23,10 @@ mod hostile;
 mod import;
 mod kafka;
 mod login;
+#[cfg(feature = "faults")]
 mod matrix;
 mod refusals;
+#[cfg(feature = "faults")]
 mod regressions;
 mod relay;
 mod routing;

@@ -32,7 +32,7 @@ const TOO_DEAR_EVERY: usize = 6;
 /// Every so many orders, the client sends the request twice.
 const REPEATED_EVERY: usize = 4;
 /// How long all orders together may take.
-const LIMIT: Duration = Duration::from_mins(1);
+const LIMIT: Duration = Duration::from_mins(3);
 
 /// How the orders ended.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
