@@ -53,8 +53,7 @@ struct World {
 
 impl World {
     fn new(card_is_good: bool, is_on_the_shelf: bool) -> Self {
-        let (process, payment, stock) =
-            (OrderProcess::default(), Payment::Unheard, Stock::Unheard);
+        let (process, payment, stock) = (OrderProcess::default(), Payment::Unheard, Stock::Unheard);
         let messages = vec![(Reader::Payments, "OrderCreated")];
         Self { process, payment, stock, card_is_good, is_on_the_shelf, messages, ends: Vec::new() }
     }
