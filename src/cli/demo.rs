@@ -11,6 +11,7 @@ mod shop;
 mod stage;
 
 use std::fmt::Write as _;
+use std::process::ExitStatus;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -34,7 +35,7 @@ use consumer::Consumer;
 use judge::{Judge, Verdict};
 use relay::Relay;
 use shop::ShopFigures;
-use stage::{SLOT, Stage};
+use stage::Stage;
 
 /// How long the relay may take from its start to holding the slot.
 const STREAMING_LIMIT: Duration = Duration::from_secs(30);
@@ -179,7 +180,7 @@ async fn show(args: &DemoArgs, context: &Context) -> Result<Figures, DemoError> 
     let plan =
         LoadPlan { count: args.count, pace: Pace::PerSecond(args.rate), ..LoadPlan::default() };
     let topics: Vec<String> = event_types(plan.types).into_iter().chain(shop::topics()).collect();
-    let stage = Stage::set(args.database_url.as_deref(), args.brokers.as_deref(), &topics)?;
+    let mut stage = Stage::set(args.database_url.as_deref(), args.brokers.as_deref(), &topics)?;
     if !context.json() {
         banner(&stage, args);
     }
@@ -217,8 +218,11 @@ async fn play(
     let consumer =
         Consumer::start(&kafka, &event_types(plan.types), Arc::clone(&judge), shows_arrivals)?;
     let mut relay = Relay::start(stage.relay_settings(), Stage::tether()?)?;
-    wait_until_streaming(client.sql(), &mut relay).await?;
-    let shop = shop::play(stage, client.sql(), shows_arrivals).await?;
+    wait_until_streaming(client.sql(), &stage.slot, &mut relay).await?;
+    let shop = tokio::select! {
+        shop = shop::play(stage, client.sql(), shows_arrivals) => shop?,
+        status = end_of(&mut relay) => return Err(DemoError::RelayEnded(status?)),
+    };
 
     let writer = stage.connect().await?;
     let observe = |written: &load::Written<'_>| {
@@ -260,11 +264,15 @@ async fn sleep_until(instant: Option<Instant>) {
 }
 
 /// The first orders would otherwise measure the relay's start.
-async fn wait_until_streaming(client: &Client, relay: &mut Relay) -> Result<(), DemoError> {
+async fn wait_until_streaming(
+    client: &Client,
+    slot: &str,
+    relay: &mut Relay,
+) -> Result<(), DemoError> {
     let sql = "SELECT active FROM pg_replication_slots WHERE slot_name = $1";
     let deadline = Instant::now() + STREAMING_LIMIT;
     while Instant::now() < deadline {
-        if client.query_opt(sql, &[&SLOT]).await?.is_some_and(|row| row.get(0)) {
+        if client.query_opt(sql, &[&slot]).await?.is_some_and(|row| row.get(0)) {
             return Ok(());
         }
         if let Some(status) = relay.ended()? {
@@ -273,6 +281,16 @@ async fn wait_until_streaming(client: &Client, relay: &mut Relay) -> Result<(), 
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     Err(DemoError::NotStreaming)
+}
+
+/// How a relay ends that nobody stopped.
+async fn end_of(relay: &mut Relay) -> std::io::Result<ExitStatus> {
+    loop {
+        if let Some(status) = relay.ended()? {
+            return Ok(status);
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }
 
 async fn wait_for_arrivals(judge: &Mutex<Judge>, relay: &mut Relay) -> Result<(), DemoError> {

@@ -24,8 +24,12 @@ fn demo(database: &Database, count: u32) -> Command {
 #[test]
 fn a_database_that_stays_is_left_as_it_was() {
     let database = Database::create(postgres::installed(), "demo");
+    // Slots are the cluster's, so two demos at once must not take each other's.
+    let neighbour = Database::create(postgres::installed(), "demo_neighbour");
     for _ in 0..2 {
+        let mut beside = demo(&neighbour, 200).stdout(Stdio::null()).spawn().unwrap();
         let output = demo(&database, 200).output().unwrap();
+        assert!(beside.wait().unwrap().success());
         let errors = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.success(), "{errors}");
         let figures: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();

@@ -18,8 +18,8 @@ use crate::sandbox::tether::Tether;
 
 use super::DemoError;
 
-/// Slot and publication of the demo; its own, so that a user's are never touched.
-pub(super) const SLOT: &str = "postrider_demo";
+/// Publication of the demo; its own, so that a user's is never touched.
+const PUBLICATION: &str = "postrider_demo";
 /// How long a killed relay may hold the slot.
 const SLOT_LIMIT: Duration = Duration::from_secs(10);
 /// Partitions of each topic that is made here.
@@ -35,6 +35,8 @@ pub(super) struct Stage {
     pub(super) database_url: String,
     /// Bootstrap addresses.
     pub(super) brokers: String,
+    /// Slot of the demo. Slots are the whole cluster's: the database's OID keeps two demos apart.
+    pub(super) slot: String,
 }
 
 impl Stage {
@@ -58,6 +60,7 @@ impl Stage {
         Ok(Self {
             database_url: own_database.or(database_url.map(str::to_owned)).unwrap_or_default(),
             brokers: own_brokers.or(brokers.map(str::to_owned)).unwrap_or_default(),
+            slot: String::new(),
             cluster,
             broker,
         })
@@ -77,12 +80,15 @@ impl Stage {
     }
 
     /// Connects, and makes topics and tables where they are missing.
-    pub(super) async fn prepare(&self, topics: &[String]) -> Result<Client, DemoError> {
+    pub(super) async fn prepare(&mut self, topics: &[String]) -> Result<Client, DemoError> {
         if self.broker.is_none() {
             let kafka = KafkaSpec::of_brokers(&self.brokers);
             create_missing(&kafka, topics, PARTITIONS).await?;
         }
         let client = self.connect().await?;
+        let sql = "SELECT oid FROM pg_database WHERE datname = current_database()";
+        let database: u32 = client.sql().query_one(sql, &[]).await?.try_get(0)?;
+        self.slot = format!("postrider_demo_{database}");
         self.refuse_a_database_in_use(&client).await?;
         for migration in [
             include_str!("../../../migrations/0001_outbox.sql"),
@@ -105,8 +111,8 @@ impl Stage {
     pub(super) fn relay_settings(&self) -> Vec<String> {
         vec![
             format!("source.url={}", self.database_url),
-            format!("source.slot={SLOT}"),
-            format!("source.publication={SLOT}"),
+            format!("source.slot={}", self.slot),
+            format!("source.publication={PUBLICATION}"),
             format!("kafka.brokers={}", self.brokers),
             "http.bind=".to_owned(),
         ]
@@ -115,8 +121,8 @@ impl Stage {
     /// The demo's rows are for nobody else.
     async fn refuse_a_database_in_use(&self, client: &Client) -> Result<(), DemoError> {
         let sql = "SELECT slot_name::text FROM pg_replication_slots \
-                   WHERE database = current_database() AND slot_name <> $1";
-        match client.sql().query_opt(&format!("{sql} LIMIT 1"), &[&SLOT]).await? {
+                   WHERE database = current_database() AND (slot_name <> $1 OR active)";
+        match client.sql().query_opt(&format!("{sql} LIMIT 1"), &[&self.slot]).await? {
             Some(row) => Err(DemoError::InUse { slot: row.get(0) }),
             None => Ok(()),
         }
@@ -131,13 +137,13 @@ impl Stage {
         let sql = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots \
                    WHERE slot_name = $1";
         let deadline = Instant::now() + SLOT_LIMIT;
-        while let Err(error) = client.sql().execute(sql, &[&SLOT]).await {
+        while let Err(error) = client.sql().execute(sql, &[&self.slot]).await {
             if error.code() != Some(&SqlState::OBJECT_IN_USE) || Instant::now() > deadline {
                 return Err(error.into());
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        client.sql().batch_execute(&format!("DROP PUBLICATION IF EXISTS {SLOT}")).await?;
+        client.sql().batch_execute(&format!("DROP PUBLICATION IF EXISTS {PUBLICATION}")).await?;
         Ok(())
     }
 
