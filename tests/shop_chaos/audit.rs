@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::stories::{Traces, operation, possible};
+use crate::stories::{Expected, Traces, operation, possible};
 use crate::wishes::Wish;
 
 /// What the client of one key was told.
@@ -199,9 +199,11 @@ fn judge_order(verdict: &mut Verdict, wish: &Wish, order: &Order, books: &Books)
     };
     *(if is_confirmed { &mut verdict.confirmed } else { &mut verdict.cancelled }) += 1;
     let found = books.traces_of(&order.id);
-    verdict.timed_out += usize::from(found.contains_key("event OrderTimedOut"));
-    let differences = possible(wish, is_confirmed).into_iter().map(|wanted| {
-        let (missing, surplus) = (lacks(&found, &wanted), lacks(&wanted, &found));
+    let timeouts = found.get("event OrderTimedOut").copied().unwrap_or(0);
+    verdict.timed_out += usize::from(timeouts > 0);
+    let ways = possible(wish, is_confirmed, timeouts).into_iter();
+    let differences = ways.map(|Expected { wanted, allowed }| {
+        let (missing, surplus) = (lacks(&found, &wanted), lacks(&allowed, &found));
         (sum(&missing) + sum(&surplus), missing, surplus)
     });
     // The way that explains most of what is there.

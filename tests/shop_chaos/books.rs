@@ -14,7 +14,7 @@ use crate::support::sql::Sql;
 use crate::support::topic::Stored;
 
 /// By order: each row of payment and reservation, each event of the outbox, each marker of a consumer
-/// for an event, each event that the saga has heard of; the clock may have told it more than once.
+/// for an event, each event that has changed the saga.
 const TRACES: &str = "\
     SELECT order_id::text, 'payment ' || status || ' ' || amount_cents FROM payments \
     UNION ALL SELECT order_id::text, 'reservation ' || status || ' ' || sku || ' ' || quantity \
@@ -22,9 +22,7 @@ const TRACES: &str = "\
     UNION ALL SELECT aggregate_id, 'event ' || event_type FROM outbox \
     UNION ALL SELECT aggregate_id, 'done ' || consumer || ' ' || event_type \
         FROM outbox JOIN processed_messages ON message_id = outbox.id \
-    UNION ALL SELECT id, 'heard ' || event FROM saga_history WHERE event <> 'DeadlinePassed' \
-    UNION ALL SELECT DISTINCT id, 'heard ' || event FROM saga_history \
-        WHERE event = 'DeadlinePassed'";
+    UNION ALL SELECT id, 'heard ' || event FROM saga_history";
 
 const ORDERS: &str = "\
     SELECT orders.id::text, customer, sku, quantity, amount_cents, orders.status, sagas.status \

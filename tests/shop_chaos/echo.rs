@@ -121,8 +121,7 @@ impl Repeater {
         while !self.shared.stop.load(Ordering::SeqCst) {
             match self.consumer.poll(Duration::from_millis(5)) {
                 Some(Ok(message)) => {
-                    let message = message.detach();
-                    self.hear(message);
+                    self.hear(&message.detach());
                 }
                 Some(Err(KafkaError::MessageConsumptionFatal(why))) => panic!("the echo: {why}"),
                 // A broker that is away comes back.
@@ -137,7 +136,7 @@ impl Repeater {
         self.copies
     }
 
-    fn hear(&mut self, message: OwnedMessage) {
+    fn hear(&mut self, message: &OwnedMessage) {
         let header = |name| {
             let mut headers = message.headers()?.iter();
             headers.find(|header| header.key == name)?.value

@@ -44,13 +44,11 @@ impl Answer {
 
 /// A request on a connection of its own.
 pub(crate) fn post(path: &str, headers: &[(&str, &str)], body: &str) -> String {
-    let headers: String =
-        headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
-    format!(
-        "POST {path} HTTP/1.1\r\nhost: shop\r\nconnection: close\r\ncontent-length: {}\r\n\
-         {headers}\r\n{body}",
-        body.len()
-    )
+    let length = body.len().to_string();
+    let fixed = [("host", "shop"), ("connection", "close"), ("content-length", &length)];
+    let lines = fixed.iter().chain(headers).map(|(name, value)| format!("{name}: {value}"));
+    let head: Vec<String> = std::iter::once(format!("POST {path} HTTP/1.1")).chain(lines).collect();
+    format!("{}\r\n\r\n{body}", head.join("\r\n"))
 }
 
 /// Sends a request and waits for the answer.

@@ -164,7 +164,8 @@ impl Service {
     /// The last lines of its log.
     pub(crate) fn last_words(&self) -> String {
         let log = self.log.lock().unwrap();
-        log.last.iter().map(|line| format!("  {line}\n")).collect()
+        let lines: Vec<String> = log.last.iter().map(|line| format!("  {line}")).collect();
+        lines.join("\n")
     }
 
     /// Adds what this life has counted so far; it must not count any further.

@@ -54,7 +54,7 @@ fn line(verdict: &Verdict, course: &Course<'_>) -> Value {
     let counted = counted(course.services);
     let count = |name: &str| counted.get(name).copied().unwrap_or(0);
     let (hits, misses) = (count("shop_cache_hits_total"), count("shop_cache_misses_total"));
-    let percent = |part: u64, whole: u64| if whole == 0 { 0 } else { part * 100 / whole };
+    let percent = |part: u64, whole: u64| (part * 100).checked_div(whole).unwrap_or(0);
     json!({
         "orders": verdict.orders,
         "double_orders": verdict.double_orders,

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::audit::{Answer, Beginning, Books, Operation, Order, Told, Verdict, audit};
-use crate::stories::possible;
+use crate::stories::{Traces, possible};
 use crate::wishes::Wish;
 
 /// # Panics
@@ -56,6 +56,27 @@ fn effects_are_seen() {
         "CONFIRMED".clone_into(&mut order.saga);
     };
     assert_eq!(judge(unpaid).effects_doubled, 1);
+    an_order_given_up_twice_is_accounted_for();
+}
+
+fn an_order_given_up_twice_is_accounted_for() {
+    let (beginning, mut books) = sound();
+    let ways = possible(&beginning.wishes[2].0, false, 2).into_iter().map(|way| way.wanted);
+    let is_released = |traces: &Traces| traces.contains_key("reservation RELEASED saffron 2");
+    // In order three's way, its bookings are in the gateway's books already.
+    let mut traces = ways.into_iter().find(is_released).unwrap();
+    traces.retain(|trace, _| !trace.starts_with("charge ") && !trace.starts_with("refund "));
+    books.traces.insert("o3".to_owned(), traces);
+    let verdict = audit(&beginning, &books);
+    assert!(verdict.is_sound() && verdict.timed_out == 1, "{verdict:?}");
+    // What came in time to be heard of may be there, once.
+    for (times, doubled) in [(1, 0), (2, 1)] {
+        books.of("o3").insert("heard InventoryReserved".to_owned(), times);
+        assert_eq!(audit(&beginning, &books).effects_doubled, doubled);
+    }
+    books.of("o3").remove("heard InventoryReserved");
+    *books.of("o3").get_mut("done shop-inventory OrderTimedOut").unwrap() -= 1;
+    assert_eq!(audit(&beginning, &books).effects_missing, 1);
 }
 
 fn balances_are_seen() {
@@ -143,7 +164,7 @@ fn sound() -> (Beginning, Books) {
             saga: status.to_owned(),
         };
         // The first of the possible ways is the plain one.
-        let mut traces = possible(wish, number == 1).swap_remove(0);
+        let mut traces = possible(wish, number == 1, 0).swap_remove(0).wanted;
         let bookings = traces.extract_if(.., |trace, _| {
             trace.starts_with("charge ") || trace.starts_with("refund ")
         });
