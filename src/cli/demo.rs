@@ -101,13 +101,13 @@ pub enum DemoError {
     Process(#[from] std::io::Error),
     /// The relay ended by itself.
     #[error("the relay ended by itself: {0}")]
-    RelayEnded(std::process::ExitStatus),
+    RelayEnded(ExitStatus),
     /// The relay does not hold the slot.
     #[error("the relay does not stream after {} s", STREAMING_LIMIT.as_secs())]
     NotStreaming,
     /// The relay did not drain.
     #[error("the relay did not end cleanly: {0}")]
-    NotDrained(std::process::ExitStatus),
+    NotDrained(ExitStatus),
     /// A service of the shop ended by itself.
     #[error("a service of the shop ended by itself")]
     ShopEnded,
