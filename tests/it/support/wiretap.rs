@@ -2,7 +2,7 @@
 //! tell afterwards whether everything at or below the acknowledged position was in Kafka *then* (G1).
 //! The updates are held by a [`Tap`] meanwhile.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use postrider::sandbox::postgres::Address;
@@ -10,6 +10,9 @@ use rdkafka::consumer::{BaseConsumer, Consumer as _};
 
 use super::tap::{Said, Tap};
 use super::topic;
+
+/// A broker that all tests share answers in milliseconds on its own, and in many seconds among them.
+const LOOK_LIMIT: Duration = Duration::from_mins(1);
 
 /// A status update, and how far the topics reached when it was about to leave for Postgres.
 #[derive(Debug, Clone)]
@@ -37,7 +40,8 @@ pub(crate) struct Wiretap {
 /// The proxy's threads live on. Without this so would a client with its files for each test.
 impl Drop for Wiretap {
     fn drop(&mut self) {
-        drop(self.consumer.lock().unwrap().take());
+        // A test that fails has said why already; a second panic here would end all the others.
+        drop(self.consumer.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 }
 
@@ -93,7 +97,7 @@ impl Wiretap {
 }
 
 fn ends(consumer: &BaseConsumer, prefix: &str) -> Vec<(String, i32, i64)> {
-    let metadata = consumer.fetch_metadata(None, Duration::from_secs(10)).unwrap();
+    let metadata = consumer.fetch_metadata(None, LOOK_LIMIT).unwrap();
     let names = metadata.topics().iter().map(rdkafka::metadata::MetadataTopic::name);
     let mut ends = Vec::new();
     for name in names.filter(|name| name.starts_with(prefix)) {
