@@ -19,7 +19,7 @@ use super::face::Count;
 use crate::inbox::{ConsumerSpec, RememberedSpec, Snapshot};
 
 /// Sessions with the database at most. Each is a process there.
-const SESSIONS: usize = 16;
+pub(super) const SESSIONS: usize = 16;
 /// How long a request waits for a session, or for the database to take a connection.
 const SESSION_LIMIT: Duration = Duration::from_secs(5);
 /// A server that does not answer for so long is given up, with the session.
