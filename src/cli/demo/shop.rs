@@ -21,7 +21,7 @@ use super::stage::Stage;
 use crate::shop::orders::Terms;
 use crate::shop::payments::CARD_LIMIT_CENTS;
 use crate::shop::settings::{Place, Settings};
-use crate::shop::{ShopError, inventory, orders, payments};
+use crate::shop::{Kafka, ShopError, inventory, orders, payments};
 
 /// Orders placed.
 const ORDERS: usize = 24;
@@ -78,7 +78,7 @@ pub(super) async fn play(
     let mut services = JoinSet::new();
     let settings = Settings {
         database_url: stage.database_url.clone(),
-        brokers: stage.brokers.clone(),
+        kafka: Kafka::at(&stage.brokers),
         redis_url: None,
         bind: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
     };

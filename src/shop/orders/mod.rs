@@ -22,7 +22,7 @@ use std::time::Duration;
 use super::error::ShopError;
 use super::face::{Count, Face};
 use super::service;
-use super::settings::{Place, Settings, counts};
+use super::settings::{Place, Settings, counts, pool};
 use crate::idempotency::{self, Counts, Guard};
 use crate::inbox::Consumer;
 use admission::Admission;
@@ -64,7 +64,8 @@ pub async fn run(
     place: Place<impl Future<Output = ()>>,
 ) -> Result<(), ShopError> {
     let Terms { patience, owner_silence } = terms;
-    let pool = settings.pool()?;
+    let database = settings.database()?;
+    let pool = pool(&database)?;
     let guard = Arc::new(match &settings.redis_url {
         Some(url) => {
             let how = idempotency::Settings { pending_ttl: owner_silence, ..Default::default() };
@@ -72,7 +73,7 @@ pub async fn run(
         }
         None => Guard::without_redis(),
     });
-    let consumer = Consumer::new(settings.consumer(NAME, &TOPICS)?, OrderEffects)?;
+    let consumer = Consumer::new(settings.consumer(NAME, &TOPICS, &database)?, OrderEffects)?;
     let admission = Arc::new(Admission::default());
     let (counters, guarded) = (consumer.counters(), Arc::clone(&guard));
     let admitting = Arc::clone(&admission);
@@ -84,7 +85,7 @@ pub async fn run(
     });
     let watching = deadlines::watch(pool.clone(), patience);
     let router = http::router(Placing { pool, guard, admission, patience }, face);
-    service::run(consumer, router, watching, place).await
+    service::run(consumer, database.tls, router, watching, place).await
 }
 
 fn guard_counts(guard: &Counts) -> [Count; 6] {
