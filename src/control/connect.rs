@@ -180,7 +180,7 @@ async fn log_in(
     opened.map_err(|error| login_error(&error, info, endpoint))
 }
 
-fn login_config(info: &ConnectInfo, endpoint: &Endpoint, tls: bool) -> config::Config {
+pub(super) fn login_config(info: &ConnectInfo, endpoint: &Endpoint, tls: bool) -> config::Config {
     let mut config = config::Config::new();
     config
         .user(&info.user)

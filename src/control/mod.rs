@@ -4,8 +4,9 @@
 //! permission to stream ([`preflight`]) or a typed refusal with its remedy, the set-up SQL
 //! ([`SetupPlan`]), samples of the slot ([`sample`]) and the news that the server is going away
 //! ([`Client::ended`]). Runs on tokio beside the hot path, never on it. Called by `relay`'s side
-//! tasks and by `cli`. Nothing here moves the slot: that is the stream's acknowledgement alone.
+//! tasks and by `cli`; [`SqlAddress`] alone also by `shop`. Nothing here moves the slot: that is the stream's acknowledgement alone.
 
+mod address;
 mod connect;
 mod error;
 mod inspect;
@@ -16,6 +17,7 @@ mod rows;
 mod setup;
 mod watch;
 
+pub use address::{AddressError, SqlAddress};
 pub use connect::{Client, STATEMENT_LIMIT, SessionEnd, connect};
 pub use error::ControlError;
 pub use inspect::{

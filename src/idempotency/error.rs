@@ -51,7 +51,9 @@ impl IdempotencyError {
     /// The exact remedy, where one is known.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
-            Self::Url(_) => Some("write it as redis://user:password@host:6379/0"),
+            Self::Url(_) => {
+                Some("write it as redis://user:password@host:6379/0, or rediss:// for TLS")
+            }
             Self::Missing(_) => {
                 Some("psql -d \"$DATABASE_URL\" -f migrations/0003_application.sql")
             }

@@ -15,6 +15,7 @@ use super::error::ShopError;
 use super::letters::LettersArgs;
 use super::load::{LoadPlan, LoadReport, Pace, run};
 use super::maintenance::MaintenanceArgs;
+use super::orders::Terms;
 use super::settings::{Place, Settings, interrupted};
 use super::{inventory, orders, payments};
 
@@ -50,6 +51,17 @@ struct OrdersArgs {
     #[arg(long, env = "ORDER_PATIENCE", default_value = "60s", value_name = "TIME",
         value_parser = parse_duration)]
     patience: Duration,
+    /// After how much silence whoever works for an Idempotency-Key counts as dead, so that another may;
+    /// longer than any usual pause, shorter than clients are patient
+    #[arg(long, env = "ORDER_OWNER_SILENCE", default_value = "30s", value_name = "TIME",
+        value_parser = parse_duration)]
+    owner_silence: Duration,
+}
+
+impl OrdersArgs {
+    fn terms(&self) -> Terms {
+        Terms { patience: self.patience, owner_silence: self.owner_silence }
+    }
 }
 
 pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
@@ -116,7 +128,7 @@ impl Shop {
                 Command::Orders(args) => {
                     start_logs();
                     let place = Place::take(args.settings.bind, interrupted()).await?;
-                    orders::run(&args.settings, args.patience, place).await
+                    orders::run(&args.settings, args.terms(), place).await
                 }
                 Command::Payments(settings) => {
                     start_logs();

@@ -1,22 +1,35 @@
-//! The shop's session with Postgres.
+//! The way to Postgres.
 //!
-//! Enters: a database URL or key=value pairs. Leaves: a connected client whose socket is served by
-//! a task of the current runtime. Called by `cli`.
+//! Enters: a database URL or key=value pairs. Leaves: where that leads, by libpq's rules, for whoever
+//! opens sessions; or a connected client whose socket is served by a task of the current runtime. What
+//! always holds: the server is checked as `sslmode` asks, as on the relay's connections. Called by
+//! `settings`, `maintenance` and `cli`.
 
-use tokio_postgres::{Client, Config, NoTls};
+use tokio_postgres::Client;
+use tracing::warn;
 
 use super::error::ShopError;
+use crate::config::ConnectInfo;
+use crate::control::SqlAddress;
 
 /// How the session names itself in `pg_stat_activity`.
 const APPLICATION_NAME: &str = "postrider-shop";
 
+/// Where `url` leads; the environment, the service file and the password file have their say.
+pub(super) fn address(url: &str) -> Result<SqlAddress, ShopError> {
+    let ours = |name: &str| (name == "PGAPPNAME").then(|| APPLICATION_NAME.to_owned());
+    let environment = |name: &str| std::env::var(name).ok().or_else(|| ours(name));
+    let (info, warnings) = ConnectInfo::resolve(url, &environment).map_err(ShopError::Url)?;
+    for warning in warnings {
+        warn!("{warning}");
+    }
+    SqlAddress::of(&info).map_err(ShopError::Address)
+}
+
 /// Opens a session; must be called inside a tokio runtime.
 pub async fn connect(url: &str) -> Result<Client, ShopError> {
-    let mut config: Config = url.parse().map_err(ShopError::Url)?;
-    if config.get_application_name().is_none() {
-        config.application_name(APPLICATION_NAME);
-    }
-    let (client, connection) = config.connect(NoTls).await.map_err(ShopError::Connect)?;
+    let SqlAddress { config, tls } = address(url)?;
+    let (client, connection) = config.connect(tls).await.map_err(ShopError::Connect)?;
     tokio::spawn(async move {
         // The client's next statement reports the same failure to someone who can act on it.
         let _ = connection.await;

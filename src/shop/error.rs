@@ -1,6 +1,6 @@
 //! What can go wrong in the shop, and what to do about it.
 //!
-//! Enters: errors of the Postgres client. Leaves: [`ShopError`], which names a situation, its exit
+//! Enters: errors of the clients. Leaves: [`ShopError`], which names a situation, its exit
 //! code and its remedy. What always holds: no password and no payload in any text. Called by the
 //! rest of the room and by `bin/shop`.
 
@@ -8,6 +8,9 @@ use std::net::SocketAddr;
 
 use tokio_postgres::error::SqlState;
 
+use super::kafka::KafkaSettingError;
+use crate::config::libpq::ConnectInfoError;
+use crate::control::AddressError;
 use crate::dead_letter::DeadLetterError;
 use crate::idempotency::IdempotencyError;
 use crate::inbox::{InboxError, describe};
@@ -22,7 +25,13 @@ pub enum ShopError {
     Plan(&'static str),
     /// The database URL cannot be understood. Its text is not repeated: it may hold a password.
     #[error("the database URL is not understood")]
-    Url(#[source] tokio_postgres::Error),
+    Url(#[source] ConnectInfoError),
+    /// The database URL asks for what sessions here cannot have, or for certificates that cannot be used.
+    #[error("the database cannot be reached as its URL asks")]
+    Address(#[source] AddressError),
+    /// A Kafka setting cannot be used.
+    #[error(transparent)]
+    Kafka(#[from] KafkaSettingError),
     /// No session with Postgres.
     #[error("cannot connect to the database")]
     Connect(#[source] tokio_postgres::Error),
@@ -84,7 +93,9 @@ impl ShopError {
             Self::Saga(error) => return error.hint().map(str::to_owned),
             Self::Key(error) => return error.hint().map(str::to_owned),
             Self::Bind(..) => "choose another with --bind, such as 127.0.0.1:0 for any free port",
-            Self::Url(_) => "write it as postgres://user@host:5432/dbname, or as key=value pairs",
+            Self::Url(error) => return error.hint(),
+            Self::Address(error) => return error.hint(),
+            Self::Kafka(error) => return error.hint(),
             Self::Connect(_) => "check that the server runs: pg_isready -d \"$DATABASE_URL\"",
             Self::TablesMissing(_) => {
                 "create them: psql -d \"$DATABASE_URL\" -f migrations/<file>.sql for each file there"
@@ -98,12 +109,13 @@ impl ShopError {
     /// The process's exit code: 2 usage, 69 unavailable, 77 permission, 78 configuration, else 1.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Plan(_) | Self::Url(_) | Self::TooYoung(_) => 2,
+            Self::Plan(_) | Self::Url(_) | Self::Kafka(_) | Self::TooYoung(_) => 2,
             Self::Connect(_) | Self::Database(_) | Self::Session(_) | Self::Bind(..) => 69,
             Self::Forbidden(_)
             | Self::Outbox(WriterError::Forbidden(_))
             | Self::Key(IdempotencyError::Forbidden(_)) => 77,
             Self::TablesMissing(_)
+            | Self::Address(_)
             | Self::Outbox(WriterError::Missing(_))
             | Self::Key(IdempotencyError::Missing(_)) => 78,
             _ => 1,

@@ -11,6 +11,7 @@ use clap::{Args, Subcommand};
 use serde_json::json;
 
 use super::error::ShopError;
+use super::kafka::Kafka;
 use crate::dead_letter::{DeadLetters, Filter, Letter, Redrive, now_ms};
 
 /// Whose letters, and what about them.
@@ -43,9 +44,8 @@ enum Action {
 struct Meant {
     /// The consumer: shop-orders, shop-payments or shop-inventory
     consumer: String,
-    /// Kafka's bootstrap servers
-    #[arg(long, env = "KAFKA_BROKERS", value_name = "HOST:PORT,..")]
-    brokers: String,
+    #[command(flatten)]
+    kafka: Kafka,
     /// With this reason code
     #[arg(long)]
     code: Option<String>,
@@ -65,13 +65,13 @@ impl LettersArgs {
     pub(super) fn run(&self, stdout: &mut dyn Write) -> Result<(), ShopError> {
         match &self.action {
             Action::List(meant) => {
-                for letter in meant.letters().list(&meant.filter())? {
+                for letter in meant.letters()?.list(&meant.filter())? {
                     writeln!(stdout, "{}", line(&letter)).map_err(ShopError::Output)?;
                 }
             }
             Action::Redrive { meant, horizon, force } => {
                 let how = Redrive { horizon: *horizon, force: *force, now_ms: now_ms() };
-                let redriven = meant.letters().redrive(&meant.filter(), &how)?;
+                let redriven = meant.letters()?.redrive(&meant.filter(), &how)?;
                 let line = serde_json::to_string(&redriven).map_err(std::io::Error::other);
                 line.and_then(|line| writeln!(stdout, "{line}")).map_err(ShopError::Output)?;
             }
@@ -81,9 +81,8 @@ impl LettersArgs {
 }
 
 impl Meant {
-    fn letters(&self) -> DeadLetters {
-        let brokers = ("bootstrap.servers".to_owned(), self.brokers.clone());
-        DeadLetters::new(&self.consumer, vec![brokers])
+    fn letters(&self) -> Result<DeadLetters, ShopError> {
+        Ok(DeadLetters::new(&self.consumer, self.kafka.settings()?))
     }
 
     fn filter(&self) -> Filter {

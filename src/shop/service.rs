@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use axum::Router;
 use tokio::sync::watch;
+use tokio_postgres_rustls::MakeRustlsConnect;
 use tracing::info;
 
 use super::error::ShopError;
@@ -19,9 +20,10 @@ use crate::inbox::{Consumer, Effects};
 /// own must not hold it up.
 const DRAIN_LIMIT: Duration = Duration::from_secs(10);
 
-/// Runs a service to its end. `beside` never ends by itself.
+/// Runs a service to its end. `tls` secures the consumer's session; `beside` never ends by itself.
 pub(super) async fn run<E: Effects>(
     consumer: Consumer<E>,
+    tls: MakeRustlsConnect,
     router: Router,
     beside: impl Future<Output = ()>,
     place: Place<impl Future<Output = ()>>,
@@ -33,7 +35,7 @@ pub(super) async fn run<E: Effects>(
         let _ = stop.wait_for(|stop| *stop).await;
     };
     let consuming = async {
-        let ended = consumer.run(stopped(stop.clone())).await;
+        let ended = consumer.run_with_tls(tls, stopped(stop.clone())).await;
         stopping.send_replace(true);
         ended.map(drop).map_err(ShopError::Consumer)
     };

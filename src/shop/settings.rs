@@ -11,15 +11,17 @@ use clap::Args;
 use deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod, Runtime, Timeouts};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio_postgres::{Config, NoTls};
 use tracing::info;
 
+use super::connect::address;
 use super::error::ShopError;
 use super::face::Count;
+use super::kafka::Kafka;
+use crate::control::SqlAddress;
 use crate::inbox::{ConsumerSpec, RememberedSpec, Snapshot};
 
 /// Sessions with the database at most. Each is a process there.
-const SESSIONS: usize = 16;
+pub(super) const SESSIONS: usize = 16;
 /// How long a request waits for a session, or for the database to take a connection.
 const SESSION_LIMIT: Duration = Duration::from_secs(5);
 /// A server that does not answer for so long is given up, with the session.
@@ -39,9 +41,9 @@ pub struct Settings {
     /// The database: a URL or key=value pairs
     #[arg(long, env = "DATABASE_URL", hide_env_values = true)]
     pub database_url: String,
-    /// Kafka's bootstrap servers
-    #[arg(long, env = "KAFKA_BROKERS", value_name = "HOST:PORT,..")]
-    pub brokers: String,
+    /// Kafka
+    #[command(flatten)]
+    pub kafka: Kafka,
     /// Redis, which saves the database from repeats; without it everything works, from Postgres alone
     #[arg(long, env = "REDIS_URL", hide_env_values = true, value_name = "URL")]
     pub redis_url: Option<String>,
@@ -85,29 +87,32 @@ pub(super) async fn interrupted() {
 }
 
 impl Settings {
-    /// Sessions with the database, made as they are needed.
-    pub(super) fn pool(&self) -> Result<Pool, ShopError> {
-        pool(&self.database_url)
+    /// Where the database is.
+    pub(super) fn database(&self) -> Result<SqlAddress, ShopError> {
+        database(&self.database_url)
     }
 
     /// A consumer that reads `topics` in the name of a service.
-    pub(super) fn consumer(&self, name: &str, topics: &[&str]) -> Result<ConsumerSpec, ShopError> {
-        let mut spec = ConsumerSpec::new(
-            name,
-            topics.iter().copied(),
-            &self.brokers,
-            database(&self.database_url)?,
-        );
-        spec.kafka.push(("session.timeout.ms".to_owned(), SILENCE_MS_MAX.to_owned()));
+    pub(super) fn consumer(
+        &self,
+        name: &str,
+        topics: &[&str],
+        database: &SqlAddress,
+    ) -> Result<ConsumerSpec, ShopError> {
+        let topics = topics.iter().copied();
+        let mut spec = ConsumerSpec::new(name, topics, "", database.config.clone());
+        spec.kafka = vec![("session.timeout.ms".to_owned(), SILENCE_MS_MAX.to_owned())];
+        spec.kafka.extend(self.kafka.settings()?);
         spec.remembered = self.redis_url.as_deref().map(RememberedSpec::new);
         Ok(spec)
     }
 }
 
 /// Sessions with the database, made as they are needed.
-pub(super) fn pool(url: &str) -> Result<Pool, ShopError> {
+pub(super) fn pool(database: &SqlAddress) -> Result<Pool, ShopError> {
     let recycle = ManagerConfig { recycling_method: RecyclingMethod::Fast };
-    let manager = Manager::from_config(database(url)?, NoTls, recycle);
+    let SqlAddress { config, tls } = database.clone();
+    let manager = Manager::from_config(config, tls, recycle);
     let limit = Some(SESSION_LIMIT);
     Pool::builder(manager)
         .max_size(SESSIONS)
@@ -117,17 +122,16 @@ pub(super) fn pool(url: &str) -> Result<Pool, ShopError> {
         .map_err(ShopError::Pool)
 }
 
-fn database(url: &str) -> Result<Config, ShopError> {
-    let mut config: Config = url.parse().map_err(ShopError::Url)?;
-    if config.get_application_name().is_none() {
-        config.application_name("postrider-shop");
-    }
+/// Where `url` leads, with this room's limits.
+pub(super) fn database(url: &str) -> Result<SqlAddress, ShopError> {
+    let mut address = address(url)?;
+    let config = &mut address.config;
     if config.get_options().is_none() {
         config.options(LIMITS);
     }
     config.connect_timeout(SESSION_LIMIT).tcp_user_timeout(SILENCE_LIMIT);
     config.keepalives_idle(SILENCE_LIMIT);
-    Ok(config)
+    Ok(address)
 }
 
 /// A consumer's numbers, for the face.

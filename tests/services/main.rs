@@ -9,9 +9,12 @@
     reason = "all of this crate is test code; clippy sees only the marked functions as such"
 )]
 
+mod bursts;
 mod client;
+mod gate;
 mod letters;
 mod maintenance;
 mod orders;
+mod pauses;
 mod refusals;
 mod stage;

@@ -1,11 +1,12 @@
 //! One key, one order.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::client::{Answer, get, place};
-use crate::stage::Stage;
+use crate::stage::{Stage, wait_until};
 
-const BODY: &str = r#"{"customer":"ada","sku":"tea","quantity":2,"amount_cents":990}"#;
+pub(crate) const BODY: &str = r#"{"customer":"ada","sku":"tea","quantity":2,"amount_cents":990}"#;
 const CLIENTS: usize = 200;
 
 #[test]
@@ -38,24 +39,45 @@ fn a_request_that_is_sent_again_is_answered_again_and_makes_one_order() {
     service.stop();
 }
 
-/// Sends the same request from many clients at once; `disturb` comes in the middle.
-fn storm(
-    stage: &Stage,
+/// Sends the same request from many clients at once, one half before `between` and one after;
+/// `then` comes while the second half is under way. `between` is told how many have been answered.
+pub(crate) fn storm(
     addresses: &[&str],
     key: &str,
-    disturb: impl FnOnce() + Send,
+    between: impl FnOnce(&AtomicUsize),
+    then: impl FnOnce(),
 ) -> Vec<Answer> {
-    let before = stage.written();
-    let answers = std::thread::scope(|scope| {
-        let clients: Vec<_> = (0..CLIENTS)
-            .map(|number| {
-                let address = addresses[number % addresses.len()];
-                scope.spawn(move || place(address, key, BODY).unwrap())
+    let answered = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        let send = |number: usize| {
+            let (address, answered) = (addresses[number % addresses.len()], &answered);
+            scope.spawn(move || {
+                let answer = place_admitted(address, key);
+                answered.fetch_add(1, Ordering::Relaxed);
+                answer
             })
-            .collect();
-        scope.spawn(disturb);
-        clients.into_iter().map(|client| client.join().unwrap()).collect::<Vec<_>>()
-    });
+        };
+        let mut clients: Vec<_> = (0..CLIENTS / 2).map(send).collect();
+        between(&answered);
+        clients.extend((CLIENTS / 2..CLIENTS).map(send));
+        then();
+        clients.into_iter().map(|client| client.join().unwrap()).collect()
+    })
+}
+
+/// Sends again what was turned away before it began, as a client does.
+pub(crate) fn place_admitted(address: &str, key: &str) -> Answer {
+    loop {
+        let answer = place(address, key, BODY).unwrap();
+        if answer.status != 503 || answer.json()["title"] != "service overloaded" {
+            return answer;
+        }
+    }
+}
+
+/// One order, one first answer; all others are the same again, or are told to come again, and then
+/// get it.
+pub(crate) fn assert_one_order(before: [i64; 4], stage: &Stage, answers: &[Answer]) -> String {
     assert_eq!(stage.written(), before.map(|count| count + 1), "one order");
     let is_first = |answer: &&Answer| answer.header("idempotent-replayed").is_none();
     let (placed, rest): (Vec<_>, Vec<_>) = answers.iter().partition(|answer| answer.status == 201);
@@ -66,9 +88,16 @@ fn storm(
         assert_eq!(answer.status, 409, "{answer:?}");
         assert!(answer.header("retry-after").is_some());
     }
-    let last = place(addresses[0], key, BODY).unwrap();
-    assert_eq!((last.status, last.header("idempotent-replayed")), (201, Some("true")));
-    answers
+    placed[0].body.clone()
+}
+
+/// Whoever comes later gets that answer.
+pub(crate) fn assert_remembered(addresses: &[&str], key: &str, body: &str) {
+    for address in addresses {
+        let last = place(address, key, BODY).unwrap();
+        assert_eq!((last.status, last.header("idempotent-replayed")), (201, Some("true")));
+        assert_eq!(last.body, body);
+    }
 }
 
 #[test]
@@ -76,17 +105,44 @@ fn two_hundred_identical_requests_make_one_order_whatever_becomes_of_redis() {
     let mut stage = Stage::set();
     let (one, two) = (stage.orders(), stage.orders());
     let addresses = [one.address.as_str(), two.address.as_str()];
-    storm(&stage, &addresses, "calm", || ());
-    let url = stage.redis.url();
-    storm(&stage, &addresses, "flushed", || {
-        let mut redis = redis::Client::open(url).unwrap().get_connection().unwrap();
-        redis::cmd("FLUSHALL").exec(&mut redis).unwrap();
-    });
+    let judged = |stage: &Stage, key: &str| {
+        let before = stage.written();
+        let answers = storm(&addresses, key, |_| (), || ());
+        assert_remembered(&addresses, key, &assert_one_order(before, stage, &answers));
+        answers
+    };
+    judged(&stage, "calm");
     stage.redis.kill().unwrap();
-    let answers = storm(&stage, &addresses, "down", || ());
+    let answers = judged(&stage, "down");
     assert!(answers.iter().all(|answer| answer.status == 201), "Postgres alone decides");
     stage.redis.restart().unwrap();
-    storm(&stage, &addresses, "back", || ());
+    judged(&stage, "back");
+    one.stop();
+    two.stop();
+}
+
+/// The owner is inside its transaction, most of the first half has been told so, and Redis forgets all
+/// of it before the second half is sent. So another becomes the owner, and waits for the first one.
+#[test]
+fn two_hundred_identical_requests_make_one_order_though_redis_is_flushed_half_way() {
+    let stage = Stage::set();
+    let (one, two) = (stage.patient_orders(&[]), stage.patient_orders(&[]));
+    let addresses = [one.address.as_str(), two.address.as_str()];
+    let before = stage.written();
+    stage.hold_orders();
+    let flush = |answered: &AtomicUsize| {
+        stage.await_blocked(1);
+        wait_until("answers", || answered.load(Ordering::Relaxed) >= CLIENTS / 4);
+        stage.flush();
+    };
+    let answers = storm(&addresses, "flushed", flush, || {
+        stage.await_blocked(2);
+        stage.let_go();
+    });
+    let body = assert_one_order(before, &stage, &answers);
+    assert_remembered(&addresses, "flushed", &body);
+    let owners = [&one, &two].map(|service| service.metric("shop_requests_new_total"));
+    assert!(owners.iter().sum::<u64>() >= 2, "Redis forgot the first owner: {owners:?}");
     one.stop();
     two.stop();
 }

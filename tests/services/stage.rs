@@ -2,13 +2,18 @@
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use postrider::kafka::embedded::Broker;
-use postrider::sandbox::postgres::{Cluster, Options};
+use postrider::sandbox::postgres::{Address, Cluster, Options};
 use postrider::sandbox::redis::Redis;
 use postrider::shop::orders::EVENT_TYPES;
+use rustix::process::{Pid, Signal, kill_process};
 use tokio::runtime::Runtime;
 use tokio_postgres::Client;
+
+use crate::client::get;
+use crate::gate::Gate;
 
 const MIGRATIONS: [&str; 4] = [
     include_str!("../../migrations/0001_outbox.sql"),
@@ -17,6 +22,22 @@ const MIGRATIONS: [&str; 4] = [
     include_str!("../../migrations/0004_services.sql"),
 ];
 const DEAD_LETTERS: &str = "shop-orders.dead-letters";
+/// Of a URL: locks are waited for as long as whoever holds them does, whatever the machine's load.
+const PATIENT: &str = "options=-c%20lock_timeout%3D60s";
+/// For what must happen, some time.
+const LIMIT: Duration = Duration::from_mins(1);
+
+/// Looks again and again until it is so.
+///
+/// # Panics
+/// After a minute.
+pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + LIMIT;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "waited for: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
 
 pub(crate) struct Stage {
     cluster: Cluster,
@@ -49,9 +70,30 @@ impl Stage {
 
     /// A process of the order service.
     pub(crate) fn orders(&self) -> Service {
+        self.orders_with(&self.cluster.unix_url(), &[])
+    }
+
+    /// One that waits for locks as long as a test may take.
+    pub(crate) fn patient_orders(&self, args: &[&str]) -> Service {
+        self.orders_with(&format!("{}&{PATIENT}", self.cluster.unix_url()), args)
+    }
+
+    /// The same behind a gate.
+    pub(crate) fn patient_orders_behind(&self, gate: &Gate, args: &[&str]) -> Service {
+        let address = Address { port: gate.port, ..self.cluster.address() };
+        self.orders_with(&format!("{}?{PATIENT}", address.url()), args)
+    }
+
+    /// A gate before Postgres that lets everything pass until it sees `needle`.
+    pub(crate) fn gate(&self, needle: &'static str) -> Gate {
+        Gate::before(self.cluster.address().port, needle)
+    }
+
+    fn orders_with(&self, url: &str, args: &[&str]) -> Service {
         let mut child = Command::new(env!("CARGO_BIN_EXE_shop"))
             .args(["orders", "--bind", "127.0.0.1:0"])
-            .env("DATABASE_URL", self.cluster.unix_url())
+            .args(args)
+            .env("DATABASE_URL", url)
             .env("KAFKA_BROKERS", self.broker.bootstrap())
             .env("REDIS_URL", self.redis.url())
             .stdin(Stdio::null())
@@ -110,6 +152,40 @@ impl Stage {
         self.runtime.block_on(self.client.query_one(sql, &[])).unwrap().get(0)
     }
 
+    /// Holds whoever writes an order at its INSERT, with its key already claimed; until `let_go`.
+    pub(crate) fn hold_orders(&self) {
+        self.run("BEGIN; LOCK TABLE orders IN SHARE MODE");
+    }
+
+    /// Lets them go on.
+    pub(crate) fn let_go(&self) {
+        self.run("COMMIT");
+    }
+
+    /// Waits until so many sessions wait for a lock.
+    pub(crate) fn await_blocked(&self, sessions: i64) {
+        // Unlike pg_stat_activity this is not remembered for the length of a transaction.
+        let blocked = "SELECT count(DISTINCT pid) FROM pg_locks WHERE NOT granted";
+        wait_until("sessions that wait for a lock", || self.count(blocked) >= sessions);
+    }
+
+    /// Everything in Redis is gone at once.
+    pub(crate) fn flush(&self) {
+        redis::cmd("FLUSHALL").exec(&mut self.redis_session()).unwrap();
+    }
+
+    /// Waits until Redis holds nothing: the time of whatever was there is over.
+    pub(crate) fn await_empty_redis(&self) {
+        let mut session = self.redis_session();
+        wait_until("an empty Redis", || {
+            redis::cmd("DBSIZE").query::<u64>(&mut session).unwrap() == 0
+        });
+    }
+
+    fn redis_session(&self) -> redis::Connection {
+        redis::Client::open(self.redis.url()).unwrap().get_connection().unwrap()
+    }
+
     /// Orders, sagas, keys and outbox rows.
     pub(crate) fn written(&self) -> [i64; 4] {
         ["orders", "sagas", "idempotency_keys", "outbox"]
@@ -129,13 +205,33 @@ impl Service {
     /// # Panics
     /// When it ends with an error.
     pub(crate) fn stop(mut self) -> Vec<String> {
-        let pid = i32::try_from(self.child.id()).unwrap();
-        let pid = rustix::process::Pid::from_raw(pid).unwrap();
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        self.signal(Signal::TERM);
         let status = self.child.wait().unwrap();
         let log = self.reader.take().unwrap().join().unwrap();
         assert!(status.success(), "{status}\n{}", log.join("\n"));
         log
+    }
+
+    /// Stops it in the middle of whatever it does.
+    pub(crate) fn freeze(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// Lets it go on, as if nothing had happened.
+    pub(crate) fn thaw(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    /// A number of its metrics page.
+    pub(crate) fn metric(&self, name: &str) -> u64 {
+        let page = get(&self.address, "/metrics").body;
+        let value = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        value.unwrap_or_else(|| panic!("{name}: {page}")).parse().unwrap()
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap()).unwrap();
+        kill_process(pid, signal).unwrap();
     }
 }
 

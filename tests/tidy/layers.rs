@@ -57,7 +57,20 @@ const ROOMS: &[Room] = &[
     room("dead_letter", &[]),
     room("inbox", &["dead_letter"]),
     room("saga", &["outbox_writer"]),
-    room("shop", &["config", "outbox_writer", "idempotency", "dead_letter", "inbox", "saga"]),
+    // `control`'s address: who may read a connection string and check a certificate is one place.
+    room(
+        "shop",
+        &[
+            "config",
+            "control::AddressError",
+            "control::SqlAddress",
+            "outbox_writer",
+            "idempotency",
+            "dead_letter",
+            "inbox",
+            "saga",
+        ],
+    ),
     room("bin", &["shop", "config"]),
     room(
         "cli",
@@ -380,6 +393,7 @@ mod tests {
             ("src/sandbox/mod.rs", "use crate::config::Config;"),
             ("src/shop/load.rs", "use crate::kafka::Sink;"),
             ("src/shop/load.rs", "use super::super::relay;"),
+            ("src/shop/connect.rs", "use crate::control::{SqlAddress, connect};"),
             ("src/bin/shop.rs", "use postrider::relay::run;"),
             ("src/cellar/mod.rs", ""),
         ] {

@@ -18,9 +18,10 @@ use uuid::Uuid;
 
 use super::DemoError;
 use super::stage::Stage;
+use crate::shop::orders::Terms;
 use crate::shop::payments::CARD_LIMIT_CENTS;
 use crate::shop::settings::{Place, Settings};
-use crate::shop::{ShopError, inventory, orders, payments};
+use crate::shop::{Kafka, ShopError, inventory, orders, payments};
 
 /// Orders placed.
 const ORDERS: usize = 24;
@@ -33,6 +34,8 @@ const TOO_DEAR_EVERY: usize = 6;
 const REPEATED_EVERY: usize = 4;
 /// How long all orders together may take.
 const LIMIT: Duration = Duration::from_mins(3);
+/// No order is given up before; without Redis nobody owns a key.
+const TERMS: Terms = Terms { patience: LIMIT, owner_silence: LIMIT };
 
 /// How the orders ended.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -75,7 +78,7 @@ pub(super) async fn play(
     let mut services = JoinSet::new();
     let settings = Settings {
         database_url: stage.database_url.clone(),
-        brokers: stage.brokers.clone(),
+        kafka: Kafka::at(&stage.brokers),
         redis_url: None,
         bind: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
     };
@@ -89,8 +92,8 @@ pub(super) async fn play(
     };
     let place = at().await?;
     let address = place.address()?;
-    let (own, patience) = (settings.clone(), LIMIT);
-    services.spawn(async move { orders::run(&own, patience, place).await });
+    let own = settings.clone();
+    services.spawn(async move { orders::run(&own, TERMS, place).await });
     let (own, place) = (settings.clone(), at().await?);
     services.spawn(async move { payments::run(&own, place).await });
     let (own, place) = (settings.clone(), at().await?);

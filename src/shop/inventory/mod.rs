@@ -11,7 +11,7 @@ use std::future::Future;
 use super::error::ShopError;
 use super::face::Face;
 use super::service;
-use super::settings::{Place, Settings, counts};
+use super::settings::{Place, Settings, counts, pool};
 use crate::inbox::Consumer;
 use effects::{InventoryEffects, TOPICS};
 
@@ -23,9 +23,10 @@ pub async fn run(
     settings: &Settings,
     place: Place<impl Future<Output = ()>>,
 ) -> Result<(), ShopError> {
-    let pool = settings.pool()?;
-    let consumer = Consumer::new(settings.consumer(NAME, &TOPICS)?, InventoryEffects)?;
+    let database = settings.database()?;
+    let pool = pool(&database)?;
+    let consumer = Consumer::new(settings.consumer(NAME, &TOPICS, &database)?, InventoryEffects)?;
     let counters = consumer.counters();
     let face = Face::new(pool, move || counts(&counters.snapshot()));
-    service::run(consumer, face.router(), std::future::pending(), place).await
+    service::run(consumer, database.tls, face.router(), std::future::pending(), place).await
 }

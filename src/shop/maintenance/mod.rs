@@ -19,7 +19,7 @@ use tracing::{info, warn};
 
 use super::error::ShopError;
 use super::face::{Count, Face};
-use super::settings::{interrupted, pool};
+use super::settings::{database, interrupted, pool};
 use horizon::{Horizons, Table};
 use sweep::{Swept, sweep};
 
@@ -73,7 +73,7 @@ impl MaintenanceArgs {
         for table in &tables {
             self.horizons.check(*table, self.older_than)?;
         }
-        let pool = pool(&self.database_url)?;
+        let pool = pool(&database(&self.database_url)?)?;
         let swept = Arc::new(Swept::default());
         let Some(every) = self.every else {
             return self.clean(&pool, &tables, &swept).await;

@@ -2,7 +2,8 @@
 //!
 //! Enters: requests. Leaves: orders, their state and history, health, metrics, and the description of
 //! all this as OpenAPI. What always holds: every answer that is not a success is a problem of
-//! RFC 9457. Called by `service`.
+//! RFC 9457; what needs the database has been admitted before, health and metrics need not be. Called
+//! by `service`.
 
 use std::sync::Arc;
 
@@ -17,6 +18,7 @@ use serde_json::{Value, json};
 use tracing::warn;
 use uuid::Uuid;
 
+use super::admission::Admitted;
 use super::place::{Placed, Placing};
 use super::problem::Problem;
 use super::process::OrderProcess;
@@ -56,10 +58,20 @@ async fn place(
     let order = Order::parse(&headers, &body)?;
     let fingerprint = Fingerprint::of("POST", "/orders", &order.canonical());
     let request = Request::new(SCOPE, key, fingerprint).map_err(|_| Problem::unavailable())?;
-    // A client that hangs up must not leave the work half done and its key pending.
-    let work = tokio::spawn(async move { placing.place(&request, &order).await });
+    let admitted = admit(&placing).await?;
+    // A client that hangs up must not leave the work half done and its key pending, nor make room for
+    // another before it is done.
+    let work = tokio::spawn(async move {
+        let placed = placing.place(&request, &order).await;
+        drop(admitted);
+        placed
+    });
     let placed = work.await.map_err(|_| Problem::unavailable())?;
     Ok(respond(&placed?))
+}
+
+async fn admit(placing: &Placing) -> Result<Admitted, Problem> {
+    placing.admission.enter().await.ok_or_else(Problem::overloaded)
 }
 
 /// The one key that the request bears.
@@ -106,6 +118,7 @@ async fn order(
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Response, Problem> {
     let id = order_id(id)?;
+    let _admitted = admit(&placing).await?;
     let found = look_up(&placing, id).await.map_err(|error| unavailable(&error))?;
     found.map(|order| axum::Json(order).into_response()).ok_or_else(unknown_order)
 }
@@ -131,6 +144,7 @@ async fn status(
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Response, Problem> {
     let id = order_id(id)?.to_string();
+    let _admitted = admit(&placing).await?;
     let found = process(&placing, &id).await.map_err(|error| unavailable(&error))?;
     found.map(|process| axum::Json(process).into_response()).ok_or_else(unknown_order)
 }

@@ -4,6 +4,7 @@
 //! OrderCreated, OrderConfirmed, OrderCancelled, OrderTimedOut. What always holds: one key makes one
 //! order; every order ends confirmed or cancelled. Called by `cli` and the demo.
 
+mod admission;
 mod deadlines;
 mod effects;
 mod http;
@@ -21,9 +22,10 @@ use std::time::Duration;
 use super::error::ShopError;
 use super::face::{Count, Face};
 use super::service;
-use super::settings::{Place, Settings, counts};
+use super::settings::{Place, Settings, counts, pool};
 use crate::idempotency::{self, Counts, Guard};
 use crate::inbox::Consumer;
+use admission::Admission;
 use effects::{OrderEffects, TOPICS};
 use place::Placing;
 
@@ -43,27 +45,47 @@ pub const EVENT_TYPES: [&str; 10] = [
     "InventoryReleased",
 ];
 
-/// Serves at `place` until its end. `patience` is how long an order may take.
+/// Counts what was not even begun.
+const SHED: &str = "shop_requests_shed_total";
+
+/// What holds for orders alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Terms {
+    /// How long an order may take before it is given up.
+    pub patience: Duration,
+    /// After how much silence the owner of an idempotency key counts as dead, 30 ms to 366 days.
+    pub owner_silence: Duration,
+}
+
+/// Serves at `place` until its end.
 pub async fn run(
     settings: &Settings,
-    patience: Duration,
+    terms: Terms,
     place: Place<impl Future<Output = ()>>,
 ) -> Result<(), ShopError> {
-    let pool = settings.pool()?;
+    let Terms { patience, owner_silence } = terms;
+    let database = settings.database()?;
+    let pool = pool(&database)?;
     let guard = Arc::new(match &settings.redis_url {
-        Some(url) => Guard::connect(url, &idempotency::Settings::default())?,
+        Some(url) => {
+            let how = idempotency::Settings { pending_ttl: owner_silence, ..Default::default() };
+            Guard::connect(url, &how)?
+        }
         None => Guard::without_redis(),
     });
-    let consumer = Consumer::new(settings.consumer(NAME, &TOPICS)?, OrderEffects)?;
+    let consumer = Consumer::new(settings.consumer(NAME, &TOPICS, &database)?, OrderEffects)?;
+    let admission = Arc::new(Admission::default());
     let (counters, guarded) = (consumer.counters(), Arc::clone(&guard));
+    let admitting = Arc::clone(&admission);
     let face = Face::new(pool.clone(), move || {
         let mut all = counts(&counters.snapshot());
         all.extend(guard_counts(&guarded.counts()));
+        all.push((SHED, "requests turned away, as too many were under way", admitting.shed()));
         all
     });
     let watching = deadlines::watch(pool.clone(), patience);
-    let router = http::router(Placing { pool, guard, patience }, face);
-    service::run(consumer, router, watching, place).await
+    let router = http::router(Placing { pool, guard, admission, patience }, face);
+    service::run(consumer, database.tls, router, watching, place).await
 }
 
 fn guard_counts(guard: &Counts) -> [Count; 6] {

@@ -15,6 +15,7 @@ use tokio_postgres::Transaction;
 use tracing::warn;
 use uuid::Uuid;
 
+use super::admission::Admission;
 use super::problem::Problem;
 use super::process::OrderProcess;
 use super::request::Order;
@@ -34,6 +35,8 @@ pub(super) struct Placing {
     pub(super) pool: Pool,
     /// In front of it.
     pub(super) guard: Arc<Guard>,
+    /// In front of both.
+    pub(super) admission: Arc<Admission>,
     /// How long an order may take before it is given up.
     pub(super) patience: Duration,
 }

@@ -59,6 +59,13 @@ impl Problem {
                       same request with the same Idempotency-Key again";
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "service unavailable", detail).again_after(1)
     }
+
+    /// So much is under way that this request was not begun.
+    pub(super) fn overloaded() -> Self {
+        let detail = "too many requests are under way; nothing was done for this one, so send the \
+                      same again, with the same Idempotency-Key if it has one";
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "service overloaded", detail).again_after(1)
+    }
 }
 
 impl IntoResponse for Problem {

@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 use super::error::ShopError;
 use super::face::Face;
 use super::service;
-use super::settings::{Place, Settings, counts};
+use super::settings::{Place, Settings, counts, pool};
 use crate::inbox::Consumer;
 use effects::{PaymentEffects, TOPICS};
 use gateway::Gateway;
@@ -32,12 +32,13 @@ pub async fn run(
     settings: &Settings,
     place: Place<impl Future<Output = ()>>,
 ) -> Result<(), ShopError> {
-    let pool = settings.pool()?;
+    let database = settings.database()?;
+    let pool = pool(&database)?;
     let intents = Arc::new(Notify::new());
     let effects = PaymentEffects { intents: Arc::clone(&intents) };
-    let consumer = Consumer::new(settings.consumer(NAME, &TOPICS)?, effects)?;
+    let consumer = Consumer::new(settings.consumer(NAME, &TOPICS, &database)?, effects)?;
     let counters = consumer.counters();
     let face = Face::new(pool.clone(), move || counts(&counters.snapshot()));
     let settling = settle(pool.clone(), Gateway::new(pool), intents);
-    service::run(consumer, face.router(), settling, place).await
+    service::run(consumer, database.tls, face.router(), settling, place).await
 }

@@ -1,0 +1,242 @@
+//! The shop's services towards servers that are picky: PostgreSQL with TLS and SCRAM, Kafka with logins
+//! and access lists, Redis with TLS. What must be secret stays so.
+
+#[path = "../services/client.rs"]
+mod client;
+
+use std::fs::{read_to_string, write};
+use std::io::{BufRead as _, BufReader};
+use std::net::{Ipv4Addr, TcpStream};
+use std::process::{Child, Command, Output, Stdio};
+use std::thread::JoinHandle;
+
+use postrider::sandbox::account::Account;
+use postrider::sandbox::port;
+use postrider::sandbox::tether::{LastSignal, Tether};
+use postrider::shop::orders::EVENT_TYPES;
+use rdkafka::message::{Header, OwnedHeaders};
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::support::fortress::{self, Fortress, fortress};
+use super::support::kafka::{self, ALLOWED_USER, Kafka, PASSWORD};
+use super::support::postgres::Database;
+use super::support::{topic, wait_for};
+
+const BODY: &str = r#"{"customer":"ada","sku":"tea","quantity":2,"amount_cents":990}"#;
+const CHECKED: &str = "sslmode=verify-full sslrootcert=$root.crt";
+/// A database behind TLS, brokers behind a login, and the file that holds the password for these.
+struct Stage {
+    fortress: &'static Fortress,
+    kafka: &'static Kafka,
+    database: Database,
+    folder: tempfile::TempDir,
+}
+
+impl Stage {
+    fn set() -> Option<Self> {
+        let kafka = kafka::strict()?;
+        let fortress = fortress();
+        let database = Database::migrated(&fortress.cluster, "shop");
+        let sql = database.sql();
+        sql.run("GRANT ALL ON ALL TABLES IN SCHEMA public TO scram_role");
+        sql.run("GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO scram_role");
+        for topic in EVENT_TYPES.iter().chain(&["shop-orders.dead-letters"]) {
+            topic::create(&kafka.bootstrap(), topic, 1, &[]);
+        }
+        let folder = tempfile::tempdir().unwrap();
+        write(folder.path().join("kafka"), format!("# login\nsasl.password={PASSWORD}\n")).unwrap();
+        Some(Self { fortress, kafka, database, folder })
+    }
+
+    /// A command of `shop` with every login it needs; `tls` is part of the connection string.
+    fn shop(&self, args: &[&str], tls: &str) -> Command {
+        let url = self.fortress.address("scram", tls);
+        let url = url.replace("dbname=postgres", &format!("dbname={}", self.database.name()));
+        let mut command = Command::new(env!("CARGO_BIN_EXE_shop"));
+        command
+            .args(args)
+            .env("DATABASE_URL", url)
+            .env("KAFKA_BROKERS", self.kafka.sasl_bootstrap())
+            .env("KAFKA_FILE", self.folder.path().join("kafka"))
+            .stdin(Stdio::null())
+            .stderr(Stdio::piped());
+        command
+    }
+
+    /// Sends the order service what payments would.
+    fn report_payment(&self, order: &str) {
+        let producer: BaseProducer = topic::client(&self.kafka.bootstrap()).create().unwrap();
+        let id = uuid::Uuid::now_v7().to_string();
+        let header = |key, value| Header { key, value: Some(value) };
+        let headers = OwnedHeaders::new()
+            .insert(header("id", id.as_str()))
+            .insert(header("event_type", "PaymentProcessed"));
+        let record = BaseRecord::to("PaymentProcessed").key(order).payload("{}").headers(headers);
+        producer.send(record).map_err(|(error, _)| error).unwrap();
+        producer.flush(std::time::Duration::from_mins(1)).unwrap();
+    }
+}
+
+/// How the brokers want to be spoken to; the password is in the file.
+fn login() -> Vec<String> {
+    let user = format!("sasl.username={ALLOWED_USER}");
+    ["security.protocol=SASL_PLAINTEXT", "sasl.mechanism=PLAIN", &user]
+        .into_iter()
+        .flat_map(|setting| ["--kafka".to_owned(), setting.to_owned()])
+        .collect()
+}
+
+/// A private Redis that is reached by TLS alone.
+struct SecretRedis {
+    child: Child,
+    port: u16,
+    authority: std::path::PathBuf,
+    _tether: Tether,
+}
+
+impl SecretRedis {
+    fn start() -> Self {
+        let account = Account::unprivileged().unwrap();
+        let folder = account.make_folder("postrider-redis-").unwrap();
+        let mut tether = Tether::new(&folder).unwrap();
+        let authority = fortress::authority("whom Redis trusts");
+        let (certificate, key) = fortress::issue(&authority, "redis", &["localhost"]);
+        let place = |name: &str, text: &str| {
+            let path = folder.join(name);
+            write(&path, text).unwrap();
+            account.own(&path).unwrap();
+            path
+        };
+        let (certificate, key) = (place("cert", &certificate), place("key", &key));
+        let authority = place("ca", &authority.pem());
+        let port = port::free().unwrap();
+        let mut command = Command::new("redis-server");
+        command
+            .args(["--bind", "127.0.0.1", "--port", "0", "--tls-port", &port.to_string()])
+            .args(["--save", "", "--appendonly", "no", "--tls-auth-clients", "no"])
+            .arg("--tls-cert-file")
+            .arg(certificate)
+            .arg("--tls-key-file")
+            .arg(key)
+            .current_dir(&folder)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null());
+        account.apply(&mut command);
+        let child = command.spawn().unwrap();
+        tether.hold(child.id(), LastSignal::Kill).unwrap();
+        wait_for("Redis", || TcpStream::connect((Ipv4Addr::LOCALHOST, port)).ok());
+        Self { child, port, authority, _tether: tether }
+    }
+}
+
+impl Drop for SecretRedis {
+    fn drop(&mut self) {
+        // It has ended already where this fails, which is what is wanted.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+struct Service {
+    child: Child,
+    address: String,
+    log: JoinHandle<Vec<String>>,
+}
+
+impl Service {
+    fn start(command: &mut Command) -> Self {
+        let mut child = command.stdout(Stdio::null()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
+        let mut seen = Vec::new();
+        let address = lines.find_map(|line| {
+            let address = line.split("serving address=").nth(1).map(str::to_owned);
+            seen.push(line);
+            address
+        });
+        let address = address.unwrap_or_else(|| panic!("{seen:?}"));
+        let log = std::thread::spawn(move || seen.into_iter().chain(lines).collect());
+        Self { child, address, log }
+    }
+
+    /// Everything it has said, and its command line as `ps` shows it.
+    fn stop(mut self) -> String {
+        let id = self.child.id();
+        let command_line = read_to_string(format!("/proc/{id}/cmdline")).unwrap();
+        kill_process(Pid::from_raw(id.try_into().unwrap()).unwrap(), Signal::TERM).unwrap();
+        let status = self.child.wait().unwrap();
+        let log = self.log.join().unwrap().join("\n");
+        assert!(status.success(), "{status}\n{log}");
+        format!("{command_line}\n{log}")
+    }
+}
+
+#[test]
+fn a_service_reaches_all_it_needs_by_tls_and_logins_and_shows_no_secret() {
+    let Some(stage) = Stage::set() else { return };
+    let redis = SecretRedis::start();
+    let login = login();
+    let login: Vec<&str> = login.iter().map(String::as_str).collect();
+    let service = Service::start(
+        stage
+            .shop(&[&["orders", "--bind", "127.0.0.1:0"], login.as_slice()].concat(), CHECKED)
+            .env("REDIS_URL", format!("rediss://localhost:{}", redis.port))
+            .env("RUST_LOG", "debug")
+            .env("SSL_CERT_FILE", &redis.authority)
+            .env_remove("SSL_CERT_DIR"),
+    );
+    let placed = client::place(&service.address, "k", BODY).unwrap();
+    assert_eq!(placed.status, 201, "{placed:?}");
+    let order = placed.json()["id"].as_str().unwrap().to_owned();
+    let status = format!("{}/status", placed.header("location").unwrap());
+    let mut keys = 0..;
+    wait_for("an answer of Redis", || {
+        let key = format!("again-{}", keys.next()?);
+        assert_eq!(client::place(&service.address, &key, BODY).unwrap().status, 201);
+        let page = client::get(&service.address, "/metrics").body;
+        (!page.contains("\nshop_requests_new_total 0\n")).then_some(())
+    });
+    stage.report_payment(&order);
+    wait_for("the consumer", || {
+        let status = client::get(&service.address, &status).json()["status"].clone();
+        (status == "PAID").then_some(())
+    });
+    let encrypted = "SELECT bool_and(ssl) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) \
+                     WHERE datname = current_database() AND usename = 'scram_role'";
+    assert_eq!(stage.database.sql().value(encrypted), "t");
+    let said = service.stop();
+    for secret in [PASSWORD, fortress::PASSWORD] {
+        assert!(!said.contains(secret), "{said}");
+    }
+
+    let list = [&["dead-letters", "list", "shop-orders"], login.as_slice()].concat();
+    let output = stage.shop(&list, CHECKED).output().unwrap();
+    assert!(output.status.success(), "{}", words(&output));
+    let output = stage.shop(&["maintain", "--dry-run"], CHECKED).output().unwrap();
+    assert!(output.status.success(), "{}", words(&output));
+}
+
+#[test]
+fn a_server_that_is_not_whom_the_url_trusts_is_not_spoken_to() {
+    let fortress = fortress();
+    for (tls, exit, reason) in [
+        ("sslmode=verify-full sslrootcert=$stranger.crt", 69, "UnknownIssuer"),
+        ("sslmode=verify-full sslrootcert=$missing.crt", 78, "sslrootcert"),
+        ("sslmode=verify-full", 78, "no root certificate"),
+        ("sslmode=ever", 2, "sslmode"),
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_shop"))
+            .args(["load", "--count", "1"])
+            .env("DATABASE_URL", fortress.address("scram", tls))
+            .env("HOME", "/nowhere")
+            .output()
+            .unwrap();
+        let said = words(&output);
+        assert_eq!(output.status.code(), Some(exit), "{tls}: {said}");
+        assert!(said.contains(reason) && !said.contains(fortress::PASSWORD), "{tls}: {said}");
+    }
+}
+
+fn words(output: &Output) -> String {
+    [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes)).concat()
+}
