@@ -234,9 +234,13 @@ pub(crate) enum Whim {
     HideFailure,
     /// The row is written, which takes so long.
     Dawdle(Duration),
+    /// The row is written, and one is taken from the shelf of the message's number.
+    Take,
 }
 
 static WRITE: Prepared = Prepared::new("INSERT INTO deeds VALUES ($1, $2, $3)");
+
+static TAKE: Prepared = Prepared::new("UPDATE shelves SET stock = stock - 1 WHERE number = $1");
 
 /// Writes a row for each message.
 #[derive(Clone)]
@@ -299,6 +303,10 @@ impl Effects for Deeds {
             }
             Whim::Dawdle(time) => {
                 tokio::time::sleep(time).await;
+                Ok(())
+            }
+            Whim::Take => {
+                tx.execute(&TAKE.of(tx).await?, &[&number]).await?;
                 Ok(())
             }
         }
