@@ -76,7 +76,7 @@ impl<E: Effects> Turn<E> {
                 Item::Unfit(unfit) => {
                     let (record, unfit) = &**unfit;
                     let grounds = self.grounds(unfit.code(), unfit.to_string(), 0, now_ms());
-                    self.bury(record, &grounds).await?;
+                    self.bury(record, grounds).await?;
                 }
             }
             settled.set(settled.get() + 1);
@@ -137,7 +137,7 @@ impl<E: Effects> Turn<E> {
                     continue;
                 }
             };
-            return self.bury(&message.record, &self.grounds(code, why, attempts, first_ms)).await;
+            return self.bury(&message.record, self.grounds(code, why, attempts, first_ms)).await;
         }
     }
 
@@ -195,8 +195,8 @@ impl<E: Effects> Turn<E> {
         Ok(())
     }
 
-    async fn bury(&self, record: &Record, grounds: &Grounds) -> Result<(), Halt> {
-        if !self.burial.bury(record, grounds).await {
+    async fn bury(&self, record: &Record, grounds: Grounds) -> Result<(), Halt> {
+        if !self.burial.bury(record, &grounds.after_all(record)).await {
             return Err(Halt::Asked);
         }
         add(&self.counters.dead_letters, 1);
