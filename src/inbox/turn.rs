@@ -147,7 +147,9 @@ impl<E: Effects> Turn<E> {
         let (mut outages, mut encounters) = (0, 0);
         loop {
             let outcome = self.database.transact(messages, &self.effects, &self.counters).await;
-            if outages > 0 && !matches!(outcome, Err(Undone::Away(_))) {
+            let is_away = matches!(outcome, Err(Undone::Away(_)));
+            self.counters.stand(|standing| standing.is_database_away = is_away);
+            if outages > 0 && !is_away {
                 tracing::info!(outages, "the database answers again");
             }
             match outcome {

@@ -56,7 +56,7 @@ fn a_batch_that_loses_a_deadlock_goes_on_one_by_one() {
     other.run("SET deadlock_timeout = '1h'; BEGIN");
     other.run("UPDATE shelves SET stock = stock - 1 WHERE number = 5");
     let mut spec = scene.spec();
-    spec.lock_timeout = Duration::from_secs(60);
+    spec.lock_timeout = Duration::from_mins(1);
     let running = Running::start(spec, Deeds::with(|_, _| Whim::Take));
     let watch = scene.database.sql();
     let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' \
