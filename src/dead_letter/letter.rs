@@ -22,9 +22,9 @@ pub const TOPIC_HEADER: &str = "postrider-topic";
 pub const PARTITION_HEADER: &str = "postrider-partition";
 /// Where it lay in the partition.
 pub const OFFSET_HEADER: &str = "postrider-offset";
-/// How often it was tried.
+/// How often it was tried, with what was tried before it was sent again.
 pub const ATTEMPTS_HEADER: &str = "postrider-attempts";
-/// When it failed first, in milliseconds since the Unix epoch.
+/// When it failed first, in milliseconds since the Unix epoch: ever, also before it was sent again.
 pub const FIRST_FAILED_HEADER: &str = "postrider-first-failed-ms";
 /// When it failed last, in milliseconds since the Unix epoch.
 pub const FAILED_HEADER: &str = "postrider-failed-ms";
@@ -45,9 +45,9 @@ pub struct Grounds {
     pub code: String,
     /// A sentence, without a word of the payload. 1,024 bytes of it are kept.
     pub reason: String,
-    /// How often it was tried; 0 for what could not be understood.
+    /// How often it was tried, also before it was sent again; 0 for what could not be understood.
     pub attempts: u32,
-    /// Milliseconds since the Unix epoch.
+    /// Milliseconds since the Unix epoch; sending it again begins no new time.
     pub first_failed_ms: i64,
     /// Milliseconds since the Unix epoch.
     pub failed_ms: i64,
@@ -113,18 +113,68 @@ impl Letter {
         })
     }
 
-    /// The record's own headers and the mark, for sending it again. An older mark goes: the record
-    /// may have died before.
+    /// The record's own headers, what has become of it so far and the mark, for sending it again.
+    /// Older ones go: the record may have died before.
     pub(super) fn headers_again(&self) -> Vec<Header> {
-        let own = self.record.headers.iter().filter(|(name, _)| name != RETRIED_HEADER);
-        own.cloned().chain([mark(self.place)]).collect()
+        let (own, _) = past(&self.record.headers);
+        let own = own.iter().filter(|(name, _)| name != RETRIED_HEADER).cloned();
+        let Grounds { consumer, attempts, first_failed_ms, .. } = &self.grounds;
+        let so_far = [
+            text(CONSUMER_HEADER, consumer.clone()),
+            text(ATTEMPTS_HEADER, attempts.to_string()),
+            text(FIRST_FAILED_HEADER, first_failed_ms.to_string()),
+            mark(self.place),
+        ];
+        own.chain(so_far).collect()
     }
+}
+
+impl Grounds {
+    /// With what became of the record before it was sent again. Whose dead letter it was: others of the
+    /// topic took it when it first came, so the first failure of any of them is the one that counts for
+    /// their markers. Attempts are each consumer's own.
+    #[cfg(feature = "inbox")]
+    pub(crate) fn after_all(self, record: &Record) -> Self {
+        let (_, Some(past)) = past(&record.headers) else { return self };
+        let before = if past.consumer == self.consumer { past.attempts } else { 0 };
+        Self {
+            attempts: self.attempts.saturating_add(before),
+            first_failed_ms: self.first_failed_ms.min(past.first_failed_ms),
+            ..self
+        }
+    }
+}
+
+/// What a record that was sent again tells of its dead letter.
+struct Past<'a> {
+    consumer: &'a str,
+    attempts: u32,
+    first_failed_ms: i64,
+}
+
+/// The headers that the record had of its own, and its past if it was sent again: the last four, so
+/// that its own may bear the same names.
+fn past(headers: &[Header]) -> (&[Header], Option<Past<'_>>) {
+    let read = || {
+        let (own, [consumer, attempts, first, mark]) = headers.split_last_chunk()?;
+        named(mark, RETRIED_HEADER)?;
+        let past = Past {
+            consumer: named(consumer, CONSUMER_HEADER)?,
+            attempts: named(attempts, ATTEMPTS_HEADER)?.parse().ok()?,
+            first_failed_ms: named(first, FIRST_FAILED_HEADER)?.parse().ok()?,
+        };
+        Some((own, Some(past)))
+    };
+    read().unwrap_or((headers, None))
+}
+
+fn named<'h>((name, value): &'h Header, wanted: &str) -> Option<&'h str> {
+    str::from_utf8(value.as_deref()?).ok().filter(|_| name == wanted)
 }
 
 /// The dead letter's headers: why, and then the record's own. `is_cut`: the value stays behind.
 pub(crate) fn headers(record: &Record, grounds: &Grounds, is_cut: bool) -> Vec<Header> {
     let Grounds { consumer, code, reason, attempts, first_failed_ms, failed_ms } = grounds;
-    let text = |name: &str, value: String| (name.to_owned(), Some(value.into_bytes()));
     let ours = [
         text(ERROR_CODE_HEADER, code.clone()),
         text(ERROR_HEADER, legible(reason)),
@@ -140,6 +190,10 @@ pub(crate) fn headers(record: &Record, grounds: &Grounds, is_cut: bool) -> Vec<H
     ours.into_iter().chain(cut).chain(record.headers.iter().cloned()).collect()
 }
 
+fn text(name: &str, value: String) -> Header {
+    (name.to_owned(), Some(value.into_bytes()))
+}
+
 /// Cut between characters, and on one line: it is shown on terminals.
 fn legible(reason: &str) -> String {
     let kept = reason.get(..reason.floor_char_boundary(REASON_BYTES_MAX)).unwrap_or_default();
@@ -148,7 +202,7 @@ fn legible(reason: &str) -> String {
 
 /// The headers of the receipt for a letter that was sent again.
 pub(super) fn mark(place: Place) -> Header {
-    (RETRIED_HEADER.to_owned(), Some(place.to_string().into_bytes()))
+    text(RETRIED_HEADER, place.to_string())
 }
 
 /// The place that a record is the receipt of, if it is one: a null value and the mark alone.
@@ -226,14 +280,45 @@ mod tests {
     }
 
     #[test]
-    fn a_record_sent_again_bears_its_own_headers_and_the_newest_mark() {
+    fn a_record_sent_again_bears_its_own_headers_and_the_newest_past_and_mark() {
         let id = ("id".to_owned(), Some(b"7".to_vec()));
         let record = record(vec![id.clone(), mark(Place { partition: 9, offset: 9 })]);
         let letter = Letter::read(laid_down(&record, headers(&record, &grounds(), false))).unwrap();
-        assert_eq!(letter.headers_again(), [id, mark(letter.place)]);
+        let so_far = [
+            text(CONSUMER_HEADER, "payments".into()),
+            text(ATTEMPTS_HEADER, "5".into()),
+            text(FIRST_FAILED_HEADER, "17".into()),
+        ];
+        let again = letter.headers_again();
+        assert_eq!(again[..1], [id]);
+        assert_eq!(again[1..4], so_far);
+        assert_eq!(again[4..], [mark(letter.place)]);
         assert_eq!(letter.header("id"), Some("7"));
         let receipt = Record { value: None, ..laid_down(&record, vec![mark(letter.place)]) };
         assert_eq!(receipt_of(&receipt), Some(letter.place));
+    }
+
+    #[cfg(feature = "inbox")]
+    #[test]
+    fn a_record_that_fails_again_keeps_its_first_failure_and_all_its_attempts() {
+        // A header of its own that is called like one of ours stays where it is.
+        let own = vec![text(ATTEMPTS_HEADER, "99".into())];
+        let mut record = record(own.clone());
+        let (mut seen, mut expected) = (grounds().after_all(&record), 5);
+        for _ in 0..3 {
+            assert_eq!((seen.first_failed_ms, seen.failed_ms, seen.attempts), (17, 18, expected));
+            let down = laid_down(&record, headers(&record, &seen, false));
+            let letter = Letter::read(down).unwrap();
+            assert_eq!(letter.record, record);
+            record = Record { headers: letter.headers_again(), ..record };
+            assert_eq!((&record.headers[..1], record.headers.len()), (&own[..], 5));
+            let later = Grounds { first_failed_ms: 18, ..grounds() };
+            seen = later.clone().after_all(&record);
+            expected += 5;
+            // Another consumer of the topic has tried less often.
+            let other = Grounds { consumer: "stock".into(), ..later }.after_all(&record);
+            assert_eq!((other.first_failed_ms, other.attempts), (17, 5));
+        }
     }
 
     #[test]

@@ -18,12 +18,12 @@ use tokio_postgres::{NoTls, Socket};
 
 use super::burial::Burial;
 use super::group::Group;
+use super::membership::{Place, Received};
 use super::remembered::Remembered;
 use super::session::Database;
 use super::stop::{self, Stop};
 use super::turn::{Halt, Turn};
 use super::{ConsumerSpec, Counters, Effects, InboxError, Snapshot};
-use crate::dead_letter::Record;
 
 /// How often the group hears from a member with a batch at hand. Most batches are shorter, and none
 /// may last as long as `max.poll.interval.ms`.
@@ -46,7 +46,12 @@ impl<E: Effects> Consumer<E> {
         Ok(Self { spec, effects, counters: Arc::default() })
     }
 
-    /// Its totals, also while it runs.
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.spec.name
+    }
+
+    /// Its totals and how it stands, also while it runs.
     pub fn counters(&self) -> Arc<Counters> {
         Arc::clone(&self.counters)
     }
@@ -104,7 +109,7 @@ impl<E: Effects> Consumer<E> {
         let remembered =
             cache.map(|cache| Remembered::new(cache, &spec.name, Arc::clone(&counters)));
         let remembered = remembered.transpose()?;
-        let mut group = Group::join(&spec)?;
+        let mut group = Group::join(&spec, Arc::clone(&counters))?;
         let batch_max = spec.batch_max;
         let mut turn = Turn { spec, effects, counters, database, remembered, burial, stop };
         let mut outcome = Ok(());
@@ -124,12 +129,10 @@ fn settle<E: Effects>(
     runtime: &Runtime,
     turn: &mut Turn<E>,
     group: &mut Group,
-    batch: Vec<Record>,
+    batch: Vec<Received>,
 ) -> Result<(), InboxError> {
-    let places: Vec<(String, i32, i64)> = batch
-        .iter()
-        .map(|record| (record.topic.clone(), record.partition, record.offset))
-        .collect();
+    let places: Vec<Place> = batch.iter().map(Received::place).collect();
+    let batch = batch.into_iter().map(|received| received.record).collect();
     let settled = Cell::new(0);
     let stop = turn.stop.clone();
     let outcome = runtime.block_on(attend(turn.take(batch, &settled), group, &stop));

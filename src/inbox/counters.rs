@@ -1,14 +1,17 @@
-//! What a consumer has done, in numbers.
+//! What a consumer has done, in numbers, and how it stands.
 //!
-//! Enters: one call per batch or incident. Leaves: a [`Snapshot`] at any time, from any thread. What
-//! always holds: each number only rises. Called by the rest of the room, and by whoever publishes
-//! metrics.
+//! Enters: one call per batch or incident. Leaves: a [`Snapshot`] or a [`Standing`] at any time, from
+//! any thread. What always holds: each total only rises. Called by the rest of the room, and by
+//! whoever publishes metrics.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use serde::Serialize;
 
-/// Running totals since the consumer was made.
+use super::Standing;
+
+/// Running totals since the consumer was made, and its standing.
 #[derive(Debug, Default)]
 pub struct Counters {
     pub(super) batches: AtomicU64,
@@ -21,6 +24,7 @@ pub struct Counters {
     pub(super) cache_hits: AtomicU64,
     pub(super) cache_misses: AtomicU64,
     pub(super) cache_failures: AtomicU64,
+    standing: Mutex<Standing>,
 }
 
 /// The numbers at one moment.
@@ -49,6 +53,16 @@ pub struct Snapshot {
 }
 
 impl Counters {
+    /// How it stands now.
+    pub fn standing(&self) -> Standing {
+        *self.standing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes how it stands.
+    pub(super) fn stand(&self, change: impl FnOnce(&mut Standing)) {
+        change(&mut self.standing.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
     /// The numbers now.
     pub fn snapshot(&self) -> Snapshot {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);

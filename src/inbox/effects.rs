@@ -38,7 +38,8 @@ pub trait Effects: Send + Sync + 'static {
     ///
     /// May be called again for the same message after a rollback, so nothing outside of `tx` may be
     /// done here: no call to others, no send. It must not end the transaction. What it waits for,
-    /// it makes the whole consumer wait for.
+    /// it makes the whole consumer wait for. It must not panic, which ends the consumer or the process
+    /// and makes no dead letter: what it cannot do is a [`Failure`].
     fn apply(
         &self,
         tx: &Transaction<'_>,
@@ -75,10 +76,10 @@ pub enum Failure {
     /// it must not repeat the payload.
     #[error("{0}")]
     Poison(String),
-    /// It may, another time. While the database is away this is tried without limit, else
-    /// [`attempts_max`](super::ConsumerSpec::attempts_max) times before it becomes a dead letter.
-    /// Of errors of Postgres the code and the names are told, of others their text, which must not
-    /// repeat the payload.
+    /// It may, another time. While the database is away or another transaction in the way, this is
+    /// tried without limit, else [`attempts_max`](super::ConsumerSpec::attempts_max) times before it
+    /// becomes a dead letter. Of errors of Postgres the code and the names are told, of others their
+    /// text, which must not repeat the payload.
     #[error("{0}")]
     Technical(#[source] Box<dyn Error + Send + Sync>),
 }

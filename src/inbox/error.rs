@@ -35,7 +35,9 @@ pub enum InboxError {
     /// The consumer's thread or its runtime does not start.
     #[error("the consumer's thread does not start")]
     Thread(#[source] std::io::Error),
-    /// The application's effects panicked. Nothing of the batch at hand was committed.
+    /// The application's effects panicked, in a process that is built to unwind; nothing of the batch
+    /// at hand was committed. It is no dead letter: the message comes again. Where panics abort, as in
+    /// Postrider's own binaries, the process ends instead.
     #[error("the consumer's thread panicked")]
     Panicked,
 }

@@ -2,13 +2,13 @@
 //!
 //! Enters: the brokers' records and rebalances; places that are settled in the database. Leaves:
 //! batches of records; offsets. What always holds: an offset is committed only when everything
-//! before it in the partition is settled, and only for partitions that are held; whoever calls
-//! [`Group::tend`] often enough keeps its membership, however long a batch takes. Called by
+//! before it in the partition is settled, and only for partitions that have been held since; whoever
+//! calls [`Group::tend`] often enough keeps its membership, however long a batch takes. Called by
 //! `consumer`, on its thread alone.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rdkafka::config::RDKafkaLogLevel;
@@ -17,8 +17,10 @@ use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use rdkafka::{ClientConfig, ClientContext};
 
-use super::{ConsumerSpec, InboxError};
-use crate::dead_letter::Record;
+use super::lag::Ends;
+use super::membership::{Holdings, Partition, Place, Received};
+use super::{ConsumerSpec, Counters, InboxError};
+use crate::dead_letter::{Record, now_ms};
 
 /// How soon a consumer that waits for records notices that it should stop.
 const IDLE: Duration = Duration::from_millis(100);
@@ -31,22 +33,27 @@ const LOOK_EVERY_MS: &str = "5000";
 /// The same trouble is not told more often.
 const TELL_EVERY: Duration = Duration::from_mins(1);
 
+/// How often the brokers are asked how much is left, and after each assignment: rarely, since the
+/// consumer stands still for the answer.
+const ASK_EVERY: Duration = Duration::from_secs(5);
+
 /// A member of the group.
 pub(super) struct Group {
     consumer: BaseConsumer<Membership>,
+    /// One that it reads.
+    topic: String,
     /// Read while a batch was at hand; they come first in the next.
-    carried: VecDeque<Record>,
+    carried: VecDeque<Received>,
     is_paused: bool,
     told: Option<(String, Instant)>,
+    /// When the brokers were asked how much is left, and in which assignment.
+    asked: (Instant, u64),
 }
 
-/// A partition by its topic and number.
-type Partition = (String, i32);
-
-/// What is held, and the next offset to read of it as far as that is settled.
-#[derive(Default)]
+/// What is held, and how far it is settled.
 struct Membership {
-    held: Mutex<BTreeMap<Partition, Option<i64>>>,
+    holdings: Mutex<Holdings>,
+    counters: Arc<Counters>,
     /// A rebalance is over. While it lasted the brokers refused offsets, and the library does not tell
     /// of a commit in the background that failed.
     owes: AtomicBool,
@@ -54,7 +61,7 @@ struct Membership {
 
 impl Group {
     /// Joins in the background.
-    pub(super) fn join(spec: &ConsumerSpec) -> Result<Self, InboxError> {
+    pub(super) fn join(spec: &ConsumerSpec, counters: Arc<Counters>) -> Result<Self, InboxError> {
         let mut config = ClientConfig::new();
         config.set("queued.max.messages.kbytes", FETCHED_KIB_MAX);
         config.set("topic.metadata.refresh.interval.ms", LOOK_EVERY_MS);
@@ -69,21 +76,29 @@ impl Group {
             .set("auto.offset.reset", "earliest")
             .set("partition.assignment.strategy", "cooperative-sticky")
             .set_log_level(RDKafkaLogLevel::Critical);
-        let context = Membership::default();
+        let (holdings, owes) = (Mutex::default(), AtomicBool::default());
+        let context = Membership { holdings, counters, owes };
         let consumer: BaseConsumer<Membership> =
             config.create_with_context(context).map_err(InboxError::Client)?;
         let topics: Vec<&str> = spec.topics.iter().map(String::as_str).collect();
         consumer.subscribe(&topics).map_err(InboxError::Client)?;
-        Ok(Self { consumer, carried: VecDeque::new(), is_paused: false, told: None })
+        Ok(Self {
+            consumer,
+            topic: spec.topics.first().cloned().unwrap_or_default(),
+            carried: VecDeque::new(),
+            is_paused: false,
+            told: None,
+            asked: (Instant::now(), 0),
+        })
     }
 
     /// What is at hand, up to `max`; waits a moment for the first.
-    pub(super) fn collect(&mut self, max: usize) -> Result<Vec<Record>, InboxError> {
+    pub(super) fn collect(&mut self, max: usize) -> Result<Vec<Received>, InboxError> {
         if std::mem::take(&mut self.is_paused) {
             // What is not held any more needs no resuming.
             let _ = self.consumer.assignment().and_then(|held| self.consumer.resume(&held));
         }
-        let mut batch: Vec<Record> = Vec::new();
+        let mut batch: Vec<Received> = Vec::new();
         while batch.len() < max {
             let Some(record) = self.carried.pop_front() else { break };
             batch.push(record);
@@ -95,10 +110,12 @@ impl Group {
         }
         // A rebalance among these polls may have taken some away.
         let membership = self.consumer.context();
-        batch.retain(|record| membership.holds(record));
+        batch.retain(|record| membership.lock().holds(record));
         if membership.owes.swap(false, Ordering::Relaxed) {
-            commit(&self.consumer, &membership.settled(|_| true), CommitMode::Async);
+            let settled = membership.lock().settled(|_| true);
+            commit(&self.consumer, &settled, CommitMode::Async);
         }
+        self.look();
         Ok(batch)
     }
 
@@ -112,35 +129,55 @@ impl Group {
             self.carried.push_back(record);
         }
         let membership = self.consumer.context();
-        self.carried.retain(|record| membership.holds(record));
+        self.carried.retain(|record| membership.lock().holds(record));
+        self.look();
         Ok(())
     }
 
     /// Notes that these are settled, which begin what is at hand of each partition, and has the
     /// offsets committed in the background.
-    pub(super) fn settle(&mut self, places: &[(String, i32, i64)]) {
+    pub(super) fn settle(&mut self, places: &[Place]) {
         let membership = self.consumer.context();
-        let mut changed = BTreeMap::new();
-        for (topic, partition, offset) in places {
-            let partition = (topic.clone(), *partition);
-            if let Some(next) = membership.lock().get_mut(&partition) {
-                *next = Some(offset + 1);
-                changed.insert(partition, offset + 1);
-            }
+        if !places.is_empty() {
+            membership.counters.stand(|standing| standing.progress_ms = Some(now_ms()));
         }
+        let changed = membership.lock().settle(places);
         commit(&self.consumer, &changed, CommitMode::Async);
     }
 
     /// Commits what is settled and leaves, so that others take over at once.
     pub(super) fn leave(self) {
-        let settled = self.consumer.context().settled(|_| true);
+        let settled = self.consumer.context().lock().settled(|_| true);
         commit(&self.consumer, &settled, CommitMode::Sync);
     }
 
-    fn poll(&mut self, limit: Duration) -> Result<Option<Record>, InboxError> {
+    /// Asks the brokers how much is left, if it is time.
+    fn look(&mut self) {
+        let membership = self.consumer.context();
+        let (at, assignment) = self.asked;
+        let last = membership.lock().last();
+        if at.elapsed() < ASK_EVERY && assignment == last {
+            return;
+        }
+        let (held, unknown) = {
+            let holdings = membership.lock();
+            (holdings.partitions(), holdings.unknown())
+        };
+        let ends = Ends::ask(&self.consumer, &self.topic, (held, unknown));
+        // From the answer on: brokers that are slow to answer are not asked without a break.
+        self.asked = (Instant::now(), last);
+        let lag = ends.map(|ends| ends.behind(&mut membership.lock()));
+        membership.counters.stand(|standing| {
+            standing.are_brokers_away = lag.is_err();
+            standing.lag_messages = lag.ok();
+        });
+    }
+
+    fn poll(&mut self, limit: Duration) -> Result<Option<Received>, InboxError> {
         match self.consumer.poll(limit) {
             None => Ok(None),
-            Some(Ok(message)) => Ok(Some(Record::copy(&message))),
+            // The rebalances that this poll brought are done: what comes is of the newest assignment.
+            Some(Ok(message)) => Ok(self.consumer.context().lock().receive(Record::copy(&message))),
             Some(Err(error @ KafkaError::MessageConsumptionFatal(_))) => {
                 Err(InboxError::Fatal(error))
             }
@@ -176,18 +213,16 @@ fn commit(
 }
 
 impl Membership {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Partition, Option<i64>>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Holdings> {
+        self.holdings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn holds(&self, record: &Record) -> bool {
-        self.lock().contains_key(&(record.topic.clone(), record.partition))
-    }
-
-    fn settled(&self, wanted: impl Fn(&Partition) -> bool) -> BTreeMap<Partition, i64> {
-        let held = self.lock();
-        let settled = held.iter().filter(|(partition, _)| wanted(partition));
-        settled.filter_map(|(partition, next)| Some((partition.clone(), (*next)?))).collect()
+    fn tell_count(&self) {
+        let count = u64::try_from(self.lock().count()).unwrap_or(u64::MAX);
+        self.counters.stand(|standing| {
+            standing.partitions = count;
+            standing.has_held |= count > 0;
+        });
     }
 }
 
@@ -208,10 +243,11 @@ impl ConsumerContext for Membership {
         // The next owner should begin where this one ended. If the group has given this member up,
         // there is a next owner already.
         if !consumer.assignment_lost() {
-            let settled = self.settled(|partition| gone.contains(partition));
+            let settled = self.lock().settled(|partition| gone.contains(partition));
             commit(consumer, &settled, CommitMode::Sync);
         }
-        self.lock().retain(|partition, _| !gone.contains(partition));
+        self.lock().revoke(&gone);
+        self.tell_count();
         tracing::info!(count = gone.len(), "partitions were given up");
     }
 
@@ -223,7 +259,8 @@ impl ConsumerContext for Membership {
         self.owes.store(true, Ordering::Relaxed);
         let new = partitions(new);
         tracing::info!(count = new.len(), "partitions were taken over");
-        self.lock().extend(new.into_iter().map(|partition| (partition, None)));
+        self.lock().assign(new);
+        self.tell_count();
     }
 
     fn commit_callback(&self, result: KafkaResult<()>, _: &TopicPartitionList) {

@@ -18,7 +18,7 @@ use uuid::Uuid;
 
 use super::counters::{Counters, add};
 use super::prepared;
-use super::trouble::{describe, is_away, is_outdated};
+use super::trouble::{Passing, describe, is_outdated, passing};
 use super::{ConsumerSpec, Effects, Failure, InboxError, Message};
 
 /// How the session names itself in `pg_stat_activity`.
@@ -54,9 +54,11 @@ struct Session {
 /// Why a transaction was rolled back.
 #[derive(Debug)]
 pub(super) enum Undone {
-    /// The database is away, or another transaction is in the way; what may be said of it. It says
-    /// nothing about the messages.
+    /// The database is away; what may be said of it. It says nothing about the messages.
     Away(String),
+    /// Another transaction is in the way: a deadlock, a serialization failure, a lock that was not
+    /// had in time. It says nothing about the messages either, but fewer of them want fewer locks.
+    InTheWay(Failure),
     /// The effects of a message failed, or the commit of all.
     Failed(Failure),
     /// The consumer cannot go on.
@@ -127,11 +129,12 @@ impl Database {
         {
             self.session = None;
         }
-        Err(match undone {
-            Undone::Failed(Failure::Technical(source)) if ended || is_away(&*source) => {
-                Undone::Away(describe(&*source))
-            }
-            undone => undone,
+        let Undone::Failed(Failure::Technical(source)) = undone else { return Err(undone) };
+        Err(match passing(&*source) {
+            Some(Passing::Away) => Undone::Away(describe(&*source)),
+            _ if ended => Undone::Away(describe(&*source)),
+            Some(Passing::InTheWay) => Undone::InTheWay(Failure::Technical(source)),
+            None => Undone::Failed(Failure::Technical(source)),
         })
     }
 
@@ -191,7 +194,10 @@ fn unmarked(error: Error) -> Undone {
     if error.code().is_some_and(|code| not_there.contains(code)) {
         return Undone::Broken(InboxError::Markers(error));
     }
-    away(&error)
+    match passing(&error) {
+        Some(Passing::InTheWay) => Undone::InTheWay(error.into()),
+        _ => away(&error),
+    }
 }
 
 fn hidden(error: Error) -> Undone {

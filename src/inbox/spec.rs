@@ -40,12 +40,13 @@ pub struct ConsumerSpec {
     /// the effects', and little is done again when one of them fails.
     pub batch_max: usize,
     /// Attempts at one message before it becomes a dead letter, at least 1. Attempts that fail for
-    /// want of the database do not count, nor does the one as part of a batch.
+    /// want of the database or of a lock do not count, nor does the one as part of a batch.
     pub attempts_max: u32,
     /// How long to wait between attempts.
     pub backoff: Backoff,
     /// How long a statement waits for a lock before its transaction is rolled back and tried again,
-    /// at least a millisecond: another consumer may hold the marker of the same message.
+    /// a batch one by one; at least a millisecond. Another consumer may hold the marker of the same
+    /// message, or a row of its effects.
     pub lock_timeout: Duration,
     /// How long a transaction may do nothing before the server ends its session, at least a
     /// millisecond: a consumer that is frozen must not hold its markers for ever.

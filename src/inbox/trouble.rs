@@ -1,9 +1,9 @@
-//! What a failure of Postgres or of an effect means: wait, or count an attempt.
+//! What a failure of Postgres or of an effect means: wait, hold less, or count an attempt.
 //!
-//! Enters: an error, with all that it was made of. Leaves: whether the database is away or asks to
-//! come again, and a text for logs and dead letters. What always holds: of an error of Postgres only
-//! codes and names are told, since its message and detail may quote the row. Pure. Called by `turn`
-//! and `session`.
+//! Enters: an error, with all that it was made of. Leaves: whether the database is away or another
+//! transaction in the way, and a text for logs and dead letters. What always holds: of an error of
+//! Postgres only codes and names are told, since its message and detail may quote the row. Pure.
+//! Called by `turn` and `session`.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -13,16 +13,14 @@ use tokio_postgres::error::{DbError, SqlState};
 /// Longest chain of errors that is followed.
 const CAUSES_MAX: usize = 16;
 
-/// Classes of SQLSTATE that say nothing about the statement: connection, transaction rollback (a
-/// serialization failure or deadlock), a table, column or right that is missing (a migration that is
-/// late makes no dead letters), insufficient resources, system error.
-/// Source: PostgreSQL's documentation, appendix A.
-const AWAY_CLASSES: [&str; 5] = ["08", "40", "42", "53", "58"];
+/// Classes of SQLSTATE that say nothing about the statement: connection, a table, column or right
+/// that is missing (a migration that is late makes no dead letters), insufficient resources, system
+/// error. Source: PostgreSQL's documentation, appendix A.
+const AWAY_CLASSES: [&str; 4] = ["08", "42", "53", "58"];
 
-/// The same of other classes: a lock that was not had in time, a server that shuts down, crashed,
-/// or starts, a session or transaction that the server ended, a server that is a standby.
-const AWAY_CODES: [SqlState; 6] = [
-    SqlState::LOCK_NOT_AVAILABLE,
+/// The same of other classes: a server that shuts down, crashed, or starts, a session that the
+/// server ended, a server that is a standby.
+const AWAY_CODES: [SqlState; 5] = [
     SqlState::ADMIN_SHUTDOWN,
     SqlState::CRASH_SHUTDOWN,
     SqlState::CANNOT_CONNECT_NOW,
@@ -30,25 +28,40 @@ const AWAY_CODES: [SqlState; 6] = [
     SqlState::READ_ONLY_SQL_TRANSACTION,
 ];
 
+/// The class of a serialization failure and of a deadlock.
+const ROLLBACK_CLASS: &str = "40";
+
 /// In class 40 and yet about the statement: a deferred constraint that the commit found violated.
 const VIOLATED_AT_COMMIT: SqlState = SqlState::T_R_INTEGRITY_CONSTRAINT_VIOLATION;
 
-/// Whether an error is of the database being away, or of transactions in each other's way: it will
-/// pass, and says nothing about the message at hand.
-pub(super) fn is_away(error: &(dyn Error + 'static)) -> bool {
-    causes(error).any(|cause| {
-        cause.downcast_ref::<tokio_postgres::Error>().is_some_and(|error| {
-            match error.as_db_error() {
-                Some(db) => is_code_away(db.code()),
-                None => error.is_closed() || source_is_io(error),
-            }
-        })
+/// What passes by itself and says nothing about the message at hand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Passing {
+    /// The database is away: nothing works now.
+    Away,
+    /// Another transaction holds what this one wants. One that wants less may get through.
+    InTheWay,
+}
+
+/// Whether an error will pass; `None`: it is of the statement, or of the effect.
+pub(super) fn passing(error: &(dyn Error + 'static)) -> Option<Passing> {
+    causes(error).find_map(|cause| {
+        let error = cause.downcast_ref::<tokio_postgres::Error>()?;
+        match error.as_db_error() {
+            Some(db) => passing_code(db.code()),
+            None => (error.is_closed() || source_is_io(error)).then_some(Passing::Away),
+        }
     })
 }
 
-fn is_code_away(code: &SqlState) -> bool {
+fn passing_code(code: &SqlState) -> Option<Passing> {
     let class = code.code().get(..2).unwrap_or_default();
-    AWAY_CODES.contains(code) || (AWAY_CLASSES.contains(&class) && *code != VIOLATED_AT_COMMIT)
+    if *code == SqlState::LOCK_NOT_AVAILABLE
+        || (class == ROLLBACK_CLASS && *code != VIOLATED_AT_COMMIT)
+    {
+        return Some(Passing::InTheWay);
+    }
+    (AWAY_CODES.contains(code) || AWAY_CLASSES.contains(&class)).then_some(Passing::Away)
 }
 
 fn source_is_io(error: &tokio_postgres::Error) -> bool {
@@ -109,19 +122,19 @@ mod tests {
     struct Outer(#[source] std::io::Error);
 
     #[test]
-    fn the_database_is_away_by_its_code_and_by_nothing_else() {
-        let is = |code: &str| is_code_away(&SqlState::from_code(code));
-        for away in [
-            "57P01", "57P02", "57P03", "40001", "40P01", "55P03", "53300", "08006", "25006",
-            "42P01",
-        ] {
-            assert!(is(away), "{away}");
+    fn what_passes_is_known_by_its_code_and_by_nothing_else() {
+        let of = |code: &str| passing_code(&SqlState::from_code(code));
+        for away in ["57P01", "57P02", "57P03", "53300", "08006", "25006", "42P01"] {
+            assert_eq!(of(away), Some(Passing::Away), "{away}");
         }
-        for own in ["23505", "22P02", "40002", "57014", "P0001", "XX000", "25P02"] {
-            assert!(!is(own), "{own}");
+        for in_the_way in ["40001", "40P01", "55P03"] {
+            assert_eq!(of(in_the_way), Some(Passing::InTheWay), "{in_the_way}");
+        }
+        for own in ["23505", "22P02", "40002", "57014", "P0001", "XX000", "25P02", "55006"] {
+            assert_eq!(of(own), None, "{own}");
         }
         // An effect's own trouble with files is not the database's.
-        assert!(!is_away(&Outer(std::io::Error::other("disk"))));
+        assert_eq!(passing(&Outer(std::io::Error::other("disk"))), None);
     }
 
     #[test]

@@ -3,9 +3,9 @@
 //! Enters: records in order of arrival. Leaves: effects, dead letters, and how many records of the
 //! batch, from its beginning, are settled. What always holds: a record is settled when its effects
 //! are committed, were committed before, are not wanted, or its dead letter is confirmed; nothing
-//! becomes a dead letter because the database is away. A batch is one transaction; only when that
-//! fails is each message tried alone, so that one neither dooms nor blocks the others. Called by
-//! `consumer`.
+//! becomes a dead letter because the database is away or another transaction in the way. A batch is
+//! one transaction; only when that fails is each message tried alone, so that one neither dooms nor
+//! blocks the others, and holds few locks. Called by `consumer`.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -76,7 +76,7 @@ impl<E: Effects> Turn<E> {
                 Item::Unfit(unfit) => {
                     let (record, unfit) = &**unfit;
                     let grounds = self.grounds(unfit.code(), unfit.to_string(), 0, now_ms());
-                    self.bury(record, &grounds).await?;
+                    self.bury(record, grounds).await?;
                 }
             }
             settled.set(settled.get() + 1);
@@ -137,16 +137,19 @@ impl<E: Effects> Turn<E> {
                     continue;
                 }
             };
-            return self.bury(&message.record, &self.grounds(code, why, attempts, first_ms)).await;
+            return self.bury(&message.record, self.grounds(code, why, attempts, first_ms)).await;
         }
     }
 
-    /// A transaction, as often as the database is away. `None`: it is committed.
+    /// A transaction, as often as the database is away, or as others are in the way of a message that
+    /// is alone. `None`: it is committed.
     async fn transact(&mut self, messages: &[&Message]) -> Result<Option<Failure>, Halt> {
-        let mut outages = 0;
+        let (mut outages, mut encounters) = (0, 0);
         loop {
             let outcome = self.database.transact(messages, &self.effects, &self.counters).await;
-            if outages > 0 && !matches!(outcome, Err(Undone::Away(_))) {
+            let is_away = matches!(outcome, Err(Undone::Away(_)));
+            self.counters.stand(|standing| standing.is_database_away = is_away);
+            if outages > 0 && !is_away {
                 tracing::info!(outages, "the database answers again");
             }
             match outcome {
@@ -163,10 +166,21 @@ impl<E: Effects> Turn<E> {
                     return Ok(None);
                 }
                 Err(Undone::Failed(failure)) => return Ok(Some(failure)),
+                // Two batches that take the same rows in another order would meet again and again.
+                Err(Undone::InTheWay(failure)) if messages.len() > 1 => return Ok(Some(failure)),
+                Err(Undone::InTheWay(failure)) => {
+                    if encounters == 0 {
+                        let why = told(&failure);
+                        tracing::warn!(why, "another transaction is in the way; trying again");
+                    }
+                    outages = 0;
+                    encounters += 1;
+                    self.wait(encounters).await?;
+                }
                 Err(Undone::Broken(error)) => return Err(Halt::Broken(error)),
                 Err(Undone::Away(why)) => {
                     if outages == 0 {
-                        tracing::warn!(why, "the database is away or busy; trying again");
+                        tracing::warn!(why, "the database is away; trying again");
                     }
                     outages += 1;
                     self.wait(outages).await?;
@@ -183,8 +197,8 @@ impl<E: Effects> Turn<E> {
         Ok(())
     }
 
-    async fn bury(&self, record: &Record, grounds: &Grounds) -> Result<(), Halt> {
-        if !self.burial.bury(record, grounds).await {
+    async fn bury(&self, record: &Record, grounds: Grounds) -> Result<(), Halt> {
+        if !self.burial.bury(record, &grounds.after_all(record)).await {
             return Err(Halt::Asked);
         }
         add(&self.counters.dead_letters, 1);

@@ -1,20 +1,32 @@
 //! Health and metrics of a service over HTTP.
 //!
-//! Enters: named numbers, read when somebody asks. Leaves: `/livez`, `/readyz` and `/metrics` in
-//! Prometheus's text format. What always holds: readiness asks the database. Called by every service.
+//! Enters: named numbers, read when somebody asks, and the consumer of the service, if it has one.
+//! Leaves: `/livez`, `/readyz` and `/metrics` in Prometheus's text format. What always holds: readiness
+//! asks the database, and the consumer where the service is no use without it. Called by every
+//! service.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use axum::Router;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use axum::{Extension, Router};
 use deadpool_postgres::Pool;
+
+use crate::inbox::{Counters, Standing};
 
 /// A number that only grows: its name, what it counts, and how much it is now.
 pub(super) type Count = (&'static str, &'static str, u64);
+
+/// The consumer of a service, for its routes.
+#[derive(Clone)]
+pub(super) struct Watched {
+    pub(super) counters: Arc<Counters>,
+    /// Whether the service is not ready while its consumer cannot work.
+    pub(super) is_vital: bool,
+}
 
 /// What a service shows of itself.
 #[derive(Clone)]
@@ -39,7 +51,11 @@ impl Face {
     }
 }
 
-async fn ready(State(face): State<Face>) -> Response {
+async fn ready(State(face): State<Face>, watched: Option<Extension<Watched>>) -> Response {
+    let vital = watched.filter(|watched| watched.is_vital);
+    if let Some(why) = vital.and_then(|watched| watched.counters.standing().obstacle()) {
+        return (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")).into_response();
+    }
     let answered = async {
         let client = face.pool.get().await.ok()?;
         client.simple_query("SELECT 1").await.ok()
@@ -50,27 +66,82 @@ async fn ready(State(face): State<Face>) -> Response {
     }
 }
 
-async fn metrics(State(face): State<Face>) -> Response {
+async fn metrics(State(face): State<Face>, watched: Option<Extension<Watched>>) -> Response {
     let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4")];
-    (kind, text(&(face.counts)())).into_response()
+    let mut page = text("counter", &(face.counts)());
+    if let Some(watched) = watched {
+        page.push_str(&text("gauge", &gauges(&watched.counters.standing())));
+    }
+    (kind, page).into_response()
 }
 
-fn text(counts: &[Count]) -> String {
+/// What is not known is not shown.
+fn gauges(standing: &Standing) -> Vec<Count> {
+    let Standing { partitions, lag_messages, .. } = *standing;
+    let lag = ("shop_consumer_lag_messages", "messages that are not settled yet", lag_messages);
+    let partitions = ("shop_consumer_partitions", "partitions it holds", Some(partitions));
+    let known = |(name, help, value): (_, _, Option<u64>)| Some((name, help, value?));
+    [partitions, lag].into_iter().filter_map(known).collect()
+}
+
+fn text(kind: &str, counts: &[Count]) -> String {
     let mut page = String::new();
     for (name, help, value) in counts {
         // Writing to a string cannot fail.
-        let _ = writeln!(page, "# HELP {name} {help}\n# TYPE {name} counter\n{name} {value}");
+        let _ = writeln!(page, "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}");
     }
     page
 }
 
 #[cfg(test)]
 mod tests {
-    use super::text;
+    use std::sync::Arc;
+
+    use axum::extract::State;
+    use axum::http::StatusCode;
+    use axum::{Extension, body};
+
+    use super::{Face, Standing, Watched, gauges, metrics, ready, text};
+    use crate::shop::settings::pool;
+
+    /// Its database is nowhere.
+    fn face() -> Face {
+        Face::new(pool("host=127.0.0.1 port=1 user=nobody").unwrap(), Vec::new)
+    }
+
+    fn watched(is_vital: bool) -> Extension<Watched> {
+        Extension(Watched { counters: Arc::default(), is_vital })
+    }
+
+    async fn refused(watched: Option<Extension<Watched>>) -> String {
+        let answer = ready(State(face()), watched).await;
+        assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
+        let bytes = body::to_bytes(answer.into_body(), usize::MAX).await.unwrap();
+        String::from_utf8(bytes.to_vec()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_service_is_ready_with_its_consumer_only_where_that_is_vital() {
+        assert!(refused(Some(watched(true))).await.contains("no partition"));
+        assert!(refused(Some(watched(false))).await.contains("database does not answer"));
+        assert!(refused(None).await.contains("database does not answer"));
+    }
+
+    #[tokio::test]
+    async fn a_consumer_shows_its_gauges_and_not_what_it_does_not_know() {
+        let answer = metrics(State(face()), Some(watched(false))).await;
+        let bytes = body::to_bytes(answer.into_body(), usize::MAX).await.unwrap();
+        let page = String::from_utf8(bytes.to_vec()).unwrap();
+        assert!(page.contains("# TYPE shop_consumer_partitions gauge\n"), "{page}");
+        assert!(!page.contains("lag"), "{page}");
+        let known = Standing { lag_messages: Some(7), ..Standing::default() };
+        let page = text("gauge", &gauges(&known));
+        assert!(page.contains("\nshop_consumer_lag_messages 7\n"), "{page}");
+    }
 
     #[test]
     fn a_count_is_three_lines_of_prometheus() {
-        let page = text(&[("shop_orders_total", "orders placed", 7)]);
+        let page = text("counter", &[("shop_orders_total", "orders placed", 7)]);
         let lines: Vec<_> = page.lines().collect();
         assert_eq!(
             lines,

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use postrider::inbox::InboxError;
 use postrider::sandbox::postgres::{Options, Stop};
 use uuid::Uuid;
 
@@ -128,6 +129,23 @@ fn a_statement_that_failed_unseen_commits_neither_marker_nor_offset() {
 }
 
 #[test]
+fn an_effect_that_panics_ends_the_consumer_with_nothing_of_its_batch_done() {
+    let Some(scene) = Scene::new("panicked") else { return };
+    scene.send(&Draft::many(20));
+    let deeds = Deeds::with(|number, _| if number == 7 { Whim::Panic } else { Whim::Work });
+    let error = scene.start(deeds.clone()).end();
+    assert!(matches!(error, InboxError::Panicked));
+    assert!(!format!("{error} {error:?} {:?}", error.hint()).contains("4711"));
+    // What came in an earlier batch is done; what came with the panic is not, nor its offset.
+    let (done, _) = scene.deeds();
+    assert_eq!((deeds.attempts(7), scene.markers()), (1, done));
+    assert!(done < 20 && scene.letters().is_empty());
+    let next = scene.start(Deeds::plain());
+    scene.await_deeds(20);
+    next.stop();
+}
+
+#[test]
 fn an_error_of_the_database_is_told_without_the_row() {
     let Some(scene) = Scene::new("constrained") else { return };
     scene.database.sql().run("ALTER TABLE deeds ADD CONSTRAINT small CHECK (number < 5)");
@@ -151,17 +169,28 @@ fn a_database_that_is_away_is_waited_for_and_makes_no_dead_letter() {
     let running = scene.start(Deeds::plain());
     scene.send(&Draft::many(50));
     running.await_that("more retries than a message has", |now| now.retries > 6);
+    let standing = running.standing();
+    assert!(standing.is_database_away && standing.obstacle().is_some(), "{standing:?}");
+    assert_eq!((standing.partitions, standing.progress_ms), (3, None));
+    // Its partitions are paused meanwhile, and what comes is counted all the same.
+    running.await_standing("what is left", |now| now.lag_messages == Some(50));
+    scene.send(&Draft::many(50));
+    running.await_standing("what is left", |now| now.lag_messages == Some(100));
     cluster.start_again().unwrap();
-    scene.await_deeds(50);
+    scene.await_deeds(100);
+    running.await_standing("nothing to be left", |now| now.lag_messages == Some(0));
+    let standing = running.standing();
+    assert_eq!((standing.obstacle(), standing.are_brokers_away), (None, false));
+    assert!(standing.progress_ms.is_some());
     // And in the middle.
     cluster.stop(Stop::Immediate).unwrap();
     scene.send(&Draft::many(50));
     let before = running.now().retries;
     running.await_that("more retries than a message has", |now| now.retries > before + 6);
     cluster.start_again().unwrap();
-    scene.await_deeds(100);
+    scene.await_deeds(150);
     assert_eq!(running.stop().dead_letters, 0);
-    assert_eq!(scene.committed().iter().sum::<i64>(), 100);
+    assert_eq!(scene.committed().iter().sum::<i64>(), 150);
 }
 
 #[test]

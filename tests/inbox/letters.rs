@@ -105,6 +105,35 @@ fn what_is_older_than_the_markers_is_sent_by_force_alone() {
 }
 
 #[test]
+fn what_fails_again_keeps_the_time_of_its_first_failure_and_all_its_attempts() {
+    let Some(scene) = Scene::new("again") else { return };
+    scene.send(&[Draft::new(1)]);
+    let running = scene.start(Deeds::with(|_, _| Whim::Fail));
+    for rounds in 1..=3 {
+        running.await_that("the dead letter", |now| now.dead_letters == rounds);
+        let told = scene.dead_letters().redrive(&Filter::default(), &now()).unwrap();
+        assert_eq!(told, Redriven { sent: 1, already: rounds - 1, ..Redriven::default() });
+    }
+    running.await_that("the dead letter", |now| now.dead_letters == 4);
+    running.stop();
+    let letters = scene.letters();
+    let first = &letters[0].grounds;
+    let attempts: Vec<u32> = letters.iter().map(|letter| letter.grounds.attempts).collect();
+    assert_eq!(attempts, [5, 10, 15, 20]);
+    assert!(letters.iter().all(|it| it.grounds.first_failed_ms == first.first_failed_ms));
+    assert!(letters[3].grounds.failed_ms > first.failed_ms);
+    // So what counts for the markers of others is when it came first.
+    let horizon_ms = u64::try_from(letters[3].grounds.failed_ms - first.first_failed_ms).unwrap();
+    let how = Redrive {
+        horizon: Duration::from_millis(horizon_ms - 1),
+        force: false,
+        now_ms: letters[3].grounds.failed_ms,
+    };
+    let told = scene.dead_letters().redrive(&Filter::default(), &how).unwrap();
+    assert_eq!((told.too_old, told.sent), (1, 0));
+}
+
+#[test]
 fn letters_are_found_by_what_is_known_of_them() {
     let Some(scene) = Scene::new("filtered") else { return };
     let mut drafts = Draft::many(20);

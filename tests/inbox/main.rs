@@ -16,6 +16,7 @@
 mod support;
 
 mod cache;
+mod contention;
 mod failures;
 mod letters;
 mod mistakes;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use postrider::dead_letter::{DeadLetters, Filter, Letter};
 use postrider::inbox::{
     Backoff, Consumer, ConsumerSpec, Counters, Effects, Failure, InboxError, Interest, Message,
-    Prepared, Snapshot,
+    Prepared, Snapshot, Standing,
 };
 use rdkafka::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
@@ -190,6 +190,14 @@ impl Running {
         self.counters.snapshot()
     }
 
+    pub(crate) fn standing(&self) -> Standing {
+        self.counters.standing()
+    }
+
+    pub(crate) fn await_standing(&self, what: &str, is_so: impl Fn(&Standing) -> bool) {
+        wait_for(what, || Some(self.standing()).filter(|standing| is_so(standing)));
+    }
+
     pub(crate) fn await_that(&self, what: &str, is_so: impl Fn(&Snapshot) -> bool) -> Snapshot {
         wait_for(what, || Some(self.now()).filter(|snapshot| is_so(snapshot)))
     }
@@ -234,9 +242,15 @@ pub(crate) enum Whim {
     HideFailure,
     /// The row is written, which takes so long.
     Dawdle(Duration),
+    /// The row is written, and then the code is wrong.
+    Panic,
+    /// The row is written, and one is taken from the shelf of the message's number.
+    Take,
 }
 
 static WRITE: Prepared = Prepared::new("INSERT INTO deeds VALUES ($1, $2, $3)");
+
+static TAKE: Prepared = Prepared::new("UPDATE shelves SET stock = stock - 1 WHERE number = $1");
 
 /// Writes a row for each message.
 #[derive(Clone)]
@@ -299,6 +313,11 @@ impl Effects for Deeds {
             }
             Whim::Dawdle(time) => {
                 tokio::time::sleep(time).await;
+                Ok(())
+            }
+            Whim::Panic => panic!("account 4711 has no owner"),
+            Whim::Take => {
+                tx.execute(&TAKE.of(tx).await?, &[&number]).await?;
                 Ok(())
             }
         }
