@@ -221,7 +221,7 @@ impl Membership {
         let count = u64::try_from(self.lock().count()).unwrap_or(u64::MAX);
         self.counters.stand(|standing| {
             standing.partitions = count;
-            standing.has_held |= count > 0;
+            standing.has_joined = true;
         });
     }
 }

@@ -10,8 +10,9 @@ use serde::Serialize;
 pub struct Standing {
     /// Partitions that it holds.
     pub partitions: u64,
-    /// Whether it has ever held any.
-    pub has_held: bool,
+    /// Whether the group has ever told it what it holds; a member more than there are partitions holds
+    /// none, and stands by.
+    pub has_joined: bool,
     /// Messages in the partitions it holds that are not settled; asked for every 5 s, and `None` while
     /// the brokers do not answer. The end of a Kafka transaction counts as a message.
     pub lag_messages: Option<u64>,
@@ -28,8 +29,8 @@ impl Standing {
     pub fn obstacle(&self) -> Option<&'static str> {
         if self.is_database_away {
             Some("the consumer is away from its database")
-        } else if !self.has_held {
-            Some("the consumer has been given no partition yet")
+        } else if !self.has_joined {
+            Some("the consumer has not joined its group yet")
         } else {
             None
         }
@@ -41,11 +42,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_consumer_without_its_database_or_its_first_partition_cannot_work() {
+    fn a_consumer_without_its_database_or_its_group_cannot_work() {
         let fresh = Standing::default();
-        assert!(fresh.obstacle().unwrap().contains("no partition"));
+        assert!(fresh.obstacle().unwrap().contains("group"));
         // Others may have taken them all over again.
-        let idle = Standing { has_held: true, ..fresh };
+        let idle = Standing { has_joined: true, ..fresh };
         assert_eq!(idle.obstacle(), None);
         let away = Standing { is_database_away: true, ..idle };
         assert!(away.obstacle().unwrap().contains("database"));

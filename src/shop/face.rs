@@ -122,7 +122,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_service_is_ready_with_its_consumer_only_where_that_is_vital() {
-        assert!(refused(Some(watched(true))).await.contains("no partition"));
+        assert!(refused(Some(watched(true))).await.contains("not joined"));
         assert!(refused(Some(watched(false))).await.contains("database does not answer"));
         assert!(refused(None).await.contains("database does not answer"));
     }

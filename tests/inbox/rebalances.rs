@@ -39,6 +39,20 @@ fn while_members_come_and_go_each_message_has_its_effect_once() {
 }
 
 #[test]
+fn a_member_more_than_there_are_partitions_stands_by_and_is_ready() {
+    let Some(scene) = Scene::new("surplus") else { return };
+    let members = [(); 4].map(|()| Running::start(scene.spec(), Deeds::plain()));
+    wait_for("all to have joined", || {
+        let standings = members.iter().map(Running::standing);
+        let idle = standings.clone().filter(|standing| standing.partitions == 0).count();
+        (idle == 1 && standings.clone().all(|it| it.obstacle().is_none())).then_some(())
+    });
+    for member in members {
+        member.stop();
+    }
+}
+
+#[test]
 fn a_zombie_that_holds_a_marker_is_waited_for_and_its_end_decides() {
     let Some(scene) = Scene::new("zombie") else { return };
     for (fate, is_done_by_zombie) in [("ROLLBACK", false), ("COMMIT", true)] {
