@@ -2,6 +2,7 @@
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use postrider::kafka::embedded::Broker;
 use postrider::sandbox::postgres::{Cluster, Options};
@@ -9,6 +10,8 @@ use postrider::sandbox::redis::Redis;
 use postrider::shop::orders::EVENT_TYPES;
 use tokio::runtime::Runtime;
 use tokio_postgres::Client;
+
+use crate::client::get;
 
 const MIGRATIONS: [&str; 4] = [
     include_str!("../../migrations/0001_outbox.sql"),
@@ -49,8 +52,14 @@ impl Stage {
 
     /// A process of the order service.
     pub(crate) fn orders(&self) -> Service {
+        self.start(&["orders"])
+    }
+
+    /// A process that serves.
+    pub(crate) fn start(&self, args: &[&str]) -> Service {
         let mut child = Command::new(env!("CARGO_BIN_EXE_shop"))
-            .args(["orders", "--bind", "127.0.0.1:0"])
+            .args(args)
+            .args(["--bind", "127.0.0.1:0"])
             .env("DATABASE_URL", self.cluster.unix_url())
             .env("KAFKA_BROKERS", self.broker.bootstrap())
             .env("REDIS_URL", self.redis.url())
@@ -100,6 +109,21 @@ impl Stage {
         String::from_utf8(output.stdout).unwrap()
     }
 
+    /// Another session.
+    pub(crate) fn connect(&self) -> Client {
+        self.runtime.block_on(postrider::shop::connect(&self.cluster.unix_url())).unwrap()
+    }
+
+    /// Statements without an answer, in another session.
+    pub(crate) fn run_in(&self, session: &Client, sql: &str) {
+        self.runtime.block_on(session.batch_execute(sql)).unwrap();
+    }
+
+    /// Where the database is.
+    pub(crate) fn database_url(&self) -> String {
+        self.cluster.unix_url()
+    }
+
     /// Statements without an answer.
     pub(crate) fn run(&self, sql: &str) {
         self.runtime.block_on(self.client.batch_execute(sql)).unwrap();
@@ -117,6 +141,22 @@ impl Stage {
     }
 }
 
+/// # Panics
+/// When it is not so within half a minute.
+pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(30);
+    while !is_so() {
+        assert!(Instant::now() < end, "waited for {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Sends SIGTERM.
+pub(crate) fn terminate(child: &Child) {
+    let pid = rustix::process::Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+}
+
 pub(crate) struct Service {
     child: Child,
     pub(crate) address: String,
@@ -124,14 +164,20 @@ pub(crate) struct Service {
 }
 
 impl Service {
+    /// Asks for its metrics until all of this is on them.
+    pub(crate) fn wait_for(&self, wanted: &[&str]) {
+        wait_until(&format!("{wanted:?}"), || {
+            let page = get(&self.address, "/metrics").body;
+            wanted.iter().all(|line| page.contains(line))
+        });
+    }
+
     /// Asks it to end; returns the rest of its log.
     ///
     /// # Panics
     /// When it ends with an error.
     pub(crate) fn stop(mut self) -> Vec<String> {
-        let pid = i32::try_from(self.child.id()).unwrap();
-        let pid = rustix::process::Pid::from_raw(pid).unwrap();
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        terminate(&self.child);
         let status = self.child.wait().unwrap();
         let log = self.reader.take().unwrap().join().unwrap();
         assert!(status.success(), "{status}\n{}", log.join("\n"));
