@@ -13,7 +13,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use deadpool_postgres::Pool;
 
-/// A number that only grows: its name, what it counts, and how much it is now.
+/// A number: its name, what it counts, and how much it is now. One that only grows is named `.._total`.
 pub(super) type Count = (&'static str, &'static str, u64);
 
 /// What a service shows of itself.
@@ -58,8 +58,9 @@ async fn metrics(State(face): State<Face>) -> Response {
 fn text(counts: &[Count]) -> String {
     let mut page = String::new();
     for (name, help, value) in counts {
+        let kind = if name.ends_with("_total") { "counter" } else { "gauge" };
         // Writing to a string cannot fail.
-        let _ = writeln!(page, "# HELP {name} {help}\n# TYPE {name} counter\n{name} {value}");
+        let _ = writeln!(page, "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}");
     }
     page
 }

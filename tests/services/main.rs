@@ -10,6 +10,7 @@
 )]
 
 mod client;
+mod gauges;
 mod letters;
 mod maintenance;
 mod orders;

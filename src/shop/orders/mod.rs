@@ -18,6 +18,8 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::watch;
+
 use super::error::ShopError;
 use super::face::{Count, Face};
 use super::service;
@@ -56,14 +58,20 @@ pub async fn run(
     });
     let consumer = Consumer::new(settings.consumer(NAME, &TOPICS)?, OrderEffects)?;
     let (counters, guarded) = (consumer.counters(), Arc::clone(&guard));
+    let (counting, known) = watch::channel(None);
     let face = Face::new(pool.clone(), move || {
         let mut all = counts(&counters.snapshot());
+        all.extend(deadlines::counts(*known.borrow()));
         all.extend(guard_counts(&guarded.counts()));
         all
     });
     let watching = deadlines::watch(pool.clone(), patience);
+    let standing = deadlines::count(pool.clone(), counting);
+    let beside = Box::pin(async move {
+        tokio::join!(watching, standing);
+    });
     let router = http::router(Placing { pool, guard, patience }, face);
-    service::run(consumer, router, watching, place).await
+    service::run(consumer, router, beside, place).await
 }
 
 fn guard_counts(guard: &Counts) -> [Count; 6] {
