@@ -5,8 +5,9 @@
 --    caller's transaction ends, so numbers rise in the order of commits, without gaps.
 ALTER TABLE outbox ADD COLUMN IF NOT EXISTS sequence bigint;
 
--- By which it is cleaned.
-CREATE INDEX IF NOT EXISTS outbox_created_at ON outbox USING brin (created_at);
+-- By which it is cleaned, oldest first. Not BRIN: it cannot say which rows are the oldest, and of a table
+-- whose free space is used again it soon says nothing.
+CREATE INDEX IF NOT EXISTS outbox_created_at ON outbox (created_at);
 
 CREATE TABLE IF NOT EXISTS outbox_sequences (
     aggregate_type text   NOT NULL,
@@ -49,7 +50,7 @@ CREATE TABLE IF NOT EXISTS idempotency_keys (
     created_at  timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (scope, key)
 );
-CREATE INDEX IF NOT EXISTS idempotency_keys_created_at ON idempotency_keys USING brin (created_at);
+CREATE INDEX IF NOT EXISTS idempotency_keys_created_at ON idempotency_keys (created_at);
 
 -- 3. Messages that have had their effect, for each consumer.
 CREATE TABLE IF NOT EXISTS processed_messages (
@@ -59,7 +60,7 @@ CREATE TABLE IF NOT EXISTS processed_messages (
     PRIMARY KEY (consumer, message_id)
 );
 CREATE INDEX IF NOT EXISTS processed_messages_processed_at
-    ON processed_messages USING brin (processed_at);
+    ON processed_messages (processed_at);
 
 -- 4. Sagas, and what happened to them.
 CREATE TABLE IF NOT EXISTS sagas (
@@ -69,10 +70,15 @@ CREATE TABLE IF NOT EXISTS sagas (
     status     text        NOT NULL,
     -- When to give up waiting; NULL once it has ended.
     deadline   timestamptz,
+    -- How often its deadline has passed.
+    put_off    integer     NOT NULL DEFAULT 0,
     updated_at timestamptz NOT NULL DEFAULT now(),
+    -- NULL until it has; by which it is cleaned.
+    ended_at   timestamptz,
     PRIMARY KEY (kind, id)
 );
 CREATE INDEX IF NOT EXISTS sagas_deadline ON sagas (kind, deadline) WHERE deadline IS NOT NULL;
+CREATE INDEX IF NOT EXISTS sagas_ended ON sagas (ended_at) WHERE ended_at IS NOT NULL;
 
 CREATE TABLE IF NOT EXISTS saga_history (
     kind   text        NOT NULL,

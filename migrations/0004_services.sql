@@ -24,6 +24,8 @@ CREATE TABLE IF NOT EXISTS payments (
 );
 CREATE INDEX IF NOT EXISTS payments_open ON payments (next_attempt_at)
     WHERE status IN ('PENDING', 'REFUNDING');
+CREATE INDEX IF NOT EXISTS payments_settled ON payments (updated_at)
+    WHERE status NOT IN ('PENDING', 'REFUNDING');
 
 -- The simulated gateway's own books; the payment service knows them through its calls only.
 CREATE TABLE IF NOT EXISTS gateway_operations (
@@ -49,3 +51,4 @@ CREATE TABLE IF NOT EXISTS reservations (
     status     text        NOT NULL CHECK (status IN ('RESERVED', 'UNAVAILABLE', 'RELEASED')),
     updated_at timestamptz NOT NULL DEFAULT now()
 );
+CREATE INDEX IF NOT EXISTS reservations_updated_at ON reservations (updated_at);

@@ -29,6 +29,15 @@ pub struct View<S> {
     pub status: String,
 }
 
+/// How the sagas of a kind stand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Standing {
+    /// Those that have not ended.
+    pub open: u64,
+    /// Those of them whose deadline has passed.
+    pub overdue: u64,
+}
+
 /// Begins a saga in the caller's transaction, and tells others what it emits first. `patience` is how
 /// long it may take before [`overdue`] names it.
 ///
@@ -87,7 +96,8 @@ pub async fn advance<S: Saga>(
     transaction
         .query_typed(
             "UPDATE sagas SET state = $3, status = $4, updated_at = now(), \
-             deadline = CASE WHEN $5 THEN NULL ELSE deadline END WHERE kind = $1 AND id = $2",
+             deadline = CASE WHEN $5 THEN NULL ELSE deadline END, \
+             ended_at = CASE WHEN $5 THEN now() END WHERE kind = $1 AND id = $2",
             &[
                 (&S::KIND, Type::TEXT),
                 (&id, Type::TEXT),
@@ -113,8 +123,8 @@ pub async fn overdue<S: Saga>(
     let rows = transaction
         .query_typed(
             // Not clock_timestamp(), which is volatile: the index would not be searched by it.
-            "UPDATE sagas SET deadline = statement_timestamp() + $2 * interval '1 second' \
-             WHERE kind = $1 AND id = ANY (ARRAY(SELECT id FROM sagas WHERE kind = $1 \
+            "UPDATE sagas SET deadline = statement_timestamp() + $2 * interval '1 second', \
+             put_off = put_off + 1 WHERE kind = $1 AND id = ANY (ARRAY(SELECT id FROM sagas WHERE kind = $1 \
                  AND deadline < statement_timestamp() ORDER BY deadline LIMIT $3 \
                  FOR UPDATE SKIP LOCKED)) RETURNING id",
             &[
@@ -125,6 +135,17 @@ pub async fn overdue<S: Saga>(
         )
         .await?;
     rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
+}
+
+/// How many sagas of a kind have not ended, and for how many of these a deadline has passed, whether or
+/// not it was put off since. Looks at those alone, so it may be asked every few seconds.
+pub async fn standing<S: Saga>(client: &impl GenericClient) -> Result<Standing, SagaError> {
+    let sql = "SELECT count(*), \
+               count(*) FILTER (WHERE put_off > 0 OR deadline < statement_timestamp()) \
+               FROM sagas WHERE kind = $1 AND deadline IS NOT NULL";
+    let row = client.query_one(sql, &[&S::KIND]).await?;
+    let number = |at| Ok::<_, SagaError>(u64::try_from(row.try_get::<_, i64>(at)?).unwrap_or(0));
+    Ok(Standing { open: number(0)?, overdue: number(1)? })
 }
 
 /// A saga as it stands, if there is one.

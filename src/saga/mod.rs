@@ -12,7 +12,7 @@
 
 mod driver;
 
-pub use driver::{Step, View, advance, history, overdue, start, view};
+pub use driver::{Standing, Step, View, advance, history, overdue, standing, start, view};
 
 use std::fmt::Debug;
 

@@ -37,7 +37,7 @@ enum Command {
     Payments(Settings),
     /// Reserve and release stock, once
     Inventory(Settings),
-    /// Delete markers, idempotency keys and outbox rows that nobody can need any more
+    /// Delete markers, keys, ended sagas and outbox rows that nobody can need any more
     Maintain(MaintenanceArgs),
     /// List what a consumer could not take, and send it again
     DeadLetters(LettersArgs),
@@ -143,12 +143,7 @@ impl Shop {
                 Command::DeadLetters(args) => args.run(stdout),
                 Command::Maintain(args) => {
                     start_logs();
-                    for cleaned in args.run().await? {
-                        let line = serde_json::to_string(&cleaned).map_err(std::io::Error::other);
-                        line.and_then(|line| writeln!(stdout, "{line}"))
-                            .map_err(ShopError::Output)?;
-                    }
-                    Ok(())
+                    args.run(stdout).await
                 }
             }
         })

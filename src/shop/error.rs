@@ -75,6 +75,17 @@ pub enum ShopError {
     /// Rows would be deleted that somebody may still need.
     #[error("{0}")]
     TooYoung(String),
+    /// Nobody can say which outbox rows were delivered: the slot is not there.
+    #[error("the outbox was left alone: this database has no logical replication slot `{0}`")]
+    NoSlot(String),
+    /// The slot is there, and what it has not passed is in the table alone.
+    #[error("the outbox was left alone: replication slot `{slot}` is lost ({reason})")]
+    SlotLost {
+        /// Its name.
+        slot: String,
+        /// What Postgres says of it.
+        reason: String,
+    },
     /// The async runtime could not start.
     #[error("the runtime does not start")]
     Runtime(#[source] std::io::Error),
@@ -101,21 +112,32 @@ impl ShopError {
                 "create them: psql -d \"$DATABASE_URL\" -f migrations/<file>.sql for each file there"
             }
             Self::Forbidden(_) => "GRANT INSERT ON orders, outbox TO <the shop's role>",
+            Self::NoSlot(_) => {
+                "name the slot of the relay with --slot; without a relay, name the other tables with \
+                 --table"
+            }
+            Self::SlotLost { .. } => {
+                "send again from the table what was not delivered, and make the slot anew: \
+                 docs/operations.md, \"The slot is lost\""
+            }
             _ => return None,
         };
         Some(hint.to_owned())
     }
 
-    /// The process's exit code: 2 usage, 69 unavailable, 77 permission, 78 configuration, else 1.
+    /// The process's exit code: 2 usage, 69 unavailable, 70 slot lost, 77 permission, 78
+    /// configuration, else 1.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Plan(_) | Self::Url(_) | Self::Kafka(_) | Self::TooYoung(_) => 2,
             Self::Connect(_) | Self::Database(_) | Self::Session(_) | Self::Bind(..) => 69,
+            Self::SlotLost { .. } => 70,
             Self::Forbidden(_)
             | Self::Outbox(WriterError::Forbidden(_))
             | Self::Key(IdempotencyError::Forbidden(_)) => 77,
             Self::TablesMissing(_)
             | Self::Address(_)
+            | Self::NoSlot(_)
             | Self::Outbox(WriterError::Missing(_))
             | Self::Key(IdempotencyError::Missing(_)) => 78,
             _ => 1,

@@ -17,7 +17,7 @@ use deadpool_postgres::Pool;
 
 use crate::inbox::{Counters, Standing};
 
-/// A number that only grows: its name, what it counts, and how much it is now.
+/// A number: its name, what it counts, and how much it is now. One that only grows is named `.._total`.
 pub(super) type Count = (&'static str, &'static str, u64);
 
 /// The consumer of a service, for its routes.
@@ -68,11 +68,11 @@ async fn ready(State(face): State<Face>, watched: Option<Extension<Watched>>) ->
 
 async fn metrics(State(face): State<Face>, watched: Option<Extension<Watched>>) -> Response {
     let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4")];
-    let mut page = text("counter", &(face.counts)());
+    let mut counts = (face.counts)();
     if let Some(watched) = watched {
-        page.push_str(&text("gauge", &gauges(&watched.counters.standing())));
+        counts.extend(gauges(&watched.counters.standing()));
     }
-    (kind, page).into_response()
+    (kind, text(&counts)).into_response()
 }
 
 /// What is not known is not shown.
@@ -84,9 +84,10 @@ fn gauges(standing: &Standing) -> Vec<Count> {
     [partitions, lag].into_iter().filter_map(known).collect()
 }
 
-fn text(kind: &str, counts: &[Count]) -> String {
+fn text(counts: &[Count]) -> String {
     let mut page = String::new();
     for (name, help, value) in counts {
+        let kind = if name.ends_with("_total") { "counter" } else { "gauge" };
         // Writing to a string cannot fail.
         let _ = writeln!(page, "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}");
     }
@@ -102,11 +103,12 @@ mod tests {
     use axum::{Extension, body};
 
     use super::{Face, Standing, Watched, gauges, metrics, ready, text};
-    use crate::shop::settings::pool;
+    use crate::shop::settings::{database, pool};
 
     /// Its database is nowhere.
     fn face() -> Face {
-        Face::new(pool("host=127.0.0.1 port=1 user=nobody").unwrap(), Vec::new)
+        let nowhere = database("postgres://nobody@127.0.0.1:1/none?sslmode=disable").unwrap();
+        Face::new(pool(&nowhere).unwrap(), Vec::new)
     }
 
     fn watched(is_vital: bool) -> Extension<Watched> {
@@ -135,13 +137,13 @@ mod tests {
         assert!(page.contains("# TYPE shop_consumer_partitions gauge\n"), "{page}");
         assert!(!page.contains("lag"), "{page}");
         let known = Standing { lag_messages: Some(7), ..Standing::default() };
-        let page = text("gauge", &gauges(&known));
+        let page = text(&gauges(&known));
         assert!(page.contains("\nshop_consumer_lag_messages 7\n"), "{page}");
     }
 
     #[test]
     fn a_count_is_three_lines_of_prometheus() {
-        let page = text("counter", &[("shop_orders_total", "orders placed", 7)]);
+        let page = text(&[("shop_orders_total", "orders placed", 7)]);
         let lines: Vec<_> = page.lines().collect();
         assert_eq!(
             lines,

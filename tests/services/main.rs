@@ -12,6 +12,7 @@
 mod bursts;
 mod client;
 mod gate;
+mod gauges;
 mod letters;
 mod maintenance;
 mod orders;

@@ -90,9 +90,18 @@ impl Stage {
     }
 
     fn orders_with(&self, url: &str, args: &[&str]) -> Service {
+        self.start_at(url, &[&["orders"], args].concat())
+    }
+
+    /// A process that serves.
+    pub(crate) fn start(&self, args: &[&str]) -> Service {
+        self.start_at(&self.cluster.unix_url(), args)
+    }
+
+    fn start_at(&self, url: &str, args: &[&str]) -> Service {
         let mut child = Command::new(env!("CARGO_BIN_EXE_shop"))
-            .args(["orders", "--bind", "127.0.0.1:0"])
             .args(args)
+            .args(["--bind", "127.0.0.1:0"])
             .env("DATABASE_URL", url)
             .env("KAFKA_BROKERS", self.broker.bootstrap())
             .env("REDIS_URL", self.redis.url())
@@ -140,6 +149,21 @@ impl Stage {
             .unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Another session.
+    pub(crate) fn connect(&self) -> Client {
+        self.runtime.block_on(postrider::shop::connect(&self.cluster.unix_url())).unwrap()
+    }
+
+    /// Statements without an answer, in another session.
+    pub(crate) fn run_in(&self, session: &Client, sql: &str) {
+        self.runtime.block_on(session.batch_execute(sql)).unwrap();
+    }
+
+    /// Where the database is.
+    pub(crate) fn database_url(&self) -> String {
+        self.cluster.unix_url()
     }
 
     /// Statements without an answer.
@@ -193,6 +217,16 @@ impl Stage {
     }
 }
 
+/// Sends SIGTERM.
+pub(crate) fn terminate(child: &Child) {
+    signal(child, Signal::TERM);
+}
+
+fn signal(child: &Child, signal: Signal) {
+    let pid = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
+    kill_process(pid, signal).unwrap();
+}
+
 pub(crate) struct Service {
     child: Child,
     pub(crate) address: String,
@@ -200,12 +234,20 @@ pub(crate) struct Service {
 }
 
 impl Service {
+    /// Asks for its metrics until all of this is on them.
+    pub(crate) fn wait_for(&self, wanted: &[&str]) {
+        wait_until(&format!("{wanted:?}"), || {
+            let page = get(&self.address, "/metrics").body;
+            wanted.iter().all(|line| page.contains(line))
+        });
+    }
+
     /// Asks it to end; returns the rest of its log.
     ///
     /// # Panics
     /// When it ends with an error.
     pub(crate) fn stop(mut self) -> Vec<String> {
-        self.signal(Signal::TERM);
+        terminate(&self.child);
         let status = self.child.wait().unwrap();
         let log = self.reader.take().unwrap().join().unwrap();
         assert!(status.success(), "{status}\n{}", log.join("\n"));
@@ -214,12 +256,12 @@ impl Service {
 
     /// Stops it in the middle of whatever it does.
     pub(crate) fn freeze(&self) {
-        self.signal(Signal::STOP);
+        signal(&self.child, Signal::STOP);
     }
 
     /// Lets it go on, as if nothing had happened.
     pub(crate) fn thaw(&self) {
-        self.signal(Signal::CONT);
+        signal(&self.child, Signal::CONT);
     }
 
     /// A number of its metrics page.
@@ -227,11 +269,6 @@ impl Service {
         let page = get(&self.address, "/metrics").body;
         let value = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
         value.unwrap_or_else(|| panic!("{name}: {page}")).parse().unwrap()
-    }
-
-    fn signal(&self, signal: Signal) {
-        let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap()).unwrap();
-        kill_process(pid, signal).unwrap();
     }
 }
 

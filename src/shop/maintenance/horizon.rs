@@ -1,11 +1,13 @@
 //! How old a row must be before nobody can need it.
 //!
-//! Enters: how long messages and dead letters live. Leaves: whether an age is safe. Pure.
+//! Enters: how long messages and dead letters live. Leaves: whether an age is safe. Pure. Called by
+//! `mod`.
 
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 
+use super::table::Table;
 use crate::shop::ShopError;
 
 /// Clocks differ, and cleaners are late: on top of every horizon.
@@ -16,43 +18,6 @@ const SEGMENT: Duration = Duration::from_hours(7 * 24);
 const KEYS: Duration = Duration::from_hours(24);
 /// The relay reads the log, not the table; but who has lost a slot sends again from the table.
 const OUTBOX: Duration = Duration::from_hours(24);
-
-/// A table that grows for ever unless it is cleaned.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum Table {
-    /// Messages that consumers have done.
-    #[value(name = "processed_messages")]
-    ProcessedMessages,
-    /// Requests that have had their effect.
-    #[value(name = "idempotency_keys")]
-    IdempotencyKeys,
-    /// Events that were written.
-    #[value(name = "outbox")]
-    Outbox,
-}
-
-impl Table {
-    /// All of them.
-    pub(super) const ALL: [Self; 3] =
-        [Self::ProcessedMessages, Self::IdempotencyKeys, Self::Outbox];
-
-    /// As the migrations call it.
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::ProcessedMessages => "processed_messages",
-            Self::IdempotencyKeys => "idempotency_keys",
-            Self::Outbox => "outbox",
-        }
-    }
-
-    /// The column that says how old a row is.
-    pub(super) const fn age(self) -> &'static str {
-        match self {
-            Self::ProcessedMessages => "processed_at",
-            Self::IdempotencyKeys | Self::Outbox => "created_at",
-        }
-    }
-}
 
 /// How long a message can come again.
 #[derive(Debug, Clone, Copy, Args)]
@@ -87,7 +52,9 @@ impl Horizons {
             + match table {
                 // A topic may hold a message that long, then a dead letter, then, sent again, the
                 // topic once more, for all who read it.
-                Table::ProcessedMessages => {
+                // What a message of an order meets stands as long as the markers, for those that
+                // come late, to find that there is nothing left to do.
+                Table::ProcessedMessages | Table::Sagas | Table::Payments | Table::Reservations => {
                     2 * (self.topic_retention + SEGMENT) + self.redrive_horizon
                 }
                 Table::IdempotencyKeys => KEYS,
@@ -109,6 +76,9 @@ mod tests {
         assert!(check(Table::ProcessedMessages, 32).is_ok());
         let error = check(Table::ProcessedMessages, 31).unwrap_err();
         assert!(error.to_string().contains("768 hours"), "{error}");
+        for table in [Table::Sagas, Table::Payments, Table::Reservations] {
+            assert!(check(table, 32).is_ok() && check(table, 31).is_err(), "{table:?}");
+        }
         assert!(check(Table::IdempotencyKeys, 2).is_ok());
         assert!(check(Table::IdempotencyKeys, 1).is_err());
         assert!(check(Table::Outbox, 1).is_err());

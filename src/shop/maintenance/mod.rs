@@ -1,27 +1,36 @@
-//! Deletes what nobody needs any more: markers, idempotency keys, outbox rows.
+//! Deletes what nobody needs any more: markers, idempotency keys, sagas that have ended and what their
+//! services kept of them, outbox rows.
 //!
-//! Enters: how old rows may become. Leaves: fewer rows, and how many. What always holds: no row younger
-//! than its table's safe horizon is deleted, whatever is asked for; rows go in small transactions, so
-//! nobody waits for them; a run that is broken off has done what it has done. Called by `cli`.
+//! Enters: how old rows may become, and the slot by which the relay reads. Leaves: fewer rows, and how
+//! many. What always holds: no row younger than its table's safe horizon is deleted, whatever is asked
+//! for, nor an outbox row that the slot has not passed; rows go in small transactions, so nobody waits
+//! for them; a run that is broken off has done what it has done. Called by `cli`.
 
 mod horizon;
+mod slot;
 mod sweep;
+mod table;
 
+use std::io::Write;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use axum::Router;
 use clap::Args;
 use deadpool_postgres::Pool;
 use serde::Serialize;
+use tokio::sync::watch;
 use tracing::{info, warn};
 
 use super::error::ShopError;
-use super::face::{Count, Face};
+use super::face::Face;
 use super::settings::{database, interrupted, pool};
-use horizon::{Horizons, Table};
-use sweep::{Swept, sweep};
+use horizon::Horizons;
+use sweep::{Sweep, Swept, Totals, pause};
+use table::Table;
 
 /// Which rows, and how.
 #[derive(Debug, Clone, Args)]
@@ -37,10 +46,13 @@ pub(super) struct MaintenanceArgs {
     tables: Vec<Table>,
     #[command(flatten)]
     horizons: Horizons,
+    /// The replication slot that says which outbox rows were delivered
+    #[arg(long, default_value = "postrider", value_name = "NAME")]
+    slot: String,
     /// Rows in one transaction
     #[arg(long, default_value_t = 5_000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     batch: u32,
-    /// Pause after each transaction, for the sake of others
+    /// Pause after each of these, for the sake of others
     #[arg(long, default_value = "20ms", value_name = "TIME",
         value_parser = super::cli::parse_duration)]
     pause: Duration,
@@ -55,88 +67,114 @@ pub(super) struct MaintenanceArgs {
     bind: Option<SocketAddr>,
 }
 
-/// What a run did to one table.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(super) struct Cleaned {
-    /// Its name.
-    pub(super) table: &'static str,
-    /// Rows that are gone, or would be.
-    pub(super) deleted: u64,
-    /// Whether nothing was deleted.
-    pub(super) dry_run: bool,
+/// What a run did to one table, as it is written down.
+#[derive(Debug, Serialize)]
+struct Cleaned<'a> {
+    table: &'static str,
+    #[serde(flatten)]
+    swept: &'a Swept,
+    dry_run: bool,
+}
+
+/// A run's surroundings.
+struct Run<'a> {
+    args: &'a MaintenanceArgs,
+    pool: Pool,
+    totals: Arc<Totals>,
+    stop: watch::Receiver<bool>,
 }
 
 impl MaintenanceArgs {
-    /// Runs once and returns what it did, or runs until it is told to stop.
-    pub(super) async fn run(&self) -> Result<Vec<Cleaned>, ShopError> {
-        let tables = if self.tables.is_empty() { Table::ALL.to_vec() } else { self.tables.clone() };
-        for table in &tables {
+    /// Runs once and writes down what it did, a line of JSON for each table; or runs until it is told to
+    /// stop. SIGTERM ends either after the transaction under way, as if all were done.
+    ///
+    /// Fails where the outbox had to be left alone, after the other tables were cleaned, unless it runs
+    /// again.
+    pub(super) async fn run(&self, stdout: &mut dyn Write) -> Result<(), ShopError> {
+        for table in self.tables() {
             self.horizons.check(*table, self.older_than)?;
         }
         let pool = pool(&database(&self.database_url)?)?;
-        let swept = Arc::new(Swept::default());
-        let Some(every) = self.every else {
-            return self.clean(&pool, &tables, &swept).await;
-        };
+        let (stopping, stop) = watch::channel(false);
+        let run = Run { args: self, pool, totals: Arc::default(), stop };
+        let mut work = pin!(async {
+            let Some(every) = self.every else { return run.clean(stdout).await };
+            tokio::select! {
+                () = run.clean_again_and_again(every) => Ok(()),
+                served = run.serve() => served,
+            }
+        });
         tokio::select! {
-            () = self.clean_again_and_again(&pool, &tables, &swept, every) => {}
-            served = self.serve(&pool, &swept) => served?,
+            done = &mut work => return done,
             () = interrupted() => info!("stopping"),
         }
-        Ok(Vec::new())
+        stopping.send_replace(true);
+        work.await
     }
 
-    async fn clean(
-        &self,
-        pool: &Pool,
-        tables: &[Table],
-        swept: &Swept,
-    ) -> Result<Vec<Cleaned>, ShopError> {
-        let mut cleaned = Vec::new();
-        for table in tables {
-            let client = pool.get().await?;
-            let deleted = if self.dry_run {
-                sweep::count(&client, *table, self.older_than).await?
-            } else {
-                sweep(&client, *table, self, swept).await?
-            };
-            info!(table = table.name(), deleted, dry_run = self.dry_run, "cleaned");
-            cleaned.push(Cleaned { table: table.name(), deleted, dry_run: self.dry_run });
-        }
-        Ok(cleaned)
+    fn tables(&self) -> &[Table] {
+        if self.tables.is_empty() { &Table::ALL } else { &self.tables }
     }
+}
 
-    async fn clean_again_and_again(
-        &self,
-        pool: &Pool,
-        tables: &[Table],
-        swept: &Swept,
-        every: Duration,
-    ) {
-        loop {
-            if let Err(error) = self.clean(pool, tables, swept).await {
-                swept.failed();
-                warn!(error = %error.in_full(), "not all was cleaned; trying again later");
+impl Run<'_> {
+    /// Cleans what can be; then fails if that was not all.
+    async fn clean(&self, output: &mut dyn Write) -> Result<(), ShopError> {
+        let client = self.pool.get().await?;
+        let (args, totals, stop) = (self.args, &*self.totals, self.stop.clone());
+        let sweep = Sweep { client: &client, args, totals, stop };
+        let mut refused = None;
+        for table in args.tables() {
+            if *self.stop.borrow() {
+                break;
             }
-            tokio::time::sleep(every).await;
+            let swept = match sweep.table(*table).await {
+                Err(refusal @ (ShopError::NoSlot(_) | ShopError::SlotLost { .. })) => {
+                    totals.left_alone.fetch_add(1, Ordering::Relaxed);
+                    let left_alone = Some(refusal.to_string());
+                    refused = Some(refusal);
+                    Swept { left_alone, ..Swept::default() }
+                }
+                swept => {
+                    let swept = swept?;
+                    let Swept { deleted, held_back, .. } = swept;
+                    info!(
+                        table = table.name(),
+                        deleted,
+                        held_back,
+                        dry_run = args.dry_run,
+                        "cleaned"
+                    );
+                    swept
+                }
+            };
+            let cleaned = Cleaned { table: table.name(), swept: &swept, dry_run: args.dry_run };
+            let line = serde_json::to_string(&cleaned).map_err(std::io::Error::other);
+            line.and_then(|line| writeln!(output, "{line}")).map_err(ShopError::Output)?;
+        }
+        refused.map_or(Ok(()), Err)
+    }
+
+    async fn clean_again_and_again(&self, every: Duration) {
+        while !*self.stop.borrow() {
+            if let Err(error) = self.clean(&mut std::io::sink()).await {
+                self.totals.failed.fetch_add(1, Ordering::Relaxed);
+                let (error, help) = (error.in_full(), error.hint());
+                warn!(error, help, "not all was cleaned; trying again later");
+            }
+            pause(every, &self.stop).await;
         }
     }
 
     /// Never ends without an error; without an address it does nothing.
-    async fn serve(&self, pool: &Pool, swept: &Arc<Swept>) -> Result<(), ShopError> {
-        let Some(bind) = self.bind else { return std::future::pending().await };
+    async fn serve(&self) -> Result<(), ShopError> {
+        let Some(bind) = self.args.bind else { return std::future::pending().await };
         let taken = |source| ShopError::Bind(bind, source);
         let listener = tokio::net::TcpListener::bind(bind).await.map_err(taken)?;
-        let counting = Arc::clone(swept);
-        let router: Router = Face::new(pool.clone(), move || counts(&counting)).router();
+        let address = listener.local_addr().map_err(taken)?;
+        info!(%address, "serving");
+        let totals = Arc::clone(&self.totals);
+        let router: Router = Face::new(self.pool.clone(), move || totals.counts()).router();
         axum::serve(listener, router).await.map_err(ShopError::Http)
     }
-}
-
-fn counts(swept: &Swept) -> Vec<Count> {
-    let (rows, failures) = swept.totals();
-    vec![
-        ("shop_maintenance_rows_deleted_total", "rows deleted", rows),
-        ("shop_maintenance_failures_total", "runs that failed", failures),
-    ]
 }

@@ -1,81 +1,196 @@
-//! Deletes old rows of one table, slice by slice of time.
+//! Deletes old rows of one table, page by page from the oldest.
 //!
-//! Enters: a table and an age. Leaves: how many rows are gone. What always holds: each slice is looked
-//! at once (the index over times finds it), however many dead rows lie before it.
+//! Enters: a table and an age. Leaves: how many rows are gone, and how many were old enough and are
+//! needed all the same. What always holds: each row is looked at once, through the index over its age;
+//! a page is a transaction, and between two of them it stops when told to. Called by `mod`.
 
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use tokio_postgres::Client;
+use serde::Serialize;
+use tokio::sync::watch;
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Client, Row, Statement};
+use tracing::info;
 
-use super::MaintenanceArgs;
-use super::horizon::Table;
+use super::table::{Along, Table};
+use super::{MaintenanceArgs, slot};
 use crate::shop::ShopError;
+use crate::shop::face::Count;
 
-/// Hours of rows that are looked at together.
-const SLICE_H: f64 = 1.0;
+/// How often a sweep says how far it is.
+const PROGRESS: Duration = Duration::from_secs(2);
 
-/// What this process has deleted so far.
+/// What this process has done so far, over all tables.
 #[derive(Debug, Default)]
+pub(super) struct Totals {
+    /// Rows that are gone.
+    pub(super) deleted: AtomicU64,
+    /// Outbox rows that the last look at them found old enough, and not passed by the slot.
+    pub(super) held_back: AtomicU64,
+    /// Runs that found no slot, or a lost one.
+    pub(super) left_alone: AtomicU64,
+    /// Runs that did not clean all, for that or another reason.
+    pub(super) failed: AtomicU64,
+}
+
+impl Totals {
+    /// For the face.
+    pub(super) fn counts(&self) -> Vec<Count> {
+        let now = |number: &AtomicU64| number.load(Ordering::Relaxed);
+        vec![
+            ("shop_maintenance_rows_deleted_total", "rows deleted", now(&self.deleted)),
+            (
+                "shop_maintenance_outbox_rows_held_back",
+                "outbox rows old enough that the slot has not passed",
+                now(&self.held_back),
+            ),
+            (
+                "shop_maintenance_outbox_left_alone_total",
+                "runs without a slot, or with a lost one",
+                now(&self.left_alone),
+            ),
+            ("shop_maintenance_failures_total", "runs that did not clean all", now(&self.failed)),
+        ]
+    }
+}
+
+/// What a sweep did to one table.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Swept {
-    rows: AtomicU64,
-    failures: AtomicU64,
+    /// Rows that are gone, or would be.
+    pub(super) deleted: u64,
+    /// Rows that are old enough, and needed.
+    pub(super) held_back: u64,
+    /// Rows of other tables that went with them.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(super) along: BTreeMap<&'static str, u64>,
+    /// Why nothing was looked at.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) left_alone: Option<String>,
 }
 
-impl Swept {
-    pub(super) fn failed(&self) {
-        self.failures.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Rows deleted, runs that failed.
-    pub(super) fn totals(&self) -> (u64, u64) {
-        (self.rows.load(Ordering::Relaxed), self.failures.load(Ordering::Relaxed))
-    }
+/// Sweeps tables over one session.
+pub(super) struct Sweep<'a> {
+    /// The session.
+    pub(super) client: &'a Client,
+    /// How.
+    pub(super) args: &'a MaintenanceArgs,
+    /// Counts while it runs.
+    pub(super) totals: &'a Totals,
+    /// Turns true when it shall end.
+    pub(super) stop: watch::Receiver<bool>,
 }
 
-/// How many rows are older.
-pub(super) async fn count(client: &Client, table: Table, age: Duration) -> Result<u64, ShopError> {
-    let (name, column) = (table.name(), table.age());
-    let sql =
-        format!("SELECT count(*) FROM {name} WHERE {column} < now() - $1 * interval '1 second'");
-    let rows: i64 = client.query_one(&sql, &[&age.as_secs_f64()]).await?.try_get(0)?;
-    Ok(u64::try_from(rows).unwrap_or_default())
-}
-
-/// Deletes them. Returns how many.
-pub(super) async fn sweep(
-    client: &Client,
-    table: Table,
-    args: &MaintenanceArgs,
-    swept: &Swept,
-) -> Result<u64, ShopError> {
-    let (name, column) = (table.name(), table.age());
-    // Hours, counted back from now, so that no clock but the database's is looked at.
-    let oldest =
-        format!("SELECT (extract(epoch FROM now() - min({column})) / 3600)::float8 FROM {name}");
-    let oldest: Option<f64> = client.query_one(&oldest, &[]).await?.try_get(0)?;
-    let newest = args.older_than.as_secs_f64() / 3600.0;
-    // A row that somebody holds is left for the next run.
-    let delete = format!(
-        "DELETE FROM {name} WHERE ctid = ANY (ARRAY(SELECT ctid FROM {name} \
-         WHERE {column} >= now() - $1 * interval '1 hour' \
-           AND {column} < now() - $2 * interval '1 hour' LIMIT $3 FOR UPDATE SKIP LOCKED))"
-    );
-    let delete = client.prepare(&delete).await?;
-    let mut deleted = 0;
-    // A little further back than the oldest, whose age has grown since.
-    let mut from = oldest.map_or(0.0, |hours| hours + SLICE_H);
-    while from > newest {
-        let to = (from - SLICE_H).max(newest);
-        let rows = client.execute(&delete, &[&from, &to, &i64::from(args.batch)]).await?;
-        deleted += rows;
-        swept.rows.fetch_add(rows, Ordering::Relaxed);
-        if rows > 0 {
-            tokio::time::sleep(args.pause).await;
+impl Sweep<'_> {
+    /// Deletes what is old enough, or counts it, until nothing is left or it is told to stop.
+    pub(super) async fn table(&self, table: Table) -> Result<Swept, ShopError> {
+        if table == Table::Outbox {
+            slot::check(self.client, &self.args.slot).await?;
         }
-        if rows < u64::from(args.batch) {
-            from = to;
+        let page = self.client.prepare(&page(table, self.args.dry_run)).await?;
+        // Where the page before ended: age and place, as Postgres writes them.
+        let mut from = ("-infinity".to_owned(), "(0,0)".to_owned());
+        let (mut swept, mut told) = (Swept::default(), Instant::now());
+        while !*self.stop.borrow() {
+            let row = self.turn(table, &page, &from).await?;
+            let seen = self.add(table, &row, &mut swept)?;
+            if seen < u64::from(self.args.batch) {
+                break;
+            }
+            from = (row.try_get("age")?, row.try_get("place")?);
+            if told.elapsed() >= PROGRESS {
+                told = Instant::now();
+                info!(table = table.name(), deleted = swept.deleted, up_to = from.0, "cleaning");
+            }
+            pause(self.args.pause, &self.stop).await;
         }
+        if table == Table::Outbox {
+            self.totals.held_back.store(swept.held_back, Ordering::Relaxed);
+        }
+        Ok(swept)
     }
-    Ok(deleted)
+
+    async fn turn(
+        &self,
+        table: Table,
+        page: &Statement,
+        (age, place): &(String, String),
+    ) -> Result<Row, ShopError> {
+        let (older_than, batch) = (self.args.older_than.as_secs_f64(), i64::from(self.args.batch));
+        let mut values: Vec<&(dyn ToSql + Sync)> = vec![age, place, &older_than, &batch];
+        if table == Table::Outbox {
+            values.push(&self.args.slot);
+        }
+        Ok(self.client.query_one(page, &values).await?)
+    }
+
+    /// Adds a page up. Returns how many rows it looked at.
+    fn add(&self, table: Table, row: &Row, swept: &mut Swept) -> Result<u64, ShopError> {
+        let number = |column: &str| {
+            let number: i64 = row.try_get(column)?;
+            Ok::<_, ShopError>(u64::try_from(number).unwrap_or_default())
+        };
+        let mut gone = number("gone")?;
+        swept.deleted += gone;
+        swept.held_back += number("needed")?;
+        for along in table.along() {
+            let rows = number(along.table)?;
+            *swept.along.entry(along.table).or_default() += rows;
+            gone += rows;
+        }
+        if !self.args.dry_run {
+            self.totals.deleted.fetch_add(gone, Ordering::Relaxed);
+        }
+        number("seen")
+    }
+}
+
+/// Waits, unless or until told to stop.
+pub(super) async fn pause(time: Duration, stop: &watch::Receiver<bool>) {
+    let mut stop = stop.clone();
+    // A sender that is gone tells nobody to stop, but ends the wait; it outlives every sweep.
+    let _ = tokio::time::timeout(time, stop.wait_for(|stop| *stop)).await;
+}
+
+/// One page. Columns: how many rows were seen, are gone, are needed; age and place of the last one; how
+/// many of each other table went along.
+fn page(table: Table, dry_run: bool) -> String {
+    let (name, age, key) = (table.name(), table.age(), table.key());
+    let (has_ended, is_needed) = (table.has_ended(), table.is_needed());
+    let places = "ARRAY(SELECT place FROM page WHERE NOT needed)";
+    let gone = if dry_run {
+        format!("SELECT {key} FROM {name} AS t WHERE t.ctid = ANY ({places})")
+    } else {
+        // A row that somebody holds is left for the next run.
+        format!(
+            "DELETE FROM {name} AS t WHERE t.ctid = ANY (ARRAY(SELECT h.ctid FROM {name} AS h \
+                 WHERE h.ctid = ANY ({places}) FOR UPDATE SKIP LOCKED)) RETURNING {key}"
+        )
+    };
+    let (mut along, mut counts) = (String::new(), String::new());
+    for Along { table, which } in table.along() {
+        let rows = if dry_run {
+            format!("SELECT 1 FROM {table} AS a, gone AS g WHERE {which}")
+        } else {
+            format!("DELETE FROM {table} AS a USING gone AS g WHERE {which} RETURNING 1")
+        };
+        // Writing to a string cannot fail.
+        let _ = write!(along, ", gone_{table} AS ({rows})");
+        let _ = write!(counts, ", (SELECT count(*) FROM gone_{table}) AS {table}");
+    }
+    format!(
+        "WITH page AS MATERIALIZED (SELECT t.ctid AS place, t.{age} AS age, {is_needed} AS needed \
+             FROM {name} AS t WHERE {has_ended} AND t.{age} >= $1::text::timestamptz \
+                 AND (t.{age}, t.ctid) > ($1::text::timestamptz, $2::text::tid) \
+                 AND t.{age} < now() - $3::float8 * interval '1 second' \
+             ORDER BY t.{age}, t.ctid LIMIT $4::int8), \
+         gone AS ({gone}){along} \
+         SELECT (SELECT count(*) FROM page) AS seen, (SELECT count(*) FROM gone) AS gone, \
+             (SELECT count(*) FROM page WHERE needed) AS needed{counts}, \
+             (SELECT age::text FROM page ORDER BY age DESC LIMIT 1) AS age, \
+             (SELECT place::text FROM page ORDER BY age DESC, place DESC LIMIT 1) AS place"
+    )
 }

@@ -1,4 +1,4 @@
-//! Gives up orders that took too long.
+//! Gives up orders that took too long, and counts those that are open.
 //!
 //! Enters: the clock of the database. Leaves: OrderTimedOut in the outbox, for payment and inventory
 //! to undo what they did, again and again until they have. What always holds: an order is given up
@@ -8,18 +8,49 @@
 use std::time::Duration;
 
 use deadpool_postgres::Pool;
+use tokio::sync::watch;
 use tracing::warn;
 use uuid::Uuid;
 
 use super::effects::go_on;
 use super::process::{Fact, OrderProcess};
-use crate::saga::{self, SagaError};
+use crate::saga::{self, SagaError, Standing};
 use crate::shop::ShopError;
+use crate::shop::face::Count;
 
 /// Orders in one transaction.
 const BATCH: u32 = 100;
 /// How often it looks.
 const TICK: Duration = Duration::from_millis(500);
+/// How often it counts what is open, for people to look at.
+const COUNTING: Duration = Duration::from_secs(5);
+
+/// How the orders stand; `None` while the database does not say.
+pub(super) type Known = Option<Standing>;
+
+/// Counts the orders that have not ended, until it is dropped.
+pub(super) async fn count(pool: Pool, known: watch::Sender<Known>) {
+    loop {
+        // Whoever cannot be asked is silent on the metrics; `watch` says why.
+        known.send_replace(standing(&pool).await.ok());
+        tokio::time::sleep(COUNTING).await;
+    }
+}
+
+async fn standing(pool: &Pool) -> Result<Standing, ShopError> {
+    let client = pool.get().await?;
+    Ok(saga::standing::<OrderProcess>(&**client).await?)
+}
+
+/// For the face. Every process of the service says the same of the one database.
+pub(super) fn counts(known: Known) -> impl Iterator<Item = Count> {
+    known.into_iter().flat_map(|Standing { open, overdue }| {
+        [
+            ("shop_sagas_open", "orders that have not ended", open),
+            ("shop_sagas_overdue", "of these, those whose deadline has passed", overdue),
+        ]
+    })
+}
 
 /// Looks for orders that took longer than `patience`, until it is dropped.
 pub(super) async fn watch(pool: Pool, patience: Duration) {

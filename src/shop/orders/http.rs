@@ -126,7 +126,8 @@ async fn order(
 async fn look_up(placing: &Placing, id: Uuid) -> Result<Option<Value>, ShopError> {
     let client = placing.pool.get().await?;
     let sql = "SELECT customer, sku, quantity, amount_cents, \
-               (SELECT status FROM sagas WHERE kind = 'order' AND sagas.id = orders.id::text) \
+               coalesce((SELECT status FROM sagas WHERE kind = 'order' \
+                   AND sagas.id = orders.id::text), status) \
                FROM orders WHERE id = $1 AND sku IS NOT NULL";
     let Some(row) = client.query_opt(sql, &[&id]).await? else { return Ok(None) };
     Ok(Some(json!({

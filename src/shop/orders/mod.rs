@@ -19,6 +19,8 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::watch;
+
 use super::error::ShopError;
 use super::face::{Count, Face};
 use super::service;
@@ -77,15 +79,21 @@ pub async fn run(
     let admission = Arc::new(Admission::default());
     let (counters, guarded) = (consumer.counters(), Arc::clone(&guard));
     let admitting = Arc::clone(&admission);
+    let (counting, known) = watch::channel(None);
     let face = Face::new(pool.clone(), move || {
         let mut all = counts(&counters.snapshot());
+        all.extend(deadlines::counts(*known.borrow()));
         all.extend(guard_counts(&guarded.counts()));
         all.push((SHED, "requests turned away, as too many were under way", admitting.shed()));
         all
     });
     let watching = deadlines::watch(pool.clone(), patience);
+    let standing = deadlines::count(pool.clone(), counting);
+    let beside = Box::pin(async move {
+        tokio::join!(watching, standing);
+    });
     let router = http::router(Placing { pool, guard, admission, patience }, face);
-    service::run(consumer, database.tls, router, watching, place).await
+    service::run(consumer, database.tls, router, beside, place).await
 }
 
 fn guard_counts(guard: &Counts) -> [Count; 6] {

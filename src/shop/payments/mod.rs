@@ -11,7 +11,7 @@ mod settlement;
 use std::future::Future;
 use std::sync::Arc;
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use super::error::ShopError;
 use super::face::Face;
@@ -38,7 +38,15 @@ pub async fn run(
     let effects = PaymentEffects { intents: Arc::clone(&intents) };
     let consumer = Consumer::new(settings.consumer(NAME, &TOPICS, &database)?, effects)?;
     let counters = consumer.counters();
-    let face = Face::new(pool.clone(), move || counts(&counters.snapshot()));
-    let settling = settle(pool.clone(), Gateway::new(pool), intents);
-    service::run(consumer, database.tls, face.router(), settling, place).await
+    let (counting, waiting) = watch::channel(None);
+    let face = Face::new(pool.clone(), move || {
+        let mut all = counts(&counters.snapshot());
+        all.extend(settlement::counts(*waiting.borrow()));
+        all
+    });
+    let settling = settle(pool.clone(), Gateway::new(pool.clone()), intents);
+    let beside = Box::pin(async move {
+        tokio::join!(settling, settlement::count(pool, counting));
+    });
+    service::run(consumer, database.tls, face.router(), beside, place).await
 }

@@ -1,4 +1,4 @@
-//! Carries out payment intents: intent -> call -> result.
+//! Carries out payment intents: intent -> call -> result; and counts those that wait.
 //!
 //! Enters: rows of `payments` that are due. Leaves: their results and the events that tell of them,
 //! together. What always holds: no transaction is open while the gateway is called; a payment whose
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use deadpool_postgres::Pool;
 use serde_json::{Value, json};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio_postgres::Transaction;
 use tracing::warn;
@@ -19,6 +19,7 @@ use uuid::Uuid;
 use super::gateway::{Answer, Gateway, Kind};
 use crate::outbox_writer::{Event, append};
 use crate::shop::ShopError;
+use crate::shop::face::Count;
 
 /// Payments that are called for at a time.
 const BATCH: i64 = 32;
@@ -31,6 +32,8 @@ const PAUSE_S: f64 = 0.1;
 const PAUSE_MAX_S: f64 = 30.0;
 /// How often it looks for payments that became due by the clock.
 const TICK: Duration = Duration::from_millis(250);
+/// How often it counts what is unsettled, for people to look at.
+const COUNTING: Duration = Duration::from_secs(5);
 
 /// One payment that is due.
 #[derive(Debug)]
@@ -40,6 +43,37 @@ struct Due {
     amount_cents: i64,
     kind: Kind,
     attempt: i32,
+}
+
+/// Intents without a result, and those of them that nobody is calling for though they are due; `None`
+/// while the database does not say.
+pub(super) type Waiting = Option<(u64, u64)>;
+
+/// Counts intents until it is dropped.
+pub(super) async fn count(pool: Pool, waiting: watch::Sender<Waiting>) {
+    loop {
+        // Whoever cannot be asked is silent on the metrics; `settle` says why.
+        waiting.send_replace(ask(&pool).await.ok());
+        tokio::time::sleep(COUNTING).await;
+    }
+}
+
+async fn ask(pool: &Pool) -> Result<(u64, u64), ShopError> {
+    let sql = "SELECT count(*), count(*) FILTER (WHERE next_attempt_at <= statement_timestamp()) \
+               FROM payments WHERE status IN ('PENDING', 'REFUNDING')";
+    let row = pool.get().await?.query_one(sql, &[]).await?;
+    let number = |at| Ok::<_, ShopError>(u64::try_from(row.try_get::<_, i64>(at)?).unwrap_or(0));
+    Ok((number(0)?, number(1)?))
+}
+
+/// For the face. Every process of the service says the same of the one database.
+pub(super) fn counts(waiting: Waiting) -> impl Iterator<Item = Count> {
+    waiting.into_iter().flat_map(|(open, due)| {
+        [
+            ("shop_payments_open", "charges and refunds without a result", open),
+            ("shop_payments_due", "of these, those that nobody is calling for yet", due),
+        ]
+    })
 }
 
 /// Carries out what is due until it is dropped. Woken by `intents` and by the clock.
