@@ -212,7 +212,9 @@ fn a_service_reaches_all_it_needs_by_tls_and_logins_and_shows_no_secret() {
     let list = [&["dead-letters", "list", "shop-orders"], login.as_slice()].concat();
     let output = stage.shop(&list, CHECKED).output().unwrap();
     assert!(output.status.success(), "{}", words(&output));
-    let output = stage.shop(&["maintain", "--dry-run"], CHECKED).output().unwrap();
+    // No relay, so no slot that could say which outbox rows are needed.
+    let clean = ["maintain", "--dry-run", "--table", "idempotency_keys"];
+    let output = stage.shop(&clean, CHECKED).output().unwrap();
     assert!(output.status.success(), "{}", words(&output));
 }
 
