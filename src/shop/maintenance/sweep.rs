@@ -166,14 +166,14 @@ pub(super) async fn pause(time: Duration, stop: &watch::Receiver<bool>) {
 /// many of each other table went along.
 fn page(table: Table, dry_run: bool) -> String {
     let (name, age) = (table.name(), table.age());
-    let list = |show: fn(usize, &str, Type) -> String| {
-        let columns = table.key().iter().enumerate();
-        columns.map(|(at, (name, kind))| show(at, name, *kind)).collect::<Vec<_>>().join(", ")
+    let columns = |show: fn(usize, &str, Type) -> String| {
+        let key = table.key().iter().enumerate();
+        key.map(|(at, (name, kind))| show(at, name, *kind)).collect::<Vec<_>>().join(", ")
     };
-    let key = list(|_, name, _| format!("t.{name}"));
-    let from = list(|at, _, kind| format!("($1::text[])[{}]::{}", at + 2, kind.name()));
-    let last = list(|_, name, _| format!("{name}::text"));
-    let back = list(|_, name, _| format!("{name} DESC"));
+    let key = columns(|_, name, _| format!("t.{name}"));
+    let from = columns(|at, _, kind| format!("($1::text[])[{}]::{}", at + 2, kind.name()));
+    let place = columns(|_, name, _| format!("{name}::text"));
+    let back = columns(|_, name, _| format!("{name} DESC"));
     let (has_ended, is_needed) = (table.has_ended(), table.is_needed());
     let places = "ARRAY(SELECT place FROM page WHERE NOT needed)";
     let gone = if dry_run {
@@ -207,6 +207,6 @@ fn page(table: Table, dry_run: bool) -> String {
          gone AS ({gone}){along} \
          SELECT (SELECT count(*) FROM page) AS seen, (SELECT count(*) FROM gone) AS gone, \
              (SELECT count(*) FROM page WHERE needed) AS needed{counts}, \
-             (SELECT ARRAY[age::text, {last}] FROM page ORDER BY age DESC, {back} LIMIT 1) AS last"
+             (SELECT ARRAY[age::text, {place}] FROM page ORDER BY age DESC, {back} LIMIT 1) AS last"
     )
 }
