@@ -1,13 +1,19 @@
 -- What the application's half of the pattern keeps: numbered outbox rows, done requests, done
--- messages, sagas. May be run again. Each part stands alone: leave out what you do not use.
+-- messages, sagas. May be run again, also on what an earlier version of this file made. Each part
+-- stands alone: leave out what you do not use.
+--
+-- CREATE INDEX keeps writers away until it is done. Where a table is large and in use, first build each
+-- index that ends in `_by_age` by CREATE INDEX CONCURRENTLY under the same name: here it is then there
+-- already.
 
 -- 1. Outbox rows that are numbered within their aggregate. The counter's row is locked until the
 --    caller's transaction ends, so numbers rise in the order of commits, without gaps.
 ALTER TABLE outbox ADD COLUMN IF NOT EXISTS sequence bigint;
 
--- By which it is cleaned, oldest first. Not BRIN: it cannot say which rows are the oldest, and of a table
--- whose free space is used again it soon says nothing.
-CREATE INDEX IF NOT EXISTS outbox_created_at ON outbox (created_at);
+-- By which it is cleaned, oldest first, and by key where one transaction wrote many. Not BRIN: it cannot
+-- say which rows are the oldest, and of a table whose free space is used again it soon says nothing.
+CREATE INDEX IF NOT EXISTS outbox_by_age ON outbox (created_at, id);
+DROP INDEX IF EXISTS outbox_created_at;
 
 CREATE TABLE IF NOT EXISTS outbox_sequences (
     aggregate_type text   NOT NULL,
@@ -50,7 +56,8 @@ CREATE TABLE IF NOT EXISTS idempotency_keys (
     created_at  timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (scope, key)
 );
-CREATE INDEX IF NOT EXISTS idempotency_keys_created_at ON idempotency_keys (created_at);
+CREATE INDEX IF NOT EXISTS idempotency_keys_by_age ON idempotency_keys (created_at, scope, key);
+DROP INDEX IF EXISTS idempotency_keys_created_at;
 
 -- 3. Messages that have had their effect, for each consumer.
 CREATE TABLE IF NOT EXISTS processed_messages (
@@ -59,8 +66,9 @@ CREATE TABLE IF NOT EXISTS processed_messages (
     processed_at timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (consumer, message_id)
 );
-CREATE INDEX IF NOT EXISTS processed_messages_processed_at
-    ON processed_messages (processed_at);
+CREATE INDEX IF NOT EXISTS processed_messages_by_age
+    ON processed_messages (processed_at, consumer, message_id);
+DROP INDEX IF EXISTS processed_messages_processed_at;
 
 -- 4. Sagas, and what happened to them.
 CREATE TABLE IF NOT EXISTS sagas (
@@ -77,8 +85,13 @@ CREATE TABLE IF NOT EXISTS sagas (
     ended_at   timestamptz,
     PRIMARY KEY (kind, id)
 );
+-- Where an earlier version made it.
+ALTER TABLE sagas ADD COLUMN IF NOT EXISTS put_off integer NOT NULL DEFAULT 0;
+ALTER TABLE sagas ADD COLUMN IF NOT EXISTS ended_at timestamptz;
+UPDATE sagas SET ended_at = updated_at WHERE deadline IS NULL AND ended_at IS NULL;
 CREATE INDEX IF NOT EXISTS sagas_deadline ON sagas (kind, deadline) WHERE deadline IS NOT NULL;
-CREATE INDEX IF NOT EXISTS sagas_ended ON sagas (ended_at) WHERE ended_at IS NOT NULL;
+CREATE INDEX IF NOT EXISTS sagas_by_age ON sagas (ended_at, kind, id) WHERE ended_at IS NOT NULL;
+DROP INDEX IF EXISTS sagas_ended;
 
 CREATE TABLE IF NOT EXISTS saga_history (
     kind   text        NOT NULL,

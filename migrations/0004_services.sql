@@ -24,8 +24,9 @@ CREATE TABLE IF NOT EXISTS payments (
 );
 CREATE INDEX IF NOT EXISTS payments_open ON payments (next_attempt_at)
     WHERE status IN ('PENDING', 'REFUNDING');
-CREATE INDEX IF NOT EXISTS payments_settled ON payments (updated_at)
+CREATE INDEX IF NOT EXISTS payments_by_age ON payments (updated_at, order_id)
     WHERE status NOT IN ('PENDING', 'REFUNDING');
+DROP INDEX IF EXISTS payments_settled;
 
 -- The simulated gateway's own books; the payment service knows them through its calls only.
 CREATE TABLE IF NOT EXISTS gateway_operations (
@@ -51,4 +52,5 @@ CREATE TABLE IF NOT EXISTS reservations (
     status     text        NOT NULL CHECK (status IN ('RESERVED', 'UNAVAILABLE', 'RELEASED')),
     updated_at timestamptz NOT NULL DEFAULT now()
 );
-CREATE INDEX IF NOT EXISTS reservations_updated_at ON reservations (updated_at);
+CREATE INDEX IF NOT EXISTS reservations_by_age ON reservations (updated_at, order_id);
+DROP INDEX IF EXISTS reservations_updated_at;

@@ -112,9 +112,10 @@ pub async fn advance<S: Saga>(
 }
 
 /// Ids of sagas whose deadline has passed, the longest waiting ones if there are more than `limit`;
-/// those that others have locked are left out. Their deadline is put off by `patience`: commit that
-/// before they go on, each in a transaction of its own, so that one that cannot go on does not stand
-/// in the way of the others.
+/// those that others have locked are left out. Their deadline is put off by `patience`, by twice that
+/// the next time, and so on up to 64 times: what is told at a deadline adds up while nobody can hear
+/// it. Commit that before they go on, each in a transaction of its own, so that one that cannot go on
+/// does not stand in the way of the others.
 pub async fn overdue<S: Saga>(
     transaction: &Transaction<'_>,
     patience: Duration,
@@ -123,8 +124,8 @@ pub async fn overdue<S: Saga>(
     let rows = transaction
         .query_typed(
             // Not clock_timestamp(), which is volatile: the index would not be searched by it.
-            "UPDATE sagas SET deadline = statement_timestamp() + $2 * interval '1 second', \
-             put_off = put_off + 1 WHERE kind = $1 AND id = ANY (ARRAY(SELECT id FROM sagas WHERE kind = $1 \
+            "UPDATE sagas SET put_off = put_off + 1, deadline = statement_timestamp() \
+                 + $2 * 2 ^ least(put_off, 6) * interval '1 second' WHERE kind = $1 AND id = ANY (ARRAY(SELECT id FROM sagas WHERE kind = $1 \
                  AND deadline < statement_timestamp() ORDER BY deadline LIMIT $3 \
                  FOR UPDATE SKIP LOCKED)) RETURNING id",
             &[

@@ -36,14 +36,14 @@ pub enum ShopError {
     #[error("cannot connect to the database")]
     Connect(#[source] tokio_postgres::Error),
     /// The tables are not there.
-    #[error("the tables `orders` and `outbox` are not in the database")]
+    #[error("a table or a column is not in the database")]
     TablesMissing(#[source] tokio_postgres::Error),
-    /// The role may not write to the tables.
-    #[error("the role may not insert into `orders` and `outbox`")]
+    /// The role may not do what it has to.
+    #[error("the role lacks a permission in the database")]
     Forbidden(#[source] tokio_postgres::Error),
     /// The session ended or a statement failed. The transaction under way may or may not have
     /// committed.
-    #[error("the database failed in the middle of the load")]
+    #[error("the database failed, or a statement in it")]
     Database(#[source] tokio_postgres::Error),
     /// The pool of sessions cannot be made.
     #[error("the pool of database sessions cannot be made")]
@@ -75,6 +75,9 @@ pub enum ShopError {
     /// Rows would be deleted that somebody may still need.
     #[error("{0}")]
     TooYoung(String),
+    /// A table could not be cleaned, or not all of it.
+    #[error("`{0}` was not cleaned")]
+    NotCleaned(&'static str, #[source] Box<ShopError>),
     /// Nobody can say which outbox rows were delivered: the slot is not there.
     #[error("the outbox was left alone: this database has no logical replication slot `{0}`")]
     NoSlot(String),
@@ -111,7 +114,17 @@ impl ShopError {
             Self::TablesMissing(_) => {
                 "create them: psql -d \"$DATABASE_URL\" -f migrations/<file>.sql for each file there"
             }
-            Self::Forbidden(_) => "GRANT INSERT ON orders, outbox TO <the shop's role>",
+            Self::Forbidden(_) => {
+                "GRANT it to the shop's role; `shop load` needs INSERT on orders and outbox"
+            }
+            Self::NotCleaned(_, error) if matches!(**error, Self::Forbidden(_)) => {
+                "GRANT SELECT, UPDATE, DELETE ON <the table and what goes with it> TO <the role>; payments \
+                 and reservations need SELECT ON sagas too: docs/patterns/cleaning-up.md"
+            }
+            Self::NotCleaned(_, error) if matches!(**error, Self::Database(_)) => {
+                "the next run goes on; a statement that took too long wants a smaller --batch"
+            }
+            Self::NotCleaned(_, error) => return error.hint(),
             Self::NoSlot(_) => {
                 "name the slot of the relay with --slot; without a relay, name the other tables with \
                  --table"
@@ -131,6 +144,7 @@ impl ShopError {
         match self {
             Self::Plan(_) | Self::Url(_) | Self::Kafka(_) | Self::TooYoung(_) => 2,
             Self::Connect(_) | Self::Database(_) | Self::Session(_) | Self::Bind(..) => 69,
+            Self::NotCleaned(_, error) => error.exit_code(),
             Self::SlotLost { .. } => 70,
             Self::Forbidden(_)
             | Self::Outbox(WriterError::Forbidden(_))

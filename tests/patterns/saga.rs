@@ -116,6 +116,24 @@ async fn sagas_that_take_too_long_are_found_by_one_and_put_off() {
     assert_eq!(count(&client, sql).await, 2, "what has ended has no deadline");
 }
 
+#[tokio::test]
+async fn each_deadline_is_twice_as_far_away_as_the_one_before_up_to_a_limit() {
+    let (_stage, mut client) = Stage::set().await;
+    let transaction = client.transaction().await.unwrap();
+    saga::start(&transaction, "a", &Three::default(), &[], HOUR).await.unwrap();
+    transaction.commit().await.unwrap();
+    let hours = "SELECT round(extract(epoch FROM deadline - now()) / 3600)::bigint FROM sagas";
+    let mut pauses = vec![count(&client, hours).await];
+    for _ in 0..9 {
+        client.execute("UPDATE sagas SET deadline = now()", &[]).await.unwrap();
+        let transaction = client.transaction().await.unwrap();
+        assert_eq!(saga::overdue::<Three>(&transaction, HOUR, 10).await.unwrap(), ["a"]);
+        transaction.commit().await.unwrap();
+        pauses.push(count(&client, hours).await);
+    }
+    assert_eq!(pauses, [1, 1, 2, 4, 8, 16, 32, 64, 64, 64]);
+}
+
 /// The well-known mistake: the handler writes the event of the failure, and then fails.
 #[tokio::test]
 async fn a_failure_event_of_a_handler_that_fails_is_rolled_back_with_it() {

@@ -11,6 +11,7 @@
 
 mod bursts;
 mod client;
+mod deadlines;
 mod gate;
 mod gauges;
 mod letters;

@@ -88,8 +88,8 @@ impl MaintenanceArgs {
     /// Runs once and writes down what it did, a line of JSON for each table; or runs until it is told to
     /// stop. SIGTERM ends either after the transaction under way, as if all were done.
     ///
-    /// Fails where the outbox had to be left alone, after the other tables were cleaned, unless it runs
-    /// again.
+    /// Fails where a table could not be cleaned or the outbox had to be left alone, after the other tables
+    /// were cleaned, unless it runs again.
     pub(super) async fn run(&self, stdout: &mut dyn Write) -> Result<(), ShopError> {
         for table in self.tables() {
             self.horizons.check(*table, self.older_than)?;
@@ -118,12 +118,12 @@ impl MaintenanceArgs {
 }
 
 impl Run<'_> {
-    /// Cleans what can be; then fails if that was not all.
+    /// Cleans what can be; then fails with the first reason why that was not all.
     async fn clean(&self, output: &mut dyn Write) -> Result<(), ShopError> {
         let client = self.pool.get().await?;
         let (args, totals, stop) = (self.args, &*self.totals, self.stop.clone());
         let sweep = Sweep { client: &client, args, totals, stop };
-        let mut refused = None;
+        let mut failure = None;
         for table in args.tables() {
             if *self.stop.borrow() {
                 break;
@@ -132,11 +132,18 @@ impl Run<'_> {
                 Err(refusal @ (ShopError::NoSlot(_) | ShopError::SlotLost { .. })) => {
                     totals.left_alone.fetch_add(1, Ordering::Relaxed);
                     let left_alone = Some(refusal.to_string());
-                    refused = Some(refusal);
+                    failure.get_or_insert(refusal);
                     Swept { left_alone, ..Swept::default() }
                 }
-                swept => {
-                    let swept = swept?;
+                Err(error) => {
+                    // The other tables grow none the less.
+                    let error = ShopError::NotCleaned(table.name(), Box::new(error));
+                    let (error_text, help) = (error.in_full(), error.hint());
+                    warn!(error = error_text, help, "going on with the next table");
+                    failure.get_or_insert(error);
+                    continue;
+                }
+                Ok(swept) => {
                     let Swept { deleted, held_back, .. } = swept;
                     info!(
                         table = table.name(),
@@ -152,7 +159,7 @@ impl Run<'_> {
             let line = serde_json::to_string(&cleaned).map_err(std::io::Error::other);
             line.and_then(|line| writeln!(output, "{line}")).map_err(ShopError::Output)?;
         }
-        refused.map_or(Ok(()), Err)
+        failure.map_or(Ok(()), Err)
     }
 
     async fn clean_again_and_again(&self, every: Duration) {

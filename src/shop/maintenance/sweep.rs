@@ -1,8 +1,9 @@
 //! Deletes old rows of one table, page by page from the oldest.
 //!
 //! Enters: a table and an age. Leaves: how many rows are gone, and how many were old enough and are
-//! needed all the same. What always holds: each row is looked at once, through the index over its age;
-//! a page is a transaction, and between two of them it stops when told to. Called by `mod`.
+//! needed all the same. What always holds: each row is looked at once, through the index over its age
+//! and its key, however many are of one age; a page is a transaction, and between two of them it
+//! stops when told to. Called by `mod`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -15,7 +16,7 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row, Statement};
 use tracing::info;
 
-use super::table::{Along, Table};
+use super::table::{Along, Table, Type};
 use super::{MaintenanceArgs, slot};
 use crate::shop::ShopError;
 use crate::shop::face::Count;
@@ -91,8 +92,9 @@ impl Sweep<'_> {
             slot::check(self.client, &self.args.slot).await?;
         }
         let page = self.client.prepare(&page(table, self.args.dry_run)).await?;
-        // Where the page before ended: age and place, as Postgres writes them.
-        let mut from = ("-infinity".to_owned(), "(0,0)".to_owned());
+        // Where the page before ended: age and key, as Postgres writes them.
+        let mut from = vec!["-infinity".to_owned()];
+        from.extend(table.key().iter().map(|(_, kind)| kind.least()));
         let (mut swept, mut told) = (Swept::default(), Instant::now());
         while !*self.stop.borrow() {
             let row = self.turn(table, &page, &from).await?;
@@ -100,10 +102,15 @@ impl Sweep<'_> {
             if seen < u64::from(self.args.batch) {
                 break;
             }
-            from = (row.try_get("age")?, row.try_get("place")?);
+            from = row.try_get("last")?;
             if told.elapsed() >= PROGRESS {
                 told = Instant::now();
-                info!(table = table.name(), deleted = swept.deleted, up_to = from.0, "cleaning");
+                info!(
+                    table = table.name(),
+                    deleted = swept.deleted,
+                    up_to = from.first(),
+                    "cleaning"
+                );
             }
             pause(self.args.pause, &self.stop).await;
         }
@@ -117,10 +124,10 @@ impl Sweep<'_> {
         &self,
         table: Table,
         page: &Statement,
-        (age, place): &(String, String),
+        from: &[String],
     ) -> Result<Row, ShopError> {
         let (older_than, batch) = (self.args.older_than.as_secs_f64(), i64::from(self.args.batch));
-        let mut values: Vec<&(dyn ToSql + Sync)> = vec![age, place, &older_than, &batch];
+        let mut values: Vec<&(dyn ToSql + Sync)> = vec![&from, &older_than, &batch];
         if table == Table::Outbox {
             values.push(&self.args.slot);
         }
@@ -155,10 +162,18 @@ pub(super) async fn pause(time: Duration, stop: &watch::Receiver<bool>) {
     let _ = tokio::time::timeout(time, stop.wait_for(|stop| *stop)).await;
 }
 
-/// One page. Columns: how many rows were seen, are gone, are needed; age and place of the last one; how
+/// One page. Columns: how many rows were seen, are gone, are needed; age and key of the last one; how
 /// many of each other table went along.
 fn page(table: Table, dry_run: bool) -> String {
-    let (name, age, key) = (table.name(), table.age(), table.key());
+    let (name, age) = (table.name(), table.age());
+    let columns = |show: fn(usize, &str, Type) -> String| {
+        let key = table.key().iter().enumerate();
+        key.map(|(at, (name, kind))| show(at, name, *kind)).collect::<Vec<_>>().join(", ")
+    };
+    let key = columns(|_, name, _| format!("t.{name}"));
+    let from = columns(|at, _, kind| format!("($1::text[])[{}]::{}", at + 2, kind.name()));
+    let place = columns(|_, name, _| format!("{name}::text"));
+    let back = columns(|_, name, _| format!("{name} DESC"));
     let (has_ended, is_needed) = (table.has_ended(), table.is_needed());
     let places = "ARRAY(SELECT place FROM page WHERE NOT needed)";
     let gone = if dry_run {
@@ -182,15 +197,16 @@ fn page(table: Table, dry_run: bool) -> String {
         let _ = write!(counts, ", (SELECT count(*) FROM gone_{table}) AS {table}");
     }
     format!(
-        "WITH page AS MATERIALIZED (SELECT t.ctid AS place, t.{age} AS age, {is_needed} AS needed \
-             FROM {name} AS t WHERE {has_ended} AND t.{age} >= $1::text::timestamptz \
-                 AND (t.{age}, t.ctid) > ($1::text::timestamptz, $2::text::tid) \
-                 AND t.{age} < now() - $3::float8 * interval '1 second' \
-             ORDER BY t.{age}, t.ctid LIMIT $4::int8), \
+        // One comparison of all columns is a place in the index. A second one, of the age alone, would
+        // be another, before all rows of that age.
+        "WITH page AS MATERIALIZED (SELECT t.ctid AS place, t.{age} AS age, {key}, \
+                 {is_needed} AS needed FROM {name} AS t WHERE {has_ended} \
+                 AND (t.{age}, {key}) > (($1::text[])[1]::timestamptz, {from}) \
+                 AND t.{age} < now() - $2::float8 * interval '1 second' \
+             ORDER BY t.{age}, {key} LIMIT $3::int8), \
          gone AS ({gone}){along} \
          SELECT (SELECT count(*) FROM page) AS seen, (SELECT count(*) FROM gone) AS gone, \
              (SELECT count(*) FROM page WHERE needed) AS needed{counts}, \
-             (SELECT age::text FROM page ORDER BY age DESC LIMIT 1) AS age, \
-             (SELECT place::text FROM page ORDER BY age DESC, place DESC LIMIT 1) AS place"
+             (SELECT ARRAY[age::text, {place}] FROM page ORDER BY age DESC, {back} LIMIT 1) AS last"
     )
 }

@@ -5,6 +5,7 @@
 //! that has not ended, and no outbox row that the slot has not passed, may go. Pure. Called by `sweep`.
 
 use clap::ValueEnum;
+use uuid::Uuid;
 
 /// A table that grows for ever unless it is cleaned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -33,6 +34,33 @@ pub(super) struct Along {
     pub(super) which: &'static str,
 }
 
+/// What a column of a key holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Type {
+    /// Text of any kind.
+    Text,
+    /// A UUID.
+    Uuid,
+}
+
+impl Type {
+    /// As Postgres calls it.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Text => "text",
+            Self::Uuid => "uuid",
+        }
+    }
+
+    /// A value that no other is below.
+    pub(super) fn least(self) -> String {
+        match self {
+            Self::Text => String::new(),
+            Self::Uuid => Uuid::nil().to_string(),
+        }
+    }
+}
+
 /// A payment or a reservation is what undoing its order finds, so it stays while that can come.
 /// Written as a scalar: Postgres may answer EXISTS by reading all of `sagas`.
 const ORDER_IS_OPEN: &str = "coalesce((SELECT ended_at IS NULL FROM sagas \
@@ -45,7 +73,7 @@ const ORDER_IS_OPEN: &str = "coalesce((SELECT ended_at IS NULL FROM sagas \
 /// A visible row whose transaction seems to lie ahead is from more than 2^31 transactions ago.
 const NOT_PASSED: &str = "coalesce(NOT (age(t.xmin) < 0 OR age(t.xmin) > \
      (SELECT age(catalog_xmin) FROM pg_catalog.pg_replication_slots \
-      WHERE slot_name = $5::text AND database = current_database() \
+      WHERE slot_name = $4::text AND database = current_database() \
           AND wal_status IS DISTINCT FROM 'lost')), true)";
 
 impl Table {
@@ -71,7 +99,7 @@ impl Table {
         }
     }
 
-    /// The column that says how old a row is. It has an index.
+    /// The column that says how old a row is. It begins an index, which the key completes.
     pub(super) const fn age(self) -> &'static str {
         match self {
             Self::ProcessedMessages => "processed_at",
@@ -90,7 +118,7 @@ impl Table {
         }
     }
 
-    /// Which of them are needed, however old. `$5` is the slot.
+    /// Which of them are needed, however old. `$4` is the slot.
     pub(super) const fn is_needed(self) -> &'static str {
         match self {
             Self::Payments | Self::Reservations => ORDER_IS_OPEN,
@@ -99,12 +127,15 @@ impl Table {
         }
     }
 
-    /// The columns by which `along` finds what goes with a row.
-    pub(super) const fn key(self) -> &'static str {
+    /// The primary key: its columns with their types. It tells rows of one age
+    /// apart, and `along` finds by it what goes with a row.
+    pub(super) const fn key(self) -> &'static [(&'static str, Type)] {
         match self {
-            Self::Sagas => "t.kind, t.id",
-            Self::Payments | Self::Reservations => "t.order_id",
-            _ => "1 AS one",
+            Self::ProcessedMessages => &[("consumer", Type::Text), ("message_id", Type::Uuid)],
+            Self::IdempotencyKeys => &[("scope", Type::Text), ("key", Type::Text)],
+            Self::Sagas => &[("kind", Type::Text), ("id", Type::Text)],
+            Self::Payments | Self::Reservations => &[("order_id", Type::Uuid)],
+            Self::Outbox => &[("id", Type::Uuid)],
         }
     }
 

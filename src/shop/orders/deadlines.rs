@@ -72,18 +72,27 @@ async fn give_up(pool: &Pool, patience: Duration) -> Result<usize, ShopError> {
     let transaction = client.transaction().await?;
     let overdue = saga::overdue::<OrderProcess>(&transaction, patience, BATCH).await?;
     transaction.commit().await?;
+    let mut failure = None;
     for id in &overdue {
         // Every saga of this kind was begun by `place`, with a UUID.
         let Ok(order) = Uuid::parse_str(id) else { continue };
-        let transaction = client.transaction().await?;
-        match go_on(&transaction, order, &Fact::DeadlinePassed).await {
-            Ok(()) => transaction.commit().await?,
-            Err(error @ (SagaError::State { .. } | SagaError::Unknown { .. })) => {
-                let error = ShopError::from(error);
-                warn!(%order, error = %error.in_full(), help = error.hint(), "an order is stuck");
-            }
-            Err(error) => return Err(error.into()),
+        // All of them are put off by now: one that somebody holds must not make the others wait.
+        if let Err(error) = give_up_one(&mut client, order).await {
+            failure = Some(error);
         }
     }
-    Ok(overdue.len())
+    failure.map_or(Ok(overdue.len()), Err)
+}
+
+async fn give_up_one(client: &mut tokio_postgres::Client, order: Uuid) -> Result<(), ShopError> {
+    let transaction = client.transaction().await?;
+    match go_on(&transaction, order, &Fact::DeadlinePassed).await {
+        Ok(()) => transaction.commit().await?,
+        Err(error @ (SagaError::State { .. } | SagaError::Unknown { .. })) => {
+            let error = ShopError::from(error);
+            warn!(%order, error = %error.in_full(), help = error.hint(), "an order is stuck");
+        }
+        Err(error) => return Err(error.into()),
+    }
+    Ok(())
 }

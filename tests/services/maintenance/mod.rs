@@ -2,6 +2,7 @@
 
 mod ended;
 mod outbox;
+mod plan;
 mod running;
 
 use crate::stage::Stage;
