@@ -19,3 +19,4 @@ mod orders;
 mod pauses;
 mod refusals;
 mod stage;
+mod standby;
