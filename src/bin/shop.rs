@@ -1,6 +1,5 @@
 //! The shop's entry point: parse, run, say what went wrong, exit code.
 
-use std::error::Error;
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -20,12 +19,6 @@ fn main() -> ExitCode {
 }
 
 fn explain(error: &ShopError, stderr: &mut dyn Write) -> std::io::Result<()> {
-    write!(stderr, "error: {error}")?;
-    let mut source = error.source();
-    while let Some(cause) = source {
-        write!(stderr, ": {cause}")?;
-        source = cause.source();
-    }
-    writeln!(stderr)?;
+    writeln!(stderr, "error: {}", error.in_full())?;
     error.hint().map_or(Ok(()), |hint| writeln!(stderr, " help: {hint}"))
 }

@@ -54,6 +54,11 @@ impl SqlAddress {
     /// Reads certificates; connects nothing.
     pub fn of(info: &ConnectInfo) -> Result<Self, AddressError> {
         let uses_tls = info.endpoints.iter().any(|endpoint| dial::uses_tls(info, endpoint));
+        if uses_tls && !info.endpoints.iter().all(|endpoint| dial::uses_tls(info, endpoint)) {
+            // That library asks for encryption on each of its sockets.
+            let reason = "unix sockets are not encrypted; name them alone, or set sslmode=disable";
+            return Err(AddressError::Unsupported { parameter: "sslmode", reason });
+        }
         let tls = MakeRustlsConnect::new(if uses_tls {
             tls::client_config(&info.tls)?
         } else {
@@ -176,6 +181,7 @@ mod tests {
         for (text, parameter) in [
             ("host=a,b hostaddr=10.0.0.1,", "hostaddr"),
             ("host=a target_session_attrs=standby", "target_session_attrs"),
+            ("host=/tmp,db sslmode=require", "sslmode"),
         ] {
             let refused = address(text).err();
             assert!(

@@ -65,8 +65,22 @@ impl DeadLetters {
     /// Sends the letters that are meant to the topics they came from. What was sent when a call
     /// fails has its receipt, but for one record at most.
     pub fn redrive(&self, filter: &Filter, how: &Redrive) -> Result<Redriven, DeadLetterError> {
-        let letters = self.list(filter)?;
         let courier = Courier::new(&self.settings)?;
+        self.each(filter, how, |letter| self.send(&courier, letter))
+    }
+
+    /// What [`DeadLetters::redrive`] would do now. Sends nothing.
+    pub fn rehearse(&self, filter: &Filter, how: &Redrive) -> Result<Redriven, DeadLetterError> {
+        self.each(filter, how, |_| Ok(()))
+    }
+
+    fn each(
+        &self,
+        filter: &Filter,
+        how: &Redrive,
+        mut send: impl FnMut(&Letter) -> Result<(), DeadLetterError>,
+    ) -> Result<Redriven, DeadLetterError> {
+        let letters = self.list(filter)?;
         let mut redriven = Redriven::default();
         for letter in &letters {
             *match fate(letter, how) {
@@ -74,7 +88,7 @@ impl DeadLetters {
                 Fate::Cut => &mut redriven.cut,
                 Fate::TooOld => &mut redriven.too_old,
                 Fate::Send => {
-                    self.send(&courier, letter)?;
+                    send(letter)?;
                     &mut redriven.sent
                 }
             } += 1;

@@ -15,20 +15,25 @@ use crate::control::SqlAddress;
 /// How the session names itself in `pg_stat_activity`.
 const APPLICATION_NAME: &str = "postrider-shop";
 
-/// Where `url` leads; the environment, the service file and the password file have their say.
-pub(super) fn address(url: &str) -> Result<SqlAddress, ShopError> {
-    let ours = |name: &str| (name == "PGAPPNAME").then(|| APPLICATION_NAME.to_owned());
+/// What `url` says, then the environment, the service file and the password file, and last `ours`:
+/// values of libpq's variables.
+pub(super) fn resolve(url: &str, ours: &[(&str, &str)]) -> Result<ConnectInfo, ShopError> {
+    let ours = |name: &str| {
+        let found = ours.iter().chain(&[("PGAPPNAME", APPLICATION_NAME)]).find(|of| of.0 == name);
+        found.map(|(_, value)| (*value).to_owned())
+    };
     let environment = |name: &str| std::env::var(name).ok().or_else(|| ours(name));
     let (info, warnings) = ConnectInfo::resolve(url, &environment).map_err(ShopError::Url)?;
     for warning in warnings {
         warn!("{warning}");
     }
-    SqlAddress::of(&info).map_err(ShopError::Address)
+    Ok(info)
 }
 
 /// Opens a session; must be called inside a tokio runtime.
 pub async fn connect(url: &str) -> Result<Client, ShopError> {
-    let SqlAddress { config, tls } = address(url)?;
+    let SqlAddress { config, tls } =
+        SqlAddress::of(&resolve(url, &[])?).map_err(ShopError::Address)?;
     let (client, connection) = config.connect(tls).await.map_err(ShopError::Connect)?;
     tokio::spawn(async move {
         // The client's next statement reports the same failure to someone who can act on it.

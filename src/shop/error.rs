@@ -4,6 +4,7 @@
 //! code and its remedy. What always holds: no password and no payload in any text. Called by the
 //! rest of the room and by `bin/shop`.
 
+use std::error::Error;
 use std::net::SocketAddr;
 
 use tokio_postgres::error::SqlState;
@@ -158,8 +159,21 @@ impl ShopError {
         }
     }
 
+    /// Whether the server takes no writes: a standby, as a rule.
+    pub(super) fn is_read_only(&self) -> bool {
+        let mut cause: Option<&(dyn Error + 'static)> = Some(self);
+        while let Some(error) = cause {
+            let code = error.downcast_ref::<tokio_postgres::Error>().and_then(|error| error.code());
+            if code == Some(&SqlState::READ_ONLY_SQL_TRANSACTION) {
+                return true;
+            }
+            cause = error.source();
+        }
+        false
+    }
+
     /// With its causes, for a log; of Postgres's words codes and names only, as the rest may quote rows.
-    pub(super) fn in_full(&self) -> String {
+    pub fn in_full(&self) -> String {
         describe(self)
     }
 }

@@ -2,10 +2,12 @@
 //!
 //! Enters: named numbers, read when somebody asks, and the consumer of the service, if it has one.
 //! Leaves: `/livez`, `/readyz` and `/metrics` in Prometheus's text format. What always holds: readiness
-//! asks the database, and the consumer where the service is no use without it. Called by every
+//! asks the database whether it takes writes, and the consumer where the service is no use without it. Called by every
 //! service.
 
+use std::error::Error as _;
 use std::fmt::Write as _;
+use std::io;
 use std::sync::Arc;
 
 use axum::extract::State;
@@ -13,9 +15,13 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Extension, Router};
-use deadpool_postgres::Pool;
+use deadpool_postgres::{Object, Pool, PoolError};
+use tokio_postgres::SimpleQueryMessage;
 
 use crate::inbox::{Counters, Standing};
+
+const SILENT: &str = "the database does not answer";
+const NO_WRITES: &str = "the database takes no writes";
 
 /// A number: its name, what it counts, and how much it is now. One that only grows is named `.._total`.
 pub(super) type Count = (&'static str, &'static str, u64);
@@ -56,14 +62,40 @@ async fn ready(State(face): State<Face>, watched: Option<Extension<Watched>>) ->
     if let Some(why) = vital.and_then(|watched| watched.counters.standing().obstacle()) {
         return (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")).into_response();
     }
-    let answered = async {
-        let client = face.pool.get().await.ok()?;
-        client.simple_query("SELECT 1").await.ok()
-    };
-    match answered.await {
-        Some(_) => "ready\n".into_response(),
-        None => (StatusCode::SERVICE_UNAVAILABLE, "the database does not answer\n").into_response(),
+    match obstacle(&face.pool).await {
+        None => "ready\n".into_response(),
+        Some(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")).into_response(),
     }
+}
+
+/// Why the database is of no use.
+async fn obstacle(pool: &Pool) -> Option<&'static str> {
+    let client = match pool.get().await {
+        Ok(client) => client,
+        Err(PoolError::Backend(error)) if is_refused(&error) => return Some(NO_WRITES),
+        Err(_) => return Some(SILENT),
+    };
+    let Ok(answers) = client.simple_query("SHOW transaction_read_only").await else {
+        return Some(SILENT);
+    };
+    let takes_writes = answers
+        .iter()
+        .any(|answer| matches!(answer, SimpleQueryMessage::Row(row) if row.get(0) == Some("off")));
+    if takes_writes {
+        return None;
+    }
+    // The next session may lead to another server.
+    drop(Object::take(client));
+    Some(NO_WRITES)
+}
+
+/// Whether the client refused the server for taking no writes, which is what `target_session_attrs`
+/// asks for. An error of the system has a number of its own.
+fn is_refused(error: &tokio_postgres::Error) -> bool {
+    let cause = error.source().and_then(|cause| cause.downcast_ref::<io::Error>());
+    cause.is_some_and(|cause| {
+        cause.kind() == io::ErrorKind::PermissionDenied && cause.raw_os_error().is_none()
+    })
 }
 
 async fn metrics(State(face): State<Face>, watched: Option<Extension<Watched>>) -> Response {

@@ -8,11 +8,12 @@ use std::io::Write;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use serde::Serialize;
 use serde_json::json;
 
 use super::error::ShopError;
 use super::kafka::Kafka;
-use crate::dead_letter::{DeadLetters, Filter, Letter, Redrive, now_ms};
+use crate::dead_letter::{DeadLetters, Filter, Letter, Place, Redrive, Redriven, now_ms};
 
 /// Whose letters, and what about them.
 #[derive(Debug, Args)]
@@ -36,6 +37,9 @@ enum Action {
         /// Send also what is older than that
         #[arg(long)]
         force: bool,
+        /// Count what would be sent, and send nothing
+        #[arg(long)]
+        dry_run: bool,
     },
 }
 
@@ -58,6 +62,21 @@ struct Meant {
     /// With this message id
     #[arg(long)]
     id: Option<String>,
+    /// Lying here, as `list` says it; may be given again
+    #[arg(long = "place", value_name = "PARTITION:OFFSET", value_parser = parse_place)]
+    places: Vec<Place>,
+}
+
+/// What was done, as it is written down.
+#[derive(Debug, Serialize)]
+struct Done {
+    #[serde(flatten)]
+    redriven: Redriven,
+    dry_run: bool,
+}
+
+fn parse_place(text: &str) -> Result<Place, String> {
+    text.parse().map_err(|()| "it is not PARTITION:OFFSET, such as 0:17".to_owned())
 }
 
 impl LettersArgs {
@@ -69,10 +88,16 @@ impl LettersArgs {
                     writeln!(stdout, "{}", line(&letter)).map_err(ShopError::Output)?;
                 }
             }
-            Action::Redrive { meant, horizon, force } => {
+            Action::Redrive { meant, horizon, force, dry_run } => {
                 let how = Redrive { horizon: *horizon, force: *force, now_ms: now_ms() };
-                let redriven = meant.letters()?.redrive(&meant.filter(), &how)?;
-                let line = serde_json::to_string(&redriven).map_err(std::io::Error::other);
+                let (letters, filter, dry_run) = (meant.letters()?, meant.filter(), *dry_run);
+                let redriven = if dry_run {
+                    letters.rehearse(&filter, &how)?
+                } else {
+                    letters.redrive(&filter, &how)?
+                };
+                let line = serde_json::to_string(&Done { redriven, dry_run })
+                    .map_err(std::io::Error::other);
                 line.and_then(|line| writeln!(stdout, "{line}")).map_err(ShopError::Output)?;
             }
         }
@@ -91,7 +116,7 @@ impl Meant {
             topic: self.topic.clone(),
             event_type: self.event_type.clone(),
             id: self.id.clone(),
-            ..Filter::default()
+            places: self.places.iter().copied().collect(),
         }
     }
 }

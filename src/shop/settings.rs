@@ -3,6 +3,7 @@
 //! Enters: flags and environment. Leaves: a pool of database sessions, and the specification of a
 //! consumer. What always holds: no database and no broker is connected here. Called by the services.
 
+use std::fmt;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::info;
 
-use super::connect::address;
+use super::connect::resolve;
 use super::error::ShopError;
 use super::face::Count;
 use super::kafka::Kafka;
@@ -24,7 +25,12 @@ use crate::inbox::{ConsumerSpec, RememberedSpec, Snapshot};
 pub(super) const SESSIONS: usize = 16;
 /// How long a request waits for a session, or for the database to take a connection.
 const SESSION_LIMIT: Duration = Duration::from_secs(5);
-/// A server that does not answer for so long is given up, with the session.
+/// What libpq's variables are here, where neither they nor the URL say otherwise: the same limit in
+/// seconds, and no server that takes no writes.
+const DEFAULTS: [(&str, &str); 2] =
+    [("PGCONNECT_TIMEOUT", "5"), ("PGTARGETSESSIONATTRS", "read-write")];
+/// After so long without a word it is asked whether the server is still there. One that does not take
+/// what is sent is given up after `TCP_USER_TIMEOUT` of the relay.
 const SILENCE_LIMIT: Duration = Duration::from_secs(15);
 /// A request that waits longer for another with the same key is told to come again; a process that is
 /// frozen must not hold its locks for ever.
@@ -36,7 +42,7 @@ const LIMITS: &str = "-c lock_timeout=1s -c statement_timeout=30s \
 const SILENCE_MS_MAX: &str = "10000";
 
 /// Where a service finds what it needs.
-#[derive(Debug, Clone, Args)]
+#[derive(Clone, Args)]
 pub struct Settings {
     /// The database: a URL or key=value pairs
     #[arg(long, env = "DATABASE_URL", hide_env_values = true)]
@@ -50,6 +56,16 @@ pub struct Settings {
     /// Where health, metrics and, for orders, the API are served
     #[arg(long, env = "SHOP_BIND", default_value = "127.0.0.1:8080", value_name = "ADDRESS")]
     pub bind: SocketAddr,
+}
+
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The URLs of the database and of Redis may hold passwords.
+        f.debug_struct("Settings")
+            .field("kafka", &self.kafka)
+            .field("bind", &self.bind)
+            .finish_non_exhaustive()
+    }
 }
 
 /// Where a service listens, and until when.
@@ -122,16 +138,13 @@ pub(super) fn pool(database: &SqlAddress) -> Result<Pool, ShopError> {
         .map_err(ShopError::Pool)
 }
 
-/// Where `url` leads, with this room's limits.
+/// Where `url` leads, with this room's limits where it has none of its own.
 pub(super) fn database(url: &str) -> Result<SqlAddress, ShopError> {
-    let mut address = address(url)?;
-    let config = &mut address.config;
-    if config.get_options().is_none() {
-        config.options(LIMITS);
-    }
-    config.connect_timeout(SESSION_LIMIT).tcp_user_timeout(SILENCE_LIMIT);
-    config.keepalives_idle(SILENCE_LIMIT);
-    Ok(address)
+    let mut info = resolve(url, &DEFAULTS)?;
+    // Of two options with one name the later holds.
+    info.options = format!("{LIMITS} {}", info.options);
+    info.keepalives.idle.get_or_insert(SILENCE_LIMIT);
+    SqlAddress::of(&info).map_err(ShopError::Address)
 }
 
 /// A consumer's numbers, for the face.
@@ -145,4 +158,56 @@ pub(super) fn counts(consumer: &Snapshot) -> Vec<Count> {
         ("shop_cache_misses_total", "questions to the database", consumer.cache_misses),
         ("shop_cache_failures_total", "questions Redis did not answer", consumer.cache_failures),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use tokio_postgres::Config;
+    use tokio_postgres::config::TargetSessionAttrs;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Flags {
+        #[command(flatten)]
+        settings: Settings,
+    }
+
+    fn config(url: &str) -> Config {
+        database(&format!("user=u host=db sslmode=disable {url}")).unwrap().config
+    }
+
+    #[test]
+    fn options_of_the_url_come_after_the_limits_and_take_none_away() {
+        let options = config("options=-csearch_path=shop").get_options().unwrap().to_owned();
+        assert_eq!(options, format!("{LIMITS} -csearch_path=shop"));
+    }
+
+    #[test]
+    fn what_the_url_says_of_time_and_servers_holds_and_the_rest_is_ours() {
+        let ours = config("");
+        assert_eq!(ours.get_connect_timeout(), Some(&SESSION_LIMIT));
+        assert_eq!(ours.get_keepalives_idle(), SILENCE_LIMIT);
+        assert_eq!(ours.get_target_session_attrs(), TargetSessionAttrs::ReadWrite);
+        let theirs = config(
+            "connect_timeout=2 tcp_user_timeout=3000 keepalives_idle=4 target_session_attrs=any",
+        );
+        assert_eq!(theirs.get_connect_timeout(), Some(&Duration::from_secs(2)));
+        assert_eq!(theirs.get_tcp_user_timeout(), Some(&Duration::from_secs(3)));
+        assert_eq!(theirs.get_keepalives_idle(), Duration::from_secs(4));
+        assert_eq!(theirs.get_target_session_attrs(), TargetSessionAttrs::Any);
+    }
+
+    #[test]
+    fn settings_that_are_printed_tell_no_password() {
+        let flags = Flags::parse_from([
+            "x",
+            "--database-url=postgres://u:hush@db/d",
+            "--redis-url=redis://:hush@cache",
+            "--brokers=kafka:9092",
+        ]);
+        let told = format!("{flags:?}");
+        assert!(told.contains("kafka:9092") && !told.contains("hush"), "{told}");
+    }
 }

@@ -8,7 +8,7 @@ use postrider::sandbox::redis::Redis;
 
 use crate::setnx::{self, Setnx, Tried};
 use crate::support::{
-    Database, answer, asking, guarded, only_key, permit, request, session, settings, tell,
+    Database, answer, asking, guarded, only_key, permit, replayed, request, session, settings, tell,
 };
 
 async fn usual(redis: &Redis) -> Setnx {
@@ -116,6 +116,23 @@ async fn a_time_to_live_shorter_than_the_work_lets_two_work() {
     let owner = permit(guard.begin(&request("held")).await);
     guard.hold(&owner, tokio::time::sleep(ttl + ttl / 10)).await;
     assert!(matches!(guard.begin(&request("held")).await, Begun::Pending { .. }));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn completing_before_the_commit_replays_what_never_happened() {
+    let (_redis, guard) = guarded(&settings());
+    let database = Database::migrated().await;
+    let mut client = database.client().await;
+    let owner = permit(guard.begin(&request("k")).await);
+    let transaction = client.transaction().await.unwrap();
+    claim(&transaction, &request("k"), &answer("done")).await.unwrap();
+    transaction.execute("INSERT INTO effects VALUES ('k')", &[]).await.unwrap();
+    guard.complete(&owner, &answer("done")).await;
+    // Here the process dies, or the COMMIT fails.
+    transaction.rollback().await.unwrap();
+    assert_eq!(replayed(guard.begin(&request("k")).await), answer("done"));
+    assert_eq!(database.effects().await, 0, "the client is told of an order that does not exist");
+    // The shop in the same place: `services::orders`.
 }
 
 /// The effect of request `k`, as the guard's users write it.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use postrider::inbox::{ConsumerSpec, RememberedSpec};
 use postrider::sandbox::redis::Redis;
 
-use crate::scene::{Deeds, Draft, Running, Scene};
+use crate::scene::{Deeds, Draft, Running, Scene, Whim};
 
 const COUNT: u64 = 400;
 
@@ -96,4 +96,26 @@ fn a_cache_that_is_killed_and_comes_back_stops_nothing() {
     let end = running.stop();
     assert_eq!((end.dead_letters, end.duplicates), (0, 0));
     assert!(end.cache_failures >= failures);
+}
+
+#[test]
+fn what_is_rolled_back_is_not_remembered() {
+    let Some(scene) = Scene::new("unremembered") else { return };
+    let redis = Redis::start().unwrap();
+    let url = redis.url();
+    scene.send(&Draft::many(1));
+    // Looked at from outside, after each attempt that was rolled back and before the next.
+    let deeds = Deeds::with(move |_, attempt| {
+        let url = url.clone();
+        let known = std::thread::spawn(move || {
+            let mut session = redis::Client::open(url).unwrap().get_connection().unwrap();
+            redis::cmd("DBSIZE").query::<i64>(&mut session).unwrap()
+        });
+        assert_eq!(known.join().unwrap(), 0);
+        if attempt < 4 { Whim::Fail } else { Whim::Work }
+    });
+    let running = Running::start(remembering(&scene, &redis), deeds.clone());
+    scene.await_deeds(1);
+    running.stop();
+    assert_eq!((deeds.attempts(0), ask(&redis, "DBSIZE")), (4, 1));
 }

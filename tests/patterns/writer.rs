@@ -71,6 +71,27 @@ async fn writers_of_one_aggregate_number_their_events_in_the_order_of_their_comm
     assert_eq!(count(&client, sql).await, 0, "numbers rise by one from commit to commit");
 }
 
+/// The well-known mistake: to poll for whatever has a higher id than the last one seen. The relay reads
+/// the log instead, which is in the order of commits.
+#[tokio::test]
+async fn who_polls_beyond_the_last_id_never_sees_what_took_its_id_early_and_commits_late() {
+    let (stage, poller) = Stage::set().await;
+    poller.batch_execute("CREATE TABLE polled (id bigserial, what text)").await.unwrap();
+    let poll = async |last: i64| -> Vec<(i64, String)> {
+        let sql = "SELECT id, what FROM polled WHERE id > $1 ORDER BY id";
+        let rows = poller.query(sql, &[&last]).await.unwrap();
+        rows.iter().map(|row| (row.get(0), row.get(1))).collect()
+    };
+    let (mut slow, fast) = (stage.connect().await, stage.connect().await);
+    let early = slow.transaction().await.unwrap();
+    early.execute("INSERT INTO polled (what) VALUES ('early')", &[]).await.unwrap();
+    fast.execute("INSERT INTO polled (what) VALUES ('late')", &[]).await.unwrap();
+    assert_eq!(poll(0).await, [(2, "late".to_owned())]);
+    early.commit().await.unwrap();
+    assert_eq!(poll(2).await, [], "there are two, and one of them is never seen");
+    assert_eq!(poll(0).await.len(), 2);
+}
+
 #[tokio::test]
 async fn the_sql_function_serves_every_language() {
     let (_stage, client) = Stage::set().await;

@@ -47,4 +47,32 @@ fn who_gets_no_turn_in_time_is_told_to_come_again_and_leaves_nothing_behind() {
     service.stop();
 }
 
+/// Its owner stands still inside its transaction, in another process, and Redis is away: so each repeat
+/// has to ask Postgres, where it would wait.
+#[test]
+fn one_hot_key_takes_one_turn_and_leaves_the_others_to_other_keys() {
+    let stage = Stage::set();
+    let service = stage.patient_orders(&["--redis-url", "redis://127.0.0.1:1"]);
+    let address = service.address.as_str();
+    stage.run(
+        "BEGIN; INSERT INTO idempotency_keys (scope, key, fingerprint, status, headers, body) \
+         VALUES ('POST /orders', 'hot', sha256(''), 201, '[]', '')",
+    );
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| place(address, "hot", BODY).unwrap());
+        stage.await_blocked(1);
+        let repeats: Vec<_> =
+            (0..CLIENTS).map(|_| scope.spawn(|| place(address, "hot", BODY).unwrap())).collect();
+        for repeat in repeats {
+            let repeat = repeat.join().unwrap();
+            assert_eq!((repeat.status, repeat.header("retry-after")), (409, Some("1")));
+        }
+        assert_eq!(place(address, "other", BODY).unwrap().status, 201);
+        stage.run("ROLLBACK");
+        assert_eq!(first.join().unwrap().status, 201);
+    });
+    assert_eq!(service.metric("shop_requests_shed_total"), 0);
+    service.stop();
+}
+
 const OVERLOADED: (u16, Option<&str>) = (503, Some("service overloaded"));

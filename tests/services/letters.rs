@@ -56,9 +56,18 @@ fn a_dead_letter_is_listed_sent_again_and_then_has_its_effect() {
          INSERT INTO sagas (kind, id, state, status) VALUES ('order', '{order}',
              '{{\"payment\": \"awaited\", \"stock\": \"awaited\", \"given_up\": false}}', 'PENDING')"
     ));
+    let place = letter["place"].as_str().unwrap();
+    let only = |args: &[&str]| -> Value {
+        let args = [&["redrive", "shop-orders", "--place", place], args].concat();
+        serde_json::from_str(&stage.letters(&args)).unwrap()
+    };
+    let rehearsed = only(&["--dry-run"]);
+    assert_eq!((&rehearsed["sent"], &rehearsed["dry_run"]), (&1.into(), &true.into()));
+    assert!(list().contains("\"retried\":false"), "nothing was sent");
+    assert_eq!(stage.letters(&["list", "shop-orders", "--place", place]).lines().count(), 1);
     let redrive =
         || -> Value { serde_json::from_str(&stage.letters(&["redrive", "shop-orders"])).unwrap() };
-    assert_eq!(redrive()["sent"], 1);
+    assert_eq!(only(&[])["sent"], 1);
     let paid = "SELECT count(*) FROM sagas WHERE status = 'PAID'";
     wait_for("the effect", || (stage.count(paid) == 1).then_some(()));
     let again = redrive();

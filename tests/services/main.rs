@@ -20,3 +20,4 @@ mod orders;
 mod pauses;
 mod refusals;
 mod stage;
+mod standby;

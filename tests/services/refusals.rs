@@ -1,6 +1,10 @@
 //! What is wrong is said as RFC 9457 has it, names the field, and leaves nothing behind.
 
 use std::collections::BTreeSet;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::process::Command;
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -131,6 +135,37 @@ fn the_description_tells_of_every_route() {
         assert!(described.pointer(pointer).is_some(), "{reference}");
     }
     service.stop();
+}
+
+#[test]
+fn a_body_that_does_not_come_to_its_end_is_given_up() {
+    let stage = Stage::set();
+    let service = stage.orders();
+    let mut stream = TcpStream::connect(&service.address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let head = format!(
+        "{POST}\r\nhost: shop\r\n{JSON}\r\nidempotency-key: k\r\ncontent-length: 99\r\n\r\n{{"
+    );
+    stream.write_all(head.as_bytes()).unwrap();
+    let mut answer = [0; 12];
+    stream.read_exact(&mut answer).unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 408");
+    assert_eq!(stage.written(), [0; 4], "nothing was written");
+    service.stop();
+}
+
+#[test]
+fn a_row_that_is_refused_is_not_quoted_when_the_shop_stops() {
+    let stage = Stage::set();
+    stage.run("ALTER TABLE orders ADD CONSTRAINT picky CHECK (amount_cents < 0)");
+    let output = Command::new(env!("CARGO_BIN_EXE_shop"))
+        .args(["load", "--count", "10"])
+        .env("DATABASE_URL", stage.database_url())
+        .output()
+        .unwrap();
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success() && told.contains("constraint picky"), "{told}");
+    assert!(!told.contains("row contains") && !told.contains("customer"), "{told}");
 }
 
 fn find_references(value: &Value, found: &mut Vec<String>) {

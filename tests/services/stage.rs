@@ -23,7 +23,8 @@ const MIGRATIONS: [&str; 4] = [
 ];
 const DEAD_LETTERS: &str = "shop-orders.dead-letters";
 /// Of a URL: locks are waited for as long as whoever holds them does, whatever the machine's load.
-const PATIENT: &str = "options=-c%20lock_timeout%3D60s";
+const PATIENT: &str = "options=-c%20lock_timeout%3D60s%20-c%20statement_timeout%3D0\
+                       %20-c%20idle_in_transaction_session_timeout%3D0";
 /// For what must happen, some time.
 const LIMIT: Duration = Duration::from_mins(1);
 

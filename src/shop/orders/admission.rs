@@ -2,7 +2,7 @@
 //!
 //! Enters: requests that need the database. Leaves: an [`Admitted`] for each that has its turn in
 //! time, or nothing. What always holds: no more are under way than the database has sessions for, so
-//! one that is admitted finds a session, and so do readiness and deadlines; no more wait than there is
+//! one that is admitted finds a session, and so do readiness, deadlines and the count of open orders; no more wait than there is
 //! room for, and none waits long. Who is turned away has cost nothing. Called by `http`.
 
 use std::sync::Arc;
@@ -14,9 +14,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::shop::settings::SESSIONS;
 
 /// Sessions that no request takes: one for who asks whether the service is ready, one for who looks
-/// after deadlines.
-const SESSIONS_KEPT: usize = 2;
-/// Requests that wait for their turn, each with a body of 16 KiB at most: 4 MiB of them.
+/// after deadlines, one for who counts what is open.
+const SESSIONS_KEPT: usize = 3;
+/// Requests that wait for their turn, each with a body of 16 KiB at most. Bodies are read before, so
+/// those that still arrive are not among them: `http` gives each a time.
 const WAITING_MAX: usize = 256;
 /// Some ten times what a burst that fills the room takes, and less than clients are patient. Twice as
 /// long as requests wait for another with the same key (`lock_timeout`), after which all go on.

@@ -6,11 +6,12 @@
 //! by `service`.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::rejection::{BytesRejection, PathRejection};
-use axum::extract::{DefaultBodyLimit, Path, State};
+use axum::extract::{DefaultBodyLimit, FromRequest as _, Path, Request as HttpRequest, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -31,6 +32,8 @@ use crate::shop::face::Face;
 /// Keys of clients that share this scope must differ; a service with tenants puts the tenant here.
 const SCOPE: &str = "POST /orders";
 const KEY_HEADER: &str = "idempotency-key";
+/// For a body of 16 KiB more than enough. Who sends it slower holds a connection and memory meanwhile.
+const BODY_TIME_MAX: Duration = Duration::from_secs(5);
 /// Tells an answer that an earlier request has got too.
 const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
@@ -50,11 +53,12 @@ pub(super) fn router(placing: Placing, face: Face) -> Router {
 
 async fn place(
     State(placing): State<Arc<Placing>>,
-    headers: HeaderMap,
-    body: Result<Bytes, BytesRejection>,
+    request: HttpRequest,
 ) -> Result<Response, Problem> {
+    let headers = request.headers().clone();
     let key = key(&headers)?;
-    let body = body.map_err(|refused| too_large(&refused))?;
+    let body = tokio::time::timeout(BODY_TIME_MAX, Bytes::from_request(request, &())).await;
+    let body = body.map_err(|_| too_slow())?.map_err(|refused| too_large(&refused))?;
     let order = Order::parse(&headers, &body)?;
     let fingerprint = Fingerprint::of("POST", "/orders", &order.canonical());
     let request = Request::new(SCOPE, key, fingerprint).map_err(|_| Problem::unavailable())?;
@@ -97,6 +101,11 @@ fn too_large(refused: &BytesRejection) -> Problem {
         return Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "body too large", detail).of("body");
     }
     Problem::new(StatusCode::BAD_REQUEST, "malformed request", "the body did not arrive whole")
+}
+
+fn too_slow() -> Problem {
+    let detail = format!("the body must arrive within {} s", BODY_TIME_MAX.as_secs());
+    Problem::new(StatusCode::REQUEST_TIMEOUT, "body too slow", detail).of("body")
 }
 
 fn respond(placed: &Placed) -> Response {

@@ -14,6 +14,7 @@ mod place;
 mod problem;
 mod process;
 mod request;
+mod under_way;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -92,7 +93,8 @@ pub async fn run(
     let beside = Box::pin(async move {
         tokio::join!(watching, standing);
     });
-    let router = http::router(Placing { pool, guard, admission, patience }, face);
+    let router =
+        http::router(Placing { pool, guard, admission, under_way: Arc::default(), patience }, face);
     service::run(consumer, database.tls, router, beside, place).await
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::StatusCode;
-use deadpool_postgres::Pool;
+use deadpool_postgres::{Object, Pool};
 use serde_json::json;
 use tokio_postgres::Transaction;
 use tracing::warn;
@@ -19,6 +19,7 @@ use super::admission::Admission;
 use super::problem::Problem;
 use super::process::OrderProcess;
 use super::request::Order;
+use super::under_way::UnderWay;
 use crate::idempotency::{
     Answer, Begun, Claim, Completed, Guard, IdempotencyError, Permit, Request, claim,
 };
@@ -37,6 +38,8 @@ pub(super) struct Placing {
     pub(super) guard: Arc<Guard>,
     /// In front of both.
     pub(super) admission: Arc<Admission>,
+    /// The keys that are being written for.
+    pub(super) under_way: Arc<UnderWay>,
     /// How long an order may take before it is given up.
     pub(super) patience: Duration,
 }
@@ -121,7 +124,24 @@ impl Placing {
     }
 
     async fn write(&self, request: &Request, order: &Order) -> Result<Placed, Unwritten> {
+        let Some(_turn) = self.under_way.enter(request.key()) else {
+            return Err(Unwritten::Refused(pending(Duration::from_secs(RETRY_AFTER_S))));
+        };
         let mut client = self.pool.get().await?;
+        let written = self.write_in(&mut client, request, order).await;
+        if matches!(&written, Err(Unwritten::Failed(error)) if error.is_read_only()) {
+            // The next session may lead to another server.
+            drop(Object::take(client));
+        }
+        written
+    }
+
+    async fn write_in(
+        &self,
+        client: &mut Object,
+        request: &Request,
+        order: &Order,
+    ) -> Result<Placed, Unwritten> {
         let transaction = client.transaction().await?;
         let id = Uuid::now_v7();
         let answer = answer(id, order)?;
