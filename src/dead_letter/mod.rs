@@ -27,6 +27,7 @@ mod letter;
 mod office;
 mod place;
 mod record;
+mod reminder;
 mod topic;
 
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -44,6 +45,7 @@ pub use letter::{
 pub use office::{DeadLetters, Redrive, Redriven, topic_of};
 pub use place::Place;
 pub use record::{Header, Record};
+pub(crate) use reminder::Reminder;
 pub use topic::Filter;
 
 /// The time of day in milliseconds since the Unix epoch, to be written down and compared with what

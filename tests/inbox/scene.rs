@@ -244,6 +244,8 @@ pub(crate) enum Whim {
     Dawdle(Duration),
     /// The row is written, and then the code is wrong.
     Panic,
+    /// The row is written, and then this is run.
+    Run(&'static str),
     /// The row is written, and one is taken from the shelf of the message's number.
     Take,
 }
@@ -316,6 +318,7 @@ impl Effects for Deeds {
                 Ok(())
             }
             Whim::Panic => panic!("account 4711 has no owner"),
+            Whim::Run(sql) => Ok(tx.batch_execute(sql).await?),
             Whim::Take => {
                 tx.execute(&TAKE.of(tx).await?, &[&number]).await?;
                 Ok(())
