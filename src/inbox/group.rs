@@ -20,7 +20,7 @@ use rdkafka::{ClientConfig, ClientContext};
 use super::lag::Ends;
 use super::membership::{Holdings, Partition, Place, Received};
 use super::{ConsumerSpec, Counters, InboxError};
-use crate::dead_letter::{Record, Reminder, now_ms};
+use crate::dead_letter::{Record, Reminder, now_ms, valueless};
 
 /// How soon a consumer that waits for records notices that it should stop.
 const IDLE: Duration = Duration::from_millis(100);
@@ -75,8 +75,9 @@ impl Group {
             .set_log_level(RDKafkaLogLevel::Critical);
         let (holdings, owes) = (Mutex::default(), AtomicBool::default());
         let context = Membership { holdings, counters, owes };
+        let client = |error| InboxError::Client(valueless(error));
         let consumer: BaseConsumer<Membership> =
-            config.create_with_context(context).map_err(InboxError::Client)?;
+            config.create_with_context(context).map_err(client)?;
         let topics: Vec<&str> = spec.topics.iter().map(String::as_str).collect();
         consumer.subscribe(&topics).map_err(InboxError::Client)?;
         Ok(Self {

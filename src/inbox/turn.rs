@@ -197,7 +197,7 @@ impl<E: Effects> Turn<E> {
         Ok(())
     }
 
-    async fn bury(&self, record: &Record, grounds: Grounds) -> Result<(), Halt> {
+    async fn bury(&mut self, record: &Record, grounds: Grounds) -> Result<(), Halt> {
         if !self.burial.bury(record, &grounds.after_all(record)).await {
             return Err(Halt::Asked);
         }

@@ -208,6 +208,11 @@ impl Running {
         self.thread.take().unwrap().join().unwrap().unwrap()
     }
 
+    /// Whether it has not ended by itself.
+    pub(crate) fn is_alive(&self) -> bool {
+        self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
+    }
+
     /// Waits for an end that nobody asked for.
     pub(crate) fn end(mut self) -> InboxError {
         self.thread.take().unwrap().join().unwrap().unwrap_err()
