@@ -161,7 +161,7 @@ mod tests {
             failed_ms: 0,
         };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let limit = Duration::from_secs(60);
+        let limit = Duration::from_mins(1);
         let buried = async { tokio::time::timeout(limit, burial.bury(&record, &grounds)).await };
         assert!(runtime.block_on(buried).expect("it is confirmed"));
     }
