@@ -4,17 +4,17 @@
 //! What always holds: a receipt says `Ok` only after all in-sync replicas have the record. Records
 //! are few here, so nothing is batched or bounded. Called by `redrive` and by `inbox`.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::KafkaError;
 use rdkafka::message::{Header as KafkaHeader, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, DeliveryResult, Producer as _, ProducerContext};
-use rdkafka::types::RDKafkaErrorCode;
+use rdkafka::types::{RDKafkaConfRes, RDKafkaErrorCode};
 use rdkafka::{ClientConfig, ClientContext};
 
-use super::{DeadLetterError, Header};
+use super::{DeadLetterError, Header, Reminder};
 
 /// How long the brokers may take for a record before its sender decides anew.
 const DELIVERY_LIMIT_MS: &str = "30000";
@@ -58,8 +58,9 @@ impl Courier {
             // As the relay and Java's clients choose, so that a key keeps its partition.
             .set("partitioner", "murmur2_random")
             .set_log_level(RDKafkaLogLevel::Critical);
-        let producer = config.create_with_context(Ear).map_err(DeadLetterError::Client)?;
-        Ok(Self { producer })
+        let ear = Ear::default();
+        let client = |error| DeadLetterError::Client(valueless(error));
+        Ok(Self { producer: config.create_with_context(ear).map_err(client)? })
     }
 
     /// Hands a record over; the receipt is filled in by a later [`Courier::poll`].
@@ -98,11 +99,23 @@ impl Courier {
         }
     }
 
-    /// Whether the topic is there; brokers that create topics by themselves create it now.
+    /// Whether the topic is there; brokers that create topics by themselves create it now. What
+    /// else they say of it, such as that nobody may know, is an error.
     pub(crate) fn finds(&self, topic: &str) -> Result<bool, KafkaError> {
         let metadata = self.producer.client().fetch_metadata(Some(topic), ASK_LIMIT)?;
-        let found = metadata.topics().first();
-        Ok(found.is_some_and(|topic| topic.error().is_none() && !topic.partitions().is_empty()))
+        let Some(found) = metadata.topics().first() else { return Ok(false) };
+        match found.error().map(RDKafkaErrorCode::from) {
+            None => Ok(!found.partitions().is_empty()),
+            Some(RDKafkaErrorCode::UnknownTopic | RDKafkaErrorCode::UnknownTopicOrPartition) => {
+                Ok(false)
+            }
+            Some(code) => Err(KafkaError::MetadataFetch(code)),
+        }
+    }
+
+    /// Whether the client has failed in a way that only a new one mends.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.producer.client().fatal_error().is_some()
     }
 }
 
@@ -120,7 +133,23 @@ pub(crate) fn is_too_large(error: &KafkaError) -> bool {
     )
 }
 
-struct Ear;
+/// The same error without the setting's value, which may be a password. The library's own reason
+/// repeats it too.
+pub(crate) fn valueless(error: KafkaError) -> KafkaError {
+    let KafkaError::ClientConfig(outcome, reason, name, _) = error else { return error };
+    let reason = if outcome == RDKafkaConfRes::RD_KAFKA_CONF_UNKNOWN {
+        "there is no such setting:"
+    } else if reason.contains("not available at build time") {
+        "what it asks for is not in this build:"
+    } else {
+        "its value is refused:"
+    };
+    KafkaError::ClientConfig(outcome, reason.to_owned(), name, String::new())
+}
+
+/// What the client says of its own accord.
+#[derive(Default)]
+struct Ear(Mutex<Reminder>);
 
 impl ClientContext for Ear {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
@@ -128,7 +157,12 @@ impl ClientContext for Ear {
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
-        tracing::debug!(%error, reason, "the Kafka client has trouble");
+        let mut reminder = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if reminder.is_due(&error.to_string()) {
+            tracing::warn!(%error, reason, "the Kafka client has trouble");
+        } else {
+            tracing::debug!(%error, reason, "the Kafka client has trouble");
+        }
     }
 }
 
@@ -139,5 +173,27 @@ impl ProducerContext for Ear {
         let outcome = result.as_ref().map(drop).map_err(|(error, _)| error.clone());
         // Each record is reported once, so the receipt is empty.
         let _ = receipt.set(outcome);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_that_are_refused_are_named_without_their_value() {
+        let cases = [
+            ("security.protocol", "refused"),
+            ("queue.buffering.max.ms", "refused"),
+            ("no.such.setting", "no such setting"),
+        ];
+        for (name, reason) in cases {
+            let settings = [(name.to_owned(), "hunter2".to_owned())];
+            let error = Courier::new(&settings).unwrap_err();
+            let DeadLetterError::Client(source) = &error else { panic!("{error:?}") };
+            let text = format!("{error} {error:?} {source}");
+            assert!(!text.contains("hunter2"), "{text}");
+            assert!(text.contains(name) && text.contains(reason), "{text}");
+        }
     }
 }

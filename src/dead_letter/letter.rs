@@ -28,13 +28,31 @@ pub const ATTEMPTS_HEADER: &str = "postrider-attempts";
 pub const FIRST_FAILED_HEADER: &str = "postrider-first-failed-ms";
 /// When it failed last, in milliseconds since the Unix epoch.
 pub const FAILED_HEADER: &str = "postrider-failed-ms";
-/// Marks a letter whose value had to be left where it lay; its value is the reason.
+/// Marks a letter of which something had to be left where it lay; its value says what, and why.
 pub const CUT_HEADER: &str = "postrider-cut";
 /// Marks a record that was sent again, and the receipt for it: the dead letter's place.
 pub const RETRIED_HEADER: &str = "postrider-retried";
 
 /// Of the reason no more is kept: headers are for reading.
 const REASON_BYTES_MAX: usize = 1_024;
+
+/// Of the record's own headers, those that are kept when the others have to go.
+const KEPT_HEADERS: [&str; 2] = ["id", "event_type"];
+/// How large such a header may be.
+const KEPT_BYTES_MAX: usize = 256;
+
+/// What is left where the record lay, since the brokers take no dead letter so large: each step more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Cut {
+    /// All of it is here.
+    Nothing,
+    /// The value is missing.
+    Value,
+    /// And its headers but `id` and `event_type`.
+    Headers,
+    /// And its key.
+    Key,
+}
 
 /// Why a record is set aside.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -63,8 +81,8 @@ pub struct Letter {
     /// What the consumer received: topic, partition and offset are where it lay, the time is the
     /// dead letter's.
     pub record: Record,
-    /// The value is missing here, since the brokers take no record so large; it may still lie where
-    /// it lay.
+    /// The value is missing here, perhaps headers and the key as well, since the brokers take no record
+    /// so large; it may still lie where it lay.
     pub is_cut: bool,
     /// It was sent again and stored.
     pub is_retried: bool,
@@ -172,8 +190,27 @@ fn named<'h>((name, value): &'h Header, wanted: &str) -> Option<&'h str> {
     str::from_utf8(value.as_deref()?).ok().filter(|_| name == wanted)
 }
 
-/// The dead letter's headers: why, and then the record's own. `is_cut`: the value stays behind.
-pub(crate) fn headers(record: &Record, grounds: &Grounds, is_cut: bool) -> Vec<Header> {
+#[cfg(feature = "inbox")]
+impl Cut {
+    /// The next step, if there is one.
+    pub(crate) const fn deeper(self) -> Option<Self> {
+        match self {
+            Self::Nothing => Some(Self::Value),
+            Self::Value => Some(Self::Headers),
+            Self::Headers => Some(Self::Key),
+            Self::Key => None,
+        }
+    }
+
+    /// The record's key and value, as far as they go along.
+    pub(crate) fn rest(self, record: &Record) -> (Option<&[u8]>, Option<&[u8]>) {
+        let key = record.key.as_deref().filter(|_| self != Self::Key);
+        (key, record.value.as_deref().filter(|_| self == Self::Nothing))
+    }
+}
+
+/// The dead letter's headers: why, and then those of the record's own that go along.
+pub(crate) fn headers(record: &Record, grounds: &Grounds, cut: Cut) -> Vec<Header> {
     let Grounds { consumer, code, reason, attempts, first_failed_ms, failed_ms } = grounds;
     let ours = [
         text(ERROR_CODE_HEADER, code.clone()),
@@ -186,8 +223,28 @@ pub(crate) fn headers(record: &Record, grounds: &Grounds, is_cut: bool) -> Vec<H
         text(FIRST_FAILED_HEADER, first_failed_ms.to_string()),
         text(FAILED_HEADER, failed_ms.to_string()),
     ];
-    let cut = is_cut.then(|| text(CUT_HEADER, "the brokers take no record so large".into()));
-    ours.into_iter().chain(cut).chain(record.headers.iter().cloned()).collect()
+    let missing = match cut {
+        Cut::Nothing => None,
+        Cut::Value => Some("value"),
+        Cut::Headers => Some("value and headers"),
+        Cut::Key => Some("value, headers and key"),
+    };
+    let mark = missing.map(|parts| {
+        text(CUT_HEADER, format!("{parts} left behind: the brokers take no record so large"))
+    });
+    let own = match cut {
+        Cut::Nothing | Cut::Value => record.headers.clone(),
+        Cut::Headers | Cut::Key => {
+            KEPT_HEADERS.into_iter().filter_map(|it| kept(record, it)).collect()
+        }
+    };
+    ours.into_iter().chain(mark).chain(own).collect()
+}
+
+/// The first header of that name, unless it is what is too large.
+fn kept(record: &Record, name: &str) -> Option<Header> {
+    let value = record.header(name).filter(|value| value.len() <= KEPT_BYTES_MAX)?;
+    Some((name.to_owned(), Some(value.to_vec())))
 }
 
 fn text(name: &str, value: String) -> Header {
@@ -258,19 +315,37 @@ mod tests {
             prop_assume!(names.first() != Some(&CUT_HEADER));
             let own = names.iter().map(|name| ((*name).to_owned(), value.clone())).collect();
             let record = record(own);
-            for is_cut in [false, true] {
-                let down = laid_down(&record, headers(&record, &grounds(), is_cut));
+            for cut in [Cut::Nothing, Cut::Value] {
+                let down = laid_down(&record, headers(&record, &grounds(), cut));
                 let letter = Letter::read(down).unwrap();
                 prop_assert_eq!(&letter.record, &record);
+                let is_cut = cut != Cut::Nothing;
                 prop_assert_eq!((letter.grounds, letter.is_cut), (grounds(), is_cut));
                 prop_assert_eq!(letter.place, Place { partition: 0, offset: 7 });
             }
         }
     }
 
+    #[cfg(feature = "inbox")]
+    #[test]
+    fn each_cut_leaves_more_behind_and_what_is_left_is_a_letter() {
+        let own = |name: &str, bytes: usize| (name.to_owned(), Some(vec![b'x'; bytes]));
+        let record = record(vec![own("trace", 9_000), own("id", 36), own("event_type", 9_000)]);
+        let (mut cut, mut left) = (Cut::Nothing, Vec::new());
+        while let Some(deeper) = cut.deeper() {
+            cut = deeper;
+            let letter =
+                Letter::read(laid_down(&record, headers(&record, &grounds(), cut))).unwrap();
+            let (key, value) = cut.rest(&record);
+            assert!(letter.is_cut && value.is_none() && letter.header("id").is_some());
+            left.push((letter.record.headers.len(), key.is_some()));
+        }
+        assert_eq!(left, [(3, true), (1, true), (1, false)]);
+    }
+
     #[test]
     fn other_records_are_no_letters() {
-        let down = headers(&record(Vec::new()), &grounds(), false);
+        let down = headers(&record(Vec::new()), &grounds(), Cut::Nothing);
         for missing in 0..down.len() {
             let mut headers = down.clone();
             headers.remove(missing);
@@ -283,7 +358,8 @@ mod tests {
     fn a_record_sent_again_bears_its_own_headers_and_the_newest_past_and_mark() {
         let id = ("id".to_owned(), Some(b"7".to_vec()));
         let record = record(vec![id.clone(), mark(Place { partition: 9, offset: 9 })]);
-        let letter = Letter::read(laid_down(&record, headers(&record, &grounds(), false))).unwrap();
+        let letter =
+            Letter::read(laid_down(&record, headers(&record, &grounds(), Cut::Nothing))).unwrap();
         let so_far = [
             text(CONSUMER_HEADER, "payments".into()),
             text(ATTEMPTS_HEADER, "5".into()),
@@ -307,7 +383,7 @@ mod tests {
         let (mut seen, mut expected) = (grounds().after_all(&record), 5);
         for _ in 0..3 {
             assert_eq!((seen.first_failed_ms, seen.failed_ms, seen.attempts), (17, 18, expected));
-            let down = laid_down(&record, headers(&record, &seen, false));
+            let down = laid_down(&record, headers(&record, &seen, Cut::Nothing));
             let letter = Letter::read(down).unwrap();
             assert_eq!(letter.record, record);
             record = Record { headers: letter.headers_again(), ..record };

@@ -27,23 +27,25 @@ mod letter;
 mod office;
 mod place;
 mod record;
+mod reminder;
 mod topic;
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 #[cfg(feature = "inbox")]
-pub(crate) use courier::{Courier, Parcel, is_too_large};
+pub(crate) use courier::{Courier, Parcel, is_too_large, valueless};
 pub use error::DeadLetterError;
-#[cfg(feature = "inbox")]
-pub(crate) use letter::headers;
 pub use letter::{
     ATTEMPTS_HEADER, CONSUMER_HEADER, CUT_HEADER, ERROR_CODE_HEADER, ERROR_HEADER, FAILED_HEADER,
     FIRST_FAILED_HEADER, Grounds, Letter, OFFSET_HEADER, PARTITION_HEADER, RETRIED_HEADER,
     TOPIC_HEADER,
 };
+#[cfg(feature = "inbox")]
+pub(crate) use letter::{Cut, headers};
 pub use office::{DeadLetters, Redrive, Redriven, topic_of};
 pub use place::Place;
 pub use record::{Header, Record};
+pub(crate) use reminder::Reminder;
 pub use topic::Filter;
 
 /// The time of day in milliseconds since the Unix epoch, to be written down and compared with what

@@ -20,10 +20,18 @@ pub fn topic_of(consumer: &str) -> String {
 }
 
 /// One consumer's dead letters.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct DeadLetters {
     settings: Vec<(String, String)>,
     topic: String,
+}
+
+/// Settings may hold passwords: their names are shown.
+impl std::fmt::Debug for DeadLetters {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let names: Vec<&str> = self.settings.iter().map(|(name, _)| name.as_str()).collect();
+        f.debug_struct("DeadLetters").field("settings", &names).field("topic", &self.topic).finish()
+    }
 }
 
 /// How to send again.
@@ -175,6 +183,13 @@ mod tests {
         assert_eq!(fate(&letter(4_000), &how), Fate::Send);
         assert_eq!(fate(&letter(3_999), &how), Fate::TooOld);
         assert_eq!(fate(&letter(3_999), &Redrive { force: true, ..how }), Fate::Send);
+    }
+
+    #[test]
+    fn the_brokers_password_is_not_shown() {
+        let settings = vec![("sasl.password".to_owned(), "hunter2".to_owned())];
+        let text = format!("{:?}", DeadLetters::new("payments", settings));
+        assert!(text.contains("sasl.password") && !text.contains("hunter2"), "{text}");
     }
 
     #[test]

@@ -13,6 +13,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::KafkaError;
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 
+use super::courier::valueless;
 use super::letter::receipt_of;
 use super::{DeadLetterError, Letter, Place, Record};
 
@@ -106,7 +107,7 @@ fn client(settings: &[(String, String)]) -> Result<BaseConsumer, DeadLetterError
         .set("allow.auto.create.topics", "false")
         .set("enable.partition.eof", "true")
         .set_log_level(RDKafkaLogLevel::Critical);
-    config.create().map_err(DeadLetterError::Client)
+    config.create().map_err(|error| DeadLetterError::Client(valueless(error)))
 }
 
 /// Assigns every partition from its beginning.

@@ -58,7 +58,7 @@ impl<E: Effects> Consumer<E> {
 
     /// Consumes until `stop` is ready, on a thread of its own. The batch at hand is then finished,
     /// or rolled back if that takes 10 s, its offsets are committed, and the group is left. Brokers,
-    /// database and cache that are away are waited for.
+    /// database and cache that are away are waited for, and so is the dead-letter topic.
     ///
     /// Dropped, the consumer ends the same way in the background.
     pub async fn run(self, stop: impl Future<Output = ()>) -> Result<Snapshot, InboxError> {
@@ -104,7 +104,7 @@ impl<E: Effects> Consumer<E> {
             Builder::new_current_thread().enable_all().build().map_err(InboxError::Thread)?;
         let burial = Burial::new(&spec.name, &spec.kafka, spec.backoff, stop.clone());
         let burial = burial.map_err(InboxError::DeadLetters)?;
-        burial.prepare().map_err(InboxError::DeadLetters)?;
+        burial.prepare();
         let cache = spec.remembered.as_ref();
         let remembered =
             cache.map(|cache| Remembered::new(cache, &spec.name, Arc::clone(&counters)));

@@ -76,7 +76,7 @@ pub enum Failure {
     /// it must not repeat the payload.
     #[error("{0}")]
     Poison(String),
-    /// It may, another time. While the database is away or another transaction in the way, this is
+    /// It may, another time. While the database is away or slow, or another transaction in the way, it is
     /// tried without limit, else [`attempts_max`](super::ConsumerSpec::attempts_max) times before it
     /// becomes a dead letter. Of errors of Postgres the code and the names are told, of others their
     /// text, which must not repeat the payload.

@@ -23,7 +23,7 @@ pub enum InboxError {
     /// The Kafka client has failed in a way that only a new one mends.
     #[error("the Kafka consumer has failed for good")]
     Fatal(#[source] KafkaError),
-    /// The dead-letter topic is not there, or cannot be written to.
+    /// The client of dead letters cannot be made.
     #[error("dead letters cannot be laid down")]
     DeadLetters(#[source] DeadLetterError),
     /// The URL of the cache is not understood. Its text is not repeated: it may hold a password.

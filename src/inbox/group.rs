@@ -20,7 +20,7 @@ use rdkafka::{ClientConfig, ClientContext};
 use super::lag::Ends;
 use super::membership::{Holdings, Partition, Place, Received};
 use super::{ConsumerSpec, Counters, InboxError};
-use crate::dead_letter::{Record, now_ms};
+use crate::dead_letter::{Record, Reminder, now_ms, valueless};
 
 /// How soon a consumer that waits for records notices that it should stop.
 const IDLE: Duration = Duration::from_millis(100);
@@ -30,9 +30,6 @@ const POLLS_PER_TICK: usize = 16;
 const FETCHED_KIB_MAX: &str = "16384";
 /// Topics that are not there yet are looked for so often, in ms; the library's own choice is minutes.
 const LOOK_EVERY_MS: &str = "5000";
-/// The same trouble is not told more often.
-const TELL_EVERY: Duration = Duration::from_mins(1);
-
 /// How often the brokers are asked how much is left, and after each assignment: rarely, since the
 /// consumer stands still for the answer.
 const ASK_EVERY: Duration = Duration::from_secs(5);
@@ -45,7 +42,7 @@ pub(super) struct Group {
     /// Read while a batch was at hand; they come first in the next.
     carried: VecDeque<Received>,
     is_paused: bool,
-    told: Option<(String, Instant)>,
+    reminder: Reminder,
     /// When the brokers were asked how much is left, and in which assignment.
     asked: (Instant, u64),
 }
@@ -78,8 +75,9 @@ impl Group {
             .set_log_level(RDKafkaLogLevel::Critical);
         let (holdings, owes) = (Mutex::default(), AtomicBool::default());
         let context = Membership { holdings, counters, owes };
+        let client = |error| InboxError::Client(valueless(error));
         let consumer: BaseConsumer<Membership> =
-            config.create_with_context(context).map_err(InboxError::Client)?;
+            config.create_with_context(context).map_err(client)?;
         let topics: Vec<&str> = spec.topics.iter().map(String::as_str).collect();
         consumer.subscribe(&topics).map_err(InboxError::Client)?;
         Ok(Self {
@@ -87,7 +85,7 @@ impl Group {
             topic: spec.topics.first().cloned().unwrap_or_default(),
             carried: VecDeque::new(),
             is_paused: false,
-            told: None,
+            reminder: Reminder::default(),
             asked: (Instant::now(), 0),
         })
     }
@@ -183,10 +181,8 @@ impl Group {
             }
             Some(Err(error)) => {
                 let text = error.to_string();
-                let told = self.told.as_ref();
-                if told.is_none_or(|(last, at)| *last != text || at.elapsed() > TELL_EVERY) {
+                if self.reminder.is_due(&text) {
                     tracing::warn!(error = text, "the brokers or a topic are away; waiting");
-                    self.told = Some((text, Instant::now()));
                 }
                 Ok(None)
             }

@@ -57,7 +57,7 @@ pub(super) enum Undone {
     /// The database is away; what may be said of it. It says nothing about the messages.
     Away(String),
     /// Another transaction is in the way: a deadlock, a serialization failure, a lock that was not
-    /// had in time. It says nothing about the messages either, but fewer of them want fewer locks.
+    /// had in time. Or a statement was cancelled, since the database is slow. It says nothing about the messages either, but fewer of them want fewer locks.
     InTheWay(Failure),
     /// The effects of a message failed, or the commit of all.
     Failed(Failure),
@@ -124,18 +124,24 @@ impl Database {
         let Err(undone) = outcome else { return outcome };
         // Whatever an effect made of it: a session that ended is the database's doing.
         let ended = session.client.is_closed();
-        if let Undone::Failed(Failure::Technical(source)) = &undone
-            && is_outdated(&**source)
-        {
+        let mut is_outdated_here = false;
+        let undone = match undone {
+            Undone::Failed(Failure::Technical(source)) => {
+                is_outdated_here = is_outdated(&*source);
+                match passing(&*source) {
+                    Some(Passing::Away) => Undone::Away(describe(&*source)),
+                    _ if ended => Undone::Away(describe(&*source)),
+                    Some(Passing::InTheWay) => Undone::InTheWay(Failure::Technical(source)),
+                    None => Undone::Failed(Failure::Technical(source)),
+                }
+            }
+            other => other,
+        };
+        // A new one may lead to another server, or find what this one did not.
+        if is_outdated_here || matches!(undone, Undone::Away(_)) {
             self.session = None;
         }
-        let Undone::Failed(Failure::Technical(source)) = undone else { return Err(undone) };
-        Err(match passing(&*source) {
-            Some(Passing::Away) => Undone::Away(describe(&*source)),
-            _ if ended => Undone::Away(describe(&*source)),
-            Some(Passing::InTheWay) => Undone::InTheWay(Failure::Technical(source)),
-            None => Undone::Failed(Failure::Technical(source)),
-        })
+        Err(undone)
     }
 
     async fn open(&self) -> Result<Session, Undone> {

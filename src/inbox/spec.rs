@@ -24,7 +24,7 @@ const OWN_SETTINGS: [&str; 7] = [
 const NAME_CHARS_MAX: usize = 200;
 
 /// An idempotent consumer.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct ConsumerSpec {
     /// Its name for all time: the Kafka group, the owner of its markers, and the beginning of its
     /// dead-letter topic, `<name>.dead-letters`. 1 to 200 of the characters that a topic may have.
@@ -64,6 +64,24 @@ pub struct RememberedSpec {
     pub ttl: Duration,
     /// How long an answer may take before the cache is passed over, at least a millisecond.
     pub timeout: Duration,
+}
+
+/// Of Kafka's settings the names are shown, and of the database nothing: both may hold passwords.
+impl std::fmt::Debug for ConsumerSpec {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let kafka: Vec<&str> = self.kafka.iter().map(|(name, _)| name.as_str()).collect();
+        f.debug_struct("ConsumerSpec")
+            .field("name", &self.name)
+            .field("topics", &self.topics)
+            .field("kafka", &kafka)
+            .field("batch_max", &self.batch_max)
+            .field("attempts_max", &self.attempts_max)
+            .field("backoff", &self.backoff)
+            .field("lock_timeout", &self.lock_timeout)
+            .field("idle_in_transaction_max", &self.idle_in_transaction_max)
+            .field("remembered", &self.remembered)
+            .finish_non_exhaustive()
+    }
 }
 
 impl std::fmt::Debug for RememberedSpec {
@@ -179,8 +197,12 @@ mod tests {
     }
 
     #[test]
-    fn the_caches_password_is_not_shown() {
-        let spec = RememberedSpec::new("redis://:hunter2@localhost");
-        assert!(!format!("{spec:?}").contains("hunter2"));
+    fn no_password_is_shown() {
+        let mut spec = good();
+        spec.kafka.push(("sasl.password".to_owned(), "hunter2".to_owned()));
+        spec.database.password("hunter2").application_name("hunter2");
+        spec.remembered = Some(RememberedSpec::new("redis://:hunter2@localhost"));
+        let text = format!("{spec:?}");
+        assert!(text.contains("sasl.password") && !text.contains("hunter2"), "{text}");
     }
 }

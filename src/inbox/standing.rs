@@ -18,7 +18,8 @@ pub struct Standing {
     pub lag_messages: Option<u64>,
     /// When a message was settled last, in milliseconds since the Unix epoch; `None`: not yet.
     pub progress_ms: Option<i64>,
-    /// The last transaction met no database. Only a consumer with messages at hand notices.
+    /// The last transaction met no database, or one in which a table, column, function or right is
+    /// missing. Only a consumer with messages at hand notices.
     pub is_database_away: bool,
     /// The last question to the brokers had no answer. They are asked every 5 s.
     pub are_brokers_away: bool,
@@ -28,7 +29,7 @@ impl Standing {
     /// Why it cannot do its work, if it cannot.
     pub fn obstacle(&self) -> Option<&'static str> {
         if self.is_database_away {
-            Some("the consumer is away from its database")
+            Some("the consumer waits for its database")
         } else if !self.has_joined {
             Some("the consumer has not joined its group yet")
         } else {

@@ -13,20 +13,28 @@ use tokio_postgres::error::{DbError, SqlState};
 /// Longest chain of errors that is followed.
 const CAUSES_MAX: usize = 16;
 
-/// Classes of SQLSTATE that say nothing about the statement: connection, a table, column or right
-/// that is missing (a migration that is late makes no dead letters), insufficient resources, system
-/// error. Source: PostgreSQL's documentation, appendix A.
-const AWAY_CLASSES: [&str; 4] = ["08", "42", "53", "58"];
+/// Classes of SQLSTATE that say nothing about the statement: connection, insufficient resources,
+/// system error. Source: PostgreSQL's documentation, appendix A.
+const AWAY_CLASSES: [&str; 3] = ["08", "53", "58"];
 
 /// The same of other classes: a server that shuts down, crashed, or starts, a session that the
-/// server ended, a server that is a standby.
-const AWAY_CODES: [SqlState; 5] = [
+/// server ended, a server that is a standby; a table, column, function or right that is missing: a
+/// migration that is late makes no dead letters. What else class 42 has is the effect's doing.
+const AWAY_CODES: [SqlState; 9] = [
     SqlState::ADMIN_SHUTDOWN,
     SqlState::CRASH_SHUTDOWN,
     SqlState::CANNOT_CONNECT_NOW,
     SqlState::IDLE_SESSION_TIMEOUT,
     SqlState::READ_ONLY_SQL_TRANSACTION,
+    SqlState::UNDEFINED_TABLE,
+    SqlState::UNDEFINED_COLUMN,
+    SqlState::UNDEFINED_FUNCTION,
+    SqlState::INSUFFICIENT_PRIVILEGE,
 ];
+
+/// A lock that was not had in time; a statement that took longer than `statement_timeout`, or that
+/// somebody cancelled: a storage that stands still does that to any statement.
+const IN_THE_WAY_CODES: [SqlState; 2] = [SqlState::LOCK_NOT_AVAILABLE, SqlState::QUERY_CANCELED];
 
 /// The class of a serialization failure and of a deadlock.
 const ROLLBACK_CLASS: &str = "40";
@@ -39,7 +47,8 @@ const VIOLATED_AT_COMMIT: SqlState = SqlState::T_R_INTEGRITY_CONSTRAINT_VIOLATIO
 pub(super) enum Passing {
     /// The database is away: nothing works now.
     Away,
-    /// Another transaction holds what this one wants. One that wants less may get through.
+    /// Another transaction holds what this one wants, or the database is too slow for it. One that
+    /// wants less may get through.
     InTheWay,
 }
 
@@ -56,9 +65,7 @@ pub(super) fn passing(error: &(dyn Error + 'static)) -> Option<Passing> {
 
 fn passing_code(code: &SqlState) -> Option<Passing> {
     let class = code.code().get(..2).unwrap_or_default();
-    if *code == SqlState::LOCK_NOT_AVAILABLE
-        || (class == ROLLBACK_CLASS && *code != VIOLATED_AT_COMMIT)
-    {
+    if IN_THE_WAY_CODES.contains(code) || (class == ROLLBACK_CLASS && *code != VIOLATED_AT_COMMIT) {
         return Some(Passing::InTheWay);
     }
     (AWAY_CODES.contains(code) || AWAY_CLASSES.contains(&class)).then_some(Passing::Away)
@@ -124,13 +131,15 @@ mod tests {
     #[test]
     fn what_passes_is_known_by_its_code_and_by_nothing_else() {
         let of = |code: &str| passing_code(&SqlState::from_code(code));
-        for away in ["57P01", "57P02", "57P03", "53300", "08006", "25006", "42P01"] {
+        for away in
+            ["57P01", "57P02", "57P03", "53300", "08006", "25006", "42P01", "42501", "42883"]
+        {
             assert_eq!(of(away), Some(Passing::Away), "{away}");
         }
-        for in_the_way in ["40001", "40P01", "55P03"] {
+        for in_the_way in ["40001", "40P01", "55P03", "57014"] {
             assert_eq!(of(in_the_way), Some(Passing::InTheWay), "{in_the_way}");
         }
-        for own in ["23505", "22P02", "40002", "57014", "P0001", "XX000", "25P02", "55006"] {
+        for own in ["23505", "22P02", "40002", "42704", "42804", "P0001", "XX000", "25P02"] {
             assert_eq!(of(own), None, "{own}");
         }
         // An effect's own trouble with files is not the database's.

@@ -3,7 +3,7 @@
 //! Enters: records in order of arrival. Leaves: effects, dead letters, and how many records of the
 //! batch, from its beginning, are settled. What always holds: a record is settled when its effects
 //! are committed, were committed before, are not wanted, or its dead letter is confirmed; nothing
-//! becomes a dead letter because the database is away or another transaction in the way. A batch is
+//! becomes a dead letter because the database is away or slow, or another transaction in the way. A batch is
 //! one transaction; only when that fails is each message tried alone, so that one neither dooms nor
 //! blocks the others, and holds few locks. Called by `consumer`.
 
@@ -19,7 +19,7 @@ use super::session::{Database, Undone};
 use super::stop::Stop;
 use super::trouble::describe;
 use super::{ConsumerSpec, Effects, Failure, InboxError, Interest, Message, Unfit};
-use crate::dead_letter::{Grounds, Record, now_ms};
+use crate::dead_letter::{Grounds, Record, Reminder, now_ms};
 
 /// The code of a message whose effects call it poison.
 const POISON_CODE: &str = "poison";
@@ -144,7 +144,7 @@ impl<E: Effects> Turn<E> {
     /// A transaction, as often as the database is away, or as others are in the way of a message that
     /// is alone. `None`: it is committed.
     async fn transact(&mut self, messages: &[&Message]) -> Result<Option<Failure>, Halt> {
-        let (mut outages, mut encounters) = (0, 0);
+        let (mut outages, mut encounters, mut reminder) = (0, 0, Reminder::default());
         loop {
             let outcome = self.database.transact(messages, &self.effects, &self.counters).await;
             let is_away = matches!(outcome, Err(Undone::Away(_)));
@@ -169,9 +169,9 @@ impl<E: Effects> Turn<E> {
                 // Two batches that take the same rows in another order would meet again and again.
                 Err(Undone::InTheWay(failure)) if messages.len() > 1 => return Ok(Some(failure)),
                 Err(Undone::InTheWay(failure)) => {
-                    if encounters == 0 {
-                        let why = told(&failure);
-                        tracing::warn!(why, "another transaction is in the way; trying again");
+                    let why = told(&failure);
+                    if reminder.is_due(&why) {
+                        tracing::warn!(why, "something is in the way of a message; trying again");
                     }
                     outages = 0;
                     encounters += 1;
@@ -179,8 +179,8 @@ impl<E: Effects> Turn<E> {
                 }
                 Err(Undone::Broken(error)) => return Err(Halt::Broken(error)),
                 Err(Undone::Away(why)) => {
-                    if outages == 0 {
-                        tracing::warn!(why, "the database is away; trying again");
+                    if reminder.is_due(&why) {
+                        tracing::warn!(why, "the consumer waits for its database");
                     }
                     outages += 1;
                     self.wait(outages).await?;
@@ -197,7 +197,7 @@ impl<E: Effects> Turn<E> {
         Ok(())
     }
 
-    async fn bury(&self, record: &Record, grounds: Grounds) -> Result<(), Halt> {
+    async fn bury(&mut self, record: &Record, grounds: Grounds) -> Result<(), Halt> {
         if !self.burial.bury(record, &grounds.after_all(record)).await {
             return Err(Halt::Asked);
         }

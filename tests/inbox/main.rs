@@ -21,5 +21,6 @@ mod failures;
 mod letters;
 mod mistakes;
 mod once;
+mod outages;
 mod rebalances;
 mod scene;

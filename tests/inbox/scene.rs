@@ -208,6 +208,11 @@ impl Running {
         self.thread.take().unwrap().join().unwrap().unwrap()
     }
 
+    /// Whether it has not ended by itself.
+    pub(crate) fn is_alive(&self) -> bool {
+        self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
+    }
+
     /// Waits for an end that nobody asked for.
     pub(crate) fn end(mut self) -> InboxError {
         self.thread.take().unwrap().join().unwrap().unwrap_err()
@@ -244,6 +249,8 @@ pub(crate) enum Whim {
     Dawdle(Duration),
     /// The row is written, and then the code is wrong.
     Panic,
+    /// The row is written, and then this is run.
+    Run(&'static str),
     /// The row is written, and one is taken from the shelf of the message's number.
     Take,
 }
@@ -316,6 +323,7 @@ impl Effects for Deeds {
                 Ok(())
             }
             Whim::Panic => panic!("account 4711 has no owner"),
+            Whim::Run(sql) => Ok(tx.batch_execute(sql).await?),
             Whim::Take => {
                 tx.execute(&TAKE.of(tx).await?, &[&number]).await?;
                 Ok(())

@@ -1,4 +1,5 @@
-//! `shop dead-letters` shows what a service could not take, and sends it again once.
+//! `shop dead-letters` shows what a service could not take, and sends it again once; and what else a
+//! message of a test's own does.
 
 use std::time::{Duration, Instant};
 
@@ -34,6 +35,24 @@ fn produce(bootstrap: &str, event_type: &str, order: &str) {
     let record = BaseRecord::to(event_type).key(order).payload("{}").headers(headers);
     producer.send(record).map_err(|(error, _)| error).unwrap();
     producer.flush(LIMIT).unwrap();
+}
+
+#[test]
+fn goods_that_are_no_longer_listed_are_released_all_the_same() {
+    let stage = Stage::set();
+    let order = Uuid::now_v7().to_string();
+    // Reserved, and then taken off the list: there is no such row in `stock`.
+    stage.run(&format!(
+        "INSERT INTO reservations (order_id, sku, quantity, status)
+         VALUES ('{order}', 'gone', 2, 'RESERVED')"
+    ));
+    let service = stage.start(&["inventory"]);
+    produce(&stage.bootstrap(), "OrderTimedOut", &order);
+    let told = "SELECT count(*) FROM outbox WHERE event_type = 'InventoryReleased'";
+    wait_for("InventoryReleased", || (stage.count(told) == 1).then_some(()));
+    let released = "SELECT count(*) FROM reservations WHERE status = 'RELEASED'";
+    assert_eq!(stage.count(released), 1);
+    service.stop();
 }
 
 #[test]

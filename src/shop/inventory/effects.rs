@@ -87,12 +87,14 @@ async fn release(transaction: &Transaction<'_>, order: Uuid) -> Result<(), Failu
             &[&order],
         )
         .await?;
+    // Counts reservations, not rows of stock: goods that are no longer listed are released as well.
     let released = transaction
         .execute(
             "WITH released AS (UPDATE reservations SET status = 'RELEASED', updated_at = now() \
-                 WHERE order_id = $1 AND status = 'RESERVED' RETURNING sku, quantity) \
-             UPDATE stock SET available = available + released.quantity \
-             FROM released WHERE stock.sku = released.sku",
+                 WHERE order_id = $1 AND status = 'RESERVED' RETURNING sku, quantity), \
+             restocked AS (UPDATE stock SET available = available + released.quantity \
+                 FROM released WHERE stock.sku = released.sku) \
+             SELECT FROM released",
             &[&order],
         )
         .await?;
