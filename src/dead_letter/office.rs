@@ -163,15 +163,7 @@ mod tests {
                 first_failed_ms,
                 failed_ms: i64::MAX,
             },
-            record: Record {
-                topic: "orders".into(),
-                partition: 0,
-                offset: 0,
-                timestamp_ms: None,
-                key: None,
-                value: None,
-                headers: Vec::new(),
-            },
+            record: Record::bare("orders", 0, 0),
             is_cut: false,
             is_retried: false,
         }

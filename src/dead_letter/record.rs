@@ -44,6 +44,14 @@ impl Record {
         }
     }
 
+    /// One that holds nothing.
+    #[cfg(test)]
+    pub(crate) fn bare(topic: &str, partition: i32, offset: i64) -> Self {
+        let topic = topic.to_owned();
+        let (timestamp_ms, key, value, headers) = (None, None, None, Vec::new());
+        Self { topic, partition, offset, timestamp_ms, key, value, headers }
+    }
+
     /// The value of the first header of that name; `None` also where it is null.
     pub fn header(&self, name: &str) -> Option<&[u8]> {
         let (_, value) = self.headers.iter().find(|(header, _)| header == name)?;

@@ -3,10 +3,11 @@
 //! Enters: a record and why it is set aside. Leaves: a confirmed dead letter. What always holds: it
 //! is tried until the brokers confirm it or the consumer is to stop, since what is not confirmed may
 //! not be passed over; a record too large for the topic loses there its value, then most headers, then
-//! its key, and keeps its place.
-//! Called by `turn`.
+//! its key, and keeps its place. Called by `turn`.
 
 use std::time::{Duration, Instant};
+
+use rdkafka::error::KafkaError;
 
 use super::Backoff;
 use super::stop::Stop;
@@ -14,7 +15,6 @@ use crate::dead_letter::{
     Courier, Cut, DeadLetterError, Grounds, Parcel, Record, Reminder, headers, is_too_large,
     topic_of,
 };
-use rdkafka::error::KafkaError;
 
 /// How soon a confirmation is noticed.
 const TICK: Duration = Duration::from_millis(2);
@@ -143,15 +143,7 @@ mod tests {
         while !burial.courier.is_broken() {
             burial.courier.poll(Duration::from_millis(10));
         }
-        let record = Record {
-            topic: "orders".into(),
-            partition: 0,
-            offset: 0,
-            timestamp_ms: None,
-            key: None,
-            value: None,
-            headers: Vec::new(),
-        };
+        let record = Record::bare("orders", 0, 0);
         let grounds = Grounds {
             consumer: "payments".into(),
             code: "poison".into(),

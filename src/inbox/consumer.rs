@@ -46,11 +46,6 @@ impl<E: Effects> Consumer<E> {
         Ok(Self { spec, effects, counters: Arc::default() })
     }
 
-    /// Its name.
-    pub fn name(&self) -> &str {
-        &self.spec.name
-    }
-
     /// Its totals and how it stands, also while it runs.
     pub fn counters(&self) -> Arc<Counters> {
         Arc::clone(&self.counters)

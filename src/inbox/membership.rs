@@ -154,15 +154,7 @@ mod tests {
     }
 
     fn received(holdings: &Holdings, number: i32, offset: i64) -> Received {
-        let record = Record {
-            topic: "orders".into(),
-            partition: number,
-            offset,
-            timestamp_ms: None,
-            key: None,
-            value: None,
-            headers: Vec::new(),
-        };
+        let record = Record::bare("orders", number, offset);
         holdings.receive(record).unwrap()
     }
 

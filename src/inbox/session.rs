@@ -57,7 +57,8 @@ pub(super) enum Undone {
     /// The database is away; what may be said of it. It says nothing about the messages.
     Away(String),
     /// Another transaction is in the way: a deadlock, a serialization failure, a lock that was not
-    /// had in time. Or a statement was cancelled, since the database is slow. It says nothing about the messages either, but fewer of them want fewer locks.
+    /// had in time. Or a statement was cancelled, since the database is slow. It says nothing about
+    /// the messages either, but fewer of them want fewer locks.
     InTheWay(Failure),
     /// The effects of a message failed, or the commit of all.
     Failed(Failure),

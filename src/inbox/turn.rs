@@ -3,9 +3,9 @@
 //! Enters: records in order of arrival. Leaves: effects, dead letters, and how many records of the
 //! batch, from its beginning, are settled. What always holds: a record is settled when its effects
 //! are committed, were committed before, are not wanted, or its dead letter is confirmed; nothing
-//! becomes a dead letter because the database is away or slow, or another transaction in the way. A batch is
-//! one transaction; only when that fails is each message tried alone, so that one neither dooms nor
-//! blocks the others, and holds few locks. Called by `consumer`.
+//! becomes a dead letter because the database is away or slow, or another transaction in the way. A
+//! batch is one transaction; only when that fails is each message tried alone, so that one neither
+//! dooms nor blocks the others, and holds few locks. Called by `consumer`.
 
 use std::cell::Cell;
 use std::sync::Arc;

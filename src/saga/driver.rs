@@ -125,7 +125,8 @@ pub async fn overdue<S: Saga>(
         .query_typed(
             // Not clock_timestamp(), which is volatile: the index would not be searched by it.
             "UPDATE sagas SET put_off = put_off + 1, deadline = statement_timestamp() \
-                 + $2 * 2 ^ least(put_off, 6) * interval '1 second' WHERE kind = $1 AND id = ANY (ARRAY(SELECT id FROM sagas WHERE kind = $1 \
+                 + $2 * 2 ^ least(put_off, 6) * interval '1 second' \
+             WHERE kind = $1 AND id = ANY (ARRAY(SELECT id FROM sagas WHERE kind = $1 \
                  AND deadline < statement_timestamp() ORDER BY deadline LIMIT $3 \
                  FOR UPDATE SKIP LOCKED)) RETURNING id",
             &[

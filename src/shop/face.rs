@@ -2,23 +2,23 @@
 //!
 //! Enters: named numbers, read when somebody asks, and the consumer of the service, if it has one.
 //! Leaves: `/livez`, `/readyz` and `/metrics` in Prometheus's text format. What always holds: readiness
-//! asks the database whether it takes writes, and the consumer where the service is no use without it. Called by every
-//! service.
+//! asks the database whether it takes writes, and the consumer where the service is no use without it.
+//! Called by every service.
 
 use std::error::Error as _;
 use std::fmt::Write as _;
 use std::io;
 use std::sync::Arc;
 
+use axum::Router;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use axum::{Extension, Router};
 use deadpool_postgres::{Object, Pool, PoolError};
 use tokio_postgres::SimpleQueryMessage;
 
-use crate::inbox::{Counters, Standing};
+use crate::inbox::{Counters, Snapshot, Standing};
 
 const SILENT: &str = "the database does not answer";
 const NO_WRITES: &str = "the database takes no writes";
@@ -26,12 +26,11 @@ const NO_WRITES: &str = "the database takes no writes";
 /// A number: its name, what it counts, and how much it is now. One that only grows is named `.._total`.
 pub(super) type Count = (&'static str, &'static str, u64);
 
-/// The consumer of a service, for its routes.
+/// The consumer of a service, and whether the service is not ready while that cannot work.
 #[derive(Clone)]
-pub(super) struct Watched {
-    pub(super) counters: Arc<Counters>,
-    /// Whether the service is not ready while its consumer cannot work.
-    pub(super) is_vital: bool,
+struct Watched {
+    counters: Arc<Counters>,
+    is_vital: bool,
 }
 
 /// What a service shows of itself.
@@ -39,12 +38,23 @@ pub(super) struct Watched {
 pub(super) struct Face {
     pool: Pool,
     counts: Arc<dyn Fn() -> Vec<Count> + Send + Sync>,
+    consumer: Option<Watched>,
 }
 
 impl Face {
     /// A face that reads its numbers from `counts` each time.
     pub(super) fn new(pool: Pool, counts: impl Fn() -> Vec<Count> + Send + Sync + 'static) -> Self {
-        Self { pool, counts: Arc::new(counts) }
+        Self { pool, counts: Arc::new(counts), consumer: None }
+    }
+
+    /// Shows this consumer, without which the service is of no use.
+    pub(super) fn needing(self, counters: Arc<Counters>) -> Self {
+        Self { consumer: Some(Watched { counters, is_vital: true }), ..self }
+    }
+
+    /// Shows this consumer, without which the service can be ready.
+    pub(super) fn beside(self, counters: Arc<Counters>) -> Self {
+        Self { consumer: Some(Watched { counters, is_vital: false }), ..self }
     }
 
     /// Its routes.
@@ -57,9 +67,9 @@ impl Face {
     }
 }
 
-async fn ready(State(face): State<Face>, watched: Option<Extension<Watched>>) -> Response {
-    let vital = watched.filter(|watched| watched.is_vital);
-    if let Some(why) = vital.and_then(|watched| watched.counters.standing().obstacle()) {
+async fn ready(State(face): State<Face>) -> Response {
+    let vital = face.consumer.as_ref().filter(|consumer| consumer.is_vital);
+    if let Some(why) = vital.and_then(|consumer| consumer.counters.standing().obstacle()) {
         return (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")).into_response();
     }
     match obstacle(&face.pool).await {
@@ -98,13 +108,27 @@ fn is_refused(error: &tokio_postgres::Error) -> bool {
     })
 }
 
-async fn metrics(State(face): State<Face>, watched: Option<Extension<Watched>>) -> Response {
+async fn metrics(State(face): State<Face>) -> Response {
     let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4")];
-    let mut counts = (face.counts)();
-    if let Some(watched) = watched {
-        counts.extend(gauges(&watched.counters.standing()));
+    let mut all = (face.counts)();
+    if let Some(Watched { counters, .. }) = &face.consumer {
+        all.extend(counts(&counters.snapshot()));
+        all.extend(gauges(&counters.standing()));
     }
-    (kind, text(&counts)).into_response()
+    (kind, text(&all)).into_response()
+}
+
+/// What a consumer has done.
+fn counts(consumer: &Snapshot) -> Vec<Count> {
+    vec![
+        ("shop_messages_processed_total", "messages that had their effect", consumer.processed),
+        ("shop_messages_repeated_total", "messages that had had it", consumer.duplicates),
+        ("shop_dead_letters_total", "messages set aside", consumer.dead_letters),
+        ("shop_retries_total", "attempts after a failure", consumer.retries),
+        ("shop_cache_hits_total", "repeats that Redis knew", consumer.cache_hits),
+        ("shop_cache_misses_total", "questions to the database", consumer.cache_misses),
+        ("shop_cache_failures_total", "questions Redis did not answer", consumer.cache_failures),
+    ]
 }
 
 /// What is not known is not shown.
@@ -130,11 +154,11 @@ fn text(counts: &[Count]) -> String {
 mod tests {
     use std::sync::Arc;
 
+    use axum::body;
     use axum::extract::State;
     use axum::http::StatusCode;
-    use axum::{Extension, body};
 
-    use super::{Face, Standing, Watched, gauges, metrics, ready, text};
+    use super::{Face, Standing, gauges, metrics, ready, text};
     use crate::shop::settings::{database, pool};
 
     /// Its database is nowhere.
@@ -143,12 +167,8 @@ mod tests {
         Face::new(pool(&nowhere).unwrap(), Vec::new)
     }
 
-    fn watched(is_vital: bool) -> Extension<Watched> {
-        Extension(Watched { counters: Arc::default(), is_vital })
-    }
-
-    async fn refused(watched: Option<Extension<Watched>>) -> String {
-        let answer = ready(State(face()), watched).await;
+    async fn refused(face: Face) -> String {
+        let answer = ready(State(face)).await;
         assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
         let bytes = body::to_bytes(answer.into_body(), usize::MAX).await.unwrap();
         String::from_utf8(bytes.to_vec()).unwrap()
@@ -156,14 +176,14 @@ mod tests {
 
     #[tokio::test]
     async fn a_service_is_ready_with_its_consumer_only_where_that_is_vital() {
-        assert!(refused(Some(watched(true))).await.contains("not joined"));
-        assert!(refused(Some(watched(false))).await.contains("database does not answer"));
-        assert!(refused(None).await.contains("database does not answer"));
+        assert!(refused(face().needing(Arc::default())).await.contains("not joined"));
+        assert!(refused(face().beside(Arc::default())).await.contains("database does not answer"));
+        assert!(refused(face()).await.contains("database does not answer"));
     }
 
     #[tokio::test]
     async fn a_consumer_shows_its_gauges_and_not_what_it_does_not_know() {
-        let answer = metrics(State(face()), Some(watched(false))).await;
+        let answer = metrics(State(face().beside(Arc::default()))).await;
         let bytes = body::to_bytes(answer.into_body(), usize::MAX).await.unwrap();
         let page = String::from_utf8(bytes.to_vec()).unwrap();
         assert!(page.contains("# TYPE shop_consumer_partitions gauge\n"), "{page}");

@@ -7,14 +7,12 @@
 use std::future::{Future, IntoFuture as _};
 use std::time::Duration;
 
-use axum::{Extension, Router};
+use axum::Router;
 use tokio::sync::watch;
 use tokio_postgres_rustls::MakeRustlsConnect;
 use tracing::info;
 
 use super::error::ShopError;
-use super::face::Watched;
-use super::orders;
 use super::settings::Place;
 use crate::inbox::{Consumer, Effects};
 
@@ -31,9 +29,6 @@ pub(super) async fn run<E: Effects>(
     place: Place<impl Future<Output = ()>>,
 ) -> Result<(), ShopError> {
     let Place { listener, stop: asked_to_stop } = place;
-    // Orders are taken while Kafka is away: that is what the outbox is for.
-    let is_vital = consumer.name() != orders::NAME;
-    let router = router.layer(Extension(Watched { counters: consumer.counters(), is_vital }));
     let (stopping, stop) = watch::channel(false);
     let stopped = |mut stop: watch::Receiver<bool>| async move {
         // The sender outlives whoever waits here.

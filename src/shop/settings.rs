@@ -16,10 +16,9 @@ use tracing::info;
 
 use super::connect::resolve;
 use super::error::ShopError;
-use super::face::Count;
 use super::kafka::Kafka;
 use crate::control::SqlAddress;
-use crate::inbox::{ConsumerSpec, RememberedSpec, Snapshot};
+use crate::inbox::{ConsumerSpec, RememberedSpec};
 
 /// Sessions with the database at most. Each is a process there.
 pub(super) const SESSIONS: usize = 16;
@@ -145,19 +144,6 @@ pub(super) fn database(url: &str) -> Result<SqlAddress, ShopError> {
     info.options = format!("{LIMITS} {}", info.options);
     info.keepalives.idle.get_or_insert(SILENCE_LIMIT);
     SqlAddress::of(&info).map_err(ShopError::Address)
-}
-
-/// A consumer's numbers, for the face.
-pub(super) fn counts(consumer: &Snapshot) -> Vec<Count> {
-    vec![
-        ("shop_messages_processed_total", "messages that had their effect", consumer.processed),
-        ("shop_messages_repeated_total", "messages that had had it", consumer.duplicates),
-        ("shop_dead_letters_total", "messages set aside", consumer.dead_letters),
-        ("shop_retries_total", "attempts after a failure", consumer.retries),
-        ("shop_cache_hits_total", "repeats that Redis knew", consumer.cache_hits),
-        ("shop_cache_misses_total", "questions to the database", consumer.cache_misses),
-        ("shop_cache_failures_total", "questions Redis did not answer", consumer.cache_failures),
-    ]
 }
 
 #[cfg(test)]

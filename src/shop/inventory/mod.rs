@@ -11,7 +11,7 @@ use std::future::Future;
 use super::error::ShopError;
 use super::face::Face;
 use super::service;
-use super::settings::{Place, Settings, counts, pool};
+use super::settings::{Place, Settings, pool};
 use crate::inbox::Consumer;
 use effects::{InventoryEffects, TOPICS};
 
@@ -26,7 +26,6 @@ pub async fn run(
     let database = settings.database()?;
     let pool = pool(&database)?;
     let consumer = Consumer::new(settings.consumer(NAME, &TOPICS, &database)?, InventoryEffects)?;
-    let counters = consumer.counters();
-    let face = Face::new(pool, move || counts(&counters.snapshot()));
+    let face = Face::new(pool, Vec::new).needing(consumer.counters());
     service::run(consumer, database.tls, face.router(), std::future::pending(), place).await
 }

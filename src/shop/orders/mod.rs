@@ -25,7 +25,7 @@ use tokio::sync::watch;
 use super::error::ShopError;
 use super::face::{Count, Face};
 use super::service;
-use super::settings::{Place, Settings, counts, pool};
+use super::settings::{Place, Settings, pool};
 use crate::idempotency::{self, Counts, Guard};
 use crate::inbox::Consumer;
 use admission::Admission;
@@ -78,16 +78,17 @@ pub async fn run(
     });
     let consumer = Consumer::new(settings.consumer(NAME, &TOPICS, &database)?, OrderEffects)?;
     let admission = Arc::new(Admission::default());
-    let (counters, guarded) = (consumer.counters(), Arc::clone(&guard));
+    let guarded = Arc::clone(&guard);
     let admitting = Arc::clone(&admission);
     let (counting, known) = watch::channel(None);
     let face = Face::new(pool.clone(), move || {
-        let mut all = counts(&counters.snapshot());
+        let mut all = guard_counts(&guarded.counts()).to_vec();
         all.extend(deadlines::counts(*known.borrow()));
-        all.extend(guard_counts(&guarded.counts()));
         all.push((SHED, "requests turned away, as too many were under way", admitting.shed()));
         all
-    });
+    })
+    // Orders are taken while Kafka is away: that is what the outbox is for.
+    .beside(consumer.counters());
     let watching = deadlines::watch(pool.clone(), patience);
     let standing = deadlines::count(pool.clone(), counting);
     let beside = Box::pin(async move {

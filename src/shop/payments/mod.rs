@@ -16,7 +16,7 @@ use tokio::sync::{Notify, watch};
 use super::error::ShopError;
 use super::face::Face;
 use super::service;
-use super::settings::{Place, Settings, counts, pool};
+use super::settings::{Place, Settings, pool};
 use crate::inbox::Consumer;
 use effects::{PaymentEffects, TOPICS};
 use gateway::Gateway;
@@ -37,13 +37,9 @@ pub async fn run(
     let intents = Arc::new(Notify::new());
     let effects = PaymentEffects { intents: Arc::clone(&intents) };
     let consumer = Consumer::new(settings.consumer(NAME, &TOPICS, &database)?, effects)?;
-    let counters = consumer.counters();
     let (counting, waiting) = watch::channel(None);
-    let face = Face::new(pool.clone(), move || {
-        let mut all = counts(&counters.snapshot());
-        all.extend(settlement::counts(*waiting.borrow()));
-        all
-    });
+    let face = Face::new(pool.clone(), move || settlement::counts(*waiting.borrow()).collect())
+        .needing(consumer.counters());
     let settling = settle(pool.clone(), Gateway::new(pool.clone()), intents);
     let beside = Box::pin(async move {
         tokio::join!(settling, settlement::count(pool, counting));
