@@ -40,7 +40,7 @@ Examples:
   postrider adopt              what it would mean; nothing is written
   postrider adopt --execute")]
 pub struct AdoptArgs {
-    /// Do it; otherwise it is only said what it means
+    /// Apply; without it, only print the plan
     #[arg(long)]
     pub execute: bool,
 }
@@ -207,8 +207,8 @@ impl Base {
                 format!("rows committed between {from} and {to} are delivered a second time")
             }
             Effect::LeftOut(from, to) => format!(
-                "rows committed between {from} and {to} are not delivered: re-send those that are \
-                 still in the outbox"
+                "rows committed between {from} and {to} are not delivered from here on: unless a relay \
+                 delivered them at least once meanwhile, re-send those that are still in the outbox"
             ),
             Effect::Unknown => {
                 "if a relay delivered from this slot before, its last rows may come a \

@@ -37,7 +37,7 @@ pub struct Cli {
 
 /// Options before or after any command.
 #[derive(Debug, Clone, Args)]
-#[command(next_help_heading = "Everywhere")]
+#[command(next_help_heading = "Global options")]
 pub struct Globals {
     /// Configuration file [default: ./postrider.toml, then /etc/postrider/postrider.toml]
     #[arg(
@@ -99,12 +99,12 @@ pub enum Output {
 pub enum Command {
     /// Deliver the outbox to Kafka until told to stop
     Run(RunArgs),
-    /// Show it at work: a private Postgres, an embedded broker, a shop, the relay, a verdict
+    /// Run a self-contained demo: private Postgres, embedded broker, shop, relay, verdict
     #[cfg(feature = "shop")]
     Demo(DemoArgs),
     /// Create outbox table, publication and slot where they are missing
     Setup(SetupArgs),
-    /// Show what would become of rows, without sending any
+    /// Preview records without sending any
     Route(RouteArgs),
     /// Print what is in a topic
     Tail(TailArgs),
@@ -114,7 +114,7 @@ pub enum Command {
     /// List, show and retry what could not be delivered
     #[command(subcommand)]
     DeadLetters(DeadLettersCommand),
-    /// Make the slot's position the beginning of the progress in Kafka
+    /// Start progress tracking at the slot's position
     Adopt(AdoptArgs),
     /// Measure the relay against Postgres's own client
     Bench(BenchArgs),
@@ -147,7 +147,7 @@ pub fn command() -> clap::Command {
         .value_parser(clap::value_parser!(PathBuf))
         .env("POSTRIDER_CONFIG")
         .hide_env(true)
-        .help_heading("Everywhere")
+        .help_heading("Global options")
         .help("Configuration file");
     Cli::command().after_long_help(codes).mut_subcommand("tail", |tail| tail.arg(config))
 }

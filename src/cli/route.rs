@@ -125,8 +125,13 @@ fn answer_all(
     if malformed == 0 {
         return Ok(ExitCode::Ok);
     }
-    Err(Failure::new(ExitCode::CheckFailed, "PR-X007", format!("{malformed} lines are no rows"))
-        .help("their answers have the code `malformed_line` and say why; see `postrider route --help`"))
+    let what = match malformed {
+        1 => "1 line is not a valid row".to_owned(),
+        lines => format!("{lines} lines are not valid rows"),
+    };
+    Err(Failure::new(ExitCode::CheckFailed, "PR-X007", what).help(
+        "their answers have the code `malformed_line` and say why; see `postrider route --help`",
+    ))
 }
 
 fn broken(error: &io::Error) -> Result<ExitCode, Failure> {

@@ -30,7 +30,7 @@ pub struct Effective {
 pub enum Shown {
     /// Text; a time or a size with its unit, for a bare number would not say of what.
     Text(String),
-    /// A list of texts.
+    /// A list of strings.
     List(Vec<String>),
     /// On or off.
     Switch(bool),

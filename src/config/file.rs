@@ -17,13 +17,23 @@ pub(super) fn read(path: &Path, text: &str) -> Layer {
     match DeTable::parse(text) {
         Ok(table) => Walk { file, layer: &mut layer }.section("", table.get_ref()),
         Err(error) => {
-            let range = error.span().unwrap_or(0..0);
+            let range = range_of(&error);
             let place = Place::File(Span { file, range, is_key: false }.excerpt());
-            let kind = MistakeKind::Syntax(error.message().replace('\n', ", "));
+            let said = error.message().replace('\n', ", ");
+            let repeated = text.get(range_of(&error)).filter(|_| said == "duplicate key");
+            let kind = MistakeKind::Syntax(match repeated {
+                Some(name) => format!("`{}` appears twice", name.trim()),
+                None => said,
+            });
             layer.mistakes.push(Mistake { kind, place, help: None });
         }
     }
     layer
+}
+
+/// Where a text is not TOML; its beginning where the parser does not say.
+fn range_of(error: &toml::de::Error) -> std::ops::Range<usize> {
+    error.span().unwrap_or(0..0)
 }
 
 struct Walk<'a> {

@@ -16,7 +16,7 @@ pub enum Kind {
     Text,
     /// A connection string, shown without its password.
     Connection,
-    /// A list of texts; in the environment separated by commas.
+    /// A list of strings; in the environment separated by commas.
     List,
     /// `true` or `false`.
     Switch,
@@ -34,7 +34,7 @@ impl Kind {
         match self {
             Self::Text => "text",
             Self::Connection => "a connection string",
-            Self::List => "a list of texts",
+            Self::List => "a list of strings",
             Self::Switch => "true or false",
             Self::Choice(_) => "one of a few words",
             Self::Duration(..) => "a duration such as \"1s\"",

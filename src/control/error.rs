@@ -138,14 +138,14 @@ pub enum ControlError {
         now: String,
     },
     /// The publication was dropped and created again.
-    #[error("publication `{publication}` is not the one this relay began with: it was replaced")]
+    #[error("publication `{publication}` is not the one this relay started with: it was replaced")]
     PublicationReplaced {
         /// The publication.
         publication: String,
     },
     /// The table was dropped or renamed, and perhaps another one has its name.
     #[error(
-        "table {table} is not the one this relay began with: it was renamed, dropped or replaced"
+        "table {table} is not the one this relay started with: it was renamed, dropped or replaced"
     )]
     TableReplaced {
         /// The table.

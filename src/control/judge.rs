@@ -109,7 +109,7 @@ impl Inspection {
             if publication.other_changes {
                 warnings.push((
                     format!(
-                        "publication `{}` sends UPDATE, DELETE or TRUNCATE too, which only costs",
+                        "publication `{}` sends UPDATE, DELETE or TRUNCATE too, which wastes decoding",
                         wanted.publication
                     ),
                     format!("ALTER PUBLICATION {name} SET (publish = 'insert');"),

@@ -230,7 +230,7 @@ impl RedisSide {
         if self.line().breaker.failed(Instant::now()) {
             tracing::warn!(
                 error = why,
-                "Redis does not answer; until it does, Postgres alone guards against doubles"
+                "Redis does not answer; until it does, Postgres alone guards against duplicates"
             );
         }
     }

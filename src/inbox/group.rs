@@ -254,7 +254,7 @@ impl ConsumerContext for Membership {
         let _ = consumer.resume(new);
         self.owes.store(true, Ordering::Relaxed);
         let new = partitions(new);
-        tracing::info!(count = new.len(), "partitions were taken over");
+        tracing::info!(count = new.len(), "partitions assigned");
         self.lock().assign(new);
         self.tell_count();
     }

@@ -282,10 +282,10 @@ fn topic_name(
     let mut name = String::new();
     template.expand(value, &mut name).map_err(|undecided| no_route(&undecided.to_string()))?;
     if name.is_empty() {
-        return Err(no_route("gives a topic without a name"));
+        return Err(no_route("yields an empty topic name"));
     }
     check_topic(&name).map_err(|reason| {
-        reject(RejectionCode::InvalidTopic, format!("{reason}; it comes of column `{column}`"))
+        reject(RejectionCode::InvalidTopic, format!("{reason}; it comes from column `{column}`"))
     })?;
     Ok(name)
 }

@@ -24,7 +24,7 @@ pub struct Kafka {
     /// Kafka's bootstrap servers
     #[arg(long, env = "KAFKA_BROKERS", value_name = "HOST:PORT,..")]
     brokers: String,
-    /// A setting of librdkafka, such as security.protocol=SASL_SSL; may be given again
+    /// A setting of librdkafka, such as security.protocol=SASL_SSL; may be repeated
     #[arg(long = "kafka", value_name = "NAME=VALUE")]
     settings: Vec<String>,
     /// A file of such settings, one a line, # before comments: the place for passwords

@@ -58,7 +58,7 @@ fn g1_the_slot_that_debezium_leaves_behind_is_taken_over_without_a_gap() {
     insert(&database, "OrderPlaced", 1..=40);
     insert(&database, "OrderPaid", 41..=50);
 
-    // Debezium's publication is for all tables and operations, which only costs.
+    // Debezium's publication is for all tables and operations, which wastes decoding.
     let relay = relay(&database, &bootstrap).allow_log("publication `dbz_publication`");
     once(&relay);
     let found = records(&bootstrap);

@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use super::draft::{Draft, Taken, text};
 
 /// The password stands in the URL as it stood in the file.
-const PASSWORD_HELP: &str = "it stands in clear in source.url, as it did here: take it out there and \
+const PASSWORD_HELP: &str = "it is stored unencrypted in source.url, as in this file: remove it there and \
                              set PGPASSWORD, or set POSTRIDER_SOURCE__URL_FILE";
 
 /// Deals with all of `database.*` that is about connecting.

@@ -113,7 +113,7 @@ fn absent(draft: &mut Draft, side: &str) -> (Form, &'static str) {
         "value" if is_struct => (json(false), "JsonConverter without schemas"),
         _ => (RAW, "StringConverter"),
     };
-    let note = format!("is not there, so that it is the Connect worker's: {said} is assumed");
+    let note = format!("is not set, so the worker's default applies: {said} is assumed");
     let help = format!("set format.{side} to raw, json or json_schema as the worker's file says");
     draft.assume(&option, &note, Some(&help));
     (form, "assumed, since the file names no converter")

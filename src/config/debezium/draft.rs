@@ -343,7 +343,7 @@ pub(super) fn text(value: &str) -> String {
     toml_text(value)
 }
 
-/// A list of texts as TOML.
+/// A list of strings as TOML.
 pub(super) fn list<'a>(items: impl IntoIterator<Item = &'a str>) -> String {
     let items: Vec<String> = items.into_iter().map(toml_text).collect();
     format!("[{}]", items.join(", "))

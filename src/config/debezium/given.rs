@@ -175,6 +175,13 @@ fn connector_json(text: &str) -> Result<Vec<(String, Content)>, ImportError> {
             help: "hand over one connector at a time",
         });
     };
+    if members.contains_key("error_code") && members.contains_key("message") {
+        return Err(ImportError::Foreign {
+            reason: "it is an error that Kafka Connect answered",
+            help: "`curl --fail http://connect:8083/connectors` lists the connectors; \
+                   `curl --fail http://connect:8083/connectors/NAME` prints one",
+        });
+    }
     let wrapped = members.get("config").is_some_and(Value::is_object);
     let mut pairs = Vec::with_capacity(members.len());
     for (name, value) in members {

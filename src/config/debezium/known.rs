@@ -252,7 +252,7 @@ fn unknown(draft: &mut Draft, taken: Taken, key: &str) {
     let exact = KNOWN.iter().map(|(pattern, ..)| *pattern).filter(|it| !it.ends_with('*'));
     let near = names::near(key, exact.chain(DEALT_WITH).chain(names::ROUTER));
     let help = near.map(|near| format!("did you mean `{near}`?"));
-    draft.changed(taken, "is unknown to Debezium's documentation, and ignored", help.as_deref());
+    draft.changed(taken, "is not a documented Debezium option, and is ignored", help.as_deref());
 }
 
 /// Options that other files deal with, for did-you-mean.

@@ -8,7 +8,7 @@ use super::draft::{Draft, Taken, text};
 use super::jaas;
 use super::producer::take;
 
-const SECRET_HELP: &str = "it stands in clear in [kafka.properties], as it did here: take it out there \
+const SECRET_HELP: &str = "it is stored unencrypted in [kafka.properties], as in this file: remove it there \
                            and set the variable POSTRIDER_KAFKA__PROPERTIES__...";
 
 /// Deals with all of them.

@@ -165,7 +165,7 @@ fn judge_copies(facts: &TopicFacts) -> Option<Finding> {
     }
     if replicas == 1 {
         let grade = if facts.brokers > 1 { Grade::Warning } else { Grade::Remark };
-        let what = "has one replica: what is stored is lost with that broker";
+        let what = "has one replica: its data is lost if that broker fails";
         let help = "give it three replicas (kafka-reassign-partitions.sh) and \
                     min.insync.replicas=2";
         return Some(facts.finding(grade, what, help.to_owned()));

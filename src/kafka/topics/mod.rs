@@ -159,7 +159,7 @@ pub fn ensure_progress_topic(kafka: &KafkaSpec) -> Result<Vec<Finding>, TopicsEr
             Err(TopicsError::Unsupported) => return Ok(Vec::new()),
             created => created?,
         }
-        tracing::info!("created topic `{topic}`, which keeps how far rows were delivered");
+        tracing::info!("created topic `{topic}`, which stores delivery progress");
         seen = inquiry.look_again(topic)?;
     }
     let facts = match seen {

@@ -59,7 +59,7 @@ pub(super) async fn watch(pool: Pool, patience: Duration) {
             Ok(count) if count >= BATCH as usize => {}
             Ok(_) => tokio::time::sleep(TICK).await,
             Err(error) => {
-                warn!(error = %error.in_full(), "deadlines are not watched; trying again");
+                warn!(error = %error.in_full(), "cannot watch deadlines; retrying");
                 tokio::time::sleep(TICK).await;
             }
         }

@@ -91,7 +91,7 @@ fn malformed(error: &serde_path_to_error::Error<serde_json::Error>) -> Problem {
     let inner = error.inner();
     let (line, column) = (inner.line(), inner.column());
     if !inner.is_data() {
-        let detail = format!("the body is no JSON: line {line}, column {column}");
+        let detail = format!("the body is not valid JSON: line {line}, column {column}");
         return Problem::new(StatusCode::BAD_REQUEST, "malformed request", detail);
     }
     let words = inner.to_string();
@@ -99,10 +99,10 @@ fn malformed(error: &serde_path_to_error::Error<serde_json::Error>) -> Problem {
         words.strip_prefix(start).and_then(|rest| rest.split('`').next()).map(str::to_owned)
     };
     if let Some(field) = named("missing field `") {
-        return invalid("it is missing").of(field);
+        return invalid("required").of(field);
     }
     if let Some(field) = named("duplicate field `") {
-        return invalid("it is there twice").of(field);
+        return invalid("given twice").of(field);
     }
     if words.starts_with("unknown field") {
         return invalid("there is no such field; known are customer, sku, quantity, amount_cents")
