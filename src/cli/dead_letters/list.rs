@@ -24,13 +24,27 @@ use crate::route::rfc3339;
 /// A column is no wider than this: a UUID fits, and a long topic does not push the rest away.
 const COLUMN_CHARS_MAX: usize = 40;
 
+/// How many there are.
+const COLUMNS: usize = 9;
+
+/// Their names.
+const NAMES: [&str; COLUMNS] =
+    ["PLACE", "TIME", "CODE", "TABLE", "TOPIC", "ID", "KEY", "SIZE", "REASON"];
+
+/// Of these so many stay on the first line of a narrow terminal.
+const LEADING: usize = 5;
+
+/// So much of a reason says what is wrong.
+const REASON_CHARS_MIN: usize = 40;
+
 /// Lines are written in heaps of so many.
 const HEAP: usize = 1_000;
 
 /// `dead-letters list [filters]`
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Columns: partition:offset, time, code, table, intended topic, id, key, size of the value, reason.
+Columns: partition:offset, time, code, table, intended topic, id, key, size of the value, reason;
+on two lines where the terminal is too narrow for one.
 
 Examples:
   postrider dead-letters list
@@ -119,26 +133,41 @@ fn json_lines(letters: &[Letter]) -> Result<String, Failure> {
     Ok(lines)
 }
 
-/// Columns side by side; a line is cut at `width`, where there is one.
+/// Columns side by side under their names. Where `width` is too narrow for them, the id and the
+/// reason, which tell most, stand on a line of their own below each.
 fn text_lines(letters: &[Letter], width: Option<usize>) -> String {
-    let rows: Vec<[String; 9]> = letters.iter().map(cells).collect();
-    let mut widths = [0; 9];
+    let mut rows = vec![NAMES.map(str::to_owned)];
+    rows.extend(letters.iter().map(cells));
+    let mut widths = [0; COLUMNS];
     for row in &rows {
         for (width, cell) in widths.iter_mut().zip(row) {
             *width = cell.chars().count().max(*width);
         }
     }
+    let width = width.unwrap_or(usize::MAX);
+    let [.., reason] = widths;
+    let needed = widths.iter().sum::<usize>() + 2 * (COLUMNS - 1);
+    // A long reason alone is cut; it is whole in `show`.
+    let is_narrow = needed - reason + REASON_CHARS_MIN.min(reason) > width;
     let mut lines = String::new();
     for row in rows {
         let padded = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}"));
-        let line = padded.collect::<Vec<_>>().join("  ");
-        lines.push_str(&cut(line.trim_end(), width.unwrap_or(usize::MAX)));
-        lines.push('\n');
+        let mut cells = padded.collect::<Vec<_>>();
+        let below = is_narrow.then(|| cells.split_off(LEADING));
+        push(&mut lines, &cells, width);
+        if let Some(below) = below {
+            push(&mut lines, &[vec![String::new()], below].concat(), width);
+        }
     }
     lines
 }
 
-fn cells(letter: &Letter) -> [String; 9] {
+fn push(lines: &mut String, cells: &[String], width: usize) {
+    lines.push_str(&cut(cells.join("  ").trim_end(), width));
+    lines.push('\n');
+}
+
+fn cells(letter: &Letter) -> [String; COLUMNS] {
     let text = |text: &str| cut(&shown(Some(text.as_bytes()), ""), COLUMN_CHARS_MAX);
     let bytes = |bytes: Option<&[u8]>| cut(&shown(bytes, "-"), COLUMN_CHARS_MAX);
     let mark = if letter.is_retried { "(retried) " } else { "" };
@@ -255,7 +284,8 @@ mod tests {
     fn a_line_tells_all_but_the_value_and_drives_no_terminal() {
         assert_eq!(
             text_lines(&[letter("no_route", "why")], None),
-            "0:17  2023-11-14T22:13:20.123Z  no_route  public.outbox  bad\\u{1b}[2Jtopic  7  -  3 B  why\n"
+            "PLACE  TIME                      CODE      TABLE          TOPIC              ID  KEY  SIZE  REASON\n\
+             0:17   2023-11-14T22:13:20.123Z  no_route  public.outbox  bad\\u{1b}[2Jtopic  7   -    3 B   why\n"
         );
         let json = json_lines(&[letter("no_route", "why")]).unwrap();
         let line: serde_json::Value = serde_json::from_str(&json).unwrap();
@@ -268,12 +298,24 @@ mod tests {
     #[test]
     fn lines_are_aligned_and_cut_to_the_terminal() {
         let retried = Letter { is_retried: true, ..letter("too_large", &"x".repeat(99)) };
-        let lines = text_lines(&[letter("no_route", "why"), retried], Some(120));
-        let places: Vec<_> = lines.lines().map(|line| line.find("public.outbox")).collect();
-        assert_eq!(places[0], places[1]);
+        let lines = text_lines(&[letter("no_route", "why"), retried], Some(150));
+        let columns: Vec<_> = lines.lines().map(|line| line.find("public.outbox")).collect();
+        assert_eq!(columns[1], columns[2]);
         let last = lines.lines().last().unwrap();
-        assert_eq!(last.chars().count(), 120);
+        assert_eq!(last.chars().count(), 150);
         assert!(last.contains("(retried) xxx") && last.ends_with('…'), "{last}");
+    }
+
+    #[test]
+    fn a_narrow_terminal_shows_id_and_reason_below() {
+        let id = "0198c1a2-7e4b-7000-8000-000000000001";
+        let one = Letter { id: Some(id.into()), ..letter("invalid_topic", "the name has a space") };
+        let lines = text_lines(&[one], Some(80));
+        let lines: Vec<_> = lines.lines().collect();
+        assert_eq!(lines.len(), 4, "{lines:?}");
+        assert!(lines[2].starts_with("0:17") && lines[2].contains("invalid_topic"), "{lines:?}");
+        assert!(lines[3].contains(id) && lines[3].contains("the name has"), "{lines:?}");
+        assert!(lines.iter().all(|line| line.chars().count() <= 80), "{lines:?}");
     }
 
     #[test]
