@@ -26,7 +26,7 @@ pub(super) struct LettersArgs {
 enum Action {
     /// One line of JSON for each letter, without its payload
     List(Meant),
-    /// Send letters back to the topics they came from, each once
+    /// Send letters back to the topics they came from, each once; without --execute, count them only
     Redrive {
         #[command(flatten)]
         meant: Meant,
@@ -37,9 +37,9 @@ enum Action {
         /// Send also what is older than that
         #[arg(long)]
         force: bool,
-        /// Count what would be sent, and send nothing
+        /// Send them; without it, only print the plan
         #[arg(long)]
-        dry_run: bool,
+        execute: bool,
     },
 }
 
@@ -62,17 +62,19 @@ struct Meant {
     /// With this message id
     #[arg(long)]
     id: Option<String>,
-    /// Lying here, as `list` says it; may be given again
+    /// Lying here, as `list` prints it; may be repeated
     #[arg(long = "place", value_name = "PARTITION:OFFSET", value_parser = parse_place)]
     places: Vec<Place>,
 }
 
-/// What was done, as it is written down.
+/// What was done, or would be, as it is written down.
 #[derive(Debug, Serialize)]
-struct Done {
-    #[serde(flatten)]
-    redriven: Redriven,
-    dry_run: bool,
+#[serde(rename_all = "snake_case")]
+enum Done {
+    /// These would be sent, or left alone.
+    Planned(Redriven),
+    /// These were.
+    Done(Redriven),
 }
 
 fn parse_place(text: &str) -> Result<Place, String> {
@@ -88,16 +90,15 @@ impl LettersArgs {
                     writeln!(stdout, "{}", line(&letter)).map_err(ShopError::Output)?;
                 }
             }
-            Action::Redrive { meant, horizon, force, dry_run } => {
+            Action::Redrive { meant, horizon, force, execute } => {
                 let how = Redrive { horizon: *horizon, force: *force, now_ms: now_ms() };
-                let (letters, filter, dry_run) = (meant.letters()?, meant.filter(), *dry_run);
-                let redriven = if dry_run {
-                    letters.rehearse(&filter, &how)?
+                let (letters, filter) = (meant.letters()?, meant.filter());
+                let done = if *execute {
+                    Done::Done(letters.redrive(&filter, &how)?)
                 } else {
-                    letters.redrive(&filter, &how)?
+                    Done::Planned(letters.rehearse(&filter, &how)?)
                 };
-                let line = serde_json::to_string(&Done { redriven, dry_run })
-                    .map_err(std::io::Error::other);
+                let line = serde_json::to_string(&done).map_err(std::io::Error::other);
                 line.and_then(|line| writeln!(stdout, "{line}")).map_err(ShopError::Output)?;
             }
         }
