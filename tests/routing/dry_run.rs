@@ -91,3 +91,18 @@ impl Answer {
         }
     }
 }
+
+/// What `postrider route` prints for lines, with these arguments before it.
+pub(crate) fn printed(arguments: &[&str], lines: &str) -> String {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_postrider"))
+        .args(arguments)
+        .arg("route")
+        .env_clear()
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // A few lines, fewer than a pipe holds.
+    child.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
+    String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap()
+}

@@ -50,3 +50,14 @@ fn rows_become_what_debezium_makes_of_them() {
     );
     assert!(total.different.is_empty(), "different:\n{}", total.different.join("\n"));
 }
+
+/// docs/routing.md shows lines of input and, after them, what the binary answers.
+#[test]
+fn the_documents_sample_is_answered_as_it_says() {
+    let document =
+        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/routing.md"))
+            .unwrap();
+    let blocks: Vec<&str> =
+        document.split("```json\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
+    assert_eq!(dry_run::printed(&["--set", "messages.prefixes=outbox"], blocks[0]), blocks[1]);
+}
