@@ -6,7 +6,7 @@
 //! per stored record (the caller's vector is filled in place); nothing is logged per record.
 //! Called by `producer`.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -49,8 +49,9 @@ pub(super) struct Deliveries {
 pub(super) struct Gathered {
     /// Answers in the order of arrival: per partition in the order of sending.
     pub(super) confirmations: Vec<Confirmation>,
-    /// Keys with a record under way; used in cautious mode only.
-    pub(super) keys_under_way: HashSet<u64>,
+    /// By key: the timestamp of the record under way, in milliseconds since the Unix epoch, which a
+    /// report of failure leaves out. Used in cautious mode only.
+    pub(super) keys_under_way: HashMap<u64, i64>,
     pub(super) introductions: Introductions,
     broken: Option<SinkError>,
 }
@@ -118,7 +119,14 @@ impl Deliveries {
         gathered.introductions.reported(ticket, report);
     }
 
-    fn failed(&self, error: &KafkaError, message: &BorrowedMessage<'_>, ticket: Ticket) {
+    /// `timestamp_ms` is that of the record, which is known in cautious mode.
+    fn failed(
+        &self,
+        error: &KafkaError,
+        message: &BorrowedMessage<'_>,
+        ticket: Ticket,
+        timestamp_ms: Option<i64>,
+    ) {
         let code = error.rdkafka_error_code().unwrap_or(Code::Fail);
         let case = Case {
             topic: message.topic(),
@@ -128,15 +136,20 @@ impl Deliveries {
             size: message.key_len() + message.payload_len(),
             alone: self.cautious,
         };
-        match judge(code, case) {
-            Verdict::Refuse(rejection) => {
-                let outcome = refused(message, rejection);
+        match (judge(code, case), timestamp_ms) {
+            (Verdict::Refuse(rejection), Some(timestamp_ms)) => {
+                let outcome = refused(message, rejection, timestamp_ms);
                 self.gathered().confirmations.push(Confirmation { ticket, outcome });
             }
-            Verdict::Break(error) => {
+            // A cautious session sends it again, and can tell what it was.
+            (Verdict::Refuse(Rejection { reason, .. }), None) => {
+                let topic = message.topic().to_owned();
+                self.gathered().broken.get_or_insert(SinkError::BatchRefused { topic, reason });
+            }
+            (Verdict::Break(error), _) => {
                 self.gathered().broken.get_or_insert(error);
             }
-            Verdict::Consequence => self.watch().died(&code.to_string()),
+            (Verdict::Consequence, _) => self.watch().died(&code.to_string()),
         }
     }
 }
@@ -149,7 +162,7 @@ pub(super) fn key_id(topic: &str, key: Option<&[u8]>) -> u64 {
     hasher.finish()
 }
 
-fn refused(message: &BorrowedMessage<'_>, rejection: Rejection) -> Outcome {
+fn refused(message: &BorrowedMessage<'_>, rejection: Rejection, timestamp_ms: i64) -> Outcome {
     let headers = message.headers().map_or_else(Vec::new, |headers| {
         let owned = |header: rdkafka::message::Header<'_, &[u8]>| {
             (header.key.to_owned(), header.value.map(<[u8]>::to_vec))
@@ -163,8 +176,8 @@ fn refused(message: &BorrowedMessage<'_>, rejection: Rejection) -> Outcome {
         key: message.key().map(<[u8]>::to_vec),
         value: message.payload().map(<[u8]>::to_vec),
         headers,
-        // Reports of failures carry no time; 0 is stamped as "now" when the record is sent.
-        timestamp_ms: message.timestamp().to_millis().unwrap_or(0),
+        // The report carries none.
+        timestamp_ms,
     };
     Outcome::Refused(Box::new(Refused { record, rejection }))
 }
@@ -189,11 +202,11 @@ impl ProducerContext for Deliveries {
     fn delivery(&self, result: &DeliveryResult<'_>, opaque: usize) {
         self.served.fetch_add(1, Ordering::Relaxed);
         let ticket = Ticket::from_opaque(opaque as u64);
-        if self.cautious {
+        let timestamp_ms = self.cautious.then(|| {
             let (Ok(message) | Err((_, message))) = result;
             let id = key_id(message.topic(), message.key());
-            self.gathered().keys_under_way.remove(&id);
-        }
+            self.gathered().keys_under_way.remove(&id)
+        });
         self.introduce(result, ticket);
         match result {
             // The library calls a record stored when a later batch of its partition is. Kafka takes
@@ -212,7 +225,7 @@ impl ProducerContext for Deliveries {
                 let outcome = Outcome::Stored;
                 self.gathered().confirmations.push(Confirmation { ticket, outcome });
             }
-            Err((error, message)) => self.failed(error, message, ticket),
+            Err((error, message)) => self.failed(error, message, ticket, timestamp_ms.flatten()),
         }
     }
 }

@@ -179,7 +179,7 @@ impl Sink for Producer {
         };
         let context = self.inner.client().context();
         let key_id = self.cautious.then(|| key_id(record.topic, record.key));
-        if key_id.is_some_and(|id| context.gathered().keys_under_way.contains(&id)) {
+        if key_id.is_some_and(|id| context.gathered().keys_under_way.contains_key(&id)) {
             return Err(SendError::Full);
         }
         #[expect(
@@ -192,7 +192,7 @@ impl Sink for Producer {
             partition: record.partition,
             payload: record.value,
             key: record.key,
-            // Kafka has no time before 1970, and the library takes 0 for "now".
+            // The library takes 0 for "now"; the router sends nothing that is older.
             timestamp: Some(record.timestamp_ms.max(1)),
             headers: headers(record),
             delivery_opaque: opaque,
@@ -200,7 +200,7 @@ impl Sink for Producer {
         match self.inner.send(message) {
             Ok(()) => {
                 if let Some(id) = key_id {
-                    context.gathered().keys_under_way.insert(id);
+                    context.gathered().keys_under_way.insert(id, record.timestamp_ms);
                 }
                 if let Some(place) = introduces {
                     context.gathered().introductions.begun(ticket, place);

@@ -184,6 +184,14 @@ impl Ledger {
         }
     }
 
+    /// When the transaction of an unconfirmed ticket committed, in the unit given to `begin`.
+    pub fn commit_time(&self, ticket: Ticket) -> Result<i64, LedgerError> {
+        let age = ticket.transaction().wrapping_sub(self.front);
+        let slot = usize::try_from(age).ok().and_then(|age| self.ring.get(age));
+        let slot = slot.ok_or(LedgerError::UnknownTicket { transaction: ticket.transaction() })?;
+        Ok(slot.commit_time)
+    }
+
     /// The brokers stored the record of `ticket`.
     pub fn confirm(&mut self, ticket: Ticket) -> Result<(), LedgerError> {
         let age = ticket.transaction().wrapping_sub(self.front);

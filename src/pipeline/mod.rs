@@ -365,7 +365,13 @@ impl Pipeline {
                 Err(PipelineError::DeadLetterRefused { topic, rejection })
             }
             RejectPolicy::DeadLetter { topic } => {
-                let record = self.router.dead_letter_of_refused(&refused.record, rejection, topic);
+                let commit_ms = self.ledger.commit_time(ticket)?.div_euclid(1000);
+                let record = (self.router).dead_letter_of_refused(
+                    &refused.record,
+                    rejection,
+                    topic,
+                    commit_ms,
+                );
                 let rejection = rejection.code;
                 let (place, weight) =
                     (self.counters.topic_place(topic), record.as_record().weight() as u64);

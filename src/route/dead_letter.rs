@@ -87,17 +87,22 @@ impl Router {
         self.fit(record, explained, rejection.code)
     }
 
-    /// The dead letter of a record that the broker refused.
+    /// The dead letter of a record that the broker refused, of a transaction that committed at
+    /// `commit_ms`, in milliseconds since the Unix epoch.
     pub fn dead_letter_of_refused(
         &self,
         refused: &OwnedRecord,
         rejection: &Rejection,
         topic: &str,
+        commit_ms: i64,
     ) -> OwnedRecord {
         let mut headers = explanation(rejection);
         let is_lsn = |header: &&OwnedHeader| header.0 == LSN_HEADER;
         headers.extend(refused.headers.iter().rfind(is_lsn).cloned());
         headers.push(header(TOPIC_HEADER, cut(&refused.topic)));
+        if refused.timestamp_ms != commit_ms {
+            headers.push(header(TIMESTAMP_HEADER, refused.timestamp_ms.to_string().into_bytes()));
+        }
         let explained = headers.len();
         headers.extend(refused.headers.iter().filter(|header| !is_lsn(header)).cloned());
         let record = OwnedRecord {
@@ -106,7 +111,7 @@ impl Router {
             key: refused.key.clone(),
             value: refused.value.clone(),
             headers,
-            timestamp_ms: refused.timestamp_ms,
+            timestamp_ms: commit_ms,
         };
         self.fit(record, explained, rejection.code)
     }

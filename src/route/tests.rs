@@ -302,7 +302,7 @@ fn g4_a_refused_record_becomes_a_dead_letter_too() {
     let mut record = case.record();
     let refuse = |record: &OwnedRecord, code| {
         let rejection = Rejection { code, reason: "the broker said no".to_owned() };
-        case.run(|router, _| router.dead_letter_of_refused(record, &rejection, "dead"))
+        case.run(|router, _| router.dead_letter_of_refused(record, &rejection, "dead", COMMIT_MS))
     };
     let letter = refuse(&record, RejectionCode::Refused);
     assert_eq!(
@@ -319,6 +319,11 @@ fn g4_a_refused_record_becomes_a_dead_letter_too() {
     );
     assert_eq!(header(&letter, "postrider-topic"), [Some(&b"OrderPaid"[..])]);
     assert_eq!((&letter.key, &letter.value), (&record.key, &record.value));
+    assert_eq!(letter.timestamp_ms, COMMIT_MS);
+    let dated = OwnedRecord { timestamp_ms: 7, ..record.clone() };
+    let letter = refuse(&dated, RejectionCode::Refused);
+    assert_eq!(header(&letter, "postrider-timestamp"), [Some(&b"7"[..])]);
+    assert_eq!(letter.timestamp_ms, COMMIT_MS, "what is stamped 1970 is gone at once");
     // The broker's limit can be lower than ours: its word is taken.
     record.value = Some(vec![b'x'; 5000]);
     let letter = refuse(&record, RejectionCode::TooLarge);

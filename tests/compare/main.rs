@@ -100,13 +100,19 @@ fn compare(jars: &std::path::Path) -> ExitCode {
     if verdict.different.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// One for each side, started at the same time. They keep records whatever their timestamps say.
+/// One for each side, started at the same time. Topics whose records have times of long ago keep
+/// them.
 fn two_clusters() -> Option<(kafka::Kafka, kafka::Kafka)> {
-    let forever = ("log.retention.ms", "-1".to_owned());
-    let options = Options { settings: vec![forever], ..Options::default() };
+    let start = || {
+        let kafka = kafka::start(&Options::default())?;
+        for name in plans::dated_topics() {
+            topic::create(&kafka.bootstrap(), &name, 3, &[("retention.ms", "-1")]);
+        }
+        Some(kafka)
+    };
     std::thread::scope(|scope| {
-        let theirs = scope.spawn(|| kafka::start(&options));
-        let ours = kafka::start(&options);
+        let theirs = scope.spawn(start);
+        let ours = start();
         Some((theirs.join().unwrap()?, ours?))
     })
 }

@@ -150,12 +150,29 @@ fn bytes(chance: &mut Chance, plan: &str) -> String {
     )
 }
 
+/// What the rows of `routing` are about, and in which version.
+const ROUTED: [(&str, usize); 8] = [
+    ("UPPER", 1),
+    ("order0", 0),
+    ("Customer3", 10),
+    ("invoice.line1", 7),
+    ("x2", 11),
+    ("x2", 3),
+    ("uni0", 2),
+    ("a-b_c3", 9),
+];
+
+/// The topics of rows that choose their own time, which may be decades ago.
+pub(crate) fn dated_topics() -> Vec<String> {
+    let matched = ROUTED.iter().map(|(entity, version)| format!("routing-{version}.{entity}"));
+    matched.chain(["routing-unmatched".to_owned()]).collect()
+}
+
 fn routing(chance: &mut Chance, plan: &str) -> String {
-    let kind = match chance.below(5) {
+    let kind = match ROUTED.get(chance.below(ROUTED.len() + 2)) {
         // What the expression does not match goes to a topic of its own name.
-        0 => format!("{plan}-unmatched"),
-        1 => format!("{plan}.UPPER.v1"),
-        _ => format!("{plan}.{}.v{}", name(chance).replace("ünï", "uni"), chance.below(12)),
+        None => format!("{plan}-unmatched"),
+        Some((entity, version)) => format!("{plan}.{entity}.v{version}"),
     };
     let part = ["0", "1", "2", "NULL"][chance.below(4)];
     let body = quoted(&object(chance, 2));

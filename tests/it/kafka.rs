@@ -15,6 +15,7 @@ use postrider::ledger::Ticket;
 use postrider::route::{Headers, Record, RejectionCode};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 
+use crate::support::retention::now_ms;
 use crate::support::{kafka, topic, unique};
 
 const LIMIT: Duration = Duration::from_mins(1);
@@ -32,7 +33,7 @@ impl Row {
         Self {
             key: Some(format!("key-{}", number % keys)),
             value: [vec![b'0'; size - 9], format!("{number:09}").into_bytes()].concat(),
-            timestamp_ms: 0,
+            timestamp_ms: now_ms(),
         }
     }
 
@@ -356,7 +357,8 @@ fn the_reader_hides_aborted_records_and_finds_the_end_behind_markers() {
 fn the_reader_begins_where_it_is_told() {
     let Some(kafka) = kafka::shared() else { return };
     let name = unique("positions");
-    topic::create(&kafka.bootstrap(), &name, 1, &[]);
+    // Times of 2023, so that they can be named.
+    topic::create(&kafka.bootstrap(), &name, 1, &[("retention.ms", "-1")]);
     let now = 1_700_000_000_000;
     let mut rows: Vec<Row> = (0..100).map(|number| Row::new(number, 1, 10)).collect();
     for (row, timestamp_ms) in rows.iter_mut().zip(now..) {

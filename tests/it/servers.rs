@@ -8,7 +8,7 @@ use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 
 use crate::support::broker::Broker;
 use crate::support::sql::Sql;
-use crate::support::{kafka, postgres, topic, unique, wait_for};
+use crate::support::{kafka, postgres, retention, topic, unique, wait_for};
 
 #[test]
 fn every_postgres_decodes_logically() {
@@ -80,19 +80,21 @@ fn servers_end_when_their_owner_is_killed() {
 
 #[test]
 fn every_broker_stores_keys_values_headers_and_times() {
+    // In the past, and no older than a topic keeps it.
+    let now_ms = retention::now_ms() - 3_600_123;
     for broker in Broker::all() {
         let bootstrap = broker.bootstrap();
         let name = unique("stores");
         let producer: BaseProducer =
             topic::client(&bootstrap).set("allow.auto.create.topics", "true").create().unwrap();
-        let record = BaseRecord::to(&name).key("k").payload("v").timestamp(1_700_000_000_123);
+        let record = BaseRecord::to(&name).key("k").payload("v").timestamp(now_ms);
         producer.send(record).unwrap();
         producer.flush(Duration::from_secs(30)).unwrap();
         let records = topic::read(&bootstrap, std::slice::from_ref(&name));
         let [record] = records.as_slice() else { panic!("{}: {records:?}", broker.name()) };
         assert_eq!(record.key.as_deref(), Some(b"k".as_slice()));
         assert_eq!(record.value.as_deref(), Some(b"v".as_slice()));
-        assert_eq!(record.timestamp_ms, Some(1_700_000_000_123));
+        assert_eq!(record.timestamp_ms, Some(now_ms));
         assert_eq!(topic::names(&bootstrap, &name), [name]);
     }
 }

@@ -135,13 +135,16 @@ impl<'a> Explained<'a> {
         let own =
             self.own.iter().map(|&(name, value)| (name.to_owned(), value.map(<[u8]>::to_vec)));
         let lsn = self.lsn.map(|lsn| (LSN_HEADER.to_owned(), Some(lsn.to_vec())));
+        // Earlier versions stamped what the brokers had refused with the first millisecond of 1970, which
+        // retention removes at once.
+        let stamped_ms = record.timestamp_ms.filter(|ms| *ms > 1);
         OwnedRecord {
             topic: topic.to_owned(),
             partition: None,
             key: record.key.clone(),
             value: record.value.clone(),
             headers: own.chain(lsn).chain([mark(place)]).collect(),
-            timestamp_ms: self.timestamp_ms.or(record.timestamp_ms).unwrap_or(now_ms),
+            timestamp_ms: self.timestamp_ms.or(stamped_ms).unwrap_or(now_ms),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use postrider::route::ERROR_CODE_HEADER;
 use rdkafka::mocking::MockCluster;
 
 use super::face::Face;
@@ -9,7 +10,7 @@ use super::idle::ALL;
 use super::stage::Stage;
 use crate::support::broker::Broker;
 use crate::support::topic::Stored;
-use crate::support::{kafka, postgres, topic};
+use crate::support::{kafka, postgres, retention, topic};
 
 /// Good rows around one of each kind that cannot go; every row has the key `k`.
 fn write(stage: &Stage) {
@@ -136,6 +137,51 @@ fn g2_g4_a_row_that_the_brokers_refuse_becomes_a_dead_letter() {
     let letter = records.iter().find(|record| record.topic == stage.topic("dead-letters")).unwrap();
     assert_eq!(letter.header("postrider-error-code"), Some("too_large"));
     assert_eq!(letter.header("postrider-topic"), Some(stage.topic("A").as_str()));
+}
+
+/// One row that the topic finds too large and one that it takes for no record, and between them one
+/// that tells when their transaction committed.
+#[test]
+fn g4_dead_letters_are_of_the_commits_time_and_outlive_retention() {
+    let Some(kafka) = kafka::shared() else { return };
+    let bootstrap = kafka.bootstrap();
+    for delivery in ["at_least_once", "exactly_once"] {
+        let stage = Stage::new(postgres::installed(), &bootstrap, "dated");
+        let settings = [("max.message.bytes", "2000"), ("cleanup.policy", "compact")];
+        topic::create(&bootstrap, &stage.topic("A"), 1, &settings);
+        stage.sql().run(&format!(
+            "ALTER TABLE outbox ALTER aggregate_id DROP NOT NULL;
+             INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload) VALUES
+                 ('t', 'large', 'A', to_jsonb(left({LARGE}, 6000))),
+                 ('t', 'good', 'A', '1'), ('t', NULL, 'A', '2')"
+        ));
+        let relay = stage.relay().set("kafka.delivery", delivery).set("kafka.compression", "none");
+        let relay = relay.expect_log("became a dead letter").allow_log("trying again");
+        relay.run_once();
+        let records = stage.records();
+        let good = records.iter().find(|one| one.key.as_deref() == Some(b"good")).unwrap();
+        let committed_ms = good.timestamp_ms.unwrap();
+        assert!((0..60_000).contains(&(retention::now_ms() - committed_ms)), "{committed_ms}");
+
+        retention::wait_for_checks(&bootstrap, 3);
+        let letters = topic::read(&bootstrap, &[stage.topic("dead-letters")]);
+        let mut codes: Vec<_> = letters.iter().map(|one| one.header(ERROR_CODE_HEADER)).collect();
+        codes.sort_unstable();
+        assert_eq!(codes, [Some("refused"), Some("too_large")], "{delivery}: {letters:?}");
+        for letter in &letters {
+            assert_eq!(letter.timestamp_ms, Some(committed_ms), "{delivery}");
+        }
+
+        let listed = relay.start(&["dead-letters", "list", "--since", "5m"]).outcome();
+        assert_eq!(listed.stdout.lines().count(), 2, "{}", listed.stdout);
+        let repaired = stage.topic("repaired");
+        let retry = ["dead-letters", "retry", "--code", "refused", "--to", &repaired, "--execute"];
+        assert!(relay.start(&retry).outcome().status.success());
+        retention::wait_for_checks(&bootstrap, 1);
+        let again = topic::read(&bootstrap, &[repaired]);
+        let times: Vec<_> = again.iter().map(|record| record.timestamp_ms).collect();
+        assert_eq!(times, [Some(committed_ms)], "{delivery}");
+    }
 }
 
 #[test]

@@ -98,8 +98,10 @@ impl Options {
         set("log.dirs", &folder.join("data").to_string_lossy());
         set("auto.create.topics.enable", &self.auto_create.to_string());
         set("num.partitions", "3");
-        // Or records with times long ago would be gone at the broker's next look, every five minutes.
-        set("log.retention.ms", "-1");
+        // Retention is Kafka's own, looked after every second instead of every five minutes: what
+        // is stamped with a time long ago is gone before a test ends, as it would be elsewhere.
+        set("log.retention.check.interval.ms", "1000");
+        set("log.initial.task.delay.ms", "1000");
         set("default.replication.factor", &replicas);
         set("min.insync.replicas", in_sync);
         set("offsets.topic.replication.factor", &replicas);

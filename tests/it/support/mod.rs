@@ -10,6 +10,7 @@ mod kafka_settings;
 pub(crate) mod oracle;
 pub(crate) mod postgres;
 pub(crate) mod relay;
+pub(crate) mod retention;
 pub(crate) mod scissors;
 pub(crate) mod skip;
 pub(crate) mod sluice;
