@@ -156,7 +156,7 @@ pub(super) const fn dead_letters(error: &DeadLettersError) -> &'static str {
         DeadLettersError::Missing(_) => "PR-D001",
         DeadLettersError::Several { .. } => "PR-D002",
         DeadLettersError::Hindered { .. } => "PR-D003",
-        DeadLettersError::Circular(_) => "PR-D004",
+        DeadLettersError::Circular(_) | DeadLettersError::Reserved { .. } => "PR-D004",
         DeadLettersError::Gone(_) => "PR-D005",
         DeadLettersError::Refused { .. } => "PR-D006",
         DeadLettersError::ReceiptRefused { .. } => "PR-D007",

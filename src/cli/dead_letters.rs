@@ -26,7 +26,7 @@ use super::exit::ExitCode;
 use super::failure::Failure;
 use super::specs::kafka_spec;
 use crate::kafka::{KafkaSpec, Reader, ReaderSpec, Start};
-use crate::route::FormatSpec;
+use crate::route::{FormatSpec, TopicsSpec};
 
 pub use error::DeadLettersError;
 
@@ -69,6 +69,8 @@ pub fn run(command: &DeadLettersCommand, context: &Context) -> Result<ExitCode, 
 struct Source {
     kafka: KafkaSpec,
     topic: String,
+    /// Where rows may go.
+    topics: TopicsSpec,
     /// `[format]` makes more of a row than its columns' bytes.
     formatted: bool,
 }
@@ -78,8 +80,10 @@ impl Source {
         let config = context.load(Vec::new())?.config;
         let mut kafka = kafka_spec(&config).at(args.brokers.as_deref());
         "postrider-dead-letters".clone_into(&mut kafka.client_id);
+        let mut topics = config.topics_spec();
         let topic = args.from.clone().unwrap_or(config.dead_letters.topic);
-        Ok(Self { kafka, topic, formatted: config.format != FormatSpec::default() })
+        topics.own.push(topic.clone());
+        Ok(Self { kafka, topic, topics, formatted: config.format != FormatSpec::default() })
     }
 
     /// Reads the topic, or one partition of it, from there to its end.

@@ -15,13 +15,14 @@ use super::model::{
     Source,
 };
 use super::options::PROPERTIES;
+use super::rules;
 use super::values::{
     Compression, ConnectionString, Create, Delivery, LogFormat, LogLevel, OnUpdate, Partitioner,
     Property, Refusal, Rejected,
 };
 use crate::route::{
     ByteaForm, ColumnStyle, EmptyPayload, EpochUnit, FieldSpec, FormatSpec, KeyFormat, Members,
-    MissingColumn, ValueFormat, check_members,
+    MissingColumn, PROGRESS_PREFIX, ValueFormat, check_members,
 };
 
 /// Builds the configuration. Mistakes of the layers are to be reported before these.
@@ -54,6 +55,9 @@ pub(super) fn assemble(
             log,
         })
     })();
+    if let Some(config) = config.as_ref().filter(|_| reader.mistakes.is_empty()) {
+        reader.topics(config);
+    }
     match config {
         Some(config) if reader.mistakes.is_empty() => Ok((config, reader.warnings)),
         _ => Err(reader.mistakes),
@@ -160,6 +164,7 @@ impl Reader<'_> {
         {
             self.refuse::<()>(key, refusal);
         }
+        let topics_allowed = self.items("route.topics_allowed", checks::glob);
         let key = self.text("route.key", checks::identifier);
         let headers = self.items("route.headers", checks::field);
         let envelope = self.envelope();
@@ -174,6 +179,7 @@ impl Reader<'_> {
             by: by?,
             regex: regex?,
             topic: topic?,
+            topics_allowed: topics_allowed?,
             key: key?,
             headers: headers?,
             envelope: envelope?,
@@ -185,6 +191,25 @@ impl Reader<'_> {
             position_header: position_header?,
             rejected: rejected?,
         })
+    }
+
+    /// Topics that the configuration itself names, and that rows may not go to.
+    fn topics(&mut self, config: &Config) {
+        let Config { route, progress, dead_letters, .. } = config;
+        if progress.topic == dead_letters.topic {
+            let refusal = Refusal::new(format!("dead letters go to `{}` too", progress.topic));
+            let help =
+                "give progress a topic of its own: it is compacted, and dead letters are not";
+            self.refuse::<()>("progress.topic", refusal.help(help));
+        }
+        let mut templates = vec![("route.topic".to_owned(), route.regex.as_str(), &route.topic)];
+        templates.extend(rules::topics(self.settings, &route.rules));
+        let spec = config.topics_spec();
+        for (key, regex, topic) in templates {
+            if let Err(refusal) = checks::reachable(&spec, regex, topic) {
+                self.refuse::<()>(&key, refusal);
+            }
+        }
     }
 
     fn envelope(&mut self) -> Option<Vec<FieldSpec>> {
@@ -275,8 +300,8 @@ impl Reader<'_> {
     fn progress(&mut self) -> Option<Progress> {
         let slot = self.text("source.slot", |slot| Ok(slot.to_owned()));
         let topic = self.text("progress.topic", |text| match (text, &slot) {
-            ("", Some(slot)) => Ok(format!("postrider.progress.{slot}")),
-            _ => checks::topic(text),
+            ("", Some(slot)) => Ok(format!("{PROGRESS_PREFIX}{slot}")),
+            _ => checks::progress_topic(text),
         });
         let at_least_once = self.switch("progress.at_least_once");
         Some(Progress { topic: topic?, at_least_once: at_least_once? })

@@ -5,7 +5,10 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use crate::outbox::TableName;
-use crate::route::{FieldSpec, RouteSpecError, RuleAction, RuleSpec, TopicTemplate, check_topic};
+use crate::route::{
+    FieldSpec, PROGRESS_PREFIX, RouteSpecError, RuleAction, RuleSpec, TopicTemplate, TopicsSpec,
+    check_beginning, check_topic,
+};
 
 use super::model::{Route, unquoted};
 use super::values::Refusal;
@@ -127,7 +130,32 @@ pub(super) fn dead_letters(text: &str, route: Option<&Route>) -> Result<String, 
         return Err(Refusal::new(format!("rows are routed to `{text}` too"))
             .help("give dead letters a topic of their own: `dead-letters retry` reads it whole"));
     }
-    topic(text)
+    let topic = topic(text)?;
+    check_beginning(&topic).map_err(Refusal::new)?;
+    Ok(topic)
+}
+
+/// A topic that holds progress and nothing else; the usual name may be that of another slot.
+pub(super) fn progress_topic(text: &str) -> Result<String, Refusal> {
+    let topic = topic(text)?;
+    if topic.starts_with(PROGRESS_PREFIX) {
+        return Ok(topic);
+    }
+    check_beginning(&topic).map_err(Refusal::new)?;
+    Ok(topic)
+}
+
+/// A topic template of which rows' topics come: whether any row may go where it says.
+pub(super) fn reachable(spec: &TopicsSpec, regex: &str, topic: &str) -> Result<(), Refusal> {
+    let Ok(template) = TopicTemplate::compile(regex, topic) else { return Ok(()) };
+    let judged = match template.fixed() {
+        Some(name) => spec.check(name),
+        None => check_beginning(template.beginning()),
+    };
+    judged.map_err(|reason| {
+        Refusal::new(format!("no row could go to `{topic}`: {reason}"))
+            .help("name another topic, or one that route.topics_allowed has a pattern for")
+    })
 }
 
 /// A prefix of logical messages, as a glob.

@@ -140,6 +140,8 @@ pub struct Route {
     pub regex: String,
     /// Names only groups of `regex`.
     pub topic: String,
+    /// Globs of topics that rows may go to; empty: any.
+    pub topics_allowed: Vec<String>,
     /// The column that becomes the key, as typed; see [`Outbox::resolve`].
     pub key: String,
     /// In wire order; columns as typed, see [`Outbox::resolve`].

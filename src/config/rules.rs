@@ -12,7 +12,7 @@ use super::layer::Setting;
 use super::model::Outbox;
 use super::options::{OptionSpec, list, switch, text};
 use super::values::Refusal;
-use crate::route::{DestinationSpec, FieldSpec, PatternSpec, RuleAction, RuleSpec};
+use crate::route::{DestinationSpec, FieldSpec, PatternSpec, RuleAction, RuleSpec, WHOLE_VALUE};
 
 /// The key of the array, and the section in a file.
 pub(super) const RULES: &str = "route.rules";
@@ -77,6 +77,22 @@ fn numbers(settings: &BTreeMap<String, Setting>) -> BTreeSet<u16> {
     settings.keys().filter_map(number).collect()
 }
 
+/// The topics that rules name, each with its key and the expression whose groups it may name.
+pub(super) fn topics<'a>(
+    settings: &BTreeMap<String, Setting>,
+    rules: &'a [RuleSpec],
+) -> Vec<(String, &'a str, &'a String)> {
+    let named = numbers(settings).into_iter().zip(rules).filter_map(|(number, rule)| {
+        let RuleAction::Send(destination) = &rule.action else { return None };
+        let regex = match &rule.pattern {
+            PatternSpec::Glob(_) => WHOLE_VALUE,
+            PatternSpec::Regex(regex) => regex,
+        };
+        Some((format!("{RULES}.{number}.topic"), regex, destination.topic.as_ref()?))
+    });
+    named.collect()
+}
+
 impl Reader<'_> {
     /// Every rule, in order. `by` is the column of a rule that names none.
     pub(super) fn rules(&mut self, by: &str, outbox: &Outbox) -> Option<Vec<RuleSpec>> {
@@ -130,9 +146,7 @@ impl Rule<'_, '_> {
         let glob = self.given("glob", checks::glob)?;
         let regex = self.given("regex", |text| Ok(text.to_owned()))?;
         match (glob, regex) {
-            (Some(glob), None) => {
-                Some((PatternSpec::Glob(glob), crate::route::WHOLE_VALUE.to_owned()))
-            }
+            (Some(glob), None) => Some((PatternSpec::Glob(glob), WHOLE_VALUE.to_owned())),
             (None, Some(regex)) => {
                 self.check_template(&regex, "x")?;
                 Some((PatternSpec::Regex(regex.clone()), regex))

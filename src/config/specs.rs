@@ -2,7 +2,7 @@
 
 use crate::outbox::{MessageSpec, OutboxSpec};
 use crate::pipeline::{Policy, RejectPolicy, UpdatePolicy};
-use crate::route::{Members, RouteSpec, TimestampSource};
+use crate::route::{Members, RouteSpec, TimestampSource, TopicsSpec};
 
 use super::model::Config;
 use super::values::{OnUpdate, Rejected};
@@ -25,6 +25,7 @@ impl Config {
             by: outbox.resolve(&route.by).to_owned(),
             regex: route.regex.clone(),
             topic: route.topic.clone(),
+            topics: self.topics_spec(),
             key: outbox.resolve(&route.key).to_owned(),
             headers: outbox.resolve_all(&route.headers),
             partition: route.partition.as_ref().map(|name| outbox.resolve(name).to_owned()),
@@ -46,6 +47,14 @@ impl Config {
             },
             empty_payload: route.empty_payload,
             max_record_bytes: usize::try_from(kafka.message_bytes_max).unwrap_or(usize::MAX),
+        }
+    }
+
+    /// Which topics rows may go to.
+    pub fn topics_spec(&self) -> TopicsSpec {
+        TopicsSpec {
+            own: vec![self.dead_letters.topic.clone(), self.progress.topic.clone()],
+            allowed: self.route.topics_allowed.clone(),
         }
     }
 

@@ -140,6 +140,13 @@ pub const OPTIONS: &[OptionSpec] = &[
         "\"${routedByValue}\"",
         "The topic: text with the named groups of `route.regex` filled in.",
     ),
+    list(
+        "route.topics_allowed",
+        "[]",
+        "The topics that rows may go to, as globs: `orders.*`. A row for another topic is rejected \
+         as `invalid_topic`. Empty: any topic but those that no row may choose: the relay's own, \
+         `postrider.progress.*`, and Kafka's, `__*`.",
+    ),
     text(
         "route.key",
         "\"aggregate_id\"",

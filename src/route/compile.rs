@@ -164,7 +164,7 @@ impl Compiler<'_> {
         for rule in &spec.rules {
             rules.push(self.rule(rule, &mut consulted)?);
         }
-        Ok(Decisions::new(rules, consulted, template, destination))
+        Ok(Decisions::new(rules, spec.topics.clone(), consulted, template, destination))
     }
 
     fn rule(

@@ -10,7 +10,7 @@ use super::java::{Matcher, Undecided};
 use super::rejection::{Rejection, RejectionCode};
 use super::source::Source;
 use super::template::TopicTemplate;
-use super::topics::check_topic;
+use super::topics::TopicsSpec;
 use crate::outbox::{OutboxRow, glob};
 
 /// How many decisions are remembered. Far more than a sensible set of topics; bounds the memory
@@ -68,6 +68,7 @@ pub(super) struct RuleTopic {
 #[derive(Debug, Clone)]
 pub(super) struct Decisions {
     rules: Vec<Rule>,
+    topics: TopicsSpec,
     template: TopicTemplate,
     /// The default's destination.
     destination: usize,
@@ -84,12 +85,14 @@ impl Decisions {
     /// Nothing decided yet. The default is `template` over the first column of `consulted`.
     pub(super) fn new(
         rules: Vec<Rule>,
+        topics: TopicsSpec,
         consulted: Vec<Source>,
         template: TopicTemplate,
         destination: usize,
     ) -> Self {
         Self {
             rules,
+            topics,
             template,
             destination,
             consulted,
@@ -200,7 +203,7 @@ impl Decisions {
             Choice::Send { template, value, destination } => {
                 let column = self.consulted.get(value).map_or("", |source| &source.column);
                 let value = values.get(value).copied().flatten();
-                (Some(topic_name(template, value, column)?), destination)
+                (Some(topic_name(template, value, column, &self.topics)?), destination)
             }
         };
         let is_remembered = key.len() <= REMEMBERED_BYTES_MAX && values.iter().any(Option::is_some);
@@ -273,6 +276,7 @@ fn topic_name(
     template: &TopicTemplate,
     value: Option<&[u8]>,
     column: &str,
+    topics: &TopicsSpec,
 ) -> Result<String, Rejection> {
     let reject = |code, reason: String| Rejection { code, reason };
     let no_route =
@@ -284,7 +288,7 @@ fn topic_name(
     if name.is_empty() {
         return Err(no_route("yields an empty topic name"));
     }
-    check_topic(&name).map_err(|reason| {
+    topics.check(&name).map_err(|reason| {
         reject(RejectionCode::InvalidTopic, format!("{reason}; it comes from column `{column}`"))
     })?;
     Ok(name)

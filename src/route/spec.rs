@@ -3,6 +3,7 @@
 use std::str::FromStr;
 
 use super::format::{EmptyPayload, EpochUnit, FormatSpec, MissingColumn};
+use super::topics::TopicsSpec;
 
 /// Everything the router must be told. Built by the configuration, compiled by
 /// [`super::Router::compile`]. Columns are named as they are in the table.
@@ -18,6 +19,8 @@ pub struct RouteSpec {
     pub regex: String,
     /// The topic's name, with `$1` or `${name}` for the groups of `regex` as in Java.
     pub topic: String,
+    /// Which topics may come of that.
+    pub topics: TopicsSpec,
     /// The column whose bytes are the record's key.
     pub key: String,
     /// Columns sent as headers, in this order, after the id.
@@ -65,6 +68,7 @@ impl Default for RouteSpec {
             by: "event_type".to_owned(),
             regex: super::template::WHOLE_VALUE.to_owned(),
             topic: "${routedByValue}".to_owned(),
+            topics: TopicsSpec::default(),
             key: "aggregate_id".to_owned(),
             headers: ["event_type", "aggregate_type"].map(FieldSpec::of_column).to_vec(),
             partition: None,

@@ -47,6 +47,22 @@ impl TopicTemplate {
         Ok(Self { pattern, pieces: Replacement { topic, groups }.parse()? })
     }
 
+    /// The only name that it gives to what it matches, if there is one.
+    pub fn fixed(&self) -> Option<&str> {
+        match self.pieces.as_slice() {
+            [Piece::Literal(text)] => Some(text),
+            _ => None,
+        }
+    }
+
+    /// What every name that it gives to what it matches begins with.
+    pub fn beginning(&self) -> &str {
+        match self.pieces.first() {
+            Some(Piece::Literal(text)) => text,
+            _ => "",
+        }
+    }
+
     /// Appends the topic's name for `value` to `out`.
     pub fn expand(&self, value: &str, out: &mut String) -> Result<(), Undecided> {
         match &self.pattern {

@@ -1,4 +1,10 @@
-//! Topic names: Kafka's rule.
+//! Topic names: Kafka's rule, and which of them are no row's to choose.
+//!
+//! Enters: a name that a row, a setting or an operator gave. Leaves: nothing, or why rows do not go
+//! there. Pure. What always holds: a name that Kafka takes for the same as a reserved one is
+//! reserved too: it does not let two topics differ in `.` and `_` alone.
+
+use crate::outbox::glob;
 
 /// Kafka's limit on a topic's name, in bytes (`org.apache.kafka.common.internals.Topic`).
 const TOPIC_BYTES_MAX: usize = 249;
@@ -21,6 +27,73 @@ pub fn check_topic(name: &str) -> Result<(), &'static str> {
     }
 }
 
+/// What the names of topics begin with in which relays keep their progress, unless they are told
+/// another one.
+pub const PROGRESS_PREFIX: &str = "postrider.progress.";
+
+/// What the names of Kafka's own topics begin with: `__consumer_offsets`, `__transaction_state`.
+const INTERNAL_PREFIX: &str = "__";
+
+/// Which topics rows may go to, besides what Kafka allows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TopicsSpec {
+    /// Topics that the relay writes to on its own account.
+    pub own: Vec<String>,
+    /// Globs; rows go to topics that match one of them. Empty: to any.
+    pub allowed: Vec<String>,
+}
+
+impl Default for TopicsSpec {
+    /// The dead-letter topic and the progress topic of an empty configuration.
+    fn default() -> Self {
+        let own = ["postrider.dead-letters", "postrider.progress.postrider"];
+        Self { own: own.map(str::to_owned).to_vec(), allowed: Vec::new() }
+    }
+}
+
+impl TopicsSpec {
+    /// Whether rows may choose the topic. The reason names the fault, never the name itself.
+    pub fn check(&self, name: &str) -> Result<(), &'static str> {
+        self.check_reserved(name)?;
+        let matches = |pattern: &String| glob::matches(pattern.as_bytes(), name.as_bytes());
+        if self.allowed.is_empty() || self.allowed.iter().any(matches) {
+            Ok(())
+        } else {
+            Err("the topic matches no pattern of `route.topics_allowed`")
+        }
+    }
+
+    /// The same without what is allowed: whether anybody may send a row's record there.
+    pub fn check_reserved(&self, name: &str) -> Result<(), &'static str> {
+        check_topic(name)?;
+        check_beginning(name)?;
+        if self.own.iter().any(|own| own.len() == name.len() && begins_with(name, own)) {
+            return Err("the topic is the relay's own, for its dead letters or its progress");
+        }
+        Ok(())
+    }
+}
+
+/// Whether names that begin like this are reserved, whatever follows.
+pub fn check_beginning(text: &str) -> Result<(), &'static str> {
+    if begins_with(text, INTERNAL_PREFIX) {
+        return Err("the topic's name begins with `__`, as Kafka's own topics do");
+    }
+    if begins_with(text, PROGRESS_PREFIX) {
+        return Err(
+            "the topic's name begins with `postrider.progress.`, where relays keep progress",
+        );
+    }
+    Ok(())
+}
+
+/// As Kafka compares names (`org.apache.kafka.common.internals.Topic.hasCollision`).
+fn begins_with(name: &str, prefix: &str) -> bool {
+    let unified = |byte: u8| if byte == b'.' { b'_' } else { byte };
+    let (name, prefix) = (name.bytes().map(unified), prefix.bytes().map(unified));
+    name.take(prefix.len()).eq(prefix)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -33,5 +106,42 @@ mod tests {
         for wrong in ["", ".", "..", "a b", "a/b", "ä", "a\0", &"x".repeat(250)] {
             assert!(check_topic(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn g4_reserved_names_are_no_rows_to_choose() {
+        let own = ["dead.letters", "progress"].map(str::to_owned).to_vec();
+        let spec = TopicsSpec { own, allowed: Vec::new() };
+        for reserved in [
+            "__consumer_offsets",
+            "__transaction_state",
+            "__",
+            "_.x",
+            "..x",
+            "postrider.progress.other",
+            "postrider_progress.",
+            "dead.letters",
+            "dead_letters",
+            "progress",
+        ] {
+            assert!(spec.check(reserved).is_err(), "{reserved}");
+        }
+        for free in ["_x", "postrider.progress", "dead.letters2", "progres", "postrider.x"] {
+            assert_eq!(spec.check(free), Ok(()), "{free}");
+        }
+        assert!(TopicsSpec::default().check("postrider.dead-letters").is_err());
+    }
+
+    #[test]
+    fn where_topics_are_listed_others_are_no_rows_to_choose() {
+        let allowed = ["orders", "shop.*"].map(str::to_owned).to_vec();
+        let spec = TopicsSpec { allowed, ..TopicsSpec::default() };
+        assert_eq!((spec.check("orders"), spec.check("shop.x.y")), (Ok(()), Ok(())));
+        for other in ["orders2", "shop", "Orders"] {
+            assert!(spec.check(other).is_err(), "{other}");
+            assert_eq!(spec.check_reserved(other), Ok(()));
+        }
+        let all = TopicsSpec { allowed: vec!["*".to_owned()], ..spec };
+        assert!(all.check("__consumer_offsets").is_err(), "a list frees nothing");
     }
 }

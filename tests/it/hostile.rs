@@ -49,9 +49,10 @@ const ATTACK: &str = r#"
             WHEN 'no_route' THEN (ARRAY[NULL, ''])[1 + n / 10 % 2]
             WHEN 'invalid_topic' THEN (ARRAY['$prefix/a', '.', '..', '$prefix' || repeat('x', 300),
                 '$prefix ü', E'$prefix\x01', E'$prefix\n', '$prefix\u0000', '../../etc/passwd',
-                repeat('x', 200000)])[1 + n / 10 % 10]
-            ELSE (ARRAY['$prefixA', '$prefixB', '$prefixdead-letters', rpad('$prefix', 249, 'x')])
-                [1 + n % 4] END,
+                repeat('x', 200000), '__consumer_offsets', '__transaction_state', '_.x',
+                'postrider.progress.$slot', 'postrider_progress.x', '$prefixdead-letters',
+                replace('$prefix', '.', '_') || 'dead-letters'])[1 + n / 10 % 17]
+            ELSE (ARRAY['$prefixA', '$prefixB', rpad('$prefix', 249, 'x')])[1 + n % 3] END,
         (ARRAY['{"n": 1.50}', NULL, '', E' \n\t', '{"a":1,"a":2,"a":{"b":[]}}', '{"a":',
             '{"n":1e400,"m":-123456789012345678901234567890.12345678901234567890}',
             '{"a":"\u0000\ud800"}', E'\x01\x02\x1f\x7f', '☠' || U&'\202E', 'null', 'NaN',
@@ -80,7 +81,7 @@ const ATTACK: &str = r#"
 
 fn attack(stage: &Stage, from: u64, to: u64) {
     let prefix = stage.topic("");
-    let sql = ATTACK.replace("$prefix", &prefix);
+    let sql = ATTACK.replace("$prefix", &prefix).replace("$slot", stage.slot());
     stage.sql().run(&sql.replace("$from", &from.to_string()).replace("$to", &to.to_string()));
 }
 
@@ -104,7 +105,7 @@ fn attack_from_the_future(stage: &Stage, from: u64, to: u64) {
     let prefix = stage.topic("");
     stage.sql().run(&format!(
         "INSERT INTO outbox (n, fate, aggregate_id, event_type, payload, created_at)
-         SELECT n, (ARRAY['refused', 'invalid_topic', 'refused'])[1 + n % 3], n % 7,
+         SELECT n, (ARRAY['refused', 'invalid_topic', 'invalid_topic'])[1 + n % 3], n % 7,
              '{prefix}' || (ARRAY['A', 'bad/topic', 'dead-letters'])[1 + n % 3], n,
              '9999-12-31 00:00:00+00'
          FROM generate_series({from}, {to}) AS n"

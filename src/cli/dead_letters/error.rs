@@ -38,6 +38,14 @@ pub enum DeadLettersError {
     /// `--to` would send dead letters where they came from.
     #[error("topic `{0}` is the dead-letter topic itself")]
     Circular(String),
+    /// `--to` names a topic that is not for rows.
+    #[error("topic `{topic}` is not for rows: {reason}")]
+    Reserved {
+        /// As typed.
+        topic: String,
+        /// Why.
+        reason: &'static str,
+    },
     /// It was in the plan, and is not in the topic any more.
     #[error("the dead letter at {0} is gone")]
     Gone(Place),
@@ -110,7 +118,7 @@ impl DeadLettersError {
             Self::Missing(_) => "see what there is: postrider dead-letters list --all",
             Self::Several { .. } => "name one of them by its place",
             Self::Hindered { .. } => "the plan says of each why, and what helps",
-            Self::Circular(_) => "name another topic with --to",
+            Self::Circular(_) | Self::Reserved { .. } => "name another topic with --to",
             Self::Gone(_) => "retention has removed it; run it again for the rest",
             Self::Silent { .. } => {
                 "look for partitions below min.insync.replicas, then run it again: what has a \

@@ -14,7 +14,7 @@ use serde_json::json;
 use crate::kafka::StoredRecord;
 use crate::route::{
     ERROR_CODE_HEADER, ERROR_HEADER, LSN_HEADER, OwnedRecord, RejectionCode, TABLE_HEADER,
-    TIMESTAMP_HEADER, TOPIC_HEADER, check_topic,
+    TIMESTAMP_HEADER, TOPIC_HEADER, TopicsSpec,
 };
 
 /// Marks a record that was sent again, and the receipt for it. Its value is the dead letter's place.
@@ -164,15 +164,20 @@ pub(super) enum Hindrance {
     Circular,
 }
 
-/// Where a dead letter goes: to `to`, or else to the topic it was meant for.
+/// Where a dead letter goes: to `to`, or else to the topic it was meant for, if that is for rows.
 pub(super) fn destination<'a>(
     intended: Option<&'a str>,
     to: Option<&'a str>,
     dead_letter_topic: &str,
+    topics: &TopicsSpec,
 ) -> Result<&'a str, Hindrance> {
     let topic = to.or(intended).ok_or(Hindrance::NoTopic)?;
-    check_topic(topic).map_err(Hindrance::IllegalTopic)?;
-    if topic == dead_letter_topic { Err(Hindrance::Circular) } else { Ok(topic) }
+    if topic == dead_letter_topic {
+        return Err(Hindrance::Circular);
+    }
+    // What `--to` names is the operator's choice, not the row's.
+    let judged = if to.is_some() { topics.check_reserved(topic) } else { topics.check(topic) };
+    judged.map(|()| topic).map_err(Hindrance::IllegalTopic)
 }
 
 /// Says in the dead-letter topic that the record at `place` was sent again and stored. Of the same
@@ -306,12 +311,21 @@ mod tests {
 
     #[test]
     fn only_legal_topics_but_our_own_are_destinations() {
-        assert_eq!(destination(Some("orders"), None, "dead"), Ok("orders"));
-        assert_eq!(destination(Some("bad/topic"), Some("orders"), "dead"), Ok("orders"));
-        assert_eq!(destination(None, None, "dead"), Err(Hindrance::NoTopic));
-        assert_eq!(destination(Some("dead"), None, "dead"), Err(Hindrance::Circular));
-        let illegal = destination(Some("bad/topic"), None, "dead");
-        assert!(matches!(illegal, Err(Hindrance::IllegalTopic(_))));
+        let allowed = vec!["orders".to_owned()];
+        let topics = TopicsSpec { own: vec!["progress".to_owned()], allowed };
+        let to = |intended, to| destination(intended, to, "dead", &topics);
+        assert_eq!(to(Some("orders"), None), Ok("orders"));
+        assert_eq!(to(Some("bad/topic"), Some("orders")), Ok("orders"));
+        assert_eq!(to(None, None), Err(Hindrance::NoTopic));
+        assert_eq!(to(Some("dead"), None), Err(Hindrance::Circular));
+        for reserved in ["bad/topic", "progress", "__consumer_offsets", "postrider.progress.x"] {
+            for outcome in [to(Some(reserved), None), to(Some("orders"), Some(reserved))] {
+                assert!(matches!(outcome, Err(Hindrance::IllegalTopic(_))), "{reserved}");
+            }
+        }
+        // What is not on the list may be chosen by who runs the command, and not by a row.
+        assert!(to(Some("other"), None).is_err());
+        assert_eq!(to(None, Some("other")), Ok("other"));
     }
 
     proptest! {

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::letter::{Hindrance, Place, destination};
 use super::survey::Letter;
+use crate::route::TopicsSpec;
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -38,6 +39,8 @@ pub(super) struct Terms<'a> {
     /// In place of the topics they were meant for.
     pub(super) to: Option<&'a str>,
     pub(super) dead_letter_topic: &'a str,
+    /// Where rows may go.
+    pub(super) topics: &'a TopicsSpec,
     /// Send no more than this.
     pub(super) most: usize,
     /// Also what was retried already.
@@ -59,7 +62,8 @@ impl Plan {
                 continue;
             }
             let place = letter.place;
-            let to = destination(letter.topic.as_deref(), terms.to, terms.dead_letter_topic);
+            let Terms { to, dead_letter_topic, topics, .. } = terms;
+            let to = destination(letter.topic.as_deref(), to, dead_letter_topic, topics);
             match to {
                 _ if letter.is_cut => plan.hindered.push((place, Hindrance::Cut)),
                 Ok(topic) => {
@@ -165,6 +169,7 @@ mod tests {
     const TERMS: Terms<'static> = Terms {
         to: None,
         dead_letter_topic: "dead",
+        topics: &TopicsSpec { own: Vec::new(), allowed: Vec::new() },
         most: usize::MAX,
         again: false,
         formatted: false,

@@ -70,6 +70,11 @@ pub(super) fn run(args: &RetryArgs, context: &Context) -> Result<ExitCode, Failu
     if args.to.as_deref() == Some(source.topic.as_str()) {
         return Err(DeadLettersError::Circular(source.topic).into());
     }
+    if let Some(topic) = args.to.clone()
+        && let Err(reason) = source.topics.check_reserved(&topic)
+    {
+        return Err(DeadLettersError::Reserved { topic, reason }.into());
+    }
     let targets: Vec<Target> = args.targets.iter().map(|text| Target::parse(text)).collect();
     let mut progress = Progress::new();
     let plan = plan(args, &source, &targets, &mut progress)?;
@@ -99,6 +104,7 @@ fn plan(
     let terms = Terms {
         to: args.to.as_deref(),
         dead_letter_topic: &source.topic,
+        topics: &source.topics,
         most: args.filter.most(),
         again: args.filter.all,
         formatted: source.formatted,

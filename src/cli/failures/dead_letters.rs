@@ -22,7 +22,7 @@ impl From<DeadLettersError> for Failure {
             DeadLettersError::Unread { .. } | DeadLettersError::Silent { .. } => {
                 ExitCode::Unavailable
             }
-            DeadLettersError::Circular(_) => ExitCode::Usage,
+            DeadLettersError::Circular(_) | DeadLettersError::Reserved { .. } => ExitCode::Usage,
             _ => ExitCode::CheckFailed,
         };
         Self::of(exit, code, &error, hint)

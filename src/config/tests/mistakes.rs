@@ -12,7 +12,7 @@ fn mistakes(given: &Given<'_>) -> Vec<Mistake> {
 
 /// The file, the line it must name, what the caret must stand under, and words of the message or
 /// help.
-const FILES: [(&str, usize, &str, &str); 48] = [
+const FILES: [(&str, usize, &str, &str); 56] = [
     ("[source]\npublicaton = \"x\"", 2, "publicaton", "did you mean `source.publication`?"),
     ("[sorce]\nslot = \"x\"", 1, "sorce", "the sections are"),
     ("slot = \"x\"", 1, "slot", "did you mean `source.slot`?"),
@@ -39,6 +39,14 @@ const FILES: [(&str, usize, &str, &str); 48] = [
     ("[route]\nregex = \"(?<a\"", 2, "\"(?<a\"", "not a regular expression"),
     ("[route]\ntopic = \"${kind}\"", 2, "\"${kind}\"", "routedByValue"),
     ("[route]\ntopic = \"a b\"", 2, "\"a b\"", "topics are made of"),
+    ("[route]\ntopic = \"__consumer_offsets\"", 2, "\"__c", "no row could go to"),
+    ("[route]\ntopic = \"__${routedByValue}\"", 2, "\"__$", "as Kafka's own topics do"),
+    ("[route]\ntopic = \"a\"\ntopics_allowed = [\"b*\"]", 2, "\"a\"", "matches no pattern"),
+    ("[route]\ntopics_allowed = [\"\"]", 2, "\"\"", "matches nothing"),
+    ("[[route.rules]]\nglob = \"*\"\ntopic = \"postrider.progress.x\"", 3, "\"p", "no row could"),
+    ("[dead_letters]\ntopic = \"postrider.progress.a\"", 2, "\"p", "where relays keep progress"),
+    ("[progress]\ntopic = \"__p\"", 2, "\"__p\"", "begins with `__`"),
+    ("[progress]\ntopic = \"postrider.dead-letters\"", 2, "\"p", "dead letters go to"),
     ("[route]\nheaders = [\"a:b:c\"]", 2, "\"a:b:c\"", "column:name"),
     ("[route]\nenvelope = [\"a\"]", 2, "[", "needs an object around"),
     ("[route]\nenvelope = [\"a\", \"b:a\"]", 2, "[", "the member `a` twice"),

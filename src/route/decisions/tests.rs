@@ -6,7 +6,8 @@ use crate::outbox::fixture::{TABLE, describe, insert, spec};
 use crate::outbox::type_oid::TEXT;
 use crate::pgoutput::Column::{self, Null, Text};
 use crate::route::{
-    DestinationSpec, FieldSpec, PatternSpec, RejectionCode, RouteSpec, Router, RuleAction, RuleSpec,
+    DestinationSpec, FieldSpec, PatternSpec, RejectionCode, RouteSpec, Router, RuleAction,
+    RuleSpec, TopicsSpec,
 };
 
 const COLUMNS: [&str; 6] =
@@ -196,4 +197,27 @@ fn an_expression_without_an_end_rejects_its_row_alone() {
     let rejection = stage.route(Text(b"a"), Text(&[b'x'; 80])).unwrap_err();
     assert_eq!(rejection.code, RejectionCode::NoRoute);
     assert_eq!(stage.topic("a", Text(b"z")).as_deref(), Some("a"));
+}
+
+#[test]
+fn g4_reserved_topics_are_no_rows_to_choose_by_template_or_rule() {
+    let progress = "postrider_progress.mine".to_owned();
+    let mut stage = Stage::new(&RouteSpec {
+        rules: vec![rule("tenant", glob("*"), to("postrider.${routedByValue}"))],
+        topics: TopicsSpec { own: vec!["dead".to_owned(), progress], allowed: Vec::new() },
+        ..RouteSpec::default()
+    });
+    let mut code = |event_type: &str, tenant| {
+        let routed = stage.route(Text(event_type.as_bytes()), tenant);
+        routed.map_or_else(|rejection| Some(rejection.code), |_| None)
+    };
+    // Twice: a name that was refused is refused again.
+    for _ in 0..2 {
+        for reserved in ["dead", "__consumer_offsets", "postrider.progress.x"] {
+            assert_eq!(code(reserved, Null), Some(RejectionCode::InvalidTopic), "{reserved}");
+        }
+        assert_eq!(code("deadly", Null), None);
+        assert_eq!(code("x", Text(b"progress.mine")), Some(RejectionCode::InvalidTopic));
+        assert_eq!(code("dead", Text(b"x")), None);
+    }
 }

@@ -20,6 +20,7 @@ mod once;
 mod outage;
 mod rejected;
 mod remarks;
+mod reserved;
 mod server;
 mod severed;
 mod shutdown;
