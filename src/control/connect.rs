@@ -32,7 +32,7 @@ pub const STATEMENT_LIMIT: Duration = Duration::from_secs(15);
 pub enum SessionEnd {
     /// The server ended it (57P01, 57P02): it is shutting down, or an operator ended our session.
     Terminated,
-    /// The connection broke.
+    /// The connection broke without a word: this says nothing about the server.
     Lost,
 }
 
@@ -225,8 +225,7 @@ where
     let (tell, end) = watch::channel(None);
     tokio::spawn(async move {
         let terminated = match connection.await {
-            Err(error) => matches!(sql_error(&error), WalError::Server(server)
-                if ["57P01", "57P02", "57P03"].contains(&server.code.as_str())),
+            Err(error) => sql_error(&error).says_shutdown(),
             Ok(()) => false,
         };
         let end = if terminated { SessionEnd::Terminated } else { SessionEnd::Lost };

@@ -229,6 +229,12 @@ impl ControlError {
         }
     }
 
+    /// Whether the server says that it takes no sessions, as one does that shuts down: `fast` stop
+    /// waits for whoever still streams.
+    pub fn says_shutdown(&self) -> bool {
+        matches!(self, Self::Connection { source, .. } if source.says_shutdown())
+    }
+
     /// The process's exit code for it.
     pub fn exit_code(&self) -> u8 {
         self.class().exit_code()

@@ -23,6 +23,7 @@ mod stop;
 mod supervise;
 mod threshold;
 mod vigil;
+mod watch;
 
 use std::time::Duration;
 

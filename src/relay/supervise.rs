@@ -10,8 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::config::{Delivery, Rejected};
 use crate::control::{
-    self, Client, ControlError, Inspection, Known, Requirements, ServerFacts, SessionEnd,
-    TableFacts,
+    self, Client, ControlError, Inspection, Known, Requirements, ServerFacts, TableFacts,
 };
 use crate::kafka::{KafkaSpec, Lineage, Sink, SinkError};
 use crate::lsn::Lsn;
@@ -31,16 +30,15 @@ use crate::relay::session::Limits;
 use crate::relay::start::{Asked, HotStart, Question};
 use crate::relay::stop::{Request, Stop};
 use crate::relay::threshold::Threshold;
+use crate::relay::watch::{Unwatched, Watch};
 use crate::relay::{Options, Summary};
 use crate::route::Rejection;
-use crate::telemetry::{SlotSample, State, Telemetry};
+use crate::telemetry::{State, Telemetry};
 use crate::wal::{Class, SessionParams, WalError};
 
 /// How often a standby looks whether the slot is free: fast enough to take over well within a
 /// second, slow enough to be one cheap query a time.
 const STANDBY_EVERY: Duration = Duration::from_millis(200);
-/// How often the slot's lag is sampled.
-const SAMPLE_EVERY: Duration = Duration::from_secs(5);
 /// How soon a pause notices a request to stop.
 const PAUSE_TICK: Duration = Duration::from_millis(50);
 /// How soon a request to stop is noticed while a session opens.
@@ -142,7 +140,6 @@ impl Supervisor {
                 Ok(End::CaughtUp) => return Ok(self.summary(started, true)),
                 Ok(End::PastTheSpot) => self.detour = None,
                 Ok(End::LetGo) => {
-                    self.stop.let_go_is_done();
                     tracing::info!("Postgres is shutting down: let go of the stream");
                     self.pause("postgres_shutdown").await;
                 }
@@ -247,6 +244,9 @@ impl Supervisor {
         open_sink: impl OpenSink<S>,
     ) -> Result<End, RelayError> {
         let stop = self.stop.clone();
+        // Whatever an earlier session knew of its server.
+        stop.let_go_is_done();
+        let unwatched = Unwatched::default();
         let (client, wanted, inspection) = tokio::select! {
             ready = self.prepare() => ready?,
             () = told_to_end(&stop) => return Ok(End::Drained),
@@ -278,9 +278,9 @@ impl Supervisor {
             ended = &mut finished => {
                 let (result, reporter) = ended.map_err(|_| RelayError::Thread)?;
                 self.reporter = Some(reporter);
-                result
+                unwatched.or(result)
             }
-            departure = self.attend(&client, &wanted, asked) => {
+            departure = self.attend(client, &wanted, asked, &unwatched) => {
                 // Nothing more is acknowledged: Postgres may be passing over rows.
                 self.stop.request(Request::Abort);
                 if !threshold.close()
@@ -319,9 +319,23 @@ impl Supervisor {
     }
 
     /// Answers what a beginning session asks, then watches.
-    async fn attend(&self, client: &Client, wanted: &Requirements, asked: Asked) -> ControlError {
-        asked.answer(client, &self.plan.config.source.slot).await;
-        self.watch(client, wanted).await
+    async fn attend(
+        &self,
+        client: Client,
+        wanted: &Requirements,
+        asked: Asked,
+        unwatched: &Unwatched,
+    ) -> ControlError {
+        asked.answer(&client, &self.plan.config.source.slot).await;
+        let watch = Watch {
+            plan: &self.plan,
+            stop: &self.stop,
+            telemetry: &self.telemetry,
+            known: self.known.as_ref(),
+            wanted,
+            unwatched,
+        };
+        watch.keep(client).await
     }
 
     /// What the gate has to know, as far as the control plane knows it.
@@ -357,37 +371,6 @@ impl Supervisor {
         async move { if sends { lookout.keep().await } else { std::future::pending().await } }
     }
 
-    /// Watches the slot, the server and what is published beside a session; ends only with the
-    /// reason why the session must end. Upholds G1.
-    async fn watch(&self, client: &Client, wanted: &Requirements) -> ControlError {
-        let mut sample = tokio::time::interval(SAMPLE_EVERY);
-        let canary = client.ended();
-        tokio::pin!(canary);
-        loop {
-            tokio::select! {
-                end = &mut canary => {
-                    // A drain goes on over a healthy stream; a broken one tells by itself.
-                    if end == SessionEnd::Terminated || self.stop.requested() < Request::Drain {
-                        self.stop.request(Request::LetGo);
-                    }
-                    return std::future::pending().await;
-                }
-                _ = sample.tick() => {
-                    let slot = &self.plan.config.source.slot;
-                    let sample = control::sample(client, slot).await.ok().flatten();
-                    self.telemetry.publish_slot(sample.map(|sample| SlotSample {
-                        lag_bytes: sample.lag_bytes(),
-                        retained_bytes: sample.retained_bytes(),
-                        safe_bytes: sample.safe_wal_bytes,
-                    }));
-                    if let Some(departure) = self.departure(client, wanted).await {
-                        return departure;
-                    }
-                }
-            }
-        }
-    }
-
     fn session_params(&self, server: &ServerFacts) -> SessionParams {
         let frame_bytes_max = self.plan.config.source.frame_bytes_max;
         SessionParams {
@@ -396,17 +379,6 @@ impl Supervisor {
             frame_bytes_max: usize::try_from(frame_bytes_max).unwrap_or(usize::MAX),
             ..SessionParams::default()
         }
-    }
-
-    /// What the stream would not tell: Postgres sends nothing of a table that is not published any
-    /// more. A server that does not answer is left to the stream.
-    async fn departure(&self, client: &Client, wanted: &Requirements) -> Option<ControlError> {
-        let now = control::inspect(client, wanted).await.ok()?;
-        let departure = self.known.as_ref().and_then(|known| known.departure(&now, wanted));
-        // Columns are announced by the stream before the next row.
-        let silent =
-            |refusal: &ControlError| !matches!(refusal, ControlError::ColumnsMissing { .. });
-        departure.or_else(|| now.refusals(wanted).into_iter().find(silent))
     }
 
     fn limits(&self, server: &ServerFacts) -> Limits {

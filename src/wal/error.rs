@@ -212,6 +212,13 @@ impl WalError {
         }
     }
 
+    /// Whether these are the server's own words that it shuts down (or ended us as if it did):
+    /// `admin_shutdown`, `crash_shutdown`, `cannot_connect_now`. A broken connection says nothing.
+    pub fn says_shutdown(&self) -> bool {
+        let codes = ["57P01", "57P02", "57P03"];
+        matches!(self, Self::Server(server) if codes.contains(&server.code.as_str()))
+    }
+
     /// What the operator should do, if there is anything to do.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {

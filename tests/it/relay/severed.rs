@@ -1,13 +1,16 @@
-//! Connections cut in the middle of a frame.
+//! Connections cut: the stream in the middle of a frame, the SQL connection beside it, or both.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use postrider::sandbox::postgres::{Options, Stop};
 
 use super::load::Load;
 use super::stage::Stage;
 use crate::support::broker::Broker;
-use crate::support::fault::link::{Fault, Kind, Way};
+use crate::support::fault::link::{Fault, Kind, Link, Way};
 use crate::support::fault::proxy::{Proxy, blind};
 use crate::support::postgres;
+use crate::support::relay::Relay;
 
 /// Rows of some 300 bytes each, in transactions of ten.
 const TRANSACTIONS: usize = 1_000;
@@ -38,10 +41,7 @@ fn g1_g2_connections_cut_inside_a_frame_are_taken_up_again() {
             link.inject(Way::ToClient, Fault::CutAfter(*bytes));
         }
     });
-    let address = proxy.address(&target);
-    let relay = stage.relay().set("retry.max", "200ms").set("log.repeat_interval", "0s");
-    // The proxy recognises the stream by its first message.
-    let relay = relay.set("source.url", &format!("{}?sslmode=disable", address.url()));
+    let relay = behind(&proxy, &stage).set("retry.max", "200ms").set("log.repeat_interval", "0s");
     let running = relay.expect_log("trying again").run();
     stage.wait_acknowledged(stage.log_end());
     std::thread::sleep(Duration::from_millis(100));
@@ -73,4 +73,63 @@ fn g1_g2_connections_cut_under_load_are_taken_up_again() {
     let verdict = stage.verdict(&oracle, &tap.statuses());
     eprintln!("{} rows, {} repeated", verdict.committed, verdict.duplicated.len());
     verdict.assert_at_least_once();
+}
+
+/// A relay that reaches Postgres through the proxy, which knows a stream by its first message.
+fn behind(proxy: &Proxy, stage: &Stage) -> Relay {
+    let address = proxy.address(&stage.database.address());
+    stage.relay().set("source.url", &format!("{}?sslmode=disable", address.url()))
+}
+
+/// Does this to SQL connections alone.
+fn sql_alone(act: impl Fn(&Link) + Send + 'static) -> impl FnMut(&Link) + Send + 'static {
+    move |link| {
+        if link.kind == Kind::Sql {
+            act(link);
+        }
+    }
+}
+
+#[test]
+fn g5_a_cut_sql_connection_costs_no_session_and_a_fast_stop_is_still_noticed() {
+    let broker = Broker::embedded();
+    let mut cluster = postgres::start(&Options::default());
+    let stage = Stage::new(&cluster, &broker.bootstrap(), "beside");
+    let target = stage.database.address();
+    let proxy = Proxy::postgres(&target, Box::new(blind));
+    let mut running = behind(&proxy, &stage).allow_log("trying again").run();
+    running.wait_for_log("\"streaming\"");
+    proxy.each(sql_alone(Link::cut));
+    running.wait_for_log("beside the stream broke, and is there again");
+    stage.insert("A", 10);
+    stage.wait_acknowledged(stage.log_end());
+    let begun = Instant::now();
+    cluster.stop(Stop::Fast).unwrap();
+    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+    // The first session's end, and so far the only one.
+    let end = running.wait_for_any(&["let go of the stream", "trying again"]);
+    assert!(end.contains("let go of the stream"), "{end}");
+    cluster.start_again().unwrap();
+    running.wait_for_log("\"streaming\"");
+    running.stop();
+}
+
+#[test]
+fn g1_a_stream_that_nobody_can_watch_ends_and_begins_anew() {
+    let broker = Broker::embedded();
+    let stage = Stage::new(postgres::installed(), &broker.bootstrap(), "unwatched");
+    let target = stage.database.address();
+    let proxy = Proxy::postgres(&target, Box::new(blind));
+    let relay = behind(&proxy, &stage).set("retry.max", "200ms");
+    let mut running = relay.expect_log("trying again").run();
+    running.wait_for_log("\"streaming\"");
+    proxy.greet(sql_alone(Link::cut));
+    proxy.each(sql_alone(Link::cut));
+    running.wait_for_log("no SQL connection to watch the stream by");
+    running.wait_for_log("trying again");
+    proxy.heal();
+    running.wait_for_log("\"streaming\"");
+    stage.insert("A", 10);
+    stage.wait_acknowledged(stage.log_end());
+    running.stop();
 }

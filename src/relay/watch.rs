@@ -1,0 +1,164 @@
+//! What is watched by SQL beside a stream.
+//!
+//! Enters: the session's SQL connection, and what the source was when the process began. Leaves: the
+//! reason why the session must end, samples of the slot, and a request to let go of the stream when
+//! the server shuts down. What always holds: only the server's own word counts as a shutdown; a
+//! connection that merely breaks is opened again, and a stream is not left unwatched for longer than
+//! [`UNWATCHED_MAX`]. Driven by `supervise`.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::control::{self, Client, ControlError, Known, Requirements, SessionEnd};
+use crate::relay::error::RelayError;
+use crate::relay::phase::End;
+use crate::relay::plan::Plan;
+use crate::relay::stop::{Request, Stop};
+use crate::telemetry::{SlotSample, Telemetry};
+use crate::wal::WalError;
+
+/// How often the slot's lag is sampled.
+const SAMPLE_EVERY: Duration = Duration::from_secs(5);
+/// How long a stream goes on without anybody watching: as long as it takes to notice anything.
+const UNWATCHED_MAX: Duration = SAMPLE_EVERY;
+/// Pause between two attempts to watch again: one login a time, and a server that shuts down meanwhile
+/// waits no longer for us.
+const RECONNECT_EVERY: Duration = Duration::from_millis(200);
+
+/// Why a session was told to end though its stream was well: nobody could watch it.
+#[derive(Debug, Default)]
+pub(super) struct Unwatched(Mutex<Option<ControlError>>);
+
+impl Unwatched {
+    fn because(&self, error: ControlError) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+    }
+
+    /// The end of the session: the reason, where it let go of its stream for that.
+    pub(super) fn or(self, result: Result<End, RelayError>) -> Result<End, RelayError> {
+        let reason = self.0.into_inner().unwrap_or_else(PoisonError::into_inner);
+        match (result, reason) {
+            (Ok(End::LetGo), Some(error)) => Err(error.into()),
+            (result, _) => result,
+        }
+    }
+}
+
+/// What a look compares with, and whom it tells.
+pub(super) struct Watch<'a> {
+    pub(super) plan: &'a Plan,
+    pub(super) stop: &'a Stop,
+    pub(super) telemetry: &'a Telemetry,
+    pub(super) known: Option<&'a Known>,
+    pub(super) wanted: &'a Requirements,
+    pub(super) unwatched: &'a Unwatched,
+}
+
+impl Watch<'_> {
+    /// Watches the slot, the server and what is published beside a session; ends only with the
+    /// reason why the session must end. Upholds G1.
+    pub(super) async fn keep(&self, mut client: Client) -> ControlError {
+        loop {
+            let end = tokio::select! {
+                end = client.ended() => end,
+                departure = self.look(&client) => return departure,
+            };
+            let again = match end {
+                SessionEnd::Terminated => None,
+                SessionEnd::Lost => self.reconnect().await,
+            };
+            let Some(again) = again else {
+                self.stop.request(Request::LetGo);
+                return std::future::pending().await;
+            };
+            tracing::info!("the SQL connection beside the stream broke, and is there again");
+            client = again;
+        }
+    }
+
+    /// Looks again and again; ends with what must end the session.
+    async fn look(&self, client: &Client) -> ControlError {
+        let mut sample = tokio::time::interval(SAMPLE_EVERY);
+        loop {
+            sample.tick().await;
+            let slot = &self.plan.config.source.slot;
+            let sample = control::sample(client, slot).await.ok().flatten();
+            self.telemetry.publish_slot(sample.map(|sample| SlotSample {
+                lag_bytes: sample.lag_bytes(),
+                retained_bytes: sample.retained_bytes(),
+                safe_bytes: sample.safe_wal_bytes,
+            }));
+            if let Some(departure) = self.departure(client).await {
+                return departure;
+            }
+        }
+    }
+
+    /// What the stream would not tell: Postgres sends nothing of a table that is not published any
+    /// more. A server that does not answer is left to the stream.
+    async fn departure(&self, client: &Client) -> Option<ControlError> {
+        let now = control::inspect(client, self.wanted).await.ok()?;
+        let departure = self.known.and_then(|known| known.departure(&now, self.wanted));
+        // Columns are announced by the stream before the next row.
+        let silent =
+            |refusal: &ControlError| !matches!(refusal, ControlError::ColumnsMissing { .. });
+        departure.or_else(|| now.refusals(self.wanted).into_iter().find(silent))
+    }
+
+    /// Opens a connection in place of one that broke without a word; a stream that broke as well tells
+    /// by itself. `None` if the session must let go of the stream: the server says that it shuts down,
+    /// or nobody can watch it.
+    async fn reconnect(&self) -> Option<Client> {
+        let began = Instant::now();
+        loop {
+            let error = match tokio::time::timeout(UNWATCHED_MAX, self.connect()).await {
+                Ok(Ok(client)) => return Some(client),
+                Ok(Err(error)) => error,
+                Err(_) => failed(WalError::TimedOut { doing: "connecting again" }),
+            };
+            if error.says_shutdown() {
+                return None;
+            }
+            // A drain goes on over a healthy stream.
+            if began.elapsed() >= UNWATCHED_MAX && self.stop.requested() < Request::Drain {
+                tracing::info!("no SQL connection to watch the stream by: closing the stream");
+                self.unwatched.because(error);
+                return None;
+            }
+            tokio::time::sleep(RECONNECT_EVERY).await;
+        }
+    }
+
+    /// A connection to the server that streams: where a proxy stands before several, it may be another
+    /// one, whose slot nobody uses.
+    async fn connect(&self) -> Result<Client, ControlError> {
+        let source = &self.plan.config.source;
+        let client = control::connect(&source.connect).await?;
+        let slot = control::sample(&client, &source.slot).await?;
+        if slot.is_some_and(|slot| slot.active_pid.is_some()) {
+            return Ok(client);
+        }
+        Err(failed(WalError::Closed))
+    }
+}
+
+const fn failed(source: WalError) -> ControlError {
+    ControlError::Connection { doing: "watching the slot beside the stream", source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_session_that_was_let_go_ends_for_want_of_a_watch() {
+        let unwatched = || {
+            let unwatched = Unwatched::default();
+            unwatched.because(failed(WalError::Closed));
+            unwatched
+        };
+        assert!(unwatched().or(Ok(End::LetGo)).is_err());
+        assert!(matches!(unwatched().or(Ok(End::Drained)), Ok(End::Drained)));
+        assert!(matches!(Unwatched::default().or(Ok(End::LetGo)), Ok(End::LetGo)));
+    }
+}
