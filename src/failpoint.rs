@@ -7,7 +7,9 @@
 //! of [`PLACES`].
 
 /// Every place, in the order in which a row passes them.
-pub const PLACES: [&str; 13] = [
+pub const PLACES: [&str; 15] = [
+    "slot_taken",
+    "progress_read",
     "frames_read",
     "row_decoded",
     "transaction_begun",

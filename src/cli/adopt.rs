@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use clap::Args;
 use serde_json::{Value, json};
+use tokio::runtime::Runtime;
 
 use super::context::Context;
 use super::exit::ExitCode;
@@ -16,7 +17,7 @@ use super::failure::Failure;
 use super::runtime;
 use super::specs::kafka_spec;
 use crate::config::Delivery;
-use crate::control::{self, ControlError, Inspection, Requirements, SlotSample};
+use crate::control::{self, Client, ControlError, Inspection, Requirements};
 use crate::kafka::{
     Grade, KafkaSpec, Lineage, Progress, ensure_progress_topic, fence_off, newest_progress,
     write_progress,
@@ -49,7 +50,10 @@ pub struct AdoptArgs {
 pub fn run(args: &AdoptArgs, context: &Context) -> Result<ExitCode, Failure> {
     let config = context.load(Vec::new())?.config;
     let source = Source { plan: Plan::new(kafka_spec(&config), config) };
-    let (mut base, connection) = source.look()?;
+    let runtime = runtime()?;
+    let client = runtime.block_on(control::connect(&source.plan.config.source.connect));
+    let client = client?;
+    let (mut base, mut connection) = source.look(&runtime, &client)?;
     let kafka = &source.plan.kafka;
     if !args.execute {
         print(&base, false, context)?;
@@ -60,12 +64,16 @@ pub fn run(args: &AdoptArgs, context: &Context) -> Result<ExitCode, Failure> {
         tracing::warn!(help = finding.help, "{finding}");
     }
     // From here on no relay has the slot, and from the fencing on none can write what it still has.
+    let process = connection.server_process()?;
     let held = source.hold(connection)?;
-    base.slot = source.slot_position()?;
     if source.fences() {
         fence_off(kafka, &base.lineage)?;
     }
     base.before = newest_progress(kafka, &base.lineage.key())?;
+    // Last, so that all of it is about a slot that was ours.
+    let slot = &source.plan.config.source.slot;
+    let sample = runtime.block_on(control::held_sample(&client, slot, process))?;
+    base.slot = sample.confirmed_flush;
     base.write(kafka)?;
     // It is let go of in any case.
     let _ = held.finish(FAREWELL);
@@ -79,26 +87,16 @@ struct Source {
 
 impl Source {
     /// Looks at both sides; whatever a relay would refuse in the database is refused.
-    fn look(&self) -> Result<(Base, Connection), Failure> {
+    fn look(&self, runtime: &Runtime, client: &Client) -> Result<(Base, Connection), Failure> {
         let wanted = self.plan.requirements().map_err(RelayError::from)?;
-        let inspection = runtime()?.block_on(self.inspect(&wanted))?;
+        let inspection = runtime.block_on(fit(client, &wanted))?;
         let utf8 = inspection.server.converts_to_utf8();
         let params = SessionParams { utf8, ..SessionParams::default() };
-        let mut connection = Connection::open(&self.plan.config.source.connect, &params)?;
+        let mut connection = Connection::open(client.server(), &params)?;
         let lineage = lineage(connection.identify_system()?, &inspection, &wanted);
         let before = newest_progress(&self.plan.kafka, &lineage.key())?;
         let slot = inspection.slot.and_then(|slot| slot.confirmed_flush).unwrap_or_default();
         Ok((Base { lineage, slot, before }, connection))
-    }
-
-    async fn inspect(&self, wanted: &Requirements) -> Result<Inspection, ControlError> {
-        let client = control::connect(&self.plan.config.source.connect).await?;
-        let inspection = control::inspect(&client, wanted).await?;
-        let refusal = inspection.refusals(wanted).into_iter().next();
-        match refusal.or_else(|| inspection.held(wanted)) {
-            Some(refusal) => Err(refusal),
-            None => Ok(inspection),
-        }
     }
 
     /// Takes the slot as a relay would.
@@ -114,16 +112,15 @@ impl Source {
         let config = &self.plan.config;
         config.kafka.delivery == Delivery::ExactlyOnce || !config.progress.at_least_once
     }
+}
 
-    fn slot_position(&self) -> Result<Lsn, Failure> {
-        let source = &self.plan.config.source;
-        let sample = runtime()?.block_on(async {
-            let client = control::connect(&source.connect).await?;
-            control::sample(&client, &source.slot).await
-        });
-        let missing = || ControlError::SlotMissing { slot: source.slot.clone() };
-        let SlotSample { confirmed_flush, .. } = sample?.ok_or_else(missing)?;
-        Ok(confirmed_flush)
+/// What is there, if a relay would begin with it.
+async fn fit(client: &Client, wanted: &Requirements) -> Result<Inspection, ControlError> {
+    let inspection = control::inspect(client, wanted).await?;
+    let refusal = inspection.refusals(wanted).into_iter().next();
+    match refusal.or_else(|| inspection.held(wanted)) {
+        Some(refusal) => Err(refusal),
+        None => Ok(inspection),
     }
 }
 

@@ -56,7 +56,7 @@ pub(super) fn control(error: &ControlError) -> &'static str {
         ControlError::SlotMissing { .. } => "PR-P039",
         ControlError::SlotForeign { .. } => "PR-P040",
         ControlError::SlotLost { .. } => "PR-P041",
-        ControlError::SlotHeld { .. } => "PR-P009",
+        ControlError::SlotHeld { .. } | ControlError::SlotTaken { .. } => "PR-P009",
         ControlError::SlotBlocked { .. } => "PR-P042",
         ControlError::NoFreeSlot { .. } => "PR-P043",
         ControlError::CreationForbidden { .. } => "PR-P044",
@@ -66,6 +66,7 @@ pub(super) fn control(error: &ControlError) -> &'static str {
         ControlError::PublicationReplaced { .. } => "PR-P048",
         ControlError::TableReplaced { .. } => "PR-P049",
         ControlError::TableForbidden { .. } => "PR-P051",
+        ControlError::OtherServer => "PR-P053",
     }
 }
 

@@ -19,7 +19,9 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::error::ControlError;
 use crate::config::ConnectInfo;
-use crate::config::libpq::{ChannelBinding, Endpoint, SslMode, SslNegotiation, TargetSessionAttrs};
+use crate::config::libpq::{
+    Address, ChannelBinding, Endpoint, SslMode, SslNegotiation, TargetSessionAttrs,
+};
 use crate::wal::dial::{self, SessionCheck};
 use crate::wal::{ServerMessage, Socket, WalError, tls};
 
@@ -41,12 +43,19 @@ pub enum SessionEnd {
 pub struct Client {
     sql: tokio_postgres::Client,
     end: watch::Receiver<Option<SessionEnd>>,
+    server: ConnectInfo,
 }
 
 impl Client {
     /// The session itself, for statements of the caller's own.
     pub fn sql(&self) -> &tokio_postgres::Client {
         &self.sql
+    }
+
+    /// The one server that this session reached, for connections that must lead to the same: of a
+    /// list of hosts the host, of a name with several addresses the address.
+    pub fn server(&self) -> &ConnectInfo {
+        &self.server
     }
 
     /// Resolves when the session ends. The shutdown canary: a server that is stopped in `fast` mode
@@ -159,12 +168,19 @@ async fn log_in(
 ) -> Result<Client, WalError> {
     let io = |error: io::Error| WalError::Io(error.to_string());
     let config = login_config(info, endpoint, tls.is_some());
+    let mut server = ConnectInfo { endpoints: vec![endpoint.clone()], ..info.clone() };
     let opened = match socket {
         Socket::Unix(socket) => {
             let socket = UnixStream::from_std(socket).map_err(io)?;
             serve(&config, socket, NoTls).await
         }
         Socket::Tcp(socket) => {
+            let peer = socket.peer_addr().map_err(io)?.ip();
+            for Endpoint { address, .. } in &mut server.endpoints {
+                if let Address::Tcp { ip, .. } = address {
+                    *ip = Some(peer);
+                }
+            }
             let socket = TcpStream::from_std(socket).map_err(io)?;
             match tls {
                 None => serve(&config, socket, NoTls).await,
@@ -177,7 +193,8 @@ async fn log_in(
             }
         }
     };
-    opened.map_err(|error| login_error(&error, info, endpoint))
+    let (sql, end) = opened.map_err(|error| login_error(&error, info, endpoint))?;
+    Ok(Client { sql, end, server })
 }
 
 pub(super) fn login_config(info: &ConnectInfo, endpoint: &Endpoint, tls: bool) -> config::Config {
@@ -215,7 +232,7 @@ async fn serve<S, T>(
     config: &config::Config,
     socket: S,
     tls: T,
-) -> Result<Client, tokio_postgres::Error>
+) -> Result<(tokio_postgres::Client, watch::Receiver<Option<SessionEnd>>), tokio_postgres::Error>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     T: TlsConnect<S>,
@@ -232,7 +249,7 @@ where
         // Nobody may be listening any more.
         let _ = tell.send(Some(end));
     });
-    Ok(Client { sql, end })
+    Ok((sql, end))
 }
 
 async fn expect(

@@ -177,6 +177,18 @@ pub enum ControlError {
         /// Its application name and client address, as far as we may see them.
         holder: String,
     },
+    /// The slot is not held by our stream any more: whatever is said of it now is about somebody
+    /// else's work.
+    #[error(
+        "replication slot `{slot}` is no longer held by this relay's stream: the server ended it, and another session may have the slot"
+    )]
+    SlotTaken {
+        /// The slot.
+        slot: String,
+    },
+    /// Facts would come from one server and rows from another.
+    #[error("the replication stream and the SQL session beside it reached different servers")]
+    OtherServer,
     /// Creating the slot waits for transactions that are still open.
     #[error("replication slot `{slot}` cannot be created while a write transaction is open: {}", .blockers.join("; "))]
     SlotBlocked {
@@ -217,14 +229,14 @@ impl ControlError {
             Self::RoleMayNotReplicate { .. }
             | Self::TableForbidden { .. }
             | Self::CreationForbidden { .. } => Class::Permission,
-            Self::SlotHeld { .. } => Class::Held,
+            Self::SlotHeld { .. } | Self::SlotTaken { .. } => Class::Held,
             Self::SlotLost { .. }
             | Self::SlotVanished { .. }
             | Self::OtherCluster { .. }
             | Self::PublicationReplaced { .. }
             | Self::TableReplaced { .. }
             | Self::PublicationMissing { slot_exists: true, .. } => Class::Position,
-            Self::SlotBlocked { .. } => Class::Transient,
+            Self::SlotBlocked { .. } | Self::OtherServer => Class::Transient,
             _ => Class::Configuration,
         }
     }
@@ -284,6 +296,14 @@ impl ControlError {
             Self::SlotHeld { pid, .. } => format!(
                 "another relay is at work; if it is not: SELECT pg_terminate_backend({pid});"
             ),
+            Self::SlotTaken { .. } => {
+                "nothing to do: this relay waits until the slot is free, and begins anew".to_owned()
+            }
+            Self::OtherServer => {
+                "what stands before the servers sends each connection to another one: name the \
+                 servers themselves in source.url, with target_session_attrs=primary"
+                    .to_owned()
+            }
             Self::SlotBlocked { pid, .. } => match pid {
                 Some(pid) => {
                     format!("let it end, or: SELECT pg_terminate_backend({pid}); then start again")

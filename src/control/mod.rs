@@ -29,4 +29,4 @@ pub use known::Known;
 pub use preflight::preflight;
 pub use rows::{NewestRows, RowColumn, newest_rows};
 pub use setup::{SetupPlan, SetupStep};
-pub use watch::{SlotSample, current_flush_lsn, sample};
+pub use watch::{SlotSample, current_flush_lsn, held_sample, sample};

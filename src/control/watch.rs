@@ -7,6 +7,7 @@ use super::connect::Client;
 use super::error::ControlError;
 use super::inspect::{get, position};
 use crate::lsn::Lsn;
+use crate::wal::ServerProcess;
 
 const DOING: &str = "sampling the replication slot";
 
@@ -25,12 +26,20 @@ pub struct SlotSample {
     pub safe_wal_bytes: Option<u64>,
     /// Who streams from it.
     pub active_pid: Option<i32>,
+    /// When the server was started, in microseconds since the Unix epoch.
+    pub server_started_us: i64,
 }
 
 impl SlotSample {
     /// Bytes of log that are not acknowledged: includes what other tables wrote since.
     pub fn lag_bytes(&self) -> u64 {
         self.current.bytes_since(self.confirmed_flush)
+    }
+
+    /// Whether it was `stream` that held the slot at the time of this very look. A process that was
+    /// stopped for a while, or whose server process was ended, learns here that others went on.
+    pub fn is_held_by(&self, stream: ServerProcess) -> bool {
+        self.server_started_us == stream.server_started_us && self.active_pid == Some(stream.pid)
     }
 
     /// Bytes of log that the server keeps for the slot.
@@ -46,7 +55,8 @@ pub async fn sample(client: &Client, slot: &str) -> Result<Option<SlotSample>, C
                 ELSE pg_current_wal_lsn() END::text, \
             s.confirmed_flush_lsn::text, s.restart_lsn::text, \
             coalesce(to_jsonb(s)->>'wal_status', ''), (to_jsonb(s)->>'safe_wal_size')::bigint, \
-            s.active_pid \
+            s.active_pid, \
+            (extract(epoch FROM pg_catalog.pg_postmaster_start_time()) * 1000000)::bigint \
         FROM pg_catalog.pg_replication_slots s WHERE s.slot_name = $1::text";
     let row = client.run(DOING, client.sql().query_opt(SQL, &[&slot])).await?;
     let Some(row) = row else { return Ok(None) };
@@ -58,7 +68,26 @@ pub async fn sample(client: &Client, slot: &str) -> Result<Option<SlotSample>, C
         wal_status: get(&row, 3)?,
         safe_wal_bytes: safe.map(|bytes| u64::try_from(bytes).unwrap_or_default()),
         active_pid: get(&row, 5)?,
+        server_started_us: get(&row, 6)?,
     }))
+}
+
+/// Samples the slot while `stream` holds it. Whatever was read over this session since that stream
+/// began was then read while the slot was ours, and of the server that streams.
+///
+/// Errors: [`ControlError::OtherServer`], [`ControlError::SlotTaken`]; both pass by themselves.
+pub async fn held_sample(
+    client: &Client,
+    slot: &str,
+    stream: ServerProcess,
+) -> Result<SlotSample, ControlError> {
+    match sample(client, slot).await? {
+        Some(sample) if sample.is_held_by(stream) => Ok(sample),
+        Some(sample) if sample.server_started_us != stream.server_started_us => {
+            Err(ControlError::OtherServer)
+        }
+        _ => Err(ControlError::SlotTaken { slot: slot.to_owned() }),
+    }
 }
 
 /// A position at or after the end of everything committed so far, that the stream is sure to reach:

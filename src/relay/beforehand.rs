@@ -44,14 +44,14 @@ impl Beforehand {
         }
         let exactly_once = plan.config.kafka.delivery == Delivery::ExactlyOnce;
         if exactly_once && wanted.create && control::slot(client, &wanted.slot).await?.is_none() {
-            self.begin(plan).await?;
+            self.begin(plan, client).await?;
         }
         Ok(())
     }
 
     /// Writes the base for a slot that does not exist, unless rows of it were delivered.
-    async fn begin(&mut self, plan: &Plan) -> Result<(), RelayError> {
-        let (kafka, connect) = (plan.kafka.clone(), plan.config.source.connect.clone());
+    async fn begin(&mut self, plan: &Plan, client: &Client) -> Result<(), RelayError> {
+        let (kafka, connect) = (plan.kafka.clone(), client.server().clone());
         let (slot, database) = (plan.config.source.slot.clone(), connect.database.clone());
         let found = aside(move || {
             let identity =
@@ -64,6 +64,10 @@ impl Beforehand {
         let before = found.await??.map_or_else(Mark::default, |progress| progress.mark);
         if before != Mark::default() {
             let slot = plan.config.source.slot.clone();
+            // Another relay may have begun, with a slot of its own, since we looked.
+            if control::slot(client, &slot).await?.is_some() {
+                return Ok(());
+            }
             return Err(GateError::SlotGone { slot, delivered: before.end }.into());
         }
         self.slot_is_ours = true;

@@ -95,6 +95,10 @@ pub enum RelayError {
     /// The control plane did not say in time what a beginning session must know.
     #[error("the slot's position is not known: Postgres does not answer")]
     NoAnswer,
+    /// Publication or tables were replaced between the first look at them and the moment when the slot
+    /// was ours.
+    #[error("the source has changed while the session began")]
+    SourceChanged,
     /// The operating system denied us a thread.
     #[error("the relay's thread could not be started or ended abnormally")]
     Thread,
@@ -122,6 +126,7 @@ impl RelayError {
             | Self::Aborted { .. }
             | Self::GaveUp { .. }
             | Self::NoAnswer
+            | Self::SourceChanged
             | Self::Thread => Class::Transient,
         }
     }
@@ -170,14 +175,18 @@ impl RelayError {
                     .to_owned(),
             ),
             Self::GaveUp { last, .. } => last.hint(),
-            Self::RowRefused { .. } | Self::NoAnswer | Self::Thread => None,
+            Self::RowRefused { .. } | Self::NoAnswer | Self::SourceChanged | Self::Thread => None,
         }
     }
 
     /// A word for the `reason` label of the restart counter.
     pub const fn reason(&self) -> &'static str {
         match self {
-            Self::Wal(_) | Self::Control(_) | Self::Gate(_) | Self::NoAnswer => "postgres",
+            Self::Wal(_)
+            | Self::Control(_)
+            | Self::Gate(_)
+            | Self::NoAnswer
+            | Self::SourceChanged => "postgres",
             Self::Sink(SinkError::BatchRefused { .. }) | Self::RowRefused { .. } => "batch_refused",
             Self::Sink(SinkError::Ambiguous(_)) => "ambiguous_commit",
             Self::Sink(SinkError::Fenced(_)) => "fenced",

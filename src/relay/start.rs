@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-use crate::control::{self, Client, ControlError, SlotSample};
+use crate::control::{self, Client, ControlError, Inspection, Known, Requirements, SlotSample};
+use crate::failpoint;
 use crate::kafka::Sink;
 use crate::lsn::Lsn;
 use crate::outbox::Position;
@@ -27,9 +28,9 @@ use crate::relay::stop::Stop;
 use crate::relay::supervise::OpenSink;
 use crate::relay::threshold::Threshold;
 use crate::route::Rejection;
-use crate::wal::{Connection, SessionParams, WalError};
+use crate::wal::{Connection, ServerProcess, SessionParams, WalError};
 
-/// How long the answer to one question to the control plane may take: that of one SQL statement.
+/// How long the answer to one question to the control plane may take: that of some SQL statements.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
 /// What the hot thread starts from.
@@ -42,6 +43,8 @@ pub(super) struct HotStart {
     pub(super) threshold: Threshold,
     /// But for what only the replication connection knows, and the slot's position.
     pub(super) facts: Facts,
+    /// What `facts` was made of.
+    pub(super) inspection: Inspection,
     pub(super) question: Question,
     /// A row that the brokers refused in an earlier session.
     pub(super) refusal: Option<(Position, Rejection)>,
@@ -65,22 +68,26 @@ impl HotStart {
             (facts.lineage.system, facts.lineage.timeline) =
                 (identity.system_id, identity.timeline);
         }
+        let process = connection.server_process()?;
         let stream = connection
             .start(&source.slot, &source.publication, Lsn::ZERO)
             .map_err(|refused| vanished(refused.error, &source.slot))?;
         if !self.threshold.cross() {
             return Ok(End::Drained);
         }
+        failpoint::pass("slot_taken");
         // Last, so that a standby that asks for the slot five times a second starts no client.
         let usual = &self.plan.kafka;
         let spec = self.detour.map_or_else(|| usual.clone(), |detour| detour.adapt(usual));
         let mut sink = open_sink(&spec, &facts.lineage)?;
+        failpoint::pass("progress_read");
+        // Asked anew, and last: until the slot was ours another relay may have carried on, and it may
+        // have been taken from us since.
+        let held = self.question.ask(process)?;
+        same_source(&self.inspection, &held.inspection)?;
         if self.plan.keeps_progress() {
-            // Asked anew: another relay may have carried on until the slot was ours.
-            if let Some(slot) = self.question.ask()? {
-                facts.confirmed = slot.confirmed_flush;
-                facts.server = facts.server.max(slot.current);
-            }
+            facts.confirmed = held.slot.confirmed_flush;
+            facts.server = facts.server.max(held.slot.current);
             let Resume { mark, warnings } = judge(&facts, sink.found())?;
             for warning in warnings {
                 tracing::warn!(help = warning.hint(), "{warning}");
@@ -90,9 +97,6 @@ impl HotStart {
                 pipeline.refuse_at(row, rejection);
             }
             sink.begin_at(mark);
-        } else {
-            // The control plane waits for it before it begins to watch.
-            drop(self.question);
         }
         // Who reads the line may ask the HTTP face next.
         reporter.streaming();
@@ -115,16 +119,28 @@ fn vanished(error: WalError, slot: &str) -> RelayError {
     }
 }
 
-/// Asks the control plane, once, where slot and server are while we hold the slot.
+/// What the session's facts were made of must still be so when the slot is ours: until then somebody
+/// else may have changed it, and have seen to what comes of it. The next session judges it anew.
+fn same_source(before: &Inspection, now: &Inspection) -> Result<(), RelayError> {
+    if Known::of(before) == Known::of(now) { Ok(()) } else { Err(RelayError::SourceChanged) }
+}
+
+/// What the control plane saw while our stream held the slot.
+pub(super) struct Held {
+    pub(super) inspection: Inspection,
+    pub(super) slot: SlotSample,
+}
+
+/// Asks the control plane, once, what the source is and where the slot, while we hold it.
 pub(super) struct Question {
-    asked: oneshot::Sender<()>,
-    answer: Receiver<Result<Option<SlotSample>, ControlError>>,
+    asked: oneshot::Sender<ServerProcess>,
+    answer: Receiver<Result<Held, ControlError>>,
 }
 
 /// The control plane's end.
 pub(super) struct Asked {
-    asked: oneshot::Receiver<()>,
-    answer: SyncSender<Result<Option<SlotSample>, ControlError>>,
+    asked: oneshot::Receiver<ServerProcess>,
+    answer: SyncSender<Result<Held, ControlError>>,
 }
 
 impl Question {
@@ -135,19 +151,36 @@ impl Question {
         (Self { asked: ask, answer: answered }, Asked { asked, answer })
     }
 
-    fn ask(self) -> Result<Option<SlotSample>, RelayError> {
+    fn ask(self, stream: ServerProcess) -> Result<Held, RelayError> {
         // Nobody listens to a session that was called off.
-        let _ = self.asked.send(());
+        let _ = self.asked.send(stream);
         let answer = self.answer.recv_timeout(ANSWER_LIMIT).map_err(|_| RelayError::NoAnswer)?;
         Ok(answer?)
     }
 }
 
 impl Asked {
-    /// Waits for the question and answers it; a session that never asks is none of ours.
-    pub(super) async fn answer(self, client: &Client, slot: &str) {
-        if self.asked.await.is_ok() {
-            let _ = self.answer.try_send(control::sample(client, slot).await);
-        }
+    /// Waits for the question and answers it. Returns who streams; a session that never asks is none
+    /// of ours.
+    pub(super) async fn answer(
+        self,
+        client: &Client,
+        wanted: &Requirements,
+    ) -> Option<ServerProcess> {
+        let stream = self.asked.await.ok()?;
+        // Nobody may be waiting any more.
+        let _ = self.answer.try_send(held(client, wanted, stream).await);
+        Some(stream)
     }
+}
+
+/// The slot is looked at last, so that all the rest was read while it was ours.
+async fn held(
+    client: &Client,
+    wanted: &Requirements,
+    stream: ServerProcess,
+) -> Result<Held, ControlError> {
+    let inspection = control::inspect(client, wanted).await?;
+    let slot = control::held_sample(client, &wanted.slot, stream).await?;
+    Ok(Held { inspection, slot })
 }

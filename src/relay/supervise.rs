@@ -135,7 +135,7 @@ impl Supervisor {
             if self.stop.requested() >= Request::Drain {
                 return self.stopped(started);
             }
-            match self.session(open_sink.clone()).await {
+            match Box::pin(self.session(open_sink.clone())).await {
                 Ok(End::Drained) => return self.stopped(started),
                 Ok(End::CaughtUp) => return Ok(self.summary(started, true)),
                 Ok(End::PastTheSpot) => self.detour = None,
@@ -255,14 +255,17 @@ impl Supervisor {
         self.owed = reporter.owed();
         let threshold = Threshold::default();
         let (question, asked) = Question::new();
+        let mut plan = Plan { not_null: inspection.not_null(&wanted), ..self.plan.clone() };
+        plan.config.source.connect = client.server().clone();
         let start = HotStart {
             facts: self.facts(&inspection),
             question,
             refusal: self.refusal.clone(),
-            plan: Plan { not_null: inspection.not_null(&wanted), ..self.plan.clone() },
+            plan,
             limits: self.limits(&inspection.server),
             detour: self.detour,
             params: self.session_params(&inspection.server),
+            inspection,
             stop,
             threshold: threshold.clone(),
         };
@@ -326,9 +329,9 @@ impl Supervisor {
         asked: Asked,
         unwatched: &Unwatched,
     ) -> ControlError {
-        asked.answer(&client, &self.plan.config.source.slot).await;
+        let stream = asked.answer(&client, wanted).await;
         let watch = Watch {
-            plan: &self.plan,
+            stream,
             stop: &self.stop,
             telemetry: &self.telemetry,
             known: self.known.as_ref(),

@@ -9,13 +9,13 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::config::ConnectInfo;
 use crate::control::{self, Client, ControlError, Known, Requirements, SessionEnd};
 use crate::relay::error::RelayError;
 use crate::relay::phase::End;
-use crate::relay::plan::Plan;
 use crate::relay::stop::{Request, Stop};
 use crate::telemetry::{SlotSample, Telemetry};
-use crate::wal::WalError;
+use crate::wal::{ServerProcess, WalError};
 
 /// How often the slot's lag is sampled.
 const SAMPLE_EVERY: Duration = Duration::from_secs(5);
@@ -46,7 +46,8 @@ impl Unwatched {
 
 /// What a look compares with, and whom it tells.
 pub(super) struct Watch<'a> {
-    pub(super) plan: &'a Plan,
+    /// Who streams; unknown for a session that has not begun.
+    pub(super) stream: Option<ServerProcess>,
     pub(super) stop: &'a Stop,
     pub(super) telemetry: &'a Telemetry,
     pub(super) known: Option<&'a Known>,
@@ -65,7 +66,7 @@ impl Watch<'_> {
             };
             let again = match end {
                 SessionEnd::Terminated => None,
-                SessionEnd::Lost => self.reconnect().await,
+                SessionEnd::Lost => self.reconnect(client.server()).await,
             };
             let Some(again) = again else {
                 self.stop.request(Request::LetGo);
@@ -81,8 +82,7 @@ impl Watch<'_> {
         let mut sample = tokio::time::interval(SAMPLE_EVERY);
         loop {
             sample.tick().await;
-            let slot = &self.plan.config.source.slot;
-            let sample = control::sample(client, slot).await.ok().flatten();
+            let sample = control::sample(client, &self.wanted.slot).await.ok().flatten();
             self.telemetry.publish_slot(sample.map(|sample| SlotSample {
                 lag_bytes: sample.lag_bytes(),
                 retained_bytes: sample.retained_bytes(),
@@ -95,23 +95,26 @@ impl Watch<'_> {
     }
 
     /// What the stream would not tell: Postgres sends nothing of a table that is not published any
-    /// more. A server that does not answer is left to the stream.
+    /// more. A server that does not answer is left to the stream, and so is a slot that is not ours any
+    /// more: whoever has it may have seen to the rest.
     async fn departure(&self, client: &Client) -> Option<ControlError> {
         let now = control::inspect(client, self.wanted).await.ok()?;
         let departure = self.known.and_then(|known| known.departure(&now, self.wanted));
         // Columns are announced by the stream before the next row.
         let silent =
             |refusal: &ControlError| !matches!(refusal, ControlError::ColumnsMissing { .. });
-        departure.or_else(|| now.refusals(self.wanted).into_iter().find(silent))
+        let departure = departure.or_else(|| now.refusals(self.wanted).into_iter().find(silent))?;
+        let slot = control::sample(client, &self.wanted.slot).await.ok()??;
+        slot.is_held_by(self.stream?).then_some(departure)
     }
 
     /// Opens a connection in place of one that broke without a word; a stream that broke as well tells
     /// by itself. `None` if the session must let go of the stream: the server says that it shuts down,
     /// or nobody can watch it.
-    async fn reconnect(&self) -> Option<Client> {
+    async fn reconnect(&self, server: &ConnectInfo) -> Option<Client> {
         let began = Instant::now();
         loop {
-            let error = match tokio::time::timeout(UNWATCHED_MAX, self.connect()).await {
+            let error = match tokio::time::timeout(UNWATCHED_MAX, self.connect(server)).await {
                 Ok(Ok(client)) => return Some(client),
                 Ok(Err(error)) => error,
                 Err(_) => failed(WalError::TimedOut { doing: "connecting again" }),
@@ -131,14 +134,13 @@ impl Watch<'_> {
 
     /// A connection to the server that streams: where a proxy stands before several, it may be another
     /// one, whose slot nobody uses.
-    async fn connect(&self) -> Result<Client, ControlError> {
-        let source = &self.plan.config.source;
-        let client = control::connect(&source.connect).await?;
-        let slot = control::sample(&client, &source.slot).await?;
-        if slot.is_some_and(|slot| slot.active_pid.is_some()) {
-            return Ok(client);
+    async fn connect(&self, server: &ConnectInfo) -> Result<Client, ControlError> {
+        let client = control::connect(server).await?;
+        let slot = control::sample(&client, &self.wanted.slot).await?;
+        match (slot, self.stream) {
+            (Some(slot), Some(stream)) if slot.is_held_by(stream) => Ok(client),
+            _ => Err(failed(WalError::Closed)),
         }
-        Err(failed(WalError::Closed))
     }
 }
 

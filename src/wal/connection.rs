@@ -75,6 +75,16 @@ pub struct SystemIdentity {
     pub flushed: Lsn,
 }
 
+/// The process of the server that serves a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ServerProcess {
+    /// As the server itself numbers it. What logging in told may be the number of a proxy's.
+    pub pid: i32,
+    /// When the server was started, in microseconds since the Unix epoch. No two servers share it,
+    /// while numbers of processes and identifiers of clusters are shared by standbys and copies.
+    pub server_started_us: i64,
+}
+
 /// A row of a simple query: text or NULL.
 pub type TextRow = Vec<Option<String>>;
 
@@ -198,6 +208,21 @@ impl<T: Transport> Connection<T> {
             system_id: system_id.clone(),
             timeline: timeline.parse().map_err(|_| malformed())?,
             flushed: flushed.parse().map_err(|_| malformed())?,
+        })
+    }
+
+    /// Asks the server which of its processes serves us.
+    pub fn server_process(&mut self) -> Result<ServerProcess, WalError> {
+        const SQL: &str = "SELECT pg_catalog.pg_backend_pid(), \
+            (extract(epoch FROM pg_catalog.pg_postmaster_start_time()) * 1000000)::bigint";
+        let malformed = || WalError::Protocol("a malformed answer about our server process");
+        let rows = self.simple_query(SQL)?;
+        let [Some(pid), Some(started)] = rows.first().map(Vec::as_slice).unwrap_or_default() else {
+            return Err(malformed());
+        };
+        Ok(ServerProcess {
+            pid: pid.parse().map_err(|_| malformed())?,
+            server_started_us: started.parse().map_err(|_| malformed())?,
         })
     }
 

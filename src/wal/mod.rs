@@ -23,8 +23,8 @@ mod transport;
 mod verifier;
 
 pub use connection::{
-    Connection, FRAME_BYTES_MAX, REPLY_TIMEOUT, SessionParams, StartRefused, SystemIdentity,
-    TextRow,
+    Connection, FRAME_BYTES_MAX, REPLY_TIMEOUT, ServerProcess, SessionParams, StartRefused,
+    SystemIdentity, TextRow,
 };
 pub use error::{Class, ServerMessage, WalError};
 pub use frame::Frame;

@@ -31,6 +31,7 @@ impl From<RelayError> for Failure {
             RelayError::Aborted { .. } => (ExitCode::CheckFailed, "PR-X012"),
             RelayError::RowRefused { .. } => (ExitCode::Unavailable, "PR-K007"),
             RelayError::NoAnswer => (ExitCode::Unavailable, "PR-P052"),
+            RelayError::SourceChanged => (ExitCode::Unavailable, "PR-P054"),
             RelayError::Thread => (ExitCode::CheckFailed, "PR-X014"),
         };
         Self::of(exit, code, &error, hint)

@@ -108,6 +108,42 @@ fn row_16_a_relay_whose_slot_is_taken_by_force_steps_back() {
     }
 }
 
+/// A relay that sleeps between taking the slot and looking at it, while its stream is ended and another
+/// relay carries on: what it finds when it wakes up is the work of the other, and no fault.
+#[test]
+fn g1_a_relay_that_sleeps_before_it_looks_at_its_slot_wakes_up_as_a_standby() {
+    for cluster in postgres::versions() {
+        for (place, delivery) in [
+            ("slot_taken", "exactly_once"),
+            ("progress_read", "exactly_once"),
+            ("progress_read", "at_least_once"),
+        ] {
+            sleep_before_looking(&Trial::new(cluster, "asleep", delivery), place);
+        }
+    }
+}
+
+fn sleep_before_looking(trial: &Trial, place: &str) {
+    let relay = forgiving(&trial.relay());
+    let mut sleeper = relay.clone().variable("FAILPOINT", &format!("{place}=stop")).run();
+    wait_stopped(&sleeper);
+    let sleepers = trial.stage.slot_value("active_pid");
+    trial.stage.sql().run(&format!("SELECT pg_terminate_backend({sleepers})"));
+    // One that wakes up before it fences ends a Kafka transaction of the other.
+    let mut other = relay.run();
+    other.wait_for_log("\"streaming\"");
+    trial.stage.insert("A", 50);
+    trial.wait_settled();
+    sleeper.signal(Signal::CONT);
+    sleeper.wait_for_log("is no longer held by this relay's stream");
+    other.stop();
+    sleeper.wait_for_log("\"streaming\"");
+    trial.stage.insert("A", 50);
+    trial.wait_settled();
+    sleeper.stop();
+    trial.assert_kept();
+}
+
 #[test]
 fn row_17_a_relay_cut_off_from_postgres_alone_is_replaced() {
     for trial in trials("cut_off") {

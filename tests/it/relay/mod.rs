@@ -17,6 +17,7 @@ pub(crate) mod idle;
 mod large;
 pub(crate) mod load;
 mod once;
+mod one_server;
 mod outage;
 mod rejected;
 mod remarks;
