@@ -3,19 +3,23 @@
 //! Enters: a [`Plan`]. Leaves: a [`Journal`] of all that was observed. Called by `main`; `kills` does
 //! its work in between.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use postrider::sandbox::postgres::{Cluster, Options};
 
 use crate::account::Account;
+use crate::disasters::Disaster;
 use crate::ends::{Ends, SOCKET_TIMEOUT, Tally};
-use crate::judge::{Journal, Moment};
+use crate::judge::{Journal, Kill};
+use crate::pair::Pair;
 use crate::readers::{Reader, Shelf, now_ms, say_goodbye};
 use crate::rows::PARTITIONS;
 use crate::settings::{Mode, Plan, Victim};
 use crate::support::fault::cluster;
 use crate::support::postgres::{self, Database};
-use crate::support::relay::{Relay, Running};
+use crate::support::relay::Relay;
+use crate::support::sql::Sql;
 use crate::support::{kafka, topic};
 use crate::watch::Watch;
 use crate::writers::Writers;
@@ -29,6 +33,13 @@ const STATUS_INTERVAL_MS: u32 = 200;
 /// How long rows may be confirmed and not acknowledged: a status interval, and as much again for the
 /// time in which an update is held and the machine is busy.
 const CONFIRMED_MS: u32 = 2 * STATUS_INTERVAL_MS;
+
+/// Each relay may have so much in flight: one that wakes up sends it beside the other.
+const RELAYS: usize = 2;
+
+/// How long Postgres keeps the slot for a relay that says nothing. Much less than usual, or a frozen one
+/// would hold up each run for a minute; more than the watch holds a status update of one that is well.
+const WAL_SENDER_TIMEOUT: &str = "3s";
 
 /// How long the last relay may take for what is left.
 const REST_LIMIT: Duration = Duration::from_mins(3);
@@ -49,7 +60,8 @@ pub(crate) struct Arena {
     uncommitted: Reader,
     watch: Watch,
     account: Account,
-    kills: Vec<Moment>,
+    kills: Vec<Kill>,
+    disasters: BTreeMap<Disaster, u32>,
 }
 
 /// What a run leaves behind.
@@ -68,8 +80,7 @@ pub(crate) struct Outcome {
 impl Arena {
     /// Starts everything but the relay, or says that this machine has no Kafka.
     pub(crate) fn open(plan: Plan) -> Option<Self> {
-        let brokers = if plan.victim == Victim::Broker { 3 } else { 1 };
-        let options = kafka::Options { brokers, ..kafka::Options::default() };
+        let options = kafka::Options { brokers: plan.brokers(), ..kafka::Options::default() };
         let (kafka, bootstrap, ends) = if plan.victim == Victim::EndTxn {
             let cluster = cluster::start(&options)?;
             let bootstrap = cluster.bootstrap();
@@ -91,6 +102,9 @@ impl Arena {
         let slot = database.name();
         let create = format!("SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput')");
         database.sql().run(&create);
+        database
+            .sql()
+            .run(&format!("ALTER DATABASE {slot} SET wal_sender_timeout = '{WAL_SENDER_TIMEOUT}'"));
         let watch =
             Watch::start(&database.address(), &shelf, transactional_id(&database, plan.mode));
         let account = Account::open(&database);
@@ -108,13 +122,55 @@ impl Arena {
             watch,
             account,
             kills: Vec::new(),
+            disasters: BTreeMap::new(),
         })
     }
 
-    /// Counts a kill that has just happened; from now on the relay's return is awaited.
+    /// Says what comes next; the last line of a run that fails is where it did.
+    pub(crate) fn note(&mut self, cycle: u32, disaster: Disaster) {
+        eprintln!("{} {cycle}: {disaster:?}", self.shelf.now());
+        *self.disasters.entry(disaster).or_default() += 1;
+    }
+
+    /// Counts a disaster that has just happened; from now on the relays' return is awaited.
     pub(crate) fn count_kill(&mut self) {
-        self.kills.push(self.shelf.now());
+        self.count(true);
+    }
+
+    /// The same for an outage of brokers. While it lasts, the watch holds status updates, so that more
+    /// than usual is confirmed and not acknowledged: what is repeated then is not held against the cap.
+    pub(crate) fn count_outage(&mut self) {
+        self.count(false);
+    }
+
+    /// Counts a relay that wakes up and may repeat what it still has in flight.
+    pub(crate) fn count_waking(&mut self) {
+        self.kills.push(Kill { moment: self.shelf.now(), is_capped: true });
+    }
+
+    fn count(&mut self, is_capped: bool) {
+        self.kills.push(Kill { moment: self.shelf.now(), is_capped });
         self.reader.await_row(self.writers.next());
+    }
+
+    /// The application name of the relay that has the slot; none if nobody has.
+    pub(crate) fn holder(&self) -> Option<String> {
+        let holder = format!(
+            "SELECT application_name FROM pg_replication_slots JOIN pg_stat_activity \
+             ON pid = active_pid WHERE slot_name = '{}'",
+            self.database.name()
+        );
+        let sql = Sql::try_connect(&self.database.address().unix_url()).ok()?;
+        sql.try_rows(&holder).ok()?.pop()?.pop()?
+    }
+
+    /// Ends the session that has the slot, if there is one.
+    pub(crate) fn terminate(&self) {
+        self.database.sql().run(&format!(
+            "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots \
+             WHERE slot_name = '{}' AND active_pid IS NOT NULL",
+            self.database.name()
+        ));
     }
 
     /// Returns when so many EndTxns were disturbed.
@@ -141,7 +197,7 @@ impl Arena {
     }
 
     /// Ends the writers, lets the relay deliver what is left, and gathers what was seen.
-    pub(crate) fn close(self, mut running: Running) -> Outcome {
+    pub(crate) fn close(self, mut pair: Pair) -> Outcome {
         let confirmed = self.writers.stop();
         let sql = self.database.sql();
         let end = sql.value("SELECT pg_current_wal_lsn()");
@@ -154,8 +210,9 @@ impl Arena {
             assert!(Instant::now() < deadline, "not all was acknowledged in {REST_LIMIT:?}");
             std::thread::sleep(Duration::from_millis(50));
         }
-        let tally = self.ends.as_ref().map(|ends| ends.tally(&mut running));
-        running.stop();
+        let tally = self.ends.as_ref().map(|ends| ends.tally(pair.first()));
+        pair.stop();
+        eprintln!("{:?}", self.disasters);
         say_goodbye(&self.shelf);
         let recoveries = self.reader.recoveries();
         let in_flight = usize::try_from(IN_FLIGHT_BYTES_MAX / self.reader.smallest()).unwrap();
@@ -166,8 +223,9 @@ impl Arena {
             told: self.watch.told(),
             kills: self.kills,
         };
-        let in_flight_cap =
-            in_flight + journal.busiest(CONFIRMED_MS) + journal.truth.largest_transaction();
+        let in_flight_cap = in_flight * RELAYS
+            + journal.busiest(CONFIRMED_MS)
+            + journal.truth.largest_transaction();
         Outcome { journal, tally, recoveries, confirmed, in_flight_cap }
     }
 }
@@ -180,10 +238,10 @@ fn transactional_id(database: &Database, mode: Mode) -> Option<String> {
     (mode == Mode::ExactlyOnce).then(id)
 }
 
-/// The same command each time. What it warns of is counted, not judged: kills have consequences.
+/// The command of both, but for their names. What they warn of is counted, not judged: kills have consequences.
 fn relay(watch: &Watch, bootstrap: &str, shelf: &Shelf, slot: &str, plan: &Plan) -> Relay {
     // What Postgres forgets about the slot in a crash is for progress to remember.
-    let keeps_progress = plan.victim == Victim::Postgres;
+    let keeps_progress = matches!(plan.victim, Victim::Any | Victim::Postgres);
     let relay = Relay::new(&watch.address(), slot, bootstrap, &shelf.prefix)
         .set("kafka.delivery", plan.mode.name())
         .set("progress.at_least_once", &keeps_progress.to_string())

@@ -61,6 +61,14 @@ pub(crate) struct Told {
     pub(crate) moment: Moment,
 }
 
+/// A disaster, after which rows may be repeated.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Kill {
+    pub(crate) moment: Moment,
+    /// No more than may be in flight.
+    pub(crate) is_capped: bool,
+}
+
 /// All that was observed.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Journal {
@@ -70,7 +78,7 @@ pub(crate) struct Journal {
     /// Read with `read_uncommitted`.
     pub(crate) uncommitted: Vec<Seen>,
     pub(crate) told: Vec<Told>,
-    pub(crate) kills: Vec<Moment>,
+    pub(crate) kills: Vec<Kill>,
 }
 
 /// Everything that can be wrong; rows by their numbers.
@@ -140,7 +148,10 @@ impl Journal {
         }
         let foreign = self.uncommitted.iter().filter(|seen| explain(&mut fates, seen).is_none());
         verdict.phantom.extend(foreign);
-        verdict.duplicated_max_per_kill = repeats.into_iter().max().unwrap_or(0);
+        // What is repeated before the first of them has no excuse.
+        let is_capped = std::iter::once(true).chain(self.kills.iter().map(|kill| kill.is_capped));
+        let capped = repeats.into_iter().zip(is_capped).filter(|(_, is_capped)| *is_capped);
+        verdict.duplicated_max_per_kill = capped.map(|(repeats, _)| repeats).max().unwrap_or(0);
         let numbers = self.truth.rows.iter().map(|(number, _)| *number);
         verdict.lost = numbers.filter(|number| fates[*number as usize].first.is_none()).collect();
         verdict.unsafe_acks = self.unsafe_acks(&fates);
@@ -180,7 +191,7 @@ impl Journal {
     }
 
     fn kills_before(&self, moment: Moment) -> usize {
-        self.kills.partition_point(|kill| *kill <= moment)
+        self.kills.partition_point(|kill| kill.moment <= moment)
     }
 
     fn fates(&self) -> Vec<Fate> {
@@ -247,6 +258,11 @@ pub(crate) fn assert_sees_each_fault() {
     assert_eq!(judge(&|it| it.committed.retain(|seen| seen.number != 2)).lost, [2]);
     let again = judge(&|it| it.committed.push(Seen { offset: 9, ..it.committed[0] }));
     assert_eq!((again.duplicated, again.duplicated_max_per_kill), (vec![1], 1));
+    let outage = judge(&|it| {
+        it.committed.push(Seen { offset: 9, ..it.committed[0] });
+        it.kills[0].is_capped = false;
+    });
+    assert_eq!((outage.duplicated, outage.duplicated_max_per_kill), (vec![1], 0));
     assert_eq!(judge(&|it| it.committed.swap(0, 1)).reordered, [1]);
     assert_eq!(judge(&|it| it.committed[2].lane += 1).lost, [4]);
     for number in [0, 3, 5, NOBODY] {
@@ -278,6 +294,6 @@ fn sound() -> Journal {
         uncommitted: committed.clone(),
         committed,
         told: vec![told(10, [2, 0]), told(20, [2, 1])],
-        kills: vec![0],
+        kills: vec![Kill { moment: 0, is_capped: true }],
     }
 }

@@ -1,21 +1,19 @@
-//! The kills: whom, when, and what is waited for in between.
+//! The disasters: what happens when, and what is waited for in between.
 //!
-//! Moments come from a seed, in microseconds; what happens at them is up to the machine. Leaves: a
-//! relay that runs, for the rest. Called by `main`.
+//! Kinds and moments come from a seed, in microseconds; what happens at them is up to the machine.
+//! Leaves: relays that run, for the rest. Called by `main`.
 
-use std::collections::BTreeMap;
-use std::os::unix::process::ExitStatusExt as _;
 use std::time::{Duration, Instant};
 
 use postrider::sandbox::postgres::Stop;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::metadata::MetadataTopic;
-use rustix::process::Signal;
 
 use crate::arena::Arena;
 use crate::chance::Chance;
+use crate::disasters::{Disaster, Disasters};
+use crate::pair::Pair;
 use crate::settings::Victim;
-use crate::support::relay::Running;
 use crate::support::topic;
 
 /// How long it may take until rows are visible again.
@@ -27,42 +25,45 @@ const TELL: Duration = Duration::from_secs(10);
 /// How often Postgres writes down what it knows about slots before it is killed.
 const CHECKPOINT_PERCENT: u64 = 30;
 
-/// Warnings and errors of all relays, by message.
-type Warnings = BTreeMap<String, u32>;
+/// How often the walsender of a frozen relay is ended, rather than left to its timeout.
+const TERMINATED_PERCENT: u64 = 50;
 
-/// Kills as planned.
-pub(crate) fn kill_again_and_again(arena: &mut Arena) -> Running {
+/// Disasters as planned.
+pub(crate) fn strike_again_and_again(arena: &mut Arena) -> Pair {
     let mut chance = Chance::new(arena.plan.seed);
     arena.reader.await_row(arena.writers.next());
-    let mut running = arena.relay.run();
-    let mut warnings = Warnings::new();
+    let relays = if arena.plan.victim == Victim::EndTxn { 1 } else { 2 };
+    let mut pair = Pair::start(&arena.relay, relays);
+    let mut disasters = Disasters::of(arena.plan.victim);
     let mut told = Instant::now();
     for cycle in 1..=arena.plan.cycles {
-        match arena.plan.victim {
-            Victim::Relay => {
-                wait(arena, &Moment::draw(&mut chance));
-                running = kill_relay(arena, running, &mut warnings);
+        if arena.plan.victim == Victim::EndTxn {
+            arena.await_injection(cycle);
+        } else {
+            let moment = Moment::draw(&mut chance);
+            wait(arena, &moment);
+            if pair.wake(cycle) {
+                arena.count_waking();
             }
-            Victim::Postgres => kill_postgres(arena, &mut chance),
-            Victim::Broker => kill_broker(arena, &mut chance),
-            Victim::EndTxn => arena.await_injection(cycle),
+            let disaster = disasters.draw(&mut chance);
+            arena.note(cycle, disaster);
+            strike(disaster, cycle, arena, &mut pair, &mut chance);
         }
+        pair.assert_alive();
         if told.elapsed() > TELL {
             arena.tell(cycle);
             told = Instant::now();
         }
     }
+    pair.wake_now();
     recover(arena);
     arena.tell(arena.plan.cycles);
-    for (message, count) in warnings {
-        eprintln!("{count} times the relay logged: {message}");
-    }
-    running
+    pair
 }
 
-/// When the relay dies.
+/// When it happens.
 enum Moment {
-    /// So long after its start, whatever it has done by then.
+    /// So long after what happened before, whatever has come of that by then.
     AfterStart(Duration),
     /// So long after rows became visible again.
     AfterRecovery(Duration),
@@ -71,7 +72,7 @@ enum Moment {
 impl Moment {
     fn draw(chance: &mut Chance) -> Self {
         let mut up_to = |most_us| Duration::from_micros(chance.between(0, most_us));
-        // The first two fall into the start; several in a row are kills of one that never got far.
+        // The first two fall into a start or a takeover; several in a row meet one that never got far.
         let (start, early, streaming) = (up_to(60_000), up_to(1_500_000), up_to(1_200_000));
         match chance.below(100) {
             0..15 => Self::AfterStart(start),
@@ -91,7 +92,7 @@ fn wait(arena: &Arena, moment: &Moment) {
     }
 }
 
-/// Waits until a row is visible that was written after the last kill.
+/// Waits until a row is visible that was written after the last disaster.
 fn recover(arena: &Arena) {
     let deadline = Instant::now() + RECOVERY_LIMIT;
     while !arena.reader.has_recovered() {
@@ -100,23 +101,31 @@ fn recover(arena: &Arena) {
     }
 }
 
-/// kill -9, and the same command again at once.
-fn kill_relay(arena: &mut Arena, running: Running, warnings: &mut Warnings) -> Running {
-    running.signal(Signal::KILL);
-    arena.count_kill();
-    let outcome = running.outcome();
-    let next = arena.relay.run();
-    let status = outcome.status;
-    let log = || outcome.log.join("\n");
-    assert!(status.signal() == Some(9), "the relay ended by itself ({status}):\n{}", log());
-    for line in &outcome.log {
-        let line: serde_json::Value = serde_json::from_str(line).unwrap_or_default();
-        if !matches!(line["level"].as_str(), Some("INFO" | "DEBUG" | "TRACE")) {
-            let message = line["message"].as_str().unwrap_or("(not JSON)");
-            *warnings.entry(message.to_owned()).or_default() += 1;
+fn strike(disaster: Disaster, cycle: u32, arena: &mut Arena, pair: &mut Pair, chance: &mut Chance) {
+    let who = Pair::draw(arena.holder().as_deref(), chance);
+    match disaster {
+        Disaster::KillOne => pair.kill(&[who], || arena.count_kill()),
+        Disaster::KillBoth => pair.kill(&[0, 1], || arena.count_kill()),
+        Disaster::Term => {
+            arena.count_kill();
+            pair.term(who);
         }
+        // One sleeps already: then the other one only loses the slot, and has to take it back.
+        Disaster::Freeze if !pair.is_asleep() => {
+            pair.freeze(who, cycle, chance);
+            arena.count_kill();
+            if chance.percent(TERMINATED_PERCENT) {
+                arena.terminate();
+            }
+        }
+        Disaster::Freeze | Disaster::Terminate => {
+            arena.terminate();
+            arena.count_kill();
+        }
+        Disaster::KillPostgres => kill_postgres(arena, chance),
+        Disaster::KillBroker => disturb_broker(arena, chance, kill_broker),
+        Disaster::FreezeBroker => disturb_broker(arena, chance, freeze_broker),
     }
-    next
 }
 
 /// kill -9 of the postmaster, and a start at once.
@@ -132,17 +141,37 @@ fn kill_postgres(arena: &mut Arena, chance: &mut Chance) {
     arena.cluster.start_again().unwrap();
 }
 
-/// kill -9 of one broker, and a start after a while; not before the last one has caught up, for with
-/// two of three gone everything rightly stands still.
-fn kill_broker(arena: &mut Arena, chance: &mut Chance) {
+/// Not before the last broker has caught up, for with two of three gone everything rightly stands
+/// still; and until it is over, for the watch before Postgres waits for the brokers, too.
+fn disturb_broker(
+    arena: &mut Arena,
+    chance: &mut Chance,
+    disturb: fn(&mut Arena, usize, &mut Chance),
+) {
     recover(arena);
     await_replicas(&arena.shelf.bootstrap);
-    std::thread::sleep(Duration::from_micros(chance.between(0, 1_500_000)));
-    let broker = chance.below(3);
+    std::thread::sleep(Duration::from_micros(chance.between(0, 1_000_000)));
+    let broker = chance.below(arena.plan.brokers());
+    disturb(arena, broker, chance);
+    recover(arena);
+}
+
+/// kill -9, and a start after a while.
+fn kill_broker(arena: &mut Arena, broker: usize, chance: &mut Chance) {
     arena.kafka.kill_broker(broker);
-    arena.count_kill();
+    arena.count_outage();
     std::thread::sleep(Duration::from_micros(chance.between(0, 3_000_000)));
     arena.kafka.start_broker(broker);
+}
+
+/// SIGSTOP, sometimes for longer than the brokers bear with each other (`broker.session.timeout.ms`,
+/// 9 s): then it wakes up as a leader that was replaced.
+fn freeze_broker(arena: &mut Arena, broker: usize, chance: &mut Chance) {
+    let most_us = if chance.percent(25) { 12_000_000 } else { 2_500_000 };
+    arena.kafka.freeze_broker(broker);
+    arena.count_outage();
+    std::thread::sleep(Duration::from_micros(chance.between(200_000, most_us)));
+    arena.kafka.resume_broker(broker);
 }
 
 /// Waits until every partition of every topic has all its replicas.

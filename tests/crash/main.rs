@@ -1,11 +1,12 @@
-//! kill -9, again and again, while rows flow: of the relay, of Postgres, or of a broker; or the end of
-//! Kafka transactions disturbed on its way; then an account of every row.
+//! Disasters, again and again, while rows flow: two relays on one slot are killed, stopped and woken up as
+//! zombies, ended and ousted, Postgres crashes, brokers die or fall silent; or the end of Kafka transactions
+//! is disturbed on its way; then an account of every row.
 //!
 //! Truth is the outbox table, which is kept whole, and the order in a second slot. Readers of both
 //! isolation levels read the topics all the time, and every status update is held until it is known
 //! what was visible then. Nothing here shares code with the relay but the sandbox that starts
-//! Postgres. `make crash` and `make endtxn` print one line of JSON for each run and fail when a guarantee does not hold;
-//! plain `cargo test` runs a few cycles. Not run by the test harness, so that stdout holds those lines
+//! Postgres. `make crash` and `make endtxn` print one line of JSON for each run and fail when a guarantee
+//! does not hold; plain `cargo test` runs a few cycles. Not run by the test harness, so that stdout holds those lines
 //! alone.
 
 #![allow(
@@ -24,11 +25,13 @@ mod arena;
 #[path = "../sim/chance.rs"]
 mod chance;
 mod coordinator;
+mod disasters;
 mod ends;
 #[path = "../it/relay/face.rs"]
 mod face;
 mod judge;
 mod kills;
+mod pair;
 mod readers;
 mod report;
 mod rows;
@@ -63,11 +66,11 @@ fn main() -> ExitCode {
 /// Whether the guarantee held.
 fn run(plan: Plan) -> bool {
     let (victim, mode) = (plan.victim.name(), plan.mode.name());
-    eprintln!("{} cycles against {victim}, {mode}, seed {}", plan.cycles, plan.seed);
+    eprintln!("{} cycles against {victim}, {mode}, SEED={}", plan.cycles, plan.seed);
     // Said already: this machine has no Kafka.
     let Some(mut arena) = Arena::open(plan) else { return true };
-    let running = kills::kill_again_and_again(&mut arena);
-    report::report(&plan, &arena.close(running))
+    let pair = kills::strike_again_and_again(&mut arena);
+    report::report(&plan, &arena.close(pair))
 }
 
 /// A reader or a watch that panics must not be outlived by a run that then sees nothing wrong.

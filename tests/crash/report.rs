@@ -27,7 +27,8 @@ pub(crate) fn report(plan: &Plan, outcome: &Outcome) -> bool {
     if !is_complete {
         eprintln!("Postgres confirmed {} rows and kept {}", outcome.confirmed, verdict.rows);
     }
-    let is_within = verdict.duplicated_max_per_kill <= repeats_max;
+    let is_within = verdict.duplicated_max_per_kill <= repeats_max
+        && (plan.mode == Mode::AtLeastOnce || verdict.duplicated.is_empty());
     let is_noticed = outcome.tally.is_none_or(|tally| tally.is_sound());
     verdict.is_sound() && is_within && is_complete && is_noticed
 }
@@ -40,10 +41,9 @@ fn line(plan: &Plan, outcome: &Outcome, verdict: &Verdict) -> Value {
     let mut set = |name: &str, value: Value| drop(line.insert(name.to_owned(), value));
     if outcome.tally.is_none() {
         set("mode", plan.mode.name().into());
-        if plan.victim != Victim::Relay {
-            set("kill", plan.victim.name().into());
-        }
+        set("kill", plan.victim.name().into());
         set("cycles", plan.cycles.into());
+        set("seed", plan.seed.into());
     }
     set("rows", verdict.rows.into());
     set("lost", verdict.lost.len().into());

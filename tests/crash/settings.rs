@@ -5,8 +5,12 @@
 
 use std::str::FromStr;
 
-/// Cycles of each mode where nobody asks for anything: what every `cargo test` does.
+use crate::disasters::Disasters;
+
+/// Cycles of each mode where nobody asks for anything: what every `cargo test` does. One round of all
+/// disasters there are.
 const CYCLES_UNASKED: u32 = 20;
+const _: () = assert!(CYCLES_UNASKED as usize == Disasters::ROUND);
 
 /// Cycles where a mode or a victim is named.
 const CYCLES_ASKED: u32 = 100;
@@ -40,13 +44,16 @@ impl Mode {
     }
 }
 
-/// Who is killed.
+/// Whom disasters hit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Victim {
+    /// All of the following.
+    Any,
+    /// The two relays.
     Relay,
     /// The postmaster.
     Postgres,
-    /// One of three brokers.
+    /// One of the brokers.
     Broker,
     /// Nobody: the end of Kafka transactions suffers on its way.
     EndTxn,
@@ -58,12 +65,13 @@ impl Victim {
     const fn rows_per_s(self) -> u32 {
         match self {
             Self::EndTxn => ROWS_PER_S / 5,
-            Self::Relay | Self::Postgres | Self::Broker => ROWS_PER_S,
+            Self::Any | Self::Relay | Self::Postgres | Self::Broker => ROWS_PER_S,
         }
     }
 
     pub(crate) const fn name(self) -> &'static str {
         match self {
+            Self::Any => "any",
             Self::Relay => "relay",
             Self::Postgres => "postgres",
             Self::Broker => "broker",
@@ -83,6 +91,16 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
+    /// How many brokers there are: one where a minute has to do, for three take that to start.
+    pub(crate) const fn brokers(self) -> usize {
+        let is_long = self.cycles > CYCLES_UNASKED;
+        match self.victim {
+            Victim::Broker => 3,
+            Victim::Any if is_long => 3,
+            Victim::Any | Victim::Relay | Victim::Postgres | Victim::EndTxn => 1,
+        }
+    }
+
     /// The runs that are asked for.
     ///
     /// # Panics
@@ -97,11 +115,12 @@ impl Plan {
             Some(other) => panic!("MODE={other}: exactly_once or at_least_once"),
         };
         let victim = match victim.as_deref() {
-            None | Some("relay") => Victim::Relay,
+            None | Some("any") => Victim::Any,
+            Some("relay") => Victim::Relay,
             Some("postgres") => Victim::Postgres,
             Some("broker") => Victim::Broker,
             Some("endtxn") => Victim::EndTxn,
-            Some(other) => panic!("KILL={other}: relay, postgres, broker or endtxn"),
+            Some(other) => panic!("KILL={other}: any, relay, postgres, broker or endtxn"),
         };
         let usual = match (is_asked, victim) {
             (false, _) => CYCLES_UNASKED,

@@ -2,7 +2,6 @@
 //!
 //! Leaves: what was [`Told`]. Called by `arena`.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -31,14 +30,16 @@ impl Watch {
     pub(crate) fn start(target: &Address, shelf: &Shelf, transactional_id: Option<String>) -> Self {
         let told: Arc<Mutex<Vec<Told>>> = Arc::default();
         let consumer: BaseConsumer = topic::client(&shelf.bootstrap).create().unwrap();
-        let highest = AtomicU64::new(0);
+        // Locked for the whole look: of two relays' updates, the later one counts on the earlier.
+        let highest = Mutex::new(0);
         let (shelf, kept) = (shelf.clone(), Arc::clone(&told));
         let listener = move |Said { write, flush, apply, sent }| {
-            let is_advance = highest.fetch_max(flush, Ordering::SeqCst) < flush;
+            let mut highest = highest.lock().unwrap();
             let said = flush.max(write).max(apply);
-            if !is_advance && said <= sent {
+            if flush <= *highest && said <= sent {
                 return;
             }
+            *highest = flush.max(*highest);
             let moment = shelf.now();
             if let Some(id) = &transactional_id {
                 coordinator::await_markers(&shelf.bootstrap, id);
