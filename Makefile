@@ -2,7 +2,7 @@
 # .ci and docker, so each can be run by hand.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check compare-bytes crash endtxn shop bench bench-delivery bench-memory faults faults-table
+.PHONY: help setup demo test check compare-bytes crash endtxn fuzz nightly shop bench bench-delivery bench-memory faults faults-table
 
 CARGO ?= cargo
 # What the suites left out, one line each; printed last.
@@ -31,6 +31,7 @@ check: ## format, lints, house rules, documentation, docker
 	$(CARGO) fmt --check
 	$(CARGO) clippy --locked --all-targets --features faults --quiet -- --deny warnings
 	$(CARGO) check --locked --no-default-features --features zstd --quiet
+	fuzz/check
 	RUSTDOCFLAGS="--deny warnings" $(CARGO) doc --locked --no-deps --quiet
 	$(CARGO) test --locked --quiet --test tidy
 	POSTRIDER_SKIPPED=$(SKIPPED) docker/check
@@ -47,7 +48,7 @@ faults: ## each row of the fault matrix, and its table in docs/guarantees.md; RO
 faults-table: ## the same table after a change of the register, running nothing
 	@$(CARGO) run --locked --quiet --example faults -- --table
 
-crash: ## kill -9 while rows flow, and an account of every row; MODE=exactly_once|at_least_once CYCLES=100 KILL=relay|postgres|broker ROWS_PER_S=.. SEED=..
+crash: ## two relays on one slot, disasters while rows flow, and an account of every row; MODE=exactly_once|at_least_once CYCLES=100 KILL=any|relay|postgres|broker ROWS_PER_S=.. SEED=..
 	@.ci/setup >&2
 	@CI=true CRASH_MODE=$(MODE) CRASH_CYCLES=$(CYCLES) CRASH_KILL=$(KILL) CRASH_ROWS_PER_S=$(ROWS_PER_S) \
 	CRASH_SEED=$(SEED) $(CARGO) test --locked --quiet --test crash
@@ -56,6 +57,17 @@ endtxn: ## the end of Kafka transactions delayed, dropped, doubled and cut off w
 	@.ci/setup >&2
 	@CI=true CRASH_MODE=exactly_once CRASH_KILL=endtxn CRASH_CYCLES=$(INJECTIONS) \
 	CRASH_ROWS_PER_S=$(ROWS_PER_S) CRASH_SEED=$(SEED) $(CARGO) test --locked --quiet --test crash
+
+fuzz: ## libFuzzer over every target, from the committed inputs, and executions of each; TIME=60 TARGETS="tuple import"
+	@.ci/setup demo >&2
+	@fuzz/run $(or $(TIME),60) $(TARGETS)
+
+nightly: ## what takes hours: disasters in both modes, disturbed ends of transactions, the fault matrix, fuzzing
+	@$(MAKE) crash MODE=at_least_once CYCLES=500
+	@$(MAKE) crash MODE=exactly_once CYCLES=500
+	@$(MAKE) endtxn
+	@$(MAKE) faults
+	@$(MAKE) fuzz TIME=$(or $(TIME),600)
 
 shop: ## the whole shop under kill -9 with CHAOS=1, and an account of every order; ORDERS=2000 KILLS=50 SEED=..
 	@.ci/setup >&2

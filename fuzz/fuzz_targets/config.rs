@@ -1,57 +1,8 @@
-//! Any file, environment and `--set` are a configuration that can be shown, or mistakes that can.
-//!
-//! The file ends at the first zero byte; each further piece is `name=value` of the environment, with
-//! the name's prefix left out, or of `--set` if it begins with a dash. Pieces that name files of this
-//! machine are left out: what they hold would not be the fuzzer's.
+//! `tests/fuzz/config.rs` under libFuzzer.
 
 #![no_main]
 
-use std::path::PathBuf;
-use std::sync::OnceLock;
+#[path = "../../tests/fuzz/config.rs"]
+mod config;
 
-use libfuzzer_sys::fuzz_target;
-use postrider::config::{ConfigError, FileChoice, Inputs, load};
-
-fuzz_target!(|data: &str| {
-    if data.contains("/dev/") || data.contains("/proc/") {
-        return;
-    }
-    let mut pieces = data.split('\0');
-    let path = file();
-    std::fs::write(path, pieces.next().unwrap_or_default()).expect("a temporary file");
-    let mut inputs = Inputs { file: FileChoice::At(path.clone()), ..Inputs::default() };
-    inputs.variables.push(("PGUSER".to_owned(), "fuzzer".to_owned()));
-    for piece in pieces {
-        if let Some(assignment) = piece.strip_prefix('-') {
-            inputs.set.push(assignment.to_owned());
-        } else if let Some((name, value)) = piece.split_once('=')
-            && !name.ends_with("FILE")
-        {
-            inputs.variables.push((format!("POSTRIDER_{name}"), value.to_owned()));
-        }
-    }
-    match load(&inputs, &|_| Vec::new()) {
-        Ok(loaded) => {
-            assert!(!loaded.effective.is_empty());
-            for line in &loaded.effective {
-                let _ = format!("{} = {} # {}", line.key, line.value, line.origin);
-            }
-            let _ = format!("{:?}", loaded.config);
-        }
-        Err(ConfigError::Mistakes(mistakes)) => {
-            assert!(!mistakes.is_empty());
-            for mistake in mistakes {
-                assert!(!mistake.to_string().is_empty());
-            }
-        }
-        Err(error) => panic!("{error}"),
-    }
-});
-
-/// One file for the whole run of this process.
-fn file() -> &'static PathBuf {
-    static FILE: OnceLock<PathBuf> = OnceLock::new();
-    FILE.get_or_init(|| {
-        std::env::temp_dir().join(format!("postrider-fuzz-{}.toml", std::process::id()))
-    })
-}
+libfuzzer_sys::fuzz_target!(|data: &[u8]| config::run(data));

@@ -1,20 +1,8 @@
-//! Any text is a Debezium configuration whose TOML loads, or is refused with a reason.
+//! `tests/fuzz/import.rs` under libFuzzer.
 
 #![no_main]
 
-use libfuzzer_sys::fuzz_target;
-use postrider::config::debezium::{Outcome, import};
-use postrider::config::{FileChoice, Inputs, load};
+#[path = "../../tests/fuzz/import.rs"]
+mod import;
 
-fuzz_target!(|data: &str| {
-    match import(data) {
-        Ok(imported) => {
-            assert!(imported.report.iter().all(|finding| finding.outcome != Outcome::Refused));
-            let file = FileChoice::Text { name: "imported.toml".into(), text: imported.toml };
-            let variables = vec![("PGUSER".to_owned(), "fuzzer".to_owned())];
-            let inputs = Inputs { file, variables, ..Inputs::default() };
-            assert!(load(&inputs, &|_| Vec::new()).is_ok());
-        }
-        Err(error) => assert!(!error.to_string().is_empty()),
-    }
-});
+libfuzzer_sys::fuzz_target!(|data: &[u8]| import::run(data));

@@ -1,0 +1,61 @@
+//! Every fuzz target over its committed inputs, without a fuzzer: what was found once stays found, and no
+//! target rots.
+//!
+//! `fixtures/fuzz/TARGET.hex` holds one input a line. `make fuzz` begins with them, too.
+
+#![expect(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stderr,
+    reason = "test code throughout; clippy sees only the marked functions as such"
+)]
+
+mod config;
+mod frame;
+mod import;
+mod pgoutput;
+mod stream;
+mod template;
+mod tuple;
+
+use std::path::Path;
+
+/// Inputs that a corpus has at least; the tree walks past an empty one otherwise.
+const INPUTS_MIN: usize = 5;
+
+fn replay(name: &str, target: fn(&[u8])) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("fixtures/fuzz/{name}.hex"));
+    let text = std::fs::read_to_string(&path).expect("a corpus");
+    let inputs: Vec<Vec<u8>> = text.lines().map(bytes).collect();
+    assert!(inputs.len() >= INPUTS_MIN, "{} holds {} inputs", path.display(), inputs.len());
+    for (number, input) in (1..).zip(&inputs) {
+        eprintln!("{name}, line {number}");
+        target(input);
+    }
+}
+
+fn bytes(hex: &str) -> Vec<u8> {
+    assert!(hex.len().is_multiple_of(2), "half a byte: {hex}");
+    let pairs = (0..hex.len()).step_by(2);
+    pairs.map(|at| u8::from_str_radix(&hex[at..at + 2], 16).expect("hexadecimal")).collect()
+}
+
+macro_rules! replayed {
+    ($($target:ident: $holds:ident;)*) => {$(
+        #[test]
+        fn $holds() {
+            replay(stringify!($target), $target::run);
+        }
+    )*};
+}
+
+replayed! {
+    config: any_configuration_can_be_shown_or_its_mistakes_can;
+    frame: g1_g7_any_frames_are_relayed_or_refused;
+    import: any_text_is_imported_or_refused_with_a_reason;
+    pgoutput: g7_what_is_read_of_any_bytes_is_what_was_written;
+    stream: g1_g3_g7_any_bytes_of_a_server_are_frames_or_an_error;
+    template: g7_any_pattern_expands_any_value;
+    tuple: g4_g7_any_row_is_a_record_or_a_dead_letter;
+}
