@@ -40,8 +40,10 @@ pub const OPTIONS: &[OptionSpec] = &[
     choice(
         "source.create",
         Create::WORDS,
-        "\"auto\"",
-        "Whether a missing publication or slot is created at start.",
+        "\"never\"",
+        "Whether `run` creates a missing publication and slot, rather than leaving that to \
+         `postrider setup`. With `auto` a slot that was lost is created anew as well, and what was \
+         committed in between is not delivered.",
     ),
     duration(
         "source.status_interval",
@@ -116,7 +118,8 @@ pub const OPTIONS: &[OptionSpec] = &[
         OnUpdate::WORDS,
         "\"warn\"",
         "What an UPDATE of an outbox row does besides being counted. It is never delivered, nor \
-         is a DELETE.",
+         is a DELETE. A publication of inserts only, as `postrider setup` makes it, sends no \
+         UPDATE, so that this has no effect.",
     ),
     text(
         "outbox.schema_version",

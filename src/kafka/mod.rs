@@ -47,7 +47,8 @@ pub use settings::{KafkaSpec, SettingsError};
 pub use sink::{Reached, SendError, Sink, SinkError};
 pub use start::{Start, StartSyntax};
 pub use topics::{
-    Finding, Grade, Purpose, TopicsError, create_missing, ensure_progress_topic, survey,
+    Finding, Grade, MadeTopics, Purpose, TopicsError, WantedTopic, create_missing,
+    ensure_progress_topic, make_topics, survey,
 };
 pub use transactional::Transactional;
 pub use version::{client_features, client_version};
