@@ -13,6 +13,7 @@ use super::error::ControlError;
 use crate::config::{Config, Create};
 use crate::lsn::Lsn;
 use crate::outbox::{OutboxSpec, TableName, Wanted};
+use crate::wal::WalError;
 
 const DOING: &str = "inspecting the database";
 
@@ -344,5 +345,9 @@ pub(super) fn get<'a, T: tokio_postgres::types::FromSql<'a>>(
 /// A position that was read as text.
 pub(super) fn position(row: &Row, column: usize) -> Result<Option<Lsn>, ControlError> {
     let text: Option<String> = get(row, column)?;
-    Ok(text.and_then(|text| text.parse().ok()))
+    let unreadable = |_| ControlError::Connection {
+        doing: DOING,
+        source: WalError::Protocol("a position that is none"),
+    };
+    text.map(|text| text.parse().map_err(unreadable)).transpose()
 }
