@@ -303,7 +303,10 @@ impl ControlError {
                 role = identifier(role),
             ),
             Self::ColumnsMissing { .. } => {
-                "name the table's own columns in [outbox] and [route]".to_owned()
+                "name the table's own columns in [outbox] and [route]; after a rename list both \
+                 names, the new one first, as in outbox.aggregate_id = [\"new\", \"old\"]: earlier \
+                 rows are read by the old one"
+                    .to_owned()
             }
             Self::ReadOnly { .. } => {
                 "connect to the primary: add target_session_attrs=primary".to_owned()
