@@ -79,6 +79,9 @@ impl Outbox {
 
     /// Lends an inserted row; `None` when it is not of an outbox table. Calling it again for the
     /// same insert gives the same row.
+    ///
+    /// # Panics
+    /// Never on what the decoder takes, which counts a row's columns before it gives it.
     pub fn row<'a>(
         &'a mut self,
         insert: &Insert<'a>,

@@ -120,13 +120,9 @@ impl<'a> OutboxRow<'a> {
 
     /// Where the column stands, if the table has it. A message with a flaw has none.
     fn place(&self, slot: ColumnSlot) -> Option<Place> {
-        match self.places.get(slot.0) {
-            Some(place) => *place,
-            None => {
-                assert!(self.flaw.is_some(), "a slot of another specification");
-                None
-            }
-        }
+        let place = self.places.get(slot.0);
+        assert!(place.is_some() || self.flaw.is_some(), "a slot of another specification");
+        place.copied().flatten()
     }
 
     /// What the column is declared as; `None` where the table lacks it.

@@ -103,6 +103,9 @@ impl Router {
     }
 
     /// The record of the row that was checked last.
+    ///
+    /// # Panics
+    /// On another row.
     pub fn record<'a>(&'a self, row: &OutboxRow<'a>, routed: &Routed) -> Record<'a> {
         let found = &self.found;
         let bytes =
