@@ -66,7 +66,6 @@ pub(super) fn control(error: &ControlError) -> &'static str {
         ControlError::PublicationReplaced { .. } => "PR-P048",
         ControlError::TableReplaced { .. } => "PR-P049",
         ControlError::TableForbidden { .. } => "PR-P051",
-        ControlError::RowsBefore { .. } => "PR-P052",
         ControlError::OtherServer => "PR-P053",
     }
 }
@@ -91,11 +90,13 @@ pub(super) const fn sink(error: &SinkError) -> &'static str {
     match error {
         SinkError::Settings(_) => "PR-K001",
         SinkError::Fatal(_) => "PR-K002",
-        SinkError::Authentication(_) => "PR-K003",
+        SinkError::Authentication(_) | SinkError::EntryWithdrawn(_) => "PR-K003",
         SinkError::Tls(_) => "PR-K004",
         SinkError::UnknownTopic { .. } => "PR-K005",
         SinkError::Unauthorised { .. } | SinkError::Forbidden(_) => "PR-K006",
-        SinkError::BatchRefused { .. } | SinkError::RecordRefused { .. } => "PR-K007",
+        SinkError::BatchRefused { .. }
+        | SinkError::RecordRefused { .. }
+        | SinkError::Suspect { .. } => "PR-K007",
         SinkError::Delivery { .. } => "PR-K008",
         SinkError::Ambiguous(_) => "PR-K030",
         SinkError::Fenced(_) => "PR-K031",

@@ -16,8 +16,8 @@ use super::exit::ExitCode;
 use super::failure::Failure;
 use super::specs::kafka_spec;
 use super::version;
-use crate::config::{Config, Delivery, Loaded};
-use crate::kafka::{Producer, Remembering, Sink, Transactional};
+use crate::config::{Config, Delivery};
+use crate::kafka::{KafkaSpec, Producer, Remembering, Sink, TopicBook, Transactional};
 use crate::relay::{self, OpenSink, Options, Plan, Request, Stop, Summary};
 use crate::telemetry::{Listener, Telemetry, serve};
 
@@ -38,7 +38,7 @@ pub struct RunArgs {
     /// Deliver what was committed when it started, acknowledge it, exit
     #[arg(long)]
     pub once: bool,
-    /// Decode and route to stdout; nothing is sent, acknowledged or created
+    /// Decode and route to stdout; nothing is sent and nothing acknowledged
     #[arg(long)]
     pub dry_run: bool,
     /// Exit with code 75 instead of waiting when another relay holds the slot
@@ -51,13 +51,14 @@ pub struct RunArgs {
 
 /// Runs it.
 pub fn run(args: &RunArgs, context: &Context) -> Result<ExitCode, Failure> {
-    let loaded = match &args.debezium {
+    let config = match &args.debezium {
         Some(path) => context.load_imported(path, Vec::new())?,
         None => context.load(Vec::new())?,
-    };
-    introduce(&loaded);
-    let config = loaded.config;
-    let kafka = kafka_spec(&config);
+    }
+    .config;
+    let own = vec![config.dead_letters.topic.clone(), config.progress.topic.clone()];
+    let topics = TopicBook::new(config.route.missing_topic.clone(), own);
+    let kafka = KafkaSpec { topics, ..kafka_spec(&config) };
     let bind = config.http.bind.filter(|_| !args.dry_run);
     let telemetry = Telemetry::new(version::build_info(&config.source.slot));
     let options = options(args, &config);
@@ -76,12 +77,7 @@ pub fn run(args: &RunArgs, context: &Context) -> Result<ExitCode, Failure> {
         tokio::spawn(listen_for_signals(stop.clone()));
         let every = plan.config.source.status_interval;
         let summary = if args.dry_run {
-            // Nobody reads any more: there is nobody to be quick for either.
-            let gone = stop.clone();
-            let printer = move |_: &_, _: &_| {
-                let gone = gone.clone();
-                Ok(Printer::new(std::io::stdout(), move || gone.request(Request::Drain)))
-            };
+            let printer = |_: &_, _: &_| Ok(Printer::new(std::io::stdout()));
             drive(plan, options, stop, telemetry, printer).await
         } else if plan.config.kafka.delivery == Delivery::ExactlyOnce {
             drive(plan, options, stop, telemetry, Transactional::open).await
@@ -93,47 +89,11 @@ pub fn run(args: &RunArgs, context: &Context) -> Result<ExitCode, Failure> {
             drive(plan, options, stop, telemetry, open).await
         };
         drop(end_http);
-        let summary = summary.map_err(|error| match Failure::from(error) {
-            failure if args.dry_run => creates_nothing(failure),
-            failure => failure,
-        })?;
-        finish(args, context, &summary)
+        finish(args, context, &summary?)
     });
     // Dialling a server that does not answer cannot be called off, and is not waited for.
     runtime.shutdown_background();
     code
-}
-
-/// The first line of a log: what starts, and between which servers.
-fn introduce(loaded: &Loaded) {
-    let Config { source, kafka, .. } = &loaded.config;
-    let file = loaded.file.as_ref().map_or_else(|| "none".into(), |file| file.to_string_lossy());
-    let hosts: Vec<String> = source.connect.endpoints.iter().map(ToString::to_string).collect();
-    let build = version::build_info(&source.slot);
-    tracing::info!(
-        version = build.version,
-        config = %file,
-        database = format!("{} on {}", source.connect.database, hosts.join(", ")),
-        role = source.connect.user,
-        slot = source.slot,
-        brokers = kafka.brokers.join(","),
-        delivery = kafka.delivery.as_str(),
-        "starting"
-    );
-}
-
-/// A dry run reads a slot that is there: one of its own would begin only now, and show nothing of
-/// what waits.
-fn creates_nothing(failure: Failure) -> Failure {
-    const MISSING: [&str; 3] = ["PR-P010", "PR-P032", "PR-P039"];
-    if !MISSING.iter().any(|code| failure.is(code)) {
-        return failure;
-    }
-    let help = failure.findings.last().and_then(|finding| finding.help.clone()).unwrap_or_default();
-    failure.help(format!(
-        "a dry run reads an existing slot and creates nothing; `postrider route --from-database` \
-         shows rows of the table without one. {help}"
-    ))
 }
 
 fn options(args: &RunArgs, config: &Config) -> Options {
@@ -164,11 +124,15 @@ fn finish(args: &RunArgs, context: &Context, summary: &Summary) -> Result<ExitCo
         context.print_json(summary)?;
     } else if args.once {
         let Summary { confirmed, dead_letters, skipped, settled, .. } = summary;
+        let letters = match dead_letters {
+            0 => "none of them a dead letter".to_owned(),
+            1 => "1 of them a dead letter".to_owned(),
+            many => format!("{many} of them dead letters"),
+        };
         let left_out =
             if *skipped > 0 { format!(", {skipped} rows left out") } else { String::new() };
         context.print(&format!(
-            "{confirmed} records confirmed, dead letters included ({dead_letters} sent){left_out}, \
-             settled up to {settled}\n"
+            "{confirmed} records confirmed, {letters}{left_out}; settled up to {settled}\n"
         ))?;
     }
     Ok(ExitCode::Ok)

@@ -22,7 +22,7 @@ pub fn kafka_spec(config: &Config) -> KafkaSpec {
         progress_topic: config.progress.topic.clone(),
         transaction_age: kafka.transaction_age,
         properties: properties.collect(),
-        cautious: false,
+        ..KafkaSpec::default()
     }
 }
 

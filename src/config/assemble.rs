@@ -17,9 +17,10 @@ use super::model::{
 use super::options::PROPERTIES;
 use super::rules;
 use super::values::{
-    Compression, ConnectionString, Create, Delivery, LogFormat, LogLevel, OnUpdate, Partitioner,
-    Property, Refusal, Rejected,
+    Compression, ConnectionString, Create, Delivery, LogFormat, LogLevel, MissingTopicWord,
+    OnUpdate, Partitioner, Property, Refusal, Rejected,
 };
+use crate::pipeline::{MissingPolicy, MissingTopic};
 use crate::route::{
     ByteaForm, ColumnStyle, EmptyPayload, EpochUnit, FieldSpec, FormatSpec, KeyFormat, Members,
     MissingColumn, PROGRESS_PREFIX, ValueFormat, check_members,
@@ -60,15 +61,9 @@ pub(super) fn assemble(
     }
     match config {
         Some(config) if reader.mistakes.is_empty() => Ok((config, reader.warnings)),
-        _ => {
-            assert!(!reader.mistakes.is_empty(), "a setting is missing, and no mistake says so");
-            Err(reader.mistakes)
-        }
+        _ => Err(reader.mistakes),
     }
 }
-
-/// Further names of columns, by the first.
-type Aliases = BTreeMap<String, Vec<String>>;
 
 type Rest = (Progress, DeadLetters, Http, Retry, Shutdown, Log);
 
@@ -137,16 +132,15 @@ impl Reader<'_> {
     }
 
     fn outbox(&mut self) -> Option<Outbox> {
-        let mut aliases = BTreeMap::new();
-        let id = self.column("outbox.id", &mut aliases);
-        let aggregate_type = self.column("outbox.aggregate_type", &mut aliases);
-        let aggregate_id = self.column("outbox.aggregate_id", &mut aliases);
-        let event_type = self.column("outbox.event_type", &mut aliases);
-        let payload = self.column("outbox.payload", &mut aliases);
-        let timestamp = self.optional("outbox.timestamp", &mut aliases);
+        let id = self.text("outbox.id", checks::identifier);
+        let aggregate_type = self.text("outbox.aggregate_type", checks::identifier);
+        let aggregate_id = self.text("outbox.aggregate_id", checks::identifier);
+        let event_type = self.text("outbox.event_type", checks::identifier);
+        let payload = self.text("outbox.payload", checks::identifier);
+        let timestamp = self.optional_column("outbox.timestamp");
         let timestamp_unit = self.choice("outbox.timestamp_unit", EpochUnit::from_word);
-        let schema_version = self.optional("outbox.schema_version", &mut aliases);
-        let traceparent = self.optional("outbox.traceparent", &mut aliases);
+        let schema_version = self.optional_column("outbox.schema_version");
+        let traceparent = self.optional_column("outbox.traceparent");
         let on_update = self.choice("outbox.on_update", OnUpdate::from_word);
         Some(Outbox {
             id: id?,
@@ -158,38 +152,8 @@ impl Reader<'_> {
             timestamp_unit: timestamp_unit?,
             schema_version: schema_version?,
             traceparent: traceparent?,
-            aliases,
             on_update: on_update?,
         })
-    }
-
-    /// A column that there must be.
-    fn column(&mut self, key: &str, aliases: &mut Aliases) -> Option<String> {
-        match self.optional(key, aliases)? {
-            Some(name) => Some(name),
-            None => self.refuse(key, Refusal::new("must not be empty")),
-        }
-    }
-
-    /// A column's first name, if it has one; the others become its aliases.
-    #[expect(clippy::option_option, reason = "as for `optional_column`")]
-    fn optional(&mut self, key: &str, aliases: &mut Aliases) -> Option<Option<String>> {
-        let items = match self.settings.get(key).map(|setting| &setting.value) {
-            Some(Value::List(items)) => items.as_slice(),
-            _ => return self.absent(key),
-        };
-        if items.iter().all(|item| item.text.is_empty()) {
-            return Some(None);
-        }
-        let mut names = self.items(key, checks::identifier)?.into_iter();
-        let Some(first) = names.next() else { return Some(None) };
-        for name in names.filter(|name| *name != first) {
-            let known: &mut Vec<String> = aliases.entry(first.clone()).or_default();
-            if !known.contains(&name) {
-                known.push(name);
-            }
-        }
-        Some(Some(first))
     }
 
     fn route(&mut self, outbox: &Outbox) -> Option<Route> {
@@ -212,6 +176,7 @@ impl Reader<'_> {
         let id_header = self.text("route.id_header", checks::id_header);
         let position_header = self.switch("route.position_header");
         let rejected = self.choice("route.rejected", Rejected::from_word);
+        let missing_topic = self.missing_topic(rejected);
         Some(Route {
             by: by?,
             regex: regex?,
@@ -227,7 +192,33 @@ impl Reader<'_> {
             id_header: id_header?,
             position_header: position_header?,
             rejected: rejected?,
+            missing_topic: missing_topic?,
         })
+    }
+
+    fn missing_topic(&mut self, rejected: Option<Rejected>) -> Option<MissingPolicy> {
+        let word = self.choice("route.missing_topic", MissingTopicWord::from_word);
+        let deadline = self.duration("route.missing_topic_deadline");
+        let create = self.items("route.create_topics", checks::create_rule);
+        let create_max = self.text("route.create_topics_max", checks::count);
+        let (word, deadline) = (word?, deadline?);
+        let letters = rejected? == Rejected::DeadLetter;
+        let then = match word {
+            MissingTopicWord::DeadLetter if letters => MissingTopic::Reject(deadline),
+            // Neither stopped nor left out for a topic that is late.
+            MissingTopicWord::DeadLetter => MissingTopic::Wait(None),
+            MissingTopicWord::Wait if deadline.is_zero() => MissingTopic::Wait(None),
+            MissingTopicWord::Wait => MissingTopic::Wait(Some(deadline)),
+            MissingTopicWord::Create => MissingTopic::Create,
+        };
+        let ends_in_letters = matches!(then, MissingTopic::Create | MissingTopic::Wait(Some(_)));
+        if ends_in_letters && !letters {
+            let reason = "rows may end as dead letters, and route.rejected is not \"dead_letter\"";
+            let help = "set route.rejected = \"dead_letter\", or let rows wait for ever: \
+                        route.missing_topic = \"wait\" without a deadline";
+            return self.refuse("route.missing_topic", Refusal::new(reason).help(help));
+        }
+        Some(MissingPolicy { then, create: create?, create_max: create_max? })
     }
 
     /// Topics that the configuration itself names, and that rows may not go to.

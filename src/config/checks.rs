@@ -5,6 +5,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use crate::outbox::TableName;
+use crate::pipeline::CreateRule;
 use crate::route::{
     FieldSpec, PROGRESS_PREFIX, RouteSpecError, RuleAction, RuleSpec, TopicTemplate, TopicsSpec,
     check_beginning, check_topic,
@@ -100,6 +101,37 @@ pub(super) fn field(text: &str) -> Result<FieldSpec, Refusal> {
     let name = if field.name == field.column { unquoted(&field.name) } else { &field.name };
     let name = header_name(name)?;
     Ok(FieldSpec { name, ..field })
+}
+
+/// `orders.*: partitions=12 replication=3 cleanup.policy=compact`
+pub(super) fn create_rule(text: &str) -> Result<CreateRule, Refusal> {
+    let help = "write \"orders.*: partitions=12 replication=3 cleanup.policy=compact\"";
+    let refuse = |reason: String| Refusal::new(reason).help(help);
+    let (names, settings) = text.split_once(':').unwrap_or((text, ""));
+    let names = glob(names.trim())?;
+    let mut rule = CreateRule { names, partitions: None, replication: None, settings: Vec::new() };
+    for setting in settings.split_whitespace() {
+        let pair =
+            setting.split_once('=').filter(|(name, value)| !name.is_empty() && !value.is_empty());
+        let Some((name, value)) = pair else {
+            return Err(refuse(format!("`{setting}` is not a setting and its value")));
+        };
+        let number = || match value.parse::<i32>() {
+            Ok(number) if number > 0 => Ok(Some(number)),
+            _ => Err(refuse(format!("`{setting}`: a number from 1 on is wanted"))),
+        };
+        match name {
+            "partitions" => rule.partitions = number()?,
+            "replication" => rule.replication = number()?,
+            name => rule.settings.push((name.to_owned(), value.to_owned())),
+        }
+    }
+    Ok(rule)
+}
+
+/// How many of something.
+pub(super) fn count(text: &str) -> Result<u64, Refusal> {
+    text.parse().map_err(|_| Refusal::new(format!("`{text}` is not a number from 0 on")))
 }
 
 /// A name that no other header of the relay has.

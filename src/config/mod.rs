@@ -47,8 +47,8 @@ pub use reference::{example_toml, reference_markdown};
 pub use rules::RULE_OPTIONS;
 pub use secrets::{MASK, is_secret_name, mask_connection_string};
 pub use values::{
-    Compression, ConnectionString, Create, Delivery, LogFormat, LogLevel, OnUpdate, Partitioner,
-    Property, Rejected, format_duration, format_size, parse_duration,
+    Compression, ConnectionString, Create, Delivery, LogFormat, LogLevel, MissingTopicWord,
+    OnUpdate, Partitioner, Property, Rejected, format_duration, format_size, parse_duration,
 };
 
 /// Where the file is looked for when none is named, in this order.

@@ -3,11 +3,11 @@
 //! Enters: nothing, these are plain values that `assemble` fills. What always holds: every field
 //! was checked, there is no `Option` that means "default", and `Debug` shows no secret.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::outbox::TableName;
+use crate::pipeline::MissingPolicy;
 use crate::route::{
     EmptyPayload, EpochUnit, FieldSpec, FormatSpec, Members, MissingColumn, RuleSpec,
 };
@@ -98,8 +98,6 @@ pub struct Outbox {
     pub schema_version: Option<String>,
     /// Copied into `traceparent` where the table has it; `None` is no such header.
     pub traceparent: Option<String>,
-    /// By one of these names: others to try where a row's table has none of that name.
-    pub aliases: BTreeMap<String, Vec<String>>,
     /// What an UPDATE does.
     pub on_update: OnUpdate,
 }
@@ -165,6 +163,8 @@ pub struct Route {
     pub position_header: bool,
     /// What happens to rows that cannot be delivered.
     pub rejected: Rejected,
+    /// What happens to rows whose topic is missing or forbidden.
+    pub missing_topic: MissingPolicy,
 }
 
 /// `[kafka]`

@@ -4,9 +4,10 @@
 //! names, did-you-mean, `config example`, `config show` and docs/configuration.md. What always
 //! holds: an option exists if and only if it is here, and every default is valid (tested).
 
-use super::options::{Kind, OptionSpec, choice, duration, list, names, switch, text};
+use super::options::{Kind, OptionSpec, choice, duration, list, switch, text};
 use super::values::{
-    Compression, Create, Delivery, LogFormat, LogLevel, OnUpdate, Partitioner, Rejected,
+    Compression, Create, Delivery, LogFormat, LogLevel, MissingTopicWord, OnUpdate, Partitioner,
+    Rejected,
 };
 use crate::route::{
     ByteaForm, ColumnStyle, EmptyPayload, EpochUnit, KeyFormat, Members, MissingColumn, ValueFormat,
@@ -40,10 +41,8 @@ pub const OPTIONS: &[OptionSpec] = &[
     choice(
         "source.create",
         Create::WORDS,
-        "\"never\"",
-        "Whether `run` creates a missing publication and slot, rather than leaving that to \
-         `postrider setup`. With `auto` a slot that was lost is created anew as well, and what was \
-         committed in between is not delivered.",
+        "\"auto\"",
+        "Whether a missing publication or slot is created at start.",
     ),
     duration(
         "source.status_interval",
@@ -75,31 +74,28 @@ pub const OPTIONS: &[OptionSpec] = &[
         "\"keep\"",
         "Whether a member that is null counts as a NULL column or as a missing one.",
     ),
-    names(
+    text(
         "outbox.id",
         "\"id\"",
-        "The column that identifies a row; consumers recognise repeats by it. Here as in the other \
-         columns of this section a list gives several names for one column: each row is read by the \
-         first that its table had when it was written, as with `[\"event_id\", \"id\"]` after a \
-         rename.",
+        "The column that identifies a row; consumers recognise repeats by it.",
     ),
-    names(
+    text(
         "outbox.aggregate_type",
         "\"aggregate_type\"",
         "The column with the kind of thing that changed. `aggregatetype` is found by itself.",
     ),
-    names(
+    text(
         "outbox.aggregate_id",
         "\"aggregate_id\"",
         "The column that says which thing changed. `aggregateid` is found by itself.",
     ),
-    names(
+    text(
         "outbox.event_type",
         "\"event_type\"",
         "The column that says what happened. `type` is found by itself.",
     ),
-    names("outbox.payload", "\"payload\"", "The column whose bytes become the record's value."),
-    names(
+    text("outbox.payload", "\"payload\"", "The column whose bytes become the record's value."),
+    text(
         "outbox.timestamp",
         "\"\"",
         "A timestamp, timestamptz or integer column for the record's time. Empty: the \
@@ -111,7 +107,7 @@ pub const OPTIONS: &[OptionSpec] = &[
         "\"ms\"",
         "What an integer timestamp column counts since 1970.",
     ),
-    names(
+    text(
         "outbox.traceparent",
         "\"traceparent\"",
         "A column copied into the `traceparent` header, where the table has it. Empty: none.",
@@ -121,10 +117,9 @@ pub const OPTIONS: &[OptionSpec] = &[
         OnUpdate::WORDS,
         "\"warn\"",
         "What an UPDATE of an outbox row does besides being counted. It is never delivered, nor \
-         is a DELETE. A publication of inserts only, as `postrider setup` makes it, sends no \
-         UPDATE, so that this has no effect.",
+         is a DELETE.",
     ),
-    names(
+    text(
         "outbox.schema_version",
         "\"\"",
         "An integer column with the version of the payload's schema. Empty: none. Told only in \
@@ -203,6 +198,35 @@ pub const OPTIONS: &[OptionSpec] = &[
         "\"dead_letter\"",
         "What happens to a row that cannot be delivered as it is: sent to the dead-letter topic, \
          stops the relay with its slot kept, or left out with an audit line.",
+    ),
+    choice(
+        "route.missing_topic",
+        MissingTopicWord::WORDS,
+        "\"dead_letter\"",
+        "What happens to rows whose topic does not exist or is forbidden to the relay: they become \
+         dead letters, until the topic can be used, or wait, and all rows behind them; or the topic \
+         is created, and they become dead letters where that fails. Where `route.rejected` is not \
+         `dead_letter`, the default is `wait`.",
+    ),
+    duration(
+        "route.missing_topic_deadline",
+        (0, 24 * 3_600_000),
+        "\"0s\"",
+        "How long rows wait for a topic, and all rows behind them, before they become dead letters. \
+         0s: with `dead_letter`, no longer than it takes to ask the brokers; with `wait`, for ever.",
+    ),
+    list(
+        "route.create_topics",
+        "[]",
+        "Which topics `route.missing_topic = \"create\"` creates, and how: a glob, a colon, and \
+         partitions, replication and settings, as in \
+         `orders.*: partitions=12 replication=3 cleanup.policy=compact`. The first that fits a name \
+         counts; what it leaves out is the brokers' default; a name that none fits is not created.",
+    ),
+    text(
+        "route.create_topics_max",
+        "\"100\"",
+        "How many topics a relay creates at most while it runs.",
     ),
     choice(
         "format.key",

@@ -105,6 +105,17 @@ words!(
     }
 );
 words!(
+    /// What happens to rows whose topic the brokers do not have, or deny us.
+    MissingTopicWord {
+        /// They wait, and all behind them.
+        Wait = "wait",
+        /// The topic is created.
+        Create = "create",
+        /// They are sent to the dead-letter topic.
+        DeadLetter = "dead_letter",
+    }
+);
+words!(
     /// The delivery guarantee.
     Delivery {
         /// Every committed row at least once, first occurrences in order.

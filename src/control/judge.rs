@@ -37,10 +37,7 @@ impl Inspection {
         }
         self.judge_publication(wanted, &mut refusals);
         match &self.slot {
-            None => refusals.push(ControlError::SlotMissing {
-                slot: wanted.slot.clone(),
-                others: self.others.slots.clone(),
-            }),
+            None => refusals.push(ControlError::SlotMissing { slot: wanted.slot.clone() }),
             Some(slot) => refusals.extend(judge_slot(&wanted.slot, slot, &server.database)),
         }
         refusals
@@ -54,7 +51,6 @@ impl Inspection {
                 tables: wanted.tables.clone(),
                 slot: wanted.slot.clone(),
                 slot_exists: self.slot.is_some(),
-                others: self.others.publications.clone(),
             });
             return;
         };
@@ -116,10 +112,7 @@ impl Inspection {
                         "publication `{}` sends UPDATE, DELETE or TRUNCATE too, which wastes decoding",
                         wanted.publication
                     ),
-                    format!(
-                        "if nobody else subscribes to it: ALTER PUBLICATION {name} SET (publish = \
-                         'insert');"
-                    ),
+                    format!("ALTER PUBLICATION {name} SET (publish = 'insert');"),
                 ));
             }
             if publication.tables > i64::try_from(wanted.tables.len()).unwrap_or(i64::MAX) {
@@ -128,11 +121,7 @@ impl Inspection {
                         "publication `{}` has {} tables; the server decodes and sends all of them",
                         wanted.publication, publication.tables
                     ),
-                    format!(
-                        "a publication of the relay's own costs less than {name}: create it, let the \
-                         relay deliver what was committed before that (it is lost otherwise), then \
-                         set source.publication"
-                    ),
+                    format!("give the relay a publication of its own instead of {name}"),
                 ));
             }
         }
@@ -224,7 +213,7 @@ fn judge_slot(name: &str, slot: &SlotFacts, database: &str) -> Option<ControlErr
 mod tests {
     use std::time::Duration;
 
-    use super::super::inspect::{Others, PublicationFacts, Published, ServerFacts};
+    use super::super::inspect::{PublicationFacts, Published, ServerFacts};
     use super::*;
     use crate::lsn::Lsn;
 
@@ -281,7 +270,6 @@ mod tests {
                 wal_status: Some("reserved".to_owned()),
                 invalidation: None,
             }),
-            others: Others::default(),
         }
     }
 
@@ -328,8 +316,7 @@ mod tests {
             assert!(refusal.hint().is_some(), "{refusal}");
         }
         let missing = refusal(|i| i.slot = None);
-        let slot = "postrider".to_owned();
-        assert_eq!(missing, ControlError::SlotMissing { slot, others: Vec::new() });
+        assert_eq!(missing, ControlError::SlotMissing { slot: "postrider".to_owned() });
     }
 
     #[test]

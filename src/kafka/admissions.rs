@@ -2,8 +2,8 @@
 //! number of partitions.
 //!
 //! Enters: the record about to be sent. Leaves: whether it may go now, or why the session is over.
-//! What always holds: nothing is sent behind a record whose topic does not exist, so that waiting
-//! for the topic repeats nothing. Called by `producer`, on its thread; a call takes as long as a
+//! What always holds: a record whose topic is not to be had is not taken, so that waiting for the topic
+//! repeats nothing; what becomes of its row [`TopicBook`](super::TopicBook) says. Called by `producer`, on its thread; a call takes as long as a
 //! broker's answer, once per topic and session.
 
 use std::collections::BTreeMap;
@@ -12,17 +12,19 @@ use std::time::{Duration, Instant};
 use rdkafka::producer::{BaseProducer, Producer as _};
 use rdkafka::types::RDKafkaErrorCode as Code;
 
-use super::SinkError;
 use super::deliveries::Deliveries;
 use super::introductions::Admission;
+use super::settings::KafkaSpec;
+use super::{SendError, SinkError};
+use crate::pipeline::{Decision, TopicFault};
 use crate::route::Record;
 
 /// How long a broker that answers may take to say how many partitions a topic has.
 const COUNT_LIMIT: Duration = Duration::from_millis(500);
 /// How long one call may hurry the library to connect.
 const CONNECT_LIMIT: Duration = Duration::from_millis(100);
-/// How long a topic may be missing before that is an error: brokers that create topics by
-/// themselves take a second at most.
+/// How long a topic that no policy is about may be missing before that is an error: brokers that create
+/// topics by themselves take a second at most.
 const MISSING_LIMIT: Duration = Duration::from_secs(5);
 /// Between two questions for a missing topic.
 const ASK_EVERY: Duration = Duration::from_millis(100);
@@ -45,7 +47,7 @@ struct Missing {
 enum Count {
     Partitions(usize),
     /// It does not exist, or we may not know.
-    None(SinkError),
+    None(TopicFault),
     /// They did not say.
     Unknown,
 }
@@ -55,8 +57,9 @@ impl Admissions {
     pub(super) fn admit(
         &mut self,
         inner: &BaseProducer<Deliveries>,
+        kafka: &KafkaSpec,
         record: &Record<'_>,
-    ) -> Result<Admission, SinkError> {
+    ) -> Result<Admission, SendError> {
         if !self.connected {
             self.connect(inner, record.topic);
         }
@@ -69,6 +72,12 @@ impl Admissions {
             Admission::Count => {}
             answer => return Ok(answer),
         }
+        let has_policy = match kafka.topics.decide(topic, || inner.in_flight_count() == 0) {
+            Some(Decision::Reject(rejection)) => return Err(SendError::Refused(rejection)),
+            Some(Decision::Ask) => true,
+            Some(Decision::Wait | Decision::Create(_)) => return Ok(Admission::Wait),
+            None => false,
+        };
         if self.missing.get(topic).is_some_and(|missing| missing.asked.elapsed() < ASK_EVERY) {
             return Ok(Admission::Wait);
         }
@@ -78,8 +87,17 @@ impl Admissions {
                 tracing::debug!(topic, "the brokers did not say how many partitions there are");
                 0
             }
-            Count::None(error) => return self.wait_for(topic, error),
+            Count::None(fault) if has_policy => {
+                return match kafka.topics.absent(kafka, topic, fault) {
+                    Some(Decision::Reject(rejection)) => Err(SendError::Refused(rejection)),
+                    _ => Ok(Admission::Wait),
+                };
+            }
+            Count::None(fault) => return Ok(self.wait_for(topic, fault)?),
         };
+        if partitions > 0 {
+            kafka.topics.seen(topic);
+        }
         self.missing.remove(topic);
         inner.context().gathered().introductions.counted(topic, partitions);
         Ok(ask())
@@ -100,7 +118,7 @@ impl Admissions {
         }
     }
 
-    fn wait_for(&mut self, topic: &str, error: SinkError) -> Result<Admission, SinkError> {
+    fn wait_for(&mut self, topic: &str, fault: TopicFault) -> Result<Admission, SinkError> {
         let now = Instant::now();
         let missing =
             self.missing.entry(topic.to_owned()).or_insert(Missing { since: now, asked: now });
@@ -108,7 +126,11 @@ impl Admissions {
         if now.duration_since(missing.since) < MISSING_LIMIT {
             return Ok(Admission::Wait);
         }
-        Err(error)
+        let topic = topic.to_owned();
+        Err(match fault {
+            TopicFault::Missing => SinkError::UnknownTopic { topic },
+            TopicFault::Forbidden | TopicFault::Denied => SinkError::Unauthorised { topic },
+        })
     }
 }
 
@@ -119,12 +141,8 @@ fn count(inner: &BaseProducer<Deliveries>, topic: &str) -> Count {
     let Some(found) = metadata.topics().first() else { return Count::Unknown };
     match found.error().map(Code::from) {
         None => Count::Partitions(found.partitions().len()),
-        Some(Code::UnknownTopicOrPartition) => {
-            Count::None(SinkError::UnknownTopic { topic: topic.to_owned() })
-        }
-        Some(Code::TopicAuthorizationFailed) => {
-            Count::None(SinkError::Unauthorised { topic: topic.to_owned() })
-        }
+        Some(Code::UnknownTopicOrPartition) => Count::None(TopicFault::Missing),
+        Some(Code::TopicAuthorizationFailed) => Count::None(TopicFault::Forbidden),
         Some(_) => Count::Unknown,
     }
 }

@@ -22,11 +22,11 @@ use rdkafka::{ClientContext, Message};
 
 use super::introductions::{Introductions, Report};
 use super::settings::KafkaSpec;
-use super::verdict::{Case, Verdict, judge};
-use super::watch::Watch;
-use super::{Confirmation, Outcome, Refused, SinkError};
+use super::verdict::{Case, Verdict, is_of_the_broker, judge};
+use super::watch::{Barred, Watch};
+use super::{Confirmation, Outcome, Refused, SinkError, TopicBook};
 use crate::ledger::Ticket;
-use crate::route::{OwnedRecord, Rejection};
+use crate::route::{OwnedRecord, Rejection, RejectionCode};
 
 /// How long a dead producer's reason may take to arrive. The library announces the death first and
 /// the delivery report that says why a moment later, from the same thread.
@@ -39,6 +39,8 @@ const _: () = assert!(usize::BITS == 64, "tickets need 64-bit pointers");
 /// within `poll`.
 pub(super) struct Deliveries {
     cautious: bool,
+    last_attempt: bool,
+    topics: TopicBook,
     served: AtomicU64,
     watch: Mutex<Watch>,
     gathered: Mutex<Gathered>,
@@ -62,6 +64,8 @@ impl Deliveries {
         let introductions = Introductions::new(&spec.partitioner);
         Self {
             cautious: spec.cautious,
+            last_attempt: spec.last_attempt,
+            topics: spec.topics.clone(),
             served: AtomicU64::new(0),
             watch: Mutex::new(Watch::default()),
             gathered: Mutex::new(Gathered { introductions, ..Gathered::default() }),
@@ -90,8 +94,14 @@ impl Deliveries {
             return Err(broken.clone());
         }
         let mut watch = self.watch();
-        if let Some(error) = watch.no_entry() {
-            return Err(error.clone());
+        if watch.ever_let_in() {
+            self.topics.let_in();
+        } else if let Some(error) = watch.no_entry() {
+            return Err(self.topics.no_entry(error.clone()));
+        }
+        if let Some(Barred { topic, reason, denied }) = watch.barred().cloned() {
+            drop(watch);
+            return Err(if denied { self.denied(topic) } else { self.suspect(topic, reason) });
         }
         watch.tell_outage();
         match watch.fatal() {
@@ -117,6 +127,30 @@ impl Deliveries {
             stored: result.is_ok() && message.offset() >= 0,
         };
         gathered.introductions.reported(ticket, report);
+    }
+
+    /// The brokers let us see a topic, and deny a record for it.
+    fn denied(&self, topic: String) -> SinkError {
+        self.topics.denied(&topic);
+        SinkError::Unauthorised { topic }
+    }
+
+    /// The brokers do not take what was sent to the topic, and it may be what was sent. Narrowed down in
+    /// three sessions at most: a batch, single records, and one record whose refusal counts. A topic that
+    /// the relay itself writes to has no row at fault.
+    fn suspect(&self, topic: String, reason: String) -> SinkError {
+        if self.topics.is_exempt(&topic) {
+            return SinkError::Delivery { topic, reason };
+        }
+        match (self.cautious, self.last_attempt) {
+            (false, _) => SinkError::BatchRefused { topic, reason },
+            (true, false) => SinkError::Suspect { topic, reason },
+            (true, true) => {
+                let reason = format!("topic `{topic}` does not take the record: {reason}");
+                let rejection = Rejection { code: RejectionCode::Refused, reason };
+                SinkError::RecordRefused { topic, rejection }
+            }
+        }
     }
 
     /// `timestamp_ms` is that of the record, which is known in cautious mode.
@@ -147,6 +181,13 @@ impl Deliveries {
                 self.gathered().broken.get_or_insert(SinkError::BatchRefused { topic, reason });
             }
             (Verdict::Break(error), _) => {
+                let error = match error {
+                    SinkError::Unauthorised { topic } => self.denied(topic),
+                    SinkError::Delivery { topic, reason } if is_of_the_broker(code) => {
+                        self.suspect(topic, reason)
+                    }
+                    error => error,
+                };
                 self.gathered().broken.get_or_insert(error);
             }
             (Verdict::Consequence, _) => self.watch().died(&code.to_string()),
@@ -221,7 +262,8 @@ impl ProducerContext for Deliveries {
                 });
             }
             // Upholds G1: this is the only place a record becomes confirmed.
-            Ok(_) => {
+            Ok(message) => {
+                self.topics.stored(message.topic());
                 let outcome = Outcome::Stored;
                 self.gathered().confirmations.push(Confirmation { ticket, outcome });
             }

@@ -27,6 +27,7 @@ mod settings;
 mod sink;
 mod spent;
 mod start;
+mod topic_book;
 mod topics;
 mod transactional;
 mod verdict;
@@ -46,9 +47,10 @@ pub use remembering::Remembering;
 pub use settings::{KafkaSpec, SettingsError};
 pub use sink::{Reached, SendError, Sink, SinkError};
 pub use start::{Start, StartSyntax};
+pub use topic_book::{TopicBook, Unavailable, UnavailableOne};
 pub use topics::{
-    Finding, Grade, MadeTopics, Purpose, TopicsError, WantedTopic, create_missing,
-    ensure_progress_topic, make_topics, survey,
+    Finding, Grade, Purpose, TopicsError, create_missing, ensure_progress_topic, look_for_absent,
+    survey,
 };
 pub use transactional::Transactional;
 pub use version::{client_features, client_version};

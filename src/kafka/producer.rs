@@ -64,7 +64,7 @@ const TOPIC_NAME_BYTES_MAX: usize = 249;
 /// The producer of one session. Dropping it forgets what is not yet stored.
 pub struct Producer {
     inner: Arc<BaseProducer<Deliveries>>,
-    cautious: bool,
+    spec: KafkaSpec,
     admissions: Admissions,
 }
 
@@ -81,7 +81,7 @@ impl Producer {
             .create_with_context(Deliveries::new(spec))
             .map_err(|error| SinkError::Settings(refused_settings(&error)))?;
         let inner = Arc::new(inner);
-        Ok(Self { inner, cautious: spec.cautious, admissions: Admissions::default() })
+        Ok(Self { inner, spec: spec.clone(), admissions: Admissions::default() })
     }
 
     /// The client, for calls that other threads may wait in.
@@ -114,6 +114,14 @@ impl Producer {
             if context.served() == before {
                 return;
             }
+        }
+    }
+
+    /// Whether the record would be taken now, as far as its topic and partition are concerned.
+    pub(super) fn admits(&mut self, record: &Record<'_>) -> Result<(), SendError> {
+        match self.admissions.admit(&self.inner, &self.spec, record)? {
+            Admission::Free | Admission::First(_) => Ok(()),
+            Admission::Wait | Admission::Count => Err(SendError::Full),
         }
     }
 
@@ -172,14 +180,17 @@ impl Sink for Producer {
         if record.topic.is_empty() || record.topic.len() > TOPIC_NAME_BYTES_MAX {
             return Err(invalid_topic());
         }
-        let introduces = match self.admissions.admit(&self.inner, record)? {
+        let introduces = match self.admissions.admit(&self.inner, &self.spec, record)? {
             Admission::Free => None,
             Admission::First(place) => Some(place),
             Admission::Wait | Admission::Count => return Err(SendError::Full),
         };
         let context = self.inner.client().context();
-        let key_id = self.cautious.then(|| key_id(record.topic, record.key));
-        if key_id.is_some_and(|id| context.gathered().keys_under_way.contains_key(&id)) {
+        let key_id = self.spec.cautious.then(|| key_id(record.topic, record.key));
+        if key_id.is_some_and(|id| {
+            let under_way = &context.gathered().keys_under_way;
+            under_way.contains_key(&id) || (self.spec.last_attempt && !under_way.is_empty())
+        }) {
             return Err(SendError::Full);
         }
         #[expect(

@@ -13,6 +13,7 @@ use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::KafkaError;
 use rdkafka::types::RDKafkaConfRes;
 
+use super::TopicBook;
 use super::properties::{advice_for_unknown, is_secret, refuse_reserved};
 
 /// How long the brokers let a transaction of a relay that is gone hold back readers of committed
@@ -50,6 +51,11 @@ pub struct KafkaSpec {
     /// Send records singly and one per key at a time, so that a record the broker refuses is found
     /// without touching the others. Slow; meant to get past a refused batch.
     pub cautious: bool,
+    /// Only together with `cautious`: one record under way at all, and what the brokers refuse now is
+    /// refused for good. For a record that ended sessions before.
+    pub last_attempt: bool,
+    /// What is known of topics that are not to be had, and the policy about them.
+    pub topics: TopicBook,
 }
 
 impl Default for KafkaSpec {
@@ -69,6 +75,8 @@ impl Default for KafkaSpec {
             transaction_age: Duration::from_millis(5),
             properties: BTreeMap::new(),
             cautious: false,
+            last_attempt: false,
+            topics: TopicBook::default(),
         }
     }
 }
@@ -93,6 +101,8 @@ impl fmt::Debug for KafkaSpec {
             .field("transaction_age", &self.transaction_age)
             .field("properties", &shown)
             .field("cautious", &self.cautious)
+            .field("last_attempt", &self.last_attempt)
+            .field("topics", &self.topics)
             .finish()
     }
 }

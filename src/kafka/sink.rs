@@ -13,6 +13,7 @@
 
 use super::progress::{Progress, ProgressSyntax};
 use super::settings::SettingsError;
+use super::topic_book::{to_allow, to_create};
 use crate::ledger::Ticket;
 use crate::lsn::Lsn;
 use crate::pipeline::{Confirmation, Mark};
@@ -75,6 +76,10 @@ pub enum SinkError {
     /// User name, password or mechanism refused, before any broker ever accepted us.
     #[error("the brokers refused our credentials: {0}")]
     Authentication(String),
+    /// The same after some broker accepted us: a broker that hangs up in the middle of a login, or one
+    /// whose accounts are away, looks like this.
+    #[error("the brokers refuse a login that they took before: {0}")]
+    EntryWithdrawn(String),
     /// The TLS handshake failed, before any broker ever accepted us.
     #[error("no secure connection to the brokers: {0}")]
     Tls(String),
@@ -111,6 +116,15 @@ pub enum SinkError {
     /// There is something in the progress topic that is not ours.
     #[error(transparent)]
     Progress(#[from] ProgressSyntax),
+    /// A record, sent alone, was refused in a way that does not say whether the record is at fault. It is
+    /// worth another attempt, the last one.
+    #[error("the broker does not take a record for topic `{topic}`: {reason}")]
+    Suspect {
+        /// Its topic.
+        topic: String,
+        /// The broker's reason.
+        reason: String,
+    },
     /// Anything else that lost a record's order or fate.
     #[error("delivery to topic `{topic}` failed: {reason}")]
     Delivery {
@@ -136,27 +150,26 @@ impl SinkError {
 
     /// The next session must be opened with `KafkaSpec::cautious` until it is past the spot.
     pub const fn wants_caution(&self) -> bool {
-        matches!(self, Self::BatchRefused { .. })
+        matches!(self, Self::BatchRefused { .. } | Self::Suspect { .. })
+    }
+
+    /// A session that sends the same may end in the same way, and no outage need be the reason.
+    pub const fn may_repeat(&self) -> bool {
+        matches!(self, Self::Fatal(_) | Self::Delivery { .. }) || self.wants_caution()
     }
 
     /// What the operator can do about it.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
-            Self::UnknownTopic { topic } => format!(
-                "create it: kafka-topics.sh --bootstrap-server BROKER --create --topic '{topic}' \
-                 --partitions 3"
-            ),
-            Self::Unauthorised { topic } => format!(
-                "allow it: kafka-acls.sh --bootstrap-server BROKER --add --allow-principal \
-                 User:NAME --producer --topic '{topic}'"
-            ),
+            Self::UnknownTopic { topic } => to_create(topic),
+            Self::Unauthorised { topic } => to_allow(topic),
             Self::Forbidden(_) => "allow it: kafka-acls.sh --bootstrap-server BROKER --add \
                  --allow-principal User:NAME --producer --idempotent --topic TOPIC"
                 .into(),
             Self::BatchRefused { topic, .. } | Self::RecordRefused { topic, .. } => format!(
                 "keep `kafka.message_max_bytes` at or below max.message.bytes of topic `{topic}`"
             ),
-            Self::Authentication(_) => {
+            Self::Authentication(_) | Self::EntryWithdrawn(_) => {
                 "check sasl.mechanism, sasl.username and sasl.password in [kafka.properties]".into()
             }
             Self::Tls(_) => {
@@ -177,6 +190,7 @@ impl SinkError {
                  --operation Describe --topic '{topic}'"
             ),
             Self::Fatal(_)
+            | Self::Suspect { .. }
             | Self::Delivery { .. }
             | Self::Ambiguous(_)
             | Self::Fenced(_)

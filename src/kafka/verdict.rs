@@ -75,6 +75,13 @@ const fn is_about_the_record(code: Code) -> bool {
     )
 }
 
+/// Whether a broker said so, rather than the client library about itself or a connection.
+pub(super) const fn is_of_the_broker(code: Code) -> bool {
+    // Kafka numbers its errors upwards from 1, and -1 is UNKNOWN_SERVER_ERROR; the library's own are
+    // negative.
+    code as i32 > 0 || matches!(code, Code::Unknown)
+}
+
 fn of_the_record(code: Code, case: Case<'_>) -> Verdict {
     let Case { topic, size, .. } = case;
     match code {
@@ -144,6 +151,16 @@ mod tests {
         let chosen = Case { partition: Some(9), ..CASE };
         assert!(matches!(judge(Code::UnknownPartition, chosen), Verdict::Refuse(_)));
         assert!(matches!(judge(Code::UnknownPartition, CASE), Verdict::Break(_)));
+    }
+
+    #[test]
+    fn an_outage_is_no_brokers_word_about_a_record() {
+        for code in [Code::MessageTimedOut, Code::BrokerTransportFailure, Code::AllBrokersDown] {
+            assert!(!is_of_the_broker(code), "{code:?}");
+        }
+        for code in [Code::Unknown, Code::OutOfOrderSequenceNumber, Code::PolicyViolation] {
+            assert!(is_of_the_broker(code), "{code:?}");
+        }
     }
 
     #[test]

@@ -26,6 +26,24 @@ const HUNG_UP: [&str; 2] = [" UP -> DOWN", " REAUTH -> DOWN"];
 const OUTAGE_HELP: &str = "check kafka.brokers, security.protocol in [kafka.properties] and the \
                            network; nothing is lost: the rows wait in Postgres";
 
+/// What to do where the listener wants another protocol.
+const TLS_HELP: &str = "set security.protocol = \"SSL\" (or \"SASL_SSL\") in [kafka.properties], or name \
+                        the brokers' plaintext listener in kafka.brokers";
+const SASL_HELP: &str = "set security.protocol = \"SASL_PLAINTEXT\" (or \"SASL_SSL\") and sasl.* in \
+                         [kafka.properties], or name a listener without login in kafka.brokers";
+
+/// What a listener wants that we do not do, as far as the library's reasons for the end of a connection
+/// tell (`rd_kafka_broker_set_error`, librdkafka 2.12): reason and remedy.
+fn mismatch(line: &str) -> Option<(&'static str, &'static str)> {
+    // The latter is a TLS alert, read as the length of an answer.
+    if line.contains("connecting to a SSL listener?") || line.contains("Invalid response size 3523")
+    {
+        return Some(("the listener does not speak plaintext, but perhaps TLS", TLS_HELP));
+    }
+    line.contains("broker might require SASL authentication")
+        .then_some(("the listener ends our connection: it perhaps wants a login (SASL)", SASL_HELP))
+}
+
 /// What is known about the connection as a whole.
 #[derive(Debug)]
 pub(super) struct Watch {
@@ -35,12 +53,16 @@ pub(super) struct Watch {
     outage: Option<Outage>,
     /// The latest reason why a connection could not be made.
     trouble: Option<String>,
+    /// What the listener wants that we do not do.
+    mismatch: Option<(&'static str, &'static str)>,
     fatal: Option<Fatal>,
     /// It gave up since we may not produce at all.
     forbidden: bool,
     /// Connections that ended and requests that were not answered in time, so far.
     disturbances: u64,
     no_entry: Option<SinkError>,
+    /// A topic that no transaction of ours may write to.
+    barred: Option<Barred>,
     /// Of a client beside the relay's own, whose connecting is no news.
     aside: bool,
     /// The client is being closed: what it says of records that it forgets is no news.
@@ -51,6 +73,32 @@ pub(super) struct Watch {
 struct Outage {
     since: Instant,
     told: bool,
+}
+
+/// The brokers do not let a transaction write to a topic.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Barred {
+    pub(super) topic: String,
+    /// The broker's words.
+    pub(super) reason: String,
+    /// We may not.
+    pub(super) denied: bool,
+}
+
+impl Barred {
+    /// From the line with which librdkafka 2.12 logs it (`rd_kafka_txn_handle_AddPartitionsToTxn`); the
+    /// error that follows does not name the topic.
+    fn read(line: &str) -> Option<Self> {
+        let (_, rest) = line.split_once("Failed to add partition \"")?;
+        let (topic, rest) = rest.split_once("\" [")?;
+        let (_, reason) = rest.split_once("] to transaction: ")?;
+        // One that was left alone for another's sake.
+        if reason.contains("Operation not attempted") {
+            return None;
+        }
+        let denied = reason.contains("Topic authorization failed");
+        Some(Self { topic: topic.to_owned(), reason: reason.to_owned(), denied })
+    }
 }
 
 /// The library gave up on this client.
@@ -69,10 +117,12 @@ impl Default for Watch {
             damper: Damper::default(),
             outage: Some(Outage::new()),
             trouble: None,
+            mismatch: None,
             fatal: None,
             forbidden: false,
             disturbances: 0,
             no_entry: None,
+            barred: None,
             aside: false,
             closing: false,
         }
@@ -106,9 +156,20 @@ impl Watch {
             debug!(target: "librdkafka", "{facility} {line}");
             return;
         }
+        if facility == "FAIL"
+            && let Some(outage) = &mut self.outage
+            && let Some(mismatch) = mismatch(line)
+            && self.mismatch != Some(mismatch)
+        {
+            // Told once more, by its name.
+            (self.mismatch, outage.told) = (Some(mismatch), false);
+        }
         if facility == "FATAL" {
             // Followed by an error that bears the cause's own code instead of `Fatal`.
             self.died(line.split_once("Fatal error: ").map_or(line, |(_, reason)| reason));
+        }
+        if facility == "ADDPARTS" && self.barred.is_none() {
+            self.barred = Barred::read(line);
         }
         let serious = matches!(
             level,
@@ -165,6 +226,11 @@ impl Watch {
         self.fatal.as_ref()
     }
 
+    /// A topic that transactions may not write to.
+    pub(super) const fn barred(&self) -> Option<&Barred> {
+        self.barred.as_ref()
+    }
+
     /// Why this client is of no use any more.
     pub(super) fn epitaph(&self) -> Option<SinkError> {
         let reason = self.fatal.as_ref()?.reason.clone();
@@ -201,12 +267,13 @@ impl Watch {
             return;
         }
         outage.told = true;
-        let reason = self.trouble.as_deref().unwrap_or("no answer yet");
-        warn!(reason, help = OUTAGE_HELP, "no Kafka broker answers; waiting");
+        let trouble = self.trouble.as_deref().unwrap_or("no answer yet");
+        let (reason, help) = self.mismatch.unwrap_or((trouble, OUTAGE_HELP));
+        warn!(reason, help, "no Kafka broker answers; waiting");
     }
 
     fn connected(&mut self) {
-        self.trouble = None;
+        (self.trouble, self.mismatch) = (None, None);
         match self.outage.take() {
             _ if self.aside => debug!("a Kafka broker answers"),
             Some(Outage { since, told: true }) => {
@@ -244,7 +311,7 @@ impl Watch {
 fn is_no_news(facility: &str, line: &str) -> bool {
     match facility {
         "CONFWARN" => !line.contains("recommend setting"),
-        "FAIL" | "ERROR" | "FATAL" | "GETPID" | "METADATAUPDATE" | "TXNERR" => true,
+        "FAIL" | "ERROR" | "FATAL" | "GETPID" | "METADATAUPDATE" | "TXNERR" | "ADDPARTS" => true,
         _ => false,
     }
 }
@@ -307,6 +374,34 @@ mod tests {
         assert!(is_no_news("CONFWARN", "Configuration property linger.ms is a producer property"));
         assert!(!is_no_news("CONFWARN", "recommend setting security.protocol=sasl_ssl"));
         assert!(!is_no_news("MAXPOLL", "Application maximum poll interval exceeded"));
+    }
+
+    #[test]
+    fn a_topic_that_transactions_may_not_write_to_is_known_by_its_log_line() {
+        let mut watch = Watch::default();
+        let line = |topic: &str, reason: &str| {
+            format!(
+                "[thrd:main]: a:9092/1: Failed to add partition \"{topic}\" [0] to transaction: \
+                 Broker: {reason}"
+            )
+        };
+        watch.log(Level::Error, "ADDPARTS", &line("other", "Operation not attempted"));
+        assert_eq!(watch.barred(), None);
+        watch.log(Level::Error, "ADDPARTS", &line("a", "Topic authorization failed"));
+        let barred = watch.barred().unwrap();
+        assert!(barred.denied && barred.topic == "a", "{barred:?}");
+    }
+
+    /// As librdkafka 2.12 logs them.
+    #[test]
+    fn a_listener_that_wants_another_protocol_is_named() {
+        let tls = "a:9093/bootstrap: Disconnected: requesting ApiVersion: might be caused by incorrect \
+                   security.protocol configuration (connecting to a SSL listener?) or broker version";
+        assert_eq!(mismatch(tls).map(|(_, help)| help), Some(TLS_HELP));
+        let sasl = "a:9094/bootstrap: Disconnected: verify that security.protocol is correctly \
+                    configured, broker might require SASL authentication (after 3ms in state UP)";
+        assert_eq!(mismatch(sasl).map(|(_, help)| help), Some(SASL_HELP));
+        assert_eq!(mismatch("a:9092/bootstrap: Connect failed: Connection refused"), None);
     }
 
     #[test]

@@ -26,9 +26,12 @@ mod confirmation;
 mod counters;
 mod error;
 mod mark;
+mod missing;
 mod place;
 mod policy;
 mod step;
+
+use std::collections::BTreeMap;
 
 use crate::ledger::{Budget, InFlight, Ledger, LedgerError, Progress, Ticket};
 use crate::lsn::Lsn;
@@ -41,6 +44,9 @@ pub use confirmation::{Confirmation, Outcome, Refused};
 pub use counters::{Counters, TopicTotal};
 pub use error::PipelineError;
 pub use mark::{Mark, Part};
+pub use missing::{
+    AbsentTopic, CreateRule, Decision, MissingPolicy, MissingTopic, MissingTopics, TopicFault,
+};
 pub use policy::{Policy, RejectPolicy, UpdatePolicy};
 pub use step::{Answer, Outgoing, OwnedOutgoing, Skipped, Step};
 
@@ -59,8 +65,7 @@ pub struct Pipeline {
     /// What lies before it was stored by an earlier session.
     resume: Mark,
     newest_commit_time_us: Option<i64>,
-    /// A row that the brokers refused in an earlier session.
-    refusal: Refusal,
+    refusals: Refusals,
     /// The last row that the sink took.
     last_sent: Option<Position>,
     /// The record in hand: asked to be sent, neither taken nor given up.
@@ -69,17 +74,14 @@ pub struct Pipeline {
     dead_letter: OwnedRecord,
 }
 
-/// A row that the brokers refused in an earlier session, and why.
+/// Rows that the brokers refused in earlier sessions, and why, by commit LSN and index.
 #[derive(Debug, Default)]
-struct Refusal(Option<(Position, Rejection)>);
+struct Refusals(BTreeMap<(Lsn, u64), Rejection>);
 
-impl Refusal {
-    /// Why this row is refused, if it is that one.
+impl Refusals {
+    /// Why this row is refused, if it is one of them.
     fn of(&self, row: Position) -> Option<Rejection> {
-        self.0
-            .as_ref()
-            .filter(|(refused, _)| *refused == row)
-            .map(|(_, rejection)| rejection.clone())
+        self.0.get(&(row.commit_lsn, row.index)).cloned()
     }
 }
 
@@ -110,7 +112,7 @@ impl Pipeline {
             at: Place::default(),
             resume: Mark::default(),
             newest_commit_time_us: None,
-            refusal: Refusal::default(),
+            refusals: Refusals::default(),
             last_sent: None,
             offered: None,
             dead_letter: OwnedRecord::default(),
@@ -126,7 +128,7 @@ impl Pipeline {
     /// The brokers refused this row's record in an earlier session, which could not go on with a dead
     /// letter: this one does as the policy says.
     pub fn refuse_at(&mut self, row: Position, rejection: Rejection) {
-        self.refusal = Refusal(Some((row, rejection)));
+        self.refusals.0.insert((row.commit_lsn, row.index), rejection);
     }
 
     /// The last row whose record, or dead letter, the sink took.
@@ -226,6 +228,12 @@ impl Pipeline {
         self.at.next.is_some()
     }
 
+    /// Whether to end here repeats nothing: no transaction is open of which anything was sent, in this
+    /// session or, as the mark has it, in an earlier one.
+    pub fn may_end_here(&self) -> bool {
+        self.ledger.open_is_empty()
+    }
+
     /// What is unconfirmed now.
     pub fn in_flight(&self) -> InFlight {
         self.ledger.in_flight()
@@ -311,7 +319,7 @@ impl Pipeline {
             self.at.row_done(&mut self.counters, &mut self.ledger)?;
             return Ok(Step::Nothing);
         }
-        let refused = refused.or_else(|| self.refusal.of(row.position()));
+        let refused = refused.or_else(|| self.refusals.of(row.position()));
         let routed = refused.map_or_else(|| self.router.check(&row), Err);
         let rejection = match routed {
             Ok(Some(routed)) => {

@@ -1,9 +1,11 @@
 //! Ways of sending that hold up to a position in the log, and no further.
 //!
-//! Enters: how far behind the slot is when a session begins, and refused batches. Leaves:
-//! [`Detour`], with the producer's settings for it. Pure. Owned by `supervise`.
+//! Enters: how far behind the slot is when a session begins, and how sessions end. Leaves:
+//! [`Detour`], with the producer's settings for it. Pure. Owned by `supervise`. What always holds:
+//! sessions that end at one place in one way become narrower, down to a single record whose refusal
+//! counts (G4).
 
-use crate::kafka::KafkaSpec;
+use crate::kafka::{KafkaSpec, SinkError};
 use crate::lsn::Lsn;
 
 /// A log this long holds seconds of work, so that what a row waits for its batch is not noticed.
@@ -19,6 +21,8 @@ pub(super) enum Manner {
     Backlog,
     /// A batch was refused as a whole: single records, so that the culprit is named.
     Cautious,
+    /// A single record was refused in a way that need not be its fault: the next refusal counts.
+    LastAttempt,
 }
 
 impl Manner {
@@ -27,6 +31,7 @@ impl Manner {
         match self {
             Self::Backlog => "backlog",
             Self::Cautious => "cautious",
+            Self::LastAttempt => "last_attempt",
         }
     }
 }
@@ -45,9 +50,9 @@ impl Detour {
         is_long.then_some(Self { manner: Manner::Backlog, until: current })
     }
 
-    /// Past a batch that was refused; it lies before `received`.
-    pub(super) const fn past_refusal(received: Lsn) -> Self {
-        Self { manner: Manner::Cautious, until: received }
+    /// Whether it looks for a record that the brokers refuse.
+    pub(super) const fn is_cautious(self) -> bool {
+        matches!(self.manner, Manner::Cautious | Manner::LastAttempt)
     }
 
     /// The producer's settings.
@@ -58,7 +63,50 @@ impl Detour {
                 KafkaSpec { linger_ms: usual.linger_ms.max(BACKLOG_LINGER_MS), ..usual }
             }
             Manner::Cautious => KafkaSpec { cautious: true, ..usual },
+            Manner::LastAttempt => KafkaSpec { cautious: true, last_attempt: true, ..usual },
         }
+    }
+}
+
+/// How often sessions ended at one place.
+#[derive(Debug, Default)]
+pub(super) struct Narrowing {
+    settled: Lsn,
+    ended: u32,
+}
+
+/// Sessions that may end at one place, for a reason that names no record, before single records are
+/// sent: a broker that is replaced can end two.
+const ENDS_MAX: u32 = 3;
+
+impl Narrowing {
+    /// What the next session needs after one that ended so, having settled everything up to `settled`
+    /// and received up to `received`.
+    pub(super) fn after(
+        &mut self,
+        error: &SinkError,
+        now: Option<Detour>,
+        (settled, received): (Lsn, Lsn),
+    ) -> Option<Detour> {
+        if !error.may_repeat() {
+            return now;
+        }
+        self.ended = if settled == self.settled { self.ended + 1 } else { 1 };
+        self.settled = settled;
+        let manner = now.filter(|detour| detour.is_cautious()).map(|detour| detour.manner);
+        let narrower = match (error, manner) {
+            (SinkError::Suspect { .. }, _) => Manner::LastAttempt,
+            (SinkError::BatchRefused { .. }, None) => Manner::Cautious,
+            (_, Some(manner)) if self.ended < ENDS_MAX => manner,
+            (_, None) if self.ended < ENDS_MAX => return now,
+            (_, None) => Manner::Cautious,
+            (_, Some(_)) => Manner::LastAttempt,
+        };
+        if Some(narrower) != manner {
+            self.ended = 0;
+        }
+        let until = now.filter(|_| manner.is_some()).map_or(received, |at| at.until.max(received));
+        Some(Detour { manner: narrower, until })
     }
 }
 
@@ -85,8 +133,46 @@ mod tests {
         assert_eq!(Detour::of_backlog(NOW, LONG_AGO), None);
     }
 
+    fn refused() -> SinkError {
+        SinkError::BatchRefused { topic: "t".into(), reason: "why".into() }
+    }
+
     #[test]
-    fn caution_is_the_producers() {
-        assert!(Detour::past_refusal(NOW).adapt(&KafkaSpec::default()).cautious);
+    fn g4_a_refused_batch_is_narrowed_down_to_a_record_and_to_a_last_attempt() {
+        let mut narrowing = Narrowing::default();
+        let at = (LONG_AGO, NOW);
+        let first = narrowing.after(&refused(), None, at).unwrap();
+        assert_eq!(first, Detour { manner: Manner::Cautious, until: NOW });
+        assert!(first.adapt(&KafkaSpec::default()).cautious);
+        let suspect = SinkError::Suspect { topic: "t".into(), reason: "why".into() };
+        let second = narrowing.after(&suspect, Some(first), at).unwrap();
+        assert!(second.adapt(&KafkaSpec::default()).last_attempt && second.is_cautious());
+    }
+
+    #[test]
+    fn g4_sessions_that_end_at_one_place_do_not_go_on_like_that() {
+        let (mut narrowing, mut detour) = (Narrowing::default(), None);
+        let fatal = SinkError::Fatal("why".into());
+        let mut manners = Vec::new();
+        for _ in 0..2 * ENDS_MAX {
+            detour = narrowing.after(&fatal, detour, (LONG_AGO, NOW));
+            manners.push(detour.map(|detour| detour.manner));
+        }
+        let cautious = Some(Manner::Cautious);
+        let last = Some(Manner::LastAttempt);
+        assert_eq!(manners, [None, None, cautious, cautious, cautious, last]);
+    }
+
+    #[test]
+    fn sessions_that_get_on_and_outages_change_nothing() {
+        let mut narrowing = Narrowing::default();
+        let fatal = SinkError::Fatal("why".into());
+        for settled in 1..100 {
+            assert_eq!(narrowing.after(&fatal, None, (Lsn::new(settled), NOW)), None);
+        }
+        for _ in 0..100 {
+            let away = SinkError::NotReady("why".into());
+            assert_eq!(narrowing.after(&away, None, (LONG_AGO, NOW)), None);
+        }
     }
 }

@@ -187,7 +187,8 @@ impl RelayError {
             | Self::Gate(_)
             | Self::NoAnswer
             | Self::SourceChanged => "postgres",
-            Self::Sink(SinkError::BatchRefused { .. }) | Self::RowRefused { .. } => "batch_refused",
+            Self::Sink(SinkError::BatchRefused { .. } | SinkError::Suspect { .. })
+            | Self::RowRefused { .. } => "batch_refused",
             Self::Sink(SinkError::Ambiguous(_)) => "ambiguous_commit",
             Self::Sink(SinkError::Fenced(_)) => "fenced",
             Self::Sink(_)

@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::kafka::{Finding, Grade, KafkaSpec, Purpose, TopicsError, survey};
+use crate::kafka::{Finding, Grade, KafkaSpec, Purpose, TopicsError, look_for_absent, survey};
 use crate::relay::aside::aside;
 use crate::relay::beforehand::tell;
 use crate::relay::error::RelayError;
@@ -34,6 +34,9 @@ impl Lookout {
         let mut every = tokio::time::interval(EVERY);
         loop {
             every.tick().await;
+            let kafka = self.kafka.clone();
+            // Brokers that do not answer are left to the sessions.
+            let _ = aside(move || look_for_absent(&kafka)).await;
             let fresh: Vec<_> = self.topics().filter(|(name, _)| !seen.contains(name)).collect();
             let fresh: Vec<_> = fresh.into_iter().take(GO).collect();
             if fresh.is_empty() {
@@ -48,7 +51,8 @@ impl Lookout {
                         return TopicsError::Unfit(unfit).into();
                     }
                 }
-                Err(TopicsError::Unsupported) => return std::future::pending().await,
+                // Brokers without an admin API have no settings to tell; they know their topics.
+                Err(TopicsError::Unsupported) => {}
                 // The sessions tell, and this is asked again.
                 Err(_) => continue,
             }

@@ -6,11 +6,15 @@
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use crate::kafka::{SinkError, TopicBook};
 use crate::pipeline::{Counters, Pipeline, UpdatePolicy};
 use crate::relay::error::RelayError;
 use crate::relay::vigil::Vigil;
 use crate::route::RejectionCode;
-use crate::telemetry::{Count, SKIPPED, Snapshot, State, Telemetry, TopicCount};
+use crate::telemetry::{
+    Count, SKIPPED, STALL, STALL_HELP, Snapshot, State, Telemetry, TopicCount, UnavailableTopic,
+    UnavailableTopics,
+};
 use crate::wal::Stream;
 
 /// How often a snapshot is published: fine enough for a chart, rare enough to cost nothing.
@@ -21,6 +25,9 @@ const PROGRESS_EVERY: Duration = Duration::from_mins(1);
 /// Gathers and publishes.
 pub(super) struct Reporter {
     telemetry: Telemetry,
+    topics: TopicBook,
+    /// It was told that brokers which answer confirm nothing.
+    stalled: bool,
     vigil: Vigil,
     current: Snapshot,
     /// Totals of the sessions before this one.
@@ -59,9 +66,11 @@ impl Owed {
 impl Reporter {
     /// Publishes to `telemetry`. `give_up_after` without a broker, or with brokers that store
     /// nothing, ends the relay; zero never does.
-    pub(super) fn new(telemetry: Telemetry, give_up_after: Duration) -> Self {
+    pub(super) fn new(telemetry: Telemetry, give_up_after: Duration, topics: TopicBook) -> Self {
         Self {
             telemetry,
+            topics,
+            stalled: false,
             vigil: Vigil::new(give_up_after),
             current: Snapshot::default(),
             past: Snapshot::default(),
@@ -130,12 +139,41 @@ impl Reporter {
             return Ok(());
         }
         self.current.broker_connected = broker_connected;
+        self.current.unavailable = unavailable(&self.topics);
         self.gather(pipeline, stream);
+        self.current.unconfirmed_for = self.vigil.fruitless();
         self.publish();
+        self.warn_of_stall();
         self.write_lines(pipeline, now);
         self.warn_of_updates(pipeline.unwelcome_updates());
-        let records = pipeline.in_flight().records;
-        self.vigil.look(broker_connected, records, pipeline.progress(), now)
+        let awaited = self.current.unavailable.awaited();
+        // The row in hand waits, too, for a topic.
+        let records = pipeline.in_flight().records.max(u64::from(awaited.is_some()));
+        let looked = self.vigil.look(broker_connected, records, pipeline.progress(), now);
+        looked.map_err(|error| match (error, awaited) {
+            (RelayError::NothingStored { seconds, .. }, Some(awaited)) => gave_up(seconds, awaited),
+            (error, _) => error,
+        })
+    }
+
+    /// Says once that brokers which answer confirm nothing, and once that they do again.
+    fn warn_of_stall(&mut self) {
+        let Snapshot { broker_connected, unconfirmed_for, in_flight_records, .. } = self.current;
+        let awaits = self.current.unavailable.awaited().is_some();
+        if unconfirmed_for.is_zero() {
+            if std::mem::take(&mut self.stalled) {
+                tracing::info!("the Kafka brokers confirm records again");
+            }
+        } else if unconfirmed_for >= STALL && broker_connected && !awaits && !self.stalled {
+            self.stalled = true;
+            let (records, seconds) = (in_flight_records, unconfirmed_for.as_secs());
+            tracing::warn!(
+                records,
+                seconds,
+                help = STALL_HELP,
+                "the Kafka brokers confirm nothing"
+            );
+        }
     }
 
     /// The session is over; its counts become part of the totals.
@@ -191,7 +229,9 @@ impl Reporter {
         let counters = pipeline.counters();
         let in_flight = pipeline.in_flight();
         let current = &mut self.current;
-        if pipeline.settled().get() != current.settled_lsn || in_flight.records == 0 {
+        let awaits = current.unavailable.awaited().is_some();
+        let idle = in_flight.records == 0 && !awaits;
+        if pipeline.settled().get() != current.settled_lsn || idle {
             current.last_progress = Some(Instant::now());
         }
         current.received_lsn = stream.received().get();
@@ -260,6 +300,29 @@ fn unix_us() -> i64 {
     i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
 }
 
+/// Topics that are not to be had.
+fn unavailable(topics: &TopicBook) -> UnavailableTopics {
+    let all = topics.unavailable();
+    let named = all.topics.into_iter().map(|one| UnavailableTopic {
+        topic: one.absent.topic,
+        reason: one.absent.fault.as_str(),
+        age: one.age,
+        waiting: one.absent.waiting,
+        help: one.help,
+    });
+    UnavailableTopics { named: named.collect(), missing: all.missing, forbidden: all.forbidden }
+}
+
+/// Rows have waited for a topic for as long as they may.
+fn gave_up(seconds: u64, awaited: &UnavailableTopic) -> RelayError {
+    let topic = awaited.topic.clone();
+    let last = match awaited.reason {
+        "missing" => SinkError::UnknownTopic { topic },
+        _ => SinkError::Unauthorised { topic },
+    };
+    RelayError::GaveUp { seconds, last: Box::new(last.into()) }
+}
+
 fn messages(counters: &Counters) -> Vec<Count> {
     vec![
         ("begin", counters.begins),
@@ -301,7 +364,7 @@ fn topics(past: &[TopicCount], counters: &Counters) -> Vec<TopicCount> {
             all.push(TopicCount { topic: name.into(), sent: 0, dead_lettered: 0, bytes: 0 });
             all.len() - 1
         });
-        let Some(count) = all.get_mut(place) else { unreachable!("it was found or added") };
+        let Some(count) = all.get_mut(place) else { continue };
         count.sent += total.sent;
         count.dead_lettered += total.dead_letters;
         count.bytes += total.bytes;

@@ -316,7 +316,6 @@ impl<S: Sink> Session<S> {
     /// of ours the server is asked whether it still lives. Upholds G1, G5.
     fn tell_postgres(&mut self, turn: &mut Turn) -> Result<(), RelayError> {
         let settled = if self.limits.acknowledge { self.settled() } else { Lsn::ZERO };
-        assert!(settled >= turn.acknowledged, "what is settled stays settled");
         let since_last = turn.last_status.elapsed();
         let spacing = match turn.phase {
             Phase::Ending { .. } => Duration::ZERO,
@@ -351,7 +350,7 @@ impl<S: Sink> Session<S> {
         }
         let Phase::Ending { end, deadline } = turn.phase else { return Ok(None) };
         let acknowledged = told >= settled;
-        let at_rest = !self.pipeline.is_open() || turn.definite.is_some();
+        let at_rest = self.pipeline.may_end_here() || turn.definite.is_some();
         if self.pipeline.in_flight().records == 0 && at_rest && acknowledged {
             return Ok(Some(end));
         }

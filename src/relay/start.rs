@@ -46,8 +46,8 @@ pub(super) struct HotStart {
     /// What `facts` was made of.
     pub(super) inspection: Inspection,
     pub(super) question: Question,
-    /// A row that the brokers refused in an earlier session.
-    pub(super) refusal: Option<(Position, Rejection)>,
+    /// Rows that the brokers refused in earlier sessions.
+    pub(super) refusals: Vec<(Position, Rejection)>,
 }
 
 impl HotStart {
@@ -93,10 +93,10 @@ impl HotStart {
                 tracing::warn!(help = warning.hint(), "{warning}");
             }
             pipeline.resume_at(mark);
-            if let Some((row, rejection)) = self.refusal {
-                pipeline.refuse_at(row, rejection);
-            }
             sink.begin_at(mark);
+        }
+        for (row, rejection) in self.refusals {
+            pipeline.refuse_at(row, rejection);
         }
         // Who reads the line may ask the HTTP face next.
         reporter.streaming();

@@ -18,7 +18,7 @@ use crate::outbox::{Position, TableName};
 use crate::pipeline::PipelineError;
 use crate::relay::backoff::Backoff;
 use crate::relay::beforehand::Beforehand;
-use crate::relay::detour::{Detour, Manner};
+use crate::relay::detour::{Detour, Manner, Narrowing};
 use crate::relay::error::RelayError;
 use crate::relay::gate::Facts;
 use crate::relay::lookout::Lookout;
@@ -66,9 +66,9 @@ pub async fn run<S: Sink + 'static>(
     telemetry: Telemetry,
     open_sink: impl OpenSink<S>,
 ) -> Result<Summary, RelayError> {
-    let retry = &plan.config.retry;
+    let (retry, topics) = (&plan.config.retry, plan.kafka.topics.clone());
     let reporter =
-        Reporter::new(telemetry.clone(), options.patience.unwrap_or(retry.give_up_after));
+        Reporter::new(telemetry.clone(), options.patience.unwrap_or(retry.give_up_after), topics);
     let mut supervisor = Supervisor {
         backoff: Backoff::new(retry.initial, retry.max),
         patience: options.patience.unwrap_or(retry.give_up_after),
@@ -81,7 +81,8 @@ pub async fn run<S: Sink + 'static>(
         owed: 0,
         target: None,
         detour: None,
-        refusal: None,
+        narrowing: Narrowing::default(),
+        refusals: Vec::new(),
         known: None,
         beforehand: Beforehand::default(),
         forbearance: Forbearance::default(),
@@ -115,8 +116,10 @@ struct Supervisor {
     target: Option<Lsn>,
     /// The way of sending that holds up to a position, if it is not the usual one.
     detour: Option<Detour>,
-    /// A row that the brokers refused, and with it a Kafka transaction.
-    refusal: Option<(Position, Rejection)>,
+    /// How often sessions ended where the last one did.
+    narrowing: Narrowing,
+    /// Rows that the brokers refused, and with each a session.
+    refusals: Vec<(Position, Rejection)>,
     /// The source as this process first found it; it must stay the same.
     known: Option<Known>,
     /// What Kafka was prepared for.
@@ -157,11 +160,15 @@ impl Supervisor {
         if let RelayError::RowRefused { row, rejection } = error {
             return self.pass_over(row, rejection);
         }
-        if let RelayError::Sink(sink) = &error
-            && sink.wants_caution()
-        {
-            let received = Lsn::new(self.reporter_totals().received_lsn);
-            self.detour = Some(Detour::past_refusal(received));
+        if let RelayError::Sink(sink) = &error {
+            let totals = self.reporter_totals();
+            let place = (Lsn::new(totals.settled_lsn), Lsn::new(totals.received_lsn));
+            self.detour = self.narrowing.after(sink, self.detour, place);
+            let denied = matches!(sink, SinkError::Unauthorised { .. });
+            // The next session does otherwise, so that it need not wait.
+            if sink.wants_caution() || (denied && !self.plan.kafka.topics.waits()) {
+                self.backoff.reset();
+            }
         }
         if let RelayError::Wal(WalError::Silent { .. }) = error {
             self.forbearance.silent(Lsn::new(self.reporter_totals().settled_lsn));
@@ -185,13 +192,20 @@ impl Supervisor {
 
     /// Makes the next session go on with a dead letter, at once. A row that is refused again was one.
     fn pass_over(&mut self, row: Position, rejection: Rejection) -> Result<(), RelayError> {
-        if self.refusal.as_ref().is_some_and(|(known, _)| *known == row) {
+        if self.refusals.iter().any(|(known, _)| *known == row) {
             let topic = self.plan.config.dead_letters.topic.clone();
             return Err(PipelineError::DeadLetterRefused { topic, rejection }.into());
         }
         let (position, index) = (row.commit_lsn, row.index);
         tracing::info!(%position, index, "the brokers refuse a row; it goes on as a dead letter");
-        self.refusal = Some((row, rejection));
+        // Those of transactions that are settled will not come again.
+        let settled = Lsn::new(self.reporter_totals().settled_lsn);
+        self.refusals.retain(|(known, _)| known.commit_lsn >= settled);
+        self.refusals.push((row, rejection));
+        // The next one gets its attempts too.
+        if let Some(detour) = self.detour.as_mut().filter(|detour| detour.is_cautious()) {
+            detour.manner = Manner::Cautious;
+        }
         Ok(())
     }
 
@@ -224,9 +238,7 @@ impl Supervisor {
     /// What a session needs to begin with.
     async fn prepare(&mut self) -> Result<(Client, Requirements, Inspection), RelayError> {
         let client = control::connect(&self.plan.config.source.connect).await?;
-        let mut wanted = self.plan.requirements()?;
-        // A dry run leaves nothing behind.
-        wanted.create &= self.options.acknowledge;
+        let wanted = self.plan.requirements()?;
         if self.plan.keeps_progress() && self.options.acknowledge && self.known.is_none() {
             self.beforehand.arrange(&self.plan, &client, &wanted).await?;
         }
@@ -262,7 +274,7 @@ impl Supervisor {
         let start = HotStart {
             facts: self.facts(&inspection),
             question,
-            refusal: self.refusal.clone(),
+            refusals: self.refusals.clone(),
             plan,
             limits: self.limits(&inspection.server),
             detour: self.detour,
@@ -314,7 +326,7 @@ impl Supervisor {
 
     /// Sends larger batches while there is much to catch up with. Caution has precedence.
     async fn choose_manner(&mut self, client: &Client) -> Result<(), RelayError> {
-        let cautious = self.detour.is_some_and(|detour| detour.manner == Manner::Cautious);
+        let cautious = self.detour.is_some_and(Detour::is_cautious);
         // What acknowledges nothing would begin anew behind every detour.
         if self.options.acknowledge && !cautious {
             let slot = control::sample(client, &self.plan.config.source.slot).await?;

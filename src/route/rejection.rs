@@ -18,19 +18,25 @@ pub enum RejectionCode {
     InvalidValue,
     /// Key, value and headers together exceed the limit.
     TooLarge,
+    /// The topic does not exist, and the policy is not to wait for it.
+    MissingTopic,
+    /// We may not write to the topic, and the policy is not to wait until we may.
+    ForbiddenTopic,
     /// The broker refused this very record.
     Refused,
 }
 
 impl RejectionCode {
     /// Every code, for documentation and metrics.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 9] = [
         Self::NoRoute,
         Self::InvalidTopic,
         Self::MissingColumn,
         Self::MissingValue,
         Self::InvalidValue,
         Self::TooLarge,
+        Self::MissingTopic,
+        Self::ForbiddenTopic,
         Self::Refused,
     ];
 
@@ -43,6 +49,8 @@ impl RejectionCode {
             Self::MissingValue => "missing_value",
             Self::InvalidValue => "invalid_value",
             Self::TooLarge => "too_large",
+            Self::MissingTopic => "missing_topic",
+            Self::ForbiddenTopic => "forbidden_topic",
             Self::Refused => "refused",
         }
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::View;
-use super::snapshot::State;
+use super::snapshot::{Snapshot, State, UnavailableTopics};
 
 /// The hot thread ticks at least every second; this long without one is not a pause but a hang.
 const TICK_AGE_MAX: Duration = Duration::from_secs(30);
@@ -17,6 +17,15 @@ const TICK_AGE_MAX: Duration = Duration::from_secs(30);
 /// How long the settled position may stand still while records are outstanding. Longer than a
 /// leader election, shorter than an operator's patience.
 const PROGRESS_AGE_MAX: Duration = Duration::from_secs(30);
+
+/// Brokers that answer and confirm nothing for so long do not do their work. Longer than a leader
+/// election among brokers that are well.
+pub const STALL: Duration = Duration::from_secs(10);
+
+/// What to look for then.
+pub const STALL_HELP: &str = "look for a broker that hangs, and for partitions below \
+                              min.insync.replicas: kafka-topics.sh --bootstrap-server BROKER \
+                              --describe --under-min-isr-partitions";
 
 /// What a caller of `/readyz` needs the relay to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -89,13 +98,43 @@ pub fn readiness(view: &View, role: Role) -> Health {
             None => "none yet".to_owned(),
         },
     });
-    let connected = snapshot.broker_connected;
-    checks.push(Check {
-        name: "kafka",
-        ok: connected,
-        detail: if connected { "connected" } else { "no broker answers" }.to_owned(),
-    });
+    checks.push(kafka(snapshot));
+    checks.push(topics(&snapshot.unavailable));
     health(view, checks)
+}
+
+fn kafka(snapshot: &Snapshot) -> Check {
+    let stalled = snapshot.unconfirmed_for >= STALL && snapshot.unavailable.awaited().is_none();
+    let ok = snapshot.broker_connected && !stalled;
+    let detail = match (snapshot.broker_connected, stalled) {
+        (false, _) => "no broker answers".to_owned(),
+        (true, false) => "connected".to_owned(),
+        (true, true) => format!(
+            "{} records have waited for {} s, and the brokers confirm nothing; {STALL_HELP}",
+            snapshot.in_flight_records,
+            snapshot.unconfirmed_for.as_secs()
+        ),
+    };
+    Check { name: "kafka", ok, detail }
+}
+
+/// Rows that become dead letters hold up nobody, and are told all the same.
+fn topics(unavailable: &UnavailableTopics) -> Check {
+    let name = "topics";
+    let Some(first) = unavailable.named.first() else {
+        return Check {
+            name,
+            ok: true,
+            detail: "all that rows have chosen can be used".to_owned(),
+        };
+    };
+    let what = if first.reason == "missing" { "does not exist" } else { "is forbidden to us" };
+    let (topic, help, seconds) = (&first.topic, &first.help, first.age.as_secs());
+    let then = if first.waiting { "rows wait for it" } else { "its rows become dead letters" };
+    let others = (unavailable.missing + unavailable.forbidden).saturating_sub(1);
+    let others = if others > 0 { format!("; {others} more like it") } else { String::new() };
+    let detail = format!("topic `{topic}` {what}, {then} since {seconds} s; {help}{others}");
+    Check { name, ok: !first.waiting, detail }
 }
 
 fn health(view: &View, checks: Vec<Check>) -> Health {
@@ -159,6 +198,47 @@ mod tests {
             assert_eq!(readiness(&view, Role::Active).ok, active, "{row}");
             assert!(liveness(&view).ok, "{row}: alive whatever the peers do");
         }
+    }
+
+    fn with(change: impl FnOnce(&mut Snapshot)) -> Health {
+        let mut view = view(State::Streaming, true, true, Some(0));
+        let mut snapshot = (*view.snapshot).clone();
+        change(&mut snapshot);
+        view.snapshot = Arc::new(snapshot);
+        readiness(&view, Role::Any)
+    }
+
+    fn detail(health: &Health, name: &str) -> String {
+        health.checks.iter().find(|check| check.name == name).unwrap().detail.clone()
+    }
+
+    #[test]
+    fn a_topic_that_rows_wait_for_is_named_with_its_remedy() {
+        for waiting in [true, false] {
+            let health = with(|snapshot| {
+                snapshot.unavailable.missing = 3;
+                snapshot.unavailable.named.push(crate::telemetry::UnavailableTopic {
+                    topic: "orders".to_owned(),
+                    reason: "missing",
+                    age: Duration::from_secs(12),
+                    waiting,
+                    help: "create it".to_owned(),
+                });
+            });
+            assert_eq!(health.ok, !waiting);
+            let detail = detail(&health, "topics");
+            let then = if waiting { "rows wait" } else { "dead letters" };
+            for part in ["`orders` does not exist", "12 s", "create it", "2 more", then] {
+                assert!(detail.contains(part), "{detail}");
+            }
+        }
+    }
+
+    #[test]
+    fn brokers_that_confirm_nothing_are_not_merely_connected() {
+        let frozen = with(|snapshot| snapshot.unconfirmed_for = STALL);
+        assert!(!frozen.ok && detail(&frozen, "kafka").contains("confirm nothing"));
+        assert!(with(|snapshot| snapshot.unconfirmed_for = STALL / 2).ok);
     }
 
     #[test]

@@ -128,6 +128,16 @@ impl Page {
         self.family("oldest_unacknowledged_age_seconds", "gauge", help);
         let age = Seconds(snapshot.oldest_unacknowledged_age);
         self.sample("oldest_unacknowledged_age_seconds", &[], age);
+        let help = "Topics that rows have chosen and that do not exist, or are forbidden to us.";
+        self.family("topics_unavailable", "gauge", help);
+        let unavailable = &snapshot.unavailable;
+        self.sample("topics_unavailable", &[("reason", "missing")], unavailable.missing as u64);
+        self.sample("topics_unavailable", &[("reason", "forbidden")], unavailable.forbidden as u64);
+        self.family("topic_unavailable_seconds", "gauge", "For how long, of the first of them.");
+        for one in &unavailable.named {
+            let labels = [("topic", one.topic.as_str()), ("reason", one.reason)];
+            self.sample("topic_unavailable_seconds", &labels, Seconds(one.age));
+        }
         self.family("kafka_connected", "gauge", "1 while a broker answers.");
         self.sample("kafka_connected", &[], u8::from(snapshot.broker_connected));
         self.counts(

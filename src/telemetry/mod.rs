@@ -15,10 +15,12 @@ mod snapshot;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-pub use health::{Check, Health, Role, liveness, readiness};
+pub use health::{Check, Health, Role, STALL, STALL_HELP, liveness, readiness};
 pub use histogram::{BOUNDS_US, Histogram};
 pub use http::{HttpError, Listener, serve};
-pub use snapshot::{Count, SKIPPED, SlotSample, Snapshot, State, TopicCount};
+pub use snapshot::{
+    Count, SKIPPED, SlotSample, Snapshot, State, TopicCount, UnavailableTopic, UnavailableTopics,
+};
 
 /// Constant facts that `/metrics` reports as `postrider_build_info`.
 #[derive(Debug, Clone, Default)]

@@ -70,6 +70,39 @@ pub struct TopicCount {
     pub bytes: u64,
 }
 
+/// A topic that records cannot be sent to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnavailableTopic {
+    /// Its name.
+    pub topic: String,
+    /// `missing` or `forbidden`.
+    pub reason: &'static str,
+    /// For how long.
+    pub age: Duration,
+    /// Whether rows wait for it, and all behind them.
+    pub waiting: bool,
+    /// The command that mends it.
+    pub help: String,
+}
+
+/// Topics that records cannot be sent to, as far as rows have chosen them.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct UnavailableTopics {
+    /// Some of them, those that rows wait for first.
+    pub named: Vec<UnavailableTopic>,
+    /// How many do not exist.
+    pub missing: usize,
+    /// How many are forbidden to us.
+    pub forbidden: usize,
+}
+
+impl UnavailableTopics {
+    /// The topic that rows wait for, if they do.
+    pub fn awaited(&self) -> Option<&UnavailableTopic> {
+        self.named.first().filter(|topic| topic.waiting)
+    }
+}
+
 /// The operation under which [`Snapshot::ignored`] counts rows left out by policy.
 pub const SKIPPED: &str = "skipped";
 
@@ -85,6 +118,10 @@ pub struct Snapshot {
     pub holds_slot: bool,
     /// Whether a broker answers.
     pub broker_connected: bool,
+    /// How long records have waited while no record of the oldest transaction was confirmed.
+    pub unconfirmed_for: Duration,
+    /// Topics that records cannot be sent to.
+    pub unavailable: UnavailableTopics,
     /// End of what the walsender has sent us, as bytes; see `lsn::Lsn::get`.
     pub received_lsn: u64,
     /// End of what is wholly confirmed.

@@ -31,7 +31,6 @@ mod regressions;
 mod relay;
 mod routing;
 mod servers;
-mod setup;
 mod shop;
 mod support;
 mod tail;

@@ -2,10 +2,9 @@
 //!
 //! Enters: records. Leaves: one JSON line each, in the form that `postrider-lsn` and the other
 //! headers have on the wire: bytes as text where they are UTF-8, `{"$hex":".."}` where not. Every
-//! record counts as confirmed; the dry run acknowledges nothing, so nothing depends on it. When the
-//! reader goes away, so does the dry run.
+//! record counts as confirmed; the dry run acknowledges nothing, so nothing depends on it.
 
-use std::io::{self, Write};
+use std::io::Write;
 
 use serde_json::{Value, json};
 
@@ -13,37 +12,26 @@ use crate::kafka::{Confirmation, Outcome, SendError, Sink, SinkError};
 use crate::ledger::Ticket;
 use crate::route::Record;
 
-/// Prints to `out`, until its reader is gone.
-pub(super) struct Printer<W, F> {
+/// Prints to `out`.
+pub(super) struct Printer<W> {
     out: W,
     printed: Vec<Ticket>,
-    /// Told when nobody reads any more.
-    gone: F,
-    is_gone: bool,
 }
 
-impl<W: Write, F: Fn()> Printer<W, F> {
+impl<W: Write> Printer<W> {
     /// Nothing printed yet.
-    pub(super) const fn new(out: W, gone: F) -> Self {
-        Self { out, printed: Vec::new(), gone, is_gone: false }
+    pub(super) const fn new(out: W) -> Self {
+        Self { out, printed: Vec::new() }
     }
 }
 
-impl<W: Write, F: Fn()> Sink for Printer<W, F> {
+impl<W: Write> Sink for Printer<W> {
     fn send(&mut self, record: &Record<'_>, ticket: Ticket) -> Result<(), SendError> {
-        if !self.is_gone {
-            match writeln!(self.out, "{}", to_json(record)) {
-                // As `head` leaves it; the rest is for nobody.
-                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
-                    self.is_gone = true;
-                    (self.gone)();
-                }
-                result => result.map_err(|error| SinkError::Delivery {
-                    topic: record.topic.to_owned(),
-                    reason: format!("cannot write to stdout: {error}"),
-                })?,
-            }
-        }
+        let line = to_json(record);
+        writeln!(self.out, "{line}").map_err(|error| SinkError::Delivery {
+            topic: record.topic.to_owned(),
+            reason: format!("cannot write to stdout: {error}"),
+        })?;
         self.printed.push(ticket);
         Ok(())
     }
@@ -92,38 +80,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reader_that_goes_away_is_noticed_once_and_is_no_error() {
-        struct Closed;
-        impl Write for Closed {
-            fn write(&mut self, _: &[u8]) -> io::Result<usize> {
-                Err(io::ErrorKind::BrokenPipe.into())
-            }
-            fn flush(&mut self) -> io::Result<()> {
-                Ok(())
-            }
-        }
-        let told = std::cell::Cell::new(0);
-        let mut printer = Printer::new(Closed, || told.set(told.get() + 1));
-        let headers = std::iter::empty::<(&str, Option<&[u8]>)>().collect();
-        let record = Record {
-            topic: "orders",
-            partition: None,
-            key: None,
-            value: None,
-            headers,
-            timestamp_ms: 5,
-        };
-        for ticket in 1..=2 {
-            printer.send(&record, Ticket::new(1, ticket)).unwrap();
-        }
-        let mut confirmations = Vec::new();
-        printer.poll(&mut confirmations).unwrap();
-        assert_eq!((told.get(), confirmations.len()), (1, 2));
-    }
-
-    #[test]
     fn a_record_is_one_line_and_confirmed_once() {
-        let mut printer = Printer::new(Vec::new(), || panic!("the reader is there"));
+        let mut printer = Printer::new(Vec::new());
         let record = Record {
             topic: "orders",
             partition: None,

@@ -4,7 +4,7 @@
 //! by being asked for. Two clients of the library live as long as an [`Inquiry`]: one that reads
 //! metadata and hears why we are not let in, and one for the admin API. Called by `topics`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
@@ -19,7 +19,7 @@ use rdkafka::metadata::{Metadata, MetadataBroker};
 use rdkafka::types::RDKafkaErrorCode as Code;
 
 use super::judge::{Finding, TopicFacts, age_of};
-use super::{TopicsError, code_of, of_client};
+use super::{TopicsError, of_client};
 use crate::kafka::SinkError;
 use crate::kafka::reader::Ear;
 use crate::kafka::settings::KafkaSpec;
@@ -99,7 +99,7 @@ impl Inquiry {
 
     /// Looks at a topic.
     pub(super) fn look(&mut self, topic: &str) -> Result<Seen, TopicsError> {
-        let metadata = self.metadata_of(topic)?;
+        let metadata = self.metadata_of(Some(topic))?;
         self.brokers = metadata.brokers().iter().map(MetadataBroker::id).collect();
         // A broker without the admin API says so at once; the search for a controller would not end.
         self.of_broker("")?;
@@ -124,6 +124,13 @@ impl Inquiry {
         }))
     }
 
+    /// Every topic that the brokers show us.
+    pub(super) fn all(&self) -> Result<BTreeSet<String>, TopicsError> {
+        let metadata = self.metadata_of(None)?;
+        let sound = metadata.topics().iter().filter(|found| found.error().is_none());
+        Ok(sound.map(|found| found.name().to_owned()).collect())
+    }
+
     /// Looks at a topic that was just created.
     pub(super) fn look_again(&mut self, topic: &str) -> Result<Seen, TopicsError> {
         let deadline = Instant::now() + PATIENCE;
@@ -137,10 +144,10 @@ impl Inquiry {
         }
     }
 
-    fn metadata_of(&self, topic: &str) -> Result<Metadata, TopicsError> {
+    fn metadata_of(&self, topic: Option<&str>) -> Result<Metadata, TopicsError> {
         let deadline = Instant::now() + PATIENCE;
         loop {
-            let answer = self.metadata.fetch_metadata(Some(topic), SLICE);
+            let answer = self.metadata.fetch_metadata(topic, SLICE);
             // Each serves one callback.
             for _ in 0..EVENTS {
                 if let Some(Err(error)) = self.metadata.poll(Duration::ZERO) {
@@ -162,11 +169,7 @@ impl Inquiry {
     fn settings(&self, of: &ResourceSpecifier<'_>) -> Result<Option<Settings>, TopicsError> {
         let options = AdminOptions::new().request_timeout(Some(PATIENCE));
         let answer = wait(self.admin.describe_configs([of], &options));
-        // Metadata was answered: who does not answer this has nothing to say.
-        let resources = answer.map_err(|error| match code_of(&error) {
-            Some(Code::OperationTimedOut) => TopicsError::Unsupported,
-            _ => of_client(&error),
-        })?;
+        let resources = answer.map_err(|error| of_client(&error))?;
         let Some(Ok(resource)) = resources.into_iter().next() else { return Ok(None) };
         let entries = resource.entries.into_iter();
         Ok(Some(entries.filter_map(|entry| Some((entry.name, entry.value?))).collect()))

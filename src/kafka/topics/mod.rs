@@ -1,8 +1,8 @@
 //! The topics as the brokers keep them: looked at, judged, and created where that is ours to do.
 //!
 //! Enters: a [`KafkaSpec`] and names. Leaves: [`Finding`]s about topics that store too little or
-//! nothing, topics that were missing (the demo's, those that `setup` is asked for, and the one that
-//! keeps progress), or the reason why not. What always holds: a topic that exists is never changed; the relay creates no topic of the
+//! nothing, topics that were missing (the demo's, and the one that keeps progress), or the reason why
+//! not. What always holds: a topic that exists is never changed; the relay creates no topic of the
 //! application's. All but [`create_missing`] blocks, for seconds if it must. Called by `relay` off the
 //! hot path and by `cli`.
 //!
@@ -11,7 +11,6 @@
 
 mod ask;
 mod judge;
-mod make;
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
@@ -24,11 +23,11 @@ use rdkafka::types::RDKafkaErrorCode as Code;
 use super::Producer;
 use super::settings::{KafkaSpec, SettingsError};
 use super::sink::{Sink as _, SinkError};
+use crate::pipeline::CreateRule;
 use ask::{Inquiry, Seen, wait};
 use judge::{judge, missing};
 
 pub use judge::{Finding, Grade, Purpose};
-pub use make::{MadeTopics, WantedTopic, make_topics};
 
 /// A controller that has not answered by then is out of reach.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -137,6 +136,7 @@ pub fn survey(
             Seen::Unauthorised if *purpose == Purpose::Rows => {}
             Seen::Unauthorised => findings.push(Finding::unauthorised(topic)),
         }
+        kafka.topics.brokers_create(inquiry.creates_topics()?);
     }
     findings.sort_by_key(|finding| finding.grade);
     Ok(findings)
@@ -175,6 +175,38 @@ pub fn ensure_progress_topic(kafka: &KafkaSpec) -> Result<Vec<Finding>, TopicsEr
         Some(worst) => Err(TopicsError::Unfit(findings.swap_remove(worst))),
         None => Ok(findings),
     }
+}
+
+/// Creates a topic for rows.
+pub(super) fn create_one(
+    kafka: &KafkaSpec,
+    name: &str,
+    rule: &CreateRule,
+) -> Result<(), TopicsError> {
+    let client: AdminClient<DefaultClientContext> =
+        kafka.common_config()?.create().map_err(|error| of_client(&error))?;
+    // -1: the brokers' default.
+    let replication = TopicReplication::Fixed(rule.replication.unwrap_or(-1));
+    let mut topic = NewTopic::new(name, rule.partitions.unwrap_or(-1), replication);
+    for (name, value) in &rule.settings {
+        topic = topic.set(name, value);
+    }
+    wait(create(&client, &[topic]))
+}
+
+/// Looks whether topics that are not to be had are there by now, and tells [`KafkaSpec::topics`]. Blocks
+/// for seconds if it must.
+pub fn look_for_absent(kafka: &KafkaSpec) -> Result<(), TopicsError> {
+    let names = kafka.topics.names();
+    if names.is_empty() {
+        return Ok(());
+    }
+    // One request, however many they are.
+    let there = Inquiry::open(kafka)?.all()?;
+    for name in names.iter().filter(|name| there.contains(*name)) {
+        kafka.topics.seen(name);
+    }
+    Ok(())
 }
 
 /// Creates those of `names` that do not exist, with the brokers' default replication.

@@ -70,7 +70,8 @@ fn row_54_a_topic_deleted_while_running_is_taken_up_again() {
             topic::create(&kafka.bootstrap(), &progress, 1, &[("cleanup.policy", "compact")]);
         }
         let name = trial.stage.topic("B");
-        let running = trial.relay().allow_log("").run();
+        let relay = trial.relay().set("route.missing_topic", "wait");
+        let running = relay.allow_log("").run();
         trial.stage.insert(TOPIC, 10);
         trial.stage.insert("B", 10);
         trial.wait_settled();

@@ -140,7 +140,7 @@ fn a_login_that_is_not_used_is_told() {
 fn a_topic_nobody_created_is_waited_for() {
     let Some(kafka) = kafka::strict() else { return };
     let outbox = Outbox::ready(postgres::installed(), "unknown");
-    let relay = log_in(&outbox, kafka, ALLOWED_USER, PASSWORD);
+    let relay = log_in(&outbox, kafka, ALLOWED_USER, PASSWORD).set("route.missing_topic", "wait");
     outbox.write();
     let warning = format!("topic `{}` does not exist", outbox.topic());
     let dead_letters = "dead-letters` does not exist";
@@ -171,7 +171,7 @@ fn waiting_for_a_topic_repeats_nothing_of_the_others() {
     outbox.write();
     write_elsewhere();
     let warning = format!("topic `{}` does not exist", outbox.topic());
-    let relay = log_in(&outbox, kafka, ALLOWED_USER, PASSWORD);
+    let relay = log_in(&outbox, kafka, ALLOWED_USER, PASSWORD).set("route.missing_topic", "wait");
     for _ in 0..2 {
         let mut running = relay.clone().expect_log(&warning).run();
         running.wait_for_log(&warning);
@@ -189,9 +189,9 @@ fn a_topic_we_may_not_write_to_is_waited_for() {
     let outbox = Outbox::ready(postgres::installed(), "denied");
     topic::create(&kafka.bootstrap(), &outbox.topic(), 1, &[]);
     outbox.write();
-    let relay = log_in(&outbox, kafka, DENIED_USER, PASSWORD);
+    let relay = log_in(&outbox, kafka, DENIED_USER, PASSWORD).set("route.missing_topic", "wait");
     // The brokers tell it of the topic, of producing at all, or of both.
-    let relay = relay.expect_log("not authorised to");
+    let relay = relay.expect_log("kafka-acls.sh");
     let mut running = relay.run();
     running.wait_for_log("kafka-acls.sh");
     std::thread::sleep(Duration::from_secs(3));

@@ -4,7 +4,9 @@
 //! [`stage::Stage`] is one test's database, slot and topics; [`load::Load`] writes while the test
 //! does something cruel; `support::judge` says what came of it.
 
+mod absent;
 mod backlog;
+mod codes;
 mod crash;
 mod dead_end;
 mod exactly;
@@ -21,7 +23,6 @@ mod one_server;
 mod outage;
 mod rejected;
 mod remarks;
-mod renamed;
 mod reserved;
 mod server;
 mod severed;

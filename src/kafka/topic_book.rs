@@ -1,0 +1,317 @@
+//! What this process knows of topics that are not to be had, across sessions.
+//!
+//! Enters: what the brokers say of topics, from the sinks and from whoever looks at topics beside
+//! them. Leaves: what to do with a row ([`Decision`]), a line in the log for what is news, and a list
+//! for probes and metrics. The decisions are [`MissingTopics`]'s; here are the clock, the lock and the
+//! calls that create topics. What always holds: a lock is held for no longer than a decision takes.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::SinkError;
+use super::settings::KafkaSpec;
+use super::topics::create_one;
+use crate::pipeline::{
+    AbsentTopic, CreateRule, Decision, MissingPolicy, MissingTopic, MissingTopics, TopicFault,
+};
+
+/// Topics named in the log, in probes and in metrics at a time; more are counted.
+pub(super) const NAMED_MAX: usize = 20;
+
+/// Cloning shares it. Without a policy, as tools have it, a missing topic is an error.
+#[derive(Clone, Default)]
+pub struct TopicBook(Option<Arc<Book>>);
+
+struct Book {
+    start: Instant,
+    policy: MissingPolicy,
+    /// Topics that no policy is about: rows that nobody can deliver go there.
+    exempt: Vec<String>,
+    topics: Mutex<MissingTopics>,
+    /// Whether any topic was denied, so that a stored record may be news.
+    any_denied: AtomicBool,
+    /// Whether some broker has let us in.
+    let_in: AtomicBool,
+    /// How often we were not let in since.
+    refused: AtomicU32,
+}
+
+/// Sessions in a row, of those that follow one that was let in, that must meet a refused login before it
+/// is believed: a broker's restart can end some of them in the middle of it.
+const REFUSALS_MAX: u32 = 10;
+
+impl PartialEq for TopicBook {
+    fn eq(&self, other: &Self) -> bool {
+        match (&self.0, &other.0) {
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            (None, None) => true,
+            _ => false,
+        }
+    }
+}
+
+impl Eq for TopicBook {}
+
+impl fmt::Debug for TopicBook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("TopicBook").field(&self.0.as_ref().map(|book| &book.policy)).finish()
+    }
+}
+
+/// One of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnavailableOne {
+    /// The topic.
+    pub absent: AbsentTopic,
+    /// For how long.
+    pub age: Duration,
+    /// The command that mends it.
+    pub help: String,
+}
+
+/// Topics that are not to be had, as an observer sees them.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Unavailable {
+    /// Some of them, those that rows wait for first.
+    pub topics: Vec<UnavailableOne>,
+    /// How many are missing.
+    pub missing: usize,
+    /// How many are forbidden to us.
+    pub forbidden: usize,
+}
+
+impl TopicBook {
+    /// Knows nothing yet. Topics of `exempt` are no concern of the policy.
+    pub fn new(policy: MissingPolicy, exempt: Vec<String>) -> Self {
+        let topics = Mutex::new(MissingTopics::new(policy.clone()));
+        Self(Some(Arc::new(Book {
+            start: Instant::now(),
+            policy,
+            exempt,
+            topics,
+            any_denied: AtomicBool::new(false),
+            let_in: AtomicBool::new(false),
+            refused: AtomicU32::new(0),
+        })))
+    }
+
+    /// What to do with a row of this topic before the brokers are asked; `None`: no policy is about it.
+    pub(super) fn decide(&self, topic: &str, quiet: impl FnOnce() -> bool) -> Option<Decision> {
+        let book = self.about(topic)?;
+        let mut topics = book.topics();
+        // Nearly always there is no such topic.
+        if topics.is_empty() {
+            return Some(Decision::Ask);
+        }
+        Some(topics.decide(topic, book.now(), quiet()))
+    }
+
+    /// The brokers do not have the topic, or deny it to us. `None`: no policy is about it.
+    pub(super) fn absent(
+        &self,
+        kafka: &KafkaSpec,
+        topic: &str,
+        fault: TopicFault,
+    ) -> Option<Decision> {
+        let book = self.about(topic)?;
+        let mut topics = book.topics();
+        let (decision, news) = topics.absent(topic, fault, book.now());
+        let named = topics.len() <= NAMED_MAX;
+        drop(topics);
+        if news {
+            book.tell(topic, fault, &decision, named);
+        }
+        if let Decision::Create(rule) = decision {
+            self.create(kafka, topic, rule);
+            return Some(Decision::Wait);
+        }
+        Some(decision)
+    }
+
+    /// The brokers show us the topic, and refuse what we write to it.
+    pub(super) fn denied(&self, topic: &str) {
+        let Some(book) = self.about(topic) else { return };
+        let mut topics = book.topics();
+        let (decision, news) = topics.absent(topic, TopicFault::Denied, book.now());
+        let named = topics.len() <= NAMED_MAX;
+        drop(topics);
+        book.any_denied.store(true, Ordering::Relaxed);
+        if news {
+            book.tell(topic, TopicFault::Denied, &decision, named);
+        }
+    }
+
+    /// Whether the relay itself writes to the topic, which no policy is about.
+    pub(super) fn is_exempt(&self, topic: &str) -> bool {
+        self.0.as_ref().is_some_and(|book| book.exempt.iter().any(|exempt| exempt == topic))
+    }
+
+    /// The brokers have the topic.
+    pub(super) fn seen(&self, topic: &str) {
+        let Some(book) = self.about(topic) else { return };
+        let was_away = book.topics().seen(topic, book.now());
+        tell_back(topic, was_away);
+    }
+
+    /// The brokers stored a record.
+    pub(super) fn stored(&self, topic: &str) {
+        let Some(book) = self.0.as_ref().filter(|book| book.any_denied.load(Ordering::Relaxed))
+        else {
+            return;
+        };
+        let mut topics = book.topics();
+        let was_away = topics.present(topic, book.now());
+        let any = topics.count(TopicFault::Denied) > 0;
+        book.any_denied.store(any, Ordering::Relaxed);
+        drop(topics);
+        tell_back(topic, was_away);
+    }
+
+    /// Whether rows wait for as long as it takes.
+    pub fn waits(&self) -> bool {
+        let waits = |book: &Arc<Book>| matches!(book.policy.then, MissingTopic::Wait(_));
+        self.0.as_ref().is_none_or(waits)
+    }
+
+    /// A broker has let us in.
+    pub(super) fn let_in(&self) {
+        if let Some(book) = &self.0 {
+            book.let_in.store(true, Ordering::Relaxed);
+            book.refused.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// No broker has let this client in: what it means for the process.
+    pub(super) fn no_entry(&self, error: SinkError) -> SinkError {
+        let Some(book) = self.0.as_ref().filter(|book| book.let_in.load(Ordering::Relaxed)) else {
+            return error;
+        };
+        let refused = book.refused.fetch_add(1, Ordering::Relaxed) + 1;
+        match error {
+            SinkError::Authentication(reason) | SinkError::Tls(reason)
+                if refused < REFUSALS_MAX =>
+            {
+                SinkError::EntryWithdrawn(reason)
+            }
+            error => error,
+        }
+    }
+
+    /// Whether the brokers create topics that are asked for, if that is known.
+    pub(super) fn brokers_create(&self, create: Option<bool>) {
+        if let Some(book) = &self.0 {
+            book.topics().brokers_create(create);
+        }
+    }
+
+    /// Topics that are not to be had, for whoever looks whether they are by now.
+    pub(super) fn names(&self) -> Vec<String> {
+        let all = self.0.as_ref().map(|book| book.topics().list(usize::MAX));
+        all.into_iter().flatten().map(|absent| absent.topic).collect()
+    }
+
+    /// As an observer sees it.
+    pub fn unavailable(&self) -> Unavailable {
+        let Some(book) = &self.0 else { return Unavailable::default() };
+        let (topics, now) = (book.topics(), book.now());
+        if topics.is_empty() {
+            return Unavailable::default();
+        }
+        let since = |absent: AbsentTopic| UnavailableOne {
+            age: now.saturating_sub(absent.since),
+            help: match absent.fault {
+                TopicFault::Missing => to_create(&absent.topic),
+                TopicFault::Forbidden | TopicFault::Denied => to_allow(&absent.topic),
+            },
+            absent,
+        };
+        Unavailable {
+            topics: topics.list(NAMED_MAX).into_iter().map(since).collect(),
+            missing: topics.count(TopicFault::Missing),
+            forbidden: topics.count(TopicFault::Forbidden) + topics.count(TopicFault::Denied),
+        }
+    }
+
+    fn about(&self, topic: &str) -> Option<&Arc<Book>> {
+        self.0.as_ref().filter(|_| !self.is_exempt(topic))
+    }
+
+    /// Creates it on a thread of its own: the controller may take its time.
+    fn create(&self, kafka: &KafkaSpec, topic: &str, rule: CreateRule) {
+        let (book, kafka, topic) = (self.clone(), kafka.clone(), topic.to_owned());
+        let name = topic.clone();
+        let failed = self.clone();
+        let thread = std::thread::Builder::new().name("postrider-create".to_owned());
+        let spawned = thread.spawn(move || match create_one(&kafka, &topic, &rule) {
+            Ok(()) => tracing::info!(topic, "created the topic, as route.missing_topic asks"),
+            Err(error) => book.not_created(&topic, &error.to_string()),
+        });
+        if let Err(error) = spawned {
+            failed.not_created(&name, &error.to_string());
+        }
+    }
+
+    fn not_created(&self, topic: &str, reason: &str) {
+        let Some(book) = &self.0 else { return };
+        tracing::warn!(topic, reason, help = to_create(topic), "the topic could not be created");
+        book.topics().not_created(topic, reason, book.now());
+    }
+}
+
+impl Book {
+    fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    fn topics(&self) -> MutexGuard<'_, MissingTopics> {
+        // What is kept is whole between any two calls.
+        self.topics.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tell(&self, topic: &str, fault: TopicFault, decision: &Decision, named: bool) {
+        if !named {
+            tracing::debug!(topic, fault = fault.as_str(), "a topic is not to be had");
+            return;
+        }
+        let then = match self.policy.then {
+            MissingTopic::Wait(_) => "its rows wait, and all behind them",
+            MissingTopic::Create | MissingTopic::Reject(_) => {
+                "its rows become dead letters until it is there"
+            }
+        };
+        let (what, help) = match fault {
+            TopicFault::Missing => ("does not exist", to_create(topic)),
+            TopicFault::Forbidden | TopicFault::Denied => ("is forbidden to us", to_allow(topic)),
+        };
+        let reason = match decision {
+            Decision::Reject(rejection) => Some(rejection.reason.as_str()),
+            _ => None,
+        };
+        tracing::warn!(help, reason, "topic `{topic}` {what}; {then}");
+    }
+}
+
+fn tell_back(topic: &str, was_away: Option<Duration>) {
+    if let Some(away) = was_away {
+        let away_ms = u64::try_from(away.as_millis()).unwrap_or(u64::MAX);
+        tracing::info!(topic, away_ms, "the topic can be used");
+    }
+}
+
+/// The command for a topic that is missing.
+pub(super) fn to_create(topic: &str) -> String {
+    format!(
+        "create it: kafka-topics.sh --bootstrap-server BROKER --create --topic '{topic}' \
+         --partitions 3"
+    )
+}
+
+/// The command for a topic that is forbidden to us.
+pub(super) fn to_allow(topic: &str) -> String {
+    format!(
+        "allow it: kafka-acls.sh --bootstrap-server BROKER --add --allow-principal User:NAME \
+         --producer --topic '{topic}'"
+    )
+}
