@@ -32,6 +32,7 @@ check: ## format, lints, house rules, documentation, docker
 	$(CARGO) clippy --locked --all-targets --features faults --quiet -- --deny warnings
 	$(CARGO) check --locked --no-default-features --features zstd --quiet
 	fuzz/check
+	.ci/deny
 	RUSTDOCFLAGS="--deny warnings" $(CARGO) doc --locked --no-deps --quiet
 	$(CARGO) test --locked --quiet --test tidy
 	POSTRIDER_SKIPPED=$(SKIPPED) docker/check

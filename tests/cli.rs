@@ -270,3 +270,20 @@ fn a_reader_that_goes_away_is_no_panic() {
         assert_eq!((status.code(), stderr.as_str()), (Some(0), ""), "{arguments:?}");
     }
 }
+
+#[test]
+fn the_demo_refuses_what_it_would_not_heed() {
+    let refused = |arguments: &[&str], exit: i32, words: &[&str]| {
+        let output = run(&[&["demo"], arguments].concat());
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(exit), "{arguments:?}: {stderr}");
+        for words in words {
+            assert!(stderr.contains(words), "{arguments:?}: {stderr}");
+        }
+    };
+    refused(&["-c", "/nope.toml"], 78, &["/nope.toml"]);
+    refused(&["--set", "kafka.compresion=zstd"], 78, &["did you mean `kafka.compression`"]);
+    refused(&["--set", "source.slot=mine"], 2, &["source.slot", "the demo chooses"]);
+    let arguments = ["--kill-every", "1s", "--set", "kafka.delivery=exactly_once"];
+    refused(&arguments, 2, &["--brokers HOST:PORT"]);
+}

@@ -49,20 +49,21 @@ async fn setup_makes_what_is_missing_and_may_be_repeated() {
                    (SELECT count(*) FROM pg_replication_slots)";
     assert_eq!(count(objects).await, 0, "--print touches nothing");
 
-    for _ in 0..2 {
+    for became in ["created", "already exists"] {
         let lines = stdout(&setup(&url, &[]));
         assert_eq!(lines.lines().count(), 3, "{lines}");
-        assert!(lines.contains("ready: table public.outbox"), "{lines}");
+        assert!(lines.contains(&format!("{became}: table public.outbox")), "{lines}");
     }
     assert_eq!(count(objects).await, 2);
     client.batch_execute(&script).await.expect("the printed script runs, and changes nothing");
     assert_eq!(count(objects).await, 2);
 
-    let sql = "CREATE TABLE \"Mine\" (id uuid, aggregate_id text, event_type text, payload text)";
+    let sql = "CREATE TABLE \"Mine\" (id uuid, aggregate_type text, aggregate_id text, event_type text, payload text)";
     client.batch_execute(sql).await.unwrap();
     let arguments = ["--table", "public.\"Mine\"", "--output", "json"];
-    let ready: serde_json::Value = serde_json::from_str(&stdout(&setup(&url, &arguments))).unwrap();
-    assert_eq!(ready["ready"].as_array().unwrap().len(), 2, "an existing table is only published");
+    let made: serde_json::Value = serde_json::from_str(&stdout(&setup(&url, &arguments))).unwrap();
+    let published_now = serde_json::json!(["publication `postrider`"]);
+    assert_eq!(made["created"], published_now, "an existing table is only published");
     let published = "SELECT count(*) FROM pg_publication_tables WHERE pubname = 'postrider'";
     assert_eq!(count(published).await, 2);
 }
@@ -78,10 +79,13 @@ async fn a_setup_that_cannot_be_done_says_why_and_what_to_do() {
     let other = address.clone().database("nowhere").url();
     assert_fails(&other, &[], 78, &["PR-P022", "nowhere"]);
     let guest = address.clone().login_as("guest", Some("guest")).url();
-    assert_fails(&guest, &[], 77, &["PR-P0", "help:"]);
+    assert_fails(&guest, &[], 77, &["PR-P044", "help:", "GRANT CREATE ON SCHEMA"]);
     let wrong = address.login_as("guest", Some("hunter2")).url();
     assert_fails(&wrong, &[], 77, &["PR-P021", "password"]);
     assert!(!String::from_utf8_lossy(&setup(&wrong, &[]).stderr).contains("hunter2"));
     assert_fails("postgres://tester@127.0.0.1:1/shop", &[], 69, &["PR-P001", "help:"]);
     assert_fails(&wrong, &["--table", "Mine"], 78, &["--table", "PR-C005"]);
+    let replica = Options::default().with("wal_level", "replica");
+    let replica = Cluster::start(&replica).expect("a private PostgreSQL");
+    assert_fails(&replica.unix_url(), &[], 78, &["PR-P030", "ALTER SYSTEM SET wal_level"]);
 }

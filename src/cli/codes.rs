@@ -66,6 +66,7 @@ pub(super) fn control(error: &ControlError) -> &'static str {
         ControlError::PublicationReplaced { .. } => "PR-P048",
         ControlError::TableReplaced { .. } => "PR-P049",
         ControlError::TableForbidden { .. } => "PR-P051",
+        ControlError::RowsBefore { .. } => "PR-P052",
         ControlError::OtherServer => "PR-P053",
     }
 }

@@ -3,6 +3,7 @@
 //! What always holds: stdout carries data only, and a reader that goes away ends the program
 //! quietly instead of with a panic.
 
+use std::ffi::OsString;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
 
@@ -16,6 +17,9 @@ use super::import::{differences, import_file};
 use super::logs;
 use super::specs::review;
 use crate::config::{self, ConfigError, FileChoice, FlagValue, Inputs, Loaded};
+
+/// An empty configuration file: no other is looked for.
+const NO_FILE: &str = "/dev/null";
 
 /// The surroundings of a command.
 #[derive(Debug, Clone)]
@@ -78,12 +82,43 @@ impl Context {
         Ok(loaded)
     }
 
-    /// Starts the log for a command that has no configuration file, such as the demo.
+    /// Starts the log for a command that has no configuration file: the benchmarks.
     pub fn start_logs(&self) -> Result<(), Failure> {
         let inputs = Inputs { file: FileChoice::Absent, ..self.inputs(Vec::new()) };
         let loaded = config::load(&inputs, &|_| Vec::new())?;
         logs::start(&loaded.config.log, self.asks_for_level(), self.color_stderr());
         Ok(())
+    }
+
+    /// The configuration of a command that looks for no file, such as the demo: one that is named,
+    /// `--set` and the environment count. The log is left alone.
+    pub fn read_named(&self, flags: Vec<FlagValue>) -> Result<Loaded, ConfigError> {
+        let file = self.globals.config.clone().map_or(FileChoice::Absent, FileChoice::At);
+        config::load(&Inputs { file, ..self.inputs(flags) }, &review)
+    }
+
+    /// The same, with the log started.
+    pub fn load_named(&self, flags: Vec<FlagValue>) -> Result<Loaded, Failure> {
+        let loaded = self.read_named(flags)?;
+        self.start_log(&loaded);
+        Ok(loaded)
+    }
+
+    /// What another run of this program is to be told so that it reads the same configuration.
+    pub fn arguments(&self) -> Vec<OsString> {
+        let file = self.globals.config.clone().unwrap_or_else(|| NO_FILE.into());
+        let set = self.globals.set.iter().flat_map(|set| ["--set".into(), set.into()]);
+        [OsString::from("--config"), file.into()].into_iter().chain(set).collect()
+    }
+
+    /// Which of these options `--set` names.
+    pub fn sets_one_of(&self, keys: &[&'static str]) -> Option<&'static str> {
+        let is_set = |key: &&&'static str| {
+            let named =
+                |set: &String| set.split('=').next().is_some_and(|name| name.trim() == **key);
+            self.globals.set.iter().any(named)
+        };
+        keys.iter().find(is_set).copied()
     }
 
     /// Loads the configuration and leaves the log alone.

@@ -10,6 +10,7 @@ mod relay;
 mod shop;
 mod stage;
 
+use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::process::ExitStatus;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,10 +24,13 @@ use tokio_postgres::Client;
 use super::context::Context;
 use super::exit::ExitCode;
 use super::failure::Failure;
+use super::specs::kafka_spec;
 use crate::config::libpq::ConnectInfoError;
+use crate::config::{ConfigError, Delivery, FlagValue};
 use crate::control::{self, ControlError};
 use crate::kafka::embedded::BrokerError;
 use crate::kafka::{KafkaSpec, ReaderError, TopicsError};
+use crate::relay::{Plan, RelayError};
 use crate::sandbox::SandboxError;
 use crate::shop::ShopError;
 use crate::shop::draw::{Fate, event_types};
@@ -49,7 +53,7 @@ const DRAIN_LIMIT: Duration = Duration::from_secs(30);
 /// `demo [--rate N] [--count N] [--kill-every 5s] [--brokers ..] [--database-url ..]`
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  postrider demo\n  postrider demo --rate 2000 --count 20000 --kill-every 2s\n  postrider demo --count 20000 --output json"
+    after_help = "--set, --config and POSTRIDER_* variables configure the relay that is shown, but for the servers, \nthe slot, the publication and the table.\n\nExamples:\n  postrider demo\n  postrider demo --kill-every 1s --brokers localhost:9092 --set kafka.delivery=exactly_once\n  postrider demo --rate 2000 --count 20000 --kill-every 2s\n  postrider demo --count 20000 --output json"
 )]
 pub struct DemoArgs {
     /// Orders per second
@@ -87,6 +91,20 @@ pub enum DemoError {
     /// Tables, publication and slot.
     #[error(transparent)]
     Control(#[from] ControlError),
+    /// The relay's configuration.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// What the relay needs before it starts.
+    #[error(transparent)]
+    Relay(#[from] RelayError),
+    /// An option that would be overruled.
+    #[error("the demo chooses `{0}` itself")]
+    Chosen(&'static str),
+    /// The embedded broker shows what aborted transactions wrote.
+    #[error(
+        "the embedded broker shows what aborted transactions wrote, so that killed relays would seem to repeat rows"
+    )]
+    NoTransactions,
     /// SQL of the demo itself.
     #[error("the demo's SQL failed")]
     Sql(#[from] tokio_postgres::Error),
@@ -137,6 +155,14 @@ impl DemoError {
             Self::Topics(error) => error.hint(),
             Self::Address(error) => error.hint(),
             Self::Control(error) => error.hint(),
+            Self::Config(error) => error.hint(),
+            Self::Relay(error) => error.hint(),
+            Self::Chosen(_) => {
+                Some("leave it out; --database-url and --brokers name servers".into())
+            }
+            Self::NoTransactions => {
+                Some("name a real Kafka: --brokers HOST:PORT; or leave out --kill-every".into())
+            }
             Self::Load(error) => error.hint(),
             Self::Consumer(error) => error.hint(),
             Self::InUse { .. } => Some(
@@ -159,7 +185,19 @@ struct Figures {
 
 /// Runs it.
 pub fn run(args: &DemoArgs, context: &Context) -> Result<ExitCode, Failure> {
-    context.start_logs()?;
+    let config = context.load_named(demo_flags(&stage::stand_ins()))?.config;
+    let exactly_once = config.kafka.delivery == Delivery::ExactlyOnce;
+    let refusal = match context.sets_one_of(&stage::CHOSEN) {
+        Some(key) => Some(DemoError::Chosen(key)),
+        None if exactly_once && args.kill_every.is_some() && args.brokers.is_none() => {
+            Some(DemoError::NoTransactions)
+        }
+        None => None,
+    };
+    if let Some(error) = refusal {
+        let hint = error.hint();
+        return Err(Failure::of(ExitCode::Usage, "PR-X021", &error, hint));
+    }
     let figures = super::runtime()?.block_on(show(args, context)).map_err(|error| {
         let hint = error.hint();
         Failure::of(ExitCode::CheckFailed, "PR-X020", &error, hint)
@@ -176,6 +214,16 @@ pub fn run(args: &DemoArgs, context: &Context) -> Result<ExitCode, Failure> {
     })
 }
 
+/// Options that the demo chooses, above all others.
+fn demo_flags(settings: &[(&'static str, String)]) -> Vec<FlagValue> {
+    let flag = |(key, value): &(&'static str, String)| FlagValue {
+        key,
+        value: value.clone(),
+        flag: "demo",
+    };
+    settings.iter().map(flag).collect()
+}
+
 async fn show(args: &DemoArgs, context: &Context) -> Result<Figures, DemoError> {
     let plan =
         LoadPlan { count: args.count, pace: Pace::PerSecond(args.rate), ..LoadPlan::default() };
@@ -185,8 +233,16 @@ async fn show(args: &DemoArgs, context: &Context) -> Result<Figures, DemoError> 
         banner(&stage, args);
     }
     let client = stage.prepare(&topics).await?;
+    let config = context.read_named(demo_flags(&stage.relay_settings()))?.config;
+    let relay = Plan::new(kafka_spec(&config), config);
+    stage.make_slot(&client, &relay).await?;
+    let mut arguments = context.arguments();
+    for (key, value) in stage.relay_settings() {
+        arguments.extend(["--set".into(), format!("{key}={value}").into()]);
+    }
+    let cast = Cast { kafka: relay.kafka, arguments, shows_arrivals: !context.json() };
     let result = tokio::select! {
-        result = play(args, &plan, &stage, &client, !context.json()) => result,
+        result = play(args, &plan, &stage, &client, cast) => result,
         () = interrupted() => Err(DemoError::Interrupted),
     };
     let cleared = stage.clear(&client).await;
@@ -206,18 +262,25 @@ async fn interrupted() {
     }
 }
 
+/// How the relay is started, and how its consumer.
+struct Cast {
+    kafka: KafkaSpec,
+    arguments: Vec<OsString>,
+    shows_arrivals: bool,
+}
+
 async fn play(
     args: &DemoArgs,
     plan: &LoadPlan,
     stage: &Stage,
     client: &control::Client,
-    shows_arrivals: bool,
+    cast: Cast,
 ) -> Result<Figures, DemoError> {
+    let Cast { kafka, arguments, shows_arrivals } = cast;
     let judge = Arc::new(Mutex::new(Judge::default()));
-    let kafka = KafkaSpec::of_brokers(&stage.brokers);
     let consumer =
         Consumer::start(&kafka, &event_types(plan.types), Arc::clone(&judge), shows_arrivals)?;
-    let mut relay = Relay::start(stage.relay_settings(), Stage::tether()?)?;
+    let mut relay = Relay::start(arguments, Stage::tether()?)?;
     wait_until_streaming(client.sql(), &stage.slot, &mut relay).await?;
     let shop = tokio::select! {
         shop = shop::play(stage, client.sql(), shows_arrivals) => shop?,

@@ -74,6 +74,11 @@ impl Failure {
         Self { exit, findings: Vec::new() }
     }
 
+    /// Whether the last finding has this code.
+    pub fn is(&self, code: &str) -> bool {
+        self.findings.last().is_some_and(|finding| finding.code == code)
+    }
+
     /// Adds the reason.
     #[must_use]
     pub fn why(mut self, why: impl Into<String>) -> Self {

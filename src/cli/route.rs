@@ -5,6 +5,7 @@
 //! the very pipeline that `run` drives, as the bytes that Postgres would have sent; nothing is sent
 //! anywhere and nothing acknowledged; the same input gives the same bytes.
 
+use std::collections::BTreeSet;
 use std::io::{self, BufRead as _, BufWriter};
 use std::path::PathBuf;
 
@@ -13,8 +14,8 @@ use clap::Args;
 use super::context::Context;
 use super::exit::ExitCode;
 use super::failure::Failure;
-use crate::config::{FlagValue, Loaded};
-use crate::control;
+use crate::config::{Config, FlagValue, Loaded};
+use crate::control::{self, Client};
 use crate::route::EmptyPayload;
 
 mod answer;
@@ -29,6 +30,9 @@ use rehearsal::Rehearsal;
 
 /// How many rows of the table are read unless it is said.
 const LIMIT: u32 = 10;
+
+/// Rows of each table that are asked for their topics.
+const TOPICS_OF: u32 = 10_000;
 
 /// `route [--debezium FILE] [--from-database [--limit N]]`
 #[derive(Debug, Args)]
@@ -80,6 +84,20 @@ pub fn run(args: &RouteArgs, context: &Context) -> Result<ExitCode, Failure> {
         text.as_ref().is_ok_and(|text| !text.trim_ascii().is_empty()) || text.is_err()
     });
     answer_all(texts.map(|text| text.map(|text| line::parse(&text))), &mut rehearsal, out)
+}
+
+/// The topics that the newest rows of the tables are routed to, as `run` would.
+pub(super) async fn topics_of_rows(
+    client: &Client,
+    config: &Config,
+) -> Result<BTreeSet<String>, Failure> {
+    let lines = table::newest(client, &config.source.tables, TOPICS_OF).await?;
+    let mut rehearsal = Rehearsal::new(config.clone(), true);
+    let mut topics = BTreeSet::new();
+    for line in lines {
+        topics.extend(rehearsal.answer(&line)?.topic());
+    }
+    Ok(topics)
 }
 
 /// The configuration. A dry run of lines reaches no database, so none need be named.

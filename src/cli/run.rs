@@ -16,7 +16,7 @@ use super::exit::ExitCode;
 use super::failure::Failure;
 use super::specs::kafka_spec;
 use super::version;
-use crate::config::{Config, Delivery};
+use crate::config::{Config, Delivery, Loaded};
 use crate::kafka::{KafkaSpec, Producer, Remembering, Sink, TopicBook, Transactional};
 use crate::relay::{self, OpenSink, Options, Plan, Request, Stop, Summary};
 use crate::telemetry::{Listener, Telemetry, serve};
@@ -38,7 +38,7 @@ pub struct RunArgs {
     /// Deliver what was committed when it started, acknowledge it, exit
     #[arg(long)]
     pub once: bool,
-    /// Decode and route to stdout; nothing is sent and nothing acknowledged
+    /// Decode and route to stdout; nothing is sent, acknowledged or created
     #[arg(long)]
     pub dry_run: bool,
     /// Exit with code 75 instead of waiting when another relay holds the slot
@@ -51,11 +51,12 @@ pub struct RunArgs {
 
 /// Runs it.
 pub fn run(args: &RunArgs, context: &Context) -> Result<ExitCode, Failure> {
-    let config = match &args.debezium {
+    let loaded = match &args.debezium {
         Some(path) => context.load_imported(path, Vec::new())?,
         None => context.load(Vec::new())?,
-    }
-    .config;
+    };
+    introduce(&loaded);
+    let config = loaded.config;
     let own = vec![config.dead_letters.topic.clone(), config.progress.topic.clone()];
     let topics = TopicBook::new(config.route.missing_topic.clone(), own);
     let kafka = KafkaSpec { topics, ..kafka_spec(&config) };
@@ -77,7 +78,12 @@ pub fn run(args: &RunArgs, context: &Context) -> Result<ExitCode, Failure> {
         tokio::spawn(listen_for_signals(stop.clone()));
         let every = plan.config.source.status_interval;
         let summary = if args.dry_run {
-            let printer = |_: &_, _: &_| Ok(Printer::new(std::io::stdout()));
+            // Nobody reads any more: there is nobody to be quick for either.
+            let gone = stop.clone();
+            let printer = move |_: &_, _: &_| {
+                let gone = gone.clone();
+                Ok(Printer::new(std::io::stdout(), move || gone.request(Request::Drain)))
+            };
             drive(plan, options, stop, telemetry, printer).await
         } else if plan.config.kafka.delivery == Delivery::ExactlyOnce {
             drive(plan, options, stop, telemetry, Transactional::open).await
@@ -89,11 +95,47 @@ pub fn run(args: &RunArgs, context: &Context) -> Result<ExitCode, Failure> {
             drive(plan, options, stop, telemetry, open).await
         };
         drop(end_http);
-        finish(args, context, &summary?)
+        let summary = summary.map_err(|error| match Failure::from(error) {
+            failure if args.dry_run => creates_nothing(failure),
+            failure => failure,
+        })?;
+        finish(args, context, &summary)
     });
     // Dialling a server that does not answer cannot be called off, and is not waited for.
     runtime.shutdown_background();
     code
+}
+
+/// The first line of a log: what starts, and between which servers.
+fn introduce(loaded: &Loaded) {
+    let Config { source, kafka, .. } = &loaded.config;
+    let file = loaded.file.as_ref().map_or_else(|| "none".into(), |file| file.to_string_lossy());
+    let hosts: Vec<String> = source.connect.endpoints.iter().map(ToString::to_string).collect();
+    let build = version::build_info(&source.slot);
+    tracing::info!(
+        version = build.version,
+        config = %file,
+        database = format!("{} on {}", source.connect.database, hosts.join(", ")),
+        role = source.connect.user,
+        slot = source.slot,
+        brokers = kafka.brokers.join(","),
+        delivery = kafka.delivery.as_str(),
+        "starting"
+    );
+}
+
+/// A dry run reads a slot that is there: one of its own would begin only now, and show nothing of
+/// what waits.
+fn creates_nothing(failure: Failure) -> Failure {
+    const MISSING: [&str; 3] = ["PR-P010", "PR-P032", "PR-P039"];
+    if !MISSING.iter().any(|code| failure.is(code)) {
+        return failure;
+    }
+    let help = failure.findings.last().and_then(|finding| finding.help.clone()).unwrap_or_default();
+    failure.help(format!(
+        "a dry run reads an existing slot and creates nothing; `postrider route --from-database` \
+         shows rows of the table without one. {help}"
+    ))
 }
 
 fn options(args: &RunArgs, config: &Config) -> Options {

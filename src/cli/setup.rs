@@ -1,8 +1,10 @@
-//! `postrider setup`: outbox table, publication and slot, made where they are missing.
+//! `postrider setup`: outbox table, publication, slot and topics, made where they are missing.
 //!
 //! Enters: the configured names. Leaves: the SQL on stdout, or a database that is ready. What always
-//! holds: it can be run any number of times, and `--print` touches nothing.
+//! holds: it can be run any number of times, and `--print` changes nothing; no row is left behind
+//! without being asked for.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use clap::Args;
@@ -11,55 +13,237 @@ use serde_json::json;
 use super::context::Context;
 use super::exit::ExitCode;
 use super::failure::Failure;
-use crate::config::FlagValue;
-use crate::control::{SetupPlan, connect};
+use super::route;
+use super::specs::kafka_spec;
+use crate::config::{Config, Delivery, FlagValue, Rejected};
+use crate::control::{ControlError, Made, MadeSlot, SetupChoices, SetupPlan, SetupStep, connect};
+use crate::kafka::{Grade, MadeTopics, Purpose, WantedTopic, make_topics};
+use crate::relay::{Plan, begin_stream};
 
-/// `setup [--print] [--table SCHEMA.NAME]`
+/// `setup [--print] [--table SCHEMA.NAME] [--from-now] [--no-slot] [--topics[=NAME,..]]`
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Examples:\n  postrider setup --print | psql shop\n  postrider setup --table shop.outbox\n  PGHOST=db PGUSER=owner PGDATABASE=shop postrider setup"
-)]
+#[command(after_help = "\
+The role that runs it needs rights only for what is missing: CREATE on the schema for the table,
+ownership of the table and CREATE on the database for the publication, REPLICATION for the slot.
+
+Examples:
+  postrider setup --topics=OrderPlaced,OrderPaid
+  postrider setup --table shop.outbox
+  PGUSER=owner postrider setup --no-slot      and then, as the relay's role:  postrider setup
+  postrider setup --print --no-slot | psql shop")]
 pub struct SetupArgs {
-    /// Print the SQL and do nothing
+    /// Print the SQL, and the commands for the topics; change nothing
     #[arg(long)]
     pub print: bool,
     /// An outbox table that exists already, in place of source.tables; may be repeated
     #[arg(long, value_name = "SCHEMA.NAME")]
     pub table: Vec<String>,
+    /// Make the slot though there are rows: those are not delivered
+    #[arg(long)]
+    pub from_now: bool,
+    /// Leave the slot to another role
+    #[arg(long)]
+    pub no_slot: bool,
+    /// Create the topics that rows of the table name, these besides, and those for dead letters and
+    /// progress
+    #[arg(
+        long,
+        value_name = "NAME,..",
+        num_args = 0..=1,
+        require_equals = true,
+        value_delimiter = ',',
+        default_missing_value = ""
+    )]
+    pub topics: Option<Vec<String>>,
+    /// Partitions of the topics of rows and dead letters [default: the brokers']
+    #[arg(long, value_name = "N", requires = "topics",
+          value_parser = clap::value_parser!(i32).range(1..=10_000))]
+    pub partitions: Option<i32>,
+    /// Replicas of topics [default: the brokers']
+    #[arg(long, value_name = "N", requires = "topics",
+          value_parser = clap::value_parser!(i32).range(1..=100))]
+    pub replication: Option<i32>,
 }
 
 /// Runs it.
 pub fn run(args: &SetupArgs, context: &Context) -> Result<ExitCode, Failure> {
-    let exists = !args.table.is_empty();
+    let existing_tables = !args.table.is_empty();
     let tables = FlagValue { key: "source.tables", value: args.table.join(","), flag: "--table" };
-    let source = context.load(exists.then_some(tables).into_iter().collect())?.config.source;
-    let plan = SetupPlan::new(&source.slot, &source.publication, &source.tables, exists);
+    let flags = existing_tables.then_some(tables).into_iter().collect();
+    let config = context.load(flags)?.config;
+    let relay = Plan::new(kafka_spec(&config), config);
+    let wanted = relay.requirements().map_err(crate::relay::RelayError::from)?;
+    let choices =
+        SetupChoices { existing_tables, from_now: args.from_now, without_slot: args.no_slot };
+    let plan = SetupPlan::new(wanted, choices);
     if args.print {
-        print(&plan, context)?;
+        let topics = wanted_topics(args, &relay.config, true)?;
+        print(&plan.steps, &topics, context)?;
         return Ok(ExitCode::Ok);
     }
-    super::runtime()?.block_on(async {
-        let client = connect(&source.connect).await?;
-        plan.run(&client).await.map_err(Failure::from)
-    })?;
-    let ready: Vec<&str> = plan.steps.iter().map(|step| step.object.as_str()).collect();
-    if context.json() {
-        context.print_json(&json!({ "ready": ready }))?;
-    } else {
-        let mut lines = String::new();
-        for object in ready {
-            let _ = writeln!(lines, "ready: {object}");
-        }
-        context.print(&lines)?;
-    }
-    Ok(ExitCode::Ok)
+    let mut done = Done::default();
+    let made = super::runtime()?.block_on(make(&plan, &relay, &mut done));
+    let topics = made.and_then(|()| wanted_topics(args, &relay.config, false)).and_then(|wanted| {
+        let made = if wanted.is_empty() {
+            MadeTopics::default()
+        } else {
+            make_topics(&relay.kafka, &wanted)?
+        };
+        done.topics = made;
+        Ok(())
+    });
+    // What was made before something failed was made.
+    done.print(context)?;
+    topics.map(|()| ExitCode::Ok)
 }
 
-fn print(plan: &SetupPlan, context: &Context) -> Result<(), Failure> {
-    if !context.json() {
-        return context.print(&plan.script());
+async fn make(plan: &SetupPlan, relay: &Plan, done: &mut Done) -> Result<(), Failure> {
+    let client = connect(&relay.config.source.connect).await?;
+    done.made = plan.make_tables(&client).await?;
+    let now = plan.look(&client).await?;
+    let slot = &relay.config.source.slot;
+    let object = format!("replication slot `{slot}`");
+    if !plan.lacks_slot(&now) {
+        if now.slot.is_some() {
+            done.made.push(Made { object, created: false });
+        }
+        return Ok(());
     }
-    let steps: Vec<_> =
-        plan.steps.iter().map(|step| json!({ "object": step.object, "sql": step.sql })).collect();
-    context.print_json(&json!({ "steps": steps }))
+    if !now.server.may_replicate {
+        return Err(another_role(now.server.role));
+    }
+    // Kafka is told first, so that a slot without progress is none of ours.
+    let delivered = match relay.config.kafka.delivery {
+        Delivery::ExactlyOnce => begin_stream(relay, &client).await?,
+        Delivery::AtLeastOnce => None,
+    };
+    let made = plan.make_slot(&client).await?;
+    done.made.push(Made { object, created: made.is_some() });
+    if let (Some(delivered), Some(made)) = (delivered, &made) {
+        done.remarks.push(format!(
+            "rows of an earlier slot `{slot}` were delivered up to {delivered}: those committed \
+             between that and {} are not; once those that matter are inserted again: postrider \
+             adopt --execute",
+            made.start
+        ));
+    }
+    done.slot = made;
+    Ok(())
+}
+
+/// The rest is made; the slot is for somebody who may.
+fn another_role(role: String) -> Failure {
+    let error = ControlError::RoleMayNotReplicate { role };
+    let grant = error.hint().unwrap_or_default();
+    Failure::from(error).help(format!(
+        "only the slot is missing: run `postrider setup` as the role of the relay, which needs no \
+         other right for that (here, --no-slot leaves it out); or {grant}"
+    ))
+}
+
+/// Topics that are to be there; none unless asked for.
+fn wanted_topics(
+    args: &SetupArgs,
+    config: &Config,
+    may_lack_table: bool,
+) -> Result<Vec<WantedTopic>, Failure> {
+    let Some(asked) = &args.topics else { return Ok(Vec::new()) };
+    let mut names: BTreeSet<String> =
+        asked.iter().map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()).collect();
+    let found = super::runtime()?.block_on(async {
+        let client = connect(&config.source.connect).await?;
+        route::topics_of_rows(&client, config).await
+    });
+    match found {
+        Ok(found) => names.extend(found),
+        // Printed for somebody who makes the table first.
+        Err(error) if may_lack_table && error.is("PR-P032") => {}
+        // Only what was named.
+        Err(error) if !names.is_empty() && error.is("PR-P051") => {
+            tracing::warn!("the rows' own topics are not known: the table may not be read");
+        }
+        Err(error) => return Err(error),
+    }
+    let mut wanted: Vec<_> =
+        names.into_iter().map(|name| WantedTopic::new(name, Purpose::Rows)).collect();
+    if config.route.rejected == Rejected::DeadLetter {
+        wanted.push(WantedTopic::new(&config.dead_letters.topic, Purpose::DeadLetters));
+    }
+    if config.kafka.delivery == Delivery::ExactlyOnce || config.progress.at_least_once {
+        wanted.push(WantedTopic::new(&config.progress.topic, Purpose::Progress));
+    }
+    for topic in &mut wanted {
+        if topic.purpose != Purpose::Progress {
+            topic.partitions = args.partitions.unwrap_or(topic.partitions);
+        }
+        topic.replication = args.replication.unwrap_or(topic.replication);
+    }
+    Ok(wanted)
+}
+
+/// What became of everything.
+#[derive(Debug, Default)]
+struct Done {
+    made: Vec<Made>,
+    slot: Option<MadeSlot>,
+    topics: MadeTopics,
+    remarks: Vec<String>,
+}
+
+impl Done {
+    fn print(mut self, context: &Context) -> Result<(), Failure> {
+        if let Some(slot) = &self.slot {
+            for (table, rows) in &slot.left_behind {
+                self.remarks.push(format!(
+                    "table {table} has {rows} now; what of that was committed before {} is not \
+                     delivered",
+                    slot.start
+                ));
+            }
+        }
+        let (created, existing): (Vec<_>, Vec<_>) = self.made.iter().partition(|made| made.created);
+        let topic = |name: &String| format!("topic `{name}`");
+        let objects = |made: Vec<&Made>, topics: &[String]| -> Vec<String> {
+            let made = made.into_iter().map(|made| made.object.clone());
+            made.chain(topics.iter().map(topic)).collect()
+        };
+        let created = objects(created, &self.topics.created);
+        let existing = objects(existing, &self.topics.existing);
+        let worth = self.topics.findings.iter().filter(|one| one.grade < Grade::Remark);
+        for finding in worth {
+            tracing::warn!(help = finding.help, "{finding}");
+        }
+        if context.json() {
+            let start = self.slot.map(|slot| slot.start.to_string());
+            return context.print_json(&json!({
+                "created": created, "existing": existing, "slot_begins_at": start,
+                "remarks": self.remarks,
+            }));
+        }
+        let mut lines = String::new();
+        // Writing to a string cannot fail.
+        for object in created {
+            let _ = writeln!(lines, "created: {object}");
+        }
+        for object in existing {
+            let _ = writeln!(lines, "already exists: {object}");
+        }
+        for remark in self.remarks {
+            let _ = writeln!(lines, "note: {remark}");
+        }
+        context.print(&lines)
+    }
+}
+
+fn print(steps: &[SetupStep], topics: &[WantedTopic], context: &Context) -> Result<(), Failure> {
+    let commands: Vec<String> = topics.iter().map(WantedTopic::command).collect();
+    if context.json() {
+        let step = |step: &SetupStep| json!({ "object": step.object, "sql": step.sql });
+        let steps: Vec<_> = steps.iter().map(step).collect();
+        return context.print_json(&json!({ "steps": steps, "topics": commands }));
+    }
+    let mut script: Vec<String> = steps.iter().map(|step| step.sql.clone()).collect();
+    // Comments, so that all of it is still for psql.
+    script.extend(commands.iter().map(|command| format!("-- {command}\n")));
+    context.print(&script.join("\n"))
 }

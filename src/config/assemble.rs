@@ -61,9 +61,15 @@ pub(super) fn assemble(
     }
     match config {
         Some(config) if reader.mistakes.is_empty() => Ok((config, reader.warnings)),
-        _ => Err(reader.mistakes),
+        _ => {
+            assert!(!reader.mistakes.is_empty(), "a setting is missing, and no mistake says so");
+            Err(reader.mistakes)
+        }
     }
 }
+
+/// Further names of columns, by the first.
+type Aliases = BTreeMap<String, Vec<String>>;
 
 type Rest = (Progress, DeadLetters, Http, Retry, Shutdown, Log);
 
@@ -132,15 +138,16 @@ impl Reader<'_> {
     }
 
     fn outbox(&mut self) -> Option<Outbox> {
-        let id = self.text("outbox.id", checks::identifier);
-        let aggregate_type = self.text("outbox.aggregate_type", checks::identifier);
-        let aggregate_id = self.text("outbox.aggregate_id", checks::identifier);
-        let event_type = self.text("outbox.event_type", checks::identifier);
-        let payload = self.text("outbox.payload", checks::identifier);
-        let timestamp = self.optional_column("outbox.timestamp");
+        let mut aliases = BTreeMap::new();
+        let id = self.column("outbox.id", &mut aliases);
+        let aggregate_type = self.column("outbox.aggregate_type", &mut aliases);
+        let aggregate_id = self.column("outbox.aggregate_id", &mut aliases);
+        let event_type = self.column("outbox.event_type", &mut aliases);
+        let payload = self.column("outbox.payload", &mut aliases);
+        let timestamp = self.optional("outbox.timestamp", &mut aliases);
         let timestamp_unit = self.choice("outbox.timestamp_unit", EpochUnit::from_word);
-        let schema_version = self.optional_column("outbox.schema_version");
-        let traceparent = self.optional_column("outbox.traceparent");
+        let schema_version = self.optional("outbox.schema_version", &mut aliases);
+        let traceparent = self.optional("outbox.traceparent", &mut aliases);
         let on_update = self.choice("outbox.on_update", OnUpdate::from_word);
         Some(Outbox {
             id: id?,
@@ -152,8 +159,38 @@ impl Reader<'_> {
             timestamp_unit: timestamp_unit?,
             schema_version: schema_version?,
             traceparent: traceparent?,
+            aliases,
             on_update: on_update?,
         })
+    }
+
+    /// A column that there must be.
+    fn column(&mut self, key: &str, aliases: &mut Aliases) -> Option<String> {
+        match self.optional(key, aliases)? {
+            Some(name) => Some(name),
+            None => self.refuse(key, Refusal::new("must not be empty")),
+        }
+    }
+
+    /// A column's first name, if it has one; the others become its aliases.
+    #[expect(clippy::option_option, reason = "as for `optional_column`")]
+    fn optional(&mut self, key: &str, aliases: &mut Aliases) -> Option<Option<String>> {
+        let items = match self.settings.get(key).map(|setting| &setting.value) {
+            Some(Value::List(items)) => items.as_slice(),
+            _ => return self.absent(key),
+        };
+        if items.iter().all(|item| item.text.is_empty()) {
+            return Some(None);
+        }
+        let mut names = self.items(key, checks::identifier)?.into_iter();
+        let Some(first) = names.next() else { return Some(None) };
+        for name in names.filter(|name| *name != first) {
+            let known: &mut Vec<String> = aliases.entry(first.clone()).or_default();
+            if !known.contains(&name) {
+                known.push(name);
+            }
+        }
+        Some(Some(first))
     }
 
     fn route(&mut self, outbox: &Outbox) -> Option<Route> {

@@ -99,6 +99,13 @@ fn shown(key: &str, setting: &Setting) -> Shown {
             Shown::Text(if connection { mask_connection_string(text) } else { MASK.to_owned() })
         }
         Value::Text(text) => Shown::Text(text.clone()),
+        Value::List(items) if option(key).is_some_and(|option| option.kind == Kind::Names) => {
+            match items.as_slice() {
+                [] => Shown::Text(String::new()),
+                [only] => Shown::Text(only.text.clone()),
+                _ => Shown::List(items.iter().map(|item| item.text.clone()).collect()),
+            }
+        }
         Value::List(items) => Shown::List(items.iter().map(|item| item.text.clone()).collect()),
         Value::Switch(on) => Shown::Switch(*on),
         Value::Duration(duration) => Shown::Text(format_duration(*duration)),

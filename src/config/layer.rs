@@ -243,13 +243,14 @@ fn read_option(key: &str, option: &OptionSpec, raw: Raw) -> Result<Value, Wrong>
             check_range(key, (min..=max).contains(&bytes), shown)?;
             Ok(Value::Size(bytes))
         }
-        (Kind::List, Raw::Loose(text)) => Ok(Value::List(
+        (Kind::Names, Raw::Text(text)) => Ok(Value::List(vec![Item { text, span: None }])),
+        (Kind::List | Kind::Names, Raw::Loose(text)) => Ok(Value::List(
             text.split(',')
                 .map(|item| Item { text: item.trim().to_owned(), span: None })
                 .filter(|item| !item.text.is_empty())
                 .collect(),
         )),
-        (Kind::List, Raw::List(items)) => read_list(key, option, items),
+        (Kind::List | Kind::Names, Raw::List(items)) => read_list(key, option, items),
         (kind, raw) => {
             let help = match (kind, number) {
                 (Kind::Duration(..), Some(number)) => Some(format!("say the unit: \"{number}s\"")),

@@ -3,6 +3,7 @@
 //! Enters: nothing, these are plain values that `assemble` fills. What always holds: every field
 //! was checked, there is no `Option` that means "default", and `Debug` shows no secret.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -98,6 +99,8 @@ pub struct Outbox {
     pub schema_version: Option<String>,
     /// Copied into `traceparent` where the table has it; `None` is no such header.
     pub traceparent: Option<String>,
+    /// By one of these names: others to try where a row's table has none of that name.
+    pub aliases: BTreeMap<String, Vec<String>>,
     /// What an UPDATE does.
     pub on_update: OnUpdate,
 }

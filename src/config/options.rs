@@ -18,6 +18,8 @@ pub enum Kind {
     Connection,
     /// A list of strings; in the environment separated by commas.
     List,
+    /// A name, or a list of names for the same thing.
+    Names,
     /// `true` or `false`.
     Switch,
     /// One of these words.
@@ -35,6 +37,7 @@ impl Kind {
             Self::Text => "text",
             Self::Connection => "a connection string",
             Self::List => "a list of strings",
+            Self::Names => "a name, or a list of names",
             Self::Switch => "true or false",
             Self::Choice(_) => "one of a few words",
             Self::Duration(..) => "a duration such as \"1s\"",
@@ -105,6 +108,14 @@ pub(super) const fn list(
     doc: &'static str,
 ) -> OptionSpec {
     OptionSpec { key, kind: Kind::List, default, unit: "-", doc }
+}
+
+pub(super) const fn names(
+    key: &'static str,
+    default: &'static str,
+    doc: &'static str,
+) -> OptionSpec {
+    OptionSpec { key, kind: Kind::Names, default, unit: "-", doc }
 }
 
 pub(super) const fn switch(

@@ -86,7 +86,7 @@ pub fn reference_markdown() -> String {
                 let (min, max) = (super::format_size(min), super::format_size(max));
                 let _ = write!(meaning, " From {min} to {max}.");
             }
-            Kind::Text | Kind::Connection | Kind::List | Kind::Switch => {}
+            Kind::Text | Kind::Connection | Kind::List | Kind::Names | Kind::Switch => {}
         }
         let (name, env) = (option.name(), option.env());
         let default = option.default.replace('|', "\\|");

@@ -10,10 +10,13 @@ use super::values::{OnUpdate, Rejected};
 impl Config {
     /// The outbox tables; the router adds the columns it wants.
     pub fn outbox_spec(&self) -> OutboxSpec {
-        OutboxSpec::new(self.source.tables.clone()).with_messages(MessageSpec {
+        let messages = MessageSpec {
             prefixes: self.messages.prefixes.clone(),
             null_is_missing: self.messages.null_members == Members::Drop,
-        })
+        };
+        OutboxSpec::new(self.source.tables.clone())
+            .with_messages(messages)
+            .with_aliases(self.outbox.aliases.clone())
     }
 
     /// How a row becomes a record; compiles.
@@ -119,6 +122,21 @@ mod tests {
         let unit = EpochUnit::Microseconds;
         assert_eq!(spec.timestamp, TimestampSource::Column { name: "at".into(), unit });
         assert_eq!(spec.traceparent, None);
+    }
+
+    #[test]
+    fn a_column_has_the_first_of_its_names_and_the_others_as_aliases() {
+        let config = config(&["outbox.aggregate_id=agg, aggregate_id,agg", "outbox.timestamp=at"]);
+        assert_eq!(config.route_spec().key, "agg");
+        let mut spec = config.outbox_spec();
+        Router::compile(&config.route_spec(), &mut spec).unwrap();
+        let aliases = |name: &str| {
+            let wanted = spec.wanted().iter().find(|wanted| wanted.name == name).unwrap();
+            wanted.aliases.clone()
+        };
+        assert_eq!(aliases("agg"), ["aggregate_id"]);
+        assert_eq!(aliases("event_type"), ["type"]);
+        assert!(aliases("at").is_empty());
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! names, did-you-mean, `config example`, `config show` and docs/configuration.md. What always
 //! holds: an option exists if and only if it is here, and every default is valid (tested).
 
-use super::options::{Kind, OptionSpec, choice, duration, list, switch, text};
+use super::options::{Kind, OptionSpec, choice, duration, list, names, switch, text};
 use super::values::{
     Compression, Create, Delivery, LogFormat, LogLevel, MissingTopicWord, OnUpdate, Partitioner,
     Rejected,
@@ -41,8 +41,10 @@ pub const OPTIONS: &[OptionSpec] = &[
     choice(
         "source.create",
         Create::WORDS,
-        "\"auto\"",
-        "Whether a missing publication or slot is created at start.",
+        "\"never\"",
+        "Whether `run` creates a missing publication and slot, rather than leaving that to \
+         `postrider setup`. With `auto` a slot that was lost is created anew as well, and what was \
+         committed in between is not delivered.",
     ),
     duration(
         "source.status_interval",
@@ -74,28 +76,31 @@ pub const OPTIONS: &[OptionSpec] = &[
         "\"keep\"",
         "Whether a member that is null counts as a NULL column or as a missing one.",
     ),
-    text(
+    names(
         "outbox.id",
         "\"id\"",
-        "The column that identifies a row; consumers recognise repeats by it.",
+        "The column that identifies a row; consumers recognise repeats by it. Here as in the other \
+         columns of this section a list gives several names for one column: each row is read by the \
+         first that its table had when it was written, as with `[\"event_id\", \"id\"]` after a \
+         rename.",
     ),
-    text(
+    names(
         "outbox.aggregate_type",
         "\"aggregate_type\"",
         "The column with the kind of thing that changed. `aggregatetype` is found by itself.",
     ),
-    text(
+    names(
         "outbox.aggregate_id",
         "\"aggregate_id\"",
         "The column that says which thing changed. `aggregateid` is found by itself.",
     ),
-    text(
+    names(
         "outbox.event_type",
         "\"event_type\"",
         "The column that says what happened. `type` is found by itself.",
     ),
-    text("outbox.payload", "\"payload\"", "The column whose bytes become the record's value."),
-    text(
+    names("outbox.payload", "\"payload\"", "The column whose bytes become the record's value."),
+    names(
         "outbox.timestamp",
         "\"\"",
         "A timestamp, timestamptz or integer column for the record's time. Empty: the \
@@ -107,7 +112,7 @@ pub const OPTIONS: &[OptionSpec] = &[
         "\"ms\"",
         "What an integer timestamp column counts since 1970.",
     ),
-    text(
+    names(
         "outbox.traceparent",
         "\"traceparent\"",
         "A column copied into the `traceparent` header, where the table has it. Empty: none.",
@@ -117,9 +122,10 @@ pub const OPTIONS: &[OptionSpec] = &[
         OnUpdate::WORDS,
         "\"warn\"",
         "What an UPDATE of an outbox row does besides being counted. It is never delivered, nor \
-         is a DELETE.",
+         is a DELETE. A publication of inserts only, as `postrider setup` makes it, sends no \
+         UPDATE, so that this has no effect.",
     ),
-    text(
+    names(
         "outbox.schema_version",
         "\"\"",
         "An integer column with the version of the payload's schema. Empty: none. Told only in \

@@ -4,6 +4,10 @@
 //! exit code. Errors of the connection itself are [`WalError`], the same as on the replication
 //! connection, so that one mistake reads the same wherever it is met.
 
+use super::remedy::{
+    INSERT_AGAIN, RESEND, after_vanishing, create_publication, is_right, qualified,
+    without_publication,
+};
 use crate::outbox::TableName;
 use crate::wal::quote::{identifier, literal};
 use crate::wal::{Class, WalError};
@@ -72,7 +76,7 @@ pub enum ControlError {
         present: Vec<String>,
     },
     /// There is no such publication.
-    #[error("publication `{publication}` does not exist{}", if *.slot_exists { ", but the slot does: rows written meanwhile cannot be decoded" } else { "" })]
+    #[error("publication `{publication}` does not exist{}", if *.slot_exists { format!(", but slot `{slot}` does") } else { String::new() })]
     PublicationMissing {
         /// The publication.
         publication: String,
@@ -82,6 +86,8 @@ pub enum ControlError {
         slot: String,
         /// Whether the slot exists.
         slot_exists: bool,
+        /// The publications that this database has.
+        others: Vec<String>,
     },
     /// The publication does not send inserts.
     #[error("publication `{publication}` does not publish inserts")]
@@ -122,6 +128,18 @@ pub enum ControlError {
     SlotMissing {
         /// The slot.
         slot: String,
+        /// The slots of this database that a relay could read.
+        others: Vec<String>,
+    },
+    /// A slot, or a table's place in the publication, would be made that leaves out rows.
+    #[error(
+        "table {table} has {rows}, which are not delivered: the relay delivers what is committed from now on"
+    )]
+    RowsBefore {
+        /// The table.
+        table: TableName,
+        /// How many rows, as [`RowsBefore`](super::RowsBefore) says it.
+        rows: String,
     },
     /// The slot that this process has seen is gone, and with it the position.
     #[error("replication slot `{slot}` is gone: this relay had found it before")]
@@ -210,7 +228,9 @@ pub enum ControlError {
     CreationForbidden {
         /// Such as ``publication `postrider` ``.
         object: String,
-        /// The statement that somebody else must run.
+        /// What the role lacks.
+        needs: String,
+        /// The statement or command that somebody else must run.
         sql: String,
     },
     /// The server is a standby; slots and publications must be created on the primary.
@@ -283,14 +303,20 @@ impl ControlError {
                 role = identifier(role),
             ),
             Self::ColumnsMissing { .. } => {
-                "name the table's own columns in [outbox] and [route]".to_owned()
+                "name the table's own columns in [outbox] and [route]; after a rename list both \
+                 names, the new one first, as in outbox.aggregate_id = [\"new\", \"old\"]: earlier \
+                 rows are read by the old one"
+                    .to_owned()
             }
             Self::ReadOnly { .. } => {
                 "connect to the primary: add target_session_attrs=primary".to_owned()
             }
-            Self::CreationForbidden { sql, .. } => format!("as a superuser or the owner: {sql}"),
+            Self::CreationForbidden { needs, sql, .. } => {
+                format!("it needs {needs}; or as a superuser, or a role that has that: {sql}")
+            }
             Self::NoFreeSlot { .. } => {
-                "drop a slot that is not needed, or raise max_replication_slots and restart"
+                "raise max_replication_slots and restart; or drop a slot whose reader is gone for \
+                 good (what that reader has not read is lost to it)"
                     .to_owned()
             }
             Self::SlotHeld { pid, .. } => format!(
@@ -306,9 +332,14 @@ impl ControlError {
             }
             Self::SlotBlocked { pid, .. } => match pid {
                 Some(pid) => {
-                    format!("let it end, or: SELECT pg_terminate_backend({pid}); then start again")
+                    format!(
+                        "let it end, or, which rolls it back: SELECT pg_terminate_backend({pid}); \
+                         then start again"
+                    )
                 }
-                None => "COMMIT PREPARED or ROLLBACK PREPARED it, then start again".to_owned(),
+                None => "COMMIT PREPARED it (or ROLLBACK PREPARED, which discards what it wrote), \
+                         then start again"
+                    .to_owned(),
             },
             _ => return self.object_hint(),
         })
@@ -318,21 +349,21 @@ impl ControlError {
     /// the slot never sends, however the publication is changed afterwards.
     fn object_hint(&self) -> Option<String> {
         Some(match self {
-            Self::PublicationMissing { publication, tables, slot, slot_exists } => {
-                let create = create_publication(publication, tables);
+            Self::PublicationMissing { publication, tables, slot, slot_exists, others } => {
+                let name = is_right("source.publication", publication, "publications", others);
                 if *slot_exists {
-                    let slot = literal(slot);
-                    format!(
-                        "SELECT pg_drop_replication_slot({slot}); {create} then start again, and \
-                         re-send the rows written since the publication was dropped"
-                    )
+                    format!("{name}; if it was dropped: {}", without_publication(slot))
                 } else {
-                    create
+                    let create = create_publication(publication, tables);
+                    format!("{name}; if it is new: `postrider setup`, which does: {create}")
                 }
             }
             Self::PublicationWithoutInserts { publication } => {
                 let name = identifier(publication);
-                format!("ALTER PUBLICATION {name} SET (publish = 'insert');{RESEND}")
+                format!(
+                    "ALTER PUBLICATION {name} SET (publish = 'insert');{RESEND}; another \
+                     subscriber of this publication would get no more updates and deletes"
+                )
             }
             Self::PublicationLacksTable { publication, partitioned: true, .. } => format!(
                 "ALTER PUBLICATION {} SET (publish_via_partition_root = true);{RESEND}",
@@ -343,19 +374,25 @@ impl ControlError {
                 identifier(publication),
                 qualified(table)
             ),
+            // SET TABLE would take every other table out of the publication.
             Self::PublicationFiltersRows { publication, table }
-            | Self::PublicationHidesColumns { publication, table, .. } => format!(
-                "ALTER PUBLICATION {} SET TABLE {};{RESEND}",
-                identifier(publication),
-                qualified(table)
-            ),
-            Self::SlotMissing { slot } => {
-                format!("SELECT pg_create_logical_replication_slot({}, 'pgoutput');", literal(slot))
+            | Self::PublicationHidesColumns { publication, table, .. } => {
+                let (name, table) = (identifier(publication), qualified(table));
+                format!(
+                    "BEGIN; ALTER PUBLICATION {name} DROP TABLE {table}; \
+                     ALTER PUBLICATION {name} ADD TABLE {table}; COMMIT;{RESEND}"
+                )
             }
-            Self::SlotVanished { slot } => format!(
-                "SELECT pg_create_logical_replication_slot({}, 'pgoutput'); then start again, and \
-                 re-send the rows committed since the last acknowledged position",
-                literal(slot)
+            Self::SlotMissing { slot, others } => format!(
+                "{}; at a first start: `postrider setup`; if the slot was there before (a failover, \
+                 a restored backup, a dropped slot), a new one delivers nothing that was committed \
+                 before it: `postrider setup --from-now`, and {INSERT_AGAIN}",
+                is_right("source.slot", slot, "slots", others)
+            ),
+            Self::SlotVanished { .. } => after_vanishing(),
+            Self::RowsBefore { .. } => format!(
+                "`postrider setup --from-now` if they need not be delivered, or were already; \
+                 otherwise do the same, and {INSERT_AGAIN}"
             ),
             Self::OtherCluster { .. } => {
                 "connect to the old cluster; if this one is to take its place, start again, and \
@@ -371,8 +408,9 @@ impl ControlError {
                 "set source.slot to another name, or connect to the slot's own database".to_owned()
             }
             Self::SlotLost { slot, .. } => format!(
-                "SELECT pg_drop_replication_slot({}); then start again, and re-send the rows that \
-                 are still in the outbox; raise max_slot_wal_keep_size",
+                "the rows that it had not delivered cannot be read from the log any more: SELECT \
+                 pg_drop_replication_slot({}); then `postrider setup --from-now`, and re-send those \
+                 that are still in the outbox; raise max_slot_wal_keep_size",
                 literal(slot)
             ),
             _ => return None,
@@ -380,28 +418,31 @@ impl ControlError {
     }
 }
 
-/// A comment, so that the whole hint is still SQL.
-const RESEND: &str = " -- and re-send the rows committed meanwhile: Postgres passes over them";
-
-/// A table's name, quoted.
-pub(super) fn qualified(table: &TableName) -> String {
-    format!("{}.{}", identifier(&table.schema), identifier(&table.name))
-}
-
-/// The statement that creates the publication as it should be.
-pub(super) fn create_publication(publication: &str, tables: &[TableName]) -> String {
-    let tables: Vec<_> = tables.iter().map(qualified).collect();
-    let tables = tables.join(", ");
-    // A publication of no table is enough for logical messages.
-    let tables = if tables.is_empty() { tables } else { format!(" FOR TABLE {tables}") };
-    // Partitions would be published under names of their own; it means nothing to other tables.
-    let options = "publish = 'insert', publish_via_partition_root = true";
-    format!("CREATE PUBLICATION {}{tables} WITH ({options});", identifier(publication))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Who drops a slot loses what it has not delivered, so that no advice says so without the loss.
+    #[test]
+    fn advice_to_drop_a_slot_says_what_is_lost_and_asks_for_the_name_first() {
+        let slot = || "s".to_owned();
+        let missing = ControlError::PublicationMissing {
+            publication: "nopub".to_owned(),
+            tables: Vec::new(),
+            slot: slot(),
+            slot_exists: true,
+            others: vec!["postrider".to_owned()],
+        };
+        let hint = missing.hint().unwrap();
+        let at = |words: &str| hint.find(words).unwrap_or_else(|| panic!("{words}: {hint}"));
+        assert!(at("`nopub` right?") < at("`postrider`"));
+        assert!(at("`postrider`") < at("pg_drop_replication_slot"));
+        assert!(at("pg_drop_replication_slot") < at("loses every row"));
+        let lost = ControlError::SlotLost { slot: slot(), reason: String::new() }.hint().unwrap();
+        assert!(lost.contains("re-send") && lost.contains("setup --from-now"), "{lost}");
+        let gone = ControlError::SlotMissing { slot: slot(), others: Vec::new() }.hint().unwrap();
+        assert!(gone.contains("this database has no slots") && gone.contains("setup"), "{gone}");
+    }
 
     #[test]
     fn every_refusal_has_a_hint_and_its_exit_code() {
@@ -414,11 +455,13 @@ mod tests {
             tables: vec![table()],
             slot: "s".to_owned(),
             slot_exists: false,
+            others: vec!["q".to_owned()],
         };
         assert_eq!(missing.exit_code(), 78);
         assert_eq!(
             missing.hint().unwrap(),
-            "CREATE PUBLICATION \"p\" FOR TABLE \"public\".\"Out\"\"box\" \
+            "is source.publication = `p` right? this database has `q`; if it is new: `postrider \
+             setup`, which does: CREATE PUBLICATION \"p\" FOR TABLE \"public\".\"Out\"\"box\" \
              WITH (publish = 'insert', publish_via_partition_root = true);"
         );
         let role = ControlError::RoleMayNotReplicate { role: "r".to_owned() };

@@ -13,6 +13,7 @@ use super::error::ControlError;
 use crate::config::{Config, Create};
 use crate::lsn::Lsn;
 use crate::outbox::{OutboxSpec, TableName, Wanted};
+use crate::wal::WalError;
 
 const DOING: &str = "inspecting the database";
 
@@ -59,6 +60,17 @@ pub struct Inspection {
     pub publication: Option<PublicationFacts>,
     /// `None` if there is no such slot.
     pub slot: Option<SlotFacts>,
+    /// What else there is, where something is missing: perhaps its name is mistyped.
+    pub others: Others,
+}
+
+/// Names that may be meant by one that does not exist.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Others {
+    /// The database's publications, if ours is missing.
+    pub publications: Vec<String>,
+    /// Its slots with our plugin, if ours is missing.
+    pub slots: Vec<String>,
 }
 
 impl Inspection {
@@ -178,7 +190,22 @@ pub async fn inspect(client: &Client, wanted: &Requirements) -> Result<Inspectio
     for table in &wanted.tables {
         tables.push(self::table(client, table, &wanted.publication).await?);
     }
-    Ok(Inspection { server, tables, publication, slot })
+    let mut others = Others::default();
+    if publication.is_none() {
+        const SQL: &str = "SELECT pubname::text FROM pg_catalog.pg_publication ORDER BY 1 LIMIT 20";
+        others.publications = names(client, SQL).await?;
+    }
+    if slot.is_none() {
+        const SQL: &str = "SELECT slot_name::text FROM pg_catalog.pg_replication_slots \
+            WHERE database = current_database() AND plugin = 'pgoutput' ORDER BY 1 LIMIT 20";
+        others.slots = names(client, SQL).await?;
+    }
+    Ok(Inspection { server, tables, publication, slot, others })
+}
+
+async fn names(client: &Client, sql: &str) -> Result<Vec<String>, ControlError> {
+    let rows = client.run(DOING, client.sql().query(sql, &[])).await?;
+    rows.iter().map(|row| get(row, 0)).collect()
 }
 
 async fn server(client: &Client) -> Result<ServerFacts, ControlError> {
@@ -318,5 +345,9 @@ pub(super) fn get<'a, T: tokio_postgres::types::FromSql<'a>>(
 /// A position that was read as text.
 pub(super) fn position(row: &Row, column: usize) -> Result<Option<Lsn>, ControlError> {
     let text: Option<String> = get(row, column)?;
-    Ok(text.and_then(|text| text.parse().ok()))
+    let unreadable = |_| ControlError::Connection {
+        doing: DOING,
+        source: WalError::Protocol("a position that is none"),
+    };
+    text.map(|text| text.parse().map_err(unreadable)).transpose()
 }

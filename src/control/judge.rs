@@ -37,7 +37,10 @@ impl Inspection {
         }
         self.judge_publication(wanted, &mut refusals);
         match &self.slot {
-            None => refusals.push(ControlError::SlotMissing { slot: wanted.slot.clone() }),
+            None => refusals.push(ControlError::SlotMissing {
+                slot: wanted.slot.clone(),
+                others: self.others.slots.clone(),
+            }),
             Some(slot) => refusals.extend(judge_slot(&wanted.slot, slot, &server.database)),
         }
         refusals
@@ -51,6 +54,7 @@ impl Inspection {
                 tables: wanted.tables.clone(),
                 slot: wanted.slot.clone(),
                 slot_exists: self.slot.is_some(),
+                others: self.others.publications.clone(),
             });
             return;
         };
@@ -112,7 +116,10 @@ impl Inspection {
                         "publication `{}` sends UPDATE, DELETE or TRUNCATE too, which wastes decoding",
                         wanted.publication
                     ),
-                    format!("ALTER PUBLICATION {name} SET (publish = 'insert');"),
+                    format!(
+                        "if nobody else subscribes to it: ALTER PUBLICATION {name} SET (publish = \
+                         'insert');"
+                    ),
                 ));
             }
             if publication.tables > i64::try_from(wanted.tables.len()).unwrap_or(i64::MAX) {
@@ -121,7 +128,11 @@ impl Inspection {
                         "publication `{}` has {} tables; the server decodes and sends all of them",
                         wanted.publication, publication.tables
                     ),
-                    format!("give the relay a publication of its own instead of {name}"),
+                    format!(
+                        "a publication of the relay's own costs less than {name}: create it, let the \
+                         relay deliver what was committed before that (it is lost otherwise), then \
+                         set source.publication"
+                    ),
                 ));
             }
         }
@@ -213,7 +224,7 @@ fn judge_slot(name: &str, slot: &SlotFacts, database: &str) -> Option<ControlErr
 mod tests {
     use std::time::Duration;
 
-    use super::super::inspect::{PublicationFacts, Published, ServerFacts};
+    use super::super::inspect::{Others, PublicationFacts, Published, ServerFacts};
     use super::*;
     use crate::lsn::Lsn;
 
@@ -270,6 +281,7 @@ mod tests {
                 wal_status: Some("reserved".to_owned()),
                 invalidation: None,
             }),
+            others: Others::default(),
         }
     }
 
@@ -316,7 +328,8 @@ mod tests {
             assert!(refusal.hint().is_some(), "{refusal}");
         }
         let missing = refusal(|i| i.slot = None);
-        assert_eq!(missing, ControlError::SlotMissing { slot: "postrider".to_owned() });
+        let slot = "postrider".to_owned();
+        assert_eq!(missing, ControlError::SlotMissing { slot, others: Vec::new() });
     }
 
     #[test]

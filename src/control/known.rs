@@ -113,6 +113,7 @@ mod tests {
             tables: vec![Some(table)],
             publication: Some(publication),
             slot: Some(slot),
+            others: super::super::inspect::Others::default(),
         }
     }
 

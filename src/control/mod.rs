@@ -13,7 +13,9 @@ mod error;
 mod inspect;
 mod judge;
 mod known;
+mod left_behind;
 mod preflight;
+mod remedy;
 mod rows;
 mod setup;
 mod watch;
@@ -22,11 +24,12 @@ pub use address::{AddressError, SqlAddress};
 pub use connect::{Client, STATEMENT_LIMIT, SessionEnd, connect};
 pub use error::ControlError;
 pub use inspect::{
-    Inspection, PublicationFacts, Published, Requirements, ServerFacts, SlotFacts, TableFacts,
-    inspect, slot,
+    Inspection, Others, PublicationFacts, Published, Requirements, ServerFacts, SlotFacts,
+    TableFacts, inspect, slot,
 };
 pub use known::Known;
+pub use left_behind::RowsBefore;
 pub use preflight::preflight;
 pub use rows::{NewestRows, RowColumn, newest_rows};
-pub use setup::{SetupPlan, SetupStep};
+pub use setup::{Made, MadeSlot, SetupChoices, SetupPlan, SetupStep};
 pub use watch::{SlotSample, current_flush_lsn, held_sample, sample};

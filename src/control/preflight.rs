@@ -8,12 +8,12 @@
 //! Called by `relay` and `cli`.
 
 use super::connect::{Client, STATEMENT_LIMIT};
-use super::error::{ControlError, create_publication};
-use super::inspect::{Inspection, Requirements, inspect};
+use super::error::ControlError;
+use super::inspect::{Inspection, Requirements, ServerFacts, inspect};
 use super::known::Known;
+use super::remedy::create_publication;
 use crate::lsn::Lsn;
-use crate::outbox::TableName;
-use crate::wal::quote::literal;
+use crate::wal::quote::{identifier, literal};
 use crate::wal::{Class, WalError};
 
 /// How long creating a slot may wait for open write transactions; below [`STATEMENT_LIMIT`], so
@@ -81,7 +81,7 @@ async fn fit(
         return Err(ControlError::ReadOnly { object });
     }
     if inspection.publication.is_none() {
-        create_missing_publication(client, &wanted.publication, &wanted.tables).await?;
+        create_missing_publication(client, wanted, &inspection.server).await?;
     }
     if inspection.slot.is_none()
         && let Some(start) = create_missing_slot(client, &wanted.slot).await?
@@ -101,7 +101,8 @@ fn announce(slot: &str, start: Lsn, publication_existed: bool) {
     const WHAT: &str = "rows committed before that are not delivered";
     if publication_existed {
         let help = "nothing to do at a first start; if the slot existed before (another server, \
-                    a failover, a dropped slot), re-send the rows that are still in the outbox";
+                    a failover, a dropped slot), re-send the rows that are still in the outbox; \
+                    source.create = \"never\" makes no slot at start";
         tracing::warn!(help, "created slot `{slot}` at {start}; {WHAT}");
     } else {
         tracing::info!("created slot `{slot}` at {start}; {WHAT}");
@@ -111,13 +112,19 @@ fn announce(slot: &str, start: Lsn, publication_existed: bool) {
 /// Creates the publication; one that another relay created meanwhile is as good.
 pub(super) async fn create_missing_publication(
     client: &Client,
-    publication: &str,
-    tables: &[TableName],
+    wanted: &Requirements,
+    server: &ServerFacts,
 ) -> Result<(), ControlError> {
-    let sql = create_publication(publication, tables);
+    let publication = &wanted.publication;
+    let sql = create_publication(publication, &wanted.tables);
     let created = client.run("creating the publication", client.sql().batch_execute(&sql)).await;
     forgive_existing(created, || ControlError::CreationForbidden {
         object: format!("publication `{publication}`"),
+        needs: format!(
+            "to own the tables, and CREATE on the database: GRANT CREATE ON DATABASE {} TO {};",
+            identifier(&server.database),
+            identifier(&server.role)
+        ),
         sql,
     })
 }
@@ -146,6 +153,7 @@ pub(super) async fn create_missing_slot(
     };
     forgive_existing(created, || ControlError::CreationForbidden {
         object: format!("replication slot `{slot}`"),
+        needs: "REPLICATION".to_owned(),
         sql: format!("SELECT pg_create_logical_replication_slot({}, 'pgoutput');", literal(slot)),
     })
     .map(|()| None)

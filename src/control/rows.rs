@@ -7,9 +7,10 @@ use tokio_postgres::SimpleQueryMessage;
 use tokio_postgres::types::ToSql;
 
 use super::connect::Client;
-use super::error::{ControlError, qualified};
+use super::error::ControlError;
 use super::inspect::{get, letter};
 use super::judge::unsuitable;
+use super::remedy::qualified;
 use crate::outbox::TableName;
 use crate::wal::Class;
 use crate::wal::quote::identifier;

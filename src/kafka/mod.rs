@@ -49,8 +49,8 @@ pub use sink::{Reached, SendError, Sink, SinkError};
 pub use start::{Start, StartSyntax};
 pub use topic_book::{TopicBook, Unavailable, UnavailableOne};
 pub use topics::{
-    Finding, Grade, Purpose, TopicsError, create_missing, ensure_progress_topic, look_for_absent,
-    survey,
+    Finding, Grade, MadeTopics, Purpose, TopicsError, WantedTopic, create_missing,
+    ensure_progress_topic, look_for_absent, make_topics, survey,
 };
 pub use transactional::Transactional;
 pub use version::{client_features, client_version};

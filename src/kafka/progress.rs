@@ -112,8 +112,10 @@ impl Progress {
             rows: self.mark.part.map(|part| part.rows),
             written_by: concat!("postrider ", env!("CARGO_PKG_VERSION")).to_owned(),
         };
-        // Plain strings and numbers: there is nothing that could not be written.
-        serde_json::to_vec(&wire).unwrap_or_default()
+        match serde_json::to_vec(&wire) {
+            Ok(value) => value,
+            Err(error) => unreachable!("plain strings and numbers can be written: {error}"),
+        }
     }
 
     /// The record for this topic, whose one partition is the first.

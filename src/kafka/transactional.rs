@@ -199,6 +199,7 @@ impl Transactional {
         for report in self.reports.drain(..) {
             match &report.outcome {
                 Outcome::Stored => {
+                    assert!(self.stored < self.sent, "a report for a record that was not sent");
                     self.stored += 1;
                     if report.ticket != PROGRESS_TICKET {
                         self.tickets.push(report.ticket);

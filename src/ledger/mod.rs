@@ -280,6 +280,7 @@ impl Ledger {
             else {
                 break;
             };
+            assert!(slot.end > self.settled, "commits are in the order of their ends");
             self.settled = slot.end;
             if self.settled_times.len() < self.budget.transactions {
                 self.settled_times.push(slot.commit_time);

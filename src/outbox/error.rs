@@ -1,20 +1,10 @@
-//! Why a table cannot serve as an outbox, or a stream cannot be understood.
+//! Why a stream cannot be understood. All of it is a garbled stream, which a new session gets afresh.
 
 use super::spec::TableName;
 
 /// What the relation cache refuses.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OutboxError {
-    /// The table's shape, as this publication sends it, lacks a column that is needed.
-    #[error("outbox table {table} has no column `{column}` (it has {})", present.join(", "))]
-    MissingColumn {
-        /// The table.
-        table: TableName,
-        /// The column's configured name.
-        column: String,
-        /// The columns that are sent.
-        present: Vec<String>,
-    },
     /// A row of a table that was never described in this session.
     #[error("a row of relation {relation}, which the server has not described")]
     UnknownRelation {
@@ -37,25 +27,4 @@ pub enum OutboxError {
         /// The table.
         table: TableName,
     },
-}
-
-impl OutboxError {
-    /// Whether only a human can mend it. The others are a garbled stream, which a new session
-    /// gets afresh.
-    pub fn is_definite(&self) -> bool {
-        matches!(self, Self::MissingColumn { .. })
-    }
-
-    /// What the operator can do about it.
-    pub fn hint(&self) -> Option<String> {
-        match self {
-            Self::MissingColumn { table, column, .. } => Some(format!(
-                "name the right column in [outbox] or [route], or add it: \
-                 ALTER TABLE {table} ADD COLUMN {}; a column that exists but is not sent is \
-                 generated, or outside the publication's column list",
-                super::spec::quoted(column)
-            )),
-            _ => None,
-        }
-    }
 }

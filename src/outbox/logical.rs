@@ -65,7 +65,7 @@ impl Content {
             Err(flaw) => (message.content, Some(flaw)),
         };
         let (table, places, cells) = (&self.table, &self.places, &self.cells);
-        OutboxRow { table, places, cells, tuple, position, is_message: true, flaw }
+        OutboxRow { table, names: &[], places, cells, tuple, position, is_message: true, flaw }
     }
 
     fn take(

@@ -2,8 +2,8 @@
 //!
 //! Enters: the Relation, Type, Insert and logical messages of one replication session. Leaves:
 //! [`OutboxRow`], whose columns are found by slot, not by name. Always holds: a row is read with
-//! the shape last described for its table, whatever DDL ran in between; a table that lacks what is
-//! needed is refused by name before its first row; a garbled row is a typed error (G7). The
+//! the shape last described for its table, whatever DDL ran in between, and what that shape lacks is
+//! absent from it; a garbled row is a typed error (G7). The
 //! pipeline feeds it, the router reads its rows.
 
 mod error;

@@ -8,7 +8,7 @@ use super::logical::Content;
 use super::row::{Cell, Format, OutboxRow, Place, Position};
 use super::spec::{OutboxSpec, TableName, Wanted};
 use super::type_oid;
-use crate::pgoutput::{Column, Insert, LogicalMessage, Relation, Type};
+use crate::pgoutput::{Column, Insert, LogicalMessage, Relation, RelationColumn, Type};
 
 /// The prefix of what `run --once` writes to mark the end of the log.
 const OWN_PREFIX: &[u8] = b"postrider";
@@ -31,11 +31,10 @@ pub struct Outbox {
 #[derive(Debug, Clone)]
 struct Layout {
     table: TableName,
-    columns: usize,
+    /// Of its columns, in its order.
+    names: Vec<String>,
     /// By slot.
     places: Vec<Option<Place>>,
-    /// What is missing for its rows to be read.
-    missing: Option<Box<OutboxError>>,
 }
 
 impl Outbox {
@@ -53,7 +52,8 @@ impl Outbox {
 
     /// Takes a table's shape, in place of the one known before. The server sends it before the
     /// table's first row and again after each change, so columns are found by name every time. A
-    /// shape that lacks a column is refused with its first row: its UPDATEs need none.
+    /// column that the shape lacks is absent from its rows: what was written before a column had its
+    /// name is decoded without it, whatever the table looks like now.
     pub fn relation(&mut self, relation: &Relation<'_>) {
         let known = self.spec.tables().iter().find(|table| {
             table.name.as_bytes() == relation.name && schema_of(table) == relation.schema
@@ -79,6 +79,9 @@ impl Outbox {
 
     /// Lends an inserted row; `None` when it is not of an outbox table. Calling it again for the
     /// same insert gives the same row.
+    ///
+    /// # Panics
+    /// Never on what the decoder takes, which counts a row's columns before it gives it.
     pub fn row<'a>(
         &'a mut self,
         insert: &Insert<'a>,
@@ -90,14 +93,11 @@ impl Outbox {
             Some(None) => return Ok(None),
             Some(Some(layout)) => layout,
         };
-        if let Some(missing) = &layout.missing {
-            return Err((**missing).clone());
-        }
         let table = &layout.table;
-        if insert.tuple.len() != layout.columns {
+        if insert.tuple.len() != layout.names.len() {
             return Err(OutboxError::ColumnCount {
                 table: table.clone(),
-                expected: layout.columns,
+                expected: layout.names.len(),
                 found: insert.tuple.len(),
             });
         }
@@ -117,8 +117,10 @@ impl Outbox {
             };
             self.cells.push(Cell::Bytes { start: end.saturating_sub(bytes.len()), end, format });
         }
+        assert_eq!(self.cells.len(), layout.names.len(), "a decoded row has what it announced");
         let (places, cells) = (layout.places.as_slice(), self.cells.as_slice());
-        Ok(Some(OutboxRow { table, places, cells, tuple, position, is_message: false, flaw: None }))
+        let (names, is_message) = (layout.names.as_slice(), false);
+        Ok(Some(OutboxRow { table, names, places, cells, tuple, position, is_message, flaw: None }))
     }
 
     /// Whether a logical message stands for a row. Those of the relay itself never do.
@@ -141,42 +143,16 @@ impl Outbox {
     }
 
     fn layout(&self, table: &TableName, relation: &Relation<'_>) -> Layout {
-        let mut missing = None;
-        let place = |wanted| match self.place(table, wanted, relation) {
-            Ok(place) => place,
-            Err(error) => {
-                missing.get_or_insert(Box::new(error));
-                None
-            }
+        let name = |column: RelationColumn<'_>| String::from_utf8_lossy(column.name).into_owned();
+        let place = |wanted: &Wanted| {
+            let mut names = std::iter::once(&wanted.name).chain(&wanted.aliases);
+            names.find_map(|name| self.find(table, name, relation))
         };
         Layout {
             table: table.clone(),
-            columns: relation.columns().len(),
+            names: relation.columns().map(name).collect(),
             places: self.spec.wanted().iter().map(place).collect(),
-            missing,
         }
-    }
-
-    fn place(
-        &self,
-        table: &TableName,
-        wanted: &Wanted,
-        relation: &Relation<'_>,
-    ) -> Result<Option<Place>, OutboxError> {
-        let names = std::iter::once(&wanted.name).chain(&wanted.aliases);
-        let find = |name: &String| self.find(table, name, relation);
-        let place = names.map(find).find(Option::is_some).flatten();
-        if place.is_none() && wanted.required {
-            return Err(OutboxError::MissingColumn {
-                table: table.clone(),
-                column: wanted.name.clone(),
-                present: relation
-                    .columns()
-                    .map(|column| String::from_utf8_lossy(column.name).into_owned())
-                    .collect(),
-            });
-        }
-        Ok(place)
     }
 
     fn find(&self, table: &TableName, name: &str, relation: &Relation<'_>) -> Option<Place> {

@@ -93,6 +93,7 @@ pub struct Declared {
 #[derive(Debug, Clone, Copy)]
 pub struct OutboxRow<'a> {
     pub(super) table: &'a TableName,
+    pub(super) names: &'a [String],
     pub(super) places: &'a [Option<Place>],
     pub(super) cells: &'a [Cell],
     pub(super) tuple: &'a [u8],
@@ -104,21 +105,29 @@ pub struct OutboxRow<'a> {
 impl<'a> OutboxRow<'a> {
     /// The value of a wanted column.
     pub fn column(&self, slot: ColumnSlot) -> Value<'a> {
-        let Some(Some(place)) = self.places.get(slot.0) else { return Value::Absent };
+        let Some(place) = self.place(slot) else { return Value::Absent };
         match self.cells.get(place.column) {
-            None => Value::Absent,
             Some(Cell::Null) => Value::Null,
-            Some(&Cell::Bytes { start, end, format }) => Value::Bytes {
-                bytes: self.tuple.get(start..end).unwrap_or_default(),
-                type_oid: place.type_oid,
-                format,
-            },
+            Some(&Cell::Bytes { start, end, format }) => {
+                let Some(bytes) = self.tuple.get(start..end) else {
+                    unreachable!("a value from {start} to {end} of {}", self.tuple.len());
+                };
+                Value::Bytes { bytes, type_oid: place.type_oid, format }
+            }
+            None => unreachable!("column {} of {}", place.column, self.cells.len()),
         }
+    }
+
+    /// Where the column stands, if the table has it. A message with a flaw has none.
+    fn place(&self, slot: ColumnSlot) -> Option<Place> {
+        let place = self.places.get(slot.0);
+        assert!(place.is_some() || self.flaw.is_some(), "a slot of another specification");
+        place.copied().flatten()
     }
 
     /// What the column is declared as; `None` where the table lacks it.
     pub fn declared(&self, slot: ColumnSlot) -> Option<Declared> {
-        let place = self.places.get(slot.0).copied().flatten()?;
+        let place = self.place(slot)?;
         let Place { type_oid, modifier, is_nullable, .. } = place;
         Some(Declared { type_oid, modifier, is_nullable })
     }
@@ -132,6 +141,16 @@ impl<'a> OutboxRow<'a> {
     /// Whether it is a logical message.
     pub fn is_message(&self) -> bool {
         self.is_message
+    }
+
+    /// Every column of a table's row by name, wanted or not; `None` is NULL. Of a message there are
+    /// none.
+    pub fn all(&self) -> impl Iterator<Item = (&'a str, Option<&'a [u8]>)> {
+        let (names, cells, tuple) = (self.names, self.cells, self.tuple);
+        names.iter().zip(cells).map(move |(name, cell)| match cell {
+            Cell::Null => (name.as_str(), None),
+            Cell::Bytes { start, end, .. } => (name.as_str(), tuple.get(*start..*end)),
+        })
     }
 
     /// The bytes that its columns lie in.

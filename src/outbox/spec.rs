@@ -1,6 +1,6 @@
 //! Which tables are outboxes, and which of their columns are read.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 /// A table's full name. Prints as an SQL identifier, quoted where it must be.
@@ -43,7 +43,7 @@ pub struct Wanted {
     pub name: String,
     /// Names to try, in order, where the table has no column of that name.
     pub aliases: Vec<String>,
-    /// Whether a table without it is refused.
+    /// Whether a table without it is refused at start, and a row without it rejected.
     pub required: bool,
 }
 
@@ -76,7 +76,7 @@ impl Wanted {
 }
 
 /// Where the value of a wanted column is found in an [`super::OutboxRow`]. Valid only for rows of
-/// the [`super::Outbox`] built from the spec that issued it; elsewhere it finds nothing.
+/// the [`super::Outbox`] built from the spec that issued it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ColumnSlot(pub(super) usize);
 
@@ -88,6 +88,8 @@ pub struct OutboxSpec {
     wanted: Vec<Wanted>,
     messages: MessageSpec,
     not_null: BTreeSet<(TableName, String)>,
+    /// By a column's name: others to try where a table has none of that name.
+    aliases: BTreeMap<String, Vec<String>>,
 }
 
 /// Which logical messages (`pg_logical_emit_message`) are rows.
@@ -111,6 +113,12 @@ impl OutboxSpec {
         Self { messages, ..self }
     }
 
+    /// The same, with further names for columns, in the order in which they are tried.
+    #[must_use]
+    pub fn with_aliases(self, aliases: BTreeMap<String, Vec<String>>) -> Self {
+        Self { aliases, ..self }
+    }
+
     /// Says that a column is declared NOT NULL, which the stream does not tell. Only schemas that
     /// are sent along with a value say so.
     pub fn declare_not_null(&mut self, table: TableName, column: String) {
@@ -118,12 +126,15 @@ impl OutboxSpec {
     }
 
     /// Asks for a column. Asking twice for one name gives the same slot, required if either was.
-    pub fn want(&mut self, wanted: Wanted) -> ColumnSlot {
+    pub fn want(&mut self, mut wanted: Wanted) -> ColumnSlot {
         if let Some(index) = self.wanted.iter().position(|known| known.name == wanted.name) {
             if let Some(known) = self.wanted.get_mut(index) {
                 known.required |= wanted.required;
             }
             return ColumnSlot(index);
+        }
+        if let Some(named) = self.aliases.get(&wanted.name) {
+            wanted.aliases.splice(..0, named.iter().cloned());
         }
         self.wanted.push(wanted);
         ColumnSlot(self.wanted.len() - 1)

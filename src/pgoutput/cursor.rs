@@ -74,8 +74,8 @@ impl<'a> Cursor<'a> {
     ) -> Result<&'a [u8], DecodeError> {
         let before = self.rest;
         skip(self)?;
-        let length = before.len().saturating_sub(self.rest.len());
-        Ok(before.get(..length).unwrap_or_default())
+        let (passed, _) = before.split_at(before.len() - self.rest.len());
+        Ok(passed)
     }
 
     /// Every message is consumed to its last byte.

@@ -53,9 +53,12 @@ impl PipelineError {
     /// Whether only a human can mend it. The others are mended by a new session.
     pub fn is_definite(&self) -> bool {
         match self {
-            Self::Outbox(error) => error.is_definite(),
             Self::Rejected { .. } | Self::DeadLetterRefused { .. } | Self::Updated { .. } => true,
-            Self::Decode(_) | Self::Ledger(_) | Self::NotSent | Self::NotOffered => false,
+            Self::Decode(_)
+            | Self::Outbox(_)
+            | Self::Ledger(_)
+            | Self::NotSent
+            | Self::NotOffered => false,
         }
     }
 
@@ -63,7 +66,6 @@ impl PipelineError {
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Decode(error) => error.hint(),
-            Self::Outbox(error) => error.hint(),
             Self::Ledger(error) => error.hint(),
             Self::Rejected { .. } => Some(
                 "correct [route] so that the row can be delivered, or set \
@@ -80,7 +82,7 @@ impl PipelineError {
                  updates out of the stream"
                     .to_owned(),
             ),
-            Self::NotSent | Self::NotOffered => None,
+            Self::Outbox(_) | Self::NotSent | Self::NotOffered => None,
         }
     }
 }

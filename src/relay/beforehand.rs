@@ -4,11 +4,14 @@
 //! a slot that is still to be created a base record: progress at 0/0. What always holds: the base is
 //! written before the slot is created, so that a slot without progress is none of this relay's making;
 //! a slot that is gone although rows of it were delivered is not created again. Upholds G1, G6. Called
-//! by `supervise` before preflight.
+//! by `supervise` before preflight, and by `postrider setup` before it makes a slot.
 
 use crate::config::Delivery;
 use crate::control::{self, Client, Requirements};
-use crate::kafka::{Finding, Grade, Lineage, begin_progress, ensure_progress_topic};
+use crate::kafka::{
+    Finding, Grade, Lineage, begin_progress, ensure_progress_topic, newest_progress,
+};
+use crate::lsn::Lsn;
 use crate::pipeline::Mark;
 use crate::relay::aside::aside;
 use crate::relay::error::RelayError;
@@ -42,37 +45,59 @@ impl Beforehand {
             tell(&findings);
             self.topic_is_fit = true;
         }
-        let exactly_once = plan.config.kafka.delivery == Delivery::ExactlyOnce;
-        if exactly_once && wanted.create && control::slot(client, &wanted.slot).await?.is_none() {
-            self.begin(plan, client).await?;
+        if control::slot(client, &wanted.slot).await?.is_some() {
+            return Ok(());
         }
-        Ok(())
-    }
-
-    /// Writes the base for a slot that does not exist, unless rows of it were delivered.
-    async fn begin(&mut self, plan: &Plan, client: &Client) -> Result<(), RelayError> {
-        let (kafka, connect) = (plan.kafka.clone(), client.server().clone());
-        let (slot, database) = (plan.config.source.slot.clone(), connect.database.clone());
-        let found = aside(move || {
-            let identity =
-                Connection::open(&connect, &SessionParams::default())?.identify_system()?;
-            let (system, timeline) = (identity.system_id, identity.timeline);
-            // What is published may be created together with the slot.
-            let lineage = Lineage { system, timeline, database, slot, ..Lineage::default() };
-            Ok::<_, RelayError>(begin_progress(&kafka, &lineage)?)
-        });
-        let before = found.await??.map_or_else(Mark::default, |progress| progress.mark);
-        if before != Mark::default() {
+        let exactly_once = plan.config.kafka.delivery == Delivery::ExactlyOnce;
+        if wanted.create && !exactly_once {
+            return Ok(());
+        }
+        let begins = exactly_once && wanted.create;
+        // A slot whose rows were delivered was lost; otherwise this may be the first start.
+        if let Some(delivered) = delivered_of(plan, client, begins).await? {
             let slot = plan.config.source.slot.clone();
             // Another relay may have begun, with a slot of its own, since we looked.
             if control::slot(client, &slot).await?.is_some() {
                 return Ok(());
             }
-            return Err(GateError::SlotGone { slot, delivered: before.end }.into());
+            return Err(GateError::SlotGone { slot, delivered }.into());
         }
-        self.slot_is_ours = true;
+        self.slot_is_ours = begins;
         Ok(())
     }
+}
+
+/// Prepares Kafka for a slot that is about to be made: the progress topic, and a base record. Up to
+/// where rows of an earlier slot of that name were delivered, if they were: then nothing is written.
+pub async fn begin_stream(plan: &Plan, client: &Client) -> Result<Option<Lsn>, RelayError> {
+    let kafka = plan.kafka.clone();
+    tell(&aside(move || ensure_progress_topic(&kafka)).await??);
+    delivered_of(plan, client, plan.config.kafka.delivery == Delivery::ExactlyOnce).await
+}
+
+/// Up to where rows of a slot that does not exist were delivered. If none were, and the stream
+/// `begins`, its base is written.
+async fn delivered_of(
+    plan: &Plan,
+    client: &Client,
+    begins: bool,
+) -> Result<Option<Lsn>, RelayError> {
+    let (kafka, connect) = (plan.kafka.clone(), client.server().clone());
+    let (slot, database) = (plan.config.source.slot.clone(), connect.database.clone());
+    let found = aside(move || {
+        let identity = Connection::open(&connect, &SessionParams::default())?.identify_system()?;
+        let (system, timeline) = (identity.system_id, identity.timeline);
+        // What is published may be created together with the slot.
+        let lineage = Lineage { system, timeline, database, slot, ..Lineage::default() };
+        let newest = if begins {
+            begin_progress(&kafka, &lineage)
+        } else {
+            newest_progress(&kafka, &lineage.key())
+        };
+        Ok::<_, RelayError>(newest?)
+    });
+    let mark = found.await??.map_or_else(Mark::default, |progress| progress.mark);
+    Ok((mark != Mark::default()).then_some(mark.end))
 }
 
 /// Tells findings, those that are the same of several topics in one line.

@@ -203,7 +203,8 @@ pub enum GateError {
 impl GateError {
     /// The exact remedy.
     pub fn hint(&self) -> String {
-        const ADOPT: &str = "`postrider adopt --execute`";
+        const ADOPT: &str = "`postrider adopt` (which says what becomes of rows), then `postrider \
+                             adopt --execute`";
         match self {
             Self::OtherSource { .. } => format!(
                 "connect to the source it was written for, or give this relay another source.slot; \
@@ -218,8 +219,9 @@ impl GateError {
                  the outbox, then: {ADOPT}"
             ),
             Self::SlotGone { delivered, .. } => format!(
-                "`postrider setup`, re-send the rows committed after {delivered} that are still in \
-                 the outbox, then: {ADOPT}"
+                "`postrider setup --from-now` (a new slot delivers nothing that was committed before \
+                 it), re-send the rows committed after {delivered} that are still in the outbox, \
+                 then: {ADOPT}"
             ),
             Self::NoProgress { confirmed, .. } => format!(
                 "if rows were delivered up to {confirmed}, or none are wanted from before: {ADOPT}; \

@@ -32,6 +32,7 @@ use serde::Serialize;
 use crate::lsn::Lsn;
 use pace::Gait;
 
+pub use beforehand::begin_stream;
 pub use error::RelayError;
 pub use gate::{Facts, GateError, Resume, Warning, judge};
 pub use plan::Plan;

@@ -364,7 +364,7 @@ fn topics(past: &[TopicCount], counters: &Counters) -> Vec<TopicCount> {
             all.push(TopicCount { topic: name.into(), sent: 0, dead_lettered: 0, bytes: 0 });
             all.len() - 1
         });
-        let Some(count) = all.get_mut(place) else { continue };
+        let Some(count) = all.get_mut(place) else { unreachable!("it was found or added") };
         count.sent += total.sent;
         count.dead_lettered += total.dead_letters;
         count.bytes += total.bytes;

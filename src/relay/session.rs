@@ -316,6 +316,7 @@ impl<S: Sink> Session<S> {
     /// of ours the server is asked whether it still lives. Upholds G1, G5.
     fn tell_postgres(&mut self, turn: &mut Turn) -> Result<(), RelayError> {
         let settled = if self.limits.acknowledge { self.settled() } else { Lsn::ZERO };
+        assert!(settled >= turn.acknowledged, "what is settled stays settled");
         let since_last = turn.last_status.elapsed();
         let spacing = match turn.phase {
             Phase::Ending { .. } => Duration::ZERO,

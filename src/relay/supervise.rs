@@ -238,7 +238,9 @@ impl Supervisor {
     /// What a session needs to begin with.
     async fn prepare(&mut self) -> Result<(Client, Requirements, Inspection), RelayError> {
         let client = control::connect(&self.plan.config.source.connect).await?;
-        let wanted = self.plan.requirements()?;
+        let mut wanted = self.plan.requirements()?;
+        // A dry run leaves nothing behind.
+        wanted.create &= self.options.acknowledge;
         if self.plan.keeps_progress() && self.options.acknowledge && self.known.is_none() {
             self.beforehand.arrange(&self.plan, &client, &wanted).await?;
         }

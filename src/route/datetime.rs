@@ -64,6 +64,15 @@ pub fn rfc3339(unix_ms: i64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{ms:03}Z")
 }
 
+fn days_and_rest(us: i128) -> (i64, i64) {
+    let day_us = i128::from(DAY_US);
+    let parts = (i64::try_from(us.div_euclid(day_us)), i64::try_from(us.rem_euclid(day_us)));
+    let (Ok(days), Ok(within)) = parts else {
+        unreachable!("{us} us: the sum of two i64, divided by a day, fits one");
+    };
+    (days, within)
+}
+
 /// Appends what Postgres prints for a `timestamp`, or a `timestamptz` in time zone UTC.
 pub(super) fn write(out: &mut Vec<u8>, time: PgTime, with_offset: bool) {
     match time.0 {
@@ -72,8 +81,7 @@ pub(super) fn write(out: &mut Vec<u8>, time: PgTime, with_offset: bool) {
         _ => {}
     }
     let unix_us = i128::from(time.0) + i128::from(PgTime(0).unix_us());
-    let days = i64::try_from(unix_us.div_euclid(i128::from(DAY_US))).unwrap_or_default();
-    let within = i64::try_from(unix_us.rem_euclid(i128::from(DAY_US))).unwrap_or_default();
+    let (days, within) = days_and_rest(unix_us);
     let (year, month, day) = civil_from_days(days);
     let (seconds, fraction) = (within / 1_000_000, within % 1_000_000);
     let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);

@@ -62,8 +62,8 @@ impl Router {
         }
         let explained = headers.len();
         headers.push((self.id_header.clone(), as_sent(row, &self.id)));
-        let destination = self.destinations.get(destination);
-        for header in destination.map_or(&[][..], |to| &to.headers) {
+        let destination = self.destination(destination);
+        for header in &destination.headers {
             let is_sent = match row.column(header.source.slot) {
                 Value::Absent => false,
                 Value::Null => header.content == HeaderContent::Column,
@@ -76,9 +76,10 @@ impl Router {
         let record = OwnedRecord {
             topic: topic.to_owned(),
             partition: None,
-            key: destination.and_then(|to| as_sent(row, &to.key)),
+            key: as_sent(row, &destination.key),
             value: match row.flaw() {
                 Some(_) => Some(row.content().to_vec()),
+                None if self.lacks_payload(row) => Some(all_columns(row)),
                 None => as_sent(row, &self.encoder.payload),
             },
             headers,
@@ -114,6 +115,11 @@ impl Router {
             timestamp_ms: commit_ms,
         };
         self.fit(record, explained, rejection.code)
+    }
+
+    /// Whether the row is a table's whose shape has no column for the payload.
+    fn lacks_payload(&self, row: &OutboxRow<'_>) -> bool {
+        !row.is_message() && row.column(self.encoder.payload.slot) == Value::Absent
     }
 
     /// Sets aside what makes a dead letter too large. The first `explained` headers always stay;
@@ -158,11 +164,20 @@ fn header(name: &str, value: Vec<u8>) -> OwnedHeader {
 
 fn cut(text: &str) -> Vec<u8> {
     let end = text.floor_char_boundary(EXPLANATION_BYTES_MAX);
-    text.get(..end).unwrap_or_default().into()
+    let (kept, _) = text.split_at(end);
+    kept.into()
 }
 
 fn prefix(bytes: &[u8]) -> &[u8] {
     bytes.get(..KEPT_PART_BYTES_MAX).unwrap_or(bytes)
+}
+
+/// A row of which no payload is known, as JSON: its columns by name, as Postgres prints them.
+fn all_columns(row: &OutboxRow<'_>) -> Vec<u8> {
+    let text = |bytes: &[u8]| serde_json::Value::from(String::from_utf8_lossy(bytes));
+    let member = |(name, value): (&str, Option<&[u8]>)| (name.to_owned(), value.map(text).into());
+    let columns: serde_json::Map<String, serde_json::Value> = row.all().map(member).collect();
+    serde_json::Value::Object(columns).to_string().into_bytes()
 }
 
 /// A column's bytes for Kafka, or those from the wire if there is no making sense of them.

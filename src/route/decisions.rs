@@ -139,7 +139,7 @@ impl Decisions {
             match part.bytes(row.column(source.slot), scratch) {
                 None => key.extend(NO_VALUE.to_be_bytes()),
                 Some(value) => {
-                    key.extend(u32::try_from(value.len()).unwrap_or(NO_VALUE - 1).to_be_bytes());
+                    key.extend(length_of(value).to_be_bytes());
                     key.extend(value);
                 }
             }
@@ -152,16 +152,20 @@ impl Decisions {
         while let Some((length, after)) = rest.split_first_chunk::<4>() {
             let length = u32::from_be_bytes(*length);
             let bytes = if length == NO_VALUE { 0 } else { length as usize };
-            let (value, after) = after.split_at_checked(bytes).unwrap_or((after, &[]));
+            let (value, after) = after.split_at(bytes);
             values.push((length != NO_VALUE).then_some(value));
             rest = after;
         }
+        assert_eq!(values.len(), self.consulted.len(), "a value for each column that is looked at");
         self.make(&values, key)
     }
 
     /// The topic's name.
     pub(super) fn name(&self, topic: Topic) -> &str {
-        self.names.get(topic.0).map_or("", String::as_str)
+        let Some(name) = self.names.get(topic.0) else {
+            unreachable!("topic {} of {}: the row was decided on last", topic.0, self.names.len());
+        };
+        name
     }
 
     /// The name of the topic that a row would have gone to, legal or not, where there is one; and the
@@ -173,8 +177,7 @@ impl Decisions {
         let Ok(Choice::Send { template, value, destination }) = self.choose(&values) else {
             return nowhere;
         };
-        let value = values.get(value).copied().flatten();
-        let name = value.and_then(|value| {
+        let name = value_at(&values, value).and_then(|value| {
             let mut name = String::new();
             template.expand(str::from_utf8(value).ok()?, &mut name).ok()?;
             Some(name)
@@ -201,8 +204,7 @@ impl Decisions {
         let (name, destination) = match choice? {
             Choice::Drop => (None, 0),
             Choice::Send { template, value, destination } => {
-                let column = self.consulted.get(value).map_or("", |source| &source.column);
-                let value = values.get(value).copied().flatten();
+                let (column, value) = (self.column(value), value_at(values, value));
                 (Some(topic_name(template, value, column, &self.topics)?), destination)
             }
         };
@@ -219,9 +221,10 @@ impl Decisions {
                 Decision::Send { topic: Topic(self.names.len() - 1), destination }
             }
             Some(name) => {
-                if let Some(unremembered) = self.names.first_mut() {
-                    *unremembered = name;
-                }
+                let Some(unremembered) = self.names.first_mut() else {
+                    unreachable!("number 0 is there from the beginning");
+                };
+                *unremembered = name;
                 Decision::Send { topic: Topic(0), destination }
             }
         };
@@ -231,13 +234,20 @@ impl Decisions {
         Ok(decision)
     }
 
+    /// The name of a column that is looked at, for reasons.
+    fn column(&self, number: usize) -> &str {
+        let Some(source) = self.consulted.get(number) else {
+            unreachable!("column {number} of {}", self.consulted.len());
+        };
+        &source.column
+    }
+
     fn choose(&self, values: &[Option<&[u8]>]) -> Result<Choice<'_>, Undecided> {
         let default =
             Choice::Send { template: &self.template, value: BY, destination: self.destination };
         let mut first = None;
         for rule in &self.rules {
-            let value = values.get(rule.consulted).copied().flatten();
-            if let Some(value) = value
+            if let Some(value) = value_at(values, rule.consulted)
                 && rule.pattern.matches(value)?
             {
                 first = Some(rule);
@@ -261,6 +271,23 @@ impl Decisions {
 enum Choice<'a> {
     Drop,
     Send { template: &'a TopicTemplate, value: usize, destination: usize },
+}
+
+/// The value of a column that is looked at; `None` is NULL. A column that is not among them would
+/// let its rule match nothing, and its rows go elsewhere.
+fn value_at<'a>(values: &[Option<&'a [u8]>], number: usize) -> Option<&'a [u8]> {
+    let Some(value) = values.get(number) else {
+        unreachable!("the value of column {number} of {}", values.len());
+    };
+    *value
+}
+
+/// Not [`NO_VALUE`]: no value that Postgres sends comes near.
+fn length_of(value: &[u8]) -> u32 {
+    match u32::try_from(value.len()) {
+        Ok(length) if length < NO_VALUE => length,
+        _ => unreachable!("a value of {} bytes", value.len()),
+    }
 }
 
 impl Pattern {

@@ -28,11 +28,15 @@ impl Part {
     /// The bytes; `value` and `scratch` are those that [`render`] was given. `None` when there are
     /// none.
     pub(super) fn bytes<'a>(self, value: Value<'a>, scratch: &'a [u8]) -> Option<&'a [u8]> {
-        match (self, value) {
+        let bytes = match (self, value) {
+            (Self::Absent | Self::Null, _) => return None,
             (Self::Frame { skip }, Value::Bytes { bytes, .. }) => bytes.get(skip..),
             (Self::Scratch { start, end }, _) => scratch.get(start..end),
-            _ => None,
-        }
+            (Self::Frame { .. }, Value::Null | Value::Absent) => None,
+        };
+        // Not None: that is NULL, and a tombstone where there was a value.
+        assert!(bytes.is_some(), "a part of another row's value");
+        bytes
     }
 }
 

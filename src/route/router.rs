@@ -103,6 +103,9 @@ impl Router {
     }
 
     /// The record of the row that was checked last.
+    ///
+    /// # Panics
+    /// On another row.
     pub fn record<'a>(&'a self, row: &OutboxRow<'a>, routed: &Routed) -> Record<'a> {
         let found = &self.found;
         let bytes =
@@ -119,18 +122,23 @@ impl Router {
         for (name, part) in &found.attributes {
             record.headers.push((name, part.bytes(Value::Absent, &found.scratch)));
         }
-        if let Some(destination) = self.destinations.get(routed.destination) {
-            record.key = bytes(found.key, &destination.key);
-            for (header, part) in destination.headers.iter().zip(&found.headers) {
-                if header.is_sent(*part) {
-                    record.headers.push((header.name.as_str(), bytes(*part, &header.source)));
-                }
+        let destination = self.destination(routed.destination);
+        assert_eq!(destination.headers.len(), found.headers.len(), "the row was checked last");
+        record.key = bytes(found.key, &destination.key);
+        for (header, part) in destination.headers.iter().zip(&found.headers) {
+            if header.is_sent(*part) {
+                record.headers.push((header.name.as_str(), bytes(*part, &header.source)));
             }
         }
         if self.lsn_header {
             record.headers.push((LSN_HEADER, found.lsn.bytes(Value::Absent, &found.scratch)));
         }
         record
+    }
+
+    /// The destination of that number.
+    pub(super) fn destination(&self, number: usize) -> &Destination {
+        place_of(&self.destinations, number)
     }
 
     fn find(
@@ -147,12 +155,15 @@ impl Router {
             Decision::Send { topic, destination } => (topic, destination),
         };
         let timestamp_ms = self.timestamp_ms(row, scratch)?;
-        let Some(to) = self.destinations.get(destination) else { return Ok(None) };
+        let to = place_of(&self.destinations, destination);
         self.found.id = self.encoder.header(row, &self.id, scratch)?;
         if matches!(self.found.id, Part::Null | Part::Absent) {
             return Err(self.id.reject(RejectionCode::MissingValue, "is NULL"));
         }
         self.found.key = self.encoder.key(row, &to.key, scratch)?;
+        if let Some(version) = &self.encoder.schema_version {
+            version.demand(row)?;
+        }
         self.found.value = self.encoder.value(row, scratch)?;
         self.found.headers.clear();
         for source in &to.headers {
@@ -242,13 +253,11 @@ impl Router {
             let value = part.bytes(Value::Absent, scratch).map_or(0, <[u8]>::len);
             bytes += HEADER_OVERHEAD_BYTES + name.len() + value;
         }
-        if let Some(to) = self.destinations.get(destination) {
-            bytes += size(found.key, &to.key);
-            for (header, part) in to.headers.iter().zip(&found.headers) {
-                if header.is_sent(*part) {
-                    bytes +=
-                        HEADER_OVERHEAD_BYTES + header.name.len() + size(*part, &header.source);
-                }
+        let to = self.destination(destination);
+        bytes += size(found.key, &to.key);
+        for (header, part) in to.headers.iter().zip(&found.headers) {
+            if header.is_sent(*part) {
+                bytes += HEADER_OVERHEAD_BYTES + header.name.len() + size(*part, &header.source);
             }
         }
         if self.lsn_header {
@@ -263,6 +272,15 @@ impl Router {
     }
 }
 
+/// A decision names a destination by the number that it was compiled to. Upholds G4: a row is never
+/// left out for want of one.
+fn place_of(destinations: &[Destination], number: usize) -> &Destination {
+    let Some(destination) = destinations.get(number) else {
+        unreachable!("a decision for destination {number} of {}", destinations.len());
+    };
+    destination
+}
+
 fn is_integer(value: Value<'_>) -> bool {
     use type_oid::{INT2, INT4, INT8};
     matches!(value, Value::Bytes { type_oid: INT2 | INT4 | INT8, .. })
@@ -270,6 +288,7 @@ fn is_integer(value: Value<'_>) -> bool {
 
 /// `None`: the row leaves the partition to the partitioner.
 fn partition(source: &Source, row: &OutboxRow<'_>) -> Result<Option<i32>, Rejection> {
+    source.demand(row)?;
     if matches!(row.column(source.slot), Value::Null | Value::Absent) {
         return Ok(None);
     }

@@ -9,8 +9,8 @@ use crate::outbox::{ColumnSlot, Declared, OutboxRow, Value};
 pub(super) struct Source {
     pub(super) slot: ColumnSlot,
     pub(super) column: String,
-    /// Whether a row without the column is rejected. Tables are refused before, so these are
-    /// logical messages.
+    /// Whether a row without the column is rejected: a logical message, or a row that was written
+    /// before its table had a column of that name.
     pub(super) is_required: bool,
 }
 
@@ -67,6 +67,14 @@ impl Source {
 
     pub(super) fn unreadable(&self, unreadable: Unreadable) -> Rejection {
         self.reject(RejectionCode::InvalidValue, &unreadable.to_string())
+    }
+
+    /// Rejects a row without the column, where it must have one.
+    pub(super) fn demand(&self, row: &OutboxRow<'_>) -> Result<(), Rejection> {
+        if self.is_required && row.column(self.slot) == Value::Absent {
+            return Err(self.missing());
+        }
+        Ok(())
     }
 
     fn missing(&self) -> Rejection {

@@ -84,15 +84,17 @@ impl TopicTemplate {
     }
 
     fn replace(&self, value: &str, captures: &Captures<'_>, out: &mut String) {
-        let Some(found) = captures.get(0) else { return };
-        out.push_str(value.get(..found.start()).unwrap_or_default());
+        let Some(found) = captures.get(0) else { unreachable!("group 0 is the match itself") };
+        let (before, _) = value.split_at(found.start());
+        let (_, after) = value.split_at(found.end());
+        out.push_str(before);
         for piece in &self.pieces {
             out.push_str(match piece {
                 Piece::Literal(text) => text,
                 Piece::Group(number) => captures.get(*number).map_or("", |group| group.as_str()),
             });
         }
-        out.push_str(value.get(found.end()..).unwrap_or_default());
+        out.push_str(after);
     }
 }
 

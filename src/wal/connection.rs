@@ -359,8 +359,12 @@ fn text_row(body: &DataRowBody) -> Result<TextRow, WalError> {
     let mut ranges = body.ranges();
     let mut row = Vec::new();
     while let Some(range) = ranges.next().map_err(malformed)? {
-        let bytes = range.map(|range| body.buffer().get(range).unwrap_or_default());
-        row.push(bytes.map(|bytes| String::from_utf8_lossy(bytes).into_owned()));
+        let Some(range) = range else {
+            row.push(None);
+            continue;
+        };
+        let bytes = body.buffer().get(range).ok_or(WalError::Protocol("a malformed row"))?;
+        row.push(Some(String::from_utf8_lossy(bytes).into_owned()));
     }
     Ok(row)
 }

@@ -240,11 +240,14 @@ impl WalError {
             }
             Self::PasswordMissing { .. } => "set PGPASSWORD, or add a line to ~/.pgpass",
             Self::WrongSession { .. } => "add the right server to the host list",
-            Self::PublicationMissing { slot, .. } => {
+            Self::PublicationMissing { publication, slot } => {
                 return Some(format!(
-                    "SELECT pg_drop_replication_slot({}); then start again (a publication that is \
-                     missing is created before the new slot) and re-send the rows written since \
-                     the publication was dropped",
+                    "is source.publication = `{publication}` right? SELECT pubname FROM \
+                     pg_publication shows what there is; if it was dropped, or made after the slot: \
+                     what was committed without it cannot be read from this slot, nor what lies \
+                     behind it. To go on without: SELECT pg_drop_replication_slot({}); which loses \
+                     every row that the slot has not delivered; then `postrider setup --from-now`, \
+                     and re-send the rows that are still in the outbox",
                     super::quote::literal(slot)
                 ));
             }
@@ -275,8 +278,17 @@ fn server_hint(message: &ServerMessage) -> Option<String> {
              `replication`), this role and this host; where it wants a certificate, set sslcert \
              and sslkey"
         }
-        "42501" => "the role must be allowed to replicate: ALTER ROLE <role> REPLICATION;",
-        "42704" => "run `postrider setup` to create the slot and the publication",
+        "42501" if message.message.contains("replication") => {
+            "the role must be allowed to replicate: ALTER ROLE <role> REPLICATION;"
+        }
+        "42501" => {
+            "grant the role what the message names, or let a role do it that has it; which command \
+             needs which rights: docs/operations.md, Privileges"
+        }
+        "42704" => {
+            "are source.slot and source.publication right? If this database was never set up: \
+             `postrider setup`"
+        }
         "3D000" => "check the database's name in source.url or PGDATABASE",
         "53300" => "raise max_wal_senders or max_connections, or free a connection",
         _ => "",

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use postrider::config::ConnectInfo;
 use postrider::control::{
-    self, Client, ControlError, Inspection, Requirements, SessionEnd, SetupPlan, preflight, sample,
+    self, Client, ControlError, Inspection, Requirements, SessionEnd, SetupChoices, SetupPlan,
+    preflight, sample,
 };
 use postrider::outbox::{TableName, Wanted};
 use postrider::sandbox::postgres::{Cluster, Options, Stop};
@@ -334,6 +335,13 @@ fn samples_show_lag_and_holder() {
     }
 }
 
+fn set_up(url: &str, plan: &SetupPlan) -> Result<(), ControlError> {
+    with_client(url, async |client| {
+        plan.make_tables(&client).await?;
+        plan.make_slot(&client).await.map(drop)
+    })
+}
+
 #[test]
 fn setting_up_twice_is_setting_up_once() {
     for cluster in postgres::versions() {
@@ -343,10 +351,10 @@ fn setting_up_twice_is_setting_up_once() {
         database.sql().run("CREATE SCHEMA \"Sales\"");
         let mut wanted = wanted(slot, false);
         wanted.tables = tables.to_vec();
-        let plan = SetupPlan::new(slot, "postrider", &tables, false);
+        let plan = SetupPlan::new(wanted.clone(), SetupChoices::default());
         let url = database.address().unix_url();
         for _ in 0..2 {
-            with_client(&url, async |client| plan.run(&client).await.unwrap());
+            set_up(&url, &plan).unwrap();
             check_at(&url, &wanted).unwrap();
         }
         // The script says the same to psql.
@@ -355,11 +363,11 @@ fn setting_up_twice_is_setting_up_once() {
         }
         let other = Database::create(cluster, "script");
         other.sql().run("CREATE SCHEMA \"Sales\"");
-        let plan = SetupPlan::new(other.name(), "postrider", &tables, false);
+        other.name().clone_into(&mut wanted.slot);
+        let plan = SetupPlan::new(wanted.clone(), SetupChoices::default());
         for step in &plan.steps {
             other.sql().run(&step.sql);
         }
-        other.name().clone_into(&mut wanted.slot);
         check_at(&other.address().unix_url(), &wanted).unwrap();
     }
 }
@@ -371,11 +379,12 @@ fn a_table_of_the_applications_own_is_only_published() {
     sql.run("CREATE TABLE events (id uuid, aggregateid text, type text, payload text)");
     sql.run("CREATE TABLE other (n int); CREATE PUBLICATION postrider FOR TABLE other");
     let tables = [TableName::new("public", "events")];
-    let plan = SetupPlan::new(database.name(), "postrider", &tables, true);
-    let url = database.address().unix_url();
-    with_client(&url, async |client| plan.run(&client).await.unwrap());
     let mut wanted = wanted(database.name(), false);
     wanted.tables = tables.to_vec();
+    let choices = SetupChoices { existing_tables: true, ..SetupChoices::default() };
+    let plan = SetupPlan::new(wanted.clone(), choices);
+    let url = database.address().unix_url();
+    set_up(&url, &plan).unwrap();
     let inspection = check_at(&url, &wanted).unwrap();
     assert_eq!(inspection.warnings(&wanted).len(), 2, "{:?}", inspection.warnings(&wanted));
 }

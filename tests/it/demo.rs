@@ -71,7 +71,8 @@ fn a_database_that_others_read_is_refused() {
 fn orders_reach_a_real_kafka_over_topics_that_the_demo_creates() {
     let Some(kafka) = kafka::start(&kafka::Options::default()) else { return };
     let database = Database::create(postgres::installed(), "demo_kafka");
-    for cruelty in [&[] as &[&str], &["--kill-every", "1s"]] {
+    let exactly_once = ["--kill-every", "1s", "--set", "kafka.delivery=exactly_once"];
+    for cruelty in [&[] as &[&str], &["--kill-every", "1s"], &exactly_once] {
         let mut demo = demo(&database, 3_000);
         let output = demo.args(["--brokers", &kafka.bootstrap()]).args(cruelty).output().unwrap();
         eprintln!(
@@ -85,5 +86,7 @@ fn orders_reach_a_real_kafka_over_topics_that_the_demo_creates() {
             assert_eq!(figures[never], 0, "{never}");
         }
         assert_eq!(figures["kills"].as_u64().unwrap() == 0, cruelty.is_empty());
+        // What was killed sends again what was in flight, unless it was told not to.
+        assert!(figures["duplicated"] == 0 || cruelty.len() == 2, "{figures}");
     }
 }

@@ -79,13 +79,23 @@ fn g1_the_slot_that_debezium_leaves_behind_is_taken_over_without_a_gap() {
     assert_eq!(records(&bootstrap).len(), 55);
 }
 
+/// The relay makes neither at start; what was imported does, as any other configuration.
 #[test]
 fn a_database_without_slot_and_publication_gets_those_of_the_file() {
     let cluster = postgres::start(&Options::default());
     let database = Database::migrated(&cluster, "afresh");
     let broker = Broker::embedded();
     let bootstrap = broker.bootstrap();
-    let mut running = relay(&database, &bootstrap).start(&["run", "--debezium", CONNECTOR]);
+    let relay = relay(&database, &bootstrap);
+    let refused = relay.start(&["run", "--debezium", CONNECTOR]).outcome();
+    assert_eq!(refused.status.code(), Some(78), "{:?}", refused.log);
+    let imported = relay.start(&["import", "debezium", CONNECTOR]).outcome();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("imported.toml");
+    std::fs::write(&file, imported.stdout).unwrap();
+    let set_up = relay.start(&["setup", "-c", file.to_str().unwrap()]).outcome();
+    assert!(set_up.status.success(), "{:?}", set_up.log);
+    let mut running = relay.start(&["run", "--debezium", CONNECTOR]);
     running.wait_for_log("\"streaming\"");
     insert(&database, "OrderPlaced", 1..=3);
     crate::support::wait_for("records", || (records(&bootstrap).len() == 3).then_some(()));

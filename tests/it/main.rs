@@ -31,6 +31,7 @@ mod regressions;
 mod relay;
 mod routing;
 mod servers;
+mod setup;
 mod shop;
 mod support;
 mod tail;

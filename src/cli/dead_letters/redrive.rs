@@ -136,7 +136,7 @@ impl<S: Sink> Redrive<S> {
                 (Some(Errand::Record(letter)), Outcome::Stored) => self.receipts.push_back(letter),
                 (Some(Errand::Receipt(_)), Outcome::Stored) => self.done += 1,
                 (Some(errand), Outcome::Refused(refused)) => self.fail(&errand, refused.rejection),
-                (None, _) => {}
+                (None, _) => unreachable!("an answer to nothing: each ticket has one"),
             }
         }
         self.confirmations = confirmations;

@@ -3,6 +3,7 @@
 //! Enters: where Postgres and Kafka are. Leaves: a running `postrider run`, which can be killed as
 //! harshly as a crash would and started again. It ends with the demo, however that ends.
 
+use std::ffi::OsString;
 use std::io;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -13,17 +14,17 @@ use crate::sandbox::tether::{LastSignal, Tether};
 
 /// A supervised `postrider run`.
 pub(super) struct Relay {
-    settings: Vec<String>,
+    arguments: Vec<OsString>,
     child: Child,
     tether: Tether,
     kills: u32,
 }
 
 impl Relay {
-    /// Starts the relay with `settings` of the form `a.b=v`.
-    pub(super) fn start(settings: Vec<String>, tether: Tether) -> io::Result<Self> {
-        let child = spawn(&settings)?;
-        let mut relay = Self { settings, child, tether, kills: 0 };
+    /// Starts the relay with these arguments after `run`.
+    pub(super) fn start(arguments: Vec<OsString>, tether: Tether) -> io::Result<Self> {
+        let child = spawn(&arguments)?;
+        let mut relay = Self { arguments, child, tether, kills: 0 };
         relay.hold()?;
         Ok(relay)
     }
@@ -34,7 +35,7 @@ impl Relay {
         self.child.wait()?;
         self.kills += 1;
         self.release()?;
-        self.child = spawn(&self.settings)?;
+        self.child = spawn(&self.arguments)?;
         self.hold()
     }
 
@@ -83,11 +84,8 @@ impl Drop for Relay {
     }
 }
 
-fn spawn(settings: &[String]) -> io::Result<Child> {
+fn spawn(arguments: &[OsString]) -> io::Result<Child> {
     let mut command = Command::new(std::env::current_exe()?);
-    command.arg("run").arg("-q");
-    for setting in settings {
-        command.args(["--set", setting]);
-    }
+    command.arg("run").arg("-q").args(arguments);
     command.stdin(Stdio::null()).stdout(Stdio::null()).spawn()
 }

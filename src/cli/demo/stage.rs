@@ -8,10 +8,12 @@ use std::time::{Duration, Instant};
 
 use tokio_postgres::error::SqlState;
 
+use crate::config::Delivery;
 use crate::config::libpq::ConnectInfo;
-use crate::control::{self, Client};
+use crate::control::{self, Client, SetupChoices, SetupPlan};
 use crate::kafka::embedded::Broker;
 use crate::kafka::{KafkaSpec, create_missing};
+use crate::relay::{Plan, RelayError, begin_stream};
 use crate::sandbox::account::Account;
 use crate::sandbox::postgres::{Cluster, Options};
 use crate::sandbox::tether::Tether;
@@ -26,6 +28,25 @@ const SLOT_LIMIT: Duration = Duration::from_secs(10);
 const PARTITIONS: i32 = 3;
 /// Brokers of the embedded cluster: one, as on a laptop.
 const BROKERS: u32 = 1;
+
+/// What [`Stage::relay_settings`] decides.
+pub(super) const CHOSEN: [&str; 7] = [
+    "source.url",
+    "source.slot",
+    "source.publication",
+    "source.tables",
+    "kafka.brokers",
+    "progress.topic",
+    "http.bind",
+];
+
+/// What stands for servers that are not known yet, so that the rest can be checked.
+pub(super) fn stand_ins() -> [(&'static str, String); 2] {
+    [
+        ("source.url", "postgres://nobody@localhost/nowhere".to_owned()),
+        ("kafka.brokers", "localhost:9092".to_owned()),
+    ]
+}
 
 /// Everything the demo runs on.
 pub(super) struct Stage {
@@ -107,15 +128,33 @@ impl Stage {
         Ok(control::connect(&info).await?)
     }
 
-    /// What the relay is told, as for `run --set`.
-    pub(super) fn relay_settings(&self) -> Vec<String> {
+    /// What the relay is told, whatever else is configured.
+    pub(super) fn relay_settings(&self) -> Vec<(&'static str, String)> {
+        // Progress of an earlier demo is not that of this one's slot.
+        let progress = format!("postrider.progress.{}.{}", self.slot, std::process::id());
         vec![
-            format!("source.url={}", self.database_url),
-            format!("source.slot={}", self.slot),
-            format!("source.publication={PUBLICATION}"),
-            format!("kafka.brokers={}", self.brokers),
-            "http.bind=".to_owned(),
+            ("source.url", self.database_url.clone()),
+            ("source.slot", self.slot.clone()),
+            ("source.publication", PUBLICATION.to_owned()),
+            ("source.tables", "public.outbox".to_owned()),
+            ("kafka.brokers", self.brokers.clone()),
+            ("progress.topic", progress),
+            ("http.bind", String::new()),
         ]
+    }
+
+    /// Makes publication and slot, as `postrider setup` does; rows of an earlier demo stay where they
+    /// are.
+    pub(super) async fn make_slot(&self, client: &Client, relay: &Plan) -> Result<(), DemoError> {
+        let wanted = relay.requirements().map_err(RelayError::from)?;
+        let choices = SetupChoices { from_now: true, ..SetupChoices::default() };
+        let plan = SetupPlan::new(wanted, choices);
+        plan.make_tables(client).await?;
+        if relay.config.kafka.delivery == Delivery::ExactlyOnce {
+            begin_stream(relay, client).await?;
+        }
+        plan.make_slot(client).await?;
+        Ok(())
     }
 
     /// The demo's rows are for nobody else.

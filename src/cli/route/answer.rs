@@ -29,6 +29,11 @@ impl Answer {
         Self(line)
     }
 
+    /// Where its record goes, if it has one.
+    pub(super) fn topic(&self) -> Option<String> {
+        self.0.get("topic")?.as_str().map(str::to_owned)
+    }
+
     /// Nothing is sent, and that is right.
     pub(super) fn dropped(reason: &str) -> Self {
         Self(json!({ "dropped": true, "reason": reason }))

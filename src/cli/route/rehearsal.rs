@@ -6,7 +6,7 @@ use crate::cli::failure::Failure;
 use crate::cli::specs::kafka_spec;
 use crate::config::{Config, Rejected};
 use crate::lsn::Lsn;
-use crate::outbox::{OutboxError, TableName};
+use crate::outbox::TableName;
 use crate::pgoutput::encode::{self, Old, Table};
 use crate::pgoutput::{Begin, Column, Commit, LogicalMessage, PgTime};
 use crate::pipeline::{Confirmation, Counters, Outcome, Pipeline, PipelineError, Step};
@@ -78,7 +78,6 @@ impl Rehearsal {
 /// What `run` would stop at is a rejection here.
 fn given_up(error: &PipelineError) -> Answer {
     let code = match error {
-        PipelineError::Outbox(OutboxError::MissingColumn { .. }) => "missing_column",
         PipelineError::Updated { .. } => "update",
         _ => "unreadable",
     };

@@ -2,9 +2,10 @@
 //!
 //! Enters: records. Leaves: one JSON line each, in the form that `postrider-lsn` and the other
 //! headers have on the wire: bytes as text where they are UTF-8, `{"$hex":".."}` where not. Every
-//! record counts as confirmed; the dry run acknowledges nothing, so nothing depends on it.
+//! record counts as confirmed; the dry run acknowledges nothing, so nothing depends on it. When the
+//! reader goes away, so does the dry run.
 
-use std::io::Write;
+use std::io::{self, Write};
 
 use serde_json::{Value, json};
 
@@ -12,26 +13,37 @@ use crate::kafka::{Confirmation, Outcome, SendError, Sink, SinkError};
 use crate::ledger::Ticket;
 use crate::route::Record;
 
-/// Prints to `out`.
-pub(super) struct Printer<W> {
+/// Prints to `out`, until its reader is gone.
+pub(super) struct Printer<W, F> {
     out: W,
     printed: Vec<Ticket>,
+    /// Told when nobody reads any more.
+    gone: F,
+    is_gone: bool,
 }
 
-impl<W: Write> Printer<W> {
+impl<W: Write, F: Fn()> Printer<W, F> {
     /// Nothing printed yet.
-    pub(super) const fn new(out: W) -> Self {
-        Self { out, printed: Vec::new() }
+    pub(super) const fn new(out: W, gone: F) -> Self {
+        Self { out, printed: Vec::new(), gone, is_gone: false }
     }
 }
 
-impl<W: Write> Sink for Printer<W> {
+impl<W: Write, F: Fn()> Sink for Printer<W, F> {
     fn send(&mut self, record: &Record<'_>, ticket: Ticket) -> Result<(), SendError> {
-        let line = to_json(record);
-        writeln!(self.out, "{line}").map_err(|error| SinkError::Delivery {
-            topic: record.topic.to_owned(),
-            reason: format!("cannot write to stdout: {error}"),
-        })?;
+        if !self.is_gone {
+            match writeln!(self.out, "{}", to_json(record)) {
+                // As `head` leaves it; the rest is for nobody.
+                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                    self.is_gone = true;
+                    (self.gone)();
+                }
+                result => result.map_err(|error| SinkError::Delivery {
+                    topic: record.topic.to_owned(),
+                    reason: format!("cannot write to stdout: {error}"),
+                })?,
+            }
+        }
         self.printed.push(ticket);
         Ok(())
     }
@@ -80,8 +92,38 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_reader_that_goes_away_is_noticed_once_and_is_no_error() {
+        struct Closed;
+        impl Write for Closed {
+            fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+                Err(io::ErrorKind::BrokenPipe.into())
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let told = std::cell::Cell::new(0);
+        let mut printer = Printer::new(Closed, || told.set(told.get() + 1));
+        let headers = std::iter::empty::<(&str, Option<&[u8]>)>().collect();
+        let record = Record {
+            topic: "orders",
+            partition: None,
+            key: None,
+            value: None,
+            headers,
+            timestamp_ms: 5,
+        };
+        for ticket in 1..=2 {
+            printer.send(&record, Ticket::new(1, ticket)).unwrap();
+        }
+        let mut confirmations = Vec::new();
+        printer.poll(&mut confirmations).unwrap();
+        assert_eq!((told.get(), confirmations.len()), (1, 2));
+    }
+
+    #[test]
     fn a_record_is_one_line_and_confirmed_once() {
-        let mut printer = Printer::new(Vec::new());
+        let mut printer = Printer::new(Vec::new(), || panic!("the reader is there"));
         let record = Record {
             topic: "orders",
             partition: None,

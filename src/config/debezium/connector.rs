@@ -76,10 +76,9 @@ fn creation(draft: &mut Draft) {
         let note = "source.create = \"never\" is about the slot as well, which Debezium would make";
         draft.changed(taken, note, Some("`postrider setup` makes what is missing"));
     } else {
-        draft.set_from(setting, text("auto"), "", &[&taken]);
-        let note = "a missing publication is made for the outbox tables and inserts only; one that \
-                    exists is used as it is";
-        draft.changed(taken, note, None);
+        let note = "nothing is made at start, since a slot that was lost would be made anew too; a \
+                    publication that exists is used as it is";
+        draft.changed(taken, note, Some("`postrider setup` makes what is missing"));
     }
 }
 

@@ -12,7 +12,7 @@ fn mistakes(given: &Given<'_>) -> Vec<Mistake> {
 
 /// The file, the line it must name, what the caret must stand under, and words of the message or
 /// help.
-const FILES: [(&str, usize, &str, &str); 56] = [
+const FILES: [(&str, usize, &str, &str); 58] = [
     ("[source]\npublicaton = \"x\"", 2, "publicaton", "did you mean `source.publication`?"),
     ("[sorce]\nslot = \"x\"", 1, "sorce", "the sections are"),
     ("slot = \"x\"", 1, "slot", "did you mean `source.slot`?"),
@@ -34,7 +34,9 @@ const FILES: [(&str, usize, &str, &str); 56] = [
     ("[source]\nstatus_interval = \"5m\"", 2, "\"5m\"", "between 10ms and 20s"),
     ("[source]\nurl = \"postgres://h/d?sslmod=require\"", 2, "\"", "did you mean `sslmode`?"),
     ("source = 5", 1, "5", "must be a section, not a single value"),
-    ("[outbox]\nid = true", 2, "true", "must be text, not true or false"),
+    ("[outbox]\nid = true", 2, "true", "must be a name, or a list of names, not"),
+    ("[outbox]\nid = \"\"", 2, "\"\"", "must not be empty"),
+    ("[outbox]\nid = [\"a\", \"\"]", 2, "\"\"", "must not be empty"),
     ("[outbox]\non_update = \"fail\"", 2, "\"fail\"", "ignore, warn, error, stop"),
     ("[route]\nregex = \"(?<a\"", 2, "\"(?<a\"", "not a regular expression"),
     ("[route]\ntopic = \"${kind}\"", 2, "\"${kind}\"", "routedByValue"),

@@ -136,7 +136,8 @@ fn judge_progress(facts: &TopicFacts) -> Option<Finding> {
         let what = format!("has {} partitions, and progress is kept in one", facts.partitions);
         let help = format!(
             "set progress.topic to a name that does not exist; or, while no relay has kept progress \
-             in it: kafka-topics.sh --bootstrap-server BROKER --delete --topic '{}'",
+             in it, and nothing else is kept there: kafka-topics.sh --bootstrap-server BROKER \
+             --delete --topic '{}'",
             facts.name
         );
         return Some(facts.finding(Grade::Unfit, what, help));
@@ -146,7 +147,12 @@ fn judge_progress(facts: &TopicFacts) -> Option<Finding> {
         return None;
     }
     let what = format!("has cleanup.policy={policy}: it would forget how far rows were delivered");
-    Some(facts.finding(Grade::Unfit, what, facts.set("cleanup.policy=compact")))
+    let help = format!(
+        "set progress.topic to a name of its own; or, if nothing else is kept in this one (of each \
+         key all records but the newest go): {}",
+        facts.set("cleanup.policy=compact")
+    );
+    Some(facts.finding(Grade::Unfit, what, help))
 }
 
 /// How many brokers have a record before it counts as stored.
@@ -177,15 +183,12 @@ fn judge_copies(facts: &TopicFacts) -> Option<Finding> {
     })
 }
 
-/// What is to be said about a topic that does not exist, if the brokers are known to create none.
+/// What is to be said about a topic that does not exist, unless the brokers are known to create it.
 pub(super) fn missing(topic: &str, purpose: Purpose, created: Option<bool>) -> Option<Finding> {
-    let told = purpose == Purpose::DeadLetters && created == Some(false);
+    let told = purpose == Purpose::DeadLetters && created != Some(true);
     told.then(|| {
         let what = "does not exist: the relay ends at the first row that cannot be delivered";
-        let help = format!(
-            "create it: kafka-topics.sh --bootstrap-server BROKER --create --topic '{topic}' \
-             --partitions 1"
-        );
+        let help = "create it: `postrider setup --topics`, or kafka-topics.sh".to_owned();
         Finding::new(Grade::Warning, topic, what, help)
     })
 }
@@ -294,7 +297,7 @@ mod tests {
     fn a_missing_dead_letter_topic_is_told_where_nobody_creates_it() {
         let told = |purpose, created| missing("dead", purpose, created).is_some();
         assert!(told(Purpose::DeadLetters, Some(false)));
-        assert!(!told(Purpose::DeadLetters, Some(true)) && !told(Purpose::DeadLetters, None));
+        assert!(!told(Purpose::DeadLetters, Some(true)) && told(Purpose::DeadLetters, None));
         assert!(!told(Purpose::Rows, Some(false)));
     }
 

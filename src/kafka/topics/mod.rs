@@ -1,8 +1,8 @@
 //! The topics as the brokers keep them: looked at, judged, and created where that is ours to do.
 //!
 //! Enters: a [`KafkaSpec`] and names. Leaves: [`Finding`]s about topics that store too little or
-//! nothing, topics that were missing (the demo's, and the one that keeps progress), or the reason why
-//! not. What always holds: a topic that exists is never changed; the relay creates no topic of the
+//! nothing, topics that were missing (the demo's, those that `setup` is asked for, and the one that
+//! keeps progress), or the reason why not. What always holds: a topic that exists is never changed; the relay creates no topic of the
 //! application's. All but [`create_missing`] blocks, for seconds if it must. Called by `relay` off the
 //! hot path and by `cli`.
 //!
@@ -11,6 +11,7 @@
 
 mod ask;
 mod judge;
+mod make;
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
@@ -28,6 +29,7 @@ use ask::{Inquiry, Seen, wait};
 use judge::{judge, missing};
 
 pub use judge::{Finding, Grade, Purpose};
+pub use make::{MadeTopics, WantedTopic, make_topics};
 
 /// A controller that has not answered by then is out of reach.
 const LIMIT: Duration = Duration::from_secs(20);

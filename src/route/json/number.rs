@@ -34,7 +34,9 @@ fn write(out: &mut Vec<u8>, scientific: &str, is_finite: bool) {
         None => ("", scientific),
     };
     let (mantissa, exponent) = unsigned.split_once('e').unwrap_or((unsigned, "0"));
-    let exponent: i32 = exponent.parse().unwrap_or(0);
+    let Ok(exponent) = exponent.parse::<i32>() else {
+        unreachable!("Rust prints a double's exponent as a whole number");
+    };
     let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
     let fraction = if fraction == "0" { "" } else { fraction };
     let digits = format!("{whole}{fraction}");

@@ -49,14 +49,14 @@ const FAULTS: [Fault; 10] = [
         spoil: "ALTER PUBLICATION postrider SET TABLE outbox WHERE (event_type <> 'secret')",
         exit: 78,
         code: "PR-P037",
-        words: &["filters the rows of table public.outbox", "SET TABLE \"public\".\"outbox\";"],
+        words: &["filters the rows of table public.outbox", "ADD TABLE \"public\".\"outbox\";"],
         mend: "ALTER PUBLICATION postrider SET TABLE outbox",
     },
     Fault {
         spoil: "ALTER PUBLICATION postrider SET TABLE outbox (id, aggregate_id, event_type)",
         exit: 78,
         code: "PR-P038",
-        words: &["hides column", "payload", "SET TABLE \"public\".\"outbox\";"],
+        words: &["hides column", "payload", "ADD TABLE \"public\".\"outbox\";"],
         mend: "ALTER PUBLICATION postrider SET TABLE outbox",
     },
     Fault {
@@ -80,9 +80,11 @@ const FAULTS: [Fault; 10] = [
         exit: 70,
         code: "PR-P010",
         words: &[
-            "publication `postrider` does not exist, but the slot does",
+            "publication `postrider` does not exist, but slot `gate_",
+            "is source.publication = `postrider` right? this database has no publications",
             "SELECT pg_drop_replication_slot('",
-            "CREATE PUBLICATION \"postrider\" FOR TABLE \"public\".\"outbox\"",
+            "which loses every row that the slot has not delivered",
+            "postrider setup --from-now",
             "re-send the rows",
         ],
         mend: "SELECT pg_drop_replication_slot(current_database())",
@@ -114,7 +116,7 @@ fn answer(outbox: &Outbox, fault: &Fault) {
     if fault.mend.contains("pg_drop_replication_slot") {
         // A new slot begins anew; the row waits in the table for whoever re-sends it.
         outbox.forget_written();
-        outbox.relay().allow_log("created slot").run_once();
+        outbox.relay().set("source.create", "auto").allow_log("created slot").run_once();
     }
     outbox.write();
     outbox.assert_delivered_by(&outbox.relay());
@@ -123,16 +125,50 @@ fn answer(outbox: &Outbox, fault: &Fault) {
 #[test]
 fn what_is_missing_and_may_not_be_created_is_refused() {
     let outbox = Outbox::without_slot(postgres::installed(), "never");
-    let relay = outbox.relay().set("source.create", "never");
-    let words = ["replication slot `never_", "SELECT pg_create_logical_replication_slot('"];
+    let relay = outbox.relay();
+    let words = ["is source.slot = `never_", "`postrider setup`", "setup --from-now"];
     refused(&relay, &["run"], 78).assert("PR-P039", &words);
     outbox.run("DROP PUBLICATION postrider");
     let words = ["publication `postrider` does not exist", "CREATE PUBLICATION \"postrider\""];
     refused(&relay, &["run"], 78).assert("PR-P010", &words);
-    // By default it is created.
-    outbox.relay().run_once();
+    outbox.relay().set("source.create", "auto").run_once();
     outbox.write();
     outbox.assert_delivered_by(&relay);
+}
+
+/// A name that is mistyped is asked for before anything is advised, above all what loses rows.
+#[test]
+fn a_mistyped_name_is_asked_for_and_loses_nothing() {
+    for cluster in postgres::versions() {
+        let outbox = Outbox::ready(cluster, "typo");
+        outbox.write();
+        let relay = outbox.relay().set("source.publication", "nopub");
+        let refusal = refused(&relay, &["run"], 70);
+        refusal.assert("PR-P010", &["`nopub` right? this database has `postrider`"]);
+        let at = |words: &str| refusal.text.find(words).unwrap();
+        assert!(at("this database has") < at("pg_drop_replication_slot"), "{}", refusal.text);
+        let has = format!("this database has `{}`", outbox.database.name());
+        let relay = outbox.relay().set("source.slot", "noslot");
+        refused(&relay, &["run"], 78).assert("PR-P039", &["`noslot` right?", &has]);
+        outbox.assert_delivered_by(&outbox.relay());
+    }
+}
+
+/// Who only looks leaves nothing behind that keeps log for ever.
+#[test]
+fn a_dry_run_creates_nothing() {
+    let outbox = Outbox::without_slot(postgres::installed(), "dry");
+    for create in ["never", "auto"] {
+        let relay = outbox.relay().set("source.create", create);
+        let words = ["creates nothing", "route --from-database", "postrider setup"];
+        refused(&relay, &["run", "--dry-run"], 78).assert("PR-P039", &words);
+    }
+    outbox.run("DROP PUBLICATION postrider");
+    let relay = outbox.relay().set("source.create", "auto");
+    refused(&relay, &["run", "--dry-run"], 78).assert("PR-P010", &["creates nothing"]);
+    let sql = "SELECT (SELECT count(*) FROM pg_publication)
+                    + (SELECT count(*) FROM pg_replication_slots WHERE slot_name = current_database())";
+    assert_eq!(outbox.database.sql().value(sql), "0");
 }
 
 #[test]
@@ -181,8 +217,13 @@ fn a_role_that_may_not_create_is_told_the_statement() {
     let role = unique("role");
     outbox.run(&format!("CREATE ROLE {role} LOGIN REPLICATION; DROP PUBLICATION postrider"));
     let source = outbox.database.address().login_as(&role, None);
-    let relay = outbox.relay().set("source.url", &source.url());
-    let words = ["may not create publication `postrider`", "as a superuser", "CREATE PUBLICATION"];
+    let relay = outbox.relay().set("source.url", &source.url()).set("source.create", "auto");
+    let words = [
+        "GRANT CREATE ON DATABASE",
+        "may not create publication `postrider`",
+        "as a superuser",
+        "CREATE PUBLICATION",
+    ];
     refused(&relay, &["run"], 77).assert("PR-P044", &words);
 }
 
@@ -209,7 +250,8 @@ fn a_lost_slot_is_refused_and_the_relay_does_not_make_a_new_one() {
         outbox.run("SELECT pg_drop_replication_slot(current_database())");
         outbox.forget_written();
         // Only the operator knows that the slot is not the first one.
-        outbox.relay().expect_log("created slot").run_once();
+        let relay = outbox.relay().set("source.create", "auto");
+        relay.expect_log("created slot").run_once();
         outbox.write();
         outbox.assert_delivered_by(&outbox.relay());
     }

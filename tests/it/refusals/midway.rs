@@ -67,20 +67,6 @@ fn assert_publication(outbox: &Outbox, refusal: &Refusal) {
 }
 
 #[test]
-fn a_column_renamed_while_running_is_named_and_the_new_name_delivers() {
-    for cluster in postgres::versions() {
-        let outbox = Outbox::ready(cluster, "renamed");
-        let refusal = spoiled(&outbox, 78, || {
-            outbox.run("ALTER TABLE outbox RENAME COLUMN payload TO body");
-            outbox.write_to("body");
-        });
-        let words = ["outbox table public.outbox has no column `payload`", "body", "[outbox]"];
-        refusal.assert("PR-R002", &words);
-        outbox.assert_delivered_by(&outbox.relay().set("outbox.payload", "body"));
-    }
-}
-
-#[test]
 fn a_slot_lost_while_the_brokers_are_away_is_a_definite_error() {
     let options = Options::default()
         .with("max_slot_wal_keep_size", "1MB")

@@ -45,15 +45,10 @@ impl Outbox {
 
     /// Commits one more row.
     pub(super) fn write(&self) {
-        self.write_to("payload");
-    }
-
-    /// The same where the payload's column has another name.
-    pub(super) fn write_to(&self, payload: &str) {
         let number = self.written.get() + 1;
         self.written.set(number);
         self.run(&format!(
-            "INSERT INTO outbox (aggregate_type, aggregate_id, event_type, {payload})
+            "INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload)
              VALUES ('order', '{number}', 'placed', '{number}')"
         ));
     }

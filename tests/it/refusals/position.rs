@@ -33,7 +33,7 @@ impl Case {
     fn fresh(cluster: &Cluster, kafka: &Kafka, stem: &str) -> Self {
         let stage = Stage::migrated(cluster, &kafka.bootstrap(), stem);
         let relay = stage.relay().set("kafka.delivery", "exactly_once").unprepared();
-        Self { stage, relay }
+        Self { stage, relay: relay.set("source.create", "auto") }
     }
 
     fn refused(&self) -> Refusal {
@@ -107,6 +107,21 @@ fn g1_a_slot_dropped_while_the_relay_was_down_is_not_created_again() {
     case.refused().assert("PR-P063", &["was moved to", "re-send"]);
     assert!(case.adopt().contains("are not delivered: re-send"));
     case.assert_goes_on();
+}
+
+/// By default nothing is created at start; only Kafka tells a first start from a slot that was lost.
+#[test]
+fn g1_a_slot_that_is_missing_is_told_from_one_that_was_lost() {
+    let Some(case) = Case::delivered(postgres::installed(), "told") else { return };
+    let relay = case.relay.clone().unset("source.create");
+    case.drop_slot();
+    let words = ["rows of it were delivered up to", "re-send", "setup --from-now"];
+    refused(&relay, &["run"], 70).assert("PR-P066", &words);
+    let first = Case::fresh(postgres::installed(), kafka::shared().unwrap(), "never_made");
+    let relay = first.relay.clone().unset("source.create");
+    let words = ["is source.slot = `never_made_", "at a first start: `postrider setup`"];
+    refused(&relay, &["run"], 78).assert("PR-P039", &words);
+    assert_eq!((case.slots().as_str(), first.slots().as_str()), ("0", "0"));
 }
 
 #[test]

@@ -23,6 +23,7 @@ mod one_server;
 mod outage;
 mod rejected;
 mod remarks;
+mod renamed;
 mod reserved;
 mod server;
 mod severed;

@@ -118,3 +118,35 @@ fn g1_a_dry_run_prints_records_and_acknowledges_nothing() {
         assert_eq!(stage.acknowledged(), before);
     }
 }
+
+/// As with `| head -1`: who goes away ends it, quietly, and nothing is acknowledged.
+#[test]
+fn a_dry_run_whose_reader_goes_away_ends() {
+    let broker = Broker::embedded();
+    let stage = Stage::new(postgres::installed(), &broker.bootstrap(), "pipe");
+    stage.insert("A", 5_000);
+    let before = stage.acknowledged();
+    // A pipe that nobody holds open for reading any more once the first line is out.
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    let head = format!("mkfifo {0}; head -n 1 {0} & exec > {0}", pipe.display());
+    let (status, printed) = stage.relay().after(&head).start(&["run", "--dry-run"]).wait_printed();
+    assert!(status.success(), "{status}");
+    assert_eq!(printed.len(), 1, "{printed:?}");
+    assert_eq!(stage.acknowledged(), before);
+}
+
+#[test]
+fn the_log_begins_with_what_starts_and_between_which_servers() {
+    let broker = Broker::embedded();
+    let stage = Stage::new(postgres::installed(), &broker.bootstrap(), "starting");
+    let log = stage.relay().start(&["run", "--once"]).outcome().log;
+    let line: Value = serde_json::from_str(&log[0]).unwrap();
+    let text = line.to_string();
+    let database = format!("{} on 127.0.0.1:{}", stage.slot(), stage.database.address().port);
+    let version = env!("CARGO_PKG_VERSION");
+    for words in ["starting", version, &database, stage.slot(), stage.bootstrap(), "at_least_once"]
+    {
+        assert!(text.contains(words), "no `{words}` in {text}");
+    }
+}

@@ -13,7 +13,8 @@ use crate::support::topic::Stored;
 
 /// A relay that knows no table.
 fn tableless(stage: &Stage, prefixes: &str) -> Relay {
-    stage.relay().set("source.tables", "").set("messages.prefixes", prefixes)
+    let relay = stage.relay().set("source.create", "auto");
+    relay.set("source.tables", "").set("messages.prefixes", prefixes)
 }
 
 /// A statement that writes a message; its `n` is its id, its key is always `k`.

@@ -1,0 +1,60 @@
+//! Sentences and statements that hints are made of.
+//!
+//! Enters: names. Leaves: text. Pure. What always holds: what loses rows says so. Called by `error`,
+//! and by `setup` and `preflight`, which run what they would advise.
+
+use crate::outbox::TableName;
+use crate::wal::quote::{identifier, literal};
+
+/// What rows need that no slot has.
+pub(super) const INSERT_AGAIN: &str =
+    "insert those again that are still in the table and must be delivered";
+
+/// A question comes before any remedy: a name that is mistyped needs none.
+pub(super) fn is_right(setting: &str, name: &str, what: &str, others: &[String]) -> String {
+    let others: Vec<_> = others.iter().map(|other| format!("`{other}`")).collect();
+    let others = match others.as_slice() {
+        [] => format!("this database has no {what}"),
+        others => format!("this database has {}", others.join(", ")),
+    };
+    format!("is {setting} = `{name}` right? {others}")
+}
+
+/// How a slot whose publication was dropped is replaced, and at which cost.
+pub(super) fn without_publication(slot: &str) -> String {
+    format!(
+        "what was committed since then cannot be read from this slot, nor what lies behind it. To go \
+         on without: SELECT pg_drop_replication_slot({}); which loses every row that the slot has \
+         not delivered; then `postrider setup --from-now`, and re-send the rows that are still in \
+         the outbox",
+        literal(slot)
+    )
+}
+
+/// A comment, so that the whole hint is still SQL.
+pub(super) const RESEND: &str =
+    " -- and re-send the rows committed meanwhile: Postgres passes over them";
+
+/// A table's name, quoted.
+pub(super) fn qualified(table: &TableName) -> String {
+    format!("{}.{}", identifier(&table.schema), identifier(&table.name))
+}
+
+/// The statement that creates the publication as it should be.
+pub(super) fn create_publication(publication: &str, tables: &[TableName]) -> String {
+    let tables: Vec<_> = tables.iter().map(qualified).collect();
+    let tables = tables.join(", ");
+    // A publication of no table is enough for logical messages.
+    let tables = if tables.is_empty() { tables } else { format!(" FOR TABLE {tables}") };
+    // Partitions would be published under names of their own; it means nothing to other tables.
+    let options = "publish = 'insert', publish_via_partition_root = true";
+    format!("CREATE PUBLICATION {}{tables} WITH ({options});", identifier(publication))
+}
+
+/// What is left to do when a slot is gone that was there.
+pub(super) fn after_vanishing() -> String {
+    format!(
+        "`postrider setup --from-now` makes a new one, which delivers nothing that was committed \
+         before it: {INSERT_AGAIN} (re-send those since the last acknowledged position)"
+    )
+}

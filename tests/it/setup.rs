@@ -1,0 +1,259 @@
+//! `postrider setup` by roles with few rights, in the two ways that docs/operations.md describes, and
+//! what it says of rows that the log will not bring.
+
+use std::process::{Command, Output, Stdio};
+
+use postrider::sandbox::binaries;
+use postrider::sandbox::postgres::{Address, Cluster};
+
+use crate::support::broker::Broker;
+use crate::support::postgres::{self, Database};
+use crate::support::relay::{Outcome, Relay};
+use crate::support::{kafka, topic, unique};
+
+/// A database of an owner, and a role for the relay that owns nothing.
+struct Scene {
+    database: Database,
+    broker: Broker,
+    owner: String,
+    relay: String,
+}
+
+impl Scene {
+    fn new(cluster: &Cluster) -> Self {
+        let database = Database::create(cluster, "roles");
+        let (owner, relay) = (unique("owner"), unique("relay"));
+        let name = database.name();
+        let sql = database.sql();
+        sql.run(&format!("CREATE ROLE {owner} LOGIN; CREATE ROLE {relay} LOGIN REPLICATION"));
+        sql.run(&format!("ALTER DATABASE {name} OWNER TO {owner}"));
+        Self { database, broker: Broker::embedded(), owner, relay }
+    }
+
+    fn address(&self, role: &str) -> Address {
+        self.database.address().login_as(role, None)
+    }
+
+    fn run_as(&self, role: &str) -> Relay {
+        let slot = self.database.name();
+        Relay::new(&self.address(role), slot, &self.broker.bootstrap(), &format!("{slot}."))
+    }
+
+    /// `postrider setup` by this role.
+    fn setup(&self, role: &str, arguments: &[&str], exit: i32) -> Said {
+        let arguments = [&["setup"], arguments].concat();
+        let Outcome { status, stdout, log } = self.run_as(role).start(&arguments).outcome();
+        let said = Said(format!("{stdout}{}", log.join("\n")));
+        assert_eq!(status.code(), Some(exit), "{arguments:?}: {}", said.0);
+        said
+    }
+
+    /// `postrider setup --print | psql` by this role.
+    fn script(&self, role: &str, arguments: &[&str], exit: i32) -> Said {
+        let arguments = [&["setup", "--print"], arguments].concat();
+        let printed = self.run_as(role).start(&arguments).outcome();
+        assert_eq!(printed.status.code(), Some(0), "{:?}", printed.log);
+        let Output { status, stdout, stderr } = psql(&self.address(role), &printed.stdout);
+        let said = Said(String::from_utf8([stdout, stderr].concat()).unwrap());
+        assert_eq!(status.code(), Some(exit), "{}", said.0);
+        said
+    }
+
+    /// A row that is written now reaches its topic.
+    fn assert_delivers(&self) {
+        self.insert();
+        self.run_as(&self.relay).run_once();
+        let topic = format!("{}.OrderPaid", self.database.name());
+        assert_eq!(topic::read(&self.broker.bootstrap(), &[topic]).len(), 1);
+    }
+
+    fn insert(&self) {
+        self.database.sql().run(
+            "INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload)
+             VALUES ('order', '42', 'OrderPaid', '{}')",
+        );
+    }
+
+    fn drop_slot(&self) {
+        self.database.sql().run("SELECT pg_drop_replication_slot(current_database())");
+    }
+
+    fn slots(&self) -> String {
+        let sql = "SELECT count(*) FROM pg_replication_slots WHERE slot_name = current_database()";
+        self.database.sql().value(sql)
+    }
+}
+
+fn psql(address: &Address, script: &str) -> Output {
+    use std::io::Write as _;
+    let mut child = Command::new(binaries::find().unwrap().join("psql"))
+        .args(["--no-psqlrc", "--quiet", "--set", "ON_ERROR_STOP=1", "--dbname"])
+        .arg(address.url())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(script.as_bytes()).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+/// Everything that a program said.
+struct Said(String);
+
+impl Said {
+    fn says(&self, words: &[&str]) {
+        for words in words {
+            assert!(self.0.contains(words), "no `{words}` in: {}", self.0);
+        }
+    }
+}
+
+#[test]
+fn an_owner_makes_the_tables_and_the_relay_its_slot() {
+    for cluster in postgres::versions() {
+        let scene = Scene::new(cluster);
+        // The relay's role alone is told what it lacks, and not what it has.
+        let refused = scene.setup(&scene.relay, &[], 77);
+        refused.says(&["PR-P044", "table public.outbox", "GRANT CREATE ON SCHEMA", "--no-slot"]);
+        assert!(!refused.0.contains("ALTER ROLE"), "{}", refused.0);
+        // The owner does all but the slot, and is told who does that.
+        let rest = scene.setup(&scene.owner, &[], 77);
+        rest.says(&["created: table public.outbox", "created: publication `postrider`"]);
+        rest.says(&["PR-P031", "may not replicate", "as the role of the relay"]);
+        scene.setup(&scene.owner, &["--no-slot"], 0).says(&["already exists: table"]);
+        assert_eq!(scene.slots(), "0");
+        let made = scene.setup(&scene.relay, &[], 0);
+        made.says(&["already exists: table public.outbox", "created: replication slot"]);
+        // Whoever finds everything needs no right to anything.
+        for role in [&scene.relay, &scene.owner] {
+            let again = scene.setup(role, &[], 0);
+            assert!(!again.0.contains("created:"), "{}", again.0);
+        }
+        scene.assert_delivers();
+    }
+}
+
+#[test]
+fn the_printed_script_does_the_same_for_both_roles() {
+    for cluster in postgres::versions() {
+        let scene = Scene::new(cluster);
+        let said = scene.script(&scene.owner, &[], 0);
+        said.says(&[
+            "WARNING",
+            "may not replicate",
+            "run postrider setup as the role of the relay",
+        ]);
+        scene.script(&scene.owner, &["--no-slot"], 0);
+        assert_eq!(scene.slots(), "0");
+        for _ in 0..2 {
+            scene.script(&scene.relay, &[], 0);
+            assert_eq!(scene.slots(), "1");
+        }
+        scene.assert_delivers();
+        // Rows are left behind only on demand here too, also where the role may not count them.
+        scene.drop_slot();
+        scene.script(&scene.relay, &[], 3).says(&["has rows, which a new slot does not deliver"]);
+        assert_eq!(scene.slots(), "0");
+        scene.script(&scene.relay, &["--from-now"], 0);
+        assert_eq!(scene.slots(), "1");
+    }
+}
+
+#[test]
+fn one_role_with_all_rights_does_it_alone() {
+    for cluster in postgres::versions() {
+        for script in [false, true] {
+            let mut scene = Scene::new(cluster);
+            let owner = scene.owner.clone();
+            scene.database.sql().run(&format!("ALTER ROLE {owner} REPLICATION"));
+            for _ in 0..2 {
+                if script {
+                    scene.script(&owner, &[], 0);
+                } else {
+                    scene.setup(&owner, &[], 0);
+                }
+                assert_eq!(scene.slots(), "1");
+            }
+            scene.relay = owner;
+            scene.assert_delivers();
+        }
+    }
+}
+
+/// A slot that was lost is not quietly replaced: not at start, and by `setup` only on demand.
+#[test]
+fn g1_rows_that_a_new_slot_does_not_deliver_are_counted_and_left_only_on_demand() {
+    for cluster in postgres::versions() {
+        let scene = Scene::new(cluster);
+        scene.setup(&scene.owner, &["--no-slot"], 0);
+        scene.setup(&scene.relay, &[], 0);
+        scene.assert_delivers();
+        scene.drop_slot();
+        scene.insert();
+        let lost = scene.run_as(&scene.relay).start(&["run", "--once"]).outcome();
+        assert_eq!(lost.status.code(), Some(78), "{:?}", lost.log);
+        Said(lost.log.join("\n")).says(&["PR-P039", "setup --from-now", "insert those again"]);
+        let owner = &scene.owner;
+        scene.database.sql().run(&format!("ALTER ROLE {owner} REPLICATION"));
+        let refused = scene.setup(owner, &[], 78);
+        refused.says(&["PR-P052", "table public.outbox has 2 rows", "not delivered", "--from-now"]);
+        scene.setup(&scene.relay, &[], 78).says(&["PR-P052", "may not read it"]);
+        assert_eq!(scene.slots(), "0");
+        let made = scene.setup(owner, &["--from-now"], 0);
+        made.says(&["created: replication slot", "note: table public.outbox has 2 rows now"]);
+        scene.setup(owner, &[], 0).says(&["already exists: replication slot"]);
+    }
+}
+
+#[test]
+fn a_table_that_run_would_refuse_is_refused_before_anything_is_made() {
+    let scene = Scene::new(postgres::installed());
+    let sql = scene.database.sql();
+    let superuser = sql.value("SELECT current_user");
+    sql.run("CREATE TABLE bare (n int); CREATE UNLOGGED TABLE light (LIKE bare)");
+    let refused = scene.setup(&superuser, &["--table", "public.bare"], 78);
+    refused.says(&["PR-P034", "has no column id", "name the table's own columns"]);
+    scene.setup(&superuser, &["--table", "public.light"], 78).says(&["PR-P033", "unlogged"]);
+    scene.setup(&superuser, &["--table", "public.none"], 78).says(&["PR-P032", "public.none"]);
+    assert_eq!(sql.value("SELECT count(*) FROM pg_publication"), "0");
+    assert_eq!(scene.slots(), "0");
+}
+
+#[test]
+fn topics_are_made_as_rows_name_them_and_once() {
+    let Some(kafka) = kafka::strict() else { return };
+    let mut scene = Scene::new(postgres::installed());
+    scene.broker = Broker::Kafka(kafka);
+    let sql = scene.database.sql();
+    let superuser = sql.value("SELECT current_user");
+    scene.setup(&superuser, &[], 0);
+    scene.insert();
+    let prefix = format!("{}.", scene.database.name());
+    let bootstrap = kafka.bootstrap();
+    let arguments = ["--topics=a,b", "--partitions", "2", "--replication", "1"];
+    let printed = scene.setup(&superuser, &[&["--print"], &arguments[..]].concat(), 0);
+    let name = format!(
+        "-- kafka-topics.sh --bootstrap-server BROKER --create --if-not-exists --topic '{prefix}OrderPaid' --partitions 2 --replication-factor 1"
+    );
+    printed.says(&[&name, "--topic 'a'", "retention.ms=-1"]);
+    assert_eq!(topic::names(&bootstrap, &prefix), [""; 0], "printing makes nothing");
+    // Of the rows' own, one is named besides.
+    let named = format!("--topics={prefix}OrderPlaced");
+    let arguments = [named.as_str(), "--partitions", "2", "--replication", "1"];
+    let exactly_once = scene.run_as(&superuser).set("kafka.delivery", "exactly_once").unprepared();
+    let progress = format!("{prefix}progress");
+    let exactly_once = exactly_once.set("progress.topic", &progress);
+    for created in ["created: topic", "already exists: topic"] {
+        let arguments = [&["setup"], &arguments[..]].concat();
+        let Outcome { status, stdout, log } = exactly_once.start(&arguments).outcome();
+        assert!(status.success(), "{log:?}");
+        for name in ["OrderPaid", "OrderPlaced", "dead-letters", "progress"] {
+            assert!(stdout.contains(&format!("{created} `{prefix}{name}`")), "{name}: {stdout}");
+        }
+    }
+    let consumer: rdkafka::consumer::BaseConsumer = topic::client(&bootstrap).create().unwrap();
+    for (name, partitions) in [("OrderPaid", 2), ("dead-letters", 2), ("progress", 1)] {
+        assert_eq!(topic::ends(&consumer, &format!("{prefix}{name}")).len(), partitions, "{name}");
+    }
+}
