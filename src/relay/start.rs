@@ -28,10 +28,15 @@ use crate::relay::stop::Stop;
 use crate::relay::supervise::OpenSink;
 use crate::relay::threshold::Threshold;
 use crate::route::Rejection;
-use crate::wal::{Connection, ServerProcess, SessionParams, WalError};
+use crate::wal::{Connection, ServerProcess, SessionParams, Stream, WalError};
 
 /// How long the answer to one question to the control plane may take: that of some SQL statements.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+
+/// How long a stream may take to say why it has ended: it has said so, or will not.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+/// Longest single wait for it.
+const LAST_WORDS_TICK: Duration = Duration::from_millis(50);
 
 /// What the hot thread starts from.
 pub(super) struct HotStart {
@@ -69,7 +74,7 @@ impl HotStart {
                 (identity.system_id, identity.timeline);
         }
         let process = connection.server_process()?;
-        let stream = connection
+        let mut stream = connection
             .start(&source.slot, &source.publication, Lsn::ZERO)
             .map_err(|refused| vanished(refused.error, &source.slot))?;
         if !self.threshold.cross() {
@@ -83,7 +88,8 @@ impl HotStart {
         failpoint::pass("progress_read");
         // Asked anew, and last: until the slot was ours another relay may have carried on, and it may
         // have been taken from us since.
-        let held = self.question.ask(process)?;
+        let held =
+            self.question.ask(process).map_err(|error| last_words(&mut stream).unwrap_or(error))?;
         same_source(&self.inspection, &held.inspection)?;
         if self.plan.keeps_progress() {
             facts.confirmed = held.slot.confirmed_flush;
@@ -106,6 +112,27 @@ impl HotStart {
         let Self { stop, limits, .. } = self;
         Session { stream, pipeline, sink, stop, limits, pace }.run(reporter)
     }
+}
+
+/// Why a stream has ended for good, if it says so. One that breaks at its first row has lost its slot by
+/// the time we look, and its own reason is the one to go by.
+fn last_words(stream: &mut Stream) -> Option<RelayError> {
+    let definite =
+        |error: WalError| (!error.class().is_transient()).then(|| RelayError::from(error));
+    let deadline = Instant::now() + LAST_WORDS;
+    while Instant::now() < deadline {
+        if let Err(error) = stream.fill(LAST_WORDS_TICK) {
+            return definite(error);
+        }
+        loop {
+            match stream.peek() {
+                Err(error) => return definite(error),
+                Ok(None) => break,
+                Ok(Some(_)) => stream.consume(),
+            }
+        }
+    }
+    None
 }
 
 /// What the server says to START_REPLICATION for a slot that preflight has just seen: 42704 if it is
