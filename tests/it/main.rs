@@ -25,6 +25,7 @@ mod kafka;
 mod login;
 #[cfg(feature = "faults")]
 mod matrix;
+mod readme;
 mod refusals;
 #[cfg(feature = "faults")]
 mod regressions;
