@@ -241,6 +241,10 @@ pub enum ControlError {
     },
 }
 
+/// Rows of before a rename are decoded with the names of then.
+const COLUMNS_MISSING: &str = "name the table's own columns in [outbox] and [route]; after a rename \
+    list both names, the new one first, as in outbox.aggregate_id = [\"new\", \"old\"]";
+
 impl ControlError {
     /// What it means for the relay.
     pub fn class(&self) -> Class {
@@ -302,12 +306,7 @@ impl ControlError {
                 table = qualified(table),
                 role = identifier(role),
             ),
-            Self::ColumnsMissing { .. } => {
-                "name the table's own columns in [outbox] and [route]; after a rename list both \
-                 names, the new one first, as in outbox.aggregate_id = [\"new\", \"old\"]: earlier \
-                 rows are read by the old one"
-                    .to_owned()
-            }
+            Self::ColumnsMissing { .. } => COLUMNS_MISSING.to_owned(),
             Self::ReadOnly { .. } => {
                 "connect to the primary: add target_session_attrs=primary".to_owned()
             }
