@@ -1,3 +1,5 @@
+//! What becomes of rows whose topic is not to be had, answer by answer, in time that the tests tell.
+
 use super::*;
 
 const NOW: Duration = Duration::from_secs(100);
