@@ -1,8 +1,8 @@
 //! `postrider import`: another program's configuration, translated.
 //!
 //! Enters: a Debezium file, or `-` for stdin. Leaves: TOML on stdout or in a file of mode 0600, the
-//! account of every option on stderr. What always holds: nothing is on stdout if an option is
-//! refused; a file is replaced only when told so. `run --debezium` loads the same text.
+//! account of every option on stderr. What always holds: a secret is written to such a file only,
+//! never to stdout; nothing is on stdout if an option is refused; a file is replaced only when told so. `run --debezium` loads the same text.
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
@@ -34,7 +34,8 @@ pub struct DebeziumArgs {
     /// The connector's JSON, or Debezium Server's properties; - for stdin
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
-    /// Write the TOML to this file, readable by its owner only, instead of stdout
+    /// Write the TOML to this file, readable by its owner only and with its passwords, instead of
+    /// stdout without them
     #[arg(long, value_name = "FILE")]
     pub write: Option<PathBuf>,
     /// Replace the file of --write if it exists
@@ -58,12 +59,14 @@ pub fn run(command: &ImportCommand, context: &Context) -> Result<ExitCode, Failu
         write(path, &imported.toml, args.force)?;
     }
     if context.json() {
-        context.print_json(&json!({ "toml": imported.toml, "report": imported.report }))?;
+        context.print_json(
+            &json!({ "toml": imported.toml_without_secrets, "report": imported.report }),
+        )?;
         return Ok(ExitCode::Ok);
     }
     tell(&(account(&args.file, &imported.report) + &obstacles(&imported)));
     if args.write.is_none() {
-        context.print(&imported.toml)?;
+        context.print(&imported.toml_without_secrets)?;
     }
     Ok(ExitCode::Ok)
 }

@@ -5,12 +5,12 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::layer::{Origin, Setting, Value, is_secret, toml_text};
+use super::layer::{Origin, Setting, Value, toml_text};
 use super::libpq::SslMode;
 use super::model::Config;
 use super::options::{Kind, OPTIONS, PROPERTIES, option};
 use super::rules::is_rules;
-use super::secrets::{MASK, mask_connection_string};
+use super::secrets::{MASK, mask_connection_string, mask_text, shown};
 use super::values::{format_duration, format_size};
 
 /// One line of `config show`.
@@ -74,7 +74,7 @@ pub(super) fn list(
 ) -> Vec<Effective> {
     let line = |key: &str, setting: &Setting| Effective {
         key: key.to_owned(),
-        value: shown(key, setting),
+        value: show(key, setting),
         origin: setting.origin.clone(),
     };
     let mut lines = Vec::new();
@@ -92,21 +92,23 @@ pub(super) fn list(
     lines
 }
 
-fn shown(key: &str, setting: &Setting) -> Shown {
+fn show(key: &str, setting: &Setting) -> Shown {
     match &setting.value {
-        Value::Text(text) if is_secret(key) => {
-            let connection = option(key).is_some_and(|option| option.kind == Kind::Connection);
-            Shown::Text(if connection { mask_connection_string(text) } else { MASK.to_owned() })
-        }
-        Value::Text(text) => Shown::Text(text.clone()),
-        Value::List(items) if option(key).is_some_and(|option| option.kind == Kind::Names) => {
-            match items.as_slice() {
-                [] => Shown::Text(String::new()),
-                [only] => Shown::Text(only.text.clone()),
-                _ => Shown::List(items.iter().map(|item| item.text.clone()).collect()),
+        Value::Text(text) => Shown::Text(match option(key).map(|option| option.kind) {
+            Some(Kind::Connection) => mask_connection_string(text),
+            // Names of options say nothing of passwords; values may.
+            Some(_) => mask_text(text).into_owned(),
+            None => shown(key, text).into_owned(),
+        }),
+        Value::List(items) => {
+            let mut shown: Vec<_> =
+                items.iter().map(|item| mask_text(&item.text).into_owned()).collect();
+            let has_names = option(key).is_some_and(|option| option.kind == Kind::Names);
+            match (has_names, shown.len()) {
+                (true, 0 | 1) => Shown::Text(shown.pop().unwrap_or_default()),
+                _ => Shown::List(shown),
             }
         }
-        Value::List(items) => Shown::List(items.iter().map(|item| item.text.clone()).collect()),
         Value::Switch(on) => Shown::Switch(*on),
         Value::Duration(duration) => Shown::Text(format_duration(*duration)),
         Value::Size(bytes) => Shown::Text(format_size(*bytes)),

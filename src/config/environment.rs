@@ -7,6 +7,7 @@ use super::FlagValue;
 use super::layer::{Layer, Origin, Raw};
 use super::mistake::{Mistake, MistakeKind, Place};
 use super::options::{ENV_PREFIX, OPTIONS, OptionSpec, PROPERTIES, env_name, option};
+use super::secrets::MASK;
 
 /// Reads `POSTRIDER_A__B` and `POSTRIDER_A__B_FILE`. Names without `__` are not settings (a
 /// Kubernetes service called postrider sets `POSTRIDER_PORT` and its kin) unless they are one of
@@ -28,7 +29,7 @@ pub(super) fn environment(variables: &[(String, String)]) -> Layer {
                 }
                 Err(error) => layer.mistakes.push(Mistake {
                     kind: MistakeKind::UnreadableFile {
-                        path: value.clone(),
+                        path: path_or_mask(value),
                         reason: error.to_string(),
                     },
                     place: place(),
@@ -100,6 +101,12 @@ fn key_of(path: &str) -> Option<String> {
 fn as_env(help: &str) -> String {
     let found = OPTIONS.iter().find(|option| help.contains(&format!("`{}`", option.key)));
     found.map_or_else(|| help.to_owned(), |option| format!("did you mean `{}`?", option.env()))
+}
+
+/// Somebody may have put the secret itself where the file that holds it belongs.
+fn path_or_mask(value: &str) -> String {
+    let is_path = ["/", "./", "../", "~"].iter().any(|start| value.starts_with(start));
+    if is_path { value.to_owned() } else { MASK.to_owned() }
 }
 
 fn misspelled(name: &str) -> Option<&'static OptionSpec> {

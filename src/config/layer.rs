@@ -9,9 +9,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::mistake::{Mistake, MistakeKind, Place, Span};
-use super::options::{Kind, OPTIONS, OptionSpec, PROPERTIES, option};
+use super::options::{Kind, OPTIONS, OptionSpec, option};
 use super::rules::{RULE_OPTIONS, RULES, is_rules};
-use super::secrets::is_secret_name;
 use super::values::{format_duration, format_size, parse_size, read_duration};
 
 /// Where an effective value came from.
@@ -155,12 +154,6 @@ impl Layer {
         let kind = MistakeKind::UnknownKey { key: key.to_owned() };
         self.mistakes.push(Mistake { kind, place, help: Some(did_you_mean(key)) });
     }
-}
-
-/// Whether a value of this key is never shown.
-pub(super) fn is_secret(key: &str) -> bool {
-    key.starts_with(PROPERTIES) && is_secret_name(key)
-        || option(key).is_some_and(|option| option.kind == Kind::Connection)
 }
 
 /// The nearest existing key, as help.

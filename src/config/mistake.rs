@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::secrets::mask_line;
+use super::secrets::{mask_line, mask_text};
 
 /// Why there is no configuration.
 #[derive(Debug, thiserror::Error)]
@@ -66,6 +66,20 @@ pub struct Mistake {
 }
 
 impl Mistake {
+    /// The same without what it may repeat of a secret that was typed where none belongs.
+    pub(super) fn masked(self) -> Self {
+        let masked = |text: String| mask_text(&text).into_owned();
+        let kind = match self.kind {
+            MistakeKind::Syntax(reason) => MistakeKind::Syntax(masked(reason)),
+            MistakeKind::UnknownKey { key } => MistakeKind::UnknownKey { key: masked(key) },
+            MistakeKind::Invalid { key, reason } => {
+                MistakeKind::Invalid { key, reason: masked(reason) }
+            }
+            kind => kind,
+        };
+        Self { kind, ..self }
+    }
+
     /// The line it is on; what is in no file comes last.
     pub(super) fn line(&self) -> usize {
         match &self.place {

@@ -45,7 +45,7 @@ pub use model::{
 pub use options::{Kind, OPTIONS, OptionSpec};
 pub use reference::{example_toml, reference_markdown};
 pub use rules::RULE_OPTIONS;
-pub use secrets::{MASK, is_secret_name, mask_connection_string};
+pub use secrets::{MASK, is_secret_name, mask_connection_string, mask_text, shown};
 pub use values::{
     Compression, ConnectionString, Create, Delivery, LogFormat, LogLevel, MissingTopicWord,
     OnUpdate, Partitioner, Property, Rejected, format_duration, format_size, parse_duration,
@@ -169,6 +169,7 @@ pub fn load(inputs: &Inputs, review: Review<'_>) -> Result<Loaded, ConfigError> 
         Err(more) => mistakes.extend(more),
     }
     mistakes.sort_by_key(Mistake::line);
+    let mistakes = mistakes.into_iter().map(Mistake::masked).collect();
     Err(ConfigError::Mistakes(mistakes))
 }
 

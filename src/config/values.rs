@@ -54,7 +54,7 @@ impl fmt::Debug for ConnectionString {
     }
 }
 
-/// A librdkafka property. Its value is masked in `Debug` where the name says it is secret.
+/// A librdkafka property. Its value is masked in `Debug` where it may be secret.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Property {
     /// librdkafka's name, such as `security.protocol`.
@@ -65,8 +65,7 @@ pub struct Property {
 
 impl fmt::Debug for Property {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let secret = super::secrets::is_secret_name(&self.name);
-        let shown = if secret { super::secrets::MASK } else { self.value.as_str() };
+        let shown = super::secrets::shown(&self.name, &self.value);
         write!(f, "{}={shown:?}", self.name)
     }
 }

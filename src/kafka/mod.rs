@@ -41,7 +41,7 @@ pub use producer::Producer;
 pub use progress::{Lineage, Progress, ProgressSyntax};
 pub use progress_base::{begin_progress, write_progress};
 pub use progress_topic::newest_progress;
-pub use properties::{is_secret, refuse_reserved};
+pub use properties::refuse_reserved;
 pub use reader::{Isolation, Reader, ReaderError, ReaderSpec, Received, Step, StoredRecord};
 pub use remembering::Remembering;
 pub use settings::{KafkaSpec, SettingsError};

@@ -103,9 +103,6 @@ pub(super) const USUAL: &[&str] = &[
     "retry.backoff.ms",
     "sasl.mechanism",
     "sasl.mechanisms",
-    "sasl.oauthbearer.client.id",
-    "sasl.oauthbearer.client.secret",
-    "sasl.oauthbearer.token.endpoint.url",
     "sasl.password",
     "sasl.username",
     "security.protocol",
@@ -145,22 +142,6 @@ pub fn refuse_reserved(key: &str) -> Result<(), SettingsError> {
         }),
         None => Ok(()),
     }
-}
-
-/// Whether a property's value must never be shown.
-pub fn is_secret(key: &str) -> bool {
-    const MARKS: [&str; 8] = [
-        "password",
-        "passphrase",
-        "secret",
-        "jaas",
-        "token",
-        "private.key",
-        "key.pem",
-        "oauthbearer.config",
-    ];
-    let key = key.to_ascii_lowercase();
-    MARKS.iter().any(|mark| key.contains(mark)) || key == "ssl_key"
 }
 
 /// What to do about a key librdkafka does not know.
@@ -219,13 +200,5 @@ mod tests {
         assert_eq!(advice("sasl.pasword"), "did you mean `sasl.password`?");
         assert_eq!(advice("buffer.memory"), "set kafka.max_in_flight");
         assert_eq!(advice_for_unknown("zzz"), None);
-    }
-
-    #[test]
-    fn secrets_are_recognised() {
-        for key in ["sasl.password", "ssl.key.password", "sasl.jaas.config", "ssl.key.pem"] {
-            assert!(is_secret(key), "{key}");
-        }
-        assert!(!is_secret("sasl.username") && !is_secret("ssl.key.location"));
     }
 }

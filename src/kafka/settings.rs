@@ -14,7 +14,8 @@ use rdkafka::error::KafkaError;
 use rdkafka::types::RDKafkaConfRes;
 
 use super::TopicBook;
-use super::properties::{advice_for_unknown, is_secret, refuse_reserved};
+use super::properties::{advice_for_unknown, refuse_reserved};
+use crate::config::shown;
 
 /// How long the brokers let a transaction of a relay that is gone hold back readers of committed
 /// records, unless another relay follows it. Kafka's default; its brokers allow 15 minutes.
@@ -83,11 +84,9 @@ impl Default for KafkaSpec {
 
 impl fmt::Debug for KafkaSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let shown: BTreeMap<&str, &str> = self
-            .properties
-            .iter()
-            .map(|(key, value)| (key.as_str(), if is_secret(key) { "***" } else { value.as_str() }))
-            .collect();
+        let properties = self.properties.iter();
+        let properties: BTreeMap<&str, _> =
+            properties.map(|(key, value)| (key.as_str(), shown(key, value))).collect();
         f.debug_struct("KafkaSpec")
             .field("brokers", &self.brokers)
             .field("client_id", &self.client_id)
@@ -99,7 +98,7 @@ impl fmt::Debug for KafkaSpec {
             .field("message_max_bytes", &self.message_max_bytes)
             .field("progress_topic", &self.progress_topic)
             .field("transaction_age", &self.transaction_age)
-            .field("properties", &shown)
+            .field("properties", &properties)
             .field("cautious", &self.cautious)
             .field("last_attempt", &self.last_attempt)
             .field("topics", &self.topics)
@@ -156,6 +155,10 @@ impl SettingsError {
                 Some(format!("remove `{key}` from [kafka.properties]"))
             }
             Self::Unknown { advice, .. } => advice.clone(),
+            Self::Invalid { key, .. } if key.starts_with("sasl.oauthbearer.") => Some(
+                "Postrider is not built with OAUTHBEARER: use sasl.mechanism=SCRAM-SHA-512 or PLAIN"
+                    .into(),
+            ),
             Self::Invalid { reason, .. } if reason.contains("not available at build time") => {
                 Some("build with `--features kafka-tls`".into())
             }
@@ -280,7 +283,8 @@ fn set(config: &mut ClientConfig, name: &str, key: &str, value: &str) -> Result<
         Err(KafkaError::ClientConfig(RDKafkaConfRes::RD_KAFKA_CONF_UNKNOWN, ..)) => {
             Err(SettingsError::Unknown { key: name.into(), advice: advice_for_unknown(key) })
         }
-        Err(KafkaError::ClientConfig(_, _, key, _)) if is_secret(&key) => {
+        // The library repeats the value in its reason.
+        Err(KafkaError::ClientConfig(..)) if shown(key, value) != value => {
             Err(SettingsError::Invalid { key: name.into(), reason: "its value is refused".into() })
         }
         Err(KafkaError::ClientConfig(_, reason, ..)) => {

@@ -33,11 +33,15 @@ pub(super) fn map(draft: &mut Draft) {
         return;
     }
     let comment = if url.password.is_some() {
-        "holds the password; without it there, PGPASSWORD or a password file is asked"
+        "without a password in it, PGPASSWORD or a password file is asked"
     } else {
         ""
     };
     draft.set_from("source.url", text(&url.render()), comment, &used.iter().collect::<Vec<_>>());
+    if url.password.is_some() {
+        let without = Url { password: None, ..url };
+        draft.set_without_secrets("source.url", text(&without.render()));
+    }
     for taken in used {
         if taken.name().ends_with("database.password") {
             draft.mapped_with(taken, "source.url", PASSWORD_HELP);

@@ -30,6 +30,10 @@ struct Form {
 const RAW: Form = Form { word: "raw", bytes: Bytes::Any };
 const STRING: Form = Form { word: "string", bytes: Bytes::Any };
 
+/// Options of Kafka's own converters; those of others are passed to them, secrets among them.
+const KNOWN: [&str; 5] =
+    ["schemas.enable", "schemas.cache.size", "decimal.format", "encoding", "converter.type"];
+
 /// Deals with all converters.
 pub(super) fn map(draft: &mut Draft) {
     let key = side(draft, "key");
@@ -44,6 +48,7 @@ pub(super) fn map(draft: &mut Draft) {
         .collect();
     for taken in rest {
         let option = taken.name().rsplit("converter.").next().unwrap_or("").to_owned();
+        let taken = if KNOWN.contains(&option.as_str()) { taken.known() } else { taken };
         match (option.as_str(), taken.text().to_ascii_lowercase().as_str()) {
             ("decimal.format", "numeric") => {
                 draft.changed(taken, "decimals in JSON are base64, as without this option", None);

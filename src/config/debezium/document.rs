@@ -6,8 +6,9 @@
 use std::fmt::Write as _;
 
 use super::draft::{Draft, Setting, text};
-use crate::config::options::{OPTIONS, PROPERTIES};
+use crate::config::options::{OPTIONS, PROPERTIES, env_name};
 use crate::config::reference::wrap;
+use crate::config::secrets::is_secret_name;
 
 const HEAD: &str = "\
 # Imported from a Debezium configuration by `postrider import debezium`.
@@ -19,6 +20,19 @@ const WIDTH: usize = 96;
 
 /// Writes all settings.
 pub(super) fn render(draft: &Draft) -> String {
+    write(draft, &|_, setting| Some(setting.value.clone()))
+}
+
+/// The same without what is secret: instead of such a setting stands what to do.
+pub(super) fn render_without_secrets(draft: &Draft) -> String {
+    write(draft, &|draft, setting| {
+        let value = setting.without_secrets.as_ref().unwrap_or(&setting.value);
+        let is_secret = setting.key.starts_with(PROPERTIES) && is_secret_name(&setting.key);
+        (!is_secret && draft.without_secrets(value) == *value).then(|| value.clone())
+    })
+}
+
+fn write(draft: &Draft, value: &dyn Fn(&Draft, &Setting) -> Option<String>) -> String {
     let mut settings: Vec<&Setting> = draft.settings().iter().collect();
     settings.sort_by_key(|setting| place(&setting.key));
     let mut out = HEAD.to_owned();
@@ -29,10 +43,21 @@ pub(super) fn render(draft: &Draft) -> String {
             let _ = writeln!(out, "\n[{section}]");
             current = section;
         }
-        for line in wrap(&plain(&setting.comment), WIDTH) {
-            let _ = writeln!(out, "# {line}");
+        let value = value(draft, setting);
+        let left_out = || {
+            let variable = variable(&setting.key);
+            format!("{name} is secret and left out here: set {variable} or {variable}_FILE")
+        };
+        let left_out = if value.is_none() { left_out() } else { String::new() };
+        let comment = draft.without_secrets(&setting.comment);
+        for text in [comment, left_out].iter().filter(|text| !text.is_empty()) {
+            for line in wrap(&plain(text), WIDTH) {
+                let _ = writeln!(out, "# {line}");
+            }
         }
-        let _ = writeln!(out, "{name} = {}", setting.value);
+        if let Some(value) = value {
+            let _ = writeln!(out, "{name} = {value}");
+        }
     }
     out
 }
@@ -58,6 +83,17 @@ fn split(key: &str) -> (&str, String) {
         None => key
             .split_once('.')
             .map_or(("", key.to_owned()), |(section, name)| (section, name.to_owned())),
+    }
+}
+
+/// The environment variable of a setting.
+fn variable(key: &str) -> String {
+    match key.strip_prefix(PROPERTIES).and_then(|rest| rest.strip_prefix('.')) {
+        Some(name) => {
+            let name = name.to_ascii_uppercase().replace('.', "_");
+            format!("{}__{name}", env_name(PROPERTIES))
+        }
+        None => env_name(key),
     }
 }
 

@@ -7,7 +7,7 @@
 use super::given::{Content, Entry, Flavour, Given};
 use super::{Finding, Outcome};
 use crate::config::layer::toml_text;
-use crate::config::secrets::{MASK, is_secret_name, mask_connection_string};
+use crate::config::secrets::{self, MASK, is_secret_name, secret_parts};
 
 /// What stands in a report for a value longer than a line.
 const SHOWN_CHARS: usize = 80;
@@ -18,9 +18,17 @@ pub(super) struct Taken {
     order: usize,
     name: String,
     value: String,
+    /// Whether the option's meaning is known here, so that its value is known to be no secret
+    /// unless name or value say so.
+    is_known: bool,
 }
 
 impl Taken {
+    /// The option turned out to be one whose meaning is known.
+    pub(super) fn known(self) -> Self {
+        Self { is_known: true, ..self }
+    }
+
     /// The value without the blanks around it, which Kafka's parser drops too.
     pub(super) fn text(&self) -> &str {
         self.value.trim()
@@ -69,6 +77,8 @@ pub(super) struct Setting {
     pub(super) key: String,
     /// As TOML.
     pub(super) value: String,
+    /// The same without the password in it, if one is.
+    pub(super) without_secrets: Option<String>,
     /// Where it comes from and what to know about it.
     pub(super) comment: String,
     /// The options it was made of, for mistakes.
@@ -83,15 +93,18 @@ pub(super) struct Draft {
     settings: Vec<Setting>,
     findings: Vec<(usize, Finding)>,
     assumed: usize,
+    /// What is secret in the file, so that no text repeats it.
+    secrets: Vec<String>,
 }
 
 impl Draft {
     pub(super) fn new(given: Given) -> Self {
         let Given { flavour, entries } = given;
+        let secrets = secrets_of(&entries, flavour);
         let assumed = entries.len();
         let entries = entries.into_iter().enumerate().collect();
         let (done, settings, findings) = (Vec::new(), Vec::new(), Vec::new());
-        let mut draft = Self { flavour, entries, done, settings, findings, assumed };
+        let mut draft = Self { flavour, entries, done, settings, findings, assumed, secrets };
         draft.settle_contents();
         draft
     }
@@ -104,7 +117,7 @@ impl Draft {
         self.entries = texts;
         let others: Vec<(usize, Entry)> = others;
         for (order, Entry { name, content, .. }) in others {
-            let taken = Taken { order, name, value: String::new() };
+            let taken = Taken { order, name, value: String::new(), is_known: true };
             if content == Content::Null {
                 self.not_needed(taken, "says nothing: Debezium's default holds");
             } else {
@@ -119,7 +132,7 @@ impl Draft {
         // Where an older name stands beside the present one, Debezium reads the latter.
         let present = self.entries.iter().filter(mine).find(|(_, entry)| entry.name.ends_with(key));
         let order = present.or_else(|| self.entries.iter().find(mine))?.0;
-        self.take_where(|_, at| at == order).pop()
+        self.take_where(|_, at| at == order).pop().map(Taken::known)
     }
 
     /// The same; an option that is empty says nothing, and is dealt with.
@@ -132,7 +145,8 @@ impl Draft {
         Some(taken)
     }
 
-    /// Takes out every option whose key begins so.
+    /// Takes out every option whose key begins so. Not known until [`Taken::known`] says so: their
+    /// values are not shown.
     pub(super) fn take_all(&mut self, prefix: &str) -> Vec<Taken> {
         self.take_where(|key, _| key.starts_with(prefix))
     }
@@ -158,7 +172,7 @@ impl Draft {
         for (order, Entry { name, key, content }) in taken {
             let Content::Text(value) = content else { continue };
             self.done.push(key);
-            all.push(Taken { order, name, value });
+            all.push(Taken { order, name, value, is_known: false });
         }
         all
     }
@@ -191,7 +205,15 @@ impl Draft {
 
     fn put(&mut self, key: &str, value: String, comment: String, options: Vec<usize>) {
         self.settings.retain(|setting| setting.key != key);
-        self.settings.push(Setting { key: key.to_owned(), value, comment, options });
+        let (key, without_secrets) = (key.to_owned(), None);
+        self.settings.push(Setting { key, value, without_secrets, comment, options });
+    }
+
+    /// What of a setting is fit to be printed.
+    pub(super) fn set_without_secrets(&mut self, key: &str, value: String) {
+        if let Some(setting) = self.settings.iter_mut().find(|setting| setting.key == key) {
+            setting.without_secrets = Some(value);
+        }
     }
 
     /// What is written so far.
@@ -236,8 +258,12 @@ impl Draft {
     }
 
     fn find(&mut self, taken: Taken, outcome: Outcome, note: &str, help: Option<&str>) {
-        let Taken { order, name, value } = taken;
-        let value = Some(shown(&name, &value, self.flavour));
+        let Taken { order, name, value, is_known } = taken;
+        let value = Some(if is_known || is_harmless(&value) {
+            shown(&name, &value, self.flavour)
+        } else {
+            MASK.to_owned()
+        });
         let (note, help) = (note.to_owned(), help.map(str::to_owned));
         self.findings.push((order, Finding { option: name, value, outcome, note, help }));
     }
@@ -309,7 +335,24 @@ impl Draft {
     /// The findings, in the order of the file.
     pub(super) fn into_report(mut self) -> Vec<Finding> {
         self.findings.sort_by_key(|(order, _)| *order);
-        self.findings.into_iter().map(|(_, finding)| finding).collect()
+        let secrets = self.secrets;
+        let without = |text: String| scrub(&text, &secrets);
+        let public = |(_, finding): (usize, Finding)| Finding {
+            // One that the file does not have may be made of another's value.
+            option: match finding.value {
+                Some(_) => finding.option,
+                None => without(finding.option),
+            },
+            note: without(finding.note),
+            help: finding.help.map(without),
+            ..finding
+        };
+        self.findings.into_iter().map(public).collect()
+    }
+
+    /// A text without what is secret in the file.
+    pub(super) fn without_secrets(&self, text: &str) -> String {
+        scrub(text, &self.secrets)
     }
 }
 
@@ -324,18 +367,42 @@ fn shown(name: &str, value: &str, flavour: Flavour) -> String {
     if value.is_empty() || whole_placeholder && !alone.contains(char::is_control) {
         return value.to_owned();
     }
-    // `user=a password=b`, in whatever option it stands.
-    if is_secret_name(name) || value.contains('=') && is_secret_name(value) {
-        return MASK.to_owned();
-    }
-    let value =
-        if value.contains("://") { mask_connection_string(value) } else { value.to_owned() };
+    let value = secrets::shown(name, value);
     let visible = |char: char| if char.is_control() { ' ' } else { char };
     let mut shown: String = value.chars().take(SHOWN_CHARS).map(visible).collect();
     if value.chars().nth(SHOWN_CHARS).is_some() {
         shown.push_str("...");
     }
     shown
+}
+
+/// What is secret in these options. Shorter pieces than four letters would be found in any text.
+fn secrets_of(entries: &[Entry], flavour: Flavour) -> Vec<String> {
+    const FOUND_FROM: usize = 4;
+    let mut all = Vec::new();
+    for Entry { name, content, .. } in entries {
+        let Content::Text(value) = content else { continue };
+        if !is_placeholder(value, flavour) || !is_secret_name(name) {
+            all.extend(secret_parts(name, value));
+        }
+    }
+    all.retain(|secret| secret.len() >= FOUND_FROM);
+    // The longest first: one may hold another.
+    all.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
+    all
+}
+
+fn scrub(text: &str, secrets: &[String]) -> String {
+    let replaced = |text: String, secret: &String| text.replace(secret.as_str(), MASK);
+    secrets.iter().fold(text.to_owned(), replaced)
+}
+
+/// Values that are no secret, whatever the option is for.
+fn is_harmless(value: &str) -> bool {
+    /// Longer ones may be a PIN of somebody's.
+    const DIGITS: usize = 9;
+    let is_number = value.len() <= DIGITS && value.bytes().all(|byte| byte.is_ascii_digit());
+    is_number || ["true", "false"].contains(&value.to_ascii_lowercase().as_str())
 }
 
 /// A text as TOML.
@@ -371,7 +438,7 @@ mod tests {
     fn secrets_are_masked_and_long_values_cut() {
         let connect = |name, value| shown(name, value, Flavour::Connect);
         assert_eq!(connect("database.password", "hunter2"), MASK);
-        assert_eq!(connect("x", "user=a password=hunter2"), MASK);
+        assert_eq!(connect("x", "user=a password=hunter2"), "user=a password=****");
         assert_eq!(connect("x", "http://a:hunter2@b/"), "http://a:****@b/");
         assert_eq!(connect("database.password", "${env:P}"), "${env:P}");
         assert_eq!(connect("database.password", "${env:P}hunter2"), MASK);

@@ -174,7 +174,11 @@ const KNOWN: &[Known] = &[
     ("custom.metric.tags", NotNeeded, METRICS),
     ("advanced.metrics.enable", NotNeeded, METRICS),
     ("statistics.metrics.enabled", NotNeeded, METRICS),
-    ("custom.sanitize.pattern", NotNeeded, "secrets are masked by the names of their options"),
+    (
+        "custom.sanitize.pattern",
+        NotNeeded,
+        "secrets are masked by the option's name and by the value",
+    ),
     (
         "extended.headers.enabled",
         NotNeeded,
@@ -199,7 +203,10 @@ pub(super) fn settle(draft: &mut Draft) {
     sink(draft);
     for (key, again, taken) in draft.take_rest() {
         match lookup(&key) {
-            Some((_, fate, note)) => apply(draft, taken, *fate, note),
+            Some((pattern, fate, note)) => {
+                let taken = if pattern.ends_with('*') { taken } else { taken.known() };
+                apply(draft, taken, *fate, note);
+            }
             None if again => {
                 draft.not_needed(taken, "another option of the file says the same");
             }

@@ -4,7 +4,7 @@
 //! (properties), or of the outbox router's options alone. Leaves: [`Imported`], commented TOML and a
 //! [`Finding`] for each option, or [`ImportError`]. What always holds: an option is in exactly one
 //! finding; the TOML is a configuration that loads; nothing is imported while an option is refused
-//! that decides what consumers see; no finding shows a secret. Called by `cli`.
+//! that decides what consumers see; no finding shows a secret, nor does the text without them. Called by `cli`.
 //!
 //! Names and meanings of the options: Debezium's documentation, "Outbox Event Router" and "Debezium
 //! connector for PostgreSQL" (3.7); Kafka's, "Connect" and "Producer Configs" (4.x).
@@ -37,8 +37,11 @@ use draft::Draft;
 /// What a Debezium configuration comes to.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Imported {
-    /// A `postrider.toml`, commented. Holds the passwords that the file held.
+    /// A `postrider.toml`, commented. Holds the passwords that it needs and the file held: fit for
+    /// a file that its owner alone reads.
     pub toml: String,
+    /// The same without them, fit to be printed; a comment stands for each setting that is left out.
+    pub toml_without_secrets: String,
     /// One finding for each option in the order of the file, then one for each thing that was
     /// assumed.
     pub report: Vec<Finding>,
@@ -158,9 +161,10 @@ pub fn import(text: &str) -> Result<Imported, ImportError> {
     known::settle(&mut draft);
     check::loads(&mut draft);
     let toml = document::render(&draft);
+    let toml_without_secrets = document::render_without_secrets(&draft);
     let report = draft.into_report();
     if report.iter().any(|finding| finding.outcome == Outcome::Refused) {
         return Err(ImportError::Refused { report });
     }
-    Ok(Imported { toml, report })
+    Ok(Imported { toml, toml_without_secrets, report })
 }

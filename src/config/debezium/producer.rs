@@ -185,7 +185,7 @@ fn rest(draft: &mut Draft) {
     for taken in draft.take_all(PREFIX) {
         let known = SEEN_TO.iter().find(|(option, _)| ends_with(taken.name(), option));
         if let Some((_, note)) = known {
-            draft.not_needed(taken, note);
+            draft.not_needed(taken.known(), note);
             continue;
         }
         let name = taken.name().rsplit("producer.").next().unwrap_or("");

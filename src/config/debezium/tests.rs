@@ -64,7 +64,7 @@ fn files_come_to_what_lies_beside_them() {
         count += 1;
         let text = std::fs::read_to_string(&path).unwrap();
         let report = match import(&text) {
-            Ok(Imported { toml, report }) => {
+            Ok(Imported { toml, report, .. }) => {
                 compare(&path.with_extension("toml"), &toml);
                 let _ = loaded(&toml);
                 report

@@ -134,7 +134,8 @@ fn tables_that_a_predicate_leaves_out_are_not_read() {
         "predicates.p.pattern=.*outbox",
         "predicates.p.pattern=.*heartbeat\ntransforms.outbox.negate=true",
     ] {
-        let Imported { toml, report } = import(&format!("{CHAIN}{tables}{matches}{rest}")).unwrap();
+        let Imported { toml, report, .. } =
+            import(&format!("{CHAIN}{tables}{matches}{rest}")).unwrap();
         assert!(toml.contains("tables = [\"public.outbox\"]"), "{toml}");
         let list = report.iter().find(|finding| finding.option == "table.include.list").unwrap();
         assert_eq!(list.outcome, Outcome::Changed);
