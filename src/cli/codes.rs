@@ -28,6 +28,7 @@ pub(super) fn wal(error: &WalError) -> &'static str {
         WalError::Protocol(_) => "PR-P014",
         WalError::FrameTooLarge { .. } => "PR-P015",
         WalError::Silent { .. } => "PR-P016",
+        WalError::Secret(_) => "PR-P018",
         WalError::Server(_) => match error.class() {
             Class::Transient => "PR-P020",
             Class::Held => "PR-P009",

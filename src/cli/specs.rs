@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::config::{Config, Kafka, Objection};
-use crate::kafka::{KafkaSpec, Producer, SettingsError, refuse_reserved};
+use crate::kafka::{KafkaSecrets, KafkaSpec, Producer, SettingsError, refuse_reserved};
 
 /// What the producer is built from.
 pub fn kafka_spec(config: &Config) -> KafkaSpec {
@@ -22,6 +22,10 @@ pub fn kafka_spec(config: &Config) -> KafkaSpec {
         progress_topic: config.progress.topic.clone(),
         transaction_age: kafka.transaction_age,
         properties: properties.collect(),
+        secrets: KafkaSecrets {
+            files: kafka.secret_files.clone(),
+            password_command: kafka.password_command.clone(),
+        },
         ..KafkaSpec::default()
     }
 }
@@ -52,6 +56,7 @@ fn objection(error: SettingsError) -> Objection {
             (property(&key), "the Kafka client has no such property".to_owned())
         }
         SettingsError::Invalid { key, reason } => (property(&key), reason),
+        SettingsError::Secret(error) => ("kafka.password_command".to_owned(), error.to_string()),
         SettingsError::Client(reason) => ("kafka.properties".to_owned(), reason),
     };
     Objection { key, reason, help }

@@ -4,11 +4,12 @@
 //! the place its value was typed in, whichever layer that was.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::checks;
-use super::layer::{Item, Setting, Value};
-use super::libpq::{ConnectInfo, ConnectInfoWarning};
+use super::layer::{Item, Origin, Setting, Value};
+use super::libpq::{ConnectInfo, ConnectInfoWarning, PasswordCommand};
 use super::mistake::{Mistake, MistakeKind, Place};
 use super::model::{
     Config, DeadLetters, Http, Kafka, Log, Messages, Outbox, Progress, Retry, Route, Shutdown,
@@ -120,14 +121,38 @@ impl Reader<'_> {
 
     fn connect(&mut self, url: &ConnectionString) -> Option<ConnectInfo> {
         match ConnectInfo::resolve(url.expose(), self.env) {
-            Ok((connect, warnings)) => {
+            Ok((mut connect, warnings)) => {
                 self.warnings.extend(warnings);
-                Some(connect)
+                if let Some(path) = self.file_of("source.url") {
+                    connect = connect.read_from(path);
+                }
+                Some(match self.password_command("source.password_command")? {
+                    Some(command) => connect.ask(command),
+                    None => connect,
+                })
             }
             Err(error) => {
                 let refusal = Refusal { reason: error.to_string(), help: error.hint() };
                 self.refuse("source.url", refusal)
             }
+        }
+    }
+
+    /// The file that a setting was read from, if a `_FILE` variable named one.
+    fn file_of(&self, key: &str) -> Option<PathBuf> {
+        match &self.settings.get(key)?.origin {
+            Origin::EnvFile(variable) => (self.env)(variable).map(PathBuf::from),
+            _ => None,
+        }
+    }
+
+    /// The outer option is "no mistake", the inner one "there is such a command".
+    #[expect(clippy::option_option, reason = "two questions, two answers")]
+    fn password_command(&mut self, key: &str) -> Option<Option<PasswordCommand>> {
+        let words = self.items(key, |word| Ok(word.to_owned()))?;
+        match (words.is_empty(), PasswordCommand::new(words)) {
+            (false, None) => self.refuse(key, Refusal::new("names no program")),
+            (_, command) => Some(command),
         }
     }
 
@@ -329,6 +354,12 @@ impl Reader<'_> {
         let message_bytes_max = self.size("kafka.message_max_bytes");
         let in_flight_bytes_max = self.size("kafka.max_in_flight");
         let properties = self.properties();
+        let names = properties.iter().map(|property| &property.name);
+        let files = names.filter_map(|name| {
+            Some((name.clone(), self.file_of(&format!("{PROPERTIES}.{name}"))?))
+        });
+        let secret_files = files.collect();
+        let password_command = self.password_command("kafka.password_command");
         Some(Kafka {
             brokers: brokers?,
             delivery: delivery?,
@@ -340,6 +371,8 @@ impl Reader<'_> {
             message_bytes_max: message_bytes_max.and_then(|bytes| bytes.try_into().ok())?,
             in_flight_bytes_max: in_flight_bytes_max?,
             properties,
+            secret_files,
+            password_command: password_command?,
         })
     }
 
@@ -376,10 +409,16 @@ impl Reader<'_> {
         let initial = self.duration("retry.initial");
         let max = self.duration("retry.max");
         let give_up_after = self.duration("retry.give_up_after");
+        let login_give_up_after = self.duration("retry.login_give_up_after");
         if max < initial {
             self.refuse::<()>("retry.max", Refusal::new("must not be below `retry.initial`"));
         }
-        Some(Retry { initial: initial?, max: max?, give_up_after: give_up_after? })
+        Some(Retry {
+            initial: initial?,
+            max: max?,
+            give_up_after: give_up_after?,
+            login_give_up_after: login_give_up_after?,
+        })
     }
 
     fn properties(&mut self) -> Vec<Property> {

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::outbox::TableName;
@@ -13,7 +14,7 @@ use crate::route::{
     EmptyPayload, EpochUnit, FieldSpec, FormatSpec, Members, MissingColumn, RuleSpec,
 };
 
-use super::libpq::ConnectInfo;
+use super::libpq::{ConnectInfo, PasswordCommand};
 use super::values::{
     Compression, ConnectionString, Create, Delivery, LogFormat, LogLevel, OnUpdate, Partitioner,
     Property, Rejected,
@@ -193,6 +194,10 @@ pub struct Kafka {
     pub message_bytes_max: u32,
     /// For librdkafka, in name order.
     pub properties: Vec<Property>,
+    /// The files that `_FILE` variables named, by property.
+    pub secret_files: BTreeMap<String, PathBuf>,
+    /// Prints `sasl.password`.
+    pub password_command: Option<PasswordCommand>,
 }
 
 impl Kafka {
@@ -233,6 +238,8 @@ pub struct Retry {
     pub max: Duration,
     /// Outage after which the relay exits; zero is never.
     pub give_up_after: Duration,
+    /// How long a login that is refused is tried again where its secret can change; zero is not.
+    pub login_give_up_after: Duration,
 }
 
 /// `[shutdown]`

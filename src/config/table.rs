@@ -26,6 +26,13 @@ pub const OPTIONS: &[OptionSpec] = &[
               sslmode included. What it leaves out comes from PG* variables, the service file and \
               the password file, as with psql; empty means all of it.",
     },
+    list(
+        "source.password_command",
+        "[]",
+        "A program and its arguments, run without a shell at every connect, that prints the password \
+         within 15 s: `[\"aws\", \"rds\", \"generate-db-auth-token\", ...]`. One line end is taken off; \
+         stderr is not read. Goes before every other password.",
+    ),
     text(
         "source.slot",
         "\"postrider\"",
@@ -320,6 +327,11 @@ pub const OPTIONS: &[OptionSpec] = &[
         "\"lz4\"",
         "How batches are compressed on their way to the brokers.",
     ),
+    list(
+        "kafka.password_command",
+        "[]",
+        "As `source.password_command`, for `sasl.password`: run whenever a Kafka client is made.",
+    ),
     text("kafka.client_id", "\"postrider\"", "How the relay names itself to the brokers."),
     duration(
         "kafka.linger",
@@ -380,6 +392,14 @@ pub const OPTIONS: &[OptionSpec] = &[
         "\"0s\"",
         "How long Postgres or Kafka may be out of reach, or Kafka store nothing of what it is sent, \
          before the relay exits with code 69. 0s: never.",
+    ),
+    duration(
+        "retry.login_give_up_after",
+        (0, 30 * DAY_MS),
+        "\"5m\"",
+        "How long a login that Postgres or Kafka refuses is tried again, with the secret read anew, \
+         where it comes from a file, a service file or a command; then the relay exits with code 77. \
+         0s: not at all. What was typed into the configuration is not tried again.",
     ),
     duration(
         "shutdown.grace",

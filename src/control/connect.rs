@@ -94,6 +94,8 @@ impl Client {
 /// Connects to the first acceptable server and logs in. Must be called on a tokio runtime, which
 /// then serves the session.
 pub async fn connect(info: &ConnectInfo) -> Result<Client, ControlError> {
+    let failed = |source| ControlError::Connection { doing: "connecting", source };
+    let info = &renewed(info).await.map_err(failed)?;
     let result = if info.target_session_attrs == TargetSessionAttrs::PreferStandby {
         match connect_wanted(info, TargetSessionAttrs::Standby).await {
             Err(error) if error.class().is_transient() => {
@@ -104,7 +106,17 @@ pub async fn connect(info: &ConnectInfo) -> Result<Client, ControlError> {
     } else {
         connect_wanted(info, info.target_session_attrs).await
     };
-    result.map_err(|source| ControlError::Connection { doing: "connecting", source })
+    result.map_err(failed)
+}
+
+/// With the secrets that hold now; files and commands are no work for this thread.
+async fn renewed(info: &ConnectInfo) -> Result<ConnectInfo, WalError> {
+    if !info.secret_can_change() {
+        return Ok(info.clone());
+    }
+    let info = info.clone();
+    let renewed = tokio::task::spawn_blocking(move || info.renewed()).await;
+    Ok(renewed.map_err(|error| WalError::Io(error.to_string()))??)
 }
 
 async fn connect_wanted(
@@ -168,7 +180,8 @@ async fn log_in(
 ) -> Result<Client, WalError> {
     let io = |error: io::Error| WalError::Io(error.to_string());
     let config = login_config(info, endpoint, tls.is_some());
-    let mut server = ConnectInfo { endpoints: vec![endpoint.clone()], ..info.clone() };
+    let mut server = info.clone();
+    server.endpoints = vec![endpoint.clone()];
     let opened = match socket {
         Socket::Unix(socket) => {
             let socket = UnixStream::from_std(socket).map_err(io)?;

@@ -92,7 +92,7 @@ impl Producer {
     /// Starts a client that knows no broker and ends it: finds settings that do not fit together,
     /// which the library tells only then.
     pub fn rehearse(spec: &KafkaSpec) -> Result<(), SettingsError> {
-        let mut config = spec.producer_config()?;
+        let mut config = spec.as_read().producer_config()?;
         config.remove("bootstrap.servers");
         let started: Result<BaseProducer<Deliveries>, _> =
             config.create_with_context(Deliveries::new(spec));

@@ -15,6 +15,8 @@ use rdkafka::types::RDKafkaConfRes;
 
 use super::TopicBook;
 use super::properties::{advice_for_unknown, refuse_reserved};
+use super::secrets::KafkaSecrets;
+use crate::config::libpq::SecretError;
 use crate::config::shown;
 
 /// How long the brokers let a transaction of a relay that is gone hold back readers of committed
@@ -49,6 +51,8 @@ pub struct KafkaSpec {
     pub transaction_age: Duration,
     /// Further librdkafka properties.
     pub properties: BTreeMap<String, String>,
+    /// Of these, what is asked for again whenever a client is made.
+    pub secrets: KafkaSecrets,
     /// Send records singly and one per key at a time, so that a record the broker refuses is found
     /// without touching the others. Slow; meant to get past a refused batch.
     pub cautious: bool,
@@ -75,6 +79,7 @@ impl Default for KafkaSpec {
             progress_topic: "postrider.progress".into(),
             transaction_age: Duration::from_millis(5),
             properties: BTreeMap::new(),
+            secrets: KafkaSecrets::default(),
             cautious: false,
             last_attempt: false,
             topics: TopicBook::default(),
@@ -99,6 +104,7 @@ impl fmt::Debug for KafkaSpec {
             .field("progress_topic", &self.progress_topic)
             .field("transaction_age", &self.transaction_age)
             .field("properties", &properties)
+            .field("secrets", &self.secrets)
             .field("cautious", &self.cautious)
             .field("last_attempt", &self.last_attempt)
             .field("topics", &self.topics)
@@ -138,6 +144,9 @@ pub enum SettingsError {
         /// The library's words, or ours where its words would show a secret.
         reason: String,
     },
+    /// A file or a command has no secret now.
+    #[error(transparent)]
+    Secret(#[from] SecretError),
     /// The settings do not fit together.
     #[error("the Kafka client cannot start: {0}")]
     Client(String),
@@ -155,6 +164,7 @@ impl SettingsError {
                 Some(format!("remove `{key}` from [kafka.properties]"))
             }
             Self::Unknown { advice, .. } => advice.clone(),
+            Self::Secret(error) => error.hint(),
             Self::Invalid { key, .. } if key.starts_with("sasl.oauthbearer.") => Some(
                 "Postrider is not built with OAUTHBEARER: use sasl.mechanism=SCRAM-SHA-512 or PLAIN"
                     .into(),
@@ -191,9 +201,14 @@ impl KafkaSpec {
         }
     }
 
+    /// The same with the secrets that were read at the start: for checks, which run no command.
+    pub(super) fn as_read(&self) -> Self {
+        Self { secrets: KafkaSecrets::default(), ..self.clone() }
+    }
+
     /// Checks everything that can be checked without a connection.
     pub fn validate(&self) -> Result<(), SettingsError> {
-        self.producer_config().map(drop)
+        self.as_read().producer_config().map(drop)
     }
 
     /// The producer's configuration.
@@ -257,7 +272,9 @@ impl KafkaSpec {
             .set("reconnect.backoff.ms", "20")
             // After an outage the relay is back within this many milliseconds (default 10 s).
             .set("reconnect.backoff.max.ms", "2000");
-        for (key, value) in &self.properties {
+        let mut properties = self.properties.clone();
+        properties.extend(self.secrets.now()?);
+        for (key, value) in &properties {
             refuse_reserved(key)?;
             set(&mut config, key, key, value)?;
         }

@@ -16,6 +16,7 @@ mod pace;
 mod phase;
 mod plan;
 mod pulse;
+mod relogin;
 mod report;
 mod session;
 mod start;

@@ -25,6 +25,7 @@ use crate::relay::lookout::Lookout;
 use crate::relay::phase::End;
 use crate::relay::plan::Plan;
 use crate::relay::pulse::Forbearance;
+use crate::relay::relogin::Relogin;
 use crate::relay::report::Reporter;
 use crate::relay::session::Limits;
 use crate::relay::start::{Asked, HotStart, Question};
@@ -86,6 +87,7 @@ pub async fn run<S: Sink + 'static>(
         known: None,
         beforehand: Beforehand::default(),
         forbearance: Forbearance::default(),
+        relogin: Relogin::default(),
     };
     let lookout = supervisor.lookout();
     let stop = supervisor.stop.clone();
@@ -126,6 +128,8 @@ struct Supervisor {
     beforehand: Beforehand,
     /// How long the server may be silent.
     forbearance: Forbearance,
+    /// How long logins have been refused.
+    relogin: Relogin,
 }
 
 impl Supervisor {
@@ -146,10 +150,24 @@ impl Supervisor {
                     tracing::info!("Postgres is shutting down: let go of the stream");
                     self.pause("postgres_shutdown").await;
                 }
-                Err(error) if error.is_final() || self.broke_off_draining() => return Err(error),
+                Err(error) if self.broke_off_draining() => return Err(error),
+                Err(error) if error.is_final() => self.wait_for_secret(error).await?,
                 Err(error) => self.survive(error).await?,
             }
         }
+    }
+
+    /// Waits for another password, if one may come; every other final error is given back.
+    async fn wait_for_secret(&mut self, error: RelayError) -> Result<(), RelayError> {
+        let error = self.relogin.refused(error, &self.plan, Instant::now())?;
+        let help = error.hint();
+        tracing::warn!(
+            failures = self.backoff.failures(),
+            help = help.as_deref(),
+            "{error}; reading the secret again and trying again"
+        );
+        self.pause("login_refused").await;
+        Ok(())
     }
 
     /// Waits out a transient error, or a slot that is held.
@@ -176,6 +194,7 @@ impl Supervisor {
         let streamed = self.reporter.as_mut().map_or(Duration::ZERO, Reporter::take_last_session);
         if streamed >= HEALTHY_AFTER {
             self.backoff.reset();
+            self.relogin = Relogin::default();
             self.last_progress = Instant::now();
         }
         let quiet = self.last_progress.elapsed();

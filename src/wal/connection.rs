@@ -107,8 +107,9 @@ pub struct Connection<T = Wire> {
 }
 
 impl Connection<Wire> {
-    /// Connects to the first acceptable server and logs in.
+    /// Connects to the first acceptable server and logs in, with the secrets that hold now.
     pub fn open(info: &ConnectInfo, params: &SessionParams) -> Result<Self, WalError> {
+        let info = &info.renewed()?;
         if info.target_session_attrs == Wanted::PreferStandby {
             match Self::open_wanted(info, params, Wanted::Standby) {
                 Err(error) if error.class().is_transient() => {}

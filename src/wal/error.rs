@@ -121,6 +121,9 @@ pub enum WalError {
         /// The role.
         user: String,
     },
+    /// The file, service or command that the password comes from has none now.
+    #[error("{0}")]
+    Secret(#[from] crate::config::libpq::SecretError),
     /// The exchange failed on our side: unsupported method, or the server could not prove itself.
     #[error("cannot authenticate with {endpoint}: {reason}")]
     Authentication {
@@ -205,7 +208,9 @@ impl WalError {
             | Self::TlsHandshake { .. }
             | Self::TlsFiles(_)
             | Self::FrameTooLarge { .. } => Class::Configuration,
-            Self::PasswordMissing { .. } | Self::Authentication { .. } => Class::Permission,
+            Self::PasswordMissing { .. } | Self::Authentication { .. } | Self::Secret(_) => {
+                Class::Permission
+            }
             Self::SlotHeld { .. } => Class::Held,
             Self::PublicationMissing { .. } => Class::Position,
             Self::Server(message) => class_of(message),
@@ -217,6 +222,16 @@ impl WalError {
     pub fn says_shutdown(&self) -> bool {
         let codes = ["57P01", "57P02", "57P03"];
         matches!(self, Self::Server(server) if codes.contains(&server.code.as_str()))
+    }
+
+    /// Whether the server let us in no further than to say who we are, or we could not even say it: a
+    /// password that is being changed looks like this. 28000 is a role that is made or renamed.
+    pub fn is_login_refused(&self) -> bool {
+        match self {
+            Self::PasswordMissing { .. } | Self::Secret(_) => true,
+            Self::Server(message) => ["28P01", "28000"].contains(&message.code.as_str()),
+            _ => false,
+        }
     }
 
     /// What the operator should do, if there is anything to do.
@@ -235,6 +250,7 @@ impl WalError {
                  verify-full the certificate must be issued for the host as written"
             }
             Self::TlsFiles(error) => return error.hint(),
+            Self::Secret(error) => return error.hint(),
             Self::Authentication { .. } => {
                 "use scram-sha-256 in pg_hba.conf; channel_binding=require needs TLS beside it"
             }

@@ -30,6 +30,7 @@ mod refusals;
 #[cfg(feature = "faults")]
 mod regressions;
 mod relay;
+mod rotation;
 mod routing;
 mod servers;
 mod setup;

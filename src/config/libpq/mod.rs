@@ -13,6 +13,7 @@ mod options;
 mod parameters;
 mod password;
 mod resolve;
+mod secret;
 mod url;
 
 use std::fmt;
@@ -26,8 +27,10 @@ pub use options::{
     SslNegotiation, TargetSessionAttrs, TlsSettings, TlsVersion,
 };
 pub use password::Password;
+pub use secret::{PasswordCommand, SecretError, read_secret};
 
-/// Everything needed to open a connection; complete, so that nothing is looked up later.
+/// Everything needed to open a connection; nothing but secrets that can change is looked up later,
+/// by [`ConnectInfo::renewed`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConnectInfo {
     /// The servers, in the order in which they are tried; never empty.
@@ -52,6 +55,8 @@ pub struct ConnectInfo {
     pub target_session_attrs: TargetSessionAttrs,
     /// TCP keepalive.
     pub keepalives: Keepalives,
+    /// Where user and passwords came from.
+    secrets: secret::SecretSource,
 }
 
 /// One server to try.

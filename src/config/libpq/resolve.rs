@@ -4,6 +4,8 @@
 //! precedence and every default is libpq's, except that `connect_timeout` defaults to
 //! [`CONNECT_TIMEOUT`] and `tcp_user_timeout` to [`TCP_USER_TIMEOUT`] instead of waiting for ever.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,6 +14,7 @@ use super::error::{ConnectInfoError, ConnectInfoWarning};
 use super::files::{self, PasswordFile};
 use super::options::{SslCertMode, Words};
 use super::parameters::{Settings, resembling};
+use super::secret::{SecretSource, Text};
 use super::{
     Address, ChannelBinding, ClientCertificate, ConnectInfo, Endpoint, Keepalives,
     LoadBalanceHosts, Password, RootCertificate, SslMode, SslNegotiation, TargetSessionAttrs,
@@ -38,7 +41,13 @@ pub(super) fn resolve(
     text: &str,
     env: Env<'_>,
 ) -> Result<(ConnectInfo, Vec<ConnectInfoWarning>), ConnectInfoError> {
-    let settings = gather(text.trim(), env)?;
+    let asked = RefCell::new(BTreeMap::new());
+    let env = &|name: &str| {
+        let value = env(name)?;
+        asked.borrow_mut().insert(name.to_owned(), value.clone());
+        Some(value)
+    };
+    let (settings, is_serviced) = gather(text.trim(), env)?;
     let home = home(env);
     let user = settings
         .get("user")
@@ -55,6 +64,9 @@ pub(super) fn resolve(
             reason: "connections are encrypted by TLS only",
         });
     }
+    let is_typed = settings.get("password").is_some();
+    let is_filed = settings.get("passfile").is_some()
+        || endpoints.iter().any(|endpoint| endpoint.password.is_some());
     let info = ConnectInfo {
         endpoints,
         load_balance_hosts: word(&settings, "load_balance_hosts", LoadBalanceHosts::Disable)?,
@@ -71,17 +83,24 @@ pub(super) fn resolve(
         options: settings.get("options").unwrap_or_default().to_owned(),
         target_session_attrs: word(&settings, "target_session_attrs", TargetSessionAttrs::Any)?,
         keepalives: keepalives(&settings)?,
+        secrets: SecretSource {
+            text: Text::Typed(text.to_owned()),
+            environment: asked.take(),
+            command: None,
+            can_change: is_serviced || !is_typed && is_filed,
+        },
     };
     Ok((info, warnings))
 }
 
-/// String, then service file, then environment.
-fn gather(text: &str, env: Env<'_>) -> Result<Settings, ConnectInfoError> {
+/// String, then service file, then environment; and whether the password is the service file's.
+fn gather(text: &str, env: Env<'_>) -> Result<(Settings, bool), ConnectInfoError> {
     let mut settings = match url::strip_scheme(text) {
         Some(rest) => url::parse(rest, text.len() - rest.len())?,
         None => dsn::parse(text)?,
     };
     let environment = Settings::of_environment(env)?;
+    let mut is_serviced = false;
     if let Some(service) = settings.get("service").or_else(|| environment.get("service")) {
         let named = settings.get("servicefile").or_else(|| environment.get("servicefile"));
         let candidates = if let Some(path) = named {
@@ -92,10 +111,12 @@ fn gather(text: &str, env: Env<'_>) -> Result<Settings, ConnectInfoError> {
             own.into_iter().chain([Path::new(&system).join("pg_service.conf")]).collect()
         };
         let service = files::service(service, &candidates)?;
+        let is_typed = settings.get("password").is_some();
+        is_serviced = !is_typed && service.get("password").is_some();
         settings.fill(service);
     }
     settings.fill(environment);
-    Ok(settings)
+    Ok((settings, is_serviced))
 }
 
 fn endpoints(settings: &Settings) -> Result<Vec<Endpoint>, ConnectInfoError> {

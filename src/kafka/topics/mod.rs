@@ -104,6 +104,14 @@ impl TopicsError {
         )
     }
 
+    /// Whether the brokers did not let us in, or there was no secret to say.
+    pub const fn is_login_refused(&self) -> bool {
+        matches!(
+            self,
+            Self::NoEntry(SinkError::Authentication(_)) | Self::Settings(SettingsError::Secret(_))
+        )
+    }
+
     /// What the user can do about it.
     pub fn hint(&self) -> Option<String> {
         match self {

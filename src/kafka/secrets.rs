@@ -1,0 +1,62 @@
+//! Secrets of the brokers that are asked for at every connect.
+//!
+//! Enters: files and a command. Leaves: properties for one more client. What always holds: what was
+//! there at the start does not outlive a file that was written since; `Debug` shows no secret.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use crate::config::libpq::{PasswordCommand, SecretError, read_secret};
+
+/// Properties that are not what was read at the start, but what holds now.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct KafkaSecrets {
+    /// The file that holds a property's value.
+    pub files: BTreeMap<String, PathBuf>,
+    /// Prints `sasl.password`.
+    pub password_command: Option<PasswordCommand>,
+}
+
+impl KafkaSecrets {
+    /// Whether a secret that is refused may be right at the next look.
+    pub fn can_change(&self) -> bool {
+        !self.files.is_empty() || self.password_command.is_some()
+    }
+
+    /// What holds now, by property. Reads files and runs the command, so it blocks.
+    pub(super) fn now(&self) -> Result<Vec<(String, String)>, SecretError> {
+        let mut found = Vec::new();
+        for (property, path) in &self.files {
+            found.push((property.clone(), read_secret(path)?));
+        }
+        if let Some(command) = &self.password_command {
+            found.push(("sasl.password".to_owned(), command.run()?.reveal().to_owned()));
+        }
+        Ok(found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kafka::KafkaSpec;
+
+    #[test]
+    fn every_client_gets_what_holds_when_it_is_made() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("password");
+        std::fs::write(&path, "first\n").unwrap();
+        let mut spec = KafkaSpec::default();
+        spec.properties.insert("sasl.password".into(), "first".into());
+        spec.secrets.files.insert("sasl.password".into(), path.clone());
+        std::fs::write(&path, "second\n").unwrap();
+        assert_eq!(spec.common_config().unwrap().get("sasl.password"), Some("second"));
+        let words = ["printf", "third"].map(str::to_owned).to_vec();
+        spec.secrets.password_command = PasswordCommand::new(words);
+        assert_eq!(spec.common_config().unwrap().get("sasl.password"), Some("third"));
+        std::fs::remove_file(&path).unwrap();
+        assert!(spec.common_config().is_err());
+        assert_eq!(spec.validate(), Ok(()), "a check runs nothing");
+        assert!(!format!("{spec:?}").contains("first"));
+    }
+}
