@@ -24,6 +24,7 @@
 //! * what drives them: [`relay`] (the only loop, on a thread of its own), [`control`] (SQL sessions),
 //!   [`telemetry`] (health and metrics);
 //! * what people touch: [`cli`], [`config`];
+//! * bounds for who connects over HTTP: [`http`];
 //! * for tests alone: [`failpoint`];
 //! * the application's half, a cargo feature each: `outbox_writer`, `idempotency`, `inbox`, `saga`,
 //!   `dead_letter`, and `shop`, whose services use them;
@@ -51,6 +52,7 @@ pub mod control;
 #[cfg(feature = "dead-letter")]
 pub mod dead_letter;
 pub mod failpoint;
+pub mod http;
 #[cfg(feature = "idempotency")]
 pub mod idempotency;
 #[cfg(feature = "inbox")]

@@ -4,7 +4,7 @@
 //! the consumer finishes its batch, the face its requests. What always holds: if one part ends by
 //! itself, all do, with its error. Called by the three services.
 
-use std::future::{Future, IntoFuture as _};
+use std::future::Future;
 use std::time::Duration;
 
 use axum::Router;
@@ -14,6 +14,7 @@ use tracing::info;
 
 use super::error::ShopError;
 use super::settings::Place;
+use crate::http;
 use crate::inbox::{Consumer, Effects};
 
 /// How long requests may go on after the service was told to stop: a client that never finishes its
@@ -40,13 +41,13 @@ pub(super) async fn run<E: Effects>(
         ended.map(drop).map_err(ShopError::Consumer)
     };
     let serving = async {
-        let serve = axum::serve(listener, router).with_graceful_shutdown(stopped(stop.clone()));
+        let serve = http::serve(listener, router, stopped(stop.clone()));
         let too_long = async {
             stopped(stop.clone()).await;
             tokio::time::sleep(DRAIN_LIMIT).await;
         };
         let ended = tokio::select! {
-            ended = serve.into_future() => ended,
+            ended = serve => ended,
             () = too_long => Ok(()),
         };
         stopping.send_replace(true);

@@ -1,8 +1,8 @@
 //! The HTTP face: `/livez`, `/readyz`, `/metrics`.
 //!
 //! Enters: requests. Leaves: answers from the latest [`View`]. What always holds: read-only, no
-//! configuration and no payload is served, and a slow client holds up nobody but itself. Runs on
-//! the control plane's tokio; started by `cli`.
+//! configuration and no payload is served, and a slow client holds up nobody but itself (see
+//! [`crate::http`]). Runs on the control plane's tokio; started by `cli`.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -15,6 +15,7 @@ use axum::routing::get;
 
 use super::health::{Health, Role, liveness, readiness};
 use super::{Telemetry, metrics, process};
+use crate::http;
 
 /// Why there is no HTTP face.
 #[derive(Debug, thiserror::Error)]
@@ -74,10 +75,7 @@ pub async fn serve(
     telemetry: Telemetry,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), HttpError> {
-    axum::serve(listener.inner, routes(telemetry))
-        .with_graceful_shutdown(shutdown)
-        .await
-        .map_err(HttpError::Serve)
+    http::serve(listener.inner, routes(telemetry), shutdown).await.map_err(HttpError::Serve)
 }
 
 fn routes(telemetry: Telemetry) -> Router {

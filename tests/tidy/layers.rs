@@ -32,7 +32,8 @@ const ROOMS: &[Room] = &[
         &["lsn", "outbox::OutboxSpec", "outbox::TableName", "outbox::Wanted", "config", "wal"],
     ),
     room("kafka", &["lsn", "route", "ledger", "pipeline", "config", "failpoint"]),
-    room("telemetry", &[]),
+    room("telemetry", &["http"]),
+    room("http", &[]),
     room("failpoint", &[]),
     room(
         "relay",
@@ -64,6 +65,7 @@ const ROOMS: &[Room] = &[
             "config",
             "control::AddressError",
             "control::SqlAddress",
+            "http",
             "outbox_writer",
             "idempotency",
             "dead_letter",
@@ -102,7 +104,18 @@ const CORE: [&str; 6] = ["lsn", "pgoutput", "outbox", "route", "ledger", "pipeli
 const CRATES: &[(&str, &[&str])] = &[
     (
         "tokio",
-        &["control", "relay", "telemetry", "cli", "idempotency", "inbox", "shop", "bin", "main"],
+        &[
+            "control",
+            "relay",
+            "telemetry",
+            "http",
+            "cli",
+            "idempotency",
+            "inbox",
+            "shop",
+            "bin",
+            "main",
+        ],
     ),
     (
         "tokio_postgres",
@@ -120,7 +133,8 @@ const CRATES: &[(&str, &[&str])] = &[
     ),
     ("rdkafka", &["kafka", "dead_letter", "inbox", "shop"]),
     ("redis", &["idempotency", "inbox", "shop"]),
-    ("axum", &["telemetry", "shop"]),
+    ("axum", &["telemetry", "http", "shop"]),
+    ("hyper", &["http"]),
     ("rustls", &["wal", "control"]),
     ("clap", &["cli", "config", "shop", "bin", "main"]),
 ];

@@ -41,6 +41,11 @@ impl Face {
         (status, serde_json::from_str(&body).unwrap_or_else(|_| panic!("{path}: {body}")))
     }
 
+    /// A connection that says nothing.
+    pub(crate) fn silent(&self) -> TcpStream {
+        TcpStream::connect(&self.0).unwrap()
+    }
+
     /// Whether anybody answers there.
     pub(crate) fn answers(&self) -> bool {
         TcpStream::connect(&self.0).is_ok()

@@ -1,5 +1,7 @@
 //! What the HTTP face says of a running relay.
 
+use std::time::{Duration, Instant};
+
 use rdkafka::mocking::MockCluster;
 
 use super::face::Face;
@@ -74,5 +76,28 @@ fn metrics_and_probes_tell_the_truth() {
     face.wait_count(CONFIRMED, 37);
     face.wait_count("postrider_in_flight_records", 0);
     face.wait_ready(200);
+    running.stop();
+}
+
+#[test]
+fn silent_connections_keep_the_relay_neither_from_its_brokers_nor_from_probes() {
+    let mock = MockCluster::new(1).unwrap();
+    let stage = Stage::new(postgres::installed(), &mock.bootstrap_servers(), "silent_clients");
+    let relay = stage.relay().after("ulimit -n 256").expect_log("no Kafka broker answers");
+    let relay = relay.allow_log("BrokerTransportFailure");
+    let mut running = impatient(relay).run();
+    let face = Face::of(&mut running);
+    face.wait_ready(200);
+    let silent: Vec<_> = (0..300).map(|_| face.silent()).collect();
+    let asked = Instant::now();
+    assert_eq!(face.probe("/livez").0, 200);
+    assert!(asked.elapsed() < Duration::from_secs(5), "{:?}", asked.elapsed());
+    mock.broker_down(ALL).unwrap();
+    running.wait_for_log("no Kafka broker answers");
+    stage.insert("A", 10);
+    mock.broker_up(ALL).unwrap();
+    stage.wait_for_records(10);
+    assert_eq!(face.probe("/livez").0, 200);
+    drop(silent);
     running.stop();
 }

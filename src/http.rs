@@ -1,0 +1,287 @@
+//! HTTP/1 for whoever connects, within bounds that leave descriptors for the work itself.
+//!
+//! Enters: a bound listener, routes, a future that ends when the server shall. Leaves: nothing until
+//! then. What always holds: no more than [`connections_max`] connections are open at once; one that
+//! sends no request within [`HEADER_LIMIT`] is closed; at the cap the connection that has been silent
+//! for longest makes room for the next, so that nobody keeps others out by saying nothing. Called by
+//! `telemetry` and `shop`, whose faces are the only ones there are.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::Request;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::{Service as _, service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use rustix::process::{Resource, getrlimit};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::{AbortHandle, JoinSet};
+
+/// How long a connection may take to send the head of a request, its first or the next one. Above
+/// the quarter of a minute between two scrapes, so that those go over one connection.
+pub const HEADER_LIMIT: Duration = Duration::from_secs(20);
+/// Connections at once, where there are descriptors enough: probes and scrapes need a handful, a
+/// shop's clients are pooled.
+const CONNECTIONS_MAX: u64 = 256;
+/// The part of all descriptors that connections of others may take: a quarter. The rest is for
+/// Postgres, Kafka (a few per broker) and files.
+const SHARE: u64 = 4;
+/// How long to wait when the system has no descriptor for the next connection.
+const EXHAUSTED_PAUSE: Duration = Duration::from_millis(100);
+
+/// Connections that may be open at once, by the limit of descriptors that this process has.
+pub fn connections_max() -> usize {
+    let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    usize::try_from((descriptors / SHARE).clamp(1, CONNECTIONS_MAX)).unwrap_or(1)
+}
+
+/// Answers requests until `shutdown` completes, and then those that have begun.
+pub async fn serve(
+    listener: TcpListener,
+    routes: Router,
+    shutdown: impl Future<Output = ()>,
+) -> io::Result<()> {
+    let bounds = Bounds { connections_max: connections_max(), header_limit: HEADER_LIMIT };
+    serve_within(listener, routes, shutdown, bounds).await
+}
+
+/// What a server may be made to hold.
+#[derive(Clone, Copy)]
+struct Bounds {
+    connections_max: usize,
+    header_limit: Duration,
+}
+
+async fn serve_within(
+    listener: TcpListener,
+    routes: Router,
+    shutdown: impl Future<Output = ()>,
+    bounds: Bounds,
+) -> io::Result<()> {
+    let mut server = Server {
+        routes,
+        bounds,
+        open: VecDeque::new(),
+        tasks: JoinSet::new(),
+        stopping: watch::Sender::new(false),
+    };
+    tokio::pin!(shutdown);
+    loop {
+        let stream = tokio::select! {
+            () = &mut shutdown => break,
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => stream,
+                // The peer has gone, or descriptors ran out: neither ends the server.
+                Err(error) => {
+                    if !is_of_peer(&error) {
+                        tokio::time::sleep(EXHAUSTED_PAUSE).await;
+                    }
+                    continue;
+                }
+            },
+        };
+        tokio::select! {
+            () = &mut shutdown => break,
+            () = server.make_room() => server.take(stream),
+        }
+    }
+    drop(listener);
+    server.finish().await;
+    Ok(())
+}
+
+fn is_of_peer(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
+    [ConnectionAborted, ConnectionRefused, ConnectionReset].contains(&error.kind())
+}
+
+struct Server {
+    routes: Router,
+    bounds: Bounds,
+    /// In the order in which they were taken.
+    open: VecDeque<Open>,
+    tasks: JoinSet<()>,
+    stopping: watch::Sender<bool>,
+}
+
+struct Open {
+    task: AbortHandle,
+    /// Whether a request is being answered.
+    is_busy: Arc<AtomicBool>,
+}
+
+impl Server {
+    /// Closes the connection that is silent for longest, or waits until one ends.
+    async fn make_room(&mut self) {
+        loop {
+            while self.tasks.try_join_next().is_some() {}
+            self.open.retain(|open| !open.task.is_finished());
+            if self.open.len() < self.bounds.connections_max {
+                return;
+            }
+            let silent = self.open.iter().position(|open| !open.is_busy.load(Ordering::Acquire));
+            if let Some(open) = silent.and_then(|at| self.open.remove(at)) {
+                open.task.abort();
+            }
+            // Its descriptor is free once it has ended.
+            let _ = self.tasks.join_next().await;
+        }
+    }
+
+    fn take(&mut self, stream: TcpStream) {
+        let is_busy = Arc::new(AtomicBool::new(false));
+        let stopping = self.stopping.subscribe();
+        let mut http = http1::Builder::new();
+        http.timer(TokioTimer::new()).header_read_timeout(self.bounds.header_limit);
+        let (routes, busy) = (self.routes.clone(), Arc::clone(&is_busy));
+        let task =
+            self.tasks.spawn(async move { answer(&http, stream, routes, busy, stopping).await });
+        self.open.push_back(Open { task, is_busy });
+    }
+
+    /// Lets what has begun end; whoever has asked nothing is not waited for.
+    async fn finish(mut self) {
+        for open in &self.open {
+            if !open.is_busy.load(Ordering::Acquire) {
+                open.task.abort();
+            }
+        }
+        self.stopping.send_replace(true);
+        while self.tasks.join_next().await.is_some() {}
+    }
+}
+
+/// One connection, to its end.
+async fn answer(
+    http: &http1::Builder,
+    stream: TcpStream,
+    routes: Router,
+    is_busy: Arc<AtomicBool>,
+    mut stopping: watch::Receiver<bool>,
+) {
+    let routes = TowerToHyperService::new(routes);
+    let service = service_fn(move |request: Request<Incoming>| {
+        is_busy.store(true, Ordering::Release);
+        let (answer, is_busy) = (routes.call(request), Arc::clone(&is_busy));
+        async move {
+            let answer = answer.await;
+            is_busy.store(false, Ordering::Release);
+            answer
+        }
+    });
+    let connection = http.serve_connection(TokioIo::new(stream), service);
+    tokio::pin!(connection);
+    let told = async {
+        // The sender outlives every connection.
+        let _ = stopping.wait_for(|stopping| *stopping).await;
+    };
+    // Errors are the peer's: it went away, was silent, or spoke no HTTP.
+    tokio::select! {
+        _ = connection.as_mut() => {}
+        () = told => {
+            connection.as_mut().graceful_shutdown();
+            let _ = connection.await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+    use std::time::Instant;
+
+    use axum::routing::get;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::sync::{Notify, oneshot};
+
+    use super::*;
+
+    /// A server, and what tells that a slow request has begun.
+    struct Started {
+        address: SocketAddr,
+        begun: Arc<Notify>,
+        stop: oneshot::Sender<()>,
+    }
+
+    async fn started(connections_max: usize) -> Started {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let begun = Arc::new(Notify::new());
+        let begins = Arc::clone(&begun);
+        let slow = move || async move {
+            begins.notify_one();
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            "slow"
+        };
+        let routes = Router::new().route("/", get(|| async { "here" })).route("/slow", get(slow));
+        let shutdown = async move { drop(stopped.await) };
+        let bounds = Bounds { connections_max, header_limit: Duration::from_millis(500) };
+        tokio::spawn(serve_within(listener, routes, shutdown, bounds));
+        Started { address, begun, stop }
+    }
+
+    async fn fetch(address: SocketAddr, path: &str) -> String {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        answer
+    }
+
+    #[tokio::test]
+    async fn silent_connections_make_room_and_busy_ones_do_not() {
+        let Started { address, begun, stop: _stop } = started(4).await;
+        let slow = tokio::spawn(async move { fetch(address, "/slow").await });
+        begun.notified().await;
+        let mut silent = Vec::new();
+        for _ in 0..50 {
+            silent.push(TcpStream::connect(address).await.unwrap());
+        }
+        let asked = Instant::now();
+        assert!(fetch(address, "/").await.ends_with("here"));
+        assert!(asked.elapsed() < Duration::from_secs(5), "{:?}", asked.elapsed());
+        assert!(slow.await.unwrap().ends_with("slow"));
+        // The first of them was closed: its end is read, and nothing else.
+        assert_eq!(silent[0].read(&mut [0; 8]).await.unwrap_or(0), 0);
+    }
+
+    #[tokio::test]
+    async fn who_says_nothing_or_half_a_head_is_closed() {
+        let Started { address, stop: _stop, .. } = started(64).await;
+        for head in ["", "GET / HTTP/1.1\r\nhost:"] {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            stream.write_all(head.as_bytes()).await.unwrap();
+            let mut answer = Vec::new();
+            let closed = stream.read_to_end(&mut answer);
+            let closed = tokio::time::timeout(Duration::from_secs(20), closed);
+            assert!(closed.await.is_ok(), "`{head}` is open");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_shutdown_lets_a_request_end_and_waits_for_nobody_else() {
+        let Started { address, begun, stop } = started(8).await;
+        let _silent = TcpStream::connect(address).await.unwrap();
+        let slow = tokio::spawn(async move { fetch(address, "/slow").await });
+        begun.notified().await;
+        let asked = Instant::now();
+        stop.send(()).unwrap();
+        assert!(slow.await.unwrap().ends_with("slow"));
+        assert!(asked.elapsed() < Duration::from_secs(5), "{:?}", asked.elapsed());
+    }
+
+    #[test]
+    fn a_quarter_of_the_descriptors_is_for_others() {
+        assert!((1..=256).contains(&connections_max()));
+    }
+}
