@@ -356,8 +356,8 @@ impl Pipeline {
                 self.counters.skipped += 1;
                 self.counters.count_rejection(rejection.code);
                 self.at.row_done(&mut self.counters, &mut self.ledger)?;
-                let position = row.position();
-                Ok(Step::Skipped(Skipped { table: row.table(), position, rejection }))
+                let (id, position) = (self.router.id_of(&row), row.position());
+                Ok(Step::Skipped(Skipped { table: row.table(), id, position, rejection }))
             }
         }
     }

@@ -48,6 +48,8 @@ pub struct OwnedOutgoing {
 pub struct Skipped<'a> {
     /// The outbox table.
     pub table: &'a TableName,
+    /// The row's id as its header would have had it, up to a kilobyte; `None` where it has none.
+    pub id: Option<String>,
     /// Where the row stands in history.
     pub position: Position,
     /// Why it could not be delivered.

@@ -1,21 +1,66 @@
 //! The log lines that a row which was not delivered leaves behind.
 //!
-//! Enters: what was rejected. Leaves: one WARN each, which the log's damper collapses when they come
-//! in a flood; the counters in `/metrics` stay exact. No payload, key or id is written.
+//! Enters: what was rejected. Leaves: one WARN each. What always holds: a row that was left out has a
+//! line of its own, with its id, which the log never collapses, since the line is all that is left to
+//! tell of it; dead letters tell of themselves, so their lines are collapsed when they come in a flood.
+//! Ids are written, payloads and keys are not.
 
 use crate::pipeline::{Refused, Skipped};
-use crate::route::RejectionCode;
+use crate::route::{
+    ERROR_CODE_HEADER, ERROR_HEADER, LSN_HEADER, Record, RejectionCode, TABLE_HEADER,
+    TIMESTAMP_HEADER, TOPIC_HEADER,
+};
 
-/// A dead letter was handed to the producer.
-pub(super) fn dead_letter(code: RejectionCode) {
-    tracing::warn!(code = code.as_str(), "a row became a dead letter");
+/// The headers of a dead letter that come before the row's id.
+const EXPLANATION: [&str; 6] =
+    [ERROR_CODE_HEADER, ERROR_HEADER, TABLE_HEADER, LSN_HEADER, TOPIC_HEADER, TIMESTAMP_HEADER];
+
+/// What is said of a dead letter, taken out of it before it is sent.
+pub(super) struct Letter {
+    code: RejectionCode,
+    table: Option<String>,
+    position: Option<String>,
+    reason: Option<String>,
+    id: Option<String>,
+}
+
+impl Letter {
+    /// Reads the headers that say why it is one.
+    pub(super) fn of(code: RejectionCode, record: &Record<'_>) -> Self {
+        let text = |value: Option<&[u8]>| value.map(|it| String::from_utf8_lossy(it).into_owned());
+        let header = |name: &str| {
+            record.headers.iter().find(|(known, _)| *known == name).and_then(|(_, it)| text(*it))
+        };
+        let id = record.headers.iter().find(|(name, _)| !EXPLANATION.contains(name));
+        Self {
+            code,
+            table: header(TABLE_HEADER),
+            position: header(LSN_HEADER),
+            reason: header(ERROR_HEADER),
+            id: id.and_then(|(_, value)| text(*value)),
+        }
+    }
+
+    /// It was handed to the producer.
+    pub(super) fn sent(&self) {
+        tracing::warn!(
+            code = self.code.as_str(),
+            table = self.table.as_deref(),
+            position = self.position.as_deref(),
+            id = self.id.as_deref(),
+            reason = self.reason.as_deref(),
+            "a row became a dead letter"
+        );
+    }
 }
 
 /// A row was left out by the policy `skip`.
 pub(super) fn skipped_row(skipped: &Skipped<'_>) {
     tracing::warn!(
+        target: "postrider::audit",
         code = skipped.rejection.code.as_str(),
         table = %skipped.table,
+        id = skipped.id.as_deref(),
         commit_lsn = %skipped.position.commit_lsn,
         index = skipped.position.index,
         reason = skipped.rejection.reason,
@@ -25,9 +70,18 @@ pub(super) fn skipped_row(skipped: &Skipped<'_>) {
 
 /// A record that the brokers refused was left out by the policy `skip`.
 pub(super) fn skipped_record(refused: &Refused) {
+    let text = |value: &Option<Vec<u8>>| {
+        value.as_deref().map(|bytes| String::from_utf8_lossy(bytes).into_owned())
+    };
+    let position = refused.record.headers.iter().find(|(name, _)| name == LSN_HEADER);
+    // A record's first header is the row's id.
+    let id = refused.record.headers.first().and_then(|(_, value)| text(value));
     tracing::warn!(
+        target: "postrider::audit",
         code = refused.rejection.code.as_str(),
         topic = refused.record.topic,
+        id,
+        position = position.and_then(|(_, value)| text(value)),
         reason = refused.rejection.reason,
         "a record was left out, as route.rejected = \"skip\" asks"
     );

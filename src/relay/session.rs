@@ -266,11 +266,14 @@ impl<S: Sink> Session<S> {
             }
         }
         while let Some(dead_letter) = turn.dead_letters.pop_front() {
-            let sent = self.sink.send(&dead_letter.record.as_record(), dead_letter.ticket);
+            let record = dead_letter.record.as_record();
+            let letter = audit::Letter::of(dead_letter.rejection, &record);
+            let sent = self.sink.send(&record, dead_letter.ticket);
+            drop(record);
             match sent {
                 Ok(()) => {
                     failpoint::pass("dead_letter_sent");
-                    audit::dead_letter(dead_letter.rejection);
+                    letter.sent();
                 }
                 Err(SendError::Full) => {
                     turn.dead_letters.push_front(dead_letter);
@@ -450,7 +453,7 @@ fn offer<S: Sink>(
         Step::Send(outgoing) => outgoing,
     };
     failpoint::pass("row_decoded");
-    let rejection = outgoing.rejection;
+    let letter = outgoing.rejection.map(|code| audit::Letter::of(code, &outgoing.record));
     let sent = sink.send(&outgoing.record, outgoing.ticket);
     drop(outgoing);
     match sent {
@@ -459,9 +462,9 @@ fn offer<S: Sink>(
         Err(SendError::Refused(rejection)) => return Ok(Offer::Refused(rejection)),
         Err(SendError::Broken(error)) => return Err(error.into()),
     }
-    if let Some(code) = rejection {
+    if let Some(letter) = letter {
         failpoint::pass("dead_letter_sent");
-        audit::dead_letter(code);
+        letter.sent();
     }
     Ok(Offer::Taken)
 }

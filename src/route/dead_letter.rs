@@ -88,6 +88,12 @@ impl Router {
         self.fit(record, explained, rejection.code)
     }
 
+    /// The row's id, for an audit line: as its header would have had it, up to a kilobyte.
+    pub fn id_of(&self, row: &OutboxRow<'_>) -> Option<String> {
+        let id = as_sent(row, &self.id)?;
+        Some(String::from_utf8_lossy(prefix(&id)).into_owned())
+    }
+
     /// The dead letter of a record that the broker refused, of a transaction that committed at
     /// `commit_ms`, in milliseconds since the Unix epoch.
     pub fn dead_letter_of_refused(

@@ -8,6 +8,9 @@ use tracing::{Event, Level};
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime as _, SystemTime};
 
+/// Fields that are another one for each row.
+const OF_ONE_ROW: [&str; 2] = ["id", "position"];
+
 /// An event, read.
 pub(super) struct Line {
     level: Level,
@@ -34,10 +37,11 @@ impl Line {
         self.fields.push((name, value));
     }
 
-    /// The line without its numbers: two lines with the same gist say the same thing.
+    /// The line without its numbers, and without what tells one row from another: two lines with the
+    /// same gist say the same thing.
     pub(super) fn gist(&self) -> String {
         let mut gist = format!("{} {} {}", self.level, self.target, blur(&self.message));
-        for (name, value) in &self.fields {
+        for (name, value) in self.fields.iter().filter(|(name, _)| !OF_ONE_ROW.contains(name)) {
             let text = match value {
                 Value::String(text) => blur(text),
                 _ => "#".to_owned(),
@@ -156,7 +160,8 @@ fn quoted_if_needed(text: &str) -> String {
     if !text.is_empty() && text.chars().all(plain) { text.to_owned() } else { format!("{text:?}") }
 }
 
-fn now() -> String {
+/// The time, as every line begins with it.
+pub(in crate::cli) fn now() -> String {
     let mut text = String::new();
     let _ = SystemTime.format_time(&mut Writer::new(&mut text));
     // Microseconds are noise to a reader.
