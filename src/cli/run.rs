@@ -6,7 +6,7 @@
 use std::future::Future;
 use std::io::Write as _;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use tokio::signal::unix::{SignalKind, signal};
@@ -180,6 +180,10 @@ fn finish(args: &RunArgs, context: &Context, summary: &Summary) -> Result<ExitCo
     Ok(ExitCode::Ok)
 }
 
+/// Signals that come together are one: GNU timeout sends its own to the process and to its group,
+/// and a terminal's Ctrl-C may reach a process twice through a wrapper.
+const TOGETHER: Duration = Duration::from_millis(500);
+
 /// The first SIGTERM or Ctrl-C drains, the second aborts.
 pub(super) async fn listen_for_signals(stop: Stop) {
     let signals = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()));
@@ -187,11 +191,16 @@ pub(super) async fn listen_for_signals(stop: Stop) {
         tracing::error!("signals cannot be received: stop this process with SIGKILL only");
         return;
     };
+    let mut last: Option<Instant> = None;
     loop {
         let name = tokio::select! {
             _ = terminate.recv() => "SIGTERM",
             _ = interrupt.recv() => "SIGINT",
         };
+        if last.is_some_and(|last| last.elapsed() < TOGETHER) {
+            continue;
+        }
+        last = Some(Instant::now());
         if stop.signal() == Request::Abort {
             tracing::warn!(signal = name, "aborting");
         } else {
