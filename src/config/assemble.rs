@@ -379,6 +379,13 @@ impl Reader<'_> {
     fn rest(&mut self, route: Option<&Route>) -> Option<Rest> {
         let progress = self.progress();
         let topic = self.text("dead_letters.topic", |text| checks::dead_letters(text, route));
+        if let (Some(progress), Some(letters)) = (&progress, &topic)
+            && progress.topic == *letters
+        {
+            let reason = format!("dead letters go to `{letters}` too");
+            let help = "progress is kept in a compacted topic of its own: leave progress.topic out";
+            self.refuse::<()>("progress.topic", Refusal::new(reason).help(help));
+        }
         let bind = self.text("http.bind", checks::bind);
         let retry = self.retry();
         let grace = self.duration("shutdown.grace");
