@@ -24,7 +24,9 @@ use super::{Producer, SinkError};
 /// How long all of it may take. A stream is open meanwhile, so it must be well below what makes
 /// Postgres's `fast` stop slow.
 const LIMIT: Duration = Duration::from_secs(4);
-/// Of which to wait for the first broker.
+/// How long whoever holds nothing up goes on asking.
+const PATIENCE: Duration = Duration::from_mins(1);
+/// How much of [`LIMIT`] to wait for the first broker.
 const MEETING: Duration = Duration::from_secs(1);
 /// Between two looks at what the coordinator answered; the library goes on meanwhile.
 const SLICE: Duration = Duration::from_millis(10);
@@ -58,8 +60,17 @@ pub(super) fn fence(spec: &KafkaSpec, lineage: &Lineage) -> Result<Producer, Sin
 }
 
 /// Fences for whoever writes nothing in a transaction itself.
+///
+/// A cluster's first transaction makes the topic that transactions are kept in, which takes longer than
+/// a stream may be kept waiting; nothing waits here, so it is asked again for [`PATIENCE`].
 pub fn fence_off(spec: &KafkaSpec, lineage: &Lineage) -> Result<(), SinkError> {
-    fence(spec, lineage).map(drop)
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match fence(spec, lineage) {
+            Err(SinkError::NotReady(_)) if Instant::now() < deadline => {}
+            result => return result.map(drop),
+        }
+    }
 }
 
 /// Whether the call may be resumed.

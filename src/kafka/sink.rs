@@ -193,8 +193,13 @@ impl SinkError {
             | Self::Suspect { .. }
             | Self::Delivery { .. }
             | Self::Ambiguous(_)
-            | Self::Fenced(_)
-            | Self::NotReady(_) => return None,
+            | Self::Fenced(_) => return None,
+            Self::NotReady(_) => {
+                "a new cluster makes the topic of transactions (__transaction_state) at the first one: \
+                 wait a minute; if it stays, that topic needs as many brokers as \
+                 transaction.state.log.replication.factor says"
+                    .into()
+            }
         };
         Some(hint)
     }
