@@ -13,7 +13,7 @@ fn main() -> ExitCode {
     match cli::dispatch(&arguments.command, &context) {
         Ok(exit) => exit.into(),
         Err(failure) => {
-            failure.print(context.json(), context.color_stderr());
+            failure.print(context.failure_form());
             failure.exit.into()
         }
     }

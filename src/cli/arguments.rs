@@ -17,6 +17,7 @@ use super::dead_letters::DeadLettersCommand;
 #[cfg(feature = "shop")]
 use super::demo::DemoArgs;
 use super::exit::ExitCode;
+use super::failure::{Failure, Form};
 use super::import::ImportCommand;
 use super::route::RouteArgs;
 use super::run::RunArgs;
@@ -154,14 +155,31 @@ pub fn command() -> clap::Command {
 
 /// Reads the command line. On a mistake, and on `--help`, clap has its say and the code is given.
 pub fn parse(arguments: impl IntoIterator<Item = std::ffi::OsString>) -> Result<Cli, ExitCode> {
+    let arguments: Vec<_> = arguments.into_iter().collect();
+    let logs_json = logs_json(&arguments);
     let parsed = command()
         .try_get_matches_from(arguments)
         .and_then(|matches| Cli::from_arg_matches(&matches));
     parsed.map_err(|error| {
-        // A closed pipe is nobody's concern.
-        let _ = error.print();
+        if logs_json && error.use_stderr() {
+            let what = error.render().to_string();
+            let what = what.strip_prefix("error: ").unwrap_or(&what).trim_end().to_owned();
+            Failure::new(ExitCode::Usage, "PR-X004", what).print(Form::LogLines);
+        } else {
+            // A closed pipe is nobody's concern.
+            let _ = error.print();
+        }
         if error.use_stderr() { ExitCode::Usage } else { ExitCode::Ok }
     })
+}
+
+/// Whether a line that cannot be read asks for a log in JSON.
+fn logs_json(arguments: &[std::ffi::OsString]) -> bool {
+    let words: Vec<_> = arguments.iter().filter_map(|word| word.to_str()).collect();
+    let apart = words.windows(2).any(|two| two == ["--log-format", "json"]);
+    apart
+        || words.contains(&"--log-format=json")
+        || super::context::log_variable().is_some_and(|format| format == "json")
 }
 
 #[cfg(test)]

@@ -12,11 +12,11 @@ use serde::Serialize;
 
 use super::arguments::{Globals, Output};
 use super::exit::ExitCode;
-use super::failure::Failure;
+use super::failure::{Failure, Form};
 use super::import::{differences, import_file};
 use super::logs;
 use super::specs::review;
-use crate::config::{self, ConfigError, FileChoice, FlagValue, Inputs, Loaded};
+use crate::config::{self, ConfigError, FileChoice, FlagValue, Inputs, Loaded, LogFormat};
 
 /// An empty configuration file: no other is looked for.
 const NO_FILE: &str = "/dev/null";
@@ -36,6 +36,30 @@ impl Context {
     /// Whether stdout is to carry JSON.
     pub fn json(&self) -> bool {
         self.globals.output == Output::Json
+    }
+
+    /// How a failure is told: in JSON where the output or the log is, as far as that is known.
+    pub fn failure_form(&self) -> Form {
+        if self.json() {
+            Form::Object
+        } else if self.logs_json() {
+            Form::LogLines
+        } else {
+            Form::Text { color: self.color_stderr() }
+        }
+    }
+
+    /// Whether the log is in JSON, or would have been had the configuration been right.
+    fn logs_json(&self) -> bool {
+        const JSON: &str = "json";
+        if let Some(format) = logs::format() {
+            return format == LogFormat::Json;
+        }
+        if let Some(format) = &self.globals.log_format {
+            return format == JSON;
+        }
+        let set = self.globals.set.iter().rev().find_map(|it| it.strip_prefix("log.format="));
+        set.map_or_else(|| log_variable().is_some_and(|it| it == JSON), |it| it == JSON)
     }
 
     /// Whether errors and logs are coloured.
@@ -178,6 +202,11 @@ impl Context {
                 .collect(),
         }
     }
+}
+
+/// The log's format as the environment says it.
+pub(super) fn log_variable() -> Option<String> {
+    std::env::var("POSTRIDER_LOG__FORMAT").ok()
 }
 
 fn broken(error: &io::Error) -> Failure {

@@ -22,6 +22,20 @@ pub struct Failure {
     pub findings: Vec<Finding>,
 }
 
+/// How a failure is printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// For people.
+    Text {
+        /// With colours.
+        color: bool,
+    },
+    /// One JSON object with all findings: `--output json`.
+    Object,
+    /// A line for each finding, like those of a log in JSON.
+    LogLines,
+}
+
 /// One thing that is wrong.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
@@ -112,18 +126,11 @@ impl Failure {
             .findings
             .iter()
             .map(|finding| {
-                let place = finding.excerpt.as_ref().map(|excerpt| {
-                    json!({
-                        "file": excerpt.path.display().to_string(),
-                        "line": excerpt.line,
-                        "column": excerpt.column,
-                    })
-                });
                 json!({
                     "code": finding.code,
                     "what": finding.what,
                     "why": finding.why,
-                    "place": place,
+                    "place": finding.place(),
                     "help": finding.help,
                 })
             })
@@ -131,17 +138,48 @@ impl Failure {
         json!({ "exit_code": self.exit.number(), "errors": errors }).to_string()
     }
 
+    /// As lines of a log in JSON, with the fields that its other lines have.
+    pub fn to_log_lines(&self) -> String {
+        let line = |finding: &Finding| {
+            let line = json!({
+                "time": super::logs::now(),
+                "level": "ERROR",
+                "target": "postrider",
+                "message": finding.what,
+                "code": finding.code,
+                "why": finding.why,
+                "place": finding.place(),
+                "help": finding.help,
+                "exit_code": self.exit.number(),
+            });
+            line.to_string() + "\n"
+        };
+        self.findings.iter().map(line).collect()
+    }
+
     /// Prints it to stderr; a closed stderr is nobody's concern any more.
-    pub fn print(&self, json: bool, color: bool) {
-        if self.findings.is_empty() {
-            return;
-        }
-        let text = if json { self.to_json() + "\n" } else { self.to_text(color) };
+    pub fn print(&self, form: Form) {
+        let text = match form {
+            _ if self.findings.is_empty() => return,
+            Form::Object => self.to_json() + "\n",
+            Form::LogLines => self.to_log_lines(),
+            Form::Text { color } => self.to_text(color),
+        };
         let _ = io::stderr().write_all(text.as_bytes());
     }
 }
 
 impl Finding {
+    fn place(&self) -> Option<serde_json::Value> {
+        self.excerpt.as_ref().map(|excerpt| {
+            json!({
+                "file": excerpt.path.display().to_string(),
+                "line": excerpt.line,
+                "column": excerpt.column,
+            })
+        })
+    }
+
     fn write_text(&self, out: &mut String, color: bool) {
         let paint = |style: &str, text: &str| {
             if color { format!("\x1b[{style}m{text}\x1b[0m") } else { text.to_owned() }

@@ -8,6 +8,7 @@ mod line;
 mod repeats;
 
 use std::io;
+use std::sync::OnceLock;
 use std::time::Instant;
 
 use tracing::{Event, Level, Subscriber};
@@ -17,6 +18,8 @@ use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt as _;
+
+pub(super) use line::now;
 
 use line::Line;
 use repeats::{Admission, Repeats};
@@ -29,6 +32,14 @@ pub const AUDIT: &str = "postrider::audit";
 /// Target of the Kafka client's own lines.
 pub const LIBRDKAFKA: &str = "librdkafka";
 
+/// What the log looks like, once it has started.
+static STARTED: OnceLock<LogFormat> = OnceLock::new();
+
+/// The log's format, if it has started.
+pub fn format() -> Option<LogFormat> {
+    STARTED.get().copied()
+}
+
 /// Starts the log; a second call changes nothing. `from_flag` says that `log.level` came from -v or
 /// -q, which go before RUST_LOG.
 pub fn start(log: &Log, from_flag: bool, color: bool) {
@@ -36,6 +47,7 @@ pub fn start(log: &Log, from_flag: bool, color: bool) {
     let filter = asked
         .and_then(|text| EnvFilter::try_new(text).ok())
         .unwrap_or_else(|| EnvFilter::new(directives(log.level)));
+    let _ = STARTED.set(log.format);
     let format = Lines { format: log.format, color, repeats: Repeats::new(log.repeat_interval) };
     let layer = tracing_subscriber::fmt::layer()
         .event_format(format)

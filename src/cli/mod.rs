@@ -31,7 +31,7 @@ pub mod version;
 pub use arguments::{Cli, Command, Output, parse};
 pub use context::Context;
 pub use exit::ExitCode;
-pub use failure::{Failure, Finding};
+pub use failure::{Failure, Finding, Form};
 
 /// Runs one command.
 pub fn dispatch(command: &Command, context: &Context) -> Result<ExitCode, Failure> {

@@ -133,7 +133,7 @@ impl Letters {
 fn assert_refused(outcome: &Outcome, exit: i32, code: &str, words: &[&str]) {
     let log = outcome.log.join("\n");
     assert_eq!(outcome.status.code(), Some(exit), "{log}");
-    for words in [&[&format!("error[{code}]")[..], "help: "], words].concat() {
+    for words in [&[&format!("\"code\":\"{code}\"")[..], "\"help\":\""], words].concat() {
         assert!(log.contains(words), "no `{words}` in: {log}");
     }
     assert!(!log.contains("panicked"), "{log}");

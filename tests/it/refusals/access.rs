@@ -157,12 +157,35 @@ fn the_most_talkative_log_keeps_secrets() {
     }
 }
 
+/// A log in JSON stays one, to its last line.
+#[test]
+fn every_line_of_a_log_in_json_is_json() {
+    let outbox = Outbox::ready(postgres::installed(), "lines");
+    outbox.run("ALTER PUBLICATION postrider DROP TABLE outbox");
+    let wrong = outbox.relay().set("source.slot", "no slot");
+    let usage: &[&str] = &["run", "--no-such-flag"];
+    for (relay, arguments, exit, code) in [
+        (outbox.relay(), &["run"][..], 78, "PR-P036"),
+        (wrong, &["run"], 78, "PR-C005"),
+        (outbox.relay(), usage, 2, "PR-X004"),
+    ] {
+        let outcome = relay.start(arguments).outcome();
+        let parsed = outcome.log.iter().map(|line| serde_json::from_str(line));
+        let lines: Vec<serde_json::Value> = parsed.collect::<Result<_, _>>().unwrap();
+        let last = lines.last().unwrap();
+        assert_eq!((&last["level"], &last["code"]), (&"ERROR".into(), &code.into()), "{last}");
+        assert_eq!(last["exit_code"], exit, "{last}");
+        assert_eq!(outcome.status.code(), Some(exit));
+        assert!(last["message"].as_str().is_some_and(|it| !it.is_empty()), "{last}");
+    }
+}
+
 /// For a person, not for a script: the same in words.
 #[test]
 fn a_person_reads_what_why_and_help() {
     let outbox = Outbox::ready(postgres::installed(), "person");
     outbox.run("ALTER PUBLICATION postrider DROP TABLE outbox");
-    let outcome = outbox.relay().start(&["run"]).outcome();
+    let outcome = outbox.relay().unset("log.format").start(&["run"]).outcome();
     let text = outcome.log.join("\n");
     assert!(text.contains("error[PR-P036]: publication `postrider` does not contain"), "{text}");
     assert!(text.contains("\n  help: ALTER PUBLICATION"), "{text}");
