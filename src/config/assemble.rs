@@ -4,22 +4,20 @@
 //! the place its value was typed in, whichever layer that was.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use super::checks;
-use super::layer::{Item, Origin, Setting, Value};
-use super::libpq::{ConnectInfo, ConnectInfoWarning, PasswordCommand};
+use super::layer::{Item, Setting, Value};
+use super::libpq::ConnectInfoWarning;
 use super::mistake::{Mistake, MistakeKind, Place};
 use super::model::{
     Config, DeadLetters, Http, Kafka, Log, Messages, Outbox, Progress, Retry, Route, Shutdown,
     Source,
 };
-use super::options::PROPERTIES;
 use super::rules;
 use super::values::{
     Compression, ConnectionString, Create, Delivery, LogFormat, LogLevel, MissingTopicWord,
-    OnUpdate, Partitioner, Property, Refusal, Rejected,
+    OnUpdate, Partitioner, Refusal, Rejected,
 };
 use crate::pipeline::{MissingPolicy, MissingTopic};
 use crate::route::{
@@ -77,9 +75,9 @@ type Rest = (Progress, DeadLetters, Http, Retry, Shutdown, Log);
 /// Takes settings out of the merged map, and notes what is wrong with them.
 pub(super) struct Reader<'a> {
     pub(super) settings: &'a BTreeMap<String, Setting>,
-    env: &'a dyn Fn(&str) -> Option<String>,
+    pub(super) env: &'a dyn Fn(&str) -> Option<String>,
     mistakes: Vec<Mistake>,
-    warnings: Vec<ConnectInfoWarning>,
+    pub(super) warnings: Vec<ConnectInfoWarning>,
 }
 
 impl Reader<'_> {
@@ -117,43 +115,6 @@ impl Reader<'_> {
             status_interval: status_interval?,
             frame_bytes_max: frame_bytes_max?,
         })
-    }
-
-    fn connect(&mut self, url: &ConnectionString) -> Option<ConnectInfo> {
-        match ConnectInfo::resolve(url.expose(), self.env) {
-            Ok((mut connect, warnings)) => {
-                self.warnings.extend(warnings);
-                if let Some(path) = self.file_of("source.url") {
-                    connect = connect.read_from(path);
-                }
-                Some(match self.password_command("source.password_command")? {
-                    Some(command) => connect.ask(command),
-                    None => connect,
-                })
-            }
-            Err(error) => {
-                let refusal = Refusal { reason: error.to_string(), help: error.hint() };
-                self.refuse("source.url", refusal)
-            }
-        }
-    }
-
-    /// The file that a setting was read from, if a `_FILE` variable named one.
-    fn file_of(&self, key: &str) -> Option<PathBuf> {
-        match &self.settings.get(key)?.origin {
-            Origin::EnvFile(variable) => (self.env)(variable).map(PathBuf::from),
-            _ => None,
-        }
-    }
-
-    /// The outer option is "no mistake", the inner one "there is such a command".
-    #[expect(clippy::option_option, reason = "two questions, two answers")]
-    fn password_command(&mut self, key: &str) -> Option<Option<PasswordCommand>> {
-        let words = self.items(key, |word| Ok(word.to_owned()))?;
-        match (words.is_empty(), PasswordCommand::new(words)) {
-            (false, None) => self.refuse(key, Refusal::new("names no program")),
-            (_, command) => Some(command),
-        }
     }
 
     fn messages(&mut self) -> Option<Messages> {
@@ -354,11 +315,7 @@ impl Reader<'_> {
         let message_bytes_max = self.size("kafka.message_max_bytes");
         let in_flight_bytes_max = self.size("kafka.max_in_flight");
         let properties = self.properties();
-        let names = properties.iter().map(|property| &property.name);
-        let files = names.filter_map(|name| {
-            Some((name.clone(), self.file_of(&format!("{PROPERTIES}.{name}"))?))
-        });
-        let secret_files = files.collect();
+        let secret_files = self.files_of(&properties);
         let password_command = self.password_command("kafka.password_command");
         Some(Kafka {
             brokers: brokers?,
@@ -426,17 +383,6 @@ impl Reader<'_> {
             give_up_after: give_up_after?,
             login_give_up_after: login_give_up_after?,
         })
-    }
-
-    fn properties(&mut self) -> Vec<Property> {
-        let prefix = format!("{PROPERTIES}.");
-        let mut properties = Vec::new();
-        for (key, setting) in self.settings {
-            if let (Some(name), Value::Text(value)) = (key.strip_prefix(&prefix), &setting.value) {
-                properties.push(Property { name: name.to_owned(), value: value.clone() });
-            }
-        }
-        properties
     }
 
     pub(super) fn text<T>(

@@ -20,6 +20,7 @@ mod model;
 mod options;
 mod reference;
 mod rules;
+mod secret_sources;
 mod secrets;
 mod specs;
 mod table;

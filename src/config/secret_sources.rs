@@ -1,0 +1,74 @@
+//! Settings whose values are asked for again: what a file holds, what a command prints.
+//!
+//! Enters: merged settings. Leaves: how to reach Postgres, librdkafka's properties, the files that
+//! `_FILE` variables named, commands. What always holds: no command is run here.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use super::assemble::Reader;
+use super::layer::{Origin, Value};
+use super::libpq::{ConnectInfo, PasswordCommand};
+use super::options::PROPERTIES;
+use super::values::{ConnectionString, Property, Refusal};
+
+impl Reader<'_> {
+    /// Understands the connection string, with what it leaves to files and a command.
+    pub(super) fn connect(&mut self, url: &ConnectionString) -> Option<ConnectInfo> {
+        match ConnectInfo::resolve(url.expose(), self.env) {
+            Ok((mut connect, warnings)) => {
+                self.warnings.extend(warnings);
+                if let Some(path) = self.file_of("source.url") {
+                    connect = connect.read_from(path);
+                }
+                Some(match self.password_command("source.password_command")? {
+                    Some(command) => connect.ask(command),
+                    None => connect,
+                })
+            }
+            Err(error) => {
+                let refusal = Refusal { reason: error.to_string(), help: error.hint() };
+                self.refuse("source.url", refusal)
+            }
+        }
+    }
+
+    /// What is handed to librdkafka as it is.
+    pub(super) fn properties(&mut self) -> Vec<Property> {
+        let prefix = format!("{PROPERTIES}.");
+        let mut properties = Vec::new();
+        for (key, setting) in self.settings {
+            if let (Some(name), Value::Text(value)) = (key.strip_prefix(&prefix), &setting.value) {
+                properties.push(Property { name: name.to_owned(), value: value.clone() });
+            }
+        }
+        properties
+    }
+
+    /// The files that hold properties of the Kafka client, by name.
+    pub(super) fn files_of(&self, properties: &[Property]) -> BTreeMap<String, PathBuf> {
+        let file = |property: &Property| {
+            let name = &property.name;
+            Some((name.clone(), self.file_of(&format!("{PROPERTIES}.{name}"))?))
+        };
+        properties.iter().filter_map(file).collect()
+    }
+
+    /// The file that a setting was read from, if a `_FILE` variable named one.
+    pub(super) fn file_of(&self, key: &str) -> Option<PathBuf> {
+        match &self.settings.get(key)?.origin {
+            Origin::EnvFile(variable) => (self.env)(variable).map(PathBuf::from),
+            _ => None,
+        }
+    }
+
+    /// The outer option is "no mistake", the inner one "there is such a command".
+    #[expect(clippy::option_option, reason = "two questions, two answers")]
+    pub(super) fn password_command(&mut self, key: &str) -> Option<Option<PasswordCommand>> {
+        let words = self.items(key, |word| Ok(word.to_owned()))?;
+        match (words.is_empty(), PasswordCommand::new(words)) {
+            (false, None) => self.refuse(key, Refusal::new("names no program")),
+            (_, command) => Some(command),
+        }
+    }
+}
