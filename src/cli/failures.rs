@@ -224,6 +224,6 @@ mod tests {
     #[test]
     fn hints_are_passed_on() {
         let failure = server("42501", "permission denied");
-        assert!(failure.findings[0].help.as_deref().unwrap().contains("REPLICATION"));
+        assert!(failure.findings[0].help.as_deref().unwrap().contains("Privileges"));
     }
 }
