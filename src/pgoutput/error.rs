@@ -27,6 +27,14 @@ pub enum DecodeError {
         /// How many bytes are left over.
         bytes: usize,
     },
+    /// A message without values that is larger than any of its kind.
+    #[error("a pgoutput message 0x{tag:02X} of {bytes} bytes")]
+    TooLong {
+        /// Its kind.
+        tag: u8,
+        /// Its size.
+        bytes: usize,
+    },
     /// A length or count below zero.
     #[error("a pgoutput message whose {field} is negative")]
     NegativeLength {

@@ -12,6 +12,7 @@
 )]
 
 mod config;
+mod excerpt;
 mod frame;
 mod import;
 mod pgoutput;
@@ -52,6 +53,7 @@ macro_rules! replayed {
 
 replayed! {
     config: any_configuration_can_be_shown_or_its_mistakes_can;
+    excerpt: g7_a_message_in_pieces_is_what_it_is_as_a_whole_or_refused_like_it;
     frame: g1_g7_any_frames_are_relayed_or_refused;
     import: any_text_is_imported_or_refused_with_a_reason;
     pgoutput: g7_what_is_read_of_any_bytes_is_what_was_written;

@@ -1,0 +1,8 @@
+//! `tests/fuzz/excerpt.rs` under libFuzzer.
+
+#![no_main]
+
+#[path = "../../tests/fuzz/excerpt.rs"]
+mod excerpt;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| excerpt::run(data));
