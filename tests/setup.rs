@@ -89,3 +89,43 @@ async fn a_setup_that_cannot_be_done_says_why_and_what_to_do() {
     let replica = Cluster::start(&replica).expect("a private PostgreSQL");
     assert_fails(&replica.unix_url(), &[], 78, &["PR-P030", "ALTER SYSTEM SET wal_level"]);
 }
+
+/// What the statement that `setup` prints keeps out of the table.
+#[tokio::test(flavor = "current_thread")]
+async fn setup_names_a_table_that_takes_rows_of_any_size_and_what_keeps_them_out() {
+    let cluster = Cluster::start(&Options::default()).expect("a private PostgreSQL");
+    let url = cluster.unix_url();
+    let client = connect(&url).await.unwrap();
+    let made = stdout(&setup(&url, &["--output", "json"]));
+    let made: serde_json::Value = serde_json::from_str(&made).unwrap();
+    assert_eq!(made["unguarded"], serde_json::json!([]), "its own table measures all it holds");
+    let sql = "CREATE TABLE mine (id uuid, aggregate_type varchar(99), aggregate_id varchar, event_type text \
+               CHECK (length(event_type) < 200), payload jsonb CHECK (pg_column_size(payload) < 1000000), \
+               raw bytea, amount numeric)";
+    client.batch_execute(sql).await.unwrap();
+    let text = stdout(&setup(&url, &["--table", "public.mine"]));
+    assert!(
+        text.contains("public.mine takes rows of any size (aggregate_id, payload, raw)"),
+        "{text}"
+    );
+    let arguments = ["--table", "public.mine", "--output", "json"];
+    let found: serde_json::Value = serde_json::from_str(&stdout(&setup(&url, &arguments))).unwrap();
+    let [table] = found["unguarded"].as_array().unwrap().as_slice() else { panic!("{found}") };
+    assert_eq!(table["table"], "public.mine");
+    client.batch_execute(table["sql"].as_str().unwrap()).await.unwrap();
+    let stored = "CREATE TABLE source AS SELECT to_jsonb(repeat('x', 20000000)) AS j";
+    client.batch_execute(stored).await.unwrap();
+    let row = "INSERT INTO mine (aggregate_id, event_type, payload, raw)";
+    for (values, fits) in [
+        ("VALUES ('k', 'A', '{}', '')", true),
+        ("SELECT 'k', 'A', j, '' FROM source", false),
+        ("VALUES (repeat('k', 17000000), 'A', NULL, NULL)", false),
+        // Two digits for each byte.
+        ("VALUES (NULL, NULL, NULL, convert_to(repeat('k', 9000000), 'UTF8'))", false),
+    ] {
+        let written = client.batch_execute(&format!("{row} {values}")).await;
+        assert_eq!(written.is_ok(), fits, "{values}");
+    }
+    let found: serde_json::Value = serde_json::from_str(&stdout(&setup(&url, &arguments))).unwrap();
+    assert_eq!(found["unguarded"], serde_json::json!([]));
+}

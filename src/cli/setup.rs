@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use clap::Args;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::context::Context;
 use super::exit::ExitCode;
@@ -16,7 +16,9 @@ use super::failure::Failure;
 use super::route;
 use super::specs::kafka_spec;
 use crate::config::{Config, Delivery, FlagValue, Rejected};
-use crate::control::{ControlError, Made, MadeSlot, SetupChoices, SetupPlan, SetupStep, connect};
+use crate::control::{
+    ControlError, Made, MadeSlot, SetupChoices, SetupPlan, SetupStep, Unguarded, connect, unguarded,
+};
 use crate::kafka::{Grade, MadeTopics, Purpose, WantedTopic, make_topics};
 use crate::relay::{Plan, begin_stream};
 
@@ -100,6 +102,7 @@ pub fn run(args: &SetupArgs, context: &Context) -> Result<ExitCode, Failure> {
 async fn make(plan: &SetupPlan, relay: &Plan, done: &mut Done) -> Result<(), Failure> {
     let client = connect(&relay.config.source.connect).await?;
     done.made = plan.make_tables(&client).await?;
+    done.unguarded = unguarded(&client, &relay.config.source.tables).await?;
     let now = plan.look(&client).await?;
     let slot = &relay.config.source.slot;
     let object = format!("replication slot `{slot}`");
@@ -187,6 +190,7 @@ struct Done {
     made: Vec<Made>,
     slot: Option<MadeSlot>,
     topics: MadeTopics,
+    unguarded: Vec<Unguarded>,
     remarks: Vec<String>,
 }
 
@@ -217,7 +221,7 @@ impl Done {
             let start = self.slot.map(|slot| slot.start.to_string());
             return context.print_json(&json!({
                 "created": created, "existing": existing, "slot_begins_at": start,
-                "remarks": self.remarks,
+                "remarks": self.remarks, "unguarded": open_tables(&self.unguarded),
             }));
         }
         let mut lines = String::new();
@@ -231,8 +235,21 @@ impl Done {
         for remark in self.remarks {
             let _ = writeln!(lines, "note: {remark}");
         }
+        for Unguarded { table, columns, sql } in self.unguarded {
+            let columns = columns.join(", ");
+            let _ = writeln!(
+                lines,
+                "note: table {table} takes rows of any size ({columns}); one that Postgres cannot \
+                 send stops the slot for good. To keep them out:\n{sql}"
+            );
+        }
         context.print(&lines)
     }
+}
+
+fn open_tables(tables: &[Unguarded]) -> Vec<Value> {
+    let open = |Unguarded { table, columns, sql }: &Unguarded| json!({ "table": table.to_string(), "columns": columns, "sql": sql });
+    tables.iter().map(open).collect()
 }
 
 fn print(steps: &[SetupStep], topics: &[WantedTopic], context: &Context) -> Result<(), Failure> {

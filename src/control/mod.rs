@@ -16,6 +16,7 @@ mod known;
 mod left_behind;
 mod preflight;
 mod remedy;
+mod row_size;
 mod rows;
 mod setup;
 mod watch;
@@ -30,6 +31,7 @@ pub use inspect::{
 pub use known::Known;
 pub use left_behind::RowsBefore;
 pub use preflight::preflight;
+pub use row_size::{Unguarded, unguarded};
 pub use rows::{NewestRows, RowColumn, newest_rows};
 pub use setup::{Made, MadeSlot, SetupChoices, SetupPlan, SetupStep};
 pub use watch::{SlotSample, current_flush_lsn, held_sample, sample};
