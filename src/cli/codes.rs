@@ -26,9 +26,10 @@ pub(super) fn wal(error: &WalError) -> &'static str {
         WalError::Ended => "PR-P012",
         WalError::Io(_) => "PR-P013",
         WalError::Protocol(_) => "PR-P014",
-        WalError::FrameTooLarge { .. } => "PR-P015",
+        WalError::MessageTooLarge { .. } => "PR-P015",
         WalError::Silent { .. } => "PR-P016",
         WalError::Secret(_) => "PR-P018",
+        WalError::Malformed(_) => "PR-R001",
         WalError::Server(_) => match error.class() {
             Class::Transient => "PR-P020",
             Class::Held => "PR-P009",

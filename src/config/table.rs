@@ -66,9 +66,9 @@ pub const OPTIONS: &[OptionSpec] = &[
         kind: Kind::Size(1 << 20, 1 << 30),
         default: "\"64MiB\"",
         unit: "bytes",
-        doc: "The largest row that is read, as Postgres sends it (JSON escaped, bytea in hex). A \
-              larger one ends the relay before anything is allocated for it; one below it that no \
-              broker takes is a dead letter.",
+        doc: "The largest row that is delivered, as Postgres sends it (JSON escaped, bytea in hex); \
+              memory grows to it while such a row is read. A larger one is never held: it passes in \
+              pieces and becomes a dead letter (`too_large`) with its id, sizes and hashes.",
     },
     list(
         "messages.prefixes",

@@ -3,7 +3,7 @@
 use super::{Outbox, OutboxError, OutboxRow, OutboxSpec, Position, TableName};
 use crate::lsn::Lsn;
 use crate::pgoutput::encode::{self, Table};
-use crate::pgoutput::{Column, Message, PgTime, Type, decode};
+use crate::pgoutput::{Column, Excerpt, Message, PgTime, Type, decode};
 
 /// The OID of the fixture's table.
 pub(crate) const TABLE: u32 = 16_394;
@@ -50,5 +50,25 @@ pub(crate) fn insert<'a>(
     match decode(data).expect("well formed") {
         Message::Insert(insert) => outbox.row(&insert, POSITION),
         _ => unreachable!("an Insert was encoded"),
+    }
+}
+
+/// The excerpt of an insert into the fixture's table, as one too large to be held would leave it.
+pub(crate) fn excerpt(row: &[Column<'_>]) -> Excerpt {
+    let mut data = Vec::new();
+    encode::insert(&mut data, TABLE, row);
+    let mut excerpt = Excerpt::begin(data.len());
+    excerpt.take(&data).expect("well formed");
+    excerpt
+}
+
+/// Lends the row that was kept.
+pub(crate) fn kept<'a>(
+    outbox: &'a mut Outbox,
+    excerpt: &'a Excerpt,
+) -> Result<Option<OutboxRow<'a>>, OutboxError> {
+    match decode(excerpt.message()).expect("well formed") {
+        Message::Insert(insert) => outbox.row_of(&insert, Some(excerpt), POSITION),
+        _ => unreachable!("an Insert was kept"),
     }
 }

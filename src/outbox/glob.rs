@@ -30,6 +30,13 @@ pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
     }
 }
 
+/// Whether a text that begins like this, and is longer than any pattern without a star can match,
+/// may match as a whole: what follows the first star is not looked at.
+pub fn may_match(pattern: &[u8], beginning: &[u8]) -> bool {
+    let head = pattern.split_inclusive(|byte| *byte == b'*').next().unwrap_or(pattern);
+    head.ends_with(b"*") && matches(head, beginning)
+}
+
 fn skip_continuation(text: &[u8]) -> &[u8] {
     let bytes = text.iter().take_while(|byte| **byte & 0xC0 == 0x80).count();
     text.get(bytes..).unwrap_or_default()
@@ -49,6 +56,16 @@ mod tests {
         }
         for (pattern, text) in [("a", "ab"), ("?", ""), ("a*b", "abc"), ("", "a"), ("??", "ä")] {
             assert!(!matches(pattern.as_bytes(), text.as_bytes()), "{pattern} {text}");
+        }
+    }
+
+    #[test]
+    fn of_a_beginning_it_is_enough_that_the_rest_may_fit() {
+        for pattern in ["*", "out*", "out*x", "?ut*", "out*b*"] {
+            assert!(may_match(pattern.as_bytes(), b"outbox"), "{pattern}");
+        }
+        for pattern in ["", "outbox", "in*", "outbox?", "x*outbox"] {
+            assert!(!may_match(pattern.as_bytes(), b"outbox"), "{pattern}");
         }
     }
 

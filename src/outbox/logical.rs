@@ -5,12 +5,13 @@
 //! [`type_oid::DOCUMENT`]s. Always holds: any content gives a row; one that is no JSON object has a
 //! flaw, and becomes a dead letter (G4, G7).
 
+use serde::de::{Deserializer as _, MapAccess, Visitor};
 use serde_json::Value as Json;
 
 use super::row::{Cell, Format, OutboxRow, Place, Position};
 use super::spec::{MessageSpec, OutboxSpec, TableName, Wanted};
 use super::type_oid as oid;
-use crate::pgoutput::LogicalMessage;
+use crate::pgoutput::{Excerpt, LogicalMessage};
 
 /// The row last made, kept for its capacity.
 #[derive(Debug, Clone)]
@@ -34,6 +35,42 @@ fn parse(content: &[u8]) -> Result<Json, &'static str> {
         .map_err(|_| "its content is not JSON, or nested more than 127 deep")
 }
 
+/// The first members of an object that is cut: those that are there as a whole, and followed by
+/// another.
+fn parse_beginning(content: &[u8]) -> Members {
+    let mut members = Members::new();
+    if !content.windows(NUMBER_MARK.len()).any(|window| window == NUMBER_MARK) {
+        let mut json = serde_json::Deserializer::from_slice(content);
+        // It ends in an error, as the object does not end.
+        let _ = json.deserialize_map(Beginning(&mut members));
+    }
+    members
+}
+
+type Members = serde_json::Map<String, Json>;
+
+/// Takes members as they come.
+struct Beginning<'m>(&'m mut Members);
+
+impl<'de> Visitor<'de> for Beginning<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        let mut next = map.next_key::<String>()?;
+        while let Some(name) = next {
+            let value = map.next_value()?;
+            // A number that is cut looks like one that is not; a comma tells them apart.
+            next = map.next_key()?;
+            self.0.insert(name, value);
+        }
+        Ok(())
+    }
+}
+
 impl Default for Content {
     fn default() -> Self {
         let table = TableName::new("message", "");
@@ -45,6 +82,7 @@ impl Content {
     pub(super) fn read<'a>(
         &'a mut self,
         message: &LogicalMessage<'a>,
+        excerpt: Option<&'a Excerpt>,
         spec: &OutboxSpec,
         position: Position,
     ) -> OutboxRow<'a> {
@@ -54,7 +92,11 @@ impl Content {
         if self.table.name.as_bytes() != message.prefix {
             self.table.name = String::from_utf8_lossy(message.prefix).into_owned();
         }
-        let (tuple, flaw) = match parse(message.content) {
+        let parsed = match excerpt {
+            None => parse(message.content),
+            Some(_) => Ok(Json::Object(parse_beginning(message.content))),
+        };
+        let (tuple, flaw) = match parsed {
             Ok(Json::Object(members)) => {
                 for wanted in spec.wanted() {
                     self.take(wanted, &members, spec.messages());
@@ -65,15 +107,11 @@ impl Content {
             Err(flaw) => (message.content, Some(flaw)),
         };
         let (table, places, cells) = (&self.table, &self.places, &self.cells);
-        OutboxRow { table, names: &[], places, cells, tuple, position, is_message: true, flaw }
+        let (is_message, names) = (true, &[][..]);
+        OutboxRow { table, places, cells, tuple, position, is_message, flaw, names, excerpt }
     }
 
-    fn take(
-        &mut self,
-        wanted: &Wanted,
-        members: &serde_json::Map<String, Json>,
-        spec: &MessageSpec,
-    ) {
+    fn take(&mut self, wanted: &Wanted, members: &Members, spec: &MessageSpec) {
         let mut names = std::iter::once(&wanted.name).chain(&wanted.aliases);
         let member = names.find_map(|name| members.get(name));
         let member =
@@ -141,5 +179,23 @@ mod tests {
         assert!(parse(deep(127).as_bytes()).is_ok());
         assert!(parse(deep(128).as_bytes()).unwrap_err().contains("127"));
         assert_eq!(parse(b"1.50").unwrap().to_string(), "1.50");
+    }
+
+    #[test]
+    fn of_content_that_is_cut_the_members_before_that_are_known() {
+        let whole = r#"{"id": 7, "a": {"b": [1]}, "t": "x", "n": 1234, "last": true}"#;
+        let names = |end: usize| {
+            let members = parse_beginning(&whole.as_bytes()[..end]);
+            members.into_iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>()
+        };
+        let all = ["id=7", r#"a={"b":[1]}"#, r#"t="x""#, "n=1234", "last=true"];
+        assert_eq!(names(whole.len()), all);
+        for end in 0..whole.len() {
+            let known = names(end);
+            assert_eq!(known, all[..known.len()], "cut at {end}");
+        }
+        assert_eq!(names(whole.find("34").unwrap()), all[..3], "not a number that is cut");
+        assert_eq!(names(whole.len() - 1), all[..4]);
+        assert!(parse_beginning(br#"[{"id": 7, "a"#).is_empty());
     }
 }

@@ -8,7 +8,7 @@ use super::logical::Content;
 use super::row::{Cell, Format, OutboxRow, Place, Position};
 use super::spec::{OutboxSpec, TableName, Wanted};
 use super::type_oid;
-use crate::pgoutput::{Column, Insert, LogicalMessage, Relation, RelationColumn, Type};
+use crate::pgoutput::{Column, Excerpt, Insert, LogicalMessage, Relation, RelationColumn, Type};
 
 /// The prefix of what `run --once` writes to mark the end of the log.
 const OWN_PREFIX: &[u8] = b"postrider";
@@ -87,6 +87,16 @@ impl Outbox {
         insert: &Insert<'a>,
         position: Position,
     ) -> Result<Option<OutboxRow<'a>>, OutboxError> {
+        self.row_of(insert, None, position)
+    }
+
+    /// The same for an insert that may be what an excerpt has kept.
+    pub fn row_of<'a>(
+        &'a mut self,
+        insert: &Insert<'a>,
+        excerpt: Option<&'a Excerpt>,
+        position: Position,
+    ) -> Result<Option<OutboxRow<'a>>, OutboxError> {
         let relation = insert.relation;
         let layout = match self.relations.get(&relation) {
             None => return Err(OutboxError::UnknownRelation { relation }),
@@ -119,8 +129,21 @@ impl Outbox {
         }
         assert_eq!(self.cells.len(), layout.names.len(), "a decoded row has what it announced");
         let (places, cells) = (layout.places.as_slice(), self.cells.as_slice());
-        let (names, is_message) = (layout.names.as_slice(), false);
-        Ok(Some(OutboxRow { table, names, places, cells, tuple, position, is_message, flaw: None }))
+        let names = layout.names.as_slice();
+        let (is_message, flaw) = (false, None);
+        let row =
+            OutboxRow { table, names, places, cells, tuple, position, is_message, flaw, excerpt };
+        Ok(Some(row))
+    }
+
+    /// Whether a logical message stands for a row. Those of the relay itself never do. Of a prefix
+    /// that an excerpt has cut, it is enough that it may be one.
+    pub fn is_row_of(&self, message: &LogicalMessage<'_>, excerpt: Option<&Excerpt>) -> bool {
+        if !excerpt.is_some_and(Excerpt::prefix_is_cut) {
+            return self.is_row(message);
+        }
+        let prefixes = &self.spec.messages().prefixes;
+        prefixes.iter().any(|prefix| glob::may_match(prefix.as_bytes(), message.prefix))
     }
 
     /// Whether a logical message stands for a row. Those of the relay itself never do.
@@ -132,14 +155,15 @@ impl Outbox {
         prefixes.iter().any(|prefix| glob::matches(prefix.as_bytes(), message.prefix))
     }
 
-    /// Lends the row that a logical message stands for. Calling it again for the same message
-    /// gives the same row.
+    /// Lends the row that a logical message stands for, which may be what an excerpt has kept.
+    /// Calling it again for the same message gives the same row.
     pub fn message_row<'a>(
         &'a mut self,
         message: &LogicalMessage<'a>,
+        excerpt: Option<&'a Excerpt>,
         position: Position,
     ) -> OutboxRow<'a> {
-        self.content.read(message, &self.spec, position)
+        self.content.read(message, excerpt, &self.spec, position)
     }
 
     fn layout(&self, table: &TableName, relation: &Relation<'_>) -> Layout {

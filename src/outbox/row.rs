@@ -2,7 +2,7 @@
 
 use super::spec::{ColumnSlot, TableName};
 use crate::lsn::Lsn;
-use crate::pgoutput::PgTime;
+use crate::pgoutput::{Cut, Excerpt, PgTime};
 
 /// Where a row stands in the history of the database. `(commit_lsn, index)` rises strictly from
 /// row to row, also across tables and sessions: transactions are sent in commit order.
@@ -100,6 +100,7 @@ pub struct OutboxRow<'a> {
     pub(super) position: Position,
     pub(super) is_message: bool,
     pub(super) flaw: Option<&'static str>,
+    pub(super) excerpt: Option<&'a Excerpt>,
 }
 
 impl<'a> OutboxRow<'a> {
@@ -123,6 +124,24 @@ impl<'a> OutboxRow<'a> {
         let place = self.places.get(slot.0);
         assert!(place.is_some() || self.flaw.is_some(), "a slot of another specification");
         place.copied().flatten()
+    }
+
+    /// What it was made of, where it was too large to be held: then longer values are cut.
+    pub fn excerpt(&self) -> Option<&'a Excerpt> {
+        self.excerpt
+    }
+
+    /// Size and hash of a wanted column's value, of which [`OutboxRow::column`] gives the beginning
+    /// alone; `None` where it gives all of it.
+    pub fn cut(&self, slot: ColumnSlot) -> Option<&'a Cut> {
+        let excerpt = self.excerpt.filter(|_| !self.is_message)?;
+        let place = self.place(slot)?;
+        excerpt.cuts().iter().find(|cut| cut.column == place.column)
+    }
+
+    /// The name of the column that stands in this place of its table; of a logical message none.
+    pub fn column_name(&self, column: usize) -> Option<&'a str> {
+        self.names.get(column).map(String::as_str)
     }
 
     /// What the column is declared as; `None` where the table lacks it.

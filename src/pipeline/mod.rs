@@ -36,7 +36,7 @@ use std::collections::BTreeMap;
 use crate::ledger::{Budget, InFlight, Ledger, LedgerError, Progress, Ticket};
 use crate::lsn::Lsn;
 use crate::outbox::{Outbox, Position};
-use crate::pgoutput::{Insert, LogicalMessage, Message, decode};
+use crate::pgoutput::{Excerpt, Insert, LogicalMessage, Message, decode};
 use crate::route::{ERROR_CODE_HEADER, OwnedRecord, Rejection, RejectionCode, Router};
 use crate::wal::Frame;
 
@@ -93,10 +93,25 @@ struct Offered {
 }
 
 /// What may be a row.
-#[derive(Debug)]
-enum Change<'a> {
+#[derive(Debug, Clone, Copy)]
+struct Change<'a> {
+    kind: Kind<'a>,
+    /// What was kept of it, where it was too large to be held.
+    excerpt: Option<&'a Excerpt>,
+    sent_us: i64,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Kind<'a> {
     Insert(Insert<'a>),
     Logical(LogicalMessage<'a>),
+}
+
+/// What a frame holds.
+enum Found<'a> {
+    Change(Change<'a>),
+    Message(Message<'a>),
+    Keepalive(Lsn),
 }
 
 impl Pipeline {
@@ -146,21 +161,19 @@ impl Pipeline {
     /// Takes the next frame of the stream, or the same one again while its record was not taken.
     /// To be called only while [`Pipeline::has_room`].
     pub fn frame<'a>(&'a mut self, frame: Frame<'a>) -> Result<Step<'a>, PipelineError> {
-        match frame {
-            Frame::Keepalive { end, .. } => {
+        match self.change(frame)? {
+            Found::Change(change) => self.row(&change, None),
+            Found::Message(message) => {
+                self.expect_nothing_in_hand()?;
+                self.note(&message)?;
+                Ok(Step::Nothing)
+            }
+            Found::Keepalive(end) => {
                 self.expect_nothing_in_hand()?;
                 self.counters.keepalives += 1;
                 self.ledger.keepalive(end);
                 Ok(Step::Nothing)
             }
-            Frame::Wal { data, sent_us, .. } => match self.change(data)? {
-                Ok(change) => self.row(&change, sent_us, None),
-                Err(message) => {
-                    self.expect_nothing_in_hand()?;
-                    self.note(&message)?;
-                    Ok(Step::Nothing)
-                }
-            },
         }
     }
 
@@ -186,12 +199,9 @@ impl Pipeline {
             let topic = self.dead_letter.topic.clone();
             return Err(PipelineError::DeadLetterRefused { topic, rejection });
         }
-        match frame {
-            Frame::Wal { data, sent_us, .. } => match self.change(data)? {
-                Ok(change) => self.row(&change, sent_us, Some(rejection)),
-                Err(_) => Err(PipelineError::NotOffered),
-            },
-            Frame::Keepalive { .. } => Err(PipelineError::NotOffered),
+        match self.change(frame)? {
+            Found::Change(change) => self.row(&change, Some(rejection)),
+            Found::Message(_) | Found::Keepalive(_) => Err(PipelineError::NotOffered),
         }
     }
 
@@ -280,31 +290,37 @@ impl Pipeline {
         &self.counters
     }
 
-    /// What may be a row, or another message.
-    fn change<'a>(&self, data: &'a [u8]) -> Result<Result<Change<'a>, Message<'a>>, PipelineError> {
-        Ok(match decode(data)? {
-            Message::Insert(insert) => Ok(Change::Insert(insert)),
-            Message::Logical(message) if self.outbox.is_row(&message) => {
-                Ok(Change::Logical(message))
+    #[inline]
+    fn change<'a>(&self, frame: Frame<'a>) -> Result<Found<'a>, PipelineError> {
+        let (data, sent_us, excerpt) = match frame {
+            Frame::Wal { data, sent_us, .. } => (data, sent_us, None),
+            Frame::Excerpt { excerpt, sent_us, .. } => (excerpt.message(), sent_us, Some(excerpt)),
+            Frame::Keepalive { end, .. } => return Ok(Found::Keepalive(end)),
+        };
+        let kind = match decode(data)? {
+            Message::Insert(insert) => Kind::Insert(insert),
+            Message::Logical(message) if self.outbox.is_row_of(&message, excerpt) => {
+                Kind::Logical(message)
             }
-            message => Err(message),
-        })
+            message => return Ok(Found::Message(message)),
+        };
+        Ok(Found::Change(Change { kind, excerpt, sent_us }))
     }
 
     fn row<'a>(
         &'a mut self,
         change: &Change<'a>,
-        sent_us: i64,
         refused: Option<Rejection>,
     ) -> Result<Step<'a>, PipelineError> {
-        let row = match change {
-            Change::Insert(insert) => {
-                self.outbox.row(insert, self.at.next.ok_or(LedgerError::NotOpen)?)?
+        let Change { kind, excerpt, sent_us } = *change;
+        let row = match &kind {
+            Kind::Insert(insert) => {
+                self.outbox.row_of(insert, excerpt, self.at.next.ok_or(LedgerError::NotOpen)?)?
             }
-            Change::Logical(message) => {
+            Kind::Logical(message) => {
                 let position = self.at.message(message, sent_us, &mut self.ledger)?;
                 self.newest_commit_time_us = Some(position.commit_time.unix_us());
-                Some(self.outbox.message_row(message, position))
+                Some(self.outbox.message_row(message, excerpt, position))
             }
         };
         let Some(row) = row else {

@@ -4,7 +4,7 @@
 use super::*;
 use crate::lsn::Lsn;
 use crate::outbox::{OutboxSpec, TableName};
-use crate::pgoutput::encode::{self, Table};
+use crate::pgoutput::encode::{self, Old, Table};
 use crate::pgoutput::{Begin, Column, Commit, PgTime};
 use crate::route::{EpochUnit, RejectionCode, RouteSpec, TIMESTAMP_HEADER, TimestampSource};
 use proptest::prelude::*;
@@ -103,6 +103,97 @@ fn g4_a_dead_letter_is_of_the_commits_time_and_tells_its_own() {
         assert_eq!(outgoing.record.timestamp_ms, PgTime(0).unix_ms(), "{time}");
         assert!(outgoing.record.headers.contains(&(TIMESTAMP_HEADER, Some(own.as_bytes()))));
     }
+}
+
+/// What a frame over the limit leaves; here the limit is 0.
+fn excerpt(data: &[u8]) -> Excerpt {
+    let mut excerpt = Excerpt::begin(data.len());
+    excerpt.take(data).unwrap();
+    excerpt
+}
+
+const fn kept(excerpt: &Excerpt) -> Frame<'_> {
+    Frame::Excerpt { start: Lsn::ZERO, sent_us: 0, excerpt }
+}
+
+#[test]
+fn g1_g4_a_row_too_large_to_be_held_settles_with_its_dead_letter() {
+    let mut pipeline = pipeline(dead_letters());
+    let frames = transaction(&[b'x'; 5_000]);
+    pass(&mut pipeline, &frames[0]).unwrap();
+    pass(&mut pipeline, &frames[1]).unwrap();
+    let row = excerpt(&frames[2]);
+    let offer = |pipeline: &mut Pipeline| match pipeline.frame(kept(&row)).unwrap() {
+        Step::Send(outgoing) => (outgoing.ticket, outgoing.rejection, outgoing.record.to_owned()),
+        other => panic!("{other:?}"),
+    };
+    let first = offer(&mut pipeline);
+    assert_eq!((first.1, first.2.topic.as_str()), (Some(RejectionCode::TooLarge), "dead"));
+    assert_eq!(offer(&mut pipeline), first, "the same as long as it is not taken");
+    pipeline.sent().unwrap();
+    pass(&mut pipeline, &frames[3]).unwrap();
+    assert_eq!(pipeline.settled(), Lsn::ZERO);
+    pipeline.confirm(Confirmation { ticket: first.0, outcome: Outcome::Stored }).unwrap();
+    assert_eq!(pipeline.settled(), Lsn::new(0x130));
+}
+
+#[test]
+fn g4_a_row_too_large_to_be_held_is_left_out_or_stops_the_relay_where_the_policy_says_so() {
+    let frames = transaction(b"payload");
+    let row = excerpt(&frames[2]);
+    let mut stopping = pipeline(RejectPolicy::Stop);
+    let mut skipping = pipeline(RejectPolicy::Skip);
+    for pipeline in [&mut stopping, &mut skipping] {
+        pass(pipeline, &frames[0]).unwrap();
+        pass(pipeline, &frames[1]).unwrap();
+    }
+    let error = stopping.frame(kept(&row)).unwrap_err();
+    assert!(matches!(&error, PipelineError::Rejected { .. }) && error.is_definite(), "{error:?}");
+    let Ok(Step::Skipped(skipped)) = skipping.frame(kept(&row)) else { panic!("skipped") };
+    assert_eq!(skipped.rejection.code, RejectionCode::TooLarge);
+    pass(&mut skipping, &frames[3]).unwrap();
+    assert_eq!(skipping.settled(), Lsn::new(0x130));
+}
+
+/// A session that finds that an earlier one has sent it passes over it, like every other row.
+#[test]
+fn g6_a_row_too_large_to_be_held_is_sent_once() {
+    let frames = transaction(b"payload");
+    let mut pipeline = pipeline(dead_letters());
+    pipeline.resume_at(Mark {
+        end: Lsn::ZERO,
+        part: Some(Part { commit_lsn: Lsn::new(0x100), rows: 1 }),
+    });
+    pass(&mut pipeline, &frames[0]).unwrap();
+    pass(&mut pipeline, &frames[1]).unwrap();
+    assert!(matches!(pipeline.frame(kept(&excerpt(&frames[2]))), Ok(Step::Nothing)));
+    assert_eq!(pipeline.counters().repeats, 1);
+}
+
+#[test]
+fn what_is_no_row_is_counted_like_its_small_sibling() {
+    let mut pipeline = pipeline(dead_letters());
+    let frames = transaction(b"payload");
+    pass(&mut pipeline, &frames[0]).unwrap();
+    pass(&mut pipeline, &frames[1]).unwrap();
+    let (row, foreign) = ([Column::Text(&[b'x'; 5_000]); 5], [Column::Null; 2]);
+    let mut messages = vec![Vec::new(); 4];
+    encode::update(&mut messages[0], 1, Some(Old::Whole(&row)), &row);
+    encode::delete(&mut messages[1], 1, Old::Whole(&row));
+    let content = vec![b'x'; 100_000];
+    let (lsn, prefix) = (Lsn::new(9), &b"p"[..]);
+    let logical = LogicalMessage { transactional: true, lsn, prefix, content: &content };
+    encode::logical(&mut messages[2], &logical);
+    encode::relation(&mut messages[3], &Table { id: 2, schema: b"s", name: b"t", columns: &[] });
+    let mut insert = Vec::new();
+    encode::insert(&mut insert, 2, &foreign);
+    messages.push(insert);
+    for message in &messages {
+        assert!(matches!(pipeline.frame(kept(&excerpt(message))), Ok(Step::Nothing)));
+    }
+    let counted = pipeline.counters();
+    assert_eq!((counted.updates, counted.deletes, counted.logical_messages), (1, 1, 1));
+    assert_eq!((counted.relations, counted.foreign_rows, counted.rows), (2, 1, 0));
 }
 
 #[test]

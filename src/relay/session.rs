@@ -197,9 +197,8 @@ impl<S: Sink> Session<S> {
         }
     }
 
-    /// A definite error about a frame, such as a row that must stop the relay or is too large, ends
-    /// it only when everything before that frame is confirmed and acknowledged. Other errors are
-    /// returned.
+    /// A definite error about a frame, such as a row that must stop the relay, ends it only when
+    /// everything before that frame is confirmed and acknowledged. Other errors are returned.
     fn put_off(
         &self,
         error: RelayError,
@@ -208,7 +207,7 @@ impl<S: Sink> Session<S> {
     ) -> Result<(), RelayError> {
         let definite = match &error {
             RelayError::Pipeline(inner) => inner.is_definite(),
-            RelayError::DeadLetters(_) | RelayError::Wal(WalError::FrameTooLarge { .. }) => true,
+            RelayError::DeadLetters(_) => true,
             _ => false,
         };
         if !definite {

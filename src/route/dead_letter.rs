@@ -5,23 +5,25 @@
 //! why it did not. Always holds: it fits the size limit (G4 would be void otherwise), and the
 //! row's id is in it. Allocates freely: dead letters are rare.
 
-use sha2::{Digest as _, Sha256};
-
 use super::record::OwnedRecord;
 use super::rejection::{Rejection, RejectionCode};
 use super::render::{Part, render};
 use super::router::{HeaderContent, LSN_HEADER, Router, position_text};
 use super::source::Source;
 use super::trace::TRACESTATE_HEADER;
-use crate::outbox::{OutboxRow, Value};
+use crate::outbox::{Format, OutboxRow, Value, type_oid};
+use crate::pgoutput::{Digest, Excerpt};
 
 /// Of a record that is too large only parts of up to this many bytes are kept, besides size and
 /// checksum of its value: enough for ids, keys and traces, and with any sensible number of headers
 /// far below every limit on message sizes.
 const KEPT_PART_BYTES_MAX: usize = 1024;
 
-/// Longer values of `postrider-topic` and `postrider-error` are cut: four times what a legal
-/// topic's name has.
+/// Of a row that was too large to be held, size and checksum are told of so many columns at most.
+const CUTS_TOLD_MAX: usize = 16;
+
+/// Longer values of `postrider-topic`, `postrider-table` (of a logical message, which has a prefix of
+/// any length) and `postrider-error` are cut: four times what a legal topic's name has.
 const EXPLANATION_BYTES_MAX: usize = 1000;
 
 /// The header that tells a dead letter, and why it is one: a word of [`RejectionCode`].
@@ -49,7 +51,7 @@ impl Router {
         topic: &str,
     ) -> OwnedRecord {
         let mut headers = explanation(rejection);
-        headers.push(header(TABLE_HEADER, row.table().to_string().into_bytes()));
+        headers.push(header(TABLE_HEADER, cut(&row.table().to_string())));
         headers.push(header(LSN_HEADER, position_text(row.position()).to_vec()));
         let (intended, destination) = self.decisions.intended(row);
         if let Some(intended) = intended {
@@ -73,7 +75,7 @@ impl Router {
                 headers.push((header.name.clone(), as_sent(row, &header.source)));
             }
         }
-        let record = OwnedRecord {
+        let mut record = OwnedRecord {
             topic: topic.to_owned(),
             partition: None,
             key: as_sent(row, &destination.key),
@@ -85,13 +87,57 @@ impl Router {
             headers,
             timestamp_ms: commit_ms,
         };
+        if let Some(excerpt) = row.excerpt() {
+            record.value = Some(self.stand_in(row, excerpt));
+            set_aside(&mut record, explained);
+            return record;
+        }
         self.fit(record, explained, rejection.code)
     }
 
     /// The row's id, for an audit line: as its header would have had it, up to a kilobyte.
     pub fn id_of(&self, row: &OutboxRow<'_>) -> Option<String> {
-        let id = as_sent(row, &self.id)?;
+        let id = rendered(row, &self.id)?;
         Some(String::from_utf8_lossy(prefix(&id)).into_owned())
+    }
+
+    /// What stands for the body of a row that was too large to be held.
+    fn stand_in(&self, row: &OutboxRow<'_>, excerpt: &Excerpt) -> Vec<u8> {
+        let id = rendered(row, &self.id);
+        let id = id.map(|bytes| String::from_utf8_lossy(prefix(&bytes)).into_owned());
+        let payload = self.payload_digest(row, excerpt);
+        let cuts = excerpt.cuts().iter().take(CUTS_TOLD_MAX).map(|cut| {
+            let column = row.column_name(cut.column);
+            serde_json::json!({
+                "column": column, "size": cut.sent.bytes, "sha256": cut.sent.hexadecimal(),
+            })
+        });
+        let stands_in = serde_json::json!({
+            "id": id,
+            "size": payload.map(|payload| payload.bytes),
+            "sha256": payload.map(|payload| payload.hexadecimal()),
+            "row_size": excerpt.whole_bytes(),
+            "cut": cuts.collect::<Vec<_>>(),
+        });
+        stands_in.to_string().into_bytes()
+    }
+
+    /// Of what the consumer would have got; of a logical message, of its content.
+    fn payload_digest(&self, row: &OutboxRow<'_>, excerpt: &Excerpt) -> Option<Digest> {
+        if row.is_message()
+            && let Some(content) = excerpt.cuts().first()
+        {
+            return Some(content.sent);
+        }
+        let payload = &self.encoder.payload;
+        let Some(cut) = row.cut(payload.slot) else {
+            return rendered(row, payload).map(|bytes| Digest::of(&bytes));
+        };
+        let is_bytea = matches!(
+            row.column(payload.slot),
+            Value::Bytes { type_oid: type_oid::BYTEA, format: Format::Text, .. }
+        );
+        Some(cut.bytea.filter(|_| is_bytea).unwrap_or(cut.sent))
     }
 
     /// The dead letter of a record that the broker refused, of a transaction that committed at
@@ -143,17 +189,22 @@ impl Router {
             let stands_in = serde_json::json!({
                 "id": id,
                 "size": value.len(),
-                "sha256": format!("{:x}", Sha256::digest(value)),
+                "sha256": Digest::of(value).hexadecimal(),
             });
             stands_in.to_string().into_bytes()
         });
         record.value = stands_in;
-        let is_kept = |bytes: &Vec<u8>| bytes.len() <= KEPT_PART_BYTES_MAX;
-        record.key = record.key.filter(is_kept);
-        for (_, value) in record.headers.iter_mut().skip(explained) {
-            *value = value.take().filter(is_kept);
-        }
+        set_aside(&mut record, explained);
         record
+    }
+}
+
+/// Takes away what is long of a key and of the row's own headers.
+fn set_aside(record: &mut OwnedRecord, explained: usize) {
+    let is_kept = |bytes: &Vec<u8>| bytes.len() <= KEPT_PART_BYTES_MAX;
+    record.key = record.key.take().filter(is_kept);
+    for (_, value) in record.headers.iter_mut().skip(explained) {
+        *value = value.take().filter(is_kept);
     }
 }
 
@@ -186,8 +237,17 @@ fn all_columns(row: &OutboxRow<'_>) -> Vec<u8> {
     serde_json::Value::Object(columns).to_string().into_bytes()
 }
 
-/// A column's bytes for Kafka, or those from the wire if there is no making sense of them.
+/// A column's bytes for Kafka, or those from the wire if there is no making sense of them; nothing
+/// of a value that is cut.
 fn as_sent(row: &OutboxRow<'_>, source: &Source) -> Option<Vec<u8>> {
+    if row.cut(source.slot).is_some() {
+        return None;
+    }
+    rendered(row, source)
+}
+
+/// The same, and of a value that is cut the beginning.
+fn rendered(row: &OutboxRow<'_>, source: &Source) -> Option<Vec<u8>> {
     let value = row.column(source.slot);
     let mut scratch = Vec::new();
     let part = render(value, &mut scratch).unwrap_or(Part::Frame { skip: 0 });

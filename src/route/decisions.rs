@@ -185,8 +185,18 @@ impl Decisions {
         (name, destination)
     }
 
-    /// What is looked at; `None` where that cannot be read.
+    /// Whether no value that is looked at is cut. Of a logical message that is, what is missing may
+    /// just as well have come later.
+    pub(super) fn sees_all_of(&self, row: &OutboxRow<'_>) -> bool {
+        let is_cut = |source: &Source| row.cut(source.slot).is_some();
+        row.excerpt().is_none() || !(row.is_message() || self.consulted.iter().any(is_cut))
+    }
+
+    /// What is looked at; `None` where that cannot be read, or is cut.
     fn values(&self, row: &OutboxRow<'_>) -> Option<Vec<Option<Vec<u8>>>> {
+        if self.consulted.iter().any(|source| row.cut(source.slot).is_some()) {
+            return None;
+        }
         let mut scratch = Vec::new();
         let mut value = |source: &Source| {
             let part = source.render(row, &mut scratch).ok()?;

@@ -146,6 +146,9 @@ impl Router {
         row: &OutboxRow<'_>,
         scratch: &mut Vec<u8>,
     ) -> Result<Option<Routed>, Rejection> {
+        if let Some(excerpt) = row.excerpt() {
+            return self.find_cut(row, excerpt.whole_bytes(), scratch);
+        }
         if let Some(flaw) = row.flaw() {
             let reason = format!("the logical message is no row: {flaw}");
             return Err(Rejection { code: RejectionCode::InvalidValue, reason });
@@ -177,6 +180,25 @@ impl Router {
         self.found.lsn = Part::Scratch { start, end: scratch.len() };
         self.check_size(row, destination, scratch)?;
         Ok(Some(routed))
+    }
+
+    /// A row that was too large to be held is left out where a rule says so beyond doubt, and
+    /// rejected otherwise.
+    #[cold]
+    fn find_cut(
+        &mut self,
+        row: &OutboxRow<'_>,
+        bytes: usize,
+        scratch: &mut Vec<u8>,
+    ) -> Result<Option<Routed>, Rejection> {
+        if self.decisions.sees_all_of(row)
+            && let Ok(Decision::Drop) = self.decisions.decide(row, scratch)
+        {
+            return Ok(None);
+        }
+        let reason =
+            format!("the row has {bytes} bytes as Postgres sends it, more than source.frame_max");
+        Err(Rejection { code: RejectionCode::TooLarge, reason })
     }
 
     /// What CloudEvents have beside the row's own headers.

@@ -9,6 +9,8 @@ use crate::outbox::type_oid::{BYTEA, INT4, INT8, JSONB, TEXT, TIMESTAMP, TIMESTA
 use crate::outbox::{Outbox, OutboxRow};
 use crate::pgoutput::Column::{self, Binary, Null, Text};
 
+mod large;
+
 /// 2026-01-01 00:00:00.123 UTC, the commit time of every row here.
 const COMMIT_MS: i64 = 1_767_225_600_123;
 

@@ -1,11 +1,11 @@
 //! The flat read buffer: bytes in at one end, whole messages out at the other, in place.
 //!
-//! Enters: what the socket gives. Leaves: borrowed messages. Always holds: a message's declared
-//! length is compared with the limit before any room is made for it, and room grows with the bytes
-//! that actually arrive, at most doubling. Upholds G3 and G7. Called by `session`.
+//! Enters: what the socket gives. Leaves: borrowed messages; of one over the limit, pieces. Always
+//! holds: a message's declared length is compared with the limit before any room is made for it, and
+//! room grows with the bytes that actually arrive, at most doubling. Upholds G3 and G7. Called by
+//! `session`.
 
 use super::error::WalError;
-use crate::lsn::Lsn;
 
 /// Room in the steady state: what a busy walsender sends in 30 ms, so that the relay can gather rows
 /// for a burst without holding the server back. Pages that a trickle never reaches stay untouched.
@@ -16,7 +16,7 @@ pub(super) const BASE_BYTES: usize = 2 * 1024 * 1024;
 const ROOM_BYTES_MIN: usize = 64 * 1024;
 
 /// Tag and length.
-const HEADER_BYTES: usize = 5;
+pub(super) const HEADER_BYTES: usize = 5;
 
 /// The first message's tag and its length with header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,12 +32,14 @@ pub(super) struct ReadBuffer {
     start: usize,
     end: usize,
     message_bytes_max: usize,
+    /// Bytes that are still to pass of a message over the limit.
+    passing: usize,
 }
 
 impl ReadBuffer {
     /// An empty buffer that refuses messages larger than `message_bytes_max`.
     pub(super) fn new(message_bytes_max: usize) -> Self {
-        Self { bytes: vec![0; BASE_BYTES], start: 0, end: 0, message_bytes_max }
+        Self { bytes: vec![0; BASE_BYTES], start: 0, end: 0, message_bytes_max, passing: 0 }
     }
 
     /// From now on accepts messages up to this size.
@@ -56,26 +58,64 @@ impl ReadBuffer {
         self.bytes.get(self.start..self.end).unwrap_or_default()
     }
 
-    /// The first message's head, whole or not.
+    /// The first message's head, whole or not; none while a message passes.
     #[inline]
     fn declared(&self) -> Result<Option<Head>, WalError> {
+        if self.passing > 0 {
+            return Ok(None);
+        }
         let [tag, a, b, c, d, ..] = *self.unread() else { return Ok(None) };
-        let length = u32::from_be_bytes([a, b, c, d]) as usize;
+        // A signed number, like every length of the protocol.
+        let Ok(length) = usize::try_from(i32::from_be_bytes([a, b, c, d])) else {
+            return Err(WalError::Protocol("a negative length"));
+        };
         if length < HEADER_BYTES - 1 {
             return Err(WalError::Protocol("a length below its own size"));
         }
-        let bytes = length + 1;
-        if bytes > self.message_bytes_max {
-            let limit = self.message_bytes_max;
-            return Err(WalError::FrameTooLarge { bytes, limit, received: Lsn::ZERO });
-        }
-        Ok(Some(Head { tag, bytes }))
+        Ok(Some(Head { tag, bytes: length + 1 }))
     }
 
-    /// The first message's head, if the message is there as a whole.
+    /// The first message's head, if the message is there as a whole. One over the limit, whole or
+    /// not, is an error until [`ReadBuffer::pass`] is called for it.
     #[inline]
     pub(super) fn head(&self) -> Result<Option<Head>, WalError> {
-        Ok(self.declared()?.filter(|head| head.bytes <= self.len()))
+        let Some(head) = self.declared()? else { return Ok(None) };
+        if head.bytes > self.message_bytes_max {
+            return Err(self.too_large(head));
+        }
+        Ok((head.bytes <= self.len()).then_some(head))
+    }
+
+    #[cold]
+    fn too_large(&self, Head { tag, bytes }: Head) -> WalError {
+        WalError::MessageTooLarge { tag, bytes, limit: self.message_bytes_max }
+    }
+
+    /// The first so many bytes of the body of a message over the limit, once they are there.
+    pub(super) fn beginning(&self, bytes: usize) -> Option<&[u8]> {
+        self.unread().get(HEADER_BYTES..HEADER_BYTES + bytes)
+    }
+
+    /// Lets the message pass whose head was seen: from now on its bytes come in pieces, without
+    /// those of the beginning that are not wanted again.
+    pub(super) fn pass(&mut self, bytes: usize, unwanted: usize) {
+        self.passing = bytes.saturating_sub(self.skip(HEADER_BYTES + unwanted));
+    }
+
+    /// Bytes that are still to pass.
+    pub(super) const fn passing(&self) -> usize {
+        self.passing
+    }
+
+    /// The bytes there are of the message that passes.
+    pub(super) fn piece(&self) -> &[u8] {
+        self.unread().get(..self.passing.min(self.len())).unwrap_or_default()
+    }
+
+    /// Forgets this piece; true when all of the message has passed.
+    pub(super) fn pass_piece(&mut self) -> bool {
+        self.passing -= self.skip(self.passing);
+        self.passing == 0
     }
 
     /// The body of the message whose head was seen.
@@ -96,7 +136,7 @@ impl ReadBuffer {
     }
 
     /// Forgets up to so many bytes, whatever they are; returns how many there were.
-    pub(super) fn skip(&mut self, bytes: usize) -> usize {
+    fn skip(&mut self, bytes: usize) -> usize {
         let skipped = bytes.min(self.len());
         self.start += skipped;
         skipped
@@ -114,6 +154,7 @@ impl ReadBuffer {
         if self.end == self.bytes.len()
             && let Some(head) = self.declared()?
             && head.bytes > self.len()
+            && head.bytes <= self.message_bytes_max
         {
             let grown = head.bytes.min(self.bytes.len() * 2);
             self.bytes.resize(grown, 0);
@@ -186,11 +227,45 @@ mod tests {
     fn g7_a_length_over_the_limit_is_refused_before_room_is_made() {
         let mut buffer = ReadBuffer::new(1_000_000);
         feed(&mut buffer, &[b'd', 0x7F, 0xFF, 0xFF, 0xFF]);
-        assert!(matches!(buffer.head(), Err(WalError::FrameTooLarge { bytes: 0x8000_0000, .. })));
+        let (tag, bytes, limit) = (b'd', 0x8000_0000, 1_000_000);
+        assert_eq!(buffer.head(), Err(WalError::MessageTooLarge { tag, bytes, limit }));
+        while !buffer.room().unwrap().is_empty() {
+            feed(&mut buffer, &[0; 4096]);
+        }
         assert_eq!(buffer.capacity(), BASE_BYTES);
-        let mut buffer = ReadBuffer::new(1_000_000);
-        feed(&mut buffer, &[b'd', 0, 0, 0, 3]);
-        assert!(matches!(buffer.head(), Err(WalError::Protocol(_))));
+        for length in [3, 0x8000_0000_u32, u32::MAX] {
+            let mut buffer = ReadBuffer::new(1_000_000);
+            feed(&mut buffer, &[&b"d"[..], &length.to_be_bytes()].concat());
+            assert!(matches!(buffer.head(), Err(WalError::Protocol(_))), "{length}");
+        }
+    }
+
+    #[test]
+    fn g3_a_message_over_the_limit_passes_in_pieces_and_the_next_one_is_whole() {
+        let wire = [message(b'd', 5 << 20), message(b'x', 7)].concat();
+        for chunk in [1_009, 65_536, 3 << 20] {
+            let mut buffer = ReadBuffer::new(1_000_000);
+            let (mut offset, mut passed) = (0, Vec::new());
+            let last = loop {
+                let end = (offset + chunk).min(wire.len());
+                offset += feed(&mut buffer, &wire[offset..end]);
+                match buffer.head() {
+                    Ok(Some(head)) => break head,
+                    Ok(None) => {}
+                    Err(WalError::MessageTooLarge { bytes, .. }) => {
+                        if buffer.beginning(10).is_some() {
+                            buffer.pass(bytes, 10);
+                        }
+                    }
+                    Err(error) => panic!("{error}"),
+                }
+                passed.extend_from_slice(buffer.piece());
+                buffer.pass_piece();
+                assert_eq!(buffer.capacity(), BASE_BYTES);
+            };
+            assert_eq!(passed, wire[15..(5 << 20) + 5]);
+            assert_eq!(buffer.whole(last), message(b'x', 7));
+        }
     }
 
     #[test]

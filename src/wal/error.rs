@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use crate::lsn::Lsn;
+use crate::pgoutput::DecodeError;
 
 /// What an error means for the relay, and so for the process's exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -180,16 +180,19 @@ pub enum WalError {
     /// Bytes that are not the protocol.
     #[error("malformed message from Postgres: {0}")]
     Protocol(&'static str),
-    /// A frame over the limit; it was not read, nothing was allocated for it.
-    #[error("a message of {bytes} bytes exceeds the limit of {limit} bytes (after {received})")]
-    FrameTooLarge {
+    /// A message that is no row, and larger than any such message.
+    #[error("a message 0x{tag:02X} of {bytes} bytes from Postgres, where {limit} are the most")]
+    MessageTooLarge {
+        /// Its kind.
+        tag: u8,
         /// Its length.
         bytes: usize,
         /// The limit.
         limit: usize,
-        /// The last position received before it.
-        received: Lsn,
     },
+    /// A row over the limit on frames that is no pgoutput message.
+    #[error(transparent)]
+    Malformed(#[from] DecodeError),
 }
 
 impl WalError {
@@ -203,11 +206,12 @@ impl WalError {
             | Self::Silent { .. }
             | Self::Ended
             | Self::Protocol(_)
+            | Self::MessageTooLarge { .. }
+            | Self::Malformed(_)
             | Self::Io(_) => Class::Transient,
-            Self::TlsNotOffered { .. }
-            | Self::TlsHandshake { .. }
-            | Self::TlsFiles(_)
-            | Self::FrameTooLarge { .. } => Class::Configuration,
+            Self::TlsNotOffered { .. } | Self::TlsHandshake { .. } | Self::TlsFiles(_) => {
+                Class::Configuration
+            }
             Self::PasswordMissing { .. } | Self::Authentication { .. } | Self::Secret(_) => {
                 Class::Permission
             }
@@ -267,10 +271,11 @@ impl WalError {
                     super::quote::literal(slot)
                 ));
             }
-            Self::FrameTooLarge { .. } => {
-                "raise source.frame_max above that (memory grows to it while such a row is read), \
-                 and keep large payloads out of the outbox with a CHECK constraint"
+            Self::MessageTooLarge { .. } => {
+                "check that host and port in source.url are those of Postgres, and that no proxy \
+                 between here and there changes what passes; nothing is lost"
             }
+            Self::Malformed(error) => return error.hint(),
             Self::Server(message) => return server_hint(message),
             _ => return None,
         };
@@ -286,8 +291,15 @@ fn class_of(message: &ServerMessage) -> Class {
     }
 }
 
+const UNSENDABLE: &str = "a row's text has 1 GiB or more, which Postgres cannot send; nothing is \
+    lost, but nothing behind it is delivered either: see `A row that Postgres itself cannot send` in \
+    docs/operations.md";
+
 fn server_hint(message: &ServerMessage) -> Option<String> {
     let known = match message.code.as_str() {
+        // A buffer that cannot grow beyond 1 GiB; messages of this kind are not translated.
+        "54000" => UNSENDABLE,
+        "XX000" if message.message.contains("invalid memory alloc request size") => UNSENDABLE,
         "28P01" => "the password is wrong: check the URL, PGPASSWORD or ~/.pgpass",
         "28000" => {
             "the role may not log in here: pg_hba.conf needs a line for this database (not \
@@ -329,6 +341,19 @@ mod tests {
             for code in codes {
                 assert_eq!(Class::of_sqlstate(code), class, "{code}");
             }
+        }
+    }
+
+    #[test]
+    fn a_row_that_postgres_cannot_send_is_named_as_such() {
+        for (code, message) in
+            [("54000", "out of memory"), ("XX000", "invalid memory alloc request size 1080000003")]
+        {
+            let (code, message) = (code.to_owned(), message.to_owned());
+            let error = ServerMessage { code, message, ..ServerMessage::default() };
+            let error = WalError::Server(Box::new(error));
+            assert!(error.class().is_transient());
+            assert!(error.hint().unwrap().contains("1 GiB"), "{error}");
         }
     }
 

@@ -1,13 +1,14 @@
-//! The two things a walsender says inside a replication stream.
+//! What a walsender says inside a replication stream.
 //!
 //! Enters: nothing; this is a vocabulary. Leaves: [`Frame`], the only type of this room that the
 //! core knows, so that the core can be driven by a socket, a recorded file or a simulation alike.
 
 use crate::lsn::Lsn;
+use crate::pgoutput::Excerpt;
 
 /// One replication message (protocol section "Streaming Replication Protocol"), borrowed from the
 /// read buffer: nothing is copied between the socket and the Kafka client.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 pub enum Frame<'a> {
     /// `XLogData`: one pgoutput message.
     Wal {
@@ -17,6 +18,15 @@ pub enum Frame<'a> {
         sent_us: i64,
         /// The pgoutput message.
         data: &'a [u8],
+    },
+    /// `XLogData` with a pgoutput message over the limit on frames: what was kept while it passed.
+    Excerpt {
+        /// As for [`Frame::Wal`].
+        start: Lsn,
+        /// As for [`Frame::Wal`].
+        sent_us: i64,
+        /// What was kept.
+        excerpt: &'a Excerpt,
     },
     /// A sign of life, and proof that everything before `end` was sent.
     Keepalive {

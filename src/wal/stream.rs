@@ -1,6 +1,7 @@
 //! The replication stream: frames in, acknowledgements out.
 //!
-//! Enters: CopyData from the walsender. Leaves: [`Frame`]s borrowed from the read buffer. Always
+//! Enters: CopyData from the walsender. Leaves: [`Frame`]s borrowed from the read buffer; of one over
+//! the limit an excerpt, made while it passed. Always
 //! holds: an acknowledged position was received in this session and never goes backwards
 //! (upholds G1: a position of the future would be accepted silently and lose rows); a full buffer
 //! stops the reading but not the acknowledging (G3); malformed bytes are an error (G7).
@@ -11,12 +12,13 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use postgres_protocol::message::backend::Message;
 
-use super::buffer::Head;
+use super::buffer::{HEADER_BYTES, Head};
 use super::error::{ServerMessage, WalError};
 use super::frame::Frame;
 use super::session::{Session, parse, remaining, server_message};
 use super::transport::{Transport, Wire};
 use crate::lsn::Lsn;
+use crate::pgoutput::Excerpt;
 
 /// Seconds from 1970 to 2000, where Postgres's clock starts.
 const POSTGRES_EPOCH_S: u64 = 946_684_800;
@@ -27,6 +29,9 @@ const STATUS_BYTES: usize = 39;
 /// CopyDone and Terminate are a tag and a length.
 const COPY_DONE: [u8; 5] = [b'c', 0, 0, 0, 4];
 const TERMINATE: [u8; 5] = [b'X', 0, 0, 0, 4];
+
+/// What comes before the pgoutput message: a tag, two positions, a time.
+const XLOG_DATA_BYTES: usize = 25;
 
 /// What is streamed; for errors.
 #[derive(Debug)]
@@ -45,11 +50,21 @@ pub struct Stream<T = Wire> {
     acknowledged: Lsn,
     /// A status that found the socket full and must follow; asks for a reply if true inside.
     owed: Option<bool>,
+    /// The frame over the limit that passes, or has passed and was not consumed yet.
+    large: Option<Box<Large>>,
+}
+
+/// A frame over the limit.
+#[derive(Debug)]
+struct Large {
+    start: Lsn,
+    sent_us: i64,
+    excerpt: Excerpt,
 }
 
 impl<T: Transport> Stream<T> {
     /// A stream that has begun already, over whatever carries its bytes: for benches and fuzzing,
-    /// which have no server. A frame of more than `frame_bytes_max` is refused, as in earnest.
+    /// which have no server. Of a frame of more than `frame_bytes_max` an excerpt is made.
     pub fn over(transport: T, frame_bytes_max: usize) -> Self {
         let mut session = Session::new(transport);
         session.buffer.set_limit(frame_bytes_max);
@@ -59,7 +74,7 @@ impl<T: Transport> Stream<T> {
 
     pub(super) fn new(session: Session<T>, names: Names) -> Self {
         let (received, acknowledged) = (Lsn::ZERO, Lsn::ZERO);
-        Self { session, names, received, received_bytes: 0, acknowledged, owed: None }
+        Self { session, names, received, received_bytes: 0, acknowledged, owed: None, large: None }
     }
 
     /// Reads what is there and fits, in one call to the system; if nothing is there, waits at most
@@ -88,39 +103,73 @@ impl<T: Transport> Stream<T> {
     }
 
     /// The next whole frame that is buffered; the same one until [`Stream::consume`]. Costs a few
-    /// nanoseconds and no system call. Errors that the server reports come from here.
+    /// nanoseconds and no system call, unless a frame over the limit passes. Errors that the server
+    /// reports come from here.
     #[inline]
     pub fn peek(&mut self) -> Result<Option<Frame<'_>>, WalError> {
-        while let Some(head) = self.head()? {
+        loop {
+            if self.large.is_some() {
+                return self.peek_large();
+            }
+            let head = match self.session.buffer.head() {
+                Ok(Some(head)) => head,
+                Ok(None) => return Ok(None),
+                Err(error) if self.begin_large(&error)? => continue,
+                Err(error) if is_frame(&error) => return Ok(None),
+                Err(error) => return Err(error),
+            };
             if head.tag != b'd' {
                 self.aside(head)?;
                 continue;
             }
             let frame = parse_frame(self.session.buffer.body(head))?;
             let position = match frame {
-                Frame::Wal { start, .. } => start,
+                Frame::Wal { start, .. } | Frame::Excerpt { start, .. } => start,
                 Frame::Keepalive { end, .. } => end,
             };
             self.received = self.received.max(position);
             return Ok(Some(frame));
         }
-        Ok(None)
     }
 
-    #[inline]
-    fn head(&self) -> Result<Option<Head>, WalError> {
-        self.session.buffer.head().map_err(|error| match error {
-            WalError::FrameTooLarge { bytes, limit, .. } => {
-                WalError::FrameTooLarge { bytes, limit, received: self.received }
+    /// Begins to let the frame pass that is over the limit, once its header is there; false if it
+    /// is not, or if this is another error.
+    #[cold]
+    fn begin_large(&mut self, error: &WalError) -> Result<bool, WalError> {
+        let &WalError::MessageTooLarge { tag: b'd', bytes, .. } = error else { return Ok(false) };
+        if bytes < HEADER_BYTES + XLOG_DATA_BYTES {
+            return Err(WalError::Protocol("a frame without a row, over the limit"));
+        }
+        let Some(header) = self.session.buffer.beginning(XLOG_DATA_BYTES) else { return Ok(false) };
+        let Frame::Wal { start, sent_us, .. } = parse_frame(header)? else {
+            return Err(WalError::Protocol("a keepalive of the size of a row"));
+        };
+        self.session.buffer.pass(bytes, XLOG_DATA_BYTES);
+        let excerpt = Excerpt::begin(self.session.buffer.passing());
+        self.large = Some(Box::new(Large { start, sent_us, excerpt }));
+        Ok(true)
+    }
+
+    #[cold]
+    fn peek_large(&mut self) -> Result<Option<Frame<'_>>, WalError> {
+        let Some(large) = &mut self.large else { return Ok(None) };
+        if self.session.buffer.passing() > 0 {
+            large.excerpt.take(self.session.buffer.piece())?;
+            if !self.session.buffer.pass_piece() {
+                return Ok(None);
             }
-            other => other,
-        })
+        }
+        let Large { start, sent_us, excerpt } = &**large;
+        self.received = self.received.max(*start);
+        Ok(Some(Frame::Excerpt { start: *start, sent_us: *sent_us, excerpt }))
     }
 
     /// Lets go of the frame that `peek` showed.
     #[inline]
     pub fn consume(&mut self) {
-        if let Ok(Some(head)) = self.session.buffer.head()
+        if self.large.is_some() {
+            self.large = None;
+        } else if let Ok(Some(head)) = self.session.buffer.head()
             && head.tag == b'd'
         {
             self.session.buffer.consume(head);
@@ -193,24 +242,21 @@ impl<T: Transport> Stream<T> {
         let status = status_update(self.received, self.acknowledged, false);
         self.session.send(&status, deadline, DOING)?;
         self.session.send(&COPY_DONE, deadline, DOING)?;
-        // What is left of a frame over the limit: to be passed over, not to be kept.
-        let mut unwanted = 0;
         loop {
-            unwanted -= self.session.buffer.skip(unwanted);
+            self.session.buffer.pass_piece();
             let head = match self.session.buffer.head() {
-                Ok(head) if unwanted == 0 => head,
-                Err(WalError::FrameTooLarge { bytes, .. }) if unwanted == 0 => {
-                    unwanted = bytes;
+                Err(WalError::MessageTooLarge { tag: b'd', bytes, .. }) => {
+                    self.session.buffer.pass(bytes, 0);
                     continue;
                 }
-                Err(error) if unwanted == 0 => return Err(error),
-                _ => None,
+                head => head?,
             };
             let Some(head) = head else {
                 if self.session.read_available()? == 0 {
                     let limit = remaining(deadline, DOING)?;
                     self.session.wait(limit)?;
                 }
+                remaining(deadline, DOING)?;
                 continue;
             };
             match head.tag {
@@ -255,6 +301,11 @@ impl AsFd for Stream<Wire> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.session.transport.as_fd()
     }
+}
+
+/// Whether a frame is over the limit.
+const fn is_frame(error: &WalError) -> bool {
+    matches!(error, WalError::MessageTooLarge { tag: b'd', .. })
 }
 
 /// A publication that did not exist when a row was written: PostgreSQL 18 skips the row and only

@@ -21,7 +21,7 @@ const ROWS: u64 = 10_000;
 
 /// An outbox that keeps nothing out. Whatever a row may be made to carry is sent.
 const SHAPE: &str = "
-    ALTER TABLE outbox DROP CONSTRAINT outbox_pkey, DROP CONSTRAINT outbox_payload_check,
+    ALTER TABLE outbox DROP CONSTRAINT outbox_pkey, DROP CONSTRAINT outbox_row_size,
         ALTER id DROP NOT NULL, ALTER aggregate_type DROP NOT NULL,
         ALTER aggregate_id DROP NOT NULL, ALTER event_type DROP NOT NULL,
         ALTER created_at DROP NOT NULL, ALTER payload TYPE text,

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use postrider::config::ConnectInfo;
 use postrider::lsn::Lsn;
-use postrider::pgoutput::{self, Column, Message};
+use postrider::pgoutput::{self, Column, Cut, Digest, Excerpt, Message, VALUE_BYTES_KEPT};
 use postrider::sandbox::postgres::{Cluster, Options, Stop};
 use postrider::wal::{Class, Connection, Frame, SessionParams, Stream, WalError};
 
@@ -75,6 +75,7 @@ struct Seen {
     ends: Vec<Lsn>,
     keepalive: Lsn,
     payload_bytes: usize,
+    excerpts: Vec<Excerpt>,
 }
 
 /// Reads until `enough`, acknowledging nothing.
@@ -90,6 +91,10 @@ fn read(stream: &mut Stream, enough: impl Fn(&Seen) -> bool) -> Result<Seen, Wal
             }
             Some(Frame::Keepalive { end, .. }) => seen.keepalive = end,
             Some(Frame::Wal { data, .. }) => note(&mut seen, data),
+            Some(Frame::Excerpt { excerpt, .. }) => {
+                note(&mut seen, excerpt.message());
+                seen.excerpts.push(excerpt.clone());
+            }
         }
         stream.consume();
     }
@@ -307,18 +312,20 @@ fn g3_a_reader_that_stands_still_but_acknowledges_is_not_dropped() {
 }
 
 #[test]
-fn g7_a_frame_over_the_limit_is_refused_and_one_below_it_is_whole() {
+fn g3_g7_of_a_frame_over_the_limit_an_excerpt_is_made_and_one_below_it_is_whole() {
     let database = outbox(postgres::installed(), "large");
     insert(&database, &["small", "large"], 3_000_000);
     let url = database.address().unix_url();
     let params = SessionParams { frame_bytes_max: 1_000_000, ..SessionParams::default() };
-    let start = |params: &SessionParams| {
-        open(&url, params).start(database.name(), "postrider", Lsn::ZERO).unwrap()
-    };
-    let mut stream = start(&params);
-    let error = read(&mut stream, |_| false).unwrap_err();
-    assert!(matches!(error, WalError::FrameTooLarge { bytes: 3_000_000.., .. }), "{error:?}");
-    assert_eq!(error.class(), Class::Configuration);
+    let mut stream = open(&url, &params).start(database.name(), "postrider", Lsn::ZERO).unwrap();
+    let seen = read(&mut stream, |seen| seen.ends.len() == 1).unwrap();
+    assert_eq!(seen.keys, ["small", "large"]);
+    let payload = format!("\"{}\"", "x".repeat(3_000_000));
+    let payload = Digest::of(payload.as_bytes());
+    for excerpt in &seen.excerpts {
+        assert_eq!(excerpt.cuts(), [Cut { column: 4, sent: payload, bytea: None }]);
+    }
+    assert_eq!((seen.excerpts.len(), seen.payload_bytes), (2, 2 * VALUE_BYTES_KEPT));
     drop(stream);
     let mut stream = begin_at(&url, database.name(), Lsn::ZERO);
     let seen = read(&mut stream, |seen| seen.ends.len() == 1).unwrap();

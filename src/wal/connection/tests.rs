@@ -88,7 +88,7 @@ fn a_wrong_password_is_named_as_such_and_not_repeated() {
 #[test]
 fn g7_a_huge_message_before_login_is_refused() {
     let wire = vec![b'R', 0x10, 0, 0, 0, 0, 0, 0, 0];
-    assert!(matches!(log_in(wire, 4, ""), Err(WalError::FrameTooLarge { .. })));
+    assert!(matches!(log_in(wire, 4, ""), Err(WalError::MessageTooLarge { .. })));
 }
 
 fn connected(after: Vec<u8>) -> Connection<Script> {

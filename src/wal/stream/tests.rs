@@ -5,11 +5,14 @@ use proptest::prelude::*;
 use super::super::buffer::BASE_BYTES;
 use super::super::script::{Script, keepalive, message, report, wal};
 use super::*;
+use crate::pgoutput::{Column, DecodeError, VALUE_BYTES_KEPT, encode};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Seen {
     Wal(u64, Vec<u8>),
     Keepalive(u64, bool),
+    /// How large it was, and what was kept.
+    Excerpt(u64, usize, Vec<u8>),
 }
 
 fn streaming(script: Script, frame_bytes_max: usize) -> Stream<Script> {
@@ -27,6 +30,10 @@ fn drain(stream: &mut Stream<Script>) -> (Vec<Seen>, Option<WalError>) {
                 }
                 Ok(Some(Frame::Keepalive { end, reply_now })) => {
                     seen.push(Seen::Keepalive(end.get(), reply_now));
+                }
+                Ok(Some(Frame::Excerpt { start, excerpt, .. })) => {
+                    let kept = excerpt.message().to_vec();
+                    seen.push(Seen::Excerpt(start.get(), excerpt.whole_bytes(), kept));
                 }
                 Ok(None) => break,
                 Err(error) => return (seen, Some(error)),
@@ -171,8 +178,13 @@ fn what_ends_a_stream_is_told_apart() {
             publication_missing(),
         ),
         (
-            [keepalive(9, false), wal(1, &[0; 2000])].concat(),
-            WalError::FrameTooLarge { bytes: 2030, limit: 1000, received: Lsn::new(9) },
+            [keepalive(9, false), message(b'N', &[0; 2000])].concat(),
+            WalError::MessageTooLarge { tag: b'N', bytes: 2005, limit: 1000 },
+        ),
+        (wal(1, &[b'?'; 2000]), WalError::Malformed(DecodeError::UnknownTag { tag: b'?' })),
+        (
+            message(b'd', &[b'k'; 2000]),
+            WalError::Protocol("a replication message of unknown kind or length"),
         ),
         (message(b'd', b""), WalError::Protocol("a replication message of unknown kind or length")),
         (message(b'T', b"\0\0"), WalError::Protocol("an unexpected message in the stream")),
@@ -212,10 +224,63 @@ fn finishing_discards_what_is_left_and_says_goodbye() {
     assert!(matches!(error, WalError::TimedOut { .. }));
 }
 
+/// An insert of one column with so many bytes, and what is kept of it.
+fn insert(size: usize) -> (Vec<u8>, Vec<u8>) {
+    let (mut whole, mut kept) = (Vec::new(), Vec::new());
+    encode::insert(&mut whole, 1, &[Column::Text(&vec![b'v'; size])]);
+    encode::insert(&mut kept, 1, &[Column::Text(&vec![b'v'; size.min(VALUE_BYTES_KEPT)])]);
+    (whole, kept)
+}
+
+#[test]
+fn g3_g4_a_row_over_the_limit_passes_whatever_is_around_it_and_is_the_same_until_consumed() {
+    let (large, kept) = insert(BASE_BYTES * 3);
+    let wire = [keepalive(0x10, false), wal(0x20, &large), wal(0x30, b"after")].concat();
+    for piece in [29, 30, 31, 4096, 1 << 20] {
+        let mut stream = streaming(Script::stuttering(wire.clone(), piece), 1 << 20);
+        let (seen, error) = drain(&mut stream);
+        assert_eq!(error, None, "pieces of {piece}");
+        let after = Seen::Wal(0x30, b"after".to_vec());
+        let excerpt = Seen::Excerpt(0x20, large.len(), kept.clone());
+        assert_eq!(seen, [Seen::Keepalive(0x10, false), excerpt, after], "pieces of {piece}");
+        assert_eq!(stream.session.buffer.capacity(), BASE_BYTES);
+    }
+    let mut stream = streaming(Script::new(wire[23..].to_vec(), 1 << 20), 1 << 20);
+    while stream.peek().unwrap().is_none() {
+        // While it passes, the server hears of us, and nothing of the row is received yet.
+        assert_eq!(stream.acknowledge(Lsn::new(0x20), false).unwrap(), Lsn::ZERO);
+        stream.fill(Duration::ZERO).unwrap();
+    }
+    for _ in 0..2 {
+        let frame = stream.peek().unwrap();
+        assert!(matches!(frame, Some(Frame::Excerpt { start, .. }) if start == Lsn::new(0x20)));
+    }
+    assert_eq!(stream.acknowledge(Lsn::new(0x20), false).unwrap(), Lsn::new(0x20));
+    // Reading on while it is in hand does no harm: it is not what is in the buffer.
+    stream.fill(Duration::ZERO).unwrap();
+    assert!(matches!(stream.peek().unwrap(), Some(Frame::Excerpt { .. })));
+    stream.consume();
+    assert!(matches!(stream.peek().unwrap(), Some(Frame::Wal { data: b"after", .. })));
+}
+
+#[test]
+fn a_session_can_end_while_a_row_over_the_limit_passes() {
+    let end = [message(b'c', b""), message(b'C', b"COPY 0\0"), message(b'Z', b"I")].concat();
+    let wire = [wal(0x20, &insert(BASE_BYTES).0), end].concat();
+    for piece in [64, 1 << 16] {
+        let mut stream = streaming(Script::stuttering(wire.clone(), piece), 1 << 20);
+        for _ in 0..20 {
+            stream.fill(Duration::ZERO).unwrap();
+            assert!(stream.peek().unwrap().is_none());
+        }
+        stream.finish(Duration::from_secs(5)).unwrap();
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
-    /// Whatever a header declares, wherever reads end: frames up to the limit are all there, and no
-    /// byte of room is made beyond it.
+    /// Whatever a header declares, wherever reads end: frames up to the limit are there as a whole,
+    /// those beyond it as excerpts, and no byte of room is made beyond it.
     #[test]
     fn g3_g7_room_is_bounded_by_the_largest_frame_allowed(
         sizes in proptest::collection::vec(0_usize..300_000, 0..8),
@@ -224,17 +289,20 @@ proptest! {
         limit in 26_usize..(6 << 20),
         piece in 1_000_usize..300_000,
     ) {
-        let mut wire: Vec<u8> = sizes.iter().flat_map(|&size| wal(1, &vec![7; size])).collect();
+        let mut wire: Vec<u8> = sizes.iter().flat_map(|&size| wal(1, &insert(size).0)).collect();
         wire.push(b'd');
         wire.extend(declared.to_be_bytes());
         wire.resize(wire.len() + arrives, b'w');
         let mut stream = streaming(Script::closing(wire, piece), limit);
         let (seen, error) = drain(&mut stream);
-        // Header, kind, two positions and a time come before the data.
-        let fits = |size: &&usize| **size + 30 <= limit;
-        let whole = sizes.iter().take_while(fits).map(|&size| Seen::Wal(1, vec![7; size]));
-        let whole: Vec<_> = whole.collect();
-        prop_assert!(seen.starts_with(&whole));
+        let expected = sizes.iter().map(|&size| {
+            let (whole, kept) = insert(size);
+            // Header, kind, two positions and a time come before the data.
+            let fits = whole.len() + 30 <= limit;
+            if fits { Seen::Wal(1, whole) } else { Seen::Excerpt(1, whole.len(), kept) }
+        });
+        let expected: Vec<_> = expected.collect();
+        prop_assert!(seen.starts_with(&expected));
         prop_assert!(error.is_some());
         prop_assert!(stream.session.buffer.capacity() <= limit.max(BASE_BYTES));
     }
