@@ -352,13 +352,14 @@ fn g2_a_refused_first_batch_is_followed_by_nothing_before_it_is_stored() {
 }
 
 #[test]
-fn a_broken_sequence_is_fatal() {
+fn a_broken_sequence_ends_the_session_and_narrows_the_next() {
     let (broker, _spec, mut producer) = bench(1, |_| {});
     broker.fail_produce(&[Fault::OutOfOrderSequence]).unwrap();
     let mut got = Vec::new();
     let error = await_failure(&mut producer, 0..100, &mut got);
-    assert!(matches!(error, SinkError::Fatal(_) | SinkError::Delivery { .. }), "{error:?}");
-    assert!(!error.is_definite() && !error.wants_caution());
+    // It is the brokers' answer to a record, and no other error of the client came before it.
+    assert!(matches!(error, SinkError::BatchRefused { .. }), "{error:?}");
+    assert!(!error.is_definite() && error.wants_caution());
 }
 
 #[test]

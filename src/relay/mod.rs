@@ -16,6 +16,7 @@ mod pace;
 mod phase;
 mod plan;
 mod pulse;
+mod question;
 mod relogin;
 mod report;
 mod session;
@@ -37,8 +38,9 @@ pub use beforehand::begin_stream;
 pub use error::RelayError;
 pub use gate::{Facts, GateError, Resume, Warning, judge};
 pub use plan::Plan;
+pub use start::OpenSink;
 pub use stop::{Request, Stop};
-pub use supervise::{OpenSink, run};
+pub use supervise::run;
 
 /// How this run differs from the ordinary, endless one.
 #[derive(Debug, Clone)]

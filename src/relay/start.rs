@@ -5,14 +5,11 @@
 //! producers of the stream before it reads how far they came; nothing is sent before it is known
 //! where to go on (G6). Called by `supervise`.
 
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
-use tokio::sync::oneshot;
-
-use crate::control::{self, Client, ControlError, Inspection, Known, Requirements, SlotSample};
+use crate::control::{ControlError, Inspection, Known};
 use crate::failpoint;
-use crate::kafka::Sink;
+use crate::kafka::{KafkaSpec, Lineage, Sink, SinkError};
 use crate::lsn::Lsn;
 use crate::outbox::Position;
 use crate::relay::detour::{BACKLOG_LINGER_MS, Detour};
@@ -22,21 +19,28 @@ use crate::relay::gate::{Facts, Resume, judge};
 use crate::relay::pace::Pace;
 use crate::relay::phase::End;
 use crate::relay::plan::Plan;
+use crate::relay::question::Question;
 use crate::relay::report::Reporter;
 use crate::relay::session::{Limits, Session};
 use crate::relay::stop::Stop;
-use crate::relay::supervise::OpenSink;
 use crate::relay::threshold::Threshold;
 use crate::route::Rejection;
-use crate::wal::{Connection, ServerProcess, SessionParams, Stream, WalError};
-
-/// How long the answer to one question to the control plane may take: that of some SQL statements.
-const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+use crate::wal::{Connection, SessionParams, Stream, WalError};
 
 /// How long a stream may take to say why it has ended: it has said so, or will not.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 /// Longest single wait for it.
 const LAST_WORDS_TICK: Duration = Duration::from_millis(50);
+
+/// Makes the sink of a session, which carries this stream.
+pub trait OpenSink<S>:
+    Fn(&KafkaSpec, &Lineage) -> Result<S, SinkError> + Clone + Send + 'static
+{
+}
+impl<S, F> OpenSink<S> for F where
+    F: Fn(&KafkaSpec, &Lineage) -> Result<S, SinkError> + Clone + Send + 'static
+{
+}
 
 /// What the hot thread starts from.
 pub(super) struct HotStart {
@@ -150,64 +154,4 @@ fn vanished(error: WalError, slot: &str) -> RelayError {
 /// else may have changed it, and have seen to what comes of it. The next session judges it anew.
 fn same_source(before: &Inspection, now: &Inspection) -> Result<(), RelayError> {
     if Known::of(before) == Known::of(now) { Ok(()) } else { Err(RelayError::SourceChanged) }
-}
-
-/// What the control plane saw while our stream held the slot.
-pub(super) struct Held {
-    pub(super) inspection: Inspection,
-    pub(super) slot: SlotSample,
-}
-
-/// Asks the control plane, once, what the source is and where the slot, while we hold it.
-pub(super) struct Question {
-    asked: oneshot::Sender<ServerProcess>,
-    answer: Receiver<Result<Held, ControlError>>,
-}
-
-/// The control plane's end.
-pub(super) struct Asked {
-    asked: oneshot::Receiver<ServerProcess>,
-    answer: SyncSender<Result<Held, ControlError>>,
-}
-
-impl Question {
-    /// Both ends.
-    pub(super) fn new() -> (Self, Asked) {
-        let (ask, asked) = oneshot::channel();
-        let (answer, answered) = sync_channel(1);
-        (Self { asked: ask, answer: answered }, Asked { asked, answer })
-    }
-
-    fn ask(self, stream: ServerProcess) -> Result<Held, RelayError> {
-        // Nobody listens to a session that was called off.
-        let _ = self.asked.send(stream);
-        let answer = self.answer.recv_timeout(ANSWER_LIMIT).map_err(|_| RelayError::NoAnswer)?;
-        Ok(answer?)
-    }
-}
-
-impl Asked {
-    /// Waits for the question and answers it. Returns who streams; a session that never asks is none
-    /// of ours.
-    pub(super) async fn answer(
-        self,
-        client: &Client,
-        wanted: &Requirements,
-    ) -> Option<ServerProcess> {
-        let stream = self.asked.await.ok()?;
-        // Nobody may be waiting any more.
-        let _ = self.answer.try_send(held(client, wanted, stream).await);
-        Some(stream)
-    }
-}
-
-/// The slot is looked at last, so that all the rest was read while it was ours.
-async fn held(
-    client: &Client,
-    wanted: &Requirements,
-    stream: ServerProcess,
-) -> Result<Held, ControlError> {
-    let inspection = control::inspect(client, wanted).await?;
-    let slot = control::held_sample(client, &wanted.slot, stream).await?;
-    Ok(Held { inspection, slot })
 }

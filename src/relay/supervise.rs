@@ -12,7 +12,7 @@ use crate::config::{Delivery, Rejected};
 use crate::control::{
     self, Client, ControlError, Inspection, Known, Requirements, ServerFacts, TableFacts,
 };
-use crate::kafka::{KafkaSpec, Lineage, Sink, SinkError};
+use crate::kafka::{Lineage, Sink, SinkError};
 use crate::lsn::Lsn;
 use crate::outbox::{Position, TableName};
 use crate::pipeline::PipelineError;
@@ -25,10 +25,11 @@ use crate::relay::lookout::Lookout;
 use crate::relay::phase::End;
 use crate::relay::plan::Plan;
 use crate::relay::pulse::Forbearance;
+use crate::relay::question::{Asked, Question};
 use crate::relay::relogin::Relogin;
 use crate::relay::report::Reporter;
 use crate::relay::session::Limits;
-use crate::relay::start::{Asked, HotStart, Question};
+use crate::relay::start::{HotStart, OpenSink};
 use crate::relay::stop::{Request, Stop};
 use crate::relay::threshold::Threshold;
 use crate::relay::watch::{Unwatched, Watch};
@@ -48,16 +49,6 @@ const STOP_TICK: Duration = Duration::from_millis(20);
 const ABORT_LIMIT: Duration = Duration::from_secs(2);
 /// A session that streamed this long was healthy: the next failure starts from a short pause.
 const HEALTHY_AFTER: Duration = Duration::from_secs(10);
-
-/// Makes the sink of a session, which carries this stream.
-pub trait OpenSink<S>:
-    Fn(&KafkaSpec, &Lineage) -> Result<S, SinkError> + Clone + Send + 'static
-{
-}
-impl<S, F> OpenSink<S> for F where
-    F: Fn(&KafkaSpec, &Lineage) -> Result<S, SinkError> + Clone + Send + 'static
-{
-}
 
 /// Runs the relay until it is told to stop, has caught up, or must not go on.
 pub async fn run<S: Sink + 'static>(

@@ -1,0 +1,77 @@
+//! What a session that begins asks the control plane.
+//!
+//! Enters: who streams. Leaves: what the source is, and where its slot stands, read while that stream
+//! holds it. What always holds: asked once, answered once. Asked by `start`, answered by `supervise`.
+
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use crate::control::{self, Client, ControlError, Inspection, Requirements, SlotSample};
+use crate::relay::error::RelayError;
+use crate::wal::ServerProcess;
+
+/// How long the answer may take: that of some SQL statements.
+const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+
+/// What the control plane saw while our stream held the slot.
+pub(super) struct Held {
+    pub(super) inspection: Inspection,
+    pub(super) slot: SlotSample,
+}
+
+/// Asks the control plane, once, what the source is and where the slot, while we hold it.
+pub(super) struct Question {
+    asked: oneshot::Sender<ServerProcess>,
+    answer: Receiver<Result<Held, ControlError>>,
+}
+
+/// The control plane's end.
+pub(super) struct Asked {
+    asked: oneshot::Receiver<ServerProcess>,
+    answer: SyncSender<Result<Held, ControlError>>,
+}
+
+impl Question {
+    /// Both ends.
+    pub(super) fn new() -> (Self, Asked) {
+        let (ask, asked) = oneshot::channel();
+        let (answer, answered) = sync_channel(1);
+        (Self { asked: ask, answer: answered }, Asked { asked, answer })
+    }
+
+    /// What the answer is, once; [`RelayError::NoAnswer`] after [`ANSWER_LIMIT`].
+    pub(super) fn ask(self, stream: ServerProcess) -> Result<Held, RelayError> {
+        // Nobody listens to a session that was called off.
+        let _ = self.asked.send(stream);
+        let answer = self.answer.recv_timeout(ANSWER_LIMIT).map_err(|_| RelayError::NoAnswer)?;
+        Ok(answer?)
+    }
+}
+
+impl Asked {
+    /// Waits for the question and answers it. Returns who streams; a session that never asks is none
+    /// of ours.
+    pub(super) async fn answer(
+        self,
+        client: &Client,
+        wanted: &Requirements,
+    ) -> Option<ServerProcess> {
+        let stream = self.asked.await.ok()?;
+        // Nobody may be waiting any more.
+        let _ = self.answer.try_send(held(client, wanted, stream).await);
+        Some(stream)
+    }
+}
+
+/// The slot is looked at last, so that all the rest was read while it was ours.
+async fn held(
+    client: &Client,
+    wanted: &Requirements,
+    stream: ServerProcess,
+) -> Result<Held, ControlError> {
+    let inspection = control::inspect(client, wanted).await?;
+    let slot = control::held_sample(client, &wanted.slot, stream).await?;
+    Ok(Held { inspection, slot })
+}
