@@ -108,7 +108,7 @@ impl Content {
         };
         let (table, places, cells) = (&self.table, &self.places, &self.cells);
         let (is_message, names) = (true, &[][..]);
-        OutboxRow { table, places, cells, tuple, position, is_message, flaw, names, excerpt }
+        OutboxRow { table, names, places, cells, tuple, position, is_message, flaw, excerpt }
     }
 
     fn take(&mut self, wanted: &Wanted, members: &Members, spec: &MessageSpec) {

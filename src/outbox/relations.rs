@@ -91,6 +91,9 @@ impl Outbox {
     }
 
     /// The same for an insert that may be what an excerpt has kept.
+    ///
+    /// # Panics
+    /// As [`Outbox::row`].
     pub fn row_of<'a>(
         &'a mut self,
         insert: &Insert<'a>,
