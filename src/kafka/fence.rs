@@ -59,16 +59,21 @@ pub(super) fn fence(spec: &KafkaSpec, lineage: &Lineage) -> Result<Producer, Sin
     }
 }
 
-/// Fences for whoever writes nothing in a transaction itself.
+/// Fences for whoever writes nothing in a transaction itself; see [`fence_patiently`].
+pub fn fence_off(spec: &KafkaSpec, lineage: &Lineage) -> Result<(), SinkError> {
+    fence_patiently(spec, lineage).map(drop)
+}
+
+/// Fences for whoever keeps no stream waiting.
 ///
 /// A cluster's first transaction makes the topic that transactions are kept in, which takes longer than
 /// a stream may be kept waiting; nothing waits here, so it is asked again for [`PATIENCE`].
-pub fn fence_off(spec: &KafkaSpec, lineage: &Lineage) -> Result<(), SinkError> {
+pub(super) fn fence_patiently(spec: &KafkaSpec, lineage: &Lineage) -> Result<Producer, SinkError> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         match fence(spec, lineage) {
             Err(SinkError::NotReady(_)) if Instant::now() < deadline => {}
-            result => return result.map(drop),
+            result => return result,
         }
     }
 }

@@ -6,6 +6,10 @@
 
 use std::time::{Duration, Instant};
 
+use rdkafka::error::KafkaError;
+use rdkafka::producer::Producer as _;
+
+use super::fence::fence_patiently;
 use super::progress_topic::newest_progress;
 use super::transactional::PROGRESS_TICKET;
 use super::{KafkaSpec, Lineage, Outcome, Producer, Progress, SendError, Sink as _, SinkError};
@@ -17,22 +21,36 @@ const LIMIT: Duration = Duration::from_secs(10);
 const TICK: Duration = Duration::from_millis(2);
 
 /// Reads the newest progress of a stream that has no slot yet. If there is none, progress at 0/0 is
-/// written: the slot that is created next is then known to be this stream's own. Blocks for seconds
-/// at most.
+/// written: the slot that is created next is then known to be this stream's own. Blocks for seconds, and
+/// for a minute at most where the cluster has had no transaction yet. Two relays may begin at once: each
+/// fences before it looks again, and writes in a transaction, so that no base lands behind the progress
+/// of one that has gone on. Upholds G6.
 pub fn begin_progress(kafka: &KafkaSpec, lineage: &Lineage) -> Result<Option<Progress>, SinkError> {
     let found = newest_progress(kafka, &lineage.key())?;
+    if found.is_some() {
+        return Ok(found);
+    }
+    let mut producer = fence_patiently(kafka, lineage)?;
+    let found = newest_progress(kafka, &lineage.key())?;
     if found.is_none() {
-        let (lineage, mark) = (lineage.clone(), Mark::default());
-        write_progress(kafka, &Progress { lineage, mark })?;
+        let uncertain = |error: KafkaError| SinkError::Ambiguous(error.to_string());
+        producer.client().begin_transaction().map_err(uncertain)?;
+        let base = Progress { lineage: lineage.clone(), mark: Mark::default() };
+        store(&mut producer, kafka, &base)?;
+        // Whatever is uncertain about it, the next attempt fences and looks again.
+        producer.client().commit_transaction(LIMIT).map_err(uncertain)?;
     }
     Ok(found)
 }
 
 /// Writes progress. Blocks until it is stored, for seconds at most.
 pub fn write_progress(kafka: &KafkaSpec, progress: &Progress) -> Result<(), SinkError> {
+    store(&mut Producer::open(kafka)?, kafka, progress)
+}
+
+fn store(producer: &mut Producer, kafka: &KafkaSpec, progress: &Progress) -> Result<(), SinkError> {
     let topic = kafka.progress_topic.as_str();
     let failed = |reason: String| SinkError::Delivery { topic: topic.to_owned(), reason };
-    let mut producer = Producer::open(kafka)?;
     let record = progress.record(topic);
     let deadline = Instant::now() + LIMIT;
     let (mut sent, mut reports) = (false, Vec::new());
