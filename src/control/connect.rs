@@ -29,6 +29,15 @@ use crate::wal::{ServerMessage, Socket, WalError, tls};
 /// longer is in trouble, and the caller should say so instead of waiting.
 pub const STATEMENT_LIMIT: Duration = Duration::from_secs(15);
 
+/// What a session relies on, whatever `options` in the connection string and the defaults of role and
+/// database say: limits are ours to set, and a session that waits is not idle. Later versions have more.
+const OWN_SETTINGS: &str = "\
+    SELECT pg_catalog.set_config(own.name, own.value, false) \
+    FROM (VALUES ('client_min_messages', 'notice'), ('statement_timeout', '0'), \
+        ('lock_timeout', '0'), ('idle_in_transaction_session_timeout', '0'), \
+        ('idle_session_timeout', '0'), ('transaction_timeout', '0')) AS own (name, value) \
+    WHERE pg_catalog.current_setting(own.name, true) IS NOT NULL";
+
 /// How a session ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SessionEnd {
@@ -155,6 +164,8 @@ async fn attempt(
     let opened = tokio::time::timeout(limit, async {
         let socket = dial_in_background(info, endpoint).await?;
         let client = log_in(info, endpoint, socket, tls).await?;
+        let settings = client.sql.batch_execute(OWN_SETTINGS).await;
+        settings.map_err(|error| sql_error(&error))?;
         if let Some(check) = dial::session_check(wanted) {
             expect(&client, endpoint, &check).await?;
         }

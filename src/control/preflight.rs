@@ -142,7 +142,7 @@ pub(super) async fn create_missing_slot(
     let limit = format!("SET statement_timeout = {SLOT_LIMIT_MS}");
     client.run(DOING, client.sql().batch_execute(&limit)).await?;
     let created = client.run(DOING, client.sql().query_one(SQL, &[&slot])).await;
-    client.run(DOING, client.sql().batch_execute("RESET statement_timeout")).await?;
+    client.run(DOING, client.sql().batch_execute("SET statement_timeout = 0")).await?;
     let created = match created {
         Ok(row) => return Ok(Some(super::inspect::position(&row, 0)?.unwrap_or_default())),
         Err(error) if code(&error) == Some("57014") => Err(blocked(client, slot).await?),

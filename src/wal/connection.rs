@@ -30,13 +30,21 @@ pub const FRAME_BYTES_MAX: usize = 64 << 20;
 /// is as good as gone.
 pub const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The text of every value is then independent of the server's configuration.
-const CANONICAL_TEXT: [(&str, &str); 5] = [
+/// What a session relies on: the text of every value is then independent of the server's configuration,
+/// and the server's warnings reach us. Startup parameters win over `options` in the connection string and
+/// over the defaults of role and database.
+const CANONICAL_TEXT: [(&str, &str); 10] = [
     ("replication", "database"),
     ("TimeZone", "UTC"),
     ("DateStyle", "ISO"),
     ("IntervalStyle", "postgres"),
     ("extra_float_digits", "3"),
+    ("bytea_output", "hex"),
+    // PostgreSQL 18 only warns of a publication that did not exist when a row was written.
+    ("client_min_messages", "notice"),
+    ("statement_timeout", "0"),
+    ("lock_timeout", "0"),
+    ("idle_in_transaction_session_timeout", "0"),
 ];
 
 /// What the relay decides about a session.
