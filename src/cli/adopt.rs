@@ -25,7 +25,7 @@ use crate::kafka::{
 use crate::lsn::Lsn;
 use crate::pipeline::Mark;
 use crate::relay::{Plan, RelayError};
-use crate::wal::{Connection, SessionParams, Stream, SystemIdentity, WalError};
+use crate::wal::{Connection, SessionParams, Stream, WalError};
 
 /// How long the server may take to take its leave.
 const FAREWELL: Duration = Duration::from_secs(2);
@@ -93,7 +93,9 @@ impl Source {
         let utf8 = inspection.server.converts_to_utf8();
         let params = SessionParams { utf8, ..SessionParams::default() };
         let mut connection = Connection::open(client.server(), &params)?;
-        let lineage = lineage(connection.identify_system()?, &inspection, &wanted);
+        let identity = connection.identify_system()?;
+        let (system, timeline) = (identity.system_id, identity.timeline);
+        let lineage = Lineage { system, timeline, ..self.plan.lineage(&inspection) };
         let before = newest_progress(&self.plan.kafka, &lineage.key())?;
         let slot = inspection.slot.and_then(|slot| slot.confirmed_flush).unwrap_or_default();
         Ok((Base { lineage, slot, before }, connection))
@@ -124,20 +126,6 @@ async fn fit(client: &Client, wanted: &Requirements) -> Result<Inspection, Contr
     }
 }
 
-/// Which stream it is.
-fn lineage(identity: SystemIdentity, inspection: &Inspection, wanted: &Requirements) -> Lineage {
-    let tables = wanted.tables.iter().zip(&inspection.tables);
-    let oids = tables.filter_map(|(name, facts)| Some((name.to_string(), facts.as_ref()?.oid)));
-    Lineage {
-        system: identity.system_id,
-        timeline: identity.timeline,
-        database: inspection.server.database.clone(),
-        slot: wanted.slot.clone(),
-        publication: inspection.publication.as_ref().map_or(0, |publication| publication.oid),
-        tables: oids.collect(),
-    }
-}
-
 /// What is adopted, and what was before.
 struct Base {
     lineage: Lineage,
@@ -163,7 +151,7 @@ impl Base {
         let same = before.lineage.timeline == self.lineage.timeline;
         match (before.mark, self.slot) {
             _ if !same => Effect::Unknown,
-            (Mark { end, part: None }, slot) if end == slot || end == Lsn::ZERO => Effect::None,
+            (Mark { end, part: None, .. }, slot) if end == slot || end == Lsn::ZERO => Effect::None,
             (Mark { end, .. }, slot) if end < slot => Effect::LeftOut(end, slot),
             (mark, slot) => {
                 let reached = mark.part.map_or(mark.end, |part| part.commit_lsn);
@@ -191,7 +179,7 @@ impl Base {
         let Self { lineage, slot, .. } = self;
         let before = match &self.before {
             None => "none".to_owned(),
-            Some(Progress { lineage, mark: Mark { end, part } }) => {
+            Some(Progress { lineage, mark: Mark { end, part, .. } }) => {
                 let part = part.map_or_else(String::new, |part| {
                     format!(", and {} rows of the transaction at {}", part.rows, part.commit_lsn)
                 });
@@ -261,7 +249,7 @@ mod tests {
     fn what_becomes_of_rows_is_said() {
         let at = |end| Mark::at(Lsn::new(end));
         let part = Some(Part { commit_lsn: Lsn::new(700), rows: 3 });
-        let half = Mark { end: Lsn::new(500), part };
+        let half = Mark { part, ..at(500) };
         for (before, effect, words) in [
             (Some((2, at(500))), Effect::None, "none is left out"),
             (Some((2, at(0))), Effect::None, "none is left out"),

@@ -70,6 +70,8 @@ pub(super) fn control(error: &ControlError) -> &'static str {
         ControlError::TableForbidden { .. } => "PR-P051",
         ControlError::RowsBefore { .. } => "PR-P052",
         ControlError::OtherServer => "PR-P053",
+        ControlError::PartUnsuitable { .. } => "PR-P055",
+        ControlError::Promoted => "PR-P056",
     }
 }
 
@@ -77,13 +79,13 @@ pub(super) fn control(error: &ControlError) -> &'static str {
 pub(super) const fn gate(error: &GateError) -> &'static str {
     match error {
         GateError::OtherSource { .. } => "PR-P060",
-        GateError::Restored { .. } => "PR-P061",
+        GateError::Restored { .. } | GateError::OtherLog { .. } => "PR-P061",
         GateError::OtherTimeline { .. } => "PR-P062",
         GateError::Gap { .. } => "PR-P063",
         GateError::NoProgress { .. } => "PR-P064",
         GateError::SlotGone { .. } => "PR-P066",
-        GateError::TablesChanged { .. } => "PR-P065",
-        GateError::PublicationReplaced { .. } => "PR-P048",
+        GateError::TablesChanged { .. } | GateError::PrefixesChanged { .. } => "PR-P065",
+        GateError::PublicationReplaced { .. } | GateError::MemberReplaced { .. } => "PR-P048",
         GateError::TableReplaced { .. } => "PR-P049",
     }
 }
@@ -148,6 +150,8 @@ pub(super) const fn pipeline(error: &PipelineError) -> &'static str {
         PipelineError::Rejected { .. } => "PR-R004",
         PipelineError::DeadLetterRefused { .. } => "PR-R005",
         PipelineError::Updated { .. } => "PR-R006",
+        // What the gate would have said, had the log been read by then.
+        PipelineError::OtherLog { .. } => "PR-P061",
         PipelineError::NotSent | PipelineError::NotOffered => "PR-R007",
     }
 }

@@ -5,7 +5,7 @@
 //! connection, so that one mistake reads the same wherever it is met.
 
 use super::remedy::{
-    INSERT_AGAIN, RESEND, after_vanishing, create_publication, is_right, qualified,
+    INSERT_AGAIN, RESEND, after_vanishing, create_publication, is_right, of_part, qualified,
     without_publication,
 };
 use crate::outbox::TableName;
@@ -207,6 +207,19 @@ pub enum ControlError {
     /// Facts would come from one server and rows from another.
     #[error("the replication stream and the SQL session beside it reached different servers")]
     OtherServer,
+    /// A standby has become the primary, and its log a new timeline.
+    #[error("the server was promoted, and the stream begins anew on its new timeline")]
+    Promoted,
+    /// Rows of a part of the table do not come under the table's name, or do not come at all.
+    #[error("{part} is {kind} of table {table}, and rows in it are not delivered")]
+    PartUnsuitable {
+        /// The table.
+        table: TableName,
+        /// The part.
+        part: TableName,
+        /// Such as `an unlogged partition`.
+        kind: &'static str,
+    },
     /// Creating the slot waits for transactions that are still open.
     #[error("replication slot `{slot}` cannot be created while a write transaction is open: {}", .blockers.join("; "))]
     SlotBlocked {
@@ -260,7 +273,7 @@ impl ControlError {
             | Self::PublicationReplaced { .. }
             | Self::TableReplaced { .. }
             | Self::PublicationMissing { slot_exists: true, .. } => Class::Position,
-            Self::SlotBlocked { .. } | Self::OtherServer => Class::Transient,
+            Self::SlotBlocked { .. } | Self::OtherServer | Self::Promoted => Class::Transient,
             _ => Class::Configuration,
         }
     }
@@ -300,6 +313,8 @@ impl ControlError {
                 "set source.tables to an ordinary or partitioned table that is not unlogged"
                     .to_owned()
             }
+            Self::Promoted => "nothing to do".to_owned(),
+            Self::PartUnsuitable { part, kind, .. } => of_part(part, kind),
             Self::TableForbidden { table, role } => format!(
                 "GRANT USAGE ON SCHEMA {schema} TO {role}; GRANT SELECT ON {table} TO {role};",
                 schema = identifier(&table.schema),

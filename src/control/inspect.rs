@@ -130,8 +130,23 @@ pub struct TableFacts {
     pub columns: Vec<String>,
     /// Those of them that are declared NOT NULL.
     pub not_null: Vec<String>,
+    /// Its partitions and inheritance children, theirs included.
+    pub parts: Vec<PartFacts>,
     /// How the publication has it; `None` if it does not.
     pub published: Option<Published>,
+}
+
+/// A partition or an inheritance child.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PartFacts {
+    /// Its name.
+    pub name: TableName,
+    /// Whether it is a partition, whose rows come under the table's name.
+    pub is_partition: bool,
+    /// `pg_class.relkind`.
+    pub kind: char,
+    /// `pg_class.relpersistence`.
+    pub persistence: char,
 }
 
 /// How a table is published.
@@ -141,6 +156,9 @@ pub struct Published {
     pub filters_rows: bool,
     /// The published columns; empty where the server does not tell (before 15: all).
     pub columns: Vec<String>,
+    /// The OID of its entry in the publication, which changes when it is taken out and put in again;
+    /// `None` if it is there as one of all tables or of a schema.
+    pub member: Option<u32>,
 }
 
 /// The publication.
@@ -279,26 +297,55 @@ async fn table(
         WHERE n.nspname = $1::text AND c.relname = $2::text";
     const PUBLISHED: &str = "\
         SELECT to_jsonb(t)->>'rowfilter' IS NOT NULL, \
-            ARRAY(SELECT jsonb_array_elements_text(to_jsonb(t)->'attnames')) \
+            ARRAY(SELECT jsonb_array_elements_text(to_jsonb(t)->'attnames')), \
+            (SELECT r.oid FROM pg_catalog.pg_publication_rel r \
+                JOIN pg_catalog.pg_publication p ON p.oid = r.prpubid \
+                WHERE p.pubname = t.pubname AND r.prrelid = $4::oid) \
         FROM pg_catalog.pg_publication_tables t \
         WHERE t.pubname = $1::text AND t.schemaname = $2::text AND t.tablename = $3::text";
     let (schema, name) = (table.schema.as_str(), table.name.as_str());
     let found = client.run(DOING, client.sql().query_opt(SQL, &[&schema, &name])).await?;
     let Some(row) = found else { return Ok(None) };
+    let oid: u32 = get(&row, 0)?;
     let published = client
-        .run(DOING, client.sql().query_opt(PUBLISHED, &[&publication, &schema, &name]))
+        .run(DOING, client.sql().query_opt(PUBLISHED, &[&publication, &schema, &name, &oid]))
         .await?;
     let published = published
-        .map(|row| Ok(Published { filters_rows: get(&row, 0)?, columns: get(&row, 1)? }))
+        .map(|row| {
+            let (filters_rows, columns) = (get(&row, 0)?, get(&row, 1)?);
+            Ok(Published { filters_rows, columns, member: get(&row, 2)? })
+        })
         .transpose()?;
     Ok(Some(TableFacts {
-        oid: get(&row, 0)?,
+        oid,
         kind: letter(get(&row, 1)?),
         persistence: letter(get(&row, 2)?),
         columns: get(&row, 3)?,
         not_null: get(&row, 4)?,
+        parts: parts(client, oid).await?,
         published,
     }))
+}
+
+async fn parts(client: &Client, table: u32) -> Result<Vec<PartFacts>, ControlError> {
+    const SQL: &str = "\
+        WITH RECURSIVE part (oid) AS ( \
+            SELECT inhrelid FROM pg_catalog.pg_inherits WHERE inhparent = $1::oid \
+            UNION SELECT i.inhrelid FROM pg_catalog.pg_inherits i JOIN part ON i.inhparent = part.oid) \
+        SELECT n.nspname::text, c.relname::text, c.relispartition, c.relkind::text, \
+            c.relpersistence::text \
+        FROM part JOIN pg_catalog.pg_class c ON c.oid = part.oid \
+        JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace ORDER BY 1, 2";
+    let rows = client.run(DOING, client.sql().query(SQL, &[&table])).await?;
+    let part = |row: &Row| {
+        Ok(PartFacts {
+            name: TableName::new(&get::<String>(row, 0)?, &get::<String>(row, 1)?),
+            is_partition: get(row, 2)?,
+            kind: letter(get(row, 3)?),
+            persistence: letter(get(row, 4)?),
+        })
+    };
+    rows.iter().map(part).collect()
 }
 
 /// What the catalog says in one letter.

@@ -6,6 +6,7 @@
 
 use super::error::ControlError;
 use super::inspect::{Inspection, Requirements, SlotFacts, TableFacts};
+use super::remedy::UNLOGGED_PART;
 use crate::outbox::{TableName, Wanted};
 
 /// The first server version whose pgoutput sends logical messages.
@@ -162,6 +163,16 @@ fn judge_table(
     if let Some(kind) = unsuitable(facts.kind, facts.persistence) {
         return Some(ControlError::TableUnsuitable { table: name.clone(), kind });
     }
+    for part in &facts.parts {
+        let kind = match (part.is_partition, part.kind, part.persistence) {
+            (false, ..) if !wanted.tables.contains(&part.name) => "an inheritance child",
+            (true, 'f', _) => "a foreign partition",
+            (true, _, 'u') => UNLOGGED_PART,
+            _ => continue,
+        };
+        let (table, part) = (name.clone(), part.name.clone());
+        return Some(ControlError::PartUnsuitable { table, part, kind });
+    }
     let missing: Vec<_> = wanted
         .columns
         .iter()
@@ -224,7 +235,7 @@ fn judge_slot(name: &str, slot: &SlotFacts, database: &str) -> Option<ControlErr
 mod tests {
     use std::time::Duration;
 
-    use super::super::inspect::{Others, PublicationFacts, Published, ServerFacts};
+    use super::super::inspect::{Others, PartFacts, PublicationFacts, Published, ServerFacts};
     use super::*;
     use crate::lsn::Lsn;
 
@@ -262,7 +273,12 @@ mod tests {
                 persistence: 'p',
                 columns: vec!["id".to_owned(), "type".to_owned()],
                 not_null: Vec::new(),
-                published: Some(Published { filters_rows: false, columns: Vec::new() }),
+                parts: Vec::new(),
+                published: Some(Published {
+                    filters_rows: false,
+                    columns: Vec::new(),
+                    member: Some(3),
+                }),
             })],
             publication: Some(PublicationFacts {
                 oid: 2,
@@ -330,6 +346,30 @@ mod tests {
         let missing = refusal(|i| i.slot = None);
         let slot = "postrider".to_owned();
         assert_eq!(missing, ControlError::SlotMissing { slot, others: Vec::new() });
+    }
+
+    #[test]
+    fn g1_a_part_whose_rows_never_come_is_refused() {
+        let part = |name: &str, is_partition, kind, persistence| PartFacts {
+            name: TableName::new("public", name),
+            is_partition,
+            kind,
+            persistence,
+        };
+        for (bad, word) in [
+            (part("p1", true, 'r', 'u'), "unlogged"),
+            (part("p1", true, 'f', 'p'), "foreign"),
+            (part("p1", false, 'r', 'p'), "inheritance"),
+        ] {
+            let refusal = refusal(|i| table(i).parts = vec![bad]);
+            assert_eq!(refusal.exit_code(), 78);
+            assert!(refusal.to_string().contains(word), "{refusal}");
+            assert!(refusal.hint().unwrap().contains("re-send"), "{refusal}");
+        }
+        let mut inspection = good();
+        let listed = part("outbox", false, 'r', 'p');
+        table(&mut inspection).parts = vec![part("p1", true, 'r', 'p'), listed];
+        assert_eq!(inspection.refusals(&wanted()), []);
     }
 
     #[test]

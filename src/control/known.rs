@@ -16,16 +16,22 @@ pub struct Known {
     publication: Option<u32>,
     /// In the order of [`Requirements::tables`].
     tables: Vec<Option<u32>>,
+    /// Their entries in the publication, in the same order.
+    members: Vec<Option<u32>>,
 }
 
 impl Known {
     /// Remembers a source that is fit to stream from.
     pub fn of(inspection: &Inspection) -> Self {
         let oid = |table: &Option<_>| table.as_ref().map(|table: &super::TableFacts| table.oid);
+        let member = |table: &Option<super::TableFacts>| {
+            table.as_ref()?.published.as_ref().and_then(|published| published.member)
+        };
         Self {
             system: inspection.server.system.as_ref().map(|(system, _)| system.clone()),
             publication: inspection.publication.as_ref().map(|publication| publication.oid),
             tables: inspection.tables.iter().map(oid).collect(),
+            members: inspection.tables.iter().map(member).collect(),
         }
     }
 
@@ -41,7 +47,12 @@ impl Known {
         if now.slot.is_none() {
             return Some(ControlError::SlotVanished { slot: wanted.slot.clone() });
         }
-        if now_known.publication.is_some() && self.publication != now_known.publication {
+        // One that is taken out and put in again passes over rows meanwhile, as a new publication does.
+        let mut members = self.members.iter().zip(&now_known.members);
+        let is_renewed =
+            members.any(|(before, now)| before.is_some() && now.is_some() && before != now);
+        let is_other = now_known.publication.is_some() && self.publication != now_known.publication;
+        if is_other || is_renewed {
             let publication = wanted.publication.clone();
             return Some(ControlError::PublicationReplaced { publication });
         }
@@ -89,7 +100,12 @@ mod tests {
             persistence: 'p',
             columns: Vec::new(),
             not_null: Vec::new(),
-            published: Some(Published { filters_rows: false, columns: Vec::new() }),
+            parts: Vec::new(),
+            published: Some(Published {
+                filters_rows: false,
+                columns: Vec::new(),
+                member: Some(31),
+            }),
         };
         let publication = PublicationFacts {
             oid: 21,
@@ -140,6 +156,10 @@ mod tests {
             departure(|now| now.publication.as_mut().unwrap().oid = 22),
             departure(|now| now.tables[0].as_mut().unwrap().oid = 12),
             departure(|now| now.tables[0] = None),
+            departure(|now| {
+                let table = now.tables[0].as_mut().unwrap();
+                table.published.as_mut().unwrap().member = Some(32);
+            }),
         ];
         for departure in departures {
             let error = departure.unwrap();

@@ -25,8 +25,8 @@ pub use address::{AddressError, SqlAddress};
 pub use connect::{Client, STATEMENT_LIMIT, SessionEnd, connect};
 pub use error::ControlError;
 pub use inspect::{
-    Inspection, Others, PublicationFacts, Published, Requirements, ServerFacts, SlotFacts,
-    TableFacts, inspect, slot,
+    Inspection, Others, PartFacts, PublicationFacts, Published, Requirements, ServerFacts,
+    SlotFacts, TableFacts, inspect, slot,
 };
 pub use known::Known;
 pub use left_behind::RowsBefore;

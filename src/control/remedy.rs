@@ -31,6 +31,9 @@ pub(super) fn without_publication(slot: &str) -> String {
     )
 }
 
+/// What a partition is called that can be mended in place.
+pub(super) const UNLOGGED_PART: &str = "an unlogged partition";
+
 /// A comment, so that the whole hint is still SQL.
 pub(super) const RESEND: &str =
     " -- and re-send the rows committed meanwhile: Postgres passes over them";
@@ -57,4 +60,17 @@ pub(super) fn after_vanishing() -> String {
         "`postrider setup --from-now` makes a new one, which delivers nothing that was committed \
          before it: {INSERT_AGAIN} (re-send those since the last acknowledged position)"
     )
+}
+
+/// What to do about a part of a table whose rows do not come, where `kind` says what it is.
+pub(super) fn of_part(part: &TableName, kind: &str) -> String {
+    if kind == UNLOGGED_PART {
+        let part = qualified(part);
+        return format!(
+            "ALTER TABLE {part} SET LOGGED; -- and re-send the rows that were written to it"
+        );
+    }
+    "publish it and name it in source.tables beside the table, or write elsewhere; and re-send the rows \
+     that were written to it"
+        .to_owned()
 }

@@ -111,7 +111,7 @@ mod tests {
 
     fn within() -> Reached {
         let part = Some(Part { commit_lsn: Lsn::new(200), rows: 7 });
-        Reached { mark: Mark { end: Lsn::new(100), part }, ..between() }
+        Reached { mark: Mark { part, ..Mark::at(Lsn::new(100)) }, ..between() }
     }
 
     #[test]

@@ -6,23 +6,28 @@
 //! progress and by whoever reads it.
 //!
 //! ```json
-//! {"version":1,"system":"7312..","timeline":1,"database":"shop","slot":"postrider",
-//!  "publication":16402,"tables":{"public.outbox":16390},
-//!  "end":"0/1A2B3C0","commit":"0/1A2B3C8","rows":20000,"written_by":"postrider 0.1.0"}
+//! {"version":2,"system":"7312..","timeline":1,"standby":false,"database":"shop","slot":"postrider",
+//!  "publication":16402,"tables":{"public.outbox":16390},"members":{"public.outbox":16403},
+//!  "messages":["outbox"],"end":"0/1A2B3C0","commit":"0/1A2B3C8","rows":20000,
+//!  "last":{"commit":"0/1A2B3C8","xid":741,"time_us":848419200000000},
+//!  "written_by":"postrider 0.1.0"}
 //! ```
-//! `commit` and `rows` are there only inside a transaction that is carried in several pieces.
+//! `commit` and `rows` are there only inside a transaction that is carried in several pieces. `last` is
+//! the last commit that had rows; version 1 did not write it, nor `members`, `messages` and `standby`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
 use crate::lsn::Lsn;
-use crate::pipeline::{Mark, Part};
+use crate::pipeline::{CommitId, Mark, Part};
 use crate::route::OwnedRecord;
 
 /// The form described above.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
+/// The oldest form that is still read: the same with less in it.
+const VERSION_MIN: u32 = 1;
 
 /// What a mark's positions belong to: elsewhere they mean nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -39,6 +44,14 @@ pub struct Lineage {
     pub publication: u32,
     /// The outbox tables, by name, with their OIDs.
     pub tables: BTreeMap<String, u32>,
+    /// The OIDs of their entries in the publication, which change when a table is taken out and put in
+    /// again. Empty: not known.
+    pub members: BTreeMap<String, u32>,
+    /// Prefixes of the logical messages that are rows; `None`: not known.
+    pub messages: Option<BTreeSet<String>>,
+    /// Whether the server was a standby when the session began. One that is promoted goes on streaming
+    /// on a timeline that the session does not hear of.
+    pub standby: bool,
 }
 
 impl Lineage {
@@ -85,20 +98,49 @@ struct Wire {
     slot: String,
     publication: u32,
     tables: BTreeMap<String, u32>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    members: BTreeMap<String, u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    messages: Option<BTreeSet<String>>,
+    #[serde(default)]
+    standby: bool,
     end: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     commit: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     rows: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    last: Option<WireCommit>,
     #[serde(default)]
     written_by: String,
+}
+
+#[derive(Serialize, Deserialize)]
+struct WireCommit {
+    commit: String,
+    xid: u32,
+    time_us: i64,
 }
 
 impl Progress {
     /// The record's value.
     pub fn encode(&self) -> Vec<u8> {
-        let Lineage { system, timeline, database, slot, publication, tables } =
-            self.lineage.clone();
+        let Lineage {
+            system,
+            timeline,
+            database,
+            slot,
+            publication,
+            tables,
+            members,
+            messages,
+            standby,
+        } = self.lineage.clone();
+        let last = self.mark.last.map(|CommitId { lsn, xid, time_us }| WireCommit {
+            commit: lsn.to_string(),
+            xid,
+            time_us,
+        });
         let wire = Wire {
             version: VERSION,
             system,
@@ -107,9 +149,13 @@ impl Progress {
             slot,
             publication,
             tables,
+            members,
+            messages,
+            standby,
             end: self.mark.end.to_string(),
             commit: self.mark.part.map(|part| part.commit_lsn.to_string()),
             rows: self.mark.part.map(|part| part.rows),
+            last,
             written_by: concat!("postrider ", env!("CARGO_PKG_VERSION")).to_owned(),
         };
         match serde_json::to_vec(&wire) {
@@ -134,7 +180,7 @@ impl Progress {
     /// Reads a record's value; the error says what is wrong with it.
     pub fn decode(value: &[u8]) -> Result<Self, String> {
         let wire: Wire = serde_json::from_slice(value).map_err(|error| error.to_string())?;
-        if wire.version != VERSION {
+        if !(VERSION_MIN..=VERSION).contains(&wire.version) {
             return Err(format!("version {} instead of {VERSION}", wire.version));
         }
         let position =
@@ -144,9 +190,23 @@ impl Progress {
             (Some(commit), Some(rows @ 1..)) => Some(Part { commit_lsn: position(commit)?, rows }),
             _ => return Err("`commit` and `rows` belong together".to_owned()),
         };
-        let mark = Mark { end: position(&wire.end)?, part };
+        let last = wire.last.as_ref().map(|WireCommit { commit, xid, time_us }| {
+            Ok::<_, String>(CommitId { lsn: position(commit)?, xid: *xid, time_us: *time_us })
+        });
+        let mark = Mark { end: position(&wire.end)?, part, last: last.transpose()? };
         let Wire { system, timeline, database, slot, publication, tables, .. } = wire;
-        let lineage = Lineage { system, timeline, database, slot, publication, tables };
+        let Wire { members, messages, standby, .. } = wire;
+        let lineage = Lineage {
+            system,
+            timeline,
+            database,
+            slot,
+            publication,
+            tables,
+            members,
+            messages,
+            standby,
+        };
         Ok(Self { lineage, mark })
     }
 }
@@ -163,8 +223,24 @@ mod tests {
             slot: "postrider".to_owned(),
             publication: 7,
             tables: BTreeMap::from([("public.outbox".to_owned(), 8)]),
+            members: BTreeMap::from([("public.outbox".to_owned(), 9)]),
+            messages: Some(BTreeSet::from(["outbox".to_owned()])),
+            standby: true,
         };
-        Progress { lineage, mark: Mark { end: Lsn::new(1 << 33), part } }
+        let last = Some(CommitId { lsn: Lsn::new(9), xid: u32::MAX, time_us: -1 });
+        Progress { lineage, mark: Mark { end: Lsn::new(1 << 33), part, last } }
+    }
+
+    #[test]
+    fn g6_what_the_first_version_wrote_is_still_read() {
+        let text = r#"{"version":1,"system":"7312","timeline":3,"database":"shop",
+            "slot":"postrider","publication":7,"tables":{"public.outbox":8},"end":"2/0",
+            "commit":"2/9","rows":5,"written_by":"postrider 0.1.0"}"#;
+        let part = Some(Part { commit_lsn: Lsn::new((2 << 32) + 9), rows: 5 });
+        let Progress { mut lineage, mut mark } = progress(part);
+        (lineage.members, lineage.messages, lineage.standby) = (BTreeMap::new(), None, false);
+        mark.last = None;
+        assert_eq!(Progress::decode(text.as_bytes()), Ok(Progress { lineage, mark }));
     }
 
     #[test]
@@ -179,7 +255,9 @@ mod tests {
     fn g6_anything_else_is_no_position() {
         let good = String::from_utf8(progress(None).encode()).unwrap();
         for (from, to) in [
-            ("\"version\":1", "\"version\":2"),
+            ("\"version\":2", "\"version\":3"),
+            ("\"version\":2", "\"version\":0"),
+            ("\"xid\":4294967295", "\"xid\":4294967296"),
             ("2/0", "2"),
             ("\"end\":", "\"rows\":5,\"end\":"),
             ("\"end\":", "\"rows\":0,\"commit\":\"0/1\",\"end\":"),

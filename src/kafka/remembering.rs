@@ -29,6 +29,8 @@ pub struct Remembering {
     every: Duration,
     found: Option<Progress>,
     kept: Lsn,
+    /// Handed over, and to be written once it is settled.
+    next: Option<Mark>,
     /// Sent and not yet confirmed.
     under_way: Option<Lsn>,
     sent_at: Option<Instant>,
@@ -43,7 +45,8 @@ impl Remembering {
         let found = progress_topic::newest_progress(spec, &lineage.key())?;
         let kept = found.as_ref().map_or(Lsn::ZERO, |progress| progress.mark.end);
         let lineage = lineage.clone();
-        Ok(Self { producer, lineage, topic, every, found, kept, under_way: None, sent_at: None })
+        let (next, under_way, sent_at) = (None, None, None);
+        Ok(Self { producer, lineage, topic, every, found, kept, next, under_way, sent_at })
     }
 }
 
@@ -84,15 +87,23 @@ impl Sink for Remembering {
     }
 
     fn reached(&mut self, reached: Reached) -> Result<(), SinkError> {
-        let end = reached.settled;
-        let rested = self.sent_at.is_none_or(|at| at.elapsed() >= self.every);
-        if end <= self.kept || self.under_way.is_some() || !(rested || reached.ending) {
+        // A mark names the last commit before it, and what is settled does not: so a place that was
+        // reached is written when all before it is settled. The rows of an open transaction are not.
+        let mark = *self.next.get_or_insert(Mark { part: None, ..reached.mark });
+        let end = mark.end;
+        if end <= self.kept {
+            self.next = None;
             return Ok(());
         }
-        let progress = Progress { lineage: self.lineage.clone(), mark: Mark::at(end) };
+        let rested = self.sent_at.is_none_or(|at| at.elapsed() >= self.every);
+        if reached.settled < end || self.under_way.is_some() || !(rested || reached.ending) {
+            return Ok(());
+        }
+        let progress = Progress { lineage: self.lineage.clone(), mark };
         match self.producer.send(&progress.record(&self.topic).as_record(), PROGRESS_TICKET) {
             Ok(()) => {
                 (self.under_way, self.sent_at) = (Some(end), Some(Instant::now()));
+                self.next = None;
                 Ok(())
             }
             Err(SendError::Full) => Ok(()),

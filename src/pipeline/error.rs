@@ -1,5 +1,6 @@
 //! Why the pipeline gives up on a session.
 
+use super::mark::CommitId;
 use crate::ledger::LedgerError;
 use crate::outbox::{OutboxError, TableName};
 use crate::pgoutput::DecodeError;
@@ -40,6 +41,16 @@ pub enum PipelineError {
         /// The table.
         table: TableName,
     },
+    /// The log is not the one that rows were delivered from.
+    #[error(
+        "the server's log does not have the commit of transaction {} at {}, up to which rows were \
+         delivered",
+        .delivered.xid, .delivered.lsn
+    )]
+    OtherLog {
+        /// The last commit that was delivered.
+        delivered: CommitId,
+    },
     /// The caller went on to the next frame with a record still in hand: a defect of ours, caught
     /// before the row could be lost.
     #[error("a record was neither sent nor refused before the next frame")]
@@ -54,7 +65,9 @@ impl PipelineError {
     pub fn is_definite(&self) -> bool {
         match self {
             Self::Rejected { .. } | Self::DeadLetterRefused { .. } | Self::Updated { .. } => true,
-            Self::Decode(_)
+            // With another log nothing is settled that could be drained: the session ends as it is.
+            Self::OtherLog { .. }
+            | Self::Decode(_)
             | Self::Outbox(_)
             | Self::Ledger(_)
             | Self::NotSent
@@ -82,7 +95,7 @@ impl PipelineError {
                  updates out of the stream"
                     .to_owned(),
             ),
-            Self::Outbox(_) | Self::NotSent | Self::NotOffered => None,
+            Self::Outbox(_) | Self::OtherLog { .. } | Self::NotSent | Self::NotOffered => None,
         }
     }
 }

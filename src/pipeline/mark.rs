@@ -15,6 +15,20 @@ pub struct Mark {
     pub end: Lsn,
     /// And of the transaction that follows, so much.
     pub part: Option<Part>,
+    /// The last commit that rows before the mark come from, or that of the transaction in `part`: what
+    /// tells this log from that of a copy. `None`: not known.
+    pub last: Option<CommitId>,
+}
+
+/// A commit, as no other one is at its place in another log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CommitId {
+    /// Where the commit record begins.
+    pub lsn: Lsn,
+    /// The transaction's 32-bit number.
+    pub xid: u32,
+    /// When it committed, in microseconds of Postgres's clock, which begins in 2000.
+    pub time_us: i64,
 }
 
 /// The beginning of a transaction that is carried in several pieces.
@@ -29,7 +43,7 @@ pub struct Part {
 impl Mark {
     /// Between two transactions.
     pub const fn at(end: Lsn) -> Self {
-        Self { end, part: None }
+        Self { end, part: None, last: None }
     }
 
     /// Whether a row lies before the mark. A transaction's commit record begins below its end and
@@ -63,7 +77,7 @@ mod tests {
     #[test]
     fn g6_of_a_transaction_in_pieces_the_first_rows_lie_before_the_mark() {
         let part = Some(Part { commit_lsn: Lsn::new(500), rows: 3 });
-        let mark = Mark { end: Lsn::new(100), part };
+        let mark = Mark { part, ..Mark::at(Lsn::new(100)) };
         assert!(mark.covers(row(99, 7)) && mark.covers(row(500, 2)));
         assert!(!mark.covers(row(500, 3)) && !mark.covers(row(501, 0)));
     }
@@ -73,8 +87,8 @@ mod tests {
         let part = |rows| Some(Part { commit_lsn: Lsn::new(500), rows });
         let marks = [
             Mark::at(Lsn::new(100)),
-            Mark { end: Lsn::new(100), part: part(1) },
-            Mark { end: Lsn::new(100), part: part(2) },
+            Mark { part: part(1), ..Mark::at(Lsn::new(100)) },
+            Mark { part: part(2), ..Mark::at(Lsn::new(100)) },
             Mark::at(Lsn::new(600)),
         ];
         assert!(marks.is_sorted() && marks.windows(2).all(|pair| pair[0] < pair[1]));

@@ -27,8 +27,10 @@ mod counters;
 mod error;
 mod mark;
 mod missing;
+mod note;
 mod place;
 mod policy;
+mod resume;
 mod step;
 
 use std::collections::BTreeMap;
@@ -43,15 +45,17 @@ use crate::wal::Frame;
 pub use confirmation::{Confirmation, Outcome, Refused};
 pub use counters::{Counters, TopicTotal};
 pub use error::PipelineError;
-pub use mark::{Mark, Part};
+pub use mark::{CommitId, Mark, Part};
 pub use missing::{
     AbsentTopic, CreateRule, Decision, MissingPolicy, MissingTopic, MissingTopics, TopicFault,
 };
 pub use policy::{Policy, RejectPolicy, UpdatePolicy};
+pub use resume::ResumeCheck;
 pub use step::{Answer, Outgoing, OwnedOutgoing, Skipped, Step};
 
 use counters::TopicPlace;
 use place::Place;
+use resume::covers;
 
 /// The core of one session. Dropped with its stream and sink at the first error.
 #[derive(Debug)]
@@ -64,6 +68,12 @@ pub struct Pipeline {
     at: Place,
     /// What lies before it was stored by an earlier session.
     resume: Mark,
+    /// What is still to be found in the log before anything is settled.
+    check: Option<ResumeCheck>,
+    /// The transaction that began last.
+    begun: Option<CommitId>,
+    /// The last one that had rows.
+    last: Option<CommitId>,
     newest_commit_time_us: Option<i64>,
     refusals: Refusals,
     /// The last row that the sink took.
@@ -107,6 +117,13 @@ enum Kind<'a> {
     Logical(LogicalMessage<'a>),
 }
 
+impl Kind<'_> {
+    /// Whether it is a transaction of its own.
+    const fn is_alone(&self) -> bool {
+        matches!(self, Self::Logical(message) if !message.transactional)
+    }
+}
+
 /// What a frame holds.
 enum Found<'a> {
     Change(Change<'a>),
@@ -126,6 +143,9 @@ impl Pipeline {
             counters: Counters::default(),
             at: Place::default(),
             resume: Mark::default(),
+            check: None,
+            begun: None,
+            last: None,
             newest_commit_time_us: None,
             refusals: Refusals::default(),
             last_sent: None,
@@ -134,10 +154,10 @@ impl Pipeline {
         }
     }
 
-    /// Leaves out the rows before this mark, for an earlier session has stored them. To be called
-    /// before the first frame. Upholds G6.
-    pub const fn resume_at(&mut self, mark: Mark) {
-        self.resume = mark;
+    /// Leaves out the rows before this mark, for an earlier session has stored them, once `check` has
+    /// found that this is the log they came from. To be called before the first frame. Upholds G6.
+    pub const fn resume_at(&mut self, mark: Mark, check: Option<ResumeCheck>) {
+        (self.resume, self.check, self.last) = (mark, check, mark.last);
     }
 
     /// The brokers refused this row's record in an earlier session, which could not go on with a dead
@@ -155,7 +175,9 @@ impl Pipeline {
     /// session, or needs no record. Never goes back. To be asked between two frames.
     pub fn reached(&self) -> Mark {
         let end = self.ledger.horizon().max(self.resume.end);
-        Mark { end, part: self.at.part() }.max(self.resume)
+        let part = self.at.part().filter(|part| part.commit_lsn >= end);
+        let last = if part.is_some() { self.begun } else { self.last };
+        Mark { end, part, last }.max(self.resume)
     }
 
     /// Takes the next frame of the stream, or the same one again while its record was not taken.
@@ -171,6 +193,7 @@ impl Pipeline {
             Found::Keepalive(end) => {
                 self.expect_nothing_in_hand()?;
                 self.counters.keepalives += 1;
+                self.verify(|check| check.keepalive(end))?;
                 self.ledger.keepalive(end);
                 Ok(Step::Nothing)
             }
@@ -218,9 +241,10 @@ impl Pipeline {
         }
     }
 
-    /// The position to acknowledge; see [`Ledger::settled`]. Upholds G1.
+    /// The position to acknowledge; see [`Ledger::settled`]. None while it is not certain that this
+    /// is the log of the mark to go on at. Upholds G1.
     pub const fn settled(&self) -> Lsn {
-        self.ledger.settled()
+        if self.check.is_some() { Lsn::ZERO } else { self.ledger.settled() }
     }
 
     /// Whether a frame may be offered; if not, stop reading. Upholds G3.
@@ -330,7 +354,7 @@ impl Pipeline {
             self.counters.foreign_rows += 1;
             return Ok(Step::Nothing);
         };
-        if self.resume.covers(row.position()) {
+        if covers(self.resume, self.check, row.position(), kind.is_alone())? {
             self.counters.repeats += 1; // Upholds G6: it is not sent again.
             self.at.row_done(&mut self.counters, &mut self.ledger)?;
             return Ok(Step::Nothing);
@@ -417,53 +441,6 @@ impl Pipeline {
 
     fn expect_nothing_in_hand(&self) -> Result<(), PipelineError> {
         if self.offered.is_some() { Err(PipelineError::NotSent) } else { Ok(()) }
-    }
-
-    fn note(&mut self, message: &Message<'_>) -> Result<(), PipelineError> {
-        match message {
-            Message::Begin(begin) => {
-                self.ledger.begin(begin.commit_time.unix_us())?;
-                self.newest_commit_time_us = Some(begin.commit_time.unix_us());
-                let (commit_lsn, commit_time) = (begin.final_lsn, begin.commit_time);
-                self.at.next = Some(Position { commit_lsn, index: 0, commit_time });
-                self.counters.begins += 1;
-            }
-            Message::Commit(commit) => {
-                self.ledger.commit(commit.end_lsn)?;
-                self.at.next = None;
-                self.counters.commits += 1;
-            }
-            Message::Relation(relation) => {
-                self.outbox.relation(relation);
-                self.counters.relations += 1;
-            }
-            Message::Type(named) => {
-                self.outbox.type_name(named);
-                self.counters.annotations += 1;
-            }
-            Message::Update(update) => self.updated(update.relation)?,
-            Message::Delete(delete) => {
-                self.counters.deletes += u64::from(self.outbox.table(delete.relation).is_some());
-            }
-            Message::Truncate(truncate) => {
-                let ours = truncate.relations().any(|table| self.outbox.table(table).is_some());
-                self.counters.truncates += u64::from(ours);
-            }
-            Message::Origin(_) => self.counters.annotations += 1,
-            Message::Logical(_) => self.counters.logical_messages += 1,
-            // An insert is answered before it comes here.
-            Message::Insert(_) => {}
-        }
-        Ok(())
-    }
-
-    fn updated(&mut self, relation: u32) -> Result<(), PipelineError> {
-        let Some(table) = self.outbox.table(relation) else { return Ok(()) };
-        self.counters.updates += 1;
-        match self.policy.on_update {
-            UpdatePolicy::Ignore | UpdatePolicy::Warn | UpdatePolicy::Error => Ok(()),
-            UpdatePolicy::Stop => Err(PipelineError::Updated { table: table.clone() }),
-        }
     }
 }
 

@@ -160,10 +160,8 @@ fn g4_a_row_too_large_to_be_held_is_left_out_or_stops_the_relay_where_the_policy
 fn g6_a_row_too_large_to_be_held_is_sent_once() {
     let frames = transaction(b"payload");
     let mut pipeline = pipeline(dead_letters());
-    pipeline.resume_at(Mark {
-        end: Lsn::ZERO,
-        part: Some(Part { commit_lsn: Lsn::new(0x100), rows: 1 }),
-    });
+    let part = Some(Part { commit_lsn: Lsn::new(0x100), rows: 1 });
+    pipeline.resume_at(Mark { part, ..Mark::at(Lsn::ZERO) }, None);
     pass(&mut pipeline, &frames[0]).unwrap();
     pass(&mut pipeline, &frames[1]).unwrap();
     assert!(matches!(pipeline.frame(kept(&excerpt(&frames[2]))), Ok(Step::Nothing)));
@@ -265,6 +263,29 @@ fn ids(pipeline: &mut Pipeline, frames: &[Vec<u8>]) -> Vec<String> {
     sent
 }
 
+#[test]
+fn g1_g6_while_the_last_commit_is_not_found_nothing_is_sent_or_settled() {
+    let last = |xid| CommitId { lsn: Lsn::new(0x100), xid, time_us: 0 };
+    let mark = |xid| Mark { last: Some(last(xid)), ..Mark::at(Lsn::new(0x130)) };
+    let frames = transaction(b"payload");
+    let resumed = |xid| {
+        let mut pipeline = pipeline(dead_letters());
+        pipeline.resume_at(mark(xid), ResumeCheck::new(mark(xid), Lsn::new(0x80), true));
+        pipeline
+    };
+    let mut same = resumed(7);
+    for frame in &frames {
+        assert_eq!(pass(&mut same, frame).unwrap(), None);
+    }
+    assert_eq!(same.settled(), Lsn::ZERO);
+    same.frame(Frame::Keepalive { end: Lsn::new(0x130), reply_now: false }).unwrap();
+    assert_eq!((same.settled(), same.reached()), (Lsn::new(0x130), mark(7)));
+    let mut copy = resumed(8);
+    let error = pass(&mut copy, &frames[0]).unwrap_err();
+    assert_eq!(error, PipelineError::OtherLog { delivered: last(8) });
+    assert!(!error.is_definite() && copy.settled() == Lsn::ZERO);
+}
+
 proptest! {
     /// Whatever was reached when a session ended, and wherever Postgres begins to send again: what all
     /// sessions send is every row once.
@@ -281,11 +302,16 @@ proptest! {
         let ends = [cuts[0].index(frames.len()), cuts[1].index(frames.len()), frames.len()];
         for (end, from) in ends.into_iter().zip(from) {
             let mut pipeline = pipeline(dead_letters());
-            pipeline.resume_at(mark);
             // The table is announced in each session; the first transaction may be any that was not
             // acknowledged, or an earlier one.
             let start = from.index(begins_before(&frames, mark).len());
             let start = begins_before(&frames, mark)[start];
+            // The log is the same, so whatever is demanded of it is found.
+            let confirmed = match frames.get(start).map(|frame| decode(frame).unwrap()) {
+                Some(Message::Begin(begin)) => begin.final_lsn,
+                _ => mark.end,
+            };
+            pipeline.resume_at(mark, ResumeCheck::new(mark, confirmed, true));
             sent.extend(ids(&mut pipeline, &frames[..1]));
             sent.extend(ids(&mut pipeline, frames.get(start..end).unwrap_or_default()));
             prop_assert!(pipeline.reached() >= mark);

@@ -11,7 +11,7 @@
 
 use crate::kafka::{Lineage, Progress};
 use crate::lsn::Lsn;
-use crate::pipeline::{Mark, Part};
+use crate::pipeline::{CommitId, Mark, Part, PipelineError, ResumeCheck};
 use crate::wal::History;
 
 /// The source as it is now. All of it read when the slot was taken already: until then another
@@ -37,6 +37,8 @@ pub struct Facts {
 pub struct Resume {
     /// Rows before it were delivered.
     pub mark: Mark,
+    /// What must be found in the log before that is believed.
+    pub check: Option<ResumeCheck>,
     /// What the operator should know.
     pub warnings: Vec<Warning>,
 }
@@ -113,6 +115,16 @@ pub enum GateError {
         /// Up to here rows were delivered.
         delivered: Lsn,
     },
+    /// A copy of the server that has grown since, so that it has another log where rows were delivered.
+    #[error(
+        "the server's log does not have the commit of transaction {} at {}, the last one that rows were \
+         delivered from: it is another copy of the server, and has rows of its own",
+        .delivered.xid, .delivered.lsn
+    )]
+    OtherLog {
+        /// The last commit that rows were delivered from.
+        delivered: CommitId,
+    },
     /// The server's timeline does not descend from the one that was delivered from.
     #[error(
         "the server is on timeline {now}, which does not descend from timeline {before}, of which \
@@ -183,6 +195,32 @@ pub enum GateError {
         /// Up to here rows were delivered.
         delivered: Lsn,
     },
+    /// Taken out of the publication and put in again since the progress was written.
+    #[error(
+        "table {table} was taken out of the publication of slot `{slot}` and put in again since rows \
+         were delivered up to {delivered}"
+    )]
+    MemberReplaced {
+        /// The table.
+        table: String,
+        /// The slot.
+        slot: String,
+        /// Up to here rows were delivered.
+        delivered: Lsn,
+    },
+    /// Rows of a half delivered transaction are counted, and the count is of other messages.
+    #[error(
+        "messages.prefixes has changed within the transaction that commits at {commit}, of which slot \
+         `{slot}` has delivered {rows} rows"
+    )]
+    PrefixesChanged {
+        /// The slot.
+        slot: String,
+        /// The transaction.
+        commit: Lsn,
+        /// Delivered of it.
+        rows: u64,
+    },
     /// Rows of a half delivered transaction are counted, and the count is of other tables.
     #[error(
         "source.tables has changed ({table}) within the transaction that commits at {commit}, of \
@@ -210,7 +248,7 @@ impl GateError {
                 "connect to the source it was written for, or give this relay another source.slot; \
                  if this server is to take its place: {ADOPT}"
             ),
-            Self::Restored { .. } | Self::OtherTimeline { .. } => format!(
+            Self::Restored { .. } | Self::OtherLog { .. } | Self::OtherTimeline { .. } => format!(
                 "connect to the server that was delivered from; if this one is to take its place: \
                  {ADOPT}, and rows committed since the backup are delivered as new ones"
             ),
@@ -227,10 +265,16 @@ impl GateError {
                 "if rows were delivered up to {confirmed}, or none are wanted from before: {ADOPT}; \
                  if the progress topic was lost, rows after {confirmed} may come twice"
             ),
-            Self::PublicationReplaced { .. } | Self::TableReplaced { .. } => format!(
+            Self::PublicationReplaced { .. }
+            | Self::TableReplaced { .. }
+            | Self::MemberReplaced { .. } => format!(
                 "re-send the rows committed since the change, which Postgres passes over, then: \
                  {ADOPT}"
             ),
+            Self::PrefixesChanged { .. } => {
+                "start with the former messages.prefixes until it is delivered, then change them"
+                    .to_owned()
+            }
             Self::TablesChanged { .. } => {
                 "start with the former source.tables until it is delivered, then change them"
                     .to_owned()
@@ -268,7 +312,20 @@ pub fn judge(now: &Facts, progress: Option<&Progress>) -> Result<Resume, GateErr
         warnings.push(Warning::Gap { slot: slot(), delivered, confirmed });
     }
     same_tables(&now.lineage, progress, mark)?;
-    Ok(Resume { mark, warnings })
+    let same_rows = before.tables.keys().eq(now.lineage.tables.keys())
+        && before.messages == now.lineage.messages;
+    let check = ResumeCheck::new(mark, now.confirmed, same_rows);
+    Ok(Resume { mark, check, warnings })
+}
+
+/// Whether the session has found another log than the one that rows were delivered from.
+pub(super) const fn other_log(error: &PipelineError) -> Option<GateError> {
+    match error {
+        PipelineError::OtherLog { delivered } => {
+            Some(GateError::OtherLog { delivered: *delivered })
+        }
+        _ => None,
+    }
 }
 
 /// What of the progress the server's log still has, and after which position it lacks some.
@@ -290,8 +347,15 @@ fn on_this_timeline(now: &Facts, progress: &Progress) -> Result<(Mark, Option<Ls
     if delivered <= end {
         return Ok((mark, None));
     }
+    // A standby that is promoted goes on streaming, and its relay hears of the new timeline a little
+    // later: what lies beyond the end of the old one may be of the new one. The log itself tells, for
+    // the last commit must be found in it; another standby that was promoted does not have it.
+    if progress.lineage.standby && mark.last.is_some() && delivered <= now.server {
+        return Ok((mark, None));
+    }
     // A transaction that was half delivered is gone too, and another may be where it was.
-    Ok((Mark::at(mark.end.min(end)), Some(end)))
+    let last = mark.last.filter(|last| last.lsn < end);
+    Ok((Mark { last, ..Mark::at(mark.end.min(end)) }, Some(end)))
 }
 
 /// The end of the log that must be there if this was delivered. Of a transaction in pieces, that is
@@ -326,7 +390,16 @@ fn same_tables(now: &Lineage, progress: &Progress, mark: Mark) -> Result<(), Gat
             return Err(GateError::TableReplaced { table, slot: slot(), delivered });
         }
     }
+    for (table, oid) in &before.members {
+        if now.members.get(table).is_some_and(|now| now != oid) {
+            let table = table.clone();
+            return Err(GateError::MemberReplaced { table, slot: slot(), delivered });
+        }
+    }
     let Some(Part { commit_lsn: commit, rows }) = mark.part else { return Ok(()) };
+    if before.messages.is_some() && before.messages != now.messages {
+        return Err(GateError::PrefixesChanged { slot: slot(), commit, rows });
+    }
     let removed = before.tables.keys().find(|table| !now.tables.contains_key(*table));
     let added = now.tables.keys().find(|table| !before.tables.contains_key(*table));
     match removed.or(added).cloned() {

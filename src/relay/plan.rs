@@ -7,8 +7,8 @@
 use std::time::Duration;
 
 use crate::config::{Config, Delivery};
-use crate::control::Requirements;
-use crate::kafka::KafkaSpec;
+use crate::control::{Inspection, Requirements, TableFacts};
+use crate::kafka::{KafkaSpec, Lineage};
 use crate::ledger::Budget;
 use crate::outbox::{Outbox, TableName};
 use crate::pipeline::Pipeline;
@@ -39,6 +39,28 @@ impl Plan {
         }
         let router = Router::compile(&self.config.route_spec(), &mut spec)?;
         Ok(Pipeline::new(Outbox::new(spec), router, self.config.policy(), self.budget()))
+    }
+
+    /// Which stream it is, but for what only the replication connection knows: system and timeline.
+    pub fn lineage(&self, inspection: &Inspection) -> Lineage {
+        let config = &self.config;
+        let tables = || config.source.tables.iter().zip(&inspection.tables);
+        let found = |(name, facts): (&TableName, &Option<TableFacts>)| {
+            Some((name.to_string(), facts.as_ref()?.oid))
+        };
+        let member = |(name, facts): (&TableName, &Option<TableFacts>)| {
+            Some((name.to_string(), facts.as_ref()?.published.as_ref()?.member?))
+        };
+        Lineage {
+            database: inspection.server.database.clone(),
+            slot: config.source.slot.clone(),
+            publication: inspection.publication.as_ref().map_or(0, |publication| publication.oid),
+            tables: tables().filter_map(found).collect(),
+            members: tables().filter_map(member).collect(),
+            messages: Some(config.messages.prefixes.iter().cloned().collect()),
+            standby: inspection.server.in_recovery,
+            ..Lineage::default()
+        }
     }
 
     /// What must be there in the database.

@@ -15,7 +15,7 @@ use crate::outbox::Position;
 use crate::relay::detour::{BACKLOG_LINGER_MS, Detour};
 use crate::relay::error::RelayError;
 use crate::relay::gait;
-use crate::relay::gate::{Facts, Resume, judge};
+use crate::relay::gate::{Facts, Resume, judge, other_log};
 use crate::relay::pace::Pace;
 use crate::relay::phase::End;
 use crate::relay::plan::Plan;
@@ -98,11 +98,18 @@ impl HotStart {
         if self.plan.keeps_progress() {
             facts.confirmed = held.slot.confirmed_flush;
             facts.server = facts.server.max(held.slot.current);
-            let Resume { mark, warnings } = judge(&facts, sink.found())?;
+            let Resume { mark, check, warnings } = judge(&facts, sink.found())?;
             for warning in warnings {
                 tracing::warn!(help = warning.hint(), "{warning}");
             }
-            pipeline.resume_at(mark);
+            if mark.end > Lsn::ZERO && mark.last.is_none() {
+                tracing::info!(
+                    end = %mark.end,
+                    "the progress names no commit that the server's log could be held against: it \
+                     was adopted, or written by an earlier version"
+                );
+            }
+            pipeline.resume_at(mark, check);
             sink.begin_at(mark);
         }
         for (row, rejection) in self.refusals {
@@ -114,7 +121,16 @@ impl HotStart {
         tracing::info!(slot = source.slot, manner, "streaming");
         let pace = Pace::new(gait(is_local, spec.linger_ms >= BACKLOG_LINGER_MS), Instant::now());
         let Self { stop, limits, .. } = self;
-        Session { stream, pipeline, sink, stop, limits, pace }.run(reporter)
+        let session = Session { stream, pipeline, sink, stop, limits, pace };
+        session.run(reporter).map_err(of_the_gate)
+    }
+}
+
+/// What the gate could not see before the log was read is none the less its refusal.
+fn of_the_gate(error: RelayError) -> RelayError {
+    match &error {
+        RelayError::Pipeline(inner) => other_log(inner).map_or(error, RelayError::from),
+        _ => error,
     }
 }
 
@@ -153,5 +169,8 @@ fn vanished(error: WalError, slot: &str) -> RelayError {
 /// What the session's facts were made of must still be so when the slot is ours: until then somebody
 /// else may have changed it, and have seen to what comes of it. The next session judges it anew.
 fn same_source(before: &Inspection, now: &Inspection) -> Result<(), RelayError> {
-    if Known::of(before) == Known::of(now) { Ok(()) } else { Err(RelayError::SourceChanged) }
+    // A standby that was promoted meanwhile is on another timeline than it said.
+    let same_role = before.server.in_recovery == now.server.in_recovery;
+    let is_same = same_role && Known::of(before) == Known::of(now);
+    if is_same { Ok(()) } else { Err(RelayError::SourceChanged) }
 }

@@ -9,12 +9,10 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::time::{Duration, Instant};
 
 use crate::config::{Delivery, Rejected};
-use crate::control::{
-    self, Client, ControlError, Inspection, Known, Requirements, ServerFacts, TableFacts,
-};
-use crate::kafka::{Lineage, Sink, SinkError};
+use crate::control::{self, Client, ControlError, Inspection, Known, Requirements, ServerFacts};
+use crate::kafka::{Sink, SinkError};
 use crate::lsn::Lsn;
-use crate::outbox::{Position, TableName};
+use crate::outbox::Position;
 use crate::pipeline::PipelineError;
 use crate::relay::backoff::Backoff;
 use crate::relay::beforehand::Beforehand;
@@ -369,17 +367,7 @@ impl Supervisor {
 
     /// What the gate has to know, as far as the control plane knows it.
     fn facts(&self, inspection: &Inspection) -> Facts {
-        let tables = self.plan.config.source.tables.iter().zip(&inspection.tables);
-        let oid = |(name, facts): (&TableName, &Option<TableFacts>)| {
-            Some((name.to_string(), facts.as_ref()?.oid))
-        };
-        let lineage = Lineage {
-            database: inspection.server.database.clone(),
-            slot: self.plan.config.source.slot.clone(),
-            publication: inspection.publication.as_ref().map_or(0, |publication| publication.oid),
-            tables: tables.filter_map(oid).collect(),
-            ..Lineage::default()
-        };
+        let lineage = self.plan.lineage(inspection);
         // A dry run repeats what it likes.
         let exactly_once =
             self.plan.config.kafka.delivery == Delivery::ExactlyOnce && self.options.acknowledge;

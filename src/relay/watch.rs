@@ -79,7 +79,7 @@ impl Watch<'_> {
 
     /// Looks again and again; ends with what must end the session.
     async fn look(&self, client: &Client) -> ControlError {
-        let mut sample = tokio::time::interval(SAMPLE_EVERY);
+        let (mut sample, mut standby) = (tokio::time::interval(SAMPLE_EVERY), false);
         loop {
             sample.tick().await;
             let sample = control::sample(client, &self.wanted.slot).await.ok().flatten();
@@ -88,7 +88,7 @@ impl Watch<'_> {
                 retained_bytes: sample.retained_bytes(),
                 safe_bytes: sample.safe_wal_bytes,
             }));
-            if let Some(departure) = self.departure(client).await {
+            if let Some(departure) = self.departure(client, &mut standby).await {
                 return departure;
             }
         }
@@ -97,8 +97,13 @@ impl Watch<'_> {
     /// What the stream would not tell: Postgres sends nothing of a table that is not published any
     /// more. A server that does not answer is left to the stream, and so is a slot that is not ours any
     /// more: whoever has it may have seen to the rest.
-    async fn departure(&self, client: &Client) -> Option<ControlError> {
+    async fn departure(&self, client: &Client, standby: &mut bool) -> Option<ControlError> {
         let now = control::inspect(client, self.wanted).await.ok()?;
+        if std::mem::replace(standby, now.server.in_recovery) && !*standby {
+            // The stream lives on, and progress would be kept under the timeline that has ended.
+            self.unwatched.because(ControlError::Promoted);
+            self.stop.request(Request::LetGo);
+        }
         let departure = self.known.and_then(|known| known.departure(&now, self.wanted));
         // Columns are announced by the stream before the next row.
         let silent =

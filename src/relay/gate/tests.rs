@@ -20,6 +20,7 @@ fn lineage(timeline: u32) -> Lineage {
         slot: "postrider".to_owned(),
         publication: 7,
         tables: BTreeMap::from([("public.outbox".to_owned(), 8)]),
+        ..Lineage::default()
     }
 }
 
@@ -41,7 +42,7 @@ fn progress(timeline: u32, mark: Mark) -> Progress {
 }
 
 fn part(end: u64, commit: u64) -> Mark {
-    Mark { end: at(end), part: Some(Part { commit_lsn: at(commit), rows: 5 }) }
+    Mark { part: Some(Part { commit_lsn: at(commit), rows: 5 }), ..whole(end) }
 }
 
 fn whole(end: u64) -> Mark {
@@ -202,16 +203,71 @@ fn g6_tables_come_and_go_between_transactions_and_not_within_one() {
     fewer.lineage.tables.clear();
     for (now, table) in [(more, "public.mail"), (fewer, "public.outbox")] {
         let resume = judge(&now, Some(&progress(3, whole(900)))).unwrap();
-        assert_eq!(resume, Resume { mark: whole(900), warnings: Vec::new() });
+        assert_eq!(resume, Resume { mark: whole(900), ..Resume::default() });
         let error = refused(&now, Some(&progress(3, part(900, 950))));
         assert!(matches!(&error, GateError::TablesChanged { table: named, .. } if named == table));
     }
+}
+
+#[test]
+fn g6_message_prefixes_change_between_transactions_and_not_within_one() {
+    let prefixes = |prefix: &str| Some(std::collections::BTreeSet::from([prefix.to_owned()]));
+    let mut now = facts(3);
+    now.lineage.messages = prefixes("new");
+    for (mark, refuses) in [(whole(900), false), (part(900, 950), true)] {
+        let mut before = progress(3, mark);
+        // What an earlier version wrote does not say.
+        assert!(judge(&now, Some(&before)).is_ok());
+        before.lineage.messages = prefixes("old");
+        let judged = judge(&now, Some(&before));
+        let is_refused = matches!(judged, Err(GateError::PrefixesChanged { .. }));
+        assert_eq!(is_refused, refuses, "{judged:?}");
+    }
+}
+
+#[test]
+fn g1_a_table_taken_out_of_the_publication_and_put_in_again_is_refused() {
+    let mut now = facts(3);
+    now.lineage.members.insert("public.outbox".to_owned(), 21);
+    let mut before = progress(3, whole(900));
+    assert!(judge(&now, Some(&before)).is_ok());
+    before.lineage.members.insert("public.outbox".to_owned(), 20);
+    let error = refused(&now, Some(&before));
+    assert!(matches!(error, GateError::MemberReplaced { .. }), "{error}");
+}
+
+#[test]
+fn g1_g6_the_last_commit_is_demanded_of_the_log() {
+    let last = CommitId { lsn: at(880), xid: 7, time_us: 70 };
+    let mark = Mark { last: Some(last), ..whole(900) };
+    let demanded = judge(&facts(3), Some(&progress(3, mark))).unwrap();
+    assert_eq!(demanded.check, ResumeCheck::new(mark, at(500), true));
+    assert!(demanded.check.is_some());
+    let at_the_mark = Facts { confirmed: at(900), ..facts(3) };
+    assert_eq!(judge(&at_the_mark, Some(&progress(3, mark))).unwrap().check, None);
+}
+
+/// Timeline 1 ended at 1000, and the mark lies behind that: of a standby that was promoted under its
+/// relay, or of a server that is lost.
+#[test]
+fn g6_what_a_promoted_standby_has_sent_is_not_taken_for_lost() {
+    let last = Some(CommitId { lsn: at(1190), xid: 7, time_us: 70 });
+    let mark = Mark { last, ..whole(1200) };
+    let mut of_a_standby = progress(1, mark);
+    of_a_standby.lineage.standby = true;
+    let resume = judge(&facts(3), Some(&of_a_standby)).unwrap();
+    assert!(resume.mark == mark && resume.check.is_some() && resume.warnings.is_empty());
+    assert_eq!(resumed(3, 1, mark), (whole(1000), true));
+    // A server whose log does not reach so far never sent it.
+    let short = Facts { server: at(1100), ..facts(3) };
+    assert_eq!(judge(&short, Some(&of_a_standby)).unwrap().mark, whole(1000));
 }
 
 fn marks() -> impl Strategy<Value = Mark> {
     (0_u64..12, proptest::option::of((0_u64..4, 1_u64..3))).prop_map(|(end, part)| Mark {
         end: at(end),
         part: part.map(|(above, rows)| Part { commit_lsn: at(end + above), rows }),
+        last: None,
     })
 }
 

@@ -16,7 +16,7 @@ struct Fault {
 }
 
 /// Slots are named after their database.
-const FAULTS: [Fault; 10] = [
+const FAULTS: [Fault; 12] = [
     Fault {
         spoil: "ALTER TABLE outbox RENAME TO elsewhere",
         exit: 78,
@@ -95,6 +95,24 @@ const FAULTS: [Fault; 10] = [
         code: "PR-P033",
         words: &["public.outbox is unlogged, which cannot be an outbox", "source.tables"],
         mend: "ALTER TABLE outbox SET LOGGED; ALTER PUBLICATION postrider ADD TABLE outbox",
+    },
+    Fault {
+        spoil: "CREATE TABLE child () INHERITS (outbox)",
+        exit: 78,
+        code: "PR-P055",
+        words: &["public.child is an inheritance child of table public.outbox", "source.tables"],
+        mend: "DROP TABLE child",
+    },
+    Fault {
+        spoil: "ALTER TABLE outbox RENAME TO plain;
+                CREATE TABLE outbox (LIKE plain INCLUDING DEFAULTS) PARTITION BY HASH (aggregate_id);
+                CREATE UNLOGGED TABLE part PARTITION OF outbox FOR VALUES WITH (MODULUS 1, REMAINDER 0);
+                ALTER PUBLICATION postrider SET TABLE outbox",
+        exit: 78,
+        code: "PR-P055",
+        words: &["public.part is an unlogged partition of table public.outbox", "SET LOGGED"],
+        mend: "DROP TABLE outbox; ALTER TABLE plain RENAME TO outbox;
+               ALTER PUBLICATION postrider SET TABLE outbox",
     },
 ];
 

@@ -60,6 +60,38 @@ fn a_publication_younger_than_a_row_of_the_slot_is_a_definite_error() {
     }
 }
 
+/// A role, a database or a connection string may keep the server's warnings from us.
+#[test]
+fn g1_a_publication_that_was_missing_is_noticed_whatever_the_session_is_to_hear() {
+    for cluster in postgres::versions() {
+        let outbox = Outbox::ready(cluster, "deaf");
+        let name = outbox.database.name();
+        outbox.run(&format!("ALTER DATABASE {name} SET client_min_messages = 'error'"));
+        let url = outbox.database.address().url() + "?options=-cclient_min_messages%3Derror";
+        let relay = outbox.relay().set("source.url", &url);
+        outbox.run("DROP PUBLICATION postrider");
+        outbox.run(
+            "INSERT INTO outbox (aggregate_type, aggregate_id, event_type)
+                    VALUES ('order', '1', 'placed')",
+        );
+        outbox.run("CREATE PUBLICATION postrider FOR TABLE outbox WITH (publish = 'insert')");
+        let before = outbox.acknowledged();
+        assert_publication(&outbox, &refused(&relay, &["run"], 70));
+        assert_eq!(outbox.acknowledged(), before, "nothing is acknowledged");
+    }
+}
+
+#[test]
+fn g1_a_table_that_gets_a_child_while_running_is_refused() {
+    for cluster in postgres::versions() {
+        let outbox = Outbox::ready(cluster, "child");
+        let refusal =
+            spoiled(&outbox, 78, || outbox.run("CREATE TABLE child () INHERITS (outbox)"));
+        let words = ["public.child is an inheritance child of table public.outbox", "re-send"];
+        refusal.assert("PR-P055", &words);
+    }
+}
+
 fn assert_publication(outbox: &Outbox, refusal: &Refusal) {
     let slot = format!("pg_drop_replication_slot('{}')", outbox.database.name());
     let words = ["publication `postrider`", "re-send", &slot];

@@ -105,7 +105,10 @@ fn g1_a_slot_dropped_while_the_relay_was_down_is_not_created_again() {
     }
     case.stage.create_slot();
     case.refused().assert("PR-P063", &["was moved to", "re-send"]);
-    assert!(case.adopt().contains("are not delivered: re-send"));
+    let adopted = case.adopt();
+    let words = "are not delivered from here on: unless a relay delivered them at least once meanwhile, \
+                 re-send those that are still in the outbox";
+    assert!(adopted.contains(words), "{adopted}");
     case.assert_goes_on();
 }
 
@@ -194,6 +197,57 @@ fn g1_a_restored_backup_is_refused() {
     case.relay.run_once();
     let records = case.stage.records().len();
     assert!((2_020..=2_030).contains(&records), "{records}");
+}
+
+/// The copy has the same identifier, timeline and slot; and rows of its own where others were delivered.
+#[test]
+fn g1_a_restored_copy_that_has_grown_past_what_was_delivered_is_refused() {
+    for version in postgres::versions() {
+        let options = match version.version() {
+            18.. => postgres::eighteen_options().unwrap(),
+            _ => Options::default(),
+        };
+        let mut cluster = postgres::start(&options);
+        let Some(case) = Case::delivered(&cluster, "grown") else { return };
+        let backup = postgres::back_up(&mut cluster);
+        case.stage.insert("A", 10_000);
+        case.relay.run_once();
+        let delivered = case.stage.log_end();
+        postgres::restore(&mut cluster, &backup);
+        for _ in 0..100 {
+            case.stage.insert("B", 10);
+        }
+        case.stage.sql().run("CREATE TABLE filler (text text)");
+        while case.stage.log_end() <= delivered {
+            case.stage.sql().run(
+                "INSERT INTO filler SELECT repeat(md5(n::text), 30) FROM generate_series(1, 1000) n",
+            );
+        }
+        let before = case.stage.acknowledged();
+        for _ in 0..2 {
+            let words = ["the commit of transaction", "another copy", "postrider adopt --execute"];
+            case.refused().assert("PR-P061", &words);
+            assert_eq!(case.stage.acknowledged(), before, "nothing is acknowledged");
+            assert_eq!(case.stage.records().len(), 10_010, "nothing is sent");
+        }
+        case.adopt();
+        case.relay.run_once();
+        assert!(case.stage.records().len() >= 11_010);
+        case.assert_goes_on();
+    }
+}
+
+#[test]
+fn g1_a_table_out_of_the_publication_for_a_while_is_refused() {
+    for cluster in postgres::versions() {
+        let Some(case) = Case::delivered(cluster, "member") else { return };
+        case.stage.sql().run("ALTER PUBLICATION postrider DROP TABLE outbox");
+        case.stage.insert("A", 3);
+        case.stage.sql().run("ALTER PUBLICATION postrider ADD TABLE outbox");
+        case.refused().assert("PR-P048", &["taken out of the publication", "re-send"]);
+        case.adopt();
+        case.assert_goes_on();
+    }
 }
 
 #[test]

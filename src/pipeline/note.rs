@@ -1,0 +1,83 @@
+//! What the pipeline notes of messages that are no rows.
+//!
+//! Enters: begins, commits, announcements and changes that are not delivered, in the order of the stream.
+//! Leaves: the place in the stream, in the ledger and in the counters. What always holds: the log is held
+//! against the last delivered commit before anything of it is counted (G1, G6).
+
+use super::Pipeline;
+use super::error::PipelineError;
+use super::mark::CommitId;
+use super::policy::UpdatePolicy;
+use super::resume::ResumeCheck;
+use crate::outbox::Position;
+use crate::pgoutput::{Begin, Message};
+
+impl Pipeline {
+    /// Asks for what the log is still held against, if anything.
+    pub(super) fn verify(
+        &mut self,
+        ask: impl FnOnce(&mut ResumeCheck) -> Result<bool, PipelineError>,
+    ) -> Result<(), PipelineError> {
+        if let Some(check) = &mut self.check
+            && ask(check)?
+        {
+            self.check = None;
+        }
+        Ok(())
+    }
+
+    /// Notes a message that is no row.
+    pub(super) fn note(&mut self, message: &Message<'_>) -> Result<(), PipelineError> {
+        match message {
+            Message::Begin(begin) => {
+                let Begin { final_lsn: lsn, commit_time, xid } = *begin;
+                let commit = CommitId { lsn, xid, time_us: commit_time.0 };
+                self.verify(|check| check.begin(commit))?;
+                self.begun = Some(commit);
+                self.ledger.begin(begin.commit_time.unix_us())?;
+                self.newest_commit_time_us = Some(begin.commit_time.unix_us());
+                let (commit_lsn, commit_time) = (begin.final_lsn, begin.commit_time);
+                self.at.next = Some(Position { commit_lsn, index: 0, commit_time });
+                self.counters.begins += 1;
+            }
+            Message::Commit(commit) => {
+                self.ledger.commit(commit.end_lsn)?;
+                let had_rows = self.at.next.take().is_some_and(|next| next.index > 0);
+                if had_rows {
+                    self.last = self.last.max(self.begun);
+                }
+                self.counters.commits += 1;
+            }
+            Message::Relation(relation) => {
+                self.outbox.relation(relation);
+                self.counters.relations += 1;
+            }
+            Message::Type(named) => {
+                self.outbox.type_name(named);
+                self.counters.annotations += 1;
+            }
+            Message::Update(update) => self.updated(update.relation)?,
+            Message::Delete(delete) => {
+                self.counters.deletes += u64::from(self.outbox.table(delete.relation).is_some());
+            }
+            Message::Truncate(truncate) => {
+                let ours = truncate.relations().any(|table| self.outbox.table(table).is_some());
+                self.counters.truncates += u64::from(ours);
+            }
+            Message::Origin(_) => self.counters.annotations += 1,
+            Message::Logical(_) => self.counters.logical_messages += 1,
+            // An insert is answered before it comes here.
+            Message::Insert(_) => {}
+        }
+        Ok(())
+    }
+
+    fn updated(&mut self, relation: u32) -> Result<(), PipelineError> {
+        let Some(table) = self.outbox.table(relation) else { return Ok(()) };
+        self.counters.updates += 1;
+        match self.policy.on_update {
+            UpdatePolicy::Ignore | UpdatePolicy::Warn | UpdatePolicy::Error => Ok(()),
+            UpdatePolicy::Stop => Err(PipelineError::Updated { table: table.clone() }),
+        }
+    }
+}

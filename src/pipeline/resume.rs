@@ -1,0 +1,165 @@
+//! Whether the log is the one that rows were delivered from.
+//!
+//! Enters: the mark that an earlier session left, and what the server sends again. Leaves: nothing while
+//! the two agree, an error where they do not. What always holds: as long as the last delivered commit
+//! was not found at its place, nothing is settled and no row is new (G1, G6).
+//!
+//! A position means nothing to another log: that of a copy which was restored and has grown since. It
+//! has the same system identifier, timeline and slot, and new rows where the mark says that all were
+//! delivered. What tells the logs apart is a commit's transaction number and time. Postgres sends again
+//! what committed at or after the slot's position, so that the last delivered commit either comes again,
+//! or lies before a position which the slot was told, and which the copy then has been told too.
+
+use super::error::PipelineError;
+use super::mark::{CommitId, Mark};
+use crate::lsn::Lsn;
+use crate::outbox::Position;
+
+/// What must be found when the log is read again. Begins with the session, ends with the mark.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ResumeCheck {
+    last: CommitId,
+    /// Up to here there are no rows but those up to `last`.
+    end: Lsn,
+    found: bool,
+    /// Whether rows are counted as they were when the mark was made.
+    same_rows: bool,
+}
+
+impl ResumeCheck {
+    /// What a session has to demand that goes on at `mark`, with a slot that is at `confirmed`; `None`
+    /// if nothing before the mark is sent again, or the mark names no commit. With other tables or
+    /// message prefixes than when the mark was made (`same_rows` is false) there may be other rows
+    /// before the mark: then only another commit in the place of the last one is an error.
+    pub fn new(mark: Mark, confirmed: Lsn, same_rows: bool) -> Option<Self> {
+        let last = mark.last?;
+        let found = confirmed > last.lsn;
+        let is_done = found && (confirmed >= mark.end || !same_rows);
+        (!is_done).then_some(Self { last, end: mark.end, found, same_rows })
+    }
+
+    /// A transaction begins. True once there is nothing more to demand.
+    pub(super) fn begin(&mut self, commit: CommitId) -> Result<bool, PipelineError> {
+        if commit.lsn == self.last.lsn {
+            if commit != self.last {
+                return Err(self.contradicted());
+            }
+            self.found = true;
+        }
+        self.passed(commit.lsn)
+    }
+
+    /// The server has sent everything before `end`. True once there is nothing more to demand.
+    pub(super) fn keepalive(&mut self, end: Lsn) -> Result<bool, PipelineError> {
+        self.passed(end)
+    }
+
+    /// Everything that committed before `lsn` has been sent.
+    fn passed(&mut self, lsn: Lsn) -> Result<bool, PipelineError> {
+        if lsn > self.last.lsn && !self.found {
+            return if self.same_rows { Err(self.contradicted()) } else { Ok(true) };
+        }
+        Ok(self.found && (lsn >= self.end || !self.same_rows))
+    }
+
+    /// A row of a transaction, or one that is a transaction of its own (`alone`), whose number and time
+    /// nobody knows.
+    pub(super) fn row(&self, row: Position, alone: bool) -> Result<(), PipelineError> {
+        let at = row.commit_lsn;
+        let after_last = at > self.last.lsn && at < self.end && !alone;
+        let before_last = at < self.last.lsn && at >= self.end;
+        let skipped_last = alone && at >= self.last.lsn && !self.found;
+        if self.same_rows && (after_last || before_last || skipped_last) {
+            return Err(self.contradicted());
+        }
+        Ok(())
+    }
+
+    const fn contradicted(&self) -> PipelineError {
+        PipelineError::OtherLog { delivered: self.last }
+    }
+}
+
+/// Whether a row lies before the mark, as far as that may be believed of this log.
+pub(super) fn covers(
+    mark: Mark,
+    check: Option<ResumeCheck>,
+    row: Position,
+    alone: bool,
+) -> Result<bool, PipelineError> {
+    check.map_or(Ok(()), |check| check.row(row, alone))?;
+    Ok(mark.covers(row))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pgoutput::PgTime;
+
+    const LAST: CommitId = CommitId { lsn: Lsn::new(500), xid: 7, time_us: 70 };
+
+    fn mark(end: u64) -> Mark {
+        Mark { last: Some(LAST), ..Mark::at(Lsn::new(end)) }
+    }
+
+    fn check(confirmed: u64) -> ResumeCheck {
+        ResumeCheck::new(mark(600), Lsn::new(confirmed), true).unwrap()
+    }
+
+    fn commit(lsn: u64, xid: u32) -> CommitId {
+        CommitId { lsn: Lsn::new(lsn), xid, time_us: 70 }
+    }
+
+    fn row(commit_lsn: u64) -> Position {
+        Position { commit_lsn: Lsn::new(commit_lsn), index: 0, commit_time: PgTime(0) }
+    }
+
+    #[test]
+    fn g6_the_last_commit_at_its_place_is_all_that_is_demanded() {
+        let mut check = check(500);
+        assert_eq!(check.begin(commit(400, 6)), Ok(false));
+        assert_eq!(check.row(row(400), false), Ok(()));
+        assert_eq!(check.begin(LAST), Ok(false));
+        assert_eq!(check.row(row(500), false), Ok(()));
+        // A message outside of transactions is sent again as anything else.
+        assert_eq!(check.row(row(550), true), Ok(()));
+        assert_eq!(check.keepalive(Lsn::new(599)), Ok(false));
+        assert_eq!(check.keepalive(Lsn::new(600)), Ok(true));
+    }
+
+    #[test]
+    fn g1_another_commit_none_or_a_row_too_many_is_another_log() {
+        assert!(check(300).begin(commit(500, 8)).is_err());
+        assert!(check(300).begin(CommitId { time_us: 71, ..LAST }).is_err());
+        assert!(check(300).begin(commit(501, 9)).is_err());
+        assert!(check(300).keepalive(Lsn::new(501)).is_err());
+        assert!(check(300).row(row(510), true).is_err());
+        let mut check = check(300);
+        assert_eq!(check.begin(LAST), Ok(false));
+        assert_eq!(check.begin(commit(550, 9)), Ok(false));
+        assert!(check.row(row(550), false).is_err());
+        // Of a transaction that is half delivered the commit lies behind the mark.
+        let half = ResumeCheck::new(mark(450), Lsn::new(300), true).unwrap();
+        assert!(half.row(row(460), false).is_err() && half.row(row(440), false).is_ok());
+    }
+
+    #[test]
+    fn what_is_not_sent_again_is_not_demanded() {
+        assert_eq!(ResumeCheck::new(mark(600), Lsn::new(600), true), None);
+        assert_eq!(ResumeCheck::new(Mark::at(Lsn::new(600)), Lsn::new(300), true), None);
+        let mut behind_last = check(501);
+        assert_eq!(behind_last.begin(commit(550, 9)), Ok(false));
+        assert!(behind_last.row(row(550), false).is_err());
+        assert_eq!(behind_last.keepalive(Lsn::new(700)), Ok(true));
+    }
+
+    #[test]
+    fn with_other_tables_only_another_commit_at_the_same_place_tells() {
+        let fresh = || ResumeCheck::new(mark(600), Lsn::new(300), false).unwrap();
+        assert!(fresh().begin(commit(500, 8)).is_err());
+        assert_eq!(fresh().row(row(550), false), Ok(()));
+        assert_eq!(fresh().begin(commit(501, 9)), Ok(true));
+        assert_eq!(fresh().begin(LAST), Ok(true));
+        assert_eq!(ResumeCheck::new(mark(600), Lsn::new(501), false), None);
+    }
+}
