@@ -93,12 +93,9 @@ fn brokers_that_do_not_answer_are_waited_for() {
     std::thread::sleep(Duration::from_secs(2));
     running.signal(rustix::process::Signal::TERM);
     let outcome = running.outcome();
-    // A row was read and could not be delivered: a stop is then not a clean one, and says so.
-    assert_eq!(outcome.status.code(), Some(69), "{}", outcome.log.join("\n"));
-    let (last, log) = outcome.log.split_last().unwrap();
-    assert!(last.contains("nothing is lost"), "{last}");
-    let log: Vec<String> = log.iter().filter(|line| line.starts_with('{')).cloned().collect();
-    assert_warnings(&log, &["no Kafka broker answers"]);
+    // Nothing of the row was sent, so that nothing is unconfirmed: the slot keeps it.
+    assert_eq!(outcome.status.code(), Some(0), "{}", outcome.log.join("\n"));
+    assert_warnings(&outcome.log, &["no Kafka broker answers"]);
     outbox.assert_delivered_by(&outbox.relay());
 }
 
@@ -126,10 +123,10 @@ fn a_login_that_is_not_used_is_told() {
         .expect_log("recommend setting `security.protocol` to SASL_SSL")
         .expect_log("no Kafka broker answers");
     outbox.write();
-    let mut running = relay.set("shutdown.grace", "0s").expect_log("PR-X0").run();
+    let mut running = relay.set("shutdown.grace", "0s").run();
     running.wait_for_log("check kafka.brokers, security.protocol");
     running.signal(rustix::process::Signal::TERM);
-    assert_eq!(running.wait().code(), Some(69));
+    assert_eq!(running.wait().code(), Some(0));
     topic::create(&kafka.bootstrap(), &outbox.topic(), 1, &[]);
     log_in(&outbox, kafka, ALLOWED_USER, PASSWORD).run_once();
     outbox.assert_delivered_to(&kafka.bootstrap());

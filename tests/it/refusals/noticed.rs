@@ -47,7 +47,7 @@ fn g1_a_row_filter_is_noticed() {
         code: "PR-P037",
         words: &[
             "filters the rows of table public.outbox",
-            "SET TABLE \"public\".\"outbox\"",
+            "ADD TABLE \"public\".\"outbox\"",
             "re-send",
         ],
     });
