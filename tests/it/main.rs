@@ -14,10 +14,16 @@
 )]
 #![cfg_attr(not(feature = "faults"), allow(dead_code, reason = "the fault matrix uses more"))]
 
+#[cfg(feature = "faults")]
+#[path = "../sim/chance.rs"]
+#[expect(dead_code, reason = "the simulation draws more")]
+mod chance;
 mod containers;
 mod control;
 mod dead_letters;
 mod demo;
+#[cfg(feature = "faults")]
+mod drawn;
 mod faults;
 mod hostile;
 mod import;

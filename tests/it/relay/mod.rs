@@ -6,6 +6,7 @@
 
 mod absent;
 mod backlog;
+#[cfg(feature = "faults")]
 mod codes;
 mod crash;
 mod dead_end;
