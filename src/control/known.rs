@@ -47,18 +47,25 @@ impl Known {
         if now.slot.is_none() {
             return Some(ControlError::SlotVanished { slot: wanted.slot.clone() });
         }
-        // One that is taken out and put in again passes over rows meanwhile, as a new publication does.
-        let mut members = self.members.iter().zip(&now_known.members);
-        let is_renewed =
-            members.any(|(before, now)| before.is_some() && now.is_some() && before != now);
-        let is_other = now_known.publication.is_some() && self.publication != now_known.publication;
-        if is_other || is_renewed {
+        if now_known.publication.is_some() && self.publication != now_known.publication {
             let publication = wanted.publication.clone();
             return Some(ControlError::PublicationReplaced { publication });
         }
         let tables = self.tables.iter().zip(&now_known.tables).zip(&wanted.tables);
         let replaced = tables.into_iter().find(|((before, now), _)| before != now);
         replaced.map(|(_, table)| ControlError::TableReplaced { table: table.clone() })
+    }
+
+    /// Whether a table was taken out of the publication and put in again: rows in between were passed
+    /// over, as with a new publication. To be asked after [`Inspection::refusals`], which say more of
+    /// one that was put in with a filter or without some columns.
+    pub fn readmission(&self, now: &Inspection, wanted: &Requirements) -> Option<ControlError> {
+        let now = Self::of(now);
+        let mut members = self.members.iter().zip(&now.members);
+        let is_readmitted =
+            members.any(|(before, now)| before.is_some() && now.is_some() && before != now);
+        let publication = wanted.publication.clone();
+        is_readmitted.then_some(ControlError::PublicationReplaced { publication })
     }
 }
 
@@ -136,7 +143,8 @@ mod tests {
     fn departure(change: impl FnOnce(&mut Inspection)) -> Option<ControlError> {
         let mut now = fit();
         change(&mut now);
-        Known::of(&fit()).departure(&now, &wanted())
+        let known = Known::of(&fit());
+        known.departure(&now, &wanted()).or_else(|| known.readmission(&now, &wanted()))
     }
 
     #[test]

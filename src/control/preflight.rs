@@ -66,7 +66,8 @@ async fn fit(
                 | ControlError::PublicationMissing { slot_exists: false, .. }
         )
     });
-    if let Some(first) = fatal.into_iter().next() {
+    let readmission = || known?.readmission(&inspection, wanted);
+    if let Some(first) = fatal.into_iter().next().or_else(readmission) {
         return Err(first);
     }
     let Some(first) = creatable.into_iter().next() else { return Ok(inspection) };

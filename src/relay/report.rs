@@ -28,6 +28,8 @@ pub(super) struct Reporter {
     topics: TopicBook,
     /// It was told that brokers which answer confirm nothing.
     stalled: bool,
+    /// Since when a broker has answered without a break.
+    answering_since: Option<Instant>,
     vigil: Vigil,
     current: Snapshot,
     /// Totals of the sessions before this one.
@@ -71,6 +73,7 @@ impl Reporter {
             telemetry,
             topics,
             stalled: false,
+            answering_since: None,
             vigil: Vigil::new(give_up_after),
             current: Snapshot::default(),
             past: Snapshot::default(),
@@ -143,7 +146,7 @@ impl Reporter {
         self.gather(pipeline, stream);
         self.current.unconfirmed_for = self.vigil.fruitless();
         self.publish();
-        self.warn_of_stall();
+        self.warn_of_stall(now);
         self.write_lines(pipeline, now);
         self.warn_of_updates(pipeline.unwelcome_updates());
         let awaited = self.current.unavailable.awaited();
@@ -157,14 +160,18 @@ impl Reporter {
     }
 
     /// Says once that brokers which answer confirm nothing, and once that they do again.
-    fn warn_of_stall(&mut self) {
+    fn warn_of_stall(&mut self, now: Instant) {
         let Snapshot { broker_connected, unconfirmed_for, in_flight_records, .. } = self.current;
+        // Brokers that are back from an outage have their time, too.
+        let since = broker_connected.then(|| self.answering_since.unwrap_or(now));
+        self.answering_since = since;
+        let answers = since.is_some_and(|since| now.duration_since(since) >= STALL);
         let awaits = self.current.unavailable.awaited().is_some();
         if unconfirmed_for.is_zero() {
             if std::mem::take(&mut self.stalled) {
                 tracing::info!("the Kafka brokers confirm records again");
             }
-        } else if unconfirmed_for >= STALL && broker_connected && !awaits && !self.stalled {
+        } else if unconfirmed_for >= STALL && answers && !awaits && !self.stalled {
             self.stalled = true;
             let (records, seconds) = (in_flight_records, unconfirmed_for.as_secs());
             tracing::warn!(

@@ -108,7 +108,9 @@ impl Watch<'_> {
         // Columns are announced by the stream before the next row.
         let silent =
             |refusal: &ControlError| !matches!(refusal, ControlError::ColumnsMissing { .. });
-        let departure = departure.or_else(|| now.refusals(self.wanted).into_iter().find(silent))?;
+        let departure = departure
+            .or_else(|| now.refusals(self.wanted).into_iter().find(silent))
+            .or_else(|| self.known?.readmission(&now, self.wanted))?;
         let slot = control::sample(client, &self.wanted.slot).await.ok()??;
         slot.is_held_by(self.stream?).then_some(departure)
     }

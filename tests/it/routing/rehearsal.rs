@@ -276,7 +276,8 @@ fn what_cannot_be_read_is_said() {
     refused(
         relay.clone().set("source.url", &reader.url()),
         77,
-        &["GRANT SELECT ON \"public\".\"outbox\" TO \"route_reader\""],
+        // As JSON, which the log is.
+        &[r#"GRANT SELECT ON \"public\".\"outbox\" TO \"route_reader\""#],
     );
     let elsewhere = Address { port: 1, ..address };
     refused(relay.set("source.url", &elsewhere.url()), 69, &["PR-P001", "127.0.0.1:1"]);
