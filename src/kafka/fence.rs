@@ -59,7 +59,7 @@ pub(super) fn fence(spec: &KafkaSpec, lineage: &Lineage) -> Result<Producer, Sin
     }
 }
 
-/// Fences for whoever writes nothing in a transaction itself; see [`fence_patiently`].
+/// Fences for whoever writes nothing in a transaction itself; see `fence_patiently`.
 pub fn fence_off(spec: &KafkaSpec, lineage: &Lineage) -> Result<(), SinkError> {
     fence_patiently(spec, lineage).map(drop)
 }
