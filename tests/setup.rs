@@ -70,8 +70,7 @@ async fn setup_makes_what_is_missing_and_may_be_repeated() {
 
 #[tokio::test(flavor = "current_thread")]
 async fn a_setup_that_cannot_be_done_says_why_and_what_to_do() {
-    let options = Options { password: Some("right".to_owned()), ..Options::default() };
-    let cluster = Cluster::start(&options).expect("a private PostgreSQL");
+    let cluster = Cluster::start(&Options::default()).expect("a private PostgreSQL");
     let client = connect(&cluster.unix_url()).await.unwrap();
     client.batch_execute("CREATE ROLE guest LOGIN PASSWORD 'guest'").await.unwrap();
     let address = cluster.address();

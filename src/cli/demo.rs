@@ -39,7 +39,7 @@ use consumer::Consumer;
 use judge::{Judge, Verdict};
 use relay::Relay;
 use shop::ShopFigures;
-use stage::Stage;
+use stage::{SOURCE, Stage};
 
 /// How long the relay may take from its start to holding the slot.
 const STREAMING_LIMIT: Duration = Duration::from_secs(30);
@@ -237,7 +237,8 @@ async fn show(args: &DemoArgs, context: &Context) -> Result<Figures, DemoError> 
     let relay = Plan::new(kafka_spec(&config), config);
     stage.make_slot(&client, &relay).await?;
     let mut arguments = context.arguments();
-    for (key, value) in stage.relay_settings() {
+    // The database's address is for the environment, not for the command line.
+    for (key, value) in stage.relay_settings().into_iter().filter(|(key, _)| *key != SOURCE) {
         arguments.extend(["--set".into(), format!("{key}={value}").into()]);
     }
     let cast = Cast { kafka: relay.kafka, arguments, shows_arrivals: !context.json() };
@@ -280,7 +281,7 @@ async fn play(
     let judge = Arc::new(Mutex::new(Judge::default()));
     let consumer =
         Consumer::start(&kafka, &event_types(plan.types), Arc::clone(&judge), shows_arrivals)?;
-    let mut relay = Relay::start(arguments, Stage::tether()?)?;
+    let mut relay = Relay::start(stage.database_url.clone(), arguments, Stage::tether()?)?;
     wait_until_streaming(client.sql(), &stage.slot, &mut relay).await?;
     let shop = tokio::select! {
         shop = shop::play(stage, client.sql(), shows_arrivals) => shop?,

@@ -53,6 +53,13 @@ pub fn dispatch(command: &Command, context: &Context) -> Result<ExitCode, Failur
     }
 }
 
+/// Tells `command`, a run of this program, where its database is. By a variable: the address may hold
+/// a password, and a command line can be read by every user of the machine.
+fn set_source(command: &mut std::process::Command, url: &str) {
+    const VARIABLE: &str = "POSTRIDER_SOURCE__URL";
+    command.env(VARIABLE, url).env_remove(format!("{VARIABLE}_FILE"));
+}
+
 /// `tail` with the configured Kafka side.
 fn follow(args: &tail::TailArgs, context: &Context) -> Result<ExitCode, Failure> {
     let loaded = context.load(Vec::new())?;

@@ -4,8 +4,9 @@
 //! levers to make the brokers fail. It speaks the real protocol on loopback ports of its own
 //! choosing, and it is no Kafka: it keeps 5 MiB (compressed) per partition and forgets the oldest
 //! beyond that, does not detect repeats of an idempotent producer, shows aborted transactions, has
-//! no admin API, and creates unknown topics with four partitions, which cannot be changed. Never
-//! evidence for exactly-once. Called by the demo, `postrider broker`, benches and tests.
+//! no admin API, and creates unknown topics with four partitions, which cannot be changed. It asks
+//! for no login: other users of the machine can read and write its topics, which hold what was made
+//! up, and it runs no commands. Never evidence for exactly-once. Called by the demo, `postrider broker`, benches and tests.
 
 use std::time::Duration;
 

@@ -73,7 +73,7 @@ impl Account {
         })
     }
 
-    /// Makes a new temporary folder that this account owns and can reach. The caller's `TMPDIR` is
+    /// Makes a new temporary folder that this account owns, and nobody else can enter. The caller's `TMPDIR` is
     /// used where the account can reach it. The path stays short: a unix socket's may not exceed
     /// 107 bytes (unix(7)).
     pub fn make_folder(self, prefix: &str) -> Result<PathBuf, SandboxError> {
@@ -83,11 +83,10 @@ impl Account {
         }
         let folder = tempfile::Builder::new()
             .prefix(prefix)
+            .permissions(fs::Permissions::from_mode(0o700))
             .tempdir_in(&parent)
             .map_err(SandboxError::file("make a folder in", &parent))?
             .keep();
-        fs::set_permissions(&folder, fs::Permissions::from_mode(0o700))
-            .map_err(SandboxError::file("set the permissions of", &folder))?;
         self.own(&folder)?;
         Ok(folder)
     }

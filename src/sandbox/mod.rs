@@ -3,12 +3,15 @@
 //!
 //! Enters: options. Leaves: a running server and its address. Always holds: nothing outside the
 //! temporary folder of a server is written; a server never runs as root; it is stopped and its
-//! folder removed on drop, after a panic, and also when this process is killed ([`tether`]).
+//! folder removed on drop, after a panic, and also when this process is killed ([`tether`]). No
+//! other user of the machine gets in: folders and the sockets in them are the server's account's
+//! alone, TCP wants a password that is drawn at the start, and no command line has it.
 //! Called by `cli` (demo, bench) and by the integration tests; knows no other room.
 
 pub mod account;
 pub mod binaries;
 mod error;
+pub mod password;
 pub mod port;
 pub mod postgres;
 pub mod redis;

@@ -1,12 +1,14 @@
-//! A private Redis: on loopback, in memory alone, gone with its owner.
+//! A private Redis: on loopback, behind a drawn password, in memory alone, gone with its owner.
 
 use std::fs::{File, read_to_string};
+use std::io::{self, ErrorKind, Write as _};
 use std::net::{Ipv4Addr, TcpStream};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::account::Account;
+use super::password::Password;
 use super::tether::{LastSignal, Tether};
 use super::{SandboxError, port};
 
@@ -22,6 +24,7 @@ const ATTEMPTS: u32 = 5;
 pub struct Redis {
     child: Child,
     port: u16,
+    password: Password,
     account: Account,
     tether: Tether,
 }
@@ -32,13 +35,14 @@ impl Redis {
         let account = Account::unprivileged()?;
         let folder = account.make_folder("postrider-redis-")?;
         let mut tether = Tether::new(&folder)?;
+        let password = Password::draw()?;
         let mut attempt = 1;
         loop {
             let port = port::free()?;
-            match spawn(account, &tether, port) {
+            match spawn(account, &tether, port, &password) {
                 Ok(child) => {
                     tether.hold(child.id(), LastSignal::Kill)?;
-                    return Ok(Self { child, port, account, tether });
+                    return Ok(Self { child, port, password, account, tether });
                 }
                 Err(SandboxError::Ended { .. }) if attempt < ATTEMPTS => attempt += 1,
                 Err(error) => return Err(error),
@@ -46,9 +50,9 @@ impl Redis {
         }
     }
 
-    /// Where clients connect, `redis://127.0.0.1:PORT`.
+    /// Where clients connect, `redis://:PASSWORD@127.0.0.1:PORT`. Not for a command line.
     pub fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}", self.port)
+        format!("redis://:{}@127.0.0.1:{}", self.password.as_str(), self.port)
     }
 
     /// Ends it as a crash would; whatever it knew is gone.
@@ -60,7 +64,7 @@ impl Redis {
 
     /// Starts it again on the same port, empty. It must have been killed.
     pub fn restart(&mut self) -> Result<(), SandboxError> {
-        self.child = spawn(self.account, &self.tether, self.port)?;
+        self.child = spawn(self.account, &self.tether, self.port, &self.password)?;
         self.tether.hold(self.child.id(), LastSignal::Kill)
     }
 }
@@ -72,22 +76,30 @@ impl Drop for Redis {
     }
 }
 
-fn spawn(account: Account, tether: &Tether, port: u16) -> Result<Child, SandboxError> {
+fn spawn(
+    account: Account,
+    tether: &Tether,
+    port: u16,
+    password: &Password,
+) -> Result<Child, SandboxError> {
     let log = tether.folder().join("log");
     let output = File::create(&log).map_err(SandboxError::file("write", &log))?;
     let mut command = Command::new(PROGRAM);
     command
-        .args(["--bind", "127.0.0.1", "--port", &port.to_string()])
-        .args(["--save", "", "--appendonly", "no"])
+        .arg("-")
         .current_dir(tether.folder())
         .process_group(0)
-        .stdin(Stdio::null())
+        .stdin(Stdio::piped())
         .stdout(output)
         .stderr(Stdio::null());
     account.apply(&mut command);
     let mut child = command
         .spawn()
         .map_err(|source| SandboxError::Spawn { program: PROGRAM.into(), source })?;
+    if configure(&mut child, port, password).is_err() {
+        // One that is not told everything must not serve; why it was not told, its words say below.
+        child.kill().map_err(SandboxError::file("end the server of", &log))?;
+    }
     let deadline = Instant::now() + LIMIT;
     let said = || read_to_string(&log).unwrap_or_default();
     loop {
@@ -109,6 +121,16 @@ fn spawn(account: Account, tether: &Tether, port: u16) -> Result<Child, SandboxE
         }
         std::thread::sleep(POLL);
     }
+}
+
+/// Tells it by its standard input what every user of the machine could read on a command line. The
+/// input ends with that.
+fn configure(child: &mut Child, port: u16, password: &Password) -> io::Result<()> {
+    let Some(mut input) = child.stdin.take() else { return Err(ErrorKind::BrokenPipe.into()) };
+    let password = password.as_str();
+    let text =
+        format!("requirepass {password}\nbind 127.0.0.1\nport {port}\nsave \"\"\nappendonly no\n");
+    input.write_all(text.as_bytes())
 }
 
 #[cfg(test)]

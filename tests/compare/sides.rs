@@ -46,6 +46,7 @@ impl Shop {
         for (name, value) in [
             ("database.hostname", "127.0.0.1".to_owned()),
             ("database.port", cluster.port().to_string()),
+            ("database.password", cluster.address().password.unwrap()),
             ("database.dbname", database.name().to_owned()),
             ("slot.name", format!("{}_debezium", database.name())),
         ] {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use postrider::idempotency::{Begun, Claim, Completed, Guard, Known, Settings, claim, look_up};
+use postrider::sandbox::password::Password;
 use postrider::sandbox::redis::Redis;
 
 use crate::support::{
@@ -111,13 +112,16 @@ async fn a_full_redis_makes_the_guard_unsure_until_there_is_room() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_login_that_was_refused_is_tried_again() {
     let redis = Redis::start().unwrap();
-    let url = redis.url().replace("redis://", "redis://:s3cret@");
-    let guard = Guard::connect(&url, &settings()).unwrap();
+    let url = redis.url();
+    let (_, place) = url.split_once('@').unwrap();
+    let later = Password::draw().unwrap();
+    let later = later.as_str();
+    let guard = Guard::connect(&format!("redis://:{later}@{place}"), &settings()).unwrap();
     for _ in 0..5 {
         assert!(matches!(guard.begin(&request("k")).await, Begun::Unsure));
         tokio::time::sleep(settings().pass_over).await;
     }
-    tell(&redis, "CONFIG SET requirepass s3cret").await;
+    tell(&redis, &format!("CONFIG SET requirepass {later}")).await;
     permit(begin_when_sure(&guard, &request("k")).await);
 }
 

@@ -17,8 +17,7 @@ fn script(name: &str) -> PathBuf {
 
 #[test]
 fn the_database_container_is_initialised_for_a_relay_with_few_rights() {
-    let cluster =
-        postgres::start(&Options { password: Some("owner".into()), ..Options::default() });
+    let cluster = postgres::start(&Options::default());
     let owner = cluster.address();
     // The script names its migrations as the container sees them.
     let text = std::fs::read_to_string(script("postgres/init.sh")).unwrap();

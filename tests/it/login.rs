@@ -157,8 +157,10 @@ fn a_client_certificate_lets_in_without_a_password() {
 fn hosts_are_tried_in_turn() {
     let cluster = postgres::installed();
     let dead = postrider::sandbox::port::free().unwrap();
+    let password = cluster.address().password.unwrap();
+    let login = format!("user=postgres password={password} dbname=postgres");
     let info = |hosts: &str, ports: &str, extra: &str| {
-        resolve(&format!("host={hosts} port={ports} user=postgres dbname=postgres {extra}"))
+        resolve(&format!("host={hosts} port={ports} {login} {extra}"))
     };
     let port = cluster.port();
     let folder = cluster.folder().display();
@@ -216,10 +218,11 @@ fn postgres_18_speaks_tls_from_the_first_byte() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().join("root.crt");
     fs::write(&root, authority.pem()).unwrap();
+    let password = cluster.address().password.unwrap();
     for negotiation in ["postgres", "direct"] {
         let text = format!(
-            "host=localhost hostaddr=127.0.0.1 port={} user=postgres sslmode=verify-full \
-             sslrootcert={} sslnegotiation={negotiation}",
+            "host=localhost hostaddr=127.0.0.1 port={} user=postgres password={password} \
+             sslmode=verify-full sslrootcert={} sslnegotiation={negotiation}",
             cluster.port(),
             root.display()
         );

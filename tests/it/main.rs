@@ -31,6 +31,7 @@ mod kafka;
 mod login;
 #[cfg(feature = "faults")]
 mod matrix;
+mod other_users;
 mod readme;
 mod refusals;
 #[cfg(feature = "faults")]

@@ -29,17 +29,6 @@ fn every_postgres_decodes_logically() {
 }
 
 #[test]
-fn a_password_is_asked_for_over_tcp_only() {
-    let options = Options { password: Some("it's: s3cret/".into()), ..Options::default() };
-    let cluster = postgres::start(&options);
-    Sql::connect(&cluster.url()).run("SELECT 1");
-    Sql::connect(&cluster.unix_url()).run("SELECT 1");
-    let wrong = cluster.address().login_as("postgres", Some("guess")).url();
-    let error = Sql::try_connect(&wrong).unwrap_err();
-    assert_eq!(error.code().unwrap().code(), "28P01");
-}
-
-#[test]
 fn kill_9_of_postgres_keeps_what_was_committed() {
     let mut cluster = postgres::start(&Options::default());
     Sql::connect(&cluster.url()).run("CREATE TABLE t AS SELECT generate_series(1, 1000) AS n");

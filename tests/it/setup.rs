@@ -24,14 +24,14 @@ impl Scene {
         let database = Database::create(cluster, "roles");
         let (owner, relay) = (unique("owner"), unique("relay"));
         let name = database.name();
-        let sql = database.sql();
-        sql.run(&format!("CREATE ROLE {owner} LOGIN; CREATE ROLE {relay} LOGIN REPLICATION"));
-        sql.run(&format!("ALTER DATABASE {name} OWNER TO {owner}"));
+        database.create_role(&owner, "");
+        database.create_role(&relay, "REPLICATION");
+        database.sql().run(&format!("ALTER DATABASE {name} OWNER TO {owner}"));
         Self { database, broker: Broker::embedded(), owner, relay }
     }
 
     fn address(&self, role: &str) -> Address {
-        self.database.address().login_as(role, None)
+        Address { user: role.to_owned(), ..self.database.address() }
     }
 
     fn run_as(&self, role: &str) -> Relay {
@@ -88,7 +88,7 @@ fn psql(address: &Address, script: &str) -> Output {
     use std::io::Write as _;
     let mut child = Command::new(binaries::find().unwrap().join("psql"))
         .args(["--no-psqlrc", "--quiet", "--set", "ON_ERROR_STOP=1", "--dbname"])
-        .arg(address.url())
+        .arg(address.unix_url())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

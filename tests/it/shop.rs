@@ -5,12 +5,13 @@
 mod client;
 
 use std::fs::{read_to_string, write};
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{Ipv4Addr, TcpStream};
 use std::process::{Child, Command, Output, Stdio};
 use std::thread::JoinHandle;
 
 use postrider::sandbox::account::Account;
+use postrider::sandbox::password::Password;
 use postrider::sandbox::port;
 use postrider::sandbox::tether::{LastSignal, Tether};
 use postrider::shop::orders::EVENT_TYPES;
@@ -91,6 +92,7 @@ fn login() -> Vec<String> {
 struct SecretRedis {
     child: Child,
     port: u16,
+    password: Password,
     authority: std::path::PathBuf,
     _tether: Tether,
 }
@@ -111,22 +113,22 @@ impl SecretRedis {
         let (certificate, key) = (place("cert", &certificate), place("key", &key));
         let authority = place("ca", &authority.pem());
         let port = port::free().unwrap();
+        let password = Password::draw().unwrap();
+        let configuration = format!(
+            "requirepass {}\nbind 127.0.0.1\nport 0\ntls-port {port}\ntls-auth-clients no\n\
+             tls-cert-file {}\ntls-key-file {}\nsave \"\"\nappendonly no\n",
+            password.as_str(),
+            certificate.display(),
+            key.display()
+        );
         let mut command = Command::new("redis-server");
-        command
-            .args(["--bind", "127.0.0.1", "--port", "0", "--tls-port", &port.to_string()])
-            .args(["--save", "", "--appendonly", "no", "--tls-auth-clients", "no"])
-            .arg("--tls-cert-file")
-            .arg(certificate)
-            .arg("--tls-key-file")
-            .arg(key)
-            .current_dir(&folder)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null());
+        command.arg("-").current_dir(&folder).stdin(Stdio::piped()).stdout(Stdio::null());
         account.apply(&mut command);
-        let child = command.spawn().unwrap();
+        let mut child = command.spawn().unwrap();
+        child.stdin.take().unwrap().write_all(configuration.as_bytes()).unwrap();
         tether.hold(child.id(), LastSignal::Kill).unwrap();
         wait_for("Redis", || TcpStream::connect((Ipv4Addr::LOCALHOST, port)).ok());
-        Self { child, port, authority, _tether: tether }
+        Self { child, port, password, authority, _tether: tether }
     }
 }
 
@@ -180,7 +182,10 @@ fn a_service_reaches_all_it_needs_by_tls_and_logins_and_shows_no_secret() {
     let service = Service::start(
         stage
             .shop(&[&["orders", "--bind", "127.0.0.1:0"], login.as_slice()].concat(), CHECKED)
-            .env("REDIS_URL", format!("rediss://localhost:{}", redis.port))
+            .env(
+                "REDIS_URL",
+                format!("rediss://:{}@localhost:{}", redis.password.as_str(), redis.port),
+            )
             .env("RUST_LOG", "debug")
             .env("SSL_CERT_FILE", &redis.authority)
             .env_remove("SSL_CERT_DIR"),
@@ -205,7 +210,7 @@ fn a_service_reaches_all_it_needs_by_tls_and_logins_and_shows_no_secret() {
                      WHERE datname = current_database() AND usename = 'scram_role'";
     assert_eq!(stage.database.sql().value(encrypted), "t");
     let said = service.stop();
-    for secret in [PASSWORD, fortress::PASSWORD] {
+    for secret in [PASSWORD, fortress::PASSWORD, redis.password.as_str()] {
         assert!(!said.contains(secret), "{said}");
     }
 

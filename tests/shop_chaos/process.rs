@@ -1,6 +1,6 @@
 //! A service of the shop as a process: started, killed, frozen, watched by its log.
 //!
-//! Enters: arguments. Leaves: where it answers, what it warned of, what it counted. What always holds:
+//! Enters: arguments and variables. Leaves: where it answers, what it warned of, what it counted. What always holds:
 //! a process that ends by itself is noticed; none outlives this program, whatever ends it. Called by
 //! `stage` and `unrest`.
 
@@ -45,6 +45,7 @@ pub(crate) struct Service {
     pub(crate) door: Door,
     pub(crate) state: State,
     arguments: Vec<String>,
+    variables: Vec<(&'static str, String)>,
     child: Option<Child>,
     log: Arc<Mutex<Log>>,
     /// What former lives counted, by the name of the metric.
@@ -61,12 +62,17 @@ struct Log {
 
 impl Service {
     /// One that is not started yet.
-    pub(crate) fn new(name: String, arguments: Vec<String>) -> Self {
+    pub(crate) fn new(
+        name: String,
+        arguments: Vec<String>,
+        variables: Vec<(&'static str, String)>,
+    ) -> Self {
         Self {
             name,
             door: Door::default(),
             state: State::Dead,
             arguments,
+            variables,
             child: None,
             log: Arc::default(),
             counted: BTreeMap::new(),
@@ -77,6 +83,7 @@ impl Service {
     pub(crate) fn start(&mut self, tether: &mut Tether) {
         let mut child = Command::new(env!("CARGO_BIN_EXE_shop"))
             .args(&self.arguments)
+            .envs(self.variables.iter().cloned())
             .env("RUST_LOG", settings::log())
             .current_dir("/")
             .stdin(Stdio::null())

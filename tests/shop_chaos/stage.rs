@@ -198,13 +198,14 @@ fn services(database: &Database, bootstrap: &str, redis: &Redis) -> Vec<Service>
     let (database, redis) = (database.address().url(), redis.url());
     let service = |command: &str, number: u32| {
         let mut arguments = vec![command];
-        arguments.extend(["--database-url", &database, "--brokers", bootstrap]);
-        arguments.extend(["--redis-url", &redis, "--bind", "127.0.0.1:0"]);
+        arguments.extend(["--brokers", bootstrap, "--bind", "127.0.0.1:0"]);
         if command == "orders" {
             arguments.extend(["--patience", PATIENCE]);
         }
         let arguments = arguments.into_iter().map(str::to_owned).collect();
-        Service::new(format!("{command} {number}"), arguments)
+        // They hold passwords, and a command line can be read by every user of the machine.
+        let variables = vec![("DATABASE_URL", database.clone()), ("REDIS_URL", redis.clone())];
+        Service::new(format!("{command} {number}"), arguments, variables)
     };
     ["orders", "payments", "inventory"]
         .into_iter()

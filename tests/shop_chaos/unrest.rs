@@ -4,8 +4,6 @@
 //! [`Toll`]. What always holds: moments and victims come from the seed; a process that ends without
 //! having been struck is a fault. Called by `main`.
 
-use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use crate::chance::Chance;
@@ -242,10 +240,6 @@ impl Unrest<'_> {
 
 /// FLUSHALL.
 fn forget_everything(url: &str) {
-    let address = url.trim_start_matches("redis://");
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream.write_all(b"FLUSHALL\r\n").unwrap();
-    let mut answer = [0; 5];
-    stream.read_exact(&mut answer).unwrap();
-    assert_eq!(&answer, b"+OK\r\n");
+    let mut connection = redis::Client::open(url).unwrap().get_connection().unwrap();
+    redis::cmd("FLUSHALL").exec(&mut connection).unwrap();
 }

@@ -19,7 +19,7 @@ use crate::config::libpq::{ConnectInfo, ConnectInfoError};
 use crate::control::{self, ControlError};
 use crate::lsn::Lsn;
 use crate::sandbox::SandboxError;
-use crate::sandbox::postgres::{Cluster, Options};
+use crate::sandbox::postgres::{Address, Cluster, Options};
 
 /// The slots, both made before the rows are written.
 const RECEIVE_SLOT: &str = "bench_recvlogical";
@@ -152,12 +152,16 @@ async fn load(client: &Client, args: &CeilingArgs) -> Result<Lsn, CeilingError> 
 }
 
 fn receive(cluster: &Cluster, transport: Transport, end: Lsn) -> Result<Weighed, CeilingError> {
+    let address = cluster.address();
+    // A command line can be read by every user of the machine.
+    let shown = Address { password: None, ..address.clone() };
     let mut command = Command::new(cluster.binaries().join("pg_recvlogical"));
     command
         .args(["--start", "--no-loop", "-f", "/dev/null", "--slot", RECEIVE_SLOT])
         .args(["-o", "proto_version=1", "-o", "publication_names=postrider"])
         .arg(format!("--endpos={end}"))
-        .args(["-d", &url(cluster, transport)])
+        .args(["-d", &url(&shown, transport)])
+        .envs(address.password.map(|password| ("PGPASSWORD", password)))
         .stdin(Stdio::null())
         .stderr(Stdio::null());
     Ok(weigh(command, cluster.process().unwrap_or_default(), DRAIN_LIMIT)?.0)
@@ -166,7 +170,7 @@ fn receive(cluster: &Cluster, transport: Transport, end: Lsn) -> Result<Weighed,
 fn relay(cluster: &Cluster, args: &CeilingArgs) -> Result<(Weighed, RunSummary), CeilingError> {
     let broker = EmbeddedBroker::start(args.topics)?;
     let surroundings = Surroundings {
-        source: &url(cluster, args.transport),
+        source: &url(&cluster.address(), args.transport),
         slot: RELAY_SLOT,
         bootstrap: &broker.bootstrap,
         settings: &args.relay_set,
@@ -220,9 +224,9 @@ fn figures(
     }
 }
 
-fn url(cluster: &Cluster, transport: Transport) -> String {
+fn url(address: &Address, transport: Transport) -> String {
     match transport {
-        Transport::Unix => cluster.unix_url(),
-        Transport::Tcp => cluster.url(),
+        Transport::Unix => address.unix_url(),
+        Transport::Tcp => address.url(),
     }
 }

@@ -13,6 +13,7 @@ use serde::Deserialize;
 
 use super::drain::{DrainError, Weighed, weigh};
 use super::wal_load;
+use crate::cli::set_source;
 
 /// Partitions of each topic.
 pub(super) const PARTITIONS: u32 = 3;
@@ -173,8 +174,8 @@ fn command(name: &str, surroundings: Surroundings<'_>) -> Result<Command, Progra
     let Surroundings { source, slot, bootstrap, settings } = surroundings;
     let mut command = Command::new(this_program()?);
     command.arg(name).stdin(Stdio::null());
+    set_source(&mut command, source);
     let usual = [
-        format!("source.url={source}"),
         format!("source.slot={slot}"),
         format!("kafka.brokers={bootstrap}"),
         format!("progress.topic={PROGRESS_TOPIC}"),

@@ -1,6 +1,6 @@
 //! The relay under demonstration: this very program, run as a child process.
 //!
-//! Enters: where Postgres and Kafka are. Leaves: a running `postrider run`, which can be killed as
+//! Enters: the database's address, and arguments. Leaves: a running `postrider run`, which can be killed as
 //! harshly as a crash would and started again. It ends with the demo, however that ends.
 
 use std::ffi::OsString;
@@ -10,10 +10,12 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::cli::set_source;
 use crate::sandbox::tether::{LastSignal, Tether};
 
 /// A supervised `postrider run`.
 pub(super) struct Relay {
+    source: String,
     arguments: Vec<OsString>,
     child: Child,
     tether: Tether,
@@ -21,10 +23,14 @@ pub(super) struct Relay {
 }
 
 impl Relay {
-    /// Starts the relay with these arguments after `run`.
-    pub(super) fn start(arguments: Vec<OsString>, tether: Tether) -> io::Result<Self> {
-        let child = spawn(&arguments)?;
-        let mut relay = Self { arguments, child, tether, kills: 0 };
+    /// Starts the relay on this database with these arguments after `run`.
+    pub(super) fn start(
+        source: String,
+        arguments: Vec<OsString>,
+        tether: Tether,
+    ) -> io::Result<Self> {
+        let child = spawn(&source, &arguments)?;
+        let mut relay = Self { source, arguments, child, tether, kills: 0 };
         relay.hold()?;
         Ok(relay)
     }
@@ -35,7 +41,7 @@ impl Relay {
         self.child.wait()?;
         self.kills += 1;
         self.release()?;
-        self.child = spawn(&self.arguments)?;
+        self.child = spawn(&self.source, &self.arguments)?;
         self.hold()
     }
 
@@ -84,8 +90,9 @@ impl Drop for Relay {
     }
 }
 
-fn spawn(arguments: &[OsString]) -> io::Result<Child> {
+fn spawn(source: &str, arguments: &[OsString]) -> io::Result<Child> {
     let mut command = Command::new(std::env::current_exe()?);
     command.arg("run").arg("-q").args(arguments);
+    set_source(&mut command, source);
     command.stdin(Stdio::null()).stdout(Stdio::null()).spawn()
 }

@@ -29,9 +29,12 @@ const PARTITIONS: i32 = 3;
 /// Brokers of the embedded cluster: one, as on a laptop.
 const BROKERS: u32 = 1;
 
+/// The option for the database's address.
+pub(super) const SOURCE: &str = "source.url";
+
 /// What [`Stage::relay_settings`] decides.
 pub(super) const CHOSEN: [&str; 7] = [
-    "source.url",
+    SOURCE,
     "source.slot",
     "source.publication",
     "source.tables",
@@ -43,7 +46,7 @@ pub(super) const CHOSEN: [&str; 7] = [
 /// What stands for servers that are not known yet, so that the rest can be checked.
 pub(super) fn stand_ins() -> [(&'static str, String); 2] {
     [
-        ("source.url", "postgres://nobody@localhost/nowhere".to_owned()),
+        (SOURCE, "postgres://nobody@localhost/nowhere".to_owned()),
         ("kafka.brokers", "localhost:9092".to_owned()),
     ]
 }
@@ -133,7 +136,7 @@ impl Stage {
         // Progress of an earlier demo is not that of this one's slot.
         let progress = format!("postrider.progress.{}.{}", self.slot, std::process::id());
         vec![
-            ("source.url", self.database_url.clone()),
+            (SOURCE, self.database_url.clone()),
             ("source.slot", self.slot.clone()),
             ("source.publication", PUBLICATION.to_owned()),
             ("source.tables", "public.outbox".to_owned()),

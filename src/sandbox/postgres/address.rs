@@ -12,7 +12,7 @@ pub struct Address {
     pub socket_folder: PathBuf,
     /// Role.
     pub user: String,
-    /// Its password, where one is needed.
+    /// Its password, which TCP asks for. Never for a command line, and so neither is [`Self::url`].
     pub password: Option<String>,
     /// Database.
     pub database: String,
@@ -24,11 +24,12 @@ impl Address {
         format!("postgres://{}@127.0.0.1:{}/{}", self.login(), self.port, escape(&self.database))
     }
 
-    /// `postgres://USER@/DATABASE?host=FOLDER&port=PORT`
+    /// `postgres://USER@/DATABASE?host=FOLDER&port=PORT`, without the password: the socket trusts
+    /// whoever reaches it.
     pub fn unix_url(&self) -> String {
         let folder = escape(&self.socket_folder.to_string_lossy());
-        let (login, database) = (self.login(), escape(&self.database));
-        format!("postgres://{login}@/{database}?host={folder}&port={}", self.port)
+        let (user, database) = (escape(&self.user), escape(&self.database));
+        format!("postgres://{user}@/{database}?host={folder}&port={}", self.port)
     }
 
     /// The same server, another database.
@@ -92,7 +93,7 @@ mod tests {
     fn urls_escape_what_a_url_parser_would_take_for_syntax() {
         let shop = address().database("shop");
         assert_eq!(shop.url(), "postgres://postgres:p%40ss/word@127.0.0.1:5432/shop");
-        let relay = address().login_as("relay", None);
+        let relay = address().login_as("relay", Some("secret"));
         assert_eq!(relay.unix_url(), "postgres://relay@/postgres?host=/tmp/a%20b&port=5432");
     }
 

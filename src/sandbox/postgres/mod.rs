@@ -1,8 +1,8 @@
 //! A private PostgreSQL cluster with logical decoding.
 //!
 //! Enters: [`Options`]. Leaves: a running [`Cluster`] and its addresses; callers talk to it with
-//! their own client. Always holds: it listens on loopback and on a unix socket in its own folder,
-//! never runs as root, and is gone with the folder when the `Cluster` is dropped or this process
+//! their own client. Always holds: it listens on loopback, where it wants a password, and on a unix
+//! socket in its own folder, which nobody else can enter; it never runs as root, and is gone with the folder when the `Cluster` is dropped or this process
 //! ends. Called by `cli` (demo, bench) and the integration tests.
 
 mod address;
@@ -19,6 +19,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::account::Account;
+use super::password::Password;
 use super::tether::{LastSignal, Tether};
 use super::{SandboxError, binaries, port};
 use server::{Server, log_tail};
@@ -44,6 +45,7 @@ pub struct Cluster {
     server: Option<Server>,
     tether: Tether,
     options: Options,
+    password: Password,
     account: Account,
     binaries: PathBuf,
     port: u16,
@@ -61,9 +63,16 @@ impl Cluster {
         let account = Account::unprivileged()?;
         let folder = account.make_folder("postrider-pg-")?;
         let tether = Tether::new(&folder)?;
-        let options = options.clone();
-        let mut cluster =
-            Self { server: None, tether, options, account, binaries, port: 0, version: 0 };
+        let mut cluster = Self {
+            server: None,
+            tether,
+            options: options.clone(),
+            password: Password::draw()?,
+            account,
+            binaries,
+            port: 0,
+            version: 0,
+        };
         cluster.initialise()?;
         cluster.version = cluster.read_version()?;
         for attempt in 1.. {
@@ -78,12 +87,13 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Where the superuser `postgres` reaches it, over TCP, in database `postgres`.
+    /// Where the superuser `postgres` reaches it, over TCP, in database `postgres`. It holds the
+    /// password, so it is not for a command line.
     pub fn url(&self) -> String {
         self.address().url()
     }
 
-    /// The same over the unix socket.
+    /// The same over the unix socket, without a password.
     pub fn unix_url(&self) -> String {
         self.address().unix_url()
     }
@@ -94,7 +104,7 @@ impl Cluster {
             port: self.port,
             socket_folder: self.folder().to_path_buf(),
             user: "postgres".to_owned(),
-            password: self.options.password.clone(),
+            password: Some(self.password.as_str().to_owned()),
             database: "postgres".to_owned(),
         }
     }
@@ -203,11 +213,9 @@ impl Cluster {
         let mut initdb = self.command("initdb");
         initdb.arg("-D").arg(&data).args(["-U", "postgres", "-A", "trust", "--no-sync"]);
         initdb.args(["--no-instructions", "--locale=C", "--encoding", &self.options.encoding]);
-        if let Some(password) = &self.options.password {
-            let file = self.folder().join("password");
-            self.write(&file, password)?;
-            initdb.arg("--pwfile").arg(&file);
-        }
+        let password = self.folder().join("password");
+        self.write(&password, self.password.as_str())?;
+        initdb.arg("--pwfile").arg(&password);
         let output = initdb
             .stdin(Stdio::null())
             .output()

@@ -4,8 +4,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// A private cluster's properties. The default is a fast throw-away one with logical decoding, open
-/// to every local user without a password.
+/// A private cluster's properties. The default is a fast throw-away one with logical decoding.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Folder with `initdb` and `postgres`; `None` searches ([`crate::sandbox::binaries::find`]).
@@ -16,9 +15,6 @@ pub struct Options {
     pub encoding: String,
     /// Whether commits survive a power cut. They survive a kill -9 of the server either way.
     pub fsync: bool,
-    /// The superuser's password. With one, TCP connections need it (SCRAM, or whatever `hba` says);
-    /// the unix socket trusts everybody who can reach it.
-    pub password: Option<String>,
     /// Certificate and key of the server; turns TLS on.
     pub tls: Option<Tls>,
     /// Lines of `pg_hba.conf` that come before the default ones, so that they win.
@@ -47,7 +43,6 @@ impl Default for Options {
             libraries: None,
             encoding: "UTF8".to_owned(),
             fsync: false,
-            password: None,
             tls: None,
             hba: Vec::new(),
             settings: Vec::new(),
@@ -103,13 +98,13 @@ impl Options {
     }
 
     /// The whole `pg_hba.conf`. `all` covers logical replication connections: they name a database.
+    /// The unix socket trusts everybody who reaches it, and lies where nobody else does.
     pub(super) fn pg_hba_conf(&self) -> String {
-        let tcp = if self.password.is_some() { "scram-sha-256" } else { "trust" };
         let mut lines = self.hba.clone();
         lines.push("local all all trust".to_owned());
         lines.push("local replication all trust".to_owned());
-        lines.push(format!("host all all 127.0.0.1/32 {tcp}"));
-        lines.push(format!("host replication all 127.0.0.1/32 {tcp}"));
+        lines.push("host all all 127.0.0.1/32 scram-sha-256".to_owned());
+        lines.push("host replication all 127.0.0.1/32 scram-sha-256".to_owned());
         lines.join("\n") + "\n"
     }
 
@@ -144,14 +139,14 @@ mod tests {
     }
 
     #[test]
-    fn a_password_closes_tcp_and_own_lines_win() {
+    fn tcp_wants_a_password_and_own_lines_win() {
         let options = Options {
-            password: Some("s".into()),
             hba: vec!["host all md5_user 127.0.0.1/32 md5".into()],
             ..Options::default()
         };
         let hba = options.pg_hba_conf();
         assert!(hba.starts_with("host all md5_user"));
         assert!(hba.contains("host all all 127.0.0.1/32 scram-sha-256"));
+        assert!(hba.lines().all(|line| line.starts_with("local") || !line.contains("trust")));
     }
 }

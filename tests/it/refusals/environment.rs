@@ -131,9 +131,10 @@ fn a_socket_is_found_by_its_folder() {
 fn a_dead_host_is_passed_over() {
     let outbox = Outbox::ready(postgres::installed(), "hosts");
     let (dead, alive) = (port::free().unwrap(), postgres::installed().port());
-    let name = outbox.database.name();
+    let address = outbox.database.address();
+    let (name, password) = (outbox.database.name(), address.password.unwrap());
     let url = |extra: &str| {
-        format!("postgres://postgres@127.0.0.1:{dead},127.0.0.1:{alive}/{name}{extra}")
+        format!("postgres://postgres:{password}@127.0.0.1:{dead},127.0.0.1:{alive}/{name}{extra}")
     };
     for extra in ["", "?target_session_attrs=primary", "?load_balance_hosts=random"] {
         outbox.write();

@@ -219,9 +219,8 @@ fn a_server_that_does_not_decode_is_refused() {
 fn a_role_that_may_not_replicate_is_refused() {
     let outbox = Outbox::ready(postgres::installed(), "role");
     let role = unique("role");
-    outbox.run(&format!("CREATE ROLE {role} LOGIN"));
+    let source = outbox.database.create_role(&role, "");
     outbox.write();
-    let source = outbox.database.address().login_as(&role, None);
     let relay = outbox.relay().set("source.url", &source.url());
     let words = [&format!("role `{role}` may not replicate"), "ALTER ROLE \"role_", "REPLICATION;"];
     refused(&relay, &["run"], 77).assert("PR-P031", &words.map(AsRef::as_ref));
@@ -233,8 +232,8 @@ fn a_role_that_may_not_replicate_is_refused() {
 fn a_role_that_may_not_create_is_told_the_statement() {
     let outbox = Outbox::without_slot(postgres::installed(), "create");
     let role = unique("role");
-    outbox.run(&format!("CREATE ROLE {role} LOGIN REPLICATION; DROP PUBLICATION postrider"));
-    let source = outbox.database.address().login_as(&role, None);
+    outbox.run("DROP PUBLICATION postrider");
+    let source = outbox.database.create_role(&role, "REPLICATION");
     let relay = outbox.relay().set("source.url", &source.url()).set("source.create", "auto");
     let words = [
         "GRANT CREATE ON DATABASE",

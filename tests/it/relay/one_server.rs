@@ -5,6 +5,8 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use postrider::sandbox::postgres::Address;
+
 use super::stage::Stage;
 use crate::support::broker::Broker;
 use crate::support::postgres;
@@ -20,6 +22,14 @@ fn pair(bootstrap: &str, stem: &str) -> Option<[Stage; 2]> {
     Some([first, second])
 }
 
+/// The first server's address, by a role that the other lets in with the same password.
+fn login([first, second]: &[Stage; 2]) -> Address {
+    let address = first.database.create_role(first.slot(), "SUPERUSER");
+    let (role, password) = (&address.user, address.password.as_deref().unwrap());
+    second.sql().run(&format!("CREATE ROLE {role} LOGIN SUPERUSER PASSWORD '{password}'"));
+    address
+}
+
 fn ports(stages: &[Stage; 2]) -> [u16; 2] {
     stages.each_ref().map(|stage| stage.database.address().port)
 }
@@ -29,10 +39,10 @@ fn g1_of_several_hosts_one_is_chosen_for_both_connections() {
     let broker = Broker::embedded();
     let Some(stages) = pair(&broker.bootstrap(), "chosen") else { return };
     let [one, two] = ports(&stages);
-    let name = stages[0].slot();
-    let url = format!(
-        "postgres://postgres@127.0.0.1:{one},127.0.0.1:{two}/{name}?load_balance_hosts=random"
-    );
+    let Address { user, password, database, .. } = login(&stages);
+    let (login, hosts) =
+        (format!("{user}:{}", password.unwrap()), format!("127.0.0.1:{one},127.0.0.1:{two}"));
+    let url = format!("postgres://{login}@{hosts}/{database}?load_balance_hosts=random");
     for _ in 0..STARTS {
         let mut running = stages[0].relay().set("source.url", &url).run();
         // A stream from the other server would be told of, as below.
@@ -46,8 +56,7 @@ fn g1_a_stream_from_another_server_than_the_facts_is_not_carried_on() {
     let broker = Broker::embedded();
     let Some(stages) = pair(&broker.bootstrap(), "balanced") else { return };
     let balancer = Balancer::start(ports(&stages));
-    let mut address = stages[0].database.address();
-    address.port = balancer.port;
+    let address = Address { port: balancer.port, ..login(&stages) };
     let relay = stages[0].relay_at(&address).expect_log("reached different servers");
     let mut running = relay.run();
     running.wait_for_log("reached different servers");

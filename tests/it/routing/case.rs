@@ -100,6 +100,7 @@ impl Case {
             "database.hostname": "127.0.0.1",
             "database.port": address.port.to_string(),
             "database.user": address.user,
+            "database.password": address.password,
             "database.dbname": database.name(),
             "topic.prefix": "shop",
             "slot.name": database.name(),

@@ -259,7 +259,7 @@ fn it_reads_the_newest_and_touches_nothing() {
 #[test]
 fn what_cannot_be_read_is_said() {
     let stage = Stage::new(postgres::installed(), "127.0.0.1:1", "unreadable");
-    stage.sql().run("CREATE VIEW seen AS SELECT * FROM outbox; CREATE ROLE route_reader LOGIN");
+    stage.sql().run("CREATE VIEW seen AS SELECT * FROM outbox");
     let refused = |relay: Relay, exit: i32, words: &[&str]| {
         let Outcome { status, stdout, log } = route(&relay, "5");
         let log = log.join("\n");
@@ -272,7 +272,7 @@ fn what_cannot_be_read_is_said() {
     refused(relay.clone().set("source.tables", "public.nowhere"), 78, &["PR-P032", "nowhere"]);
     refused(relay.clone().set("source.tables", "public.seen"), 78, &["PR-P033", "a view"]);
     let address = stage.database.address();
-    let reader = address.clone().login_as("route_reader", None);
+    let reader = stage.database.create_role("route_reader", "");
     refused(
         relay.clone().set("source.url", &reader.url()),
         77,

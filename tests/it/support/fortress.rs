@@ -11,7 +11,8 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, 
 use super::postgres;
 use super::sql::Sql;
 
-/// The password of every role; full of what a connection string must quote.
+/// The password of every role; full of what a connection string must quote. It is known to all, so
+/// none of these roles is a superuser.
 pub(crate) const PASSWORD: &str = "p@ss:w/örd '1'";
 
 /// See the module. A role is named after its method: `scram_role`, `md5_role`, `cert_role`, ...
@@ -41,7 +42,6 @@ pub(crate) fn fortress() -> &'static Fortress {
         fs::set_permissions(folder.path().join("client.key"), key).unwrap();
         let rule = |method: &str| format!("hostssl all {method}_role 127.0.0.1/32 {method}");
         let options = Options {
-            password: Some("postgres".to_owned()),
             tls: Some(Tls {
                 certificate: server.0,
                 key: server.1,

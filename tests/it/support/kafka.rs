@@ -2,7 +2,9 @@
 //! by the installed Java with a small heap on loopback ports.
 //!
 //! Always holds: the brokers run as an unprivileged account, and end with the `Kafka` value or with
-//! this process, whichever is first.
+//! this process, whichever is first. Where no test wants logins they ask for none: other users of the
+//! machine can spoil topics of tests, but a broker holds no secret of theirs and runs no commands
+//! (Kafka 4 refuses the login modules that load code, whoever sets `sasl.jaas.config`).
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

@@ -161,6 +161,15 @@ impl Database {
         self.address.clone()
     }
 
+    /// Makes a role with these further attributes, such as `REPLICATION`, that logs in with the
+    /// cluster's own password; its address.
+    pub(crate) fn create_role(&self, name: &str, attributes: &str) -> Address {
+        let address = self.address().login_as(name, self.address.password.as_deref());
+        let password = address.password.as_deref().unwrap();
+        self.sql().run(&format!("CREATE ROLE {name} LOGIN {attributes} PASSWORD '{password}'"));
+        address
+    }
+
     /// A session in it, as the superuser.
     pub(crate) fn sql(&self) -> Sql {
         Sql::connect(&self.address.unix_url())

@@ -1,0 +1,57 @@
+//! A password that nobody else knows.
+//!
+//! Enters: nothing. Leaves: 128 bits of the system's randomness as hexadecimal digits, which need no
+//! quoting anywhere. What always holds: debug output does not show it. Whoever holds it keeps it out
+//! of command lines, which every user of the machine can read.
+
+use std::fmt::{self, Write as _};
+use std::fs::File;
+use std::io::Read as _;
+
+use super::SandboxError;
+
+const SOURCE: &str = "/dev/urandom";
+
+/// See the module.
+#[derive(Clone)]
+pub struct Password(String);
+
+impl Password {
+    /// A new one. Error: the system's source of randomness cannot be read.
+    pub fn draw() -> Result<Self, SandboxError> {
+        let mut bytes = [0_u8; 16];
+        File::open(SOURCE)
+            .and_then(|mut source| source.read_exact(&mut bytes))
+            .map_err(SandboxError::file("read", SOURCE))?;
+        Ok(Self(bytes.iter().fold(String::new(), |mut out, byte| {
+            // Writing to a string cannot fail.
+            let _ = write!(out, "{byte:02x}");
+            out
+        })))
+    }
+
+    /// The digits.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Password {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Password(..)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_is_drawn_anew_needs_no_quotes_and_is_not_shown() {
+        let (one, other) = (Password::draw().unwrap(), Password::draw().unwrap());
+        assert_ne!(one.as_str(), other.as_str());
+        assert_eq!(one.as_str().len(), 32);
+        assert!(one.as_str().chars().all(|char| char.is_ascii_hexdigit()), "{}", one.as_str());
+        assert!(!format!("{one:?}").contains(one.as_str()));
+    }
+}
