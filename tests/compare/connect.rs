@@ -2,7 +2,8 @@
 //! copied, in standalone mode, all connectors in one process.
 //!
 //! Always holds: the worker runs as an unprivileged account, and ends with the `Connect` value or
-//! with this process, whichever is first.
+//! with this process, whichever is first. Its REST interface, which shows the passwords of connectors
+//! and runs what it is given, asks for a login that is drawn.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -12,7 +13,10 @@ use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use postrider::sandbox::account::Account;
+use postrider::sandbox::password::Password;
 use postrider::sandbox::port;
 use postrider::sandbox::tether::{LastSignal, Tether};
 use serde_json::Value;
@@ -21,6 +25,16 @@ use crate::support::java;
 
 /// Heap of the worker, in MiB: a dozen connectors with small queues.
 const HEAP_MIB: u32 = 512;
+
+/// What asks for a login.
+const EXTENSION: &str =
+    "org.apache.kafka.connect.rest.basic.auth.extension.BasicAuthSecurityRestExtension";
+
+/// Who may ask it.
+const USER: &str = "compare";
+
+/// What is believed of that user: the file beside it.
+const LOGIN: &str = "org.apache.kafka.connect.rest.basic.auth.extension.PropertyFileLoginModule";
 
 /// How long the worker may take to answer one question about itself.
 const ASK_LIMIT: Duration = Duration::from_secs(10);
@@ -33,6 +47,7 @@ const CAUSES: usize = 3;
 pub(crate) struct Connect {
     child: Child,
     port: u16,
+    password: Password,
     tether: Tether,
 }
 
@@ -51,8 +66,11 @@ impl Connect {
             file
         });
         let files: Vec<PathBuf> = files.collect();
+        let password = Password::draw().unwrap();
+        let login = demand_login(&home, &password);
         let log = File::create(home.join("log")).unwrap();
         let child = java::command(java::Purpose::Test, account, &home, jars, HEAP_MIB)
+            .arg(format!("-Djava.security.auth.login.config={}", login.display()))
             .arg("org.apache.kafka.connect.cli.ConnectStandalone")
             .arg(&worker)
             .args(&files)
@@ -61,7 +79,7 @@ impl Connect {
             .spawn()
             .unwrap();
         tether.hold(child.id(), LastSignal::Kill).unwrap();
-        Self { child, port, tether }
+        Self { child, port, password, tether }
     }
 
     /// Why the worker, or one of its connectors, does not run any more.
@@ -69,7 +87,8 @@ impl Connect {
         if let Some(status) = self.child.try_wait().unwrap() {
             return Some(format!("the worker ended, {status}: {}", self.log()));
         }
-        let status = self.ask("/connectors?expand=status")?;
+        let (_, body) = self.ask("/connectors?expand=status", Some(&self.password))?;
+        let status: Value = serde_json::from_str(&body).ok()?;
         for (name, connector) in status.as_object()? {
             let connector = &connector["status"];
             let tasks = connector["tasks"].as_array().into_iter().flatten();
@@ -89,16 +108,29 @@ impl Connect {
         lines[lines.len().saturating_sub(40)..].join("\n")
     }
 
-    /// What its REST interface says, or nothing as long as it is not up.
-    fn ask(&self, path: &str) -> Option<Value> {
+    /// Whether its REST interface, which must be up, turns away who has no login, or a wrong one.
+    pub(crate) fn is_closed(&self) -> bool {
+        let wrong = Password::draw().unwrap();
+        [None, Some(&wrong)].into_iter().all(|password| {
+            let (head, body) = self.ask("/connectors?expand=info", password).unwrap();
+            head.contains(" 401 ") && !body.contains("database.")
+        })
+    }
+
+    /// Head and body of what its REST interface says, or nothing as long as it is not up.
+    fn ask(&self, path: &str, password: Option<&Password>) -> Option<(String, String)> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
         stream.set_read_timeout(Some(ASK_LIMIT)).unwrap();
         // HTTP/1.0: the answer ends with the connection.
-        stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes()).ok()?;
+        let login = password.map_or_else(String::new, |password| {
+            let login = BASE64_STANDARD.encode(format!("{USER}:{}", password.as_str()));
+            format!("Authorization: Basic {login}\r\n")
+        });
+        stream.write_all(format!("GET {path} HTTP/1.0\r\n{login}\r\n").as_bytes()).ok()?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer).ok()?;
-        let (_, body) = answer.split_once("\r\n\r\n")?;
-        serde_json::from_str(body).ok()
+        let (head, body) = answer.split_once("\r\n\r\n")?;
+        Some((head.to_owned(), body.to_owned()))
     }
 }
 
@@ -110,6 +142,15 @@ impl Drop for Connect {
     }
 }
 
+/// Writes who may ask, and the file that tells the worker so.
+fn demand_login(home: &Path, password: &Password) -> PathBuf {
+    let (users, login) = (home.join("users"), home.join("login"));
+    fs::write(&users, format!("{USER}={}\n", password.as_str())).unwrap();
+    let rule = format!("KafkaConnect {{\n{LOGIN} required file=\"{}\";\n}};\n", users.display());
+    fs::write(&login, rule).unwrap();
+    login
+}
+
 fn properties(bootstrap: &str, port: u16, home: &Path) -> String {
     let mut text = String::new();
     let offsets = home.join("offsets").display().to_string();
@@ -117,6 +158,7 @@ fn properties(bootstrap: &str, port: u16, home: &Path) -> String {
     for (name, value) in [
         ("bootstrap.servers", bootstrap),
         ("listeners", &listener),
+        ("rest.extension.classes", EXTENSION),
         ("offset.storage.file.filename", &offsets),
         ("offset.flush.interval.ms", "1000"),
         // Every plug-in is on the class path and names itself there, so nothing need be scanned.

@@ -77,6 +77,7 @@ fn compare(jars: &std::path::Path) -> ExitCode {
         shop.fill(&mut chance, ROWS);
     }
     sides::await_records(&mut connect, &theirs.bootstrap(), ROWS * shops.len());
+    assert!(connect.is_closed(), "others may ask for the passwords of the connectors");
     // Read before the relay runs: `run --once` writes a logical message of its own, which a
     // connector without a filter passes on, and its converters may stop at.
     let debezium = everything(&theirs.bootstrap());
