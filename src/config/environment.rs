@@ -3,6 +3,9 @@
 //! Enters: name-value pairs, never the process's own environment (the caller passes it in). Leaves:
 //! one [`Layer`] each. What always holds: a value is named by its variable, never printed.
 
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
 use super::FlagValue;
 use super::layer::{Layer, Origin, Raw};
 use super::mistake::{Mistake, MistakeKind, Place};
@@ -109,7 +112,13 @@ fn path_or_mask(value: &str) -> String {
     if is_path { value.to_owned() } else { MASK.to_owned() }
 }
 
+/// The option whose variable this would be, but for underscores.
 fn misspelled(name: &str) -> Option<&'static OptionSpec> {
-    let plain = |name: &str| name.replace('_', "");
-    OPTIONS.iter().find(|option| plain(&option.env()) == plain(name))
+    static PLAIN: LazyLock<BTreeMap<String, &OptionSpec>> =
+        LazyLock::new(|| OPTIONS.iter().map(|option| (plain(&option.env()), option)).collect());
+    PLAIN.get(&plain(name)).copied()
+}
+
+fn plain(name: &str) -> String {
+    name.replace('_', "")
 }

@@ -11,6 +11,7 @@ use std::time::Duration;
 use super::mistake::{Mistake, MistakeKind, Place, Span};
 use super::options::{Kind, OPTIONS, OptionSpec, option};
 use super::rules::{RULE_OPTIONS, RULES, is_rules};
+use super::typo;
 use super::values::{format_duration, format_size, parse_size, read_duration};
 
 /// Where an effective value came from.
@@ -171,15 +172,13 @@ pub(super) fn did_you_mean(key: &str) -> String {
     if let (true, Some(option)) = (!known_section || section.is_empty(), elsewhere) {
         return format!("did you mean `{}`?", option.key);
     }
-    let score = |option: &&OptionSpec| strsim::damerau_levenshtein(option.key, key);
+    // A third of the letters wrong is the most one calls a typo.
+    let most = (name.chars().count().max(3) / 3).max(1) + usize::from(!known_section) * 2;
     let nearest = OPTIONS
         .iter()
-        .map(|option| (score(&option), option))
+        .filter_map(|option| Some((typo::distance(option.key, key, most)?, option)))
         .min_by_key(|(distance, option)| (*distance, option.section() != section));
-    // A third of the letters wrong is the most one calls a typo.
-    if let Some((distance, option)) = nearest
-        && distance <= (name.chars().count().max(3) / 3).max(1) + usize::from(!known_section) * 2
-    {
+    if let Some((_, option)) = nearest {
         return format!("did you mean `{}`?", option.key);
     }
     if let Some(option) = elsewhere {
@@ -290,11 +289,11 @@ fn check_choice(key: &str, words: &[&str], text: &str) -> Result<(), Wrong> {
     if words.contains(&text) {
         return Ok(());
     }
-    let nearest = words.iter().min_by_key(|word| strsim::damerau_levenshtein(word, text));
-    let near = nearest.filter(|word| strsim::damerau_levenshtein(word, text) <= 3);
+    let near = words.iter().filter_map(|word| Some((typo::distance(word, text, 3)?, word)));
+    let near = near.min_by_key(|(distance, _)| *distance);
     let all = words.join(", ");
     let help = match near {
-        Some(word) => format!("did you mean \"{word}\"? The choices are {all}"),
+        Some((_, word)) => format!("did you mean \"{word}\"? The choices are {all}"),
         None => format!("the choices are {all}"),
     };
     let reason = format!("`{text}` is not one of its choices");

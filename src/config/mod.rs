@@ -26,10 +26,12 @@ mod specs;
 mod table;
 #[cfg(test)]
 mod tests;
+mod typo;
 mod values;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 use libpq::ConnectInfoWarning;
 
@@ -141,10 +143,9 @@ pub fn load(inputs: &Inputs, review: Review<'_>) -> Result<Loaded, ConfigError> 
         (Some(path), Some(text)) => file::read(path, text),
         _ => Layer::default(),
     };
-    let mut settings = BTreeMap::new();
+    let mut settings = defaults().clone();
     let mut mistakes = Vec::new();
     let layers = [
-        defaults(),
         from_file,
         environment::environment(&inputs.variables),
         environment::set(&inputs.set),
@@ -190,17 +191,22 @@ fn read_text(path: &Path) -> Result<String, ConfigError> {
         .map_err(|source| ConfigError::Unreadable { path: path.to_owned(), source })
 }
 
-fn defaults() -> Layer {
-    let mut layer = Layer::default();
-    for option in OPTIONS {
-        // Defaults are TOML, so that they can be shown as they would be typed.
-        let raw = match toml::de::DeValue::parse(option.default) {
-            Ok(value) => plain(value.get_ref()),
-            Err(_) => Raw::Other("not TOML"),
-        };
-        layer.add(option.key, raw, LayerOrigin::Default, None);
-    }
-    layer
+/// What every option is unless somebody says otherwise.
+fn defaults() -> &'static BTreeMap<String, Setting> {
+    static DEFAULTS: LazyLock<BTreeMap<String, Setting>> = LazyLock::new(|| {
+        let mut layer = Layer::default();
+        for option in OPTIONS {
+            // Defaults are TOML, so that they can be shown as they would be typed.
+            let raw = match toml::de::DeValue::parse(option.default) {
+                Ok(value) => plain(value.get_ref()),
+                Err(_) => Raw::Other("not TOML"),
+            };
+            layer.add(option.key, raw, LayerOrigin::Default, None);
+        }
+        assert!(layer.mistakes.is_empty(), "a default is refused: {:?}", layer.mistakes);
+        layer.settings
+    });
+    &DEFAULTS
 }
 
 fn plain(value: &toml::de::DeValue<'_>) -> Raw {

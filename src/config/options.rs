@@ -4,6 +4,8 @@
 //! rule such as `route.rules.0.glob`, out of that in `rules.rs`. What always holds: what is in
 //! neither is no option.
 
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use super::rules;
@@ -91,7 +93,9 @@ pub(super) fn env_name(key: &str) -> String {
 
 /// The option of that key.
 pub(super) fn option(key: &str) -> Option<&'static OptionSpec> {
-    OPTIONS.iter().find(|option| option.key == key).or_else(|| rules::option(key))
+    static BY_KEY: LazyLock<BTreeMap<&str, &OptionSpec>> =
+        LazyLock::new(|| OPTIONS.iter().map(|option| (option.key, option)).collect());
+    BY_KEY.get(key).copied().or_else(|| rules::option(key))
 }
 
 pub(super) const fn text(

@@ -3,7 +3,6 @@
 //! Enters: the draft. Leaves: nothing, or refusals of the options whose settings are no settings. The
 //! checks are those of the configuration itself, so that there is one place for them.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::connection::nowhere;
@@ -16,8 +15,7 @@ use crate::config::{assemble, defaults, file};
 pub(super) fn loads(draft: &mut Draft) {
     let layer = file::read(Path::new(""), &document::render(draft));
     let mut mistakes = layer.mistakes;
-    let mut settings = BTreeMap::new();
-    settings.extend(defaults().settings);
+    let mut settings = defaults().clone();
     settings.extend(layer.settings);
     if let Err(more) = assemble::assemble(&settings, &nowhere) {
         mistakes.extend(more);

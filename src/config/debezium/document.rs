@@ -34,7 +34,7 @@ pub(super) fn render_without_secrets(draft: &Draft) -> String {
 
 fn write(draft: &Draft, value: &dyn Fn(&Draft, &Setting) -> Option<String>) -> String {
     let mut settings: Vec<&Setting> = draft.settings().iter().collect();
-    settings.sort_by_key(|setting| place(&setting.key));
+    settings.sort_by_cached_key(|setting| place(&setting.key));
     let mut out = HEAD.to_owned();
     let mut current = "";
     for setting in settings {

@@ -2,6 +2,8 @@
 //!
 //! Enters: names as files have them. Leaves: the names of this release of Debezium.
 
+use crate::config::typo;
+
 /// The options of the outbox router, without the `transforms.<alias>.` before them. The last two
 /// are of older releases.
 pub(super) const ROUTER: [&str; 21] = [
@@ -85,11 +87,11 @@ fn renamed<'a>(table: &[(&str, &'static str)], name: &'a str) -> &'a str {
 
 /// The nearest of `known`, if `name` may be a slip of the pen for it.
 pub(super) fn near<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    let near = known
-        .map(|known| (strsim::damerau_levenshtein(name, known), known))
-        .min_by_key(|(distance, _)| *distance)?;
     // Names are long: three letters are a slip, more are another name.
-    (1..=3).contains(&near.0).then_some(near.1)
+    let near = known
+        .filter_map(|known| Some((typo::distance(name, known, 3)?, known)))
+        .min_by_key(|(distance, _)| *distance)?;
+    (near.0 > 0).then_some(near.1)
 }
 
 /// A class of Debezium or Kafka without its package and without the `$Key` or `$Value` of a
