@@ -204,10 +204,11 @@ mod tests {
 
     use super::*;
 
-    /// A server, and what tells that a slow request has begun.
+    /// A server, what tells that a slow request has begun, and what lets it end.
     struct Started {
         address: SocketAddr,
         begun: Arc<Notify>,
+        enough: Arc<Notify>,
         stop: oneshot::Sender<()>,
     }
 
@@ -216,17 +217,18 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
         let begun = Arc::new(Notify::new());
-        let begins = Arc::clone(&begun);
+        let enough = Arc::new(Notify::new());
+        let (begins, ends) = (Arc::clone(&begun), Arc::clone(&enough));
         let slow = move || async move {
             begins.notify_one();
-            tokio::time::sleep(Duration::from_millis(300)).await;
+            ends.notified().await;
             "slow"
         };
         let routes = Router::new().route("/", get(|| async { "here" })).route("/slow", get(slow));
         let shutdown = async move { drop(stopped.await) };
         let bounds = Bounds { connections_max, header_limit: Duration::from_millis(500) };
         tokio::spawn(serve_within(listener, routes, shutdown, bounds));
-        Started { address, begun, stop }
+        Started { address, begun, enough, stop }
     }
 
     async fn fetch(address: SocketAddr, path: &str) -> String {
@@ -240,7 +242,7 @@ mod tests {
 
     #[tokio::test]
     async fn silent_connections_make_room_and_busy_ones_do_not() {
-        let Started { address, begun, stop: _stop } = started(4).await;
+        let Started { address, begun, enough, stop: _stop } = started(4).await;
         let slow = tokio::spawn(async move { fetch(address, "/slow").await });
         begun.notified().await;
         let mut silent = Vec::new();
@@ -250,6 +252,7 @@ mod tests {
         let asked = Instant::now();
         assert!(fetch(address, "/").await.ends_with("here"));
         assert!(asked.elapsed() < Duration::from_secs(5), "{:?}", asked.elapsed());
+        enough.notify_one();
         assert!(slow.await.unwrap().ends_with("slow"));
         // The first of them was closed: its end is read, and nothing else.
         assert_eq!(silent[0].read(&mut [0; 8]).await.unwrap_or(0), 0);
@@ -270,12 +273,13 @@ mod tests {
 
     #[tokio::test]
     async fn a_shutdown_lets_a_request_end_and_waits_for_nobody_else() {
-        let Started { address, begun, stop } = started(8).await;
+        let Started { address, begun, enough, stop } = started(8).await;
         let _silent = TcpStream::connect(address).await.unwrap();
         let slow = tokio::spawn(async move { fetch(address, "/slow").await });
         begun.notified().await;
         let asked = Instant::now();
         stop.send(()).unwrap();
+        enough.notify_one();
         assert!(slow.await.unwrap().ends_with("slow"));
         assert!(asked.elapsed() < Duration::from_secs(5), "{:?}", asked.elapsed());
     }

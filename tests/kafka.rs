@@ -10,6 +10,10 @@
     reason = "a test stops where it fails"
 )]
 
+#[path = "it/support/wait.rs"]
+#[expect(dead_code, reason = "the tests of the relay wait in more ways")]
+mod wait;
+
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
@@ -20,6 +24,7 @@ use postrider::kafka::{
 };
 use postrider::ledger::Ticket;
 use postrider::route::{Headers, Record, RejectionCode};
+use wait::{let_pass, wait_for, wait_until};
 
 const TOPIC: &str = "orders";
 const LIMIT: Duration = Duration::from_secs(20);
@@ -100,12 +105,11 @@ fn introduce(producer: &mut Producer, got: &mut Vec<Confirmation>) {
 
 /// Polls until this many answers are there.
 fn await_answers(producer: &mut Producer, count: usize, got: &mut Vec<Confirmation>) {
-    let begun = Instant::now();
-    while got.len() < count {
-        assert!(begun.elapsed() < LIMIT, "{} of {count} answers", got.len());
+    let wanted = format!("{count} answers");
+    wait_until(&wanted, || {
         producer.poll(got).unwrap();
-        std::thread::sleep(Duration::from_millis(1));
-    }
+        got.len() >= count
+    });
 }
 
 /// Sends and polls until the sink gives up.
@@ -114,15 +118,9 @@ fn await_failure(
     numbers: std::ops::Range<u32>,
     got: &mut Vec<Confirmation>,
 ) -> SinkError {
-    let begun = Instant::now();
-    let mut result = try_to_send(producer, numbers, got);
-    loop {
-        if let Err(error) = result {
-            return error;
-        }
-        assert!(begun.elapsed() < LIMIT, "no failure");
-        std::thread::sleep(Duration::from_millis(1));
-        result = producer.poll(got);
+    match try_to_send(producer, numbers, got) {
+        Err(error) => error,
+        Ok(()) => wait_for("a failure", || producer.poll(got).err()),
     }
 }
 
@@ -207,12 +205,10 @@ fn g1_an_outage_stalls_and_is_noticed() {
     assert!(producer.is_connected());
     broker.down().unwrap();
     send_all(&mut producer, 100..200, &mut got);
-    let begun = Instant::now();
-    while producer.is_connected() {
-        assert!(begun.elapsed() < LIMIT, "the outage is not noticed");
+    wait_until("the outage to be noticed", || {
         producer.poll(&mut got).unwrap();
-        std::thread::sleep(Duration::from_millis(5));
-    }
+        !producer.is_connected()
+    });
     assert_eq!(got.len(), 100, "nothing is confirmed by brokers that are down");
     broker.up().unwrap();
     await_answers(&mut producer, 200, &mut got);
@@ -230,12 +226,10 @@ fn an_idle_producer_notices_an_outage_and_its_end() {
         } else {
             broker.down().unwrap();
         }
-        let begun = Instant::now();
-        while producer.is_connected() != wanted {
-            assert!(begun.elapsed() < LIMIT, "still not connected = {wanted}");
+        wait_until("the outage, or its end, to be noticed", || {
             producer.poll(&mut got).unwrap();
-            std::thread::sleep(Duration::from_millis(5));
-        }
+            producer.is_connected() == wanted
+        });
     }
 }
 
@@ -342,8 +336,7 @@ fn g2_a_refused_first_batch_is_followed_by_nothing_before_it_is_stored() {
     broker.round_trip(Duration::from_millis(5)).unwrap();
     for number in 0..100 {
         send_all(&mut producer, number..number + 1, &mut got);
-        // Time enough for a batch of its own.
-        std::thread::sleep(Duration::from_micros(200));
+        let_pass(Duration::from_micros(200), "each is a batch of its own, or nearly");
     }
     await_answers(&mut producer, 100, &mut got);
     assert_answered_once(&got, 100);

@@ -44,6 +44,7 @@ const FILE_RULES: &[fn(&Source) -> Vec<Finding>] = &[
     layers::core_is_pure,
     calls::banned,
     calls::undone,
+    calls::sleeping_tests,
     calls::module_docs,
     calls::no_back_door,
 ];

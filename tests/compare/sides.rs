@@ -12,6 +12,7 @@ use crate::connect::Connect;
 use crate::plans::Plan;
 use crate::support::postgres::{self, Database};
 use crate::support::topic;
+use crate::support::wait::within;
 
 /// How long Debezium may take for everything, on a machine busy with other tests.
 const LIMIT: Duration = Duration::from_mins(4);
@@ -96,19 +97,16 @@ pub(crate) fn deliver(shop: &Shop, bootstrap: &str) {
 /// Waits until so many records lie in the topics that Connect writes.
 pub(crate) fn await_records(connect: &mut Connect, bootstrap: &str, wanted: usize) {
     let consumer: BaseConsumer = topic::client(bootstrap).create().unwrap();
-    let deadline = Instant::now() + LIMIT;
-    loop {
+    let mut stored = 0;
+    let arrived = within(LIMIT, || {
         let names = topic::names(bootstrap, "");
         let topics = names.iter().filter(|name| !name.starts_with("__"));
         let ends = topics.flat_map(|name| topic::ends(&consumer, name));
-        let stored: i64 = ends.map(|(_, end)| end).sum();
-        if usize::try_from(stored).unwrap() >= wanted {
-            return;
-        }
+        stored = usize::try_from(ends.map(|(_, end)| end).sum::<i64>()).unwrap();
         if let Some(why) = connect.failure() {
             panic!("Debezium stopped after {stored} of {wanted} records: {why}");
         }
-        assert!(Instant::now() < deadline, "{stored} of {wanted} records: {}", connect.log());
-        std::thread::sleep(Duration::from_millis(300));
-    }
+        (stored >= wanted).then_some(())
+    });
+    assert!(arrived.is_some(), "{stored} of {wanted} records: {}", connect.log());
 }

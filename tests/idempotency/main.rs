@@ -20,4 +20,5 @@ mod storm;
 mod support;
 mod transitions;
 mod truth;
+mod wait;
 mod zombies;

@@ -9,6 +9,7 @@ use postrider::sandbox::redis::Redis;
 use crate::support::{
     Database, answer, begin_when_sure, calls, guarded, permit, replayed, request, settings, tell,
 };
+use crate::wait::let_pass;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scripts_are_loaded_again_after_script_flush() {
@@ -119,7 +120,7 @@ async fn a_login_that_was_refused_is_tried_again() {
     let guard = Guard::connect(&format!("redis://:{later}@{place}"), &settings()).unwrap();
     for _ in 0..5 {
         assert!(matches!(guard.begin(&request("k")).await, Begun::Unsure));
-        tokio::time::sleep(settings().pass_over).await;
+        let_pass(settings().pass_over, "Redis is passed over for so long").await;
     }
     tell(&redis, &format!("CONFIG SET requirepass {later}")).await;
     permit(begin_when_sure(&guard, &request("k")).await);

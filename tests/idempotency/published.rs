@@ -10,6 +10,7 @@ use crate::setnx::{self, Setnx, Tried};
 use crate::support::{
     Database, answer, asking, guarded, only_key, permit, replayed, request, session, settings, tell,
 };
+use crate::wait::let_pass;
 
 async fn usual(redis: &Redis) -> Setnx {
     Setnx { connection: session(redis).await }
@@ -110,11 +111,11 @@ async fn a_time_to_live_shorter_than_the_work_lets_two_work() {
     let ttl = Duration::from_secs(1);
     let (_redis, guard) = guarded(&Settings { pending_ttl: ttl, ..settings() });
     permit(guard.begin(&request("not-held")).await);
-    tokio::time::sleep(ttl + ttl / 10).await;
+    let_pass(ttl + ttl / 10, "its time is over").await;
     permit(guard.begin(&request("not-held")).await);
 
     let owner = permit(guard.begin(&request("held")).await);
-    guard.hold(&owner, tokio::time::sleep(ttl + ttl / 10)).await;
+    guard.hold(&owner, let_pass(ttl + ttl / 10, "the same, held")).await;
     assert!(matches!(guard.begin(&request("held")).await, Begun::Pending { .. }));
 }
 

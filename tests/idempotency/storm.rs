@@ -13,6 +13,7 @@ use tokio::task::JoinSet;
 use tokio_postgres::Client;
 
 use crate::support::{Database, answer, guarded, request, settings, tell};
+use crate::wait::let_pass;
 
 const REQUESTS: usize = 200;
 const SESSIONS: usize = 32;
@@ -68,7 +69,7 @@ impl Service {
         let is_first = self.executions.fetch_add(1, Ordering::Relaxed) == 0;
         let pause = async |pause| {
             if is_first {
-                tokio::time::sleep(pause).await;
+                let_pass(pause, "the first stands still").await;
             }
         };
         pause(self.pauses[0]).await;
@@ -149,7 +150,7 @@ async fn of_200_requests_one_has_its_effect_while_redis_is_flushed() {
         }
         for _ in 0..20 {
             tell(&redis, "FLUSHALL").await;
-            tokio::time::sleep(Duration::from_millis(10)).await;
+            let_pass(Duration::from_millis(10), "between two floods").await;
         }
     })
     .await;
@@ -174,7 +175,7 @@ async fn of_200_requests_one_has_its_effect_while_redis_dies_and_comes_back() {
     let service = Service::new(guard, [Duration::ZERO, Duration::from_millis(300)]).await;
     let told = storm(&service, async || {
         tokio::task::block_in_place(|| redis.kill().unwrap());
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        let_pass(Duration::from_millis(100), "Redis is down").await;
         tokio::task::block_in_place(|| redis.restart().unwrap());
     })
     .await;
@@ -207,7 +208,7 @@ async fn paused_beyond_the_time_to_live(pauses: [Duration; 2]) {
     while service.executions.load(Ordering::Relaxed) == 0 {
         tokio::task::yield_now().await;
     }
-    tokio::time::sleep(TTL * 2).await;
+    let_pass(TTL * 2, "the owner's time is over").await;
     told.extend(storm(&service, async || ()).await);
     told.push(owner.await.unwrap());
     assert_one_effect(&service, &told).await;

@@ -3,8 +3,9 @@
 use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use crate::wait::wait_for;
 use postrider::idempotency::{Answer, Begun, Fingerprint, Guard, Key, Permit, Request, Settings};
 use postrider::sandbox::postgres::{Address, Cluster, Options};
 use postrider::sandbox::redis::Redis;
@@ -100,15 +101,9 @@ pub(crate) fn replayed(begun: Begun) -> Answer {
 
 /// Begins again and again until Redis decides.
 pub(crate) async fn begin_when_sure(guard: &Guard, request: &Request) -> Begun {
-    let deadline = Instant::now() + LIMIT;
-    loop {
-        match guard.begin(request).await {
-            Begun::Unsure if Instant::now() < deadline => {
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
-            begun => return begun,
-        }
-    }
+    let decided =
+        async || Some(guard.begin(request).await).filter(|it| !matches!(it, Begun::Unsure));
+    wait_for("Redis to decide", decided).await
 }
 
 /// A database with the tables of `migrations`, and one that records every effect.
@@ -154,10 +149,10 @@ impl Database {
         let client = self.client().await;
         let blocked = "SELECT count(*) FROM pg_stat_activity \
                        WHERE datname = current_database() AND wait_event_type = 'Lock'";
-        let deadline = Instant::now() + LIMIT;
-        while client.query_one(blocked, &[]).await.unwrap().get::<_, i64>(0) < sessions {
-            assert!(Instant::now() < deadline, "nobody waits");
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        wait_for("sessions that wait for a lock", async || {
+            let waiting: i64 = client.query_one(blocked, &[]).await.unwrap().get(0);
+            (waiting >= sessions).then_some(())
+        })
+        .await;
     }
 }

@@ -7,6 +7,7 @@ use postrider::idempotency::{Answer, Begun, Completed, Counts, Guard, Settings};
 use crate::support::{
     answer, asking, calls, guarded, only_key, permit, replayed, request, session, settings, tell,
 };
+use crate::wait::{let_pass, wait_for};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_is_new_then_pending_then_replayed() {
@@ -69,12 +70,12 @@ async fn a_key_whose_time_is_over_is_free() {
     let (_redis, guard) =
         guarded(&Settings { pending_ttl: brief, completed_ttl: brief, ..settings() });
     let dead = permit(guard.begin(&request("k")).await);
-    tokio::time::sleep(brief * 2).await;
+    let_pass(brief * 2, "its time is over").await;
     let owner = permit(guard.begin(&request("k")).await);
     assert!(owner.token() > dead.token());
     // On a busy machine its own time may be over before it completes.
     if guard.complete(&owner, &answer("{}")).await == Completed::Done {
-        tokio::time::sleep(brief * 2).await;
+        let_pass(brief * 2, "the answer's time is over").await;
     }
     permit(guard.begin(&request("k")).await);
 }
@@ -153,7 +154,7 @@ async fn work_that_is_held_outlives_the_time_to_live() {
     let owner = permit(guard.begin(&request("k")).await);
     let work = async {
         for _ in 0..5 {
-            tokio::time::sleep(ttl / 2).await;
+            let_pass(ttl / 2, "work that takes longer than the key lives").await;
             let begun = guard.begin(&request("k")).await;
             assert!(matches!(begun, Begun::Pending { .. }), "{begun:?}");
         }
@@ -170,10 +171,8 @@ async fn work_that_was_overtaken_is_held_to_its_end() {
     let owner = permit(guard.begin(&request("k")).await);
     tell(&redis, "FLUSHALL").await;
     let work = async {
-        while guard.counts().stale == 0 {
-            tokio::time::sleep(ttl / 3).await;
-        }
-        tokio::time::sleep(ttl * 2).await;
+        wait_for("the guard to be told", async || (guard.counts().stale > 0).then_some(())).await;
+        let_pass(ttl * 2, "it would ask again meanwhile").await;
         "done"
     };
     assert_eq!(guard.hold(&owner, work).await, "done");

@@ -5,6 +5,7 @@ use std::time::Duration;
 use postrider::idempotency::{Begun, Claim, Completed, Permit, Settings, claim};
 
 use crate::support::{Database, answer, guarded, permit, replayed, request, settings};
+use crate::wait::let_pass;
 
 const TTL: Duration = Duration::from_secs(1);
 
@@ -16,7 +17,7 @@ fn brief() -> Settings {
 async fn a_zombie_is_told_and_its_successors_answer_stays() {
     let (_redis, guard) = guarded(&brief());
     let zombie = permit(guard.begin(&request("k")).await);
-    tokio::time::sleep(TTL + TTL / 10).await;
+    let_pass(TTL + TTL / 10, "its time is over").await;
     let successor = permit(guard.begin(&request("k")).await);
     assert!(successor.token() > zombie.token());
     assert_eq!(guard.complete(&successor, &answer("successor")).await, Completed::Done);
@@ -32,7 +33,7 @@ async fn a_zombie_is_told_and_its_successors_answer_stays() {
 async fn a_zombie_does_not_end_its_successors_work() {
     let (_redis, guard) = guarded(&brief());
     let zombie = permit(guard.begin(&request("k")).await);
-    tokio::time::sleep(TTL + TTL / 10).await;
+    let_pass(TTL + TTL / 10, "its time is over").await;
     let successor = permit(guard.begin(&request("k")).await);
     let work = async {
         assert_eq!(guard.complete(&zombie, &answer("zombie")).await, Completed::Stale);
@@ -52,7 +53,7 @@ async fn of_a_zombie_and_its_successor_one_has_its_effect() {
         let (_redis, guard) = guarded(&brief());
         let database = Database::migrated().await;
         let zombie = permit(guard.begin(&request("k")).await);
-        tokio::time::sleep(TTL + TTL / 10).await;
+        let_pass(TTL + TTL / 10, "its time is over").await;
         let successor = permit(guard.begin(&request("k")).await);
 
         let execute = async |owner: &Permit, body: &str| {

@@ -8,6 +8,7 @@ use uuid::Uuid;
 
 use crate::scene::{Deeds, Draft, Running, Scene, Whim};
 use crate::support::postgres::{self, Database};
+use crate::support::wait::wait_until;
 use crate::support::{kafka, topic, unique, wait_for};
 
 #[test]
@@ -227,10 +228,9 @@ fn a_dead_letter_topic_that_is_missing_is_waited_for() {
     topic::create(&bare.bootstrap, &bare.topic, 3, &[]);
     bare.send(&Draft::many(3));
     let running = bare.start(Deeds::plain());
-    // Longer than it is borne without a word.
-    std::thread::sleep(Duration::from_secs(12));
+    let obstacle = Some("the consumer has not joined its group yet");
+    wait_until("an obstacle that is told", || running.standing().obstacle() == obstacle);
     assert!(running.is_alive());
-    assert_eq!(running.standing().obstacle(), Some("the consumer has not joined its group yet"));
     let dead = postrider::dead_letter::topic_of(&bare.name);
     topic::create(&bare.bootstrap, &dead, 1, &[]);
     bare.await_deeds(3);

@@ -24,3 +24,5 @@ mod once;
 mod outages;
 mod rebalances;
 mod scene;
+#[path = "../idempotency/wait.rs"]
+mod wait;

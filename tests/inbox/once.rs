@@ -134,11 +134,8 @@ fn a_consumer_that_is_dropped_ends_and_leaves_its_offsets() {
     let counters = consumer.counters();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let seen = async {
-            while counters.snapshot().processed < 20 {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        };
+        let are_processed = async || (counters.snapshot().processed >= 20).then_some(());
+        let seen = crate::wait::wait_for("the messages to be processed", are_processed);
         tokio::select! {
             _ = consumer.run(std::future::pending()) => unreachable!("nobody asked it to"),
             () = seen => {}

@@ -22,6 +22,7 @@ use uuid::Uuid;
 
 use crate::support::postgres::{self, Database};
 use crate::support::{kafka, topic, unique, wait_for};
+use crate::wait::let_pass;
 
 pub(crate) const PARTITIONS: i32 = 3;
 /// What `Deeds` takes; everything else it does not know.
@@ -319,7 +320,7 @@ impl Effects for Deeds {
                 Ok(())
             }
             Whim::Dawdle(time) => {
-                tokio::time::sleep(time).await;
+                let_pass(time, "it dawdles").await;
                 Ok(())
             }
             Whim::Panic => panic!("account 4711 has no owner"),

@@ -1,11 +1,11 @@
 //! `postrider demo` on a database that was there before and stays.
 
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::postgres::{self, Database};
+use crate::support::wait::wait_until;
 use crate::support::{kafka, wait_for};
 
 const LEFT_BEHIND: &str = "SELECT (SELECT count(*) FROM pg_replication_slots
@@ -47,7 +47,13 @@ fn a_database_that_stays_is_left_as_it_was() {
                     WHERE database = current_database() AND active";
         (database.sql().value(sql) == "1").then_some(())
     });
-    std::thread::sleep(Duration::from_millis(300));
+    let delivered = || {
+        let sql = "SELECT confirmed_flush_lsn - '0/0' FROM pg_replication_slots
+                    WHERE database = current_database()";
+        database.sql().value(sql).parse::<u64>().unwrap()
+    };
+    let before = delivered();
+    wait_until("rows to be delivered", || delivered() > before);
     let pid = i32::try_from(interrupted.id()).ok().and_then(Pid::from_raw).unwrap();
     kill_process(pid, Signal::INT).unwrap();
     assert!(!interrupted.wait().unwrap().success());

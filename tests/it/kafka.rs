@@ -5,6 +5,8 @@
 //! settled position; when it ends early the next one is cautious until it is past the spot.
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use postrider::kafka::{
@@ -16,6 +18,7 @@ use postrider::route::{Headers, Record, RejectionCode};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 
 use crate::support::retention::now_ms;
+use crate::support::wait::{let_pass, wait_until};
 use crate::support::{kafka, topic, unique};
 
 const LIMIT: Duration = Duration::from_mins(1);
@@ -132,7 +135,7 @@ impl Session<'_> {
             if self.answered.len() == end - first {
                 return Ok(());
             }
-            std::thread::sleep(Duration::from_micros(200));
+            let_pass(Duration::from_micros(200), "as a relay does between two rounds");
         }
     }
 }
@@ -219,7 +222,7 @@ fn g2_nothing_later_is_stored_after_a_refused_batch() {
         }
     }
     // A relay that is slow to listen: the client library has all the time to go on.
-    std::thread::sleep(Duration::from_secs(2));
+    let_pass(Duration::from_secs(2), "nobody listens");
     let error = producer.poll(&mut answers).unwrap_err();
     assert!(matches!(error, SinkError::BatchRefused { .. }), "{error}");
     drop(producer);
@@ -268,6 +271,9 @@ fn g4_rows_the_topic_forbids_are_refused_alone() {
     judge(&spec(kafka), &name, &rows, &delivery);
 }
 
+/// Longer than the timeouts of the next test.
+const SILENCE: Duration = Duration::from_secs(4);
+
 #[test]
 fn g1_g2_a_broker_killed_and_one_fallen_silent_only_delay() {
     let options = kafka::Options { auto_create: false, ..kafka::Options::default() };
@@ -279,22 +285,28 @@ fn g1_g2_a_broker_killed_and_one_fallen_silent_only_delay() {
     spec.properties.insert("socket.timeout.ms".into(), "2000".into());
     spec.properties.insert("request.timeout.ms".into(), "1000".into());
     let rows: Vec<Row> = (0..30_000).map(|number| Row::new(number, 50, 100)).collect();
+    let parts = Arc::new(AtomicUsize::new(0));
     let sender = {
         let (spec, name, rows) = (spec.clone(), name.clone(), rows.clone());
+        let parts = Arc::clone(&parts);
         std::thread::spawn(move || {
             let mut delivery = Delivery::default();
             for part in rows.chunks(3000) {
                 delivery.sessions += deliver(&spec, &name, part).sessions;
-                std::thread::sleep(Duration::from_millis(300));
+                parts.fetch_add(1, Ordering::SeqCst);
+                let_pass(Duration::from_millis(300), "rows come over some seconds");
             }
             delivery
         })
     };
-    std::thread::sleep(Duration::from_millis(700));
+    let delivered = |wanted| {
+        wait_until("rows to be delivered", || parts.load(Ordering::SeqCst) >= wanted);
+    };
+    delivered(2);
     kafka.freeze_broker(0);
-    std::thread::sleep(Duration::from_secs(4));
+    let_pass(SILENCE, "the broker stands still");
     kafka.resume_broker(0);
-    std::thread::sleep(Duration::from_millis(700));
+    delivered(4);
     kafka.kill_broker(0);
     kafka.start_broker(0);
     let delivery = sender.join().unwrap();

@@ -16,6 +16,7 @@ use postrider::sandbox::redis::Redis;
 
 use crate::support::postgres;
 use crate::support::sql::Sql;
+use crate::support::wait::let_pass;
 
 /// How often the command lines are read: initdb runs for much longer, and a connection too.
 const POLL: Duration = Duration::from_millis(5);
@@ -38,7 +39,7 @@ impl CommandLines {
                     let line = fs::read(process.path().join("cmdline")).unwrap_or_default();
                     seen.insert(String::from_utf8_lossy(&line).replace('\0', " "));
                 }
-                std::thread::sleep(POLL);
+                let_pass(POLL, "until the next reading");
             }
             seen
         });

@@ -8,6 +8,7 @@ use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 
 use crate::support::broker::Broker;
 use crate::support::sql::Sql;
+use crate::support::wait::let_pass;
 use crate::support::{kafka, postgres, retention, topic, unique, wait_for};
 
 #[test]
@@ -46,7 +47,7 @@ fn servers_end_when_their_owner_is_killed() {
         let cluster = Cluster::start(&Options::default()).unwrap();
         std::fs::write(std::env::var_os(VICTIM).unwrap(), cluster.folder().to_str().unwrap())
             .unwrap();
-        std::thread::sleep(Duration::from_mins(10));
+        let_pass(Duration::from_mins(10), "its parent kills it");
         drop(cluster);
     }
     let note = tempfile::NamedTempFile::new().unwrap();

@@ -4,6 +4,7 @@ use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::support::wait::within;
 use postrider::kafka::{KafkaSpec, Producer, SendError, Sink as _};
 use postrider::ledger::Ticket;
 use postrider::route::{Headers, Record};
@@ -72,15 +73,11 @@ fn text(output: &Output) -> &str {
 }
 
 fn await_end(process: &mut Child) -> bool {
-    let begun = Instant::now();
-    while begun.elapsed() < LIMIT {
-        if let Some(status) = process.try_wait().unwrap() {
-            return status.success();
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    process.kill().unwrap();
-    panic!("it does not end");
+    let Some(status) = within(LIMIT, || process.try_wait().unwrap()) else {
+        process.kill().unwrap();
+        panic!("it does not end");
+    };
+    status.success()
 }
 
 #[test]

@@ -10,6 +10,7 @@ use postrider::wal::{Class, Connection, Frame, SessionParams, Stream, WalError};
 
 use crate::support::postgres::{self, Database};
 use crate::support::unique;
+use crate::support::wait::{let_pass, wait_for, wait_until};
 
 /// How long a test waits for something that the server should do at once.
 const LIMIT: Duration = Duration::from_mins(1);
@@ -42,19 +43,16 @@ fn begin(database: &Database) -> Stream {
 }
 
 fn begin_at(url: &str, slot: &str, start: Lsn) -> Stream {
-    let deadline = Instant::now() + LIMIT;
-    let mut connection = open(url, &SessionParams::default());
-    loop {
-        match connection.start(slot, "postrider", start) {
-            Ok(stream) => return stream,
-            // The session before may still be ending.
-            Err(refused) if refused.error.class() == Class::Held && Instant::now() < deadline => {
-                connection = refused.connection.unwrap();
-                std::thread::sleep(Duration::from_millis(2));
-            }
-            Err(refused) => panic!("{}", refused.error),
+    let mut connection = Some(open(url, &SessionParams::default()));
+    wait_for("the slot", || match connection.take().unwrap().start(slot, "postrider", start) {
+        Ok(stream) => Some(stream),
+        // The session before may still be ending.
+        Err(refused) if refused.error.class() == Class::Held => {
+            connection = refused.connection;
+            None
         }
-    }
+        Err(refused) => panic!("{}", refused.error),
+    })
 }
 
 fn insert(database: &Database, keys: &[&str], payload_bytes: usize) {
@@ -126,11 +124,7 @@ fn confirmed(database: &Database) -> Lsn {
 
 /// Waits for the slot to be confirmed up to a position.
 fn wait_confirmed(database: &Database, position: Lsn) {
-    let deadline = Instant::now() + LIMIT;
-    while confirmed(database) < position {
-        assert!(Instant::now() < deadline, "{} < {position}", confirmed(database));
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    wait_until("the slot to be confirmed", || confirmed(database) >= position);
 }
 
 #[test]
@@ -305,7 +299,7 @@ fn g3_a_reader_that_stands_still_but_acknowledges_is_not_dropped() {
         stream.fill(Duration::from_millis(1)).unwrap();
         stream.acknowledge(Lsn::ZERO, false).unwrap();
         assert!(stream.buffered() <= 2 * 1024 * 1024);
-        std::thread::sleep(Duration::from_millis(100));
+        let_pass(Duration::from_millis(100), "it stands still, for several timeouts in all");
     }
     let seen = read(&mut stream, |seen| seen.ends.len() == 1).unwrap();
     assert_eq!(seen.keys, keys);

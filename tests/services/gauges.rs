@@ -1,7 +1,8 @@
 //! What waits is on the metrics, and no poll reads a whole table for it.
 
 use crate::maintenance::{SLOT, deliver};
-use crate::stage::{Stage, wait_until};
+use crate::stage::Stage;
+use crate::wait::wait_until;
 
 /// 20,000 rows of each table that is swept, half of them older than 42 days, and what goes with them.
 const FILL: &str = "

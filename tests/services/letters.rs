@@ -1,7 +1,7 @@
 //! `shop dead-letters` shows what a service could not take, and sends it again once; and what else a
 //! message of a test's own does.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rdkafka::ClientConfig;
 use rdkafka::message::{Header, OwnedHeaders};
@@ -10,19 +10,9 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::stage::Stage;
+use crate::wait::wait_for;
 
 const LIMIT: Duration = Duration::from_mins(1);
-
-fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + LIMIT;
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(Instant::now() < deadline, "waited for {what}");
-        std::thread::sleep(Duration::from_millis(100));
-    }
-}
 
 fn produce(bootstrap: &str, event_type: &str, order: &str) {
     let producer: BaseProducer =

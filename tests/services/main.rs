@@ -21,3 +21,6 @@ mod pauses;
 mod refusals;
 mod stage;
 mod standby;
+#[path = "../it/support/wait.rs"]
+#[expect(dead_code, reason = "the tests of the relay wait in more ways")]
+mod wait;

@@ -2,7 +2,6 @@
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
 use postrider::kafka::embedded::Broker;
 use postrider::sandbox::postgres::{Address, Cluster, Options};
@@ -14,6 +13,7 @@ use tokio_postgres::Client;
 
 use crate::client::get;
 use crate::gate::Gate;
+use crate::wait::wait_until;
 
 const MIGRATIONS: [&str; 4] = [
     include_str!("../../migrations/0001_outbox.sql"),
@@ -25,20 +25,6 @@ const DEAD_LETTERS: &str = "shop-orders.dead-letters";
 /// Of a URL: locks are waited for as long as whoever holds them does, whatever the machine's load.
 const PATIENT: &str = "options=-c%20lock_timeout%3D60s%20-c%20statement_timeout%3D0\
                        %20-c%20idle_in_transaction_session_timeout%3D0";
-/// For what must happen, some time.
-const LIMIT: Duration = Duration::from_mins(1);
-
-/// Looks again and again until it is so.
-///
-/// # Panics
-/// After a minute.
-pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + LIMIT;
-    while !is_so() {
-        assert!(Instant::now() < deadline, "waited for: {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
 
 pub(crate) struct Stage {
     cluster: Cluster,

@@ -2,7 +2,8 @@
 
 use crate::client::{get, place};
 use crate::orders::BODY;
-use crate::stage::{Stage, wait_until};
+use crate::stage::Stage;
+use crate::wait::wait_until;
 
 #[test]
 fn a_database_that_takes_no_writes_makes_the_service_unready_until_it_does() {

@@ -17,6 +17,7 @@ use tokio::task::LocalSet;
 use crate::audit::{self, Told};
 use crate::chance::Chance;
 use crate::http::{self, Answer};
+use crate::wait::let_pass;
 use crate::wishes::{Sending, Wish};
 
 /// Where a service answers, while it does.
@@ -109,7 +110,8 @@ async fn order_all(
         for sending in sendings {
             let crowd = Rc::clone(&crowd);
             tasks.push(tokio::task::spawn_local(async move {
-                tokio::time::sleep_until((begun + sending.at).into()).await;
+                let early = (begun + sending.at).saturating_duration_since(Instant::now());
+                let_pass(early, "it is not sent yet").await;
                 crowd.order(number, sending).await;
             }));
         }
@@ -139,8 +141,8 @@ impl Crowd {
                 Some(answer) => return self.note(&answer, told),
                 None => {}
             }
-            let pause = self.draw(PAUSE_MS);
-            tokio::time::sleep(Duration::from_millis(pause)).await;
+            let pause = Duration::from_millis(self.draw(PAUSE_MS));
+            let_pass(pause, "a client's patience before it asks again").await;
             // The same one or the other: who asks again may meet either.
             door = usize::from(self.draw((0, 1)) == 1);
         }

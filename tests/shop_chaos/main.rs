@@ -37,6 +37,8 @@ mod stories;
 mod support;
 mod trials;
 mod unrest;
+#[path = "../idempotency/wait.rs"]
+mod wait;
 mod who;
 mod wishes;
 

@@ -17,6 +17,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::clients::Door;
 use crate::http;
 use crate::settings;
+use crate::support::wait::within;
 
 /// How long a service may take to end when it is asked to.
 const STOP_LIMIT: Duration = Duration::from_secs(30);
@@ -128,16 +129,7 @@ impl Service {
 
     /// Waits for the end that it was asked for.
     pub(crate) fn wait_stopped(&mut self, tether: &mut Tether) -> Option<ExitStatus> {
-        let deadline = Instant::now() + STOP_LIMIT;
-        loop {
-            if let Some(status) = self.ended(tether) {
-                return Some(status);
-            }
-            if Instant::now() > deadline {
-                return None;
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        within(STOP_LIMIT, || self.ended(tether))
     }
 
     /// How it ended, if it did, by itself or because it was asked to.

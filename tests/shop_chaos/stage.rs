@@ -20,6 +20,7 @@ use crate::support::kafka::{self, Kafka};
 use crate::support::postgres::{self, Database};
 use crate::support::relay::{Relay, Running};
 use crate::support::sql::Sql;
+use crate::support::wait::let_pass;
 use crate::support::{topic, wait_for};
 use crate::who::{self, READERS};
 
@@ -154,7 +155,7 @@ impl Stage {
                 eprintln!("coming to rest: {last}");
                 told = Instant::now();
             }
-            std::thread::sleep(Duration::from_millis(300));
+            let_pass(Duration::from_millis(300), "until the next look");
         }
     }
 

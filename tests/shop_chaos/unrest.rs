@@ -13,6 +13,7 @@ use crate::process::State;
 use crate::settings::Plan;
 use crate::stage::Stage;
 use crate::support::relay::Running;
+use crate::support::wait::let_pass;
 
 /// How often it looks whose time has come.
 const TICK: Duration = Duration::from_millis(20);
@@ -107,7 +108,7 @@ impl Unrest<'_> {
                 eprintln!("{answered} of {orders} orders placed, {} kills", self.toll.kills);
                 told = Instant::now();
             }
-            std::thread::sleep(TICK);
+            let_pass(TICK, "the pace of the unrest");
         }
     }
 

@@ -31,6 +31,15 @@ const PRINTS: &[Ban] = &[
     Ban { code: "print!", instead: "print in cli, log elsewhere" },
 ];
 
+/// The only files of the tests that sleep: waits that end, and times that pass for a reason that is given.
+const WAITING: [&str; 2] = ["tests/it/support/wait.rs", "tests/idempotency/wait.rs"];
+
+/// Where a seed draws the moments of what happens, and time passes until the next of them.
+const DRAWN: [&str; 2] = ["tests/crash/", "tests/it/drawn.rs"];
+
+/// What sleeps.
+const SLEEPS: [&str; 4] = ["sleep(", "sleep_until(", "sleep_ms(", "park_timeout("];
+
 /// Words that say the work is not done. Split here, lest this file report itself.
 const UNDONE: [&str; 3] = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X")];
 
@@ -63,6 +72,19 @@ fn holds(line: &str, code: &str) -> bool {
         let is_tail = before.is_some_and(|char| char.is_alphanumeric() || char == '_');
         !(is_tail && code.starts_with(char::is_alphabetic))
     })
+}
+
+/// A test that sleeps in the hope that something happens meanwhile fails on a busy machine.
+pub fn sleeping_tests(source: &Source) -> Vec<Finding> {
+    let may_sleep = WAITING.iter().chain(&DRAWN).any(|path| source.path.starts_with(path));
+    if may_sleep || !source.path.starts_with("tests/") {
+        return Vec::new();
+    }
+    let lines = source.code.lines().enumerate().map(|(index, line)| (index + 1, line));
+    let sleeps = lines.filter(|(_, line)| SLEEPS.iter().any(|code| holds(line, code)));
+    let what = "a test sleeps: wait until it is so (`wait_until`), see that it stays so (`stays`), or \
+                say why a time must pass (`let_pass`), all of tests/it/support/wait.rs";
+    sleeps.map(|(number, _)| source.finding(number, what)).collect()
 }
 
 pub fn undone(source: &Source) -> Vec<Finding> {
@@ -147,6 +169,19 @@ mod tests {
                     const S: &str = \"todo!\";\n#[cfg(test)]\nmod tests { fn f() { x.unwrap(); println!() } }";
         assert_eq!(banned(&Source::new("src/wal/mod.rs", text)), []);
         assert_eq!(banned(&Source::new("src/cli/run.rs", "fn f() { println!() }")), []);
+    }
+
+    #[test]
+    fn tests_that_sleep_are_reported() {
+        for code in SLEEPS {
+            let text = format!("//! D.\nfn f() {{ std::thread::{code}x) }}");
+            assert_eq!(sleeping_tests(&Source::new("tests/it/wal.rs", &text)).len(), 1, "{code}");
+            for path in ["src/wal/mod.rs", WAITING[0], DRAWN[1]] {
+                assert_eq!(sleeping_tests(&Source::new(path, &text)), []);
+            }
+        }
+        let text = "fn f() { let_pass(PAUSE, \"why\"); is_asleep(); } // sleep(1)";
+        assert_eq!(sleeping_tests(&Source::new("tests/it/wal.rs", text)), []);
     }
 
     #[test]

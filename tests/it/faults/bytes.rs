@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::fault::link::{Fault, Way};
 use crate::support::fault::proxy::{Proxy, blind};
+use crate::support::wait::let_pass;
 
 /// How long something is waited for that should not come.
 const SILENCE: Duration = Duration::from_millis(200);
@@ -75,7 +76,7 @@ fn latency_delays_bytes_but_not_their_rate() {
     let begun = Instant::now();
     for _ in 0..20 {
         client.write_all(b"x").unwrap();
-        std::thread::sleep(Duration::from_millis(10));
+        let_pass(Duration::from_millis(10), "bytes come one by one");
     }
     assert_eq!(exactly(&mut server, 20), [b'x'; 20]);
     let took = begun.elapsed();

@@ -10,6 +10,7 @@ use crate::support::fault::cluster::{self, Cluster};
 use crate::support::fault::endtxn::{End, Injection};
 use crate::support::fault::link::Kind;
 use crate::support::kafka::Options;
+use crate::support::wait::stays;
 use crate::support::{topic, unique, wait_for};
 
 /// How long the client waits for an answer. It looks once a second, so it may take twice as long.
@@ -146,8 +147,8 @@ fn a_producer_that_is_created_again_is_safe_from_a_late_commit() {
     case.producer = producer(cluster, &case.topic);
     case.begin("b");
     wait_for("the late commit", || case.ends()[0].answered_after);
-    std::thread::sleep(Duration::from_millis(200));
-    case.assert_visible(&["a"]);
+    let while_uncommitted = Duration::from_millis(200);
+    stays("only what was committed is seen", while_uncommitted, || case.visible() == ["a"]);
     assert_eq!(case.went_on(), 0);
     case.producer.abort_transaction(LIMIT).unwrap();
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::relay::stage::Stage;
 use crate::support::broker::Broker;
 use crate::support::fault::link::{BOTH, Fault, Way};
+use crate::support::wait::stays;
 use crate::support::{postgres, wait_for};
 
 #[test]
@@ -24,8 +25,8 @@ fn a_held_status_update_acknowledges_nothing_until_it_is_released() {
     wait_for("the status update", || {
         wiretap.statuses().iter().any(|status| status.flush >= end).then_some(())
     });
-    std::thread::sleep(Duration::from_millis(300));
-    assert!(stage.acknowledged() < end);
+    let held = Duration::from_millis(300);
+    stays("nothing is acknowledged", held, || stage.acknowledged() < end);
     wiretap.tap().release();
     stage.wait_acknowledged(end);
     running.stop();

@@ -12,6 +12,7 @@ use crate::relay::face::Face;
 use crate::relay::idle::impatient;
 use crate::relay::trial::{DELIVERIES, TOPIC, Trial, trials};
 use crate::support::relay::Relay;
+use crate::support::wait::{let_pass, stays};
 use crate::support::{kafka, topic, unique, wait_for};
 
 /// An embedded broker, and a trial before it. It shows what no transaction has committed, so that
@@ -49,10 +50,8 @@ fn row_52_too_few_replicas_hold_back_the_acknowledgement() {
     mock.request_errors(RDKafkaApiKey::Produce, &refusals.repeat(200));
     trial.stage.insert(TOPIC, 10);
     let end = trial.oracle.committed()[1].end_lsn;
-    for _ in 0..10 {
-        std::thread::sleep(Duration::from_millis(200));
-        assert!(trial.stage.acknowledged() < end);
-    }
+    let refused = Duration::from_secs(2);
+    stays("nothing is acknowledged", refused, || trial.stage.acknowledged() < end);
     mock.clear_request_errors(RDKafkaApiKey::Produce);
     trial.wait_settled();
     running.stop();
@@ -80,8 +79,9 @@ fn row_54_a_topic_deleted_while_running_is_taken_up_again() {
         assert!(outcome.unwrap().iter().all(Result::is_ok));
         trial.stage.insert("B", 10);
         trial.stage.insert(TOPIC, 10);
-        std::thread::sleep(Duration::from_secs(4));
-        assert!(trial.stage.acknowledged() < trial.oracle.committed()[2].end_lsn);
+        let gone = Duration::from_secs(4);
+        let end = trial.oracle.committed()[2].end_lsn;
+        stays("nothing is acknowledged", gone, || trial.stage.acknowledged() < end);
         trial.create_topics(&["B"]);
         trial.wait_settled();
         running.stop();
@@ -155,7 +155,7 @@ fn row_61_an_answer_that_never_comes_leaves_no_gap() {
     mock.broker_round_trip_time(1, Duration::from_secs(4)).unwrap();
     for _ in 0..5 {
         trial.stage.insert(TOPIC, 20);
-        std::thread::sleep(Duration::from_millis(300));
+        let_pass(Duration::from_millis(300), "requests are given up after a second");
     }
     assert!(trial.stage.acknowledged() < trial.stage.log_end());
     mock.broker_round_trip_time(1, Duration::ZERO).unwrap();
@@ -256,7 +256,7 @@ fn row_66_partitions_may_be_added_under_load() {
             }
             for _ in 0..10 {
                 trial.stage.insert(TOPIC, 20);
-                std::thread::sleep(Duration::from_millis(30));
+                let_pass(Duration::from_millis(30), "rows flow while partitions are added");
             }
         }
         trial.wait_settled();

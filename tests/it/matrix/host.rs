@@ -1,7 +1,5 @@
 //! What the machine withholds from the relay.
 
-use std::time::Duration;
-
 use crate::relay::trial::{DELIVERIES, TOPIC, Trial, trials};
 use crate::support::postgres::{self, Database};
 use crate::support::relay::Relay;
@@ -11,7 +9,7 @@ use crate::support::topic;
 fn goes_on(trial: &Trial, relay: &Relay) {
     let running = relay.run();
     let load = trial.load(&[(300, 1), (600, 50)]);
-    std::thread::sleep(Duration::from_secs(2));
+    load.wait_committed(1_500);
     load.stop();
     trial.stage.insert(TOPIC, 20_000);
     trial.wait_settled();

@@ -29,7 +29,7 @@ fn row_20_clean_restarts_of_postgres_cost_nothing() {
             let load = trial.load(&[(200, 1), (300, 20)]);
             for _ in 0..3 {
                 running.wait_for_log("\"streaming\"");
-                std::thread::sleep(Duration::from_millis(300));
+                load.wait_committed(150);
                 cluster.restart(Stop::Fast).unwrap();
             }
             running.wait_for_log("\"streaming\"");
@@ -70,7 +70,7 @@ fn row_29_a_terminated_walsender_is_replaced_within_a_second() {
         running.wait_for_log("\"streaming\"");
         let load = trial.load(&[(200, 1), (300, 20)]);
         for _ in 0..3 {
-            std::thread::sleep(Duration::from_millis(200));
+            load.wait_committed(100);
             let begun = Instant::now();
             let holder = trial.stage.slot_value("active_pid");
             trial.stage.sql().run(&format!("SELECT pg_terminate_backend({holder})"));
@@ -129,7 +129,7 @@ fn row_41_what_a_crash_took_was_never_published() {
         let load = trial.load(&[(600, 1), (600, 7)]);
         for _ in 0..2 {
             running.wait_for_log("\"streaming\"");
-            std::thread::sleep(Duration::from_millis(700));
+            load.wait_committed(800);
             cluster.restart(Stop::Kill).unwrap();
         }
         running.wait_for_log("\"streaming\"");

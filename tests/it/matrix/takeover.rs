@@ -8,6 +8,7 @@ use crate::relay::face::Face;
 use crate::relay::trial::{Trial, trials};
 use crate::support::relay::{Relay, Running};
 use crate::support::sluice::{Kind, Sluice};
+use crate::support::wait::let_pass;
 use crate::support::{postgres, wait_for};
 
 /// The server gives up a client that says nothing for so long.
@@ -55,7 +56,7 @@ fn row_14_a_frozen_relay_thaws_as_a_standby() {
         let mut second = standby(&trial.relay());
         first.signal(Signal::STOP);
         second.wait_for_log("\"streaming\"");
-        std::thread::sleep(Duration::from_millis(500));
+        trial.stage.wait_acknowledged(trial.stage.log_end());
         first.signal(Signal::CONT);
         wait_replaced(&mut first);
         load.stop();
@@ -78,7 +79,7 @@ fn row_15_of_two_relays_that_start_together_one_waits() {
             roles.sort();
             (roles == ["active", "standby"]).then_some(())
         });
-        std::thread::sleep(Duration::from_secs(1));
+        load.wait_committed(500);
         load.stop();
         trial.wait_settled();
         relays.into_iter().for_each(Running::stop);
@@ -95,7 +96,7 @@ fn row_16_a_relay_whose_slot_is_taken_by_force_steps_back() {
         first.wait_for_log("\"streaming\"");
         let load = trial.load(&WRITERS);
         let mut second = standby(&trial.relay());
-        std::thread::sleep(Duration::from_millis(500));
+        trial.stage.wait_acknowledged(trial.stage.log_end());
         let holder = trial.stage.slot_value("active_pid");
         trial.stage.sql().run(&format!("SELECT pg_terminate_backend({holder})"));
         second.wait_for_log("\"streaming\"");
@@ -157,7 +158,7 @@ fn row_17_a_relay_cut_off_from_postgres_alone_is_replaced() {
         // Nor may it come back by itself, however soon it notices.
         sluice.hold(Kind::Sql);
         second.wait_for_log("\"streaming\"");
-        std::thread::sleep(Duration::from_millis(500));
+        trial.stage.wait_acknowledged(trial.stage.log_end());
         load.stop();
         trial.wait_settled();
         second.stop();
@@ -178,7 +179,7 @@ fn row_56_a_fenced_producer_writes_nothing_more() {
     wait_stopped(&first);
     let mut second = standby(&trial.relay());
     second.wait_for_log("\"streaming\"");
-    std::thread::sleep(Duration::from_millis(500));
+    trial.stage.wait_acknowledged(trial.stage.log_end());
     first.signal(Signal::CONT);
     wait_replaced(&mut first);
     load.stop();
@@ -201,7 +202,7 @@ fn row_57_a_transaction_that_outlives_its_timeout_is_sent_again() {
     let load = trial.load(&WRITERS);
     wait_stopped(&relay);
     load.stop();
-    std::thread::sleep(ABORTED_WITHIN);
+    let_pass(ABORTED_WITHIN, "the brokers abort the transaction");
     relay.signal(Signal::CONT);
     // Which of the two it hears depends on how fast the brokers are.
     relay.wait_for_any(&["fenced", "the end of a Kafka transaction is uncertain"]);

@@ -8,6 +8,7 @@ use super::attempt::{CANARY, assert_no_secret, is_warning, refused};
 use super::outbox::Outbox;
 use crate::support::kafka::{self, ALLOWED_USER, DENIED_USER, Kafka, PASSWORD};
 use crate::support::relay::{Outcome, Relay, Running};
+use crate::support::wait::stays;
 use crate::support::{postgres, topic};
 
 fn log_in(outbox: &Outbox, kafka: &Kafka, user: &str, password: &str) -> Relay {
@@ -31,11 +32,14 @@ fn nowhere() -> String {
 /// What a stop says that leaves records unconfirmed, and the help that goes with it.
 const OWES: &str = "\"code\":\"PR-X011\"";
 const OWES_HELP: &str = "\"help\":\"nothing is lost";
+/// Time for several attempts, each half a second after the one before at the latest: a warning that came
+/// with each would be seen.
+const RETRIED: Duration = Duration::from_secs(3);
 
 /// Lets it retry for a while and stops it; the only warnings are `warnings`, each once.
 fn stopped_after(mut running: Running, first: &str, warnings: &[&str]) -> Outcome {
     running.wait_for_log(first);
-    std::thread::sleep(Duration::from_secs(3));
+    stays("the relay tries again", RETRIED, || !running.has_ended());
     running.signal(rustix::process::Signal::TERM);
     let outcome = running.outcome();
     assert_no_secret(&outcome);
@@ -90,7 +94,7 @@ fn brokers_that_do_not_answer_are_waited_for() {
     let relay = outbox.relay_to(&outbox.database.address(), &nowhere()).set("shutdown.grace", "0s");
     let mut running = relay.run();
     running.wait_for_log("no Kafka broker answers");
-    std::thread::sleep(Duration::from_secs(2));
+    stays("the relay waits", RETRIED, || !running.has_ended());
     running.signal(rustix::process::Signal::TERM);
     let outcome = running.outcome();
     // Nothing of the row was sent, so that nothing is unconfirmed: the slot keeps it.
@@ -190,7 +194,7 @@ fn a_topic_we_may_not_write_to_is_waited_for() {
     let relay = relay.expect_log("kafka-acls.sh");
     let mut running = relay.run();
     running.wait_for_log("kafka-acls.sh");
-    std::thread::sleep(Duration::from_secs(3));
+    stays("the relay waits", RETRIED, || !running.has_ended());
     running.signal(rustix::process::Signal::TERM);
     // Nothing was sent.
     assert_eq!(running.wait().code(), Some(0));

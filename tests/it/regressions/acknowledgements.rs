@@ -6,6 +6,7 @@ use crate::relay::face::Face;
 use crate::relay::idle::make_noise;
 use crate::relay::trial::{HELD, HeldTrial, TOPIC, held_trials, trials};
 use crate::support::relay::Running;
+use crate::support::wait::{stays, wait_until};
 use crate::support::wait_for;
 
 /// How often progress is written for its own sake, which an idle slot follows.
@@ -44,14 +45,12 @@ impl<'a> Waiting<'a> {
     /// The slot stays before the row for a while, though the relay has read past it and says so.
     fn assert_waits(&self) {
         let (end, told) = (self.end(), self.trial.tap.statuses().len());
-        let enough = || self.trial.tap.statuses().len() > told;
-        std::thread::sleep(A_WHILE);
-        wait_for("a status update", || enough().then_some(()));
+        stays("the slot is before the row", A_WHILE, || self.trial.stage.acknowledged() < end);
+        wait_until("a status update", || self.trial.tap.statuses().len() > told);
         let statuses = self.trial.tap.statuses();
         let latest = statuses.last().unwrap();
         assert!(latest.write >= end, "it has not even been read: {latest:X?}");
         assert!(statuses.iter().all(|status| status.flush < end), "acknowledged: {latest:X?}");
-        assert!(self.trial.stage.acknowledged() < end);
     }
 
     /// The topic stores again: everything arrives.

@@ -8,6 +8,7 @@ use rdkafka::types::RDKafkaRespErr as Answer;
 use super::face::Face;
 use super::stage::Stage;
 use crate::support::relay::{Relay, Running};
+use crate::support::wait::stays;
 use crate::support::{kafka, postgres, topic, wait_for};
 
 const MODES: [&str; 2] = ["at_least_once", "exactly_once"];
@@ -166,12 +167,8 @@ fn g2_a_topic_is_waited_for_where_that_is_wanted_and_probes_say_so() {
         running.wait_for_log("its rows wait");
         face.wait_ready(503);
         // It does not flap, and no session is repeated.
-        let until = Instant::now() + Duration::from_secs(8);
-        while Instant::now() < until {
-            let (status, _) = face.probe("/readyz");
-            assert_eq!(status, 503);
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        let long = Duration::from_secs(8);
+        stays("/readyz answers 503", long, || face.probe("/readyz").0 == 503);
         let detail = topics_detail(&face);
         assert!(detail.contains("late` does not exist, rows wait"), "{detail}");
         assert!(restarts(&face) == 0.0, "sessions were repeated");

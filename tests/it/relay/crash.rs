@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::load::Load;
 use super::stage::Stage;
 use crate::support::broker::Broker;
+use crate::support::wait::let_pass;
 use crate::support::{postgres, wait_for};
 
 const KILLS: u32 = 8;
@@ -34,7 +35,7 @@ fn kill_again_and_again(broker: &Broker) {
             let enough = tap.statuses().len() + 2;
             wait_for("status updates", || (tap.statuses().len() >= enough).then_some(()));
         }
-        std::thread::sleep(Duration::from_millis(u64::from(kill) * 37));
+        let_pass(Duration::from_millis(u64::from(kill) * 37), "each dies at another moment");
         running.kill();
         open.push((stage.acknowledged(), stage.log_end()));
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::load::{Load, commit, prepare};
 use super::stage::Stage;
 use crate::support::broker::Broker;
+use crate::support::wait::let_pass;
 use crate::support::{kafka, postgres, topic, wait_for};
 
 const KILLS: u32 = 8;
@@ -66,7 +67,7 @@ fn g6_eight_kills_lose_nothing_and_repeat_nothing() {
             let enough = tap.statuses().len() + 2;
             wait_for("status updates", || (tap.statuses().len() >= enough).then_some(()));
         }
-        std::thread::sleep(Duration::from_millis(u64::from(kill) * 37));
+        let_pass(Duration::from_millis(u64::from(kill) * 37), "each dies at another moment");
         running.kill();
     }
     let committed = load.stop();

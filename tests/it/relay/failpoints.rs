@@ -2,10 +2,12 @@
 //! `failpoints`, with which `make test` builds.
 
 use std::os::unix::process::ExitStatusExt as _;
+use std::time::Duration;
 
 use postrider::failpoint::PLACES;
 
 use super::stage::Stage;
+use crate::support::wait::let_pass;
 use crate::support::{kafka, postgres, topic};
 
 /// Rows in each of the transactions.
@@ -71,7 +73,7 @@ fn die_at(place: &str, times: u32, delivery: &str, event_type: &str) {
         assert!(committed < TRANSACTIONS_MAX * ROWS, "{place}@{times} was never passed");
         stage.insert(event_type, ROWS);
         committed += ROWS;
-        std::thread::sleep(std::time::Duration::from_millis(20));
+        let_pass(Duration::from_millis(20), "transactions come one by one");
     }
     let status = doomed.outcome().status;
     assert_eq!(status.signal(), Some(9), "{place}@{times}: {status}");

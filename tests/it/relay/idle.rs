@@ -9,6 +9,7 @@ use super::stage::Stage;
 use crate::support::broker::Broker;
 use crate::support::postgres;
 use crate::support::relay::Relay;
+use crate::support::wait::stays;
 
 /// All brokers of an embedded cluster.
 pub(super) const ALL: i32 = -1;
@@ -58,8 +59,8 @@ fn g1_g5_noise_acknowledges_nothing_past_an_unconfirmed_row() {
     let after_the_row = stage.log_end();
     for _ in 0..10 {
         make_noise(&stage);
-        std::thread::sleep(Duration::from_millis(150));
-        assert!(stage.acknowledged() < after_the_row);
+        let meanwhile = Duration::from_millis(150);
+        stays("the row is not passed", meanwhile, || stage.acknowledged() < after_the_row);
     }
     mock.broker_up(ALL).unwrap();
     stage.wait_acknowledged(after_the_row);

@@ -11,6 +11,7 @@ use postrider::shop::load::{LoadPlan, Pace, run};
 use super::stage::Stage;
 use crate::support::broker::Broker;
 use crate::support::topic;
+use crate::support::wait::{let_pass, wait_until};
 
 /// Writers that go on until told to stop, also over restarts of Postgres.
 pub(crate) struct Load {
@@ -82,6 +83,12 @@ impl Load {
         self.committed.load(Ordering::SeqCst)
     }
 
+    /// Waits until so many more rows are committed.
+    pub(crate) fn wait_committed(&self, more: u64) {
+        let enough = self.committed() + more;
+        wait_until("rows to be committed", || self.committed() >= enough);
+    }
+
     /// Ends it, and tells how many rows Postgres has confirmed.
     pub(crate) fn stop(mut self) -> u64 {
         self.stop.store(true, Ordering::SeqCst);
@@ -103,7 +110,7 @@ fn write(url: &str, mut plan: LoadPlan, stop: &AtomicBool, committed: &AtomicU64
     runtime.block_on(async {
         while !stop.load(Ordering::SeqCst) {
             let Ok(client) = postrider::shop::connect(url).await else {
-                tokio::time::sleep(Duration::from_millis(20)).await;
+                let_pass(Duration::from_millis(20), "Postgres is down, and comes back");
                 continue;
             };
             while !stop.load(Ordering::SeqCst) {

@@ -1,7 +1,5 @@
 //! `run --once` and `run --dry-run`.
 
-use std::time::Duration;
-
 use serde_json::Value;
 
 use super::load::Load;
@@ -45,7 +43,7 @@ fn once_amid_writers_leaves_nothing_to_repeat() {
     let relay = stage.relay_at(&tap.address());
     let load = Load::start(&stage, &[(600, 1), (3_000, 250), (600, 9)]);
     for round in 1..=4 {
-        std::thread::sleep(Duration::from_millis(100 * round));
+        load.wait_committed(300 * round);
         let end = stage.log_end();
         relay.run_once();
         assert!(stage.acknowledged() >= end);

@@ -8,6 +8,7 @@ use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 use super::face::Face;
 use super::load::{Load, commit, prepare_at};
 use super::stage::Stage;
+use crate::support::wait::let_pass;
 use crate::support::{kafka, postgres};
 
 /// Longer than an outage may leave the walsender without a status update.
@@ -43,7 +44,7 @@ fn g1_g3_an_outage_of_kafka_stalls_and_loses_nothing() {
     let full = face.wait_metric("postrider_in_flight_bytes", |bytes| bytes > 900_000.0);
     let one_row = 4096.0;
     assert!(full <= f64::from(1 << 20) + one_row, "{full} bytes in flight");
-    std::thread::sleep(WAL_SENDER_TIMEOUT * 3 / 2);
+    let_pass(WAL_SENDER_TIMEOUT * 3 / 2, "a walsender whose client says nothing would end");
     assert_eq!(stage.slot_value("active_pid"), walsender, "the walsender gave us up");
     assert_eq!(face.probe("/livez").0, 200);
     let memory = face.metric("process_resident_memory_bytes").unwrap();
@@ -91,6 +92,9 @@ fn flood(stage: &Stage) {
     );
 }
 
+/// Shorter than any timeout of the Kafka client.
+const STALL: Duration = Duration::from_secs(2);
+
 #[test]
 fn g1_a_broker_that_stalls_holds_back_the_acknowledgement() {
     let Some(kafka) = kafka::start(&kafka::Options::default()) else { return };
@@ -104,7 +108,7 @@ fn g1_a_broker_that_stalls_holds_back_the_acknowledgement() {
     kafka.freeze_broker(0);
     // The wiretap asks the frozen broker too, so what is written now is looked at afterwards.
     commit(&stage, 500, 1_001);
-    std::thread::sleep(Duration::from_secs(2));
+    let_pass(STALL, "the broker stands still");
     kafka.resume_broker(0);
     stage.wait_acknowledged(stage.log_end());
     running.stop();
@@ -125,7 +129,7 @@ fn g1_g2_a_leader_may_die_under_load() {
     running.wait_for_log("\"streaming\"");
     let load = Load::start(&stage, &[(1_000, 1)]);
     for broker in 0..2 {
-        std::thread::sleep(Duration::from_millis(700));
+        load.wait_committed(700);
         kafka.kill_broker(broker);
         kafka.start_broker(broker);
     }

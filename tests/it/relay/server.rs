@@ -11,6 +11,7 @@ use super::stage::Stage;
 use crate::support::broker::Broker;
 use crate::support::postgres;
 use crate::support::relay::Relay;
+use crate::support::wait::let_pass;
 
 /// A cluster of each version, for this test alone.
 fn clusters() -> impl Iterator<Item = Cluster> {
@@ -84,7 +85,7 @@ fn g1_g2_restarts_and_crashes_of_postgres_lose_nothing() {
         let load = Load::start(&stage, &[(300, 1), (600, 30)]);
         for how in [Stop::Fast, Stop::Immediate, Stop::Kill] {
             running.wait_for_log("streaming");
-            std::thread::sleep(Duration::from_millis(700));
+            load.wait_committed(600);
             cluster.restart(how).unwrap();
         }
         running.wait_for_log("streaming");
@@ -113,7 +114,7 @@ fn the_retry_budget_runs_out_also_after_a_healthy_session() {
     let relay = patient(stage.relay()).set("retry.give_up_after", "2s").expect_log("PR-P");
     let mut running = relay.start(&["--output", "json", "run"]);
     running.wait_for_log("\"streaming\"");
-    std::thread::sleep(HEALTHY);
+    let_pass(HEALTHY, "the session comes to count as healthy");
     let begun = Instant::now();
     cluster.stop(Stop::Kill).unwrap();
     assert_eq!(running.wait().code(), Some(69));

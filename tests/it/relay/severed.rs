@@ -44,7 +44,6 @@ fn g1_g2_connections_cut_inside_a_frame_are_taken_up_again() {
     let relay = behind(&proxy, &stage).set("retry.max", "200ms").set("log.repeat_interval", "0s");
     let running = relay.expect_log("trying again").run();
     stage.wait_acknowledged(stage.log_end());
-    std::thread::sleep(Duration::from_millis(100));
     running.stop();
     let verdict = stage.verdict(&oracle, &[]);
     eprintln!("{} rows, {} repeated", verdict.committed, verdict.duplicated.len());
@@ -63,7 +62,7 @@ fn g1_g2_connections_cut_under_load_are_taken_up_again() {
     let load = Load::start(&stage, &[(500, 1), (500, 40)]);
     for _ in 0..4 {
         running.wait_for_log("\"streaming\"");
-        std::thread::sleep(Duration::from_millis(400));
+        load.wait_committed(400);
         tap.cut();
     }
     running.wait_for_log("\"streaming\"");

@@ -13,6 +13,7 @@ use crate::support::broker::Broker;
 use crate::support::postgres;
 use crate::support::relay::Running;
 use crate::support::sluice::{Kind, Sluice};
+use crate::support::wait::let_pass;
 
 #[test]
 fn g8_sigterm_under_load_leaves_nothing_to_repeat() {
@@ -25,7 +26,7 @@ fn g8_sigterm_under_load_leaves_nothing_to_repeat() {
         for round in 1..=4 {
             let mut running = relay.run();
             running.wait_for_log("streaming");
-            std::thread::sleep(Duration::from_millis(200 * round));
+            load.wait_committed(500 * round);
             let begun = Instant::now();
             running.stop();
             eprintln!("drained in {:?}", begun.elapsed());
@@ -86,8 +87,7 @@ fn g8_a_second_signal_aborts_at_once() {
     running.wait_for_log("no Kafka broker answers");
     running.signal(Signal::TERM);
     running.wait_for_log("draining");
-    // Signals within half a second are one.
-    std::thread::sleep(Duration::from_millis(700));
+    let_pass(APART, "the second signal is one of its own");
     let begun = Instant::now();
     running.signal(Signal::INT);
     let error = running.wait_for_log(ABORTED);
@@ -100,6 +100,11 @@ fn g8_a_second_signal_aborts_at_once() {
     stage.relay().run_once();
     stage.verdict(&oracle, &[]).assert_at_least_once();
 }
+
+/// Signals within half a second are one.
+const APART: Duration = Duration::from_millis(700);
+/// Longer than a session may take that lets go of the stream.
+const LET_GO_WITHIN: Duration = Duration::from_millis(3_500);
 
 /// GNU timeout sends its signal twice, to the process and to its group.
 #[test]
@@ -183,8 +188,7 @@ fn g8_a_drain_outlives_the_sql_session_beside_it() {
     running.signal(Signal::TERM);
     running.wait_for_log("\"unconfirmed\":7");
     sluice.cut(Kind::Sql);
-    // Longer than a session may take that lets go of the stream.
-    std::thread::sleep(Duration::from_millis(3_500));
+    let_pass(LET_GO_WITHIN, "it does not give the drain up");
     mock.broker_up(ALL).unwrap();
     assert!(running.wait().success());
     stage.verdict(&oracle, &[]).assert_exactly_once();

@@ -6,9 +6,12 @@ use super::stage::Stage;
 use crate::support::broker::Broker;
 use crate::support::postgres;
 use crate::support::sluice::Sluice;
+use crate::support::wait::let_pass;
 
 /// The relay is patient for five seconds at least; the system would be for a quarter of an hour.
 const NOTICED: Duration = Duration::from_secs(12);
+/// Longer than that patience.
+const IDLE: Duration = Duration::from_secs(6);
 
 #[test]
 fn g1_a_network_that_loses_everything_is_noticed_within_heartbeats() {
@@ -22,8 +25,7 @@ fn g1_a_network_that_loses_everything_is_noticed_within_heartbeats() {
     let mut running = relay.expect_log("Postgres has sent nothing for").run();
     stage.insert("A", 5);
     stage.wait_for_records(5);
-    // Idle, but alive: nothing is amiss for longer than the relay's patience.
-    std::thread::sleep(Duration::from_secs(6));
+    let_pass(IDLE, "idle, but alive: nothing is amiss");
     sluice.freeze();
     let begun = Instant::now();
     running.wait_for_log("Postgres has sent nothing for");

@@ -10,22 +10,16 @@ use super::idle::impatient;
 use super::stage::Stage;
 use crate::support::broker::Broker;
 use crate::support::postgres;
-use crate::support::relay::{Relay, Running};
+use crate::support::relay::Running;
 use crate::support::sluice::{Kind, Sluice};
+use crate::support::wait::let_pass;
 
-/// Long enough for a relay to have begun to connect.
-const WHILE: Duration = Duration::from_millis(700);
+/// Signals within half a second are one.
+const APART: Duration = Duration::from_millis(700);
 /// A tenth of a second, and as much again for a machine busy with other tests, several times.
 const AT_ONCE: Duration = Duration::from_millis(800);
 /// Errors as one line.
 const JSON: &[&str] = &["--output", "json", "run"];
-
-fn connecting(relay: &Relay) -> Running {
-    let mut running = relay.run();
-    running.wait_for_log("health and metrics over HTTP");
-    std::thread::sleep(WHILE);
-    running
-}
 
 fn stop_at_once(running: Running) {
     let begun = Instant::now();
@@ -43,7 +37,9 @@ fn g8_a_signal_while_postgres_does_not_answer_ends_at_once() {
     let mute = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut address = stage.database.address();
     address.port = mute.local_addr().unwrap().port();
-    stop_at_once(connecting(&stage.relay_at(&address)));
+    let running = stage.relay_at(&address).run();
+    let _unanswered = mute.accept().unwrap();
+    stop_at_once(running);
 }
 
 #[test]
@@ -53,7 +49,9 @@ fn g8_a_signal_while_the_stream_is_not_granted_ends_at_once() {
     let sluice = Sluice::start(&stage.database.address());
     sluice.hold(Kind::Stream);
     let relay = stage.relay_at(sluice.address()).set("source.url", &sluice.url());
-    stop_at_once(connecting(&relay));
+    let running = relay.run();
+    sluice.wait_held();
+    stop_at_once(running);
 }
 
 #[test]
@@ -69,7 +67,7 @@ fn g8_a_signal_while_connecting_again_still_tells_what_is_owed() {
     sluice.hold(Kind::Stream);
     sluice.cut(Kind::Stream);
     running.wait_for_log("trying again");
-    std::thread::sleep(WHILE);
+    sluice.wait_held();
     running.signal(Signal::TERM);
     assert_eq!(running.wait().code(), Some(69));
 }
@@ -85,7 +83,7 @@ fn g8_a_second_signal_does_not_wait_for_a_peer_that_has_gone_silent() {
     sluice.freeze();
     running.signal(Signal::TERM);
     running.wait_for_log("draining");
-    std::thread::sleep(WHILE);
+    let_pass(APART, "the second signal is one of its own");
     let begun = Instant::now();
     running.signal(Signal::TERM);
     assert_eq!(running.wait().code(), Some(1));

@@ -3,6 +3,8 @@
 use rustix::process::Signal;
 use serde_json::json;
 
+use std::time::Duration;
+
 use crate::relay::face::Face;
 use crate::relay::stage::Stage;
 use crate::support::broker::Broker;
@@ -10,6 +12,7 @@ use crate::support::postgres;
 use crate::support::relay::Relay;
 use crate::support::sql::Sql;
 use crate::support::topic::Stored;
+use crate::support::wait::let_pass;
 
 /// A relay that knows no table.
 fn tableless(stage: &Stage, prefixes: &str) -> Relay {
@@ -255,7 +258,10 @@ fn the_relays_own_marker_is_never_a_row() {
     assert_eq!(stage.records().len(), 1);
 }
 
-/// Long enough for the relay to look whether its source is still the one it began with.
+/// Long enough for the relay to look whether its source is still the one it began with, which it does
+/// every five seconds.
+const LOOKED: Duration = Duration::from_secs(6);
+
 #[test]
 fn a_relay_without_tables_streams_on() {
     let broker = Broker::embedded();
@@ -266,7 +272,7 @@ fn a_relay_without_tables_streams_on() {
     let sql = stage.sql();
     emit_now(&sql, 1);
     face.wait_count("postrider_records_confirmed_total", 1);
-    std::thread::sleep(std::time::Duration::from_secs(6));
+    let_pass(LOOKED, "the relay looks at its source meanwhile");
     sql.run("CREATE TABLE other (n int); INSERT INTO other VALUES (1)");
     sql.run(&emit(true, "ignored", 99));
     let end = emit_now(&sql, 2);

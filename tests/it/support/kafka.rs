@@ -21,6 +21,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 pub(crate) use super::kafka_settings::{ALLOWED_USER, DENIED_USER, Options, PASSWORD};
 use super::kafka_settings::{CLUSTER_ID, Ports, SCRAM};
+use super::wait::within;
 use super::{java, skip, topic};
 
 /// A broker is up after some 3 s on an idle machine; builds may run beside the tests.
@@ -204,25 +205,23 @@ impl Kafka {
     fn await_ready(&mut self) -> Result<(), String> {
         let deadline = Instant::now() + READY_LIMIT;
         let consumer: BaseConsumer = topic::client(&self.bootstrap()).create().unwrap();
-        loop {
+        let listed = within(READY_LIMIT, || {
             for broker in &mut self.brokers {
                 if let Some(child) = &mut broker.child
                     && let Some(status) = child.try_wait().unwrap()
                 {
-                    return Err(format!("{status}: {}", broker.log()));
+                    return Some(Err(format!("{status}: {}", broker.log())));
                 }
             }
             let running = self.brokers.iter().filter(|broker| broker.child.is_some()).count();
             let metadata = consumer.fetch_metadata(None, Duration::from_millis(500));
-            if metadata.is_ok_and(|metadata| metadata.brokers().len() >= running) {
-                return self.warm_up(deadline);
-            }
-            if Instant::now() > deadline {
-                let logs: Vec<String> = self.brokers.iter().map(Broker::log).collect();
-                return Err(format!("not ready within {READY_LIMIT:?}: {}", logs.join("\n")));
-            }
-            std::thread::sleep(Duration::from_millis(50));
-        }
+            metadata.is_ok_and(|metadata| metadata.brokers().len() >= running).then_some(Ok(()))
+        });
+        listed.unwrap_or_else(|| {
+            let logs: Vec<String> = self.brokers.iter().map(Broker::log).collect();
+            Err(format!("not ready within {READY_LIMIT:?}: {}", logs.join("\n")))
+        })?;
+        self.warm_up(deadline)
     }
 
     /// Waits until producers are given their ids; a fresh cluster first says that it is loading.

@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 use postrider::sandbox::postgres::Address;
 use rustix::process::{Pid, Signal, kill_process};
 
+use super::wait::{wait_until, within};
+
 /// How long a relay may take to do what a test waits for, on a machine busy with other tests.
 const LIMIT: Duration = Duration::from_mins(1);
 
@@ -284,26 +286,19 @@ impl Running {
 
     /// The same for a relay that is told to stop as soon as `enough` says so, unless it ends before.
     pub(crate) fn outcome_once(mut self, mut enough: impl FnMut() -> bool) -> Outcome {
-        while self.child.try_wait().unwrap().is_none() {
-            if enough() {
-                self.signal(Signal::TERM);
-                break;
-            }
-            std::thread::sleep(Duration::from_millis(5));
+        wait_until("the relay to have done enough", || self.has_ended() || enough());
+        if !self.has_ended() {
+            self.signal(Signal::TERM);
         }
         self.outcome()
     }
 
     fn wait_end(&mut self) -> ExitStatus {
-        let deadline = Instant::now() + LIMIT;
-        let status = loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                break status;
-            }
+        let ended = within(LIMIT, || {
             self.log.extend(self.lines.try_iter());
-            assert!(Instant::now() < deadline, "still running:\n{}", self.log.join("\n"));
-            std::thread::sleep(Duration::from_millis(5));
-        };
+            self.child.try_wait().unwrap()
+        });
+        let Some(status) = ended else { panic!("still running:\n{}", self.log.join("\n")) };
         for reader in self.readers.drain(..) {
             reader.join().unwrap();
         }

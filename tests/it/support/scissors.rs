@@ -9,6 +9,7 @@ use postrider::sandbox::postgres::Address;
 
 use super::fault::link::{Kind, Outlet};
 use super::fault::proxy::{Proxy, Reader, carry};
+use super::wait::let_pass;
 
 /// How long what was passed may take to arrive before the cut.
 const ARRIVAL: Duration = Duration::from_millis(30);
@@ -97,7 +98,7 @@ fn reader(treat: Arc<Mutex<Treatment>>) -> Reader {
             Some(treated) => {
                 outlet.pass(&treated.bytes)?;
                 if treated.cut {
-                    std::thread::sleep(ARRIVAL);
+                    let_pass(ARRIVAL, "what was passed arrives before the cut does");
                     return Err(ErrorKind::ConnectionAborted.into());
                 }
             }

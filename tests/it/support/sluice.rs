@@ -3,6 +3,7 @@
 //! tells the stream from SQL sessions by the startup message, so it carries plain TCP only. Its
 //! threads end with this process.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use postrider::sandbox::postgres::Address;
@@ -10,6 +11,7 @@ use postrider::sandbox::postgres::Address;
 pub(crate) use super::fault::link::Kind;
 use super::fault::link::{BOTH, Fault, Link};
 use super::fault::proxy::{Proxy, Reader, carry, watch};
+use super::wait::wait_until;
 
 /// The running proxy.
 pub(crate) struct Sluice {
@@ -20,6 +22,8 @@ pub(crate) struct Sluice {
 
 #[derive(Default)]
 struct Shared {
+    /// Connections that were held.
+    held: AtomicUsize,
     /// To be done before the next START_REPLICATION passes.
     before_start: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
@@ -50,11 +54,18 @@ impl Sluice {
 
     /// What connects from now on carries nothing, if it is of this kind.
     pub(crate) fn hold(&self, kind: Kind) {
+        let shared = Arc::clone(&self.shared);
         self.proxy.greet(move |link| {
             if link.kind == kind {
                 lose(link);
+                shared.held.fetch_add(1, Ordering::SeqCst);
             }
         });
+    }
+
+    /// Waits until a connection has come that carries nothing.
+    pub(crate) fn wait_held(&self) {
+        wait_until("a connection to hold", || self.shared.held.load(Ordering::SeqCst) > 0);
     }
 
     /// Ends the connections of a kind.

@@ -11,6 +11,8 @@ use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::message::{Headers as _, Message as _};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 
+use super::wait::within;
+
 /// How long a reader may wait for what the brokers say is there.
 const READ_LIMIT: Duration = Duration::from_mins(1);
 
@@ -102,14 +104,9 @@ pub(crate) fn ends(consumer: &BaseConsumer, topic: &str) -> Vec<(i32, i64)> {
 }
 
 fn patiently<T>(mut ask: impl FnMut() -> KafkaResult<T>) -> T {
-    let deadline = Instant::now() + READ_LIMIT;
-    loop {
-        match ask() {
-            Ok(answer) => return answer,
-            Err(error) => assert!(Instant::now() < deadline, "{error}"),
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    let mut last = None;
+    let answer = within(READ_LIMIT, || ask().map_err(|error| last = Some(error)).ok());
+    answer.unwrap_or_else(|| panic!("{last:?}"))
 }
 
 /// Everything that lies in the topics now, per partition in offset order; of transactions what was

@@ -1,7 +1,8 @@
 //! What a sweep costs, and what it needs of a database that an earlier version made.
 
 use super::{SLOT, deliver, line};
-use crate::stage::{Stage, wait_until};
+use crate::stage::Stage;
+use crate::wait::wait_until;
 
 /// What earlier files made otherwise than today's.
 const EARLIER: &str = include_str!("earlier.sql");

@@ -4,7 +4,8 @@ use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
 
 use crate::client::get;
-use crate::stage::{Stage, terminate, wait_until};
+use crate::stage::{Stage, terminate};
+use crate::wait::wait_until;
 
 /// At one row each 20 ms, work for half a minute: these tests are done long before.
 const ROWS: i64 = 1_500;

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use super::kafka_frame::{self as frame, Producer, Request, Step};
 use super::proxy::{Outlet, Reader};
+use crate::support::wait::let_pass;
 
 /// How long a connection whose client is gone is kept for the answer to what it sent last; else a
 /// broker might not do what it has just read.
@@ -222,7 +223,7 @@ impl Talk {
             }
         }
         if let Some(Injection::Delay(delay)) = injection {
-            std::thread::sleep(delay);
+            let_pass(delay, "the delay that was injected");
         }
         outlet.pass(whole)?;
         if injection == Some(Injection::Duplicate) {

@@ -12,6 +12,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use crate::support::wait::let_pass;
 use rustix::net::sockopt::set_socket_linger;
 
 /// Chunks on their way at a time, each of up to [`CHUNK_BYTES`]; then the sender has to wait.
@@ -234,7 +235,7 @@ impl Link {
             while !self.has_ended()
                 && let Some(left @ 1..) = due.checked_duration_since(Instant::now()).map(millis)
             {
-                std::thread::sleep(Duration::from_millis(left.min(20)));
+                let_pass(Duration::from_millis(left.min(20)), "the latency of the line");
             }
             self.deliver(way, bytes);
         }
@@ -280,7 +281,7 @@ impl Link {
                 self.change(way, |weather| weather.shut = true);
             }
             done += count;
-            std::thread::sleep(pause.unwrap_or_default());
+            let_pass(pause.unwrap_or_default(), "the throttle of the line");
         }
     }
 
