@@ -99,9 +99,7 @@ pub(super) const fn sink(error: &SinkError) -> &'static str {
         SinkError::Tls(_) => "PR-K004",
         SinkError::UnknownTopic { .. } => "PR-K005",
         SinkError::Unauthorised { .. } | SinkError::Forbidden(_) => "PR-K006",
-        SinkError::BatchRefused { .. }
-        | SinkError::RecordRefused { .. }
-        | SinkError::Suspect { .. } => "PR-K007",
+        SinkError::BatchRefused { .. } => "PR-K007",
         SinkError::Delivery { .. } => "PR-K008",
         SinkError::Ambiguous(_) => "PR-K030",
         SinkError::Fenced(_) => "PR-K031",

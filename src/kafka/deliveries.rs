@@ -20,13 +20,16 @@ use rdkafka::statistics::Statistics;
 use rdkafka::types::RDKafkaErrorCode as Code;
 use rdkafka::{ClientContext, Message};
 
+use super::blame::{self, Fault, Refusal};
 use super::introductions::{Introductions, Report};
 use super::settings::KafkaSpec;
-use super::verdict::{Case, Verdict, is_of_the_broker, judge};
+use super::transactional::PROGRESS_TICKET;
+use super::verdict::{Case, Verdict, is_of_the_broker, judge, words};
 use super::watch::{Barred, Watch};
 use super::{Confirmation, Outcome, Refused, SinkError, TopicBook};
 use crate::ledger::Ticket;
-use crate::route::{OwnedRecord, Rejection, RejectionCode};
+use crate::pipeline::Blame;
+use crate::route::{OwnedRecord, Rejection, content_of};
 
 /// How long a dead producer's reason may take to arrive. The library announces the death first and
 /// the delivery report that says why a moment later, from the same thread.
@@ -39,7 +42,6 @@ const _: () = assert!(usize::BITS == 64, "tickets need 64-bit pointers");
 /// within `poll`.
 pub(super) struct Deliveries {
     cautious: bool,
-    last_attempt: bool,
     topics: TopicBook,
     served: AtomicU64,
     watch: Mutex<Watch>,
@@ -55,7 +57,33 @@ pub(super) struct Gathered {
     /// report of failure leaves out. Used in cautious mode only.
     pub(super) keys_under_way: HashMap<u64, i64>,
     pub(super) introductions: Introductions,
+    /// Reports so far.
+    pub(super) answered: u64,
+    /// The record under way that was sent alone.
+    pub(super) alone: Option<Alone>,
+    refusals: Vec<Refusal>,
     broken: Option<SinkError>,
+}
+
+/// A record that was sent alone.
+#[derive(Debug, Clone)]
+pub(super) struct Alone {
+    pub(super) ticket: Ticket,
+    pub(super) topic: String,
+    /// See [`content_of`].
+    pub(super) content: u64,
+}
+
+impl Gathered {
+    /// Why the session is over, with all that the reports say of it.
+    fn verdict(&self) -> Option<SinkError> {
+        Some(match self.broken.clone()? {
+            SinkError::BatchRefused { topic, reason, .. } => {
+                blame::verdict(&self.refusals, topic, reason)
+            }
+            error => error,
+        })
+    }
 }
 
 impl Deliveries {
@@ -64,7 +92,6 @@ impl Deliveries {
         let introductions = Introductions::new(&spec.partitioner);
         Self {
             cautious: spec.cautious,
-            last_attempt: spec.last_attempt,
             topics: spec.topics.clone(),
             served: AtomicU64::new(0),
             watch: Mutex::new(Watch::default()),
@@ -90,8 +117,8 @@ impl Deliveries {
 
     /// Whether the session is over, and why.
     pub(super) fn check(&self) -> Result<(), SinkError> {
-        if let Some(broken) = &self.gathered().broken {
-            return Err(broken.clone());
+        if let Some(broken) = self.gathered().verdict() {
+            return Err(broken);
         }
         let mut watch = self.watch();
         if watch.ever_let_in() {
@@ -101,7 +128,7 @@ impl Deliveries {
         }
         if let Some(Barred { topic, reason, denied }) = watch.barred().cloned() {
             drop(watch);
-            return Err(if denied { self.denied(topic) } else { self.suspect(topic, reason) });
+            return Err(if denied { self.denied(topic) } else { self.barred(topic, reason) });
         }
         watch.tell_outage();
         match watch.fatal() {
@@ -112,11 +139,15 @@ impl Deliveries {
         }
     }
 
-    /// Passes on what a report says of an introduction; costs next to nothing when there is none.
-    fn introduce(&self, result: &DeliveryResult<'_>, ticket: Ticket) {
+    /// Counts a report, and passes on what it says of an introduction; costs next to nothing when there
+    /// is none. Returns whether the record was sent alone.
+    fn answered(&self, result: &DeliveryResult<'_>, ticket: Ticket) -> bool {
         let mut gathered = self.gathered();
+        gathered.answered += 1;
+        // What else is reported meanwhile had been answered before.
+        let was_alone = gathered.alone.take_if(|alone| alone.ticket == ticket).is_some();
         if gathered.introductions.are_settled() {
-            return;
+            return was_alone;
         }
         let (Ok(message) | Err((_, message))) = result;
         let report = Report {
@@ -127,6 +158,7 @@ impl Deliveries {
             stored: result.is_ok() && message.offset() >= 0,
         };
         gathered.introductions.reported(ticket, report);
+        was_alone
     }
 
     /// The brokers let us see a topic, and deny a record for it.
@@ -135,31 +167,44 @@ impl Deliveries {
         SinkError::Unauthorised { topic }
     }
 
-    /// The brokers do not take what was sent to the topic, and it may be what was sent. Narrowed down in
-    /// three sessions at most: a batch, single records, and one record whose refusal counts. A topic that
+    /// The brokers let no transaction of ours write to the topic. It may be what was sent; a topic that
     /// the relay itself writes to has no row at fault.
-    fn suspect(&self, topic: String, reason: String) -> SinkError {
+    fn barred(&self, topic: String, reason: String) -> SinkError {
         if self.topics.is_exempt(&topic) {
             return SinkError::Delivery { topic, reason };
         }
-        match (self.cautious, self.last_attempt) {
-            (false, _) => SinkError::BatchRefused { topic, reason },
-            (true, false) => SinkError::Suspect { topic, reason },
-            (true, true) => {
-                let reason = format!("topic `{topic}` does not take the record: {reason}");
-                let rejection = Rejection { code: RejectionCode::Refused, reason };
-                SinkError::RecordRefused { topic, rejection }
-            }
-        }
+        let alone = self.gathered().alone.clone().filter(|alone| alone.topic == topic);
+        let blame = |Alone { ticket, topic, content }| {
+            let (alone, rejection) = (true, None);
+            Blame { ticket, topic, content, alone, rejection }
+        };
+        let records = alone.into_iter().map(blame).collect();
+        SinkError::BatchRefused { topic, reason, records, batch_bytes: None }
     }
 
-    /// `timestamp_ms` is that of the record, which is known in cautious mode.
+    /// Takes note of a record that was refused with its batch, and that ends the session.
+    fn refused(&self, message: &BorrowedMessage<'_>, ticket: Ticket, alone: bool, fault: Fault) {
+        let topic = message.topic().to_owned();
+        let refusal = Refusal {
+            content: content_of(&topic, message.key(), message.payload()),
+            topic: topic.clone(),
+            partition: message.partition(),
+            ticket,
+            size: message.key_len() + message.payload_len(),
+            alone: alone || self.cautious,
+            fault,
+        };
+        self.gathered().refusals.push(refusal);
+    }
+
+    /// `timestamp_ms` is that of the record, which is known in cautious mode; `alone` is a record that
+    /// was sent so in any other.
     fn failed(
         &self,
         error: &KafkaError,
         message: &BorrowedMessage<'_>,
         ticket: Ticket,
-        timestamp_ms: Option<i64>,
+        (timestamp_ms, alone): (Option<i64>, bool),
     ) {
         let code = error.rdkafka_error_code().unwrap_or(Code::Fail);
         let case = Case {
@@ -168,31 +213,46 @@ impl Deliveries {
             // gone since, and its topic with it.
             partition: None,
             size: message.key_len() + message.payload_len(),
-            alone: self.cautious,
         };
-        match (judge(code, case), timestamp_ms) {
+        let broken = match (judge(code, case), timestamp_ms) {
+            (Verdict::Refuse(rejection), _) if ticket == PROGRESS_TICKET => {
+                let topic = message.topic().to_owned();
+                SinkError::Delivery { topic, reason: rejection.reason }
+            }
             (Verdict::Refuse(rejection), Some(timestamp_ms)) => {
                 let outcome = refused(message, rejection, timestamp_ms);
                 self.gathered().confirmations.push(Confirmation { ticket, outcome });
+                return;
             }
-            // A cautious session sends it again, and can tell what it was.
-            (Verdict::Refuse(Rejection { reason, .. }), None) => {
-                let topic = message.topic().to_owned();
-                self.gathered().broken.get_or_insert(SinkError::BatchRefused { topic, reason });
+            (Verdict::Refuse(rejection), None) => {
+                self.refused(message, ticket, alone, fault(code, rejection));
+                batch_refused(message.topic().to_owned(), words(code))
             }
-            (Verdict::Break(error), _) => {
-                let error = match error {
-                    SinkError::Unauthorised { topic } => self.denied(topic),
-                    SinkError::Delivery { topic, reason } if is_of_the_broker(code) => {
-                        self.suspect(topic, reason)
-                    }
-                    error => error,
-                };
-                self.gathered().broken.get_or_insert(error);
+            (Verdict::Break(SinkError::Unauthorised { topic }), _) => self.denied(topic),
+            (Verdict::Break(SinkError::Delivery { topic, reason }), _)
+                if is_of_the_broker(code) && !self.topics.is_exempt(&topic) =>
+            {
+                self.refused(message, ticket, alone, Fault::Unclear);
+                batch_refused(topic, reason)
             }
-            (Verdict::Consequence, _) => self.watch().died(&code.to_string()),
-        }
+            (Verdict::Break(error), _) => error,
+            (Verdict::Consequence, _) => return self.watch().died(&code.to_string()),
+        };
+        self.gathered().broken.get_or_insert(broken);
     }
+}
+
+/// Whose fault the brokers say it is.
+fn fault(code: Code, rejection: Rejection) -> Fault {
+    match code {
+        Code::InvalidDifferentRecord => Fault::Others,
+        Code::MessageSizeTooLarge | Code::MessageBatchTooLarge => Fault::Size(rejection),
+        _ => Fault::Content(rejection),
+    }
+}
+
+fn batch_refused(topic: String, reason: String) -> SinkError {
+    SinkError::BatchRefused { topic, reason, records: Vec::new(), batch_bytes: None }
 }
 
 /// Identifies the key of a record, for cautious mode. Two keys that collide only wait for each
@@ -248,7 +308,7 @@ impl ProducerContext for Deliveries {
             let id = key_id(message.topic(), message.key());
             self.gathered().keys_under_way.remove(&id)
         });
-        self.introduce(result, ticket);
+        let alone = self.answered(result, ticket);
         match result {
             // The library calls a record stored when a later batch of its partition is. Kafka takes
             // a later batch first where it knows nothing yet of this producer, such as in a topic
@@ -267,7 +327,9 @@ impl ProducerContext for Deliveries {
                 let outcome = Outcome::Stored;
                 self.gathered().confirmations.push(Confirmation { ticket, outcome });
             }
-            Err((error, message)) => self.failed(error, message, ticket, timestamp_ms.flatten()),
+            Err((error, message)) => {
+                self.failed(error, message, ticket, (timestamp_ms.flatten(), alone));
+            }
         }
     }
 }

@@ -7,6 +7,7 @@
 
 mod admissions;
 mod batch;
+mod blame;
 mod breath;
 mod brokers;
 mod committer;

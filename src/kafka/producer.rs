@@ -18,19 +18,22 @@
 //! with what comes later: the next batch of the partition would be stored, and the refused members,
 //! sent again, would follow after it. Therefore `enable.gapless.guarantee` is on: the first refused
 //! batch stops the producer before anything later of that partition can be stored, `poll` says
-//! [`SinkError::BatchRefused`], and the relay starts again from what Postgres was told, with
-//! [`KafkaSpec::cautious`]. A cautious producer sends batches of one and keeps at most one record
-//! per key under way; a refusal then names its culprit, which comes back as [`Outcome::Refused`]
-//! with its bytes, and nothing later of that key has been sent. Gaplessness is off there, for a
-//! refused record leaves a gap that is wanted.
+//! [`SinkError::BatchRefused`], and the relay starts again from what Postgres was told. The error names
+//! the records of the batch. One that was alone in it is at fault; of several, each is sent alone by
+//! the next session ([`Sink::send_alone`]), between others that go as usual.
+//!
+//! Where nobody knows which record is at fault, or for whom no session follows, there is
+//! [`KafkaSpec::cautious`]: batches of one, and at most one record per key under way. A refused record
+//! then comes back as [`Outcome::Refused`] with its bytes, and nothing later of that key has been sent.
+//! Gaplessness is off there, for a refused record leaves a gap that is wanted.
 //!
 //! Measured on Apache Kafka 4.1 with librdkafka 2.12.1, one partition of `max.message.bytes=2000`,
 //! 3,000 records of 100 bytes in batches of about 12, record 500 of 3,000 bytes, linger 0, 1, 5 ms:
 //! without gaplessness all 2,499 later records were stored after the refusal; with it none was,
 //! exactly records 0 to 499 lay in the topic, all of them confirmed, and the library announced its
 //! death with `_GAPLESS_GUARANTEE` before the report that says `MSG_SIZE_TOO_LARGE`. With batches of
-//! 1 MB for a topic of 20 kB every session of small records is refused once and gets through
-//! cautiously: hence the hint to keep `message_max_bytes` at or below the topics' limit.
+//! 1 MB for a topic of 20 kB it is the batch that is too large, and no record: the batches of later
+//! sessions are half as large ([`KafkaSpec::batch_bytes`]).
 //!
 //! Costs of caution: one round trip per record of a key, and a new epoch after each refusal.
 //!
@@ -46,13 +49,13 @@ use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use rdkafka::types::RDKafkaErrorCode as Code;
 
 use super::admissions::Admissions;
-use super::deliveries::{Deliveries, key_id};
+use super::deliveries::{Alone, Deliveries, key_id};
 use super::introductions::Admission;
 use super::settings::{KafkaSpec, SettingsError};
 use super::verdict::{Case, Verdict, judge, words};
 use super::{Confirmation, SendError, Sink, SinkError};
 use crate::ledger::Ticket;
-use crate::route::{Record, Rejection, RejectionCode};
+use crate::route::{Record, Rejection, RejectionCode, content_of};
 
 /// Most events served by one `poll`. An event is the reports of one batch; this keeps the call to
 /// a few milliseconds while the brokers answer faster than we listen.
@@ -66,6 +69,10 @@ pub struct Producer {
     inner: Arc<BaseProducer<Deliveries>>,
     spec: KafkaSpec,
     admissions: Admissions,
+    /// Records handed over.
+    sent: u64,
+    /// The last one was sent alone.
+    alone: bool,
 }
 
 impl Producer {
@@ -81,7 +88,13 @@ impl Producer {
             .create_with_context(Deliveries::new(spec))
             .map_err(|error| SinkError::Settings(refused_settings(&error)))?;
         let inner = Arc::new(inner);
-        Ok(Self { inner, spec: spec.clone(), admissions: Admissions::default() })
+        Ok(Self {
+            inner,
+            spec: spec.clone(),
+            admissions: Admissions::default(),
+            sent: 0,
+            alone: false,
+        })
     }
 
     /// The client, for calls that other threads may wait in.
@@ -153,12 +166,7 @@ impl Producer {
             }
             _ => {}
         }
-        let case = Case {
-            topic: record.topic,
-            partition: record.partition,
-            size: record.weight(),
-            alone: true,
-        };
+        let case = Case { topic: record.topic, partition: record.partition, size: record.weight() };
         match judge(code, case) {
             Verdict::Refuse(rejection) => SendError::Refused(rejection),
             Verdict::Break(error) => error.into(),
@@ -180,6 +188,10 @@ impl Sink for Producer {
         if record.topic.is_empty() || record.topic.len() > TOPIC_NAME_BYTES_MAX {
             return Err(invalid_topic());
         }
+        if self.alone && self.inner.client().context().gathered().alone.is_some() {
+            return Err(SendError::Full);
+        }
+        self.alone = false;
         let introduces = match self.admissions.admit(&self.inner, &self.spec, record)? {
             Admission::Free => None,
             Admission::First(place) => Some(place),
@@ -189,7 +201,7 @@ impl Sink for Producer {
         let key_id = self.spec.cautious.then(|| key_id(record.topic, record.key));
         if key_id.is_some_and(|id| {
             let under_way = &context.gathered().keys_under_way;
-            under_way.contains_key(&id) || (self.spec.last_attempt && !under_way.is_empty())
+            under_way.contains_key(&id)
         }) {
             return Err(SendError::Full);
         }
@@ -210,6 +222,7 @@ impl Sink for Producer {
         };
         match self.inner.send(message) {
             Ok(()) => {
+                self.sent += 1;
                 if let Some(id) = key_id {
                     context.gathered().keys_under_way.insert(id, record.timestamp_ms);
                 }
@@ -220,6 +233,18 @@ impl Sink for Producer {
             }
             Err((error, _)) => Err(self.not_sent(&error, record)),
         }
+    }
+
+    fn send_alone(&mut self, record: &Record<'_>, ticket: Ticket) -> Result<(), SendError> {
+        if self.inner.client().context().gathered().answered < self.sent {
+            return Err(SendError::Full);
+        }
+        self.send(record, ticket)?;
+        let content = content_of(record.topic, record.key, record.value);
+        let alone = Alone { ticket, topic: record.topic.to_owned(), content };
+        self.inner.client().context().gathered().alone = Some(alone);
+        self.alone = true;
+        Ok(())
     }
 
     fn poll(&mut self, confirmations: &mut Vec<Confirmation>) -> Result<(), SinkError> {

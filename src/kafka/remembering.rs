@@ -55,6 +55,10 @@ impl Sink for Remembering {
         self.producer.send(record, ticket)
     }
 
+    fn send_alone(&mut self, record: &Record<'_>, ticket: Ticket) -> Result<(), SendError> {
+        self.producer.send_alone(record, ticket)
+    }
+
     fn poll(&mut self, confirmations: &mut Vec<Confirmation>) -> Result<(), SinkError> {
         let before = confirmations.len();
         self.producer.poll(confirmations)?;

@@ -56,9 +56,8 @@ pub struct KafkaSpec {
     /// Send records singly and one per key at a time, so that a record the broker refuses is found
     /// without touching the others. Slow; meant to get past a refused batch.
     pub cautious: bool,
-    /// Only together with `cautious`: one record under way at all, and what the brokers refuse now is
-    /// refused for good. For a record that ended sessions before.
-    pub last_attempt: bool,
+    /// Batches are no larger than so many bytes, for the sake of a topic that takes no larger ones.
+    pub batch_bytes: Option<u32>,
     /// What is known of topics that are not to be had, and the policy about them.
     pub topics: TopicBook,
 }
@@ -81,7 +80,7 @@ impl Default for KafkaSpec {
             properties: BTreeMap::new(),
             secrets: KafkaSecrets::default(),
             cautious: false,
-            last_attempt: false,
+            batch_bytes: None,
             topics: TopicBook::default(),
         }
     }
@@ -106,7 +105,7 @@ impl fmt::Debug for KafkaSpec {
             .field("properties", &properties)
             .field("secrets", &self.secrets)
             .field("cautious", &self.cautious)
-            .field("last_attempt", &self.last_attempt)
+            .field("batch_bytes", &self.batch_bytes)
             .field("topics", &self.topics)
             .finish()
     }
@@ -233,6 +232,9 @@ impl KafkaSpec {
             // A refused batch stops the producer before anything later can be stored; in cautious
             // mode nothing later of that key is under way, and a refusal must not stop it.
             .set("enable.gapless.guarantee", if self.cautious { "false" } else { "true" });
+        if let Some(bytes) = self.batch_bytes {
+            config.set("batch.size", bytes.max(1).to_string());
+        }
         if self.cautious {
             config.set("batch.num.messages", "1").set("linger.ms", "0");
         }

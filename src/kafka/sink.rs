@@ -16,7 +16,7 @@ use super::settings::SettingsError;
 use super::topic_book::{to_allow, to_create};
 use crate::ledger::Ticket;
 use crate::lsn::Lsn;
-use crate::pipeline::{Confirmation, Mark};
+use crate::pipeline::{Blame, Confirmation, Mark};
 use crate::route::{Record, Rejection};
 
 /// Why `send` did not take a record.
@@ -41,22 +41,18 @@ pub enum SinkError {
     #[error("the producer is no longer usable: {0}")]
     Fatal(String),
     /// A batch was refused as a whole for one of its members: too large, an impossible timestamp,
-    /// no key in a compacted topic. The next session must be cautious until it is past the batch.
+    /// no key in a compacted topic; or for a reason that need not be a record's. The next session must
+    /// send those at fault alone, or be cautious until it is past the batch.
     #[error("the broker refused a batch for topic `{topic}`: {reason}")]
     BatchRefused {
         /// The topic of the batch.
         topic: String,
         /// The broker's reason.
         reason: String,
-    },
-    /// The only record of a transaction was refused for what it is, and the transaction with it. The
-    /// next session must not send it again.
-    #[error("the broker refused a record for topic `{topic}`: {}", .rejection.reason)]
-    RecordRefused {
-        /// Its topic.
-        topic: String,
-        /// The broker's reason.
-        rejection: Rejection,
+        /// Those that may be at fault; empty where nobody knows.
+        records: Vec<Blame>,
+        /// The batches of the next session must not be larger than so many bytes: no record stood out.
+        batch_bytes: Option<u32>,
     },
     /// The topic does not exist and the broker does not create it: an outage, retried.
     #[error("topic `{topic}` does not exist")]
@@ -116,15 +112,6 @@ pub enum SinkError {
     /// There is something in the progress topic that is not ours.
     #[error(transparent)]
     Progress(#[from] ProgressSyntax),
-    /// A record, sent alone, was refused in a way that does not say whether the record is at fault. It is
-    /// worth another attempt, the last one.
-    #[error("the broker does not take a record for topic `{topic}`: {reason}")]
-    Suspect {
-        /// Its topic.
-        topic: String,
-        /// The broker's reason.
-        reason: String,
-    },
     /// Anything else that lost a record's order or fate.
     #[error("delivery to topic `{topic}` failed: {reason}")]
     Delivery {
@@ -150,7 +137,7 @@ impl SinkError {
 
     /// The next session must be opened with `KafkaSpec::cautious` until it is past the spot.
     pub const fn wants_caution(&self) -> bool {
-        matches!(self, Self::BatchRefused { .. } | Self::Suspect { .. })
+        matches!(self, Self::BatchRefused { .. })
     }
 
     /// A session that sends the same may end in the same way, and no outage need be the reason.
@@ -166,8 +153,9 @@ impl SinkError {
             Self::Forbidden(_) => "allow it: kafka-acls.sh --bootstrap-server BROKER --add \
                  --allow-principal User:NAME --producer --idempotent --topic TOPIC"
                 .into(),
-            Self::BatchRefused { topic, .. } | Self::RecordRefused { topic, .. } => format!(
-                "keep `kafka.message_max_bytes` at or below max.message.bytes of topic `{topic}`"
+            Self::BatchRefused { topic, .. } => format!(
+                "keep `kafka.message_max_bytes` at or below max.message.bytes of topic `{topic}`; if it \
+                 is compacted, every record needs a key"
             ),
             Self::Authentication(_) | Self::EntryWithdrawn(_) => {
                 "check sasl.mechanism, sasl.username and sasl.password in [kafka.properties]".into()
@@ -190,7 +178,6 @@ impl SinkError {
                  --operation Describe --topic '{topic}'"
             ),
             Self::Fatal(_)
-            | Self::Suspect { .. }
             | Self::Delivery { .. }
             | Self::Ambiguous(_)
             | Self::Fenced(_) => return None,
@@ -224,6 +211,13 @@ pub struct Reached {
 pub trait Sink {
     /// Hands over one record; the bytes are copied before this returns.
     fn send(&mut self, record: &Record<'_>, ticket: Ticket) -> Result<(), SendError>;
+
+    /// The same for a record that must have its batch, and its Kafka transaction, for itself: `Full`
+    /// while anything else is under way, and nothing else is taken until its answer has come. Where
+    /// there are no batches, each record is alone.
+    fn send_alone(&mut self, record: &Record<'_>, ticket: Ticket) -> Result<(), SendError> {
+        self.send(record, ticket)
+    }
 
     /// Serves every delivery report that has arrived, without waiting, and appends the answers.
     fn poll(&mut self, confirmations: &mut Vec<Confirmation>) -> Result<(), SinkError>;

@@ -67,6 +67,8 @@ pub struct Transactional {
     found: Option<Progress>,
     state: State,
     heap: Heap,
+    /// A record waits for a transaction of its own, or has it.
+    alone: bool,
     /// Sent and reported in the open transaction, its progress record included.
     sent: u64,
     stored: u64,
@@ -109,7 +111,8 @@ impl Transactional {
     pub fn open(spec: &KafkaSpec, lineage: &Lineage) -> Result<Self, SinkError> {
         let topic = spec.progress_topic.clone();
         let mut reader = progress_topic::Reader::open(spec, &topic)?;
-        let producer = fence(spec, lineage)?;
+        // Refusals end the session, whatever they name.
+        let producer = fence(&KafkaSpec { cautious: false, ..spec.clone() }, lineage)?;
         let found = reader.newest(&lineage.key())?;
         let committer = Committer::start(producer.client())
             .map_err(|error| SinkError::NotReady(error.to_string()))?;
@@ -123,6 +126,7 @@ impl Transactional {
             found,
             state: State::Idle,
             heap: Heap::default(),
+            alone: false,
             sent: 0,
             stored: 0,
             tickets: Vec::new(),
@@ -146,7 +150,7 @@ impl Transactional {
         let pause = if self.begun.is_some() { self.breath.pause() } else { Duration::ZERO };
         let since = now.checked_sub(pause).unwrap_or(now);
         self.enter(State::Open { since });
-        if !self.limits.is_alone() {
+        if !self.alone {
             self.introduce_progress()?;
         }
         failpoint::pass("transaction_begun");
@@ -191,7 +195,7 @@ impl Transactional {
     }
 
     /// Books the delivery reports of the open transaction.
-    fn book(&mut self) -> Result<(), SinkError> {
+    fn book(&mut self) {
         if let (Some(begun), false) = (self.begun, self.reports.is_empty()) {
             self.breath.learn(begun.elapsed());
             self.begun = None;
@@ -205,23 +209,16 @@ impl Transactional {
                         self.tickets.push(report.ticket);
                     }
                 }
-                Outcome::Refused(refused) if report.ticket == PROGRESS_TICKET => {
-                    let reason = refused.rejection.reason.clone();
-                    return Err(SinkError::Delivery { topic: self.topic.clone(), reason });
-                }
-                // The transaction is spoiled, and all that is in it.
-                Outcome::Refused(refused) => {
-                    let (topic, rejection) =
-                        (refused.record.topic.clone(), refused.rejection.clone());
-                    return Err(if self.heap.records == 1 {
-                        SinkError::RecordRefused { topic, rejection }
-                    } else {
-                        SinkError::BatchRefused { topic, reason: rejection.reason }
-                    });
-                }
+                Outcome::Refused(_) => unreachable!("only a cautious producer says so"),
             }
         }
-        Ok(())
+    }
+
+    fn took(&mut self, ticket: Ticket) {
+        failpoint::pass("record_sent");
+        self.sent += 1;
+        self.heap.records += 1;
+        self.heap.bytes += ticket.weight();
     }
 
     /// Goes as far as the brokers' answers allow.
@@ -234,6 +231,7 @@ impl Transactional {
                 Some(outcome) => {
                     self.ended(&outcome, disturbances)?;
                     failpoint::pass("committed");
+                    self.alone = false;
                     self.enter(State::Pausing { until: Instant::now() + self.breath.pause() });
                     self.spent.ended(self.heap.records);
                     (self.kept, self.kept_at) = (mark, Some(Instant::now()));
@@ -314,27 +312,48 @@ impl Transactional {
 
 impl Sink for Transactional {
     fn send(&mut self, record: &Record<'_>, ticket: Ticket) -> Result<(), SendError> {
+        if self.limits.is_alone() {
+            return self.send_alone(record, ticket);
+        }
         match self.state {
             State::Idle => {
                 // No transaction stays open for a topic that is waited for.
                 self.producer.admits(record)?;
                 self.begin()?;
             }
-            State::Open { .. } if !self.heap.is_huge(self.limits) => {}
+            State::Open { .. } if !self.alone && !self.heap.is_huge(self.limits) => {}
             _ => return Err(SendError::Full),
         }
         self.producer.send(record, ticket)?;
-        failpoint::pass("record_sent");
-        self.sent += 1;
-        self.heap.records += 1;
-        self.heap.bytes += ticket.weight();
+        self.took(ticket);
+        Ok(())
+    }
+
+    fn send_alone(&mut self, record: &Record<'_>, ticket: Ticket) -> Result<(), SendError> {
+        match self.state {
+            State::Idle => {
+                self.producer.admits(record)?;
+                self.alone = true;
+                self.begin()?;
+            }
+            State::Open { .. } if self.heap.records == 0 => {}
+            State::Open { .. } => {
+                // It ends at the next place that is reached.
+                self.alone = true;
+                return Err(SendError::Full);
+            }
+            _ => return Err(SendError::Full),
+        }
+        self.alone = true;
+        self.producer.send_alone(record, ticket)?;
+        self.took(ticket);
         Ok(())
     }
 
     fn poll(&mut self, confirmations: &mut Vec<Confirmation>) -> Result<(), SinkError> {
         let polled = self.producer.poll(&mut self.reports);
         polled.map_err(|error| self.fenced().unwrap_or(error))?;
-        self.book()?;
+        self.book();
         self.advance(confirmations)
     }
 
@@ -353,7 +372,7 @@ impl Sink for Transactional {
     fn reached(&mut self, reached: Reached) -> Result<(), SinkError> {
         match self.state {
             // One that may be refused is waited for: what else is in its transaction would be lost.
-            State::Open { .. } if self.limits.is_alone() && self.stored < self.sent => Ok(()),
+            State::Open { .. } if self.alone && self.stored < self.sent => Ok(()),
             // Its only row was passed over: it ends for the sake of progress, as if none were open.
             State::Open { .. } if self.heap.records == 0 => {
                 if self.wants_progress(reached) {
@@ -362,7 +381,8 @@ impl Sink for Transactional {
                 Ok(())
             }
             State::Open { since }
-                if self.heap.ends(self.limits, since.elapsed(), self.last_end, reached) =>
+                if self.alone
+                    || self.heap.ends(self.limits, since.elapsed(), self.last_end, reached) =>
             {
                 self.close(reached.mark)
             }

@@ -28,11 +28,9 @@ pub(super) struct Case<'a> {
     pub(super) partition: Option<i32>,
     /// Key and value, in bytes.
     pub(super) size: usize,
-    /// It was the only one of its batch.
-    pub(super) alone: bool,
 }
 
-/// Judges one record by its error code.
+/// Judges one record by its error code, as if it were the only one of its batch.
 pub(super) fn judge(code: Code, case: Case<'_>) -> Verdict {
     let topic = case.topic.to_owned();
     match code {
@@ -47,10 +45,7 @@ pub(super) fn judge(code: Code, case: Case<'_>) -> Verdict {
             ),
             None => Verdict::Break(SinkError::UnknownTopic { topic }),
         },
-        code if is_about_the_record(code) && case.alone => of_the_record(code, case),
-        code if is_about_the_record(code) => {
-            Verdict::Break(SinkError::BatchRefused { topic, reason: words(code) })
-        }
+        code if is_about_the_record(code) => of_the_record(code, case),
         Code::UnknownTopic | Code::UnknownTopicOrPartition => {
             Verdict::Break(SinkError::UnknownTopic { topic })
         }
@@ -113,32 +108,29 @@ pub(super) fn words(code: Code) -> String {
 mod tests {
     use super::*;
 
-    const CASE: Case<'static> = Case { topic: "t", partition: None, size: 7, alone: false };
+    const CASE: Case<'static> = Case { topic: "t", partition: None, size: 7 };
 
     #[test]
-    fn one_bad_record_breaks_its_batch_but_not_the_session_when_alone() {
+    fn what_a_record_is_may_be_its_fault() {
         for code in [Code::MessageSizeTooLarge, Code::InvalidRecord, Code::InvalidTimestamp] {
-            let broken = judge(code, CASE);
-            assert!(matches!(broken, Verdict::Break(SinkError::BatchRefused { .. })), "{broken:?}");
-            let alone = judge(code, Case { alone: true, ..CASE });
-            assert!(matches!(alone, Verdict::Refuse(_)), "{alone:?}");
+            let verdict = judge(code, CASE);
+            assert!(matches!(verdict, Verdict::Refuse(_)), "{verdict:?}");
         }
     }
 
     #[test]
     fn outages_are_never_the_records_fault() {
-        let alone = Case { alone: true, ..CASE };
         assert_eq!(
-            judge(Code::UnknownTopicOrPartition, alone),
+            judge(Code::UnknownTopicOrPartition, CASE),
             Verdict::Break(SinkError::UnknownTopic { topic: "t".into() })
         );
         assert_eq!(
-            judge(Code::TopicAuthorizationFailed, alone),
+            judge(Code::TopicAuthorizationFailed, CASE),
             Verdict::Break(SinkError::Unauthorised { topic: "t".into() })
         );
         for code in [Code::NotEnoughReplicas, Code::MessageTimedOut, Code::OutOfOrderSequenceNumber]
         {
-            let verdict = judge(code, alone);
+            let verdict = judge(code, CASE);
             assert!(
                 matches!(verdict, Verdict::Break(SinkError::Delivery { .. })),
                 "{code:?} {verdict:?}"

@@ -32,3 +32,19 @@ pub struct Refused {
     /// The broker's reason.
     pub rejection: Rejection,
 }
+
+/// A record that may be the reason why the brokers refused a batch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Blame {
+    /// Which record.
+    pub ticket: Ticket,
+    /// Where it was to go.
+    pub topic: String,
+    /// See [`content_of`](crate::route::content_of).
+    pub content: u64,
+    /// It was sent alone: nothing else was under way.
+    pub alone: bool,
+    /// The brokers' verdict on this very record; `None` where they blame the batch, or do not say that
+    /// the record is at fault.
+    pub rejection: Option<Rejection>,
+}

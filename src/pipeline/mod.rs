@@ -32,17 +32,16 @@ mod place;
 mod policy;
 mod resume;
 mod step;
-
-use std::collections::BTreeMap;
+mod suspects;
 
 use crate::ledger::{Budget, InFlight, Ledger, LedgerError, Progress, Ticket};
 use crate::lsn::Lsn;
 use crate::outbox::{Outbox, Position};
 use crate::pgoutput::{Excerpt, Insert, LogicalMessage, Message, decode};
-use crate::route::{ERROR_CODE_HEADER, OwnedRecord, Rejection, RejectionCode, Router};
+use crate::route::{ERROR_CODE_HEADER, OwnedRecord, Rejection, RejectionCode, Routed, Router};
 use crate::wal::Frame;
 
-pub use confirmation::{Confirmation, Outcome, Refused};
+pub use confirmation::{Blame, Confirmation, Outcome, Refused};
 pub use counters::{Counters, TopicTotal};
 pub use error::PipelineError;
 pub use mark::{CommitId, Mark, Part};
@@ -52,6 +51,7 @@ pub use missing::{
 pub use policy::{Policy, RejectPolicy, UpdatePolicy};
 pub use resume::ResumeCheck;
 pub use step::{Answer, Outgoing, OwnedOutgoing, Skipped, Step};
+pub use suspects::Suspects;
 
 use counters::TopicPlace;
 use place::Place;
@@ -75,24 +75,13 @@ pub struct Pipeline {
     /// The last one that had rows.
     last: Option<CommitId>,
     newest_commit_time_us: Option<i64>,
-    refusals: Refusals,
+    suspects: Suspects,
     /// The last row that the sink took.
     last_sent: Option<Position>,
     /// The record in hand: asked to be sent, neither taken nor given up.
     offered: Option<Offered>,
     /// The dead letter in hand, when `offered` is one.
     dead_letter: OwnedRecord,
-}
-
-/// Rows that the brokers refused in earlier sessions, and why, by commit LSN and index.
-#[derive(Debug, Default)]
-struct Refusals(BTreeMap<(Lsn, u64), Rejection>);
-
-impl Refusals {
-    /// Why this row is refused, if it is one of them.
-    fn of(&self, row: Position) -> Option<Rejection> {
-        self.0.get(&(row.commit_lsn, row.index)).cloned()
-    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -147,7 +136,7 @@ impl Pipeline {
             begun: None,
             last: None,
             newest_commit_time_us: None,
-            refusals: Refusals::default(),
+            suspects: Suspects::default(),
             last_sent: None,
             offered: None,
             dead_letter: OwnedRecord::default(),
@@ -160,15 +149,15 @@ impl Pipeline {
         (self.resume, self.check, self.last) = (mark, check, mark.last);
     }
 
-    /// The brokers refused this row's record in an earlier session, which could not go on with a dead
-    /// letter: this one does as the policy says.
-    pub fn refuse_at(&mut self, row: Position, rejection: Rejection) {
-        self.refusals.0.insert((row.commit_lsn, row.index), rejection);
+    /// What earlier sessions found: these records go alone, or not again, and their rows as the policy
+    /// says. To be called before the first frame.
+    pub fn beware(&mut self, suspects: Suspects) {
+        self.suspects = suspects;
     }
 
-    /// The last row whose record, or dead letter, the sink took.
-    pub const fn last_sent(&self) -> Option<Position> {
-        self.last_sent
+    /// The records that the brokers blame, as a later session will know them.
+    pub fn suspects(&self, blamed: &[Blame]) -> Result<Suspects, PipelineError> {
+        Suspects::of(blamed, &self.ledger, self.last_sent)
     }
 
     /// What was handed over: every row before this mark is in the sink, was stored by an earlier
@@ -348,44 +337,43 @@ impl Pipeline {
             }
         };
         let Some(row) = row else {
-            if self.offered.is_some() {
-                return Err(PipelineError::NotSent);
-            }
-            self.counters.foreign_rows += 1;
-            return Ok(Step::Nothing);
+            let in_hand = self.offered.is_some();
+            self.counters.foreign_rows += u64::from(!in_hand);
+            return if in_hand { Err(PipelineError::NotSent) } else { Ok(Step::Nothing) };
         };
         if covers(self.resume, self.check, row.position(), kind.is_alone())? {
             self.counters.repeats += 1; // Upholds G6: it is not sent again.
             self.at.row_done(&mut self.counters, &mut self.ledger)?;
             return Ok(Step::Nothing);
         }
-        let refused = refused.or_else(|| self.refusals.of(row.position()));
         let routed = refused.map_or_else(|| self.router.check(&row), Err);
-        let rejection = match routed {
-            Ok(Some(routed)) => {
+        let record = |routed: &Routed| self.router.record(&row, routed);
+        let rejection = match self.suspects.judge(row.position(), routed, record) {
+            (Ok(Some(routed)), alone) => {
                 let record = self.router.record(&row, &routed);
                 let ticket = self.ledger.next_ticket(record.weight())?;
                 let topic = self.counters.topic_place(record.topic);
                 self.offered = Some(Offered { ticket, topic, rejection: None });
-                return Ok(Step::Send(Outgoing { record, ticket, rejection: None }));
+                return Ok(Step::Send(Outgoing { record, ticket, rejection: None, alone }));
             }
-            Ok(None) => {
+            (Ok(None), _) => {
                 self.counters.dropped += 1;
                 self.at.row_done(&mut self.counters, &mut self.ledger)?;
                 return Ok(Step::Nothing);
             }
-            Err(rejection) => rejection,
+            (Err(rejection), _) => rejection,
         };
         // Upholds G4: a row that is no record goes one of three ways, each of them told.
         match &self.policy.rejected {
             RejectPolicy::DeadLetter { topic } => {
                 self.dead_letter = self.router.dead_letter(&row, &rejection, topic);
                 let record = self.dead_letter.as_record();
+                let alone = self.suspects.has(row.position(), &record);
                 let ticket = self.ledger.next_ticket(record.weight())?;
                 let topic = self.counters.topic_place(record.topic);
                 let rejection = Some(rejection.code);
                 self.offered = Some(Offered { ticket, topic, rejection });
-                Ok(Step::Send(Outgoing { record, ticket, rejection }))
+                Ok(Step::Send(Outgoing { record, ticket, rejection, alone }))
             }
             RejectPolicy::Stop => Err(PipelineError::Rejected {
                 row: format!("row {} of {}", printed(row.position()), row.table()),

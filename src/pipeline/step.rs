@@ -30,6 +30,8 @@ pub struct Outgoing<'a> {
     pub ticket: Ticket,
     /// Why `record` is a dead letter; `None` for the row's own record.
     pub rejection: Option<RejectionCode>,
+    /// Nothing else may be under way with it: the brokers refused a batch that it was in.
+    pub alone: bool,
 }
 
 /// An [`Outgoing`] that owns its bytes: the dead letter of a record the brokers refused.

@@ -2,8 +2,8 @@
 //!
 //! Enters: how far behind the slot is when a session begins, and how sessions end. Leaves:
 //! [`Detour`], with the producer's settings for it. Pure. Owned by `supervise`. What always holds:
-//! sessions that end at one place in one way become narrower, down to a single record whose refusal
-//! counts (G4).
+//! sessions that end at one place for no known record's sake come to send single records, so that the
+//! next refusal names one (G4).
 
 use crate::kafka::{KafkaSpec, SinkError};
 use crate::lsn::Lsn;
@@ -19,10 +19,9 @@ pub(super) const BACKLOG_LINGER_MS: u32 = 20;
 pub(super) enum Manner {
     /// Old rows are many: larger batches.
     Backlog,
-    /// A batch was refused as a whole: single records, so that the culprit is named.
+    /// Sessions end at one place and no record is known to be at fault: single records, so that it is
+    /// named.
     Cautious,
-    /// A single record was refused in a way that need not be its fault: the next refusal counts.
-    LastAttempt,
 }
 
 impl Manner {
@@ -31,7 +30,6 @@ impl Manner {
         match self {
             Self::Backlog => "backlog",
             Self::Cautious => "cautious",
-            Self::LastAttempt => "last_attempt",
         }
     }
 }
@@ -52,7 +50,7 @@ impl Detour {
 
     /// Whether it looks for a record that the brokers refuse.
     pub(super) const fn is_cautious(self) -> bool {
-        matches!(self.manner, Manner::Cautious | Manner::LastAttempt)
+        matches!(self.manner, Manner::Cautious)
     }
 
     /// The producer's settings.
@@ -63,7 +61,6 @@ impl Detour {
                 KafkaSpec { linger_ms: usual.linger_ms.max(BACKLOG_LINGER_MS), ..usual }
             }
             Manner::Cautious => KafkaSpec { cautious: true, ..usual },
-            Manner::LastAttempt => KafkaSpec { cautious: true, last_attempt: true, ..usual },
         }
     }
 }
@@ -93,20 +90,12 @@ impl Narrowing {
         }
         self.ended = if settled == self.settled { self.ended + 1 } else { 1 };
         self.settled = settled;
-        let manner = now.filter(|detour| detour.is_cautious()).map(|detour| detour.manner);
-        let narrower = match (error, manner) {
-            (SinkError::Suspect { .. }, _) => Manner::LastAttempt,
-            (SinkError::BatchRefused { .. }, None) => Manner::Cautious,
-            (_, Some(manner)) if self.ended < ENDS_MAX => manner,
-            (_, None) if self.ended < ENDS_MAX => return now,
-            (_, None) => Manner::Cautious,
-            (_, Some(_)) => Manner::LastAttempt,
-        };
-        if Some(narrower) != manner {
-            self.ended = 0;
+        let is_cautious = now.is_some_and(Detour::is_cautious);
+        if is_cautious || error.wants_caution() || self.ended >= ENDS_MAX {
+            let until = now.filter(|_| is_cautious).map_or(received, |at| at.until.max(received));
+            return Some(Detour { manner: Manner::Cautious, until });
         }
-        let until = now.filter(|_| manner.is_some()).map_or(received, |at| at.until.max(received));
-        Some(Detour { manner: narrower, until })
+        now
     }
 }
 
@@ -134,19 +123,17 @@ mod tests {
     }
 
     fn refused() -> SinkError {
-        SinkError::BatchRefused { topic: "t".into(), reason: "why".into() }
+        let (topic, reason) = ("t".into(), "why".into());
+        SinkError::BatchRefused { topic, reason, records: Vec::new(), batch_bytes: None }
     }
 
     #[test]
-    fn g4_a_refused_batch_is_narrowed_down_to_a_record_and_to_a_last_attempt() {
+    fn g4_a_batch_refused_for_nobody_knows_whom_is_narrowed_down_to_a_record() {
         let mut narrowing = Narrowing::default();
         let at = (LONG_AGO, NOW);
         let first = narrowing.after(&refused(), None, at).unwrap();
         assert_eq!(first, Detour { manner: Manner::Cautious, until: NOW });
         assert!(first.adapt(&KafkaSpec::default()).cautious);
-        let suspect = SinkError::Suspect { topic: "t".into(), reason: "why".into() };
-        let second = narrowing.after(&suspect, Some(first), at).unwrap();
-        assert!(second.adapt(&KafkaSpec::default()).last_attempt && second.is_cautious());
     }
 
     #[test]
@@ -159,8 +146,7 @@ mod tests {
             manners.push(detour.map(|detour| detour.manner));
         }
         let cautious = Some(Manner::Cautious);
-        let last = Some(Manner::LastAttempt);
-        assert_eq!(manners, [None, None, cautious, cautious, cautious, last]);
+        assert_eq!(manners, [None, None, cautious, cautious, cautious, cautious]);
     }
 
     #[test]

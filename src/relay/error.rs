@@ -6,10 +6,9 @@
 
 use crate::control::ControlError;
 use crate::kafka::{SinkError, TopicsError};
-use crate::outbox::Position;
-use crate::pipeline::PipelineError;
+use crate::pipeline::{PipelineError, Suspects};
 use crate::relay::gate::GateError;
-use crate::route::{Rejection, RouteSpecError};
+use crate::route::RouteSpecError;
 use crate::wal::{Class, WalError};
 
 /// Why the relay, or one of its sessions, ended.
@@ -37,14 +36,15 @@ pub enum RelayError {
     /// and nothing behind them may.
     #[error("dead letters cannot be stored: {0}")]
     DeadLetters(#[source] SinkError),
-    /// The brokers refused the record of a row, and with it a Kafka transaction: the next session
-    /// makes a dead letter of it.
-    #[error("the brokers refuse row {}.{}: {}", .row.commit_lsn, .row.index, .rejection.reason)]
-    RowRefused {
-        /// The row.
-        row: Position,
+    /// The brokers refused records, and with them a batch or a Kafka transaction: the next session
+    /// sends them alone, or makes dead letters of them.
+    #[error("{cause}")]
+    Refused {
         /// Why.
-        rejection: Rejection,
+        #[source]
+        cause: SinkError,
+        /// The records.
+        suspects: Suspects,
     },
     /// The route does not compile.
     #[error(transparent)]
@@ -118,7 +118,7 @@ impl RelayError {
             Self::Topics(_) | Self::Route(_) => Class::Configuration,
             Self::SlotHeld { .. } => Class::Held,
             Self::Pipeline(_)
-            | Self::RowRefused { .. }
+            | Self::Refused { .. }
             | Self::DeadLetters(_)
             | Self::BrokersAway { .. }
             | Self::NothingStored { .. }
@@ -152,7 +152,9 @@ impl RelayError {
             Self::Control(error) => error.hint(),
             Self::Gate(error) => Some(error.hint()),
             Self::Topics(error) => error.hint(),
-            Self::Sink(error) | Self::DeadLetters(error) => error.hint(),
+            Self::Sink(error) | Self::DeadLetters(error) | Self::Refused { cause: error, .. } => {
+                error.hint()
+            }
             Self::Pipeline(error) => error.hint(),
             Self::Route(error) => error.hint(),
             Self::SlotHeld { slot } => Some(format!(
@@ -175,7 +177,7 @@ impl RelayError {
                     .to_owned(),
             ),
             Self::GaveUp { last, .. } => last.hint(),
-            Self::RowRefused { .. } | Self::NoAnswer | Self::SourceChanged | Self::Thread => None,
+            Self::NoAnswer | Self::SourceChanged | Self::Thread => None,
         }
     }
 
@@ -187,8 +189,7 @@ impl RelayError {
             | Self::Gate(_)
             | Self::NoAnswer
             | Self::SourceChanged => "postgres",
-            Self::Sink(SinkError::BatchRefused { .. } | SinkError::Suspect { .. })
-            | Self::RowRefused { .. } => "batch_refused",
+            Self::Sink(SinkError::BatchRefused { .. }) | Self::Refused { .. } => "batch_refused",
             Self::Sink(SinkError::Ambiguous(_)) => "ambiguous_commit",
             Self::Sink(SinkError::Fenced(_)) => "fenced",
             Self::Sink(_)

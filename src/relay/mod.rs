@@ -12,6 +12,7 @@ mod detour;
 mod error;
 mod gate;
 mod lookout;
+mod offer;
 mod pace;
 mod phase;
 mod plan;

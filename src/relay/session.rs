@@ -1,7 +1,7 @@
 //! One session: a stream, a pipeline and a sink, and the only loop that drives them.
 //!
 //! Enters: WAL frames and delivery reports. Leaves: records, and status updates that name a settled
-//! position; the one line that tells Postgres an LSN is in [`Session::tell_postgres`]. The loop
+//! position; the one line that tells Postgres an LSN is in `Session::tell`. The loop
 //! runs on an OS thread of its own and waits for nothing but the socket, and for that no longer
 //! than a tick. A session carries nothing over to the next: on any error it is dropped as a whole,
 //! and Postgres sends again what was not acknowledged. Called by `relay::supervise`.
@@ -12,15 +12,17 @@ use std::time::{Duration, Instant};
 use crate::failpoint;
 use crate::kafka::{Reached, SendError, Sink, SinkError};
 use crate::lsn::Lsn;
-use crate::pipeline::{Answer, Confirmation, Outcome, OwnedOutgoing, Pipeline, Refused, Step};
+use crate::pipeline::{
+    Answer, Blame, Confirmation, Outcome, OwnedOutgoing, Pipeline, PipelineError, Refused,
+};
 use crate::relay::audit;
 use crate::relay::error::RelayError;
+use crate::relay::offer::{Offer, offer};
 use crate::relay::pace::{Next, Pace, Read};
 use crate::relay::phase::{End, Phase};
 use crate::relay::pulse::Pulse;
 use crate::relay::report::{Reporter, age};
 use crate::relay::stop::{Request, Stop};
-use crate::route::Rejection;
 use crate::wal::{Frame, Stream, WalError};
 
 /// While records are unconfirmed the socket is waited on no longer than this, so that a delivery
@@ -96,6 +98,9 @@ impl<S: Sink> Session<S> {
     /// Drives the session to its end.
     pub(super) fn run(mut self, reporter: &mut Reporter) -> Result<End, RelayError> {
         let result = self.turn_until_end(reporter);
+        if let Err(RelayError::Refused { .. }) = &result {
+            self.leave_word();
+        }
         reporter.session_ended(&self.pipeline, &self.stream);
         failpoint::pass("drained");
         let (end, definite) = match result {
@@ -110,6 +115,14 @@ impl<S: Sink> Session<S> {
             // The server may be gone before it has said goodbye.
             (_, End::LetGo) => Ok(end),
             _ => Ok(farewell.map(|()| end)?),
+        }
+    }
+
+    /// Tells Postgres what is settled, for the next session would repeat it. A server that does not
+    /// take it any more is met by that session.
+    fn leave_word(&mut self) {
+        if self.limits.acknowledge {
+            let _ = self.tell(self.settled(), false);
         }
     }
 
@@ -135,7 +148,7 @@ impl<S: Sink> Session<S> {
                 self.put_off(self.judged(error), &mut turn, reporter)?;
             }
             self.collect(&mut turn).map_err(|error| self.judged(error))?;
-            self.mark(&turn)?;
+            self.mark(&turn).map_err(|error| self.judged(error.into()))?;
             self.tell_postgres(&mut turn)?;
             reporter.tick(&mut self.pipeline, &self.stream, self.sink.is_connected())?;
             if let Some(end) = self.end(&mut turn)? {
@@ -178,10 +191,20 @@ impl<S: Sink> Session<S> {
             RelayError::Sink(cause) if self.is_about_dead_letters(&cause) => {
                 RelayError::DeadLetters(cause)
             }
-            RelayError::Sink(SinkError::RecordRefused { topic, rejection }) => {
-                match self.pipeline.last_sent() {
-                    Some(row) => RelayError::RowRefused { row, rejection },
-                    None => SinkError::BatchRefused { topic, reason: rejection.reason }.into(),
+            RelayError::Sink(SinkError::BatchRefused { topic, reason, records, batch_bytes }) => {
+                let dead = |one: &&Blame| self.pipeline.sends_dead_letters_to(&one.topic);
+                if let Some(Blame { topic, rejection: Some(rejection), .. }) =
+                    records.iter().find(dead)
+                {
+                    let (topic, rejection) = (topic.clone(), rejection.clone());
+                    return PipelineError::DeadLetterRefused { topic, rejection }.into();
+                }
+                match self.pipeline.suspects(&records) {
+                    Ok(suspects) => {
+                        let cause = SinkError::BatchRefused { topic, reason, records, batch_bytes };
+                        RelayError::Refused { cause, suspects }
+                    }
+                    Err(error) => error.into(),
                 }
             }
             error => error,
@@ -331,7 +354,7 @@ impl<S: Sink> Session<S> {
             // A position to wait for may lie behind the last published change: ask for a keepalive.
             let ask = heartbeat || self.limits.until.is_some_and(|(until, _)| settled < until);
             failpoint::pass("status_due");
-            self.stream.acknowledge(settled, ask)?;
+            self.tell(settled, ask)?;
             failpoint::pass("status_sent");
             if ask {
                 turn.pulse.ask(Instant::now());
@@ -341,6 +364,10 @@ impl<S: Sink> Session<S> {
             turn.reply_now = false;
         }
         Ok(())
+    }
+
+    fn tell(&mut self, settled: Lsn, ask: bool) -> Result<(), WalError> {
+        self.stream.acknowledge(settled, ask).map(drop)
     }
 
     /// Whether the session has come to its end. Having reached the position to stop at, it takes no
@@ -423,58 +450,4 @@ fn hear(pulse: &mut Pulse, bytes: usize) -> Result<(), WalError> {
         Some(silence) => Err(WalError::Silent { seconds: silence.as_secs() }),
         None => Ok(()),
     }
-}
-
-/// What became of a frame.
-enum Offer {
-    /// It may be consumed.
-    Taken,
-    /// Its record has no room in the sink's queue now.
-    Full,
-    /// The sink will never take its record.
-    Refused(Rejection),
-}
-
-/// Offers a frame to the pipeline and its record, if any, to the sink. With `refused`, the record
-/// the frame gave before is replaced by what the policy says.
-fn offer<S: Sink>(
-    pipeline: &mut Pipeline,
-    sink: &mut S,
-    frame: Frame<'_>,
-    refused: Option<Rejection>,
-) -> Result<Offer, RelayError> {
-    let outgoing = match step(pipeline, frame, refused)? {
-        Step::Nothing => return Ok(Offer::Taken),
-        Step::Skipped(skipped) => {
-            audit::skipped_row(&skipped);
-            return Ok(Offer::Taken);
-        }
-        Step::Send(outgoing) => outgoing,
-    };
-    failpoint::pass("row_decoded");
-    let letter = outgoing.rejection.map(|code| audit::Letter::of(code, &outgoing.record));
-    let sent = sink.send(&outgoing.record, outgoing.ticket);
-    drop(outgoing);
-    match sent {
-        Ok(()) => pipeline.sent()?,
-        Err(SendError::Full) => return Ok(Offer::Full),
-        Err(SendError::Refused(rejection)) => return Ok(Offer::Refused(rejection)),
-        Err(SendError::Broken(error)) => return Err(error.into()),
-    }
-    if let Some(letter) = letter {
-        failpoint::pass("dead_letter_sent");
-        letter.sent();
-    }
-    Ok(Offer::Taken)
-}
-
-fn step<'a>(
-    pipeline: &'a mut Pipeline,
-    frame: Frame<'a>,
-    refused: Option<Rejection>,
-) -> Result<Step<'a>, RelayError> {
-    Ok(match refused {
-        None => pipeline.frame(frame)?,
-        Some(rejection) => pipeline.reject(frame, rejection)?,
-    })
 }

@@ -11,7 +11,7 @@ use crate::control::{ControlError, Inspection, Known};
 use crate::failpoint;
 use crate::kafka::{KafkaSpec, Lineage, Sink, SinkError};
 use crate::lsn::Lsn;
-use crate::outbox::Position;
+use crate::pipeline::Suspects;
 use crate::relay::detour::{BACKLOG_LINGER_MS, Detour};
 use crate::relay::error::RelayError;
 use crate::relay::gait;
@@ -24,7 +24,6 @@ use crate::relay::report::Reporter;
 use crate::relay::session::{Limits, Session};
 use crate::relay::stop::Stop;
 use crate::relay::threshold::Threshold;
-use crate::route::Rejection;
 use crate::wal::{Connection, SessionParams, Stream, WalError};
 
 /// How long a stream may take to say why it has ended: it has said so, or will not.
@@ -55,8 +54,8 @@ pub(super) struct HotStart {
     /// What `facts` was made of.
     pub(super) inspection: Inspection,
     pub(super) question: Question,
-    /// Rows that the brokers refused in earlier sessions.
-    pub(super) refusals: Vec<(Position, Rejection)>,
+    /// What earlier sessions found of records that the brokers refused.
+    pub(super) suspects: Suspects,
 }
 
 impl HotStart {
@@ -112,9 +111,7 @@ impl HotStart {
             pipeline.resume_at(mark, check);
             sink.begin_at(mark);
         }
-        for (row, rejection) in self.refusals {
-            pipeline.refuse_at(row, rejection);
-        }
+        pipeline.beware(self.suspects);
         // Who reads the line may ask the HTTP face next.
         reporter.streaming();
         let manner = self.detour.map_or("usual", |detour| detour.manner.as_str());

@@ -12,11 +12,10 @@ use crate::config::{Delivery, Rejected};
 use crate::control::{self, Client, ControlError, Inspection, Known, Requirements, ServerFacts};
 use crate::kafka::{Sink, SinkError};
 use crate::lsn::Lsn;
-use crate::outbox::Position;
-use crate::pipeline::PipelineError;
+use crate::pipeline::Suspects;
 use crate::relay::backoff::Backoff;
 use crate::relay::beforehand::Beforehand;
-use crate::relay::detour::{Detour, Manner, Narrowing};
+use crate::relay::detour::{Detour, Narrowing};
 use crate::relay::error::RelayError;
 use crate::relay::gate::Facts;
 use crate::relay::lookout::Lookout;
@@ -32,7 +31,6 @@ use crate::relay::stop::{Request, Stop};
 use crate::relay::threshold::Threshold;
 use crate::relay::watch::{Unwatched, Watch};
 use crate::relay::{Options, Summary};
-use crate::route::Rejection;
 use crate::telemetry::{State, Telemetry};
 use crate::wal::{Class, SessionParams, WalError};
 
@@ -72,7 +70,7 @@ pub async fn run<S: Sink + 'static>(
         target: None,
         detour: None,
         narrowing: Narrowing::default(),
-        refusals: Vec::new(),
+        suspects: Suspects::default(),
         known: None,
         beforehand: Beforehand::default(),
         forbearance: Forbearance::default(),
@@ -109,8 +107,8 @@ struct Supervisor {
     detour: Option<Detour>,
     /// How often sessions ended where the last one did.
     narrowing: Narrowing,
-    /// Rows that the brokers refused, and with each a session.
-    refusals: Vec<(Position, Rejection)>,
+    /// Records that the brokers refused, and with them a session.
+    suspects: Suspects,
     /// The source as this process first found it; it must stay the same.
     known: Option<Known>,
     /// What Kafka was prepared for.
@@ -164,10 +162,12 @@ impl Supervisor {
         if error.class() == Class::Held {
             return self.standby_or(error).await;
         }
-        if let RelayError::RowRefused { row, rejection } = error {
-            return self.pass_over(row, rejection);
+        if let RelayError::Refused { cause, suspects } = &error
+            && self.narrow_down(cause, suspects)
+        {
+            return Ok(());
         }
-        if let RelayError::Sink(sink) = &error {
+        if let RelayError::Sink(sink) | RelayError::Refused { cause: sink, .. } = &error {
             let totals = self.reporter_totals();
             let place = (Lsn::new(totals.settled_lsn), Lsn::new(totals.received_lsn));
             self.detour = self.narrowing.after(sink, self.detour, place);
@@ -198,23 +198,39 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Makes the next session go on with a dead letter, at once. A row that is refused again was one.
-    fn pass_over(&mut self, row: Position, rejection: Rejection) -> Result<(), RelayError> {
-        if self.refusals.iter().any(|(known, _)| *known == row) {
-            let topic = self.plan.config.dead_letters.topic.clone();
-            return Err(PipelineError::DeadLetterRefused { topic, rejection }.into());
+    /// Makes the next session, which begins at once, treat the records at fault in another way than
+    /// this one; false if there is none.
+    fn narrow_down(&mut self, cause: &SinkError, found: &Suspects) -> bool {
+        let SinkError::BatchRefused { topic, reason, batch_bytes, .. } = cause else {
+            return false;
+        };
+        self.suspects.passed(Lsn::new(self.reporter_totals().settled_lsn));
+        let known = self.suspects.refused();
+        let mut is_news = self.suspects.learn(found, topic, reason);
+        if let Some(bytes) = *batch_bytes
+            && self.plan.kafka.batch_bytes.is_none_or(|now| bytes < now)
+        {
+            self.plan.kafka.batch_bytes = Some(bytes);
+            is_news = true;
+            tracing::warn!(
+                topic,
+                bytes,
+                help = cause.hint(),
+                "the topic takes smaller batches only: from now on none of this relay is larger"
+            );
         }
-        let (position, index) = (row.commit_lsn, row.index);
-        tracing::info!(%position, index, "the brokers refuse a row; it goes on as a dead letter");
-        // Those of transactions that are settled will not come again.
-        let settled = Lsn::new(self.reporter_totals().settled_lsn);
-        self.refusals.retain(|(known, _)| known.commit_lsn >= settled);
-        self.refusals.push((row, rejection));
-        // The next one gets its attempts too.
-        if let Some(detour) = self.detour.as_mut().filter(|detour| detour.is_cautious()) {
-            detour.manner = Manner::Cautious;
+        if is_news {
+            let refused = self.suspects.refused().saturating_sub(known);
+            let next = match refused {
+                0 => "trying again with single records",
+                _ => "trying again without what it refused",
+            };
+            tracing::warn!(refused, help = cause.hint(), "{cause}; {next}");
+            if let Some(reporter) = &mut self.reporter {
+                reporter.restart("batch_refused");
+            }
         }
-        Ok(())
+        is_news
     }
 
     /// Whether the session that failed was the last one and leaves records unconfirmed. Upholds G8.
@@ -284,7 +300,7 @@ impl Supervisor {
         let start = HotStart {
             facts: self.facts(&inspection),
             question,
-            refusals: self.refusals.clone(),
+            suspects: self.suspects.clone(),
             plan,
             limits: self.limits(&inspection.server),
             detour: self.detour,

@@ -4,6 +4,8 @@
 //! free of allocation in steady state, and [`OwnedRecord`] for the rare record that must outlive
 //! its frame (dead letters, records the broker refused).
 
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+
 use smallvec::SmallVec;
 
 /// Header name and value in wire order; `None` is Kafka's null value. Repeated names are kept.
@@ -32,6 +34,14 @@ pub struct Record<'a> {
     pub headers: Headers<'a>,
     /// Milliseconds since the Unix epoch.
     pub timestamp_ms: i64,
+}
+
+/// A number by which a record is recognised when it is sent again. Headers and timestamp do not count:
+/// a report of the brokers names neither.
+pub fn content_of(topic: &str, key: Option<&[u8]>, value: Option<&[u8]>) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (topic, key, value).hash(&mut hasher);
+    hasher.finish()
 }
 
 impl Record<'_> {

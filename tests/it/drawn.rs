@@ -23,9 +23,11 @@ use crate::support::{kafka, postgres};
 /// Put another seed here to draw other rows.
 const SEED: u64 = 20_261_122;
 const ROWS: u64 = 10_000;
-/// Rows of a commit, and the time between two: 500 rows a second.
+/// Rows of a commit, and the time between two: 250 rows a second.
 const TOGETHER: u64 = 25;
-const PAUSE: Duration = Duration::from_millis(50);
+const PAUSE: Duration = Duration::from_millis(100);
+/// A row that is larger than `source.frame_max`, by its number.
+const HUGE: u64 = 5_003;
 /// Kafka's partitions of each topic.
 const PARTITIONS: i32 = 3;
 
@@ -39,6 +41,7 @@ fn draw(chance: &mut Chance, stage: &Stage, n: u64) -> (String, Fate) {
     let small = format!("to_jsonb({n})");
     // Refusals of the brokers end a session each: they are few, and apart.
     let (topic, key, payload, fate) = match (n % 700, chance.below(100)) {
+        _ if n == HUGE => (quoted(&a), key, json("repeat('x', 80 << 20)"), "too_large"),
         (301, _) => (quoted(&stage.topic("small")), key, json(&random_kib(6)), "too_large"),
         (601, _) => (quoted(&stage.topic("keyed")), "NULL".to_owned(), small, "refused"),
         (102, _) => (quoted(&a), key, json(&random_kib(1_500)), "too_large"),
@@ -236,11 +239,16 @@ fn assault(delivery: &str) {
     let copies: usize = found.values().map(Vec::len).sum();
     let sessions = sessions.count() as u64;
     eprintln!("{delivery}: {sessions} sessions, {copies} copies, p50 {p50} ms, p99 {p99} ms");
-    // One ends at the refusal, one where caution is over.
+    // One ends at the batch, one at the record alone.
     assert!(sessions <= 2 * refusals + 1, "{sessions} sessions for {refusals} refusals");
 }
 
 #[test]
 fn g4_drawn_rows_each_end_once_where_they_must_at_least_once() {
     assault("at_least_once");
+}
+
+#[test]
+fn g4_g6_drawn_rows_each_end_once_where_they_must_exactly_once() {
+    assault("exactly_once");
 }

@@ -50,7 +50,8 @@ const CODES: [Answer; 36] = [
 /// Attempts that a record gets at most.
 const ATTEMPTS: usize = 3;
 
-/// Those that say that the record itself is at fault: alone, it is refused at the first of them.
+/// Those that say that the record itself is at fault: it is alone in its batch, and refused at the first
+/// of them.
 fn is_definite(code: Answer) -> bool {
     matches!(
         code,
@@ -67,7 +68,7 @@ fn is_definite(code: Answer) -> bool {
 fn most(code: Answer) -> usize {
     match code {
         Answer::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED => 0,
-        code if is_definite(code) => 2,
+        code if is_definite(code) => 1,
         _ => ATTEMPTS,
     }
 }

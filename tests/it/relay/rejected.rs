@@ -170,13 +170,15 @@ fn g4_dead_letters_are_of_the_commits_time_and_outlive_retention() {
         let letters = topic::read(&bootstrap, &[stage.topic("dead-letters")]);
         let mut codes: Vec<_> = letters.iter().map(|one| one.header(ERROR_CODE_HEADER)).collect();
         codes.sort_unstable();
+        // The session that made the first letter ended before it was acknowledged.
+        codes.dedup();
         assert_eq!(codes, [Some("refused"), Some("too_large")], "{delivery}: {letters:?}");
         for letter in &letters {
             assert_eq!(letter.timestamp_ms, Some(committed_ms), "{delivery}");
         }
 
         let listed = relay.start(&["dead-letters", "list", "--since", "5m"]).outcome();
-        assert_eq!(listed.stdout.lines().count(), 1 + 2, "{}", listed.stdout);
+        assert_eq!(listed.stdout.lines().count(), 1 + letters.len(), "{}", listed.stdout);
         let repaired = stage.topic("repaired");
         let retry = ["dead-letters", "retry", "--code", "refused", "--to", &repaired, "--execute"];
         assert!(relay.start(&retry).outcome().status.success());
@@ -184,6 +186,30 @@ fn g4_dead_letters_are_of_the_commits_time_and_outlive_retention() {
         let again = topic::read(&bootstrap, &[repaired]);
         let times: Vec<_> = again.iter().map(|record| record.timestamp_ms).collect();
         assert_eq!(times, [Some(committed_ms)], "{delivery}");
+    }
+}
+
+/// Rows of a hundred bytes in batches of up to 1 MB, for a topic that takes 20 kB: no row is at fault.
+#[test]
+fn g2_g4_a_topic_that_takes_smaller_batches_gets_smaller_ones() {
+    let Some(kafka) = kafka::shared() else { return };
+    for delivery in ["at_least_once", "exactly_once"] {
+        let stage = Stage::new(postgres::installed(), &kafka.bootstrap(), "batches");
+        let oracle = stage.oracle();
+        topic::create(&kafka.bootstrap(), &stage.topic("A"), 1, &[("max.message.bytes", "20000")]);
+        let tap = stage.tap();
+        stage.insert("A", 20_000);
+        let relay = stage.relay_at(&tap.address()).set("kafka.delivery", delivery);
+        let relay = relay.set("kafka.compression", "none").set("kafka.linger", "20ms");
+        let relay = relay.expect_log("refused a batch").expect_log("takes smaller batches only");
+        let relay = relay.allow_log("takes records of at most");
+        let (status, printed) = relay.start(&["--output", "json", "run", "--once"]).wait_printed();
+        assert!(status.success(), "{status}");
+        let summary: serde_json::Value = serde_json::from_str(&printed[0]).unwrap();
+        assert_eq!(summary["dead_letters"], 0, "{delivery}: {summary}");
+        let verdict = stage.verdict(&oracle, &tap.statuses());
+        verdict.assert_at_least_once();
+        assert_eq!(verdict.delivered, 20_000, "{delivery}");
     }
 }
 
