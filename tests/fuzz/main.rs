@@ -43,12 +43,17 @@ fn bytes(hex: &str) -> Vec<u8> {
 }
 
 macro_rules! replayed {
-    ($($target:ident: $holds:ident;)*) => {$(
-        #[test]
-        fn $holds() {
-            replay(stringify!($target), $target::run);
-        }
-    )*};
+    ($($target:ident: $holds:ident;)*) => {
+        /// Of every target.
+        const TARGETS: &[&str] = &[$(stringify!($target)),*];
+
+        $(
+            #[test]
+            fn $holds() {
+                replay(stringify!($target), $target::run);
+            }
+        )*
+    };
 }
 
 replayed! {
@@ -60,4 +65,23 @@ replayed! {
     stream: g1_g3_g7_any_bytes_of_a_server_are_frames_or_an_error;
     template: g7_any_pattern_expands_any_value;
     tuple: g4_g7_any_row_is_a_record_or_a_dead_letter;
+}
+
+/// libFuzzer runs what lies in `fuzz/fuzz_targets`, and `fuzz/check` builds what `fuzz/Cargo.toml` names.
+#[test]
+fn every_target_is_given_to_libfuzzer() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let manifest = std::fs::read_to_string(root.join("fuzz/Cargo.toml")).expect("a manifest");
+    let stems = |folder: &str| {
+        let entries = std::fs::read_dir(root.join(folder)).expect("a folder");
+        let stem = |entry: std::fs::DirEntry| entry.path().file_stem().map(ToOwned::to_owned);
+        let mut stems: Vec<_> = entries.map_while(Result::ok).filter_map(stem).collect();
+        stems.sort();
+        stems
+    };
+    assert_eq!(stems("fuzz/fuzz_targets"), TARGETS);
+    assert_eq!(stems("fixtures/fuzz"), TARGETS);
+    for target in TARGETS {
+        assert!(manifest.contains(&format!("name = \"{target}\"")), "{target} is not built");
+    }
 }

@@ -1,8 +1,8 @@
 //! Any bytes from a server, cut anywhere, are frames or an error (G7); no room is made beyond the
 //! largest frame allowed (G3), and nothing is acknowledged that was not received (G1).
 //!
-//! The first bytes choose the limit, the sizes of the reads, and how many zeros follow the rest:
-//! a header may promise more than a fuzzer writes.
+//! The first bytes choose the limit, the sizes of the reads, and how many zeros follow the rest, in most
+//! cases few: a header may promise more than a fuzzer writes.
 
 use std::io;
 use std::time::Duration;
@@ -19,7 +19,7 @@ pub(crate) fn run(data: &[u8]) {
     let frame_bytes_max = 1 << (limit % 24);
     let server = Server {
         wire,
-        zeros: usize::from(zeros) << 14,
+        zeros: (1 << (zeros % 23)) - 1,
         piece: usize::from(piece).pow(2) + 1,
         room_max: frame_bytes_max.max(BASE_BYTES),
     };
