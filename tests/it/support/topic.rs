@@ -7,7 +7,7 @@ use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
-use rdkafka::error::{KafkaError, KafkaResult};
+use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
 use rdkafka::message::{Headers as _, Message as _};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 
@@ -135,10 +135,14 @@ fn read_one(bootstrap: &str, topic: &str) -> Vec<Stored> {
     while !unfinished.is_empty() {
         assert!(Instant::now() < deadline, "the end of {unfinished:?} of {topic} never came");
         match consumer.poll(Duration::from_millis(200)) {
-            None => {}
             Some(Err(KafkaError::PartitionEOF(partition))) => {
                 unfinished.remove(&partition);
             }
+            // Of a broker that went: the client finds the new leader by itself.
+            None
+            | Some(Err(KafkaError::MessageConsumption(
+                RDKafkaErrorCode::BrokerTransportFailure | RDKafkaErrorCode::AllBrokersDown,
+            ))) => {}
             Some(message) => records.push(stored(&message.unwrap())),
         }
     }
