@@ -299,10 +299,16 @@ fn publish(publication: &str, tables: &[TableName]) -> String {
 
 /// Creates the slot, unless one of these tables has rows. A role without the right is told so, and
 /// the script goes on: another role makes the slot then.
+///
+/// The slot is made by a statement of its own. Within PL/pgSQL it fails with "snapshot reference is not
+/// owned by resource owner TopTransaction" where another session commits DDL meanwhile (measured): the
+/// server decodes that commit in an internal subtransaction, and leaves another resource owner behind than
+/// it found.
 fn make_slot(slot: &str, guarded: &[TableName]) -> String {
     let name = literal(slot);
     let mut sql = format!(
-        "DO $$\nDECLARE\n    relation oid;\n    has_rows boolean;\nBEGIN\n    \
+        "SET postrider.makes_slot = 'no';\n\
+         DO $$\nDECLARE\n    relation oid;\n    has_rows boolean;\nBEGIN\n    \
          IF EXISTS (SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = {name}) THEN\n        \
          RETURN;\n    END IF;\n    \
          IF NOT EXISTS (\n        SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = current_user\n        \
@@ -334,7 +340,9 @@ fn make_slot(slot: &str, guarded: &[TableName]) -> String {
     }
     let _ = writeln!(
         sql,
-        "    PERFORM pg_catalog.pg_create_logical_replication_slot({name}, 'pgoutput');\nEND\n$$;"
+        "    SET postrider.makes_slot = 'yes';\nEND\n$$;\n\
+         SELECT pg_catalog.pg_create_logical_replication_slot({name}, 'pgoutput')\n\
+         WHERE pg_catalog.current_setting('postrider.makes_slot') = 'yes';"
     );
     sql
 }

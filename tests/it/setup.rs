@@ -2,6 +2,7 @@
 //! what it says of rows that the log will not bring.
 
 use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use postrider::sandbox::binaries;
 use postrider::sandbox::postgres::{Address, Cluster};
@@ -131,6 +132,41 @@ fn an_owner_makes_the_tables_and_the_relay_its_slot() {
             assert!(!again.0.contains("created:"), "{}", again.0);
         }
         scene.assert_delivers();
+    }
+}
+
+#[test]
+fn the_printed_script_makes_its_slot_while_others_change_tables() {
+    for cluster in postgres::versions() {
+        let scene = Scene::new(cluster);
+        let address = scene.address("postgres");
+        let printed = scene.run_as("postgres").start(&["setup", "--print"]).outcome().stdout;
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for writer in 0..3 {
+                let changes = format!(
+                    "BEGIN; CREATE TABLE fleeting_{writer} (n int); SELECT pg_sleep(0.02); COMMIT;
+                     DROP TABLE fleeting_{writer};"
+                );
+                let (done, address) = (&done, &address);
+                scope.spawn(move || {
+                    while !done.load(Ordering::Relaxed) {
+                        psql(address, &changes.repeat(20));
+                    }
+                });
+            }
+            let attempts: Vec<Output> = (0..10)
+                .map(|_| {
+                    let output = psql(&address, &printed);
+                    scene.drop_slot();
+                    output
+                })
+                .collect();
+            done.store(true, Ordering::Relaxed);
+            for Output { status, stderr, .. } in attempts {
+                assert!(status.success(), "{}", String::from_utf8_lossy(&stderr));
+            }
+        });
     }
 }
 
