@@ -23,7 +23,7 @@ pub const OPTIONS: &[OptionSpec] = &[
         default: "\"\"",
         unit: "-",
         doc: "How to reach Postgres: a postgres:// URL or a libpq `key=value` string, every \
-              sslmode included. What it leaves out comes from PG* variables, the service file and \
+              sslmode and `require_auth` included. What it leaves out comes from PG* variables, the service file and \
               the password file, as with psql; empty means all of it.",
     },
     list(

@@ -72,6 +72,11 @@ impl SqlAddress {
         });
         let mut config = login_config(info, one_login(&info.endpoints)?, uses_tls);
         servers(&mut config, &info.endpoints)?;
+        if !info.require_auth.is_any() {
+            let reason = "these sessions do not see how the server authenticates them; leave it out \
+                          (and PGREQUIREAUTH), or use channel_binding=require";
+            return Err(AddressError::Unsupported { parameter: "require_auth", reason });
+        }
         config.target_session_attrs(session_attrs(info.target_session_attrs)?);
         if info.load_balance_hosts == LoadBalanceHosts::Random {
             config.load_balance_hosts(TokioLoadBalanceHosts::Random);
@@ -182,6 +187,7 @@ mod tests {
             ("host=a,b hostaddr=10.0.0.1,", "hostaddr"),
             ("host=a target_session_attrs=standby", "target_session_attrs"),
             ("host=/tmp,db sslmode=require", "sslmode"),
+            ("host=a require_auth=scram-sha-256", "require_auth"),
         ] {
             let refused = address(text).err();
             assert!(

@@ -17,6 +17,7 @@ use tokio_postgres::config::{self, SslMode as TokioSslMode};
 use tokio_postgres::tls::{MakeTlsConnect, NoTls, TlsConnect};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
+use super::authentication::{Watched, WatchedTls, unwanted};
 use super::error::ControlError;
 use crate::config::ConnectInfo;
 use crate::config::libpq::{
@@ -191,12 +192,13 @@ async fn log_in(
 ) -> Result<Client, WalError> {
     let io = |error: io::Error| WalError::Io(error.to_string());
     let config = login_config(info, endpoint, tls.is_some());
+    let require = &info.require_auth;
     let mut server = info.clone();
     server.endpoints = vec![endpoint.clone()];
     let opened = match socket {
         Socket::Unix(socket) => {
             let socket = UnixStream::from_std(socket).map_err(io)?;
-            serve(&config, socket, NoTls).await
+            serve(&config, Watched::plain(socket, require), NoTls).await
         }
         Socket::Tcp(socket) => {
             let peer = socket.peer_addr().map_err(io)?.ip();
@@ -207,11 +209,19 @@ async fn log_in(
             }
             let socket = TcpStream::from_std(socket).map_err(io)?;
             match tls {
-                None => serve(&config, socket, NoTls).await,
+                None => serve(&config, Watched::plain(socket, require), NoTls).await,
                 Some(maker) => {
+                    let socket = match info.tls.negotiation {
+                        SslNegotiation::Postgres => Watched::asking_for_tls(socket, require),
+                        SslNegotiation::Direct => Watched::opaque(socket, require),
+                    };
                     let name = tls::server_name(endpoint).to_str().into_owned();
-                    let Ok(tls) =
-                        MakeTlsConnect::<TcpStream>::make_tls_connect(&mut maker.clone(), &name);
+                    let made: Result<_, _> = MakeTlsConnect::<Watched<TcpStream>>::make_tls_connect(
+                        &mut maker.clone(),
+                        &name,
+                    );
+                    let Ok(connector) = made;
+                    let tls = WatchedTls { connector, require: require.clone() };
                     serve(&config, socket, tls).await
                 }
             }
@@ -293,10 +303,16 @@ fn login_error(error: &tokio_postgres::Error, info: &ConnectInfo, endpoint: &End
     if error.as_db_error().is_some() {
         return sql_error(error);
     }
-    let endpoint = endpoint.to_string();
+    if let Some(asked) = unwanted(error) {
+        return WalError::unwanted(endpoint, asked, &info.require_auth);
+    }
     // The library tells its kinds apart by text only.
     let text = error.to_string();
     let source = error.source().map(ToString::to_string).unwrap_or_default();
+    if text.starts_with("authentication error") && !source.contains("password missing") {
+        return WalError::authentication(endpoint, source);
+    }
+    let endpoint = endpoint.to_string();
     if text.contains("password missing") || source.contains("password missing") {
         return WalError::PasswordMissing { endpoint, user: info.user.clone() };
     }
@@ -308,9 +324,6 @@ fn login_error(error: &tokio_postgres::Error, info: &ConnectInfo, endpoint: &End
             return WalError::Io(format!("TLS handshake with {endpoint}: {source}"));
         }
         return WalError::TlsHandshake { endpoint, reason: source };
-    }
-    if text.starts_with("authentication error") {
-        return WalError::Authentication { endpoint, reason: source };
     }
     sql_error(error)
 }

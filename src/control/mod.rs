@@ -8,6 +8,7 @@
 //! stream's acknowledgement alone.
 
 mod address;
+mod authentication;
 mod connect;
 mod error;
 mod inspect;

@@ -6,6 +6,7 @@
 
 use std::fmt;
 
+use crate::config::libpq::{AuthMethod, Endpoint, RequireAuth};
 use crate::pgoutput::DecodeError;
 
 /// What an error means for the relay, and so for the process's exit code.
@@ -124,13 +125,16 @@ pub enum WalError {
     /// The file, service or command that the password comes from has none now.
     #[error("{0}")]
     Secret(#[from] crate::config::libpq::SecretError),
-    /// The exchange failed on our side: unsupported method, or the server could not prove itself.
+    /// The exchange failed on our side: a method that is not supported or not permitted, or the server
+    /// could not prove itself.
     #[error("cannot authenticate with {endpoint}: {reason}")]
     Authentication {
         /// The server.
         endpoint: String,
         /// What is wrong.
         reason: String,
+        /// What the operator should do.
+        hint: &'static str,
     },
     /// The server is not of the kind `target_session_attrs` wants.
     #[error("{endpoint} is not a `{wanted}` server")]
@@ -196,6 +200,22 @@ pub enum WalError {
 }
 
 impl WalError {
+    /// The exchange failed on our side.
+    pub(crate) fn authentication(endpoint: &Endpoint, reason: String) -> Self {
+        let hint = "use scram-sha-256 in pg_hba.conf; channel_binding=require needs TLS beside it";
+        Self::Authentication { endpoint: endpoint.to_string(), reason, hint }
+    }
+
+    /// The server does not authenticate us by a method that `require_auth` permits. Nothing was
+    /// answered to it.
+    pub(crate) fn unwanted(endpoint: &Endpoint, asked: AuthMethod, required: &RequireAuth) -> Self {
+        let reason = format!("it {asked}, which require_auth={required} does not permit");
+        let hint = "check that host and port are those of the right server; then let its pg_hba.conf \
+             authenticate this role by a method that require_auth (or PGREQUIREAUTH) permits, or \
+             permit the method that it uses";
+        Self::Authentication { endpoint: endpoint.to_string(), reason, hint }
+    }
+
     /// What it means for the relay.
     pub fn class(&self) -> Class {
         match self {
@@ -255,9 +275,7 @@ impl WalError {
             }
             Self::TlsFiles(error) => return error.hint(),
             Self::Secret(error) => return error.hint(),
-            Self::Authentication { .. } => {
-                "use scram-sha-256 in pg_hba.conf; channel_binding=require needs TLS beside it"
-            }
+            Self::Authentication { hint, .. } => hint,
             Self::PasswordMissing { .. } => "set PGPASSWORD, or add a line to ~/.pgpass",
             Self::WrongSession { .. } => "add the right server to the host list",
             Self::PublicationMissing { publication, slot } => {

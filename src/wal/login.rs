@@ -1,7 +1,8 @@
 //! Startup and authentication: scram-sha-256 (bound to TLS where possible), md5, password, trust.
 //!
 //! Enters: a fresh [`Session`]. Leaves: the same, ready for queries. Always holds: with
-//! `channel_binding=require` nothing but a bound exchange is accepted; a server that starts SCRAM
+//! `channel_binding=require` nothing but a bound exchange is accepted; nothing is answered to a request
+//! that `require_auth` does not permit; a server that starts SCRAM
 //! must finish it, which proves that it knows the password too. Called by `connection`.
 
 use std::time::Instant;
@@ -18,7 +19,7 @@ use postgres_protocol::message::frontend;
 use super::error::WalError;
 use super::session::{Incoming, Session, server_message};
 use super::transport::Transport;
-use crate::config::libpq::{ChannelBinding, ConnectInfo, Endpoint, Password};
+use crate::config::libpq::{AuthMethod, ChannelBinding, ConnectInfo, Endpoint, Password};
 
 const DOING: &str = "logging in";
 
@@ -59,7 +60,9 @@ impl Login<'_> {
     }
 
     fn authenticate<T: Transport>(&mut self, session: &mut Session<T>) -> Result<(), WalError> {
-        let answer = match self.next(session)? {
+        let request = self.next(session)?;
+        self.permit(&request)?;
+        let answer = match request {
             Message::AuthenticationSasl(body) => {
                 self.scram(session, &body)?;
                 return self.expect_ok(session);
@@ -87,6 +90,26 @@ impl Login<'_> {
             .map_err(|_| self.refused("the password contains a NUL"))?;
         session.send(&message, self.deadline, DOING)?;
         self.expect_ok(session)
+    }
+
+    /// Refuses what `require_auth` does not permit, before anything is answered.
+    fn permit(&self, request: &Message) -> Result<(), WalError> {
+        let asked = match request {
+            Message::AuthenticationOk => AuthMethod::None,
+            Message::AuthenticationCleartextPassword => AuthMethod::Password,
+            Message::AuthenticationMd5Password(_) => AuthMethod::Md5,
+            Message::AuthenticationScmCredential => AuthMethod::Creds,
+            Message::AuthenticationGss => AuthMethod::Gss,
+            Message::AuthenticationSspi => AuthMethod::Sspi,
+            Message::AuthenticationSasl(_) => AuthMethod::Scram,
+            // Refused whatever is permitted.
+            _ => return Ok(()),
+        };
+        let required = &self.info.require_auth;
+        if required.permits(asked) {
+            return Ok(());
+        }
+        Err(WalError::unwanted(self.endpoint, asked, required))
     }
 
     fn expect_ok<T: Transport>(&self, session: &mut Session<T>) -> Result<(), WalError> {
@@ -171,6 +194,6 @@ impl Login<'_> {
     }
 
     fn refused(&self, reason: &str) -> WalError {
-        WalError::Authentication { endpoint: self.endpoint.to_string(), reason: reason.to_owned() }
+        WalError::authentication(self.endpoint, reason.to_owned())
     }
 }

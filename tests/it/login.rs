@@ -91,6 +91,92 @@ fn scram_binds_itself_to_tls() {
     assert!(matches!(log_in(&info), Err(WalError::Authentication { .. })));
 }
 
+/// In the connection string or by `PGREQUIREAUTH`: a server that asks otherwise, or not at all, is
+/// refused by both connections.
+#[test]
+fn a_server_must_authenticate_as_require_auth_says() {
+    let fortress = fortress();
+    for (role, word) in
+        [("scram", "scram-sha-256"), ("md5", "md5"), ("password", "password"), ("trust", "none")]
+    {
+        for (required, permitted) in [
+            (word.to_owned(), true),
+            (format!("gss,{word}"), true),
+            (format!("!{word}"), false),
+            ("scram-sha-256".to_owned(), role == "scram"),
+            ("!none".to_owned(), role != "trust"),
+            ("none,md5".to_owned(), ["trust", "md5"].contains(&role)),
+            ("!password,!md5".to_owned(), ["trust", "scram"].contains(&role)),
+        ] {
+            let typed = fortress.info(role, &format!("require_auth={required}"));
+            let env = |name: &str| (name == "PGREQUIREAUTH").then(|| required.clone());
+            let (taken, _) = ConnectInfo::resolve(&fortress.address(role, ""), &env).unwrap();
+            for info in [typed, taken] {
+                match log_in(&info) {
+                    Ok(_) => assert!(permitted, "{role} {required}"),
+                    Err(error) => {
+                        assert!(!permitted, "{role} {required}: {error}");
+                        assert!(matches!(error, WalError::Authentication { .. }), "{error}");
+                        assert!(error.to_string().contains(&required), "{error}");
+                        assert_eq!(error.class(), Class::Permission);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A certificate is checked by TLS: to the protocol it is no authentication, as libpq sees it too.
+#[test]
+fn require_auth_holds_with_certificates_sockets_and_without_tls() {
+    let fortress = fortress();
+    let files = "sslmode=require sslcert=$client.crt sslkey=$client.key require_auth";
+    assert_eq!(log_in(&fortress.info("cert", &format!("{files}=none"))), Ok(true));
+    let refused = |info: &ConnectInfo| {
+        let error = log_in(info).unwrap_err();
+        assert!(error.to_string().contains("which require_auth"), "{error:?}");
+    };
+    refused(&fortress.info("cert", &format!("{files}=!none")));
+    for mode in ["disable", "prefer"] {
+        let info = |word| fortress.info("plain", &format!("sslmode={mode} require_auth={word}"));
+        assert_eq!(log_in(&info("scram-sha-256")), Ok(false));
+        refused(&info("md5"));
+    }
+    let socket = fortress.cluster.unix_url();
+    assert_eq!(log_in(&resolve(&format!("{socket}&require_auth=none"))), Ok(false));
+    refused(&resolve(&format!("{socket}&require_auth=scram-sha-256")));
+    // A server without TLS, which says so when it is asked.
+    let bare = postgres::installed().url();
+    refused(&resolve(&format!("{bare}?sslmode=prefer&require_auth=gss,md5")));
+}
+
+/// Whoever answers in the server's place and asks for the password in clear text gets no answer.
+#[test]
+fn an_impostor_hears_no_password_that_require_auth_keeps() {
+    use std::io::{Read as _, Write as _};
+    let impostor = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = impostor.local_addr().unwrap().port();
+    let heard = std::thread::spawn(move || {
+        let connections = [(); 2].map(|()| {
+            let mut client = impostor.accept().unwrap().0;
+            let mut startup = [0; 4096];
+            assert!(client.read(&mut startup).unwrap() > 8);
+            client.write_all(b"R\0\0\0\x08\0\0\0\x03").unwrap();
+            let mut answer = Vec::new();
+            // A client that closes before it has read all is heard as a reset.
+            let _ = client.read_to_end(&mut answer);
+            answer
+        });
+        connections.concat()
+    });
+    let text = format!(
+        "host=127.0.0.1 port={port} user=u password=hush sslmode=disable require_auth=scram-sha-256"
+    );
+    let error = log_in(&resolve(&text)).unwrap_err();
+    assert!(error.to_string().contains("asks for the password in clear text"), "{error}");
+    assert_eq!(heard.join().unwrap(), b"", "not even an end that is said");
+}
+
 #[test]
 fn every_sslmode_trusts_whom_it_should() {
     let fortress = fortress();

@@ -9,7 +9,9 @@
 mod dsn;
 mod error;
 mod files;
+#[macro_use]
 mod options;
+mod auth;
 mod parameters;
 mod password;
 mod resolve;
@@ -21,6 +23,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+pub use auth::{AuthMethod, RequireAuth};
 pub use error::{ConnectInfoError, ConnectInfoWarning};
 pub use options::{
     ChannelBinding, ClientCertificate, Keepalives, LoadBalanceHosts, RootCertificate, SslMode,
@@ -45,6 +48,8 @@ pub struct ConnectInfo {
     pub tls: TlsSettings,
     /// Binding of SCRAM to TLS.
     pub channel_binding: ChannelBinding,
+    /// How the server may ask who we are.
+    pub require_auth: RequireAuth,
     /// Limit for one endpoint to connect and let us in; `None` waits for ever.
     pub connect_timeout: Option<Duration>,
     /// Shown in pg_stat_activity and pg_stat_replication.

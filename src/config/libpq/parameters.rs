@@ -36,6 +36,7 @@ const PARAMETERS: &[Parameter] = &[
     ("password", "PGPASSWORD", Used),
     ("passfile", "PGPASSFILE", Used),
     ("channel_binding", "PGCHANNELBINDING", Used),
+    ("require_auth", "PGREQUIREAUTH", Used),
     ("connect_timeout", "PGCONNECT_TIMEOUT", Used),
     ("options", "PGOPTIONS", Used),
     ("application_name", "PGAPPNAME", Used),
@@ -70,11 +71,6 @@ const PARAMETERS: &[Parameter] = &[
     ("sslcrldir", "PGSSLCRLDIR", Refused("revocation lists are not checked")),
     ("sslkeylogfile", "", Refused("session keys are never written out")),
     ("requirepeer", "PGREQUIREPEER", Refused("protect the socket's directory instead")),
-    (
-        "require_auth",
-        "PGREQUIREAUTH",
-        Refused("use channel_binding=require or client certificates"),
-    ),
 ];
 
 /// How alike a mistyped word must be to be named in an error (Jaro-Winkler, 0 to 1): below this a

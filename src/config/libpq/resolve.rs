@@ -17,8 +17,8 @@ use super::parameters::{Settings, resembling};
 use super::secret::{SecretSource, Text};
 use super::{
     Address, ChannelBinding, ClientCertificate, ConnectInfo, Endpoint, Keepalives,
-    LoadBalanceHosts, Password, RootCertificate, SslMode, SslNegotiation, TargetSessionAttrs,
-    TlsSettings, TlsVersion, dsn, url,
+    LoadBalanceHosts, Password, RequireAuth, RootCertificate, SslMode, SslNegotiation,
+    TargetSessionAttrs, TlsSettings, TlsVersion, dsn, url,
 };
 
 /// A dead address must not hold up the other hosts, nor a restart; ten seconds is several times a
@@ -74,6 +74,7 @@ pub(super) fn resolve(
         database,
         tls: tls(&settings, home.as_deref())?,
         channel_binding: word(&settings, "channel_binding", ChannelBinding::Prefer)?,
+        require_auth: require_auth(&settings)?,
         connect_timeout: connect_timeout(&settings)?,
         application_name: settings
             .get("application_name")
@@ -262,6 +263,10 @@ fn tls(settings: &Settings, home: Option<&Path>) -> Result<TlsSettings, ConnectI
         version_min: word(settings, "ssl_min_protocol_version", TlsVersion::Tls12)?,
         version_max: word(settings, "ssl_max_protocol_version", TlsVersion::Tls13)?,
     })
+}
+
+fn require_auth(settings: &Settings) -> Result<RequireAuth, ConnectInfoError> {
+    settings.get("require_auth").map_or_else(|| Ok(RequireAuth::default()), RequireAuth::parse)
 }
 
 fn connect_timeout(settings: &Settings) -> Result<Option<Duration>, ConnectInfoError> {

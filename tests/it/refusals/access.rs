@@ -38,7 +38,7 @@ fn every_way_in_delivers() {
 /// A way in that is barred: role, further parameters, exit code, code, words.
 type Barred = (&'static str, &'static str, i32, &'static str, &'static [&'static str]);
 
-const BARRED: [Barred; 13] = [
+const BARRED: [Barred; 15] = [
     (
         "scram",
         "password=canary-in-a-coal-mine",
@@ -106,6 +106,14 @@ const BARRED: [Barred; 13] = [
         "PR-P007",
         &["channel_binding=require", "scram-sha-256"],
     ),
+    (
+        "md5",
+        "require_auth=scram-sha-256",
+        77,
+        "PR-P007",
+        &["asks for an MD5 hash", "require_auth=scram-sha-256", "pg_hba.conf"],
+    ),
+    ("trust", "require_auth=!none", 77, "PR-P007", &["asks for no authentication", "pg_hba.conf"]),
 ];
 
 #[test]
