@@ -28,11 +28,12 @@ CREATE TABLE IF NOT EXISTS outbox (
 );
 
 -- Only inserts are messages. The publication must exist before the replication slot: what is written
--- in between is passed over.
+-- in between is passed over. An outbox may be partitioned later: its rows come under its own name then.
 DO $$
 BEGIN
     IF NOT EXISTS (SELECT FROM pg_publication WHERE pubname = 'postrider') THEN
-        CREATE PUBLICATION postrider FOR TABLE outbox WITH (publish = 'insert');
+        CREATE PUBLICATION postrider FOR TABLE outbox
+            WITH (publish = 'insert', publish_via_partition_root = true);
     END IF;
 END
 $$;

@@ -5,8 +5,8 @@
 //! connection, so that one mistake reads the same wherever it is met.
 
 use super::remedy::{
-    INSERT_AGAIN, RESEND, after_vanishing, create_publication, is_right, of_part, qualified,
-    without_publication,
+    INSERT_AGAIN, ONLY_INSERTS, RESEND, VIA_ROOT, after_vanishing, create_publication, is_right,
+    of_part, qualified, without_publication,
 };
 use crate::outbox::TableName;
 use crate::wal::quote::{identifier, literal};
@@ -375,14 +375,13 @@ impl ControlError {
             Self::PublicationWithoutInserts { publication } => {
                 let name = identifier(publication);
                 format!(
-                    "ALTER PUBLICATION {name} SET (publish = 'insert');{RESEND}; another \
+                    "ALTER PUBLICATION {name} SET ({ONLY_INSERTS});{RESEND}; another \
                      subscriber of this publication would get no more updates and deletes"
                 )
             }
-            Self::PublicationLacksTable { publication, partitioned: true, .. } => format!(
-                "ALTER PUBLICATION {} SET (publish_via_partition_root = true);{RESEND}",
-                identifier(publication)
-            ),
+            Self::PublicationLacksTable { publication, partitioned: true, .. } => {
+                format!("ALTER PUBLICATION {} SET ({VIA_ROOT});{RESEND}", identifier(publication))
+            }
             Self::PublicationLacksTable { publication, table, .. } => format!(
                 "ALTER PUBLICATION {} ADD TABLE {};{RESEND}",
                 identifier(publication),

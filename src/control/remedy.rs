@@ -34,6 +34,12 @@ pub(super) fn without_publication(slot: &str) -> String {
 /// What a partition is called that can be mended in place.
 pub(super) const UNLOGGED_PART: &str = "an unlogged partition";
 
+/// Nothing but inserts is a message.
+pub(super) const ONLY_INSERTS: &str = "publish = 'insert'";
+
+/// Partitions would be published under names of their own; it means nothing to other tables.
+pub(super) const VIA_ROOT: &str = "publish_via_partition_root = true";
+
 /// A comment, so that the whole hint is still SQL.
 pub(super) const RESEND: &str =
     " -- and re-send the rows committed meanwhile: Postgres passes over them";
@@ -49,9 +55,10 @@ pub(super) fn create_publication(publication: &str, tables: &[TableName]) -> Str
     let tables = tables.join(", ");
     // A publication of no table is enough for logical messages.
     let tables = if tables.is_empty() { tables } else { format!(" FOR TABLE {tables}") };
-    // Partitions would be published under names of their own; it means nothing to other tables.
-    let options = "publish = 'insert', publish_via_partition_root = true";
-    format!("CREATE PUBLICATION {}{tables} WITH ({options});", identifier(publication))
+    format!(
+        "CREATE PUBLICATION {}{tables} WITH ({ONLY_INSERTS}, {VIA_ROOT});",
+        identifier(publication)
+    )
 }
 
 /// What is left to do when a slot is gone that was there.

@@ -372,6 +372,28 @@ fn setting_up_twice_is_setting_up_once() {
     }
 }
 
+/// By the migration, by `setup`, and by its script: an outbox that is partitioned later is delivered.
+#[test]
+fn a_publication_is_the_same_whoever_makes_it() {
+    const FACTS: &str = "SELECT concat_ws(' ', pubinsert, pubupdate, pubdelete, pubtruncate, pubviaroot) \
+        FROM pg_publication WHERE pubname = 'postrider'";
+    for cluster in postgres::versions() {
+        let migrated = Database::migrated(cluster, "made_by_sql");
+        let made = Database::create(cluster, "made_by_setup");
+        let printed = Database::create(cluster, "made_by_script");
+        let plan = |database: &Database| {
+            SetupPlan::new(wanted(database.name(), false), SetupChoices::default())
+        };
+        set_up(&made.address().unix_url(), &plan(&made)).unwrap();
+        for step in &plan(&printed).steps {
+            printed.sql().run(&step.sql);
+        }
+        for database in [migrated, made, printed] {
+            assert_eq!(database.sql().value(FACTS), "t f f f t", "{}", database.name());
+        }
+    }
+}
+
 #[test]
 fn a_table_of_the_applications_own_is_only_published() {
     let database = Database::create(postgres::installed(), "own");
