@@ -7,17 +7,16 @@
 //! measured is the consumer and not the disk. Fails when a message has no effect or two. A plain
 //! `cargo bench` runs nothing of it.
 
-#![allow(
+#![expect(
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
     clippy::indexing_slicing,
     clippy::print_stdout,
     clippy::print_stderr,
-    missing_docs,
     reason = "all of this crate is a bench; what goes wrong should stop it"
 )]
-#![allow(dead_code, unused_imports, reason = "the integration tests use more of what is shared")]
+#![expect(dead_code, unused_imports, reason = "the integration tests use more of what is shared")]
 
 #[path = "../tests/it/support/mod.rs"]
 mod support;

@@ -1,6 +1,6 @@
 //! The cost of a row from its frame to its record: decoding, relation cache, routing.
 
-#![allow(clippy::unwrap_used, reason = "a bench that goes wrong should stop")]
+#![expect(clippy::unwrap_used, reason = "a bench that goes wrong should stop")]
 
 use divan::counter::{BytesCount, ItemsCount};
 use divan::{Bencher, black_box};

@@ -3,17 +3,15 @@
 //! Runs the release `postrider bench delivery` for each figure that is asked of it, and prints its lines
 //! of JSON. Servers end with it. A plain `cargo bench` runs nothing of it, since it takes minutes.
 
-#![allow(
+#![expect(
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
     clippy::indexing_slicing,
-    clippy::print_stdout,
     clippy::print_stderr,
-    missing_docs,
     reason = "all of this crate is a bench; what goes wrong should stop it"
 )]
-#![allow(dead_code, unused_imports, reason = "the integration tests use more of what is shared")]
+#![expect(dead_code, unused_imports, reason = "the integration tests use more of what is shared")]
 
 #[path = "../tests/it/support/mod.rs"]
 mod support;

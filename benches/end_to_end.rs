@@ -2,7 +2,7 @@
 //! the position that is acknowledged. Without servers: the bytes come from memory, and the records
 //! go to nobody ([`Null`]) or to librdkafka and its embedded broker.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a bench that goes wrong should stop")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a bench that goes wrong should stop")]
 
 use std::io;
 use std::time::Duration;

@@ -6,13 +6,11 @@
 //! of concurrent requests, with the median of its rounds: `cargo bench --bench guard -- figures`. A
 //! plain `cargo bench` runs nothing of it.
 
-#![allow(
+#![expect(
     clippy::unwrap_used,
-    clippy::expect_used,
     clippy::panic,
     clippy::indexing_slicing,
     clippy::print_stdout,
-    missing_docs,
     reason = "all of this crate is a bench; what goes wrong should stop it"
 )]
 

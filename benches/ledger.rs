@@ -1,6 +1,6 @@
 //! The cost of the books: opening, counting, confirming and settling.
 
-#![allow(clippy::unwrap_used, reason = "a bench that goes wrong should stop")]
+#![expect(clippy::unwrap_used, reason = "a bench that goes wrong should stop")]
 
 use std::collections::VecDeque;
 

@@ -4,17 +4,16 @@
 //! Leaves one line of JSON with the highest resident set of each, read from `/proc/PID/status`, and
 //! fails above the limit or when a row is missing. A plain `cargo bench` runs nothing of it.
 
-#![allow(
+#![expect(
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
     clippy::indexing_slicing,
     clippy::print_stdout,
     clippy::print_stderr,
-    missing_docs,
     reason = "all of this crate is a bench; what goes wrong should stop it"
 )]
-#![allow(dead_code, unused_imports, reason = "the integration tests use more of what is shared")]
+#![expect(dead_code, unused_imports, reason = "the integration tests use more of what is shared")]
 
 #[path = "../tests/it/relay/face.rs"]
 mod face;

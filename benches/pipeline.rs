@@ -1,6 +1,6 @@
 //! The cost of the core: from a frame to a record, and from its confirmation to the watermark.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a bench that goes wrong should stop")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a bench that goes wrong should stop")]
 
 use divan::Bencher;
 use divan::counter::ItemsCount;

@@ -4,7 +4,7 @@
 //! or the router allocates for a row that is like the ones before it. A binary of its own, because
 //! counting takes over the program's allocator.
 
-#![allow(clippy::expect_used, clippy::panic, reason = "a panic here is a failed test")]
+#![expect(clippy::expect_used, clippy::panic, reason = "a panic here is a failed test")]
 
 use std::hint::black_box;
 

@@ -3,12 +3,7 @@
 //! The checks are those of the sink's contract: every accepted ticket is answered once, records of
 //! a partition are stored in the order of `send`, a full queue says so, an outage only stalls.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "a test stops where it fails"
-)]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test stops where it fails")]
 
 #[path = "it/support/wait.rs"]
 #[expect(dead_code, reason = "the tests of the relay wait in more ways")]

@@ -7,7 +7,7 @@
 //! line; a difference prints both records and fails. Not run by the test harness, so that stdout
 //! holds that line alone.
 
-#![allow(
+#![expect(
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
@@ -16,7 +16,7 @@
     clippy::print_stderr,
     reason = "all of this crate is test code; clippy sees only the marked functions as such"
 )]
-#![allow(dead_code, unused_imports, reason = "the integration tests use more of what is shared")]
+#![expect(dead_code, unused_imports, reason = "the integration tests use more of what is shared")]
 
 #[path = "../sim/chance.rs"]
 mod chance;

@@ -9,7 +9,7 @@
 //! does not hold; plain `cargo test` runs a few cycles. Not run by the test harness, so that stdout holds those lines
 //! alone.
 
-#![allow(
+#![expect(
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
@@ -18,7 +18,7 @@
     clippy::print_stderr,
     reason = "all of this crate is test code; clippy sees only the marked functions as such"
 )]
-#![allow(dead_code, unused_imports, reason = "the integration tests use more of what is shared")]
+#![expect(dead_code, unused_imports, reason = "the integration tests use more of what is shared")]
 
 mod account;
 mod arena;

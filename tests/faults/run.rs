@@ -6,7 +6,7 @@
 //! tests once, and runs each of them once, however many rows name it. What a machine lacks is a
 //! failure here, not a skip.
 
-#![allow(
+#![expect(
     clippy::expect_used,
     clippy::panic,
     clippy::print_stdout,

@@ -4,9 +4,8 @@
 //! record, drop and rejection; a record's topic is legal and its first header the row's id; the same
 //! input gives the same bytes. A failure names its seed.
 
-#![allow(
+#![expect(
     clippy::unwrap_used,
-    clippy::panic,
     clippy::indexing_slicing,
     clippy::format_push_string,
     reason = "all of this crate is test code; clippy sees only the marked functions as such"

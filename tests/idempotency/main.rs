@@ -4,7 +4,7 @@
 //! that all share. What published versions of the pattern do instead is in `published`, which shows
 //! their mistakes.
 
-#![allow(
+#![expect(
     clippy::unwrap_used,
     clippy::panic,
     clippy::indexing_slicing,

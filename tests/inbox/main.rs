@@ -1,16 +1,14 @@
 //! The idempotent consumer and its dead letters, on real Kafka, PostgreSQL and Redis.
 
-#![allow(
+#![expect(
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
     clippy::indexing_slicing,
-    clippy::print_stdout,
     clippy::print_stderr,
-    missing_docs,
     reason = "all of this crate is a test"
 )]
-#![allow(dead_code, unused_imports, reason = "the integration tests use more of what is shared")]
+#![expect(dead_code, unused_imports, reason = "the integration tests use more of what is shared")]
 
 #[path = "../it/support/mod.rs"]
 mod support;

@@ -4,7 +4,7 @@
 //! One binary, so that all tests share the servers; `support` starts, watches and judges them. What
 //! a machine lacks is skipped with a line on stderr, and fails where `CI=true`.
 
-#![allow(
+#![expect(
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,

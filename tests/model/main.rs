@@ -32,11 +32,10 @@
 //!
 //! `cargo test --test model -- --nocapture` prints a line for each exploration.
 
-#![allow(
+#![expect(
     clippy::expect_used,
     clippy::indexing_slicing,
     clippy::print_stdout,
-    missing_docs,
     unreachable_pub,
     reason = "a test says what is wrong by panicking; indices are small numbers of its own making"
 )]

@@ -1,11 +1,8 @@
 //! The outbox writer and sagas against real PostgreSQL: what they keep in the caller's transaction,
 //! and the mistakes of published versions, each shown where it bites.
 
-#![allow(
+#![expect(
     clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
     reason = "all of this crate is test code; clippy sees only the marked functions as such"
 )]
 

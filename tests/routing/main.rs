@@ -2,11 +2,10 @@
 //! the built binary. What is meant to differ is in `fixtures/routing/deliberate.json`, with the reason
 //! and the exact answer; what is listed there and does not differ fails as well, since lists rot.
 
-#![allow(
+#![expect(
     clippy::unwrap_used,
     clippy::panic,
     clippy::indexing_slicing,
-    clippy::print_stdout,
     reason = "a test says what is wrong by panicking; its tally belongs on stdout"
 )]
 

@@ -1,7 +1,7 @@
 //! The order service over HTTP, as a process of its own, against real PostgreSQL and Redis: one key
 //! makes one order, and what is wrong is said and leaves nothing behind.
 
-#![allow(
+#![expect(
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,

@@ -8,7 +8,7 @@
 //! anything is missing, doubled, stuck or out of balance; plain `cargo test` runs it small. Not run by
 //! the test harness, so that stdout holds that line alone.
 
-#![allow(
+#![expect(
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
@@ -17,7 +17,7 @@
     clippy::print_stderr,
     reason = "all of this crate is test code; clippy sees only the marked functions as such"
 )]
-#![allow(dead_code, unused_imports, reason = "the integration tests use more of what is shared")]
+#![expect(dead_code, unused_imports, reason = "the integration tests use more of what is shared")]
 
 mod audit;
 mod books;

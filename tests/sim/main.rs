@@ -5,12 +5,11 @@
 //! `POSTRIDER_SIM_SEED=<seed> cargo test --test sim`, then put it into [`FAILING_SEEDS`].
 //! `POSTRIDER_SIM_SEEDS=<count>` sets how many are run, 10,000 by default.
 
-#![allow(
+#![expect(
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
     clippy::indexing_slicing,
-    clippy::print_stdout,
     reason = "a test says what is wrong by panicking; its tally belongs on stdout"
 )]
 

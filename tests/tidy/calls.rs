@@ -17,6 +17,7 @@ const EVERYWHERE: &[Ban] = &[
     Ban { code: "dbg!", instead: "use tracing" },
     Ban { code: "#[ignore", instead: "a test runs or does not exist" },
     Ban { code: "#[allow(", instead: "use #[expect(.., reason = ..)]" },
+    Ban { code: "#![allow(", instead: "use #![expect(.., reason = ..)]" },
 ];
 
 /// Banned in code that ships.

@@ -39,9 +39,6 @@ const MACHINE: [&str; 2] = [concat!("/ho", "me/"), concat!("/ro", "ot/")];
 /// The guarantees of docs/guarantees.md.
 pub const GUARANTEES: [&str; 8] = ["G1", "G2", "G3", "G4", "G5", "G6", "G7", "G8"];
 
-/// How names of tests of a guarantee begin. G6 is not offered yet.
-const TESTED: [&str; 7] = ["g1_", "g2_", "g3_", "g4_", "g5_", "g6_", "g7_"];
-
 /// A file that is not Rust, or Rust seen as text.
 pub struct Text {
     pub path: String,
@@ -121,18 +118,23 @@ pub fn guarantees(document: &Text, sources: &[Source]) -> Vec<Finding> {
     findings
 }
 
-/// Every guarantee that is offered has a test that bears its id.
+/// Every guarantee has a test whose name begins with its id, and no test bears the id of none.
 pub fn guarantees_without_tests(sources: &[Source]) -> Vec<Finding> {
     let elsewhere = sources.iter().filter(|source| !source.path.starts_with("tests/tidy"));
-    let names: Vec<&str> =
-        elsewhere.flat_map(|source| &source.functions).map(|f| f.name.as_str()).collect();
-    let missing = TESTED.iter().filter(|id| !names.iter().any(|name| name.starts_with(**id)));
-    let finding = |id: &&str| Finding {
+    let tests = elsewhere.flat_map(|source| source.functions.iter().map(move |f| (source, f)));
+    let tests: Vec<_> = tests.filter(|(_, test)| is_guarantee_test(&test.name)).collect();
+    let ids = GUARANTEES.map(|id| format!("{}_", id.to_lowercase()));
+    let missing = ids.iter().filter(|id| !tests.iter().any(|(_, f)| f.name.starts_with(*id)));
+    let missing = missing.map(|id| Finding {
         path: "tests".to_owned(),
         line: 0,
         what: format!("no test is named `{id}..`"),
-    };
-    missing.map(finding).collect()
+    });
+    let strays = tests.iter().filter(|(_, f)| !ids.iter().any(|id| f.name.starts_with(id)));
+    let strays = strays.map(|(source, f)| {
+        source.finding(f.first_line, format!("`{}`: no such guarantee", f.name))
+    });
+    missing.chain(strays).collect()
 }
 
 /// `g`, a digit, `_`, and a name.
@@ -179,10 +181,14 @@ mod tests {
 
     #[test]
     fn guarantees_without_tests_are_reported() {
-        let all = TESTED.map(|id| format!("fn {id}holds() {{}}\n")).concat();
-        assert_eq!(guarantees_without_tests(&[Source::new("tests/x.rs", &all)]), []);
-        let less = all.replace("g3_", "g9_");
-        assert_eq!(guarantees_without_tests(&[Source::new("tests/x.rs", &less)]).len(), 1);
+        let found = |text: &str| guarantees_without_tests(&[Source::new("tests/x.rs", text)]);
+        let all = [1, 2, 3, 4, 5, 6, 7, 8].map(|id| format!("fn g{id}_holds() {{}}\n")).concat();
+        assert_eq!(found(&all), []);
+        for id in 1..=8 {
+            assert_eq!(found(&all.replace(&format!("g{id}_"), "h_")).len(), 1, "g{id}");
+        }
+        assert_eq!(found(&format!("{all}fn g9_holds() {{}}")).len(), 1);
+        assert_eq!(guarantees_without_tests(&[Source::new("tests/tidy/x.rs", &all)]).len(), 8);
     }
 
     #[test]
