@@ -42,6 +42,31 @@ fn usage_mistakes_are_code_2_and_leave_stdout_empty() {
 }
 
 #[test]
+fn a_secret_in_the_wrong_place_of_the_command_line_is_not_repeated() {
+    const URL: &str = "postgres://relay:canary-bird@db/shop";
+    for arguments in [
+        &["run", URL][..],
+        &[URL],
+        &["run", "--output", URL],
+        &["run", "--set", URL],
+        &["run", "--config", URL],
+        &["--log-format=json", "run", "--config", URL],
+        &["--log-format=json", "run", URL],
+        &["--output=json", "run", "--config", URL],
+        &["run", "--debezium", URL],
+        &["import", "debezium", URL],
+        &["dead-letters", "show", URL],
+        &["route", "--source.url=postgres://relay:canary-bird@db/shop"],
+        &["tail", "--source", "password=canary-bird"],
+    ] {
+        let output = run(arguments);
+        let said = text(&output.stderr) + &text(&output.stdout);
+        assert!(output.status.code() != Some(0) && !said.is_empty(), "{arguments:?}");
+        assert!(!said.contains("canary-bird"), "{arguments:?}: {said}");
+    }
+}
+
+#[test]
 fn mistakes_about_dead_letters_name_what_is_possible() {
     let mistake = |words: &[&str]| {
         let output = run(&[&["dead-letters"], words].concat());

@@ -4,11 +4,23 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
+use postrider::config::{clap_error_without_secrets, typed_words, without_typed_secrets};
 use postrider::shop::ShopError;
 use postrider::shop::cli::Shop;
 
 fn main() -> ExitCode {
-    match Shop::parse().run(&mut std::io::stdout().lock()) {
+    let shop = match Shop::try_parse() {
+        Ok(shop) => shop,
+        Err(error) => {
+            // A URL in a wrong place is not repeated with its password.
+            let _ = match clap_error_without_secrets(&error, typed_words()) {
+                Some(fit) => std::io::stderr().write_all(fit.as_bytes()),
+                None => error.print(),
+            };
+            return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
+        }
+    };
+    match shop.run(&mut std::io::stdout().lock()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // Nothing is left to be done if stderr is closed too.
@@ -19,6 +31,7 @@ fn main() -> ExitCode {
 }
 
 fn explain(error: &ShopError, stderr: &mut dyn Write) -> std::io::Result<()> {
-    writeln!(stderr, "error: {}", error.in_full())?;
+    let what = without_typed_secrets(&error.in_full(), typed_words());
+    writeln!(stderr, "error: {what}")?;
     error.hint().map_or(Ok(()), |hint| writeln!(stderr, " help: {hint}"))
 }

@@ -4,6 +4,7 @@
 //! not in the tree. Called by `main`.
 
 use std::fmt::Write as _;
+use std::io::Write as _;
 use std::path::PathBuf;
 
 use clap::{Arg, Args, ColorChoice, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
@@ -23,6 +24,7 @@ use super::route::RouteArgs;
 use super::run::RunArgs;
 use super::setup::SetupArgs;
 use super::tail::TailArgs;
+use crate::config::clap_error_without_secrets;
 
 /// Delivers a PostgreSQL transactional outbox to Kafka, straight from the write-ahead log.
 #[derive(Debug, Parser)]
@@ -157,17 +159,22 @@ pub fn command() -> clap::Command {
 pub fn parse(arguments: impl IntoIterator<Item = std::ffi::OsString>) -> Result<Cli, ExitCode> {
     let arguments: Vec<_> = arguments.into_iter().collect();
     let logs_json = logs_json(&arguments);
+    let words: Vec<_> = arguments.iter().map(|word| word.to_string_lossy().into_owned()).collect();
     let parsed = command()
         .try_get_matches_from(arguments)
         .and_then(|matches| Cli::from_arg_matches(&matches));
     parsed.map_err(|error| {
+        let fit = clap_error_without_secrets(&error, words);
         if logs_json && error.use_stderr() {
-            let what = error.render().to_string();
+            let what = fit.unwrap_or_else(|| error.render().to_string());
             let what = what.strip_prefix("error: ").unwrap_or(&what).trim_end().to_owned();
             Failure::new(ExitCode::Usage, "PR-X004", what).print(Form::LogLines);
         } else {
             // A closed pipe is nobody's concern.
-            let _ = error.print();
+            let _ = match fit {
+                Some(fit) => std::io::stderr().write_all(fit.as_bytes()),
+                None => error.print(),
+            };
         }
         if error.use_stderr() { ExitCode::Usage } else { ExitCode::Ok }
     })

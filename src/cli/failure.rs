@@ -2,7 +2,8 @@
 //!
 //! Enters: findings, made from the rooms' errors in `failures`. Leaves: text for people or one JSON
 //! object, on stderr. What always holds: each finding says what failed, why, what to do, and has a
-//! stable code; nothing secret is in it, since no room's error holds a secret.
+//! stable code; nothing secret is in it, since no room's error holds a secret, and what was
+//! typed on the command line in a wrong place is printed without its own.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -11,7 +12,7 @@ use std::io::{self, Write as _};
 use serde_json::json;
 
 use super::exit::ExitCode;
-use crate::config::Excerpt;
+use crate::config::{Excerpt, typed_words, without_typed_secrets};
 
 /// Why a command failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -159,13 +160,25 @@ impl Failure {
 
     /// Prints it to stderr; a closed stderr is nobody's concern any more.
     pub fn print(&self, form: Form) {
+        let fit = Self { exit: self.exit, findings: self.findings.iter().map(fit).collect() };
         let text = match form {
-            _ if self.findings.is_empty() => return,
-            Form::Object => self.to_json() + "\n",
-            Form::LogLines => self.to_log_lines(),
-            Form::Text { color } => self.to_text(color),
+            _ if fit.findings.is_empty() => return,
+            Form::Object => fit.to_json() + "\n",
+            Form::LogLines => fit.to_log_lines(),
+            Form::Text { color } => fit.to_text(color),
         };
         let _ = io::stderr().write_all(text.as_bytes());
+    }
+}
+
+/// Without the secrets of the command line, which an error may repeat as a name of a file, say.
+fn fit(finding: &Finding) -> Finding {
+    let fit = |text: &String| without_typed_secrets(text, typed_words());
+    Finding {
+        what: fit(&finding.what),
+        why: finding.why.as_ref().map(fit),
+        help: finding.help.as_ref().map(fit),
+        ..finding.clone()
     }
 }
 

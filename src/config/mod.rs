@@ -26,6 +26,7 @@ mod specs;
 mod table;
 #[cfg(test)]
 mod tests;
+mod typed;
 mod typo;
 mod values;
 
@@ -49,6 +50,7 @@ pub use options::{Kind, OPTIONS, OptionSpec};
 pub use reference::{example_toml, reference_markdown};
 pub use rules::RULE_OPTIONS;
 pub use secrets::{MASK, is_secret_name, mask_connection_string, mask_text, shown};
+pub use typed::{clap_error_without_secrets, typed_words, without_typed_secrets};
 pub use values::{
     Compression, ConnectionString, Create, Delivery, LogFormat, LogLevel, MissingTopicWord,
     OnUpdate, Partitioner, Property, Rejected, format_duration, format_size, parse_duration,

@@ -8,7 +8,8 @@
 use tokio_postgres::config::{self, LoadBalanceHosts as TokioLoadBalanceHosts};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use super::connect::login_config;
+use super::connect::{connect, login_config};
+use super::error::ControlError;
 use crate::config::ConnectInfo;
 use crate::config::libpq::{
     Address, Endpoint, LoadBalanceHosts, RootCertificate, SslMode, TargetSessionAttrs, TlsSettings,
@@ -40,6 +41,17 @@ pub enum AddressError {
     },
 }
 
+/// A login that a repetition would not mend.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{what}")]
+pub struct LoginRefused {
+    what: String,
+    /// What the operator should do, where it is known.
+    pub hint: Option<String>,
+    /// The process's exit code for it.
+    pub exit_code: u8,
+}
+
 impl AddressError {
     /// What the operator should do, where it is known.
     pub fn hint(&self) -> Option<String> {
@@ -47,6 +59,19 @@ impl AddressError {
             Self::Tls(error) => error.hint(),
             Self::Unsupported { .. } => None,
         }
+    }
+}
+
+impl LoginRefused {
+    /// Logs in once. A server that is away, starts, or is of another kind than wanted refuses nobody:
+    /// `None`, as if it had let us in.
+    pub async fn ask(info: &ConnectInfo) -> Option<Self> {
+        let error = connect(info).await.err().filter(|error| !error.class().is_transient())?;
+        let what = match &error {
+            ControlError::Connection { source, .. } => source.to_string(),
+            other => other.to_string(),
+        };
+        Some(Self { what, hint: error.hint(), exit_code: error.class().exit_code() })
     }
 }
 

@@ -22,7 +22,7 @@ mod rows;
 mod setup;
 mod watch;
 
-pub use address::{AddressError, SqlAddress};
+pub use address::{AddressError, LoginRefused, SqlAddress};
 pub use connect::{Client, STATEMENT_LIMIT, SessionEnd, connect};
 pub use error::ControlError;
 pub use inspect::{

@@ -6,6 +6,7 @@
 use rdkafka::error::KafkaError;
 
 use super::Place;
+use super::office::SUFFIX;
 
 /// A situation in which dead letters are not written, read or sent again.
 #[derive(Debug, thiserror::Error)]
@@ -24,6 +25,16 @@ pub enum DeadLetterError {
     /// The brokers are there, and the topic is not.
     #[error("there is no topic `{0}`")]
     NoTopic(String),
+    /// Nobody's letters are meant: a consumer that has none yet, or a name that is mistyped.
+    #[error("there is no topic `{topic}`, so `{consumer}` has no dead letters")]
+    NoLetters {
+        /// The consumer, as it was named.
+        consumer: String,
+        /// The topic of its dead letters.
+        topic: String,
+        /// The consumers that have such a topic.
+        others: Vec<String>,
+    },
     /// A record could not be fetched.
     #[error("the topic `{topic}` cannot be read")]
     Read {
@@ -53,14 +64,29 @@ pub enum DeadLetterError {
     Missing(Place),
 }
 
+fn creation(topic: &str) -> String {
+    format!(
+        "kafka-topics.sh --bootstrap-server <address> --create --topic {topic} --config retention.ms=-1"
+    )
+}
+
 impl DeadLetterError {
     /// The exact remedy, where there is one.
     pub fn hint(&self) -> Option<String> {
         match self {
-            Self::NoTopic(topic) => Some(format!(
-                "kafka-topics.sh --bootstrap-server <address> --create --topic {topic} \
-                 --config retention.ms=-1"
-            )),
+            Self::NoTopic(topic) => Some(creation(topic)),
+            Self::NoLetters { consumer, topic, others } => Some(if others.is_empty() {
+                format!(
+                    "is the name `{consumer}` right? no topic ends in `{SUFFIX}`; for a consumer that \
+                     is yet to run: {}",
+                    creation(topic)
+                )
+            } else {
+                format!(
+                    "is the name `{consumer}` right? there are dead letters of: {}",
+                    others.join(", ")
+                )
+            }),
             Self::Missing(_) => Some("list them to see which there are".to_owned()),
             _ => None,
         }

@@ -14,9 +14,12 @@ use super::letter::mark;
 use super::topic::{Filter, read};
 use super::{DeadLetterError, Letter};
 
+/// How the name of a consumer's dead-letter topic ends.
+pub(super) const SUFFIX: &str = ".dead-letters";
+
 /// The name of a consumer's dead-letter topic.
 pub fn topic_of(consumer: &str) -> String {
-    format!("{consumer}.dead-letters")
+    format!("{consumer}{SUFFIX}")
 }
 
 /// One consumer's dead letters.

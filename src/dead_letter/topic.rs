@@ -15,6 +15,7 @@ use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 
 use super::courier::valueless;
 use super::letter::receipt_of;
+use super::office::SUFFIX;
 use super::{DeadLetterError, Letter, Place, Record};
 
 /// How long one question to a broker may take.
@@ -118,7 +119,13 @@ fn begin(consumer: &BaseConsumer, topic: &str) -> Result<BTreeSet<i32>, DeadLett
         topic.partitions().iter().map(rdkafka::metadata::MetadataPartition::id).collect()
     });
     if partitions.is_empty() {
-        return Err(DeadLetterError::NoTopic(topic.to_owned()));
+        let all = consumer.fetch_metadata(None, ASK_LIMIT).map_err(failed)?;
+        let names = all.topics().iter().filter_map(|topic| topic.name().strip_suffix(SUFFIX));
+        return Err(DeadLetterError::NoLetters {
+            consumer: topic.strip_suffix(SUFFIX).unwrap_or(topic).to_owned(),
+            topic: topic.to_owned(),
+            others: names.map(str::to_owned).collect(),
+        });
     }
     let mut assignment = TopicPartitionList::new();
     for &partition in &partitions {

@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _, ConsumerContext, Rebalance};
-use rdkafka::error::{KafkaError, KafkaResult};
+use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use rdkafka::{ClientConfig, ClientContext};
 
-use super::lag::Ends;
+use super::lag::{Ends, unseen};
 use super::membership::{Holdings, Partition, Place, Received};
 use super::{ConsumerSpec, Counters, InboxError};
 use crate::dead_letter::{Record, Reminder, now_ms, valueless};
@@ -34,11 +34,19 @@ const LOOK_EVERY_MS: &str = "5000";
 /// consumer stands still for the answer.
 const ASK_EVERY: Duration = Duration::from_secs(5);
 
+/// What the brokers say of a topic that is not there, or that they do not show us.
+const TOPICS: [RDKafkaErrorCode; 4] = [
+    RDKafkaErrorCode::UnknownTopicOrPartition,
+    RDKafkaErrorCode::UnknownTopic,
+    RDKafkaErrorCode::UnknownPartition,
+    RDKafkaErrorCode::TopicAuthorizationFailed,
+];
+
 /// A member of the group.
 pub(super) struct Group {
     consumer: BaseConsumer<Membership>,
-    /// One that it reads.
-    topic: String,
+    /// Those that it reads.
+    topics: Vec<String>,
     /// Read while a batch was at hand; they come first in the next.
     carried: VecDeque<Received>,
     is_paused: bool,
@@ -82,7 +90,7 @@ impl Group {
         consumer.subscribe(&topics).map_err(InboxError::Client)?;
         Ok(Self {
             consumer,
-            topic: spec.topics.first().cloned().unwrap_or_default(),
+            topics: spec.topics.clone(),
             carried: VecDeque::new(),
             is_paused: false,
             reminder: Reminder::default(),
@@ -161,7 +169,7 @@ impl Group {
             let holdings = membership.lock();
             (holdings.partitions(), holdings.unknown())
         };
-        let ends = Ends::ask(&self.consumer, &self.topic, (held, unknown));
+        let ends = Ends::ask(&self.consumer, &self.topics, (held, unknown));
         // From the answer on: brokers that are slow to answer are not asked without a break.
         self.asked = (Instant::now(), last);
         let lag = ends.map(|ends| ends.behind(&mut membership.lock()));
@@ -169,6 +177,29 @@ impl Group {
             standing.are_brokers_away = lag.is_err();
             standing.lag_messages = lag.ok();
         });
+    }
+
+    /// The library does not say which topic is missing, so the brokers are asked which of them they show.
+    fn tell(&self, error: &KafkaError, text: &str) {
+        let is_about_topics = error.rdkafka_error_code().is_some_and(|code| TOPICS.contains(&code));
+        let unseen = is_about_topics.then(|| unseen(&self.consumer, &self.topics));
+        let Some(topics) = unseen.filter(|unseen| !unseen.is_empty()) else {
+            tracing::warn!(error = text, "the brokers or a topic are away; waiting");
+            return;
+        };
+        let group = "grant Read on the topics and on the consumer's group";
+        let help = format!(
+            "if they are not there: kafka-topics.sh --bootstrap-server <address> --create --topic {}; \
+             if they are: {group}",
+            topics.first().map_or("<topic>", String::as_str)
+        );
+        let topics = topics.join(", ");
+        tracing::warn!(
+            error = text,
+            topics,
+            help,
+            "topics are missing, or may not be read; waiting"
+        );
     }
 
     fn poll(&mut self, limit: Duration) -> Result<Option<Received>, InboxError> {
@@ -182,7 +213,7 @@ impl Group {
             Some(Err(error)) => {
                 let text = error.to_string();
                 if self.reminder.is_due(&text) {
-                    tracing::warn!(error = text, "the brokers or a topic are away; waiting");
+                    self.tell(&error, &text);
                 }
                 Ok(None)
             }

@@ -25,17 +25,18 @@ pub(super) struct Ends {
 }
 
 impl Ends {
-    /// Asks the brokers. With nothing held, whether they answer at all about `topic`.
+    /// Asks the brokers. With nothing held, whether they answer at all, about one of the `topics`.
     ///
     /// A member whose partitions are paused fetches nothing, so what it last heard of their ends with
     /// a fetch may be old; they are asked for.
     pub(super) fn ask<C: ConsumerContext>(
         consumer: &BaseConsumer<C>,
-        topic: &str,
+        topics: &[String],
         (held, unknown): (Vec<Partition>, Vec<Partition>),
     ) -> KafkaResult<Self> {
         if held.is_empty() {
-            return consumer.fetch_metadata(Some(topic), ASK_LIMIT).map(|_| Self::default());
+            let topic = topics.first().map(String::as_str);
+            return consumer.fetch_metadata(topic, ASK_LIMIT).map(|_| Self::default());
         }
         let mut begins = BTreeMap::new();
         if !unknown.is_empty() {
@@ -55,6 +56,19 @@ impl Ends {
         holdings.begin(&self.begins);
         holdings.behind(&self.ends)
     }
+}
+
+/// Those of `topics` that the brokers do not show us; none where they do not answer.
+pub(super) fn unseen<C: ConsumerContext>(
+    consumer: &BaseConsumer<C>,
+    topics: &[String],
+) -> Vec<String> {
+    let Ok(all) = consumer.fetch_metadata(None, ASK_LIMIT) else { return Vec::new() };
+    let is_shown = |name: &str| {
+        let mut shown = all.topics().iter();
+        shown.any(|topic| topic.name() == name && !topic.partitions().is_empty())
+    };
+    topics.iter().filter(|topic| !is_shown(topic)).cloned().collect()
 }
 
 /// The library sends the offset as the time that is asked for, and the protocol has the two limits

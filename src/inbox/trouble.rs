@@ -2,13 +2,14 @@
 //!
 //! Enters: an error, with all that it was made of. Leaves: whether the database is away or another
 //! transaction in the way, and a text for logs and dead letters. What always holds: of an error of
-//! Postgres only codes and names are told, since its message and detail may quote the row. Pure.
+//! Postgres only codes and names are told, since its message and detail may quote the row; only an
+//! error that ends the session, such as a login that is refused, is no statement's and told in full. Pure.
 //! Called by `turn` and `session`.
 
 use std::error::Error;
 use std::fmt::Write as _;
 
-use tokio_postgres::error::{DbError, SqlState};
+use tokio_postgres::error::{DbError, Severity, SqlState};
 
 /// Longest chain of errors that is followed.
 const CAUSES_MAX: usize = 16;
@@ -105,6 +106,9 @@ fn first_words(error: &(dyn Error + 'static)) -> String {
 }
 
 fn named(db: &DbError) -> String {
+    if db.parsed_severity() == Some(Severity::Fatal) {
+        return format!("{} (SQLSTATE {})", db.message(), db.code().code());
+    }
     let mut text = format!("SQLSTATE {}", db.code().code());
     let names = [("constraint", db.constraint()), ("table", db.table()), ("column", db.column())];
     for (what, name) in names {

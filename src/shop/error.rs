@@ -7,11 +7,12 @@
 use std::error::Error;
 use std::net::SocketAddr;
 
+use deadpool_postgres::PoolError;
 use tokio_postgres::error::SqlState;
 
 use super::kafka::KafkaSettingError;
 use crate::config::libpq::ConnectInfoError;
-use crate::control::AddressError;
+use crate::control::{AddressError, LoginRefused};
 use crate::dead_letter::DeadLetterError;
 use crate::idempotency::IdempotencyError;
 use crate::inbox::{InboxError, describe};
@@ -33,6 +34,9 @@ pub enum ShopError {
     /// A Kafka setting cannot be used.
     #[error(transparent)]
     Kafka(#[from] KafkaSettingError),
+    /// The database does not let the service in, and would not the next time.
+    #[error("the database refuses the login: {0}")]
+    Refused(LoginRefused),
     /// No session with Postgres.
     #[error("cannot connect to the database")]
     Connect(#[source] tokio_postgres::Error),
@@ -51,7 +55,7 @@ pub enum ShopError {
     Pool(#[source] deadpool_postgres::BuildError),
     /// No session with the database, for want of one that is free or of the server.
     #[error("no session with the database")]
-    Session(#[from] deadpool_postgres::PoolError),
+    Session(#[from] PoolError),
     /// An event could not be appended to the outbox.
     #[error(transparent)]
     Outbox(#[from] WriterError),
@@ -110,6 +114,13 @@ impl ShopError {
             Self::Bind(..) => "choose another with --bind, such as 127.0.0.1:0 for any free port",
             Self::Url(error) => return error.hint(),
             Self::Address(error) => return error.hint(),
+            Self::Refused(refusal) => return refusal.hint.clone(),
+            Self::Session(PoolError::Backend(error)) | Self::Connect(error)
+                if is_login_refused(error) =>
+            {
+                "check user and password in DATABASE_URL, PGPASSWORD or ~/.pgpass, and the server's \
+                 pg_hba.conf; what has changed there is read when the service starts again"
+            }
             Self::Kafka(error) => return error.hint(),
             Self::Connect(_) => "check that the server runs: pg_isready -d \"$DATABASE_URL\"",
             Self::TablesMissing(_) => {
@@ -143,6 +154,12 @@ impl ShopError {
     /// configuration, else 1.
     pub fn exit_code(&self) -> u8 {
         match self {
+            Self::Refused(refusal) => refusal.exit_code,
+            Self::Connect(error) | Self::Session(PoolError::Backend(error))
+                if is_login_refused(error) =>
+            {
+                77
+            }
             Self::Plan(_) | Self::Url(_) | Self::Kafka(_) | Self::TooYoung(_) => 2,
             Self::Connect(_) | Self::Database(_) | Self::Session(_) | Self::Bind(..) => 69,
             Self::NotCleaned(_, error) => error.exit_code(),
@@ -176,6 +193,12 @@ impl ShopError {
     pub fn in_full(&self) -> String {
         describe(self)
     }
+}
+
+/// Whether the server knows neither this role nor this password, or lets it in from nowhere near here
+/// (class 28 of SQLSTATE).
+pub(super) fn is_login_refused(error: &tokio_postgres::Error) -> bool {
+    error.code().is_some_and(|code| code.code().starts_with("28"))
 }
 
 impl From<tokio_postgres::Error> for ShopError {

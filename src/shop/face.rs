@@ -18,10 +18,12 @@ use axum::routing::get;
 use deadpool_postgres::{Object, Pool, PoolError};
 use tokio_postgres::SimpleQueryMessage;
 
+use super::error::is_login_refused;
 use crate::inbox::{Counters, Snapshot, Standing};
 
 const SILENT: &str = "the database does not answer";
 const NO_WRITES: &str = "the database takes no writes";
+const REFUSED: &str = "the database refuses the login";
 
 /// A number: its name, what it counts, and how much it is now. One that only grows is named `.._total`.
 pub(super) type Count = (&'static str, &'static str, u64);
@@ -83,6 +85,7 @@ async fn obstacle(pool: &Pool) -> Option<&'static str> {
     let client = match pool.get().await {
         Ok(client) => client,
         Err(PoolError::Backend(error)) if is_refused(&error) => return Some(NO_WRITES),
+        Err(PoolError::Backend(error)) if is_login_refused(&error) => return Some(REFUSED),
         Err(_) => return Some(SILENT),
     };
     let Ok(answers) = client.simple_query("SHOW transaction_read_only").await else {

@@ -21,12 +21,12 @@ use crate::inbox::{Consumer, Effects};
 /// own must not hold it up.
 const DRAIN_LIMIT: Duration = Duration::from_secs(10);
 
-/// Runs a service to its end. `tls` secures the consumer's session; `beside` never ends by itself.
+/// Runs a service to its end. `tls` secures the consumer's session; `beside` ends with an error only.
 pub(super) async fn run<E: Effects>(
     consumer: Consumer<E>,
     tls: MakeRustlsConnect,
     router: Router,
-    beside: impl Future<Output = ()>,
+    beside: impl Future<Output = ShopError>,
     place: Place<impl Future<Output = ()>>,
 ) -> Result<(), ShopError> {
     let Place { listener, stop: asked_to_stop } = place;
@@ -54,13 +54,15 @@ pub(super) async fn run<E: Effects>(
         ended.map_err(ShopError::Http)
     };
     let asked = async {
+        let mut ended = Ok(());
         tokio::select! {
             () = asked_to_stop => info!("stopping"),
             () = stopped(stop.clone()) => {}
-            () = beside => {}
+            error = beside => ended = Err(error),
         }
         stopping.send_replace(true);
+        ended
     };
-    let (consumption, service, ()) = tokio::join!(consuming, serving, asked);
-    consumption.and(service)
+    let (consumption, service, asked) = tokio::join!(consuming, serving, asked);
+    asked.and(consumption).and(service)
 }

@@ -17,7 +17,7 @@ use tracing::info;
 use super::connect::resolve;
 use super::error::ShopError;
 use super::kafka::Kafka;
-use crate::control::SqlAddress;
+use crate::control::{LoginRefused, SqlAddress};
 use crate::inbox::{ConsumerSpec, RememberedSpec};
 
 /// Sessions with the database at most. Each is a process there.
@@ -105,6 +105,20 @@ impl Settings {
     /// Where the database is.
     pub(super) fn database(&self) -> Result<SqlAddress, ShopError> {
         database(&self.database_url)
+    }
+
+    /// Ends with an error if the database refuses the login now, and never otherwise: who waits for a
+    /// server that is away would wait for ever for one that says no.
+    pub(super) async fn login_refused(&self) -> ShopError {
+        match resolve(&self.database_url, &DEFAULTS) {
+            Err(error) => return error,
+            Ok(info) => {
+                if let Some(refusal) = LoginRefused::ask(&info).await {
+                    return ShopError::Refused(refusal);
+                }
+            }
+        }
+        std::future::pending().await
     }
 
     /// A consumer that reads `topics` in the name of a service.

@@ -15,6 +15,7 @@ mod deadlines;
 mod gate;
 mod gauges;
 mod letters;
+mod logins;
 mod maintenance;
 mod orders;
 mod pauses;

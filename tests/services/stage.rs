@@ -76,6 +76,12 @@ impl Stage {
         Gate::before(self.cluster.address().port, needle)
     }
 
+    /// A process of the order service that logs in over TCP, with this role and password.
+    pub(crate) fn orders_as(&self, role: &str, password: &str) -> Service {
+        let address = self.cluster.address().login_as(role, Some(password));
+        self.orders_with(&address.url(), &[])
+    }
+
     fn orders_with(&self, url: &str, args: &[&str]) -> Service {
         self.start_at(url, &[&["orders"], args].concat())
     }

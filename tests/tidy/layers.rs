@@ -66,6 +66,7 @@ const ROOMS: &[Room] = &[
         &[
             "config",
             "control::AddressError",
+            "control::LoginRefused",
             "control::SqlAddress",
             "http",
             "outbox_writer",

@@ -27,5 +27,6 @@ pub async fn run(
     let pool = pool(&database)?;
     let consumer = Consumer::new(settings.consumer(NAME, &TOPICS, &database)?, InventoryEffects)?;
     let face = Face::new(pool, Vec::new).needing(consumer.counters());
-    service::run(consumer, database.tls, face.router(), std::future::pending(), place).await
+    service::run(consumer, database.tls, face.router(), Box::pin(settings.login_refused()), place)
+        .await
 }

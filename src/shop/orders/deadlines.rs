@@ -14,6 +14,7 @@ use uuid::Uuid;
 
 use super::effects::go_on;
 use super::process::{Fact, OrderProcess};
+use crate::dead_letter::Reminder;
 use crate::saga::{self, SagaError, Standing};
 use crate::shop::ShopError;
 use crate::shop::face::Count;
@@ -54,12 +55,16 @@ pub(super) fn counts(known: Known) -> impl Iterator<Item = Count> {
 
 /// Looks for orders that took longer than `patience`, until it is dropped.
 pub(super) async fn watch(pool: Pool, patience: Duration) {
+    let mut reminder = Reminder::default();
     loop {
         match give_up(&pool, patience).await {
             Ok(count) if count >= BATCH as usize => {}
             Ok(_) => tokio::time::sleep(TICK).await,
             Err(error) => {
-                warn!(error = %error.in_full(), "cannot watch deadlines; retrying");
+                let (text, help) = (error.in_full(), error.hint());
+                if reminder.is_due(&text) {
+                    warn!(error = text, help, "cannot watch deadlines; retrying");
+                }
                 tokio::time::sleep(TICK).await;
             }
         }

@@ -92,7 +92,10 @@ pub async fn run(
     let watching = deadlines::watch(pool.clone(), patience);
     let standing = deadlines::count(pool.clone(), counting);
     let beside = Box::pin(async move {
-        tokio::join!(watching, standing);
+        tokio::select! {
+            error = settings.login_refused() => error,
+            ((), ()) = async { tokio::join!(watching, standing) } => std::future::pending().await,
+        }
     });
     let router =
         http::router(Placing { pool, guard, admission, under_way: Arc::default(), patience }, face);

@@ -42,7 +42,12 @@ pub async fn run(
         .needing(consumer.counters());
     let settling = settle(pool.clone(), Gateway::new(pool.clone()), intents);
     let beside = Box::pin(async move {
-        tokio::join!(settling, settlement::count(pool, counting));
+        tokio::select! {
+            error = settings.login_refused() => error,
+            ((), ()) = async { tokio::join!(settling, settlement::count(pool, counting)) } => {
+                std::future::pending().await
+            }
+        }
     });
     service::run(consumer, database.tls, face.router(), beside, place).await
 }

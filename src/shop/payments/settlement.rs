@@ -17,6 +17,7 @@ use tracing::warn;
 use uuid::Uuid;
 
 use super::gateway::{Answer, Gateway, Kind};
+use crate::dead_letter::Reminder;
 use crate::outbox_writer::{Event, append};
 use crate::shop::ShopError;
 use crate::shop::face::Count;
@@ -78,6 +79,7 @@ pub(super) fn counts(waiting: Waiting) -> impl Iterator<Item = Count> {
 
 /// Carries out what is due until it is dropped. Woken by `intents` and by the clock.
 pub(super) async fn settle(pool: Pool, gateway: Gateway, intents: Arc<Notify>) {
+    let mut reminder = Reminder::default();
     loop {
         match settle_due(&pool, &gateway).await {
             Ok(0) => {
@@ -85,7 +87,10 @@ pub(super) async fn settle(pool: Pool, gateway: Gateway, intents: Arc<Notify>) {
             }
             Ok(_) => {}
             Err(error) => {
-                warn!(error = %error.in_full(), "payments are not carried out; trying again");
+                let (text, help) = (error.in_full(), error.hint());
+                if reminder.is_due(&text) {
+                    warn!(error = text, help, "payments are not carried out; trying again");
+                }
                 tokio::time::sleep(TICK).await;
             }
         }

@@ -1,0 +1,93 @@
+//! What was typed on a command line, taken out of texts that repeat it.
+//!
+//! Enters: a text for the operator, and the words that were typed. Leaves: the text without their
+//! secrets. What always holds: a URL with a password in a wrong place of the command line, which
+//! parsers and file systems like to repeat, is not shown by the error that says so.
+
+use super::secrets::mask_text;
+
+/// The text, in which words that hold a secret stand without it.
+pub fn without_typed_secrets(text: &str, words: impl IntoIterator<Item = String>) -> String {
+    let mut text = text.to_owned();
+    for word in words {
+        // A value may be repeated without the flag before it.
+        let value = word.split_once('=').map(|(_, value)| value);
+        for part in [Some(&*word), value].into_iter().flatten() {
+            let masked = mask_text(part);
+            if masked != part {
+                text = text.replace(part, &masked);
+            }
+        }
+    }
+    text
+}
+
+/// The words of this process's command line.
+pub fn typed_words() -> impl Iterator<Item = String> {
+    std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned())
+}
+
+/// What clap says about a line that it refuses, without the secrets of these words and of the values
+/// that came from the environment. `None` where nothing had to be taken out: clap prints better then.
+pub fn clap_error_without_secrets(
+    error: &clap::Error,
+    words: impl IntoIterator<Item = String>,
+) -> Option<String> {
+    let values = error.context().flat_map(|(_, value)| match value {
+        clap::error::ContextValue::String(one) => vec![one.clone()],
+        clap::error::ContextValue::Strings(many) => many.clone(),
+        _ => Vec::new(),
+    });
+    let said = error.render().to_string();
+    let fit = without_typed_secrets(&said, words.into_iter().chain(values));
+    (fit != said).then_some(fit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const URL: &str = "postgres://relay:hunter22@db/shop";
+
+    #[test]
+    fn a_secret_that_was_typed_is_taken_out_wherever_it_is_repeated() {
+        let words = || ["run".to_owned(), format!("--file={URL}"), "password=hunter22".to_owned()];
+        for text in [
+            format!("unexpected argument '--file={URL}' found"),
+            format!("cannot read {URL}: no such file"),
+            "unexpected argument 'password=hunter22' found".to_owned(),
+        ] {
+            let fit = without_typed_secrets(&text, words());
+            assert!(!fit.contains("hunter22") && fit.contains("****"), "{fit}");
+        }
+        let plain = "unexpected argument '--fast' found";
+        assert_eq!(without_typed_secrets(plain, words()), plain);
+    }
+
+    #[test]
+    fn clap_repeats_no_secret() {
+        let command = || {
+            clap::Command::new("x")
+                .arg(clap::Arg::new("bind").long("bind").value_parser(["a", "b"]))
+                .subcommand(clap::Command::new("run"))
+        };
+        for line in [
+            vec!["x".to_owned(), URL.to_owned()],
+            vec!["x".to_owned(), "--bind".to_owned(), URL.to_owned()],
+            vec!["x".to_owned(), format!("--bind={URL}")],
+            vec!["x".to_owned(), "run".to_owned(), URL.to_owned()],
+            vec!["x".to_owned(), format!("--sasl.password={URL}")],
+        ] {
+            let error = command().try_get_matches_from(&line).unwrap_err();
+            let said = clap_error_without_secrets(&error, line.clone());
+            let said = said.unwrap_or_else(|| error.render().to_string());
+            assert!(!said.contains("hunter22"), "{line:?}: {said}");
+            // Out of the environment, nobody typed it.
+            let said = clap_error_without_secrets(&error, []);
+            let said = said.unwrap_or_else(|| error.render().to_string());
+            assert!(!said.contains("hunter22"), "{line:?}: {said}");
+        }
+        let error = command().try_get_matches_from(["x", "--fast"]).unwrap_err();
+        assert_eq!(clap_error_without_secrets(&error, ["--fast".to_owned()]), None);
+    }
+}
