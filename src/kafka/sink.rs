@@ -249,6 +249,12 @@ pub trait Sink {
         false
     }
 
+    /// Whether a session may end in the midst of a transaction of Postgres: a later one goes on there,
+    /// and what reads committed records has seen it in pieces already.
+    fn may_end_within(&self) -> bool {
+        false
+    }
+
     /// The end of what a later session will find kept: nothing above it may be acknowledged.
     /// `None`: this sink keeps nothing, and what is confirmed may be acknowledged.
     fn kept(&self) -> Option<Lsn> {

@@ -402,6 +402,10 @@ impl Sink for Transactional {
         self.heap.is_large(self.limits) && matches!(self.state, State::Open { .. })
     }
 
+    fn may_end_within(&self) -> bool {
+        self.kept.part.is_some()
+    }
+
     fn kept(&self) -> Option<Lsn> {
         Some(self.kept.end)
     }

@@ -4,7 +4,14 @@
 //! `initial` up to `max`, with jitter so that a fleet does not return in step. Pure: the caller
 //! brings the randomness and does the waiting.
 
+use std::hash::{BuildHasher as _, RandomState};
 use std::time::Duration;
+
+/// A number in `0.0..1.0` to spread retries; need not be unpredictable.
+pub(super) fn chance() -> f64 {
+    let bits = RandomState::new().hash_one(()) >> 32;
+    f64::from(u32::try_from(bits).unwrap_or(0)) / f64::from(u32::MAX)
+}
 
 /// Capped exponential back-off with full jitter on the upper half of each step.
 #[derive(Debug, Clone)]

@@ -8,10 +8,12 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use crate::config::Rejected;
 use crate::kafka::{Finding, Grade, KafkaSpec, Purpose, TopicsError, look_for_absent, survey};
 use crate::relay::aside::aside;
 use crate::relay::beforehand::tell;
 use crate::relay::error::RelayError;
+use crate::relay::plan::Plan;
 use crate::telemetry::Telemetry;
 
 /// How often it looks whether rows have chosen topics that it has not looked at.
@@ -21,13 +23,20 @@ const GO: usize = 50;
 
 /// See the module.
 pub(super) struct Lookout {
-    pub(super) kafka: KafkaSpec,
+    kafka: KafkaSpec,
     /// If dead letters are to go anywhere.
-    pub(super) dead_letters: Option<String>,
-    pub(super) telemetry: Telemetry,
+    dead_letters: Option<String>,
+    telemetry: Telemetry,
 }
 
 impl Lookout {
+    /// What is looked at for this plan, beside the topics that `telemetry` names.
+    pub(super) fn of(plan: &Plan, telemetry: Telemetry) -> Self {
+        let wanted = plan.config.route.rejected == Rejected::DeadLetter;
+        let dead_letters = wanted.then(|| plan.config.dead_letters.topic.clone());
+        Self { kafka: plan.kafka.clone(), dead_letters, telemetry }
+    }
+
     /// Looks for as long as it is polled; ends with the reason why the relay must.
     pub(super) async fn keep(self) -> RelayError {
         let mut seen = BTreeSet::new();

@@ -13,6 +13,7 @@ mod error;
 mod gate;
 mod lookout;
 mod offer;
+mod owed;
 mod pace;
 mod phase;
 mod plan;
@@ -33,6 +34,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::lsn::Lsn;
+use crate::telemetry::Snapshot;
 use pace::Gait;
 
 pub use beforehand::begin_stream;
@@ -84,6 +86,22 @@ pub struct Summary {
     pub seconds: f64,
     /// Since the last session began to stream.
     pub streaming_seconds: f64,
+}
+
+impl Summary {
+    /// What these totals say; the times are not in them.
+    fn of(totals: &Snapshot) -> Self {
+        Self {
+            caught_up: false,
+            records: totals.topics.iter().map(|topic| topic.sent).sum(),
+            dead_letters: totals.topics.iter().map(|topic| topic.dead_lettered).sum(),
+            confirmed: totals.confirmed,
+            skipped: totals.skipped(),
+            settled: Lsn::new(totals.settled_lsn),
+            seconds: 0.0,
+            streaming_seconds: 0.0,
+        }
+    }
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]

@@ -7,12 +7,13 @@
 use std::time::Duration;
 
 use crate::config::{Config, Delivery};
-use crate::control::{Inspection, Requirements, TableFacts};
+use crate::control::{Inspection, Requirements, ServerFacts, TableFacts};
 use crate::kafka::{KafkaSpec, Lineage};
 use crate::ledger::Budget;
 use crate::outbox::{Outbox, TableName};
 use crate::pipeline::Pipeline;
 use crate::route::{RouteSpecError, Router};
+use crate::wal::SessionParams;
 
 /// Everything a session is built from.
 #[derive(Debug, Clone)]
@@ -26,6 +27,17 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// How the stream is asked for.
+    pub(super) fn session_params(&self, server: &ServerFacts) -> SessionParams {
+        let frame_bytes_max = self.config.source.frame_bytes_max;
+        SessionParams {
+            utf8: server.converts_to_utf8(),
+            messages: !self.config.messages.prefixes.is_empty(),
+            frame_bytes_max: usize::try_from(frame_bytes_max).unwrap_or(usize::MAX),
+            ..SessionParams::default()
+        }
+    }
+
     /// A plan for a database that nobody has looked at yet.
     pub const fn new(kafka: KafkaSpec, config: Config) -> Self {
         Self { kafka, config, not_null: Vec::new() }

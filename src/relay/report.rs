@@ -7,8 +7,10 @@
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::kafka::{SinkError, TopicBook};
+use crate::lsn::Lsn;
 use crate::pipeline::{Counters, Pipeline, UpdatePolicy};
 use crate::relay::error::RelayError;
+use crate::relay::owed::Owed;
 use crate::relay::vigil::Vigil;
 use crate::route::RejectionCode;
 use crate::telemetry::{
@@ -41,28 +43,6 @@ pub(super) struct Reporter {
     caught_up: bool,
     updates_warned_of: u64,
     owed: Owed,
-}
-
-/// What ended sessions have sent and no session has seen confirmed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-struct Owed {
-    /// Settled up to here, nothing is owed any more.
-    until: u64,
-    records: u64,
-}
-
-impl Owed {
-    /// The debt after another session, which confirmed everything up to `settled`, had received up
-    /// to `received`, and left so many `unconfirmed` records.
-    fn after(self, settled: u64, received: u64, unconfirmed: u64) -> Self {
-        let rest = if settled >= self.until { Self::default() } else { self };
-        if unconfirmed == 0 {
-            return rest;
-        }
-        // An open transaction may have begun before the last one that settled.
-        let until = received.max(settled + 1).max(rest.until);
-        Self { until, records: unconfirmed.max(rest.records) }
-    }
 }
 
 impl Reporter {
@@ -186,8 +166,8 @@ impl Reporter {
     /// The session is over; its counts become part of the totals.
     pub(super) fn session_ended(&mut self, pipeline: &Pipeline, stream: &Stream) {
         self.gather(pipeline, stream);
-        let Snapshot { settled_lsn, received_lsn, in_flight_records, .. } = self.current;
-        self.owed = self.owed.after(settled_lsn, received_lsn, in_flight_records);
+        let unconfirmed = self.current.in_flight_records;
+        self.owed = self.owed.after(pipeline.settled(), pipeline.reached(), unconfirmed);
         self.past = self.current.clone();
         self.last_session = self.streamed_for().saturating_sub(self.vigil.fruitless());
     }
@@ -198,9 +178,19 @@ impl Reporter {
         std::mem::take(&mut self.last_session)
     }
 
-    /// Records, at least, that ended sessions have sent and no session has seen confirmed.
-    pub(super) const fn owed(&self) -> u64 {
-        self.owed.records
+    /// What ended sessions have sent and nobody is known to have confirmed.
+    pub(super) const fn owed(&self) -> Owed {
+        self.owed
+    }
+
+    /// Everything up to `position` is acknowledged, by this relay or by another one.
+    pub(super) fn acknowledged(&mut self, position: Lsn) {
+        self.owed = self.owed.settled(position);
+    }
+
+    /// The transactions of ended sessions are over, and what is in them is delivered or was never sent.
+    pub(super) fn fenced(&mut self) {
+        self.owed = Owed::default();
     }
 
     /// The totals so far.
@@ -377,29 +367,4 @@ fn topics(past: &[TopicCount], counters: &Counters) -> Vec<TopicCount> {
         count.bytes += total.bytes;
     }
     all
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn g8_what_a_session_leaves_is_owed_until_a_later_one_settles_it() {
-        let clean = Owed::default().after(100, 120, 0);
-        assert_eq!(clean.records, 0);
-        let owed = clean.after(100, 120, 7);
-        assert_eq!(owed.records, 7);
-        // A session that ended before it came so far changes nothing, nor does one that sent less.
-        assert_eq!(owed.after(0, 0, 0), owed);
-        assert_eq!(owed.after(110, 115, 3), owed);
-        assert_eq!(owed.after(120, 130, 2).records, 2);
-        assert_eq!(owed.after(120, 120, 0).records, 0);
-    }
-
-    #[test]
-    fn g8_an_open_transaction_below_the_settled_position_is_owed() {
-        let owed = Owed::default().after(200, 150, 1);
-        assert_eq!(owed.after(200, 200, 0).records, 1);
-        assert_eq!(owed.after(260, 260, 0).records, 0);
-    }
 }

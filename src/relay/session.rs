@@ -18,6 +18,7 @@ use crate::pipeline::{
 use crate::relay::audit;
 use crate::relay::error::RelayError;
 use crate::relay::offer::{Offer, offer};
+use crate::relay::owed::Owed;
 use crate::relay::pace::{Next, Pace, Read};
 use crate::relay::phase::{End, Phase};
 use crate::relay::pulse::Pulse;
@@ -92,6 +93,15 @@ struct Turn {
     pulse: Pulse,
     /// Why no further frame can be taken; the session ends with it once it has drained.
     definite: Option<RelayError>,
+    /// What earlier sessions left unconfirmed, which a drain confirms as well.
+    owed: Owed,
+}
+
+impl Turn {
+    /// Whether what earlier sessions left unconfirmed is confirmed before the end. Upholds G8.
+    fn pays(&self) -> bool {
+        matches!(self.phase, Phase::Ending { end: End::Drained, .. }) && self.definite.is_none()
+    }
 }
 
 impl<S: Sink> Session<S> {
@@ -141,6 +151,7 @@ impl<S: Sink> Session<S> {
             sink_is_full: false,
             pulse: Pulse::new(self.limits.silence),
             definite: None,
+            owed: reporter.owed(),
         };
         loop {
             self.obey(&mut turn, reporter)?;
@@ -162,8 +173,12 @@ impl<S: Sink> Session<S> {
 
     /// Turns a request from outside into a phase.
     fn obey(&self, turn: &mut Turn, reporter: &mut Reporter) -> Result<(), RelayError> {
-        let leaving = self.stop.must_let_go();
-        let grace = if leaving { LET_GO_GRACE.min(self.limits.grace) } else { self.limits.grace };
+        let grace = match turn.phase {
+            // What earlier sessions have taken of it since the signal is gone.
+            Phase::Streaming => self.limits.grace.saturating_sub(self.stop.told_for()),
+            Phase::Ending { .. } => self.limits.grace,
+        };
+        let grace = if self.stop.must_let_go() { LET_GO_GRACE.min(grace) } else { grace };
         let end = match self.stop.requested() {
             Request::Run => return Ok(()),
             Request::Abort => return Err(RelayError::Aborted { records: self.unconfirmed() }),
@@ -178,7 +193,7 @@ impl<S: Sink> Session<S> {
     fn head_for(&self, end: End, grace: Duration, turn: &mut Turn, reporter: &mut Reporter) {
         let next = turn.phase.towards(end, grace, Instant::now());
         if next != turn.phase {
-            reporter.draining(self.unconfirmed(), grace);
+            reporter.draining(self.unconfirmed().max(turn.owed.records()), grace);
             failpoint::pass("draining");
             turn.phase = next;
         }
@@ -352,7 +367,8 @@ impl<S: Sink> Session<S> {
         let heartbeat = since_last >= self.limits.heartbeat;
         if advanced || turn.reply_now || heartbeat {
             // A position to wait for may lie behind the last published change: ask for a keepalive.
-            let ask = heartbeat || self.limits.until.is_some_and(|(until, _)| settled < until);
+            let awaited = self.limits.until.is_some_and(|(until, _)| settled < until);
+            let ask = heartbeat || awaited || settled < turn.owed.until();
             failpoint::pass("status_due");
             self.tell(settled, ask)?;
             failpoint::pass("status_sent");
@@ -380,8 +396,11 @@ impl<S: Sink> Session<S> {
         }
         let Phase::Ending { end, deadline } = turn.phase else { return Ok(None) };
         let acknowledged = told >= settled;
-        let at_rest = self.pipeline.may_end_here() || turn.definite.is_some();
-        if self.pipeline.in_flight().records == 0 && at_rest && acknowledged {
+        let at_rest =
+            self.pipeline.may_end_here() || self.sink.may_end_within() || turn.definite.is_some();
+        let owed = if turn.pays() { turn.owed.settled(settled) } else { Owed::default() };
+        let unconfirmed = self.unconfirmed();
+        if unconfirmed == 0 && at_rest && acknowledged && owed.is_nothing() {
             return Ok(Some(end));
         }
         if Instant::now() < deadline {
@@ -392,7 +411,7 @@ impl<S: Sink> Session<S> {
             End::LetGo | End::PastTheSpot => Ok(Some(end)),
             _ if turn.definite.is_some() => Ok(Some(end)),
             // Upholds G8.
-            _ => Err(RelayError::GraceExpired { records: self.unconfirmed() }),
+            _ => Err(RelayError::GraceExpired { records: unconfirmed.max(owed.records()) }),
         }
     }
 
@@ -429,9 +448,12 @@ impl<S: Sink> Session<S> {
     }
 
     /// Whether another frame may be taken: there is room, and the phase allows it. A session that
-    /// ends still reads the open transaction to its commit, so that none of it is sent twice.
+    /// ends still reads the open transaction to its commit, where otherwise some of it would be sent
+    /// twice, and what earlier sessions left unconfirmed.
     fn wants_frames(&self, turn: &Turn) -> bool {
-        let allowed = matches!(turn.phase, Phase::Streaming) || self.pipeline.is_open();
+        let allowed = matches!(turn.phase, Phase::Streaming)
+            || self.pipeline.is_open() && !self.sink.may_end_within()
+            || turn.pays() && self.pipeline.reached().end < turn.owed.until();
         allowed && turn.definite.is_none() && self.pipeline.has_room() && self.sink.takes_records()
     }
 

@@ -88,6 +88,9 @@ impl HotStart {
         let usual = &self.plan.kafka;
         let spec = self.detour.map_or_else(|| usual.clone(), |detour| detour.adapt(usual));
         let mut sink = open_sink(&spec, &facts.lineage)?;
+        if facts.exactly_once {
+            reporter.fenced();
+        }
         failpoint::pass("progress_read");
         // Asked anew, and last: until the slot was ours another relay may have carried on, and it may
         // have been taken from us since.

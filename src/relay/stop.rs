@@ -2,10 +2,17 @@
 //!
 //! Enters: signals, the shutdown canary, the end of a test. Leaves: one small state that the hot
 //! thread reads between reads of the socket, at least every [`super::session`] tick. Requests only
-//! ever become more urgent.
+//! ever become more urgent. What always holds: what was sent and is unconfirmed has the grace period,
+//! counted from the first signal, through however many sessions (G8).
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use crate::relay::owed::Owed;
+
+/// How soon a request is noticed by those who wait for something else.
+const TICK: Duration = Duration::from_millis(20);
 
 /// What the hot thread is asked to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -24,12 +31,16 @@ pub enum Request {
 /// Shared by the signal listener, the canary and the hot thread. One bit for each request, so that
 /// a server's shutdown is known also while a signal stands.
 #[derive(Debug, Clone, Default)]
-pub struct Stop(Arc<AtomicU8>);
+pub struct Stop {
+    asked: Arc<AtomicU8>,
+    /// When it was first told to end.
+    told: Arc<OnceLock<Instant>>,
+}
 
 impl Stop {
     /// The most urgent of what is asked for now.
     pub fn requested(&self) -> Request {
-        let asked = self.0.load(Ordering::Acquire);
+        let asked = self.asked.load(Ordering::Acquire);
         [Request::Abort, Request::Drain, Request::LetGo]
             .into_iter()
             .find(|request| asked & bit(*request) != 0)
@@ -38,12 +49,36 @@ impl Stop {
 
     /// Whether Postgres is shutting down, whatever else is asked for.
     pub fn must_let_go(&self) -> bool {
-        self.0.load(Ordering::Acquire) & bit(Request::LetGo) != 0
+        self.asked.load(Ordering::Acquire) & bit(Request::LetGo) != 0
     }
 
     /// Asks, beside what was asked for before.
     pub fn request(&self, request: Request) {
-        self.0.fetch_or(bit(request), Ordering::AcqRel);
+        if request >= Request::Drain {
+            self.told.get_or_init(Instant::now);
+        }
+        self.asked.fetch_or(bit(request), Ordering::AcqRel);
+    }
+
+    /// How long ago it was first told to end; zero if it was not.
+    pub fn told_for(&self) -> Duration {
+        self.told.get().map_or(Duration::ZERO, Instant::elapsed)
+    }
+
+    /// Whether it was told to end, and nothing is left to confirm or no time for it.
+    pub(super) fn must_end(&self, owed: Owed, grace: Duration) -> bool {
+        match self.requested() {
+            Request::Run | Request::LetGo => false,
+            Request::Drain => owed.is_nothing() || self.told_for() >= grace,
+            Request::Abort => true,
+        }
+    }
+
+    /// Resolves once that is so.
+    pub(super) async fn until_end(self, owed: Owed, grace: Duration) {
+        while !self.must_end(owed, grace) {
+            tokio::time::sleep(TICK).await;
+        }
     }
 
     /// The first signal drains, the second aborts. Returns what is asked for now.
@@ -56,7 +91,7 @@ impl Stop {
     /// The session that was asked to let go has ended: the next one starts with a clean slate,
     /// unless a signal came in the meantime.
     pub fn let_go_is_done(&self) {
-        self.0.fetch_and(!bit(Request::LetGo), Ordering::AcqRel);
+        self.asked.fetch_and(!bit(Request::LetGo), Ordering::AcqRel);
     }
 }
 

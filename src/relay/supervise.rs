@@ -5,20 +5,20 @@
 //! transient error costs a pause, a definite one ends the relay; a slot that another process holds
 //! is waited for (hot standby). Runs on the control plane; each session gets a thread of its own.
 
-use std::hash::{BuildHasher as _, RandomState};
 use std::time::{Duration, Instant};
 
-use crate::config::{Delivery, Rejected};
+use crate::config::Delivery;
 use crate::control::{self, Client, ControlError, Inspection, Known, Requirements, ServerFacts};
 use crate::kafka::{Sink, SinkError};
 use crate::lsn::Lsn;
 use crate::pipeline::Suspects;
-use crate::relay::backoff::Backoff;
+use crate::relay::backoff::{self, Backoff};
 use crate::relay::beforehand::Beforehand;
 use crate::relay::detour::{Detour, Narrowing};
 use crate::relay::error::RelayError;
 use crate::relay::gate::Facts;
 use crate::relay::lookout::Lookout;
+use crate::relay::owed::Owed;
 use crate::relay::phase::End;
 use crate::relay::plan::Plan;
 use crate::relay::pulse::Forbearance;
@@ -32,17 +32,19 @@ use crate::relay::threshold::Threshold;
 use crate::relay::watch::{Unwatched, Watch};
 use crate::relay::{Options, Summary};
 use crate::telemetry::{State, Telemetry};
-use crate::wal::{Class, SessionParams, WalError};
+use crate::wal::{Class, WalError};
 
 /// How often a standby looks whether the slot is free: fast enough to take over well within a
 /// second, slow enough to be one cheap query a time.
 const STANDBY_EVERY: Duration = Duration::from_millis(200);
 /// How soon a pause notices a request to stop.
 const PAUSE_TICK: Duration = Duration::from_millis(50);
-/// How soon a request to stop is noticed while a session opens.
+/// How soon a second signal is noticed while a session opens.
 const STOP_TICK: Duration = Duration::from_millis(20);
 /// How long a session that must end at once may take to close its connections.
 const ABORT_LIMIT: Duration = Duration::from_secs(2);
+const SETTLING_HELP: &str = "what was sent is confirmed first, here or by the relay that has the slot, \
+                             for shutdown.grace at most; a second signal ends it at once";
 /// A session that streamed this long was healthy: the next failure starts from a short pause.
 const HEALTHY_AFTER: Duration = Duration::from_secs(10);
 
@@ -66,7 +68,8 @@ pub async fn run<S: Sink + 'static>(
         stop,
         telemetry,
         reporter: Some(reporter),
-        owed: 0,
+        owed: Owed::default(),
+        settling: false,
         target: None,
         detour: None,
         narrowing: Narrowing::default(),
@@ -97,7 +100,9 @@ struct Supervisor {
     /// Lent to the hot thread while a session runs.
     reporter: Option<Reporter>,
     /// What sessions before the one that runs left unconfirmed.
-    owed: u64,
+    owed: Owed,
+    /// It was told to stop between two sessions, and goes on for what is owed.
+    settling: bool,
     backoff: Backoff,
     patience: Duration,
     last_progress: Instant,
@@ -126,18 +131,27 @@ impl Supervisor {
     ) -> Result<Summary, RelayError> {
         let started = Instant::now();
         loop {
-            if self.stop.requested() >= Request::Drain {
+            if self.must_end() {
                 return self.stopped(started);
+            }
+            if self.stop.requested() >= Request::Drain
+                && !std::mem::replace(&mut self.settling, true)
+            {
+                let (unconfirmed, help) = (self.owed().records(), SETTLING_HELP);
+                tracing::info!(unconfirmed, help, "told to stop while no session runs");
             }
             match Box::pin(self.session(open_sink.clone())).await {
                 Ok(End::Drained) => return self.stopped(started),
                 Ok(End::CaughtUp) => return Ok(self.summary(started, true)),
                 Ok(End::PastTheSpot) => self.detour = None,
+                // A server that is shutting down takes as long as it likes.
+                Ok(End::LetGo) if self.stop.requested() >= Request::Drain => {
+                    return self.stopped(started);
+                }
                 Ok(End::LetGo) => {
                     tracing::info!("Postgres is shutting down: let go of the stream");
                     self.pause("postgres_shutdown").await;
                 }
-                Err(error) if self.broke_off_draining() => return Err(error),
                 Err(error) if error.is_final() => self.wait_for_secret(error).await?,
                 Err(error) => self.survive(error).await?,
             }
@@ -233,14 +247,6 @@ impl Supervisor {
         is_news
     }
 
-    /// Whether the session that failed was the last one and leaves records unconfirmed. Upholds G8.
-    fn broke_off_draining(&self) -> bool {
-        let totals = self.reporter_totals();
-        totals.state == State::Draining
-            && totals.in_flight_records > 0
-            && self.stop.requested() >= Request::Drain
-    }
-
     /// The slot is held: say so once, and look again soon.
     async fn standby_or(&mut self, error: RelayError) -> Result<(), RelayError> {
         // Once it has streamed, what holds the slot is most likely what is left of its own session.
@@ -255,7 +261,7 @@ impl Supervisor {
         self.last_progress = Instant::now();
         self.telemetry.tick();
         // That long, unless told to stop.
-        let _ = tokio::time::timeout(STANDBY_EVERY, told_to_end(&self.stop)).await;
+        let _ = tokio::time::timeout(STANDBY_EVERY, self.told_to_end()).await;
         Ok(())
     }
 
@@ -273,7 +279,7 @@ impl Supervisor {
         if self.options.once && self.target.is_none() {
             self.target = Some(control::current_flush_lsn(&client).await?);
         }
-        self.choose_manner(&client).await?;
+        self.look_at_slot(&client).await?;
         Ok((client, wanted, inspection))
     }
 
@@ -287,12 +293,16 @@ impl Supervisor {
         // Whatever an earlier session knew of its server.
         stop.let_go_is_done();
         let unwatched = Unwatched::default();
+        let told = self.told_to_end();
         let (client, wanted, inspection) = tokio::select! {
             ready = self.prepare() => ready?,
-            () = told_to_end(&stop) => return Ok(End::Drained),
+            () = told => return Ok(End::Drained),
         };
+        self.owed = self.owed();
+        if self.must_end() {
+            return Ok(End::Drained);
+        }
         let Some(mut reporter) = self.reporter.take() else { return Err(RelayError::Thread) };
-        self.owed = reporter.owed();
         let threshold = Threshold::default();
         let (question, asked) = Question::new();
         let mut plan = Plan { not_null: inspection.not_null(&wanted), ..self.plan.clone() };
@@ -304,7 +314,7 @@ impl Supervisor {
             plan,
             limits: self.limits(&inspection.server),
             detour: self.detour,
-            params: self.session_params(&inspection.server),
+            params: self.plan.session_params(&inspection.server),
             inspection,
             stop,
             threshold: threshold.clone(),
@@ -339,7 +349,7 @@ impl Supervisor {
 
     /// Ends, when told to, before a session that has not begun, or that does not end at once.
     async fn call_off(&self, threshold: &Threshold) -> Result<End, RelayError> {
-        told_to_end(&self.stop).await;
+        self.told_to_end().await;
         if threshold.close() {
             return Ok(End::Drained);
         }
@@ -350,12 +360,18 @@ impl Supervisor {
         Err(RelayError::Aborted { records: self.reporter_totals().in_flight_records })
     }
 
-    /// Sends larger batches while there is much to catch up with. Caution has precedence.
-    async fn choose_manner(&mut self, client: &Client) -> Result<(), RelayError> {
-        let cautious = self.detour.is_some_and(Detour::is_cautious);
+    /// Learns what another relay has acknowledged in the meantime, and sends larger batches while there
+    /// is much to catch up with. Caution has precedence.
+    async fn look_at_slot(&mut self, client: &Client) -> Result<(), RelayError> {
         // What acknowledges nothing would begin anew behind every detour.
-        if self.options.acknowledge && !cautious {
-            let slot = control::sample(client, &self.plan.config.source.slot).await?;
+        if !self.options.acknowledge {
+            return Ok(());
+        }
+        let slot = control::sample(client, &self.plan.config.source.slot).await?;
+        if let (Some(slot), Some(reporter)) = (&slot, &mut self.reporter) {
+            reporter.acknowledged(slot.confirmed_flush);
+        }
+        if !self.detour.is_some_and(Detour::is_cautious) {
             self.detour = slot.and_then(|at| Detour::of_backlog(at.confirmed_flush, at.current));
         }
         Ok(())
@@ -393,29 +409,13 @@ impl Supervisor {
 
     /// Looks at topics as long as it is polled; a dry run sends nothing to any.
     fn lookout(&self) -> impl Future<Output = RelayError> + use<> {
-        let config = &self.plan.config;
-        let wanted = config.route.rejected == Rejected::DeadLetter;
-        let lookout = Lookout {
-            kafka: self.plan.kafka.clone(),
-            dead_letters: wanted.then(|| config.dead_letters.topic.clone()),
-            telemetry: self.telemetry.clone(),
-        };
+        let lookout = Lookout::of(&self.plan, self.telemetry.clone());
         let sends = self.options.acknowledge;
         async move { if sends { lookout.keep().await } else { std::future::pending().await } }
     }
 
-    fn session_params(&self, server: &ServerFacts) -> SessionParams {
-        let frame_bytes_max = self.plan.config.source.frame_bytes_max;
-        SessionParams {
-            utf8: server.converts_to_utf8(),
-            messages: !self.plan.config.messages.prefixes.is_empty(),
-            frame_bytes_max: usize::try_from(frame_bytes_max).unwrap_or(usize::MAX),
-            ..SessionParams::default()
-        }
-    }
-
     fn limits(&self, server: &ServerFacts) -> Limits {
-        let once = self.target.map(|target| (target, End::CaughtUp));
+        let once = self.target.map(|target| (target.max(self.owed.until()), End::CaughtUp));
         let spot = self.detour.map(|detour| (detour.until, End::PastTheSpot));
         let heartbeat = Plan::heartbeat(server.wal_sender_timeout);
         Limits {
@@ -430,12 +430,18 @@ impl Supervisor {
 
     /// Counts a restart and sleeps, but never through a request to stop.
     async fn pause(&mut self, reason: &'static str) {
+        let stopping = self.stop.requested() >= Request::Drain;
         if let Some(reporter) = &mut self.reporter {
             reporter.restart(reason);
         }
-        let wait = self.backoff.after_failure(chance());
+        let wait = self.backoff.after_failure(backoff::chance());
         let until = Instant::now() + wait;
-        while Instant::now() < until && self.stop.requested() < Request::Drain {
+        while Instant::now() < until && !self.must_end() {
+            if !stopping && self.stop.requested() >= Request::Drain {
+                // There is something to confirm, and little time.
+                self.backoff.reset();
+                return;
+            }
             self.telemetry.tick();
             tokio::time::sleep(PAUSE_TICK.min(wait)).await;
         }
@@ -450,10 +456,28 @@ impl Supervisor {
     /// The end that a signal asked for: a clean one only when every record is confirmed that any
     /// session has sent. Upholds G8.
     fn stopped(&self, started: Instant) -> Result<Summary, RelayError> {
-        match self.reporter.as_ref().map_or(self.owed, Reporter::owed) {
-            0 => Ok(self.summary(started, false)),
-            records => Err(RelayError::GraceExpired { records }),
+        let owed = self.owed();
+        if owed.is_nothing() {
+            return Ok(self.summary(started, false));
         }
+        let records = owed.records();
+        Err(match self.stop.requested() {
+            Request::Abort => RelayError::Aborted { records },
+            _ => RelayError::GraceExpired { records },
+        })
+    }
+
+    /// What no session that has ended is known to have confirmed.
+    fn owed(&self) -> Owed {
+        self.reporter.as_ref().map_or(self.owed, Reporter::owed)
+    }
+
+    fn must_end(&self) -> bool {
+        self.stop.must_end(self.owed(), self.plan.config.shutdown.grace)
+    }
+
+    fn told_to_end(&self) -> impl Future<Output = ()> + use<> {
+        self.stop.clone().until_end(self.owed(), self.plan.config.shutdown.grace)
     }
 
     fn reporter_totals(&self) -> crate::telemetry::Snapshot {
@@ -465,31 +489,12 @@ impl Supervisor {
 
     fn summary(&self, started: Instant, caught_up: bool) -> Summary {
         let totals = self.reporter_totals();
+        let streamed = self.reporter.as_ref().map_or(Duration::ZERO, Reporter::streamed_for);
         Summary {
             caught_up,
-            records: totals.topics.iter().map(|topic| topic.sent).sum(),
-            dead_letters: totals.topics.iter().map(|topic| topic.dead_lettered).sum(),
-            confirmed: totals.confirmed,
-            skipped: totals.skipped(),
-            settled: Lsn::new(totals.settled_lsn),
             seconds: started.elapsed().as_secs_f64(),
-            streaming_seconds: self
-                .reporter
-                .as_ref()
-                .map_or(0.0, |reporter| reporter.streamed_for().as_secs_f64()),
+            streaming_seconds: streamed.as_secs_f64(),
+            ..Summary::of(&totals)
         }
     }
-}
-
-/// Resolves once a signal has come.
-async fn told_to_end(stop: &Stop) {
-    while stop.requested() < Request::Drain {
-        tokio::time::sleep(STOP_TICK).await;
-    }
-}
-
-/// A number in `0.0..1.0` to spread retries; need not be unpredictable.
-fn chance() -> f64 {
-    let bits = RandomState::new().hash_one(()) >> 32;
-    f64::from(u32::try_from(bits).unwrap_or(0)) / f64::from(u32::MAX)
 }

@@ -22,6 +22,7 @@ pub(crate) mod load;
 mod once;
 mod one_server;
 mod outage;
+mod owed;
 mod rejected;
 mod remarks;
 mod renamed;

@@ -44,7 +44,11 @@ fn stuck(
     code: &str,
 ) -> Running {
     let relay = stage.relay().expect_log("no Kafka broker answers").expect_log(code);
-    let grace = if code == GRACE_EXPIRED { "500ms" } else { "1h" };
+    let grace = match code {
+        GRACE_EXPIRED => "500ms",
+        BROKEN_OFF => "3s",
+        _ => "1h",
+    };
     let running = impatient(relay)
         .allow_log("aborting")
         .allow_log("trying again")
@@ -56,6 +60,8 @@ fn stuck(
 
 const GRACE_EXPIRED: &str = "PR-X011";
 const ABORTED: &str = "PR-X012";
+/// The same error, where a grace period goes on without the stream.
+const BROKEN_OFF: &str = "\"exit_code\":69";
 /// How the same error begins, for a test with a long grace period.
 const ABANDONED: &str = "\"code\":\"PR-X011\"";
 
@@ -144,7 +150,7 @@ fn g8_a_drain_that_postgres_breaks_off_is_no_clean_stop() {
     // A third of it is how often the relay writes, by which it finds nobody at the other end.
     let set = format!("ALTER DATABASE {} SET wal_sender_timeout = '1s'", stage.slot());
     stage.sql().run(&set);
-    let mut running = stuck(&stage, &mock, "\"exit_code\":69");
+    let mut running = stuck(&stage, &mock, BROKEN_OFF);
     running.wait_for_log("no Kafka broker answers");
     running.signal(Signal::TERM);
     running.wait_for_log("\"unconfirmed\":7");
@@ -199,7 +205,7 @@ fn g8_sigterm_after_letting_go_of_unconfirmed_records_is_no_clean_stop() {
     let mock = MockCluster::new(1).unwrap();
     let mut cluster = postgres::start(&Options::default());
     let stage = Stage::new(&cluster, &mock.bootstrap_servers(), "let_go");
-    let mut running = stuck(&stage, &mock, ABANDONED);
+    let mut running = stuck(&stage, &mock, BROKEN_OFF);
     running.wait_for_log("no Kafka broker answers");
     cluster.stop(Stop::Fast).unwrap();
     running.wait_for_log("let go of the stream");

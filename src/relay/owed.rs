@@ -1,0 +1,99 @@
+//! What the relay has sent and has not seen confirmed, beyond the session that sent it.
+//!
+//! Enters: how each session ended, and how far the slot was acknowledged, by whomever. Leaves: how many
+//! records are unconfirmed, and the position that settles them. What always holds: nothing is taken for
+//! confirmed that this relay, or the one that took the slot over, has not confirmed (G8). Pure. Kept by
+//! `report`.
+//!
+//! Delivered exactly once, nothing is owed once a later producer has fenced the session's own: its open
+//! transaction is over, and what is in none that was committed is a row of the slot like any other.
+
+use crate::lsn::Lsn;
+use crate::pipeline::Mark;
+
+/// See the module.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Owed {
+    /// Settled up to here, nothing is owed any more.
+    until: Lsn,
+    records: u64,
+}
+
+impl Owed {
+    /// The debt after another session, which confirmed everything up to `settled`, had handed over
+    /// everything before `reached`, and left so many `unconfirmed` records.
+    pub(super) fn after(self, settled: Lsn, reached: Mark, unconfirmed: u64) -> Self {
+        let rest = self.settled(settled);
+        if unconfirmed == 0 {
+            return rest;
+        }
+        // Whatever settles a position behind the open transaction's commit has settled that one.
+        let until = reached.part.map_or(reached.end, |part| Lsn::new(part.commit_lsn.get() + 1));
+        assert!(until > settled, "what is unconfirmed lies beyond what is settled");
+        Self { until: until.max(rest.until), records: unconfirmed.max(rest.records) }
+    }
+
+    /// What is left of it when everything up to `position` is confirmed.
+    pub(super) fn settled(self, position: Lsn) -> Self {
+        if position >= self.until { Self::default() } else { self }
+    }
+
+    /// Whether there is nothing.
+    pub(super) fn is_nothing(self) -> bool {
+        self == Self::default()
+    }
+
+    /// The position that settles it.
+    pub(super) const fn until(self) -> Lsn {
+        self.until
+    }
+
+    /// Records, at least.
+    pub(super) const fn records(self) -> u64 {
+        self.records
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pipeline::Part;
+
+    fn at(end: u64) -> Mark {
+        Mark::at(Lsn::new(end))
+    }
+
+    fn after(owed: Owed, settled: u64, reached: Mark, unconfirmed: u64) -> Owed {
+        owed.after(Lsn::new(settled), reached, unconfirmed)
+    }
+
+    #[test]
+    fn g8_what_a_session_leaves_is_owed_until_a_later_one_settles_it() {
+        let clean = after(Owed::default(), 100, at(120), 0);
+        assert!(clean.is_nothing());
+        let owed = after(clean, 100, at(120), 7);
+        assert_eq!((owed.records(), owed.until()), (7, Lsn::new(120)));
+        // A session that ended before it came so far changes nothing, nor does one that sent less.
+        assert_eq!(after(owed, 0, at(0), 0), owed);
+        assert_eq!(after(owed, 110, at(115), 3), owed);
+        assert_eq!(after(owed, 120, at(130), 2).records(), 2);
+        assert!(after(owed, 120, at(120), 0).is_nothing());
+    }
+
+    #[test]
+    fn g8_rows_of_an_open_transaction_are_owed_until_its_commit_is_settled() {
+        let part = Some(Part { commit_lsn: Lsn::new(500), rows: 1 });
+        let owed = after(Owed::default(), 200, Mark { part, ..at(200) }, 1);
+        // A keepalive may settle what lies before the transaction.
+        assert_eq!(after(owed, 250, at(250), 0), owed);
+        assert_eq!(after(owed, 500, at(500), 0), owed);
+        assert!(after(owed, 560, at(560), 0).is_nothing());
+    }
+
+    #[test]
+    fn g8_what_another_relay_acknowledges_is_not_owed_any_more() {
+        let owed = after(Owed::default(), 100, at(120), 7);
+        assert_eq!(owed.settled(Lsn::new(119)), owed);
+        assert!(owed.settled(Lsn::new(120)).is_nothing());
+    }
+}
