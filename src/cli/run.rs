@@ -55,6 +55,13 @@ pub fn run(args: &RunArgs, context: &Context) -> Result<ExitCode, Failure> {
         Some(path) => context.load_imported(path, Vec::new())?,
         None => context.load(Vec::new())?,
     };
+    let runtime = super::runtime()?;
+    let stop = Stop::default();
+    {
+        // Before anything is said or done: what is started may be told to stop at once.
+        let _inside = runtime.enter();
+        runtime.spawn(listen_for_signals(stop.clone()));
+    }
     introduce(&loaded);
     let config = loaded.config;
     let own = vec![config.dead_letters.topic.clone(), config.progress.topic.clone()];
@@ -64,7 +71,6 @@ pub fn run(args: &RunArgs, context: &Context) -> Result<ExitCode, Failure> {
     let telemetry = Telemetry::new(version::build_info(&config.source.slot));
     let options = options(args, &config);
     let plan = Plan::new(kafka, config);
-    let runtime = super::runtime()?;
     let code = runtime.block_on(async {
         let (end_http, http_ended) = tokio::sync::oneshot::channel::<()>();
         if let Some(address) = bind {
@@ -74,8 +80,6 @@ pub fn run(args: &RunArgs, context: &Context) -> Result<ExitCode, Failure> {
                 let _ = http_ended.await;
             }));
         }
-        let stop = Stop::default();
-        tokio::spawn(listen_for_signals(stop.clone()));
         let every = plan.config.source.status_interval;
         let summary = if args.dry_run {
             // Nobody reads any more: there is nobody to be quick for either.
@@ -184,27 +188,30 @@ fn finish(args: &RunArgs, context: &Context, summary: &Summary) -> Result<ExitCo
 /// and a terminal's Ctrl-C may reach a process twice through a wrapper.
 const TOGETHER: Duration = Duration::from_millis(500);
 
-/// The first SIGTERM or Ctrl-C drains, the second aborts.
-pub(super) async fn listen_for_signals(stop: Stop) {
+/// The first SIGTERM or Ctrl-C drains, the second aborts. Signals are received from this call on, which
+/// must be made within a runtime.
+pub(super) fn listen_for_signals(stop: Stop) -> impl Future<Output = ()> {
     let signals = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()));
-    let (Ok(mut terminate), Ok(mut interrupt)) = signals else {
-        tracing::error!("signals cannot be received: stop this process with SIGKILL only");
-        return;
-    };
-    let mut last: Option<Instant> = None;
-    loop {
-        let name = tokio::select! {
-            _ = terminate.recv() => "SIGTERM",
-            _ = interrupt.recv() => "SIGINT",
+    async move {
+        let (Ok(mut terminate), Ok(mut interrupt)) = signals else {
+            tracing::error!("signals cannot be received: stop this process with SIGKILL only");
+            return;
         };
-        if last.is_some_and(|last| last.elapsed() < TOGETHER) {
-            continue;
-        }
-        last = Some(Instant::now());
-        if stop.signal() == Request::Abort {
-            tracing::warn!(signal = name, "aborting");
-        } else {
-            tracing::info!(signal = name, "draining; once more to abort");
+        let mut last: Option<Instant> = None;
+        loop {
+            let name = tokio::select! {
+                _ = terminate.recv() => "SIGTERM",
+                _ = interrupt.recv() => "SIGINT",
+            };
+            if last.is_some_and(|last| last.elapsed() < TOGETHER) {
+                continue;
+            }
+            last = Some(Instant::now());
+            if stop.signal() == Request::Abort {
+                tracing::warn!(signal = name, "aborting");
+            } else {
+                tracing::info!(signal = name, "draining; once more to abort");
+            }
         }
     }
 }

@@ -124,7 +124,7 @@ fn execute(
     }
     let stop = Stop::default();
     let (signals, listener) = (runtime()?, stop.clone());
-    std::thread::spawn(move || signals.block_on(run::listen_for_signals(listener)));
+    std::thread::spawn(move || signals.block_on(async { run::listen_for_signals(listener).await }));
     let sink = Producer::open(&source.producer()).map_err(DeadLettersError::Sink)?;
     let mut redrive = Redrive::new(sink, &source.topic, args.rate, stop);
     let total = plan.errands.len();

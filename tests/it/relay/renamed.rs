@@ -1,12 +1,14 @@
 //! Columns that get another name, or go, between the writing of a row and its reading: one row that
 //! cannot be read so stops none of the others.
 
+use std::collections::BTreeSet;
+
 use super::face::Face;
 use super::stage::Stage;
 use crate::support::broker::Broker;
 use crate::support::relay::Relay;
-use crate::support::topic::Stored;
-use crate::support::{kafka, postgres};
+use crate::support::topic::{self, Stored};
+use crate::support::{kafka, postgres, wait_for};
 
 const DELIVERIES: [&str; 2] = ["at_least_once", "exactly_once"];
 
@@ -37,10 +39,13 @@ fn keys(records: &[Stored]) -> Vec<String> {
     keys
 }
 
-/// Records of topic `A`, and dead letters.
+/// Records of topic `A`, and dead letters, each row's once: at-least-once delivery may repeat them.
 fn delivered(stage: &Stage) -> (Vec<Stored>, Vec<Stored>) {
     let letters = stage.topic("dead-letters");
-    stage.records().into_iter().partition(|record| record.topic != letters)
+    let mut seen = BTreeSet::new();
+    let mut records = stage.records();
+    records.retain(|one| seen.insert((one.topic.clone(), one.header("id").map(str::to_owned))));
+    records.into_iter().partition(|record| record.topic != letters)
 }
 
 fn assert_lack(letters: &[Stored], count: usize, column: &str) {
@@ -90,6 +95,10 @@ fn g4_a_column_renamed_with_a_backlog_and_named_once_costs_the_rows_of_before_on
 fn g4_a_column_renamed_while_running_and_back_costs_the_rows_between_only() {
     for delivery in DELIVERIES {
         let Some((stage, relay)) = stage(delivery) else { return };
+        // A topic that comes into being may cost a session, and none can begin while the column is gone.
+        for name in ["A", "dead-letters"] {
+            topic::create(stage.bootstrap(), &stage.topic(name), 3, &[]);
+        }
         let mut running = relay.expect_log("became a dead letter").run();
         let face = Face::of(&mut running);
         running.wait_for_log("streaming");
@@ -98,7 +107,11 @@ fn g4_a_column_renamed_while_running_and_back_costs_the_rows_between_only() {
         write(&stage, "agg");
         rename(&stage, "agg", "aggregate_id");
         write(&stage, "aggregate_id");
-        stage.wait_acknowledged(stage.log_end());
+        let end = stage.log_end();
+        wait_for("the acknowledgement", || {
+            assert!(!running.has_ended(), "{delivery}: it ended by itself");
+            (stage.acknowledged() >= end).then_some(())
+        });
         face.wait_count("postrider_rejections_total{reason=\"missing_column\"}", 3);
         running.stop();
         let (records, letters) = delivered(&stage);
