@@ -98,7 +98,9 @@ pub(super) const fn sink(error: &SinkError) -> &'static str {
         SinkError::Authentication(_) | SinkError::EntryWithdrawn(_) => "PR-K003",
         SinkError::Tls(_) => "PR-K004",
         SinkError::UnknownTopic { .. } => "PR-K005",
-        SinkError::Unauthorised { .. } | SinkError::Forbidden(_) => "PR-K006",
+        SinkError::Unauthorised { .. }
+        | SinkError::Forbidden(_)
+        | SinkError::IdForbidden { .. } => "PR-K006",
         SinkError::BatchRefused { .. } => "PR-K007",
         SinkError::Delivery { .. } => "PR-K008",
         SinkError::Ambiguous(_) => "PR-K030",

@@ -90,7 +90,8 @@ impl From<SinkError> for Failure {
             SinkError::Tls(_) => ExitCode::Config,
             SinkError::Authentication(_)
             | SinkError::Unauthorised { .. }
-            | SinkError::Forbidden(_) => ExitCode::Permission,
+            | SinkError::Forbidden(_)
+            | SinkError::IdForbidden { .. } => ExitCode::Permission,
             _ => ExitCode::Unavailable,
         };
         let hint = error.hint();

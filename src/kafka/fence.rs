@@ -88,9 +88,10 @@ fn not_begun(error: &KafkaError, producer: &Producer, lineage: &Lineage) -> Sink
     let reason = error.to_string();
     let id = lineage.transactional_id();
     let remedy = match code(error) {
-        Some(Code::TransactionalIdAuthorizationFailed | Code::ClusterAuthorizationFailed) => {
-            return SinkError::Forbidden(format!("transactional id `{id}`: {reason}"));
+        Some(Code::TransactionalIdAuthorizationFailed) => {
+            return SinkError::IdForbidden { id, reason };
         }
+        Some(Code::ClusterAuthorizationFailed) => return SinkError::Forbidden(reason),
         Some(Code::UnsupportedFeature | Code::UnsupportedVersion) => {
             "use brokers of version 0.11 or later, or kafka.delivery = \"at_least_once\"".to_owned()
         }

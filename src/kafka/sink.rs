@@ -69,6 +69,14 @@ pub enum SinkError {
     /// Not allowed to produce anything: an outage, retried.
     #[error("not authorised to produce: {0}")]
     Forbidden(String),
+    /// Not allowed to use the transactional id: an outage, retried.
+    #[error("not authorised to use transactional id `{id}`: {reason}")]
+    IdForbidden {
+        /// The id.
+        id: String,
+        /// The broker's reason.
+        reason: String,
+    },
     /// User name, password or mechanism refused, before any broker ever accepted us.
     #[error("the brokers refused our credentials: {0}")]
     Authentication(String),
@@ -153,6 +161,10 @@ impl SinkError {
             Self::Forbidden(_) => "allow it: kafka-acls.sh --bootstrap-server BROKER --add \
                  --allow-principal User:NAME --producer --idempotent --topic TOPIC"
                 .into(),
+            Self::IdForbidden { id, .. } => format!(
+                "allow it: kafka-acls.sh --bootstrap-server BROKER --add --allow-principal User:NAME \
+                 --producer --transactional-id '{id}'"
+            ),
             Self::BatchRefused { topic, .. } => format!(
                 "keep `kafka.message_max_bytes` at or below max.message.bytes of topic `{topic}`; if it \
                  is compacted, every record needs a key"

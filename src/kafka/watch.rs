@@ -44,6 +44,23 @@ fn mismatch(line: &str) -> Option<(&'static str, &'static str)> {
         .then_some(("the listener ends our connection: it perhaps wants a login (SASL)", SASL_HELP))
 }
 
+/// The same of a listener that hangs up without a word, and never was any better: Kafka's for TLS at the
+/// first request, and its for SASL after it, as soon as it is asked for anything but how to log in. The
+/// library's name of a connection begins with its protocol, if that is not plaintext.
+fn hung_up_at(line: &str) -> Option<(&'static str, &'static str)> {
+    const NO_TLS: &str = "the listener ends our connection at the first request: perhaps TLS is wanted, or \
+                          no broker is behind it";
+    const NO_LOGIN: &str = "the listener ends our connection: it perhaps wants a login (SASL)";
+    if !line.contains("closed by peer") || line.contains("://") {
+        return None;
+    }
+    let is_last = |state| line.contains(&format!("in state {state}"));
+    if is_last("APIVERSION_QUERY") {
+        return Some((NO_TLS, TLS_HELP));
+    }
+    (is_last("UP") && line.contains("/bootstrap")).then_some((NO_LOGIN, SASL_HELP))
+}
+
 /// What is known about the connection as a whole.
 #[derive(Debug)]
 pub(super) struct Watch {
@@ -65,6 +82,8 @@ pub(super) struct Watch {
     barred: Option<Barred>,
     /// Of a client beside the relay's own, whose connecting is no news.
     aside: bool,
+    /// Some broker has answered at some time.
+    answered: bool,
     /// The client is being closed: what it says of records that it forgets is no news.
     closing: bool,
 }
@@ -118,6 +137,7 @@ impl Default for Watch {
             outage: Some(Outage::new()),
             trouble: None,
             mismatch: None,
+            answered: false,
             fatal: None,
             forbidden: false,
             disturbances: 0,
@@ -158,7 +178,8 @@ impl Watch {
         }
         if facility == "FAIL"
             && let Some(outage) = &mut self.outage
-            && let Some(mismatch) = mismatch(line)
+            && let Some(mismatch) =
+                mismatch(line).or_else(|| hung_up_at(line).filter(|_| !self.answered))
             && self.mismatch != Some(mismatch)
         {
             // Told once more, by its name.
@@ -186,7 +207,8 @@ impl Watch {
     pub(super) fn error(&mut self, error: &KafkaError, reason: &str) {
         let Some(code) = error.rdkafka_error_code() else { return self.warn("error", reason) };
         match code {
-            Code::PartitionEOF => {}
+            // No client of ours keeps its place in a group.
+            Code::PartitionEOF | Code::GroupAuthorizationFailed => {}
             // The latter also when a client is dropped with records under way.
             Code::Fatal | Code::GaplessGuarantee => self.died(reason),
             Code::ClusterAuthorizationFailed => {
@@ -273,7 +295,7 @@ impl Watch {
     }
 
     fn connected(&mut self) {
-        (self.trouble, self.mismatch) = (None, None);
+        (self.trouble, self.mismatch, self.answered) = (None, None, true);
         match self.outage.take() {
             _ if self.aside => debug!("a Kafka broker answers"),
             Some(Outage { since, told: true }) => {
@@ -401,6 +423,12 @@ mod tests {
         let sasl = "a:9094/bootstrap: Disconnected: verify that security.protocol is correctly \
                     configured, broker might require SASL authentication (after 3ms in state UP)";
         assert_eq!(mismatch(sasl).map(|(_, help)| help), Some(SASL_HELP));
+        let silent = "a:9093/bootstrap: Disconnected: connection closed by peer: receive 0 after POLLIN \
+                      (after 3ms in state APIVERSION_QUERY) (_TRANSPORT)";
+        assert_eq!(hung_up_at(silent).map(|(_, help)| help), Some(TLS_HELP));
+        assert_eq!(hung_up_at(&format!("ssl://{silent}")), None);
+        let later = silent.replace("APIVERSION_QUERY", "UP");
+        assert_eq!(hung_up_at(&later).map(|(_, help)| help), Some(SASL_HELP));
         assert_eq!(mismatch("a:9092/bootstrap: Connect failed: Connection refused"), None);
     }
 

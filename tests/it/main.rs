@@ -28,15 +28,18 @@ mod faults;
 mod hostile;
 mod import;
 mod kafka;
+mod listeners;
 mod login;
 #[cfg(feature = "faults")]
 mod matrix;
 mod other_users;
+mod promotion;
 mod readme;
 mod refusals;
 #[cfg(feature = "faults")]
 mod regressions;
 mod relay;
+mod rights;
 mod rotation;
 mod routing;
 mod servers;

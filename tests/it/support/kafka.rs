@@ -146,7 +146,6 @@ impl Kafka {
     }
 
     /// The same for the listener that wants TLS and a login.
-    #[cfg(any(feature = "kafka-tls", feature = "kafka-tls-vendored"))]
     pub(crate) fn tls_bootstrap(&self) -> String {
         assert!(self.options.tls.is_some(), "this cluster has no TLS listener");
         self.addresses(|ports| ports.tls).replace("127.0.0.1", "localhost")

@@ -1,5 +1,6 @@
 //! Servers and judges that the tests share.
 
+pub(crate) mod acl;
 pub(crate) mod broker;
 pub(crate) mod fault;
 pub(crate) mod fortress;
