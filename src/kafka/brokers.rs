@@ -28,6 +28,7 @@ pub(super) enum Change {
 pub(super) struct Brokers {
     up: u32,
     answering: bool,
+    ever_answered: bool,
     let_in: bool,
 }
 
@@ -48,7 +49,7 @@ impl Brokers {
         let failed_attempt = after.trim() == DOWN && ATTEMPT.contains(&before.trim());
         match self.answering {
             false if self.up > 0 => {
-                self.answering = true;
+                (self.answering, self.ever_answered) = (true, true);
                 Some(Change::Connected)
             }
             true if self.up == 0 && failed_attempt => {
@@ -62,6 +63,11 @@ impl Brokers {
     /// At least one broker is known to answer.
     pub(super) const fn answering(&self) -> bool {
         self.answering
+    }
+
+    /// The same of some time in the past.
+    pub(super) const fn ever_answered(&self) -> bool {
+        self.ever_answered
     }
 
     /// Some broker let us in at some time, so credentials and certificates were right.

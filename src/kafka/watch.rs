@@ -82,8 +82,6 @@ pub(super) struct Watch {
     barred: Option<Barred>,
     /// Of a client beside the relay's own, whose connecting is no news.
     aside: bool,
-    /// Some broker has answered at some time.
-    answered: bool,
     /// The client is being closed: what it says of records that it forgets is no news.
     closing: bool,
 }
@@ -137,7 +135,6 @@ impl Default for Watch {
             outage: Some(Outage::new()),
             trouble: None,
             mismatch: None,
-            answered: false,
             fatal: None,
             forbidden: false,
             disturbances: 0,
@@ -178,8 +175,8 @@ impl Watch {
         }
         if facility == "FAIL"
             && let Some(outage) = &mut self.outage
-            && let Some(mismatch) =
-                mismatch(line).or_else(|| hung_up_at(line).filter(|_| !self.answered))
+            && let stranger = !self.brokers.ever_answered()
+            && let Some(mismatch) = mismatch(line).or_else(|| hung_up_at(line).filter(|_| stranger))
             && self.mismatch != Some(mismatch)
         {
             // Told once more, by its name.
@@ -295,7 +292,7 @@ impl Watch {
     }
 
     fn connected(&mut self) {
-        (self.trouble, self.mismatch, self.answered) = (None, None, true);
+        (self.trouble, self.mismatch) = (None, None);
         match self.outage.take() {
             _ if self.aside => debug!("a Kafka broker answers"),
             Some(Outage { since, told: true }) => {
