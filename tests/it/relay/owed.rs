@@ -152,7 +152,8 @@ fn g8_sigterm_while_a_refused_batch_is_sent_again_is_a_clean_stop() {
         let oracle = stage.oracle();
         topic::create(&bootstrap, &stage.topic("A"), 1, &[("max.message.bytes", "10000")]);
         let relay = stage.relay().set("kafka.delivery", delivery).set("kafka.compression", "none");
-        let relay = relay.allow_log("became a dead letter").allow_log("refuse");
+        let relay =
+            relay.allow_log("became a dead letter").allow_log("refuse").allow_log("batches");
         relay.prepare();
         // One transaction: delivered exactly once it is carried in pieces, and left off between two.
         stage.sql().run(&format!(
@@ -161,7 +162,7 @@ fn g8_sigterm_while_a_refused_batch_is_sent_again_is_a_clean_stop() {
              FROM generate_series(1, {ROWS}) AS n"
         ));
         let mut running = relay.clone().set("shutdown.grace", grace).run();
-        running.wait_for_log("\"manner\":\"cautious\"");
+        running.wait_for_log("trying again");
         running.signal(Signal::TERM);
         let status = running.wait();
         assert!(status.success(), "{delivery}: {status}");
