@@ -389,6 +389,15 @@ pub(super) fn get<'a, T: tokio_postgres::types::FromSql<'a>>(
         .map_err(|error| ControlError::Connection { doing: DOING, source: sql_error(&error) })
 }
 
+/// A position that must be there: the end of a log of which something was written or replayed, or what a
+/// logical slot has confirmed once it is made. A server that cannot say yet is asked again.
+pub(super) fn known(row: &Row, column: usize) -> Result<Lsn, ControlError> {
+    position(row, column)?.ok_or(ControlError::Connection {
+        doing: DOING,
+        source: WalError::Protocol("a position that the server does not know yet"),
+    })
+}
+
 /// A position that was read as text.
 pub(super) fn position(row: &Row, column: usize) -> Result<Option<Lsn>, ControlError> {
     let text: Option<String> = get(row, column)?;

@@ -145,7 +145,7 @@ pub(super) async fn create_missing_slot(
     let created = client.run(DOING, client.sql().query_one(SQL, &[&slot])).await;
     client.run(DOING, client.sql().batch_execute("SET statement_timeout = 0")).await?;
     let created = match created {
-        Ok(row) => return Ok(Some(super::inspect::position(&row, 0)?.unwrap_or_default())),
+        Ok(row) => return Ok(Some(super::inspect::known(&row, 0)?)),
         Err(error) if code(&error) == Some("57014") => Err(blocked(client, slot).await?),
         Err(error) if code(&error) == Some("53400") => {
             Err(ControlError::NoFreeSlot { slot: slot.to_owned() })

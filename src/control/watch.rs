@@ -5,7 +5,7 @@
 
 use super::connect::Client;
 use super::error::ControlError;
-use super::inspect::{get, position};
+use super::inspect::{get, known, position};
 use crate::lsn::Lsn;
 use crate::wal::ServerProcess;
 
@@ -18,8 +18,8 @@ pub struct SlotSample {
     pub current: Lsn,
     /// Everything before it is acknowledged.
     pub confirmed_flush: Lsn,
-    /// Log from here on is kept for the slot.
-    pub restart: Lsn,
+    /// Log from here on is kept for the slot; `None` once the slot is lost.
+    pub restart: Option<Lsn>,
     /// `reserved`, `extended`, `unreserved` or `lost`; empty before version 13.
     pub wal_status: String,
     /// Bytes that may still be written before the slot is lost; `None` without a limit.
@@ -44,7 +44,7 @@ impl SlotSample {
 
     /// Bytes of log that the server keeps for the slot.
     pub fn retained_bytes(&self) -> u64 {
-        self.current.bytes_since(self.restart)
+        self.restart.map_or(0, |restart| self.current.bytes_since(restart))
     }
 }
 
@@ -62,9 +62,9 @@ pub async fn sample(client: &Client, slot: &str) -> Result<Option<SlotSample>, C
     let Some(row) = row else { return Ok(None) };
     let safe: Option<i64> = get(&row, 4)?;
     Ok(Some(SlotSample {
-        current: position(&row, 0)?.unwrap_or_default(),
-        confirmed_flush: position(&row, 1)?.unwrap_or_default(),
-        restart: position(&row, 2)?.unwrap_or_default(),
+        current: known(&row, 0)?,
+        confirmed_flush: known(&row, 1)?,
+        restart: position(&row, 2)?,
         wal_status: get(&row, 3)?,
         safe_wal_bytes: safe.map(|bytes| u64::try_from(bytes).unwrap_or_default()),
         active_pid: get(&row, 5)?,
@@ -109,5 +109,5 @@ pub async fn current_flush_lsn(client: &Client) -> Result<Lsn, ControlError> {
         _ => {}
     }
     let row = client.run(DOING, client.sql().query_one(SQL, &[])).await?;
-    Ok(position(&row, 0)?.unwrap_or_default())
+    known(&row, 0)
 }

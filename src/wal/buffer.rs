@@ -99,7 +99,10 @@ impl ReadBuffer {
     /// Lets the message pass whose head was seen: from now on its bytes come in pieces, without
     /// those of the beginning that are not wanted again.
     pub(super) fn pass(&mut self, bytes: usize, unwanted: usize) {
-        self.passing = bytes.saturating_sub(self.skip(HEADER_BYTES + unwanted));
+        let skipped = HEADER_BYTES + unwanted;
+        assert!(skipped <= self.len() && skipped <= bytes, "only what is there is passed over");
+        self.start += skipped;
+        self.passing = bytes - skipped;
     }
 
     /// Bytes that are still to pass.
@@ -114,13 +117,16 @@ impl ReadBuffer {
 
     /// Forgets this piece; true when all of the message has passed.
     pub(super) fn pass_piece(&mut self) -> bool {
-        self.passing -= self.skip(self.passing);
+        let passed = self.passing.min(self.len());
+        self.start += passed;
+        self.passing -= passed;
         self.passing == 0
     }
 
     /// The body of the message whose head was seen.
     #[inline]
     pub(super) fn body(&self, head: Head) -> &[u8] {
+        assert!(head.bytes <= self.len(), "a message is read when it is there as a whole");
         self.unread().get(HEADER_BYTES..head.bytes).unwrap_or_default()
     }
 
@@ -132,14 +138,8 @@ impl ReadBuffer {
     /// Forgets the message whose head was seen.
     #[inline]
     pub(super) fn consume(&mut self, head: Head) {
-        self.start = (self.start + head.bytes).min(self.end);
-    }
-
-    /// Forgets up to so many bytes, whatever they are; returns how many there were.
-    fn skip(&mut self, bytes: usize) -> usize {
-        let skipped = bytes.min(self.len());
-        self.start += skipped;
-        skipped
+        assert!(head.bytes <= self.len(), "a message is consumed when it is there as a whole");
+        self.start += head.bytes;
     }
 
     /// Where to read to; empty when the buffer is full of whole messages, which is back-pressure.
@@ -164,7 +164,8 @@ impl ReadBuffer {
 
     /// Takes note of what was read into the room.
     pub(super) fn filled(&mut self, bytes: usize) {
-        self.end = (self.end + bytes).min(self.bytes.len());
+        assert!(bytes <= self.bytes.len() - self.end, "what was read fits the room");
+        self.end += bytes;
     }
 
     /// Gives back what a large message took, once all is read.

@@ -320,8 +320,9 @@ fn is_missing_publication(server: &ServerMessage) -> bool {
 #[inline]
 fn parse_frame(body: &[u8]) -> Result<Frame<'_>, WalError> {
     // A position, then: end position and time; or time and flag.
-    let (tag, rest) = body.split_first().unwrap_or((&0, &[]));
-    if let Some((position, rest)) = rest.split_first_chunk::<8>() {
+    if let Some((tag, rest)) = body.split_first()
+        && let Some((position, rest)) = rest.split_first_chunk::<8>()
+    {
         let position = Lsn::new(u64::from_be_bytes(*position));
         match (tag, rest) {
             (b'w', _) => {

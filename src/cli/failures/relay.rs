@@ -30,7 +30,7 @@ impl From<RelayError> for Failure {
             RelayError::GraceExpired { .. } => (ExitCode::Unavailable, "PR-X011"),
             RelayError::Aborted { .. } => (ExitCode::CheckFailed, "PR-X012"),
             RelayError::Refused { .. } => (ExitCode::Unavailable, "PR-K007"),
-            RelayError::NoAnswer => (ExitCode::Unavailable, "PR-P052"),
+            RelayError::NoAnswer => (ExitCode::Unavailable, "PR-P057"),
             RelayError::SourceChanged => (ExitCode::Unavailable, "PR-P054"),
             RelayError::Thread => (ExitCode::CheckFailed, "PR-X014"),
         };

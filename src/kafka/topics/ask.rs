@@ -114,12 +114,16 @@ impl Inquiry {
             Some(Code::TopicAuthorizationFailed) => return Ok(Seen::Unauthorised),
             Some(code) => return Err(TopicsError::Client(format!("topic `{topic}`: {code}"))),
         }
+        let partitions = replicas.len();
+        let Some(replicas) = replicas.into_iter().min() else {
+            return Err(TopicsError::Client(format!("topic `{topic}` has no partition yet")));
+        };
         let settings = self.settings(&ResourceSpecifier::Topic(topic))?;
         Ok(Seen::Topic(TopicFacts {
             name: topic.to_owned(),
             brokers: self.brokers.len(),
-            partitions: replicas.len(),
-            replicas: replicas.into_iter().min().unwrap_or_default(),
+            partitions,
+            replicas,
             settings: settings.unwrap_or_default(),
         }))
     }
