@@ -28,7 +28,7 @@ fn record_to_watermark(bencher: Bencher<'_, '_>, records_per_transaction: u64) {
         .with_inputs(|| (Ledger::new(Budget::default()), VecDeque::with_capacity(BEHIND + 1)))
         .bench_local_values(|(mut ledger, mut waiting)| {
             for transaction in 1..=RECORDS / records_per_transaction {
-                ledger.begin(0).unwrap();
+                ledger.begin(Lsn::ZERO, 0).unwrap();
                 for _ in 0..records_per_transaction {
                     let ticket = ledger.next_ticket(300).unwrap();
                     ledger.count(ticket).unwrap();
@@ -51,7 +51,7 @@ fn record_to_watermark(bencher: Bencher<'_, '_>, records_per_transaction: u64) {
 #[divan::bench]
 fn nothing_to_deliver(bencher: Bencher<'_, '_>) {
     let mut ledger = Ledger::new(Budget::default());
-    ledger.begin(0).unwrap();
+    ledger.begin(Lsn::ZERO, 0).unwrap();
     for _ in 0..BEHIND {
         let ticket = ledger.next_ticket(300).unwrap();
         ledger.count(ticket).unwrap();
@@ -60,7 +60,7 @@ fn nothing_to_deliver(bencher: Bencher<'_, '_>) {
     let mut position = 1;
     bencher.counter(ItemsCount::new(1_u32)).bench_local(|| {
         position += 2;
-        ledger.begin(0).unwrap();
+        ledger.begin(Lsn::ZERO, 0).unwrap();
         ledger.commit(Lsn::new(position)).unwrap();
         ledger.keepalive(Lsn::new(position + 1));
     });

@@ -10,6 +10,10 @@ use crate::route::Rejection;
 
 use super::SinkError;
 
+/// Batches are not made smaller than this: what a topic refuses below is a record's fault, and cutting
+/// every topic's batches further would cost more than sending these records alone.
+const BATCH_BYTES_MIN: u64 = 16 << 10;
+
 /// One record that was refused with its batch.
 #[derive(Debug, Clone)]
 pub(super) struct Refusal {
@@ -17,8 +21,8 @@ pub(super) struct Refusal {
     pub(super) partition: i32,
     pub(super) ticket: Ticket,
     pub(super) content: u64,
-    /// Key and value, in bytes.
-    pub(super) size: usize,
+    /// Key, value and headers.
+    pub(super) bytes: u64,
     /// Nothing else was under way.
     pub(super) alone: bool,
     pub(super) fault: Fault,
@@ -46,11 +50,11 @@ pub(super) fn verdict(refusals: &[Refusal], topic: String, reason: String) -> Si
         let is_named =
             refusal.alone || batch().count() == 1 || batch().any(|one| one.fault == Fault::Others);
         let (sum, largest) =
-            batch().fold((0, 0), |(sum, largest), one| (sum + one.size, one.size.max(largest)));
+            batch().fold((0, 0), |(sum, largest), one| (sum + one.bytes, one.bytes.max(largest)));
         let rejection = match &refusal.fault {
             // No record stands out: the topic takes smaller batches only.
-            Fault::Size(_) if !is_named && largest <= sum / 2 => {
-                let half = u32::try_from(sum / 2).unwrap_or(u32::MAX);
+            Fault::Size(_) if !is_named && largest <= sum / 2 && sum > BATCH_BYTES_MIN => {
+                let half = u32::try_from((sum / 2).max(BATCH_BYTES_MIN)).unwrap_or(u32::MAX);
                 batch_bytes = Some(batch_bytes.unwrap_or(half).min(half));
                 continue;
             }
@@ -89,9 +93,9 @@ mod tests {
         Fault::Size(rejection())
     }
 
-    fn refusal(n: u32, partition: i32, size: usize, fault: Fault) -> Refusal {
+    fn refusal(n: u32, partition: i32, bytes: u64, fault: Fault) -> Refusal {
         let (topic, ticket) = ("t".to_owned(), Ticket::new(n, 1));
-        Refusal { topic, partition, ticket, content: n.into(), size, alone: false, fault }
+        Refusal { topic, partition, ticket, content: n.into(), bytes, alone: false, fault }
     }
 
     /// Who is blamed, and whether for good; and the size that batches are cut down to.
@@ -127,10 +131,12 @@ mod tests {
 
     #[test]
     fn a_batch_of_which_no_record_stands_out_is_itself_too_large() {
-        let batch: Vec<_> = (0..10).map(|n| refusal(n, 0, 100, size())).collect();
-        assert_eq!(blamed(&batch), (vec![], Some(500)));
-        let pair: Vec<_> = (0..2).map(|n| refusal(n, 0, 100, size())).collect();
-        assert_eq!(blamed(&pair), (vec![], Some(100)));
+        let batch = |bytes| (0..10).map(|n| refusal(n, 0, bytes, size())).collect::<Vec<_>>();
+        assert_eq!(blamed(&batch(10_000)), (vec![], Some(50_000)));
+        assert_eq!(blamed(&batch(2_000)), (vec![], Some(16_384)));
+        // Nobody's batches are cut down to a few records for the sake of one topic.
+        let (records, batch_bytes) = blamed(&batch(900));
+        assert_eq!((records.len(), batch_bytes), (10, None));
     }
 
     #[test]

@@ -190,7 +190,7 @@ impl Deliveries {
             topic: topic.clone(),
             partition: message.partition(),
             ticket,
-            size: message.key_len() + message.payload_len(),
+            bytes: ticket.weight(),
             alone: alone || self.cautious,
             fault,
         };

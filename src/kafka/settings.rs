@@ -233,7 +233,7 @@ impl KafkaSpec {
             // mode nothing later of that key is under way, and a refusal must not stop it.
             .set("enable.gapless.guarantee", if self.cautious { "false" } else { "true" });
         if let Some(bytes) = self.batch_bytes {
-            config.set("batch.size", bytes.max(1).to_string());
+            config.set("batch.size", bytes.to_string());
         }
         if self.cautious {
             config.set("batch.num.messages", "1").set("linger.ms", "0");

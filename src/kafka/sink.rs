@@ -166,8 +166,9 @@ impl SinkError {
                  --producer --transactional-id '{id}'"
             ),
             Self::BatchRefused { topic, .. } => format!(
-                "keep `kafka.message_max_bytes` at or below max.message.bytes of topic `{topic}`; if it \
-                 is compacted, every record needs a key"
+                "where the row is to be delivered, raise the topic's limit (kafka-configs.sh --bootstrap-server \
+                 BROKER --alter --topic '{topic}' --add-config max.message.bytes=1000000), or give it a \
+                 key if the topic is compacted; then `postrider dead-letters retry`"
             ),
             Self::Authentication(_) | Self::EntryWithdrawn(_) => {
                 "check sasl.mechanism, sasl.username and sasl.password in [kafka.properties]".into()

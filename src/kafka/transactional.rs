@@ -345,7 +345,12 @@ impl Sink for Transactional {
             _ => return Err(SendError::Full),
         }
         self.alone = true;
-        self.producer.send_alone(record, ticket)?;
+        let sent = self.producer.send_alone(record, ticket);
+        if let Err(SendError::Refused(_)) = &sent {
+            // What goes in its place need not be alone.
+            self.alone = false;
+        }
+        sent?;
         self.took(ticket);
         Ok(())
     }

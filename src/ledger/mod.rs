@@ -37,7 +37,7 @@ use crate::lsn::Lsn;
 pub use error::LedgerError;
 pub use ticket::Ticket;
 
-/// Slots the ring starts with; it doubles from there. 64 transactions of 32 bytes are one page.
+/// Slots the ring starts with; it doubles from there. 100 transactions of 40 bytes are a page.
 const RING_SLOTS_INITIAL: usize = 64;
 
 /// How much may be unconfirmed at once: the relay's memory bound and its back-pressure (G3).
@@ -86,6 +86,7 @@ pub struct Progress {
 struct Slot {
     /// What may be acknowledged once this settles; meaningless while the transaction is open.
     end: Lsn,
+    commit_lsn: Lsn,
     commit_time: i64,
     expected: u64,
     confirmed: u64,
@@ -123,12 +124,13 @@ impl Ledger {
         }
     }
 
-    /// A transaction begins. `commit_time` is kept as it is, in the caller's unit.
-    pub fn begin(&mut self, commit_time: i64) -> Result<(), LedgerError> {
+    /// A transaction begins. Where and when it commits is kept as it is, in the caller's unit.
+    pub fn begin(&mut self, commit_lsn: Lsn, commit_time: i64) -> Result<(), LedgerError> {
         if self.open {
             return Err(LedgerError::AlreadyOpen);
         }
-        self.ring.push_back(Slot { end: Lsn::ZERO, commit_time, expected: 0, confirmed: 0 });
+        let (end, expected, confirmed) = (Lsn::ZERO, 0, 0);
+        self.ring.push_back(Slot { end, commit_lsn, commit_time, expected, confirmed });
         self.open = true;
         Ok(())
     }
@@ -186,10 +188,18 @@ impl Ledger {
 
     /// When the transaction of an unconfirmed ticket committed, in the unit given to `begin`.
     pub fn commit_time(&self, ticket: Ticket) -> Result<i64, LedgerError> {
+        Ok(self.slot(ticket)?.commit_time)
+    }
+
+    /// Where it committed, as given to `begin`.
+    pub fn commit_lsn(&self, ticket: Ticket) -> Result<Lsn, LedgerError> {
+        Ok(self.slot(ticket)?.commit_lsn)
+    }
+
+    fn slot(&self, ticket: Ticket) -> Result<&Slot, LedgerError> {
         let age = ticket.transaction().wrapping_sub(self.front);
         let slot = usize::try_from(age).ok().and_then(|age| self.ring.get(age));
-        let slot = slot.ok_or(LedgerError::UnknownTicket { transaction: ticket.transaction() })?;
-        Ok(slot.commit_time)
+        slot.ok_or(LedgerError::UnknownTicket { transaction: ticket.transaction() })
     }
 
     /// The brokers stored the record of `ticket`.

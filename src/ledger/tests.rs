@@ -9,7 +9,7 @@ fn ledger() -> Ledger {
 
 /// Opens a transaction of `records` records of one byte, commits it, returns its tickets.
 fn transaction(ledger: &mut Ledger, records: usize, end: u64) -> Vec<Ticket> {
-    ledger.begin(i64::try_from(end).unwrap()).unwrap();
+    ledger.begin(Lsn::ZERO, i64::try_from(end).unwrap()).unwrap();
     let tickets = send(ledger, records);
     ledger.commit(Lsn::new(end)).unwrap();
     tickets
@@ -42,7 +42,7 @@ fn g1_a_later_transaction_waits_for_an_earlier_one() {
 #[test]
 fn g1_nothing_settles_before_the_commit_is_seen() {
     let mut ledger = ledger();
-    ledger.begin(0).unwrap();
+    ledger.begin(Lsn::ZERO, 0).unwrap();
     let tickets = send(&mut ledger, 1);
     ledger.confirm(tickets[0]).unwrap();
     assert_eq!(ledger.settled(), Lsn::ZERO);
@@ -64,7 +64,7 @@ fn g1_a_keepalive_waits_for_the_rows_before_it() {
 fn g1_a_keepalive_inside_a_transaction_settles_nothing() {
     let mut ledger = ledger();
     transaction(&mut ledger, 0, 10);
-    ledger.begin(0).unwrap();
+    ledger.begin(Lsn::ZERO, 0).unwrap();
     ledger.keepalive(Lsn::new(40));
     assert_eq!(ledger.settled(), Lsn::new(10));
     let tickets = send(&mut ledger, 1);
@@ -79,7 +79,7 @@ fn g1_a_keepalive_inside_a_transaction_settles_nothing() {
 fn g1_a_commit_below_what_was_promised_is_an_error() {
     let mut ledger = ledger();
     ledger.keepalive(Lsn::new(50));
-    ledger.begin(0).unwrap();
+    ledger.begin(Lsn::ZERO, 0).unwrap();
     let refused = ledger.commit(Lsn::new(50));
     assert_eq!(refused, Err(LedgerError::Backwards { end: Lsn::new(50), horizon: Lsn::new(50) }));
 }
@@ -122,7 +122,7 @@ fn g3_the_smallest_budget_still_makes_progress() {
     let mut ledger = Ledger::new(Budget { records: 1, bytes: 1, transactions: 1 });
     for end in 1..50 {
         assert!(ledger.has_room());
-        ledger.begin(0).unwrap();
+        ledger.begin(Lsn::ZERO, 0).unwrap();
         assert!(ledger.has_room(), "an open transaction must be able to send");
         let ticket = ledger.next_ticket(1_000).unwrap();
         ledger.count(ticket).unwrap();
@@ -142,7 +142,7 @@ fn a_confirmation_nobody_waits_for_is_an_error_and_changes_nothing() {
     let waiting = transaction(&mut ledger, 1, 20);
     ledger.confirm(tickets[0]).unwrap();
     assert_eq!(ledger.confirm(tickets[0]), Err(stray));
-    ledger.begin(0).unwrap();
+    ledger.begin(Lsn::ZERO, 0).unwrap();
     let open = ledger.next_ticket(1).unwrap();
     let twice = LedgerError::ConfirmedTwice { transaction: 2 };
     assert_eq!(ledger.confirm(open), Err(twice), "a ticket that was not counted");
@@ -157,8 +157,8 @@ fn steps_out_of_order_are_errors() {
     assert_eq!(ledger.next_ticket(1), Err(LedgerError::NotOpen));
     assert_eq!(ledger.count(Ticket::new(0, 1)), Err(LedgerError::NotOpen));
     assert_eq!(ledger.commit(Lsn::new(1)), Err(LedgerError::NotOpen));
-    ledger.begin(0).unwrap();
-    assert_eq!(ledger.begin(0), Err(LedgerError::AlreadyOpen));
+    ledger.begin(Lsn::ZERO, 0).unwrap();
+    assert_eq!(ledger.begin(Lsn::ZERO, 0), Err(LedgerError::AlreadyOpen));
 }
 
 #[test]
@@ -244,7 +244,7 @@ proptest! {
         for step in steps {
             match step {
                 Step::Begin if !model.is_open() => {
-                    ledger.begin(0).unwrap();
+                    ledger.begin(Lsn::ZERO, 0).unwrap();
                     model.ends.push(None);
                 }
                 Step::Send(weight) if model.is_open() => {

@@ -35,7 +35,7 @@ impl Pipeline {
                 self.verify(|check| check.begin(commit))?;
                 self.begun = Some(commit);
                 self.suspects.passed(lsn);
-                self.ledger.begin(begin.commit_time.unix_us())?;
+                self.ledger.begin(lsn, begin.commit_time.unix_us())?;
                 self.newest_commit_time_us = Some(begin.commit_time.unix_us());
                 let (commit_lsn, commit_time) = (begin.final_lsn, begin.commit_time);
                 self.at.next = Some(Position { commit_lsn, index: 0, commit_time });

@@ -36,10 +36,10 @@ impl Place {
             return Err(LedgerError::NotOpen.into());
         }
         let commit_time = PgTime(sent_us);
-        ledger.begin(commit_time.unix_us())?;
         // The message's position is its end (`DecodeLogicalMsg` in `replication/logical/decode.c`),
         // where the next commit record may begin: one before it, positions stay distinct.
         let commit_lsn = Lsn::new(message.lsn.get().saturating_sub(1));
+        ledger.begin(commit_lsn, commit_time.unix_us())?;
         let position = Position { commit_lsn, index: 0, commit_time };
         (self.next, self.lone_end) = (Some(position), Some(message.lsn));
         Ok(position)

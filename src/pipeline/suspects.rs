@@ -5,7 +5,7 @@
 //! a row is refused only for what the brokers said of a batch in which its record, or its like, was the
 //! only one at fault (G4); whatever lies behind the refused batch is sent as usual.
 //!
-//! A session numbers its tickets anew, so a record is known by when its transaction committed, by its
+//! A session numbers its tickets anew, so a record is known by where its transaction committed, by its
 //! weight, and by topic, key and value. Two rows of one transaction that agree in all of that share
 //! their fate.
 
@@ -22,7 +22,7 @@ const ATTEMPTS_ALONE: u32 = 2;
 /// What identifies a record from one session to the next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Like {
-    commit_time_us: i64,
+    commit_lsn: Lsn,
     weight: u64,
     content: u64,
 }
@@ -55,7 +55,7 @@ impl Suspects {
         let mut found = Self::default();
         for blame in blamed {
             let like = Like {
-                commit_time_us: ledger.commit_time(blame.ticket)?,
+                commit_lsn: ledger.commit_lsn(blame.ticket)?,
                 weight: blame.ticket.weight(),
                 content: blame.content,
             };
@@ -117,8 +117,8 @@ impl Suspects {
     }
 
     fn find(&self, row: Position, record: &Record<'_>) -> Option<&Suspect> {
-        let about = (row.commit_time.unix_us(), record.weight() as u64);
-        let of = |one: &Suspect| (one.like.commit_time_us, one.like.weight);
+        let about = (row.commit_lsn, record.weight() as u64);
+        let of = |one: &Suspect| (one.like.commit_lsn, one.like.weight);
         let from = self.all.partition_point(|one| of(one) < about);
         let mut alike = self.all.iter().skip(from).take_while(|one| of(one) == about).peekable();
         alike.peek()?;
@@ -171,7 +171,7 @@ mod tests {
 
     fn found(value: &[u8], alone: bool, rejection: Option<Rejection>) -> Suspects {
         let mut ledger = Ledger::new(Budget::default());
-        ledger.begin(row().commit_time.unix_us()).unwrap();
+        ledger.begin(row().commit_lsn, row().commit_time.unix_us()).unwrap();
         let ticket = ledger.next_ticket(record(value).weight()).unwrap();
         ledger.count(ticket).unwrap();
         Suspects::of(&[blame(ticket, value, alone, rejection)], &ledger, Some(row())).unwrap()
@@ -187,7 +187,10 @@ mod tests {
         assert!(suspects.learn(&found(b"large", false, None), "t", "why"));
         assert_eq!(suspects.judge(row(), Ok(Some(1)), |_| record(b"large")), (Ok(Some(1)), true));
         assert_eq!(suspects.judge(row(), Ok(Some(1)), |_| record(b"other")), (Ok(Some(1)), false));
-        let later = Position { commit_time: PgTime(8), ..row() };
+        let later = Position { commit_lsn: Lsn::new(101), ..row() };
+        // A message outside of transactions has the time at which it was sent, another one each time.
+        let again = Position { commit_time: PgTime(8), ..row() };
+        assert_eq!(suspects.judge(again, Ok(Some(1)), |_| record(b"large")), (Ok(Some(1)), true));
         assert_eq!(suspects.judge(later, Ok(Some(1)), |_| record(b"large")), (Ok(Some(1)), false));
         assert!(!suspects.learn(&found(b"large", false, None), "t", "why"), "it is known");
     }

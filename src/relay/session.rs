@@ -48,6 +48,10 @@ const BITE_BYTES: usize = 16 * 1024;
 /// After this much the gulp is worked off without reading on, for there is more to do than that.
 const MEAL_BYTES: usize = 1024 * 1024;
 
+/// After so long the rest waits for the next turn: rows whose topics the brokers are asked for take
+/// milliseconds each, and signals, heartbeats and metrics must not wait for all of them.
+const FORWARD_MAX: Duration = Duration::from_millis(50);
+
 /// How long the server may take to say goodbye; it sends what it has begun to send before it hears
 /// that we want no more. Everything is acknowledged by then.
 const FAREWELL: Duration = Duration::from_secs(10);
@@ -263,6 +267,7 @@ impl<S: Sink> Session<S> {
     fn forward(&mut self, turn: &mut Turn) -> Result<(), RelayError> {
         turn.sink_is_full = false;
         let (mut unread, mut worked) = (self.stream.buffered(), 0);
+        let began = Instant::now();
         while self.wants_frames(turn) {
             if self.sink.has_enough() && !self.pipeline.is_open() {
                 return Ok(());
@@ -270,6 +275,9 @@ impl<S: Sink> Session<S> {
             let bite = unread.saturating_sub(self.stream.buffered());
             if bite >= BITE_BYTES && worked < MEAL_BYTES {
                 worked += bite;
+                if began.elapsed() >= FORWARD_MAX {
+                    return Ok(());
+                }
                 if self.stream.fill(Duration::ZERO)? > 0 {
                     turn.pulse.rest();
                 }

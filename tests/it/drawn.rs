@@ -231,6 +231,7 @@ fn assault(delivery: &str) {
     for (number, fate) in &fates {
         let codes = found.get(number).unwrap_or_else(|| panic!("row {number} ({fate}) is lost"));
         assert!(codes.iter().all(|code| code == fate), "row {number}: {codes:?}, not {fate}");
+        assert!(delivery == "at_least_once" || codes.len() == 1, "row {number}: {codes:?}");
     }
     assert_eq!(found.len() as u64, ROWS);
     let sessions = outcome.log.iter().filter(|line| line.contains("\"message\":\"streaming\""));

@@ -213,6 +213,31 @@ fn g2_g4_a_topic_that_takes_smaller_batches_gets_smaller_ones() {
     }
 }
 
+/// A message outside of transactions has no commit time, and is recognised by its place.
+#[test]
+fn g4_a_refused_message_outside_of_transactions_holds_up_nobody() {
+    let Some(kafka) = kafka::shared() else { return };
+    for delivery in ["at_least_once", "exactly_once"] {
+        let stage = Stage::new(postgres::installed(), &kafka.bootstrap(), "lone");
+        topic::create(&kafka.bootstrap(), &stage.topic("S"), 1, &[("max.message.bytes", "2000")]);
+        let relay = stage.relay().set("messages.prefixes", "outbox*");
+        let relay = relay.set("kafka.delivery", delivery).set("kafka.compression", "none");
+        stage.insert("A", 1);
+        stage.sql().run(
+            "SELECT pg_logical_emit_message(false, 'outbox', jsonb_build_object(
+                'id', gen_random_uuid(), 'aggregate_type', 't', 'aggregate_id', 'k',
+                'event_type', 'S', 'payload', repeat('x', 5000))::text)",
+        );
+        stage.insert("A", 5);
+        let relay = relay.expect_log("became a dead letter").allow_log("refused a batch");
+        relay.allow_log("takes records of at most").run_once();
+        let records = stage.records();
+        let code = |one: &&Stored| one.header(ERROR_CODE_HEADER) == Some("too_large");
+        assert!(records.iter().any(|one| code(&one)), "{delivery}: {records:?}");
+        assert!(records.len() >= 7, "{delivery}: {records:?}");
+    }
+}
+
 #[test]
 fn g1_g4_policy_stop_ends_with_65_and_keeps_the_row() {
     let broker = Broker::embedded();
