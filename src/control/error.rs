@@ -306,7 +306,9 @@ impl ControlError {
                 )
             }
             Self::TableMissing { .. } => {
-                "run `postrider setup`, or set source.tables to the outbox of this database"
+                "set source.tables to the outbox of this database; only if there is none yet, run \
+                 `postrider setup`: rows of a table that source.tables does not name are passed over, \
+                 and not delivered later"
                     .to_owned()
             }
             Self::TableUnsuitable { .. } => {
