@@ -156,8 +156,8 @@ impl Pipeline {
     }
 
     /// The records that the brokers blame, as a later session will know them.
-    pub fn suspects(&self, blamed: &[Blame]) -> Result<Suspects, PipelineError> {
-        Suspects::of(blamed, &self.ledger, self.last_sent)
+    pub fn suspects(&self, blamed: &[Blame], reason: &str) -> Result<Suspects, PipelineError> {
+        Suspects::of(blamed, &self.ledger, self.last_sent, reason)
     }
 
     /// What was handed over: every row before this mark is in the sink, was stored by an earlier

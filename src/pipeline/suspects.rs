@@ -30,6 +30,7 @@ struct Like {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Suspect {
     like: Like,
+    topic: String,
     /// How often it was refused when it was sent alone.
     alone: u32,
     rejection: Option<Rejection>,
@@ -46,11 +47,12 @@ pub struct Suspects {
 
 impl Suspects {
     /// The records that the brokers blame, as a later session knows them; `last_sent` is the last row of
-    /// which the sink took a record.
+    /// which the sink took a record, and `reason` what the brokers said.
     pub(super) fn of(
         blamed: &[Blame],
         ledger: &Ledger,
         last_sent: Option<Position>,
+        reason: &str,
     ) -> Result<Self, PipelineError> {
         let mut found = Self::default();
         for blame in blamed {
@@ -59,17 +61,17 @@ impl Suspects {
                 weight: blame.ticket.weight(),
                 content: blame.content,
             };
-            let rejection = blame.rejection.clone();
-            let suspect = Suspect { like, alone: u32::from(blame.alone), rejection };
+            let (topic, rejection) = (blame.topic.clone(), blame.rejection.clone());
+            let suspect = Suspect { like, topic, alone: u32::from(blame.alone), rejection };
             found.until = last_sent.ok_or(PipelineError::NotSent)?.commit_lsn;
-            found.add(suspect, &blame.topic, "");
+            found.add(suspect, reason);
         }
         Ok(found)
     }
 
     /// Adds what one more session has found; false if that was known, so that sessions would repeat.
-    pub fn learn(&mut self, found: &Self, topic: &str, reason: &str) -> bool {
-        let news = found.all.iter().map(|suspect| self.add(suspect.clone(), topic, reason));
+    pub fn learn(&mut self, found: &Self, reason: &str) -> bool {
+        let news = found.all.iter().map(|suspect| self.add(suspect.clone(), reason));
         let news = news.fold(false, |any, one| any | one);
         self.until = self.until.max(found.until);
         news
@@ -126,7 +128,7 @@ impl Suspects {
         alike.find(|one| one.like.content == content)
     }
 
-    fn add(&mut self, news: Suspect, topic: &str, reason: &str) -> bool {
+    fn add(&mut self, news: Suspect, reason: &str) -> bool {
         let place = self.all.binary_search_by_key(&news.like, |one| one.like);
         let known = match place {
             Err(place) => {
@@ -139,7 +141,7 @@ impl Suspects {
         known.alone += news.alone;
         known.rejection = news.rejection;
         if known.rejection.is_none() && known.alone >= ATTEMPTS_ALONE {
-            let reason = format!("topic `{topic}` does not take the record: {reason}");
+            let reason = format!("topic `{}` does not take the record: {reason}", known.topic);
             known.rejection = Some(Rejection { code: RejectionCode::Refused, reason });
         }
         known.rejection.is_some() || news.alone > 0
@@ -174,7 +176,8 @@ mod tests {
         ledger.begin(row().commit_lsn, row().commit_time.unix_us()).unwrap();
         let ticket = ledger.next_ticket(record(value).weight()).unwrap();
         ledger.count(ticket).unwrap();
-        Suspects::of(&[blame(ticket, value, alone, rejection)], &ledger, Some(row())).unwrap()
+        Suspects::of(&[blame(ticket, value, alone, rejection)], &ledger, Some(row()), "why")
+            .unwrap()
     }
 
     fn rejection() -> Rejection {
@@ -184,7 +187,7 @@ mod tests {
     #[test]
     fn g4_a_record_of_a_refused_batch_goes_alone_and_its_like_of_another_commit_does_not() {
         let mut suspects = Suspects::default();
-        assert!(suspects.learn(&found(b"large", false, None), "t", "why"));
+        assert!(suspects.learn(&found(b"large", false, None), "why"));
         assert_eq!(suspects.judge(row(), Ok(Some(1)), |_| record(b"large")), (Ok(Some(1)), true));
         assert_eq!(suspects.judge(row(), Ok(Some(1)), |_| record(b"other")), (Ok(Some(1)), false));
         let later = Position { commit_lsn: Lsn::new(101), ..row() };
@@ -192,29 +195,29 @@ mod tests {
         let again = Position { commit_time: PgTime(8), ..row() };
         assert_eq!(suspects.judge(again, Ok(Some(1)), |_| record(b"large")), (Ok(Some(1)), true));
         assert_eq!(suspects.judge(later, Ok(Some(1)), |_| record(b"large")), (Ok(Some(1)), false));
-        assert!(!suspects.learn(&found(b"large", false, None), "t", "why"), "it is known");
+        assert!(!suspects.learn(&found(b"large", false, None), "why"), "it is known");
     }
 
     #[test]
     fn g4_what_the_brokers_name_is_not_sent_again() {
         let mut suspects = Suspects::default();
-        assert!(suspects.learn(&found(b"large", false, None), "t", "why"));
-        assert!(suspects.learn(&found(b"large", true, Some(rejection())), "t", "why"));
+        assert!(suspects.learn(&found(b"large", false, None), "why"));
+        assert!(suspects.learn(&found(b"large", true, Some(rejection())), "why"));
         assert_eq!(
             suspects.judge(row(), Ok(Some(1)), |_| record(b"large")),
             (Err(rejection()), false)
         );
         assert_eq!(suspects.refused(), 1);
-        assert!(!suspects.learn(&found(b"large", true, Some(rejection())), "t", "why"));
+        assert!(!suspects.learn(&found(b"large", true, Some(rejection())), "why"));
     }
 
     #[test]
     fn g4_what_may_be_no_fault_of_the_record_gets_two_attempts_alone() {
         let mut suspects = Suspects::default();
-        assert!(suspects.learn(&found(b"odd", false, None), "t", "why"));
-        assert!(suspects.learn(&found(b"odd", true, None), "t", "why"));
+        assert!(suspects.learn(&found(b"odd", false, None), "why"));
+        assert!(suspects.learn(&found(b"odd", true, None), "why"));
         assert_eq!(suspects.judge(row(), Ok(Some(1)), |_| record(b"odd")), (Ok(Some(1)), true));
-        assert!(suspects.learn(&found(b"odd", true, None), "t", "why"));
+        assert!(suspects.learn(&found(b"odd", true, None), "why"));
         let (judged, _) = suspects.judge(row(), Ok(Some(1)), |_| record(b"odd"));
         assert_eq!(judged.unwrap_err().reason, "topic `t` does not take the record: why");
     }
@@ -222,7 +225,7 @@ mod tests {
     #[test]
     fn what_is_behind_is_forgotten() {
         let mut suspects = Suspects::default();
-        suspects.learn(&found(b"odd", false, None), "t", "why");
+        suspects.learn(&found(b"odd", false, None), "why");
         suspects.passed(COMMIT);
         assert!(suspects.has(row(), &record(b"odd")));
         suspects.passed(Lsn::new(101));

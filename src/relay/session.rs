@@ -218,7 +218,7 @@ impl<S: Sink> Session<S> {
                     let (topic, rejection) = (topic.clone(), rejection.clone());
                     return PipelineError::DeadLetterRefused { topic, rejection }.into();
                 }
-                match self.pipeline.suspects(&records) {
+                match self.pipeline.suspects(&records, &reason) {
                     Ok(suspects) => {
                         let cause = SinkError::BatchRefused { topic, reason, records, batch_bytes };
                         RelayError::Refused { cause, suspects }

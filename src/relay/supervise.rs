@@ -220,7 +220,7 @@ impl Supervisor {
         };
         self.suspects.passed(Lsn::new(self.reporter_totals().settled_lsn));
         let known = self.suspects.refused();
-        let mut is_news = self.suspects.learn(found, topic, reason);
+        let mut is_news = self.suspects.learn(found, reason);
         if let Some(bytes) = *batch_bytes
             && self.plan.kafka.batch_bytes.is_none_or(|now| bytes < now)
         {
