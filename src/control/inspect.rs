@@ -282,20 +282,75 @@ async fn publication(
     .transpose()
 }
 
+/// Looks that a table takes at most until it was the same before and after.
+const LOOKS_MAX: usize = 5;
+
+/// The columns that a publication has of a table come from the server's caches as much as from our
+/// snapshot, so no single statement has one moment of both: a look that DDL fell into is repeated.
 async fn table(
     client: &Client,
     table: &TableName,
     publication: &str,
 ) -> Result<Option<TableFacts>, ControlError> {
+    let mut before = relation(client, table).await?;
+    for _ in 0..LOOKS_MAX {
+        let Some(relation) = before else { return Ok(None) };
+        let oid = relation.facts.oid;
+        let published = published(client, table, publication, oid).await?;
+        let parts = parts(client, oid).await?;
+        before = self::relation(client, table).await?;
+        if before.as_ref() == Some(&relation) {
+            return Ok(Some(TableFacts { parts, published, ..relation.facts }));
+        }
+    }
+    Err(ControlError::Connection {
+        doing: DOING,
+        source: WalError::Protocol("a table that changes again and again while it is looked at"),
+    })
+}
+
+/// A table by itself, without its parts and how it is published.
+#[derive(PartialEq)]
+struct Relation {
+    facts: TableFacts,
+    /// What wrote its columns' entries last: a name that was changed and changed back shows here.
+    writers: Vec<String>,
+}
+
+async fn relation(client: &Client, table: &TableName) -> Result<Option<Relation>, ControlError> {
     const SQL: &str = "\
         SELECT c.oid, c.relkind::text, c.relpersistence::text, \
             ARRAY(SELECT a.attname::text FROM pg_catalog.pg_attribute a \
                 WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum), \
             ARRAY(SELECT a.attname::text FROM pg_catalog.pg_attribute a \
-                WHERE a.attrelid = c.oid AND a.attnum > 0 AND a.attnotnull AND NOT a.attisdropped) \
+                WHERE a.attrelid = c.oid AND a.attnum > 0 AND a.attnotnull AND NOT a.attisdropped \
+                ORDER BY a.attnum), \
+            ARRAY(SELECT a.xmin::text FROM pg_catalog.pg_attribute a \
+                WHERE a.attrelid = c.oid AND a.attnum > 0 ORDER BY a.attnum) \
         FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
         WHERE n.nspname = $1::text AND c.relname = $2::text";
-    const PUBLISHED: &str = "\
+    let (schema, name) = (table.schema.as_str(), table.name.as_str());
+    let found = client.run(DOING, client.sql().query_opt(SQL, &[&schema, &name])).await?;
+    let Some(row) = found else { return Ok(None) };
+    let facts = TableFacts {
+        oid: get(&row, 0)?,
+        kind: letter(get(&row, 1)?),
+        persistence: letter(get(&row, 2)?),
+        columns: get(&row, 3)?,
+        not_null: get(&row, 4)?,
+        parts: Vec::new(),
+        published: None,
+    };
+    Ok(Some(Relation { facts, writers: get(&row, 5)? }))
+}
+
+async fn published(
+    client: &Client,
+    table: &TableName,
+    publication: &str,
+    oid: u32,
+) -> Result<Option<Published>, ControlError> {
+    const SQL: &str = "\
         SELECT to_jsonb(t)->>'rowfilter' IS NOT NULL, \
             ARRAY(SELECT jsonb_array_elements_text(to_jsonb(t)->'attnames')), \
             (SELECT r.oid FROM pg_catalog.pg_publication_rel r \
@@ -304,27 +359,15 @@ async fn table(
         FROM pg_catalog.pg_publication_tables t \
         WHERE t.pubname = $1::text AND t.schemaname = $2::text AND t.tablename = $3::text";
     let (schema, name) = (table.schema.as_str(), table.name.as_str());
-    let found = client.run(DOING, client.sql().query_opt(SQL, &[&schema, &name])).await?;
-    let Some(row) = found else { return Ok(None) };
-    let oid: u32 = get(&row, 0)?;
-    let published = client
-        .run(DOING, client.sql().query_opt(PUBLISHED, &[&publication, &schema, &name, &oid]))
+    let found = client
+        .run(DOING, client.sql().query_opt(SQL, &[&publication, &schema, &name, &oid]))
         .await?;
-    let published = published
+    found
         .map(|row| {
             let (filters_rows, columns) = (get(&row, 0)?, get(&row, 1)?);
             Ok(Published { filters_rows, columns, member: get(&row, 2)? })
         })
-        .transpose()?;
-    Ok(Some(TableFacts {
-        oid,
-        kind: letter(get(&row, 1)?),
-        persistence: letter(get(&row, 2)?),
-        columns: get(&row, 3)?,
-        not_null: get(&row, 4)?,
-        parts: parts(client, oid).await?,
-        published,
-    }))
+        .transpose()
 }
 
 async fn parts(client: &Client, table: u32) -> Result<Vec<PartFacts>, ControlError> {

@@ -1,6 +1,7 @@
 //! The gate, the set-up and the watch, against real servers: every way a database can be unfit is
 //! made, refused, mended with the hint's own SQL where that is possible, and accepted.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use postrider::config::ConnectInfo;
@@ -180,6 +181,47 @@ fn every_fault_is_refused_and_the_hint_mends_it() {
                 check(&database, false).unwrap_or_else(|error| panic!("{sql}: {hint}: {error}"));
             }
         }
+    }
+}
+
+/// Several statements of ours look at one table, and DDL falls between any two of them.
+#[test]
+fn a_look_that_ddl_falls_into_shows_one_moment() {
+    for cluster in postgres::versions() {
+        let database = ready(cluster, "moment");
+        let done = AtomicBool::new(false);
+        let (sql, wanted) = (|| database.sql(), wanted(database.name(), false));
+        let looks = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let sql = sql();
+                while !done.load(Ordering::Relaxed) {
+                    sql.run("ALTER TABLE outbox RENAME payload TO body");
+                    sql.run("ALTER TABLE outbox RENAME body TO payload");
+                    sql.run("SELECT pg_sleep(0.05)");
+                }
+            });
+            let looks = with_client(&database.address().unix_url(), async |client| {
+                let mut looks = Vec::new();
+                for _ in 0..200 {
+                    looks.push(control::inspect(&client, &wanted).await);
+                }
+                looks
+            });
+            done.store(true, Ordering::Relaxed);
+            looks
+        });
+        let hides =
+            |one: &ControlError| matches!(one, ControlError::PublicationHidesColumns { .. });
+        for look in &looks {
+            match look {
+                Ok(found) => {
+                    let refusals = found.refusals(&wanted);
+                    assert!(!refusals.iter().any(hides), "{refusals:?}");
+                }
+                Err(error) => assert!(error.class().is_transient(), "{error}"),
+            }
+        }
+        assert!(looks.iter().filter(|look| look.is_ok()).count() >= looks.len() / 2);
     }
 }
 

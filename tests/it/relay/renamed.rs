@@ -32,6 +32,13 @@ fn rename(stage: &Stage, from: &str, to: &str) {
     stage.sql().run(&format!("ALTER TABLE outbox RENAME COLUMN {from} TO {to}"));
 }
 
+/// A topic that comes into being may cost a session, and none can begin while the column is gone.
+fn make_topics(stage: &Stage) {
+    for name in ["A", "dead-letters"] {
+        topic::create(stage.bootstrap(), &stage.topic(name), 3, &[]);
+    }
+}
+
 fn keys(records: &[Stored]) -> Vec<String> {
     let key = |record: &Stored| String::from_utf8(record.key.clone().unwrap()).unwrap();
     let mut keys: Vec<String> = records.iter().map(key).collect();
@@ -95,10 +102,7 @@ fn g4_a_column_renamed_with_a_backlog_and_named_once_costs_the_rows_of_before_on
 fn g4_a_column_renamed_while_running_and_back_costs_the_rows_between_only() {
     for delivery in DELIVERIES {
         let Some((stage, relay)) = stage(delivery) else { return };
-        // A topic that comes into being may cost a session, and none can begin while the column is gone.
-        for name in ["A", "dead-letters"] {
-            topic::create(stage.bootstrap(), &stage.topic(name), 3, &[]);
-        }
+        make_topics(&stage);
         let mut running = relay.expect_log("became a dead letter").run();
         let face = Face::of(&mut running);
         running.wait_for_log("streaming");
@@ -126,6 +130,7 @@ fn a_column_renamed_while_running_is_named_and_the_new_name_delivers() {
     for cluster in postgres::versions() {
         let broker = Broker::best();
         let stage = Stage::new(cluster, &broker.bootstrap(), "body");
+        make_topics(&stage);
         let relay = stage.relay().expect_log("became a dead letter");
         let mut running = relay.run();
         running.wait_for_log("streaming");
