@@ -72,6 +72,7 @@ pub(super) fn control(error: &ControlError) -> &'static str {
         ControlError::OtherServer => "PR-P053",
         ControlError::PartUnsuitable { .. } => "PR-P055",
         ControlError::Promoted => "PR-P056",
+        ControlError::TablesLeftOut { .. } => "PR-P058",
     }
 }
 

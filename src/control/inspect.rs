@@ -172,8 +172,10 @@ pub struct PublicationFacts {
     pub other_changes: bool,
     /// Sends a partition's rows under the name of the partitioned table.
     pub via_partition_root: bool,
-    /// How many tables it has.
-    pub tables: i64,
+    /// How many tables it has that are not in [`Requirements::tables`].
+    pub others: i64,
+    /// The first few of those.
+    pub first_others: Vec<TableName>,
 }
 
 /// The slot.
@@ -203,7 +205,7 @@ pub async fn inspect(client: &Client, wanted: &Requirements) -> Result<Inspectio
     // The slot before the publication: another relay creates them in the other order, so a slot
     // that is seen here without its publication really lacks it.
     let slot = slot(client, &wanted.slot).await?;
-    let publication = publication(client, &wanted.publication).await?;
+    let publication = publication(client, wanted).await?;
     let mut tables = Vec::new();
     for table in &wanted.tables {
         tables.push(self::table(client, table, &wanted.publication).await?);
@@ -262,24 +264,34 @@ async fn server(client: &Client) -> Result<ServerFacts, ControlError> {
 
 async fn publication(
     client: &Client,
-    name: &str,
+    wanted: &Requirements,
 ) -> Result<Option<PublicationFacts>, ControlError> {
     const SQL: &str = "\
         SELECT p.oid, p.pubinsert, p.pubupdate OR p.pubdelete OR p.pubtruncate, \
-            coalesce((to_jsonb(p)->>'pubviaroot')::bool, false), \
-            (SELECT count(*) FROM pg_catalog.pg_publication_tables t WHERE t.pubname = p.pubname) \
+            coalesce((to_jsonb(p)->>'pubviaroot')::bool, false) \
         FROM pg_catalog.pg_publication p WHERE p.pubname = $1::text";
-    let row = client.run(DOING, client.sql().query_opt(SQL, &[&name])).await?;
-    row.map(|row| {
-        Ok(PublicationFacts {
-            oid: get(&row, 0)?,
-            inserts: get(&row, 1)?,
-            other_changes: get(&row, 2)?,
-            via_partition_root: get(&row, 3)?,
-            tables: get(&row, 4)?,
-        })
-    })
-    .transpose()
+    const OTHERS: &str = "\
+        SELECT t.schemaname::text, t.tablename::text, count(*) OVER () \
+        FROM pg_catalog.pg_publication_tables t \
+        WHERE t.pubname = $1::text AND (t.schemaname::text, t.tablename::text) NOT IN \
+            (SELECT s.name, r.name FROM unnest($2::text[]) WITH ORDINALITY AS s (name, place) \
+                JOIN unnest($3::text[]) WITH ORDINALITY AS r (name, place) USING (place)) \
+        ORDER BY 1, 2 LIMIT 5";
+    let name = &wanted.publication;
+    let row = client.run(DOING, client.sql().query_opt(SQL, &[name])).await?;
+    let Some(row) = row else { return Ok(None) };
+    let (schemas, names): (Vec<_>, Vec<_>) =
+        wanted.tables.iter().map(|table| (&table.schema, &table.name)).unzip();
+    let others = client.run(DOING, client.sql().query(OTHERS, &[name, &schemas, &names])).await?;
+    let table = |row: &Row| Ok(TableName::new(&get::<String>(row, 0)?, &get::<String>(row, 1)?));
+    Ok(Some(PublicationFacts {
+        oid: get(&row, 0)?,
+        inserts: get(&row, 1)?,
+        other_changes: get(&row, 2)?,
+        via_partition_root: get(&row, 3)?,
+        others: others.first().map_or(Ok(0), |row| get(row, 2))?,
+        first_others: others.iter().map(table).collect::<Result<_, ControlError>>()?,
+    }))
 }
 
 /// Looks that a table takes at most until it was the same before and after.

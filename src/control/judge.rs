@@ -5,7 +5,7 @@
 //! stops at the first refusal and logs the warnings.
 
 use super::error::ControlError;
-use super::inspect::{Inspection, Requirements, SlotFacts, TableFacts};
+use super::inspect::{Inspection, PublicationFacts, Requirements, SlotFacts, TableFacts};
 use super::remedy::UNLOGGED_PART;
 use crate::outbox::{TableName, Wanted};
 
@@ -63,10 +63,16 @@ impl Inspection {
             refusals
                 .push(ControlError::PublicationWithoutInserts { publication: publication.clone() });
         }
+        let left_out = self.leaves_out(facts, wanted);
+        let leaves_out = left_out.is_some();
+        refusals.extend(left_out);
         for (name, table) in wanted.tables.iter().zip(&self.tables) {
             let Some(table) = table else { continue };
             let (publication, name) = (publication.clone(), name.clone());
             let Some(published) = &table.published else {
+                if leaves_out {
+                    continue;
+                }
                 let partitioned = table.kind == 'p' && !facts.via_partition_root;
                 refusals.push(ControlError::PublicationLacksTable {
                     publication,
@@ -96,6 +102,27 @@ impl Inspection {
         }
     }
 
+    /// A slot that has delivered other tables so far would be read for new ones: as after a typo in
+    /// source.tables, which would lose the rows of the others.
+    fn leaves_out(&self, facts: &PublicationFacts, wanted: &Requirements) -> Option<ControlError> {
+        self.slot.as_ref()?;
+        let tables = wanted.tables.iter().zip(&self.tables);
+        let is_new = |table: &Option<TableFacts>| match table {
+            // Its partitions are the others.
+            Some(table) if table.kind == 'p' && !facts.via_partition_root => false,
+            Some(table) => table.published.is_none(),
+            None => true,
+        };
+        let new: Vec<_> =
+            tables.filter(|(_, facts)| is_new(facts)).map(|(name, _)| name.clone()).collect();
+        (facts.others > 0 && !new.is_empty()).then(|| ControlError::TablesLeftOut {
+            slot: wanted.slot.clone(),
+            publication: wanted.publication.clone(),
+            others: others(facts),
+            tables: listed(&new),
+        })
+    }
+
     /// The refusal of a relay that does not want to wait: another session has the slot.
     pub fn held(&self, wanted: &Requirements) -> Option<ControlError> {
         let slot = self.slot.as_ref()?;
@@ -123,18 +150,8 @@ impl Inspection {
                     ),
                 ));
             }
-            if publication.tables > i64::try_from(wanted.tables.len()).unwrap_or(i64::MAX) {
-                warnings.push((
-                    format!(
-                        "publication `{}` has {} tables; the server decodes and sends all of them",
-                        wanted.publication, publication.tables
-                    ),
-                    format!(
-                        "a publication of the relay's own costs less than {name}: create it, let the \
-                         relay deliver what was committed before that (it is lost otherwise), then \
-                         set source.publication"
-                    ),
-                ));
+            if publication.others > 0 {
+                warnings.push(unread(&wanted.publication, publication));
             }
         }
         let status = self.slot.as_ref().and_then(|slot| slot.wal_status.as_deref());
@@ -153,6 +170,33 @@ impl Inspection {
         }
         warnings
     }
+}
+
+/// The slot moves past what a relay does not read, and its rows never come again.
+fn unread(name: &str, publication: &PublicationFacts) -> (String, String) {
+    let others = others(publication);
+    let warning = format!(
+        "publication `{name}` has tables that source.tables does not name ({others}): their rows are \
+         acknowledged undelivered"
+    );
+    let help = format!(
+        "add those that are outboxes to source.tables, before anything is committed in them; if none \
+         is, a publication of the relay's own saves decoding: create it, let the relay deliver what \
+         was committed before that (it is lost otherwise), then set source.publication in place of {}",
+        crate::wal::quote::identifier(name)
+    );
+    (warning, help)
+}
+
+/// The tables of a publication that are not read, as far as their names are known.
+fn others(facts: &PublicationFacts) -> String {
+    let names = listed(&facts.first_others);
+    let all = i64::try_from(facts.first_others.len()).is_ok_and(|known| known == facts.others);
+    if all { names } else { format!("{names}, ..") }
+}
+
+fn listed(tables: &[TableName]) -> String {
+    tables.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
 fn judge_table(
@@ -285,7 +329,8 @@ mod tests {
                 inserts: true,
                 other_changes: false,
                 via_partition_root: false,
-                tables: 1,
+                others: 0,
+                first_others: Vec::new(),
             }),
             slot: Some(SlotFacts {
                 plugin: Some("pgoutput".to_owned()),
@@ -372,6 +417,39 @@ mod tests {
         assert_eq!(inspection.refusals(&wanted()), []);
     }
 
+    /// What the slot has delivered so far would be acknowledged and not delivered.
+    #[test]
+    fn g1_new_tables_do_not_take_the_place_of_those_that_the_slot_delivers() {
+        let with_others = |i: &mut Inspection| {
+            let publication = i.publication.as_mut().unwrap();
+            (publication.others, publication.first_others) =
+                (2, vec![TableName::new("public", "letters")]);
+        };
+        let mut inspection = good();
+        with_others(&mut inspection);
+        assert_eq!(inspection.refusals(&wanted()), []);
+        let (warning, _) = inspection.warnings(&wanted()).remove(0);
+        assert!(warning.contains("public.letters, ..") && warning.contains("undelivered"));
+        table(&mut inspection).published = None;
+        let refusals = inspection.refusals(&wanted());
+        assert!(
+            matches!(refusals.as_slice(), [ControlError::TablesLeftOut { .. }]),
+            "{refusals:?}"
+        );
+        inspection.tables[0] = None;
+        let refusals = inspection.refusals(&wanted());
+        assert!(
+            matches!(
+                refusals.as_slice(),
+                [ControlError::TableMissing { .. }, ControlError::TablesLeftOut { .. }]
+            ),
+            "{refusals:?}"
+        );
+        inspection.slot = None;
+        let refusals = inspection.refusals(&wanted());
+        assert!(!refusals.iter().any(|one| matches!(one, ControlError::TablesLeftOut { .. })));
+    }
+
     #[test]
     fn a_publication_that_came_after_the_slot_is_a_lost_position() {
         let late = refusal(|i| i.publication = None);
@@ -400,7 +478,7 @@ mod tests {
     fn what_only_costs_is_a_warning() {
         let mut inspection = good();
         inspection.publication.as_mut().unwrap().other_changes = true;
-        inspection.publication.as_mut().unwrap().tables = 9;
+        inspection.publication.as_mut().unwrap().others = 9;
         inspection.server.encoding = "SQL_ASCII".to_owned();
         inspection.slot.as_mut().unwrap().wal_status = Some("unreserved".to_owned());
         assert_eq!(inspection.warnings(&wanted()).len(), 4);

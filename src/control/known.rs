@@ -119,7 +119,8 @@ mod tests {
             inserts: true,
             other_changes: false,
             via_partition_root: false,
-            tables: 1,
+            others: 0,
+            first_others: Vec::new(),
         };
         let slot = SlotFacts {
             plugin: Some("pgoutput".to_owned()),

@@ -81,3 +81,12 @@ pub(super) fn of_part(part: &TableName, kind: &str) -> String {
      that were written to it"
         .to_owned()
 }
+
+/// What to do where source.tables leaves out tables that the slot delivers.
+pub(super) fn named_besides(others: &str) -> String {
+    format!(
+        "if that is a mistake, set source.tables to {others}; if it is to be read besides, name all of \
+         them; if {others} is no outbox, set source.publication to a new one: as it is, a relay would \
+         acknowledge its rows undelivered"
+    )
+}

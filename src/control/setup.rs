@@ -85,7 +85,7 @@ impl SetupPlan {
         }
         steps.push(SetupStep {
             object: format!("publication `{publication}`"),
-            sql: publish(publication, tables),
+            sql: publish(publication, tables, slot),
         });
         if !choices.without_slot {
             let guarded = if choices.from_now { &[][..] } else { tables.as_slice() };
@@ -274,12 +274,26 @@ fn outbox_table(table: &TableName) -> String {
     )
 }
 
-/// Creates the publication, or adds the tables that it lacks.
-fn publish(publication: &str, tables: &[TableName]) -> String {
+/// Creates the publication, or adds the tables that it lacks, unless a slot delivers others by it.
+fn publish(publication: &str, tables: &[TableName], slot: &str) -> String {
     let (name, quoted) = (literal(publication), identifier(publication));
+    let pair =
+        |table: &TableName| format!("({}, {})", literal(&table.schema), literal(&table.name));
+    let wanted: Vec<_> = tables.iter().map(pair).collect();
+    let wanted = wanted.join(", ");
     let mut sql = format!(
-        "DO $$\nBEGIN\n    IF NOT EXISTS (SELECT FROM pg_catalog.pg_publication WHERE pubname = {name}) THEN\n        \
+        "DO $$\nBEGIN\n    \
+         IF EXISTS (SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = {}) AND (\n        \
+         SELECT count(*) FILTER (WHERE (schemaname, tablename) IN ({wanted})) < {}\n            \
+         AND count(*) FILTER (WHERE (schemaname, tablename) NOT IN ({wanted})) > 0\n        \
+         FROM pg_catalog.pg_publication_tables WHERE pubname = {name}\n    ) THEN\n        \
+         RAISE EXCEPTION 'the slot delivers other tables by this publication'\n            \
+         USING HINT = 'name them in source.tables too: their rows would be acknowledged undelivered';\n    \
+         END IF;\n    \
+         IF NOT EXISTS (SELECT FROM pg_catalog.pg_publication WHERE pubname = {name}) THEN\n        \
          {}\n",
+        literal(slot),
+        tables.len(),
         create_publication(publication, tables)
     );
     for table in tables {

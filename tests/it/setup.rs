@@ -64,8 +64,12 @@ impl Scene {
     fn assert_delivers(&self) {
         self.insert();
         self.run_as(&self.relay).run_once();
+        assert_eq!(self.delivered(), 1);
+    }
+
+    fn delivered(&self) -> usize {
         let topic = format!("{}.OrderPaid", self.database.name());
-        assert_eq!(topic::read(&self.broker.bootstrap(), &[topic]).len(), 1);
+        topic::read(&self.broker.bootstrap(), &[topic]).len()
     }
 
     fn insert(&self) {
@@ -291,5 +295,32 @@ fn topics_are_made_as_rows_name_them_and_once() {
     let consumer: rdkafka::consumer::BaseConsumer = topic::client(&bootstrap).create().unwrap();
     for (name, partitions) in [("OrderPaid", 2), ("dead-letters", 2), ("progress", 1)] {
         assert_eq!(topic::ends(&consumer, &format!("{prefix}{name}")).len(), partitions, "{name}");
+    }
+}
+
+#[test]
+fn g1_a_mistyped_table_takes_the_place_of_none_that_the_slot_delivers() {
+    for cluster in postgres::versions() {
+        let scene = Scene::new(cluster);
+        scene.setup(&scene.owner, &["--no-slot"], 0);
+        scene.setup(&scene.relay, &[], 0);
+        scene.insert();
+        let typo = ["--set", "source.tables=public.outbx"];
+        let words = ["public.outbox", "source.tables", "acknowledge its rows undelivered"];
+        scene.setup(&scene.owner, &typo, 78).says(&["PR-P058"]);
+        scene.setup(&scene.owner, &typo, 78).says(&words);
+        scene.script(&scene.owner, &typo, 3).says(&["acknowledged undelivered"]);
+        // The script has made the table, and the relay does not begin with it none the less.
+        let refused = scene.run_as(&scene.relay).start(&[&["run", "--once"], &typo[..]].concat());
+        let refused = refused.outcome();
+        assert_eq!(refused.status.code(), Some(78), "{:?}", refused.log);
+        assert!(refused.log.join("\n").contains("PR-P058"), "{:?}", refused.log);
+        // Who names both gets both.
+        let both = "public.outbox,public.outbx";
+        let arguments = ["--no-slot", "--set", &format!("source.tables={both}")];
+        scene.setup(&scene.owner, &arguments, 0);
+        scene.insert();
+        scene.run_as(&scene.relay).set("source.tables", both).run_once();
+        assert_eq!(scene.delivered(), 2);
     }
 }

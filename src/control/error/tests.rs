@@ -1,0 +1,54 @@
+//! What errors of the gate advise.
+
+use super::*;
+
+/// Who drops a slot loses what it has not delivered, so that no advice says so without the loss.
+#[test]
+fn advice_to_drop_a_slot_says_what_is_lost_and_asks_for_the_name_first() {
+    let slot = || "s".to_owned();
+    let missing = ControlError::PublicationMissing {
+        publication: "nopub".to_owned(),
+        tables: Vec::new(),
+        slot: slot(),
+        slot_exists: true,
+        others: vec!["postrider".to_owned()],
+    };
+    let hint = missing.hint().unwrap();
+    let at = |words: &str| hint.find(words).unwrap_or_else(|| panic!("{words}: {hint}"));
+    assert!(at("`nopub` right?") < at("`postrider`"));
+    assert!(at("`postrider`") < at("pg_drop_replication_slot"));
+    assert!(at("pg_drop_replication_slot") < at("loses every row"));
+    let lost = ControlError::SlotLost { slot: slot(), reason: String::new() }.hint().unwrap();
+    assert!(lost.contains("re-send") && lost.contains("setup --from-now"), "{lost}");
+    let gone = ControlError::SlotMissing { slot: slot(), others: Vec::new() }.hint().unwrap();
+    assert!(gone.contains("this database has no slots") && gone.contains("setup"), "{gone}");
+}
+
+#[test]
+fn every_refusal_has_a_hint_and_its_exit_code() {
+    let table = || TableName::new("public", "Out\"box");
+    let lost = ControlError::SlotLost { slot: "it's".to_owned(), reason: String::new() };
+    assert_eq!(lost.exit_code(), 70);
+    assert!(lost.hint().unwrap().contains("pg_drop_replication_slot('it''s')"));
+    let missing = ControlError::PublicationMissing {
+        publication: "p".to_owned(),
+        tables: vec![table()],
+        slot: "s".to_owned(),
+        slot_exists: false,
+        others: vec!["q".to_owned()],
+    };
+    assert_eq!(missing.exit_code(), 78);
+    assert_eq!(
+        missing.hint().unwrap(),
+        "is source.publication = `p` right? this database has `q`; if it is new: `postrider \
+         setup`, which does: CREATE PUBLICATION \"p\" FOR TABLE \"public\".\"Out\"\"box\" \
+         WITH (publish = 'insert', publish_via_partition_root = true);"
+    );
+    let role = ControlError::RoleMayNotReplicate { role: "r".to_owned() };
+    assert_eq!(role.exit_code(), 77);
+    assert!(role.hint().unwrap().starts_with("ALTER ROLE \"r\" REPLICATION;"));
+    let held =
+        ControlError::SlotHeld { slot: "s".to_owned(), pid: 7, holder: "postrider".to_owned() };
+    assert_eq!((held.exit_code(), held.class().is_transient()), (75, true));
+    assert!(held.to_string().ends_with("process 7 (postrider)"));
+}
