@@ -58,6 +58,11 @@ fn a_secret_in_the_wrong_place_of_the_command_line_is_not_repeated() {
         &["dead-letters", "show", URL],
         &["route", "--source.url=postgres://relay:canary-bird@db/shop"],
         &["tail", "--source", "password=canary-bird"],
+        &["--set", "source.url=relay:canary-bird@db/shop", "run"],
+        &["--set", "kafka.brokers=relay:canary-bird@db:9092", "run"],
+        &["setup", "--table", "relay:canary-bird@db/shop"],
+        &["run", "--debezium", "relay:canary-bird@db/shop"],
+        &["import", "debezium", "relay:canary-bird@db/shop"],
     ] {
         let output = run(arguments);
         let said = text(&output.stderr) + &text(&output.stdout);

@@ -12,6 +12,7 @@ use crate::route::{
 };
 
 use super::model::{Route, unquoted};
+use super::secrets::mask_text;
 use super::values::Refusal;
 
 /// Postgres's NAMEDATALEN - 1, in bytes.
@@ -36,6 +37,8 @@ pub(super) fn slot(text: &str) -> Result<String, Refusal> {
     if name.chars().all(legal) {
         return Ok(name);
     }
+    // A password in a wrong place is not to come back in another spelling.
+    let name = mask_text(&name);
     let suggestion: String =
         name.to_ascii_lowercase().chars().map(|c| if legal(c) { c } else { '_' }).collect();
     Err(Refusal::new(format!("`{name}` is not a slot name: a-z, 0-9 and _ only"))

@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::secrets::{mask_line, mask_text};
+use super::secrets::{mask_line, mask_text, scrub};
 
 /// Why there is no configuration.
 #[derive(Debug, thiserror::Error)]
@@ -67,8 +67,9 @@ pub struct Mistake {
 
 impl Mistake {
     /// The same without what it may repeat of a secret that was typed where none belongs.
-    pub(super) fn masked(self) -> Self {
-        let masked = |text: String| mask_text(&text).into_owned();
+    /// `secrets` are those that are known, in the order of [`super::secrets::for_scrubbing`].
+    pub(super) fn masked(self, secrets: &[String]) -> Self {
+        let masked = |text: String| scrub(&mask_text(&text), secrets);
         let kind = match self.kind {
             MistakeKind::Syntax(reason) => MistakeKind::Syntax(masked(reason)),
             MistakeKind::UnknownKey { key } => MistakeKind::UnknownKey { key: masked(key) },
@@ -77,7 +78,8 @@ impl Mistake {
             }
             kind => kind,
         };
-        Self { kind, ..self }
+        // It may show how the text would be right.
+        Self { kind, help: self.help.map(masked), ..self }
     }
 
     /// The line it is on; what is in no file comes last.

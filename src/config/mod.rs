@@ -36,7 +36,7 @@ use std::sync::LazyLock;
 
 use libpq::ConnectInfoWarning;
 
-use layer::{Layer, Origin as LayerOrigin, Raw, Setting};
+use layer::{Layer, Origin as LayerOrigin, Raw, Setting, Value};
 
 pub use effective::{Effective, Shown};
 pub use layer::Origin;
@@ -173,8 +173,21 @@ pub fn load(inputs: &Inputs, review: Review<'_>) -> Result<Loaded, ConfigError> 
         Err(more) => mistakes.extend(more),
     }
     mistakes.sort_by_key(Mistake::line);
-    let mistakes = mistakes.into_iter().map(Mistake::masked).collect();
+    let secrets = secrets_of(&settings);
+    let mistakes = mistakes.into_iter().map(|mistake| mistake.masked(&secrets)).collect();
     Err(ConfigError::Mistakes(mistakes))
+}
+
+/// What a mistake may repeat a piece of that no longer looks like a secret.
+fn secrets_of(settings: &BTreeMap<String, Setting>) -> Vec<String> {
+    let parts = settings.iter().flat_map(|(key, setting)| match &setting.value {
+        Value::Text(text) => secrets::secret_parts(key, text),
+        Value::List(items) => {
+            items.iter().flat_map(|item| secrets::secret_parts("", &item.text)).collect()
+        }
+        Value::Switch(_) | Value::Duration(_) | Value::Size(_) => Vec::new(),
+    });
+    secrets::for_scrubbing(parts.collect())
 }
 
 fn to_mistake(objection: Objection, settings: &BTreeMap<String, Setting>) -> Mistake {

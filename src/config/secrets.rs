@@ -67,11 +67,10 @@ pub fn shown<'a>(name: &str, value: &'a str) -> Cow<'a, str> {
 /// Any text without what it says to be secret: passwords in URLs, whatever follows a secret name
 /// and `=`, private keys, credentials as HTTP has them.
 pub fn mask_text(text: &str) -> Cow<'_, str> {
-    let mut ranges = secret_ranges(text);
+    let ranges = secret_ranges(text);
     if ranges.is_empty() {
         return Cow::Borrowed(text);
     }
-    ranges.sort_by_key(|range| range.start);
     let mut out = String::with_capacity(text.len());
     let mut done = 0;
     for range in ranges {
@@ -95,21 +94,41 @@ pub(super) fn secret_parts(name: &str, value: &str) -> Vec<String> {
     parts.into_iter().map(|part| part.trim().to_owned()).filter(|part| !part.is_empty()).collect()
 }
 
+/// Secrets in the order in which [`scrub`] wants them. Shorter ones than four letters would be found
+/// in any text.
+pub(super) fn for_scrubbing(mut secrets: Vec<String>) -> Vec<String> {
+    const FOUND_FROM: usize = 4;
+    secrets.retain(|secret| secret.len() >= FOUND_FROM);
+    // The longest first: one may hold another.
+    secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
+    secrets
+}
+
+/// The text without these secrets.
+pub(super) fn scrub(text: &str, secrets: &[String]) -> String {
+    let replaced = |text: String, secret: &String| text.replace(secret.as_str(), MASK);
+    secrets.iter().fold(text.to_owned(), replaced)
+}
+
 /// A connection URL or `key=value` string without its secrets.
 pub fn mask_connection_string(text: &str) -> String {
-    if text.contains("://") { mask_text(text).into_owned() } else { mask_after_secret(text) }
+    let text = mask_text(text);
+    if text.contains("://") { text.into_owned() } else { mask_after_secret(&text) }
 }
 
 /// A source line fit for an error message: a value behind a secret name, or a password inside a
 /// URL or connection string, is masked. The line may be malformed, so this looks at words only.
 pub(super) fn mask_line(line: &str) -> String {
-    let Some((key, value)) = line.split_once('=') else {
-        return mask_text(line).into_owned();
-    };
-    if is_secret_name(key) {
-        return format!("{key}= {MASK}");
+    let name = line.split_once('=').map(|(name, _)| name).filter(|name| is_secret_name(name));
+    if let Some(name) = name {
+        return format!("{}= {MASK}", mask_text(name));
     }
-    format!("{key}={}", mask_text(&mask_after_secret(value)))
+    // As a whole first: what is before a `=` may be a piece of a password.
+    let line = mask_text(line);
+    match line.split_once('=') {
+        Some((name, value)) => format!("{name}={}", mask_after_secret(value)),
+        None => line.into_owned(),
+    }
 }
 
 /// Quotes, blanks around `=` and escapes make the end of a `key=value` secret hard to tell, so
@@ -122,10 +141,21 @@ fn mask_after_secret(text: &str) -> String {
     }
 }
 
+/// In their order; they may overlap.
 fn secret_ranges(text: &str) -> Vec<Range<usize>> {
     let lower = text.to_ascii_lowercase();
-    let found = [user_part(text), assigned(&lower), private_key(&lower), credential(&lower)];
-    found.into_iter().flatten().chain(web_token(text)).filter(|range| !range.is_empty()).collect()
+    let found = [
+        user_part(text),
+        bare_user_part(text),
+        assigned(&lower),
+        private_key(&lower),
+        credential(&lower),
+    ];
+    let found = found.into_iter().flatten().chain(web_token(text));
+    let mut ranges: Vec<_> = found.filter(|range| !range.is_empty()).collect();
+    ranges.sort_by_key(|range| (range.start, range.end));
+    ranges.dedup();
+    ranges
 }
 
 /// The password of the first URL, or all that is between it and the last `@`: a password may hold
@@ -142,6 +172,18 @@ fn user_part(text: &str) -> Option<Range<usize>> {
         None if user.contains(['/', ' ']) => None,
         None => Some(start..end),
     }
+}
+
+/// The password of a `user:password@host` without a scheme, to the last `@` of the text. A colon before
+/// a blank ends a word of prose, one before two slashes a scheme.
+fn bare_user_part(text: &str) -> Option<Range<usize>> {
+    let end = text.rfind('@')?;
+    let mut colons = text.get(..end)?.match_indices(':').map(|(at, _)| at + 1);
+    let start = colons.find(|&at| {
+        let rest = text.get(at..).unwrap_or("");
+        !rest.starts_with(char::is_whitespace) && !rest.starts_with("//")
+    })?;
+    Some(start..end)
 }
 
 /// What follows the first secret name and its `=` or colon; in a URL's query to its end, elsewhere
@@ -244,6 +286,11 @@ mod tests {
             "AccountName=a;AccountKey=hunter2==",
             "-----BEGIN PRIVATE KEY-----\nhunter2\n-----END PRIVATE KEY-----",
             "eyJhbGciOiJIUzI1NiJ9.hunter2.sig",
+            "app:hunter2@db/shop",
+            "app:/hunter2@db:5432/shop",
+            "a:1,app:hun@hunter2 x@db",
+            "`app:hunter2@db:9092` is not a broker's address",
+            "app:hunter2@db http://x",
         ] {
             let shown = mask_text(text);
             assert!(!shown.contains("hunter2") && shown.contains(MASK), "{shown}");
@@ -257,6 +304,9 @@ mod tests {
             "io.confluent.connect.avro.AvroConverter",
             "(?<token>.*)",
             "basic auth",
+            "app@db:5432/shop",
+            "file a.toml:3: somebody wrote this",
+            "written: by me@home",
         ] {
             assert_eq!(mask_text(text), text);
         }
@@ -280,6 +330,9 @@ mod tests {
             "host=db password='x hunter2' dbname=shop",
             "password = hunter2",
             "password hunter2",
+            "app:hunter2@db/shop",
+            "app:hun=hunter2@db/shop",
+            "app:x hunter2@db/shop?sslmode=require",
         ] {
             let shown = mask_connection_string(text);
             assert!(!shown.contains("hunter2") && !shown.contains("ter2"), "{shown}");
@@ -299,6 +352,9 @@ mod tests {
             "url = \"host=db password=hunter2\"",
             "properties = { \"sasl.username\" = \"x\", \"sasl.password\" = \"hunter2\" }",
             "postgres://app:hunter2@db",
+            "url = app:hunter2@db/shop",
+            "  \"app:hunter2=x@db:9092\",",
+            "  \"postgres://app:hunter2=x@db\",",
         ] {
             assert!(!mask_line(line).contains("hunter2"), "{}", mask_line(line));
         }

@@ -4,12 +4,14 @@
 //! secrets. What always holds: a URL with a password in a wrong place of the command line, which
 //! parsers and file systems like to repeat, is not shown by the error that says so.
 
-use super::secrets::mask_text;
+use super::secrets::{for_scrubbing, mask_text, scrub, secret_parts};
 
 /// The text, in which words that hold a secret stand without it.
 pub fn without_typed_secrets(text: &str, words: impl IntoIterator<Item = String>) -> String {
     let mut text = text.to_owned();
+    let mut pieces = Vec::new();
     for word in words {
+        pieces.extend(secret_parts("", &word));
         // A value may be repeated without the flag before it.
         let value = word.split_once('=').map(|(_, value)| value);
         for part in [Some(&*word), value].into_iter().flatten() {
@@ -19,7 +21,7 @@ pub fn without_typed_secrets(text: &str, words: impl IntoIterator<Item = String>
             }
         }
     }
-    text
+    scrub(&text, &for_scrubbing(pieces))
 }
 
 /// The words of this process's command line.
@@ -56,6 +58,7 @@ mod tests {
             format!("unexpected argument '--file={URL}' found"),
             format!("cannot read {URL}: no such file"),
             "unexpected argument 'password=hunter22' found".to_owned(),
+            "`hunter22@db` is not a port".to_owned(),
         ] {
             let fit = without_typed_secrets(&text, words());
             assert!(!fit.contains("hunter22") && fit.contains("****"), "{fit}");

@@ -7,7 +7,7 @@
 use super::given::{Content, Entry, Flavour, Given};
 use super::{Finding, Outcome};
 use crate::config::layer::toml_text;
-use crate::config::secrets::{self, MASK, is_secret_name, secret_parts};
+use crate::config::secrets::{self, MASK, for_scrubbing, is_secret_name, scrub, secret_parts};
 
 /// What stands in a report for a value longer than a line.
 const SHOWN_CHARS: usize = 80;
@@ -376,9 +376,8 @@ fn shown(name: &str, value: &str, flavour: Flavour) -> String {
     shown
 }
 
-/// What is secret in these options. Shorter pieces than four letters would be found in any text.
+/// What is secret in these options.
 fn secrets_of(entries: &[Entry], flavour: Flavour) -> Vec<String> {
-    const FOUND_FROM: usize = 4;
     let mut all = Vec::new();
     for Entry { name, content, .. } in entries {
         let Content::Text(value) = content else { continue };
@@ -386,15 +385,7 @@ fn secrets_of(entries: &[Entry], flavour: Flavour) -> Vec<String> {
             all.extend(secret_parts(name, value));
         }
     }
-    all.retain(|secret| secret.len() >= FOUND_FROM);
-    // The longest first: one may hold another.
-    all.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
-    all
-}
-
-fn scrub(text: &str, secrets: &[String]) -> String {
-    let replaced = |text: String, secret: &String| text.replace(secret.as_str(), MASK);
-    secrets.iter().fold(text.to_owned(), replaced)
+    for_scrubbing(all)
 }
 
 /// Values that are no secret, whatever the option is for.

@@ -133,8 +133,11 @@ impl fmt::Debug for Settings {
     }
 }
 
+/// What is no name at all may be a piece of a password: `user:p=w@host` begins with `user:p`.
 fn unknown(name: &str) -> ConnectInfoError {
-    let suggestion = resembling(name, PARAMETERS.iter().map(|(known, ..)| *known));
+    let is_name = name.chars().all(|char| char.is_ascii_alphanumeric() || "_-.".contains(char));
+    let known = PARAMETERS.iter().map(|(known, ..)| *known);
+    let suggestion = is_name.then(|| resembling(name, known)).flatten();
     ConnectInfoError::UnknownParameter { name: suggestion.map(|_| name.to_owned()), suggestion }
 }
 

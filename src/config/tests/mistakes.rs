@@ -174,6 +174,43 @@ fn no_message_shows_a_secret() {
     }
 }
 
+/// Whatever option it is typed for, in whatever layer.
+#[test]
+fn no_message_shows_the_password_of_a_url_or_of_one_without_its_scheme() {
+    for value in ["postgres://app:hunter2@db/shop", "app:hunter2@db/shop", "app:hun=hunter2@db"] {
+        for option in OPTIONS {
+            let (key, env) = (option.key, option.env());
+            let (section, name) = key.split_once('.').unwrap();
+            let set = format!("{key}={value}");
+            let file = |text: String| format!("[{section}]\n{name} = {text}\n");
+            let text = file(format!("\"{value}\""));
+            let list = file(format!("[\n  \"{value}\",\n]"));
+            let [text, list] =
+                [text, list].map(|file| file.replace("[route.rules", "[route_rules"));
+            let given = [
+                Given { set: &[&set], ..Given::default() },
+                Given { env: &[(&env, value)], ..Given::default() },
+                Given { flags: &[(key, value)], ..Given::default() },
+                Given { file: Some(&text), ..Given::default() },
+                Given { file: Some(&list), ..Given::default() },
+            ];
+            for given in given {
+                let said = match given.load() {
+                    Err(ConfigError::Mistakes(found)) => {
+                        format!("{found:?} {}", ConfigError::Mistakes(found.clone()))
+                    }
+                    Err(error) => format!("{error} {error:?}"),
+                    Ok(loaded) => {
+                        let shown = loaded.effective.iter().map(|one| format!("{one:?}"));
+                        shown.chain(loaded.warnings.iter().map(ToString::to_string)).collect()
+                    }
+                };
+                assert!(!said.contains("hunter2"), "{key}: {said}");
+            }
+        }
+    }
+}
+
 #[test]
 fn objections_of_later_rooms_point_at_their_property() {
     let folder = tempfile::tempdir().unwrap();
