@@ -62,8 +62,9 @@ async fn setup_makes_what_is_missing_and_may_be_repeated() {
     client.batch_execute(sql).await.unwrap();
     let arguments = ["--table", "public.\"Mine\"", "--output", "json"];
     let made: serde_json::Value = serde_json::from_str(&stdout(&setup(&url, &arguments))).unwrap();
-    let published_now = serde_json::json!(["publication `postrider`"]);
-    assert_eq!(made["created"], published_now, "an existing table is only published");
+    let added = serde_json::json!(["table public.\"Mine\" to publication `postrider`"]);
+    assert_eq!(made["added"], added, "an existing table is only published");
+    assert_eq!(made["created"], serde_json::json!([]));
     let published = "SELECT count(*) FROM pg_publication_tables WHERE pubname = 'postrider'";
     assert_eq!(count(published).await, 2);
 }
@@ -79,6 +80,8 @@ async fn a_setup_that_cannot_be_done_says_why_and_what_to_do() {
     assert_fails(&other, &[], 78, &["PR-P022", "nowhere"]);
     let guest = address.clone().login_as("guest", Some("guest")).url();
     assert_fails(&guest, &[], 77, &["PR-P044", "help:", "GRANT CREATE ON SCHEMA"]);
+    let said = setup(&guest, &[]);
+    assert!(!String::from_utf8_lossy(&said.stderr).contains(";;"));
     let wrong = address.login_as("guest", Some("hunter2")).url();
     assert_fails(&wrong, &[], 77, &["PR-P021", "password"]);
     assert!(!String::from_utf8_lossy(&setup(&wrong, &[]).stderr).contains("hunter2"));
@@ -87,6 +90,28 @@ async fn a_setup_that_cannot_be_done_says_why_and_what_to_do() {
     let replica = Options::default().with("wal_level", "replica");
     let replica = Cluster::start(&replica).expect("a private PostgreSQL");
     assert_fails(&replica.unix_url(), &[], 78, &["PR-P030", "ALTER SYSTEM SET wal_level"]);
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_topic_that_no_row_could_go_to_is_refused_before_anything_is_made() {
+    let cluster = Cluster::start(&Options::default()).expect("a private PostgreSQL");
+    let url = cluster.unix_url();
+    for (name, words) in [
+        ("bad/name", "has a character other than"),
+        ("__consumer_offsets", "as Kafka's own topics do"),
+        ("postrider.progress.other", "where relays keep progress"),
+        ("postrider_dead-letters", "for its dead letters"),
+    ] {
+        let topics = format!("--topics=fine,{name}");
+        for print in [&[][..], &["--print"]] {
+            let arguments = [&[topics.as_str()], print].concat();
+            assert_fails(&url, &arguments, 78, &["PR-C005", "--topics", name, words, "help:"]);
+        }
+    }
+    let client = connect(&url).await.unwrap();
+    let objects = "SELECT (SELECT count(*) FROM pg_publication) + (SELECT count(*) FROM pg_class \
+                   WHERE relname = 'outbox') + (SELECT count(*) FROM pg_replication_slots)";
+    assert_eq!(client.query_one(objects, &[]).await.unwrap().get::<_, i64>(0), 0);
 }
 
 /// What the statement that `setup` prints keeps out of the table.

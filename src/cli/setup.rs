@@ -15,12 +15,16 @@ use super::exit::ExitCode;
 use super::failure::Failure;
 use super::route;
 use super::specs::kafka_spec;
-use crate::config::{Config, Delivery, FlagValue, Rejected};
+use crate::config::{
+    Config, ConfigError, Delivery, FlagValue, Mistake, MistakeKind, Place, Rejected,
+};
 use crate::control::{
-    ControlError, Made, MadeSlot, SetupChoices, SetupPlan, SetupStep, Unguarded, connect, unguarded,
+    Became, ControlError, Made, MadeSlot, SetupChoices, SetupPlan, SetupStep, Unguarded, connect,
+    unguarded,
 };
 use crate::kafka::{Grade, MadeTopics, Purpose, WantedTopic, make_topics};
 use crate::relay::{Plan, begin_stream};
+use crate::route::check_topic;
 
 /// `setup [--print] [--table SCHEMA.NAME] [--from-now] [--no-slot] [--topics[=NAME,..]]`
 #[derive(Debug, Args)]
@@ -73,6 +77,8 @@ pub fn run(args: &SetupArgs, context: &Context) -> Result<ExitCode, Failure> {
     let tables = FlagValue { key: "source.tables", value: args.table.join(","), flag: "--table" };
     let flags = existing_tables.then_some(tables).into_iter().collect();
     let config = context.load(flags)?.config;
+    // Before anything is made.
+    check_names(args.topics.as_deref().unwrap_or(&[]), &config)?;
     let relay = Plan::new(kafka_spec(&config), config);
     let wanted = relay.requirements().map_err(crate::relay::RelayError::from)?;
     let choices =
@@ -85,6 +91,10 @@ pub fn run(args: &SetupArgs, context: &Context) -> Result<ExitCode, Failure> {
     }
     let mut done = Done::default();
     let made = super::runtime()?.block_on(make(&plan, &relay, &mut done));
+    let made = made.map_err(|failure| match failure.is("PR-P032") {
+        true if existing_tables => failure.help(NO_SUCH_TABLE),
+        _ => failure,
+    });
     let topics = made.and_then(|()| wanted_topics(args, &relay.config, false)).and_then(|wanted| {
         let made = if wanted.is_empty() {
             MadeTopics::default()
@@ -108,7 +118,7 @@ async fn make(plan: &SetupPlan, relay: &Plan, done: &mut Done) -> Result<(), Fai
     let object = format!("replication slot `{slot}`");
     if !plan.lacks_slot(&now) {
         if now.slot.is_some() {
-            done.made.push(Made { object, created: false });
+            done.made.push(Made::new(object, false));
         }
         return Ok(());
     }
@@ -121,12 +131,12 @@ async fn make(plan: &SetupPlan, relay: &Plan, done: &mut Done) -> Result<(), Fai
         Delivery::AtLeastOnce => None,
     };
     let made = plan.make_slot(&client).await?;
-    done.made.push(Made { object, created: made.is_some() });
+    done.made.push(Made::new(object, made.is_some()));
     if let (Some(delivered), Some(made)) = (delivered, &made) {
         done.remarks.push(format!(
-            "rows of an earlier slot `{slot}` were delivered up to {delivered}: those committed \
-             between that and {} are not; once those that matter are inserted again: postrider \
-             adopt --execute",
+            "an earlier slot `{slot}` delivered the rows committed up to {delivered}; rows committed \
+             between {delivered} and {} are not delivered: insert those that matter again, then run \
+             `postrider adopt --execute`",
             made.start
         ));
     }
@@ -142,6 +152,34 @@ fn another_role(role: String) -> Failure {
         "only the slot is missing: run `postrider setup` as the role of the relay, which needs no \
          other right for that (here, --no-slot leaves it out); or {grant}"
     ))
+}
+
+const NO_SUCH_TABLE: &str = "--table names a table that exists: correct its name, or leave --table out \
+    and set source.tables to it, and `postrider setup` makes it";
+
+/// Refuses names for topics that no row could go to: nothing of the relay's or Kafka's own is made as
+/// a topic for rows.
+fn check_names(names: &[String], config: &Config) -> Result<(), Failure> {
+    let spec = config.topics_spec();
+    let names = names.iter().map(|name| name.trim()).filter(|name| !name.is_empty());
+    let mistake = |name: &str| {
+        let (reason, help) = if let Err(reason) = check_topic(name) {
+            (reason, "correct the name")
+        } else if let Err(reason) = spec.check_reserved(name) {
+            (
+                reason,
+                "leave it out: no row goes there; the topics for dead letters and progress are made \
+                 without being named",
+            )
+        } else {
+            (spec.check(name).err()?, "leave it out, or add a pattern for it to the setting")
+        };
+        let kind = MistakeKind::Invalid { key: name.to_owned(), reason: reason.to_owned() };
+        let place = Place::Named("--topics".to_owned());
+        Some(Mistake { kind, place, help: Some(help.to_owned()) })
+    };
+    let mistakes: Vec<Mistake> = names.filter_map(mistake).collect();
+    if mistakes.is_empty() { Ok(()) } else { Err(ConfigError::Mistakes(mistakes).into()) }
 }
 
 /// Topics that are to be there; none unless asked for.
@@ -199,20 +237,19 @@ impl Done {
         if let Some(slot) = &self.slot {
             for (table, rows) in &slot.left_behind {
                 self.remarks.push(format!(
-                    "table {table} has {rows} now; what of that was committed before {} is not \
-                     delivered",
+                    "table {table} has {rows}; rows committed before {} are not delivered",
                     slot.start
                 ));
             }
         }
-        let (created, existing): (Vec<_>, Vec<_>) = self.made.iter().partition(|made| made.created);
         let topic = |name: &String| format!("topic `{name}`");
-        let objects = |made: Vec<&Made>, topics: &[String]| -> Vec<String> {
-            let made = made.into_iter().map(|made| made.object.clone());
-            made.chain(topics.iter().map(topic)).collect()
+        let objects = |became: Became, topics: &[String]| -> Vec<String> {
+            let made = self.made.iter().filter(|made| made.became == became);
+            made.map(|made| made.object.clone()).chain(topics.iter().map(topic)).collect()
         };
-        let created = objects(created, &self.topics.created);
-        let existing = objects(existing, &self.topics.existing);
+        let created = objects(Became::Created, &self.topics.created);
+        let added = objects(Became::Added, &[]);
+        let existing = objects(Became::Existed, &self.topics.existing);
         let worth = self.topics.findings.iter().filter(|one| one.grade < Grade::Remark);
         for finding in worth {
             tracing::warn!(help = finding.help, "{finding}");
@@ -220,7 +257,7 @@ impl Done {
         if context.json() {
             let start = self.slot.map(|slot| slot.start.to_string());
             return context.print_json(&json!({
-                "created": created, "existing": existing, "slot_begins_at": start,
+                "created": created, "added": added, "existing": existing, "slot_begins_at": start,
                 "remarks": self.remarks, "unguarded": open_tables(&self.unguarded),
             }));
         }
@@ -228,6 +265,9 @@ impl Done {
         // Writing to a string cannot fail.
         for object in created {
             let _ = writeln!(lines, "created: {object}");
+        }
+        for object in added {
+            let _ = writeln!(lines, "added: {object}");
         }
         for object in existing {
             let _ = writeln!(lines, "already exists: {object}");

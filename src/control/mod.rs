@@ -34,5 +34,5 @@ pub use left_behind::RowsBefore;
 pub use preflight::preflight;
 pub use row_size::{Unguarded, unguarded};
 pub use rows::{NewestRows, RowColumn, newest_rows};
-pub use setup::{Made, MadeSlot, SetupChoices, SetupPlan, SetupStep};
+pub use setup::{Became, Made, MadeSlot, SetupChoices, SetupPlan, SetupStep};
 pub use watch::{SlotSample, current_flush_lsn, held_sample, sample};

@@ -122,7 +122,7 @@ pub(super) async fn create_missing_publication(
     forgive_existing(created, || ControlError::CreationForbidden {
         object: format!("publication `{publication}`"),
         needs: format!(
-            "to own the tables, and CREATE on the database: GRANT CREATE ON DATABASE {} TO {};",
+            "to own the tables, and CREATE on the database: GRANT CREATE ON DATABASE {} TO {}",
             identifier(&server.database),
             identifier(&server.role)
         ),

@@ -51,8 +51,26 @@ pub struct SetupStep {
 pub struct Made {
     /// Such as ``publication `postrider` ``.
     pub object: String,
-    /// Whether it was made or completed now.
-    pub created: bool,
+    /// What was done.
+    pub became: Became,
+}
+
+/// What was done with an object that must be there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Became {
+    /// It was missing, and is made.
+    Created,
+    /// It lacked this, and has it now.
+    Added,
+    /// It was as it should be.
+    Existed,
+}
+
+impl Made {
+    /// An object that was missing, or was not.
+    pub const fn new(object: String, created: bool) -> Self {
+        Self { object, became: if created { Became::Created } else { Became::Existed } }
+    }
 }
 
 /// A slot that was made.
@@ -126,16 +144,14 @@ impl SetupPlan {
             if facts.is_none() {
                 self.make_table(client, table, &before).await?;
             }
-            made.push(Made { object: named(table), created: facts.is_none() });
+            made.push(Made::new(named(table), facts.is_none()));
         }
         // The configuration may name columns that a table made here does not have.
         let between = inspect(client, &self.wanted).await?;
         if let Some(refusal) = self.unmendable(&between) {
             return Err(refusal);
         }
-        let publication = &self.wanted.publication;
-        let created = self.complete_publication(client, &between).await?;
-        made.push(Made { object: format!("publication `{publication}`"), created });
+        made.extend(self.complete_publication(client, &between).await?);
         Ok(made)
     }
 
@@ -209,7 +225,7 @@ impl SetupPlan {
         let (schema, role) = (identifier(&table.schema), identifier(&now.server.role));
         allowed(made, || ControlError::CreationForbidden {
             object: named(table),
-            needs: format!("CREATE on the schema: GRANT CREATE ON SCHEMA {schema} TO {role};"),
+            needs: format!("CREATE on the schema: GRANT CREATE ON SCHEMA {schema} TO {role}"),
             sql:
                 "`postrider setup --no-slot` (or `postrider setup --no-slot --print | psql`), then \
                   this command again"
@@ -217,33 +233,37 @@ impl SetupPlan {
         })
     }
 
-    /// Creates the publication, or adds tables to it. Whether there was anything to do.
+    /// Creates the publication, or adds tables to it.
     async fn complete_publication(
         &self,
         client: &Client,
         now: &Inspection,
-    ) -> Result<bool, ControlError> {
+    ) -> Result<Vec<Made>, ControlError> {
         let Requirements { publication, tables, .. } = &self.wanted;
+        let object = format!("publication `{publication}`");
         if now.publication.is_none() {
             create_missing_publication(client, &self.wanted, &now.server).await?;
-            return Ok(true);
+            return Ok(vec![Made::new(object, true)]);
         }
         let facts = tables.iter().zip(&now.tables);
         let lacks = |facts: &super::TableFacts| facts.published.is_none();
         let missing = facts.filter(|(_, facts)| facts.as_ref().is_some_and(lacks));
-        let missing: Vec<String> = missing.map(|(table, _)| qualified(table)).collect();
+        let missing: Vec<&TableName> = missing.map(|(table, _)| table).collect();
         if missing.is_empty() {
-            return Ok(false);
+            return Ok(vec![Made::new(object, false)]);
         }
         let name = identifier(publication);
-        let sql = format!("ALTER PUBLICATION {name} ADD TABLE {};", missing.join(", "));
+        let list: Vec<String> = missing.iter().map(|table| qualified(table)).collect();
+        let sql = format!("ALTER PUBLICATION {name} ADD TABLE {};", list.join(", "));
         let added = client.run(DOING, client.sql().batch_execute(&sql)).await;
         allowed(added, || ControlError::CreationForbidden {
             object: format!("what publication `{publication}` lacks"),
             needs: "to own the publication and the tables".to_owned(),
             sql: sql.clone(),
         })?;
-        Ok(true)
+        let added = |table: &TableName| format!("{} to {object}", named(table));
+        let added = missing.into_iter().map(added);
+        Ok(added.map(|object| Made { object, became: Became::Added }).collect())
     }
 }
 

@@ -241,7 +241,10 @@ fn g1_rows_that_a_new_slot_does_not_deliver_are_counted_and_left_only_on_demand(
         scene.setup(&scene.relay, &[], 78).says(&["PR-P052", "may not read it"]);
         assert_eq!(scene.slots(), "0");
         let made = scene.setup(owner, &["--from-now"], 0);
-        made.says(&["created: replication slot", "note: table public.outbox has 2 rows now"]);
+        made.says(&[
+            "created: replication slot",
+            "note: table public.outbox has 2 rows; rows committed before",
+        ]);
         scene.setup(owner, &[], 0).says(&["already exists: replication slot"]);
     }
 }
@@ -255,7 +258,8 @@ fn a_table_that_run_would_refuse_is_refused_before_anything_is_made() {
     let refused = scene.setup(&superuser, &["--table", "public.bare"], 78);
     refused.says(&["PR-P034", "has no column id", "name the table's own columns"]);
     scene.setup(&superuser, &["--table", "public.light"], 78).says(&["PR-P033", "unlogged"]);
-    scene.setup(&superuser, &["--table", "public.none"], 78).says(&["PR-P032", "public.none"]);
+    let missing = scene.setup(&superuser, &["--table", "public.none"], 78);
+    missing.says(&["PR-P032", "public.none", "correct its name, or leave --table out"]);
     assert_eq!(sql.value("SELECT count(*) FROM pg_publication"), "0");
     assert_eq!(scene.slots(), "0");
 }
@@ -271,6 +275,11 @@ fn topics_are_made_as_rows_name_them_and_once() {
     scene.insert();
     let prefix = format!("{}.", scene.database.name());
     let bootstrap = kafka.bootstrap();
+    // Kafka's word is told with what to do about it.
+    let many = [format!("--topics={prefix}a"), "--replication=9".to_owned()];
+    let refused = scene.setup(&superuser, &many.each_ref().map(String::as_str), 78);
+    refused.says(&["PR-K043", "no more replicas than there are brokers", "kafka-topics.sh"]);
+    assert_eq!(topic::names(&bootstrap, &prefix), [""; 0]);
     let arguments = ["--topics=a,b", "--partitions", "2", "--replication", "1"];
     let printed = scene.setup(&superuser, &[&["--print"], &arguments[..]].concat(), 0);
     let name = format!(

@@ -82,6 +82,8 @@ pub enum TopicsError {
         topic: String,
         /// The brokers' reason.
         reason: String,
+        /// What to do about it.
+        help: String,
     },
     /// The topic cannot serve its purpose.
     #[error("{0}")]
@@ -122,9 +124,9 @@ impl TopicsError {
                 "allow it: kafka-acls.sh --bootstrap-server BROKER --add --allow-principal \
                  User:NAME --operation Read --operation Write --operation Describe --topic '{topic}'"
             )),
-            Self::Uncreated { help, .. } => Some(help.clone()),
+            Self::Uncreated { help, .. } | Self::Refused { help, .. } => Some(help.clone()),
             Self::Unfit(finding) => Some(finding.help.clone()),
-            Self::Refused { .. } | Self::Unsupported => None,
+            Self::Unsupported => None,
         }
     }
 }
@@ -249,24 +251,50 @@ async fn create(
                 return Err(TopicsError::Uncreated { topic, help });
             }
             Err((topic, code)) => {
-                return Err(TopicsError::Refused { topic, reason: code.to_string() });
+                let help = after_refusal(code).to_owned() + &command_to_create(&topic, wanted);
+                return Err(TopicsError::Refused { topic, reason: code.to_string(), help });
             }
         }
     }
     Ok(())
 }
 
+/// What brokers that will not create a topic want.
+fn after_refusal(code: Code) -> &'static str {
+    match code {
+        Code::InvalidReplicationFactor => {
+            "ask for no more replicas than there are brokers (--replication of `postrider setup`, or \
+             the brokers' default.replication.factor); or "
+        }
+        Code::InvalidPartitions => "ask for 1 partition or more; or ",
+        Code::InvalidTopic => {
+            "choose another name: Kafka takes names that differ in `.` and `_` alone for one; or "
+        }
+        Code::PolicyViolation => {
+            "the brokers' create.topic.policy.class.name asks for other settings: with those, "
+        }
+        _ => "the brokers' log says more; ",
+    }
+}
+
 /// For somebody who may.
 fn command_to_create(topic: &str, wanted: &[NewTopic<'_>]) -> String {
-    let wanted = wanted.iter().find(|wanted| wanted.name == topic);
-    let partitions = wanted.map_or(1, |wanted| wanted.num_partitions);
-    let mut settings = String::new();
-    for (name, value) in wanted.iter().flat_map(|wanted| &wanted.config) {
-        let _ = write!(settings, " --config {name}={value}");
+    let mut options = String::new();
+    // What is -1 is the brokers' to choose.
+    for wanted in wanted.iter().filter(|wanted| wanted.name == topic) {
+        if wanted.num_partitions > 0 {
+            let _ = write!(options, " --partitions {}", wanted.num_partitions);
+        }
+        if let TopicReplication::Fixed(replicas @ 1..) = wanted.replication {
+            let _ = write!(options, " --replication-factor {replicas}");
+        }
+        for (name, value) in &wanted.config {
+            let _ = write!(options, " --config {name}={value}");
+        }
     }
     format!(
         "let somebody who may create it: kafka-topics.sh --bootstrap-server BROKER --create \
-         --topic '{topic}' --partitions {partitions}{settings}"
+         --topic '{topic}'{options}"
     )
 }
 
