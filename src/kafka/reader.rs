@@ -29,6 +29,9 @@ use super::{KafkaSpec, SettingsError, SinkError};
 /// Longest single call into the client library, so that limits are kept to this precision.
 const SLICE: Duration = Duration::from_millis(100);
 
+/// Callbacks served between two questions: there may be several before the one that tells why.
+const EVENTS: u32 = 20;
+
 /// What to read and from where.
 #[derive(Debug, Clone)]
 pub struct ReaderSpec {
@@ -287,6 +290,7 @@ impl Reader {
         let deadline = Instant::now() + wait;
         loop {
             let rest = deadline.saturating_duration_since(Instant::now());
+            consumer.context().tell_outage();
             match consumer.poll(rest.min(SLICE)) {
                 Some(Ok(message)) => return Ok(Step::Record(Received(message))),
                 Some(Err(KafkaError::PartitionEOF(partition))) => {
@@ -295,7 +299,10 @@ impl Reader {
                         return Ok(Step::Idle);
                     }
                 }
-                Some(Err(error)) => lasting(&error, &self.spec.topics)?,
+                Some(Err(error)) => {
+                    lasting(&error, &self.spec.topics)?;
+                    consumer.context().hear(&error);
+                }
                 None => {}
             }
             if Instant::now() >= deadline {
@@ -333,7 +340,7 @@ impl Reader {
         let Some(topics) = self.ahead.pop_front() else { return Ok(false) };
         let consumer: BaseConsumer<Ear> = self
             .config
-            .create_with_context(Ear::default())
+            .create_with_context(Ear::reading())
             .map_err(|error| ReaderError::Client(error.to_string()))?;
         let deadline = Instant::now() + self.limit;
         let mut wanted = TopicPartitionList::new();
@@ -359,8 +366,13 @@ impl Reader {
         loop {
             let rest = deadline.saturating_duration_since(Instant::now());
             let answer = consumer.fetch_metadata(Some(topic), rest.min(10 * SLICE));
-            // Serves the log and error callbacks.
-            let _ = consumer.poll(Duration::ZERO);
+            // Each serves one callback; nothing is assigned, so there are no records.
+            for _ in 0..EVENTS {
+                if let Some(Err(error)) = consumer.poll(Duration::ZERO) {
+                    consumer.context().hear(&error);
+                }
+            }
+            consumer.context().tell_outage();
             if let Some(error) = consumer.context().no_entry() {
                 return Err(ReaderError::NoEntry(error));
             }
@@ -423,6 +435,22 @@ impl Default for Ear {
 }
 
 impl Ear {
+    /// Of a reader that says itself that no broker answers.
+    fn reading() -> Self {
+        Self(Mutex::new(Watch::reading()))
+    }
+
+    /// Takes in an error of a poll: the library hands those of consumers to nobody else.
+    fn hear(&self, error: &KafkaError) {
+        if let Some(code) = error.rdkafka_error_code() {
+            self.watch().hear(code);
+        }
+    }
+
+    fn tell_outage(&self) {
+        self.watch().tell_outage();
+    }
+
     /// Of a client whose failures its caller tells.
     pub(super) fn quiet() -> Self {
         let mut watch = Watch::aside();

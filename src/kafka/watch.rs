@@ -18,6 +18,8 @@ use super::damper::Damper;
 /// A first connection, the first of two addresses of a name, or a broker's restart may take this
 /// long before it is worth a warning.
 const OUTAGE_PATIENCE: Duration = Duration::from_secs(1);
+/// The same for a reader, who has nothing that grows old meanwhile.
+const READER_PATIENCE: Duration = Duration::from_secs(3);
 
 /// The ends of lines about a connection that was in use.
 const HUNG_UP: [&str; 2] = [" UP -> DOWN", " REAUTH -> DOWN"];
@@ -25,6 +27,10 @@ const HUNG_UP: [&str; 2] = [" UP -> DOWN", " REAUTH -> DOWN"];
 /// What to do while no broker answers.
 const OUTAGE_HELP: &str = "check kafka.brokers, security.protocol in [kafka.properties] and the \
                            network; nothing is lost: the rows wait in Postgres";
+
+/// The same for a reader.
+const READER_HELP: &str =
+    "check kafka.brokers (or -b), security.protocol in [kafka.properties] and the network";
 
 /// What to do where the listener wants another protocol.
 const TLS_HELP: &str = "set security.protocol = \"SSL\" (or \"SASL_SSL\") in [kafka.properties], or name \
@@ -82,6 +88,8 @@ pub(super) struct Watch {
     barred: Option<Barred>,
     /// Of a client beside the relay's own, whose connecting is no news.
     aside: bool,
+    /// Of a client whose outages its caller does not tell.
+    silent: bool,
     /// The client is being closed: what it says of records that it forgets is no news.
     closing: bool,
 }
@@ -141,6 +149,7 @@ impl Default for Watch {
             no_entry: None,
             barred: None,
             aside: false,
+            silent: false,
             closing: false,
         }
     }
@@ -155,6 +164,11 @@ impl Outage {
 impl Watch {
     /// For a client beside the relay's own.
     pub(super) fn aside() -> Self {
+        Self { aside: true, silent: true, ..Self::default() }
+    }
+
+    /// For a reader who has nobody else to say that no broker answers.
+    pub(super) fn reading() -> Self {
         Self { aside: true, ..Self::default() }
     }
 
@@ -181,6 +195,9 @@ impl Watch {
         {
             // Told once more, by its name.
             (self.mismatch, outage.told) = (Some(mismatch), false);
+        }
+        if facility == "FAIL" && self.outage.is_some() && !self.silent {
+            self.trouble = Some(without_thread(line).to_owned());
         }
         if facility == "FATAL" {
             // Followed by an error that bears the cause's own code instead of `Fatal`.
@@ -215,9 +232,9 @@ impl Watch {
             // The session ends with it.
             _ if self.fatal.is_some() => {}
             // `brokers` knows better, and `tell_outage` tells it.
-            Code::AllBrokersDown if !self.aside => {}
+            Code::AllBrokersDown if !self.silent => {}
             Code::BrokerTransportFailure | Code::Resolve
-                if self.outage.is_some() && !self.aside =>
+                if self.outage.is_some() && !self.silent =>
             {
                 self.trouble = Some(reason.to_owned());
             }
@@ -231,6 +248,12 @@ impl Watch {
             }
             _ => self.warn(&code.to_string(), reason),
         }
+    }
+
+    /// Takes in one error of a consumer, which comes without the reason: its log line had that before.
+    pub(super) fn hear(&mut self, code: Code) {
+        let reason = self.trouble.clone().unwrap_or_else(|| code.to_string());
+        self.error(&KafkaError::Global(code), &reason);
     }
 
     /// Notes that the library gave up on this client; the first reason stands.
@@ -282,23 +305,27 @@ impl Watch {
     /// costs nothing while one answers.
     pub(super) fn tell_outage(&mut self) {
         let Some(outage) = &mut self.outage else { return };
-        if outage.told || self.aside || outage.since.elapsed() < OUTAGE_PATIENCE {
+        let (patience, help) = match self.aside {
+            true => (READER_PATIENCE, READER_HELP),
+            false => (OUTAGE_PATIENCE, OUTAGE_HELP),
+        };
+        if outage.told || self.silent || outage.since.elapsed() < patience {
             return;
         }
         outage.told = true;
         let trouble = self.trouble.as_deref().unwrap_or("no answer yet");
-        let (reason, help) = self.mismatch.unwrap_or((trouble, OUTAGE_HELP));
+        let (reason, help) = self.mismatch.unwrap_or((trouble, help));
         warn!(reason, help, "no Kafka broker answers; waiting");
     }
 
     fn connected(&mut self) {
         (self.trouble, self.mismatch) = (None, None);
         match self.outage.take() {
-            _ if self.aside => debug!("a Kafka broker answers"),
             Some(Outage { since, told: true }) => {
                 let outage_ms = u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX);
                 info!(outage_ms, "a Kafka broker answers");
             }
+            _ if self.aside => debug!("a Kafka broker answers"),
             _ => info!("a Kafka broker answers"),
         }
     }
@@ -319,6 +346,12 @@ impl Watch {
             None => {}
         }
     }
+}
+
+/// The library's words without the name of its thread: `[thrd:NAME]: WORDS`.
+fn without_thread(line: &str) -> &str {
+    let named = line.strip_prefix("[thrd:").and_then(|rest| rest.split_once("]: "));
+    named.map_or(line, |(_, words)| words)
 }
 
 /// Whether a warning of the library says what is known otherwise or mends itself.
@@ -427,6 +460,18 @@ mod tests {
         let later = silent.replace("APIVERSION_QUERY", "UP");
         assert_eq!(hung_up_at(&later).map(|(_, help)| help), Some(SASL_HELP));
         assert_eq!(mismatch("a:9092/bootstrap: Connect failed: Connection refused"), None);
+    }
+
+    #[test]
+    fn a_readers_outage_has_the_librarys_words() {
+        let mut watch = Watch::reading();
+        let words = "a:1/bootstrap: Connect to ipv4#127.0.0.1:1 failed: Connection refused";
+        watch.log(Level::Error, "FAIL", &format!("[thrd:a:1/bootstrap]: {words}"));
+        assert_eq!(watch.trouble.as_deref(), Some(words));
+        assert!(!watch.outage.as_ref().unwrap().told);
+        watch.outage.as_mut().unwrap().since -= READER_PATIENCE;
+        watch.tell_outage();
+        assert!(watch.outage.as_ref().unwrap().told);
     }
 
     #[test]

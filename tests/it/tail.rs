@@ -11,6 +11,9 @@ use postrider::route::{Headers, Record};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
+/// Nobody looks at a silent terminal for longer.
+const TOLD_WITHIN: Duration = Duration::from_secs(10);
+
 /// A `postrider broker`, which ends with its stdin.
 struct Served {
     process: Child,
@@ -126,6 +129,47 @@ fn a_missing_topic_is_one_clear_error() {
     assert!(output.stdout.is_empty());
     let words = String::from_utf8_lossy(&output.stderr);
     assert!(words.contains("topic `absent` does not exist"), "{words}");
+}
+
+#[test]
+fn brokers_that_do_not_answer_are_told_of_before_it_gives_up() {
+    let mut tail = Command::new(env!("CARGO_BIN_EXE_postrider"))
+        .args(["tail", "-b", "127.0.0.1:1", "orders"])
+        .stdin(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let begun = Instant::now();
+    let mut lines = BufReader::new(tail.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let told = lines.next().unwrap();
+    assert!(begun.elapsed() < TOLD_WITHIN, "{:?}: {told}", begun.elapsed());
+    for words in ["no Kafka broker answers; waiting", "Connection refused", "-b"] {
+        assert!(told.contains(words), "{words}: {told}");
+    }
+    let rest: Vec<String> = lines.collect();
+    assert!(rest.iter().any(|line| line.contains("no Kafka broker answers at 127.0.0.1:1")));
+    assert_eq!(tail.wait().unwrap().code(), Some(69), "{rest:?}");
+}
+
+#[test]
+fn a_follower_says_that_the_brokers_died_and_goes_on() {
+    let mut served = Served::start(&["orders:1"]);
+    served.produce("orders", &[(Some("k"), Some(b"first"))]);
+    let mut tail =
+        served.tail(&["orders"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // Kept open: a closed pipe would end it.
+    let mut pipe = BufReader::new(tail.stdout.take().unwrap());
+    let mut line = String::new();
+    pipe.read_line(&mut line).unwrap();
+    assert_eq!(line, "first\n");
+    served.process.kill().unwrap();
+    let begun = Instant::now();
+    let mut lines = BufReader::new(tail.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let told = lines.find(|line| line.contains("no Kafka broker answers; waiting"));
+    assert!(told.is_some() && begun.elapsed() < TOLD_WITHIN, "{told:?}, {:?}", begun.elapsed());
+    assert_eq!(tail.try_wait().unwrap(), None, "it goes on");
+    tail.kill().unwrap();
+    tail.wait().unwrap();
 }
 
 #[test]
