@@ -19,8 +19,8 @@ use super::specs::kafka_spec;
 use crate::config::Delivery;
 use crate::control::{self, Client, ControlError, Inspection, Requirements};
 use crate::kafka::{
-    Grade, KafkaSpec, Lineage, Progress, ensure_progress_topic, fence_off, newest_progress,
-    write_progress,
+    Grade, KafkaSpec, Lineage, Progress, SinkError, ensure_progress_topic, fence_off,
+    newest_progress, write_progress,
 };
 use crate::lsn::Lsn;
 use crate::pipeline::Mark;
@@ -29,6 +29,10 @@ use crate::wal::{Connection, SessionParams, Stream, WalError};
 
 /// How long the server may take to take its leave.
 const FAREWELL: Duration = Duration::from_secs(2);
+
+const UNREAD: &str = "nothing was written: see that the brokers of kafka.brokers can be reached with \
+    [kafka.properties] and that the topic may be read, then run it again; a transaction that a killed \
+    relay left open ends within a minute";
 
 /// `adopt [--execute]`
 #[derive(Debug, Args)]
@@ -69,7 +73,7 @@ pub fn run(args: &AdoptArgs, context: &Context) -> Result<ExitCode, Failure> {
     if source.fences() {
         fence_off(kafka, &base.lineage)?;
     }
-    base.before = newest_progress(kafka, &base.lineage.key())?;
+    base.before = read(kafka, &base.lineage)?;
     // Last, so that all of it is about a slot that was ours.
     let slot = &source.plan.config.source.slot;
     let sample = runtime.block_on(control::held_sample(&client, slot, process))?;
@@ -96,7 +100,7 @@ impl Source {
         let identity = connection.identify_system()?;
         let (system, timeline) = (identity.system_id, identity.timeline);
         let lineage = Lineage { system, timeline, ..self.plan.lineage(&inspection) };
-        let before = newest_progress(&self.plan.kafka, &lineage.key())?;
+        let before = read(&self.plan.kafka, &lineage)?;
         let slot = inspection.slot.and_then(|slot| slot.confirmed_flush).unwrap_or_default();
         Ok((Base { lineage, slot, before }, connection))
     }
@@ -114,6 +118,14 @@ impl Source {
         let config = &self.plan.config;
         config.kafka.delivery == Delivery::ExactlyOnce || !config.progress.at_least_once
     }
+}
+
+/// The progress that Kafka has. A relay waits for brokers that are away; this ends.
+fn read(kafka: &KafkaSpec, lineage: &Lineage) -> Result<Option<Progress>, Failure> {
+    newest_progress(kafka, &lineage.key()).map_err(|error| match error {
+        SinkError::ProgressUnread { .. } => Failure::from(error).help(UNREAD),
+        error => error.into(),
+    })
 }
 
 /// What is there, if a relay would begin with it.

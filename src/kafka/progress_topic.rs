@@ -28,6 +28,8 @@ const PARTITION: i32 = 0;
 const LIMIT: Duration = Duration::from_secs(4);
 /// Longest single call into the client library.
 const SLICE: Duration = Duration::from_millis(100);
+/// Callbacks served between two questions: there may be several before the one that tells why.
+const EVENTS: u32 = 20;
 /// How long all brokers must know nothing of a topic that is to count as missing. One that has just
 /// started may be late to hear of it.
 const MISSING_FOR: Duration = Duration::from_secs(1);
@@ -59,7 +61,7 @@ impl Reader {
                 // With a rack, a follower near to us may answer that lags behind, and its end passes
                 // for the topic's (KIP-392). The leader's is the one that counts.
                 .set("client.rack", "");
-            config.create_with_context(Ear::default()).map_err(|error| unread(topic, &error))
+            config.create_with_context(Ear::quiet()).map_err(|error| unread(topic, &error))
         };
         Ok(Self {
             committed: consumer("read_committed")?,
@@ -174,7 +176,16 @@ impl Reader {
     fn bear(&self, error: &KafkaError) -> Result<(), SinkError> {
         match error.rdkafka_error_code() {
             Some(Code::TopicAuthorizationFailed) => Err(unread(&self.topic, error)),
-            _ => self.in_time(&error.to_string()),
+            _ => {
+                // Each serves one callback. Nothing is assigned to this one, so there are no records.
+                for _ in 0..EVENTS {
+                    drop(self.everything.poll(Duration::ZERO));
+                }
+                match self.everything.context().outage_reason() {
+                    Some(reason) => self.in_time(&format!("no Kafka broker answers: {reason}")),
+                    None => self.in_time(&error.to_string()),
+                }
+            }
         }
     }
 

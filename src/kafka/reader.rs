@@ -379,7 +379,10 @@ impl Reader {
             let unreachable = || ReaderError::Unreachable { brokers: self.brokers.clone() };
             let metadata = match answer {
                 Ok(metadata) => metadata,
-                Err(_) if Instant::now() < deadline => continue,
+                Err(_) if Instant::now() < deadline => {
+                    std::thread::sleep(SLICE);
+                    continue;
+                }
                 Err(_) => return Err(unreachable()),
             };
             let Some(found) = metadata.topics().iter().find(|found| found.name() == topic) else {
@@ -428,12 +431,6 @@ fn lasting(error: &KafkaError, topics: &[String]) -> Result<(), ReaderError> {
 #[derive(Debug)]
 pub(super) struct Ear(Mutex<Watch>);
 
-impl Default for Ear {
-    fn default() -> Self {
-        Self(Mutex::new(Watch::aside()))
-    }
-}
-
 impl Ear {
     /// Of a reader that says itself that no broker answers.
     fn reading() -> Self {
@@ -456,6 +453,11 @@ impl Ear {
         let mut watch = Watch::aside();
         watch.close();
         Self(Mutex::new(watch))
+    }
+
+    /// Why no broker answers, while none does.
+    pub(super) fn outage_reason(&self) -> Option<String> {
+        self.watch().outage_reason().map(str::to_owned)
     }
 
     /// Why the brokers do not let us in, and never did.

@@ -196,8 +196,8 @@ impl Watch {
             // Told once more, by its name.
             (self.mismatch, outage.told) = (Some(mismatch), false);
         }
-        if facility == "FAIL" && self.outage.is_some() && !self.silent {
-            self.trouble = Some(without_thread(line).to_owned());
+        if facility == "FAIL" && self.outage.is_some() {
+            self.trouble = Some(bare(line).to_owned());
         }
         if facility == "FATAL" {
             // Followed by an error that bears the cause's own code instead of `Fatal`.
@@ -301,6 +301,13 @@ impl Watch {
         self.disturbances
     }
 
+    /// Why no broker answers, as far as that is known; none while one does.
+    pub(super) fn outage_reason(&self) -> Option<&str> {
+        self.outage.as_ref()?;
+        let trouble = self.trouble.as_deref().unwrap_or("no answer yet");
+        Some(self.mismatch.map_or(trouble, |(reason, _)| reason))
+    }
+
     /// Says once that no broker answers, when that has lasted for a while. To be called often; it
     /// costs nothing while one answers.
     pub(super) fn tell_outage(&mut self) {
@@ -348,10 +355,11 @@ impl Watch {
     }
 }
 
-/// The library's words without the name of its thread: `[thrd:NAME]: WORDS`.
-fn without_thread(line: &str) -> &str {
+/// The library's words without the name of its thread and its states: `[thrd:NAME]: WORDS (after ..`.
+fn bare(line: &str) -> &str {
     let named = line.strip_prefix("[thrd:").and_then(|rest| rest.split_once("]: "));
-    named.map_or(line, |(_, words)| words)
+    let words = named.map_or(line, |(_, words)| words);
+    words.split_once(" (after ").map_or(words, |(words, _)| words)
 }
 
 /// Whether a warning of the library says what is known otherwise or mends itself.
@@ -466,8 +474,13 @@ mod tests {
     fn a_readers_outage_has_the_librarys_words() {
         let mut watch = Watch::reading();
         let words = "a:1/bootstrap: Connect to ipv4#127.0.0.1:1 failed: Connection refused";
-        watch.log(Level::Error, "FAIL", &format!("[thrd:a:1/bootstrap]: {words}"));
+        watch.log(
+            Level::Error,
+            "FAIL",
+            &format!("[thrd:a:1/bootstrap]: {words} (after 0ms in state CONNECT)"),
+        );
         assert_eq!(watch.trouble.as_deref(), Some(words));
+        assert_eq!(watch.outage_reason(), Some(words));
         assert!(!watch.outage.as_ref().unwrap().told);
         watch.outage.as_mut().unwrap().since -= READER_PATIENCE;
         watch.tell_outage();

@@ -1,6 +1,8 @@
 //! A source that does not fit the progress in Kafka: exactly-once refuses it with exit code 70, says
 //! what to do, and carries on when that is done.
 
+use std::time::{Duration, Instant};
+
 use postrider::sandbox::postgres::{Cluster, Options};
 
 use super::attempt::{Refusal, refused};
@@ -82,6 +84,26 @@ fn g6_a_slot_that_nobody_knows_is_refused_and_adopted() {
     case.refused();
     assert!(case.adopt().ends_with("adopted"));
     case.assert_goes_on();
+}
+
+#[test]
+fn adopting_without_brokers_says_so_and_writes_nothing() {
+    let stage = Stage::migrated(postgres::installed(), "127.0.0.1:1", "unreached");
+    stage.create_slot();
+    let relay = stage.relay().set("kafka.delivery", "exactly_once").unprepared();
+    for execute in [&["adopt"][..], &["adopt", "--execute"]] {
+        let begun = Instant::now();
+        refused(&relay, execute, 69).assert(
+            "PR-K034",
+            &[
+                "no Kafka broker answers",
+                "Connection refused",
+                "nothing was written",
+                "run it again",
+            ],
+        );
+        assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    }
 }
 
 #[test]
