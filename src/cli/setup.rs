@@ -91,9 +91,9 @@ pub fn run(args: &SetupArgs, context: &Context) -> Result<ExitCode, Failure> {
     }
     let mut done = Done::default();
     let made = super::runtime()?.block_on(make(&plan, &relay, &mut done));
-    let made = made.map_err(|failure| match failure.is("PR-P032") {
-        true if existing_tables => failure.help(NO_SUCH_TABLE),
-        _ => failure,
+    let made = made.map_err(|failure| {
+        let is_missing = existing_tables && failure.is("PR-P032");
+        if is_missing { failure.help(NO_SUCH_TABLE) } else { failure }
     });
     let topics = made.and_then(|()| wanted_topics(args, &relay.config, false)).and_then(|wanted| {
         let made = if wanted.is_empty() {

@@ -174,18 +174,16 @@ impl Reader {
 
     /// Goes on after what may mend itself: that one broker of several is away, is an error too.
     fn bear(&self, error: &KafkaError) -> Result<(), SinkError> {
-        match error.rdkafka_error_code() {
-            Some(Code::TopicAuthorizationFailed) => Err(unread(&self.topic, error)),
-            _ => {
-                // Each serves one callback. Nothing is assigned to this one, so there are no records.
-                for _ in 0..EVENTS {
-                    drop(self.everything.poll(Duration::ZERO));
-                }
-                match self.everything.context().outage_reason() {
-                    Some(reason) => self.in_time(&format!("no Kafka broker answers: {reason}")),
-                    None => self.in_time(&error.to_string()),
-                }
-            }
+        if error.rdkafka_error_code() == Some(Code::TopicAuthorizationFailed) {
+            return Err(unread(&self.topic, error));
+        }
+        // Each serves one callback. Nothing is assigned to this one, so there are no records.
+        for _ in 0..EVENTS {
+            drop(self.everything.poll(Duration::ZERO));
+        }
+        match self.everything.context().outage_reason() {
+            Some(reason) => self.in_time(&format!("no Kafka broker answers: {reason}")),
+            None => self.in_time(&error.to_string()),
         }
     }
 

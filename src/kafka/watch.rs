@@ -86,12 +86,21 @@ pub(super) struct Watch {
     no_entry: Option<SinkError>,
     /// A topic that no transaction of ours may write to.
     barred: Option<Barred>,
-    /// Of a client beside the relay's own, whose connecting is no news.
-    aside: bool,
-    /// Of a client whose outages its caller does not tell.
-    silent: bool,
+    whose: Whose,
     /// The client is being closed: what it says of records that it forgets is no news.
     closing: bool,
+}
+
+/// Whose client is watched, which decides what is news.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Whose {
+    /// The relay's own.
+    #[default]
+    Relay,
+    /// A reader's: that it connects is no news, that it does not is.
+    Reader,
+    /// One beside the relay's own: neither is.
+    Aside,
 }
 
 #[derive(Debug)]
@@ -148,8 +157,7 @@ impl Default for Watch {
             disturbances: 0,
             no_entry: None,
             barred: None,
-            aside: false,
-            silent: false,
+            whose: Whose::default(),
             closing: false,
         }
     }
@@ -164,12 +172,12 @@ impl Outage {
 impl Watch {
     /// For a client beside the relay's own.
     pub(super) fn aside() -> Self {
-        Self { aside: true, silent: true, ..Self::default() }
+        Self { whose: Whose::Aside, ..Self::default() }
     }
 
     /// For a reader who has nobody else to say that no broker answers.
     pub(super) fn reading() -> Self {
-        Self { aside: true, ..Self::default() }
+        Self { whose: Whose::Reader, ..Self::default() }
     }
 
     /// Takes in one log line.
@@ -232,9 +240,9 @@ impl Watch {
             // The session ends with it.
             _ if self.fatal.is_some() => {}
             // `brokers` knows better, and `tell_outage` tells it.
-            Code::AllBrokersDown if !self.silent => {}
+            Code::AllBrokersDown if self.whose != Whose::Aside => {}
             Code::BrokerTransportFailure | Code::Resolve
-                if self.outage.is_some() && !self.silent =>
+                if self.outage.is_some() && self.whose != Whose::Aside =>
             {
                 self.trouble = Some(reason.to_owned());
             }
@@ -312,11 +320,12 @@ impl Watch {
     /// costs nothing while one answers.
     pub(super) fn tell_outage(&mut self) {
         let Some(outage) = &mut self.outage else { return };
-        let (patience, help) = match self.aside {
-            true => (READER_PATIENCE, READER_HELP),
-            false => (OUTAGE_PATIENCE, OUTAGE_HELP),
+        let (patience, help) = match self.whose {
+            Whose::Relay => (OUTAGE_PATIENCE, OUTAGE_HELP),
+            Whose::Reader => (READER_PATIENCE, READER_HELP),
+            Whose::Aside => return,
         };
-        if outage.told || self.silent || outage.since.elapsed() < patience {
+        if outage.told || outage.since.elapsed() < patience {
             return;
         }
         outage.told = true;
@@ -332,7 +341,7 @@ impl Watch {
                 let outage_ms = u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX);
                 info!(outage_ms, "a Kafka broker answers");
             }
-            _ if self.aside => debug!("a Kafka broker answers"),
+            _ if self.whose != Whose::Relay => debug!("a Kafka broker answers"),
             _ => info!("a Kafka broker answers"),
         }
     }
