@@ -16,6 +16,7 @@ mod deliveries;
 pub mod embedded;
 mod fence;
 mod introductions;
+mod listener;
 mod null;
 mod producer;
 mod progress;

@@ -14,6 +14,7 @@ use tracing::{debug, info, warn};
 use super::SinkError;
 use super::brokers::{Brokers, Change};
 use super::damper::Damper;
+use super::listener::{hung_up_at, mismatch};
 
 /// A first connection, the first of two addresses of a name, or a broker's restart may take this
 /// long before it is worth a warning.
@@ -31,41 +32,6 @@ const OUTAGE_HELP: &str = "check kafka.brokers, security.protocol in [kafka.prop
 /// The same for a reader.
 const READER_HELP: &str =
     "check kafka.brokers (or -b), security.protocol in [kafka.properties] and the network";
-
-/// What to do where the listener wants another protocol.
-const TLS_HELP: &str = "set security.protocol = \"SSL\" (or \"SASL_SSL\") in [kafka.properties], or name \
-                        the brokers' plaintext listener in kafka.brokers";
-const SASL_HELP: &str = "set security.protocol = \"SASL_PLAINTEXT\" (or \"SASL_SSL\") and sasl.* in \
-                         [kafka.properties], or name a listener without login in kafka.brokers";
-
-/// What a listener wants that we do not do, as far as the library's reasons for the end of a connection
-/// tell (`rd_kafka_broker_set_error`, librdkafka 2.12): reason and remedy.
-fn mismatch(line: &str) -> Option<(&'static str, &'static str)> {
-    // The latter is a TLS alert, read as the length of an answer.
-    if line.contains("connecting to a SSL listener?") || line.contains("Invalid response size 3523")
-    {
-        return Some(("the listener does not speak plaintext, but perhaps TLS", TLS_HELP));
-    }
-    line.contains("broker might require SASL authentication")
-        .then_some(("the listener ends our connection: it perhaps wants a login (SASL)", SASL_HELP))
-}
-
-/// The same of a listener that hangs up without a word, and never was any better: Kafka's for TLS at the
-/// first request, and its for SASL after it, as soon as it is asked for anything but how to log in. The
-/// library's name of a connection begins with its protocol, if that is not plaintext.
-fn hung_up_at(line: &str) -> Option<(&'static str, &'static str)> {
-    const NO_TLS: &str = "the listener ends our connection at the first request: perhaps TLS is wanted, or \
-                          no broker is behind it";
-    const NO_LOGIN: &str = "the listener ends our connection: it perhaps wants a login (SASL)";
-    if !line.contains("closed by peer") || line.contains("://") {
-        return None;
-    }
-    let is_last = |state| line.contains(&format!("in state {state}"));
-    if is_last("APIVERSION_QUERY") {
-        return Some((NO_TLS, TLS_HELP));
-    }
-    (is_last("UP") && line.contains("/bootstrap")).then_some((NO_LOGIN, SASL_HELP))
-}
 
 /// What is known about the connection as a whole.
 #[derive(Debug)]
@@ -459,24 +425,6 @@ mod tests {
         watch.log(Level::Error, "ADDPARTS", &line("a", "Topic authorization failed"));
         let barred = watch.barred().unwrap();
         assert!(barred.denied && barred.topic == "a", "{barred:?}");
-    }
-
-    /// As librdkafka 2.12 logs them.
-    #[test]
-    fn a_listener_that_wants_another_protocol_is_named() {
-        let tls = "a:9093/bootstrap: Disconnected: requesting ApiVersion: might be caused by incorrect \
-                   security.protocol configuration (connecting to a SSL listener?) or broker version";
-        assert_eq!(mismatch(tls).map(|(_, help)| help), Some(TLS_HELP));
-        let sasl = "a:9094/bootstrap: Disconnected: verify that security.protocol is correctly \
-                    configured, broker might require SASL authentication (after 3ms in state UP)";
-        assert_eq!(mismatch(sasl).map(|(_, help)| help), Some(SASL_HELP));
-        let silent = "a:9093/bootstrap: Disconnected: connection closed by peer: receive 0 after POLLIN \
-                      (after 3ms in state APIVERSION_QUERY) (_TRANSPORT)";
-        assert_eq!(hung_up_at(silent).map(|(_, help)| help), Some(TLS_HELP));
-        assert_eq!(hung_up_at(&format!("ssl://{silent}")), None);
-        let later = silent.replace("APIVERSION_QUERY", "UP");
-        assert_eq!(hung_up_at(&later).map(|(_, help)| help), Some(SASL_HELP));
-        assert_eq!(mismatch("a:9092/bootstrap: Connect failed: Connection refused"), None);
     }
 
     #[test]
