@@ -28,6 +28,7 @@ mod error;
 mod mark;
 mod missing;
 mod note;
+mod oversize;
 mod place;
 mod policy;
 mod resume;
@@ -152,7 +153,11 @@ impl Pipeline {
     /// What earlier sessions found: these records go alone, or not again, and their rows as the policy
     /// says. To be called before the first frame.
     pub fn beware(&mut self, suspects: Suspects) {
-        self.suspects = suspects;
+        // What was not tried must not be lost for it.
+        self.suspects = match self.policy.rejected {
+            RejectPolicy::DeadLetter { .. } => suspects,
+            RejectPolicy::Stop | RejectPolicy::Skip => suspects.without_inference(),
+        };
     }
 
     /// The records that the brokers blame, as a later session will know them.

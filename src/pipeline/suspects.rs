@@ -3,7 +3,8 @@
 //! Enters: what a session that ended knows of the records at fault. Leaves: for a row's record whether
 //! it is sent as usual, alone in its batch (and its Kafka transaction), or not again. What always holds:
 //! a row is refused only for what the brokers said of a batch in which its record, or its like, was the
-//! only one at fault (G4); whatever lies behind the refused batch is sent as usual.
+//! only one at fault, or because it is as large as several that its topic has just refused
+//! ([`Oversize`]) (G4); whatever lies behind the refused batch is sent as usual.
 //!
 //! A session numbers its tickets anew, so a record is known by where its transaction committed, by its
 //! weight, and by topic, key and value. Two rows of one transaction that agree in all of that share
@@ -11,6 +12,7 @@
 
 use super::confirmation::Blame;
 use super::error::PipelineError;
+use super::oversize::Oversize;
 use crate::ledger::Ledger;
 use crate::lsn::Lsn;
 use crate::outbox::Position;
@@ -31,9 +33,18 @@ struct Like {
 struct Suspect {
     like: Like,
     topic: String,
+    /// When its row committed, in microseconds since the Unix epoch.
+    commit_us: i64,
     /// How often it was refused when it was sent alone.
     alone: u32,
     rejection: Option<Rejection>,
+}
+
+/// How a row's record is treated.
+enum Treatment {
+    Usual,
+    Alone,
+    Refused(Rejection),
 }
 
 /// The records that may be at fault for the end of sessions.
@@ -43,6 +54,7 @@ pub struct Suspects {
     all: Vec<Suspect>,
     /// No row that committed after this is among them.
     until: Lsn,
+    oversize: Oversize,
 }
 
 impl Suspects {
@@ -62,7 +74,9 @@ impl Suspects {
                 content: blame.content,
             };
             let (topic, rejection) = (blame.topic.clone(), blame.rejection.clone());
-            let suspect = Suspect { like, topic, alone: u32::from(blame.alone), rejection };
+            let commit_us = ledger.commit_time(blame.ticket)?;
+            let suspect =
+                Suspect { like, topic, commit_us, alone: u32::from(blame.alone), rejection };
             found.until = last_sent.ok_or(PipelineError::NotSent)?.commit_lsn;
             found.add(suspect, reason);
         }
@@ -75,6 +89,11 @@ impl Suspects {
         let news = news.fold(false, |any, one| any | one);
         self.until = self.until.max(found.until);
         news
+    }
+
+    /// The same, but a record is refused only for what was said of itself.
+    pub(super) fn without_inference(self) -> Self {
+        Self { oversize: Oversize::default(), ..self }
     }
 
     /// Whatever committed before `lsn` is not sent again.
@@ -90,8 +109,8 @@ impl Suspects {
     }
 
     /// Whether no record needs another treatment than usual.
-    pub(super) const fn is_empty(&self) -> bool {
-        self.all.is_empty()
+    pub(super) fn is_empty(&self) -> bool {
+        self.all.is_empty() && self.oversize.is_empty()
     }
 
     /// Whether a row goes where it is routed, and whether its record, which `record` makes, goes alone.
@@ -103,13 +122,26 @@ impl Suspects {
         record: impl FnOnce(&R) -> Record<'r>,
     ) -> (Result<Option<R>, Rejection>, bool) {
         let found = match &routed {
-            Ok(Some(routed)) if !self.is_empty() => self.find(row, &record(routed)),
-            _ => None,
+            Ok(Some(routed)) if !self.is_empty() => self.treatment(row, &record(routed)),
+            _ => Treatment::Usual,
         };
         match found {
-            None => (routed, false),
-            Some(Suspect { rejection: Some(rejection), .. }) => (Err(rejection.clone()), false),
-            Some(_) => (routed, true),
+            Treatment::Usual => (routed, false),
+            Treatment::Alone => (routed, true),
+            Treatment::Refused(rejection) => (Err(rejection), false),
+        }
+    }
+
+    fn treatment(&self, row: Position, record: &Record<'_>) -> Treatment {
+        match self.find(row, record) {
+            Some(Suspect { rejection: Some(rejection), .. }) => {
+                Treatment::Refused(rejection.clone())
+            }
+            Some(_) => Treatment::Alone,
+            None => self
+                .oversize
+                .judge(record.topic, record.weight() as u64, row.commit_time.unix_us())
+                .map_or(Treatment::Usual, Treatment::Refused),
         }
     }
 
@@ -132,6 +164,7 @@ impl Suspects {
         let place = self.all.binary_search_by_key(&news.like, |one| one.like);
         let known = match place {
             Err(place) => {
+                learn(&mut self.oversize, &news);
                 self.all.insert(place, news);
                 return true;
             }
@@ -144,7 +177,16 @@ impl Suspects {
             let reason = format!("topic `{}` does not take the record: {reason}", known.topic);
             known.rejection = Some(Rejection { code: RejectionCode::Refused, reason });
         }
+        learn(&mut self.oversize, known);
         known.rejection.is_some() || news.alone > 0
+    }
+}
+
+/// Whoever is refused for its size says something of others.
+fn learn(oversize: &mut Oversize, suspect: &Suspect) {
+    let Suspect { like, topic, commit_us, rejection, .. } = suspect;
+    if rejection.as_ref().is_some_and(|why| why.code == RejectionCode::TooLarge) {
+        oversize.refused(topic, like.weight, *commit_us);
     }
 }
 
@@ -220,6 +262,20 @@ mod tests {
         assert!(suspects.learn(&found(b"odd", true, None), "why"));
         let (judged, _) = suspects.judge(row(), Ok(Some(1)), |_| record(b"odd"));
         assert_eq!(judged.unwrap_err().reason, "topic `t` does not take the record: why");
+    }
+
+    #[test]
+    fn g4_a_topic_that_keeps_refusing_large_records_costs_no_session_for_each() {
+        let mut suspects = Suspects::default();
+        for value in [b"large1", b"large2", b"large3"] {
+            let (judged, _) = suspects.judge(row(), Ok(Some(1)), |_| record(b"larger"));
+            assert_eq!(judged, Ok(Some(1)));
+            assert!(suspects.learn(&found(value, true, Some(rejection())), "why"));
+        }
+        suspects.passed(Lsn::new(101));
+        let (judged, _) = suspects.judge(row(), Ok(Some(1)), |_| record(b"larger"));
+        assert_eq!(judged.unwrap_err().code, RejectionCode::TooLarge);
+        assert_eq!(suspects.judge(row(), Ok(Some(1)), |_| record(b"small")), (Ok(Some(1)), false));
     }
 
     #[test]

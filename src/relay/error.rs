@@ -44,7 +44,7 @@ pub enum RelayError {
         #[source]
         cause: SinkError,
         /// The records.
-        suspects: Suspects,
+        suspects: Box<Suspects>,
     },
     /// The route does not compile.
     #[error(transparent)]

@@ -221,7 +221,7 @@ impl<S: Sink> Session<S> {
                 match self.pipeline.suspects(&records, &reason) {
                     Ok(suspects) => {
                         let cause = SinkError::BatchRefused { topic, reason, records, batch_bytes };
-                        RelayError::Refused { cause, suspects }
+                        RelayError::Refused { cause, suspects: Box::new(suspects) }
                     }
                     Err(error) => error.into(),
                 }

@@ -1,5 +1,6 @@
 //! Rows that cannot be delivered as they are, under each policy.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use postrider::route::ERROR_CODE_HEADER;
@@ -210,6 +211,47 @@ fn g2_g4_a_topic_that_takes_smaller_batches_gets_smaller_ones() {
         let verdict = stage.verdict(&oracle, &tap.statuses());
         verdict.assert_at_least_once();
         assert_eq!(verdict.delivered, 20_000, "{delivery}");
+    }
+}
+
+/// Each refusal ends a session, so a topic that refuses many records is not asked about each.
+#[test]
+fn g4_a_topic_that_refuses_row_after_row_costs_a_few_sessions() {
+    let Some(kafka) = kafka::shared() else { return };
+    for delivery in ["at_least_once", "exactly_once"] {
+        let stage = Stage::new(postgres::installed(), &kafka.bootstrap(), "stream");
+        let oracle = stage.oracle();
+        for (name, limit) in [("A", "10000"), ("B", "1000000"), ("dead-letters", "1000000")] {
+            let settings = [("max.message.bytes", limit)];
+            topic::create(&kafka.bootstrap(), &stage.topic(name), 1, &settings);
+        }
+        let tap = stage.tap();
+        let relay = stage.relay_at(&tap.address()).set("kafka.delivery", delivery);
+        let relay = relay.expect_log("refused a batch").expect_log("became a dead letter");
+        let relay = relay.allow_log("takes records of at most");
+        let relay = relay.allow_log("takes smaller batches only");
+        let mut running = relay.run();
+        let face = Face::of(&mut running);
+        running.wait_for_log("streaming");
+        for _ in 0..200 {
+            stage.sql().run(&format!(
+                "INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload) \
+                 VALUES ('t', 'k', 'A', to_jsonb({LARGE})), ('t', 'k', 'A', '1'), ('t', 'k', 'B', '2')"
+            ));
+        }
+        stage.wait_acknowledged(stage.log_end());
+        let restarts = face.count("postrider_restarts_total{reason=\"batch_refused\"}").unwrap();
+        eprintln!("{delivery}: {restarts} sessions ended");
+        assert!((1..=8).contains(&restarts), "{delivery}: {restarts} sessions for 200 refusals");
+        running.stop();
+        let verdict = stage.verdict(&oracle, &tap.statuses());
+        verdict.assert_at_least_once();
+        assert_eq!(verdict.delivered, 600, "{delivery}");
+        let letters = stage.topic("dead-letters");
+        let records = stage.records();
+        let letters = records.iter().filter(|one| one.topic == letters);
+        let rows: BTreeSet<_> = letters.map(|one| one.header("id").unwrap().to_owned()).collect();
+        assert_eq!(rows.len(), 200, "{delivery}");
     }
 }
 
