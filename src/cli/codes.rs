@@ -104,6 +104,7 @@ pub(super) const fn sink(error: &SinkError) -> &'static str {
         | SinkError::IdForbidden { .. } => "PR-K006",
         SinkError::BatchRefused { .. } => "PR-K007",
         SinkError::Delivery { .. } => "PR-K008",
+        SinkError::NoLogin(_) => "PR-K009",
         SinkError::Ambiguous(_) => "PR-K030",
         SinkError::Fenced(_) => "PR-K031",
         SinkError::NotReady(_) => "PR-K032",

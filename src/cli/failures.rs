@@ -87,7 +87,7 @@ impl From<SinkError> for Failure {
     fn from(error: SinkError) -> Self {
         let exit = match error {
             SinkError::Settings(error) => return error.into(),
-            SinkError::Tls(_) => ExitCode::Config,
+            SinkError::Tls(_) | SinkError::NoLogin(_) => ExitCode::Config,
             SinkError::Authentication(_)
             | SinkError::Unauthorised { .. }
             | SinkError::Forbidden(_)

@@ -38,6 +38,17 @@ pub(super) fn hung_up_at(line: &str) -> Option<(&'static str, &'static str)> {
     (is_last("UP") && line.contains("/bootstrap")).then_some((NO_LOGIN, SASL_HELP))
 }
 
+/// What to do where the listener wants no login.
+pub(super) const NO_LOGIN_HELP: &str = "name the brokers' listener for logins (SASL) in kafka.brokers; or set \
+    security.protocol = \"PLAINTEXT\" (\"SSL\" for TLS) in [kafka.properties] and remove sasl.* there";
+
+/// Whether a login failed since the listener offers none, as the library's reason tells: it names no
+/// mechanism that the broker supports (`rd_kafka_broker_handle_SaslHandshake`, librdkafka 2.12).
+pub(super) fn offers_no_login(reason: &str) -> bool {
+    let named = reason.split_once("broker's supported mechanisms:").map(|(_, named)| named.trim());
+    named.is_some_and(|named| named.is_empty() || named.starts_with("(after "))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -58,5 +69,20 @@ mod tests {
         let later = silent.replace("APIVERSION_QUERY", "UP");
         assert_eq!(hung_up_at(&later).map(|(_, help)| help), Some(SASL_HELP));
         assert_eq!(mismatch("a:9092/bootstrap: Connect failed: Connection refused"), None);
+    }
+
+    /// As librdkafka 2.12 logs them.
+    #[test]
+    fn a_listener_without_a_login_is_told_from_one_that_wants_another() {
+        let failed = |mechanisms: &str| {
+            format!(
+                "sasl_plaintext://a:9092/bootstrap: SASL PLAIN mechanism handshake failed: Broker: Request \
+                 not valid in current SASL state: broker's supported mechanisms: {mechanisms}"
+            )
+        };
+        assert!(offers_no_login(&failed("")));
+        assert!(offers_no_login(&failed(" (after 3ms in state AUTH_HANDSHAKE)")));
+        assert!(!offers_no_login(&failed("SCRAM-SHA-512 (after 3ms in state AUTH_HANDSHAKE)")));
+        assert!(!offers_no_login("SASL authentication error: Authentication failed"));
     }
 }

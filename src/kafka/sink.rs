@@ -11,6 +11,7 @@
 //! * a sink that keeps progress says in [`Sink::kept`] how far Postgres may be told that we are, and
 //!   in [`Sink::found`] how far an earlier session came.
 
+use super::listener::{NO_LOGIN_HELP, offers_no_login};
 use super::progress::{Progress, ProgressSyntax};
 use super::settings::SettingsError;
 use super::topic_book::{to_allow, to_create};
@@ -84,6 +85,9 @@ pub enum SinkError {
     /// whose accounts are away, looks like this.
     #[error("the brokers refuse a login that they took before: {0}")]
     EntryWithdrawn(String),
+    /// We log in and the listener takes no logins, before any broker ever accepted us.
+    #[error("the brokers' listener takes no login (SASL): {0}")]
+    NoLogin(String),
     /// The TLS handshake failed, before any broker ever accepted us.
     #[error("no secure connection to the brokers: {0}")]
     Tls(String),
@@ -131,11 +135,17 @@ pub enum SinkError {
 }
 
 impl SinkError {
+    /// Why a login failed, by the client library's reason.
+    pub(super) fn of_login(reason: String) -> Self {
+        if offers_no_login(&reason) { Self::NoLogin(reason) } else { Self::Authentication(reason) }
+    }
+
     /// A new session with the same settings would fail in the same way: a human has to act.
     pub const fn is_definite(&self) -> bool {
         matches!(
             self,
             Self::Authentication(_)
+                | Self::NoLogin(_)
                 | Self::Tls(_)
                 | Self::Settings(_)
                 | Self::NoTransactions { .. }
@@ -173,6 +183,7 @@ impl SinkError {
             Self::Authentication(_) | Self::EntryWithdrawn(_) => {
                 "check sasl.mechanism, sasl.username and sasl.password in [kafka.properties]".into()
             }
+            Self::NoLogin(_) => NO_LOGIN_HELP.into(),
             Self::Tls(_) => {
                 "check security.protocol and ssl.ca.location in [kafka.properties], and that \
                  kafka.brokers names the brokers' TLS listener"

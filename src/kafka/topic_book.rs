@@ -190,7 +190,9 @@ impl TopicBook {
         };
         let refused = book.refused.fetch_add(1, Ordering::Relaxed) + 1;
         match error {
-            SinkError::Authentication(reason) | SinkError::Tls(reason)
+            SinkError::Authentication(reason)
+            | SinkError::NoLogin(reason)
+            | SinkError::Tls(reason)
                 if refused < REFUSALS_MAX =>
             {
                 SinkError::EntryWithdrawn(reason)

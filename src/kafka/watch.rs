@@ -215,7 +215,7 @@ impl Watch {
             Code::Authentication | Code::SaslAuthenticationFailed
                 if !self.brokers.ever_let_in() =>
             {
-                self.no_entry = Some(SinkError::Authentication(reason.to_owned()));
+                self.no_entry = Some(SinkError::of_login(reason.to_owned()));
             }
             Code::SSL if !self.brokers.ever_let_in() => {
                 self.no_entry = Some(SinkError::Tls(reason.to_owned()));

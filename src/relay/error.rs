@@ -215,9 +215,10 @@ fn unfinished(records: u64) -> String {
 const fn class_of_sink(error: &SinkError) -> Class {
     match error {
         SinkError::Authentication(_) => Class::Permission,
-        SinkError::Settings(_) | SinkError::Tls(_) | SinkError::NoTransactions { .. } => {
-            Class::Configuration
-        }
+        SinkError::Settings(_)
+        | SinkError::Tls(_)
+        | SinkError::NoLogin(_)
+        | SinkError::NoTransactions { .. } => Class::Configuration,
         SinkError::Progress(_) => Class::Position,
         _ => Class::Transient,
     }

@@ -155,7 +155,7 @@ impl Inquiry {
             // Each serves one callback.
             for _ in 0..EVENTS {
                 if let Some(Err(error)) = self.metadata.poll(Duration::ZERO) {
-                    no_entry(&error)?;
+                    no_entry(&error, self.metadata.context().outage_reason())?;
                 }
             }
             if let Some(error) = self.metadata.context().no_entry() {
@@ -180,13 +180,11 @@ impl Inquiry {
     }
 }
 
-/// Sorts out that the brokers do not let us in.
-fn no_entry(error: &KafkaError) -> Result<(), TopicsError> {
-    let reason = error.to_string();
+/// Sorts out that the brokers do not let us in, for the reason that the log had before.
+fn no_entry(error: &KafkaError, reason: Option<String>) -> Result<(), TopicsError> {
+    let reason = reason.unwrap_or_else(|| error.to_string());
     Err(TopicsError::NoEntry(match error.rdkafka_error_code() {
-        Some(Code::Authentication | Code::SaslAuthenticationFailed) => {
-            SinkError::Authentication(reason)
-        }
+        Some(Code::Authentication | Code::SaslAuthenticationFailed) => SinkError::of_login(reason),
         Some(Code::SSL) => SinkError::Tls(reason),
         _ => return Ok(()),
     }))

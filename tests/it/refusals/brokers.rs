@@ -119,6 +119,23 @@ fn a_password_that_the_brokers_refuse_is_a_definite_error() {
 }
 
 #[test]
+fn a_login_at_a_listener_that_takes_none_is_named() {
+    let Some(kafka) = kafka::strict() else { return };
+    let outbox = Outbox::ready(postgres::installed(), "nologin");
+    outbox.write();
+    for delivery in ["at_least_once", "exactly_once"] {
+        let relay = log_in(&outbox, kafka, ALLOWED_USER, PASSWORD)
+            .set("kafka.brokers", &kafka.bootstrap())
+            .set("kafka.delivery", delivery)
+            .unprepared();
+        let refusal = refused(&relay, &["run"], 78);
+        refusal
+            .assert("PR-K009", &["listener takes no login (SASL)", "PLAINTEXT", "kafka.brokers"]);
+        assert!(!refusal.text.contains("credentials"), "{}", refusal.text);
+    }
+}
+
+#[test]
 fn a_login_that_is_not_used_is_told() {
     let Some(kafka) = kafka::strict() else { return };
     let outbox = Outbox::ready(postgres::installed(), "unused");
