@@ -301,7 +301,10 @@ async fn expect(
 
 fn login_error(error: &tokio_postgres::Error, info: &ConnectInfo, endpoint: &Endpoint) -> WalError {
     if error.as_db_error().is_some() {
-        return sql_error(error);
+        return match sql_error(error) {
+            WalError::Server(message) => WalError::Server(Box::new(message.of_login(info))),
+            other => other,
+        };
     }
     if let Some(asked) = unwanted(error) {
         return WalError::unwanted(endpoint, asked, &info.require_auth);
@@ -314,7 +317,8 @@ fn login_error(error: &tokio_postgres::Error, info: &ConnectInfo, endpoint: &End
     }
     let endpoint = endpoint.to_string();
     if text.contains("password missing") || source.contains("password missing") {
-        return WalError::PasswordMissing { endpoint, user: info.user.clone() };
+        let (user, hint) = (info.user.clone(), info.missing_password_hint());
+        return WalError::PasswordMissing { endpoint, user, hint };
     }
     if source.contains("server does not support TLS") {
         return WalError::TlsNotOffered { endpoint };

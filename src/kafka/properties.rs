@@ -70,6 +70,11 @@ const RESERVED: &[Reserved] = &[
     reserved("isolation.level", "it has an option of its own", "tail --isolation"),
 ];
 
+const SASL_OF_JAVA: &str = "only the Java client has it: set security.protocol (\"SASL_SSL\" or \
+    \"SASL_PLAINTEXT\"), sasl.mechanism, sasl.username and sasl.password";
+const TRUST_OF_JAVA: &str = "only the Java client has it: set ssl.ca.location to a PEM file with the authority's \
+    certificate, or ssl.ca.pem to its text";
+
 /// Properties of the Java client that librdkafka does not know, and what to do instead.
 const JAVA: &[(&str, &str)] = &[
     ("buffer.memory", "set kafka.max_in_flight"),
@@ -77,6 +82,16 @@ const JAVA: &[(&str, &str)] = &[
     ("max.block.ms", "leave it out: Postrider never blocks, it stops reading"),
     ("key.serializer", "leave it out: keys are sent as Postgres prints them"),
     ("value.serializer", "leave it out: values are sent as Postgres prints them"),
+    ("sasl.jaas.config", SASL_OF_JAVA),
+    ("sasl.login.class", SASL_OF_JAVA),
+    ("sasl.login.callback.handler.class", SASL_OF_JAVA),
+    ("sasl.client.callback.handler.class", SASL_OF_JAVA),
+    ("ssl.truststore.location", TRUST_OF_JAVA),
+    ("ssl.truststore.password", TRUST_OF_JAVA),
+    ("ssl.truststore.type", TRUST_OF_JAVA),
+    ("ssl.truststore.certificates", TRUST_OF_JAVA),
+    ("ssl.keystore.certificate.chain", "set ssl.certificate.pem"),
+    ("ssl.keystore.key", "set ssl.key.pem, and ssl.key.password if it has one"),
     ("ssl.keystore.type", "set ssl.certificate.location and ssl.key.location to PEM files"),
 ];
 
@@ -144,6 +159,11 @@ pub fn refuse_reserved(key: &str) -> Result<(), SettingsError> {
     }
 }
 
+/// Whether only the Java client has it, though librdkafka may know it by name.
+pub(super) fn is_javas(key: &str) -> bool {
+    JAVA.iter().any(|(name, _)| *name == key)
+}
+
 /// What to do about a key librdkafka does not know.
 pub(super) fn advice_for_unknown(key: &str) -> Option<String> {
     if let Some((_, advice)) = JAVA.iter().find(|(name, _)| *name == key) {
@@ -181,8 +201,18 @@ mod tests {
 
     #[test]
     fn java_names_are_not_librdkafkas() {
+        // Known by name, to be refused.
+        let refused = ["sasl.jaas.config", "ssl.truststore.location"];
         for (name, _) in JAVA {
-            assert!(!is_librdkafkas(name), "{name} needs no translation");
+            assert!(!is_librdkafkas(name) || refused.contains(name), "{name} needs no translation");
+            assert!(is_javas(name));
+        }
+        // What it is told to set instead is librdkafka's.
+        for advice in [SASL_OF_JAVA, TRUST_OF_JAVA] {
+            let words = advice.split([' ', ',', ':', '(', ')']);
+            for name in words.filter(|word| word.starts_with("sasl.") || word.starts_with("ssl.")) {
+                assert!(is_librdkafkas(name), "{name}");
+            }
         }
     }
 

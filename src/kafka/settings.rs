@@ -14,7 +14,7 @@ use rdkafka::error::KafkaError;
 use rdkafka::types::RDKafkaConfRes;
 
 use super::TopicBook;
-use super::properties::{advice_for_unknown, refuse_reserved};
+use super::properties::{advice_for_unknown, is_javas, refuse_reserved};
 use super::secrets::KafkaSecrets;
 use crate::config::libpq::SecretError;
 use crate::config::shown;
@@ -292,6 +292,9 @@ impl KafkaSpec {
 
 /// Sets one property after asking the library whether it takes it; `name` is the operator's.
 fn set(config: &mut ClientConfig, name: &str, key: &str, value: &str) -> Result<(), SettingsError> {
+    if is_javas(key) {
+        return Err(SettingsError::Unknown { key: name.into(), advice: advice_for_unknown(key) });
+    }
     let mut probe = ClientConfig::new();
     probe.set(key, value);
     match probe.create_native_config() {

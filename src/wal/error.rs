@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use crate::config::libpq::{AuthMethod, Endpoint, RequireAuth};
+use crate::config::libpq::{AuthMethod, ConnectInfo, Endpoint, RequireAuth};
 use crate::pgoutput::DecodeError;
 
 /// What an error means for the relay, and so for the process's exit code.
@@ -74,6 +74,15 @@ pub struct ServerMessage {
     pub routine: String,
 }
 
+impl ServerMessage {
+    /// The same, where it refuses a login's password: with where that came from for advice.
+    pub fn of_login(self, info: &ConnectInfo) -> Self {
+        let is_refused = self.code == "28P01" && self.hint.is_empty();
+        let hint = if is_refused { info.wrong_password_hint() } else { self.hint };
+        Self { hint, ..self }
+    }
+}
+
 impl fmt::Display for ServerMessage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ({})", self.message, self.code)
@@ -121,6 +130,8 @@ pub enum WalError {
         endpoint: String,
         /// The role.
         user: String,
+        /// Where one can be put.
+        hint: String,
     },
     /// The file, service or command that the password comes from has none now.
     #[error("{0}")]
@@ -276,7 +287,7 @@ impl WalError {
             Self::TlsFiles(error) => return error.hint(),
             Self::Secret(error) => return error.hint(),
             Self::Authentication { hint, .. } => hint,
-            Self::PasswordMissing { .. } => "set PGPASSWORD, or add a line to ~/.pgpass",
+            Self::PasswordMissing { hint, .. } => hint,
             Self::WrongSession { .. } => "add the right server to the host list",
             Self::PublicationMissing { publication, slot } => {
                 return Some(format!(
@@ -318,7 +329,8 @@ fn server_hint(message: &ServerMessage) -> Option<String> {
         // A buffer that cannot grow beyond 1 GiB; messages of this kind are not translated.
         "54000" => UNSENDABLE,
         "XX000" if message.message.contains("invalid memory alloc request size") => UNSENDABLE,
-        "28P01" => "the password is wrong: check the URL, PGPASSWORD or ~/.pgpass",
+        // A login says where the password came from.
+        "28P01" if message.hint.is_empty() => "the password is wrong",
         "28000" => {
             "the role may not log in here: pg_hba.conf needs a line for this database (not \
              `replication`), this role and this host; where it wants a certificate, set sslcert \

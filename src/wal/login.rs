@@ -177,7 +177,8 @@ impl Login<'_> {
     fn next<T: Transport>(&self, session: &mut Session<T>) -> Result<Message, WalError> {
         match session.next(self.deadline, DOING)? {
             Incoming::Message(Message::ErrorResponse(body)) => {
-                Err(WalError::Server(Box::new(server_message(body.fields()))))
+                let message = server_message(body.fields()).of_login(self.info);
+                Err(WalError::Server(Box::new(message)))
             }
             Incoming::Message(message) => Ok(message),
             Incoming::CopyBoth => Err(WalError::Protocol("streaming before it was asked for")),
@@ -189,6 +190,7 @@ impl Login<'_> {
             WalError::PasswordMissing {
                 endpoint: self.endpoint.to_string(),
                 user: self.info.user.clone(),
+                hint: self.info.missing_password_hint(),
             }
         })
     }

@@ -14,7 +14,7 @@ use super::error::{ConnectInfoError, ConnectInfoWarning};
 use super::files::{self, PasswordFile};
 use super::options::{SslCertMode, Words};
 use super::parameters::{Settings, resembling};
-use super::secret::{SecretSource, Text};
+use super::secret::{NamedBy, SecretSource, Text};
 use super::{
     Address, ChannelBinding, ClientCertificate, ConnectInfo, Endpoint, Keepalives,
     LoadBalanceHosts, Password, RequireAuth, RootCertificate, SslMode, SslNegotiation,
@@ -47,7 +47,7 @@ pub(super) fn resolve(
         asked.borrow_mut().insert(name.to_owned(), value.clone());
         Some(value)
     };
-    let (settings, is_serviced) = gather(text.trim(), env)?;
+    let (settings, named_by) = gather(text.trim(), env)?;
     let home = home(env);
     let user = settings
         .get("user")
@@ -64,7 +64,6 @@ pub(super) fn resolve(
             reason: "connections are encrypted by TLS only",
         });
     }
-    let is_typed = settings.get("password").is_some();
     let is_filed = settings.get("passfile").is_some()
         || endpoints.iter().any(|endpoint| endpoint.password.is_some());
     let info = ConnectInfo {
@@ -88,20 +87,23 @@ pub(super) fn resolve(
             text: Text::Typed(text.to_owned()),
             environment: asked.take(),
             command: None,
-            can_change: is_serviced || !is_typed && is_filed,
+            can_change: named_by == Some(NamedBy::Service) || named_by.is_none() && is_filed,
+            named_by: named_by.unwrap_or_else(|| {
+                NamedBy::PasswordFile(password_file(&settings, home.as_deref()))
+            }),
         },
     };
     Ok((info, warnings))
 }
 
-/// String, then service file, then environment; and whether the password is the service file's.
-fn gather(text: &str, env: Env<'_>) -> Result<(Settings, bool), ConnectInfoError> {
+/// String, then service file, then environment; and which of them names the password.
+fn gather(text: &str, env: Env<'_>) -> Result<(Settings, Option<NamedBy>), ConnectInfoError> {
     let mut settings = match url::strip_scheme(text) {
         Some(rest) => url::parse(rest, text.len() - rest.len())?,
         None => dsn::parse(text)?,
     };
     let environment = Settings::of_environment(env)?;
-    let mut is_serviced = false;
+    let mut named_by = settings.get("password").is_some().then_some(NamedBy::Text);
     if let Some(service) = settings.get("service").or_else(|| environment.get("service")) {
         let named = settings.get("servicefile").or_else(|| environment.get("servicefile"));
         let candidates = if let Some(path) = named {
@@ -112,12 +114,16 @@ fn gather(text: &str, env: Env<'_>) -> Result<(Settings, bool), ConnectInfoError
             own.into_iter().chain([Path::new(&system).join("pg_service.conf")]).collect()
         };
         let service = files::service(service, &candidates)?;
-        let is_typed = settings.get("password").is_some();
-        is_serviced = !is_typed && service.get("password").is_some();
+        if named_by.is_none() && service.get("password").is_some() {
+            named_by = Some(NamedBy::Service);
+        }
         settings.fill(service);
     }
+    if named_by.is_none() && environment.get("password").is_some() {
+        named_by = Some(NamedBy::Environment);
+    }
     settings.fill(environment);
-    Ok((settings, is_serviced))
+    Ok((settings, named_by))
 }
 
 fn endpoints(settings: &Settings) -> Result<Vec<Endpoint>, ConnectInfoError> {
@@ -190,11 +196,7 @@ fn passwords(
         }
         return Vec::new();
     }
-    let path = settings
-        .get("passfile")
-        .map(PathBuf::from)
-        .or_else(|| home.map(|home| home.join(".pgpass")));
-    let Some(path) = path else { return Vec::new() };
+    let Some(path) = password_file(settings, home) else { return Vec::new() };
     let (file, warning) = PasswordFile::read(&path);
     for endpoint in endpoints {
         let host = match &endpoint.address {
@@ -207,6 +209,12 @@ fn passwords(
         endpoint.password = file.password(&host, endpoint.port, database, user);
     }
     warning.into_iter().collect()
+}
+
+/// The password file that is looked into, whether it exists or not.
+fn password_file(settings: &Settings, home: Option<&Path>) -> Option<PathBuf> {
+    let named = settings.get("passfile").map(PathBuf::from);
+    named.or_else(|| home.map(|home| home.join(".pgpass")))
 }
 
 fn tls(settings: &Settings, home: Option<&Path>) -> Result<TlsSettings, ConnectInfoError> {

@@ -154,6 +154,19 @@ fn kill(child: &mut Child) {
     let _ = child.wait();
 }
 
+/// What named the password, or would have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum NamedBy {
+    /// The connection string.
+    Text,
+    /// The service file.
+    Service,
+    /// `PGPASSWORD`.
+    Environment,
+    /// The password file, whether it has one or not; `None`: there is no home to have one in.
+    PasswordFile(Option<PathBuf>),
+}
+
 /// Where user and password came from. `Debug` says only whether they can change.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct SecretSource {
@@ -161,6 +174,7 @@ pub(super) struct SecretSource {
     /// What was asked of the environment, and its answers.
     pub(super) environment: BTreeMap<String, String>,
     pub(super) command: Option<PasswordCommand>,
+    pub(super) named_by: NamedBy,
     /// Whether a later look may find another secret.
     pub(super) can_change: bool,
 }
@@ -193,6 +207,38 @@ impl ConnectInfo {
         self.secrets.command = Some(command);
         self.secrets.can_change = true;
         self
+    }
+
+    /// What to do about a password that the server refuses: where it came from.
+    pub fn wrong_password_hint(&self) -> String {
+        let SecretSource { text, command, named_by, .. } = &self.secrets;
+        let place = match (command, named_by, text) {
+            (Some(command), ..) => format!("what the command `{}` prints", command.program()),
+            (None, NamedBy::Text, Text::File(path)) => {
+                format!("the connection string in {}", path.display())
+            }
+            (None, NamedBy::Text, Text::Typed(_)) => "the connection string".to_owned(),
+            (None, NamedBy::Service, _) => "the service file".to_owned(),
+            (None, NamedBy::Environment, _) => "PGPASSWORD".to_owned(),
+            (None, NamedBy::PasswordFile(path), _) => format!(
+                "the first line that fits in {}",
+                path.as_deref()
+                    .map_or("the password file".into(), std::path::Path::to_string_lossy)
+            ),
+        };
+        format!("the password is wrong, or the role has none: it came from {place}")
+    }
+
+    /// What to do where the server asks for a password and there is none.
+    pub fn missing_password_hint(&self) -> String {
+        match &self.secrets.named_by {
+            NamedBy::PasswordFile(Some(path)) => format!(
+                "set PGPASSWORD, or add a line for user `{}` to {}",
+                self.user,
+                path.display()
+            ),
+            _ => "set PGPASSWORD".to_owned(),
+        }
     }
 
     /// Whether the password comes from a file, a service or a command: one that is refused may be

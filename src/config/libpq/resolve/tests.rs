@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::config::libpq::PasswordCommand;
 
 fn nothing(_: &str) -> Option<String> {
     None
@@ -82,6 +83,45 @@ fn the_password_file_is_asked_per_host() {
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
     let (info, warnings) = ConnectInfo::resolve("host=a user=u", &env).unwrap();
     assert_eq!((info.endpoints[0].password.clone(), warnings.len()), (None, 1));
+}
+
+/// What libpq says as "password retrieved from file", for every place.
+#[test]
+fn the_place_that_a_password_came_from_is_named_and_no_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let service = dir.path().join("services");
+    std::fs::write(&service, "[x]\npassword=hunter2\n").unwrap();
+    let (service, own) = (service.display().to_string(), dir.path().join(".pgpass"));
+    let env = |wanted: &[(&str, &str)], name: &str| {
+        let home = (name == "HOME").then(|| dir.path().display().to_string());
+        home.or_else(|| wanted.iter().find(|(it, _)| *it == name).map(|(_, v)| (*v).to_owned()))
+    };
+    let own = own.display().to_string();
+    for (text, variables, place) in [
+        ("user=u password=hunter2", &[("PGPASSWORD", "x")][..], "the connection string"),
+        ("user=u", &[("PGPASSWORD", "hunter2"), ("PGPASSFILE", "/p")], "PGPASSWORD"),
+        ("user=u service=x", &[("PGPASSWORD", "x"), ("PGSERVICEFILE", &service)], "service file"),
+        ("user=u", &[], &own),
+        ("user=u", &[("PGPASSFILE", "/elsewhere/pgpass")], "/elsewhere/pgpass"),
+        ("user=u passfile=/third", &[("PGPASSFILE", "/elsewhere/pgpass")], "/third"),
+    ] {
+        let (info, _) = ConnectInfo::resolve(text, &|name| env(variables, name)).unwrap();
+        let hint = info.wrong_password_hint();
+        assert!(hint.ends_with(place) && !hint.contains("hunter2"), "{text}: {hint}");
+        let missing = info.missing_password_hint();
+        assert_eq!(
+            missing.contains(place),
+            place.contains('/') || place == "PGPASSWORD",
+            "{missing}"
+        );
+    }
+    let words = ["pw-helper".to_owned(), "hunter2".to_owned()].to_vec();
+    let command = PasswordCommand::new(words).unwrap();
+    let (info, _) = ConnectInfo::resolve("user=u", &nothing).unwrap();
+    assert!(info.clone().ask(command).wrong_password_hint().ends_with("`pw-helper` prints"));
+    let filed = ConnectInfo::resolve("user=u password=x", &nothing).unwrap().0;
+    let hint = filed.read_from("/run/url".into()).wrong_password_hint();
+    assert!(hint.ends_with("the connection string in /run/url"), "{hint}");
 }
 
 #[test]
