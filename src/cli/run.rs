@@ -51,17 +51,17 @@ pub struct RunArgs {
 
 /// Runs it.
 pub fn run(args: &RunArgs, context: &Context) -> Result<ExitCode, Failure> {
+    let runtime = super::runtime()?;
+    let stop = Stop::default();
+    {
+        // Before anything is read, said or done: what is started may be told to stop at once.
+        let _inside = runtime.enter();
+        runtime.spawn(listen_for_signals(stop.clone()));
+    }
     let loaded = match &args.debezium {
         Some(path) => context.load_imported(path, Vec::new())?,
         None => context.load(Vec::new())?,
     };
-    let runtime = super::runtime()?;
-    let stop = Stop::default();
-    {
-        // Before anything is said or done: what is started may be told to stop at once.
-        let _inside = runtime.enter();
-        runtime.spawn(listen_for_signals(stop.clone()));
-    }
     introduce(&loaded);
     let config = loaded.config;
     let own = vec![config.dead_letters.topic.clone(), config.progress.topic.clone()];
@@ -163,13 +163,14 @@ fn drive<S: Sink + 'static>(
 }
 
 fn finish(args: &RunArgs, context: &Context, summary: &Summary) -> Result<ExitCode, Failure> {
-    tracing::info!(records = summary.records, settled = %summary.settled, "stopped");
+    // The same numbers as in what `--once` prints.
+    let Summary { confirmed, dead_letters, skipped, settled, .. } = summary;
+    tracing::info!(confirmed, dead_letters, skipped, %settled, "stopped");
     if args.dry_run {
         let _ = std::io::stdout().flush();
     } else if args.once && context.json() {
         context.print_json(summary)?;
     } else if args.once {
-        let Summary { confirmed, dead_letters, skipped, settled, .. } = summary;
         let letters = match dead_letters {
             0 => "none of them a dead letter".to_owned(),
             1 => "1 of them a dead letter".to_owned(),

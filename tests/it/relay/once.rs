@@ -6,6 +6,7 @@ use super::load::Load;
 use super::stage::Stage;
 use crate::support::broker::Broker;
 use crate::support::postgres;
+use crate::support::relay::Outcome;
 
 #[test]
 fn once_delivers_and_acknowledges_what_was_committed() {
@@ -82,10 +83,15 @@ fn once_prints_what_it_did() {
     stage.insert("not a topic", 2);
     let relay = stage.relay().expect_log("became a dead letter");
     let running = relay.start(&["--output", "json", "run", "--once"]);
-    let (status, printed) = running.wait_printed();
+    let Outcome { status, stdout, log } = running.outcome();
     assert!(status.success(), "{status}");
-    let [line] = printed.as_slice() else { panic!("{printed:?}") };
-    let summary: Value = serde_json::from_str(line).unwrap();
+    let summary: Value = serde_json::from_str(stdout.trim_end()).unwrap();
+    // The last line of the log says the same.
+    let last: Value = serde_json::from_str(log.last().unwrap()).unwrap();
+    assert_eq!(last["message"], "stopped", "{last}");
+    for name in ["confirmed", "dead_letters", "skipped", "settled"] {
+        assert_eq!(last[name], summary[name], "{name}: {last}");
+    }
     assert_eq!(summary["records"], 3);
     assert_eq!(summary["dead_letters"], 2);
     assert_eq!(summary["confirmed"], 5);

@@ -30,6 +30,16 @@ fn stop_at_once(running: Running) {
 }
 
 #[test]
+fn g8_a_signal_at_the_first_line_of_the_log_is_a_clean_stop() {
+    let broker = Broker::embedded();
+    let stage = Stage::new(postgres::installed(), &broker.bootstrap(), "first");
+    let mut running = stage.relay().run();
+    running.wait_for_log("starting");
+    running.signal(Signal::TERM);
+    assert_eq!(running.wait().code(), Some(0));
+}
+
+#[test]
 fn g8_a_signal_while_postgres_does_not_answer_ends_at_once() {
     let broker = Broker::embedded();
     let stage = Stage::new(postgres::installed(), &broker.bootstrap(), "mute");
