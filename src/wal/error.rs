@@ -76,6 +76,7 @@ pub struct ServerMessage {
 
 impl ServerMessage {
     /// The same, where it refuses a login's password: with where that came from for advice.
+    #[must_use]
     pub fn of_login(self, info: &ConnectInfo) -> Self {
         let is_refused = self.code == "28P01" && self.hint.is_empty();
         let hint = if is_refused { info.wrong_password_hint() } else { self.hint };
