@@ -243,8 +243,10 @@ async fn server(client: &Client) -> Result<ServerFacts, ControlError> {
             (SELECT timeline_id FROM pg_control_checkpoint())";
     let row = client.run(DOING, client.sql().query_one(SQL, &[])).await?;
     let timeout_ms: i64 = get(&row, 3)?;
+    assert!(timeout_ms >= 0, "wal_sender_timeout is {timeout_ms} ms, and its least value is 0");
     let system = match client.run(DOING, client.sql().query_one(SYSTEM, &[])).await {
-        Ok(row) => Some((get(&row, 0)?, u32::try_from(get::<i32>(&row, 1)?).unwrap_or_default())),
+        // SQL has no unsigned numbers, and shows one as the signed number of the same bits.
+        Ok(row) => Some((get(&row, 0)?, get::<i32>(&row, 1)?.cast_unsigned())),
         // Managed servers may keep it to themselves.
         Err(error) if error.class() == crate::wal::Class::Permission => None,
         Err(error) => return Err(error),
@@ -253,7 +255,7 @@ async fn server(client: &Client) -> Result<ServerFacts, ControlError> {
         version_num: get(&row, 0)?,
         encoding: get(&row, 1)?,
         wal_level: get(&row, 2)?,
-        wal_sender_timeout: Duration::from_millis(u64::try_from(timeout_ms).unwrap_or_default()),
+        wal_sender_timeout: Duration::from_millis(timeout_ms.unsigned_abs()),
         in_recovery: get(&row, 4)?,
         database: get(&row, 5)?,
         role: get(&row, 6)?,

@@ -51,8 +51,16 @@ pub(super) struct Inquiry {
     admin: AdminClient<DefaultClientContext>,
     /// The cluster's, as the latest answer has them.
     brokers: Vec<i32>,
-    /// Settings of one of them, once they were asked for; empty if we may not know them.
-    broker_settings: Option<Settings>,
+    /// Settings of one of them.
+    broker_settings: Asked,
+}
+
+/// Settings of a broker, which are asked for once.
+enum Asked {
+    NotYet,
+    /// We may not know them.
+    Forbidden,
+    Known(Settings),
 }
 
 /// Names and values in effect.
@@ -67,7 +75,7 @@ impl Inquiry {
         config.set("group.id", "postrider-topics");
         let metadata: BaseConsumer<Ear> =
             config.create_with_context(Ear::quiet()).map_err(|error| of_client(&error))?;
-        Ok(Self { metadata, admin, brokers: Vec::new(), broker_settings: None })
+        Ok(Self { metadata, admin, brokers: Vec::new(), broker_settings: Asked::NotYet })
     }
 
     pub(super) const fn admin(&self) -> &AdminClient<DefaultClientContext> {
@@ -86,15 +94,14 @@ impl Inquiry {
 
     /// A setting of a broker, after a topic was looked at.
     fn of_broker(&mut self, name: &str) -> Result<Option<String>, TopicsError> {
-        let settings = match (&self.broker_settings, self.brokers.first()) {
-            (Some(settings), _) => settings,
-            (None, None) => return Ok(None),
-            (None, Some(&broker)) => {
-                let settings = self.settings(&ResourceSpecifier::Broker(broker))?;
-                self.broker_settings.insert(settings.unwrap_or_default())
-            }
-        };
-        Ok(settings.get(name).cloned())
+        if let (Asked::NotYet, Some(&broker)) = (&self.broker_settings, self.brokers.first()) {
+            let settings = self.settings(&ResourceSpecifier::Broker(broker))?;
+            self.broker_settings = settings.map_or(Asked::Forbidden, Asked::Known);
+        }
+        Ok(match &self.broker_settings {
+            Asked::Known(settings) => settings.get(name).cloned(),
+            Asked::NotYet | Asked::Forbidden => None,
+        })
     }
 
     /// Looks at a topic.
@@ -124,7 +131,7 @@ impl Inquiry {
             brokers: self.brokers.len(),
             partitions,
             replicas,
-            settings: settings.unwrap_or_default(),
+            settings,
         }))
     }
 

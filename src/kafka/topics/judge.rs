@@ -83,13 +83,18 @@ pub(super) struct TopicFacts {
     pub(super) partitions: usize,
     /// Of the partition that has fewest.
     pub(super) replicas: usize,
-    /// Settings in effect, the brokers' defaults included; empty if we may not know them.
-    pub(super) settings: BTreeMap<String, String>,
+    /// Settings in effect, the brokers' defaults included; `None`: we may not know them.
+    pub(super) settings: Option<BTreeMap<String, String>>,
 }
 
 impl TopicFacts {
+    /// A setting, if we may know it and the brokers have it.
+    fn setting(&self, name: &str) -> Option<&str> {
+        self.settings.as_ref()?.get(name).map(String::as_str)
+    }
+
     fn number(&self, name: &str) -> Option<usize> {
-        self.settings.get(name)?.parse().ok()
+        self.setting(name)?.parse().ok()
     }
 
     fn finding(&self, grade: Grade, what: impl Into<String>, help: String) -> Finding {
@@ -122,7 +127,7 @@ pub(super) fn judge(facts: &TopicFacts, purpose: Purpose, message_max_bytes: u32
         let help = facts.set(&format!("max.message.bytes={message_max_bytes}"));
         findings.push(facts.finding(Grade::Warning, what, help));
     }
-    if facts.settings.get("unclean.leader.election.enable").is_some_and(|value| value == "true") {
+    if facts.setting("unclean.leader.election.enable") == Some("true") {
         let what = "may be led by a replica that lacks records: they are then lost (unclean leader \
                     election)";
         let help = facts.set("unclean.leader.election.enable=false");
@@ -142,7 +147,7 @@ fn judge_progress(facts: &TopicFacts) -> Option<Finding> {
         );
         return Some(facts.finding(Grade::Unfit, what, help));
     }
-    let policy = facts.settings.get("cleanup.policy")?;
+    let policy = facts.setting("cleanup.policy")?;
     if policy == "compact" {
         return None;
     }
@@ -219,7 +224,13 @@ mod tests {
         let settings = sound.iter().chain(change);
         let settings = settings.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
         let name = "orders".to_owned();
-        TopicFacts { name, brokers: 3, partitions: 1, replicas: 3, settings: settings.collect() }
+        TopicFacts {
+            name,
+            brokers: 3,
+            partitions: 1,
+            replicas: 3,
+            settings: Some(settings.collect()),
+        }
     }
 
     const PURPOSES: [Purpose; 3] = [Purpose::Rows, Purpose::DeadLetters, Purpose::Progress];
@@ -242,7 +253,7 @@ mod tests {
 
     #[test]
     fn what_nobody_tells_us_is_taken_to_be_right() {
-        let silent = TopicFacts { settings: BTreeMap::new(), ..facts(&[]) };
+        let silent = TopicFacts { settings: None, ..facts(&[]) };
         for purpose in PURPOSES {
             assert_eq!(judge(&silent, purpose, u32::MAX), []);
         }
