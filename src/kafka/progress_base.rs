@@ -15,6 +15,8 @@ use super::transactional::PROGRESS_TICKET;
 use super::{KafkaSpec, Lineage, Outcome, Producer, Progress, SendError, Sink as _, SinkError};
 use crate::pipeline::Mark;
 
+/// How often a stream is begun while others begin it too.
+const ATTEMPTS: u32 = 5;
 /// How long a record may take to be stored.
 const LIMIT: Duration = Duration::from_secs(10);
 /// Between two looks.
@@ -26,6 +28,21 @@ const TICK: Duration = Duration::from_millis(2);
 /// fences before it looks again, and writes in a transaction, so that no base lands behind the progress
 /// of one that has gone on. Upholds G6.
 pub fn begin_progress(kafka: &KafkaSpec, lineage: &Lineage) -> Result<Option<Progress>, SinkError> {
+    let mut attempts = 1;
+    loop {
+        match try_to_begin(kafka, lineage) {
+            // Somebody else begins at this moment, or we do not know whether we have.
+            Err(SinkError::Fenced(_) | SinkError::Fatal(_) | SinkError::Ambiguous(_))
+                if attempts < ATTEMPTS =>
+            {
+                attempts += 1;
+            }
+            ended => return ended,
+        }
+    }
+}
+
+fn try_to_begin(kafka: &KafkaSpec, lineage: &Lineage) -> Result<Option<Progress>, SinkError> {
     let found = newest_progress(kafka, &lineage.key())?;
     if found.is_some() {
         return Ok(found);

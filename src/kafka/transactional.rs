@@ -43,6 +43,7 @@ use super::progress::{Lineage, Progress};
 use super::settings::KafkaSpec;
 use super::sink::Reached;
 use super::spent::{Doing, Spent};
+use super::verdict::is_fencing;
 use super::{Confirmation, Outcome, Producer, SendError, Sink, SinkError, progress_topic};
 use crate::failpoint;
 use crate::ledger::Ticket;
@@ -421,9 +422,4 @@ pub(super) fn code(error: &KafkaError) -> Option<Code> {
         KafkaError::Transaction(error) => Some(error.code()),
         other => other.rdkafka_error_code(),
     }
-}
-
-/// Brokers answer a producer whose epoch is over with one of these.
-const fn is_fencing(code: Code) -> bool {
-    matches!(code, Code::Fenced | Code::ProducerFenced | Code::InvalidProducerEpoch)
 }

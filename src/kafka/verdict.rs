@@ -50,6 +50,8 @@ pub(super) fn judge(code: Code, case: Case<'_>) -> Verdict {
             Verdict::Break(SinkError::UnknownTopic { topic })
         }
         Code::TopicAuthorizationFailed => Verdict::Break(SinkError::Unauthorised { topic }),
+        // Said of the producer, whatever it sends.
+        code if is_fencing(code) => Verdict::Break(SinkError::Fenced(words(code))),
         Code::Fatal | Code::PurgeQueue | Code::PurgeInflight | Code::BrokerDestroy => {
             Verdict::Consequence
         }
@@ -68,6 +70,11 @@ const fn is_about_the_record(code: Code) -> bool {
             | Code::InvalidDifferentRecord
             | Code::InvalidTimestamp
     )
+}
+
+/// Brokers answer a producer whose epoch is over with one of these.
+pub(super) const fn is_fencing(code: Code) -> bool {
+    matches!(code, Code::Fenced | Code::ProducerFenced | Code::InvalidProducerEpoch)
 }
 
 /// Whether a broker said so, rather than the client library about itself or a connection.
@@ -152,6 +159,15 @@ mod tests {
         }
         for code in [Code::Unknown, Code::OutOfOrderSequenceNumber, Code::PolicyViolation] {
             assert!(is_of_the_broker(code), "{code:?}");
+        }
+    }
+
+    /// Two relays that fence each other off must not make a dead letter of what both of them send.
+    #[test]
+    fn g4_what_is_said_of_the_producer_is_no_records_fault() {
+        for code in [Code::ProducerFenced, Code::InvalidProducerEpoch] {
+            let verdict = judge(code, CASE);
+            assert!(matches!(verdict, Verdict::Break(SinkError::Fenced(_))), "{verdict:?}");
         }
     }
 

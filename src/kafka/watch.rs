@@ -85,6 +85,15 @@ pub(super) struct Barred {
     pub(super) denied: bool,
 }
 
+/// Answers to a request for a topic that are about who asks.
+const OF_THE_PRODUCER: [Code; 5] = [
+    Code::InvalidProducerEpoch,
+    Code::ProducerFenced,
+    Code::InvalidProducerIdMapping,
+    Code::InvalidTransactionalState,
+    Code::TransactionalIdAuthorizationFailed,
+];
+
 impl Barred {
     /// From the line with which librdkafka 2.12 logs it (`rd_kafka_txn_handle_AddPartitionsToTxn`); the
     /// error that follows does not name the topic.
@@ -94,6 +103,10 @@ impl Barred {
         let (_, reason) = rest.split_once("] to transaction: ")?;
         // One that was left alone for another's sake.
         if reason.contains("Operation not attempted") {
+            return None;
+        }
+        // Said of the producer, which hears of it otherwise: another one may have begun.
+        if OF_THE_PRODUCER.iter().any(|code| code.to_string().contains(reason)) {
             return None;
         }
         let denied = reason.contains("Topic authorization failed");
@@ -422,6 +435,12 @@ mod tests {
         };
         watch.log(Level::Error, "ADDPARTS", &line("other", "Operation not attempted"));
         assert_eq!(watch.barred(), None);
+        watch.log(
+            Level::Error,
+            "ADDPARTS",
+            &line("other", "Producer attempted an operation with an old epoch"),
+        );
+        assert_eq!(watch.barred(), None, "another producer has begun");
         watch.log(Level::Error, "ADDPARTS", &line("a", "Topic authorization failed"));
         let barred = watch.barred().unwrap();
         assert!(barred.denied && barred.topic == "a", "{barred:?}");

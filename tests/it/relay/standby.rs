@@ -6,9 +6,9 @@ use super::face::Face;
 use super::load::Load;
 use super::stage::Stage;
 use crate::support::broker::Broker;
-use crate::support::postgres;
 use crate::support::relay::{Relay, Running};
 use crate::support::sluice::Sluice;
+use crate::support::{kafka, postgres, topic};
 
 /// A takeover may take this much longer than promised on a machine busy with other tests.
 const PATIENCE: u32 = 3;
@@ -110,4 +110,34 @@ fn g8_a_standby_ends_at_once_when_told() {
     second.stop();
     assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
     first.stop();
+}
+
+/// Set-up and first start by two at once, as where both come with the same deployment: what the slower
+/// one writes of a beginning does not undo what the faster one has delivered.
+#[test]
+fn g6_two_first_starts_at_once_begin_one_stream() {
+    let Some(kafka) = kafka::shared() else { return };
+    for _ in 0..3 {
+        let stage = Stage::migrated(postgres::installed(), &kafka.bootstrap(), "firsts");
+        for name in ["A", "dead-letters"] {
+            topic::create(&kafka.bootstrap(), &stage.topic(name), 3, &[]);
+        }
+        let relay = stage.relay().unprepared().set("kafka.delivery", "exactly_once");
+        let relay = relay.allow_log("is in use by process").allow_log("standby:");
+        let setups = [(); 2].map(|()| relay.start(&["setup"]));
+        let ends = setups.map(|setup| setup.wait().code());
+        assert_eq!(ends, [Some(0); 2]);
+        let oracle = stage.oracle();
+        stage.insert("A", 100);
+        let [one, two] = [(); 2].map(|()| relay.run());
+        stage.insert("A", 100);
+        stage.wait_acknowledged(stage.log_end());
+        one.stop();
+        stage.insert("A", 100);
+        stage.wait_acknowledged(stage.log_end());
+        two.stop();
+        let verdict = stage.verdict(&oracle, &[]);
+        verdict.assert_exactly_once();
+        assert_eq!(verdict.delivered, 300);
+    }
 }
