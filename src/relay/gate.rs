@@ -61,8 +61,8 @@ pub enum Warning {
     },
     /// What [`GateError::Gap`] is, where duplicates and losses are borne.
     #[error(
-        "slot `{slot}` is at {confirmed}, beyond {delivered}, up to which rows were delivered: those \
-         committed between them are not"
+        "slot `{slot}` is at {confirmed}, beyond {delivered}, of which the newest progress is: where the \
+         slot was moved, rows committed between them are not delivered"
     )]
     Gap {
         /// The slot.
@@ -83,7 +83,9 @@ impl Warning {
                  that Postgres forgot, and see synchronous_standby_names"
             }
             Self::Gap { .. } => {
-                "re-send the rows committed between them, if they are still in the outbox"
+                "nothing to do where relays took turns at the slot: the one that ended may have kept \
+                 progress last. Otherwise re-send the rows committed between them, if they are still in \
+                 the outbox"
             }
         }
     }
