@@ -3,7 +3,9 @@
 //!
 //! Enters: the records about to be sent with a key, and what the broker reported of them. Leaves:
 //! whether a record may go now. What always holds: until a partition has stored a record of this
-//! session, at most one record with a key is under way to it. Upholds G2. Called by `producer`.
+//! session, at most one record with a key is under way to it. Upholds G2. Memory is bounded: a topic is
+//! known once its partitions are counted, and of too many those are forgotten to which no introduction
+//! is under way, and introduced to again (G3). Called by `producer`.
 //!
 //! Why: Kafka takes whatever sequence number comes first from a producer that a partition knows
 //! nothing of. When a leader has just been elected it can refuse a session's first batch and take
@@ -17,9 +19,13 @@
 //! it is asked for again. Foretelling wrongly, after partitions were added, costs the protection
 //! and nothing else, and is noticed.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use crate::ledger::Ticket;
+
+/// Topics known at a time. Rows choose topics, so their number is not ours to trust; it is far beyond
+/// what one outbox writes to.
+const TOPICS_MAX: usize = 10_000;
 
 /// Whether a record may be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,7 +70,7 @@ enum Acquaintance {
     Made,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Topic {
     /// Of the topic as long as its partitions are not counted; if made, they are to be.
     whole: Acquaintance,
@@ -81,6 +87,8 @@ pub(super) struct Introductions {
     hash: Option<fn(&[u8]) -> u32>,
     names: HashMap<String, usize>,
     topics: Vec<Topic>,
+    /// Places in `topics` that nobody has.
+    free: Vec<usize>,
     under_way: Vec<(Ticket, Introduction)>,
 }
 
@@ -104,9 +112,9 @@ impl Introductions {
         key: Option<&[u8]>,
         partition: Option<i32>,
     ) -> Admission {
-        let topic = self.names.get(name).copied().unwrap_or_else(|| self.add(name));
+        let Some(&topic) = self.names.get(name) else { return Admission::Count };
         let Some(Topic { whole, partitions }) = self.topics.get(topic) else {
-            return Admission::Free;
+            unreachable!("a name has its place")
         };
         if partitions.is_empty() && *whole == Acquaintance::Made {
             return Admission::Count;
@@ -135,10 +143,33 @@ impl Introductions {
     }
 
     fn add(&mut self, name: &str) -> usize {
-        let topic = self.topics.len();
+        if self.names.len() >= TOPICS_MAX {
+            self.forget();
+        }
+        let topic = self.free.pop().unwrap_or_else(|| {
+            self.topics.push(Topic::default());
+            self.topics.len() - 1
+        });
         self.names.insert(name.to_owned(), topic);
-        self.topics.push(Topic::UNCOUNTED);
         topic
+    }
+
+    /// Forgets every topic to which no introduction is under way: what is under way besides was sent
+    /// to partitions that know us already.
+    #[cold]
+    fn forget(&mut self) {
+        let Self { names, topics, free, under_way, .. } = self;
+        let begun: HashSet<usize> = under_way.iter().map(|(_, begun)| begun.topic).collect();
+        names.retain(|_, topic| {
+            let stays = begun.contains(topic);
+            if !stays {
+                free.push(*topic);
+                if let Some(known) = topics.get_mut(*topic) {
+                    *known = Topic::default();
+                }
+            }
+            stays
+        });
     }
 
     /// A record that was admitted as the first is sent.
@@ -150,10 +181,10 @@ impl Introductions {
     /// The number of a topic's partitions; 0 if it could not be found, then the topic is introduced
     /// to once more as a whole.
     pub(super) fn counted(&mut self, name: &str, partitions: usize) {
-        if let Some(topic) = self.names.get(name).and_then(|topic| self.topics.get_mut(*topic)) {
-            topic.whole = Acquaintance::None;
-            topic.partitions = vec![Acquaintance::None; partitions];
-        }
+        let topic = self.names.get(name).copied().unwrap_or_else(|| self.add(name));
+        let Some(topic) = self.topics.get_mut(topic) else { unreachable!("a name has its place") };
+        topic.whole = Acquaintance::None;
+        topic.partitions = vec![Acquaintance::None; partitions];
     }
 
     /// Whether no introduction is under way, so that no report matters.
@@ -377,6 +408,31 @@ mod tests {
                 assert_eq!(foretold, record.partition.cast_unsigned(), "{partitioner}");
             }
         }
+    }
+
+    #[test]
+    fn g3_topics_that_rows_name_do_not_grow_what_is_known() {
+        let mut all = counted();
+        let introduction = first(&mut all, K);
+        all.begun(ticket(1), introduction);
+        for number in 0..3 * TOPICS_MAX {
+            let name = number.to_string();
+            assert_eq!(all.admit(&name, Some(K), None), Admission::Count);
+            // Of every third the partitions are counted, the others are missing.
+            if number % 3 == 0 {
+                all.counted(&name, 2);
+                assert!(matches!(all.admit(&name, Some(K), None), Admission::First(_)));
+            }
+        }
+        assert!(all.names.len() <= TOPICS_MAX && all.topics.len() <= TOPICS_MAX + 1);
+        for number in (0..9 * TOPICS_MAX).step_by(3) {
+            all.counted(&format!("more-{number}"), 1);
+        }
+        assert!(all.names.len() <= TOPICS_MAX && all.topics.len() <= TOPICS_MAX + 1);
+        // Upholds G2: whom we are being introduced to is not forgotten.
+        assert_eq!(all.admit("t", Some(K), None), Admission::Wait);
+        all.reported(ticket(1), stored(K, home(introduction)));
+        assert_eq!(all.admit("t", Some(K), None), Admission::Free);
     }
 
     #[test]

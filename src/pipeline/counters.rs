@@ -7,10 +7,6 @@ use std::collections::HashMap;
 
 use crate::route::RejectionCode;
 
-/// Topics that are counted by name. Rows choose topics, so their number is not ours to trust (G3);
-/// 1,000 is far beyond any sane dashboard.
-const TOPICS_MAX: usize = 1_000;
-
 /// Totals of one session.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Counters {
@@ -78,6 +74,19 @@ impl Counters {
         self.topics.place(topic)
     }
 
+    /// The sink refused the record for which this place was asked for: names of topics that nothing is
+    /// sent to take no room.
+    pub(super) fn topic_refused(&mut self, topic: TopicPlace) {
+        self.topics.give_back(topic);
+    }
+
+    /// As if a record of so many bytes had been sent to this topic.
+    #[cfg(test)]
+    pub(crate) fn count_sent(&mut self, topic: &str, weight: u64) {
+        let place = self.topic_place(topic);
+        self.count_record(place, weight, None);
+    }
+
     /// The sink took a record, which is a dead letter if there is a `rejection`.
     pub(super) fn count_record(
         &mut self,
@@ -125,6 +134,14 @@ pub struct TopicTotal {
     pub bytes: u64,
 }
 
+impl TopicTotal {
+    /// Topics that are counted by name. Rows choose topics, so their number is not ours to trust (G3);
+    /// this is far beyond any sane dashboard.
+    pub const NAMED_MAX: usize = 1_000;
+    /// The name that the others share.
+    pub const OTHERS: &str = "";
+}
+
 /// Where a topic's count stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct TopicPlace(usize);
@@ -145,11 +162,21 @@ impl Topics {
         TopicPlace(self.last)
     }
 
+    /// Forgets the place that was made last, if nothing is counted there.
+    fn give_back(&mut self, place: TopicPlace) {
+        let is_last = place.0 + 1 == self.totals.len() && place.0 < TopicTotal::NAMED_MAX;
+        if let Some(total) =
+            self.totals.pop_if(|total| is_last && total.sent == 0 && total.dead_letters == 0)
+        {
+            self.places.remove(&total.topic);
+        }
+    }
+
     fn add(&mut self, topic: &str) -> usize {
-        if self.totals.len() < TOPICS_MAX {
+        if self.totals.len() < TopicTotal::NAMED_MAX {
             self.places.insert(topic.to_owned(), self.totals.len());
             self.totals.push(TopicTotal { topic: topic.to_owned(), ..TopicTotal::default() });
-        } else if self.totals.len() == TOPICS_MAX {
+        } else if self.totals.len() == TopicTotal::NAMED_MAX {
             self.totals.push(TopicTotal::default());
         }
         self.totals.len() - 1
@@ -196,8 +223,23 @@ mod tests {
             let place = counters.topic_place(&number.to_string());
             counters.count_record(place, 1, None);
         }
-        assert_eq!(counters.topics().len(), TOPICS_MAX + 1);
+        assert_eq!(counters.topics().len(), TopicTotal::NAMED_MAX + 1);
         assert_eq!(counters.topics().last(), Some(&total("", 2_000, 0, 2_000)));
+    }
+
+    #[test]
+    fn g3_topics_that_nothing_is_sent_to_take_no_room() {
+        let mut counters = Counters::default();
+        for number in 0..3_000 {
+            let missing = counters.topic_place(&number.to_string());
+            counters.topic_refused(missing);
+            let letters = counters.topic_place("dead");
+            counters.count_record(letters, 1, Some(RejectionCode::MissingTopic));
+        }
+        let known = counters.topic_place("dead");
+        counters.topic_refused(known);
+        counters.count_sent("orders", 10);
+        assert_eq!(counters.topics(), [total("dead", 0, 3_000, 3_000), total("orders", 1, 0, 10)]);
     }
 
     #[test]

@@ -216,6 +216,7 @@ impl Pipeline {
             let topic = self.dead_letter.topic.clone();
             return Err(PipelineError::DeadLetterRefused { topic, rejection });
         }
+        self.counters.topic_refused(offered.topic);
         match self.change(frame)? {
             Found::Change(change) => self.row(&change, Some(rejection)),
             Found::Message(_) | Found::Keepalive(_) => Err(PipelineError::NotOffered),

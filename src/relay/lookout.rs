@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use crate::config::Rejected;
 use crate::kafka::{Finding, Grade, KafkaSpec, Purpose, TopicsError, look_for_absent, survey};
+use crate::pipeline::TopicTotal;
 use crate::relay::aside::aside;
 use crate::relay::beforehand::tell;
 use crate::relay::error::RelayError;
@@ -72,6 +73,7 @@ impl Lookout {
     fn topics(&self) -> impl Iterator<Item = (String, Purpose)> {
         let dead_letters = self.dead_letters.clone();
         let of_rows = self.telemetry.view().snapshot.topics.clone().into_iter();
+        let of_rows = of_rows.filter(|count| &*count.topic != TopicTotal::OTHERS);
         let of_rows = of_rows.map(|count| (count.topic.to_string(), Purpose::Rows));
         let special = dead_letters.clone().map(|name| (name, Purpose::DeadLetters));
         let others = of_rows.filter(move |(name, _)| Some(name) != dead_letters.as_ref());

@@ -4,11 +4,12 @@
 //! sessions, and INFO lines for changes of state. The hot loop pays one clock reading a turn; all
 //! else happens once per [`PUBLISH_EVERY`]. Owned by the hot thread, one at a time.
 
+use std::collections::HashMap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::kafka::{SinkError, TopicBook};
 use crate::lsn::Lsn;
-use crate::pipeline::{Counters, Pipeline, UpdatePolicy};
+use crate::pipeline::{Counters, Pipeline, TopicTotal, UpdatePolicy};
 use crate::relay::error::RelayError;
 use crate::relay::owed::Owed;
 use crate::relay::vigil::Vigil;
@@ -353,11 +354,18 @@ fn add(past: &[Count], session: &[Count]) -> Vec<Count> {
     session.iter().map(|(name, count)| (*name, before(*name) + count)).collect()
 }
 
+/// Adds up what was sent, by topic, for as many by name as a session counts by name; the others share the
+/// name that they have there. Upholds G3.
 fn topics(past: &[TopicCount], counters: &Counters) -> Vec<TopicCount> {
     let mut all = past.to_vec();
+    let mut places: HashMap<&str, usize> =
+        past.iter().enumerate().map(|(place, count)| (&*count.topic, place)).collect();
     for total in counters.topics() {
-        let name = total.topic.as_str();
-        let place = all.iter().position(|known| &*known.topic == name).unwrap_or_else(|| {
+        let mut name = total.topic.as_str();
+        if all.len() >= TopicTotal::NAMED_MAX && !places.contains_key(name) {
+            name = TopicTotal::OTHERS;
+        }
+        let place = *places.entry(name).or_insert_with(|| {
             all.push(TopicCount { topic: name.into(), sent: 0, dead_lettered: 0, bytes: 0 });
             all.len() - 1
         });
@@ -367,4 +375,29 @@ fn topics(past: &[TopicCount], counters: &Counters) -> Vec<TopicCount> {
         count.bytes += total.bytes;
     }
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn g3_sessions_that_each_name_other_topics_do_not_grow_the_totals() {
+        let mut past = Vec::new();
+        for session in 0..5 {
+            let names = (0..TopicTotal::NAMED_MAX + 7).map(|number| match number {
+                0 => "common".to_owned(),
+                number => format!("{session}-{number}"),
+            });
+            let mut counters = Counters::default();
+            names.for_each(|name| counters.count_sent(&name, 10));
+            past = topics(&past, &counters);
+        }
+        assert_eq!(past.len(), TopicTotal::NAMED_MAX + 1);
+        let common = TopicCount { topic: "common".into(), sent: 5, dead_lettered: 0, bytes: 50 };
+        assert_eq!(past.first(), Some(&common));
+        assert_eq!(past.last().map(|count| &*count.topic), Some(TopicTotal::OTHERS));
+        let sent: u64 = past.iter().map(|count| count.sent).sum();
+        assert_eq!(sent, 5 * (TopicTotal::NAMED_MAX as u64 + 7));
+    }
 }
