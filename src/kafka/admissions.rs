@@ -3,24 +3,30 @@
 //!
 //! Enters: the record about to be sent. Leaves: whether it may go now, or why the session is over.
 //! What always holds: a record whose topic is not to be had is not taken, so that waiting for the topic
-//! repeats nothing; what becomes of its row [`TopicBook`](super::TopicBook) says. Called by `producer`, on its thread; a call takes as long as a
-//! broker's answer, once per topic and session.
+//! repeats nothing; what becomes of its row [`TopicBook`](super::TopicBook) says. No call waits for an
+//! answer about a topic. Called by `producer`, on its thread.
+//!
+//! Rows choose topics, so they choose how often the brokers are asked. A few names are asked for one by
+//! one: that costs a round trip each, is answered exactly (missing or forbidden), and makes brokers
+//! create a topic that do so. Beyond a share of the time ([`BY_NAME`]) the brokers are asked for all
+//! topics instead, and that one answer is good for every row that was received before it was asked
+//! for: a topic that was created before its first row was written is in it, for Postgres sends a row
+//! after its commit. A list of a large cluster is large, so half of the time at most goes to lists.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rdkafka::producer::{BaseProducer, Producer as _};
-use rdkafka::types::RDKafkaErrorCode as Code;
 
 use super::deliveries::Deliveries;
 use super::introductions::Admission;
+use super::questions::{Answer, Count, Listed, Question, Questions};
 use super::settings::KafkaSpec;
 use super::{SendError, SinkError};
-use crate::pipeline::{Decision, TopicFault};
+use crate::pipeline::{Allowance, Decision, TopicFault};
 use crate::route::Record;
 
-/// How long a broker that answers may take to say how many partitions a topic has.
-const COUNT_LIMIT: Duration = Duration::from_millis(500);
 /// How long one call may hurry the library to connect.
 const CONNECT_LIMIT: Duration = Duration::from_millis(100);
 /// How long a topic that no policy is about may be missing before that is an error: brokers that create
@@ -28,13 +34,34 @@ const CONNECT_LIMIT: Duration = Duration::from_millis(100);
 const MISSING_LIMIT: Duration = Duration::from_secs(5);
 /// Between two questions for a missing topic.
 const ASK_EVERY: Duration = Duration::from_millis(100);
+/// Time that rows wait for answers about single topics, at once and as one part of so many: enough for
+/// dozens of topics of a session's start.
+const BY_NAME: Allowance = Allowance::new(Duration::from_millis(300), 5);
+/// Less is left of that than an answer may take.
+const BY_NAME_MIN: Duration = Duration::from_millis(20);
+/// So many questions in a row that are not answered are asked again; then a record is sent without an
+/// answer, as to brokers that are away.
+const UNANSWERED_MAX: u32 = 3;
+/// What a list says is as good as a topic's own answer is, which is kept as long.
+const LIST_AGE: Duration = Duration::from_secs(2);
 
 /// What is known so far.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Admissions {
     /// A broker has answered since the start.
     connected: bool,
     missing: BTreeMap<String, Missing>,
+    /// Once something was asked.
+    questions: Option<Questions>,
+    start: Instant,
+    by_name: Allowance,
+    /// Questions in a row.
+    unanswered: u32,
+    list: Option<Listed>,
+    /// No list is asked for before.
+    next_list: Instant,
+    /// Where the row in hand begins in what was received, and how much that is; in bytes.
+    at: (u64, u64),
 }
 
 #[derive(Debug)]
@@ -43,20 +70,34 @@ struct Missing {
     asked: Instant,
 }
 
-/// What the brokers said of a topic.
-enum Count {
-    Partitions(usize),
-    /// It does not exist, or we may not know.
-    None(TopicFault),
-    /// They did not say.
-    Unknown,
+impl Default for Admissions {
+    fn default() -> Self {
+        let start = Instant::now();
+        Self {
+            connected: false,
+            missing: BTreeMap::new(),
+            questions: None,
+            start,
+            by_name: BY_NAME,
+            unanswered: 0,
+            list: None,
+            next_list: start,
+            at: (0, 0),
+        }
+    }
 }
 
 impl Admissions {
+    /// See [`Sink::reading`](super::Sink::reading).
+    #[inline]
+    pub(super) const fn reading(&mut self, row: u64, received: u64) {
+        self.at = (row, received);
+    }
+
     /// Whether the record may go to its partition now; see `introductions`.
     pub(super) fn admit(
         &mut self,
-        inner: &BaseProducer<Deliveries>,
+        inner: &Arc<BaseProducer<Deliveries>>,
         kafka: &KafkaSpec,
         record: &Record<'_>,
     ) -> Result<Admission, SendError> {
@@ -67,40 +108,124 @@ impl Admissions {
             return Ok(Admission::Wait);
         }
         let Record { topic, key, partition, .. } = *record;
-        let ask = || inner.context().gathered().introductions.admit(topic, key, partition);
-        match ask() {
+        let admits = || inner.context().gathered().introductions.admit(topic, key, partition);
+        match admits() {
             Admission::Count => {}
             answer => return Ok(answer),
         }
-        let has_policy = match kafka.topics.decide(topic, || inner.in_flight_count() == 0) {
+        if self.hear(inner, kafka)? {
+            match admits() {
+                Admission::Count => {}
+                answer => return Ok(answer),
+            }
+        }
+        let mut by_name = match kafka.topics.decide(topic, || inner.in_flight_count() == 0) {
             Some(Decision::Reject(rejection)) => return Err(SendError::Refused(rejection)),
-            Some(Decision::Ask) => true,
             Some(Decision::Wait | Decision::Create(_)) => return Ok(Admission::Wait),
-            None => false,
+            Some(Decision::Ask) => false,
+            Some(Decision::AskByName) | None => true,
         };
         if self.missing.get(topic).is_some_and(|missing| missing.asked.elapsed() < ASK_EVERY) {
             return Ok(Admission::Wait);
         }
-        let partitions = match count(inner, topic) {
+        // It is as large as the cluster.
+        self.list.take_if(|list| list.at.elapsed() >= LIST_AGE);
+        if !by_name && let Some(list) = self.list.as_ref().filter(|list| self.covers(list)) {
+            match list.topics.get(topic) {
+                Some(0) => by_name = true,
+                Some(partitions) => {
+                    counted(inner, kafka, topic, *partitions);
+                    return Ok(admits());
+                }
+                None => match kafka.topics.unlisted(kafka, topic, list.collides(topic)) {
+                    Some(Decision::Reject(rejection)) => return Err(SendError::Refused(rejection)),
+                    Some(Decision::Wait | Decision::Create(_)) => return Ok(Admission::Wait),
+                    Some(Decision::Ask | Decision::AskByName) | None => by_name = true,
+                },
+            }
+        }
+        self.ask(inner, topic, by_name)?;
+        Ok(Admission::Wait)
+    }
+
+    /// Whether the row in hand was received before the list was asked for.
+    const fn covers(&self, list: &Listed) -> bool {
+        self.at.0 < list.received
+    }
+
+    /// Asks for this topic, or for all.
+    fn ask(
+        &mut self,
+        inner: &Arc<BaseProducer<Deliveries>>,
+        topic: &str,
+        by_name: bool,
+    ) -> Result<(), SinkError> {
+        let now = Instant::now();
+        let (row, received) = self.at;
+        let dear = self.by_name.left(now - self.start) < BY_NAME_MIN;
+        let questions = match &mut self.questions {
+            Some(questions) => questions,
+            none => none.insert(started(Questions::start(Arc::clone(inner)))?),
+        };
+        // Of a row whose place nobody told a list says nothing.
+        let question = if !by_name && dear && row < received && now >= self.next_list {
+            Question::All { received }
+        } else {
+            Question::One(topic.to_owned())
+        };
+        if questions.ask(question) {
+            return Ok(());
+        }
+        Err(SinkError::NotReady("the thread that asks for topics has ended".to_owned()))
+    }
+
+    /// Takes in the answer that has come, if one has.
+    fn hear(
+        &mut self,
+        inner: &BaseProducer<Deliveries>,
+        kafka: &KafkaSpec,
+    ) -> Result<bool, SinkError> {
+        let Some((answer, took)) = self.questions.as_mut().and_then(Questions::answer) else {
+            return Ok(false);
+        };
+        let now = Instant::now();
+        match answer {
+            Answer::All(list) => {
+                self.list = list;
+                self.next_list = now + took;
+            }
+            Answer::One(topic, count) => {
+                self.by_name.spend(took, now - self.start);
+                self.heard_of(inner, kafka, &topic, count)?;
+            }
+        }
+        Ok(true)
+    }
+
+    fn heard_of(
+        &mut self,
+        inner: &BaseProducer<Deliveries>,
+        kafka: &KafkaSpec,
+        topic: &str,
+        count: Count,
+    ) -> Result<(), SinkError> {
+        self.unanswered = if count == Count::Unanswered { self.unanswered + 1 } else { 0 };
+        let partitions = match count {
             Count::Partitions(partitions) => partitions,
-            Count::Unknown => {
+            Count::Unanswered if self.unanswered < UNANSWERED_MAX => return Ok(()),
+            Count::Unknown | Count::Unanswered => {
                 tracing::debug!(topic, "the brokers did not say how many partitions there are");
                 0
             }
-            Count::None(fault) if has_policy => {
-                return match kafka.topics.absent(kafka, topic, fault) {
-                    Some(Decision::Reject(rejection)) => Err(SendError::Refused(rejection)),
-                    _ => Ok(Admission::Wait),
-                };
+            // The next call decides by what is known now.
+            Count::None(fault) if kafka.topics.absent(kafka, topic, fault).is_some() => {
+                return Ok(());
             }
-            Count::None(fault) => return Ok(self.wait_for(topic, fault)?),
+            Count::None(fault) => return self.wait_for(topic, fault),
         };
-        if partitions > 0 {
-            kafka.topics.seen(topic);
-        }
         self.missing.remove(topic);
-        inner.context().gathered().introductions.counted(topic, partitions);
-        Ok(ask())
+        counted(inner, kafka, topic, partitions);
+        Ok(())
     }
 
     /// Hurries the library, which connects to a broker it has just learned of when it wants
@@ -118,13 +243,13 @@ impl Admissions {
         }
     }
 
-    fn wait_for(&mut self, topic: &str, fault: TopicFault) -> Result<Admission, SinkError> {
+    fn wait_for(&mut self, topic: &str, fault: TopicFault) -> Result<(), SinkError> {
         let now = Instant::now();
         let missing =
             self.missing.entry(topic.to_owned()).or_insert(Missing { since: now, asked: now });
         missing.asked = now;
         if now.duration_since(missing.since) < MISSING_LIMIT {
-            return Ok(Admission::Wait);
+            return Ok(());
         }
         let topic = topic.to_owned();
         Err(match fault {
@@ -134,15 +259,14 @@ impl Admissions {
     }
 }
 
-fn count(inner: &BaseProducer<Deliveries>, topic: &str) -> Count {
-    let Ok(metadata) = inner.client().fetch_metadata(Some(topic), COUNT_LIMIT) else {
-        return Count::Unknown;
-    };
-    let Some(found) = metadata.topics().first() else { return Count::Unknown };
-    match found.error().map(Code::from) {
-        None => Count::Partitions(found.partitions().len()),
-        Some(Code::UnknownTopicOrPartition) => Count::None(TopicFault::Missing),
-        Some(Code::TopicAuthorizationFailed) => Count::None(TopicFault::Forbidden),
-        Some(_) => Count::Unknown,
+/// The brokers have so many partitions of the topic; 0: nobody knows.
+fn counted(inner: &BaseProducer<Deliveries>, kafka: &KafkaSpec, topic: &str, partitions: usize) {
+    if partitions > 0 {
+        kafka.topics.seen(topic);
     }
+    inner.context().gathered().introductions.counted(topic, partitions);
+}
+
+fn started(questions: std::io::Result<Questions>) -> Result<Questions, SinkError> {
+    questions.map_err(|error| SinkError::NotReady(error.to_string()))
 }

@@ -23,6 +23,7 @@ mod progress;
 mod progress_base;
 mod progress_topic;
 mod properties;
+mod questions;
 mod reader;
 mod remembering;
 mod secrets;

@@ -45,7 +45,7 @@ use std::time::Duration;
 use rdkafka::ClientConfig;
 use rdkafka::error::KafkaError;
 use rdkafka::message::{Header, OwnedHeaders};
-use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _, PurgeConfig};
 use rdkafka::types::RDKafkaErrorCode as Code;
 
 use super::admissions::Admissions;
@@ -179,10 +179,16 @@ impl Drop for Producer {
     fn drop(&mut self) {
         // Records under way are forgotten on purpose; the next session sends them again.
         self.inner.client().context().watch().close();
+        // A thread that asks the brokers something may have the client for a while yet.
+        self.inner.purge(PurgeConfig::default().queue().inflight());
     }
 }
 
 impl Sink for Producer {
+    fn reading(&mut self, row: u64, received: u64) {
+        self.admissions.reading(row, received);
+    }
+
     fn send(&mut self, record: &Record<'_>, ticket: Ticket) -> Result<(), SendError> {
         // The library takes an empty name and waits for its metadata for ever.
         if record.topic.is_empty() || record.topic.len() > TOPIC_NAME_BYTES_MAX {

@@ -51,6 +51,10 @@ impl Remembering {
 }
 
 impl Sink for Remembering {
+    fn reading(&mut self, row: u64, received: u64) {
+        self.producer.reading(row, received);
+    }
+
     fn send(&mut self, record: &Record<'_>, ticket: Ticket) -> Result<(), SendError> {
         self.producer.send(record, ticket)
     }

@@ -6,7 +6,8 @@
 //!   [`SinkError`], after which none of its unanswered tickets will be answered: the session is
 //!   dropped and the relay resumes from the acknowledged position;
 //! * `Stored` means that the brokers acknowledged it as `acks=all` demands (G1 rests on this);
-//! * no call blocks for longer than a few milliseconds, but for a broker's answer once per topic;
+//! * no call blocks for longer than a few milliseconds, but for a tenth of a second while a client
+//!   connects;
 //! * a record whose topic does not exist is not taken: nothing that waits behind it is repeated;
 //! * a sink that keeps progress says in [`Sink::kept`] how far Postgres may be told that we are, and
 //!   in [`Sink::found`] how far an earlier session came.
@@ -233,6 +234,11 @@ pub struct Reached {
 
 /// A place that stores records. See the module's contract.
 pub trait Sink {
+    /// The row that is offered next begins at this byte of what the session has received, and so many
+    /// bytes are received. What the brokers are asked from now on is asked after all of those were
+    /// committed.
+    fn reading(&mut self, _row: u64, _received: u64) {}
+
     /// Hands over one record; the bytes are copied before this returns.
     fn send(&mut self, record: &Record<'_>, ticket: Ticket) -> Result<(), SendError>;
 

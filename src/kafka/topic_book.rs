@@ -117,17 +117,44 @@ impl TopicBook {
     ) -> Option<Decision> {
         let book = self.about(topic)?;
         let mut topics = book.topics();
-        let (decision, news) = topics.absent(topic, fault, book.now());
+        let found = topics.absent(topic, fault, book.now());
+        Some(self.found(kafka, topic, (fault, found), topics))
+    }
+
+    /// The brokers were asked for all topics, and did not name this one, of which another one may be in
+    /// the way (`collides`). `None`: no policy is about it.
+    pub(super) fn unlisted(
+        &self,
+        kafka: &KafkaSpec,
+        topic: &str,
+        collides: bool,
+    ) -> Option<Decision> {
+        let book = self.about(topic)?;
+        let mut topics = book.topics();
+        let found = topics.unlisted(topic, collides, book.now());
+        Some(self.found(kafka, topic, (TopicFault::Missing, found), topics))
+    }
+
+    /// Tells what is news, and has the topic created if that was decided.
+    fn found(
+        &self,
+        kafka: &KafkaSpec,
+        topic: &str,
+        (fault, (decision, news)): (TopicFault, (Decision, bool)),
+        topics: MutexGuard<'_, MissingTopics>,
+    ) -> Decision {
         let named = topics.len() <= NAMED_MAX;
         drop(topics);
-        if news {
+        if let Some(book) = self.0.as_ref().filter(|_| news) {
             book.tell(topic, fault, &decision, named);
         }
-        if let Decision::Create(rule) = decision {
-            self.create(kafka, topic, rule);
-            return Some(Decision::Wait);
+        match decision {
+            Decision::Create(rule) => {
+                self.create(kafka, topic, rule);
+                Decision::Wait
+            }
+            decision => decision,
         }
-        Some(decision)
     }
 
     /// The brokers show us the topic, and refuse what we write to it.
@@ -162,6 +189,9 @@ impl TopicBook {
             return;
         };
         let mut topics = book.topics();
+        if !topics.has(topic) {
+            return;
+        }
         let was_away = topics.present(topic, book.now());
         let any = topics.count(TopicFault::Denied) > 0;
         book.any_denied.store(any, Ordering::Relaxed);

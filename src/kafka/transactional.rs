@@ -312,6 +312,10 @@ impl Transactional {
 }
 
 impl Sink for Transactional {
+    fn reading(&mut self, row: u64, received: u64) {
+        self.producer.reading(row, received);
+    }
+
     fn send(&mut self, record: &Record<'_>, ticket: Ticket) -> Result<(), SendError> {
         if self.limits.is_alone() {
             return self.send_alone(record, ticket);

@@ -4,31 +4,49 @@
 //! Leaves: a [`Decision`] for the row in hand. Pure. What always holds:
 //! * a decision is the same for every row of a topic until the brokers say something else, so that
 //!   rows of one key go one way and keep their order (G2);
-//! * no topic is given up before the brokers were asked about it after its first row was read;
-//! * rows of other topics wait for one topic no longer than the policy says; where brokers may create
-//!   topics by themselves, they wait for a few topics in vain, not once for each (G4);
+//! * no topic is given up before the brokers were asked, after its first row was read, about it or about
+//!   all topics;
+//! * rows of other topics wait for one topic no longer than the policy says; topics that brokers may
+//!   create by themselves, and those that may come back, are waited for in a bounded share of the time,
+//!   however many they are and whether or not they appear (G4);
 //! * memory is bounded (G3).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::allowance::Allowance;
 use crate::outbox::glob;
-use crate::route::{Rejection, RejectionCode};
+use crate::route::{Rejection, RejectionCode, as_compared};
 
-/// Topics remembered; beyond that the one that was asked for longest ago is forgotten.
+/// Topics remembered; beyond that those are forgotten that were asked for longest ago, and asked for
+/// again.
 const TOPICS_MAX: usize = 10_000;
+/// So many at a time, for to find them costs a look at all.
+const FORGOTTEN: usize = TOPICS_MAX / 10;
 /// How soon the brokers are asked again for a topic that rows want.
 const ASK_AGAIN: Duration = Duration::from_secs(2);
-/// The same while a row waits for the answer.
+/// The same for a topic that the brokers may be about to create.
+const ASK_AGAIN_NEW: Duration = Duration::from_millis(200);
+/// The same while a row waits for the answer: at first, as brokers create a topic in some 20 ms, and
+/// later.
+const ASK_AGAIN_SOON: Duration = Duration::from_millis(10);
 const ASK_AGAIN_WAITING: Duration = Duration::from_millis(100);
 /// How long brokers that are known to create topics by themselves may take for it.
-const CREATION: Duration = Duration::from_secs(2);
+const CREATION: Duration = Duration::from_millis(1_600);
 /// The same where it is not known whether they do.
 const CREATION_MAYBE: Duration = Duration::from_millis(500);
-/// So many topics in a row are waited for in vain, until one appears.
-const VAIN_MAX: u32 = 2;
+/// Time that rows of other topics wait at once while brokers create topics, and the share of all time
+/// after that (one part in so many): some topics cannot be created, and rows choose how many others
+/// there are.
+const CREATIONS: Allowance = Allowance::new(CREATION, 10);
+/// Less than this is not worth waiting for one.
+const CREATION_MIN: Duration = Duration::from_millis(100);
 /// A topic that was there a moment ago may be away because a broker has just started.
 const KNOWN: Duration = Duration::from_secs(5);
+/// The same for all of them together: what a broker has after so long is all that it has.
+const RETURNS: Allowance = Allowance::new(KNOWN, 20);
+/// Less than this is not worth waiting for one.
+const RETURN_MIN: Duration = Duration::from_secs(1);
 /// How long we may take to create one.
 const OWN_CREATION: Duration = Duration::from_secs(10);
 /// After a topic could not be created, this long passes until it is tried again.
@@ -107,8 +125,11 @@ pub struct MissingPolicy {
 /// What to do with a row of a topic.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decision {
-    /// Ask the brokers, then [`MissingTopics::absent`] or [`MissingTopics::present`].
+    /// Ask the brokers for it or for all topics, then [`MissingTopics::absent`],
+    /// [`MissingTopics::unlisted`] or [`MissingTopics::present`].
     Ask,
+    /// The same, and by its name: brokers that create topics create those that are named.
+    AskByName,
     /// Nothing now: the row waits.
     Wait,
     /// Have it created as this rule says, then [`MissingTopics::not_created`] if that fails. Said
@@ -137,8 +158,12 @@ struct Absent {
     since: Duration,
     asked: Duration,
     waiting: bool,
-    /// It was there once.
-    known: bool,
+    /// It was there once; it is waited for so long.
+    returns: Duration,
+    /// Brokers that may create it are given so long.
+    creates: Duration,
+    /// Found by its absence from a list of all topics, which is silent of those that are forbidden.
+    listed: bool,
     /// That it is not to be had was told.
     told: bool,
     /// Our attempt to create it began then.
@@ -154,9 +179,11 @@ struct Absent {
 pub struct MissingTopics {
     policy: MissingPolicy,
     absent: BTreeMap<String, Absent>,
-    known: BTreeSet<String>,
+    /// Topics that were there, by their names as Kafka compares them.
+    known: BTreeMap<String, String>,
     brokers_create: Option<bool>,
-    vain: u32,
+    creations: Allowance,
+    returns: Allowance,
     created: u64,
 }
 
@@ -166,9 +193,10 @@ impl MissingTopics {
         Self {
             policy,
             absent: BTreeMap::new(),
-            known: BTreeSet::new(),
+            known: BTreeMap::new(),
             brokers_create: None,
-            vain: 0,
+            creations: CREATIONS,
+            returns: RETURNS,
             created: 0,
         }
     }
@@ -194,56 +222,144 @@ impl MissingTopics {
             }
             return self.verdict(topic, now);
         }
-        let again = if absent.waiting { ASK_AGAIN_WAITING } else { ASK_AGAIN };
+        let (again, ask) = if absent.waiting {
+            // What a list of a moment ago said of it is known.
+            let waited = now.saturating_sub(absent.since);
+            ((waited / 2).clamp(ASK_AGAIN_SOON, ASK_AGAIN_WAITING), Decision::AskByName)
+        } else if self.brokers_create != Some(false) && now.saturating_sub(absent.since) < ASK_AGAIN
+        {
+            // They may have created it, though nobody could wait for that.
+            (ASK_AGAIN_NEW, Decision::Ask)
+        } else {
+            (ASK_AGAIN, Decision::Ask)
+        };
         if now.saturating_sub(absent.asked) >= again {
-            return Decision::Ask;
+            return ask;
         }
         self.verdict(topic, now)
+    }
+
+    /// The brokers were asked for all topics, and this one was not among those that they named. Unless
+    /// it `collides` with one that was, they may create it, and be worth waiting for.
+    pub fn unlisted(&mut self, topic: &str, collides: bool, now: Duration) -> (Decision, bool) {
+        let fault = match self.absent.get(topic) {
+            Some(Absent { fault: TopicFault::Forbidden, .. }) => TopicFault::Forbidden,
+            Some(_) => TopicFault::Missing,
+            None => {
+                let may_appear = match self.policy.then {
+                    MissingTopic::Wait(_) => true,
+                    MissingTopic::Create => false,
+                    MissingTopic::Reject(_) => self.brokers_create != Some(false),
+                };
+                let collides = collides || self.collides(topic);
+                if may_appear && !collides && self.creations.left(now) >= CREATION_MIN {
+                    return (Decision::AskByName, false);
+                }
+                TopicFault::Missing
+            }
+        };
+        self.found(topic, Found { fault, listed: true, collides }, now)
     }
 
     /// The brokers were asked, or refused a record, and this is why the topic is not to be had. Returns
     /// whether that is news, too.
     pub fn absent(&mut self, topic: &str, fault: TopicFault, now: Duration) -> (Decision, bool) {
-        if !self.absent.contains_key(topic) && self.absent.len() >= TOPICS_MAX {
-            let oldest = self.absent.iter().min_by_key(|(_, absent)| absent.asked);
-            if let Some(oldest) = oldest.map(|(name, _)| name.clone()) {
-                self.absent.remove(&oldest);
-            }
+        let collides = self.collides(topic);
+        self.found(topic, Found { fault, listed: false, collides }, now)
+    }
+
+    fn found(&mut self, topic: &str, found: Found, now: Duration) -> (Decision, bool) {
+        let Found { fault, listed, .. } = found;
+        if !self.absent.contains_key(topic) {
+            self.add(topic, found, now);
         }
-        let known = self.known.remove(topic);
-        let absent = self.absent.entry(topic.to_owned()).or_insert_with(|| Absent {
-            fault,
-            since: now,
-            asked: now,
-            waiting: false,
-            known,
-            told: false,
-            creating: None,
-            not_created: None,
-            trial: (now + TRIAL_FIRST, TRIAL_FIRST * 2),
-        });
+        let Some(absent) = self.absent.get_mut(topic) else { unreachable!("it was added") };
         absent.told &= absent.fault == fault;
-        (absent.fault, absent.asked) = (fault, now);
+        (absent.fault, absent.asked, absent.listed) = (fault, now, listed);
         let decision = self.verdict(topic, now);
         // That brokers, or we, are about to create a topic is none.
         let lasts = match decision {
             Decision::Reject(_) => true,
             Decision::Wait => matches!(self.policy.then, MissingTopic::Wait(_)),
-            Decision::Ask | Decision::Create(_) => false,
+            Decision::Ask | Decision::AskByName | Decision::Create(_) => false,
         };
         let told = self.absent.get_mut(topic).map(|absent| &mut absent.told);
         let news = lasts && told.is_some_and(|told| !std::mem::replace(told, true));
         (decision, news)
     }
 
+    /// Grants what it is waited for, once.
+    fn add(&mut self, topic: &str, found: Found, now: Duration) {
+        if self.absent.len() >= TOPICS_MAX {
+            self.forget();
+        }
+        let alike = as_compared(topic);
+        let was_there = self.known.get(&alike).is_some_and(|known| known == topic);
+        let (mut returns, mut creates) = (Duration::ZERO, Duration::ZERO);
+        if was_there {
+            self.known.remove(&alike);
+        }
+        let gives_up = !matches!(self.policy.then, MissingTopic::Wait(_));
+        if gives_up && found.fault == TopicFault::Missing {
+            if was_there && self.returns.left(now) >= RETURN_MIN {
+                returns = self.returns.left(now);
+                self.returns.spend(returns, now);
+            }
+            let limit = match self.brokers_create {
+                _ if found.collides => Duration::ZERO,
+                Some(false) => Duration::ZERO,
+                Some(true) => CREATION,
+                None => CREATION_MAYBE,
+            };
+            let left = self.creations.left(now);
+            // A wait that is granted already costs nobody more.
+            if returns < limit && left >= CREATION_MIN {
+                creates = limit.min(left);
+                self.creations.spend(creates, now);
+            }
+        }
+        let absent = Absent {
+            fault: found.fault,
+            since: now,
+            asked: now,
+            waiting: false,
+            returns,
+            creates,
+            listed: found.listed,
+            told: false,
+            creating: None,
+            not_created: None,
+            trial: (now + TRIAL_FIRST, TRIAL_FIRST * 2),
+        };
+        self.absent.insert(topic.to_owned(), absent);
+    }
+
+    #[cold]
+    fn forget(&mut self) {
+        let mut asked: Vec<Duration> = self.absent.values().map(|absent| absent.asked).collect();
+        let (_, oldest, _) = asked.select_nth_unstable(FORGOTTEN);
+        let oldest = *oldest;
+        self.absent.retain(|_, absent| absent.waiting || absent.asked > oldest);
+    }
+
+    /// Whether Kafka creates no such topic for the sake of one that was there.
+    fn collides(&self, topic: &str) -> bool {
+        self.known.get(&as_compared(topic)).is_some_and(|known| known != topic)
+    }
+
     /// It is there. Returns for how long it was not, if it was not.
     pub fn present(&mut self, topic: &str, now: Duration) -> Option<Duration> {
-        if self.known.len() < TOPICS_MAX && !self.known.contains(topic) {
-            self.known.insert(topic.to_owned());
+        let alike = as_compared(topic);
+        if self.known.len() < TOPICS_MAX || self.known.contains_key(&alike) {
+            self.known.insert(alike, topic.to_owned());
         }
         let absent = self.absent.remove(topic)?;
-        self.vain = 0;
-        Some(now.saturating_sub(absent.since))
+        let away = now.saturating_sub(absent.since);
+        if absent.waiting {
+            self.returns.give_back(absent.returns.saturating_sub(away), now);
+            self.creations.give_back(absent.creates.saturating_sub(away), now);
+        }
+        Some(away)
     }
 
     /// The brokers have it, but who was denied to write to it need not be any less.
@@ -275,6 +391,11 @@ impl MissingTopics {
         waiting.chain(others).take(most).collect()
     }
 
+    /// Whether this topic is not to be had.
+    pub fn has(&self, topic: &str) -> bool {
+        self.absent.contains_key(topic)
+    }
+
     /// How many topics are not to be had.
     pub fn len(&self) -> usize {
         self.absent.len()
@@ -297,13 +418,15 @@ impl MissingTopics {
         let patience = self.patience(topic);
         let Some(absent) = self.absent.get_mut(topic) else { return Decision::Ask };
         let waited = now.saturating_sub(absent.since);
-        let was_waiting = absent.waiting;
         absent.waiting = patience.is_none_or(|patience| waited < patience);
         if absent.waiting {
             return Decision::Wait;
         }
         let (fault, why_not) = (absent.fault, absent.not_created.as_ref());
         let mut reason = match fault {
+            TopicFault::Missing if absent.listed => {
+                format!("topic `{topic}` is not among those that the brokers show us")
+            }
             TopicFault::Missing => format!("topic `{topic}` does not exist"),
             TopicFault::Forbidden | TopicFault::Denied => {
                 format!("not authorised to write to topic `{topic}`")
@@ -311,9 +434,6 @@ impl MissingTopics {
         };
         if let Some((_, why)) = why_not {
             reason = format!("{reason}, and was not created: {why}");
-        }
-        if was_waiting && fault == TopicFault::Missing {
-            self.vain = self.vain.saturating_add(1);
         }
         Decision::Reject(Rejection { code: fault.code(), reason })
     }
@@ -360,16 +480,18 @@ impl MissingTopics {
         if absent.fault != TopicFault::Missing {
             return Some(asked_for);
         }
-        let creation = match self.brokers_create {
-            // Who waits already goes on, whatever became of others.
-            _ if self.vain >= VAIN_MAX && !absent.waiting => Duration::ZERO,
-            Some(false) => Duration::ZERO,
-            Some(true) => CREATION,
-            None => CREATION_MAYBE,
-        };
-        let known = if absent.known { KNOWN } else { Duration::ZERO };
-        Some(asked_for.max(creation).max(known))
+        let creates =
+            if self.brokers_create == Some(false) { Duration::ZERO } else { absent.creates };
+        Some(asked_for.max(creates).max(absent.returns))
     }
+}
+
+/// What was found of a topic that was not to be had before.
+#[derive(Debug, Clone, Copy)]
+struct Found {
+    fault: TopicFault,
+    listed: bool,
+    collides: bool,
 }
 
 #[cfg(test)]

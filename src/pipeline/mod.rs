@@ -22,6 +22,7 @@
 //!                  (by policy) -> dead letter <- reject (refused)
 //! ```
 
+mod allowance;
 mod confirmation;
 mod counters;
 mod error;
@@ -42,6 +43,7 @@ use crate::pgoutput::{Excerpt, Insert, LogicalMessage, Message, decode};
 use crate::route::{ERROR_CODE_HEADER, OwnedRecord, Rejection, RejectionCode, Routed, Router};
 use crate::wal::Frame;
 
+pub use allowance::Allowance;
 pub use confirmation::{Blame, Confirmation, Outcome, Refused};
 pub use counters::{Counters, TopicTotal};
 pub use error::PipelineError;

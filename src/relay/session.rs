@@ -283,10 +283,13 @@ impl<S: Sink> Session<S> {
                 }
                 unread = self.stream.buffered();
             }
+            let Some(place) = self.stream.place()? else { return Ok(()) };
+            let received = self.stream.received_bytes();
             let Some(frame) = self.stream.peek()? else { return Ok(()) };
             if let Frame::Keepalive { reply_now: true, .. } = frame {
                 turn.reply_now = true;
             }
+            self.sink.reading(place, received);
             let mut answer = offer(&mut self.pipeline, &mut self.sink, frame, None)?;
             if let Offer::Refused(rejection) = answer {
                 answer = offer(&mut self.pipeline, &mut self.sink, frame, Some(rejection))?;

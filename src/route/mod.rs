@@ -52,6 +52,6 @@ pub use spec::{
     TimestampSource,
 };
 pub use template::{TopicTemplate, WHOLE_VALUE};
-pub use topics::{PROGRESS_PREFIX, TopicsSpec, check_beginning, check_topic};
+pub use topics::{PROGRESS_PREFIX, TopicsSpec, as_compared, check_beginning, check_topic};
 pub use trace::TRACEPARENT_HEADER;
 pub(crate) use words::words;

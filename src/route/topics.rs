@@ -87,7 +87,12 @@ pub fn check_beginning(text: &str) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// As Kafka compares names (`org.apache.kafka.common.internals.Topic.hasCollision`).
+/// A name as Kafka compares it with others (`org.apache.kafka.common.internals.Topic.hasCollision`): of
+/// topics whose names are alike so, it creates one.
+pub fn as_compared(name: &str) -> String {
+    name.replace('.', "_")
+}
+
 fn begins_with(name: &str, prefix: &str) -> bool {
     let unified = |byte: u8| if byte == b'.' { b'_' } else { byte };
     let (name, prefix) = (name.bytes().map(unified), prefix.bytes().map(unified));

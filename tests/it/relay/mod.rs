@@ -19,6 +19,7 @@ mod http;
 pub(crate) mod idle;
 mod large;
 pub(crate) mod load;
+mod names;
 mod once;
 mod one_server;
 mod outage;

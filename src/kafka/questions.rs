@@ -1,0 +1,160 @@
+//! Asks the brokers about topics, so that the hot thread need not wait for their answers.
+//!
+//! Enters: questions, one at a time. Leaves: their answers. What always holds: a call returns at once;
+//! an answer was given after its question was asked. The thread ends when this is dropped and the last
+//! question is answered. Called by `admissions`.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::time::{Duration, Instant};
+
+use rdkafka::metadata::Metadata;
+use rdkafka::producer::{BaseProducer, Producer as _};
+use rdkafka::types::RDKafkaErrorCode as Code;
+
+use super::deliveries::Deliveries;
+use crate::pipeline::TopicFault;
+use crate::route::as_compared;
+
+/// How long a broker that answers may take to say how many partitions a topic has.
+const COUNT_LIMIT: Duration = Duration::from_millis(500);
+/// The same for all topics of a cluster, which may be very many.
+const LIST_LIMIT: Duration = Duration::from_secs(2);
+
+/// What is asked.
+#[derive(Debug)]
+pub(super) enum Question {
+    /// For one topic by its name, which makes brokers create it that do so.
+    One(String),
+    /// For all topics. The bytes of the stream that were received by then.
+    All { received: u64 },
+}
+
+/// What the brokers said of a topic.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Count {
+    Partitions(usize),
+    /// It does not exist, or we may not know.
+    None(TopicFault),
+    /// They said something else.
+    Unknown,
+    /// They did not answer.
+    Unanswered,
+}
+
+/// What came of a question.
+#[derive(Debug)]
+pub(super) enum Answer {
+    One(String, Count),
+    /// `None`: they did not say.
+    All(Option<Listed>),
+}
+
+/// All topics that the brokers show us.
+#[derive(Debug)]
+pub(super) struct Listed {
+    /// See [`Question::All`].
+    pub(super) received: u64,
+    /// When it was asked for.
+    pub(super) at: Instant,
+    /// The number of partitions; 0 where the brokers told something else.
+    pub(super) topics: HashMap<String, usize>,
+    /// Their names as Kafka compares them, if these are others.
+    alike: HashSet<String>,
+}
+
+impl Listed {
+    fn of(metadata: &Metadata, received: u64, at: Instant) -> Self {
+        let topics: HashMap<String, usize> = metadata
+            .topics()
+            .iter()
+            .map(|topic| {
+                let sound = topic.error().is_none();
+                (topic.name().to_owned(), if sound { topic.partitions().len() } else { 0 })
+            })
+            .collect();
+        let with_dots = topics.keys().filter(|name| name.contains(['.', '_']));
+        let alike = with_dots.map(|name| as_compared(name)).collect();
+        Self { received, at, topics, alike }
+    }
+
+    /// Whether the brokers refuse to create such a topic, for one that is there.
+    pub(super) fn collides(&self, topic: &str) -> bool {
+        self.alike.contains(&as_compared(topic)) && !self.topics.contains_key(topic)
+    }
+}
+
+/// The thread that asks, and the question that it was asked last.
+#[derive(Debug)]
+pub(super) struct Questions {
+    to: Sender<Question>,
+    from: Receiver<Answer>,
+    /// When it was asked, and whether it is for all topics; `None`: it is answered.
+    pub(super) asked: Option<(Instant, bool)>,
+}
+
+impl Questions {
+    /// Starts the thread.
+    pub(super) fn start(client: Arc<BaseProducer<Deliveries>>) -> std::io::Result<Self> {
+        let (to, questions) = channel();
+        let (answered, from) = channel();
+        let thread = std::thread::Builder::new().name("postrider-topics".to_owned());
+        thread.spawn(move || {
+            while let Ok(question) = questions.recv() {
+                if answered.send(answer(&client, question)).is_err() {
+                    return;
+                }
+            }
+        })?;
+        Ok(Self { to, from, asked: None })
+    }
+
+    /// Asks, unless a question is under way. False: the thread is gone.
+    pub(super) fn ask(&mut self, question: Question) -> bool {
+        if self.asked.is_some() {
+            return true;
+        }
+        self.asked = Some((Instant::now(), matches!(question, Question::All { .. })));
+        self.to.send(question).is_ok()
+    }
+
+    /// The answer, once it has come, and how long that took.
+    pub(super) fn answer(&mut self) -> Option<(Answer, Duration)> {
+        let (at, _) = self.asked?;
+        match self.from.try_recv() {
+            Ok(answer) => {
+                self.asked = None;
+                Some((answer, at.elapsed()))
+            }
+            Err(TryRecvError::Empty | TryRecvError::Disconnected) => None,
+        }
+    }
+}
+
+fn answer(client: &BaseProducer<Deliveries>, question: Question) -> Answer {
+    match question {
+        Question::One(topic) => {
+            let count = count(client, &topic);
+            Answer::One(topic, count)
+        }
+        Question::All { received } => {
+            let at = Instant::now();
+            let metadata = client.client().fetch_metadata(None, LIST_LIMIT);
+            Answer::All(metadata.ok().map(|metadata| Listed::of(&metadata, received, at)))
+        }
+    }
+}
+
+fn count(client: &BaseProducer<Deliveries>, topic: &str) -> Count {
+    let Ok(metadata) = client.client().fetch_metadata(Some(topic), COUNT_LIMIT) else {
+        return Count::Unanswered;
+    };
+    let Some(found) = metadata.topics().first() else { return Count::Unknown };
+    match found.error().map(Code::from) {
+        None => Count::Partitions(found.partitions().len()),
+        Some(Code::UnknownTopicOrPartition) => Count::None(TopicFault::Missing),
+        Some(Code::TopicAuthorizationFailed) => Count::None(TopicFault::Forbidden),
+        Some(_) => Count::Unknown,
+    }
+}
