@@ -66,7 +66,7 @@ fn variables_alone_are_enough() {
     let place = place("variables");
     let relay = place.with_variables();
     let refusal = refused(&relay, &["run"], 77);
-    refusal.assert("PR-P006", &["asks for a password", "PGPASSWORD", "~/.pgpass"]);
+    refusal.assert("PR-P006", &["asks for a password", "PGPASSWORD", "/.pgpass"]);
     place.outbox.assert_delivered_by(&relay.variable("PGPASSWORD", PASSWORD));
 }
 

@@ -26,7 +26,8 @@ struct Waiting<'a> {
 
 impl<'a> Waiting<'a> {
     fn new(trial: &'a HeldTrial) -> Self {
-        let mut running = trial.relay().allow_log("has 2 tables").run();
+        let mut running =
+            trial.relay().allow_log("has tables that source.tables does not name").run();
         let face = Face::of(&mut running);
         face.wait_ready(200);
         trial.stage.insert(TOPIC, 10);
