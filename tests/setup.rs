@@ -60,7 +60,9 @@ async fn setup_makes_what_is_missing_and_may_be_repeated() {
 
     let sql = "CREATE TABLE \"Mine\" (id uuid, aggregate_type text, aggregate_id text, event_type text, payload text)";
     client.batch_execute(sql).await.unwrap();
-    let arguments = ["--table", "public.\"Mine\"", "--output", "json"];
+    // By itself it would take the place of the one that the slot delivers.
+    assert_fails(&url, &["--table", "public.\"Mine\""], 78, &["PR-P058", "name all of them"]);
+    let arguments = ["--table", "public.outbox", "--table", "public.\"Mine\"", "--output", "json"];
     let made: serde_json::Value = serde_json::from_str(&stdout(&setup(&url, &arguments))).unwrap();
     let added = serde_json::json!(["table public.\"Mine\" to publication `postrider`"]);
     assert_eq!(made["added"], added, "an existing table is only published");
@@ -127,12 +129,13 @@ async fn setup_names_a_table_that_takes_rows_of_any_size_and_what_keeps_them_out
                CHECK (length(event_type) < 200), payload jsonb CHECK (pg_column_size(payload) < 1000000), \
                raw bytea, amount numeric)";
     client.batch_execute(sql).await.unwrap();
-    let text = stdout(&setup(&url, &["--table", "public.mine"]));
+    let both = ["--table", "public.outbox", "--table", "public.mine"];
+    let text = stdout(&setup(&url, &both));
     assert!(
         text.contains("public.mine takes rows of any size (aggregate_id, payload, raw)"),
         "{text}"
     );
-    let arguments = ["--table", "public.mine", "--output", "json"];
+    let arguments = [&both[..], &["--output", "json"]].concat();
     let found: serde_json::Value = serde_json::from_str(&stdout(&setup(&url, &arguments))).unwrap();
     let [table] = found["unguarded"].as_array().unwrap().as_slice() else { panic!("{found}") };
     assert_eq!(table["table"], "public.mine");

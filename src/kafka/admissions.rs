@@ -21,6 +21,7 @@ use rdkafka::producer::{BaseProducer, Producer as _};
 
 use super::deliveries::Deliveries;
 use super::introductions::Admission;
+use super::producer::invalid_topic;
 use super::questions::{Answer, Count, Listed, Question, Questions};
 use super::settings::KafkaSpec;
 use super::{SendError, SinkError};
@@ -143,6 +144,10 @@ impl Admissions {
                     Some(Decision::Ask | Decision::AskByName) | None => by_name = true,
                 },
             }
+        }
+        // Not a name that could be asked for.
+        if topic.contains('\0') {
+            return Err(invalid_topic());
         }
         self.ask(inner, topic, by_name)?;
         Ok(Admission::Wait)

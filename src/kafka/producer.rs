@@ -281,7 +281,7 @@ fn headers(record: &Record<'_>) -> Option<OwnedHeaders> {
     Some(record.headers.iter().fold(empty, add))
 }
 
-fn invalid_topic() -> SendError {
+pub(super) fn invalid_topic() -> SendError {
     SendError::Refused(Rejection {
         code: RejectionCode::InvalidTopic,
         reason: "the topic name is empty, too long, or contains a zero byte".into(),
