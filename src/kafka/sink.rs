@@ -177,9 +177,11 @@ impl SinkError {
                  --producer --transactional-id '{id}'"
             ),
             Self::BatchRefused { topic, .. } => format!(
-                "where the row is to be delivered, raise the topic's limit (kafka-configs.sh --bootstrap-server \
-                 BROKER --alter --topic '{topic}' --add-config max.message.bytes=1000000), or give it a \
-                 key if the topic is compacted; then `postrider dead-letters retry`"
+                "where the row is to be delivered: if it is too large, raise the topic's limit \
+                 (kafka-configs.sh --bootstrap-server BROKER --alter --topic '{topic}' --add-config \
+                 max.message.bytes=1000000); if the topic is compacted, give it a key; if its time is refused, \
+                 see message.timestamp.before.max.ms and message.timestamp.after.max.ms of the topic, and \
+                 outbox.timestamp; then `postrider dead-letters retry`"
             ),
             Self::Authentication(_) | Self::EntryWithdrawn(_) => {
                 "check sasl.mechanism, sasl.username and sasl.password in [kafka.properties]".into()

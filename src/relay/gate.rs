@@ -61,8 +61,8 @@ pub enum Warning {
     },
     /// What [`GateError::Gap`] is, where duplicates and losses are borne.
     #[error(
-        "slot `{slot}` is at {confirmed}, beyond {delivered}, of which the newest progress is: where the \
-         slot was moved, rows committed between them are not delivered"
+        "slot `{slot}` is at {confirmed}, and the newest progress names {delivered}: if the slot was \
+         moved, rows committed between them are not delivered"
     )]
     Gap {
         /// The slot.
