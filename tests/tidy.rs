@@ -13,6 +13,8 @@
 
 #[path = "tidy/calls.rs"]
 mod calls;
+#[path = "tidy/codes.rs"]
+mod codes;
 #[path = "tidy/faults.rs"]
 mod faults;
 #[path = "tidy/layers.rs"]
@@ -105,6 +107,13 @@ fn every_row_of_the_fault_matrix_runs_or_says_why_not() {
     report(&faults::complete(&rows));
     report(&faults::named_tests_exist(&rows, &sources(), &exists));
     report(&faults::shown(&rows, &document));
+}
+
+#[test]
+fn every_error_code_stands_for_one_situation_and_has_its_line() {
+    let documents: Vec<_> = texts().into_iter().filter(|text| text.has_extension("md")).collect();
+    report(&codes::one_situation_each(&sources()));
+    report(&codes::documented(&sources(), &documents));
 }
 
 /// The clock on the wall may jump: it stamps what others read, and decides nothing.

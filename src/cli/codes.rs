@@ -1,6 +1,8 @@
 //! The stable code of every situation, by room.
 //!
 //! A number is never used again for something else. `PR-C` is in `config`, beside its mistakes.
+//! What always holds: a code stands for one situation, whichever room met it, and has its line in
+//! docs/codes.md (`tests/tidy/codes.rs`).
 
 use crate::cli::dead_letters::DeadLettersError;
 use crate::control::ControlError;
@@ -58,7 +60,8 @@ pub(super) fn control(error: &ControlError) -> &'static str {
         ControlError::SlotMissing { .. } => "PR-P039",
         ControlError::SlotForeign { .. } => "PR-P040",
         ControlError::SlotLost { .. } => "PR-P041",
-        ControlError::SlotHeld { .. } | ControlError::SlotTaken { .. } => "PR-P009",
+        ControlError::SlotHeld { .. } => "PR-P009",
+        ControlError::SlotTaken { .. } => "PR-P059",
         ControlError::SlotBlocked { .. } => "PR-P042",
         ControlError::NoFreeSlot { .. } => "PR-P043",
         ControlError::CreationForbidden { .. } => "PR-P044",
@@ -85,23 +88,27 @@ pub(super) const fn gate(error: &GateError) -> &'static str {
         GateError::Gap { .. } => "PR-P063",
         GateError::NoProgress { .. } => "PR-P064",
         GateError::SlotGone { .. } => "PR-P066",
-        GateError::TablesChanged { .. } | GateError::PrefixesChanged { .. } => "PR-P065",
-        GateError::PublicationReplaced { .. } | GateError::MemberReplaced { .. } => "PR-P048",
+        GateError::TablesChanged { .. } => "PR-P065",
+        GateError::PrefixesChanged { .. } => "PR-P068",
+        GateError::PublicationReplaced { .. } => "PR-P048",
+        GateError::MemberReplaced { .. } => "PR-P067",
         GateError::TableReplaced { .. } => "PR-P049",
     }
 }
 
-/// `PR-K001` to `PR-K009`, and `PR-K030` to `PR-K039` for transactions and progress.
+/// `PR-K001` to `PR-K009`, `PR-K022` to `PR-K029`, and `PR-K030` to `PR-K039` for transactions and
+/// progress.
 pub(super) const fn sink(error: &SinkError) -> &'static str {
     match error {
         SinkError::Settings(_) => "PR-K001",
         SinkError::Fatal(_) => "PR-K002",
-        SinkError::Authentication(_) | SinkError::EntryWithdrawn(_) => "PR-K003",
+        SinkError::Authentication(_) => "PR-K003",
+        SinkError::EntryWithdrawn(_) => "PR-K022",
         SinkError::Tls(_) => "PR-K004",
         SinkError::UnknownTopic { .. } => "PR-K005",
-        SinkError::Unauthorised { .. }
-        | SinkError::Forbidden(_)
-        | SinkError::IdForbidden { .. } => "PR-K006",
+        SinkError::Unauthorised { .. } => "PR-K006",
+        SinkError::Forbidden(_) => "PR-K023",
+        SinkError::IdForbidden { .. } => "PR-K036",
         SinkError::BatchRefused { .. } => "PR-K007",
         SinkError::Delivery { .. } => "PR-K008",
         SinkError::NoLogin(_) => "PR-K009",
@@ -122,7 +129,7 @@ pub(super) const fn reader(error: &ReaderError) -> &'static str {
         ReaderError::Unreachable { .. } => "PR-K010",
         ReaderError::UnknownTopic(_) => "PR-K005",
         ReaderError::UnknownPartition { .. } => "PR-K011",
-        ReaderError::Unauthorised(_) => "PR-K006",
+        ReaderError::Unauthorised(_) => "PR-K017",
         ReaderError::OffsetGone(_) => "PR-K012",
         ReaderError::Late { .. } => "PR-K013",
         ReaderError::Client(_) => "PR-K014",
@@ -136,7 +143,7 @@ pub(super) const fn topics(error: &TopicsError) -> &'static str {
         TopicsError::NoEntry(error) => sink(error),
         TopicsError::Client(_) => "PR-K040",
         TopicsError::Unsupported => "PR-K041",
-        TopicsError::Unauthorised { .. } => "PR-K006",
+        TopicsError::Unauthorised { .. } => "PR-K045",
         TopicsError::Uncreated { .. } => "PR-K042",
         TopicsError::Refused { .. } => "PR-K043",
         TopicsError::Unfit(_) => "PR-K044",
@@ -154,7 +161,8 @@ pub(super) const fn pipeline(error: &PipelineError) -> &'static str {
         PipelineError::Updated { .. } => "PR-R006",
         // What the gate would have said, had the log been read by then.
         PipelineError::OtherLog { .. } => "PR-P061",
-        PipelineError::NotSent | PipelineError::NotOffered => "PR-R007",
+        PipelineError::NotSent => "PR-R007",
+        PipelineError::NotOffered => "PR-R008",
     }
 }
 
@@ -168,7 +176,8 @@ pub(super) const fn dead_letters(error: &DeadLettersError) -> &'static str {
         DeadLettersError::Missing(_) => "PR-D001",
         DeadLettersError::Several { .. } => "PR-D002",
         DeadLettersError::Hindered { .. } => "PR-D003",
-        DeadLettersError::Circular(_) | DeadLettersError::Reserved { .. } => "PR-D004",
+        DeadLettersError::Circular(_) => "PR-D004",
+        DeadLettersError::Reserved { .. } => "PR-D011",
         DeadLettersError::Gone(_) => "PR-D005",
         DeadLettersError::Refused { .. } => "PR-D006",
         DeadLettersError::ReceiptRefused { .. } => "PR-D007",

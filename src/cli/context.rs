@@ -91,7 +91,7 @@ impl Context {
     pub fn load_imported(&self, path: &Path, flags: Vec<FlagValue>) -> Result<Loaded, Failure> {
         if self.globals.config.is_some() {
             let what = "--config and --debezium both name the configuration";
-            return Err(Failure::new(ExitCode::Usage, "PR-X004", what)
+            return Err(Failure::new(ExitCode::Usage, "PR-X008", what)
                 .help("leave --config out and POSTRIDER_CONFIG unset"));
         }
         let imported = import_file(path)?;
@@ -163,9 +163,7 @@ impl Context {
 
     /// Writes one JSON object and a line end to stdout.
     pub fn print_json(&self, value: &impl Serialize) -> Result<(), Failure> {
-        let text = serde_json::to_string(value)
-            .map_err(|error| Failure::of(ExitCode::CheckFailed, "PR-X002", &error, None))?;
-        self.print(&(text + "\n"))
+        self.print(&json_line(value)?)
     }
 
     fn asks_for_level(&self) -> bool {
@@ -209,7 +207,15 @@ pub(super) fn log_variable() -> Option<String> {
     std::env::var("POSTRIDER_LOG__FORMAT").ok()
 }
 
-fn broken(error: &io::Error) -> Failure {
+/// One JSON object and a line end.
+pub(super) fn json_line(value: &impl Serialize) -> Result<String, Failure> {
+    let text = serde_json::to_string(value)
+        .map_err(|error| Failure::of(ExitCode::CheckFailed, "PR-X002", &error, None))?;
+    Ok(text + "\n")
+}
+
+/// Standard output takes no more: a reader that went away is nobody's concern.
+pub(super) fn broken(error: &io::Error) -> Failure {
     if error.kind() == io::ErrorKind::BrokenPipe {
         return Failure::silent(ExitCode::Ok);
     }

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::context::Context;
+use super::context::{Context, broken};
 use super::exit::ExitCode;
 use super::failure::Failure;
 use crate::config::{Config, FlagValue, Loaded};
@@ -134,11 +134,11 @@ fn answer_all(
             }
         };
         if let Err(error) = writeln!(out, "{answer}") {
-            return broken(&error);
+            return Err(broken(&error));
         }
     }
     if let Err(error) = out.flush() {
-        return broken(&error);
+        return Err(broken(&error));
     }
     if malformed == 0 {
         return Ok(ExitCode::Ok);
@@ -150,12 +150,4 @@ fn answer_all(
     Err(Failure::new(ExitCode::CheckFailed, "PR-X007", what).help(
         "their answers have the code `malformed_line` and say why; see `postrider route --help`",
     ))
-}
-
-fn broken(error: &io::Error) -> Result<ExitCode, Failure> {
-    if error.kind() == io::ErrorKind::BrokenPipe {
-        return Ok(ExitCode::Ok);
-    }
-    Err(Failure::new(ExitCode::CheckFailed, "PR-X001", "cannot write to stdout")
-        .why(error.to_string()))
 }

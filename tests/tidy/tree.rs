@@ -50,7 +50,7 @@ impl Text {
         std::path::Path::new(&self.path).extension().is_some_and(|extension| extension == wanted)
     }
 
-    fn finding(&self, line: usize, what: String) -> Finding {
+    pub fn finding(&self, line: usize, what: String) -> Finding {
         Finding { path: self.path.clone(), line, what }
     }
 }

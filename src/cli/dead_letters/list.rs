@@ -14,7 +14,7 @@ use super::letter::Place;
 use super::progress::Progress;
 use super::survey::{Letter, Survey};
 use super::{Source, SourceArgs};
-use crate::cli::context::Context;
+use crate::cli::context::{Context, json_line};
 use crate::cli::exit::ExitCode;
 use crate::cli::failure::Failure;
 use crate::cli::legible::{Bytes, shown};
@@ -126,9 +126,7 @@ fn json_lines(letters: &[Letter]) -> Result<String, Failure> {
             size: letter.value_bytes,
             retried: letter.is_retried,
         };
-        let line = serde_json::to_string(&line);
-        lines.push_str(&line.map_err(|e| Failure::of(ExitCode::CheckFailed, "PR-X002", &e, None))?);
-        lines.push('\n');
+        lines.push_str(&json_line(&line)?);
     }
     Ok(lines)
 }

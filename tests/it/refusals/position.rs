@@ -266,7 +266,7 @@ fn g1_a_table_out_of_the_publication_for_a_while_is_refused() {
         case.stage.sql().run("ALTER PUBLICATION postrider DROP TABLE outbox");
         case.stage.insert("A", 3);
         case.stage.sql().run("ALTER PUBLICATION postrider ADD TABLE outbox");
-        case.refused().assert("PR-P048", &["taken out of the publication", "re-send"]);
+        case.refused().assert("PR-P067", &["taken out of the publication", "re-send"]);
         case.adopt();
         case.assert_goes_on();
     }
