@@ -24,6 +24,12 @@ impl Lsn {
         self.0
     }
 
+    /// The byte after this one; the last one there can be has none, and stays.
+    #[must_use]
+    pub const fn next(self) -> Self {
+        Self(self.0.saturating_add(1))
+    }
+
     /// Bytes of log between `earlier` and `self`; 0 when `earlier` is not earlier.
     pub const fn bytes_since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)

@@ -101,7 +101,10 @@ impl Source {
         let (system, timeline) = (identity.system_id, identity.timeline);
         let lineage = Lineage { system, timeline, ..self.plan.lineage(&inspection) };
         let before = read(&self.plan.kafka, &lineage)?;
-        let slot = inspection.slot.and_then(|slot| slot.confirmed_flush).unwrap_or_default();
+        let Some(slot) = inspection.slot.and_then(|slot| slot.confirmed_flush) else {
+            let source = WalError::Protocol("a slot without a position");
+            return Err(ControlError::Connection { doing: "looking at the slot", source }.into());
+        };
         Ok((Base { lineage, slot, before }, connection))
     }
 

@@ -348,8 +348,8 @@ async fn relation(client: &Client, table: &TableName) -> Result<Option<Relation>
     let Some(row) = found else { return Ok(None) };
     let facts = TableFacts {
         oid: get(&row, 0)?,
-        kind: letter(get(&row, 1)?),
-        persistence: letter(get(&row, 2)?),
+        kind: letter(&row, 1)?,
+        persistence: letter(&row, 2)?,
         columns: get(&row, 3)?,
         not_null: get(&row, 4)?,
         parts: Vec::new(),
@@ -398,16 +398,19 @@ async fn parts(client: &Client, table: u32) -> Result<Vec<PartFacts>, ControlErr
         Ok(PartFacts {
             name: TableName::new(&get::<String>(row, 0)?, &get::<String>(row, 1)?),
             is_partition: get(row, 2)?,
-            kind: letter(get(row, 3)?),
-            persistence: letter(get(row, 4)?),
+            kind: letter(row, 3)?,
+            persistence: letter(row, 4)?,
         })
     };
     rows.iter().map(part).collect()
 }
 
 /// What the catalog says in one letter.
-pub(super) fn letter(text: &str) -> char {
-    text.chars().next().unwrap_or(' ')
+pub(super) fn letter(row: &Row, column: usize) -> Result<char, ControlError> {
+    get::<&str>(row, column)?.chars().next().ok_or(ControlError::Connection {
+        doing: DOING,
+        source: WalError::Protocol("an empty letter in the catalog"),
+    })
 }
 
 /// The slot alone, for callers that wait for it.

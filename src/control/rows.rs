@@ -109,7 +109,7 @@ async fn find(client: &Client, table: &TableName) -> Result<u32, ControlError> {
         let (database, _) = whereabouts(client).await?;
         return Err(ControlError::TableMissing { table: table.clone(), database });
     };
-    match unsuitable(letter(get(&row, 1)?), letter(get(&row, 2)?)) {
+    match unsuitable(letter(&row, 1)?, letter(&row, 2)?) {
         Some(kind) => Err(ControlError::TableUnsuitable { table: table.clone(), kind }),
         None => get(&row, 0),
     }

@@ -283,8 +283,11 @@ fn named(table: &TableName) -> String {
 
 /// The migration's table under another name. One that exists needs no right to create any.
 fn outbox_table(table: &TableName) -> String {
-    let (text, _) = OUTBOX.split_once(PUBLICATION_MARK).unwrap_or((OUTBOX, ""));
+    let Some((text, _)) = OUTBOX.split_once(PUBLICATION_MARK) else {
+        unreachable!("the migration has its mark before the publication");
+    };
     let sql = text.replace("IF NOT EXISTS outbox (", &format!("{} (", qualified(table)));
+    assert_ne!(sql, text, "the migration creates the table by this name");
     let (schema, name) = (literal(&table.schema), literal(&table.name));
     format!(
         "DO $setup$\nBEGIN\n    IF EXISTS (\n        SELECT FROM pg_catalog.pg_class c\n        \

@@ -66,7 +66,8 @@ pub async fn sample(client: &Client, slot: &str) -> Result<Option<SlotSample>, C
         confirmed_flush: known(&row, 1)?,
         restart: position(&row, 2)?,
         wal_status: get(&row, 3)?,
-        safe_wal_bytes: safe.map(|bytes| u64::try_from(bytes).unwrap_or_default()),
+        // Negative once more was written than may be kept, until the next checkpoint.
+        safe_wal_bytes: safe.map(|bytes| u64::try_from(bytes).unwrap_or(0)),
         active_pid: get(&row, 5)?,
         server_started_us: get(&row, 6)?,
     }))

@@ -72,8 +72,9 @@ pub async fn claim(
     answer: &Answer,
 ) -> Result<Claim, IdempotencyError> {
     let fingerprint = request.fingerprint().as_bytes().as_slice();
-    // Checked to be below 600.
-    let status = i16::try_from(answer.status()).unwrap_or(i16::MAX);
+    let Ok(status) = i16::try_from(answer.status()) else {
+        unreachable!("an answer has a status from 200 to 599");
+    };
     for _ in 0..ATTEMPTS {
         // Types are given, so it is one round trip: nothing is prepared.
         let inserted = transaction

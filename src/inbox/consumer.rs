@@ -131,7 +131,7 @@ fn settle<E: Effects>(
     let settled = Cell::new(0);
     let stop = turn.stop.clone();
     let outcome = runtime.block_on(attend(turn.take(batch, &settled), group, &stop));
-    group.settle(places.get(..settled.get()).unwrap_or_default());
+    group.settle(places.split_at(settled.get()).0);
     match outcome {
         Ok(()) | Err(Halt::Asked) => Ok(()),
         Err(Halt::Broken(error)) => Err(error),

@@ -114,7 +114,11 @@ impl Producer {
 
     /// Records handed over and not yet reported, in the library's count.
     pub fn outstanding(&self) -> usize {
-        usize::try_from(self.inner.in_flight_count()).unwrap_or(0)
+        let count = self.inner.in_flight_count();
+        match usize::try_from(count) {
+            Ok(count) => count,
+            Err(_) => unreachable!("the library has {count} records under way"),
+        }
     }
 
     /// Serves events until none is left. The wrapper's `poll(0)` serves one event and its timeouts

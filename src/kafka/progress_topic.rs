@@ -141,7 +141,7 @@ impl Reader {
         };
         let found = metadata.topics().iter().find(|found| found.name() == self.topic);
         let error = found.and_then(MetadataTopic::error).map(Code::from);
-        found.is_none() || error == Some(Code::UnknownTopicOrPartition)
+        error == Some(Code::UnknownTopicOrPartition)
     }
 
     fn newest_from(&self, start: i64, key: &str) -> Result<Option<Progress>, SinkError> {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
-use rdkafka::metadata::Metadata;
+use rdkafka::metadata::{Metadata, MetadataTopic};
 use rdkafka::producer::{BaseProducer, Producer as _};
 use rdkafka::types::RDKafkaErrorCode as Code;
 
@@ -127,7 +127,12 @@ impl Questions {
                 self.asked = None;
                 Some((answer, at.elapsed()))
             }
-            Err(TryRecvError::Empty | TryRecvError::Disconnected) => None,
+            Err(TryRecvError::Empty) => None,
+            // Whoever asks next hears that nobody answers.
+            Err(TryRecvError::Disconnected) => {
+                self.asked = None;
+                None
+            }
         }
     }
 }
@@ -150,11 +155,29 @@ fn count(client: &BaseProducer<Deliveries>, topic: &str) -> Count {
     let Ok(metadata) = client.client().fetch_metadata(Some(topic), COUNT_LIMIT) else {
         return Count::Unanswered;
     };
-    let Some(found) = metadata.topics().first() else { return Count::Unknown };
+    let named = |found: &&MetadataTopic| found.name() == topic;
+    let Some(found) = metadata.topics().iter().find(named) else { return Count::Unknown };
     match found.error().map(Code::from) {
         None => Count::Partitions(found.partitions().len()),
         Some(Code::UnknownTopicOrPartition) => Count::None(TopicFault::Missing),
         Some(Code::TopicAuthorizationFailed) => Count::None(TopicFault::Forbidden),
         Some(_) => Count::Unknown,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_is_gone_keeps_nobody_waiting() {
+        let (to, questions) = channel();
+        let (answered, from) = channel::<Answer>();
+        let mut asking = Questions { to, from, asked: None };
+        assert!(asking.ask(Question::All { received: 1 }));
+        assert!(asking.answer().is_none() && asking.asked.is_some());
+        drop((questions, answered));
+        assert!(asking.answer().is_none());
+        assert!(!asking.ask(Question::All { received: 1 }));
     }
 }

@@ -67,7 +67,7 @@ impl Sink for Remembering {
         let before = confirmations.len();
         self.producer.poll(confirmations)?;
         let Some(end) = self.under_way else { return Ok(()) };
-        let fresh = confirmations.get(before..).unwrap_or_default();
+        let (_, fresh) = confirmations.split_at(before);
         let Some(at) = fresh.iter().position(|one| one.ticket == PROGRESS_TICKET) else {
             return Ok(());
         };

@@ -159,8 +159,8 @@ impl Content {
                 oid::TEXT
             }
             Json::Array(_) | Json::Object(_) => {
-                // Writing JSON into memory cannot fail.
-                let _ = serde_json::to_writer(&mut self.bytes, json);
+                let written = serde_json::to_writer(&mut self.bytes, json);
+                assert!(written.is_ok(), "JSON can be written into memory");
                 oid::DOCUMENT
             }
         }

@@ -119,7 +119,10 @@ impl<'a> Iterator for RelationColumns<'a> {
 
     fn next(&mut self) -> Option<RelationColumn<'a>> {
         self.left = self.left.checked_sub(1)?;
-        read_relation_column(&mut self.cursor).ok()
+        match read_relation_column(&mut self.cursor) {
+            Ok(column) => Some(column),
+            Err(error) => unreachable!("a column was checked with its relation: {error}"),
+        }
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {

@@ -90,7 +90,10 @@ impl<'a> Iterator for Columns<'a> {
 
     fn next(&mut self) -> Option<Column<'a>> {
         self.left = self.left.checked_sub(1)?;
-        read_column(&mut self.cursor).ok()
+        match read_column(&mut self.cursor) {
+            Ok(column) => Some(column),
+            Err(error) => unreachable!("a column was checked when the row was decoded: {error}"),
+        }
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {

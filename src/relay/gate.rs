@@ -363,7 +363,7 @@ fn on_this_timeline(now: &Facts, progress: &Progress) -> Result<(Mark, Option<Ls
 /// The end of the log that must be there if this was delivered. Of a transaction in pieces, that is
 /// its commit record: rows come only when it is written.
 fn furthest(mark: Mark) -> Lsn {
-    mark.part.map_or(mark.end, |part| mark.end.max(Lsn::new(part.commit_lsn.get() + 1)))
+    mark.part.map_or(mark.end, |part| mark.end.max(part.commit_lsn.next()))
 }
 
 /// Up to where rows were delivered, if the slot begins later. A mark without an end was written

@@ -28,7 +28,7 @@ impl Owed {
             return rest;
         }
         // Whatever settles a position behind the open transaction's commit has settled that one.
-        let until = reached.part.map_or(reached.end, |part| Lsn::new(part.commit_lsn.get() + 1));
+        let until = reached.part.map_or(reached.end, |part| part.commit_lsn.next());
         assert!(until > settled, "what is unconfirmed lies beyond what is settled");
         Self { until: until.max(rest.until), records: unconfirmed.max(rest.records) }
     }

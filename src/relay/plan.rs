@@ -53,12 +53,18 @@ impl Plan {
         Ok(Pipeline::new(Outbox::new(spec), router, self.config.policy(), self.budget()))
     }
 
-    /// Which stream it is, but for what only the replication connection knows: system and timeline.
+    /// Which stream it is, but for what only the replication connection knows: system and timeline. Of
+    /// a source that nothing was refused of: a lineage without its publication, or without a table,
+    /// would never notice that another one takes its name.
     pub fn lineage(&self, inspection: &Inspection) -> Lineage {
         let config = &self.config;
         let tables = || config.source.tables.iter().zip(&inspection.tables);
-        let found = |(name, facts): (&TableName, &Option<TableFacts>)| {
-            Some((name.to_string(), facts.as_ref()?.oid))
+        let Some(publication) = &inspection.publication else {
+            unreachable!("a source without its publication is refused");
+        };
+        let found = |(name, facts): (&TableName, &Option<TableFacts>)| match facts {
+            Some(facts) => (name.to_string(), facts.oid),
+            None => unreachable!("a source without table {name} is refused"),
         };
         let member = |(name, facts): (&TableName, &Option<TableFacts>)| {
             Some((name.to_string(), facts.as_ref()?.published.as_ref()?.member?))
@@ -66,8 +72,8 @@ impl Plan {
         Lineage {
             database: inspection.server.database.clone(),
             slot: config.source.slot.clone(),
-            publication: inspection.publication.as_ref().map_or(0, |publication| publication.oid),
-            tables: tables().filter_map(found).collect(),
+            publication: publication.oid,
+            tables: tables().map(found).collect(),
             members: tables().filter_map(member).collect(),
             messages: Some(config.messages.prefixes.iter().cloned().collect()),
             standby: inspection.server.in_recovery,

@@ -217,7 +217,7 @@ impl Reporter {
         let now = unix_us();
         for commit_time in settled {
             // The server's clock may be ahead of ours; an impossible latency counts as none.
-            let age = u64::try_from(now - commit_time).unwrap_or(0);
+            let age = u64::try_from(now.saturating_sub(commit_time)).unwrap_or(0);
             self.current.commit_to_confirm.record(age);
             self.current.transactions_settled += 1;
         }
@@ -290,7 +290,7 @@ impl Reporter {
 /// Time since this moment in microseconds since the Unix epoch; zero for one of the future, as a
 /// server whose clock is ahead of ours may name.
 pub(super) fn age(unix_time_us: i64) -> Duration {
-    Duration::from_micros(u64::try_from(unix_us() - unix_time_us).unwrap_or(0))
+    Duration::from_micros(u64::try_from(unix_us().saturating_sub(unix_time_us)).unwrap_or(0))
 }
 
 fn unix_us() -> i64 {

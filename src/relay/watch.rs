@@ -21,6 +21,9 @@ use crate::wal::{ServerProcess, WalError};
 const SAMPLE_EVERY: Duration = Duration::from_secs(5);
 /// How long a stream goes on without anybody watching: as long as it takes to notice anything.
 const UNWATCHED_MAX: Duration = SAMPLE_EVERY;
+/// How long a server may fail to say what is published, for a reason that passes: it may be as busy as
+/// that, and lets two statements run into their limit.
+const UNSEEN_MAX: Duration = Duration::from_secs(30);
 /// Pause between two attempts to watch again: one login a time, and a server that shuts down meanwhile
 /// waits no longer for us.
 const RECONNECT_EVERY: Duration = Duration::from_millis(200);
@@ -42,6 +45,15 @@ impl Unwatched {
             (result, _) => result,
         }
     }
+}
+
+/// What the looks before have seen.
+#[derive(Debug, Default)]
+struct Before {
+    /// The server was a standby.
+    standby: bool,
+    /// Since then every look has failed.
+    unseen_since: Option<Instant>,
 }
 
 /// What a look compares with, and whom it tells.
@@ -79,7 +91,8 @@ impl Watch<'_> {
 
     /// Looks again and again; ends with what must end the session.
     async fn look(&self, client: &Client) -> ControlError {
-        let (mut sample, mut standby) = (tokio::time::interval(SAMPLE_EVERY), false);
+        let mut sample = tokio::time::interval(SAMPLE_EVERY);
+        let mut before = Before::default();
         loop {
             sample.tick().await;
             let sample = control::sample(client, &self.wanted.slot).await.ok().flatten();
@@ -88,17 +101,28 @@ impl Watch<'_> {
                 retained_bytes: sample.retained_bytes(),
                 safe_bytes: sample.safe_wal_bytes,
             }));
-            if let Some(departure) = self.departure(client, &mut standby).await {
+            let departure = match self.departure(client, &mut before.standby).await {
+                Ok(departure) => {
+                    before.unseen_since = None;
+                    departure
+                }
+                Err(error) => self.unseen(error, &mut before),
+            };
+            if let Some(departure) = departure {
                 return departure;
             }
         }
     }
 
     /// What the stream would not tell: Postgres sends nothing of a table that is not published any
-    /// more. A server that does not answer is left to the stream, and so is a slot that is not ours any
-    /// more: whoever has it may have seen to the rest.
-    async fn departure(&self, client: &Client, standby: &mut bool) -> Option<ControlError> {
-        let now = control::inspect(client, self.wanted).await.ok()?;
+    /// more. A server that does not answer is left to the stream for a while, and a slot that is not
+    /// ours any more altogether: whoever has it may have seen to the rest.
+    async fn departure(
+        &self,
+        client: &Client,
+        standby: &mut bool,
+    ) -> Result<Option<ControlError>, ControlError> {
+        let now = control::inspect(client, self.wanted).await?;
         if std::mem::replace(standby, now.server.in_recovery) && !*standby {
             // The stream lives on, and progress would be kept under the timeline that has ended.
             self.unwatched.because(ControlError::Promoted);
@@ -110,9 +134,32 @@ impl Watch<'_> {
             |refusal: &ControlError| !matches!(refusal, ControlError::ColumnsMissing { .. });
         let departure = departure
             .or_else(|| now.refusals(self.wanted).into_iter().find(silent))
-            .or_else(|| self.known?.readmission(&now, self.wanted))?;
-        let slot = control::sample(client, &self.wanted.slot).await.ok()??;
-        slot.is_held_by(self.stream?).then_some(departure)
+            .or_else(|| self.known?.readmission(&now, self.wanted));
+        let Some(departure) = departure else { return Ok(None) };
+        let (Some(slot), Some(stream)) =
+            (control::sample(client, &self.wanted.slot).await?, self.stream)
+        else {
+            return Ok(None);
+        };
+        Ok(slot.is_held_by(stream).then_some(departure))
+    }
+
+    /// A look that failed. What it would have shown may pass over rows, so a stream does not go on for
+    /// long without one: an error that a new session would meet as well ends it when it is still there
+    /// at the next look, any other when it has not passed by then.
+    fn unseen(&self, error: ControlError, before: &mut Before) -> Option<ControlError> {
+        let Some(since) = before.unseen_since else {
+            before.unseen_since = Some(Instant::now());
+            return None;
+        };
+        if !error.class().is_transient() {
+            return Some(error);
+        }
+        if since.elapsed() >= UNSEEN_MAX {
+            self.unwatched.because(error);
+            self.stop.request(Request::LetGo);
+        }
+        None
     }
 
     /// Opens a connection in place of one that broke without a word; a stream that broke as well tells

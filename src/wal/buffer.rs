@@ -55,7 +55,7 @@ impl ReadBuffer {
 
     #[inline]
     fn unread(&self) -> &[u8] {
-        self.bytes.get(self.start..self.end).unwrap_or_default()
+        self.bytes.split_at(self.end).0.split_at(self.start).1
     }
 
     /// The first message's head, whole or not; none while a message passes.
@@ -112,7 +112,7 @@ impl ReadBuffer {
 
     /// The bytes there are of the message that passes.
     pub(super) fn piece(&self) -> &[u8] {
-        self.unread().get(..self.passing.min(self.len())).unwrap_or_default()
+        self.unread().split_at(self.passing.min(self.len())).0
     }
 
     /// Forgets this piece; true when all of the message has passed.
@@ -127,12 +127,12 @@ impl ReadBuffer {
     #[inline]
     pub(super) fn body(&self, head: Head) -> &[u8] {
         assert!(head.bytes <= self.len(), "a message is read when it is there as a whole");
-        self.unread().get(HEADER_BYTES..head.bytes).unwrap_or_default()
+        self.unread().split_at(head.bytes).0.split_at(HEADER_BYTES).1
     }
 
     /// The same with header.
     pub(super) fn whole(&self, head: Head) -> &[u8] {
-        self.unread().get(..head.bytes).unwrap_or_default()
+        self.unread().split_at(head.bytes).0
     }
 
     /// Forgets the message whose head was seen.
@@ -159,7 +159,7 @@ impl ReadBuffer {
             let grown = head.bytes.min(self.bytes.len() * 2);
             self.bytes.resize(grown, 0);
         }
-        Ok(self.bytes.get_mut(self.end..).unwrap_or_default())
+        Ok(self.bytes.split_at_mut(self.end).1)
     }
 
     /// Takes note of what was read into the room.

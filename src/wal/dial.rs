@@ -153,7 +153,7 @@ fn offers_tls(wire: &mut Wire, deadline: Option<Instant>) -> Result<bool, WalErr
     let mut rest = request.as_ref();
     while !rest.is_empty() {
         match Transport::write(wire, rest) {
-            Ok(sent) => rest = rest.get(sent..).unwrap_or_default(),
+            Ok(sent) => rest = rest.split_at(sent).1,
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 wire.wait(true, remaining(deadline, DOING)?).map_err(io)?;
             }

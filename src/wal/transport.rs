@@ -237,7 +237,7 @@ impl Transport for Wire {
         let Some(session) = &mut self.tls else { return self.socket.read(into) };
         let mut taken = 0;
         loop {
-            let room = into.get_mut(taken..).unwrap_or_default();
+            let room = into.split_at_mut(taken).1;
             match session.reader().read(room) {
                 Ok(0) => return Ok(taken),
                 Ok(bytes) => taken += bytes,

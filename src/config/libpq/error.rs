@@ -123,6 +123,13 @@ pub enum ConnectInfoWarning {
         /// Its permission bits.
         mode: u32,
     },
+    /// The password file is there and cannot be read, so it holds nothing (as for libpq).
+    PasswordFileUnreadable {
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        reason: String,
+    },
     /// The password file is not a plain file.
     PasswordFileNotPlain {
         /// The path.
@@ -139,6 +146,9 @@ impl std::fmt::Display for ConnectInfoWarning {
                  run: chmod 0600 {path}",
                 path = path.display()
             ),
+            Self::PasswordFileUnreadable { path, reason } => {
+                write!(f, "password file {} cannot be read: {reason}", path.display())
+            }
             Self::PasswordFileNotPlain { path } => {
                 write!(f, "password file {} is ignored: it is not a plain file", path.display())
             }

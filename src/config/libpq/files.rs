@@ -5,7 +5,7 @@
 //! of it appears in an error.
 
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -76,10 +76,22 @@ struct Line {
 }
 
 impl PasswordFile {
-    /// Reads the file. A file that is missing holds nothing; one that is exposed holds nothing and
-    /// says so. `/dev/null` is the usual way to name none.
+    /// Reads the file. A file that is missing holds nothing; one that is exposed or cannot be read holds
+    /// nothing and says so. `/dev/null` is the usual way to name none.
     pub(super) fn read(path: &Path) -> (Self, Option<ConnectInfoWarning>) {
-        let Ok(metadata) = fs::metadata(path) else { return (Self::default(), None) };
+        // A home that we may not enter has no file for us.
+        const MISSING: [ErrorKind; 3] =
+            [ErrorKind::NotFound, ErrorKind::NotADirectory, ErrorKind::PermissionDenied];
+        let unreadable = |error: &io::Error| {
+            let (path, reason) = (path.to_owned(), error.to_string());
+            let warning = ConnectInfoWarning::PasswordFileUnreadable { path, reason };
+            (Self::default(), Some(warning))
+        };
+        let metadata = match fs::metadata(path) {
+            Ok(metadata) => metadata,
+            Err(error) if MISSING.contains(&error.kind()) => return (Self::default(), None),
+            Err(error) => return unreadable(&error),
+        };
         if !metadata.is_file() {
             let plain = path == Path::new("/dev/null");
             let warning = ConnectInfoWarning::PasswordFileNotPlain { path: path.to_owned() };
@@ -90,8 +102,10 @@ impl PasswordFile {
             let warning = ConnectInfoWarning::PasswordFileExposed { path: path.to_owned(), mode };
             return (Self::default(), Some(warning));
         }
-        let text = fs::read(path).unwrap_or_default();
-        (Self::parse(&String::from_utf8_lossy(&text)), None)
+        match fs::read(path) {
+            Ok(text) => (Self::parse(&String::from_utf8_lossy(&text)), None),
+            Err(error) => unreadable(&error),
+        }
     }
 
     fn parse(text: &str) -> Self {
@@ -173,6 +187,11 @@ mod tests {
         assert_eq!(file.password("h", 1, "d", "u").unwrap().reveal(), "secret");
         assert_eq!(warning, None);
         assert_eq!(PasswordFile::read(&dir.path().join("none")).1, None);
+        assert_eq!(PasswordFile::read(&path.join("below a file")).1, None);
+        let circle = dir.path().join("circle");
+        std::os::unix::fs::symlink(&circle, &circle).unwrap();
+        let warning = PasswordFile::read(&circle).1.unwrap().to_string();
+        assert!(warning.contains("circle cannot be read: "), "{warning}");
         assert!(PasswordFile::read(dir.path()).1.is_some());
     }
 

@@ -154,7 +154,7 @@ fn endpoints(settings: &Settings) -> Result<Vec<Endpoint>, ConnectInfoError> {
                 suggestion: None,
             })?),
         };
-        let port = u16::try_from(port).unwrap_or(5432);
+        let Ok(port) = u16::try_from(port) else { unreachable!("port {port} was let through") };
         endpoints.extend(addresses_of(host, ip)?.into_iter().map(|address| Endpoint {
             address,
             port,

@@ -111,7 +111,9 @@ impl Inquiry {
         // A broker without the admin API says so at once; the search for a controller would not end.
         self.of_broker("")?;
         let found = metadata.topics().iter().find(|found| found.name() == topic);
-        let Some(found) = found else { return Ok(Seen::Missing) };
+        let Some(found) = found else {
+            return Err(TopicsError::Client(format!("topic `{topic}` is not in the answer")));
+        };
         let partitions = found.partitions().iter();
         let replicas: Vec<_> = partitions.map(|partition| partition.replicas().len()).collect();
         let error = found.error().map(Code::from);
@@ -176,15 +178,38 @@ impl Inquiry {
         }
     }
 
-    /// Settings in effect; `None` if we may not know them.
+    /// Settings in effect; `None` if we may not know them, or the brokers never tell them.
     fn settings(&self, of: &ResourceSpecifier<'_>) -> Result<Option<Settings>, TopicsError> {
         let options = AdminOptions::new().request_timeout(Some(PATIENCE));
         let answer = wait(self.admin.describe_configs([of], &options));
         let resources = answer.map_err(|error| of_client(&error))?;
-        let Some(Ok(resource)) = resources.into_iter().next() else { return Ok(None) };
-        let entries = resource.entries.into_iter();
-        Ok(Some(entries.filter_map(|entry| Some((entry.name, entry.value?))).collect()))
+        match resources.into_iter().next() {
+            Some(Ok(resource)) => {
+                let entries = resource.entries.into_iter();
+                Ok(Some(entries.filter_map(|entry| Some((entry.name, entry.value?))).collect()))
+            }
+            Some(Err(code)) if !passes(code) => Ok(None),
+            Some(Err(code)) => Err(TopicsError::Client(format!("settings of {of:?}: {code}"))),
+            None => Err(TopicsError::Client(format!("no settings of {of:?} in the answer"))),
+        }
     }
+}
+
+/// Whether a broker may answer otherwise a little later, as one that has not heard of a topic yet.
+const fn passes(code: Code) -> bool {
+    matches!(
+        code,
+        Code::UnknownTopicOrPartition
+            | Code::LeaderNotAvailable
+            | Code::NotLeaderForPartition
+            | Code::NotController
+            | Code::RequestTimedOut
+            | Code::OperationTimedOut
+            | Code::MessageTimedOut
+            | Code::NetworkException
+            | Code::BrokerNotAvailable
+            | Code::BrokerTransportFailure
+    )
 }
 
 /// Sorts out that the brokers do not let us in, for the reason that the log had before.

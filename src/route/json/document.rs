@@ -138,7 +138,7 @@ fn write_number(out: &mut Vec<u8>, number: &serde_json::Number, in_json: bool) {
     if is_whole(number) {
         return out.extend(if text == "-0" { "0" } else { text }.as_bytes());
     }
-    let double = text.parse::<f64>().unwrap_or(f64::NAN);
+    let Ok(double) = text.parse::<f64>() else { unreachable!("JSON's numbers are Rust's too") };
     if double.is_finite() || !in_json {
         return write_double(out, double);
     }

@@ -50,7 +50,9 @@ fn escape(out: &mut Vec<u8>, character: char) {
 /// Appends bytes in base64 with padding; in the URL's alphabet if so wanted.
 pub(in crate::route) fn base64(out: &mut Vec<u8>, bytes: &[u8], for_urls: bool) {
     let digit = |bits: u32| {
-        let digit = BASE64.get((bits & 63) as usize).copied().unwrap_or(b'=');
+        let Some(&digit) = BASE64.get((bits & 63) as usize) else {
+            unreachable!("six bits number 64 digits");
+        };
         match digit {
             b'+' if for_urls => b'-',
             b'/' if for_urls => b'_',

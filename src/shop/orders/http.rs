@@ -110,7 +110,10 @@ fn too_slow() -> Problem {
 
 fn respond(placed: &Placed) -> Response {
     let mut response = Response::new(Body::from(placed.answer.body().clone()));
-    *response.status_mut() = StatusCode::from_u16(placed.answer.status()).unwrap_or(StatusCode::OK);
+    let Ok(status) = StatusCode::from_u16(placed.answer.status()) else {
+        unreachable!("an answer has a status from 200 to 599");
+    };
+    *response.status_mut() = status;
     for (name, value) in placed.answer.headers() {
         if let (Ok(name), Ok(value)) = (name.parse::<HeaderName>(), HeaderValue::from_str(value)) {
             response.headers_mut().append(name, value);

@@ -82,7 +82,10 @@ impl IntoResponse for Problem {
         if let Some(seconds) = self.retry_after_s {
             headers.insert(header::RETRY_AFTER, seconds.into());
         }
-        let text = serde_json::to_string(&body).unwrap_or_default();
+        let text = match serde_json::to_string(&body) {
+            Ok(text) => text,
+            Err(error) => unreachable!("strings and numbers can be written: {error}"),
+        };
         (self.status, headers, text).into_response()
     }
 }

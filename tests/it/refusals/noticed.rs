@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::attempt::judge;
 use super::outbox::Outbox;
 use crate::relay::face::Face;
-use crate::support::postgres;
+use crate::support::{postgres, unique};
 
 /// From the change to the end of the relay.
 const NOTICED: Duration = Duration::from_secs(10);
@@ -35,6 +35,21 @@ fn assert_noticed(change: &Change) {
         judge(&outcome, change.exit).assert(change.code, change.words);
         assert!(after < NOTICED, "{}: noticed after {after:?}", change.stem);
         assert!(!face.answers(), "it is not ready any more");
+    }
+}
+
+/// Whoever may not see what is published cannot notice anything of the above.
+#[test]
+fn g1_a_source_that_may_not_be_looked_at_any_more_is_noticed() {
+    for cluster in postgres::versions() {
+        let outbox = Outbox::ready(cluster, "unseen");
+        let source = outbox.database.create_role(&unique("unseen"), "REPLICATION");
+        outbox.write();
+        let relay = outbox.relay().set("source.url", &source.url());
+        let mut running = relay.start(&["run", "--output", "json"]);
+        running.wait_for_log("caught up");
+        outbox.run("REVOKE SELECT ON pg_catalog.pg_publication FROM PUBLIC");
+        judge(&running.outcome(), 77).assert("PR-P021", &["permission denied", "pg_publication"]);
     }
 }
 
