@@ -287,8 +287,16 @@ impl TopicBook {
 
     fn not_created(&self, topic: &str, reason: &str) {
         let Some(book) = &self.0 else { return };
-        tracing::warn!(topic, reason, help = to_create(topic), "the topic could not be created");
-        book.topics().not_created(topic, reason, book.now());
+        let mut topics = book.topics();
+        topics.not_created(topic, reason, book.now());
+        let named = topics.len() <= NAMED_MAX;
+        drop(topics);
+        if named {
+            let help = to_create(topic);
+            tracing::warn!(topic, reason, help, "the topic could not be created");
+        } else {
+            tracing::debug!(topic, reason, "the topic could not be created");
+        }
     }
 }
 

@@ -7,16 +7,21 @@
 //! * no topic is given up before the brokers were asked, after its first row was read, about it or about
 //!   all topics;
 //! * rows of other topics wait for one topic no longer than the policy says; topics that brokers may
-//!   create by themselves, and those that may come back, are waited for in a bounded share of the time,
-//!   however many they are and whether or not they appear (G4);
+//!   create by themselves, those that we try to create, and those that may come back, are waited for in a
+//!   bounded share of the time, however many they are and whether or not they appear (G4). What we do
+//!   create is bounded in number instead;
 //! * memory is bounded (G3).
+
+mod decision;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::allowance::Allowance;
 use crate::outbox::glob;
-use crate::route::{Rejection, RejectionCode, as_compared};
+use crate::route::{Rejection, as_compared};
+
+pub use decision::{AbsentTopic, CreateRule, Decision, MissingPolicy, MissingTopic, TopicFault};
 
 /// Topics remembered; beyond that those are forgotten that were asked for longest ago, and asked for
 /// again.
@@ -49,6 +54,13 @@ const RETURNS: Allowance = Allowance::new(KNOWN, 20);
 const RETURN_MIN: Duration = Duration::from_secs(1);
 /// How long we may take to create one.
 const OWN_CREATION: Duration = Duration::from_secs(10);
+/// Time that rows of other topics wait at once while we try in vain, and the share of all time after
+/// that: rows choose how many names there are, and each costs an answer of the controller.
+const OWN_CREATIONS: Allowance = Allowance::new(OWN_CREATION, 10);
+/// With less than this left, none is begun.
+const OWN_CREATION_MIN: Duration = Duration::from_secs(1);
+/// Until then, that is not looked at again for a topic.
+const OWN_CREATION_LATER: Duration = Duration::from_secs(5);
 /// After a topic could not be created, this long passes until it is tried again.
 const CREATE_AGAIN: Duration = Duration::from_mins(1);
 /// Whether writing is still denied only a record can tell, which costs a session: first after this.
@@ -57,100 +69,6 @@ const TRIAL_FIRST: Duration = Duration::from_secs(30);
 const TRIAL_WAITING: Duration = Duration::from_secs(5);
 /// The pauses double up to this.
 const TRIAL_MAX: Duration = Duration::from_mins(30);
-
-/// Why records cannot be sent to a topic.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum TopicFault {
-    /// The brokers know no such topic.
-    Missing,
-    /// We may not see it.
-    Forbidden,
-    /// We see it, and were denied to write to it.
-    Denied,
-}
-
-impl TopicFault {
-    /// As metrics and probes name it.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Missing => "missing",
-            Self::Forbidden | Self::Denied => "forbidden",
-        }
-    }
-
-    const fn code(self) -> RejectionCode {
-        match self {
-            Self::Missing => RejectionCode::MissingTopic,
-            Self::Forbidden | Self::Denied => RejectionCode::ForbiddenTopic,
-        }
-    }
-}
-
-/// `[route] missing_topic`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MissingTopic {
-    /// Rows wait, and all behind them; for at most so long, if anything is said, then they are
-    /// rejected.
-    Wait(Option<Duration>),
-    /// The topic is created; where that fails, rows are rejected.
-    Create,
-    /// Rows are rejected, after they have waited for so long.
-    Reject(Duration),
-}
-
-/// How topics are created: the first rule that fits a name.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CreateRule {
-    /// A glob.
-    pub names: String,
-    /// At least 1; `None` is the brokers' default.
-    pub partitions: Option<i32>,
-    /// At least 1; `None` is the brokers' default.
-    pub replication: Option<i32>,
-    /// Settings of the topic, such as `cleanup.policy`.
-    pub settings: Vec<(String, String)>,
-}
-
-/// The operator's decisions.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MissingPolicy {
-    /// What becomes of rows.
-    pub then: MissingTopic,
-    /// A name that fits none of them is not created.
-    pub create: Vec<CreateRule>,
-    /// Topics that are created at most.
-    pub create_max: u64,
-}
-
-/// What to do with a row of a topic.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Decision {
-    /// Ask the brokers for it or for all topics, then [`MissingTopics::absent`],
-    /// [`MissingTopics::unlisted`] or [`MissingTopics::present`].
-    Ask,
-    /// The same, and by its name: brokers that create topics create those that are named.
-    AskByName,
-    /// Nothing now: the row waits.
-    Wait,
-    /// Have it created as this rule says, then [`MissingTopics::not_created`] if that fails. Said
-    /// once; the row waits meanwhile.
-    Create(CreateRule),
-    /// It cannot be delivered.
-    Reject(Rejection),
-}
-
-/// A topic as an observer sees it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AbsentTopic {
-    /// Its name.
-    pub topic: String,
-    /// Why.
-    pub fault: TopicFault,
-    /// First found so.
-    pub since: Duration,
-    /// Whether rows wait for it now, rather than being rejected.
-    pub waiting: bool,
-}
 
 #[derive(Debug, Clone)]
 struct Absent {
@@ -166,9 +84,9 @@ struct Absent {
     listed: bool,
     /// That it is not to be had was told.
     told: bool,
-    /// Our attempt to create it began then.
-    creating: Option<Duration>,
-    /// Why that failed, and when.
+    /// Our attempt to create it began then, and is waited for so long.
+    creating: Option<(Duration, Duration)>,
+    /// Why it was not created, and when that may be tried.
     not_created: Option<(Duration, String)>,
     /// The next trial, and the pause after it.
     trial: (Duration, Duration),
@@ -183,6 +101,7 @@ pub struct MissingTopics {
     known: BTreeMap<String, String>,
     brokers_create: Option<bool>,
     creations: Allowance,
+    own_creations: Allowance,
     returns: Allowance,
     created: u64,
 }
@@ -196,6 +115,7 @@ impl MissingTopics {
             known: BTreeMap::new(),
             brokers_create: None,
             creations: CREATIONS,
+            own_creations: OWN_CREATIONS,
             returns: RETURNS,
             created: 0,
         }
@@ -355,6 +275,10 @@ impl MissingTopics {
         }
         let absent = self.absent.remove(topic)?;
         let away = now.saturating_sub(absent.since);
+        // Those that come of it are counted, and so many are wanted.
+        if let Some((_, granted)) = absent.creating {
+            self.own_creations.give_back(granted, now);
+        }
         if absent.waiting {
             self.returns.give_back(absent.returns.saturating_sub(away), now);
             self.creations.give_back(absent.creates.saturating_sub(away), now);
@@ -373,9 +297,11 @@ impl MissingTopics {
     /// Our attempt to create it failed.
     pub fn not_created(&mut self, topic: &str, reason: &str, now: Duration) {
         self.created = self.created.saturating_sub(1);
-        if let Some(absent) = self.absent.get_mut(topic) {
-            (absent.creating, absent.not_created) = (None, Some((now, reason.to_owned())));
+        let Some(absent) = self.absent.get_mut(topic) else { return };
+        if let Some((begun, granted)) = absent.creating.take() {
+            self.own_creations.give_back(granted.saturating_sub(now.saturating_sub(begun)), now);
         }
+        absent.not_created = Some((now + CREATE_AGAIN, reason.to_owned()));
     }
 
     /// Topics that are not to be had, those that rows wait for first; at most `most`.
@@ -444,28 +370,33 @@ impl MissingTopics {
         if self.policy.then != MissingTopic::Create || absent.fault != TopicFault::Missing {
             return None;
         }
-        if let Some(begun) = absent.creating {
-            absent.waiting = now.saturating_sub(begun) < OWN_CREATION;
+        if let Some((begun, granted)) = absent.creating {
+            absent.waiting = now.saturating_sub(begun) < granted;
             return absent.waiting.then_some(Decision::Wait);
         }
-        let failed = absent.not_created.as_ref();
-        if failed.is_some_and(|(at, _)| now.saturating_sub(*at) < CREATE_AGAIN) {
+        if absent.not_created.as_ref().is_some_and(|(again, _)| now < *again) {
             return None;
         }
         let fits = |rule: &&CreateRule| glob::matches(rule.names.as_bytes(), topic.as_bytes());
         let rule = self.policy.create.iter().find(fits);
-        let why_not = match rule {
-            None => "no rule of route.create_topics fits its name",
+        let left = self.own_creations.left(now);
+        let (later, why_not) = match rule {
+            None => (CREATE_AGAIN, "no rule of route.create_topics fits its name"),
             Some(_) if self.created >= self.policy.create_max => {
-                "route.create_topics_max topics were created"
+                (CREATE_AGAIN, "route.create_topics_max topics were created")
+            }
+            Some(_) if left < OWN_CREATION_MIN => {
+                (OWN_CREATION_LATER, "other topics could not be created, which took its time")
             }
             Some(rule) => {
-                (absent.creating, absent.not_created, absent.waiting) = (Some(now), None, true);
+                self.own_creations.spend(left, now);
+                absent.creating = Some((now, left));
+                (absent.not_created, absent.waiting) = (None, true);
                 self.created += 1;
                 return Some(Decision::Create(rule.clone()));
             }
         };
-        absent.not_created = Some((now, why_not.to_owned()));
+        absent.not_created = Some((now + later, why_not.to_owned()));
         None
     }
 

@@ -1,6 +1,7 @@
 //! What becomes of rows whose topic is not to be had, answer by answer, in time that the tests tell.
 
 use super::*;
+use crate::route::RejectionCode;
 
 const NOW: Duration = Duration::from_secs(100);
 const TICK: Duration = Duration::from_millis(100);
@@ -217,6 +218,36 @@ fn topics_are_created_by_the_first_rule_that_fits_up_to_the_cap() {
     assert!(rejection.reason.ends_with("not authorised"), "{}", rejection.reason);
     assert!(matches!(absent(&mut topics, "payments", NOW), Decision::Create(_)));
     assert!(is_rejected(&absent(&mut topics, "payouts", NOW)), "the cap");
+}
+
+#[test]
+fn g4_topics_that_cannot_be_created_are_tried_in_a_bounded_share_of_the_time() {
+    const MINUTE: Duration = Duration::from_mins(1);
+    for takes in [TICK / 5, TICK * 5, MINUTE] {
+        let mut topics = topics(MissingTopic::Create);
+        topics.brokers_create(Some(false));
+        let (mut now, mut waited, mut tried) = (NOW, Duration::ZERO, 0);
+        for number in 0_u32.. {
+            if now >= NOW + MINUTE {
+                break;
+            }
+            let (name, begun) = (format!("orders.{number}"), now);
+            tried += u32::from(matches!(absent(&mut topics, &name, now), Decision::Create(_)));
+            while !is_rejected(&absent(&mut topics, &name, now)) {
+                now += TICK / 10;
+                if now >= begun + takes {
+                    topics.not_created(&name, "too few brokers", now);
+                }
+            }
+            waited += now.saturating_sub(begun);
+            now += TICK / 10;
+        }
+        assert!(tried > 1, "one in {takes:?}");
+        assert!(waited <= OWN_CREATION + MINUTE / 8, "{takes:?} each: {waited:?}");
+        // Long after it, others are created; attempts that nobody answered count as topics.
+        let decision = absent(&mut topics, "orders.eu", NOW * 100);
+        assert!(matches!(decision, Decision::Create(_)) || takes == MINUTE, "{decision:?}");
+    }
 }
 
 #[test]

@@ -26,6 +26,9 @@ const PROMPT: Duration = Duration::from_secs(10);
 /// The same where brokers create topics by themselves, which is waited for in part.
 const CREATING: Duration = Duration::from_secs(15);
 
+/// The same where the relay tries to create them: 10 s at once, and a tenth of the time.
+const IN_VAIN: Duration = Duration::from_secs(25);
+
 /// What the relay's memory may grow by meanwhile, in MiB: a flood fills buffers once.
 const GROWTH_MIB: f64 = 60.0;
 
@@ -40,10 +43,15 @@ struct Flooded {
 
 impl Flooded {
     fn new(kafka: &Kafka, mode: &str) -> Self {
+        Self::set(kafka, &[("kafka.delivery", mode)])
+    }
+
+    fn set(kafka: &Kafka, settings: &[(&str, &str)]) -> Self {
         let stage = Stage::new(postgres::installed(), &kafka.bootstrap(), "names");
         topic::create(&kafka.bootstrap(), &stage.topic("A"), 1, &[]);
         topic::create(&kafka.bootstrap(), &stage.topic("dead-letters"), 1, &[]);
-        let relay: Relay = stage.relay().set("kafka.delivery", mode);
+        let set = |relay: Relay, (name, value): &(&str, &str)| relay.set(name, value);
+        let relay = settings.iter().fold(stage.relay(), set).allow_log("could not be created");
         let mut running =
             relay.allow_log("does not exist").allow_log("dead letter").allow_log("replica").run();
         let face = Face::of(&mut running);
@@ -141,6 +149,22 @@ fn g3_g4_rows_that_each_name_a_topic_that_brokers_may_create_hold_up_no_other() 
         let rejected = Flooded::new(&kafka, mode).suffer(CREATING);
         assert!(rejected < NAMES + RATE * SECONDS, "{mode}: none was created");
     }
+}
+
+/// The relay itself is to create them, and cannot.
+#[test]
+fn g4_rows_that_each_name_a_topic_that_cannot_be_created_hold_up_no_other() {
+    let Some(kafka) = kafka::strict() else { return };
+    // More replicas than there are brokers.
+    let rules = [("route.missing_topic", "create"), ("route.create_topics", "*: replication=3")];
+    let mut flooded = Flooded::set(kafka, &rules);
+    flooded.name(NAMES);
+    let once = flooded.bystander();
+    eprintln!("behind {NAMES} topics that cannot be created: {once:?}");
+    assert!(once < IN_VAIN, "{once:?}");
+    flooded.face.wait_count("postrider_records_confirmed_total", 2 + NAMES);
+    assert!(flooded.rejected() == NAMES && flooded.restarts() == 0.0);
+    flooded.running.stop();
 }
 
 /// Kafka creates `x_1` only where there is no `x.1`: nobody waits for it in vain.

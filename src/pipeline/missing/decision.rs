@@ -1,0 +1,99 @@
+//! The words in which the policy about missing topics speaks.
+
+use std::time::Duration;
+
+use crate::route::{Rejection, RejectionCode};
+
+/// Why records cannot be sent to a topic.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum TopicFault {
+    /// The brokers know no such topic.
+    Missing,
+    /// We may not see it.
+    Forbidden,
+    /// We see it, and were denied to write to it.
+    Denied,
+}
+
+impl TopicFault {
+    /// As metrics and probes name it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Missing => "missing",
+            Self::Forbidden | Self::Denied => "forbidden",
+        }
+    }
+
+    pub(super) const fn code(self) -> RejectionCode {
+        match self {
+            Self::Missing => RejectionCode::MissingTopic,
+            Self::Forbidden | Self::Denied => RejectionCode::ForbiddenTopic,
+        }
+    }
+}
+
+/// `[route] missing_topic`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MissingTopic {
+    /// Rows wait, and all behind them; for at most so long, if anything is said, then they are
+    /// rejected.
+    Wait(Option<Duration>),
+    /// The topic is created; where that fails, rows are rejected.
+    Create,
+    /// Rows are rejected, after they have waited for so long.
+    Reject(Duration),
+}
+
+/// How topics are created: the first rule that fits a name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CreateRule {
+    /// A glob.
+    pub names: String,
+    /// At least 1; `None` is the brokers' default.
+    pub partitions: Option<i32>,
+    /// At least 1; `None` is the brokers' default.
+    pub replication: Option<i32>,
+    /// Settings of the topic, such as `cleanup.policy`.
+    pub settings: Vec<(String, String)>,
+}
+
+/// The operator's decisions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MissingPolicy {
+    /// What becomes of rows.
+    pub then: MissingTopic,
+    /// A name that fits none of them is not created.
+    pub create: Vec<CreateRule>,
+    /// Topics that are created at most.
+    pub create_max: u64,
+}
+
+/// What to do with a row of a topic.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Decision {
+    /// Ask the brokers for it or for all topics, then [`MissingTopics::absent`](super::MissingTopics::absent),
+    /// [`MissingTopics::unlisted`](super::MissingTopics::unlisted) or [`MissingTopics::present`](super::MissingTopics::present).
+    Ask,
+    /// The same, and by its name: brokers that create topics create those that are named.
+    AskByName,
+    /// Nothing now: the row waits.
+    Wait,
+    /// Have it created as this rule says, then [`MissingTopics::not_created`](super::MissingTopics::not_created) if that fails. Said
+    /// once; the row waits meanwhile.
+    Create(CreateRule),
+    /// It cannot be delivered.
+    Reject(Rejection),
+}
+
+/// A topic as an observer sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AbsentTopic {
+    /// Its name.
+    pub topic: String,
+    /// Why.
+    pub fault: TopicFault,
+    /// First found so.
+    pub since: Duration,
+    /// Whether rows wait for it now, rather than being rejected.
+    pub waiting: bool,
+}
