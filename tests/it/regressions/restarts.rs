@@ -51,10 +51,13 @@ fn dbz_7816_what_was_read_but_not_stored_comes_again_after_a_restart() {
 #[test]
 fn dbz_5915_the_first_row_is_delivered_though_its_begin_was_seen_before() {
     for trial in trials("begun") {
+        // Before anything is cut.
+        trial.relay().prepare();
         let proxy = Scissors::behind_begin(5);
         let address = proxy.before(&trial.stage.database.address());
         let relay = trial.relay().set("source.url", &format!("{}?sslmode=disable", address.url()));
-        let relay = relay.set("log.repeat_interval", "0s").expect_log("trying again");
+        // A cut while a session begins may look like a slot that was taken away.
+        let relay = relay.set("log.repeat_interval", "0s").allow_log("trying again");
         trial.stage.insert(TOPIC, 1);
         trial.stage.insert(TOPIC, 2);
         let running = relay.run();
