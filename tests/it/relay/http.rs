@@ -49,7 +49,8 @@ fn metrics_and_probes_tell_the_truth() {
     let sum = face.metric("postrider_commit_to_confirm_seconds_sum").unwrap();
     assert!((0.0..20.0).contains(&sum), "{sum}");
 
-    // A session that ended counts, and the totals go on.
+    // A session that ended counts, and the totals go on; what Postgres was not told is sent again.
+    stage.wait_acknowledged(stage.log_end());
     stage.sql().run(&format!("SELECT pg_terminate_backend({})", stage.slot_value("active_pid")));
     face.wait_count("postrider_restarts_total{reason=\"postgres\"}", 1);
     face.wait_ready(200);
