@@ -5,24 +5,26 @@
 //! only where nothing else was in its batch, or where the brokers named it (KIP-467).
 
 use crate::ledger::Ticket;
-use crate::pipeline::Blame;
+use crate::pipeline::{Aspect, Blame};
 use crate::route::Rejection;
 
 use super::SinkError;
 
-/// Batches are not made smaller than this: what a topic refuses below is a record's fault, and cutting
-/// every topic's batches further would cost more than sending these records alone.
-const BATCH_BYTES_MIN: u64 = 16 << 10;
+/// Batches are not made smaller than this, which costs every topic's: what a topic refuses below is
+/// looked for among the records.
+const BATCH_BYTES_MIN: u64 = 4 << 10;
 
 /// One record that was refused with its batch.
 #[derive(Debug, Clone)]
 pub(super) struct Refusal {
     pub(super) topic: String,
-    pub(super) partition: i32,
+    /// Those of one batch are reported together.
+    pub(super) batch: u64,
     pub(super) ticket: Ticket,
     pub(super) content: u64,
     /// Key, value and headers.
     pub(super) bytes: u64,
+    pub(super) has_key: bool,
     /// Nothing else was under way.
     pub(super) alone: bool,
     pub(super) fault: Fault,
@@ -33,51 +35,95 @@ pub(super) struct Refusal {
 pub(super) enum Fault {
     /// A record of the batch is too large, or the batch is.
     Size(Rejection),
-    /// A record of the batch is not to be stored.
-    Content(Rejection),
+    /// A record of the batch is not to be stored; for its time, or for something that is not said.
+    Content(Rejection, Aspect),
     /// Another record of the batch is.
     Others,
     /// Nothing that is the record's fault for certain.
     Unclear,
 }
 
-/// What a session's refused batches come to.
-pub(super) fn verdict(refusals: &[Refusal], topic: String, reason: String) -> SinkError {
-    let mut batch_bytes = None;
+/// What a session's refused batches come to; `may_lack_keys` says whether a topic may have refused a
+/// record because it has no key.
+pub(super) fn verdict(
+    refusals: &[Refusal],
+    (topic, reason): (String, String),
+    may_lack_keys: impl Fn(&str) -> bool,
+) -> SinkError {
+    let mut batch_bytes: Option<u32> = None;
     let mut records = Vec::new();
-    for refusal in refusals.iter().filter(|one| one.fault != Fault::Others) {
-        let batch = || refusals.iter().filter(|one| is_of_one_batch(one, refusal));
-        let is_named =
-            refusal.alone || batch().count() == 1 || batch().any(|one| one.fault == Fault::Others);
-        let (sum, largest) =
-            batch().fold((0, 0), |(sum, largest), one| (sum + one.bytes, one.bytes.max(largest)));
-        let rejection = match &refusal.fault {
-            // No record stands out: the topic takes smaller batches only.
-            Fault::Size(_) if !is_named && largest <= sum / 2 && sum > BATCH_BYTES_MIN => {
-                let half = u32::try_from((sum / 2).max(BATCH_BYTES_MIN)).unwrap_or(u32::MAX);
-                batch_bytes = Some(batch_bytes.unwrap_or(half).min(half));
-                continue;
-            }
-            Fault::Size(rejection) | Fault::Content(rejection) if is_named => {
-                Some(rejection.clone())
-            }
-            _ => None,
-        };
-        records.push(Blame {
-            ticket: refusal.ticket,
-            topic: refusal.topic.clone(),
-            content: refusal.content,
-            alone: refusal.alone,
-            rejection,
-        });
+    for batch in refusals.chunk_by(|one, other| one.batch == other.batch) {
+        let found = Batch::of(batch);
+        if let Some(bytes) = found.bytes {
+            batch_bytes = Some(batch_bytes.map_or(bytes, |least| least.min(bytes)));
+        }
+        let blame = |refusal: &Refusal| found.blame(refusal, &may_lack_keys);
+        records.extend(found.suspects.iter().map(|one| blame(one)));
     }
     SinkError::BatchRefused { topic, reason, records, batch_bytes }
 }
 
-/// The library sends one batch of a partition after the other, so that those refused in one session are
-/// most often one. If they are two, more records are looked at than need be.
-fn is_of_one_batch(one: &Refusal, other: &Refusal) -> bool {
-    one.partition == other.partition && one.topic == other.topic
+/// A refused batch.
+struct Batch<'a> {
+    suspects: Vec<&'a Refusal>,
+    /// They are known to be at fault.
+    is_named: bool,
+    /// The batch was their only one.
+    is_single: bool,
+    /// Batches of so many bytes may be taken.
+    bytes: Option<u32>,
+    /// A record without a key is not at fault.
+    spares_keyless: bool,
+}
+
+impl<'a> Batch<'a> {
+    fn of(batch: &'a [Refusal]) -> Self {
+        let is_single = batch.len() == 1;
+        let names = batch.iter().any(|one| one.fault == Fault::Others);
+        let is_named = is_single || names || batch.iter().any(|one| one.alone);
+        let of_size = batch.iter().all(|one| matches!(one.fault, Fault::Size(_)));
+        let mut suspects: Vec<&Refusal> =
+            batch.iter().filter(|one| one.fault != Fault::Others).collect();
+        let mut bytes = None;
+        if of_size && !is_named {
+            let sum: u64 = batch.iter().map(|one| one.bytes).sum();
+            if let Some(large) = batch.iter().find(|one| one.bytes > sum / 2) {
+                // If it is not at fault, what is left is less than half.
+                suspects = vec![large];
+            } else if let (true, Some(first)) = (sum > BATCH_BYTES_MIN, batch.first()) {
+                // It decides whether the records are too large, or their batch is.
+                suspects = vec![first];
+                bytes = Some(u32::try_from((sum / 2).max(BATCH_BYTES_MIN)).unwrap_or(u32::MAX));
+            }
+        }
+        let spares_keyless = batch.iter().any(|one| one.fault == Fault::Others && !one.has_key);
+        Self { suspects, is_named, is_single, bytes, spares_keyless }
+    }
+
+    fn blame(&self, refusal: &Refusal, may_lack_keys: impl Fn(&str) -> bool) -> Blame {
+        let (aspect, rejection) = match &refusal.fault {
+            Fault::Size(rejection) => (Aspect::Size, Some(rejection)),
+            // Where a batch has records of both kinds, all of them are blamed for their time.
+            Fault::Content(rejection, Aspect::Time) if !refusal.has_key && !self.is_single => {
+                (Aspect::Unknown, Some(rejection))
+            }
+            Fault::Content(rejection, Aspect::Unknown)
+                if !refusal.has_key && !self.spares_keyless && may_lack_keys(&refusal.topic) =>
+            {
+                (Aspect::Key, Some(rejection))
+            }
+            Fault::Content(rejection, aspect) => (*aspect, Some(rejection)),
+            Fault::Others | Fault::Unclear => (Aspect::Unknown, None),
+        };
+        Blame {
+            ticket: refusal.ticket,
+            topic: refusal.topic.clone(),
+            content: refusal.content,
+            alone: refusal.alone,
+            aspect,
+            rejection: rejection.filter(|_| self.is_named).cloned(),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -93,20 +139,32 @@ mod tests {
         Fault::Size(rejection())
     }
 
-    fn refusal(n: u32, partition: i32, bytes: u64, fault: Fault) -> Refusal {
+    fn refusal(n: u32, batch: u64, bytes: u64, fault: Fault) -> Refusal {
         let (topic, ticket) = ("t".to_owned(), Ticket::new(n, 1));
-        Refusal { topic, partition, ticket, content: n.into(), bytes, alone: false, fault }
+        let (content, has_key, alone) = (n.into(), true, false);
+        Refusal { topic, batch, ticket, content, bytes, has_key, alone, fault }
+    }
+
+    fn content(aspect: Aspect) -> Fault {
+        Fault::Content(rejection(), aspect)
+    }
+
+    fn decide(refusals: &[Refusal]) -> (Vec<Blame>, Option<u32>) {
+        match verdict(refusals, ("t".into(), "why".into()), |_| true) {
+            SinkError::BatchRefused { records, batch_bytes, .. } => (records, batch_bytes),
+            error => panic!("{error}"),
+        }
     }
 
     /// Who is blamed, and whether for good; and the size that batches are cut down to.
     fn blamed(refusals: &[Refusal]) -> (Vec<(u64, bool)>, Option<u32>) {
-        match verdict(refusals, "t".into(), "why".into()) {
-            SinkError::BatchRefused { records, batch_bytes, .. } => {
-                let of = |one: &Blame| (one.content, one.rejection.is_some());
-                (records.iter().map(of).collect(), batch_bytes)
-            }
-            error => panic!("{error}"),
-        }
+        let (records, batch_bytes) = decide(refusals);
+        let of = |one: &Blame| (one.content, one.rejection.is_some());
+        (records.iter().map(of).collect(), batch_bytes)
+    }
+
+    fn aspects(refusals: &[Refusal]) -> Vec<Aspect> {
+        decide(refusals).0.iter().map(|one| one.aspect).collect()
     }
 
     #[test]
@@ -119,23 +177,37 @@ mod tests {
 
     #[test]
     fn of_several_records_each_may_be_at_fault() {
-        let batch = [refusal(1, 0, 10, size()), refusal(2, 0, 900, size())];
+        let batch = [refusal(1, 0, 10, Fault::Unclear), refusal(2, 0, 900, Fault::Unclear)];
         assert_eq!(blamed(&batch), (vec![(1, false), (2, false)], None));
         let named = [
             refusal(1, 0, 10, Fault::Others),
-            refusal(2, 0, 10, Fault::Content(rejection())),
-            refusal(3, 0, 10, Fault::Content(rejection())),
+            refusal(2, 0, 10, content(Aspect::Unknown)),
+            refusal(3, 0, 10, content(Aspect::Unknown)),
         ];
         assert_eq!(blamed(&named), (vec![(2, true), (3, true)], None));
+        // What is said of one batch says nothing of another one.
+        let another = [
+            refusal(1, 0, 10, Fault::Others),
+            refusal(2, 0, 10, content(Aspect::Unknown)),
+            refusal(3, 1, 10, content(Aspect::Unknown)),
+            refusal(4, 1, 10, content(Aspect::Unknown)),
+        ];
+        assert_eq!(blamed(&another), (vec![(2, true), (3, false), (4, false)], None));
     }
 
     #[test]
-    fn a_batch_of_which_no_record_stands_out_is_itself_too_large() {
+    fn a_record_that_outweighs_the_rest_of_its_batch_is_looked_at_first() {
+        let mut batch: Vec<_> = (0..1_000).map(|n| refusal(n, 0, 100, size())).collect();
+        batch.push(refusal(1_000, 0, 450_000, size()));
+        assert_eq!(blamed(&batch), (vec![(1_000, false)], None));
+    }
+
+    #[test]
+    fn where_no_record_stands_out_the_first_is_looked_at_and_then_the_batch_is_too_large() {
         let batch = |bytes| (0..10).map(|n| refusal(n, 0, bytes, size())).collect::<Vec<_>>();
-        assert_eq!(blamed(&batch(10_000)), (vec![], Some(50_000)));
-        assert_eq!(blamed(&batch(2_000)), (vec![], Some(16_384)));
-        // Nobody's batches are cut down to a few records for the sake of one topic.
-        let (records, batch_bytes) = blamed(&batch(900));
+        assert_eq!(blamed(&batch(10_000)), (vec![(0, false)], Some(50_000)));
+        assert_eq!(blamed(&batch(600)), (vec![(0, false)], Some(4_096)));
+        let (records, batch_bytes) = blamed(&batch(90));
         assert_eq!((records.len(), batch_bytes), (10, None));
     }
 
@@ -143,5 +215,22 @@ mod tests {
     fn a_record_sent_alone_is_at_fault() {
         let alone = Refusal { alone: true, ..refusal(1, 0, 9, size()) };
         assert_eq!(blamed(&[alone]), (vec![(1, true)], None));
+    }
+
+    #[test]
+    fn what_they_object_to_is_told_as_far_as_it_is_certain() {
+        assert_eq!(aspects(&[refusal(1, 0, 9, size())]), [Aspect::Size]);
+        let time = refusal(1, 0, 9, content(Aspect::Time));
+        assert_eq!(aspects(std::slice::from_ref(&time)), [Aspect::Time]);
+        let keyless = |n, fault| Refusal { has_key: false, ..refusal(n, 0, 9, fault) };
+        assert_eq!(aspects(&[keyless(1, content(Aspect::Unknown))]), [Aspect::Key]);
+        assert_eq!(aspects(&[refusal(1, 0, 9, content(Aspect::Unknown))]), [Aspect::Unknown]);
+        // All of a batch are blamed for the time, also those that lack a key.
+        let both = [time, keyless(2, content(Aspect::Time))];
+        assert_eq!(aspects(&both), [Aspect::Time, Aspect::Unknown]);
+        assert_eq!(aspects(&[keyless(2, content(Aspect::Time))]), [Aspect::Time]);
+        // Another one without a key is not at fault.
+        let spared = [keyless(1, content(Aspect::Unknown)), keyless(2, Fault::Others)];
+        assert_eq!(aspects(&spared), [Aspect::Unknown]);
     }
 }

@@ -6,11 +6,11 @@
 //! per stored record (the caller's vector is filled in place); nothing is logged per record.
 //! Called by `producer`.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::KafkaError;
@@ -28,12 +28,19 @@ use super::verdict::{Case, Verdict, is_of_the_broker, judge, words};
 use super::watch::{Barred, Watch};
 use super::{Confirmation, Outcome, Refused, SinkError, TopicBook};
 use crate::ledger::Ticket;
-use crate::pipeline::Blame;
+use crate::pipeline::{Aspect, Blame};
 use crate::route::{OwnedRecord, Rejection, content_of};
 
 /// How long a dead producer's reason may take to arrive. The library announces the death first and
 /// the delivery report that says why a moment later, from the same thread.
 const REASON_GRACE: Duration = Duration::from_secs(1);
+
+/// How long a session that is over for a refused batch waits for what else is under way: the more
+/// refusals are known, the fewer sessions they cost.
+const GATHER_LIMIT: Duration = Duration::from_secs(1);
+/// Topics known to have stored a record without a key. Of one that is not known a refusal is taken for
+/// one of the missing key, three of which are needed to infer anything.
+const KEYLESS_TOPICS_MAX: usize = 1_000;
 
 /// A ticket is 64 bits wide and travels in a pointer.
 const _: () = assert!(usize::BITS == 64, "tickets need 64-bit pointers");
@@ -44,6 +51,8 @@ pub(super) struct Deliveries {
     cautious: bool,
     topics: TopicBook,
     served: AtomicU64,
+    /// Events taken from the library's queue; the reports of one batch are one.
+    events: AtomicU64,
     watch: Mutex<Watch>,
     gathered: Mutex<Gathered>,
 }
@@ -62,7 +71,24 @@ pub(super) struct Gathered {
     /// The record under way that was sent alone.
     pub(super) alone: Option<Alone>,
     refusals: Vec<Refusal>,
-    broken: Option<SinkError>,
+    /// Topics that stored a record without a key.
+    keyless: HashSet<String>,
+    broken: Option<Broken>,
+}
+
+/// Why a session is over.
+#[derive(Debug)]
+struct Broken {
+    error: SinkError,
+    since: Instant,
+}
+
+/// Whether a session goes on.
+enum Standing {
+    Sound,
+    /// It does not, and what is under way may say more of it.
+    Gathering,
+    Over(SinkError),
 }
 
 /// A record that was sent alone.
@@ -75,14 +101,28 @@ pub(super) struct Alone {
 }
 
 impl Gathered {
-    /// Why the session is over, with all that the reports say of it.
-    fn verdict(&self) -> Option<SinkError> {
-        Some(match self.broken.clone()? {
-            SinkError::BatchRefused { topic, reason, .. } => {
-                blame::verdict(&self.refusals, topic, reason)
-            }
-            error => error,
-        })
+    /// Whether the session goes on, and if not, all that the reports say of it.
+    fn standing(&self, sent: u64) -> Standing {
+        let Some(Broken { error, since }) = &self.broken else { return Standing::Sound };
+        let SinkError::BatchRefused { topic, reason, .. } = error else {
+            return Standing::Over(error.clone());
+        };
+        if self.answered < sent && since.elapsed() < GATHER_LIMIT {
+            return Standing::Gathering;
+        }
+        let may_lack_keys = |topic: &str| !self.keyless.contains(topic);
+        let about = (topic.clone(), reason.clone());
+        Standing::Over(blame::verdict(&self.refusals, about, may_lack_keys))
+    }
+
+    fn is_over(&mut self, error: SinkError) {
+        self.broken.get_or_insert_with(|| Broken { error, since: Instant::now() });
+    }
+
+    fn stored_without_key(&mut self, topic: &str) {
+        if self.keyless.len() < KEYLESS_TOPICS_MAX && !self.keyless.contains(topic) {
+            self.keyless.insert(topic.to_owned());
+        }
     }
 }
 
@@ -94,6 +134,7 @@ impl Deliveries {
             cautious: spec.cautious,
             topics: spec.topics.clone(),
             served: AtomicU64::new(0),
+            events: AtomicU64::new(0),
             watch: Mutex::new(Watch::default()),
             gathered: Mutex::new(Gathered { introductions, ..Gathered::default() }),
         }
@@ -115,10 +156,22 @@ impl Deliveries {
         self.watch.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the session is over, and why.
-    pub(super) fn check(&self) -> Result<(), SinkError> {
-        if let Some(broken) = self.gathered().verdict() {
-            return Err(broken);
+    /// The next callbacks are those of another event.
+    pub(super) fn next_event(&self) {
+        self.events.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Whether a batch was refused, so that the session ends when nothing is under way.
+    pub(super) fn is_gathering(&self) -> bool {
+        self.gathered().broken.is_some()
+    }
+
+    /// Whether the session, in which so many records were sent, is over, and why.
+    pub(super) fn check(&self, sent: u64) -> Result<(), SinkError> {
+        match self.gathered().standing(sent) {
+            Standing::Sound => {}
+            Standing::Gathering => return Ok(()),
+            Standing::Over(error) => return Err(error),
         }
         let mut watch = self.watch();
         if watch.ever_let_in() {
@@ -175,8 +228,8 @@ impl Deliveries {
         }
         let alone = self.gathered().alone.clone().filter(|alone| alone.topic == topic);
         let blame = |Alone { ticket, topic, content }| {
-            let (alone, rejection) = (true, None);
-            Blame { ticket, topic, content, alone, rejection }
+            let (alone, aspect, rejection) = (true, Aspect::Unknown, None);
+            Blame { ticket, topic, content, alone, aspect, rejection }
         };
         let records = alone.into_iter().map(blame).collect();
         SinkError::BatchRefused { topic, reason, records, batch_bytes: None }
@@ -187,10 +240,11 @@ impl Deliveries {
         let topic = message.topic().to_owned();
         let refusal = Refusal {
             content: content_of(&topic, message.key(), message.payload()),
-            topic: topic.clone(),
-            partition: message.partition(),
+            topic,
+            batch: self.events.load(Ordering::Relaxed),
             ticket,
             bytes: ticket.weight(),
+            has_key: message.key().is_some(),
             alone: alone || self.cautious,
             fault,
         };
@@ -229,6 +283,8 @@ impl Deliveries {
                 batch_refused(message.topic().to_owned(), words(code))
             }
             (Verdict::Break(SinkError::Unauthorised { topic }), _) => self.denied(topic),
+            // What follows a refused batch is refused for the gap.
+            (Verdict::Break(SinkError::Delivery { .. }), _) if self.has_refused_another() => return,
             (Verdict::Break(SinkError::Delivery { topic, reason }), _)
                 if is_of_the_broker(code) && !self.topics.is_exempt(&topic) =>
             {
@@ -238,7 +294,13 @@ impl Deliveries {
             (Verdict::Break(error), _) => error,
             (Verdict::Consequence, _) => return self.watch().died(&code.to_string()),
         };
-        self.gathered().broken.get_or_insert(broken);
+        self.gathered().is_over(broken);
+    }
+
+    /// Whether an earlier event was a batch that was refused.
+    fn has_refused_another(&self) -> bool {
+        let event = self.events.load(Ordering::Relaxed);
+        self.gathered().refusals.first().is_some_and(|first| first.batch != event)
     }
 }
 
@@ -247,7 +309,8 @@ fn fault(code: Code, rejection: Rejection) -> Fault {
     match code {
         Code::InvalidDifferentRecord => Fault::Others,
         Code::MessageSizeTooLarge | Code::MessageBatchTooLarge => Fault::Size(rejection),
-        _ => Fault::Content(rejection),
+        Code::InvalidTimestamp => Fault::Content(rejection, Aspect::Time),
+        _ => Fault::Content(rejection, Aspect::Unknown),
     }
 }
 
@@ -316,16 +379,18 @@ impl ProducerContext for Deliveries {
             // offset.
             Ok(message) if message.offset() < 0 => {
                 let topic = message.topic().to_owned();
-                self.gathered().broken.get_or_insert(SinkError::Delivery {
-                    topic,
-                    reason: "it was reported stored without an offset".to_owned(),
-                });
+                let reason = "it was reported stored without an offset".to_owned();
+                self.gathered().is_over(SinkError::Delivery { topic, reason });
             }
             // Upholds G1: this is the only place a record becomes confirmed.
             Ok(message) => {
                 self.topics.stored(message.topic());
                 let outcome = Outcome::Stored;
-                self.gathered().confirmations.push(Confirmation { ticket, outcome });
+                let mut gathered = self.gathered();
+                gathered.confirmations.push(Confirmation { ticket, outcome });
+                if message.key().is_none() {
+                    gathered.stored_without_key(message.topic());
+                }
             }
             Err((error, message)) => {
                 self.failed(error, message, ticket, (timestamp_ms.flatten(), alone));

@@ -19,8 +19,9 @@
 //! sent again, would follow after it. Therefore `enable.gapless.guarantee` is on: the first refused
 //! batch stops the producer before anything later of that partition can be stored, `poll` says
 //! [`SinkError::BatchRefused`], and the relay starts again from what Postgres was told. The error names
-//! the records of the batch. One that was alone in it is at fault; of several, each is sent alone by
-//! the next session ([`Sink::send_alone`]), between others that go as usual.
+//! the records of the batch. One that was alone in it is at fault; of several, those that may be are
+//! sent alone by the next session ([`Sink::send_alone`]), between others that go as usual. What is under
+//! way at that moment is waited for, so that one session finds as many refusals as it can.
 //!
 //! Where nobody knows which record is at fault, or for whom no session follows, there is
 //! [`KafkaSpec::cautious`]: batches of one, and at most one record per key under way. A refused record
@@ -32,8 +33,8 @@
 //! without gaplessness all 2,499 later records were stored after the refusal; with it none was,
 //! exactly records 0 to 499 lay in the topic, all of them confirmed, and the library announced its
 //! death with `_GAPLESS_GUARANTEE` before the report that says `MSG_SIZE_TOO_LARGE`. With batches of
-//! 1 MB for a topic of 20 kB it is the batch that is too large, and no record: the batches of later
-//! sessions are half as large ([`KafkaSpec::batch_bytes`]).
+//! 1 MB for a topic of 20 kB it is the batch that is too large, and no record: once one of them was stored
+//! alone, the batches of later sessions are half as large ([`KafkaSpec::batch_bytes`]).
 //!
 //! Costs of caution: one round trip per record of a key, and a new epoch after each refusal.
 //!
@@ -127,6 +128,7 @@ impl Producer {
         let context = self.inner.client().context();
         for _ in 0..EVENTS_PER_POLL {
             let before = context.served();
+            context.next_event();
             self.inner.poll(Duration::ZERO);
             if context.served() == before {
                 return;
@@ -149,7 +151,7 @@ impl Producer {
 
     /// Whether the session is over, and why.
     pub(super) fn check(&self) -> Result<(), SinkError> {
-        self.inner.client().context().check()
+        self.inner.client().context().check(self.sent)
     }
 
     fn not_sent(&self, error: &KafkaError, record: &Record<'_>) -> SendError {
@@ -166,7 +168,9 @@ impl Producer {
                 let context = self.inner.client().context();
                 context.watch().died(&words(code));
                 // `Full` makes the caller poll, which tells the reason as soon as it is known.
-                return context.check().map_or_else(SendError::Broken, |()| SendError::Full);
+                return context
+                    .check(self.sent)
+                    .map_or_else(SendError::Broken, |()| SendError::Full);
             }
             _ => {}
         }
@@ -262,11 +266,16 @@ impl Sink for Producer {
         // The callbacks write straight into the caller's vector.
         std::mem::swap(confirmations, &mut context.gathered().confirmations);
         self.serve();
+        if context.is_gathering() {
+            // Nothing more of this session is sent; what is on its way is answered.
+            self.inner.purge(PurgeConfig::default().queue());
+            self.serve();
+        }
         let mut gathered = context.gathered();
         std::mem::swap(confirmations, &mut gathered.confirmations);
         confirmations.append(&mut gathered.confirmations);
         drop(gathered);
-        context.check()
+        self.check()
     }
 
     fn is_connected(&self) -> bool {

@@ -44,7 +44,22 @@ pub struct Blame {
     pub content: u64,
     /// It was sent alone: nothing else was under way.
     pub alone: bool,
+    /// What of it the brokers object to.
+    pub aspect: Aspect,
     /// The brokers' verdict on this very record; `None` where they blame the batch, or do not say that
     /// the record is at fault.
     pub rejection: Option<Rejection>,
+}
+
+/// What of a record the brokers may object to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Aspect {
+    /// How large it is.
+    Size,
+    /// That it has no key.
+    Key,
+    /// Its timestamp.
+    Time,
+    /// They do not say.
+    Unknown,
 }

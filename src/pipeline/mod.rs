@@ -26,10 +26,10 @@ mod allowance;
 mod confirmation;
 mod counters;
 mod error;
+mod inferred;
 mod mark;
 mod missing;
 mod note;
-mod oversize;
 mod place;
 mod policy;
 mod resume;
@@ -44,7 +44,7 @@ use crate::route::{ERROR_CODE_HEADER, OwnedRecord, Rejection, RejectionCode, Rou
 use crate::wal::Frame;
 
 pub use allowance::Allowance;
-pub use confirmation::{Blame, Confirmation, Outcome, Refused};
+pub use confirmation::{Aspect, Blame, Confirmation, Outcome, Refused};
 pub use counters::{Counters, TopicTotal};
 pub use error::PipelineError;
 pub use mark::{CommitId, Mark, Part};
@@ -54,7 +54,7 @@ pub use missing::{
 pub use policy::{Policy, RejectPolicy, UpdatePolicy};
 pub use resume::ResumeCheck;
 pub use step::{Answer, Outgoing, OwnedOutgoing, Skipped, Step};
-pub use suspects::Suspects;
+pub use suspects::{Lesson, Suspects};
 
 use counters::TopicPlace;
 use place::Place;
@@ -156,15 +156,19 @@ impl Pipeline {
     /// says. To be called before the first frame.
     pub fn beware(&mut self, suspects: Suspects) {
         // What was not tried must not be lost for it.
-        self.suspects = match self.policy.rejected {
-            RejectPolicy::DeadLetter { .. } => suspects,
-            RejectPolicy::Stop | RejectPolicy::Skip => suspects.without_inference(),
-        };
+        let infers = matches!(self.policy.rejected, RejectPolicy::DeadLetter { .. });
+        self.suspects = suspects.inferring(infers);
     }
 
-    /// The records that the brokers blame, as a later session will know them.
-    pub fn suspects(&self, blamed: &[Blame], reason: &str) -> Result<Suspects, PipelineError> {
-        Suspects::of(blamed, &self.ledger, self.last_sent, reason)
+    /// What a later session is to know of the records that the brokers blame, where `reason` is what they
+    /// said of a batch for `topic`; `is_unnamed`: it was refused for its size, and no record stood out.
+    pub fn lesson(
+        &self,
+        blamed: &[Blame],
+        (topic, reason, is_unnamed): (&str, &str, bool),
+    ) -> Result<Lesson, PipelineError> {
+        let about = (topic, reason, is_unnamed);
+        self.suspects.learn(blamed, &self.ledger, self.last_sent, about)
     }
 
     /// What was handed over: every row before this mark is in the sink, was stored by an earlier

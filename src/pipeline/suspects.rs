@@ -3,16 +3,18 @@
 //! Enters: what a session that ended knows of the records at fault. Leaves: for a row's record whether
 //! it is sent as usual, alone in its batch (and its Kafka transaction), or not again. What always holds:
 //! a row is refused only for what the brokers said of a batch in which its record, or its like, was the
-//! only one at fault, or because it is as large as several that its topic has just refused
-//! ([`Oversize`]) (G4); whatever lies behind the refused batch is sent as usual.
+//! only one at fault, or because it is like several that its topic has just refused ([`Inferred`]) (G4);
+//! whatever lies behind the refused batch is sent as usual.
 //!
 //! A session numbers its tickets anew, so a record is known by where its transaction committed, by its
 //! weight, and by topic, key and value. Two rows of one transaction that agree in all of that share
 //! their fate.
 
-use super::confirmation::Blame;
+use std::collections::BTreeSet;
+
+use super::confirmation::{Aspect, Blame};
 use super::error::PipelineError;
-use super::oversize::Oversize;
+use super::inferred::Inferred;
 use crate::ledger::Ledger;
 use crate::lsn::Lsn;
 use crate::outbox::Position;
@@ -33,11 +35,12 @@ struct Like {
 struct Suspect {
     like: Like,
     topic: String,
-    /// When its row committed, in microseconds since the Unix epoch.
-    commit_us: i64,
     /// How often it was refused when it was sent alone.
     alone: u32,
+    aspect: Aspect,
     rejection: Option<Rejection>,
+    /// What it says of others is known.
+    is_inferred_from: bool,
 }
 
 /// How a row's record is treated.
@@ -54,69 +57,85 @@ pub struct Suspects {
     all: Vec<Suspect>,
     /// No row that committed after this is among them.
     until: Lsn,
-    oversize: Oversize,
+    /// Whether a record may be refused for what was said of others.
+    infers: bool,
+    inferred: Inferred,
+    /// Topics of which a record went alone since a batch was refused for its size and none stood out.
+    probed: BTreeSet<String>,
+}
+
+/// Topics in `probed`; beyond that it begins anew.
+const PROBED_MAX: usize = 1_000;
+
+/// What a session that ended for a refused batch leaves to the next one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lesson {
+    /// What is known now.
+    pub suspects: Suspects,
+    /// Something of it was not known before, so that the next session will not end the same way.
+    pub is_news: bool,
+    /// How many records were found that the brokers refuse for good.
+    pub refused: usize,
+    /// The topic takes records, and no such batch of them: smaller ones may help.
+    pub is_of_the_batch: bool,
 }
 
 impl Suspects {
-    /// The records that the brokers blame, as a later session knows them; `last_sent` is the last row of
-    /// which the sink took a record, and `reason` what the brokers said.
-    pub(super) fn of(
+    /// Adds what one more session has found: `blamed`, and `reason`, what the brokers said of `topic`.
+    /// `last_sent` is the last row of which the sink took a record; `is_unnamed` means that a batch was
+    /// refused for its size, and no record stood out.
+    pub(super) fn learn(
+        &self,
         blamed: &[Blame],
         ledger: &Ledger,
         last_sent: Option<Position>,
-        reason: &str,
-    ) -> Result<Self, PipelineError> {
-        let mut found = Self::default();
+        (topic, reason, is_unnamed): (&str, &str, bool),
+    ) -> Result<Lesson, PipelineError> {
+        let mut suspects = self.clone();
+        suspects.passed(ledger.settled());
+        let before = suspects.refused();
+        let mut lesson = Found::default();
         for blame in blamed {
+            suspects.until = last_sent.ok_or(PipelineError::NotSent)?.commit_lsn;
             let like = Like {
                 commit_lsn: ledger.commit_lsn(blame.ticket)?,
                 weight: blame.ticket.weight(),
                 content: blame.content,
             };
-            let (topic, rejection) = (blame.topic.clone(), blame.rejection.clone());
-            let commit_us = ledger.commit_time(blame.ticket)?;
-            let suspect =
-                Suspect { like, topic, commit_us, alone: u32::from(blame.alone), rejection };
-            found.until = last_sent.ok_or(PipelineError::NotSent)?.commit_lsn;
-            found.add(suspect, reason);
+            suspects.add(like, blame, reason, &mut lesson);
         }
-        Ok(found)
+        suspects.release(&lesson);
+        let is_of_the_batch = is_unnamed && !suspects.is_first_probe(topic);
+        let refused = suspects.refused().saturating_sub(before);
+        Ok(Lesson { suspects, is_news: lesson.is_news, refused, is_of_the_batch })
     }
 
-    /// Adds what one more session has found; false if that was known, so that sessions would repeat.
-    pub fn learn(&mut self, found: &Self, reason: &str) -> bool {
-        let news = found.all.iter().map(|suspect| self.add(suspect.clone(), reason));
-        let news = news.fold(false, |any, one| any | one);
-        self.until = self.until.max(found.until);
-        news
-    }
-
-    /// The same, but a record is refused only for what was said of itself.
-    pub(super) fn without_inference(self) -> Self {
-        Self { oversize: Oversize::default(), ..self }
+    /// The same; whether a record is refused for what was said of others.
+    pub(super) fn inferring(self, infers: bool) -> Self {
+        Self { infers, ..self }
     }
 
     /// Whatever committed before `lsn` is not sent again.
-    pub fn passed(&mut self, lsn: Lsn) {
+    pub(super) fn passed(&mut self, lsn: Lsn) {
         if lsn > self.until {
             self.all.clear();
         }
     }
 
     /// How many rows are refused for good.
-    pub fn refused(&self) -> usize {
+    fn refused(&self) -> usize {
         self.all.iter().filter(|suspect| suspect.rejection.is_some()).count()
     }
 
     /// Whether no record needs another treatment than usual.
     pub(super) fn is_empty(&self) -> bool {
-        self.all.is_empty() && self.oversize.is_empty()
+        self.all.is_empty() && self.inferred.is_empty()
     }
 
     /// Whether a row goes where it is routed, and whether its record, which `record` makes, goes alone.
     #[inline]
     pub(super) fn judge<'r, R>(
-        &self,
+        &mut self,
         row: Position,
         routed: Result<Option<R>, Rejection>,
         record: impl FnOnce(&R) -> Record<'r>,
@@ -132,17 +151,18 @@ impl Suspects {
         }
     }
 
-    fn treatment(&self, row: Position, record: &Record<'_>) -> Treatment {
-        match self.find(row, record) {
-            Some(Suspect { rejection: Some(rejection), .. }) => {
-                Treatment::Refused(rejection.clone())
-            }
-            Some(_) => Treatment::Alone,
-            None => self
-                .oversize
-                .judge(record.topic, record.weight() as u64, row.commit_time.unix_us())
-                .map_or(Treatment::Usual, Treatment::Refused),
+    fn treatment(&mut self, row: Position, record: &Record<'_>) -> Treatment {
+        let at_us = row.commit_time.unix_us();
+        let Some(place) = self.find(row, record) else {
+            return self.inferred.judge(record, at_us).map_or(Treatment::Usual, Treatment::Refused);
+        };
+        let Some(suspect) = self.all.get_mut(place) else { unreachable!("it was found there") };
+        let Some(rejection) = suspect.rejection.clone() else { return Treatment::Alone };
+        // Only here its timestamp is known.
+        if self.infers && !std::mem::replace(&mut suspect.is_inferred_from, true) {
+            self.inferred.refused(suspect.aspect, record, at_us);
         }
+        Treatment::Refused(rejection)
     }
 
     /// Whether the record is one of them.
@@ -150,44 +170,75 @@ impl Suspects {
         !self.is_empty() && self.find(row, record).is_some()
     }
 
-    fn find(&self, row: Position, record: &Record<'_>) -> Option<&Suspect> {
+    fn find(&self, row: Position, record: &Record<'_>) -> Option<usize> {
         let about = (row.commit_lsn, record.weight() as u64);
         let of = |one: &Suspect| (one.like.commit_lsn, one.like.weight);
         let from = self.all.partition_point(|one| of(one) < about);
-        let mut alike = self.all.iter().skip(from).take_while(|one| of(one) == about).peekable();
-        alike.peek()?;
+        let alike =
+            || self.all.iter().enumerate().skip(from).take_while(|(_, one)| of(one) == about);
+        alike().next()?;
         let content = content_of(record.topic, record.key, record.value);
-        alike.find(|one| one.like.content == content)
+        let found = alike().find(|(_, one)| one.like.content == content);
+        found.map(|(place, _)| place)
     }
 
-    fn add(&mut self, news: Suspect, reason: &str) -> bool {
-        let place = self.all.binary_search_by_key(&news.like, |one| one.like);
-        let known = match place {
-            Err(place) => {
-                learn(&mut self.oversize, &news);
-                self.all.insert(place, news);
-                return true;
-            }
-            Ok(place) => self.all.get_mut(place),
-        };
-        let Some(known) = known.filter(|known| known.rejection.is_none()) else { return false };
-        known.alone += news.alone;
-        known.rejection = news.rejection;
+    fn add(&mut self, like: Like, blame: &Blame, reason: &str, found: &mut Found) {
+        found.likes.insert(like);
+        let place = self.all.binary_search_by_key(&like, |one| one.like).unwrap_or_else(|place| {
+            let suspect = Suspect {
+                like,
+                topic: blame.topic.clone(),
+                alone: 0,
+                aspect: blame.aspect,
+                rejection: None,
+                is_inferred_from: false,
+            };
+            self.all.insert(place, suspect);
+            found.is_news = true;
+            place
+        });
+        let Some(known) = self.all.get_mut(place) else { unreachable!("it was put there") };
+        if known.rejection.is_some() {
+            return;
+        }
+        known.alone += u32::from(blame.alone);
+        known.aspect = blame.aspect;
+        known.rejection.clone_from(&blame.rejection);
         if known.rejection.is_none() && known.alone >= ATTEMPTS_ALONE {
             let reason = format!("topic `{}` does not take the record: {reason}", known.topic);
             known.rejection = Some(Rejection { code: RejectionCode::Refused, reason });
         }
-        learn(&mut self.oversize, known);
-        known.rejection.is_some() || news.alone > 0
+        found.is_news |= known.rejection.is_some() || blame.alone;
+        if known.rejection.is_some() {
+            found.named.insert(known.topic.clone());
+            self.probed.remove(&known.topic);
+        }
+    }
+
+    /// A record was named: others that were under suspicion with it go as usual again.
+    fn release(&mut self, found: &Found) {
+        self.all.retain(|one| {
+            let is_at_fault = one.rejection.is_some() || one.alone > 0;
+            is_at_fault || found.likes.contains(&one.like) || !found.named.contains(&one.topic)
+        });
+    }
+
+    /// Whether a record of the topic, that is to go alone, is the first that does.
+    fn is_first_probe(&mut self, topic: &str) -> bool {
+        if self.probed.len() >= PROBED_MAX {
+            self.probed.clear();
+        }
+        self.probed.insert(topic.to_owned())
     }
 }
 
-/// Whoever is refused for its size says something of others.
-fn learn(oversize: &mut Oversize, suspect: &Suspect) {
-    let Suspect { like, topic, commit_us, rejection, .. } = suspect;
-    if rejection.as_ref().is_some_and(|why| why.code == RejectionCode::TooLarge) {
-        oversize.refused(topic, like.weight, *commit_us);
-    }
+/// What one session found.
+#[derive(Default)]
+struct Found {
+    likes: BTreeSet<Like>,
+    /// Topics of which a record is refused for good now.
+    named: BTreeSet<String>,
+    is_news: bool,
 }
 
 #[cfg(test)]
@@ -209,17 +260,34 @@ mod tests {
     }
 
     fn blame(ticket: Ticket, value: &[u8], alone: bool, rejection: Option<Rejection>) -> Blame {
-        let content = content_of("t", Some(b"k"), Some(value));
-        Blame { ticket, topic: "t".into(), content, alone, rejection }
+        let (topic, content) = ("t".into(), content_of("t", Some(b"k"), Some(value)));
+        Blame { ticket, topic, content, alone, aspect: Aspect::Size, rejection }
     }
 
-    fn found(value: &[u8], alone: bool, rejection: Option<Rejection>) -> Suspects {
+    /// A session in which these records were sent and refused, and whether that was news.
+    fn session(suspects: &mut Suspects, blamed: &[(&[u8], bool, Option<Rejection>)]) -> bool {
         let mut ledger = Ledger::new(Budget::default());
         ledger.begin(row().commit_lsn, row().commit_time.unix_us()).unwrap();
-        let ticket = ledger.next_ticket(record(value).weight()).unwrap();
-        ledger.count(ticket).unwrap();
-        Suspects::of(&[blame(ticket, value, alone, rejection)], &ledger, Some(row()), "why")
-            .unwrap()
+        let blamed: Vec<Blame> = blamed
+            .iter()
+            .map(|(value, alone, rejection)| {
+                let ticket = ledger.next_ticket(record(value).weight()).unwrap();
+                ledger.count(ticket).unwrap();
+                blame(ticket, value, *alone, rejection.clone())
+            })
+            .collect();
+        let found = suspects.learn(&blamed, &ledger, Some(row()), ("t", "why", false)).unwrap();
+        *suspects = found.suspects;
+        found.is_news
+    }
+
+    fn learn(
+        suspects: &mut Suspects,
+        value: &[u8],
+        alone: bool,
+        rejection: Option<Rejection>,
+    ) -> bool {
+        session(suspects, &[(value, alone, rejection)])
     }
 
     fn rejection() -> Rejection {
@@ -229,7 +297,7 @@ mod tests {
     #[test]
     fn g4_a_record_of_a_refused_batch_goes_alone_and_its_like_of_another_commit_does_not() {
         let mut suspects = Suspects::default();
-        assert!(suspects.learn(&found(b"large", false, None), "why"));
+        assert!(learn(&mut suspects, b"large", false, None));
         assert_eq!(suspects.judge(row(), Ok(Some(1)), |_| record(b"large")), (Ok(Some(1)), true));
         assert_eq!(suspects.judge(row(), Ok(Some(1)), |_| record(b"other")), (Ok(Some(1)), false));
         let later = Position { commit_lsn: Lsn::new(101), ..row() };
@@ -237,40 +305,45 @@ mod tests {
         let again = Position { commit_time: PgTime(8), ..row() };
         assert_eq!(suspects.judge(again, Ok(Some(1)), |_| record(b"large")), (Ok(Some(1)), true));
         assert_eq!(suspects.judge(later, Ok(Some(1)), |_| record(b"large")), (Ok(Some(1)), false));
-        assert!(!suspects.learn(&found(b"large", false, None), "why"), "it is known");
+        assert!(!learn(&mut suspects, b"large", false, None), "it is known");
     }
 
     #[test]
     fn g4_what_the_brokers_name_is_not_sent_again() {
         let mut suspects = Suspects::default();
-        assert!(suspects.learn(&found(b"large", false, None), "why"));
-        assert!(suspects.learn(&found(b"large", true, Some(rejection())), "why"));
+        assert!(learn(&mut suspects, b"large", false, None));
+        assert!(learn(&mut suspects, b"large", true, Some(rejection())));
         assert_eq!(
             suspects.judge(row(), Ok(Some(1)), |_| record(b"large")),
             (Err(rejection()), false)
         );
         assert_eq!(suspects.refused(), 1);
-        assert!(!suspects.learn(&found(b"large", true, Some(rejection())), "why"));
+        assert!(!learn(&mut suspects, b"large", true, Some(rejection())));
     }
 
     #[test]
     fn g4_what_may_be_no_fault_of_the_record_gets_two_attempts_alone() {
         let mut suspects = Suspects::default();
-        assert!(suspects.learn(&found(b"odd", false, None), "why"));
-        assert!(suspects.learn(&found(b"odd", true, None), "why"));
+        assert!(learn(&mut suspects, b"odd", false, None));
+        assert!(learn(&mut suspects, b"odd", true, None));
         assert_eq!(suspects.judge(row(), Ok(Some(1)), |_| record(b"odd")), (Ok(Some(1)), true));
-        assert!(suspects.learn(&found(b"odd", true, None), "why"));
+        assert!(learn(&mut suspects, b"odd", true, None));
         let (judged, _) = suspects.judge(row(), Ok(Some(1)), |_| record(b"odd"));
         assert_eq!(judged.unwrap_err().reason, "topic `t` does not take the record: why");
     }
 
     #[test]
     fn g4_a_topic_that_keeps_refusing_large_records_costs_no_session_for_each() {
-        let mut suspects = Suspects::default();
+        let mut suspects = Suspects::default().inferring(true);
         for value in [b"large1", b"large2", b"large3"] {
             let (judged, _) = suspects.judge(row(), Ok(Some(1)), |_| record(b"larger"));
             assert_eq!(judged, Ok(Some(1)));
-            assert!(suspects.learn(&found(value, true, Some(rejection())), "why"));
+            assert!(learn(&mut suspects, value, true, Some(rejection())));
+            // The next session meets it again, perhaps more than once.
+            for _ in 0..9 {
+                let (judged, _) = suspects.judge(row(), Ok(Some(1)), |_| record(value));
+                assert_eq!(judged, Err(rejection()));
+            }
         }
         suspects.passed(Lsn::new(101));
         let (judged, _) = suspects.judge(row(), Ok(Some(1)), |_| record(b"larger"));
@@ -279,9 +352,51 @@ mod tests {
     }
 
     #[test]
+    fn g4_without_inference_each_record_is_tried() {
+        let mut suspects = Suspects::default().inferring(false);
+        for value in [b"large1", b"large2", b"large3", b"large4"] {
+            assert!(learn(&mut suspects, value, true, Some(rejection())));
+            let (judged, _) = suspects.judge(row(), Ok(Some(1)), |_| record(value));
+            assert_eq!(judged, Err(rejection()));
+        }
+        let (judged, _) = suspects.judge(row(), Ok(Some(1)), |_| record(b"larger"));
+        assert_eq!(judged, Ok(Some(1)));
+    }
+
+    #[test]
+    fn g4_once_one_is_named_the_others_of_its_batch_go_as_usual() {
+        let mut suspects = Suspects::default();
+        assert!(session(
+            &mut suspects,
+            &[(b"1", false, None), (b"2", false, None), (b"3", false, None)]
+        ));
+        assert!(learn(&mut suspects, b"2", true, Some(rejection())));
+        assert_eq!(suspects.judge(row(), Ok(Some(1)), |_| record(b"2")), (Err(rejection()), false));
+        assert_eq!(suspects.judge(row(), Ok(Some(1)), |_| record(b"3")), (Ok(Some(1)), false));
+        // Another one of them is at fault too.
+        assert!(session(&mut suspects, &[(b"1", false, None), (b"3", false, None)]));
+        assert_eq!(suspects.judge(row(), Ok(Some(1)), |_| record(b"3")), (Ok(Some(1)), true));
+    }
+
+    #[test]
+    fn batches_are_made_smaller_only_once_a_record_has_gone_alone() {
+        let mut suspects = Suspects::default();
+        let unnamed = |suspects: &mut Suspects| {
+            let ledger = Ledger::new(Budget::default());
+            let found = suspects.learn(&[], &ledger, None, ("t", "why", true)).unwrap();
+            *suspects = found.suspects;
+            found.is_of_the_batch
+        };
+        assert!(!unnamed(&mut suspects));
+        assert!(unnamed(&mut suspects), "the record was stored");
+        assert!(learn(&mut suspects, b"2", true, Some(rejection())));
+        assert!(!unnamed(&mut suspects), "the record was at fault");
+    }
+
+    #[test]
     fn what_is_behind_is_forgotten() {
         let mut suspects = Suspects::default();
-        suspects.learn(&found(b"odd", false, None), "why");
+        learn(&mut suspects, b"odd", false, None);
         suspects.passed(COMMIT);
         assert!(suspects.has(row(), &record(b"odd")));
         suspects.passed(Lsn::new(101));

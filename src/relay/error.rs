@@ -6,7 +6,7 @@
 
 use crate::control::ControlError;
 use crate::kafka::{SinkError, TopicsError};
-use crate::pipeline::{PipelineError, Suspects};
+use crate::pipeline::{Lesson, PipelineError};
 use crate::relay::gate::GateError;
 use crate::route::RouteSpecError;
 use crate::wal::{Class, WalError};
@@ -43,8 +43,8 @@ pub enum RelayError {
         /// Why.
         #[source]
         cause: SinkError,
-        /// The records.
-        suspects: Box<Suspects>,
+        /// What the next session knows of them.
+        lesson: Box<Lesson>,
     },
     /// The route does not compile.
     #[error(transparent)]

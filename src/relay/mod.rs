@@ -19,6 +19,7 @@ mod phase;
 mod plan;
 mod pulse;
 mod question;
+mod refusals;
 mod relogin;
 mod report;
 mod session;

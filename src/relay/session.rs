@@ -218,10 +218,11 @@ impl<S: Sink> Session<S> {
                     let (topic, rejection) = (topic.clone(), rejection.clone());
                     return PipelineError::DeadLetterRefused { topic, rejection }.into();
                 }
-                match self.pipeline.suspects(&records, &reason) {
-                    Ok(suspects) => {
+                let about = (topic.as_str(), reason.as_str(), batch_bytes.is_some());
+                match self.pipeline.lesson(&records, about) {
+                    Ok(lesson) => {
                         let cause = SinkError::BatchRefused { topic, reason, records, batch_bytes };
-                        RelayError::Refused { cause, suspects: Box::new(suspects) }
+                        RelayError::Refused { cause, lesson: Box::new(lesson) }
                     }
                     Err(error) => error.into(),
                 }

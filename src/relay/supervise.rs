@@ -11,7 +11,7 @@ use crate::config::Delivery;
 use crate::control::{self, Client, ControlError, Inspection, Known, Requirements, ServerFacts};
 use crate::kafka::{Sink, SinkError};
 use crate::lsn::Lsn;
-use crate::pipeline::Suspects;
+use crate::pipeline::Lesson;
 use crate::relay::backoff::{self, Backoff};
 use crate::relay::beforehand::Beforehand;
 use crate::relay::detour::{Detour, Narrowing};
@@ -23,6 +23,7 @@ use crate::relay::phase::End;
 use crate::relay::plan::Plan;
 use crate::relay::pulse::Forbearance;
 use crate::relay::question::{Asked, Question};
+use crate::relay::refusals::Refusals;
 use crate::relay::relogin::Relogin;
 use crate::relay::report::Reporter;
 use crate::relay::session::Limits;
@@ -73,7 +74,7 @@ pub async fn run<S: Sink + 'static>(
         target: None,
         detour: None,
         narrowing: Narrowing::default(),
-        suspects: Suspects::default(),
+        refusals: Refusals::default(),
         known: None,
         beforehand: Beforehand::default(),
         forbearance: Forbearance::default(),
@@ -112,8 +113,8 @@ struct Supervisor {
     detour: Option<Detour>,
     /// How often sessions ended where the last one did.
     narrowing: Narrowing,
-    /// Records that the brokers refused, and with them a session.
-    suspects: Suspects,
+    /// What the brokers refused, and with it a session.
+    refusals: Refusals,
     /// The source as this process first found it; it must stay the same.
     known: Option<Known>,
     /// What Kafka was prepared for.
@@ -176,8 +177,8 @@ impl Supervisor {
         if error.class() == Class::Held {
             return self.standby_or(error).await;
         }
-        if let RelayError::Refused { cause, suspects } = &error
-            && self.narrow_down(cause, suspects)
+        if let RelayError::Refused { cause, lesson } = &error
+            && self.narrow_down(cause, lesson)
         {
             return Ok(());
         }
@@ -214,35 +215,10 @@ impl Supervisor {
 
     /// Makes the next session, which begins at once, treat the records at fault in another way than
     /// this one; false if there is none.
-    fn narrow_down(&mut self, cause: &SinkError, found: &Suspects) -> bool {
-        let SinkError::BatchRefused { topic, reason, batch_bytes, .. } = cause else {
-            return false;
-        };
-        self.suspects.passed(Lsn::new(self.reporter_totals().settled_lsn));
-        let known = self.suspects.refused();
-        let mut is_news = self.suspects.learn(found, reason);
-        if let Some(bytes) = *batch_bytes
-            && self.plan.kafka.batch_bytes.is_none_or(|now| bytes < now)
-        {
-            self.plan.kafka.batch_bytes = Some(bytes);
-            is_news = true;
-            tracing::warn!(
-                topic,
-                bytes,
-                help = cause.hint(),
-                "the topic takes smaller batches only: from now on none of this relay is larger"
-            );
-        }
-        if is_news {
-            let refused = self.suspects.refused().saturating_sub(known);
-            let next = match refused {
-                0 => "trying again with single records",
-                _ => "trying again without what it refused",
-            };
-            tracing::warn!(refused, help = cause.hint(), "{cause}; {next}");
-            if let Some(reporter) = &mut self.reporter {
-                reporter.restart("batch_refused");
-            }
+    fn narrow_down(&mut self, cause: &SinkError, lesson: &Lesson) -> bool {
+        let is_news = self.refusals.learn(cause, lesson, Instant::now());
+        if let Some(reporter) = self.reporter.as_mut().filter(|_| is_news) {
+            reporter.restart("batch_refused");
         }
         is_news
     }
@@ -274,7 +250,8 @@ impl Supervisor {
         if self.plan.keeps_progress() && self.options.acknowledge && self.known.is_none() {
             self.beforehand.arrange(&self.plan, &client, &wanted).await?;
         }
-        let inspection = control::preflight(&client, &wanted, self.known.as_ref()).await?;
+        let looked = control::preflight(&client, &wanted, self.known.as_ref());
+        let inspection = Box::pin(looked).await?;
         self.known.get_or_insert_with(|| Known::of(&inspection));
         if self.options.once && self.target.is_none() {
             self.target = Some(control::current_flush_lsn(&client).await?);
@@ -295,7 +272,7 @@ impl Supervisor {
         let unwatched = Unwatched::default();
         let told = self.told_to_end();
         let (client, wanted, inspection) = tokio::select! {
-            ready = self.prepare() => ready?,
+            ready = Box::pin(self.prepare()) => ready?,
             () = told => return Ok(End::Drained),
         };
         self.owed = self.owed();
@@ -307,10 +284,11 @@ impl Supervisor {
         let (question, asked) = Question::new();
         let mut plan = Plan { not_null: inspection.not_null(&wanted), ..self.plan.clone() };
         plan.config.source.connect = client.server().clone();
+        plan.kafka.batch_bytes = self.refusals.batch_bytes(Instant::now());
         let start = HotStart {
             facts: self.facts(&inspection),
             question,
-            suspects: self.suspects.clone(),
+            suspects: self.refusals.suspects(),
             plan,
             limits: self.limits(&inspection.server),
             detour: self.detour,

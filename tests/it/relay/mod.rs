@@ -24,6 +24,7 @@ mod once;
 mod one_server;
 mod outage;
 mod owed;
+mod refused;
 mod rejected;
 mod remarks;
 mod renamed;

@@ -1,0 +1,320 @@
+//! What is inferred from the records that a topic keeps refusing.
+//!
+//! Enters: each refusal whose cause can be told from the record itself. Leaves: for a record, whether it
+//! is refused without being sent. What always holds: a refusal costs a session, and a topic does not cost
+//! one for each of its rows (G4); what is not sent has the same cause to at least the same degree as
+//! several that the topic refused not long ago; memory is bounded.
+//!
+//! Time is that of commits: the same rows are judged alike in every session. Sizes are those of records
+//! before compression, and the topic's bounds of time follow the brokers' clock, so that a record which
+//! would have been taken may be among those that are not sent. Therefore a few refusals in a row are
+//! taken before anything is inferred from them.
+
+use std::collections::BTreeMap;
+
+use super::confirmation::Aspect;
+use crate::route::{Record, Rejection, RejectionCode};
+
+/// So many refusals are seen before other records are not sent.
+const REFUSALS: u32 = 3;
+/// Refusals further apart than this, in microseconds, are not related.
+const RELATED_US: i64 = 60_000_000;
+/// For so long other records are not sent, in microseconds; then one is, and decides on twice as long.
+const PAUSE_US: i64 = 60_000_000;
+/// The longest pause: as long as a topic whose settings were changed may still lack records.
+const PAUSE_MAX_US: i64 = 600_000_000;
+/// Rows committed so much earlier, in microseconds, were committed before a clock was put back.
+const CLOCK_PUT_BACK_US: i64 = 86_400_000_000;
+/// Times of records are compared as multiples of this, in milliseconds: those that are to be as far from
+/// their commits differ by what a commit takes. One that is closer did not choose its time.
+const MINUTE_MS: u64 = 60_000;
+/// Topics remembered; beyond that the one that refused longest ago is forgotten.
+const TOPICS_MAX: usize = 1_000;
+
+/// Why a topic refuses records, where a record shows whether it has the same cause.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Cause {
+    Size,
+    NoKey,
+    Ahead,
+    Behind,
+}
+
+impl Cause {
+    const ALL: [Self; 4] = [Self::Size, Self::NoKey, Self::Ahead, Self::Behind];
+
+    /// How much of it a record has whose row committed at `at_us`: bytes of its weight, minutes before or
+    /// after its commit; `None` if nothing.
+    fn degree(self, record: &Record<'_>, at_us: i64) -> Option<u64> {
+        let ahead = record.timestamp_ms.saturating_sub(at_us.div_euclid(1_000));
+        match self {
+            Self::Size => Some(record.weight() as u64),
+            Self::NoKey => record.key.is_none().then_some(1),
+            Self::Ahead | Self::Behind => {
+                let is_so = (ahead > 0) == (self == Self::Ahead);
+                let minutes = (ahead.unsigned_abs() + MINUTE_MS / 2) / MINUTE_MS;
+                Some(minutes).filter(|minutes| is_so && *minutes > 0)
+            }
+        }
+    }
+
+    /// What the brokers' complaint about this record comes to, and to what degree.
+    fn of(aspect: Aspect, record: &Record<'_>, at_us: i64) -> Option<(Self, u64)> {
+        let causes: &[Self] = match aspect {
+            Aspect::Size => &[Self::Size],
+            Aspect::Key => &[Self::NoKey],
+            Aspect::Time => &[Self::Ahead, Self::Behind],
+            Aspect::Unknown => &[],
+        };
+        causes.iter().find_map(|cause| Some((*cause, cause.degree(record, at_us)?)))
+    }
+
+    fn rejection(self, topic: &str, least: u64, record: &Record<'_>) -> Rejection {
+        let (code, what) = match self {
+            Self::Size => (
+                RejectionCode::TooLarge,
+                format!("of {least} bytes and more, and this one has {}", record.weight()),
+            ),
+            Self::NoKey => {
+                (RejectionCode::Refused, "without a key (a compacted topic needs one)".to_owned())
+            }
+            Self::Ahead => (
+                RejectionCode::Refused,
+                format!("whose timestamps are {least} min and more after the commit"),
+            ),
+            Self::Behind => (
+                RejectionCode::Refused,
+                format!("whose timestamps are {least} min and more before the commit"),
+            ),
+        };
+        let reason = format!("topic `{topic}` has just refused records {what}: it was not sent");
+        Rejection { code, reason }
+    }
+}
+
+/// What one topic refused for one cause.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Limit {
+    /// The least degree.
+    least: u64,
+    refusals: u32,
+    /// Commit time of the last one, in microseconds since the Unix epoch.
+    last_us: i64,
+    pause_us: i64,
+}
+
+impl Limit {
+    const fn until_us(self) -> i64 {
+        self.last_us.saturating_add(self.pause_us)
+    }
+
+    /// Whether it says anything of a row that committed at `at_us`.
+    const fn is_related(self, at_us: i64, within_us: i64) -> bool {
+        at_us <= self.until_us().saturating_add(within_us)
+            && at_us >= self.last_us.saturating_sub(CLOCK_PUT_BACK_US)
+    }
+
+    fn refused(&mut self, degree: u64, at_us: i64) {
+        self.least = self.least.min(degree);
+        self.refusals = self.refusals.saturating_add(1);
+        if self.refusals >= REFUSALS && at_us >= self.until_us() {
+            self.pause_us = (self.pause_us * 2).clamp(PAUSE_US, PAUSE_MAX_US);
+        }
+        self.last_us = self.last_us.max(at_us);
+    }
+}
+
+type Limits = [Option<Limit>; Cause::ALL.len()];
+
+fn last_us(limits: &Limits) -> Option<i64> {
+    limits.iter().flatten().map(|limit| limit.last_us).max()
+}
+
+/// See the module.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Inferred(BTreeMap<String, Limits>);
+
+impl Inferred {
+    /// Whether no topic has refused any.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Its topic has refused a record, whose row committed at `at_us`, for this aspect of it.
+    pub(super) fn refused(&mut self, aspect: Aspect, record: &Record<'_>, at_us: i64) {
+        let Some((cause, degree)) = Cause::of(aspect, record, at_us) else { return };
+        if !self.0.contains_key(record.topic) && self.0.len() >= TOPICS_MAX {
+            let oldest = self.0.iter().min_by_key(|(_, limits)| last_us(limits));
+            let oldest = oldest.map(|(topic, _)| topic.clone());
+            oldest.map(|topic| self.0.remove(&topic));
+        }
+        let limits = self.0.entry(record.topic.to_owned()).or_default();
+        let [size, no_key, ahead, behind] = limits;
+        let limit = match cause {
+            Cause::Size => size,
+            Cause::NoKey => no_key,
+            Cause::Ahead => ahead,
+            Cause::Behind => behind,
+        };
+        let fresh = Limit { least: degree, refusals: 1, last_us: at_us, pause_us: 0 };
+        match limit {
+            Some(known) if known.is_related(at_us, known.pause_us.max(RELATED_US)) => {
+                known.refused(degree, at_us);
+            }
+            _ => *limit = Some(fresh),
+        }
+    }
+
+    /// Why a record of a row that committed at `at_us` is not sent, if it is not.
+    pub(super) fn judge(&self, record: &Record<'_>, at_us: i64) -> Option<Rejection> {
+        let limits = self.0.get(record.topic)?;
+        let mut known = Cause::ALL.iter().zip(limits);
+        known.find_map(|(cause, limit)| {
+            let limit =
+                limit.filter(|limit| limit.refusals >= REFUSALS && limit.is_related(at_us, 0))?;
+            let applies = cause.degree(record, at_us)? >= limit.least;
+            applies.then(|| cause.rejection(record.topic, limit.least, record))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::route::Headers;
+
+    const SECOND: i64 = 1_000_000;
+    const HOUR_MS: i64 = 3_600_000;
+    const LARGE: [u8; 900] = [0; 900];
+
+    fn record(topic: &str, bytes: usize) -> Record<'_> {
+        let value = LARGE.get(..bytes);
+        Record {
+            topic,
+            partition: None,
+            key: Some(b""),
+            value,
+            headers: Headers::new(),
+            timestamp_ms: 0,
+        }
+    }
+
+    fn too_large(inferred: &mut Inferred, topic: &str, bytes: usize, at_us: i64) {
+        inferred.refused(Aspect::Size, &record(topic, bytes), at_us);
+    }
+
+    fn refused_thrice() -> Inferred {
+        let mut inferred = Inferred::default();
+        for at in 0..3_u8 {
+            assert_eq!(inferred.judge(&record("t", 900), at.into()), None, "{at}");
+            too_large(&mut inferred, "t", 600 + 100 * usize::from(at), i64::from(at) * SECOND);
+        }
+        inferred
+    }
+
+    #[test]
+    fn g4_the_fourth_record_as_large_is_not_sent() {
+        let inferred = refused_thrice();
+        let rejection = inferred.judge(&record("t", 600), 3 * SECOND).unwrap();
+        assert_eq!(rejection.code, RejectionCode::TooLarge);
+        assert_eq!(inferred.judge(&record("t", 599), 3 * SECOND), None, "a smaller one is");
+        assert_eq!(inferred.judge(&record("u", 900), 3 * SECOND), None, "another topic's is");
+    }
+
+    #[test]
+    fn g4_the_fourth_record_without_a_key_is_not_sent() {
+        let mut inferred = Inferred::default();
+        let keyless = Record { key: None, ..record("t", 9) };
+        for at in 0..3 {
+            assert_eq!(inferred.judge(&keyless, at), None, "{at}");
+            inferred.refused(Aspect::Key, &keyless, at);
+        }
+        assert_eq!(inferred.judge(&keyless, 3).unwrap().code, RejectionCode::Refused);
+        assert_eq!(inferred.judge(&record("t", 900), 3), None, "one with a key is");
+    }
+
+    #[test]
+    fn g4_the_fourth_record_as_far_from_its_commit_is_not_sent() {
+        for side in [1, -1] {
+            let mut inferred = Inferred::default();
+            let of = |at: i64, hours: i64| Record {
+                timestamp_ms: at / 1_000 + side * hours * HOUR_MS,
+                ..record("t", 9)
+            };
+            for at in [0, SECOND, 2 * SECOND] {
+                assert_eq!(inferred.judge(&of(at, 9), at), None, "{at}");
+                inferred.refused(Aspect::Time, &of(at, 5), at);
+            }
+            let now = 3 * SECOND;
+            for later_ms in [-20, 0, 20] {
+                let mut near = of(now, 5);
+                near.timestamp_ms += later_ms;
+                assert!(inferred.judge(&near, now).is_some(), "{later_ms}");
+            }
+            assert_eq!(inferred.judge(&of(now, 4), now), None, "one that is closer is");
+            assert_eq!(inferred.judge(&of(now, -9), now), None, "one on the other side is");
+        }
+    }
+
+    /// Kafka blames records without a key and those with a wrong time in one batch for the time.
+    #[test]
+    fn nothing_is_inferred_from_a_time_that_no_row_chose_nor_from_what_is_not_known() {
+        let mut inferred = Inferred::default();
+        for at in 0..9 {
+            inferred.refused(Aspect::Time, &record("t", 9), at);
+            inferred.refused(Aspect::Unknown, &record("t", 9), at);
+        }
+        assert!(inferred.is_empty());
+    }
+
+    #[test]
+    fn g4_one_record_a_pause_finds_out_whether_the_limit_was_raised() {
+        let mut inferred = refused_thrice();
+        let mut sent = 0;
+        // An hour with a record of 700 bytes each second.
+        for at in 3..3_600 {
+            if inferred.judge(&record("t", 700), at * SECOND).is_none() {
+                sent += 1;
+                too_large(&mut inferred, "t", 700, at * SECOND);
+            }
+        }
+        assert!((6..=12).contains(&sent), "{sent}");
+        assert!(inferred.judge(&record("t", 700), 3_600 * SECOND + PAUSE_MAX_US).is_none());
+    }
+
+    #[test]
+    fn refusals_far_apart_are_each_tried() {
+        let mut inferred = Inferred::default();
+        for at in 0..10 {
+            let at_us = at * 2 * RELATED_US;
+            assert_eq!(inferred.judge(&record("t", 700), at_us), None, "{at}");
+            too_large(&mut inferred, "t", 700, at_us);
+        }
+    }
+
+    #[test]
+    fn rows_told_out_of_the_order_of_their_commits_change_nothing() {
+        let mut inferred = refused_thrice();
+        too_large(&mut inferred, "t", 700, SECOND);
+        assert!(inferred.judge(&record("t", 700), 61 * SECOND).is_some());
+        assert!(inferred.judge(&record("t", 700), 63 * SECOND).is_none());
+    }
+
+    #[test]
+    fn a_clock_that_is_put_back_makes_no_pause_longer() {
+        let mut inferred = refused_thrice();
+        let before = -CLOCK_PUT_BACK_US - SECOND;
+        assert_eq!(inferred.judge(&record("t", 700), before), None);
+        too_large(&mut inferred, "t", 700, before);
+        assert_eq!(inferred.judge(&record("t", 700), SECOND), None, "it begins anew");
+    }
+
+    #[test]
+    fn g3_topics_are_forgotten_in_the_end() {
+        let mut inferred = Inferred::default();
+        for n in 0..3 * TOPICS_MAX {
+            too_large(&mut inferred, &format!("t{n}"), 700, i64::try_from(n).unwrap());
+        }
+        assert_eq!(inferred.0.len(), TOPICS_MAX);
+    }
+}
