@@ -20,6 +20,7 @@ mod maintenance;
 mod orders;
 mod pauses;
 mod refusals;
+mod silent;
 mod stage;
 mod standby;
 #[path = "../it/support/wait.rs"]

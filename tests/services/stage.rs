@@ -82,6 +82,14 @@ impl Stage {
         self.orders_with(&address.url(), &[])
     }
 
+    /// One that may have so many descriptors open.
+    pub(crate) fn orders_with_descriptors(&self, most: u32) -> Service {
+        let mut shell = Command::new("sh");
+        let shop = env!("CARGO_BIN_EXE_shop");
+        shell.args(["-c", &format!("ulimit -n {most}; exec \"$0\" \"$@\""), shop, "orders"]);
+        self.serve(shell, &self.cluster.unix_url())
+    }
+
     fn orders_with(&self, url: &str, args: &[&str]) -> Service {
         self.start_at(url, &[&["orders"], args].concat())
     }
@@ -92,8 +100,13 @@ impl Stage {
     }
 
     fn start_at(&self, url: &str, args: &[&str]) -> Service {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_shop"))
-            .args(args)
+        let mut shop = Command::new(env!("CARGO_BIN_EXE_shop"));
+        shop.args(args);
+        self.serve(shop, url)
+    }
+
+    fn serve(&self, mut shop: Command, url: &str) -> Service {
+        let mut child = shop
             .args(["--bind", "127.0.0.1:0"])
             .env("DATABASE_URL", url)
             .env("KAFKA_BROKERS", self.broker.bootstrap())
