@@ -1,8 +1,8 @@
-//! A standby that becomes the primary under a live stream.
+//! A standby that becomes the primary: under a live stream, or in the place of a primary that is gone.
 
 use std::collections::BTreeSet;
 
-use postrider::sandbox::postgres::Stop;
+use postrider::sandbox::postgres::{Cluster, Stop};
 
 use crate::relay::stage::Stage;
 use crate::support::{kafka, postgres, topic, wait_for};
@@ -42,6 +42,58 @@ fn g1_g6_a_standby_promoted_under_the_stream_costs_a_session_and_no_row() {
         running.stop();
         let (distinct, all) = ids(&stage);
         assert_eq!(distinct, 4 * ROWS, "{delivery}");
+        assert!(delivery == "at_least_once" || all == distinct, "{delivery}: {all}");
+    }
+}
+
+/// As docs/operations.md has it: a slot that the standby copies, and both hosts in the URL.
+#[test]
+fn g1_g6_a_standby_reached_in_the_place_of_the_primary_costs_a_session_and_no_row() {
+    let Some(options) = postgres::eighteen_options() else { return };
+    let Some(kafka) = kafka::shared() else { return };
+    for delivery in ["at_least_once", "exactly_once"] {
+        let mut primary = postgres::start(&options);
+        let stage = Stage::migrated(&primary, &kafka.bootstrap(), "failed_over");
+        topic::create(&kafka.bootstrap(), &stage.topic("A"), 3, &[]);
+        let slot = stage.slot();
+        stage.sql().run(&format!(
+            "SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput', failover => true)"
+        ));
+        let standby = postgres::standby_of(&mut primary, &options);
+        let host = |cluster: &Cluster| format!("127.0.0.1:{}", cluster.port());
+        let both = format!("{},{}", host(&primary), host(&standby));
+        let url = stage.database.address().url().replace(&host(&primary), &both);
+        let relay =
+            stage.relay().set("source.url", &format!("{url}?target_session_attrs=read-write"));
+        // One of the two hosts takes no writes, and then one does not answer.
+        let relay = relay.set("kafka.delivery", delivery).set("retry.max", "500ms");
+        let mut running = relay.expect_log("trying again").run();
+        running.wait_for_log("\"streaming\"");
+        let after = Stage::before(stage.database.at(&standby), &kafka.bootstrap());
+        wait_for("the standby's copy of the slot", || {
+            // It is copied for good once it has moved past what the standby keeps.
+            stage.insert("A", 1);
+            stage.sql().run("SELECT pg_log_standby_snapshot()");
+            let copied = "SELECT count(*) FROM pg_replication_slots WHERE synced AND NOT temporary";
+            (after.sql().value(copied) == "1").then_some(())
+        });
+        stage.wait_acknowledged(stage.log_end());
+        stage.insert("A", ROWS);
+        stage.wait_for_records(ROWS);
+        // Some are under way when it is gone.
+        stage.insert("A", ROWS);
+        primary.stop(Stop::Kill).unwrap();
+        assert_eq!(after.sql().value("SELECT pg_promote()"), "t");
+        running.wait_for_log("\"streaming\"");
+        after.insert("A", ROWS);
+        let kept: usize = after.sql().value("SELECT count(*) FROM outbox").parse().unwrap();
+        assert!(kept > 2 * ROWS, "{kept}");
+        wait_for("every row", || (ids(&after).0 >= kept).then_some(()));
+        after.wait_acknowledged(after.log_end());
+        running.stop();
+        let (distinct, all) = ids(&after);
+        eprintln!("{delivery}: {kept} rows, {all} records");
+        assert_eq!(distinct, kept, "{delivery}: what the standby had not received was not sent");
         assert!(delivery == "at_least_once" || all == distinct, "{delivery}: {all}");
     }
 }

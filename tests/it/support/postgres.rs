@@ -2,6 +2,8 @@
 //! the package that `docker/postgres/fetch-18` unpacks. One cluster each per run of the binary;
 //! tests keep apart by databases and slots of their own ([`Database`]).
 
+use std::fs::OpenOptions;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
@@ -12,6 +14,9 @@ use postrider::sandbox::tether::Tether;
 
 use super::sql::Sql;
 use super::{skip, unique};
+
+/// What ALTER SYSTEM writes.
+const AUTO_CONF: &str = "postgresql.auto.conf";
 
 /// Every version at hand: the installed one, and 18 unless this machine cannot have it.
 pub(crate) fn versions() -> Vec<&'static Cluster> {
@@ -65,6 +70,40 @@ pub(crate) fn promote(cluster: &mut Cluster) {
     std::fs::write(cluster.folder().join("data/standby.signal"), "").unwrap();
     cluster.start_again().unwrap();
     assert_eq!(Sql::connect(&cluster.unix_url()).value("SELECT pg_promote()"), "t");
+}
+
+/// A standby that follows the cluster by a physical slot, and copies those of its logical slots that were
+/// made for that (17 and later). The cluster is taken down and up for it, and sends to logical slots only
+/// what the standby has.
+pub(crate) fn standby_of(primary: &mut Cluster, options: &Options) -> Cluster {
+    let mut standby = start(options);
+    standby.stop(Stop::Fast).unwrap();
+    let run = |primary: &Cluster, sql: &str| Sql::connect(&primary.unix_url()).run(sql);
+    run(primary, "SELECT pg_create_physical_replication_slot('standby')");
+    run(primary, "ALTER SYSTEM SET synchronized_standby_slots = 'standby'");
+    let backup = back_up(primary);
+    let data = standby.folder().join("data");
+    std::fs::remove_dir_all(&data).unwrap();
+    copy(&backup, &data);
+    // As pg_basebackup has it: slots are the primary's own.
+    let slots = data.join("pg_replslot");
+    for slot in slots.read_dir().unwrap() {
+        std::fs::remove_dir_all(slot.unwrap().path()).unwrap();
+    }
+    let (folder, origin) = (standby.folder().display(), primary.folder().display());
+    let settings = format!(
+        "unix_socket_directories = '{folder}'\n\
+         primary_conninfo = 'host={origin} port={} user=postgres dbname=postgres'\n\
+         primary_slot_name = 'standby'\nhot_standby_feedback = on\nsync_replication_slots = on\n",
+        primary.port()
+    );
+    // What ALTER SYSTEM wrote comes last; the standby keeps no standby waiting.
+    let mut conf =
+        OpenOptions::new().write(true).truncate(true).open(data.join(AUTO_CONF)).unwrap();
+    conf.write_all(settings.as_bytes()).unwrap();
+    std::fs::write(data.join("standby.signal"), "").unwrap();
+    standby.start_again().unwrap();
+    standby
 }
 
 /// Takes the cluster down, copies its data, and takes it up again. The copy goes with the cluster.
@@ -154,6 +193,12 @@ impl Database {
     /// Its name; unique, so that it also serves as the name of its slot.
     pub(crate) fn name(&self) -> &str {
         &self.address.database
+    }
+
+    /// The same database as a copy of its cluster has it.
+    pub(crate) fn at(&self, copy: &Cluster) -> Self {
+        let Address { port, socket_folder, .. } = copy.address();
+        Self { address: Address { port, socket_folder, ..self.address() } }
     }
 
     /// Its address, to build other URLs from.
