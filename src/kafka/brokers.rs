@@ -39,8 +39,8 @@ impl Brokers {
         let (before, after) = states.split_once(" -> ")?;
         let (was_up, is_up) = (before.trim() == UP, after.trim() == UP);
         self.let_in |= is_up;
-        if broker.contains(BOOTSTRAP) {
-            // Connected is not yet answered.
+        if broker.contains(BOOTSTRAP) || broker.contains(COORDINATOR) {
+            // Connected is not yet answered, and nobody asks a coordinator of groups anything.
         } else if is_up && !was_up {
             self.up = self.up.saturating_add(1);
         } else if was_up && !is_up {
@@ -80,6 +80,9 @@ impl Brokers {
 /// their numbers as soon as one has said who they are. Until then nothing was answered: a listener
 /// that wants a login takes our connection too, and ends it at the first question.
 const BOOTSTRAP: &str = "/bootstrap";
+/// In the name of the connection that the library keeps for a consumer's group. Ours join none, so that
+/// it carries nothing: beside a broker that stands still it would pass for one that answers.
+const COORDINATOR: &str = "GroupCoordinator";
 /// librdkafka's names of these states (`rd_kafka_broker_state_names`).
 const UP: &str = "UP";
 const DOWN: &str = "DOWN";
@@ -132,6 +135,17 @@ mod tests {
             assert_eq!(observe(&mut brokers, change), None, "{change}");
         }
         assert!(brokers.answering());
+    }
+
+    /// As seen with librdkafka 2.12 and a broker that stands still: that connection stays up for ever.
+    #[test]
+    fn a_connection_that_asks_nothing_is_no_broker_that_answers() {
+        let mut brokers = Brokers::default();
+        let idle = "[thrd:GroupCoordinator]: GroupCoordinator/1: Broker changed state APIVERSION_QUERY -> UP";
+        assert_eq!(brokers.observe(idle), None);
+        assert_eq!(observe(&mut brokers, "APIVERSION_QUERY -> UP"), Some(Change::Connected));
+        assert_eq!(observe(&mut brokers, "UP -> DOWN"), None);
+        assert_eq!(observe(&mut brokers, "APIVERSION_QUERY -> DOWN"), Some(Change::Lost));
     }
 
     #[test]

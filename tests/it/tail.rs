@@ -1,10 +1,12 @@
 //! `postrider tail` and `postrider broker` as processes: what they write, and when they end.
 
-use std::io::{BufRead as _, BufReader, Read as _};
+use std::io::{BufRead as _, BufReader, Read};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use crate::support::wait::within;
+use crate::support::{kafka, topic, unique};
 use postrider::kafka::{KafkaSpec, Producer, SendError, Sink as _};
 use postrider::ledger::Ticket;
 use postrider::route::{Headers, Record};
@@ -13,6 +15,9 @@ const LIMIT: Duration = Duration::from_secs(30);
 
 /// Nobody looks at a silent terminal for longer.
 const TOLD_WITHIN: Duration = Duration::from_secs(10);
+
+/// When records were made, for brokers that keep them for ever.
+const LONG_AGO_MS: i64 = 1_700_000_000_000;
 
 /// A `postrider broker`, which ends with its stdin.
 struct Served {
@@ -35,25 +40,8 @@ impl Served {
         Self { process, bootstrap }
     }
 
-    fn produce(&self, topic: &str, records: &[(Option<&str>, Option<&[u8]>)]) {
-        let mut producer = Producer::open(&KafkaSpec::of_brokers(&self.bootstrap)).unwrap();
-        let (begun, mut answers) = (Instant::now(), Vec::new());
-        for (number, &(key, value)) in (0..).zip(records) {
-            let mut headers = Headers::new();
-            headers.push(("id", Some(b"i")));
-            headers.push(("none", None));
-            let key = key.map(str::as_bytes);
-            let timestamp_ms = 1_700_000_000_000 + i64::from(number);
-            let record = Record { topic, partition: None, key, value, headers, timestamp_ms };
-            while let Err(error) = producer.send(&record, Ticket::new(number, 1)) {
-                assert!(matches!(error, SendError::Full) && begun.elapsed() < LIMIT, "{error}");
-                producer.poll(&mut answers).unwrap();
-            }
-        }
-        while answers.len() < records.len() {
-            assert!(begun.elapsed() < LIMIT);
-            producer.poll(&mut answers).unwrap();
-        }
+    fn produce(&self, topic: &str, records: &[Pair<'_>]) {
+        produce(&self.bootstrap, topic, records, LONG_AGO_MS);
     }
 
     fn tail(&self, words: &[&str]) -> Command {
@@ -67,6 +55,50 @@ impl Drop for Served {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
+    }
+}
+
+/// Key and value, or none.
+type Pair<'a> = (Option<&'a str>, Option<&'a [u8]>);
+
+fn produce(bootstrap: &str, topic: &str, records: &[Pair<'_>], from_ms: i64) {
+    let mut producer = Producer::open(&KafkaSpec::of_brokers(bootstrap)).unwrap();
+    let (begun, mut answers) = (Instant::now(), Vec::new());
+    for (number, &(key, value)) in (0..).zip(records) {
+        let mut headers = Headers::new();
+        headers.push(("id", Some(b"i")));
+        headers.push(("none", None));
+        let key = key.map(str::as_bytes);
+        let timestamp_ms = from_ms + i64::from(number);
+        let record = Record { topic, partition: None, key, value, headers, timestamp_ms };
+        while let Err(error) = producer.send(&record, Ticket::new(number, 1)) {
+            assert!(matches!(error, SendError::Full) && begun.elapsed() < LIMIT, "{error}");
+            producer.poll(&mut answers).unwrap();
+        }
+    }
+    while answers.len() < records.len() {
+        assert!(begun.elapsed() < LIMIT);
+        producer.poll(&mut answers).unwrap();
+    }
+}
+
+/// The lines as they come.
+fn listen(output: impl Read + Send + 'static) -> Receiver<String> {
+    let (sender, said) = channel();
+    std::thread::spawn(move || {
+        let lines = BufReader::new(output).lines().map_while(Result::ok);
+        // Nobody listens any more once the test is over.
+        lines.for_each(|line| drop(sender.send(line)));
+    });
+    said
+}
+
+fn wait_for_words(said: &Receiver<String>, words: &str) {
+    let (begun, mut all) = (Instant::now(), Vec::new());
+    while !all.last().is_some_and(|line: &String| line.contains(words)) {
+        let left = (2 * LIMIT).saturating_sub(begun.elapsed());
+        let line = said.recv_timeout(left);
+        all.push(line.unwrap_or_else(|error| panic!("{error}: no `{words}` in {all:#?}")));
     }
 }
 
@@ -170,6 +202,42 @@ fn a_follower_says_that_the_brokers_died_and_goes_on() {
     assert_eq!(tail.try_wait().unwrap(), None, "it goes on");
     tail.kill().unwrap();
     tail.wait().unwrap();
+}
+
+/// Its connections stay open, and nothing comes over them: a follower says so and goes on when the
+/// broker does, and who comes meanwhile is told so, and ends.
+#[test]
+fn a_broker_that_stands_still_is_told_of_and_waited_for_by_a_follower_alone() {
+    let Some(kafka) = kafka::start(&kafka::Options::default()) else { return };
+    let (bootstrap, topic) = (kafka.bootstrap(), unique("frozen"));
+    topic::create(&bootstrap, &topic, 1, &[]);
+    let now_ms = UNIX_EPOCH.elapsed().unwrap().as_millis().try_into().unwrap();
+    produce(&bootstrap, &topic, &[(Some("k"), Some(b"first"))], now_ms);
+    let start = |words: &[&str]| {
+        let mut tail = Command::new(env!("CARGO_BIN_EXE_postrider"));
+        tail.args(["tail", "-b", &bootstrap, &topic]).args(words);
+        // How long a request may go without an answer; a minute would make a long test.
+        tail.env("POSTRIDER_KAFKA__PROPERTIES__SOCKET_TIMEOUT_MS", "3000");
+        tail.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let mut follower = start(&[]);
+    let written = listen(follower.stdout.take().unwrap());
+    wait_for_words(&written, "first");
+    kafka.freeze_broker(0);
+    let late = start(&["-e"]);
+    let said = listen(follower.stderr.take().unwrap());
+    wait_for_words(&said, "no Kafka broker answers; waiting");
+    let late = late.wait_with_output().unwrap();
+    let words = String::from_utf8_lossy(&late.stderr);
+    assert_eq!(late.status.code(), Some(69), "{words}");
+    assert!(words.contains("no Kafka broker answers; waiting"), "{words}");
+    assert!(words.contains("no Kafka broker answers at"), "{words}");
+    assert_eq!(follower.try_wait().unwrap(), None, "it goes on");
+    kafka.resume_broker(0);
+    produce(&bootstrap, &topic, &[(Some("k"), Some(b"second"))], now_ms);
+    wait_for_words(&written, "second");
+    follower.kill().unwrap();
+    follower.wait().unwrap();
 }
 
 #[test]
