@@ -270,6 +270,9 @@ impl Reader {
             // 16 MiB read ahead instead of 64.
             .set("queued.max.messages.kbytes", "16384");
         let ahead = if spec.stop_at_end {
+            // The end that counts is the leader's: with a rack, a follower near to us may answer that
+            // lags behind (KIP-392).
+            config.set("client.rack", "");
             spec.topics.iter().map(|topic| vec![topic.clone()]).collect()
         } else {
             VecDeque::from([spec.topics.clone()])

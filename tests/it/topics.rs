@@ -1,13 +1,19 @@
 //! Topics as real brokers keep them: what is found, what is created, and what is refused.
 
+use std::time::Duration;
+
 use postrider::kafka::{
-    Grade, KafkaSpec, Purpose, SinkError, TopicsError, ensure_progress_topic, newest_progress,
-    survey,
+    Grade, KafkaSpec, Lineage, Progress, Purpose, Reader, ReaderError, ReaderSpec, SinkError,
+    TopicsError, ensure_progress_topic, newest_progress, survey, write_progress,
 };
+use postrider::pipeline::Mark;
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::mocking::MockCluster;
 
+use crate::relay::stage::Stage;
 use crate::support::broker::Broker;
-use crate::support::{kafka, topic, unique};
+use crate::support::requests::{self, Ask};
+use crate::support::{kafka, postgres, topic, unique};
 
 fn spec(bootstrap: &str, progress: &str) -> KafkaSpec {
     KafkaSpec { progress_topic: progress.to_owned(), ..KafkaSpec::of_brokers(bootstrap) }
@@ -116,4 +122,100 @@ fn g6_progress_that_has_no_leader_is_not_taken_for_none() {
     assert!(matches!(error, SinkError::ProgressUnread { .. }), "{error}");
     mock.partition_leader("progress", 0, Some(1)).unwrap();
     assert_eq!(newest_progress(&spec, "key"), Ok(None));
+}
+
+/// Settings of three brokers in three racks, of which a consumer reads from the one in its own.
+fn racks() -> kafka::Options {
+    let selector = "org.apache.kafka.common.replica.RackAwareReplicaSelector".to_owned();
+    let settings = vec![
+        ("replica.selector.class", selector),
+        ("broker.rack", "rack-{broker}".to_owned()),
+        // A broker that stands still is one of the cluster for as long as this test takes.
+        ("broker.session.timeout.ms", "60000".to_owned()),
+    ];
+    kafka::Options { brokers: 3, settings, ..kafka::Options::default() }
+}
+
+/// A follower may lag behind, and its end then passes for the topic's. Here the one in our rack stands
+/// still: who goes by the rack gets nothing.
+#[test]
+fn g6_progress_is_read_from_the_leader_whatever_the_rack() {
+    let Some(kafka) = kafka::start(&racks()) else { return };
+    let mut spec = spec(&kafka.bootstrap(), "progress");
+    ensure_progress_topic(&spec).unwrap();
+    let lineage = Lineage { slot: "racks".to_owned(), ..Lineage::default() };
+    let progress = Progress { lineage, mark: Mark::default() };
+    write_progress(&spec, &progress).unwrap();
+    let consumer: BaseConsumer = topic::client(&kafka.bootstrap()).create().unwrap();
+    let metadata = consumer.fetch_metadata(Some("progress"), Duration::from_secs(10)).unwrap();
+    let leader = metadata.topics()[0].partitions()[0].leader();
+    let follower = (1..=3).find(|id| *id != leader).unwrap();
+    spec.properties.insert("client.rack".to_owned(), format!("rack-{follower}"));
+    // Of the others one takes first connections.
+    let addresses: Vec<String> = kafka.bootstrap().split(',').map(str::to_owned).collect();
+    spec.brokers = vec![addresses[usize::try_from(leader - 1).unwrap()].clone()];
+    let (patience, brief) = (Duration::from_secs(30), Duration::from_secs(5));
+    let read = |what: ReaderSpec, limit| {
+        Reader::open(&spec, what, patience).unwrap().collect(1, limit).map(|found| found.len())
+    };
+    let (follow, whole) = (ReaderSpec::following(&["progress"]), ReaderSpec::whole(&["progress"]));
+    assert_eq!(read(follow.clone(), patience), Ok(1));
+    kafka.freeze_broker(usize::try_from(follower - 1).unwrap());
+    assert_eq!(newest_progress(&spec, &progress.lineage.key()), Ok(Some(progress)));
+    assert_eq!(read(whole, patience), Ok(1), "a reading to the end is one to the leader's");
+    let misled = read(follow, brief);
+    assert!(matches!(misled, Err(ReaderError::Late { read: 0, .. })), "{misled:?}");
+    kafka.resume_broker(usize::try_from(follower - 1).unwrap());
+}
+
+/// An answer that takes too long is none; it is not the one of brokers that cannot be asked.
+#[test]
+fn a_slow_answer_about_settings_is_waited_for_and_asked_for_again() {
+    let Some((kafka, requests)) = requests::start(&kafka::Options::default()) else { return };
+    let stage = Stage::new(postgres::installed(), &kafka.bootstrap(), "slow_answer");
+    let name = stage.topic("A");
+    topic::create(&kafka.bootstrap(), &name, 1, &[("max.message.bytes", "5000")]);
+    let wanted = [(name.clone(), Purpose::Rows)];
+    let spec = spec(&requests.bootstrap(), &unique("progress"));
+    requests.hold(Ask::DescribeConfigs);
+    let error = survey(&spec, &wanted).unwrap_err();
+    assert!(error.is_transient(), "{error:?}");
+    let error = ensure_progress_topic(&spec).unwrap_err();
+    assert!(error.is_transient(), "{error:?}");
+    let relay = stage.relay().set("kafka.brokers", &requests.bootstrap());
+    let mut running = relay.allow_log("").run();
+    running.wait_for_log("\"streaming\"");
+    stage.insert("A", 10);
+    stage.wait_for_records(10);
+    // One that was not answered, and the one that follows it.
+    requests.wait_for(2, Ask::DescribeConfigs);
+    assert!(!running.has_ended());
+    requests.pass();
+    let told = running.wait_for_log("takes records of at most 5000 bytes");
+    assert!(told.contains(&name), "{told}");
+    running.stop();
+    let found = survey(&spec, &wanted).unwrap();
+    assert!(found.iter().any(|one| one.to_string().contains("5000 bytes")), "{found:?}");
+}
+
+/// Delivered exactly once, nothing is sent before the progress topic is known to keep it.
+#[test]
+fn g6_a_slow_answer_about_the_progress_topic_lets_no_unfit_one_pass() {
+    let Some((kafka, requests)) = requests::start(&kafka::Options::default()) else { return };
+    let stage = Stage::new(postgres::installed(), &kafka.bootstrap(), "slow_progress");
+    let name = unique("unfit-progress");
+    topic::create(&kafka.bootstrap(), &name, 1, &[]);
+    let relay = stage.relay().set("kafka.brokers", &requests.bootstrap()).unprepared();
+    let relay = relay.set("kafka.delivery", "exactly_once").set("progress.topic", &name);
+    stage.insert("A", 1);
+    requests.hold(Ask::DescribeConfigs);
+    let mut running = relay.set("retry.max", "500ms").run();
+    running.wait_for_log("trying again");
+    running.wait_for_log("trying again");
+    requests.pass();
+    let outcome = running.outcome();
+    let log = outcome.log.join("\n");
+    assert_eq!(outcome.status.code(), Some(78), "{log}");
+    assert!(log.contains("PR-K044") && !log.contains("\"streaming\""), "{log}");
+    assert_eq!(stage.records(), []);
 }

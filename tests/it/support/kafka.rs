@@ -19,7 +19,9 @@ use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::producer::{BaseProducer, Producer as _};
 use rustix::process::{Pid, Signal, kill_process};
 
-pub(crate) use super::kafka_settings::{ALLOWED_USER, DENIED_USER, Options, PASSWORD};
+pub(crate) use super::kafka_settings::{
+    ALLOWED_USER, DENIED_USER, Options, PASSWORD, PLAIN_LOGINS, plain_logins,
+};
 use super::kafka_settings::{CLUSTER_ID, Ports, SCRAM};
 use super::wait::within;
 use super::{java, skip, topic};
@@ -167,6 +169,14 @@ impl Kafka {
     /// Starts a killed broker again on its ports and data, and waits until all brokers answer.
     pub(crate) fn start_broker(&mut self, index: usize) {
         self.spawn(index).and_then(|()| self.await_ready()).unwrap();
+    }
+
+    /// Another setting of a broker, for its next start.
+    pub(crate) fn configure(&self, index: usize, name: &str, value: &str) {
+        let path = self.brokers[index].folder.join("server.properties");
+        // Of two lines of a name the later one holds.
+        let text = fs::read_to_string(&path).unwrap() + &format!("{name}={value}\n");
+        fs::write(path, text).unwrap();
     }
 
     /// Makes one broker fall silent without closing its connections, until `resume_broker`.

@@ -30,7 +30,7 @@ pub(crate) struct Options {
     pub(crate) proxied: Vec<u16>,
     /// Run as in earnest, at the cost of a slow start and more memory.
     pub(crate) measured: bool,
-    /// Further broker settings; they win.
+    /// Further broker settings; they win. `{broker}` stands for the broker's number, from 1.
     pub(crate) settings: Vec<(&'static str, String)>,
 }
 
@@ -123,7 +123,7 @@ impl Options {
             encryption(&mut set, certificate, key);
         }
         for (name, value) in &self.settings {
-            set(name, value);
+            set(name, &value.replace("{broker}", &(index + 1).to_string()));
         }
         text
     }
@@ -132,16 +132,21 @@ impl Options {
     fn access(&self, set: &mut impl FnMut(&str, &str)) {
         debug_assert!(self.sasl);
         set("sasl.enabled.mechanisms", "PLAIN");
-        set(
-            "listener.name.sasl_plaintext.plain.sasl.jaas.config",
-            &format!(
-                "org.apache.kafka.common.security.plain.PlainLoginModule required \
-                 user_{ALLOWED_USER}=\"{PASSWORD}\" user_{DENIED_USER}=\"{PASSWORD}\";"
-            ),
-        );
+        set(PLAIN_LOGINS, &plain_logins(PASSWORD));
         set("authorizer.class.name", "org.apache.kafka.metadata.authorizer.StandardAuthorizer");
         set("super.users", &format!("User:ANONYMOUS;User:{ALLOWED_USER}"));
     }
+}
+
+/// Where the accounts of the SASL listener are.
+pub(crate) const PLAIN_LOGINS: &str = "listener.name.sasl_plaintext.plain.sasl.jaas.config";
+
+/// These accounts, where the one that may do everything has this password.
+pub(crate) fn plain_logins(password: &str) -> String {
+    format!(
+        "org.apache.kafka.common.security.plain.PlainLoginModule required \
+         user_{ALLOWED_USER}=\"{password}\" user_{DENIED_USER}=\"{PASSWORD}\";"
+    )
 }
 
 /// The listener for those who trust the certificate's authority and log in by SCRAM.

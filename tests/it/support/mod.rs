@@ -11,6 +11,7 @@ mod kafka_settings;
 pub(crate) mod oracle;
 pub(crate) mod postgres;
 pub(crate) mod relay;
+pub(crate) mod requests;
 pub(crate) mod retention;
 pub(crate) mod scissors;
 pub(crate) mod skip;
