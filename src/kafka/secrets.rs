@@ -39,7 +39,7 @@ impl KafkaSecrets {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kafka::KafkaSpec;
+    use crate::kafka::{KafkaSpec, Producer};
 
     #[test]
     fn every_client_gets_what_holds_when_it_is_made() {
@@ -58,5 +58,19 @@ mod tests {
         assert!(spec.common_config().is_err());
         assert_eq!(spec.validate(), Ok(()), "a check runs nothing");
         assert!(!format!("{spec:?}").contains("first"));
+    }
+    #[test]
+    fn a_command_alone_is_a_password_to_every_check() {
+        let mut spec = KafkaSpec::of_brokers("127.0.0.1:1");
+        for (name, value) in [
+            ("security.protocol", "SASL_PLAINTEXT"),
+            ("sasl.mechanism", "PLAIN"),
+            ("sasl.username", "relay"),
+        ] {
+            spec.properties.insert(name.to_owned(), value.to_owned());
+        }
+        assert!(Producer::rehearse(&spec).is_err(), "there is no password");
+        spec.secrets.password_command = PasswordCommand::new(vec!["false".to_owned()]);
+        assert_eq!(spec.validate().and_then(|()| Producer::rehearse(&spec)), Ok(()));
     }
 }

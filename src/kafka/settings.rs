@@ -200,9 +200,16 @@ impl KafkaSpec {
         }
     }
 
-    /// The same with the secrets that were read at the start: for checks, which run no command.
+    /// The same with the secrets that were read at the start: for checks, which run no command and log in
+    /// nowhere.
     pub(super) fn as_read(&self) -> Self {
-        Self { secrets: KafkaSecrets::default(), ..self.clone() }
+        let mut read = Self { secrets: KafkaSecrets::default(), ..self.clone() };
+        if self.secrets.password_command.is_some() {
+            // The library wants one where there is a user name.
+            read.properties
+                .insert("sasl.password".to_owned(), "as the command prints it".to_owned());
+        }
+        read
     }
 
     /// Checks everything that can be checked without a connection.
