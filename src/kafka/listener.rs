@@ -49,6 +49,17 @@ pub(super) fn offers_no_login(reason: &str) -> bool {
     named.is_some_and(|named| named.is_empty() || named.starts_with("(after "))
 }
 
+/// Whether a login failed since the connection ended, or fell silent, in the middle of it: nobody has
+/// refused it. The library calls that a refusal where it had asked for a mechanism (the same function).
+pub(super) fn broke_off(reason: &str) -> bool {
+    let failed = reason.split_once("mechanism handshake failed: ").map(|(_, why)| why);
+    failed.is_some_and(|why| {
+        ["Local: Broker transport failure", "Local: Timed out"]
+            .iter()
+            .any(|one| why.starts_with(one))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -84,5 +95,16 @@ mod tests {
         assert!(offers_no_login(&failed(" (after 3ms in state AUTH_HANDSHAKE)")));
         assert!(!offers_no_login(&failed("SCRAM-SHA-512 (after 3ms in state AUTH_HANDSHAKE)")));
         assert!(!offers_no_login("SASL authentication error: Authentication failed"));
+        assert!(!broke_off(&failed("SCRAM-SHA-512 (after 3ms in state AUTH_HANDSHAKE)")));
+    }
+
+    /// As librdkafka 2.12 logs it.
+    #[test]
+    fn a_login_that_broke_off_was_not_refused() {
+        let broken = "sasl_plaintext://a:9092/bootstrap: SASL PLAIN mechanism handshake failed: Local: \
+                      Broker transport failure: broker's supported mechanisms: (n/a) (after 0ms in state \
+                      DOWN)";
+        assert!(broke_off(broken) && !offers_no_login(broken));
+        assert!(!broke_off("SASL authentication error: Authentication failed"));
     }
 }

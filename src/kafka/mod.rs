@@ -6,6 +6,7 @@
 //! [`Reader`] and the [`embedded`] broker. No other room but the shop names the client library.
 
 mod admissions;
+mod barred;
 mod batch;
 mod blame;
 mod breath;
@@ -37,6 +38,7 @@ mod transactional;
 mod verdict;
 mod version;
 mod watch;
+mod withdrawn;
 
 pub use crate::pipeline::{Confirmation, Outcome, Refused};
 pub use fence::fence_off;

@@ -85,10 +85,13 @@ impl Producer {
 
     /// The same with a configuration made from the specification.
     pub(super) fn with(config: &ClientConfig, spec: &KafkaSpec) -> Result<Self, SinkError> {
-        let inner = config
+        let inner: BaseProducer<Deliveries> = config
             .create_with_context(Deliveries::new(spec))
             .map_err(|error| SinkError::Settings(refused_settings(&error)))?;
         let inner = Arc::new(inner);
+        if spec.secrets.can_change() {
+            inner.client().context().watch().secret_can_change();
+        }
         Ok(Self {
             inner,
             spec: spec.clone(),

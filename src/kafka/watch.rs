@@ -12,9 +12,11 @@ use rdkafka::types::RDKafkaErrorCode as Code;
 use tracing::{debug, info, warn};
 
 use super::SinkError;
+pub(super) use super::barred::Barred;
 use super::brokers::{Brokers, Change};
 use super::damper::Damper;
-use super::listener::{hung_up_at, mismatch};
+use super::listener::{broke_off, hung_up_at, mismatch};
+use super::withdrawn::Withdrawn;
 
 /// A first connection, the first of two addresses of a name, or a broker's restart may take this
 /// long before it is worth a warning.
@@ -47,6 +49,9 @@ pub(super) struct Watch {
     fatal: Option<Fatal>,
     /// It gave up since we may not produce at all.
     forbidden: bool,
+    withdrawn: Withdrawn,
+    /// It has to be replaced since its login is refused.
+    replaced: bool,
     /// Connections that ended and requests that were not answered in time, so far.
     disturbances: u64,
     no_entry: Option<SinkError>,
@@ -75,45 +80,6 @@ struct Outage {
     told: bool,
 }
 
-/// The brokers do not let a transaction write to a topic.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Barred {
-    pub(super) topic: String,
-    /// The broker's words.
-    pub(super) reason: String,
-    /// We may not.
-    pub(super) denied: bool,
-}
-
-/// Answers to a request for a topic that are about who asks.
-const OF_THE_PRODUCER: [Code; 5] = [
-    Code::InvalidProducerEpoch,
-    Code::ProducerFenced,
-    Code::InvalidProducerIdMapping,
-    Code::InvalidTransactionalState,
-    Code::TransactionalIdAuthorizationFailed,
-];
-
-impl Barred {
-    /// From the line with which librdkafka 2.12 logs it (`rd_kafka_txn_handle_AddPartitionsToTxn`); the
-    /// error that follows does not name the topic.
-    fn read(line: &str) -> Option<Self> {
-        let (_, rest) = line.split_once("Failed to add partition \"")?;
-        let (topic, rest) = rest.split_once("\" [")?;
-        let (_, reason) = rest.split_once("] to transaction: ")?;
-        // One that was left alone for another's sake.
-        if reason.contains("Operation not attempted") {
-            return None;
-        }
-        // Said of the producer, which hears of it otherwise: another one may have begun.
-        if OF_THE_PRODUCER.iter().any(|code| code.to_string().contains(reason)) {
-            return None;
-        }
-        let denied = reason.contains("Topic authorization failed");
-        Some(Self { topic: topic.to_owned(), reason: reason.to_owned(), denied })
-    }
-}
-
 /// The library gave up on this client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Fatal {
@@ -133,6 +99,8 @@ impl Default for Watch {
             mismatch: None,
             fatal: None,
             forbidden: false,
+            withdrawn: Withdrawn::default(),
+            replaced: false,
             disturbances: 0,
             no_entry: None,
             barred: None,
@@ -170,6 +138,11 @@ impl Watch {
                 Some(Change::Connected) => self.connected(),
                 Some(Change::Lost) => self.outage = Some(Outage::new()),
                 None => {}
+            }
+            let answering = self.brokers.answering();
+            if let Some(reason) = self.withdrawn.observe(line, answering, Instant::now()) {
+                self.replaced |= self.fatal.is_none();
+                self.died(&reason);
             }
             debug!(target: "librdkafka", "{facility} {line}");
             return;
@@ -225,6 +198,9 @@ impl Watch {
             {
                 self.trouble = Some(reason.to_owned());
             }
+            Code::Authentication if broke_off(reason) && self.outage.is_some() => {
+                self.trouble = Some(reason.to_owned());
+            }
             Code::Authentication | Code::SaslAuthenticationFailed
                 if !self.brokers.ever_let_in() =>
             {
@@ -233,8 +209,18 @@ impl Watch {
             Code::SSL if !self.brokers.ever_let_in() => {
                 self.no_entry = Some(SinkError::Tls(reason.to_owned()));
             }
-            _ => self.warn(&code.to_string(), reason),
+            _ => {
+                if matches!(code, Code::Authentication | Code::SaslAuthenticationFailed) {
+                    self.withdrawn.refused(reason, Instant::now());
+                }
+                self.warn(&code.to_string(), reason);
+            }
         }
+    }
+
+    /// A client that is refused a login is to be replaced: the next one reads the secret anew.
+    pub(super) const fn secret_can_change(&mut self) {
+        self.withdrawn.secret_can_change();
     }
 
     /// Takes in one error of a consumer, which comes without the reason: its log line had that before.
@@ -263,7 +249,11 @@ impl Watch {
     /// Why this client is of no use any more.
     pub(super) fn epitaph(&self) -> Option<SinkError> {
         let reason = self.fatal.as_ref()?.reason.clone();
-        Some(if self.forbidden { SinkError::Forbidden(reason) } else { SinkError::Fatal(reason) })
+        Some(match (self.replaced, self.forbidden) {
+            (true, _) => SinkError::EntryWithdrawn(reason),
+            (_, true) => SinkError::Forbidden(reason),
+            _ => SinkError::Fatal(reason),
+        })
     }
 
     /// The brokers do not let us in, and never did.
@@ -384,6 +374,15 @@ mod tests {
     }
 
     #[test]
+    fn a_login_that_breaks_off_is_an_outage() {
+        let mut watch = Watch::default();
+        let reason = "SASL PLAIN mechanism handshake failed: Local: Broker transport failure: broker's \
+                      supported mechanisms: (n/a)";
+        watch.error(&KafkaError::Global(Code::Authentication), reason);
+        assert_eq!((watch.no_entry(), watch.outage_reason()), (None, Some(reason)));
+    }
+
+    #[test]
     fn the_first_fatal_reason_stands() {
         let mut watch = Watch::default();
         error(&mut watch, Code::Fatal);
@@ -422,28 +421,6 @@ mod tests {
         assert!(is_no_news("CONFWARN", "Configuration property linger.ms is a producer property"));
         assert!(!is_no_news("CONFWARN", "recommend setting security.protocol=sasl_ssl"));
         assert!(!is_no_news("MAXPOLL", "Application maximum poll interval exceeded"));
-    }
-
-    #[test]
-    fn a_topic_that_transactions_may_not_write_to_is_known_by_its_log_line() {
-        let mut watch = Watch::default();
-        let line = |topic: &str, reason: &str| {
-            format!(
-                "[thrd:main]: a:9092/1: Failed to add partition \"{topic}\" [0] to transaction: \
-                 Broker: {reason}"
-            )
-        };
-        watch.log(Level::Error, "ADDPARTS", &line("other", "Operation not attempted"));
-        assert_eq!(watch.barred(), None);
-        watch.log(
-            Level::Error,
-            "ADDPARTS",
-            &line("other", "Producer attempted an operation with an old epoch"),
-        );
-        assert_eq!(watch.barred(), None, "another producer has begun");
-        watch.log(Level::Error, "ADDPARTS", &line("a", "Topic authorization failed"));
-        let barred = watch.barred().unwrap();
-        assert!(barred.denied && barred.topic == "a", "{barred:?}");
     }
 
     #[test]

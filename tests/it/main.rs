@@ -35,6 +35,7 @@ mod matrix;
 mod other_users;
 mod promotion;
 mod readme;
+mod readmission;
 mod refusals;
 #[cfg(feature = "faults")]
 mod regressions;

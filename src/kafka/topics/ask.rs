@@ -21,6 +21,7 @@ use rdkafka::types::RDKafkaErrorCode as Code;
 use super::judge::{Finding, TopicFacts, age_of};
 use super::{TopicsError, of_client};
 use crate::kafka::SinkError;
+use crate::kafka::listener::broke_off;
 use crate::kafka::reader::Ear;
 use crate::kafka::settings::KafkaSpec;
 
@@ -215,6 +216,9 @@ const fn passes(code: Code) -> bool {
 /// Sorts out that the brokers do not let us in, for the reason that the log had before.
 fn no_entry(error: &KafkaError, reason: Option<String>) -> Result<(), TopicsError> {
     let reason = reason.unwrap_or_else(|| error.to_string());
+    if broke_off(&reason) {
+        return Ok(());
+    }
     Err(TopicsError::NoEntry(match error.rdkafka_error_code() {
         Some(Code::Authentication | Code::SaslAuthenticationFailed) => SinkError::of_login(reason),
         Some(Code::SSL) => SinkError::Tls(reason),
