@@ -74,6 +74,8 @@ pub struct Producer {
     sent: u64,
     /// The last one was sent alone.
     alone: bool,
+    /// A batch was refused: nothing more is sent.
+    is_over: bool,
 }
 
 impl Producer {
@@ -98,6 +100,7 @@ impl Producer {
             admissions: Admissions::default(),
             sent: 0,
             alone: false,
+            is_over: false,
         })
     }
 
@@ -205,6 +208,10 @@ impl Sink for Producer {
         if record.topic.is_empty() || record.topic.len() > TOPIC_NAME_BYTES_MAX {
             return Err(invalid_topic());
         }
+        // What came now would be stored before what was refused (G2).
+        if self.is_over {
+            return Err(SendError::Full);
+        }
         if self.alone && self.inner.client().context().gathered().alone.is_some() {
             return Err(SendError::Full);
         }
@@ -270,6 +277,7 @@ impl Sink for Producer {
         std::mem::swap(confirmations, &mut context.gathered().confirmations);
         self.serve();
         if context.is_gathering() {
+            self.is_over = true;
             // Nothing more of this session is sent; what is on its way is answered.
             self.inner.purge(PurgeConfig::default().queue());
             self.serve();

@@ -10,7 +10,7 @@
 //! weight, and by topic, key and value. Two rows of one transaction that agree in all of that share
 //! their fate.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::confirmation::{Aspect, Blame};
 use super::error::PipelineError;
@@ -33,8 +33,6 @@ struct Like {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Suspect {
-    like: Like,
-    topic: String,
     /// How often it was refused when it was sent alone.
     alone: u32,
     aspect: Aspect,
@@ -53,8 +51,7 @@ enum Treatment {
 /// The records that may be at fault for the end of sessions.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Suspects {
-    /// Sorted.
-    all: Vec<Suspect>,
+    all: BTreeMap<Like, Suspect>,
     /// No row that committed after this is among them.
     until: Lsn,
     /// Whether a record may be refused for what was said of others.
@@ -94,7 +91,7 @@ impl Suspects {
         let mut suspects = self.clone();
         suspects.passed(ledger.settled());
         let before = suspects.refused();
-        let mut lesson = Found::default();
+        let mut is_news = false;
         for blame in blamed {
             suspects.until = last_sent.ok_or(PipelineError::NotSent)?.commit_lsn;
             let like = Like {
@@ -102,12 +99,11 @@ impl Suspects {
                 weight: blame.ticket.weight(),
                 content: blame.content,
             };
-            suspects.add(like, blame, reason, &mut lesson);
+            is_news |= suspects.add(like, blame, reason);
         }
-        suspects.release(&lesson);
         let is_of_the_batch = is_unnamed && !suspects.is_first_probe(topic);
         let refused = suspects.refused().saturating_sub(before);
-        Ok(Lesson { suspects, is_news: lesson.is_news, refused, is_of_the_batch })
+        Ok(Lesson { suspects, is_news, refused, is_of_the_batch })
     }
 
     /// The same; whether a record is refused for what was said of others.
@@ -124,7 +120,7 @@ impl Suspects {
 
     /// How many rows are refused for good.
     fn refused(&self) -> usize {
-        self.all.iter().filter(|suspect| suspect.rejection.is_some()).count()
+        self.all.values().filter(|suspect| suspect.rejection.is_some()).count()
     }
 
     /// Whether no record needs another treatment than usual.
@@ -153,10 +149,10 @@ impl Suspects {
 
     fn treatment(&mut self, row: Position, record: &Record<'_>) -> Treatment {
         let at_us = row.commit_time.unix_us();
-        let Some(place) = self.find(row, record) else {
+        let found = self.find(row, record).and_then(|like| self.all.get_mut(&like));
+        let Some(suspect) = found else {
             return self.inferred.judge(record, at_us).map_or(Treatment::Usual, Treatment::Refused);
         };
-        let Some(suspect) = self.all.get_mut(place) else { unreachable!("it was found there") };
         let Some(rejection) = suspect.rejection.clone() else { return Treatment::Alone };
         // Only here its timestamp is known.
         if self.infers && !std::mem::replace(&mut suspect.is_inferred_from, true) {
@@ -170,57 +166,37 @@ impl Suspects {
         !self.is_empty() && self.find(row, record).is_some()
     }
 
-    fn find(&self, row: Position, record: &Record<'_>) -> Option<usize> {
-        let about = (row.commit_lsn, record.weight() as u64);
-        let of = |one: &Suspect| (one.like.commit_lsn, one.like.weight);
-        let from = self.all.partition_point(|one| of(one) < about);
-        let alike =
-            || self.all.iter().enumerate().skip(from).take_while(|(_, one)| of(one) == about);
-        alike().next()?;
-        let content = content_of(record.topic, record.key, record.value);
-        let found = alike().find(|(_, one)| one.like.content == content);
-        found.map(|(place, _)| place)
+    fn find(&self, row: Position, record: &Record<'_>) -> Option<Like> {
+        let least = Like { commit_lsn: row.commit_lsn, weight: record.weight() as u64, content: 0 };
+        let (first, _) = self.all.range(least..).next()?;
+        if (first.commit_lsn, first.weight) != (least.commit_lsn, least.weight) {
+            return None;
+        }
+        let like = Like { content: content_of(record.topic, record.key, record.value), ..least };
+        self.all.contains_key(&like).then_some(like)
     }
 
-    fn add(&mut self, like: Like, blame: &Blame, reason: &str, found: &mut Found) {
-        found.likes.insert(like);
-        let place = self.all.binary_search_by_key(&like, |one| one.like).unwrap_or_else(|place| {
-            let suspect = Suspect {
-                like,
-                topic: blame.topic.clone(),
-                alone: 0,
-                aspect: blame.aspect,
-                rejection: None,
-                is_inferred_from: false,
-            };
-            self.all.insert(place, suspect);
-            found.is_news = true;
-            place
-        });
-        let Some(known) = self.all.get_mut(place) else { unreachable!("it was put there") };
+    /// Whether that was not known.
+    fn add(&mut self, like: Like, blame: &Blame, reason: &str) -> bool {
+        let fresh =
+            Suspect { alone: 0, aspect: blame.aspect, rejection: None, is_inferred_from: false };
+        let is_new = !self.all.contains_key(&like);
+        let known = self.all.entry(like).or_insert(fresh);
         if known.rejection.is_some() {
-            return;
+            return false;
         }
         known.alone += u32::from(blame.alone);
         known.aspect = blame.aspect;
         known.rejection.clone_from(&blame.rejection);
         if known.rejection.is_none() && known.alone >= ATTEMPTS_ALONE {
-            let reason = format!("topic `{}` does not take the record: {reason}", known.topic);
+            let reason = format!("topic `{}` does not take the record: {reason}", blame.topic);
             known.rejection = Some(Rejection { code: RejectionCode::Refused, reason });
         }
-        found.is_news |= known.rejection.is_some() || blame.alone;
-        if known.rejection.is_some() {
-            found.named.insert(known.topic.clone());
-            self.probed.remove(&known.topic);
+        let is_named = known.rejection.is_some();
+        if is_named {
+            self.probed.remove(&blame.topic);
         }
-    }
-
-    /// A record was named: others that were under suspicion with it go as usual again.
-    fn release(&mut self, found: &Found) {
-        self.all.retain(|one| {
-            let is_at_fault = one.rejection.is_some() || one.alone > 0;
-            is_at_fault || found.likes.contains(&one.like) || !found.named.contains(&one.topic)
-        });
+        is_new || is_named || blame.alone
     }
 
     /// Whether a record of the topic, that is to go alone, is the first that does.
@@ -230,15 +206,6 @@ impl Suspects {
         }
         self.probed.insert(topic.to_owned())
     }
-}
-
-/// What one session found.
-#[derive(Default)]
-struct Found {
-    likes: BTreeSet<Like>,
-    /// Topics of which a record is refused for good now.
-    named: BTreeSet<String>,
-    is_news: bool,
 }
 
 #[cfg(test)]
@@ -364,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn g4_once_one_is_named_the_others_of_its_batch_go_as_usual() {
+    fn g4_once_one_is_named_the_others_of_its_batch_still_go_alone() {
         let mut suspects = Suspects::default();
         assert!(session(
             &mut suspects,
@@ -372,9 +339,6 @@ mod tests {
         ));
         assert!(learn(&mut suspects, b"2", true, Some(rejection())));
         assert_eq!(suspects.judge(row(), Ok(Some(1)), |_| record(b"2")), (Err(rejection()), false));
-        assert_eq!(suspects.judge(row(), Ok(Some(1)), |_| record(b"3")), (Ok(Some(1)), false));
-        // Another one of them is at fault too.
-        assert!(session(&mut suspects, &[(b"1", false, None), (b"3", false, None)]));
         assert_eq!(suspects.judge(row(), Ok(Some(1)), |_| record(b"3")), (Ok(Some(1)), true));
     }
 
