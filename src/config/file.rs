@@ -12,7 +12,7 @@ use super::rules::{RULES, is_rule};
 
 /// Reads a file's text. Mistakes are in the layer, all of them unless it is not TOML at all.
 pub(super) fn read(path: &Path, text: &str) -> Layer {
-    let file = Arc::new(SourceFile { path: path.to_owned(), text: text.to_owned() });
+    let file = Arc::new(SourceFile::new(path, text));
     let mut layer = Layer::default();
     match DeTable::parse(text) {
         Ok(table) => Walk { file, layer: &mut layer }.section("", table.get_ref()),
@@ -52,7 +52,8 @@ impl Walk<'_> {
                 DeValue::Array(rules) if key == RULES => self.rules(&key, rules),
                 other if option(&key).is_some() || is_property(&key) => {
                     let span = if is_property(&key) { self.key_span(name.span()) } else { span };
-                    let origin = Origin::File { path: self.file.path.clone(), line: span.line() };
+                    let origin =
+                        Origin::File { path: self.file.path().to_owned(), line: span.line() };
                     let raw = self.raw(other);
                     self.layer.add(&key, raw, origin, Some(span));
                 }

@@ -6,7 +6,7 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::secrets::{mask_line, mask_text, scrub};
@@ -203,8 +203,21 @@ pub struct Excerpt {
 /// A configuration file as it was read.
 #[derive(Debug, Clone)]
 pub(super) struct SourceFile {
-    pub(super) path: PathBuf,
-    pub(super) text: String,
+    path: PathBuf,
+    text: String,
+    /// Where its lines end. Every setting's place is asked for.
+    line_ends: Vec<usize>,
+}
+
+impl SourceFile {
+    pub(super) fn new(path: &Path, text: &str) -> Self {
+        let line_ends = text.match_indices('\n').map(|(at, _)| at).collect();
+        Self { path: path.to_owned(), text: text.to_owned(), line_ends }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
 }
 
 /// A stretch of a file.
@@ -261,8 +274,7 @@ impl Span {
 
     /// The line's number, from 1.
     pub(super) fn line(&self) -> usize {
-        let start = self.range.start.min(self.file.text.len());
-        self.file.text.bytes().take(start).filter(|&byte| byte == b'\n').count() + 1
+        self.file.line_ends.partition_point(|&end| end < self.range.start) + 1
     }
 }
 
@@ -271,7 +283,7 @@ mod tests {
     use super::*;
 
     fn excerpt(text: &str, range: Range<usize>, is_key: bool) -> Excerpt {
-        let file = SourceFile { path: "a.toml".into(), text: text.into() };
+        let file = SourceFile::new(Path::new("a.toml"), text);
         Span { file: Arc::new(file), range, is_key }.excerpt()
     }
 
