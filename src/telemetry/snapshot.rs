@@ -1,7 +1,7 @@
 //! What the relay says about itself, as plain values.
 //!
 //! Enters: nothing; the hot thread fills a [`Snapshot`] from its locals once per tick. Leaves: the
-//! same, read by the HTTP face and the progress log. What always holds: no handle, lock or clock is
+//! same, read by the HTTP server and the progress log. What always holds: no handle, lock or clock is
 //! in it, counters only grow within a process, and no payload or key is ever part of it.
 
 use std::sync::Arc;
@@ -154,7 +154,7 @@ pub struct Snapshot {
     pub commit_to_confirm: Histogram,
     /// Age of the oldest transaction that is not wholly confirmed; zero when there is none.
     pub oldest_unacknowledged_age: Duration,
-    /// Sessions that ended, by reason: `postgres`, `kafka`, `batch_too_large`, ...
+    /// Sessions that ended, by reason: `postgres`, `kafka`, `batch_refused`, ...
     pub restarts: Vec<Count>,
 }
 
