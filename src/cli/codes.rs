@@ -70,6 +70,7 @@ pub(super) fn control(error: &ControlError) -> &'static str {
         ControlError::OtherCluster { .. } => "PR-P047",
         ControlError::PublicationReplaced { .. } => "PR-P048",
         ControlError::TableReplaced { .. } => "PR-P049",
+        ControlError::MemberReplaced { .. } => "PR-P067",
         ControlError::TableForbidden { .. } => "PR-P051",
         ControlError::RowsBefore { .. } => "PR-P052",
         ControlError::OtherServer => "PR-P053",

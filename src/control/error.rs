@@ -176,6 +176,14 @@ pub enum ControlError {
         /// The publication.
         publication: String,
     },
+    /// The table was taken out of the publication and put in again.
+    #[error("table {table} was taken out of publication `{publication}` and put in again")]
+    MemberReplaced {
+        /// The publication.
+        publication: String,
+        /// The table.
+        table: TableName,
+    },
     /// The table was dropped or renamed, and perhaps another one has its name.
     #[error(
         "table {table} is not the one this relay started with: it was renamed, dropped or replaced"
@@ -273,6 +281,10 @@ pub enum ControlError {
 const COLUMNS_MISSING: &str = "name the table's own columns in [outbox] and [route]; after a rename \
     list both names, the new one first, as in outbox.aggregate_id = [\"new\", \"old\"]";
 
+/// Beyond what made it so, and before the next start.
+const REPLACED: &str = "re-send the rows committed since the change: Postgres passes over those that \
+    were not published; where progress is kept the next start wants `postrider adopt --execute`";
+
 impl ControlError {
     /// What it means for the relay.
     pub fn class(&self) -> Class {
@@ -286,6 +298,7 @@ impl ControlError {
             | Self::SlotVanished { .. }
             | Self::OtherCluster { .. }
             | Self::PublicationReplaced { .. }
+            | Self::MemberReplaced { .. }
             | Self::TableReplaced { .. }
             | Self::PublicationMissing { slot_exists: true, .. } => Class::Position,
             Self::SlotBlocked { .. } | Self::OtherServer | Self::Promoted => Class::Transient,
@@ -430,10 +443,9 @@ impl ControlError {
                  re-send the rows committed before its slot was created"
                     .to_owned()
             }
+            Self::MemberReplaced { .. } => format!("start again, and {REPLACED}"),
             Self::PublicationReplaced { .. } | Self::TableReplaced { .. } => {
-                "run `postrider setup`, start again, and re-send the rows committed since the \
-                 change: Postgres passes over those that were not published"
-                    .to_owned()
+                format!("run `postrider setup`, start again, and {REPLACED}")
             }
             Self::SlotForeign { .. } => {
                 "set source.slot to another name, or connect to the slot's own database".to_owned()

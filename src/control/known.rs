@@ -61,11 +61,13 @@ impl Known {
     /// one that was put in with a filter or without some columns.
     pub fn readmission(&self, now: &Inspection, wanted: &Requirements) -> Option<ControlError> {
         let now = Self::of(now);
-        let mut members = self.members.iter().zip(&now.members);
-        let is_readmitted =
-            members.any(|(before, now)| before.is_some() && now.is_some() && before != now);
-        let publication = wanted.publication.clone();
-        is_readmitted.then_some(ControlError::PublicationReplaced { publication })
+        let mut members = self.members.iter().zip(&now.members).zip(&wanted.tables);
+        let is_readmitted = |before: &Option<u32>, now: &Option<u32>| {
+            before.is_some() && now.is_some() && before != now
+        };
+        let (_, table) = members.find(|((before, now), _)| is_readmitted(before, now))?;
+        let (publication, table) = (wanted.publication.clone(), table.clone());
+        Some(ControlError::MemberReplaced { publication, table })
     }
 }
 
@@ -175,6 +177,14 @@ mod tests {
             assert_eq!((error.class(), error.exit_code()), (Class::Position, 70), "{error}");
             assert!(error.hint().unwrap().contains("re-send"), "{error}");
         }
+    }
+
+    #[test]
+    fn a_table_that_was_put_in_again_is_not_called_a_new_publication() {
+        let error = departure(|now| {
+            now.tables[0].as_mut().unwrap().published.as_mut().unwrap().member = Some(32);
+        });
+        assert!(matches!(error, Some(ControlError::MemberReplaced { .. })), "{error:?}");
     }
 
     #[test]

@@ -14,7 +14,7 @@ use super::tree::Text;
 pub const DOCUMENT: &str = "docs/codes.md";
 
 /// Codes that are given in several places for one situation: several rooms meet it.
-const ONE_SITUATION: [(&str, &[&str]); 11] = [
+const ONE_SITUATION: [(&str, &[&str]); 12] = [
     ("PR-C001", &["ConfigError::Unreadable", "read"]),
     ("PR-K001", &["ReaderError::Settings", "SinkError::Settings", "TopicsError::Settings", "from"]),
     ("PR-K005", &["ReaderError::UnknownTopic", "SinkError::UnknownTopic", "TailError::Reader"]),
@@ -29,6 +29,7 @@ const ONE_SITUATION: [(&str, &[&str]); 11] = [
     ("PR-P049", &["ControlError::TableReplaced", "GateError::TableReplaced"]),
     // The server is a copy: its log ends too early, or has something else at the place.
     ("PR-P061", &["GateError::OtherLog", "GateError::Restored", "PipelineError::OtherLog"]),
+    ("PR-P067", &["ControlError::MemberReplaced", "GateError::MemberReplaced"]),
     ("PR-R001", &["PipelineError::Decode", "WalError::Malformed"]),
     ("PR-X001", &["TailError::Output", "broken"]),
 ];

@@ -117,6 +117,18 @@ fn g1_a_table_swapped_by_renaming_is_noticed() {
 }
 
 #[test]
+fn g1_a_table_out_of_the_publication_for_a_moment_is_noticed() {
+    assert_noticed(&Change {
+        stem: "readmitted",
+        sql: "ALTER PUBLICATION postrider DROP TABLE outbox; \
+              ALTER PUBLICATION postrider ADD TABLE outbox",
+        exit: 70,
+        code: "PR-P067",
+        words: &["table public.outbox was taken out of publication `postrider`", "re-send"],
+    });
+}
+
+#[test]
 fn g1_a_publication_dropped_and_made_again_is_noticed() {
     assert_noticed(&Change {
         stem: "republished",
