@@ -177,7 +177,18 @@ impl RelayError {
                     .to_owned(),
             ),
             Self::GaveUp { last, .. } => last.hint(),
-            Self::NoAnswer | Self::SourceChanged | Self::Thread => None,
+            Self::NoAnswer => Some(
+                "nothing to do, it is tried again; if it repeats for minutes, look at the server's load, \
+                 for locks on its catalogs (pg_stat_activity), and whether the publication is of very \
+                 many tables (FOR ALL TABLES)"
+                    .to_owned(),
+            ),
+            Self::SourceChanged => Some(
+                "nothing to do, the next session looks at it anew; if it repeats for minutes, look for \
+                 what replaces the publication or the table again and again"
+                    .to_owned(),
+            ),
+            Self::Thread => None,
         }
     }
 

@@ -3,17 +3,23 @@
 //! Enters: who streams. Leaves: what the source is, and where its slot stands, read while that stream
 //! holds it. What always holds: asked once, answered once. Asked by `start`, answered by `supervise`.
 
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::time::Duration;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
 use crate::control::{self, Client, ControlError, Inspection, Requirements, SlotSample};
 use crate::relay::error::RelayError;
+use crate::relay::stop::{Request, Stop};
 use crate::wal::ServerProcess;
 
-/// How long the answer may take: that of some SQL statements.
-const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+/// How long the answer may take: as long as a stream may go on without a look at what is published. A
+/// server that is busy, or whose publication is of very many tables, needs some of it.
+const ANSWER_LIMIT: Duration = Duration::from_secs(30);
+/// How long it may take when the relay was told to end.
+const LAST_ANSWER_LIMIT: Duration = Duration::from_secs(5);
+/// How soon a request to end is noticed.
+const TICK: Duration = Duration::from_millis(100);
 
 /// What the control plane saw while our stream held the slot.
 pub(super) struct Held {
@@ -41,12 +47,23 @@ impl Question {
         (Self { asked: ask, answer: answered }, Asked { asked, answer })
     }
 
-    /// What the answer is, once; [`RelayError::NoAnswer`] after [`ANSWER_LIMIT`].
-    pub(super) fn ask(self, stream: ServerProcess) -> Result<Held, RelayError> {
+    /// What the answer is, once; [`RelayError::NoAnswer`] after [`ANSWER_LIMIT`], or sooner when told to
+    /// `stop`.
+    pub(super) fn ask(self, stream: ServerProcess, stop: &Stop) -> Result<Held, RelayError> {
         // Nobody listens to a session that was called off.
         let _ = self.asked.send(stream);
-        let answer = self.answer.recv_timeout(ANSWER_LIMIT).map_err(|_| RelayError::NoAnswer)?;
-        Ok(answer?)
+        let asked = Instant::now();
+        loop {
+            match self.answer.recv_timeout(TICK) {
+                Ok(answer) => return Ok(answer?),
+                Err(RecvTimeoutError::Disconnected) => return Err(RelayError::NoAnswer),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            let is_told = stop.requested() > Request::Run;
+            if asked.elapsed() >= if is_told { LAST_ANSWER_LIMIT } else { ANSWER_LIMIT } {
+                return Err(RelayError::NoAnswer);
+            }
+        }
     }
 }
 
