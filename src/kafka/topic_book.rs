@@ -312,7 +312,7 @@ impl Book {
 
     fn tell(&self, topic: &str, fault: TopicFault, decision: &Decision, named: bool) {
         if !named {
-            tracing::debug!(topic, fault = fault.as_str(), "a topic is not to be had");
+            tracing::debug!(topic, fault = fault.as_str(), "a topic is missing or forbidden");
             return;
         }
         let then = match self.policy.then {

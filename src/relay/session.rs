@@ -38,7 +38,7 @@ const IDLE_TICK: Duration = Duration::from_millis(50);
 /// Smallest distance of two acknowledgements while idle: one per transaction would cost both sides
 /// more than it tells.
 const IDLE_ACKNOWLEDGE: Duration = Duration::from_millis(100);
-/// How long a session that must let go of the stream still waits for the broker. Postgres's `fast`
+/// How long a session that must close the stream still waits for the broker. Postgres's `fast`
 /// stop waits for us no longer than this.
 const LET_GO_GRACE: Duration = Duration::from_secs(3);
 

@@ -94,8 +94,10 @@ impl HotStart {
         failpoint::pass("progress_read");
         // Asked anew, and last: until the slot was ours another relay may have carried on, and it may
         // have been taken from us since.
-        let held =
-            self.question.ask(process).map_err(|error| last_words(&mut stream).unwrap_or(error))?;
+        let held = self
+            .question
+            .ask(process, &self.stop)
+            .map_err(|error| last_words(&mut stream).unwrap_or(error))?;
         same_source(&self.inspection, &held.inspection)?;
         if self.plan.keeps_progress() {
             facts.confirmed = held.slot.confirmed_flush;
@@ -115,10 +117,10 @@ impl HotStart {
             sink.begin_at(mark);
         }
         pipeline.beware(self.suspects);
-        // Who reads the line may ask the HTTP face next.
+        // Who reads the line may ask the HTTP server next.
         reporter.streaming();
-        let manner = self.detour.map_or("usual", |detour| detour.manner.as_str());
-        tracing::info!(slot = source.slot, manner, "streaming");
+        let mode = self.detour.map(|detour| detour.manner.as_str());
+        tracing::info!(slot = source.slot, mode, "streaming");
         let pace = Pace::new(gait(is_local, spec.linger_ms >= BACKLOG_LINGER_MS), Instant::now());
         let Self { stop, limits, .. } = self;
         let session = Session { stream, pipeline, sink, stop, limits, pace };

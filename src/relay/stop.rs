@@ -19,7 +19,7 @@ const TICK: Duration = Duration::from_millis(20);
 pub enum Request {
     /// Go on.
     Run,
-    /// Postgres is shutting down: confirm what is in flight within seconds, let go of the stream,
+    /// Postgres is shutting down: confirm what is in flight within seconds, close the stream,
     /// and come back with a new session. Otherwise a `fast` stop of the server would wait for us.
     LetGo,
     /// Confirm what is in flight within the grace period, acknowledge it, then end for good.

@@ -22,8 +22,10 @@ fn a_backlog_is_worked_off_in_a_session_of_its_own() {
     stage.insert("A", 5_000);
     let load = Load::start(&stage, &[(300, 1), (300, 20)]);
     let mut running = relay.run();
-    running.wait_for_log("\"manner\":\"backlog\"");
-    running.wait_for_log("\"manner\":\"usual\"");
+    let first = running.wait_for_log("\"streaming\"");
+    assert!(first.contains("\"mode\":\"backlog\""), "{first}");
+    let second = running.wait_for_log("\"streaming\"");
+    assert!(!second.contains("\"mode\""), "{second}");
     load.stop();
     stage.wait_acknowledged(stage.log_end());
     running.stop();

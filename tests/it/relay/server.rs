@@ -43,7 +43,7 @@ fn g5_a_fast_stop_does_not_wait_for_an_idle_relay() {
         let took = stop_fast(&mut cluster);
         eprintln!("PostgreSQL {}, idle relay: stopped in {took:?}", cluster.version());
         assert!(took < Duration::from_secs(2), "{took:?}");
-        running.wait_for_log("let go of the stream");
+        running.wait_for_log("closing the replication stream");
         cluster.start_again().unwrap();
         stage.insert("A", 10);
         stage.wait_acknowledged(stage.log_end());

@@ -106,8 +106,8 @@ fn g5_a_cut_sql_connection_costs_no_session_and_a_fast_stop_is_still_noticed() {
     cluster.stop(Stop::Fast).unwrap();
     assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
     // The first session's end, and so far the only one.
-    let end = running.wait_for_any(&["let go of the stream", "trying again"]);
-    assert!(end.contains("let go of the stream"), "{end}");
+    let end = running.wait_for_any(&["closing the replication stream", "trying again"]);
+    assert!(end.contains("closing the replication stream"), "{end}");
     cluster.start_again().unwrap();
     running.wait_for_log("\"streaming\"");
     running.stop();

@@ -208,7 +208,7 @@ fn g8_sigterm_after_letting_go_of_unconfirmed_records_is_no_clean_stop() {
     let mut running = stuck(&stage, &mock, BROKEN_OFF);
     running.wait_for_log("no Kafka broker answers");
     cluster.stop(Stop::Fast).unwrap();
-    running.wait_for_log("let go of the stream");
+    running.wait_for_log("closing the replication stream");
     running.signal(Signal::TERM);
     let error = running.wait_for_log(ABANDONED);
     assert!(error.contains("7 records unconfirmed"), "{error}");
