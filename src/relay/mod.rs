@@ -13,6 +13,7 @@ mod error;
 mod gate;
 mod lookout;
 mod offer;
+mod oldest;
 mod owed;
 mod pace;
 mod phase;

@@ -11,6 +11,7 @@ use crate::kafka::{SinkError, TopicBook};
 use crate::lsn::Lsn;
 use crate::pipeline::{Counters, Pipeline, TopicTotal, UpdatePolicy};
 use crate::relay::error::RelayError;
+use crate::relay::oldest::Oldest;
 use crate::relay::owed::Owed;
 use crate::relay::vigil::Vigil;
 use crate::route::RejectionCode;
@@ -24,6 +25,10 @@ use crate::wal::Stream;
 const PUBLISH_EVERY: Duration = Duration::from_millis(250);
 /// A progress line a minute says that all is well without filling a disk.
 const PROGRESS_EVERY: Duration = Duration::from_mins(1);
+
+/// A slot that was held for so long is another relay's, which has delivered what we left; before that
+/// it may be what is left of our own stream (`wal_sender_timeout` is one minute by default).
+const OTHERS_WORK: Duration = Duration::from_mins(2);
 
 /// Gathers and publishes.
 pub(super) struct Reporter {
@@ -44,6 +49,8 @@ pub(super) struct Reporter {
     caught_up: bool,
     updates_warned_of: u64,
     owed: Owed,
+    oldest: Oldest,
+    standby_since: Option<Instant>,
 }
 
 impl Reporter {
@@ -65,17 +72,26 @@ impl Reporter {
             caught_up: false,
             updates_warned_of: 0,
             owed: Owed::default(),
+            oldest: Oldest::default(),
+            standby_since: None,
         }
     }
 
     /// A change of state, published at once.
     pub(super) fn state(&mut self, state: State) {
         self.current.state = state;
+        if state == State::Standby {
+            self.standby_since.get_or_insert_with(Instant::now);
+        } else if self.standby_since.take().is_some_and(|since| since.elapsed() >= OTHERS_WORK) {
+            self.oldest = Oldest::default();
+        }
         self.current.holds_slot = matches!(state, State::Streaming | State::Draining);
         if !self.current.holds_slot {
             self.current.in_flight_records = 0;
             self.current.in_flight_bytes = 0;
-            self.current.oldest_unacknowledged_age = Duration::ZERO;
+            // Rows wait on while a session is tried again; what a standby left is another relay's.
+            let waits = matches!(state, State::Starting | State::Retrying | State::Failed);
+            self.current.oldest_unacknowledged_us = self.oldest.time_us().filter(|_| waits);
         }
         self.publish();
     }
@@ -168,7 +184,9 @@ impl Reporter {
     pub(super) fn session_ended(&mut self, pipeline: &Pipeline, stream: &Stream) {
         self.gather(pipeline, stream);
         let unconfirmed = self.current.in_flight_records;
-        self.owed = self.owed.after(pipeline.settled(), pipeline.reached(), unconfirmed);
+        let (settled, reached) = (pipeline.settled(), pipeline.reached());
+        self.owed = self.owed.after(settled, reached, unconfirmed);
+        self.oldest = self.oldest.after(settled, reached, pipeline.oldest_commit_time_us());
         self.past = self.current.clone();
         self.last_session = self.streamed_for().saturating_sub(self.vigil.fruitless());
     }
@@ -187,6 +205,7 @@ impl Reporter {
     /// Everything up to `position` is acknowledged, by this relay or by another one.
     pub(super) fn acknowledged(&mut self, position: Lsn) {
         self.owed = self.owed.settled(position);
+        self.oldest = self.oldest.settled(position);
     }
 
     /// The transactions of ended sessions are over, and what is in them is delivered or was never sent.
@@ -236,8 +255,8 @@ impl Reporter {
         current.settled_lsn = pipeline.settled().get();
         current.in_flight_records = in_flight.records;
         current.in_flight_bytes = in_flight.bytes;
-        current.oldest_unacknowledged_age =
-            pipeline.oldest_commit_time_us().map_or(Duration::ZERO, age);
+        current.oldest_unacknowledged_us =
+            self.oldest.with(pipeline.settled(), pipeline.oldest_commit_time_us());
         current.received_bytes = self.past.received_bytes + stream.received_bytes();
         current.messages = add(&self.past.messages, &messages(counters));
         current.ignored = add(&self.past.ignored, &ignored(counters));

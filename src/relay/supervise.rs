@@ -30,7 +30,7 @@ use crate::relay::session::Limits;
 use crate::relay::start::{HotStart, OpenSink};
 use crate::relay::stop::{Request, Stop};
 use crate::relay::threshold::Threshold;
-use crate::relay::watch::{Unwatched, Watch};
+use crate::relay::watch::{self, Unwatched, Watch};
 use crate::relay::{Options, Summary};
 use crate::telemetry::{State, Telemetry};
 use crate::wal::{Class, WalError};
@@ -76,6 +76,7 @@ pub async fn run<S: Sink + 'static>(
         narrowing: Narrowing::default(),
         refusals: Refusals::default(),
         known: None,
+        standby: false,
         beforehand: Beforehand::default(),
         forbearance: Forbearance::default(),
         relogin: Relogin::default(),
@@ -117,6 +118,8 @@ struct Supervisor {
     refusals: Refusals,
     /// The source as this process first found it; it must stay the same.
     known: Option<Known>,
+    /// Whether the server was a standby when the session was prepared.
+    standby: bool,
     /// What Kafka was prepared for.
     beforehand: Beforehand,
     /// How long the server may be silent.
@@ -150,7 +153,7 @@ impl Supervisor {
                     return self.stopped(started);
                 }
                 Ok(End::LetGo) => {
-                    tracing::info!("Postgres is shutting down: let go of the stream");
+                    tracing::info!("Postgres is shutting down; closing the replication stream");
                     self.pause("postgres_shutdown").await;
                 }
                 Err(error) if error.is_final() => self.wait_for_secret(error).await?,
@@ -276,6 +279,7 @@ impl Supervisor {
             () = told => return Ok(End::Drained),
         };
         self.owed = self.owed();
+        self.standby = inspection.server.in_recovery;
         if self.must_end() {
             return Ok(End::Drained);
         }
@@ -346,6 +350,7 @@ impl Supervisor {
             return Ok(());
         }
         let slot = control::sample(client, &self.plan.config.source.slot).await?;
+        watch::publish(&self.telemetry, slot.as_ref());
         if let (Some(slot), Some(reporter)) = (&slot, &mut self.reporter) {
             reporter.acknowledged(slot.confirmed_flush);
         }
@@ -363,9 +368,13 @@ impl Supervisor {
         asked: Asked,
         unwatched: &Unwatched,
     ) -> ControlError {
-        let stream = asked.answer(&client, wanted).await;
+        let stream = tokio::select! {
+            stream = asked.answer(&client, wanted) => stream,
+            never = watch::sample(&client, &wanted.slot, &self.telemetry) => match never {},
+        };
         let watch = Watch {
             stream,
+            standby: self.standby,
             stop: &self.stop,
             telemetry: &self.telemetry,
             known: self.known.as_ref(),

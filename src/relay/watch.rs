@@ -1,11 +1,12 @@
 //! What is watched by SQL beside a stream.
 //!
 //! Enters: the session's SQL connection, and what the source was when the process began. Leaves: the
-//! reason why the session must end, samples of the slot, and a request to let go of the stream when
+//! reason why the session must end, samples of the slot, and a request to close the stream when
 //! the server shuts down. What always holds: only the server's own word counts as a shutdown; a
 //! connection that merely breaks is opened again, and a stream is not left unwatched for longer than
 //! [`UNWATCHED_MAX`]. Driven by `supervise`.
 
+use std::convert::Infallible;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -28,6 +29,27 @@ const UNSEEN_MAX: Duration = Duration::from_secs(30);
 /// waits no longer for us.
 const RECONNECT_EVERY: Duration = Duration::from_millis(200);
 
+/// Samples the slot every five seconds, for the metrics, while a session begins: taking over from an
+/// earlier producer can wait for brokers for long.
+pub(super) async fn sample(client: &Client, slot: &str, telemetry: &Telemetry) -> Infallible {
+    let mut sample = tokio::time::interval(SAMPLE_EVERY);
+    loop {
+        sample.tick().await;
+        if let Ok(sample) = control::sample(client, slot).await {
+            publish(telemetry, sample.as_ref());
+        }
+    }
+}
+
+/// Publishes what was seen of the slot.
+pub(super) fn publish(telemetry: &Telemetry, sample: Option<&control::SlotSample>) {
+    telemetry.publish_slot(sample.map(|sample| SlotSample {
+        lag_bytes: sample.lag_bytes(),
+        retained_bytes: sample.retained_bytes(),
+        safe_bytes: sample.safe_wal_bytes,
+    }));
+}
+
 /// Why a session was told to end though its stream was well: nobody could watch it.
 #[derive(Debug, Default)]
 pub(super) struct Unwatched(Mutex<Option<ControlError>>);
@@ -37,7 +59,7 @@ impl Unwatched {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
     }
 
-    /// The end of the session: the reason, where it let go of its stream for that.
+    /// The end of the session: the reason, where it closed its stream for that.
     pub(super) fn or(self, result: Result<End, RelayError>) -> Result<End, RelayError> {
         let reason = self.0.into_inner().unwrap_or_else(PoisonError::into_inner);
         match (result, reason) {
@@ -48,7 +70,7 @@ impl Unwatched {
 }
 
 /// What the looks before have seen.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Before {
     /// The server was a standby.
     standby: bool,
@@ -60,6 +82,8 @@ struct Before {
 pub(super) struct Watch<'a> {
     /// Who streams; unknown for a session that has not begun.
     pub(super) stream: Option<ServerProcess>,
+    /// The server was a standby when the session was prepared.
+    pub(super) standby: bool,
     pub(super) stop: &'a Stop,
     pub(super) telemetry: &'a Telemetry,
     pub(super) known: Option<&'a Known>,
@@ -71,10 +95,12 @@ impl Watch<'_> {
     /// Watches the slot, the server and what is published beside a session; ends only with the
     /// reason why the session must end. Upholds G1.
     pub(super) async fn keep(&self, mut client: Client) -> ControlError {
+        // Over all connections: a server may be promoted, or fail to answer, across two of them.
+        let mut before = Before { standby: self.standby, unseen_since: None };
         loop {
             let end = tokio::select! {
                 end = client.ended() => end,
-                departure = self.look(&client) => return departure,
+                departure = self.look(&client, &mut before) => return departure,
             };
             let again = match end {
                 SessionEnd::Terminated => None,
@@ -90,23 +116,18 @@ impl Watch<'_> {
     }
 
     /// Looks again and again; ends with what must end the session.
-    async fn look(&self, client: &Client) -> ControlError {
+    async fn look(&self, client: &Client, before: &mut Before) -> ControlError {
         let mut sample = tokio::time::interval(SAMPLE_EVERY);
-        let mut before = Before::default();
         loop {
             sample.tick().await;
             let sample = control::sample(client, &self.wanted.slot).await.ok().flatten();
-            self.telemetry.publish_slot(sample.map(|sample| SlotSample {
-                lag_bytes: sample.lag_bytes(),
-                retained_bytes: sample.retained_bytes(),
-                safe_bytes: sample.safe_wal_bytes,
-            }));
+            publish(self.telemetry, sample.as_ref());
             let departure = match self.departure(client, &mut before.standby).await {
                 Ok(departure) => {
                     before.unseen_since = None;
                     departure
                 }
-                Err(error) => self.unseen(error, &mut before),
+                Err(error) => self.unseen(error, before),
             };
             if let Some(departure) = departure {
                 return departure;
@@ -163,7 +184,7 @@ impl Watch<'_> {
     }
 
     /// Opens a connection in place of one that broke without a word; a stream that broke as well tells
-    /// by itself. `None` if the session must let go of the stream: the server says that it shuts down,
+    /// by itself. `None` if the session must close the stream: the server says that it shuts down,
     /// or nobody can watch it.
     async fn reconnect(&self, server: &ConnectInfo) -> Option<Client> {
         let began = Instant::now();

@@ -168,6 +168,7 @@ mod tests {
         View {
             snapshot: Arc::new(snapshot),
             slot: None,
+            oldest_unacknowledged_age: Duration::ZERO,
             tick_age: Duration::ZERO,
             uptime: Duration::ZERO,
         }

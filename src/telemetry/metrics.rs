@@ -24,7 +24,7 @@ pub(super) fn render(view: &View, build: &BuildInfo, usage: &Usage) -> String {
     page.about_itself(view, build);
     page.position(view, &build.slot);
     page.records(&view.snapshot);
-    page.flow(&view.snapshot);
+    page.flow(view);
     page.process(usage);
     page.out
 }
@@ -110,7 +110,8 @@ impl Page {
         );
     }
 
-    fn flow(&mut self, snapshot: &Snapshot) {
+    fn flow(&mut self, view: &View) {
+        let snapshot = &view.snapshot;
         self.counts("messages_total", "Replication messages received.", "kind", &snapshot.messages);
         self.family("received_bytes_total", "counter", "Bytes of replication messages.");
         self.sample("received_bytes_total", &[], snapshot.received_bytes);
@@ -126,7 +127,7 @@ impl Page {
         self.sample("back_pressure_seconds_total", &[], Seconds(snapshot.back_pressure));
         let help = "Age of the oldest transaction that is not wholly confirmed.";
         self.family("oldest_unacknowledged_age_seconds", "gauge", help);
-        let age = Seconds(snapshot.oldest_unacknowledged_age);
+        let age = Seconds(view.oldest_unacknowledged_age);
         self.sample("oldest_unacknowledged_age_seconds", &[], age);
         let help = "Topics that rows have chosen and that do not exist, or are forbidden to us.";
         self.family("topics_unavailable", "gauge", help);

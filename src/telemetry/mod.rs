@@ -13,7 +13,7 @@ mod process;
 mod snapshot;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 pub use health::{Check, Health, Role, STALL, STALL_HELP, liveness, readiness};
 pub use histogram::{BOUNDS_US, Histogram};
@@ -21,6 +21,10 @@ pub use http::{HttpError, Listener, serve};
 pub use snapshot::{
     Count, SKIPPED, SlotSample, Snapshot, State, TopicCount, UnavailableTopic, UnavailableTopics,
 };
+
+/// A sample of the slot that is older says nothing any more. Samples are taken every five seconds beside
+/// a session, and otherwise whenever one is tried, which is every half minute by default at least.
+const SLOT_SAMPLE_AGE_MAX: Duration = Duration::from_mins(1);
 
 /// Constant facts that `/metrics` reports as `postrider_build_info`.
 #[derive(Debug, Clone, Default)]
@@ -49,7 +53,8 @@ struct Inner {
 #[derive(Debug, Clone)]
 struct Latest {
     snapshot: Arc<Snapshot>,
-    slot: Option<SlotSample>,
+    /// With the time at which it was taken.
+    slot: Option<(SlotSample, Instant)>,
     /// When the hot thread last came by.
     tick: Instant,
 }
@@ -59,8 +64,11 @@ struct Latest {
 pub struct View {
     /// The latest snapshot.
     pub snapshot: Arc<Snapshot>,
-    /// The latest sample of the slot, if one was taken.
+    /// The latest sample of the slot, if one was taken within the last minute.
     pub slot: Option<SlotSample>,
+    /// Age of the oldest transaction that is not wholly confirmed; zero when there is none. It grows
+    /// between two snapshots, too.
+    pub oldest_unacknowledged_age: Duration,
     /// Since the hot thread last came by.
     pub tick_age: Duration,
     /// Since the process began to observe itself.
@@ -92,15 +100,20 @@ impl Telemetry {
 
     /// Replaces the sample of the slot; `None` when it is not known any more.
     pub fn publish_slot(&self, slot: Option<SlotSample>) {
-        self.latest().slot = slot;
+        self.latest().slot = slot.map(|slot| (slot, Instant::now()));
     }
 
     /// What an observer sees now.
     pub fn view(&self) -> View {
         let latest = self.latest().clone();
+        let slot = latest.slot.filter(|(_, taken)| taken.elapsed() <= SLOT_SAMPLE_AGE_MAX);
         View {
+            oldest_unacknowledged_age: latest
+                .snapshot
+                .oldest_unacknowledged_us
+                .map_or(Duration::ZERO, age),
             snapshot: latest.snapshot,
-            slot: latest.slot,
+            slot: slot.map(|(slot, _)| slot),
             tick_age: latest.tick.elapsed(),
             uptime: self.0.started.elapsed(),
         }
@@ -114,5 +127,40 @@ impl Telemetry {
     /// Every write under this lock is a plain assignment, so a poisoned one is still whole.
     fn latest(&self) -> MutexGuard<'_, Latest> {
         self.0.latest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Time since this moment in microseconds since the Unix epoch; zero for one of the future, as a
+/// server whose clock is ahead of ours may name.
+fn age(unix_time_us: i64) -> Duration {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now_us = i64::try_from(now.as_micros()).unwrap_or(i64::MAX);
+    Duration::from_micros(u64::try_from(now_us.saturating_sub(unix_time_us)).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_waits_grows_older_without_a_new_snapshot() {
+        let telemetry = Telemetry::new(BuildInfo::default());
+        assert_eq!(telemetry.view().oldest_unacknowledged_age, Duration::ZERO);
+        let oldest = Some(1_000_000);
+        telemetry.publish(Snapshot { oldest_unacknowledged_us: oldest, ..Snapshot::default() });
+        let before = telemetry.view().oldest_unacknowledged_age;
+        std::thread::sleep(Duration::from_millis(2));
+        assert!(telemetry.view().oldest_unacknowledged_age > before);
+    }
+
+    #[test]
+    fn an_old_sample_of_the_slot_is_left_out() {
+        let telemetry = Telemetry::new(BuildInfo::default());
+        let sample = SlotSample { lag_bytes: 1, retained_bytes: 2, safe_bytes: Some(3) };
+        telemetry.publish_slot(Some(sample));
+        assert_eq!(telemetry.view().slot, Some(sample));
+        let long_ago = Instant::now().checked_sub(SLOT_SAMPLE_AGE_MAX + Duration::from_secs(1));
+        telemetry.latest().slot = long_ago.map(|taken| (sample, taken));
+        assert_eq!(telemetry.view().slot, None);
     }
 }

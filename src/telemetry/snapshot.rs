@@ -152,8 +152,9 @@ pub struct Snapshot {
     pub back_pressure: Duration,
     /// From the commit in Postgres to the broker's confirmation, per transaction.
     pub commit_to_confirm: Histogram,
-    /// Age of the oldest transaction that is not wholly confirmed; zero when there is none.
-    pub oldest_unacknowledged_age: Duration,
+    /// When the oldest transaction that is not wholly confirmed was committed, in microseconds since the
+    /// Unix epoch; `None` when there is none.
+    pub oldest_unacknowledged_us: Option<i64>,
     /// Sessions that ended, by reason: `postgres`, `kafka`, `batch_refused`, ...
     pub restarts: Vec<Count>,
 }

@@ -35,6 +35,7 @@ fn full_view() -> View {
             retained_bytes: 6,
             safe_bytes: Some(7),
         }),
+        oldest_unacknowledged_age: Duration::ZERO,
         tick_age: Duration::ZERO,
         uptime: Duration::from_secs(3),
     }

@@ -7,7 +7,7 @@ use rdkafka::mocking::MockCluster;
 use super::face::Face;
 use super::idle::{ALL, impatient};
 use super::stage::Stage;
-use crate::support::postgres;
+use crate::support::{postgres, wait_for};
 
 const CONFIRMED: &str = "postrider_records_confirmed_total";
 
@@ -77,6 +77,38 @@ fn metrics_and_probes_tell_the_truth() {
     face.wait_count(CONFIRMED, 37);
     face.wait_count("postrider_in_flight_records", 0);
     face.wait_ready(200);
+    running.stop();
+}
+
+/// A session that ends takes nothing back: what waits grows older while the next one is tried, and the
+/// slot's numbers are there.
+#[test]
+fn rows_that_wait_keep_their_age_across_sessions() {
+    let mock = MockCluster::new(1).unwrap();
+    let stage = Stage::new(postgres::installed(), &mock.bootstrap_servers(), "age");
+    let relay = stage.relay().expect_log("trying again").allow_log("BrokerTransportFailure");
+    let mut running = relay.set("retry.initial", "2s").allow_log("no Kafka broker answers").run();
+    let face = Face::of(&mut running);
+    stage.insert("A", 1);
+    face.wait_count(CONFIRMED, 1);
+    mock.broker_down(ALL).unwrap();
+    stage.insert("A", 6);
+    let age = "postrider_oldest_unacknowledged_age_seconds";
+    let before = face.wait_metric(age, |age| age > 0.5);
+    stage.sql().run(&format!("SELECT pg_terminate_backend({})", stage.slot_value("active_pid")));
+    running.wait_for_log("trying again");
+    let slot = format!("{{slot_name=\"{}\"}}", stage.slot());
+    let retained = format!("postrider_slot_retained_wal_bytes{slot}");
+    let active = format!("postrider_slot_active{slot}");
+    wait_for("the next session", || {
+        let now = face.metric(age).unwrap();
+        assert!(now >= before, "{now} s, and it was {before} s");
+        assert!(face.metric(&retained).is_some(), "the slot is looked at");
+        let ended = face.count("postrider_restarts_total{reason=\"postgres\"}") == Some(1);
+        (ended && face.count(&active) == Some(1)).then_some(())
+    });
+    mock.broker_up(ALL).unwrap();
+    face.wait_metric(age, |age| age < f64::EPSILON);
     running.stop();
 }
 

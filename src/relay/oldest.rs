@@ -1,0 +1,74 @@
+//! The oldest transaction that is not wholly confirmed, from one session to the next.
+//!
+//! Enters: what each session has left, and what the next one has read so far. Leaves: the commit time
+//! of the oldest transaction that waits. What always holds: a transaction that a session left behind
+//! counts until it is settled, or until the next session has read as far, so that its age does not
+//! begin anew with each session. Pure. Kept by `report`.
+
+use crate::lsn::Lsn;
+use crate::pipeline::Mark;
+
+/// What a session left behind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Oldest {
+    /// Commit time in microseconds since the Unix epoch, and the position that settles everything that
+    /// the session had read.
+    left: Option<(i64, Lsn)>,
+}
+
+impl Oldest {
+    /// What is left after a session that had settled everything up to `settled`, had read everything
+    /// before `reached`, and whose oldest transaction not settled was committed at `oldest_us`.
+    pub(super) fn after(self, settled: Lsn, reached: Mark, oldest_us: Option<i64>) -> Self {
+        let Some(oldest) = oldest_us else { return self.settled(settled) };
+        let until = reached.part.map_or(reached.end, |part| part.commit_lsn.next());
+        Self { left: Some((oldest, until)) }
+    }
+
+    /// What is left of it when everything up to `position` is confirmed.
+    pub(super) fn settled(self, position: Lsn) -> Self {
+        Self { left: self.left.filter(|(_, until)| position < *until) }
+    }
+
+    /// The commit time of the oldest transaction, where the session that runs has settled everything up to
+    /// `settled` and has `oldest_us` for its own oldest: it reads in order, so that its own is the oldest.
+    pub(super) fn with(self, settled: Lsn, oldest_us: Option<i64>) -> Option<i64> {
+        oldest_us.or_else(|| self.settled(settled).time_us())
+    }
+
+    /// The commit time of the oldest transaction that sessions have left.
+    pub(super) fn time_us(self) -> Option<i64> {
+        self.left.map(|(oldest, _)| oldest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pipeline::Part;
+
+    fn left() -> Oldest {
+        Oldest::default().after(Lsn::new(100), Mark::at(Lsn::new(200)), Some(7))
+    }
+
+    #[test]
+    fn what_a_session_left_keeps_its_age_until_it_is_settled() {
+        assert_eq!(left().time_us(), Some(7));
+        // A session that fails before it has read anything, or has read something older only.
+        let failed = left().after(Lsn::ZERO, Mark::default(), None);
+        assert_eq!(failed.time_us(), Some(7));
+        assert_eq!(failed.with(Lsn::new(150), None), Some(7));
+        assert_eq!(failed.with(Lsn::new(150), Some(8)), Some(8));
+        assert_eq!(failed.with(Lsn::new(200), None), None);
+        assert_eq!(failed.settled(Lsn::new(200)).time_us(), None);
+    }
+
+    #[test]
+    fn a_transaction_in_pieces_waits_for_its_commit() {
+        let part = Part { commit_lsn: Lsn::new(300), rows: 1 };
+        let reached = Mark { part: Some(part), ..Mark::at(Lsn::new(200)) };
+        let left = Oldest::default().after(Lsn::new(200), reached, Some(7));
+        assert_eq!(left.settled(Lsn::new(300)).time_us(), Some(7));
+        assert_eq!(left.settled(Lsn::new(301)).time_us(), None);
+    }
+}
