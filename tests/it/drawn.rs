@@ -1,7 +1,7 @@
 //! Ten thousand rows drawn from a seed, most of them ordinary, between them whatever an application
 //! may write: at a relay with default settings and brokers with default settings that create no
 //! topic. Every row ends as a record or as a dead letter that outlives retention, and sessions are
-//! bounded. What ordinary rows take meanwhile is printed.
+//! bounded. What ordinary rows take meanwhile is printed, and bounded as far as a busy machine lets it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,6 +30,13 @@ const PAUSE: Duration = Duration::from_millis(100);
 const HUGE: u64 = 5_003;
 /// Kafka's partitions of each topic.
 const PARTITIONS: i32 = 3;
+/// What ordinary rows may take, in milliseconds: half of them, and all but one in a hundred. An optimised
+/// relay takes 30 and 1,750 at least once, 36 and 1,400 exactly once, on two cores that others use too; most of
+/// the latter is the row of 80 MiB, which Postgres and the relay both work through for a second. The bounds
+/// are for an unoptimised one among other tests. Rows held up by what is hostile between them, a session after
+/// the other, would take as long as the whole attack, 40 s.
+const P50_MS_MAX: i64 = 2_000;
+const P99_MS_MAX: i64 = 15_000;
 
 /// What is to become of a row: a record, or a dead letter with this code.
 type Fate = &'static str;
@@ -240,6 +247,7 @@ fn assault(delivery: &str) {
     let copies: usize = found.values().map(Vec::len).sum();
     let sessions = sessions.count() as u64;
     eprintln!("{delivery}: {sessions} sessions, {copies} copies, p50 {p50} ms, p99 {p99} ms");
+    assert!(p50 <= P50_MS_MAX && p99 <= P99_MS_MAX, "ordinary rows: p50 {p50} ms, p99 {p99} ms");
     // One ends at the batch, one at the record alone.
     assert!(sessions <= 2 * refusals + 1, "{sessions} sessions for {refusals} refusals");
 }
