@@ -41,14 +41,17 @@ pub(super) enum Fault {
     Others,
     /// Nothing that is the record's fault for certain.
     Unclear,
+    /// The fault may be the brokers' own.
+    Theirs,
 }
 
-/// What a session's refused batches come to; `may_lack_keys` says whether a topic may have refused a
-/// record because it has no key.
+/// What a session's refused batches come to; `demands_keys` says whether a topic is known to take no record
+/// without a key. With several records named, the library tells INVALID_RECORD for each, whatever the batch
+/// was refused for (librdkafka 2.12).
 pub(super) fn verdict(
     refusals: &[Refusal],
     (topic, reason): (String, String),
-    may_lack_keys: impl Fn(&str) -> bool,
+    demands_keys: impl Fn(&str) -> bool,
 ) -> SinkError {
     let mut batch_bytes: Option<u32> = None;
     let mut records = Vec::new();
@@ -57,7 +60,7 @@ pub(super) fn verdict(
         if let Some(bytes) = found.bytes {
             batch_bytes = Some(batch_bytes.map_or(bytes, |least| least.min(bytes)));
         }
-        let blame = |refusal: &Refusal| found.blame(refusal, &may_lack_keys);
+        let blame = |refusal: &Refusal| found.blame(refusal, &demands_keys);
         records.extend(found.suspects.iter().map(|one| blame(one)));
     }
     SinkError::BatchRefused { topic, reason, records, batch_bytes }
@@ -100,7 +103,7 @@ impl<'a> Batch<'a> {
         Self { suspects, is_named, is_single, bytes, spares_keyless }
     }
 
-    fn blame(&self, refusal: &Refusal, may_lack_keys: impl Fn(&str) -> bool) -> Blame {
+    fn blame(&self, refusal: &Refusal, demands_keys: impl Fn(&str) -> bool) -> Blame {
         let (aspect, rejection) = match &refusal.fault {
             Fault::Size(rejection) => (Aspect::Size, Some(rejection)),
             // Where a batch has records of both kinds, all of them are blamed for their time.
@@ -108,12 +111,13 @@ impl<'a> Batch<'a> {
                 (Aspect::Unknown, Some(rejection))
             }
             Fault::Content(rejection, Aspect::Unknown)
-                if !refusal.has_key && !self.spares_keyless && may_lack_keys(&refusal.topic) =>
+                if !refusal.has_key && !self.spares_keyless && demands_keys(&refusal.topic) =>
             {
                 (Aspect::Key, Some(rejection))
             }
             Fault::Content(rejection, aspect) => (*aspect, Some(rejection)),
             Fault::Others | Fault::Unclear => (Aspect::Unknown, None),
+            Fault::Theirs => (Aspect::Brokers, None),
         };
         Blame {
             ticket: refusal.ticket,

@@ -6,7 +6,7 @@
 //! per stored record (the caller's vector is filled in place); nothing is logged per record.
 //! Called by `producer`.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -24,7 +24,7 @@ use super::blame::{self, Fault, Refusal};
 use super::introductions::{Introductions, Report};
 use super::settings::KafkaSpec;
 use super::transactional::PROGRESS_TICKET;
-use super::verdict::{Case, Verdict, is_of_the_broker, judge, words};
+use super::verdict::{Case, Verdict, is_a_rule, is_of_the_broker, judge, words};
 use super::watch::{Barred, Watch};
 use super::{Confirmation, Outcome, Refused, SinkError, TopicBook};
 use crate::ledger::Ticket;
@@ -38,10 +38,6 @@ const REASON_GRACE: Duration = Duration::from_secs(1);
 /// How long a session that is over for a refused batch waits for what else is under way: the more
 /// refusals are known, the fewer sessions they cost.
 const GATHER_LIMIT: Duration = Duration::from_secs(1);
-/// Topics known to have stored a record without a key. Of one that is not known a refusal is taken for
-/// one of the missing key, three of which are needed to infer anything.
-const KEYLESS_TOPICS_MAX: usize = 1_000;
-
 /// A ticket is 64 bits wide and travels in a pointer.
 const _: () = assert!(usize::BITS == 64, "tickets need 64-bit pointers");
 
@@ -71,8 +67,6 @@ pub(super) struct Gathered {
     /// The record under way that was sent alone.
     pub(super) alone: Option<Alone>,
     refusals: Vec<Refusal>,
-    /// Topics that stored a record without a key.
-    keyless: HashSet<String>,
     broken: Option<Broken>,
 }
 
@@ -102,7 +96,7 @@ pub(super) struct Alone {
 
 impl Gathered {
     /// Whether the session goes on, and if not, all that the reports say of it.
-    fn standing(&self, sent: u64) -> Standing {
+    fn standing(&self, sent: u64, topics: &TopicBook) -> Standing {
         let Some(Broken { error, since }) = &self.broken else { return Standing::Sound };
         let SinkError::BatchRefused { topic, reason, .. } = error else {
             return Standing::Over(error.clone());
@@ -110,19 +104,13 @@ impl Gathered {
         if self.answered < sent && since.elapsed() < GATHER_LIMIT {
             return Standing::Gathering;
         }
-        let may_lack_keys = |topic: &str| !self.keyless.contains(topic);
+        let demands_keys = |topic: &str| topics.demands_keys(topic);
         let about = (topic.clone(), reason.clone());
-        Standing::Over(blame::verdict(&self.refusals, about, may_lack_keys))
+        Standing::Over(blame::verdict(&self.refusals, about, demands_keys))
     }
 
     fn is_over(&mut self, error: SinkError) {
         self.broken.get_or_insert_with(|| Broken { error, since: Instant::now() });
-    }
-
-    fn stored_without_key(&mut self, topic: &str) {
-        if self.keyless.len() < KEYLESS_TOPICS_MAX && !self.keyless.contains(topic) {
-            self.keyless.insert(topic.to_owned());
-        }
     }
 }
 
@@ -168,7 +156,7 @@ impl Deliveries {
 
     /// Whether the session, in which so many records were sent, is over, and why.
     pub(super) fn check(&self, sent: u64) -> Result<(), SinkError> {
-        match self.gathered().standing(sent) {
+        match self.gathered().standing(sent, &self.topics) {
             Standing::Sound => {}
             Standing::Gathering => return Ok(()),
             Standing::Over(error) => return Err(error),
@@ -267,6 +255,7 @@ impl Deliveries {
             // gone since, and its topic with it.
             partition: None,
             size: message.key_len() + message.payload_len(),
+            has_key: message.key().is_some(),
         };
         let broken = match (judge(code, case), timestamp_ms) {
             (Verdict::Refuse(rejection), _) if ticket == PROGRESS_TICKET => {
@@ -288,7 +277,8 @@ impl Deliveries {
             (Verdict::Break(SinkError::Delivery { topic, reason }), _)
                 if is_of_the_broker(code) && !self.topics.is_exempt(&topic) =>
             {
-                self.refused(message, ticket, alone, Fault::Unclear);
+                let fault = if is_a_rule(code) { Fault::Unclear } else { Fault::Theirs };
+                self.refused(message, ticket, alone, fault);
                 batch_refused(topic, reason)
             }
             (Verdict::Break(error), _) => error,
@@ -386,10 +376,9 @@ impl ProducerContext for Deliveries {
             Ok(message) => {
                 self.topics.stored(message.topic());
                 let outcome = Outcome::Stored;
-                let mut gathered = self.gathered();
-                gathered.confirmations.push(Confirmation { ticket, outcome });
+                self.gathered().confirmations.push(Confirmation { ticket, outcome });
                 if message.key().is_none() {
-                    gathered.stored_without_key(message.topic());
+                    self.topics.stored_without_key(message.topic());
                 }
             }
             Err((error, message)) => {

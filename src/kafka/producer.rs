@@ -180,7 +180,8 @@ impl Producer {
             }
             _ => {}
         }
-        let case = Case { topic: record.topic, partition: record.partition, size: record.weight() };
+        let (partition, has_key) = (record.partition, record.key.is_some());
+        let case = Case { topic: record.topic, partition, size: record.weight(), has_key };
         match judge(code, case) {
             Verdict::Refuse(rejection) => SendError::Refused(rejection),
             Verdict::Break(error) => error.into(),

@@ -177,11 +177,12 @@ impl SinkError {
                  --producer --transactional-id '{id}'"
             ),
             Self::BatchRefused { topic, .. } => format!(
-                "where the row is to be delivered: if it is too large, raise the topic's limit \
-                 (kafka-configs.sh --bootstrap-server BROKER --alter --topic '{topic}' --add-config \
-                 max.message.bytes=1000000); if the topic is compacted, give it a key; if its time is refused, \
-                 see message.timestamp.before.max.ms and message.timestamp.after.max.ms of the topic, and \
-                 outbox.timestamp; then `postrider dead-letters retry`"
+                "the dead letter will say why, and where its row is to be delivered: if it is too large, raise \
+                 the topic's limit above its size (kafka-configs.sh --bootstrap-server BROKER --alter --topic \
+                 '{topic}' --add-config max.message.bytes=BYTES) and insert the row again; if the topic is \
+                 compacted, insert it with a key; if its time is refused, see message.timestamp.before.max.ms \
+                 and message.timestamp.after.max.ms of the topic, and outbox.timestamp, then `postrider \
+                 dead-letters retry`"
             ),
             Self::Authentication(_) | Self::EntryWithdrawn(_) => {
                 "check sasl.mechanism, sasl.username and sasl.password in [kafka.properties]".into()

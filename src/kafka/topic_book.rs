@@ -5,6 +5,7 @@
 //! for probes and metrics. The decisions are [`MissingTopics`]'s; here are the clock, the lock and the
 //! calls that create topics. What always holds: a lock is held for no longer than a decision takes.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,6 +20,8 @@ use crate::pipeline::{
 
 /// Topics named in the log, in probes and in metrics at a time; more are counted.
 pub(super) const NAMED_MAX: usize = 20;
+/// Topics that are known to be compacted.
+const COMPACTED_MAX: usize = 1_000;
 
 /// Cloning shares it. Without a policy, as tools have it, a missing topic is an error.
 #[derive(Clone, Default)]
@@ -30,6 +33,8 @@ struct Book {
     /// Topics that no policy is about: rows that nobody can deliver go there.
     exempt: Vec<String>,
     topics: Mutex<MissingTopics>,
+    /// Topics that take no record without a key.
+    compacted: Mutex<HashSet<String>>,
     /// Whether any topic was denied, so that a stored record may be news.
     any_denied: AtomicBool,
     /// Whether some broker has let us in.
@@ -91,6 +96,7 @@ impl TopicBook {
             policy,
             exempt,
             topics,
+            compacted: Mutex::default(),
             any_denied: AtomicBool::new(false),
             let_in: AtomicBool::new(false),
             refused: AtomicU32::new(0),
@@ -180,6 +186,31 @@ impl TopicBook {
         let Some(book) = self.about(topic) else { return };
         let was_away = book.topics().seen(topic, book.now());
         tell_back(topic, was_away);
+    }
+
+    /// The topic's settings say that it is compacted, so that it takes no record without a key.
+    pub(super) fn is_compacted(&self, topic: &str) {
+        let Some(book) = &self.0 else { return };
+        let mut compacted = book.compacted.lock().unwrap_or_else(PoisonError::into_inner);
+        if compacted.len() < COMPACTED_MAX {
+            compacted.insert(topic.to_owned());
+        }
+    }
+
+    /// The brokers stored a record without a key.
+    pub(super) fn stored_without_key(&self, topic: &str) {
+        let Some(book) = &self.0 else { return };
+        let mut compacted = book.compacted.lock().unwrap_or_else(PoisonError::into_inner);
+        if !compacted.is_empty() {
+            compacted.remove(topic);
+        }
+    }
+
+    /// Whether the topic takes no record without a key, as far as is known.
+    pub(super) fn demands_keys(&self, topic: &str) -> bool {
+        self.0.as_ref().is_some_and(|book| {
+            book.compacted.lock().unwrap_or_else(PoisonError::into_inner).contains(topic)
+        })
     }
 
     /// The brokers stored a record.

@@ -28,6 +28,7 @@ pub(super) struct Case<'a> {
     pub(super) partition: Option<i32>,
     /// Key and value, in bytes.
     pub(super) size: usize,
+    pub(super) has_key: bool,
 }
 
 /// Judges one record by its error code, as if it were the only one of its batch.
@@ -77,6 +78,11 @@ pub(super) const fn is_fencing(code: Code) -> bool {
     matches!(code, Code::Fenced | Code::ProducerFenced | Code::InvalidProducerEpoch)
 }
 
+/// Whether the brokers object to what is asked of them, and not to their own state.
+pub(super) const fn is_a_rule(code: Code) -> bool {
+    matches!(code, Code::PolicyViolation | Code::InvalidRequest | Code::UnsupportedForMessageFormat)
+}
+
 /// Whether a broker said so, rather than the client library about itself or a connection.
 pub(super) const fn is_of_the_broker(code: Code) -> bool {
     // Kafka numbers its errors upwards from 1, and -1 is UNKNOWN_SERVER_ERROR; the library's own are
@@ -85,7 +91,7 @@ pub(super) const fn is_of_the_broker(code: Code) -> bool {
 }
 
 fn of_the_record(code: Code, case: Case<'_>) -> Verdict {
-    let Case { topic, size, .. } = case;
+    let Case { topic, size, has_key, .. } = case;
     match code {
         Code::MessageSizeTooLarge | Code::MessageBatchTooLarge => refuse(
             RejectionCode::TooLarge,
@@ -94,6 +100,10 @@ fn of_the_record(code: Code, case: Case<'_>) -> Verdict {
         Code::InvalidTimestamp => refuse(
             RejectionCode::Refused,
             format!("topic `{topic}` refuses the timestamp (message.timestamp.*.max.ms)"),
+        ),
+        _ if has_key => refuse(
+            RejectionCode::Refused,
+            format!("topic `{topic}` refuses the record; the broker's log may say why"),
         ),
         _ => refuse(
             RejectionCode::Refused,
@@ -115,7 +125,7 @@ pub(super) fn words(code: Code) -> String {
 mod tests {
     use super::*;
 
-    const CASE: Case<'static> = Case { topic: "t", partition: None, size: 7 };
+    const CASE: Case<'static> = Case { topic: "t", partition: None, size: 7, has_key: true };
 
     #[test]
     fn what_a_record_is_may_be_its_fault() {

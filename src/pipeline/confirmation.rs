@@ -62,4 +62,6 @@ pub enum Aspect {
     Time,
     /// They do not say.
     Unknown,
+    /// Perhaps nothing: the fault may be their own.
+    Brokers,
 }

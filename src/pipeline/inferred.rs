@@ -24,10 +24,13 @@ const PAUSE_US: i64 = 60_000_000;
 /// The longest pause: as long as a topic whose settings were changed may still lack records.
 const PAUSE_MAX_US: i64 = 600_000_000;
 /// Rows committed so much earlier, in microseconds, were committed before a clock was put back.
-const CLOCK_PUT_BACK_US: i64 = 86_400_000_000;
-/// Times of records are compared as multiples of this, in milliseconds: those that are to be as far from
+const CLOCK_PUT_BACK_US: i64 = 3_600_000_000;
+/// Times that lie ahead are compared as multiples of this, in milliseconds: those that are to be as far from
 /// their commits differ by what a commit takes. One that is closer did not choose its time.
 const MINUTE_MS: u64 = 60_000;
+/// How much younger than a record that was refused as too old others may be that are not sent, in
+/// milliseconds.
+const YOUNGER_MS: u64 = 60_000;
 /// Topics remembered; beyond that the one that refused longest ago is forgotten.
 const TOPICS_MAX: usize = 1_000;
 
@@ -37,24 +40,32 @@ enum Cause {
     Size,
     NoKey,
     Ahead,
-    Behind,
+    Old,
 }
 
 impl Cause {
-    const ALL: [Self; 4] = [Self::Size, Self::NoKey, Self::Ahead, Self::Behind];
+    const ALL: [Self; 4] = [Self::Size, Self::NoKey, Self::Ahead, Self::Old];
 
-    /// How much of it a record has whose row committed at `at_us`: bytes of its weight, minutes before or
-    /// after its commit; `None` if nothing.
+    /// How much of it a record has whose row committed at `at_us`: bytes of its weight, minutes after its
+    /// commit, milliseconds before the end of time; `None` if nothing.
     fn degree(self, record: &Record<'_>, at_us: i64) -> Option<u64> {
         let ahead = record.timestamp_ms.saturating_sub(at_us.div_euclid(1_000));
         match self {
             Self::Size => Some(record.weight() as u64),
             Self::NoKey => record.key.is_none().then_some(1),
-            Self::Ahead | Self::Behind => {
-                let is_so = (ahead > 0) == (self == Self::Ahead);
+            Self::Ahead => {
                 let minutes = (ahead.unsigned_abs() + MINUTE_MS / 2) / MINUTE_MS;
-                Some(minutes).filter(|minutes| is_so && *minutes > 0)
+                Some(minutes).filter(|minutes| ahead > 0 && *minutes > 0)
             }
+            Self::Old => Some(i64::MAX.abs_diff(record.timestamp_ms)),
+        }
+    }
+
+    /// The most by which records may fall short of what was refused, and are not sent either.
+    fn margin_max(self, least: u64) -> u64 {
+        match self {
+            Self::Old => YOUNGER_MS,
+            Self::Size | Self::NoKey | Self::Ahead => least / 8,
         }
     }
 
@@ -63,8 +74,8 @@ impl Cause {
         let causes: &[Self] = match aspect {
             Aspect::Size => &[Self::Size],
             Aspect::Key => &[Self::NoKey],
-            Aspect::Time => &[Self::Ahead, Self::Behind],
-            Aspect::Unknown => &[],
+            Aspect::Time => &[Self::Ahead, Self::Old],
+            Aspect::Unknown | Aspect::Brokers => &[],
         };
         causes.iter().find_map(|cause| Some((*cause, cause.degree(record, at_us)?)))
     }
@@ -82,10 +93,7 @@ impl Cause {
                 RejectionCode::Refused,
                 format!("whose timestamps are {least} min and more after the commit"),
             ),
-            Self::Behind => (
-                RejectionCode::Refused,
-                format!("whose timestamps are {least} min and more before the commit"),
-            ),
+            Self::Old => (RejectionCode::Refused, "whose timestamps are as old".to_owned()),
         };
         let reason = format!("topic `{topic}` has just refused records {what}: it was not sent");
         Rejection { code, reason }
@@ -101,9 +109,22 @@ struct Limit {
     /// Commit time of the last one, in microseconds since the Unix epoch.
     last_us: i64,
     pause_us: i64,
+    /// How often a record was refused that was below the limit, since others are not sent.
+    lowered: u32,
 }
 
 impl Limit {
+    /// From this degree on records are not sent. Of records that each fall below what was refused before,
+    /// those that are twice as far below as the last one are not sent either, up to a bound: a few sessions
+    /// find out where they end.
+    fn threshold(self, cause: Cause) -> u64 {
+        let margin = 1_u64.checked_shl(self.lowered).unwrap_or(u64::MAX);
+        match self.lowered {
+            0 => self.least,
+            _ => self.least.saturating_sub(margin.min(cause.margin_max(self.least))),
+        }
+    }
+
     const fn until_us(self) -> i64 {
         self.last_us.saturating_add(self.pause_us)
     }
@@ -115,6 +136,9 @@ impl Limit {
     }
 
     fn refused(&mut self, degree: u64, at_us: i64) {
+        if self.refusals >= REFUSALS && degree < self.least {
+            self.lowered = self.lowered.saturating_add(1);
+        }
         self.least = self.least.min(degree);
         self.refusals = self.refusals.saturating_add(1);
         if self.refusals >= REFUSALS && at_us >= self.until_us() {
@@ -149,14 +173,14 @@ impl Inferred {
             oldest.map(|topic| self.0.remove(&topic));
         }
         let limits = self.0.entry(record.topic.to_owned()).or_default();
-        let [size, no_key, ahead, behind] = limits;
+        let [size, no_key, ahead, old] = limits;
         let limit = match cause {
             Cause::Size => size,
             Cause::NoKey => no_key,
             Cause::Ahead => ahead,
-            Cause::Behind => behind,
+            Cause::Old => old,
         };
-        let fresh = Limit { least: degree, refusals: 1, last_us: at_us, pause_us: 0 };
+        let fresh = Limit { least: degree, refusals: 1, last_us: at_us, pause_us: 0, lowered: 0 };
         match limit {
             Some(known) if known.is_related(at_us, known.pause_us.max(RELATED_US)) => {
                 known.refused(degree, at_us);
@@ -172,8 +196,9 @@ impl Inferred {
         known.find_map(|(cause, limit)| {
             let limit =
                 limit.filter(|limit| limit.refusals >= REFUSALS && limit.is_related(at_us, 0))?;
-            let applies = cause.degree(record, at_us)? >= limit.least;
-            applies.then(|| cause.rejection(record.topic, limit.least, record))
+            let threshold = limit.threshold(*cause);
+            let applies = cause.degree(record, at_us)? >= threshold;
+            applies.then(|| cause.rejection(record.topic, threshold, record))
         })
     }
 }
@@ -233,36 +258,52 @@ mod tests {
         assert_eq!(inferred.judge(&record("t", 900), 3), None, "one with a key is");
     }
 
-    #[test]
-    fn g4_the_fourth_record_as_far_from_its_commit_is_not_sent() {
-        for side in [1, -1] {
-            let mut inferred = Inferred::default();
-            let of = |at: i64, hours: i64| Record {
-                timestamp_ms: at / 1_000 + side * hours * HOUR_MS,
-                ..record("t", 9)
-            };
-            for at in [0, SECOND, 2 * SECOND] {
-                assert_eq!(inferred.judge(&of(at, 9), at), None, "{at}");
-                inferred.refused(Aspect::Time, &of(at, 5), at);
-            }
-            let now = 3 * SECOND;
-            for later_ms in [-20, 0, 20] {
-                let mut near = of(now, 5);
-                near.timestamp_ms += later_ms;
-                assert!(inferred.judge(&near, now).is_some(), "{later_ms}");
-            }
-            assert_eq!(inferred.judge(&of(now, 4), now), None, "one that is closer is");
-            assert_eq!(inferred.judge(&of(now, -9), now), None, "one on the other side is");
-        }
+    fn at(at_us: i64, hours: i64) -> Record<'static> {
+        Record { timestamp_ms: at_us / 1_000 + hours * HOUR_MS, ..record("t", 9) }
     }
 
-    /// Kafka blames records without a key and those with a wrong time in one batch for the time.
     #[test]
-    fn nothing_is_inferred_from_a_time_that_no_row_chose_nor_from_what_is_not_known() {
+    fn g4_the_fourth_record_as_far_ahead_of_its_commit_is_not_sent() {
+        let mut inferred = Inferred::default();
+        for now in [0, SECOND, 2 * SECOND] {
+            assert_eq!(inferred.judge(&at(now, 9), now), None, "{now}");
+            inferred.refused(Aspect::Time, &at(now, 5), now);
+        }
+        let now = 3 * SECOND;
+        for later_ms in [-20, 0, 20] {
+            let mut near = at(now, 5);
+            near.timestamp_ms += later_ms;
+            assert!(inferred.judge(&near, now).is_some(), "{later_ms}");
+        }
+        assert_eq!(inferred.judge(&at(now, 4), now), None, "one that is closer is");
+        assert_eq!(inferred.judge(&at(now, -9), now), None, "one on the other side is");
+    }
+
+    /// What was too old is too old later, and so is what is older.
+    #[test]
+    fn g4_a_backlog_that_is_too_old_costs_a_few_sessions() {
+        let (mut inferred, mut sent) = (Inferred::default(), 0);
+        // Half an hour with a record each second, each of the time of its commit.
+        for second in 0..1_800 {
+            let now = second * SECOND;
+            if inferred.judge(&at(now, 0), now).is_none() {
+                sent += 1;
+                inferred.refused(Aspect::Time, &at(now, 0), now);
+            }
+        }
+        assert!(sent <= 50, "{sent}");
+        let now = 1_801 * SECOND;
+        assert!(inferred.judge(&at(now, -1), now).is_some(), "an older one");
+        let later = now + 130 * SECOND;
+        assert_eq!(inferred.judge(&at(later, 0), later), None, "one that is younger is sent");
+    }
+
+    #[test]
+    fn nothing_is_inferred_from_what_is_not_known() {
         let mut inferred = Inferred::default();
         for at in 0..9 {
-            inferred.refused(Aspect::Time, &record("t", 9), at);
             inferred.refused(Aspect::Unknown, &record("t", 9), at);
+            inferred.refused(Aspect::Brokers, &record("t", 9), at);
         }
         assert!(inferred.is_empty());
     }
@@ -280,6 +321,21 @@ mod tests {
         }
         assert!((6..=12).contains(&sent), "{sent}");
         assert!(inferred.judge(&record("t", 700), 3_600 * SECOND + PAUSE_MAX_US).is_none());
+    }
+
+    /// Each is smaller than all that were refused before, and too large.
+    #[test]
+    fn g4_records_of_ever_smaller_size_cost_a_few_sessions() {
+        for step in [1, 7, 60] {
+            let (mut inferred, mut sent) = (Inferred::default(), 0);
+            for bytes in (100..=900).rev().step_by(step) {
+                if inferred.judge(&record("t", bytes), 0).is_none() {
+                    sent += 1;
+                    too_large(&mut inferred, "t", bytes, 0);
+                }
+            }
+            assert!(sent <= 32, "{sent} by {step}");
+        }
     }
 
     #[test]

@@ -79,8 +79,6 @@ pub struct Pipeline {
     last: Option<CommitId>,
     newest_commit_time_us: Option<i64>,
     suspects: Suspects,
-    /// The last row that the sink took.
-    last_sent: Option<Position>,
     /// The record in hand: asked to be sent, neither taken nor given up.
     offered: Option<Offered>,
     /// The dead letter in hand, when `offered` is one.
@@ -140,7 +138,6 @@ impl Pipeline {
             last: None,
             newest_commit_time_us: None,
             suspects: Suspects::default(),
-            last_sent: None,
             offered: None,
             dead_letter: OwnedRecord::default(),
         }
@@ -168,7 +165,7 @@ impl Pipeline {
         (topic, reason, is_unnamed): (&str, &str, bool),
     ) -> Result<Lesson, PipelineError> {
         let about = (topic, reason, is_unnamed);
-        self.suspects.learn(blamed, &self.ledger, self.last_sent, about)
+        self.suspects.learn(blamed, &self.ledger, about)
     }
 
     /// What was handed over: every row before this mark is in the sink, was stored by an earlier
@@ -205,7 +202,6 @@ impl Pipeline {
     pub fn sent(&mut self) -> Result<(), PipelineError> {
         let offered = self.offered.take().ok_or(PipelineError::NotOffered)?;
         self.ledger.count(offered.ticket)?;
-        self.last_sent = self.at.next;
         self.counters.count_record(offered.topic, offered.ticket.weight(), offered.rejection);
         self.at.row_done(&mut self.counters, &mut self.ledger)
     }

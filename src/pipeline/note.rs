@@ -34,7 +34,7 @@ impl Pipeline {
                 let commit = CommitId { lsn, xid, time_us: commit_time.0 };
                 self.verify(|check| check.begin(commit))?;
                 self.begun = Some(commit);
-                self.suspects.passed(lsn);
+                self.suspects.passed(self.ledger.settled());
                 self.ledger.begin(lsn, begin.commit_time.unix_us())?;
                 self.newest_commit_time_us = Some(begin.commit_time.unix_us());
                 let (commit_lsn, commit_time) = (begin.final_lsn, begin.commit_time);

@@ -20,8 +20,11 @@ use crate::lsn::Lsn;
 use crate::outbox::Position;
 use crate::route::{Record, Rejection, RejectionCode, content_of};
 
-/// Attempts that a record gets alone, where what the brokers say need not be the record's fault.
+/// Attempts that a record gets alone, where the brokers do not say that it is at fault.
 const ATTEMPTS_ALONE: u32 = 2;
+/// The same where the fault may be the brokers' own; whoever begins sessions waits between them, longer each
+/// time (31 s in all by default).
+const ATTEMPTS_LATER: u32 = 6;
 
 /// What identifies a record from one session to the next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -52,8 +55,6 @@ enum Treatment {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Suspects {
     all: BTreeMap<Like, Suspect>,
-    /// No row that committed after this is among them.
-    until: Lsn,
     /// Whether a record may be refused for what was said of others.
     infers: bool,
     inferred: Inferred,
@@ -75,35 +76,35 @@ pub struct Lesson {
     pub refused: usize,
     /// The topic takes records, and no such batch of them: smaller ones may help.
     pub is_of_the_batch: bool,
+    /// The fault may be the brokers' own, and pass: to wait may help.
+    pub may_pass: bool,
 }
 
 impl Suspects {
-    /// Adds what one more session has found: `blamed`, and `reason`, what the brokers said of `topic`.
-    /// `last_sent` is the last row of which the sink took a record; `is_unnamed` means that a batch was
-    /// refused for its size, and no record stood out.
+    /// Adds what one more session has found: `blamed`, and `reason`, what the brokers said of `topic`;
+    /// `is_unnamed` means that a batch was refused for its size, and no record stood out.
     pub(super) fn learn(
         &self,
         blamed: &[Blame],
         ledger: &Ledger,
-        last_sent: Option<Position>,
         (topic, reason, is_unnamed): (&str, &str, bool),
     ) -> Result<Lesson, PipelineError> {
         let mut suspects = self.clone();
         suspects.passed(ledger.settled());
         let before = suspects.refused();
-        let mut is_news = false;
+        let (mut is_news, mut may_pass) = (false, false);
         for blame in blamed {
-            suspects.until = last_sent.ok_or(PipelineError::NotSent)?.commit_lsn;
             let like = Like {
                 commit_lsn: ledger.commit_lsn(blame.ticket)?,
                 weight: blame.ticket.weight(),
                 content: blame.content,
             };
             is_news |= suspects.add(like, blame, reason);
+            may_pass |= blame.alone && blame.aspect == Aspect::Brokers;
         }
         let is_of_the_batch = is_unnamed && !suspects.is_first_probe(topic);
         let refused = suspects.refused().saturating_sub(before);
-        Ok(Lesson { suspects, is_news, refused, is_of_the_batch })
+        Ok(Lesson { suspects, is_news, refused, is_of_the_batch, may_pass })
     }
 
     /// The same; whether a record is refused for what was said of others.
@@ -111,10 +112,12 @@ impl Suspects {
         Self { infers, ..self }
     }
 
-    /// Whatever committed before `lsn` is not sent again.
+    /// Whatever committed before `lsn` is settled, and not sent again. What was only sent may be: it stays
+    /// known, or the next session would meet it as if for the first time.
     pub(super) fn passed(&mut self, lsn: Lsn) {
-        if lsn > self.until {
-            self.all.clear();
+        let first = self.all.first_key_value();
+        if first.is_some_and(|(first, _)| first.commit_lsn < lsn) {
+            self.all = self.all.split_off(&Like { commit_lsn: lsn, weight: 0, content: 0 });
         }
     }
 
@@ -153,7 +156,10 @@ impl Suspects {
         let Some(suspect) = found else {
             return self.inferred.judge(record, at_us).map_or(Treatment::Usual, Treatment::Refused);
         };
-        let Some(rejection) = suspect.rejection.clone() else { return Treatment::Alone };
+        let Some(rejection) = suspect.rejection.clone() else {
+            // Others like it may have been refused since it came under suspicion.
+            return self.inferred.judge(record, at_us).map_or(Treatment::Alone, Treatment::Refused);
+        };
         // Only here its timestamp is known.
         if self.infers && !std::mem::replace(&mut suspect.is_inferred_from, true) {
             self.inferred.refused(suspect.aspect, record, at_us);
@@ -188,7 +194,9 @@ impl Suspects {
         known.alone += u32::from(blame.alone);
         known.aspect = blame.aspect;
         known.rejection.clone_from(&blame.rejection);
-        if known.rejection.is_none() && known.alone >= ATTEMPTS_ALONE {
+        let attempts =
+            if blame.aspect == Aspect::Brokers { ATTEMPTS_LATER } else { ATTEMPTS_ALONE };
+        if known.rejection.is_none() && known.alone >= attempts {
             let reason = format!("topic `{}` does not take the record: {reason}", blame.topic);
             known.rejection = Some(Rejection { code: RejectionCode::Refused, reason });
         }
@@ -243,7 +251,7 @@ mod tests {
                 blame(ticket, value, *alone, rejection.clone())
             })
             .collect();
-        let found = suspects.learn(&blamed, &ledger, Some(row()), ("t", "why", false)).unwrap();
+        let found = suspects.learn(&blamed, &ledger, ("t", "why", false)).unwrap();
         *suspects = found.suspects;
         found.is_news
     }
@@ -347,7 +355,7 @@ mod tests {
         let mut suspects = Suspects::default();
         let unnamed = |suspects: &mut Suspects| {
             let ledger = Ledger::new(Budget::default());
-            let found = suspects.learn(&[], &ledger, None, ("t", "why", true)).unwrap();
+            let found = suspects.learn(&[], &ledger, ("t", "why", true)).unwrap();
             *suspects = found.suspects;
             found.is_of_the_batch
         };
@@ -357,13 +365,42 @@ mod tests {
         assert!(!unnamed(&mut suspects), "the record was at fault");
     }
 
+    /// A session that sends on past a record may still end without having settled it.
     #[test]
-    fn what_is_behind_is_forgotten() {
+    fn g4_what_is_settled_is_forgotten_and_nothing_else() {
         let mut suspects = Suspects::default();
         learn(&mut suspects, b"odd", false, None);
+        let mut ledger = Ledger::new(Budget::default());
+        let later = Position { commit_lsn: Lsn::new(200), ..row() };
+        ledger.begin(later.commit_lsn, 7).unwrap();
+        let ticket = ledger.next_ticket(record(b"later").weight()).unwrap();
+        ledger.count(ticket).unwrap();
+        let found =
+            suspects.learn(&[blame(ticket, b"later", false, None)], &ledger, ("t", "why", false));
+        suspects = found.unwrap().suspects;
         suspects.passed(COMMIT);
-        assert!(suspects.has(row(), &record(b"odd")));
+        assert!(suspects.has(row(), &record(b"odd")) && suspects.has(later, &record(b"later")));
         suspects.passed(Lsn::new(101));
+        assert!(!suspects.has(row(), &record(b"odd")) && suspects.has(later, &record(b"later")));
+        suspects.passed(Lsn::new(201));
         assert!(suspects.is_empty());
+    }
+
+    #[test]
+    fn g4_what_may_be_the_brokers_own_fault_gets_more_attempts_and_time_between_them() {
+        let mut suspects = Suspects::default();
+        for attempt in 0..6 {
+            let (judged, _) = suspects.judge(row(), Ok(Some(1)), |_| record(b"odd"));
+            assert!(judged.is_ok(), "{attempt}");
+            let mut ledger = Ledger::new(Budget::default());
+            ledger.begin(row().commit_lsn, 7).unwrap();
+            let ticket = ledger.next_ticket(record(b"odd").weight()).unwrap();
+            ledger.count(ticket).unwrap();
+            let blamed = Blame { aspect: Aspect::Brokers, ..blame(ticket, b"odd", true, None) };
+            let lesson = suspects.learn(&[blamed], &ledger, ("t", "why", false)).unwrap();
+            assert!(lesson.is_news && lesson.may_pass);
+            suspects = lesson.suspects;
+        }
+        assert!(suspects.judge(row(), Ok(Some(1)), |_| record(b"odd")).0.is_err());
     }
 }

@@ -5,6 +5,7 @@
 //! What always holds: batches are made smaller only for a topic that takes single records, and not for
 //! ever (G4).
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use crate::kafka::SinkError;
@@ -18,7 +19,12 @@ const SMALL_BATCHES_FOR: Duration = Duration::from_hours(1);
 pub(super) struct Refusals {
     suspects: Suspects,
     small_batches: Option<SmallBatches>,
+    /// Topics that refused something.
+    topics: BTreeSet<String>,
 }
+
+/// Topics remembered; of others nobody asks for the settings.
+const TOPICS_MAX: usize = 1_000;
 
 #[derive(Debug, Clone, Copy)]
 struct SmallBatches {
@@ -38,6 +44,13 @@ impl Refusals {
         self.small_batches.map(|small| small.bytes)
     }
 
+    /// The topic that refused something, where it is the first time.
+    pub(super) fn first_of(&mut self, cause: &SinkError) -> Option<String> {
+        let SinkError::BatchRefused { topic, .. } = cause else { return None };
+        let is_first = self.topics.len() < TOPICS_MAX && self.topics.insert(topic.clone());
+        is_first.then(|| topic.clone())
+    }
+
     /// Takes over what a session has learned, and says so; false if the next one would end the same way.
     pub(super) fn learn(&mut self, cause: &SinkError, lesson: &Lesson, now: Instant) -> bool {
         let SinkError::BatchRefused { topic, batch_bytes, .. } = cause else { return false };
@@ -52,7 +65,7 @@ impl Refusals {
                 topic,
                 bytes,
                 help = cause.hint(),
-                "the topic takes smaller batches only: for an hour none of this relay is larger"
+                "the topic takes smaller batches only: batches for all topics are made smaller for an hour"
             );
         }
         if is_news {
@@ -80,7 +93,13 @@ mod tests {
     }
 
     fn lesson(is_news: bool, is_of_the_batch: bool) -> Lesson {
-        Lesson { suspects: Suspects::default(), is_news, refused: 0, is_of_the_batch }
+        Lesson {
+            suspects: Suspects::default(),
+            is_news,
+            refused: 0,
+            is_of_the_batch,
+            may_pass: false,
+        }
     }
 
     #[test]

@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 
 use crate::config::Delivery;
 use crate::control::{self, Client, ControlError, Inspection, Known, Requirements, ServerFacts};
-use crate::kafka::{Sink, SinkError};
+use crate::kafka::{Purpose, Sink, SinkError, survey};
 use crate::lsn::Lsn;
 use crate::pipeline::Lesson;
+use crate::relay::aside::aside;
 use crate::relay::backoff::{self, Backoff};
 use crate::relay::beforehand::Beforehand;
 use crate::relay::detour::{Detour, Narrowing};
@@ -46,6 +47,8 @@ const STOP_TICK: Duration = Duration::from_millis(20);
 const ABORT_LIMIT: Duration = Duration::from_secs(2);
 const SETTLING_HELP: &str = "what was sent is confirmed first, here or by the relay that has the slot, \
                              for shutdown.grace at most; a second signal ends it at once";
+/// How long a topic's settings are waited for, once, when it has refused something.
+const SETTINGS_LIMIT: Duration = Duration::from_secs(2);
 /// A session that streamed this long was healthy: the next failure starts from a short pause.
 const HEALTHY_AFTER: Duration = Duration::from_secs(10);
 
@@ -181,7 +184,7 @@ impl Supervisor {
             return self.standby_or(error).await;
         }
         if let RelayError::Refused { cause, lesson } = &error
-            && self.narrow_down(cause, lesson)
+            && self.narrow_down(cause, lesson).await
         {
             return Ok(());
         }
@@ -216,11 +219,19 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Makes the next session, which begins at once, treat the records at fault in another way than
-    /// this one; false if there is none.
-    fn narrow_down(&mut self, cause: &SinkError, lesson: &Lesson) -> bool {
+    /// Makes the next session treat the records at fault in another way than this one; false if there is
+    /// none. It begins at once, but where the fault may be the brokers' own.
+    async fn narrow_down(&mut self, cause: &SinkError, lesson: &Lesson) -> bool {
         let is_news = self.refusals.learn(cause, lesson, Instant::now());
-        if let Some(reporter) = self.reporter.as_mut().filter(|_| is_news) {
+        if let Some(topic) = self.refusals.first_of(cause) {
+            // Its settings may say why; brokers that do not answer are left to the sessions.
+            let (kafka, topics) = (self.plan.kafka.clone(), [(topic, Purpose::Rows)]);
+            let asked = aside(move || survey(&kafka, &topics));
+            let _ = tokio::time::timeout(SETTINGS_LIMIT, asked).await;
+        }
+        if is_news && lesson.may_pass {
+            self.pause("batch_refused").await;
+        } else if let Some(reporter) = self.reporter.as_mut().filter(|_| is_news) {
             reporter.restart("batch_refused");
         }
         is_news

@@ -22,9 +22,6 @@ use crate::wal::{ServerProcess, WalError};
 const SAMPLE_EVERY: Duration = Duration::from_secs(5);
 /// How long a stream goes on without anybody watching: as long as it takes to notice anything.
 const UNWATCHED_MAX: Duration = SAMPLE_EVERY;
-/// How long a server may fail to say what is published, for a reason that passes: it may be as busy as
-/// that, and lets two statements run into their limit.
-const UNSEEN_MAX: Duration = Duration::from_secs(30);
 /// Pause between two attempts to watch again: one login a time, and a server that shuts down meanwhile
 /// waits no longer for us.
 const RECONNECT_EVERY: Duration = Duration::from_millis(200);
@@ -74,8 +71,8 @@ impl Unwatched {
 struct Before {
     /// The server was a standby.
     standby: bool,
-    /// Since then every look has failed.
-    unseen_since: Option<Instant>,
+    /// The last look failed in a way that a new session would meet as well.
+    unseen: bool,
 }
 
 /// What a look compares with, and whom it tells.
@@ -124,10 +121,10 @@ impl Watch<'_> {
             publish(self.telemetry, sample.as_ref());
             let departure = match self.departure(client, &mut before.standby).await {
                 Ok(departure) => {
-                    before.unseen_since = None;
+                    before.unseen = false;
                     departure
                 }
-                Err(error) => self.unseen(error, before),
+                Err(error) => Self::unseen(error, before),
             };
             if let Some(departure) = departure {
                 return departure;
@@ -165,22 +162,14 @@ impl Watch<'_> {
         Ok(slot.is_held_by(stream).then_some(departure))
     }
 
-    /// A look that failed. What it would have shown may pass over rows, so a stream does not go on for
-    /// long without one: an error that a new session would meet as well ends it when it is still there
-    /// at the next look, any other when it has not passed by then.
-    fn unseen(&self, error: ControlError, before: &mut Before) -> Option<ControlError> {
-        let Some(since) = before.unseen_since else {
-            before.unseen_since = Some(Instant::now());
-            return None;
-        };
-        if !error.class().is_transient() {
-            return Some(error);
-        }
-        if since.elapsed() >= UNSEEN_MAX {
-            self.unwatched.because(error);
-            self.stop.request(Request::LetGo);
-        }
-        None
+    /// A look that failed. What it would have shown may pass over rows: an error that a new session would
+    /// meet as well ends this one when it is still there at the next look. Any other is left to pass: a lock
+    /// on one published table keeps PostgreSQL 18 from telling what is published (seen with VACUUM FULL), and
+    /// must not hold up the rows of others.
+    fn unseen(error: ControlError, before: &mut Before) -> Option<ControlError> {
+        let is_transient = error.class().is_transient();
+        let was_there = std::mem::replace(&mut before.unseen, !is_transient);
+        Some(error).filter(|_| was_there && !is_transient)
     }
 
     /// Opens a connection in place of one that broke without a word; a stream that broke as well tells

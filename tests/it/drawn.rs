@@ -30,13 +30,12 @@ const PAUSE: Duration = Duration::from_millis(100);
 const HUGE: u64 = 5_003;
 /// Kafka's partitions of each topic.
 const PARTITIONS: i32 = 3;
-/// What ordinary rows may take, in milliseconds: half of them, and all but one in a hundred. An optimised
-/// relay takes 30 and 1,750 at least once, 36 and 1,400 exactly once, on two cores that others use too; most of
-/// the latter is the row of 80 MiB, which Postgres and the relay both work through for a second. The bounds
-/// are for an unoptimised one among other tests. Rows held up by what is hostile between them, a session after
-/// the other, would take as long as the whole attack, 40 s.
-const P50_MS_MAX: i64 = 2_000;
-const P99_MS_MAX: i64 = 15_000;
+/// An optimised relay takes 30 ms for half of the ordinary rows and 1,750 ms for all but one in a hundred at
+/// least once, 36 and 1,400 ms exactly once, on two cores that others use too; most of the latter is the row of
+/// 80 MiB, which Postgres and the relay both work through for a second. An unoptimised one among other tests is
+/// held to a share of the time that the attack takes: rows held up by what is hostile between them, a session
+/// after the other, would take as long as the whole.
+const P99_SHARE: f64 = 0.5;
 
 /// What is to become of a row: a record, or a dead letter with this code.
 type Fate = &'static str;
@@ -226,7 +225,9 @@ fn assault(delivery: &str) {
     let mut running = relay.set("kafka.delivery", delivery).run();
     running.wait_for_log("streaming");
     let watch = Watch::start(&stage);
+    let begun = Instant::now();
     let fates = attack(&stage);
+    let attack_took = begun.elapsed();
     stage.wait_acknowledged(stage.log_end());
     running.signal(Signal::TERM);
     let outcome = running.outcome();
@@ -247,7 +248,8 @@ fn assault(delivery: &str) {
     let copies: usize = found.values().map(Vec::len).sum();
     let sessions = sessions.count() as u64;
     eprintln!("{delivery}: {sessions} sessions, {copies} copies, p50 {p50} ms, p99 {p99} ms");
-    assert!(p50 <= P50_MS_MAX && p99 <= P99_MS_MAX, "ordinary rows: p50 {p50} ms, p99 {p99} ms");
+    let share = Duration::from_millis(p99.unsigned_abs()).as_secs_f64() / attack_took.as_secs_f64();
+    assert!(share <= P99_SHARE, "ordinary rows: p99 {p99} ms of {attack_took:?}");
     // One ends at the batch, one at the record alone.
     assert!(sessions <= 2 * refusals + 1, "{sessions} sessions for {refusals} refusals");
 }

@@ -89,7 +89,7 @@ pub(super) struct TopicFacts {
 
 impl TopicFacts {
     /// A setting, if we may know it and the brokers have it.
-    fn setting(&self, name: &str) -> Option<&str> {
+    pub(super) fn setting(&self, name: &str) -> Option<&str> {
         self.settings.as_ref()?.get(name).map(String::as_str)
     }
 

@@ -142,6 +142,10 @@ pub fn survey(
     for (topic, purpose) in topics {
         match inquiry.look(topic)? {
             Seen::Topic(facts) => {
+                if facts.setting("cleanup.policy").is_some_and(|policy| policy.contains("compact"))
+                {
+                    kafka.topics.is_compacted(topic);
+                }
                 findings.extend(judge(&facts, *purpose, kafka.message_max_bytes));
             }
             Seen::Missing => findings.extend(missing(topic, *purpose, inquiry.creates_topics()?)),

@@ -1,6 +1,7 @@
 //! Told to end when a session is over that left records unconfirmed: they are confirmed first, by whoever
 //! can, or the exit code says that they are not.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use rdkafka::mocking::MockCluster;
@@ -110,15 +111,20 @@ fn g8_a_transaction_that_a_lost_session_left_open_is_over_after_sigterm() {
     let slow = relay.clone().set("retry.initial", PAUSE).set("retry.max", PAUSE);
     let mut running = slow.set("kafka.transaction_age", "1s").expect_log("trying again").run();
     running.wait_for_log("caught up");
+    let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         // While rows come there is an open transaction at almost any moment.
-        let load = scope.spawn(|| (0..300).for_each(|_| stage.insert("A", 1)));
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                stage.insert("A", 1);
+            }
+        });
         wait_for("a transaction", || (lead(&bootstrap, &stage.topic("A")) > 0).then_some(()));
         terminate(&stage);
-        load.join().unwrap();
+        is_over.store(true, Ordering::Relaxed);
+        running.wait_for_log("trying again");
+        running.signal(Signal::TERM);
     });
-    running.wait_for_log("trying again");
-    running.signal(Signal::TERM);
     running.wait_for_log(GOES_ON);
     let status = running.wait();
     assert!(status.success(), "{status}");
