@@ -93,7 +93,7 @@ impl Watch<'_> {
     /// reason why the session must end. Upholds G1.
     pub(super) async fn keep(&self, mut client: Client) -> ControlError {
         // Over all connections: a server may be promoted, or fail to answer, across two of them.
-        let mut before = Before { standby: self.standby, unseen_since: None };
+        let mut before = Before { standby: self.standby, unseen: false };
         loop {
             let end = tokio::select! {
                 end = client.ended() => end,
