@@ -113,7 +113,7 @@ fn g1_a_broker_that_stalls_holds_back_the_acknowledgement() {
     stage.wait_acknowledged(stage.log_end());
     running.stop();
     let verdict = stage.verdict(&oracle, &tap.statuses());
-    verdict.assert_exactly_once();
+    verdict.assert_at_least_once();
     assert_eq!(verdict.delivered, 600);
 }
 
