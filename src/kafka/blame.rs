@@ -71,7 +71,7 @@ struct Batch<'a> {
     suspects: Vec<&'a Refusal>,
     /// They are known to be at fault.
     is_named: bool,
-    /// The batch was their only one.
+    /// The batch had one record.
     is_single: bool,
     /// Batches of so many bytes may be taken.
     bytes: Option<u32>,

@@ -38,6 +38,7 @@ const REASON_GRACE: Duration = Duration::from_secs(1);
 /// How long a session that is over for a refused batch waits for what else is under way: the more
 /// refusals are known, the fewer sessions they cost.
 const GATHER_LIMIT: Duration = Duration::from_secs(1);
+
 /// A ticket is 64 bits wide and travels in a pointer.
 const _: () = assert!(usize::BITS == 64, "tickets need 64-bit pointers");
 
@@ -109,7 +110,7 @@ impl Gathered {
         Standing::Over(blame::verdict(&self.refusals, about, demands_keys))
     }
 
-    fn is_over(&mut self, error: SinkError) {
+    fn end(&mut self, error: SinkError) {
         self.broken.get_or_insert_with(|| Broken { error, since: Instant::now() });
     }
 }
@@ -149,8 +150,9 @@ impl Deliveries {
         self.events.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Whether a batch was refused, so that the session ends when nothing is under way.
-    pub(super) fn is_gathering(&self) -> bool {
+    /// Whether the session is over: for a refused batch it ends when nothing is under way, for anything else
+    /// at once.
+    pub(super) fn is_over(&self) -> bool {
         self.gathered().broken.is_some()
     }
 
@@ -284,7 +286,7 @@ impl Deliveries {
             (Verdict::Break(error), _) => error,
             (Verdict::Consequence, _) => return self.watch().died(&code.to_string()),
         };
-        self.gathered().is_over(broken);
+        self.gathered().end(broken);
     }
 
     /// Whether an earlier event was a batch that was refused.
@@ -370,7 +372,7 @@ impl ProducerContext for Deliveries {
             Ok(message) if message.offset() < 0 => {
                 let topic = message.topic().to_owned();
                 let reason = "it was reported stored without an offset".to_owned();
-                self.gathered().is_over(SinkError::Delivery { topic, reason });
+                self.gathered().end(SinkError::Delivery { topic, reason });
             }
             // Upholds G1: this is the only place a record becomes confirmed.
             Ok(message) => {

@@ -277,7 +277,7 @@ impl Sink for Producer {
         // The callbacks write straight into the caller's vector.
         std::mem::swap(confirmations, &mut context.gathered().confirmations);
         self.serve();
-        if context.is_gathering() {
+        if context.is_over() {
             self.is_over = true;
             // Nothing more of this session is sent; what is on its way is answered.
             self.inner.purge(PurgeConfig::default().queue());

@@ -2,8 +2,9 @@
 //!
 //! Enters: each refusal whose cause can be told from the record itself. Leaves: for a record, whether it
 //! is refused without being sent. What always holds: a refusal costs a session, and a topic does not cost
-//! one for each of its rows (G4); what is not sent has the same cause to at least the same degree as
-//! several that the topic refused not long ago; memory is bounded.
+//! one for each of its rows (G4); what is not sent has the same cause as several that the topic refused not
+//! long ago, to at least the same degree or, where degrees kept falling, short of it by a bounded margin;
+//! memory is bounded.
 //!
 //! Time is that of commits: the same rows are judged alike in every session. Sizes are those of records
 //! before compression, and the topic's bounds of time follow the brokers' clock, so that a record which
@@ -47,7 +48,7 @@ impl Cause {
     const ALL: [Self; 4] = [Self::Size, Self::NoKey, Self::Ahead, Self::Old];
 
     /// How much of it a record has whose row committed at `at_us`: bytes of its weight, minutes after its
-    /// commit, milliseconds before the end of time; `None` if nothing.
+    /// commit, milliseconds below the largest timestamp; `None` if nothing.
     fn degree(self, record: &Record<'_>, at_us: i64) -> Option<u64> {
         let ahead = record.timestamp_ms.saturating_sub(at_us.div_euclid(1_000));
         match self {

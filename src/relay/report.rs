@@ -5,7 +5,7 @@
 //! else happens once per [`PUBLISH_EVERY`]. Owned by the hot thread, one at a time.
 
 use std::collections::HashMap;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use crate::kafka::{SinkError, TopicBook};
 use crate::lsn::Lsn;
@@ -17,7 +17,7 @@ use crate::relay::vigil::Vigil;
 use crate::route::RejectionCode;
 use crate::telemetry::{
     Count, SKIPPED, STALL, STALL_HELP, Snapshot, State, Telemetry, TopicCount, UnavailableTopic,
-    UnavailableTopics,
+    UnavailableTopics, unix_us,
 };
 use crate::wal::Stream;
 
@@ -304,17 +304,6 @@ impl Reporter {
     fn records(&self) -> u64 {
         self.current.topics.iter().map(|t| t.sent + t.dead_lettered).sum()
     }
-}
-
-/// Time since this moment in microseconds since the Unix epoch; zero for one of the future, as a
-/// server whose clock is ahead of ours may name.
-pub(super) fn age(unix_time_us: i64) -> Duration {
-    Duration::from_micros(u64::try_from(unix_us().saturating_sub(unix_time_us)).unwrap_or(0))
-}
-
-fn unix_us() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
 }
 
 /// Topics that are not to be had.

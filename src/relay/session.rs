@@ -22,8 +22,9 @@ use crate::relay::owed::Owed;
 use crate::relay::pace::{Next, Pace, Read};
 use crate::relay::phase::{End, Phase};
 use crate::relay::pulse::Pulse;
-use crate::relay::report::{Reporter, age};
+use crate::relay::report::Reporter;
 use crate::relay::stop::{Request, Stop};
+use crate::telemetry::age;
 use crate::wal::{Frame, Stream, WalError};
 
 /// While records are unconfirmed the socket is waited on no longer than this, so that a delivery
