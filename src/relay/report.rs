@@ -135,7 +135,7 @@ impl Reporter {
     ) -> Result<(), RelayError> {
         self.measure_latency(pipeline);
         let now = Instant::now();
-        if self.last_publish.is_some_and(|last| now.duration_since(last) < PUBLISH_EVERY) {
+        if !self.is_due(broker_connected, now) {
             return Ok(());
         }
         self.current.broker_connected = broker_connected;
@@ -154,6 +154,13 @@ impl Reporter {
             (RelayError::NothingStored { seconds, .. }, Some(awaited)) => gave_up(seconds, awaited),
             (error, _) => error,
         })
+    }
+
+    /// Whether a snapshot is published now. Probes hear at once of brokers that answer, and of none that
+    /// does: Postgres is told of records before the next quarter of a second is over.
+    fn is_due(&self, broker_connected: bool, now: Instant) -> bool {
+        broker_connected != self.current.broker_connected
+            || self.last_publish.is_none_or(|last| now.duration_since(last) >= PUBLISH_EVERY)
     }
 
     /// Says once that brokers which answer confirm nothing, and once that they do again.
@@ -388,6 +395,20 @@ fn topics(past: &[TopicCount], counters: &Counters) -> Vec<TopicCount> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::telemetry::BuildInfo;
+
+    #[test]
+    fn probes_hear_at_once_of_brokers_that_answer() {
+        let telemetry = Telemetry::new(BuildInfo::default());
+        let mut reporter = Reporter::new(telemetry, Duration::ZERO, TopicBook::default());
+        let now = Instant::now();
+        assert!(reporter.is_due(false, now));
+        reporter.streaming();
+        assert!(!reporter.is_due(false, now) && reporter.is_due(true, now));
+        assert!(reporter.is_due(false, now + 2 * PUBLISH_EVERY));
+        reporter.current.broker_connected = true;
+        assert!(!reporter.is_due(true, now) && reporter.is_due(false, now));
+    }
 
     #[test]
     fn g3_sessions_that_each_name_other_topics_do_not_grow_the_totals() {
