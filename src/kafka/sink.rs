@@ -205,10 +205,22 @@ impl SinkError {
                  kafka-acls.sh --bootstrap-server BROKER --add --allow-principal User:NAME --operation Read \
                  --operation Describe --topic '{topic}'"
             ),
-            Self::Fatal(_)
-            | Self::Delivery { .. }
-            | Self::Ambiguous(_)
-            | Self::Fenced(_) => return None,
+            Self::Fatal(_) | Self::Delivery { .. } => {
+                "what was not confirmed is sent again; if it repeats, look at the partitions \
+                 (kafka-topics.sh --bootstrap-server BROKER --describe) and in the brokers' logs"
+                    .into()
+            }
+            Self::Ambiguous(_) => {
+                "nothing to do: the next session reads from Kafka what was committed; if it repeats, \
+                 look at the network and in the brokers' logs"
+                    .into()
+            }
+            Self::Fenced(_) => {
+                "nothing to do where another relay took over; if it repeats, look at the brokers' load \
+                 (transactions that take longer than transaction.timeout.ms are given up), and for \
+                 another producer with the same transactional id"
+                    .into()
+            }
             Self::NotReady(_) => {
                 "a new cluster makes the topic of transactions (__transaction_state) at the first one: \
                  wait a minute; if it stays, that topic needs as many brokers as \

@@ -188,7 +188,11 @@ impl RelayError {
                  what replaces the publication or the table again and again"
                     .to_owned(),
             ),
-            Self::Thread => None,
+            Self::Thread => Some(
+                "nothing is lost, it is tried again; look for a panic above, and at the limits on \
+                 threads (ulimit -u, TasksMax=, --pids-limit)"
+                    .to_owned(),
+            ),
         }
     }
 

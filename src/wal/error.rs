@@ -273,9 +273,14 @@ impl WalError {
     /// What the operator should do, if there is anything to do.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
-            Self::Unreachable { .. } => {
+            Self::Unreachable { .. } | Self::TimedOut { .. } => {
                 "check that the server runs and that host, port and firewall are right"
             }
+            Self::Closed | Self::Ended | Self::Io(_) => {
+                "try again, as the relay does by itself; if it repeats, look in the server's log and at the \
+                 network between; nothing is lost, the slot keeps every row"
+            }
+            Self::SlotHeld { .. } => "nothing to do while another relay is at work",
             Self::Silent { .. } => {
                 "check the network between the relay and the server, and that the server is not \
                  stopped; nothing is lost, the slot keeps every row"
@@ -301,13 +306,12 @@ impl WalError {
                     super::quote::literal(slot)
                 ));
             }
-            Self::MessageTooLarge { .. } => {
+            Self::MessageTooLarge { .. } | Self::Protocol(_) => {
                 "check that host and port in source.url are those of Postgres, and that no proxy \
                  between here and there changes what passes; nothing is lost"
             }
             Self::Malformed(error) => return error.hint(),
             Self::Server(message) => return server_hint(message),
-            _ => return None,
         };
         Some(hint.to_owned())
     }
