@@ -189,7 +189,7 @@ impl TopicBook {
     }
 
     /// The topic's settings say that it is compacted, so that it takes no record without a key.
-    pub(super) fn is_compacted(&self, topic: &str) {
+    pub(super) fn note_compacted(&self, topic: &str) {
         let Some(book) = &self.0 else { return };
         let mut compacted = book.compacted.lock().unwrap_or_else(PoisonError::into_inner);
         if compacted.len() < COMPACTED_MAX {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::config::Delivery;
 use crate::control::{self, Client, ControlError, Inspection, Known, Requirements, ServerFacts};
-use crate::kafka::{Purpose, Sink, SinkError, survey};
+use crate::kafka::{Sink, SinkError, note_settings};
 use crate::lsn::Lsn;
 use crate::pipeline::Lesson;
 use crate::relay::aside::aside;
@@ -225,8 +225,8 @@ impl Supervisor {
         let is_news = self.refusals.learn(cause, lesson, Instant::now());
         if let Some(topic) = self.refusals.first_of(cause) {
             // Its settings may say why; brokers that do not answer are left to the sessions.
-            let (kafka, topics) = (self.plan.kafka.clone(), [(topic, Purpose::Rows)]);
-            let asked = aside(move || survey(&kafka, &topics));
+            let kafka = self.plan.kafka.clone();
+            let asked = aside(move || note_settings(&kafka, &topic));
             let _ = tokio::time::timeout(SETTINGS_LIMIT, asked).await;
         }
         if is_news && lesson.may_pass {

@@ -26,7 +26,7 @@ use super::settings::{KafkaSpec, SettingsError};
 use super::sink::{Sink as _, SinkError};
 use crate::pipeline::CreateRule;
 use ask::{Inquiry, Seen, wait};
-use judge::{judge, missing};
+use judge::{TopicFacts, judge, missing};
 
 pub use judge::{Finding, Grade, Purpose};
 pub use make::{MadeTopics, WantedTopic, make_topics};
@@ -142,10 +142,7 @@ pub fn survey(
     for (topic, purpose) in topics {
         match inquiry.look(topic)? {
             Seen::Topic(facts) => {
-                if facts.setting("cleanup.policy").is_some_and(|policy| policy.contains("compact"))
-                {
-                    kafka.topics.is_compacted(topic);
-                }
+                note(kafka, topic, &facts);
                 findings.extend(judge(&facts, *purpose, kafka.message_max_bytes));
             }
             Seen::Missing => findings.extend(missing(topic, *purpose, inquiry.creates_topics()?)),
@@ -156,6 +153,21 @@ pub fn survey(
     }
     findings.sort_by_key(|finding| finding.grade);
     Ok(findings)
+}
+
+/// Asks for a topic's settings, and keeps in the book what a refusal of its records may come from. A topic
+/// that is missing or hidden has none.
+pub fn note_settings(kafka: &KafkaSpec, topic: &str) -> Result<(), TopicsError> {
+    if let Seen::Topic(facts) = Inquiry::open(kafka)?.look(topic)? {
+        note(kafka, topic, &facts);
+    }
+    Ok(())
+}
+
+fn note(kafka: &KafkaSpec, topic: &str, facts: &TopicFacts) {
+    if facts.setting("cleanup.policy").is_some_and(|policy| policy.contains("compact")) {
+        kafka.topics.note_compacted(topic);
+    }
 }
 
 /// Creates the progress topic if it is missing, and judges it otherwise. What must not be used is an
