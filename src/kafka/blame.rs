@@ -50,15 +50,22 @@ pub(super) enum Fault {
 /// was refused for (librdkafka 2.12).
 pub(super) fn verdict(
     refusals: &[Refusal],
-    (topic, reason): (String, String),
+    (mut topic, mut reason): (String, String),
     demands_keys: impl Fn(&str) -> bool,
 ) -> SinkError {
     let mut batch_bytes: Option<u32> = None;
     let mut records = Vec::new();
     for batch in refusals.chunk_by(|one, other| one.batch == other.batch) {
         let found = Batch::of(batch);
-        if let Some(bytes) = found.bytes {
-            batch_bytes = Some(batch_bytes.map_or(bytes, |least| least.min(bytes)));
+        // Of several topics the one is named whose batches must be the smallest.
+        if let (Some(bytes), Some(first)) = (found.bytes, batch.first())
+            && batch_bytes.is_none_or(|least| bytes < least)
+            && let Fault::Size(rejection) = &first.fault
+        {
+            batch_bytes = Some(bytes);
+            if topic != first.topic {
+                (topic, reason) = (first.topic.clone(), rejection.reason.clone());
+            }
         }
         let blame = |refusal: &Refusal| found.blame(refusal, &demands_keys);
         records.extend(found.suspects.iter().map(|one| blame(one)));
@@ -204,6 +211,20 @@ mod tests {
         let mut batch: Vec<_> = (0..1_000).map(|n| refusal(n, 0, 100, size())).collect();
         batch.push(refusal(1_000, 0, 450_000, size()));
         assert_eq!(blamed(&batch), (vec![(1_000, false)], None));
+    }
+
+    #[test]
+    fn the_topic_that_wants_smaller_batches_is_the_one_that_is_named() {
+        let mut batches = vec![refusal(20, 0, 9, content(Aspect::Time))];
+        batches.extend((0..10).map(|n| refusal(n, 1, 10_000, size())));
+        batches.iter_mut().skip(1).for_each(|one| one.topic = "other".into());
+        match verdict(&batches, ("t".into(), "time".into()), |_| true) {
+            SinkError::BatchRefused { topic, reason, batch_bytes, .. } => {
+                assert_eq!((topic.as_str(), reason.as_str()), ("other", "too large"));
+                assert_eq!(batch_bytes, Some(50_000));
+            }
+            error => panic!("{error}"),
+        }
     }
 
     #[test]
