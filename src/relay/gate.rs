@@ -94,7 +94,7 @@ impl Warning {
 /// Why the stream cannot be carried on.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GateError {
-    /// Another cluster, database or slot.
+    /// Another cluster, database or slot than the record's key says: no relay wrote that.
     #[error("the progress of slot `{slot}` belongs to `{before}`, and this is `{now}`")]
     OtherSource {
         /// The slot.
@@ -247,8 +247,8 @@ impl GateError {
                              adopt --execute`";
         match self {
             Self::OtherSource { .. } => format!(
-                "connect to the source it was written for, or give this relay another source.slot; \
-                 if this server is to take its place: {ADOPT}"
+                "its key and its value disagree, so no relay wrote it: look who else writes to the \
+                 progress topic (`postrider tail`), then: {ADOPT}"
             ),
             Self::Restored { .. } | Self::OtherLog { .. } | Self::OtherTimeline { .. } => format!(
                 "connect to the server that was delivered from; if this one is to take its place: \
