@@ -273,8 +273,12 @@ impl WalError {
     /// What the operator should do, if there is anything to do.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
-            Self::Unreachable { .. } | Self::TimedOut { .. } => {
+            Self::Unreachable { .. } => {
                 "check that the server runs and that host, port and firewall are right"
+            }
+            Self::TimedOut { .. } => {
+                "check the server's load, the network between, and locks on the published tables \
+                 (pg_locks): PostgreSQL waits for a VACUUM FULL or ALTER TABLE to tell what it publishes"
             }
             Self::Closed | Self::Ended | Self::Io(_) => {
                 "try again, as the relay does by itself; if it repeats, look in the server's log and at the \

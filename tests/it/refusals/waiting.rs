@@ -32,6 +32,22 @@ fn a_postgres_that_starts_later_is_waited_for() {
     outbox.assert_delivered_by(&outbox.relay());
 }
 
+/// PostgreSQL 18 opens each published table to say what it publishes of it.
+#[test]
+fn a_table_that_is_locked_at_the_start_is_named_as_a_reason_and_waited_for() {
+    let Some(eighteen) = postgres::eighteen() else { return };
+    let outbox = Outbox::ready(eighteen, "locked");
+    outbox.write();
+    let locking = outbox.database.sql();
+    locking.run("BEGIN; LOCK TABLE outbox IN ACCESS EXCLUSIVE MODE");
+    let mut running = outbox.relay().expect_log("locks on the published tables").run();
+    running.wait_for_log("locks on the published tables");
+    locking.run("COMMIT");
+    running.wait_for_log("caught up");
+    running.stop();
+    outbox.assert_delivered_by(&outbox.relay());
+}
+
 #[test]
 fn brokers_that_start_later_are_waited_for() {
     let outbox = Outbox::ready(postgres::installed(), "broker_later");
