@@ -86,10 +86,12 @@ impl Scene {
         spec
     }
 
-    /// Sends them in order and waits until they are stored.
+    /// Sends them in order and waits until they are stored: those of a partition in one batch, so that a
+    /// consumer gets them together.
     pub(crate) fn send(&self, drafts: &[Draft]) {
         let mut config = ClientConfig::new();
         config.set("bootstrap.servers", &self.bootstrap).set("partitioner", "murmur2_random");
+        config.set("linger.ms", "60000");
         let producer: BaseProducer = config.create().unwrap();
         for draft in drafts {
             let headers =
