@@ -27,6 +27,8 @@ pub(super) struct Refusal {
     pub(super) has_key: bool,
     /// Nothing else was under way.
     pub(super) alone: bool,
+    /// The library's words.
+    pub(super) reason: String,
     pub(super) fault: Fault,
 }
 
@@ -60,12 +62,9 @@ pub(super) fn verdict(
         // Of several topics the one is named whose batches must be the smallest.
         if let (Some(bytes), Some(first)) = (found.bytes, batch.first())
             && batch_bytes.is_none_or(|least| bytes < least)
-            && let Fault::Size(rejection) = &first.fault
         {
             batch_bytes = Some(bytes);
-            if topic != first.topic {
-                (topic, reason) = (first.topic.clone(), rejection.reason.clone());
-            }
+            (topic, reason) = (first.topic.clone(), first.reason.clone());
         }
         let blame = |refusal: &Refusal| found.blame(refusal, &demands_keys);
         records.extend(found.suspects.iter().map(|one| blame(one)));
@@ -132,6 +131,7 @@ impl<'a> Batch<'a> {
             content: refusal.content,
             alone: refusal.alone,
             aspect,
+            reason: refusal.reason.clone(),
             rejection: rejection.filter(|_| self.is_named).cloned(),
         }
     }
@@ -153,7 +153,8 @@ mod tests {
     fn refusal(n: u32, batch: u64, bytes: u64, fault: Fault) -> Refusal {
         let (topic, ticket) = ("t".to_owned(), Ticket::new(n, 1));
         let (content, has_key, alone) = (n.into(), true, false);
-        Refusal { topic, batch, ticket, content, bytes, has_key, alone, fault }
+        let reason = "why so".to_owned();
+        Refusal { topic, batch, ticket, content, bytes, has_key, alone, reason, fault }
     }
 
     fn content(aspect: Aspect) -> Fault {
@@ -220,7 +221,7 @@ mod tests {
         batches.iter_mut().skip(1).for_each(|one| one.topic = "other".into());
         match verdict(&batches, ("t".into(), "time".into()), |_| true) {
             SinkError::BatchRefused { topic, reason, batch_bytes, .. } => {
-                assert_eq!((topic.as_str(), reason.as_str()), ("other", "too large"));
+                assert_eq!((topic.as_str(), reason.as_str()), ("other", "why so"));
                 assert_eq!(batch_bytes, Some(50_000));
             }
             error => panic!("{error}"),

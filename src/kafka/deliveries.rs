@@ -29,7 +29,7 @@ use super::watch::{Barred, Watch};
 use super::{Confirmation, Outcome, Refused, SinkError, TopicBook};
 use crate::ledger::Ticket;
 use crate::pipeline::{Aspect, Blame};
-use crate::route::{OwnedRecord, Rejection, content_of};
+use crate::route::{OwnedRecord, Rejection, RejectionCode, content_of};
 
 /// How long a dead producer's reason may take to arrive. The library announces the death first and
 /// the delivery report that says why a moment later, from the same thread.
@@ -219,14 +219,19 @@ impl Deliveries {
         let alone = self.gathered().alone.clone().filter(|alone| alone.topic == topic);
         let blame = |Alone { ticket, topic, content }| {
             let (alone, aspect, rejection) = (true, Aspect::Unknown, None);
-            Blame { ticket, topic, content, alone, aspect, rejection }
+            Blame { ticket, topic, content, alone, aspect, reason: reason.clone(), rejection }
         };
         let records = alone.into_iter().map(blame).collect();
         SinkError::BatchRefused { topic, reason, records, batch_bytes: None }
     }
 
     /// Takes note of a record that was refused with its batch, and that ends the session.
-    fn refused(&self, message: &BorrowedMessage<'_>, ticket: Ticket, alone: bool, fault: Fault) {
+    fn refused(
+        &self,
+        message: &BorrowedMessage<'_>,
+        (ticket, alone): (Ticket, bool),
+        (code, fault): (Code, Fault),
+    ) {
         let topic = message.topic().to_owned();
         let refusal = Refusal {
             content: content_of(&topic, message.key(), message.payload()),
@@ -236,6 +241,7 @@ impl Deliveries {
             bytes: ticket.weight(),
             has_key: message.key().is_some(),
             alone: alone || self.cautious,
+            reason: words(code),
             fault,
         };
         self.gathered().refusals.push(refusal);
@@ -270,7 +276,7 @@ impl Deliveries {
                 return;
             }
             (Verdict::Refuse(rejection), None) => {
-                self.refused(message, ticket, alone, fault(code, rejection));
+                self.refused(message, (ticket, alone), (code, fault(code, rejection)));
                 batch_refused(message.topic().to_owned(), words(code))
             }
             (Verdict::Break(SinkError::Unauthorised { topic }), _) => self.denied(topic),
@@ -280,7 +286,16 @@ impl Deliveries {
                 if is_of_the_broker(code) && !self.topics.is_exempt(&topic) =>
             {
                 let fault = if is_a_rule(code) { Fault::Unclear } else { Fault::Theirs };
-                self.refused(message, ticket, alone, fault);
+                self.refused(message, (ticket, alone), (code, fault));
+                batch_refused(topic, reason)
+            }
+            // A topic for dead letters that takes none is a matter for a human.
+            (Verdict::Break(SinkError::Delivery { topic, reason }), _)
+                if is_a_rule(code) && ticket != PROGRESS_TICKET =>
+            {
+                let rejection = Rejection { code: RejectionCode::Refused, reason: reason.clone() };
+                let fault = Fault::Content(rejection, Aspect::Unknown);
+                self.refused(message, (ticket, alone), (code, fault));
                 batch_refused(topic, reason)
             }
             (Verdict::Break(error), _) => error,

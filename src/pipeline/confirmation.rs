@@ -46,6 +46,8 @@ pub struct Blame {
     pub alone: bool,
     /// What of it the brokers object to.
     pub aspect: Aspect,
+    /// What they said, of it or of its batch.
+    pub reason: String,
     /// The brokers' verdict on this very record; `None` where they blame the batch, or do not say that
     /// the record is at fault.
     pub rejection: Option<Rejection>,

@@ -4,7 +4,7 @@ use super::mark::CommitId;
 use crate::ledger::LedgerError;
 use crate::outbox::{OutboxError, TableName};
 use crate::pgoutput::DecodeError;
-use crate::route::Rejection;
+use crate::route::{Rejection, RejectionCode};
 
 /// After any of these the session is dropped. Nothing unconfirmed has been acknowledged, so the
 /// next one starts from the slot without losing a row.
@@ -85,10 +85,16 @@ impl PipelineError {
                  route.rejected = \"dead_letter\" to move such rows aside"
                     .to_owned(),
             ),
-            Self::DeadLetterRefused { topic, .. } => Some(format!(
-                "raise max.message.bytes of topic `{topic}`, or name another one in \
-                 dead_letters.topic"
-            )),
+            Self::DeadLetterRefused { topic, rejection } => Some(match rejection.code {
+                RejectionCode::TooLarge => format!(
+                    "raise max.message.bytes of topic `{topic}`, or name another one in \
+                     dead_letters.topic"
+                ),
+                _ => format!(
+                    "let topic `{topic}` take every record (no compaction, no schema check, no limits on \
+                     timestamps), or name another one in dead_letters.topic"
+                ),
+            }),
             Self::Updated { .. } => Some(
                 "an outbox is append-only: insert a new row instead, or set \
                  outbox.on_update = \"ignore\"; publish = 'insert' on the publication keeps \

@@ -127,7 +127,7 @@ impl MissingTopics {
     }
 
     /// What to do with a row of this topic before anybody is asked. `quiet`: nothing is in flight, so
-    /// that a trial that fails repeats nothing.
+    /// that a trial that fails repeats nothing; where that is never so, it is done all the same.
     pub fn decide(&mut self, topic: &str, now: Duration, quiet: bool) -> Decision {
         let Some(absent) = self.absent.get_mut(topic) else { return Decision::Ask };
         if absent.fault == TopicFault::Denied {
@@ -136,7 +136,7 @@ impl MissingTopics {
                 MissingTopic::Wait(_) => (absent.asked + TRIAL_WAITING, TRIAL_WAITING),
                 _ => absent.trial,
             };
-            if now >= due && quiet {
+            if now >= due && (quiet || now >= due + pause) {
                 absent.trial = (now + pause, (pause * 2).min(TRIAL_MAX));
                 return Decision::Ask;
             }

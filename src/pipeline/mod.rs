@@ -157,15 +157,10 @@ impl Pipeline {
         self.suspects = suspects.inferring(infers);
     }
 
-    /// What a later session is to know of the records that the brokers blame, where `reason` is what they
-    /// said of a batch for `topic`; `is_unnamed`: it was refused for its size, and no record stood out.
-    pub fn lesson(
-        &self,
-        blamed: &[Blame],
-        (topic, reason, is_unnamed): (&str, &str, bool),
-    ) -> Result<Lesson, PipelineError> {
-        let about = (topic, reason, is_unnamed);
-        self.suspects.learn(blamed, &self.ledger, about)
+    /// What a later session is to know of the records that the brokers blame; `unnamed` is a topic that
+    /// refused a batch for its size, and no record stood out.
+    pub fn lesson(&self, blamed: &[Blame], unnamed: Option<&str>) -> Result<Lesson, PipelineError> {
+        self.suspects.learn(blamed, &self.ledger, unnamed)
     }
 
     /// What was handed over: every row before this mark is in the sink, was stored by an earlier

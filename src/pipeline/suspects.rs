@@ -11,6 +11,7 @@
 //! their fate.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use super::confirmation::{Aspect, Blame};
 use super::error::PipelineError;
@@ -22,9 +23,10 @@ use crate::route::{Record, Rejection, RejectionCode, content_of};
 
 /// Attempts that a record gets alone, where the brokers do not say that it is at fault.
 const ATTEMPTS_ALONE: u32 = 2;
-/// The same where the fault may be the brokers' own; whoever begins sessions waits between them, longer each
-/// time (31 s in all by default).
-const ATTEMPTS_LATER: u32 = 6;
+/// The same where the fault may be the brokers' own, with waits between them that double.
+const ATTEMPTS_LATER: u32 = 8;
+/// The first of these; 32 s in all.
+const FIRST_WAIT: Duration = Duration::from_millis(250);
 
 /// What identifies a record from one session to the next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -76,35 +78,36 @@ pub struct Lesson {
     pub refused: usize,
     /// The topic takes records, and no such batch of them: smaller ones may help.
     pub is_of_the_batch: bool,
-    /// The fault may be the brokers' own, and pass: to wait may help.
-    pub may_pass: bool,
+    /// How long the next session is to wait, where the fault may be the brokers' own, and pass; zero
+    /// otherwise.
+    pub wait: Duration,
 }
 
 impl Suspects {
-    /// Adds what one more session has found: `blamed`, and `reason`, what the brokers said of `topic`;
-    /// `is_unnamed` means that a batch was refused for its size, and no record stood out.
+    /// Adds what one more session has found: `blamed`, and the topic of a batch that was refused for its
+    /// size, where no record stood out.
     pub(super) fn learn(
         &self,
         blamed: &[Blame],
         ledger: &Ledger,
-        (topic, reason, is_unnamed): (&str, &str, bool),
+        unnamed: Option<&str>,
     ) -> Result<Lesson, PipelineError> {
         let mut suspects = self.clone();
         suspects.passed(ledger.settled());
         let before = suspects.refused();
-        let (mut is_news, mut may_pass) = (false, false);
+        let (mut is_news, mut wait) = (false, Duration::ZERO);
         for blame in blamed {
             let like = Like {
                 commit_lsn: ledger.commit_lsn(blame.ticket)?,
                 weight: blame.ticket.weight(),
                 content: blame.content,
             };
-            is_news |= suspects.add(like, blame, reason);
-            may_pass |= blame.alone && blame.aspect == Aspect::Brokers;
+            is_news |= suspects.add(like, blame);
+            wait = wait.max(suspects.wait_for(&like));
         }
-        let is_of_the_batch = is_unnamed && !suspects.is_first_probe(topic);
+        let is_of_the_batch = unnamed.is_some_and(|topic| !suspects.is_first_probe(topic));
         let refused = suspects.refused().saturating_sub(before);
-        Ok(Lesson { suspects, is_news, refused, is_of_the_batch, may_pass })
+        Ok(Lesson { suspects, is_news, refused, is_of_the_batch, wait })
     }
 
     /// The same; whether a record is refused for what was said of others.
@@ -183,7 +186,7 @@ impl Suspects {
     }
 
     /// Whether that was not known.
-    fn add(&mut self, like: Like, blame: &Blame, reason: &str) -> bool {
+    fn add(&mut self, like: Like, blame: &Blame) -> bool {
         let fresh =
             Suspect { alone: 0, aspect: blame.aspect, rejection: None, is_inferred_from: false };
         let is_new = !self.all.contains_key(&like);
@@ -197,7 +200,8 @@ impl Suspects {
         let attempts =
             if blame.aspect == Aspect::Brokers { ATTEMPTS_LATER } else { ATTEMPTS_ALONE };
         if known.rejection.is_none() && known.alone >= attempts {
-            let reason = format!("topic `{}` does not take the record: {reason}", blame.topic);
+            let Blame { topic, reason, .. } = blame;
+            let reason = format!("topic `{topic}` does not take the record: {reason}");
             known.rejection = Some(Rejection { code: RejectionCode::Refused, reason });
         }
         let is_named = known.rejection.is_some();
@@ -205,6 +209,17 @@ impl Suspects {
             self.probed.remove(&blame.topic);
         }
         is_new || is_named || blame.alone
+    }
+
+    /// How long to wait before the record is sent again.
+    fn wait_for(&self, like: &Like) -> Duration {
+        let tried = self.all.get(like).filter(|one| one.rejection.is_none());
+        match tried {
+            Some(Suspect { alone: alone @ 1.., aspect: Aspect::Brokers, .. }) => {
+                FIRST_WAIT * (1 << (alone - 1))
+            }
+            _ => Duration::ZERO,
+        }
     }
 
     /// Whether a record of the topic, that is to go alone, is the first that does.
@@ -236,7 +251,8 @@ mod tests {
 
     fn blame(ticket: Ticket, value: &[u8], alone: bool, rejection: Option<Rejection>) -> Blame {
         let (topic, content) = ("t".into(), content_of("t", Some(b"k"), Some(value)));
-        Blame { ticket, topic, content, alone, aspect: Aspect::Size, rejection }
+        let (aspect, reason) = (Aspect::Size, "why".into());
+        Blame { ticket, topic, content, alone, aspect, reason, rejection }
     }
 
     /// A session in which these records were sent and refused, and whether that was news.
@@ -251,7 +267,7 @@ mod tests {
                 blame(ticket, value, *alone, rejection.clone())
             })
             .collect();
-        let found = suspects.learn(&blamed, &ledger, ("t", "why", false)).unwrap();
+        let found = suspects.learn(&blamed, &ledger, None).unwrap();
         *suspects = found.suspects;
         found.is_news
     }
@@ -355,7 +371,7 @@ mod tests {
         let mut suspects = Suspects::default();
         let unnamed = |suspects: &mut Suspects| {
             let ledger = Ledger::new(Budget::default());
-            let found = suspects.learn(&[], &ledger, ("t", "why", true)).unwrap();
+            let found = suspects.learn(&[], &ledger, Some("t")).unwrap();
             *suspects = found.suspects;
             found.is_of_the_batch
         };
@@ -375,8 +391,7 @@ mod tests {
         ledger.begin(later.commit_lsn, 7).unwrap();
         let ticket = ledger.next_ticket(record(b"later").weight()).unwrap();
         ledger.count(ticket).unwrap();
-        let found =
-            suspects.learn(&[blame(ticket, b"later", false, None)], &ledger, ("t", "why", false));
+        let found = suspects.learn(&[blame(ticket, b"later", false, None)], &ledger, None);
         suspects = found.unwrap().suspects;
         suspects.passed(COMMIT);
         assert!(suspects.has(row(), &record(b"odd")) && suspects.has(later, &record(b"later")));
@@ -389,7 +404,8 @@ mod tests {
     #[test]
     fn g4_what_may_be_the_brokers_own_fault_gets_more_attempts_and_time_between_them() {
         let mut suspects = Suspects::default();
-        for attempt in 0..6 {
+        let mut waited = Duration::ZERO;
+        for attempt in 0..8 {
             let (judged, _) = suspects.judge(row(), Ok(Some(1)), |_| record(b"odd"));
             assert!(judged.is_ok(), "{attempt}");
             let mut ledger = Ledger::new(Budget::default());
@@ -397,10 +413,12 @@ mod tests {
             let ticket = ledger.next_ticket(record(b"odd").weight()).unwrap();
             ledger.count(ticket).unwrap();
             let blamed = Blame { aspect: Aspect::Brokers, ..blame(ticket, b"odd", true, None) };
-            let lesson = suspects.learn(&[blamed], &ledger, ("t", "why", false)).unwrap();
-            assert!(lesson.is_news && lesson.may_pass);
+            let lesson = suspects.learn(&[blamed], &ledger, None).unwrap();
+            assert!(lesson.is_news && lesson.wait.is_zero() == (attempt == 7));
+            waited += lesson.wait;
             suspects = lesson.suspects;
         }
+        assert!(waited > Duration::from_secs(30), "{waited:?}");
         assert!(suspects.judge(row(), Ok(Some(1)), |_| record(b"odd")).0.is_err());
     }
 }

@@ -189,8 +189,8 @@ impl RelayError {
                     .to_owned(),
             ),
             Self::Thread => Some(
-                "nothing is lost, it is tried again; look for a panic above, and at the limits on \
-                 threads (ulimit -u, TasksMax=, --pids-limit)"
+                "nothing is lost, start again; look for a panic above, and at the limits on threads \
+                 (ulimit -u, TasksMax=, --pids-limit)"
                     .to_owned(),
             ),
         }

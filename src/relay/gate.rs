@@ -264,8 +264,8 @@ impl GateError {
                  then: {ADOPT}"
             ),
             Self::NoProgress { confirmed, .. } => format!(
-                "if rows were delivered up to {confirmed}, or none are wanted from before: {ADOPT}; \
-                 if the progress topic was lost, rows after {confirmed} may come twice"
+                "is kafka.brokers right? With other brokers, rows would go there. If rows were delivered \
+                 up to {confirmed}, or none are wanted from before: {ADOPT}; if the progress topic was lost, rows after {confirmed} may come twice"
             ),
             Self::PublicationReplaced { .. }
             | Self::TableReplaced { .. }
@@ -346,8 +346,11 @@ fn on_this_timeline(now: &Facts, progress: &Progress) -> Result<(Mark, Option<Ls
         let (before, now) = (timeline, now.lineage.timeline);
         return Err(GateError::OtherTimeline { slot: slot(), before, now, delivered });
     };
+    // At least once the last commit may be that of a transaction which was open then, and is gone with
+    // what followed.
+    let last = mark.last.filter(|last| last.lsn < end);
     if delivered <= end {
-        return Ok((mark, None));
+        return Ok((Mark { last, ..mark }, None));
     }
     // A standby that is promoted goes on streaming, and its relay hears of the new timeline a little
     // later: what lies beyond the end of the old one may be of the new one. The log itself tells, for
@@ -356,7 +359,6 @@ fn on_this_timeline(now: &Facts, progress: &Progress) -> Result<(Mark, Option<Ls
         return Ok((mark, None));
     }
     // A transaction that was half delivered is gone too, and another may be where it was.
-    let last = mark.last.filter(|last| last.lsn < end);
     Ok((Mark { last, ..Mark::at(mark.end.min(end)) }, Some(end)))
 }
 

@@ -65,7 +65,7 @@ impl Refusals {
                 topic,
                 bytes,
                 help = cause.hint(),
-                "the topic takes smaller batches only: batches for all topics are made smaller for an hour"
+                "the topic takes smaller batches only: batches for all topics are made smaller, for an hour at least"
             );
         }
         if is_news {
@@ -98,7 +98,7 @@ mod tests {
             is_news,
             refused: 0,
             is_of_the_batch,
-            may_pass: false,
+            wait: Duration::ZERO,
         }
     }
 

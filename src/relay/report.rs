@@ -23,6 +23,8 @@ use crate::wal::Stream;
 
 /// How often a snapshot is published: fine enough for a chart, rare enough to cost nothing.
 const PUBLISH_EVERY: Duration = Duration::from_millis(250);
+/// A session that streamed this long was healthy.
+const HEALTHY_AFTER: Duration = Duration::from_secs(10);
 /// A progress line a minute says that all is well without filling a disk.
 const PROGRESS_EVERY: Duration = Duration::from_mins(1);
 
@@ -198,10 +200,10 @@ impl Reporter {
         self.last_session = self.streamed_for().saturating_sub(self.vigil.fruitless());
     }
 
-    /// How long the session streamed to some purpose that has just ended: time at its end in which
-    /// nothing was confirmed does not count. Zero when asked again, or when none began.
-    pub(super) fn take_last_session(&mut self) -> Duration {
-        std::mem::take(&mut self.last_session)
+    /// Whether the session that has just ended streamed to some purpose for a while: time at its end in
+    /// which nothing was confirmed does not count. False when asked again, or when none began.
+    pub(super) fn take_health(&mut self) -> bool {
+        std::mem::take(&mut self.last_session) >= HEALTHY_AFTER
     }
 
     /// What ended sessions have sent and nobody is known to have confirmed.

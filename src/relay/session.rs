@@ -219,8 +219,8 @@ impl<S: Sink> Session<S> {
                     let (topic, rejection) = (topic.clone(), rejection.clone());
                     return PipelineError::DeadLetterRefused { topic, rejection }.into();
                 }
-                let about = (topic.as_str(), reason.as_str(), batch_bytes.is_some());
-                match self.pipeline.lesson(&records, about) {
+                let unnamed = batch_bytes.map(|_| topic.as_str());
+                match self.pipeline.lesson(&records, unnamed) {
                     Ok(lesson) => {
                         let cause = SinkError::BatchRefused { topic, reason, records, batch_bytes };
                         RelayError::Refused { cause, lesson: Box::new(lesson) }

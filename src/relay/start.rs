@@ -106,7 +106,10 @@ impl HotStart {
             for warning in warnings {
                 tracing::warn!(help = warning.hint(), "{warning}");
             }
-            if mark.end > Lsn::ZERO && mark.last.is_none() {
+            if sink.found().is_none() {
+                let (slot, at) = (&source.slot, facts.confirmed);
+                tracing::info!("Kafka holds no progress of slot `{slot}`; beginning at {at}");
+            } else if mark.end > Lsn::ZERO && mark.last.is_none() {
                 tracing::info!(
                     end = %mark.end,
                     "the progress names no commit that the server's log could be held against: it \

@@ -49,8 +49,6 @@ const SETTLING_HELP: &str = "what was sent is confirmed first, here or by the re
                              for shutdown.grace at most; a second signal ends it at once";
 /// How long a topic's settings are waited for, once, when it has refused something.
 const SETTINGS_LIMIT: Duration = Duration::from_secs(2);
-/// A session that streamed this long was healthy: the next failure starts from a short pause.
-const HEALTHY_AFTER: Duration = Duration::from_secs(10);
 
 /// Runs the relay until it is told to stop, has caught up, or must not go on.
 pub async fn run<S: Sink + 'static>(
@@ -147,7 +145,9 @@ impl Supervisor {
                 let (unconfirmed, help) = (self.owed().records(), SETTLING_HELP);
                 tracing::info!(unconfirmed, help, "told to stop while no session runs");
             }
-            match Box::pin(self.session(open_sink.clone())).await {
+            let ended = Box::pin(self.session(open_sink.clone())).await;
+            self.forgive();
+            match ended {
                 Ok(End::Drained) => return self.stopped(started),
                 Ok(End::CaughtUp) => return Ok(self.summary(started, true)),
                 Ok(End::PastTheSpot) => self.detour = None,
@@ -165,15 +165,21 @@ impl Supervisor {
         }
     }
 
+    /// A session that did its work for a while is forgiven its end: the next pause is short again.
+    fn forgive(&mut self) {
+        if self.reporter.as_mut().is_some_and(Reporter::take_health) {
+            self.backoff.reset();
+            self.relogin = Relogin::default();
+            self.last_progress = Instant::now();
+        }
+    }
+
     /// Waits for another password, if one may come; every other final error is given back.
     async fn wait_for_secret(&mut self, error: RelayError) -> Result<(), RelayError> {
         let error = self.relogin.refused(error, &self.plan, Instant::now())?;
-        let help = error.hint();
-        tracing::warn!(
-            failures = self.backoff.failures(),
-            help = help.as_deref(),
-            "{error}; reading the secret again and trying again"
-        );
+        let (help, failures) = (error.hint(), self.backoff.failures());
+        let help = help.as_deref();
+        tracing::warn!(failures, help, "{error}; reading the secret again and trying again");
         self.pause("login_refused").await;
         Ok(())
     }
@@ -201,19 +207,12 @@ impl Supervisor {
         if let RelayError::Wal(WalError::Silent { .. }) = error {
             self.forbearance.silent(Lsn::new(self.reporter_totals().settled_lsn));
         }
-        let streamed = self.reporter.as_mut().map_or(Duration::ZERO, Reporter::take_last_session);
-        if streamed >= HEALTHY_AFTER {
-            self.backoff.reset();
-            self.relogin = Relogin::default();
-            self.last_progress = Instant::now();
-        }
         let quiet = self.last_progress.elapsed();
         if !self.patience.is_zero() && quiet >= self.patience {
             let last = Box::new(error);
             return Err(RelayError::GaveUp { seconds: quiet.as_secs(), last });
         }
-        let help = error.hint();
-        let failures = self.backoff.failures();
+        let (help, failures) = (error.hint(), self.backoff.failures());
         tracing::warn!(failures, help = help.as_deref(), "{error}; trying again");
         self.pause(error.reason()).await;
         Ok(())
@@ -229,10 +228,8 @@ impl Supervisor {
             let asked = aside(move || note_settings(&kafka, &topic));
             let _ = tokio::time::timeout(SETTINGS_LIMIT, asked).await;
         }
-        if is_news && lesson.may_pass {
-            self.pause("batch_refused").await;
-        } else if let Some(reporter) = self.reporter.as_mut().filter(|_| is_news) {
-            reporter.restart("batch_refused");
+        if is_news {
+            self.pause_for("batch_refused", lesson.wait).await;
         }
         is_news
     }
@@ -426,13 +423,18 @@ impl Supervisor {
         }
     }
 
-    /// Counts a restart and sleeps, but never through a request to stop.
+    /// Counts a restart and sleeps, longer each time.
     async fn pause(&mut self, reason: &'static str) {
+        let wait = self.backoff.after_failure(backoff::chance());
+        self.pause_for(reason, wait).await;
+    }
+
+    /// Counts a restart and sleeps for so long, but never through a request to stop.
+    async fn pause_for(&mut self, reason: &'static str, wait: Duration) {
         let stopping = self.stop.requested() >= Request::Drain;
         if let Some(reporter) = &mut self.reporter {
             reporter.restart(reason);
         }
-        let wait = self.backoff.after_failure(backoff::chance());
         let until = Instant::now() + wait;
         while Instant::now() < until && !self.must_end() {
             if !stopping && self.stop.requested() >= Request::Drain {
@@ -479,10 +481,8 @@ impl Supervisor {
     }
 
     fn reporter_totals(&self) -> crate::telemetry::Snapshot {
-        match &self.reporter {
-            Some(reporter) => reporter.totals().clone(),
-            None => self.telemetry.view().snapshot.as_ref().clone(),
-        }
+        let published = || self.telemetry.view().snapshot.as_ref().clone();
+        self.reporter.as_ref().map_or_else(published, |reporter| reporter.totals().clone())
     }
 
     fn summary(&self, started: Instant, caught_up: bool) -> Summary {

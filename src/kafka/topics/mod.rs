@@ -266,6 +266,10 @@ async fn create(
                 let help = command_to_create(&topic, wanted);
                 return Err(TopicsError::Uncreated { topic, help });
             }
+            // The next attempt may meet another controller, or a quota that has room again.
+            Err((topic, code)) if may_pass(code) => {
+                return Err(TopicsError::Client(format!("topic `{topic}`: {code}")));
+            }
             Err((topic, code)) => {
                 let help = after_refusal(code).to_owned() + &command_to_create(&topic, wanted);
                 return Err(TopicsError::Refused { topic, reason: code.to_string(), help });
@@ -273,6 +277,18 @@ async fn create(
         }
     }
     Ok(())
+}
+
+/// Whether it is about the brokers' state, and not about what is asked.
+const fn may_pass(code: Code) -> bool {
+    matches!(
+        code,
+        Code::RequestTimedOut
+            | Code::NotController
+            | Code::CoordinatorNotAvailable
+            | Code::BrokerNotAvailable
+            | Code::ThrottlingQuotaExceeded
+    )
 }
 
 /// What brokers that will not create a topic want.

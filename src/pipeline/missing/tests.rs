@@ -204,6 +204,15 @@ fn whether_writing_is_still_denied_is_tried_less_and_less_often() {
 }
 
 #[test]
+fn g4_whether_writing_is_still_denied_is_tried_under_steady_load_too() {
+    let mut topics = topics(MissingTopic::Reject(Duration::ZERO));
+    topics.absent("a", TopicFault::Denied, NOW);
+    let mut seconds = (1..3_600).map(Duration::from_secs);
+    let tried = seconds.find(|after| topics.decide("a", NOW + *after, false) == Decision::Ask);
+    assert!(tried.is_some_and(|after| after > TRIAL_FIRST && after < TRIAL_FIRST * 4), "{tried:?}");
+}
+
+#[test]
 fn topics_are_created_by_the_first_rule_that_fits_up_to_the_cap() {
     let mut topics = topics(MissingTopic::Create);
     topics.brokers_create(Some(false));

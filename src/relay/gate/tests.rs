@@ -66,6 +66,17 @@ fn refused(now: &Facts, progress: Option<&Progress>) -> GateError {
     error
 }
 
+/// At least once a mark between two transactions names the one that was open, as the last commit.
+#[test]
+fn g1_a_failover_without_the_transaction_that_was_open_is_carried_on() {
+    let last = |lsn| Some(CommitId { lsn: at(lsn), xid: 7, time_us: 70 });
+    let open = Mark { last: last(1000), ..whole(900) };
+    assert_eq!(resumed(2, 1, open), (whole(900), false));
+    let before = Mark { last: last(890), ..whole(900) };
+    assert_eq!(resumed(2, 1, before), (before, false));
+    assert_eq!(resumed(1, 1, open), (open, false), "the same log has it");
+}
+
 #[test]
 fn g6_on_its_own_timeline_a_stream_is_carried_on_where_it_was_left() {
     for mark in [whole(500), whole(3000), part(500, 2999), part(0, 2000), Mark::default()] {

@@ -1,7 +1,7 @@
 //! A dead-letter topic that takes nothing: the relay ends, and the slot keeps the row.
 
 use rdkafka::mocking::MockCluster;
-use rdkafka::types::RDKafkaRespErr as Answer;
+use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr as Answer};
 
 use super::stage::Stage;
 use crate::support::relay::Relay;
@@ -85,4 +85,20 @@ fn g1_g4_a_dead_letter_topic_that_takes_no_such_record_stops_the_relay_with_the_
     let verdict = stage.verdict(&oracle, &tap.statuses());
     verdict.assert_at_least_once();
     assert_eq!(verdict.delivered, 7);
+}
+
+/// A rule of the brokers is nothing that passes: the relay does not try for ever, with all rows behind it.
+#[test]
+fn g1_g4_a_dead_letter_topic_that_takes_nothing_by_rule_stops_the_relay_with_the_slot_kept() {
+    let mock = MockCluster::new(1).unwrap();
+    let stage = Stage::new(postgres::installed(), &mock.bootstrap_servers(), "ruled");
+    stage.insert("not a topic", 1);
+    let rule = Answer::RD_KAFKA_RESP_ERR_POLICY_VIOLATION;
+    mock.request_errors(RDKafkaApiKey::Produce, &[rule; 50]);
+    let letters = stage.topic("dead-letters");
+    let relay = stage.relay().allow_log("became a dead letter");
+    assert_stops(&relay, 78, &["PR-R005", &letters, "name another one in dead_letters.topic"]);
+    mock.clear_request_errors(RDKafkaApiKey::Produce);
+    relay.run_once();
+    assert_eq!(stage.records().len(), 1);
 }
