@@ -103,27 +103,41 @@ pub struct OutboxRow<'a> {
     pub(super) excerpt: Option<&'a Excerpt>,
 }
 
+/// Apart from those that look for a value, which happens some twenty times a row.
+#[cold]
+#[inline(never)]
+fn no_such_value(place: usize, of: usize) -> ! {
+    unreachable!("place {place} of {of}: a row is read by the layout that it was decoded by")
+}
+
 impl<'a> OutboxRow<'a> {
     /// The value of a wanted column.
+    #[inline]
     pub fn column(&self, slot: ColumnSlot) -> Value<'a> {
         let Some(place) = self.place(slot) else { return Value::Absent };
         match self.cells.get(place.column) {
             Some(Cell::Null) => Value::Null,
             Some(&Cell::Bytes { start, end, format }) => {
                 let Some(bytes) = self.tuple.get(start..end) else {
-                    unreachable!("a value from {start} to {end} of {}", self.tuple.len());
+                    no_such_value(end, self.tuple.len())
                 };
                 Value::Bytes { bytes, type_oid: place.type_oid, format }
             }
-            None => unreachable!("column {} of {}", place.column, self.cells.len()),
+            None => no_such_value(place.column, self.cells.len()),
         }
     }
 
     /// Where the column stands, if the table has it. A message with a flaw has none.
-    fn place(&self, slot: ColumnSlot) -> Option<Place> {
-        let place = self.places.get(slot.0);
-        assert!(place.is_some() || self.flaw.is_some(), "a slot of another specification");
-        place.copied().flatten()
+    #[inline]
+    fn place(&self, slot: ColumnSlot) -> Option<&'a Place> {
+        let Some(place) = self.places.get(slot.0) else {
+            return if self.flaw.is_some() {
+                None
+            } else {
+                no_such_value(slot.0, self.places.len())
+            };
+        };
+        place.as_ref()
     }
 
     /// What it was made of, where it was too large to be held: then longer values are cut.
@@ -147,7 +161,7 @@ impl<'a> OutboxRow<'a> {
     /// What the column is declared as; `None` where the table lacks it.
     pub fn declared(&self, slot: ColumnSlot) -> Option<Declared> {
         let place = self.place(slot)?;
-        let Place { type_oid, modifier, is_nullable, .. } = place;
+        let Place { type_oid, modifier, is_nullable, .. } = *place;
         Some(Declared { type_oid, modifier, is_nullable })
     }
 
