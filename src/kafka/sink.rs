@@ -154,7 +154,8 @@ impl SinkError {
         )
     }
 
-    /// The next session must be opened with `KafkaSpec::cautious` until it is past the spot.
+    /// Where nothing is known of the records at fault, the next session must be opened with
+    /// `KafkaSpec::cautious` until it is past the spot.
     pub const fn wants_caution(&self) -> bool {
         matches!(self, Self::BatchRefused { .. })
     }
