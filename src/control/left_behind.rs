@@ -1,7 +1,8 @@
 //! Rows that are in a table before a slot begins, which the log will not bring.
 //!
 //! Enters: tables. Leaves: those of them that have rows, and how many. Always holds: a table that
-//! cannot be read counts as one with rows unless it has no pages at all. Called by `setup`.
+//! cannot be read, or not as a whole, counts as one with rows unless it has no pages at all. Called by
+//! `setup`.
 
 use std::fmt;
 
@@ -28,6 +29,11 @@ pub enum RowsBefore {
         /// The role.
         role: String,
     },
+    /// Row-level security decides which rows the role sees, and the table has pages.
+    Hidden {
+        /// The role.
+        role: String,
+    },
 }
 
 impl fmt::Display for RowsBefore {
@@ -38,6 +44,9 @@ impl fmt::Display for RowsBefore {
             Self::Many => write!(f, "more than {COUNTED_MAX} rows"),
             Self::Unknown { role } => {
                 write!(f, "rows, or had some (role `{role}` may not read it)")
+            }
+            Self::Hidden { role } => {
+                write!(f, "rows, or had some (row-level security may hide them from role `{role}`)")
             }
         }
     }
@@ -52,7 +61,7 @@ pub(super) async fn rows_before(
         SELECT has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT'), \
             pg_relation_size(c.oid) + (SELECT coalesce(sum(pg_relation_size(t.relid)), 0) \
                 FROM pg_catalog.pg_partition_tree(c.oid) t) > 0, \
-            current_user::text \
+            current_user::text, pg_catalog.row_security_active(c.oid) \
         FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
         WHERE n.nspname = $1::text AND c.relname = $2::text AND c.relkind IN ('r', 'p')";
     let mut found = Vec::new();
@@ -67,6 +76,10 @@ pub(super) async fn rows_before(
         }
         if !readable {
             found.push((table.clone(), RowsBefore::Unknown { role: get(&row, 2)? }));
+            continue;
+        }
+        if get(&row, 3)? {
+            found.push((table.clone(), RowsBefore::Hidden { role: get(&row, 2)? }));
             continue;
         }
         let name = qualified(table);
@@ -92,5 +105,7 @@ mod tests {
         assert_eq!(RowsBefore::Many.to_string(), "more than 1000000 rows");
         let unknown = RowsBefore::Unknown { role: "r".to_owned() };
         assert!(unknown.to_string().contains("role `r` may not read it"));
+        let hidden = RowsBefore::Hidden { role: "r".to_owned() };
+        assert!(hidden.to_string().contains("may hide them from role `r`"));
     }
 }

@@ -368,7 +368,8 @@ fn make_slot(slot: &str, guarded: &[TableName]) -> String {
              JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace\n    \
              WHERE n.nspname = {schema} AND c.relname = {relation};\n    \
              IF has_rows AND pg_catalog.has_table_privilege(relation, 'SELECT')\n        \
-             AND pg_catalog.has_schema_privilege({schema}, 'USAGE')\n    THEN\n        \
+             AND pg_catalog.has_schema_privilege({schema}, 'USAGE')\n        \
+             AND NOT pg_catalog.row_security_active(relation)\n    THEN\n        \
              has_rows := EXISTS (SELECT FROM {quoted});\n    END IF;\n    \
              IF has_rows THEN\n        \
              RAISE EXCEPTION 'table % has rows, which a new slot does not deliver', {relation}\n            \

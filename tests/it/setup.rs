@@ -249,6 +249,26 @@ fn g1_rows_that_a_new_slot_does_not_deliver_are_counted_and_left_only_on_demand(
     }
 }
 
+/// Row-level security does not forbid: it shows a role fewer rows, or none.
+#[test]
+fn g1_rows_that_row_security_hides_are_not_taken_for_none() {
+    for cluster in postgres::versions() {
+        let scene = Scene::new(cluster);
+        scene.setup(&scene.owner, &["--no-slot"], 0);
+        scene.insert();
+        let relay = &scene.relay;
+        scene.database.sql().run(&format!(
+            "ALTER TABLE outbox ENABLE ROW LEVEL SECURITY; GRANT SELECT ON outbox TO {relay}"
+        ));
+        scene.setup(relay, &[], 78).says(&["PR-P052", "row-level security may hide them"]);
+        scene.script(relay, &[], 3);
+        assert_eq!(scene.slots(), "0");
+        scene.setup(relay, &["--from-now"], 0).says(&["created: replication slot"]);
+        // What is read of the log is none of row-level security's business.
+        scene.assert_delivers();
+    }
+}
+
 #[test]
 fn a_table_that_run_would_refuse_is_refused_before_anything_is_made() {
     let scene = Scene::new(postgres::installed());
