@@ -94,20 +94,24 @@ pub async fn held_sample(
 /// A position at or after the end of everything committed so far, that the stream is sure to reach:
 /// the target of `run --once`. Writes a small message into the log first, because commits with
 /// `synchronous_commit=off` may not be on disk yet and are not streamed before; where that is not
-/// allowed, such commits of the last fraction of a second may be missed.
+/// allowed, such commits of the last fraction of a second may be missed. A standby writes nothing, and
+/// has only what was on the primary's disk.
 pub async fn current_flush_lsn(client: &Client) -> Result<Lsn, ControlError> {
     const DOING: &str = "asking for the end of the log";
     const PUSH: &str = "\
         SET synchronous_commit = local; \
         SELECT pg_catalog.pg_logical_emit_message(true, 'postrider', ''); \
         RESET synchronous_commit";
+    const RECOVERY: &str = "SELECT pg_catalog.pg_is_in_recovery()";
     const SQL: &str = "\
         SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() \
             ELSE pg_current_wal_flush_lsn() END::text";
-    let pushed = client.run(DOING, client.sql().batch_execute(PUSH)).await;
-    match pushed {
-        Err(error) if error.class().is_transient() => return Err(error),
-        _ => {}
+    let recovery = client.run(DOING, client.sql().query_one(RECOVERY, &[])).await?;
+    if !get::<bool>(&recovery, 0)? {
+        match client.run(DOING, client.sql().batch_execute(PUSH)).await {
+            Err(error) if error.class().is_transient() => return Err(error),
+            _ => {}
+        }
     }
     let row = client.run(DOING, client.sql().query_one(SQL, &[])).await?;
     known(&row, 0)

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use postrider::sandbox::postgres::{Cluster, Stop};
 
 use crate::relay::stage::Stage;
+use crate::support::broker::Broker;
 use crate::support::{kafka, postgres, topic, wait_for};
 
 const ROWS: usize = 100;
@@ -95,6 +96,23 @@ fn g1_g6_a_standby_reached_in_the_place_of_the_primary_costs_a_session_and_no_ro
         eprintln!("{delivery}: {kept} rows, {all} records");
         assert_eq!(distinct, kept, "{delivery}: what the standby had not received was not sent");
         assert!(delivery == "at_least_once" || all == distinct, "{delivery}: {all}");
+    }
+}
+
+/// Nothing can be written on a standby to find the end of its log by.
+#[test]
+fn once_on_a_standby_delivers_what_it_has_and_ends() {
+    let Some(options) = postgres::eighteen_options() else { return };
+    let broker = Broker::embedded();
+    let mut cluster = postgres::start(&options);
+    let stage = Stage::new(&cluster, &broker.bootstrap(), "reading");
+    stage.insert("A", ROWS);
+    cluster.stop(Stop::Fast).unwrap();
+    std::fs::write(cluster.folder().join("data/standby.signal"), "").unwrap();
+    cluster.start_again().unwrap();
+    for _ in 0..2 {
+        stage.relay().run_once();
+        assert_eq!(stage.records().len(), ROWS);
     }
 }
 
