@@ -42,7 +42,7 @@ pub(super) fn wal(error: &WalError) -> &'static str {
     }
 }
 
-/// `PR-P030` to `PR-P059`; one situation has one code, whichever connection met it.
+/// `PR-P030` to `PR-P059`, and `PR-P070`; one situation has one code, whichever connection met it.
 pub(super) fn control(error: &ControlError) -> &'static str {
     match error {
         ControlError::Connection { source, .. } => wal(source),
@@ -77,6 +77,7 @@ pub(super) fn control(error: &ControlError) -> &'static str {
         ControlError::PartUnsuitable { .. } => "PR-P055",
         ControlError::Promoted => "PR-P056",
         ControlError::TablesLeftOut { .. } => "PR-P058",
+        ControlError::StandbyReached { .. } => "PR-P070",
     }
 }
 

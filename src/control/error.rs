@@ -10,7 +10,7 @@ use super::remedy::{
 };
 use crate::outbox::TableName;
 use crate::wal::quote::{identifier, literal};
-use crate::wal::{Class, WalError};
+use crate::wal::{Class, STANDBY_REACHED, WalError};
 
 /// A check that failed, or a statement that could not be run.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -233,6 +233,14 @@ pub enum ControlError {
     /// A standby has become the primary, and its log a new timeline.
     #[error("the server was promoted, and the stream begins anew on its new timeline")]
     Promoted,
+    /// A list of hosts has led to a standby, and the slot is the primary's.
+    #[error("the server that was reached is a standby, and {what} replication slot `{slot}`")]
+    StandbyReached {
+        /// The slot.
+        slot: String,
+        /// `does not have` or `only has a copy of`.
+        what: &'static str,
+    },
     /// Rows of a part of the table do not come under the table's name, or do not come at all.
     #[error("{part} is {kind} of table {table}, and rows in it are not delivered")]
     PartUnsuitable {
@@ -301,7 +309,10 @@ impl ControlError {
             | Self::MemberReplaced { .. }
             | Self::TableReplaced { .. }
             | Self::PublicationMissing { slot_exists: true, .. } => Class::Position,
-            Self::SlotBlocked { .. } | Self::OtherServer | Self::Promoted => Class::Transient,
+            Self::SlotBlocked { .. }
+            | Self::OtherServer
+            | Self::Promoted
+            | Self::StandbyReached { .. } => Class::Transient,
             _ => Class::Configuration,
         }
     }
@@ -434,6 +445,7 @@ impl ControlError {
             ),
             Self::TablesLeftOut { others, .. } => named_besides(others),
             Self::SlotVanished { .. } => after_vanishing(),
+            Self::StandbyReached { .. } => STANDBY_REACHED.to_owned(),
             Self::RowsBefore { .. } => format!(
                 "`postrider setup --from-now` if they need not be delivered, or were already; \
                  otherwise do the same, and {INSERT_AGAIN}"

@@ -197,6 +197,9 @@ pub struct SlotFacts {
     pub wal_status: Option<String>,
     /// Why the server gave it up, if it did.
     pub invalidation: Option<String>,
+    /// Whether a standby keeps it in step with the primary's slot (17 and later); it can be streamed from
+    /// once the standby is promoted.
+    pub synced: bool,
 }
 
 /// Takes the snapshot.
@@ -420,7 +423,8 @@ pub async fn slot(client: &Client, name: &str) -> Result<Option<SlotFacts>, Cont
             concat_ws(' from ', nullif(a.application_name, ''), host(a.client_addr)), \
             s.confirmed_flush_lsn::text, s.restart_lsn::text, to_jsonb(s)->>'wal_status', \
             coalesce(to_jsonb(s)->>'invalidation_reason', \
-                CASE WHEN to_jsonb(s)->>'conflicting' = 'true' THEN 'conflict with recovery' END) \
+                CASE WHEN to_jsonb(s)->>'conflicting' = 'true' THEN 'conflict with recovery' END), \
+            coalesce((to_jsonb(s)->>'synced')::bool, false) AND pg_is_in_recovery() \
         FROM pg_catalog.pg_replication_slots s \
         LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = s.active_pid \
         WHERE s.slot_name = $1::text";
@@ -435,6 +439,7 @@ pub async fn slot(client: &Client, name: &str) -> Result<Option<SlotFacts>, Cont
             restart: position(&row, 5)?,
             wal_status: get(&row, 6)?,
             invalidation: get(&row, 7)?,
+            synced: get(&row, 8)?,
         })
     })
     .transpose()

@@ -16,7 +16,7 @@ impl Inspection {
     /// Why the relay cannot run here; empty if it can. A held slot is not among them, see
     /// [`Inspection::held`].
     pub fn refusals(&self, wanted: &Requirements) -> Vec<ControlError> {
-        let mut refusals = Vec::new();
+        let mut refusals = Vec::from_iter(self.unstreamable(wanted));
         let server = &self.server;
         if server.wal_level != "logical" {
             refusals.push(ControlError::WalLevel { current: server.wal_level.clone() });
@@ -45,6 +45,14 @@ impl Inspection {
             Some(slot) => refusals.extend(judge_slot(&wanted.slot, slot, &server.database)),
         }
         refusals
+    }
+
+    /// PostgreSQL streams from no slot that a standby copies, and advises another one (55000), which would
+    /// pass over rows.
+    pub(super) fn unstreamable(&self, wanted: &Requirements) -> Option<ControlError> {
+        let is_copy = self.slot.as_ref().is_some_and(|slot| slot.synced);
+        let slot = || wanted.slot.clone();
+        is_copy.then(|| ControlError::StandbyReached { slot: slot(), what: "only has a copy of" })
     }
 
     fn judge_publication(&self, wanted: &Requirements, refusals: &mut Vec<ControlError>) {
@@ -341,6 +349,7 @@ mod tests {
                 restart: Some(Lsn::new(1)),
                 wal_status: Some("reserved".to_owned()),
                 invalidation: None,
+                synced: false,
             }),
             others: Others::default(),
         }

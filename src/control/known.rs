@@ -13,6 +13,8 @@ use super::inspect::{Inspection, Requirements};
 pub struct Known {
     /// The cluster's identifier; `None` where the server keeps it to itself.
     system: Option<String>,
+    /// Whether it was a standby.
+    standby: bool,
     publication: Option<u32>,
     /// In the order of [`Requirements::tables`].
     tables: Vec<Option<u32>>,
@@ -29,6 +31,7 @@ impl Known {
         };
         Self {
             system: inspection.server.system.as_ref().map(|(system, _)| system.clone()),
+            standby: inspection.server.in_recovery,
             publication: inspection.publication.as_ref().map(|publication| publication.oid),
             tables: inspection.tables.iter().map(oid).collect(),
             members: inspection.tables.iter().map(member).collect(),
@@ -44,8 +47,16 @@ impl Known {
         {
             return Some(ControlError::OtherCluster { before: before.clone(), now: now.clone() });
         }
+        let slot = || wanted.slot.clone();
+        if let Some(copy) = now.unstreamable(wanted) {
+            return Some(copy);
+        }
+        // The primary, which has the slot, may only be away: it is not the slot that is gone.
+        if now.slot.is_none() && now.server.in_recovery && !self.standby {
+            return Some(ControlError::StandbyReached { slot: slot(), what: "does not have" });
+        }
         if now.slot.is_none() {
-            return Some(ControlError::SlotVanished { slot: wanted.slot.clone() });
+            return Some(ControlError::SlotVanished { slot: slot() });
         }
         if now_known.publication.is_some() && self.publication != now_known.publication {
             let publication = wanted.publication.clone();
@@ -133,6 +144,7 @@ mod tests {
             restart: None,
             wal_status: None,
             invalidation: None,
+            synced: false,
         };
         Inspection {
             server,
@@ -185,6 +197,33 @@ mod tests {
             now.tables[0].as_mut().unwrap().published.as_mut().unwrap().member = Some(32);
         });
         assert!(matches!(error, Some(ControlError::MemberReplaced { .. })), "{error:?}");
+    }
+
+    /// A list of hosts leads to it while the primary is restarted.
+    #[test]
+    fn a_standby_reached_in_place_of_the_primary_is_left_again() {
+        let reached = [
+            departure(|now| {
+                (now.server.in_recovery, now.slot) = (true, None);
+            }),
+            departure(|now| {
+                now.server.in_recovery = true;
+                now.slot.as_mut().unwrap().synced = true;
+                now.publication.as_mut().unwrap().oid = 22;
+            }),
+        ];
+        for error in reached {
+            let error = error.unwrap();
+            assert!(matches!(error, ControlError::StandbyReached { .. }), "{error}");
+            assert_eq!((error.class(), error.exit_code()), (Class::Transient, 69), "{error}");
+            assert!(error.hint().unwrap().contains("target_session_attrs=read-write"), "{error}");
+        }
+        let mut standby = fit();
+        standby.server.in_recovery = true;
+        let known = Known::of(&standby);
+        standby.slot = None;
+        let gone = known.departure(&standby, &wanted()).unwrap();
+        assert_eq!(gone.class(), Class::Position, "{gone}");
     }
 
     #[test]

@@ -321,8 +321,22 @@ impl WalError {
     }
 }
 
+/// What to do where a list of hosts has led to a standby, and the slot is the primary's.
+pub(crate) const STANDBY_REACHED: &str = "nothing to do while the primary is restarted or another server \
+    is promoted: the relay tries again, and the slot keeps every row; to pass over standbys from the \
+    start: target_session_attrs=read-write in source.url";
+
+/// Whether a standby says that it only copies the slot (17 and later). Its text is translated where
+/// `lc_messages` wants it: then this is no exception. The slot itself was looked at before.
+fn is_copied_slot(message: &ServerMessage) -> bool {
+    message.code == "55000"
+        && message.routine == "CreateDecodingContext"
+        && message.message.starts_with("cannot use replication slot ")
+}
+
 fn class_of(message: &ServerMessage) -> Class {
     match message.code.as_str() {
+        _ if is_copied_slot(message) => Class::Transient,
         // Names of settings are not translated.
         "55000" if message.message.contains("wal_level") => Class::Configuration,
         code => Class::of_sqlstate(code),
@@ -356,6 +370,8 @@ fn server_hint(message: &ServerMessage) -> Option<String> {
             "are source.slot and source.publication right? If this database was never set up: \
              `postrider setup`"
         }
+        // The server advises another slot, which would pass over rows.
+        "55000" if is_copied_slot(message) => STANDBY_REACHED,
         "3D000" => "check the database's name in source.url or PGDATABASE",
         "53300" => "raise max_wal_senders or max_connections, or free a connection",
         _ => "",
@@ -393,6 +409,32 @@ mod tests {
             let error = WalError::Server(Box::new(error));
             assert!(error.class().is_transient());
             assert!(error.hint().unwrap().contains("1 GiB"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_slot_that_a_standby_copies_is_waited_for() {
+        let of = |routine: &str, message: &str| {
+            WalError::Server(Box::new(ServerMessage {
+                code: "55000".to_owned(),
+                message: message.to_owned(),
+                hint: "Specify another replication slot.".to_owned(),
+                routine: routine.to_owned(),
+                ..ServerMessage::default()
+            }))
+        };
+        let words = "cannot use replication slot \"postrider\" for logical decoding";
+        let copied = of("CreateDecodingContext", words);
+        assert_eq!(copied.class(), Class::Transient);
+        assert!(copied.hint().unwrap().contains("target_session_attrs=read-write"), "{copied}");
+        for (routine, words) in [
+            (
+                "CreateDecodingContext",
+                "can no longer get changes from replication slot \"postrider\"",
+            ),
+            ("ReplicationSlotAcquire", words),
+        ] {
+            assert_eq!(of(routine, words).class(), Class::Position, "{routine}");
         }
     }
 

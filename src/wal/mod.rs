@@ -26,6 +26,7 @@ pub use connection::{
     Connection, FRAME_BYTES_MAX, REPLY_TIMEOUT, ServerProcess, SessionParams, StartRefused,
     SystemIdentity, TextRow,
 };
+pub(crate) use error::STANDBY_REACHED;
 pub use error::{Class, ServerMessage, WalError};
 pub use frame::Frame;
 pub use history::History;

@@ -61,9 +61,7 @@ fn g1_g6_a_standby_reached_in_the_place_of_the_primary_costs_a_session_and_no_ro
             "SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput', failover => true)"
         ));
         let standby = postgres::standby_of(&mut primary, &options);
-        let host = |cluster: &Cluster| format!("127.0.0.1:{}", cluster.port());
-        let both = format!("{},{}", host(&primary), host(&standby));
-        let url = stage.database.address().url().replace(&host(&primary), &both);
+        let url = both(&stage, &primary, &standby);
         let relay =
             stage.relay().set("source.url", &format!("{url}?target_session_attrs=read-write"));
         // One of the two hosts takes no writes, and then one does not answer.
@@ -71,13 +69,7 @@ fn g1_g6_a_standby_reached_in_the_place_of_the_primary_costs_a_session_and_no_ro
         let mut running = relay.allow_log("trying again").run();
         running.wait_for_log("\"streaming\"");
         let after = Stage::before(stage.database.at(&standby), &kafka.bootstrap());
-        wait_for("the standby's copy of the slot", || {
-            // It is copied for good once it has moved past what the standby keeps.
-            stage.insert("A", 1);
-            stage.sql().run("SELECT pg_log_standby_snapshot()");
-            let copied = "SELECT count(*) FROM pg_replication_slots WHERE synced AND NOT temporary";
-            (after.sql().value(copied) == "1").then_some(())
-        });
+        wait_for_copy(&stage, &after);
         stage.wait_acknowledged(stage.log_end());
         stage.insert("A", ROWS);
         stage.wait_for_records(ROWS);
@@ -99,6 +91,42 @@ fn g1_g6_a_standby_reached_in_the_place_of_the_primary_costs_a_session_and_no_ro
     }
 }
 
+/// A standby that copies the slot cannot stream from it, and says 55000 as of a slot that is lost.
+#[test]
+fn g1_a_standby_reached_while_the_primary_restarts_is_waited_out() {
+    let Some(options) = postgres::eighteen_options() else { return };
+    let broker = Broker::embedded();
+    let mut primary = postgres::start(&options);
+    let stage = Stage::migrated(&primary, &broker.bootstrap(), "restarted");
+    let slot = stage.slot();
+    stage.sql().run(&format!(
+        "SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput', failover => true)"
+    ));
+    let standby = postgres::standby_of(&mut primary, &options);
+    let relay = stage.relay().set("source.url", &both(&stage, &primary, &standby));
+    let relay = relay.set("retry.max", "500ms").allow_log("trying again");
+    let mut running = relay.run();
+    running.wait_for_log("\"streaming\"");
+    let copy = Stage::before(stage.database.at(&standby), &broker.bootstrap());
+    wait_for_copy(&stage, &copy);
+    let before: usize = stage.sql().value("SELECT count(*) FROM outbox").parse().unwrap();
+    stage.wait_for_records(before);
+    primary.stop(Stop::Fast).unwrap();
+    let reached = running.wait_for_log("only has a copy of replication slot");
+    assert!(reached.contains("target_session_attrs=read-write"), "{reached}");
+    // What the stream itself would say, should the server become a standby after that look.
+    let peek = format!("SELECT pg_logical_slot_peek_binary_changes('{slot}', NULL, NULL)");
+    let error = copy.sql().try_run(&peek).unwrap_err();
+    let said = error.as_db_error().unwrap();
+    assert_eq!((said.code().code(), said.routine()), ("55000", Some("CreateDecodingContext")));
+    assert!(said.message().starts_with("cannot use replication slot "), "{error}");
+    primary.start_again().unwrap();
+    running.wait_for_log("\"streaming\"");
+    stage.insert("A", ROWS);
+    stage.wait_for_records(before + ROWS);
+    running.stop();
+}
+
 /// Nothing can be written on a standby to find the end of its log by.
 #[test]
 fn once_on_a_standby_delivers_what_it_has_and_ends() {
@@ -114,6 +142,23 @@ fn once_on_a_standby_delivers_what_it_has_and_ends() {
         stage.relay().run_once();
         assert_eq!(stage.records().len(), ROWS);
     }
+}
+
+/// A URL that names both servers, the primary first.
+fn both(stage: &Stage, primary: &Cluster, standby: &Cluster) -> String {
+    let host = |cluster: &Cluster| format!("127.0.0.1:{}", cluster.port());
+    let both = format!("{},{}", host(primary), host(standby));
+    stage.database.address().url().replace(&host(primary), &both)
+}
+
+/// It is copied for good once it has moved past what the standby keeps.
+fn wait_for_copy(stage: &Stage, standby: &Stage) {
+    wait_for("the standby's copy of the slot", || {
+        stage.insert("A", 1);
+        stage.sql().run("SELECT pg_log_standby_snapshot()");
+        let copied = "SELECT count(*) FROM pg_replication_slots WHERE synced AND NOT temporary";
+        (standby.sql().value(copied) == "1").then_some(())
+    });
 }
 
 /// How many rows were delivered, and how many records.
