@@ -17,6 +17,9 @@ use crate::wal::WalError;
 
 const DOING: &str = "inspecting the database";
 
+/// The first server version that publishes every table of a schema.
+const SCHEMAS_SINCE: i32 = 150_000;
+
 /// What the relay needs to find.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Requirements {
@@ -156,8 +159,8 @@ pub struct Published {
     pub filters_rows: bool,
     /// The published columns; empty where the server does not tell (before 15: all).
     pub columns: Vec<String>,
-    /// The OID of its entry in the publication, which changes when it is taken out and put in again;
-    /// `None` if it is there as one of all tables or of a schema.
+    /// The OID of its entry in the publication, or else of its schema's, which changes when it is taken out
+    /// and put in again; `None` if it is there as one of all tables.
     pub member: Option<u32>,
 }
 
@@ -166,6 +169,9 @@ pub struct Published {
 pub struct PublicationFacts {
     /// Its OID, which changes when it is dropped and created again.
     pub oid: u32,
+    /// The transaction that wrote its row last (`xmin`): it changes with what is published of every table,
+    /// and with its name and owner.
+    pub xid: u32,
     /// Sends INSERT.
     pub inserts: bool,
     /// Sends UPDATE, DELETE or TRUNCATE too, which the relay only counts.
@@ -211,7 +217,8 @@ pub async fn inspect(client: &Client, wanted: &Requirements) -> Result<Inspectio
     let publication = publication(client, wanted).await?;
     let mut tables = Vec::new();
     for table in &wanted.tables {
-        tables.push(self::table(client, table, &wanted.publication).await?);
+        let publication = (wanted.publication.as_str(), server.version_num >= SCHEMAS_SINCE);
+        tables.push(self::table(client, table, publication).await?);
     }
     let mut others = Others::default();
     if publication.is_none() {
@@ -273,7 +280,7 @@ async fn publication(
 ) -> Result<Option<PublicationFacts>, ControlError> {
     const SQL: &str = "\
         SELECT p.oid, p.pubinsert, p.pubupdate OR p.pubdelete OR p.pubtruncate, \
-            coalesce((to_jsonb(p)->>'pubviaroot')::bool, false) \
+            coalesce((to_jsonb(p)->>'pubviaroot')::bool, false), p.xmin::text::oid \
         FROM pg_catalog.pg_publication p WHERE p.pubname = $1::text";
     const OTHERS: &str = "\
         SELECT t.schemaname::text, t.tablename::text, count(*) OVER () \
@@ -291,6 +298,8 @@ async fn publication(
     let table = |row: &Row| Ok(TableName::new(&get::<String>(row, 0)?, &get::<String>(row, 1)?));
     Ok(Some(PublicationFacts {
         oid: get(&row, 0)?,
+        // SQL has no other unsigned number.
+        xid: get(&row, 4)?,
         inserts: get(&row, 1)?,
         other_changes: get(&row, 2)?,
         via_partition_root: get(&row, 3)?,
@@ -307,7 +316,7 @@ const LOOKS_MAX: usize = 5;
 async fn table(
     client: &Client,
     table: &TableName,
-    publication: &str,
+    publication: (&str, bool),
 ) -> Result<Option<TableFacts>, ControlError> {
     let mut before = relation(client, table).await?;
     for _ in 0..LOOKS_MAX {
@@ -361,23 +370,31 @@ async fn relation(client: &Client, table: &TableName) -> Result<Option<Relation>
     Ok(Some(Relation { facts, writers: get(&row, 5)? }))
 }
 
+/// By name, and whether the server can publish schemas.
 async fn published(
     client: &Client,
     table: &TableName,
-    publication: &str,
+    (publication, has_schemas): (&str, bool),
     oid: u32,
 ) -> Result<Option<Published>, ControlError> {
-    const SQL: &str = "\
-        SELECT to_jsonb(t)->>'rowfilter' IS NOT NULL, \
+    const OF_SCHEMA: &str = "\
+        (SELECT s.oid FROM pg_catalog.pg_publication_namespace s \
+            JOIN pg_catalog.pg_publication p ON p.oid = s.pnpubid \
+            JOIN pg_catalog.pg_class c ON c.relnamespace = s.pnnspid \
+            WHERE p.pubname = t.pubname AND c.oid = $4::oid)";
+    let of_schema = if has_schemas { OF_SCHEMA } else { "NULL" };
+    let sql = format!(
+        "SELECT to_jsonb(t)->>'rowfilter' IS NOT NULL, \
             ARRAY(SELECT jsonb_array_elements_text(to_jsonb(t)->'attnames')), \
-            (SELECT r.oid FROM pg_catalog.pg_publication_rel r \
+            coalesce((SELECT r.oid FROM pg_catalog.pg_publication_rel r \
                 JOIN pg_catalog.pg_publication p ON p.oid = r.prpubid \
-                WHERE p.pubname = t.pubname AND r.prrelid = $4::oid) \
+                WHERE p.pubname = t.pubname AND r.prrelid = $4::oid), {of_schema}) \
         FROM pg_catalog.pg_publication_tables t \
-        WHERE t.pubname = $1::text AND t.schemaname = $2::text AND t.tablename = $3::text";
+        WHERE t.pubname = $1::text AND t.schemaname = $2::text AND t.tablename = $3::text"
+    );
     let (schema, name) = (table.schema.as_str(), table.name.as_str());
     let found = client
-        .run(DOING, client.sql().query_opt(SQL, &[&publication, &schema, &name, &oid]))
+        .run(DOING, client.sql().query_opt(&sql, &[&publication, &schema, &name, &oid]))
         .await?;
     found
         .map(|row| {

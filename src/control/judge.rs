@@ -334,6 +334,7 @@ mod tests {
             })],
             publication: Some(PublicationFacts {
                 oid: 2,
+                xid: 700,
                 inserts: true,
                 other_changes: false,
                 via_partition_root: false,

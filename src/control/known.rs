@@ -16,6 +16,8 @@ pub struct Known {
     /// Whether it was a standby.
     standby: bool,
     publication: Option<u32>,
+    /// What wrote its row last.
+    publication_xid: Option<u32>,
     /// In the order of [`Requirements::tables`].
     tables: Vec<Option<u32>>,
     /// Their entries in the publication, in the same order.
@@ -33,6 +35,7 @@ impl Known {
             system: inspection.server.system.as_ref().map(|(system, _)| system.clone()),
             standby: inspection.server.in_recovery,
             publication: inspection.publication.as_ref().map(|publication| publication.oid),
+            publication_xid: inspection.publication.as_ref().map(|publication| publication.xid),
             tables: inspection.tables.iter().map(oid).collect(),
             members: inspection.tables.iter().map(member).collect(),
         }
@@ -79,6 +82,13 @@ impl Known {
         let (_, table) = members.find(|((before, now), _)| is_readmitted(before, now))?;
         let (publication, table) = (wanted.publication.clone(), table.clone());
         Some(ControlError::MemberReplaced { publication, table })
+    }
+
+    /// What wrote the publication's row last, where that is another transaction than the one that is
+    /// remembered: it was altered, perhaps twice, and may have left out rows in between.
+    pub fn altered(&self, now: &Inspection) -> Option<u32> {
+        let now = Self::of(now).publication_xid?;
+        self.publication_xid.is_some_and(|before| before != now).then_some(now)
     }
 }
 
@@ -129,6 +139,7 @@ mod tests {
         };
         let publication = PublicationFacts {
             oid: 21,
+            xid: 700,
             inserts: true,
             other_changes: false,
             via_partition_root: false,
@@ -197,6 +208,20 @@ mod tests {
             now.tables[0].as_mut().unwrap().published.as_mut().unwrap().member = Some(32);
         });
         assert!(matches!(error, Some(ControlError::MemberReplaced { .. })), "{error:?}");
+    }
+
+    /// Operators change harmless things too.
+    #[test]
+    fn a_publication_that_was_altered_is_noticed_and_no_departure() {
+        let mut now = fit();
+        let known = Known::of(&fit());
+        assert_eq!(known.altered(&now), None);
+        now.publication.as_mut().unwrap().xid = 701;
+        assert_eq!(known.altered(&now), Some(701));
+        assert_eq!(known.departure(&now, &wanted()), None);
+        assert_ne!(known, Known::of(&now), "what was judged before is judged anew");
+        now.publication = None;
+        assert_eq!(known.altered(&now), None);
     }
 
     /// A list of hosts leads to it while the primary is restarted.

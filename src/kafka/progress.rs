@@ -7,13 +7,14 @@
 //!
 //! ```json
 //! {"version":2,"system":"7312..","timeline":1,"standby":false,"database":"shop","slot":"postrider",
-//!  "publication":16402,"tables":{"public.outbox":16390},"members":{"public.outbox":16403},
-//!  "messages":["outbox"],"end":"0/1A2B3C0","commit":"0/1A2B3C8","rows":20000,
+//!  "publication":16402,"publication_xid":740,"tables":{"public.outbox":16390},
+//!  "members":{"public.outbox":16403},"messages":["outbox"],"end":"0/1A2B3C0","commit":"0/1A2B3C8","rows":20000,
 //!  "last":{"commit":"0/1A2B3C8","xid":741,"time_us":848419200000000},
 //!  "written_by":"postrider 0.1.0"}
 //! ```
 //! `commit` and `rows` are there only inside a transaction that is carried in several pieces. `last` is
-//! the last commit that had rows; version 1 did not write it, nor `members`, `messages` and `standby`.
+//! the last commit that had rows; version 1 did not write it, nor `members`, `messages` and `standby`. The
+//! first versions that wrote version 2 had no `publication_xid`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -43,6 +44,10 @@ pub struct Lineage {
     pub slot: String,
     /// The publication's OID.
     pub publication: u32,
+    /// The transaction that wrote the publication's row last, when the session began: another one has
+    /// altered it. `None`: not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub publication_xid: Option<u32>,
     /// The outbox tables, by name, with their OIDs.
     pub tables: BTreeMap<String, u32>,
     /// The OIDs of their entries in the publication, which change when a table is taken out and put in
@@ -193,6 +198,7 @@ mod tests {
             database: "shop".to_owned(),
             slot: "postrider".to_owned(),
             publication: 7,
+            publication_xid: Some(10),
             tables: BTreeMap::from([("public.outbox".to_owned(), 8)]),
             members: BTreeMap::from([("public.outbox".to_owned(), 9)]),
             messages: Some(BTreeSet::from(["outbox".to_owned()])),
@@ -210,6 +216,7 @@ mod tests {
         let part = Some(Part { commit_lsn: Lsn::new((2 << 32) + 9), rows: 5 });
         let Progress { mut lineage, mut mark } = progress(part);
         (lineage.members, lineage.messages, lineage.standby) = (BTreeMap::new(), None, false);
+        lineage.publication_xid = None;
         mark.last = None;
         assert_eq!(Progress::decode(text.as_bytes()), Ok(Progress { lineage, mark }));
     }
@@ -223,7 +230,7 @@ mod tests {
         assert_eq!(
             before,
             "{\"version\":2,\"system\":\"7312\",\"timeline\":3,\"database\":\"shop\",\
-             \"slot\":\"postrider\",\"publication\":7,\"tables\":{\"public.outbox\":8},\
+             \"slot\":\"postrider\",\"publication\":7,\"publication_xid\":10,\"tables\":{\"public.outbox\":8},\
              \"members\":{\"public.outbox\":9},\"messages\":[\"outbox\"],\"standby\":true,\
              \"end\":\"2/0\",\"commit\":\"0/9\",\"rows\":5,\
              \"last\":{\"commit\":\"0/9\",\"xid\":4294967295,\"time_us\":-1}"

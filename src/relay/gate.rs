@@ -30,6 +30,8 @@ pub struct Facts {
     pub created: bool,
     /// Whether a row may neither be lost nor repeated; otherwise a gap is told and passed over.
     pub exactly_once: bool,
+    /// The publication's name.
+    pub publication: String,
 }
 
 /// How to carry on.
@@ -72,6 +74,30 @@ pub enum Warning {
         /// Where the slot begins.
         confirmed: Lsn,
     },
+    /// Its options were changed since the session began that wrote the progress.
+    #[error(
+        "publication `{publication}` was altered since the session began that delivered rows of slot \
+         `{slot}` up to {delivered}: rows committed while it left out inserts are not delivered"
+    )]
+    PublicationAltered {
+        /// The publication.
+        publication: String,
+        /// The slot.
+        slot: String,
+        /// Up to here rows were delivered.
+        delivered: Lsn,
+    },
+    /// The same between two looks at it.
+    #[error(
+        "publication `{publication}` was altered after {since} in the server's log: rows committed \
+         while it left out inserts are not delivered"
+    )]
+    AlteredMeanwhile {
+        /// The publication.
+        publication: String,
+        /// Where the log ended when it was not altered yet.
+        since: Lsn,
+    },
 }
 
 impl Warning {
@@ -86,6 +112,11 @@ impl Warning {
                 "nothing to do where relays took turns at the slot: the one that ended may have kept \
                  progress last. Otherwise re-send the rows committed between them, if they are still in \
                  the outbox"
+            }
+            Self::PublicationAltered { .. } | Self::AlteredMeanwhile { .. } => {
+                "nothing to do if `publish` contained insert all the time (and \
+                 publish_via_partition_root did not change, for a partitioned table); otherwise re-send \
+                 the rows committed meanwhile that are still in the outbox"
             }
         }
     }
@@ -314,6 +345,7 @@ pub fn judge(now: &Facts, progress: Option<&Progress>) -> Result<Resume, GateErr
         warnings.push(Warning::Gap { slot: slot(), delivered, confirmed });
     }
     same_tables(&now.lineage, progress, mark)?;
+    warnings.extend(altered(now, progress));
     let same_rows = before.tables.keys().eq(now.lineage.tables.keys())
         && before.messages == now.lineage.messages;
     let check = ResumeCheck::new(mark, now.confirmed, same_rows);
@@ -377,6 +409,17 @@ fn delivered_before_gap(mark: Mark, lost_after: Option<Lsn>, confirmed: Lsn) -> 
         (end, ..) => end,
     };
     (confirmed > delivered).then_some(delivered)
+}
+
+/// A publication whose own row was written since. Most of what an operator alters there is harmless, and
+/// what it published in between nobody can tell.
+fn altered(now: &Facts, progress: &Progress) -> Option<Warning> {
+    let (before, after) = (progress.lineage.publication_xid?, now.lineage.publication_xid?);
+    (before != after).then(|| Warning::PublicationAltered {
+        publication: now.publication.clone(),
+        slot: now.lineage.slot.clone(),
+        delivered: progress.mark.end,
+    })
 }
 
 /// Tables may come and go between two transactions; none may take another's name.

@@ -4,6 +4,7 @@
 //! Postgres, and a [`Summary`]. What always holds: Postgres is told an LSN in one place only
 //! (`session`), and only what the pipeline calls settled (G1). Called by `cli`.
 
+mod alterations;
 mod aside;
 mod audit;
 mod backoff;

@@ -12,6 +12,7 @@ use crate::kafka::{KafkaSpec, Lineage};
 use crate::ledger::Budget;
 use crate::outbox::{Outbox, TableName};
 use crate::pipeline::Pipeline;
+use crate::relay::gate::Facts;
 use crate::route::{RouteSpecError, Router};
 use crate::wal::SessionParams;
 
@@ -73,11 +74,23 @@ impl Plan {
             database: inspection.server.database.clone(),
             slot: config.source.slot.clone(),
             publication: publication.oid,
+            publication_xid: Some(publication.xid),
             tables: tables().map(found).collect(),
             members: tables().filter_map(member).collect(),
             messages: Some(config.messages.prefixes.iter().cloned().collect()),
             standby: inspection.server.in_recovery,
             ..Lineage::default()
+        }
+    }
+
+    /// What the gate has to know, as far as the control plane knows it. Whether it is `acknowledged` what
+    /// is delivered: a dry run repeats what it likes.
+    pub(super) fn facts(&self, inspection: &Inspection, acknowledged: bool) -> Facts {
+        Facts {
+            lineage: self.lineage(inspection),
+            exactly_once: self.config.kafka.delivery == Delivery::ExactlyOnce && acknowledged,
+            publication: self.config.source.publication.clone(),
+            ..Facts::default()
         }
     }
 

@@ -12,6 +12,7 @@ use crate::failpoint;
 use crate::kafka::{KafkaSpec, Lineage, Sink, SinkError};
 use crate::lsn::Lsn;
 use crate::pipeline::Suspects;
+use crate::relay::alterations::Alterations;
 use crate::relay::detour::{BACKLOG_LINGER_MS, Detour};
 use crate::relay::error::RelayError;
 use crate::relay::gait;
@@ -51,6 +52,8 @@ pub(super) struct HotStart {
     pub(super) threshold: Threshold,
     /// But for what only the replication connection knows, and the slot's position.
     pub(super) facts: Facts,
+    /// What was told of the publication.
+    pub(super) alterations: Alterations,
     /// What `facts` was made of.
     pub(super) inspection: Inspection,
     pub(super) question: Question,
@@ -104,7 +107,7 @@ impl HotStart {
             facts.server = facts.server.max(held.slot.current);
             let Resume { mark, check, warnings } = judge(&facts, sink.found())?;
             for warning in warnings {
-                tracing::warn!(help = warning.hint(), "{warning}");
+                self.alterations.warn(&warning, facts.lineage.publication_xid);
             }
             if sink.found().is_none() {
                 let (slot, at) = (&source.slot, facts.confirmed);

@@ -7,11 +7,11 @@
 
 use std::time::{Duration, Instant};
 
-use crate::config::Delivery;
 use crate::control::{self, Client, ControlError, Inspection, Known, Requirements, ServerFacts};
 use crate::kafka::{Sink, SinkError, note_settings};
 use crate::lsn::Lsn;
 use crate::pipeline::Lesson;
+use crate::relay::alterations::Alterations;
 use crate::relay::aside::aside;
 use crate::relay::backoff::{self, Backoff};
 use crate::relay::beforehand::Beforehand;
@@ -77,6 +77,7 @@ pub async fn run<S: Sink + 'static>(
         narrowing: Narrowing::default(),
         refusals: Refusals::default(),
         known: None,
+        alterations: Alterations::default(),
         standby: false,
         beforehand: Beforehand::default(),
         forbearance: Forbearance::default(),
@@ -119,6 +120,8 @@ struct Supervisor {
     refusals: Refusals,
     /// The source as this process first found it; it must stay the same.
     known: Option<Known>,
+    /// What it was told of its publication.
+    alterations: Alterations,
     /// Whether the server was a standby when the session was prepared.
     standby: bool,
     /// What Kafka was prepared for.
@@ -299,6 +302,7 @@ impl Supervisor {
         plan.kafka.batch_bytes = self.refusals.batch_bytes(Instant::now());
         let start = HotStart {
             facts: self.facts(&inspection),
+            alterations: self.alterations.clone(),
             question,
             suspects: self.refusals.suspects(),
             plan,
@@ -386,6 +390,7 @@ impl Supervisor {
             stop: &self.stop,
             telemetry: &self.telemetry,
             known: self.known.as_ref(),
+            alterations: &self.alterations,
             wanted,
             unwatched,
         };
@@ -394,12 +399,8 @@ impl Supervisor {
 
     /// What the gate has to know, as far as the control plane knows it.
     fn facts(&self, inspection: &Inspection) -> Facts {
-        let lineage = self.plan.lineage(inspection);
-        // A dry run repeats what it likes.
-        let exactly_once =
-            self.plan.config.kafka.delivery == Delivery::ExactlyOnce && self.options.acknowledge;
         let created = self.beforehand.slot_is_ours();
-        Facts { lineage, created, exactly_once, ..Facts::default() }
+        Facts { created, ..self.plan.facts(inspection, self.options.acknowledge) }
     }
 
     /// Looks at topics as long as it is polled; a dry run sends nothing to any.

@@ -11,8 +11,10 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::config::ConnectInfo;
-use crate::control::{self, Client, ControlError, Known, Requirements, SessionEnd};
+use crate::control::{self, Client, ControlError, Inspection, Known, Requirements, SessionEnd};
+use crate::relay::alterations::Alterations;
 use crate::relay::error::RelayError;
+use crate::relay::gate::Warning;
 use crate::relay::phase::End;
 use crate::relay::stop::{Request, Stop};
 use crate::telemetry::{SlotSample, Telemetry};
@@ -84,6 +86,7 @@ pub(super) struct Watch<'a> {
     pub(super) stop: &'a Stop,
     pub(super) telemetry: &'a Telemetry,
     pub(super) known: Option<&'a Known>,
+    pub(super) alterations: &'a Alterations,
     pub(super) wanted: &'a Requirements,
     pub(super) unwatched: &'a Unwatched,
 }
@@ -119,7 +122,7 @@ impl Watch<'_> {
             sample.tick().await;
             let sample = control::sample(client, &self.wanted.slot).await.ok().flatten();
             publish(self.telemetry, sample.as_ref());
-            let departure = match self.departure(client, &mut before.standby).await {
+            let departure = match self.departure(client, sample.as_ref(), before).await {
                 Ok(departure) => {
                     before.unseen = false;
                     departure
@@ -138,13 +141,17 @@ impl Watch<'_> {
     async fn departure(
         &self,
         client: &Client,
-        standby: &mut bool,
+        sample: Option<&control::SlotSample>,
+        before: &mut Before,
     ) -> Result<Option<ControlError>, ControlError> {
         let now = control::inspect(client, self.wanted).await?;
-        if std::mem::replace(standby, now.server.in_recovery) && !*standby {
+        if std::mem::replace(&mut before.standby, now.server.in_recovery) && !before.standby {
             // The stream lives on, and progress would be kept under the timeline that has ended.
             self.unwatched.because(ControlError::Promoted);
             self.stop.request(Request::LetGo);
+        }
+        if let Some(sample) = sample {
+            self.tell_alteration(&now, sample);
         }
         let departure = self.known.and_then(|known| known.departure(&now, self.wanted));
         // Columns are announced by the stream before the next row.
@@ -160,6 +167,17 @@ impl Watch<'_> {
             return Ok(None);
         };
         Ok(slot.is_held_by(stream).then_some(departure))
+    }
+
+    /// Says once that the publication was altered since the look before `sample`: one that was made to leave
+    /// out rows, and mended before anybody looked, is as it should be now.
+    fn tell_alteration(&self, now: &Inspection, sample: &control::SlotSample) {
+        let since = self.alterations.look(sample.current).unwrap_or(sample.confirmed_flush);
+        let altered = self.known.and_then(|known| known.altered(now));
+        if altered.is_some() {
+            let publication = self.wanted.publication.clone();
+            self.alterations.warn(&Warning::AlteredMeanwhile { publication, since }, altered);
+        }
     }
 
     /// A look that failed. What it would have shown may pass over rows: an error that a new session would

@@ -34,6 +34,7 @@ fn facts(timeline: u32) -> Facts {
         confirmed: at(500),
         created: false,
         exactly_once: true,
+        publication: "outbox".to_owned(),
     }
 }
 
@@ -247,6 +248,30 @@ fn g1_a_table_taken_out_of_the_publication_and_put_in_again_is_refused() {
     assert!(matches!(error, GateError::MemberReplaced { .. }), "{error}");
 }
 
+/// Whoever alters a publication may have made it leave out rows for a while, or not.
+#[test]
+fn g1_a_publication_that_was_altered_is_told_and_carried_on() {
+    let warnings = |before: Option<u32>, after: Option<u32>| {
+        let mut progress = progress(3, whole(500));
+        progress.lineage.publication_xid = before;
+        let mut now = facts(3);
+        now.lineage.publication_xid = after;
+        let resume = judge(&now, Some(&progress)).unwrap();
+        assert_eq!(resume.mark, progress.mark);
+        resume.warnings
+    };
+    for (before, after) in [(Some(1), Some(1)), (None, Some(2)), (Some(1), None)] {
+        assert_eq!(warnings(before, after), []);
+    }
+    let warnings = warnings(Some(1), Some(2));
+    let [warning @ Warning::PublicationAltered { .. }] = warnings.as_slice() else {
+        panic!("{warnings:?}")
+    };
+    let (said, hint) = (warning.to_string(), warning.hint());
+    assert!(said.contains("`outbox`") && said.contains("`postrider`"), "{said}");
+    assert!(hint.contains("`publish` contained insert") && hint.contains("re-send"), "{hint}");
+}
+
 #[test]
 fn g1_g6_the_last_commit_is_demanded_of_the_log() {
     let last = CommitId { lsn: at(880), xid: 7, time_us: 70 };
@@ -291,7 +316,15 @@ fn situations() -> impl Strategy<Value = (Facts, Option<Progress>)> {
             let history = ends.into_iter().filter(|(ancestor, _)| *ancestor < timeline).collect();
             let (server, confirmed) = (at(server), at(confirmed));
             let lineage = lineage(timeline);
-            let facts = Facts { lineage, server, history, confirmed, created, exactly_once };
+            let facts = Facts {
+                lineage,
+                server,
+                history,
+                confirmed,
+                created,
+                exactly_once,
+                ..Facts::default()
+            };
             (facts, progress.map(|(timeline, mark)| self::progress(timeline, mark)))
         },
     )

@@ -272,6 +272,42 @@ fn g1_a_table_out_of_the_publication_for_a_while_is_refused() {
     }
 }
 
+/// Such a table has no entry of its own in the publication.
+#[test]
+fn g1_a_schema_out_of_the_publication_for_a_while_is_refused() {
+    let Some(kafka) = kafka::shared() else { return };
+    for cluster in postgres::versions() {
+        let mut case = Case::fresh(cluster, kafka, "schema");
+        let table = case.stage.database.publish_schema();
+        case.relay = case.relay.set("source.tables", table);
+        case.relay.clone().expect_log(CREATED).run_once();
+        case.assert_goes_on();
+        case.stage.sql().run("ALTER PUBLICATION postrider DROP TABLES IN SCHEMA sales");
+        case.stage.insert("A", 3);
+        case.stage.sql().run("ALTER PUBLICATION postrider ADD TABLES IN SCHEMA sales");
+        case.refused().assert("PR-P067", &["taken out of the publication", "re-send"]);
+        case.adopt();
+        case.assert_goes_on();
+    }
+}
+
+/// Nobody can tell what it published meanwhile, and most of what is altered is harmless.
+#[test]
+fn g1_a_publication_altered_while_the_relay_was_down_is_told() {
+    for cluster in postgres::versions() {
+        let Some(case) = Case::delivered(cluster, "altered") else { return };
+        case.stage.sql().run("ALTER PUBLICATION postrider SET (publish = 'update')");
+        case.stage.insert("A", 3);
+        case.stage.sql().run("ALTER PUBLICATION postrider SET (publish = 'insert')");
+        case.stage.insert("A", 10);
+        let told = "publication `postrider` was altered since the session began that delivered";
+        case.relay.clone().expect_log(told).run_once();
+        assert_eq!(case.stage.records().len(), 20, "three were passed over");
+        // The progress is of the publication as it is now.
+        case.assert_goes_on();
+    }
+}
+
 #[test]
 fn g1_another_cluster_in_the_place_of_the_old_one_starts_a_stream_of_its_own() {
     let Some(kafka) = kafka::shared() else { return };

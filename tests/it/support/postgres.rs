@@ -215,6 +215,17 @@ impl Database {
         address
     }
 
+    /// Moves the outbox into a schema of its own, which is published as a whole; the table's name.
+    pub(crate) fn publish_schema(&self) -> &'static str {
+        let path = format!("ALTER DATABASE \"{}\" SET search_path = sales, public", self.name());
+        self.sql().run(&path);
+        self.sql().run(
+            "CREATE SCHEMA sales; ALTER TABLE outbox SET SCHEMA sales; \
+             ALTER PUBLICATION postrider SET TABLES IN SCHEMA sales",
+        );
+        "sales.outbox"
+    }
+
     /// A session in it, as the superuser.
     pub(crate) fn sql(&self) -> Sql {
         Sql::connect(&self.address.unix_url())

@@ -1,0 +1,63 @@
+//! What the operator was told of alterations of the publication: each once, whoever notices it.
+//!
+//! Enters: what wrote the publication's row last, and where the log ends. Leaves: whether that is news.
+//! Shared by the sessions of a process and by what watches them. Called by `start` and `watch`.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::lsn::Lsn;
+use crate::relay::gate::Warning;
+
+/// See the module. Copies share what they know.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Alterations(Arc<Mutex<Seen>>);
+
+#[derive(Debug, Default)]
+struct Seen {
+    /// What wrote the row, when an alteration was told last.
+    told: Option<u32>,
+    /// Where the log ended before the last look.
+    looked: Option<Lsn>,
+}
+
+impl Alterations {
+    /// Logs the warning, unless it is of an alteration by `xid` that was told before: the progress says so at
+    /// each session until it is written anew, and the watch at each look.
+    pub(super) fn warn(&self, warning: &Warning, xid: Option<u32>) {
+        let is_alteration = matches!(
+            warning,
+            Warning::PublicationAltered { .. } | Warning::AlteredMeanwhile { .. }
+        );
+        if !is_alteration || self.tell(xid) {
+            tracing::warn!(help = warning.hint(), "{warning}");
+        }
+    }
+
+    /// Takes the alteration by this transaction as told; whether it was not before.
+    fn tell(&self, xid: Option<u32>) -> bool {
+        self.with(|seen| std::mem::replace(&mut seen.told, xid) != xid)
+    }
+
+    /// Notes a look that began when the log ended at `end`, and returns where it ended before the last one.
+    pub(super) fn look(&self, end: Lsn) -> Option<Lsn> {
+        self.with(|seen| seen.looked.replace(end))
+    }
+
+    fn with<T>(&self, look: impl FnOnce(&mut Seen) -> T) -> T {
+        look(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_alteration_is_told_once_by_whoever_notices_it() {
+        let watch = Alterations::default();
+        let session = watch.clone();
+        assert!(session.tell(Some(7)) && !watch.tell(Some(7)) && watch.tell(Some(8)));
+        assert_eq!(watch.look(Lsn::new(1)), None);
+        assert_eq!(session.look(Lsn::new(2)), Some(Lsn::new(1)));
+    }
+}
