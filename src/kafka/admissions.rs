@@ -43,6 +43,8 @@ const BY_NAME_MIN: Duration = Duration::from_millis(20);
 /// So many questions in a row that are not answered are asked again; then a record is sent without an
 /// answer, as to brokers that are away.
 const UNANSWERED_MAX: u32 = 3;
+/// Topics of which a recount is remembered; of more all are forgotten.
+const RECOUNTS_MAX: usize = 1_000;
 /// What a list says is as good as a topic's own answer is, which is kept as long.
 const LIST_AGE: Duration = Duration::from_secs(2);
 
@@ -59,10 +61,20 @@ pub(super) struct Admissions {
     /// Questions in a row.
     unanswered: u32,
     list: Option<Listed>,
+    recounts: BTreeMap<String, Recount>,
     /// No list is asked for before.
     next_list: Instant,
     /// Where the row in hand begins in what was received, and how much that is; in bytes.
     at: (u64, u64),
+}
+
+/// A topic's partitions are counted again, for a row chose one that it did not have.
+#[derive(Debug, Clone, Copy)]
+struct Recount {
+    /// What had been received then, in bytes: partitions that those rows choose were there.
+    received: u64,
+    /// The row was tried with the new count.
+    is_tried: bool,
 }
 
 #[derive(Debug)]
@@ -82,6 +94,7 @@ impl Default for Admissions {
             by_name: BY_NAME,
             unanswered: 0,
             list: None,
+            recounts: BTreeMap::new(),
             next_list: start,
             at: (0, 0),
         }
@@ -151,6 +164,32 @@ impl Admissions {
         }
         self.ask(inner, topic, by_name)?;
         Ok(Admission::Wait)
+    }
+
+    /// The library knows no such partition of the topic. Whether the record is to be offered again, for the
+    /// brokers are asked first: partitions are added, and the library looks by itself every five minutes
+    /// (`topic.metadata.refresh.interval.ms`). Upholds G4.
+    pub(super) fn lacks_partition(
+        &mut self,
+        inner: &BaseProducer<Deliveries>,
+        topic: &str,
+    ) -> bool {
+        let (row, received) = self.at;
+        if let Some(recount) = self.recounts.get_mut(topic)
+            && (!std::mem::replace(&mut recount.is_tried, true) || row < recount.received)
+        {
+            return false;
+        }
+        if !inner.context().gathered().introductions.count_again(topic) {
+            return true;
+        }
+        if self.recounts.len() >= RECOUNTS_MAX {
+            self.recounts.clear();
+        }
+        self.recounts.insert(topic.to_owned(), Recount { received, is_tried: false });
+        // It may be of before.
+        self.list = None;
+        true
     }
 
     /// Whether the row in hand was received before the list was asked for.

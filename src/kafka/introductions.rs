@@ -215,6 +215,17 @@ impl Introductions {
         }
     }
 
+    /// Partitions may have been added: the topic is to be counted again. False while an introduction to it
+    /// is under way.
+    pub(super) fn count_again(&mut self, name: &str) -> bool {
+        let Some(&topic) = self.names.get(name) else { return true };
+        let is_settled = self.under_way.iter().all(|(_, begun)| begun.topic != topic);
+        if is_settled {
+            self.recount(topic);
+        }
+        is_settled
+    }
+
     /// The foretelling was wrong: partitions were added.
     fn recount(&mut self, topic: usize) {
         self.under_way.retain(|(_, introduction)| introduction.topic != topic);

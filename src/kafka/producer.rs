@@ -256,6 +256,12 @@ impl Sink for Producer {
                 }
                 Ok(())
             }
+            Err((KafkaError::MessageProduction(Code::UnknownPartition), _))
+                if record.partition.is_some_and(|chosen| chosen >= 0)
+                    && self.admissions.lacks_partition(&self.inner, record.topic) =>
+            {
+                Err(SendError::Full)
+            }
             Err((error, _)) => Err(self.not_sent(&error, record)),
         }
     }

@@ -5,7 +5,7 @@
 //! What always holds: batches are made smaller only for a topic that takes single records, and not for
 //! ever (G4).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use crate::kafka::SinkError;
@@ -19,12 +19,16 @@ const SMALL_BATCHES_FOR: Duration = Duration::from_hours(1);
 pub(super) struct Refusals {
     suspects: Suspects,
     small_batches: Option<SmallBatches>,
-    /// Topics that refused something.
-    topics: BTreeSet<String>,
+    /// Topics that refused something, and when their settings were asked for.
+    topics: BTreeMap<String, Instant>,
 }
 
-/// Topics remembered; of others nobody asks for the settings.
+/// Topics remembered; beyond that all are asked for again.
 const TOPICS_MAX: usize = 1_000;
+/// A topic's settings are asked for again when it refuses something so much later: they may have changed.
+const SETTINGS_AGE: Duration = Duration::from_secs(10);
+/// Topics that are asked for at once.
+const ASKED_MAX: usize = 10;
 
 #[derive(Debug, Clone, Copy)]
 struct SmallBatches {
@@ -44,11 +48,22 @@ impl Refusals {
         self.small_batches.map(|small| small.bytes)
     }
 
-    /// The topic that refused something, where it is the first time.
-    pub(super) fn first_of(&mut self, cause: &SinkError) -> Option<String> {
-        let SinkError::BatchRefused { topic, .. } = cause else { return None };
-        let is_first = self.topics.len() < TOPICS_MAX && self.topics.insert(topic.clone());
-        is_first.then(|| topic.clone())
+    /// Topics that refused something and whose settings are to be asked for: what they say is not known,
+    /// or old.
+    pub(super) fn unexplained(&mut self, cause: &SinkError, now: Instant) -> Vec<String> {
+        let SinkError::BatchRefused { topic, records, .. } = cause else { return Vec::new() };
+        let refusing: BTreeSet<&String> =
+            records.iter().map(|one| &one.topic).chain([topic]).collect();
+        let is_due = |topic: &&String| {
+            self.topics.get(*topic).is_none_or(|asked| now - *asked >= SETTINGS_AGE)
+        };
+        let due: Vec<String> =
+            refusing.into_iter().filter(is_due).take(ASKED_MAX).cloned().collect();
+        if self.topics.len() + due.len() > TOPICS_MAX {
+            self.topics.clear();
+        }
+        self.topics.extend(due.iter().map(|topic| (topic.clone(), now)));
+        due
     }
 
     /// Takes over what a session has learned, and says so; false if the next one would end the same way.
@@ -100,6 +115,16 @@ mod tests {
             is_of_the_batch,
             wait: Duration::ZERO,
         }
+    }
+
+    #[test]
+    fn settings_are_asked_for_again_after_a_while_and_of_each_topic() {
+        let (mut refusals, now) = (Refusals::default(), Instant::now());
+        assert_eq!(refusals.unexplained(&refused(1), now), ["t"]);
+        assert!(refusals.unexplained(&refused(1), now + SETTINGS_AGE / 2).is_empty());
+        assert_eq!(refusals.unexplained(&refused(1), now + SETTINGS_AGE), ["t"]);
+        let other = SinkError::Fatal("why".into());
+        assert!(refusals.unexplained(&other, now).is_empty());
     }
 
     #[test]

@@ -225,10 +225,11 @@ impl Supervisor {
     /// none. It begins at once, but where the fault may be the brokers' own.
     async fn narrow_down(&mut self, cause: &SinkError, lesson: &Lesson) -> bool {
         let is_news = self.refusals.learn(cause, lesson, Instant::now());
-        if let Some(topic) = self.refusals.first_of(cause) {
-            // Its settings may say why; brokers that do not answer are left to the sessions.
+        let topics = self.refusals.unexplained(cause, Instant::now());
+        if !topics.is_empty() {
+            // Their settings may say why; brokers that do not answer are left to the sessions.
             let kafka = self.plan.kafka.clone();
-            let asked = aside(move || note_settings(&kafka, &topic));
+            let asked = aside(move || note_settings(&kafka, &topics));
             let _ = tokio::time::timeout(SETTINGS_LIMIT, asked).await;
         }
         if is_news {

@@ -150,9 +150,6 @@ impl Watch<'_> {
             self.unwatched.because(ControlError::Promoted);
             self.stop.request(Request::LetGo);
         }
-        if let Some(sample) = sample {
-            self.tell_alteration(&now, sample);
-        }
         let departure = self.known.and_then(|known| known.departure(&now, self.wanted));
         // Columns are announced by the stream before the next row.
         let silent =
@@ -160,7 +157,12 @@ impl Watch<'_> {
         let departure = departure
             .or_else(|| now.refusals(self.wanted).into_iter().find(silent))
             .or_else(|| self.known?.readmission(&now, self.wanted));
-        let Some(departure) = departure else { return Ok(None) };
+        let Some(departure) = departure else {
+            if let Some(sample) = sample {
+                self.tell_alteration(&now, sample);
+            }
+            return Ok(None);
+        };
         let (Some(slot), Some(stream)) =
             (control::sample(client, &self.wanted.slot).await?, self.stream)
         else {

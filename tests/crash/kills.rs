@@ -25,6 +25,9 @@ const TELL: Duration = Duration::from_secs(10);
 /// How often Postgres writes down what it knows about slots before it is killed.
 const CHECKPOINT_PERCENT: u64 = 30;
 
+/// A backend notices within this that its postmaster is gone.
+const RESTART_LIMIT: Duration = Duration::from_secs(30);
+
 /// How often the walsender of a frozen relay is ended, rather than left to its timeout.
 const TERMINATED_PERCENT: u64 = 50;
 
@@ -138,7 +141,11 @@ fn kill_postgres(arena: &mut Arena, chance: &mut Chance) {
     std::thread::sleep(Duration::from_micros(chance.between(0, 1_000_000)));
     arena.cluster.stop(Stop::Kill).unwrap();
     arena.count_kill();
-    arena.cluster.start_again().unwrap();
+    // It is refused as long as a backend of before lives, which has to notice first.
+    let deadline = Instant::now() + RESTART_LIMIT;
+    while let Err(error) = arena.cluster.start_again() {
+        assert!(Instant::now() < deadline, "{error}");
+    }
 }
 
 /// Not before the last broker has caught up, for with two of three gone everything rightly stands

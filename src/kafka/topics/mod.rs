@@ -155,11 +155,14 @@ pub fn survey(
     Ok(findings)
 }
 
-/// Asks for a topic's settings, and keeps in the book what a refusal of its records may come from. A topic
+/// Asks for topics' settings, and keeps in the book what a refusal of their records may come from. A topic
 /// that is missing or hidden has none.
-pub fn note_settings(kafka: &KafkaSpec, topic: &str) -> Result<(), TopicsError> {
-    if let Seen::Topic(facts) = Inquiry::open(kafka)?.look(topic)? {
-        note(kafka, topic, &facts);
+pub fn note_settings(kafka: &KafkaSpec, topics: &[String]) -> Result<(), TopicsError> {
+    let mut inquiry = Inquiry::open(kafka)?;
+    for topic in topics {
+        if let Seen::Topic(facts) = inquiry.look(topic)? {
+            note(kafka, topic, &facts);
+        }
     }
     Ok(())
 }

@@ -15,6 +15,7 @@ pub(crate) mod face;
 #[cfg(feature = "failpoints")]
 mod failpoints;
 mod flow;
+mod grown;
 mod http;
 pub(crate) mod idle;
 mod large;

@@ -4,7 +4,10 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use rdkafka::ClientConfig;
-use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::admin::{
+    AdminClient, AdminOptions, AlterConfig, NewPartitions, NewTopic, ResourceSpecifier,
+    TopicReplication,
+};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
@@ -68,6 +71,35 @@ pub(crate) fn create(bootstrap: &str, topic: &str, partitions: i32, settings: &[
     let consumer: BaseConsumer = client(bootstrap).create().unwrap();
     let is_led = || ends(&consumer, topic).len() == usize::try_from(partitions).unwrap();
     super::wait_for("the topic", || is_led().then_some(()));
+}
+
+/// Gives a topic of real Kafka so many partitions in all, and waits for their leaders.
+pub(crate) fn grow(bootstrap: &str, topic: &str, partitions: usize) {
+    let admin: AdminClient<DefaultClientContext> = client(bootstrap).create().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let wanted = NewPartitions::new(topic, partitions);
+    let outcome = runtime.block_on(admin.create_partitions([&wanted], &AdminOptions::new()));
+    for grown in outcome.unwrap() {
+        grown.unwrap();
+    }
+    let consumer: BaseConsumer = client(bootstrap).create().unwrap();
+    super::wait_for("the partitions", || {
+        (ends(&consumer, topic).len() == partitions).then_some(())
+    });
+}
+
+/// Replaces the settings of a topic of real Kafka.
+pub(crate) fn alter(bootstrap: &str, topic: &str, settings: &[(&str, &str)]) {
+    let admin: AdminClient<DefaultClientContext> = client(bootstrap).create().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let mut wanted = AlterConfig::new(ResourceSpecifier::Topic(topic));
+    for (name, value) in settings {
+        wanted = wanted.set(name, value);
+    }
+    let outcome = runtime.block_on(admin.alter_configs([&wanted], &AdminOptions::new()));
+    for altered in outcome.unwrap() {
+        altered.unwrap();
+    }
 }
 
 /// Deletes a topic of real Kafka, and waits until it is gone.
