@@ -15,6 +15,7 @@ pub mod password;
 pub mod port;
 pub mod postgres;
 pub mod redis;
+pub mod spawn;
 pub mod tether;
 
 pub use error::SandboxError;

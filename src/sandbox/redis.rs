@@ -93,8 +93,7 @@ fn spawn(
         .stdout(output)
         .stderr(Stdio::null());
     account.apply(&mut command);
-    let mut child = command
-        .spawn()
+    let mut child = super::spawn::spawn(&mut command)
         .map_err(|source| SandboxError::Spawn { program: PROGRAM.into(), source })?;
     if configure(&mut child, port, password).is_err() {
         // One that is not told everything must not serve; why it was not told, its words say below.

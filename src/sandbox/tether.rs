@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use super::SandboxError;
+use super::spawn::spawn;
 
 /// Reads `hold PID SIGNAL` and `free PID` lines; at the end of input kills what is held, waits up
 /// to five seconds, kills harder, and removes the folder given as first argument.
@@ -58,15 +59,16 @@ pub enum LastSignal {
 impl Tether {
     /// Ties `folder` to this process. The folder must be the caller's own: it will be removed.
     pub fn new(folder: &Path) -> Result<Self, SandboxError> {
-        let shell = Command::new("/bin/sh")
+        let mut shell = Command::new("/bin/sh");
+        shell
             .args(["-c", SCRIPT, "tether"])
             .arg(folder)
             .current_dir("/")
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
-            .process_group(0)
-            .spawn()
+            .process_group(0);
+        let shell = spawn(&mut shell)
             .map_err(|source| SandboxError::Spawn { program: "/bin/sh".into(), source })?;
         Ok(Self { folder: folder.to_path_buf(), shell })
     }

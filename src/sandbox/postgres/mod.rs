@@ -15,11 +15,12 @@ pub use options::{Options, Tls};
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::account::Account;
 use super::password::Password;
+use super::spawn::spawn;
 use super::tether::{LastSignal, Tether};
 use super::{SandboxError, binaries, port};
 use server::{Server, log_tail};
@@ -216,9 +217,9 @@ impl Cluster {
         let password = self.folder().join("password");
         self.write(&password, self.password.as_str())?;
         initdb.arg("--pwfile").arg(&password);
-        let output = initdb
-            .stdin(Stdio::null())
-            .output()
+        initdb.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let output = spawn(&mut initdb)
+            .and_then(Child::wait_with_output)
             .map_err(|source| SandboxError::Spawn { program: "initdb".into(), source })?;
         if !output.status.success() {
             return Err(SandboxError::Ended {

@@ -10,6 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::Stop;
 use crate::sandbox::SandboxError;
+use crate::sandbox::spawn::spawn;
 
 /// How often a state is looked at. A start takes some 60 ms.
 const POLL: Duration = Duration::from_millis(5);
@@ -34,16 +35,11 @@ impl Server {
         // Truncated: an error must show this start's words, not those of an earlier one.
         let output = File::create(log).map_err(SandboxError::file("write", log))?;
         let errors = output.try_clone().map_err(SandboxError::file("write", log))?;
-        let child = command
-            .process_group(0)
-            .stdin(Stdio::null())
-            .stdout(output)
-            .stderr(errors)
-            .spawn()
-            .map_err(|source| SandboxError::Spawn {
-                program: command.get_program().into(),
-                source,
-            })?;
+        command.process_group(0).stdin(Stdio::null()).stdout(output).stderr(errors);
+        let child = spawn(command).map_err(|source| SandboxError::Spawn {
+            program: command.get_program().into(),
+            source,
+        })?;
         Ok(Self { child, log: log.to_path_buf() })
     }
 

@@ -7,6 +7,7 @@ use rdkafka::mocking::MockCluster;
 use super::face::Face;
 use super::idle::{ALL, impatient};
 use super::stage::Stage;
+use crate::support::broker::take_down;
 use crate::support::{postgres, wait_for};
 
 const CONFIRMED: &str = "postrider_records_confirmed_total";
@@ -58,7 +59,7 @@ fn metrics_and_probes_tell_the_truth() {
     stage.insert("A", 10);
     face.wait_count(&records("A", "sent"), 24);
 
-    mock.broker_down(ALL).unwrap();
+    take_down(&mock, ALL);
     stage.insert("A", 6);
     face.wait_count("postrider_in_flight_records", 6);
     // Sent, and not confirmed: that is the difference.
@@ -91,7 +92,7 @@ fn rows_that_wait_keep_their_age_across_sessions() {
     let face = Face::of(&mut running);
     stage.insert("A", 1);
     face.wait_count(CONFIRMED, 1);
-    mock.broker_down(ALL).unwrap();
+    take_down(&mock, ALL);
     stage.insert("A", 6);
     let age = "postrider_oldest_unacknowledged_age_seconds";
     let before = face.wait_metric(age, |age| age > 0.5);
@@ -125,7 +126,7 @@ fn silent_connections_keep_the_relay_neither_from_its_brokers_nor_from_probes() 
     let asked = Instant::now();
     assert_eq!(face.probe("/livez").0, 200);
     assert!(asked.elapsed() < Duration::from_secs(5), "{:?}", asked.elapsed());
-    mock.broker_down(ALL).unwrap();
+    take_down(&mock, ALL);
     running.wait_for_log("no Kafka broker answers");
     stage.insert("A", 10);
     mock.broker_up(ALL).unwrap();

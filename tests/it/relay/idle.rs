@@ -6,7 +6,7 @@ use postrider::sandbox::postgres::Cluster;
 use rdkafka::mocking::MockCluster;
 
 use super::stage::Stage;
-use crate::support::broker::Broker;
+use crate::support::broker::{Broker, take_down};
 use crate::support::postgres;
 use crate::support::relay::Relay;
 use crate::support::wait::stays;
@@ -54,7 +54,7 @@ fn g1_g5_noise_acknowledges_nothing_past_an_unconfirmed_row() {
     let running = impatient(stage.relay()).expect_log("no Kafka broker answers").run();
     stage.insert("A", 1);
     stage.wait_for_records(1);
-    mock.broker_down(ALL).unwrap();
+    take_down(&mock, ALL);
     stage.insert("A", 1);
     let after_the_row = stage.log_end();
     for _ in 0..10 {

@@ -7,6 +7,7 @@ use rdkafka::ClientContext;
 use rdkafka::mocking::MockCluster;
 
 use super::idle::ALL;
+use crate::support::broker::take_down;
 use crate::support::judge::{Verdict, judge};
 use crate::support::oracle::{Committed, Oracle};
 use crate::support::postgres::Database;
@@ -113,7 +114,7 @@ impl Stage {
     pub(crate) fn strand(&self, mock: &MockCluster<'_, impl ClientContext>, count: usize) {
         self.insert("A", 10);
         self.wait_for_records(10);
-        mock.broker_down(ALL).unwrap();
+        take_down(mock, ALL);
         self.insert("A", count);
     }
 

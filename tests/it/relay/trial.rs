@@ -13,7 +13,7 @@ use rdkafka::producer::DefaultProducerContext;
 use super::idle::impatient;
 use super::load::Load;
 use super::stage::Stage;
-use crate::support::broker::Broker;
+use crate::support::broker::{Broker, take_down};
 use crate::support::judge::Verdict;
 use crate::support::oracle::Oracle;
 use crate::support::postgres::Database;
@@ -181,7 +181,7 @@ pub(crate) fn held_trials(stem: &str) -> impl Iterator<Item = HeldTrial> {
         let slot = trial.stage.slot();
         let id = format!("postrider.{system}.{slot}.{slot}");
         mock.coordinator(MockCoordinator::Transaction(id), UP).unwrap();
-        mock.broker_down(DOWN).unwrap();
+        take_down(&mock, DOWN);
         HeldTrial { trial, mock }
     })
 }

@@ -1,5 +1,7 @@
 //! The two kinds of broker that a test may run against.
 
+use postrider::sandbox::spawn::undisturbed;
+use rdkafka::ClientContext;
 use rdkafka::mocking::MockCluster;
 use rdkafka::producer::DefaultProducerContext;
 
@@ -45,4 +47,10 @@ impl Broker {
             Self::Kafka(_) => "Apache Kafka",
         }
     }
+}
+
+/// Takes an embedded broker down. It gives up its address and takes it again at once, and ends the process
+/// where it cannot: a program that another test starts meanwhile has it for a moment.
+pub(crate) fn take_down(mock: &MockCluster<'_, impl ClientContext>, broker: i32) {
+    undisturbed(|| mock.broker_down(broker)).unwrap();
 }

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use postrider::sandbox::account::Account;
 use postrider::sandbox::port;
+use postrider::sandbox::spawn::spawn;
 use postrider::sandbox::tether::{LastSignal, Tether};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::producer::{BaseProducer, Producer as _};
@@ -118,14 +119,13 @@ impl Kafka {
         let tools: Vec<Child> = (0..options.brokers)
             .map(|index| {
                 let user = format!("{SCRAM}=[name={ALLOWED_USER},password={PASSWORD}]");
-                kafka
-                    .java(index, "kafka.tools.StorageTool")
+                let mut format = kafka.java(index, "kafka.tools.StorageTool");
+                format
                     .args(["format", "-t", CLUSTER_ID, "--add-scram", &user, "-c"])
                     .arg(kafka.brokers[index].folder.join("server.properties"))
                     .stdout(Stdio::piped())
-                    .stderr(Stdio::piped())
-                    .spawn()
-                    .unwrap()
+                    .stderr(Stdio::piped());
+                spawn(&mut format).unwrap()
             })
             .collect();
         for tool in tools {
@@ -198,13 +198,9 @@ impl Kafka {
     fn spawn(&mut self, index: usize) -> Result<(), String> {
         let folder = self.brokers[index].folder.clone();
         let log = File::create(folder.join("log")).unwrap();
-        let child = self
-            .java(index, "kafka.Kafka")
-            .arg(folder.join("server.properties"))
-            .stdout(log.try_clone().unwrap())
-            .stderr(log)
-            .spawn()
-            .map_err(|error| error.to_string())?;
+        let mut java = self.java(index, "kafka.Kafka");
+        java.arg(folder.join("server.properties")).stdout(log.try_clone().unwrap()).stderr(log);
+        let child = spawn(&mut java).map_err(|error| error.to_string())?;
         self.tether.hold(child.id(), LastSignal::Kill).unwrap();
         self.brokers[index].child = Some(child);
         Ok(())

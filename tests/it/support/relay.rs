@@ -12,6 +12,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use postrider::sandbox::postgres::Address;
+use postrider::sandbox::spawn::spawn;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::wait::{wait_until, within};
@@ -151,15 +152,14 @@ impl Relay {
                 command.env_remove(name);
             }
         }
-        let mut child = command
+        command
             .args(arguments)
             .envs(self.variables.iter().cloned())
             .current_dir("/")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+            .stderr(Stdio::piped());
+        let mut child = spawn(&mut command).unwrap();
         let (lines, log_reader) = follow(child.stderr.take().unwrap());
         let (printed, print_reader) = follow(child.stdout.take().unwrap());
         Running {
