@@ -61,20 +61,13 @@ pub(super) struct Admissions {
     /// Questions in a row.
     unanswered: u32,
     list: Option<Listed>,
-    recounts: BTreeMap<String, Recount>,
+    /// Topics whose partitions were counted again, for a row chose one that they did not have; and what had
+    /// been received then, in bytes: partitions that those rows choose were there.
+    recounts: BTreeMap<String, u64>,
     /// No list is asked for before.
     next_list: Instant,
     /// Where the row in hand begins in what was received, and how much that is; in bytes.
     at: (u64, u64),
-}
-
-/// A topic's partitions are counted again, for a row chose one that it did not have.
-#[derive(Debug, Clone, Copy)]
-struct Recount {
-    /// What had been received then, in bytes: partitions that those rows choose were there.
-    received: u64,
-    /// The row was tried with the new count.
-    is_tried: bool,
 }
 
 #[derive(Debug)]
@@ -175,9 +168,12 @@ impl Admissions {
         topic: &str,
     ) -> bool {
         let (row, received) = self.at;
-        if let Some(recount) = self.recounts.get_mut(topic)
-            && (!std::mem::replace(&mut recount.is_tried, true) || row < recount.received)
-        {
+        let is_counted = match received {
+            // Nobody tells places: the count is good for one record.
+            0 => self.recounts.remove(topic).is_some(),
+            _ => self.recounts.get(topic).is_some_and(|received| row < *received),
+        };
+        if is_counted {
             return false;
         }
         if !inner.context().gathered().introductions.count_again(topic) {
@@ -186,7 +182,7 @@ impl Admissions {
         if self.recounts.len() >= RECOUNTS_MAX {
             self.recounts.clear();
         }
-        self.recounts.insert(topic.to_owned(), Recount { received, is_tried: false });
+        self.recounts.insert(topic.to_owned(), received);
         // It may be of before.
         self.list = None;
         true

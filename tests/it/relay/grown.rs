@@ -34,6 +34,10 @@ fn g4_rows_that_choose_a_partition_which_was_just_added_are_delivered() {
         topic::grow(&kafka.bootstrap(), &name, 6);
         insert(3, "n");
         insert(6, "n");
+        topic::grow(&kafka.bootstrap(), &name, 9);
+        insert(3, "n");
+        topic::grow(&kafka.bootstrap(), &name, 12);
+        insert(9, "n");
         running.stop();
         let records = stage.records();
         let chosen = |partitions: std::ops::Range<i32>| {
@@ -46,7 +50,8 @@ fn g4_rows_that_choose_a_partition_which_was_just_added_are_delivered() {
         assert!(letters.clone().all(|one| {
             one.header("postrider-error").is_some_and(|reason| reason.contains(missing))
         }));
-        assert_eq!((chosen(0..3), chosen(3..6), letters.count()), (30, 30, 60), "{delivery}");
+        assert_eq!((chosen(0..3), chosen(3..6), letters.count()), (30, 60, 60), "{delivery}");
+        assert_eq!((chosen(6..9), chosen(9..12)), (0, 30), "{delivery}");
     }
 }
 
