@@ -372,16 +372,22 @@ fn a_missing_topic_is_an_outage() {
 }
 
 #[test]
-fn g4_what_cannot_be_sent_is_refused_at_once() {
+fn g4_what_cannot_be_sent_is_refused() {
     let (_broker, _spec, mut producer) = bench(2, |spec| spec.message_max_bytes = 2000);
     let mut got = Vec::new();
     send_all(&mut producer, 0..1, &mut got);
     await_answers(&mut producer, 1, &mut got);
-    let refusal =
-        |producer: &mut Producer, record: &Record<'_>| match producer.send(record, ticket(1)) {
-            Err(SendError::Refused(rejection)) => rejection.code,
+    // A partition that the topic lacks is refused once the brokers have counted again.
+    let mut refusal = |producer: &mut Producer, record: &Record<'_>| {
+        wait_for("a refusal", || match producer.send(record, ticket(1)) {
+            Err(SendError::Refused(rejection)) => Some(rejection.code),
+            Err(SendError::Full) => {
+                producer.poll(&mut got).unwrap();
+                None
+            }
             other => panic!("{:?} {:?}: {other:?}", record.topic, record.partition),
-        };
+        })
+    };
     let large = vec![b'x'; 3000];
     assert_eq!(refusal(&mut producer, &record(&large)), RejectionCode::TooLarge);
     let nowhere = Record { partition: Some(7), ..record(b"0") };
