@@ -412,7 +412,7 @@ fn an_outage_holds_up_neither_the_end_of_a_producer_nor_a_reader() {
     for _ in 0..10 {
         let begun = Instant::now();
         assert!(matches!(reader.next(Duration::from_millis(100)).unwrap(), Step::Idle));
-        assert!(begun.elapsed() < Duration::from_secs(1));
+        assert!(begun.elapsed() < Duration::from_secs(5));
     }
     let begun = Instant::now();
     let late = reader.collect(1, Duration::from_millis(300)).unwrap_err();
@@ -421,7 +421,7 @@ fn an_outage_holds_up_neither_the_end_of_a_producer_nor_a_reader() {
     assert!(matches!(lost, Some(ReaderError::Unreachable { .. })), "{lost:?}");
     drop(reader);
     drop(producer);
-    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
 }
 
 #[test]

@@ -57,7 +57,7 @@ fn a_broker_that_falls_silent_makes_the_relay_unready_until_it_speaks_again() {
     stage.insert("A", 10);
     let health = face.wait_ready(503);
     eprintln!("unready after {:?}: {health}", begun.elapsed());
-    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_mins(1), "{:?}", begun.elapsed());
     assert_eq!(face.get("/livez").0, 200);
     kafka.resume_broker(0);
     face.wait_ready(200);

@@ -11,10 +11,10 @@ use postrider::kafka::{KafkaSpec, Producer, SendError, Sink as _};
 use postrider::ledger::Ticket;
 use postrider::route::{Headers, Record};
 
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_mins(2);
 
 /// Nobody looks at a silent terminal for longer.
-const TOLD_WITHIN: Duration = Duration::from_secs(10);
+const TOLD_WITHIN: Duration = Duration::from_secs(40);
 
 /// When records were made, for brokers that keep them for ever.
 const LONG_AGO_MS: i64 = 1_700_000_000_000;

@@ -194,7 +194,7 @@ fn a_held_slot_is_waited_for_on_the_same_connection() {
     let begun = Instant::now();
     let connection = refused.connection.unwrap();
     drop(connection.start(database.name(), "postrider", Lsn::ZERO).unwrap());
-    assert!(begun.elapsed() < Duration::from_secs(1));
+    assert!(begun.elapsed() < Duration::from_secs(10));
 }
 
 #[test]
@@ -288,12 +288,12 @@ fn read_and_acknowledge(stream: &mut Stream) -> WalError {
 #[test]
 fn g3_a_reader_that_stands_still_but_acknowledges_is_not_dropped() {
     let database = outbox(postgres::installed(), "still");
-    let url = format!("{}&options=-c%20wal_sender_timeout%3D1s", database.address().unix_url());
+    let url = format!("{}&options=-c%20wal_sender_timeout%3D3s", database.address().unix_url());
     let mut stream = begin_at(&url, database.name(), Lsn::ZERO);
     let keys: Vec<String> = (0..2000).map(|n| n.to_string()).collect();
     let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
     insert(&database, &keys, 2000);
-    let deadline = Instant::now() + Duration::from_secs(4);
+    let deadline = Instant::now() + Duration::from_secs(8);
     while Instant::now() < deadline {
         // Reads what fits, and no more: nothing is consumed.
         stream.fill(Duration::from_millis(1)).unwrap();

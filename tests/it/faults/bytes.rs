@@ -80,7 +80,7 @@ fn latency_delays_bytes_but_not_their_rate() {
     }
     assert_eq!(exactly(&mut server, 20), [b'x'; 20]);
     let took = begun.elapsed();
-    assert!(took >= LATENCY && took < LATENCY * 10, "{took:?}");
+    assert!(took >= LATENCY && took < LATENCY * 20, "{took:?}");
     // The other way is not slow.
     let begun = Instant::now();
     server.write_all(b"y").unwrap();

@@ -83,7 +83,7 @@ fn brokers_that_never_answer_end_a_relay_that_may_not_wait_for_ever() {
         }
         assert_eq!(refusal.warnings.len(), 1, "{:#?}", refusal.warnings);
     }
-    assert!(begun.elapsed() < Duration::from_secs(20));
+    assert!(begun.elapsed() < Duration::from_mins(1));
     outbox.assert_delivered_by(&outbox.relay());
 }
 

@@ -102,7 +102,7 @@ fn adopting_without_brokers_says_so_and_writes_nothing() {
                 "run it again",
             ],
         );
-        assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+        assert!(begun.elapsed() < Duration::from_secs(40), "{:?}", begun.elapsed());
     }
 }
 

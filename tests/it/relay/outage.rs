@@ -12,7 +12,7 @@ use crate::support::wait::let_pass;
 use crate::support::{kafka, postgres};
 
 /// Longer than an outage may leave the walsender without a status update.
-const WAL_SENDER_TIMEOUT: Duration = Duration::from_secs(2);
+const WAL_SENDER_TIMEOUT: Duration = Duration::from_secs(6);
 /// Far above an idle relay and far below what is written during the outage.
 const MEMORY_MAX: f64 = 48.0 * 1024.0 * 1024.0;
 

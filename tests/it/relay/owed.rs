@@ -68,7 +68,7 @@ fn g8_a_relay_that_lost_its_slot_says_so_when_the_other_one_does_not_deliver() {
     assert!(error.contains("7 records unconfirmed"), "{error}");
     assert_eq!(first.wait().code(), Some(69));
     let took = begun.elapsed();
-    assert!((5..8).contains(&took.as_secs()), "{took:?}");
+    assert!((5..30).contains(&took.as_secs()), "{took:?}");
     mock.broker_up(ALL).unwrap();
     stage.wait_acknowledged(stage.log_end());
     second.stop();

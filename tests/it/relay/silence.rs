@@ -9,7 +9,7 @@ use crate::support::sluice::Sluice;
 use crate::support::wait::let_pass;
 
 /// The relay is patient for five seconds at least; the system would be for a quarter of an hour.
-const NOTICED: Duration = Duration::from_secs(12);
+const NOTICED: Duration = Duration::from_secs(40);
 /// Longer than that patience.
 const IDLE: Duration = Duration::from_secs(6);
 
