@@ -138,7 +138,15 @@ impl ReaderError {
                 "allow it: kafka-acls.sh --bootstrap-server BROKER --add --allow-principal \
                  User:NAME --operation Read --operation Describe --topic '{topic}'"
             )),
-            _ => None,
+            Self::UnknownTopic(topic) => Some(format!(
+                "check its name; create it: kafka-topics.sh --bootstrap-server BROKER --create \
+                 --topic '{topic}'"
+            )),
+            Self::UnknownPartition { .. } => {
+                Some("leave the partition out to read all of them".into())
+            }
+            Self::Late { .. } => Some("check that the brokers are healthy, and try again".into()),
+            Self::Client(_) => Some("check that the brokers are running and reachable".into()),
         }
     }
 }

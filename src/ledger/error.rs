@@ -46,7 +46,11 @@ impl LedgerError {
                  relay and Postgres alters the replication stream"
                     .to_owned(),
             ),
-            Self::UnknownTicket { .. } | Self::ConfirmedTwice { .. } => None,
+            Self::UnknownTicket { .. } | Self::ConfirmedTwice { .. } => Some(
+                "this is a defect of Postrider; the relay reconnects by itself, and nothing \
+                      unconfirmed is acknowledged: report it with the log"
+                    .to_owned(),
+            ),
         }
     }
 }

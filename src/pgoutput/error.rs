@@ -51,6 +51,10 @@ pub enum DecodeError {
     },
 }
 
+/// The hint for a stream that no server of PostgreSQL sends.
+pub const ALTERED_STREAM: &str = "the relay reconnects by itself; if this repeats, check that \
+    nothing between the relay and Postgres alters the replication stream, and report it";
+
 impl DecodeError {
     /// What the operator can do about it.
     pub fn hint(&self) -> Option<String> {
@@ -60,7 +64,7 @@ impl DecodeError {
                  a proxy between here and the server may have changed the options"
                     .to_owned(),
             ),
-            _ => None,
+            _ => Some(ALTERED_STREAM.to_owned()),
         }
     }
 }

@@ -16,7 +16,7 @@ mod tests;
 mod time;
 mod tuple;
 
-pub use error::DecodeError;
+pub use error::{ALTERED_STREAM, DecodeError};
 pub use excerpt::{CONTENT_BYTES_KEPT, Cut, Digest, Excerpt, VALUE_BYTES_KEPT};
 pub use message::{
     Begin, Commit, Delete, Insert, LogicalMessage, Message, OldRow, Origin, Relation,

@@ -3,7 +3,7 @@
 use super::mark::CommitId;
 use crate::ledger::LedgerError;
 use crate::outbox::{OutboxError, TableName};
-use crate::pgoutput::DecodeError;
+use crate::pgoutput::{ALTERED_STREAM, DecodeError};
 use crate::route::{Rejection, RejectionCode};
 
 /// After any of these the session is dropped. Nothing unconfirmed has been acknowledged, so the
@@ -101,7 +101,14 @@ impl PipelineError {
                  updates out of the stream"
                     .to_owned(),
             ),
-            Self::Outbox(_) | Self::OtherLog { .. } | Self::NotSent | Self::NotOffered => None,
+            Self::Outbox(_) => Some(ALTERED_STREAM.to_owned()),
+            Self::NotSent | Self::NotOffered => Some(
+                "this is a defect of Postrider; the relay reconnects by itself, and no row was \
+                 passed over: report it with the log"
+                    .to_owned(),
+            ),
+            // The gate's error says it, with its own hint.
+            Self::OtherLog { .. } => None,
         }
     }
 }

@@ -126,7 +126,11 @@ impl TopicsError {
             )),
             Self::Uncreated { help, .. } | Self::Refused { help, .. } => Some(help.clone()),
             Self::Unfit(finding) => Some(finding.help.clone()),
-            Self::Unsupported => None,
+            Self::Unsupported => Some(
+                "ask whoever runs these brokers to let their clients describe topics and settings \
+                 (DescribeConfigs), or create topics with their own tools"
+                    .into(),
+            ),
         }
     }
 }
