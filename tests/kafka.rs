@@ -371,23 +371,24 @@ fn a_missing_topic_is_an_outage() {
     assert!(error.hint().unwrap().contains("--create"));
 }
 
+/// Why a record is refused: one for a partition that the topic lacks once the brokers have counted again.
+fn refusal(producer: &mut Producer, record: &Record<'_>) -> RejectionCode {
+    wait_for("a refusal", || match producer.send(record, ticket(1)) {
+        Err(SendError::Refused(rejection)) => Some(rejection.code),
+        Err(SendError::Full) => {
+            producer.poll(&mut Vec::new()).unwrap();
+            None
+        }
+        other => panic!("{:?} {:?}: {other:?}", record.topic, record.partition),
+    })
+}
+
 #[test]
 fn g4_what_cannot_be_sent_is_refused() {
     let (_broker, _spec, mut producer) = bench(2, |spec| spec.message_max_bytes = 2000);
     let mut got = Vec::new();
     send_all(&mut producer, 0..1, &mut got);
     await_answers(&mut producer, 1, &mut got);
-    // A partition that the topic lacks is refused once the brokers have counted again.
-    let mut refusal = |producer: &mut Producer, record: &Record<'_>| {
-        wait_for("a refusal", || match producer.send(record, ticket(1)) {
-            Err(SendError::Refused(rejection)) => Some(rejection.code),
-            Err(SendError::Full) => {
-                producer.poll(&mut got).unwrap();
-                None
-            }
-            other => panic!("{:?} {:?}: {other:?}", record.topic, record.partition),
-        })
-    };
     let large = vec![b'x'; 3000];
     assert_eq!(refusal(&mut producer, &record(&large)), RejectionCode::TooLarge);
     let nowhere = Record { partition: Some(7), ..record(b"0") };
@@ -397,6 +398,27 @@ fn g4_what_cannot_be_sent_is_refused() {
         let nameless = Record { topic, ..record(b"0") };
         assert_eq!(refusal(&mut producer, &nameless), RejectionCode::InvalidTopic, "{topic:?}");
     }
+}
+
+/// The partition may have been added, and brokers that are away have counted nothing.
+#[test]
+fn g4_an_outage_refuses_no_partition() {
+    let (broker, _spec, mut producer) = bench(2, |_| {});
+    let mut got = Vec::new();
+    send_all(&mut producer, 0..1, &mut got);
+    await_answers(&mut producer, 1, &mut got);
+    broker.down().unwrap();
+    let nowhere = Record { partition: Some(7), ..record(b"0") };
+    // Longer than three questions wait for their answers.
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while Instant::now() < deadline {
+        let sent = producer.send(&nowhere, ticket(1));
+        assert!(matches!(sent, Err(SendError::Full)), "{sent:?}");
+        producer.poll(&mut got).unwrap();
+        let_pass(Duration::from_millis(10), "the brokers are away");
+    }
+    broker.up().unwrap();
+    assert_eq!(refusal(&mut producer, &nowhere), RejectionCode::Refused);
 }
 
 #[test]

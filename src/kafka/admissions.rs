@@ -253,7 +253,12 @@ impl Admissions {
         let partitions = match count {
             Count::Partitions(partitions) => partitions,
             Count::Unanswered if self.unanswered < UNANSWERED_MAX => return Ok(()),
-            Count::Unknown | Count::Unanswered => {
+            Count::Unanswered => {
+                // Brokers that are away have counted nothing: nobody's row is refused for that (G4).
+                self.recounts.remove(topic);
+                0
+            }
+            Count::Unknown => {
                 tracing::debug!(topic, "the brokers did not say how many partitions there are");
                 0
             }

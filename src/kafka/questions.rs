@@ -161,6 +161,9 @@ fn count(client: &BaseProducer<Deliveries>, topic: &str) -> Count {
         None => Count::Partitions(found.partitions().len()),
         Some(Code::UnknownTopicOrPartition) => Count::None(TopicFault::Missing),
         Some(Code::TopicAuthorizationFailed) => Count::None(TopicFault::Forbidden),
+        Some(Code::LeaderNotAvailable | Code::RequestTimedOut | Code::BrokerNotAvailable) => {
+            Count::Unanswered
+        }
         Some(_) => Count::Unknown,
     }
 }
