@@ -434,7 +434,8 @@ impl ControlError {
                 let (name, table) = (identifier(publication), qualified(table));
                 format!(
                     "BEGIN; ALTER PUBLICATION {name} DROP TABLE {table}; \
-                     ALTER PUBLICATION {name} ADD TABLE {table}; COMMIT;{RESEND}"
+                     ALTER PUBLICATION {name} ADD TABLE {table}; COMMIT;{RESEND}; where progress is \
+                     kept, `postrider adopt` then goes on with the table as it is (PR-P067)"
                 )
             }
             Self::SlotMissing { slot, others } => format!(

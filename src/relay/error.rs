@@ -152,6 +152,12 @@ impl RelayError {
             Self::Control(error) => error.hint(),
             Self::Gate(error) => Some(error.hint()),
             Self::Topics(error) => error.hint(),
+            // Like other topics' retention its own would remove the letters after a week.
+            Self::DeadLetters(SinkError::UnknownTopic { topic }) => Some(format!(
+                "`postrider setup --topics` creates it with retention.ms=-1, which keeps what is in it; or: \
+                 kafka-topics.sh --bootstrap-server BROKER --create --topic '{topic}' --partitions 3 \
+                 --config retention.ms=-1"
+            )),
             Self::Sink(error) | Self::DeadLetters(error) | Self::Refused { cause: error, .. } => {
                 error.hint()
             }

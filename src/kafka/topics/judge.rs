@@ -171,7 +171,11 @@ fn judge_copies(facts: &TopicFacts) -> Option<Finding> {
         let what = format!(
             "stores nothing: min.insync.replicas is {in_sync}, and it has {replicas} of them"
         );
-        let help = facts.set(&format!("min.insync.replicas={replicas}"));
+        let fewer = facts.set(&format!("min.insync.replicas={replicas}"));
+        let help = format!(
+            "give it more replicas (kafka-reassign-partitions.sh); or, where records may be lost with \
+             the brokers that have them, {fewer}"
+        );
         return Some(facts.finding(Grade::Unfit, what, help));
     }
     if replicas == 1 {
