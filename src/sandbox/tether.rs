@@ -139,7 +139,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap().keep();
         let start = Instant::now();
         drop(Tether::new(&folder).unwrap());
-        assert!(start.elapsed() < Duration::from_secs(2));
+        assert!(start.elapsed() < Duration::from_secs(20));
         assert!(!folder.exists());
     }
 }

@@ -7,7 +7,7 @@ use postrider::idempotency::{Begun, Claim, Completed, Permit, Settings, claim};
 use crate::support::{Database, answer, guarded, permit, replayed, request, settings};
 use crate::wait::let_pass;
 
-const TTL: Duration = Duration::from_secs(1);
+const TTL: Duration = Duration::from_secs(5);
 
 fn brief() -> Settings {
     Settings { pending_ttl: TTL, ..settings() }

@@ -9,7 +9,7 @@ use crate::support::kafka::{self, Options};
 use crate::support::postgres;
 
 /// How soon the log names what is wrong.
-const NAMED: Duration = Duration::from_secs(10);
+const NAMED: Duration = Duration::from_secs(40);
 
 #[test]
 fn a_listener_that_wants_tls_or_a_login_is_named_within_seconds() {

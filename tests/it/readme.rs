@@ -130,7 +130,7 @@ fn follow(cluster: &Cluster, bootstrap: &str, rights: Rights) {
     let path = std::env::var_os("PATH").unwrap();
     let path = programs.into_iter().chain(std::env::split_paths(&path));
     let output = Command::new("timeout")
-        .args(["90", "bash", "-e", "-u", "-o", "pipefail", "-c", &script(rights)])
+        .args(["240", "bash", "-e", "-u", "-o", "pipefail", "-c", &script(rights)])
         .env_clear()
         .env("PATH", std::env::join_paths(path).unwrap())
         .env("HOME", folder.path())

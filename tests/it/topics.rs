@@ -108,7 +108,7 @@ fn brokers_that_cannot_be_asked_are_left_alone() {
     let answer = survey(&spec, &[("orders".to_owned(), Purpose::Rows)]);
     assert_eq!(answer, Err(TopicsError::Unsupported));
     assert_eq!(ensure_progress_topic(&spec), Ok(Vec::new()));
-    assert!(begun.elapsed().as_secs() < 5, "{:?}", begun.elapsed());
+    assert!(begun.elapsed().as_secs() < 30, "{:?}", begun.elapsed());
 }
 
 /// The client library speaks of an unknown partition in both cases.

@@ -81,11 +81,15 @@ fn latency_delays_bytes_but_not_their_rate() {
     assert_eq!(exactly(&mut server, 20), [b'x'; 20]);
     let took = begun.elapsed();
     assert!(took >= LATENCY && took < LATENCY * 20, "{took:?}");
-    // The other way is not slow.
-    let begun = Instant::now();
-    server.write_all(b"y").unwrap();
-    exactly(&mut client, 1);
-    assert!(begun.elapsed() < LATENCY, "{:?}", begun.elapsed());
+    // The other way is not slow; the machine may be, now and then.
+    let back = (0..20).map(|_| {
+        let begun = Instant::now();
+        server.write_all(b"y").unwrap();
+        exactly(&mut client, 1);
+        begun.elapsed()
+    });
+    let fastest = back.min().unwrap();
+    assert!(fastest < LATENCY, "{fastest:?}");
 }
 
 #[test]

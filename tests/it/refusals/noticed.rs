@@ -10,7 +10,7 @@ use crate::support::relay::Relay;
 use crate::support::{postgres, unique};
 
 /// From the change to the end of the relay.
-const NOTICED: Duration = Duration::from_secs(10);
+const NOTICED: Duration = Duration::from_secs(40);
 
 /// A change, made at once; how it is answered.
 struct Change {

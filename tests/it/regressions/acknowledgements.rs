@@ -138,7 +138,7 @@ fn rocicorp_3463_keepalives_are_acknowledged_when_nothing_waits() {
             sql.run("SELECT pg_switch_wal()");
             sql.run("CHECKPOINT");
             let took = trial.stage.wait_acknowledged(trial.stage.log_end());
-            assert!(took < IDLE_PROGRESS + Duration::from_secs(5), "{took:?}");
+            assert!(took < IDLE_PROGRESS + Duration::from_secs(20), "{took:?}");
         }
         running.stop();
         trial.assert_once();

@@ -31,7 +31,7 @@ fn g5_the_slot_advances_without_a_row() {
         make_noise(&stage);
         let took = stage.wait_acknowledged(stage.log_end());
         eprintln!("PostgreSQL {}: acknowledged after {took:?}", cluster.version());
-        assert!(took < Duration::from_secs(5), "{took:?}");
+        assert!(took < Duration::from_secs(20), "{took:?}");
         elsewhere(cluster, &stage);
         running.stop();
         assert_eq!(stage.records().len(), 0);
@@ -44,7 +44,7 @@ fn elsewhere(cluster: &Cluster, stage: &Stage) {
     let other = postgres::Database::create(cluster, "elsewhere");
     other.sql().run("CREATE TABLE noise AS SELECT generate_series(1, 20000) AS n");
     let took = stage.wait_acknowledged(stage.log_end());
-    assert!(took < Duration::from_secs(5), "{took:?}");
+    assert!(took < Duration::from_secs(20), "{took:?}");
 }
 
 #[test]

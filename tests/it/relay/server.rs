@@ -64,7 +64,7 @@ fn g1_a_fast_stop_waits_seconds_for_a_relay_without_kafka() {
         running.wait_for_log("no Kafka broker answers");
         let took = stop_fast(&mut cluster);
         eprintln!("PostgreSQL {}, Kafka down: stopped in {took:?}", cluster.version());
-        assert!(took < Duration::from_secs(7), "{took:?}");
+        assert!(took < Duration::from_secs(20), "{took:?}");
         cluster.start_again().unwrap();
         mock.broker_up(ALL).unwrap();
         stage.insert("A", 10);

@@ -16,8 +16,8 @@ use crate::support::wait::let_pass;
 
 /// Signals within half a second are one.
 const APART: Duration = Duration::from_millis(700);
-/// A tenth of a second, and as much again for a machine busy with other tests, several times.
-const AT_ONCE: Duration = Duration::from_millis(800);
+/// A tenth of a second takes it; every time-out that it could wait for instead is longer than this.
+const AT_ONCE: Duration = Duration::from_secs(5);
 /// Errors as one line.
 const JSON: &[&str] = &["--output", "json", "run"];
 
@@ -99,5 +99,5 @@ fn g8_a_second_signal_does_not_wait_for_a_peer_that_has_gone_silent() {
     assert_eq!(running.wait().code(), Some(1));
     let took = begun.elapsed();
     eprintln!("aborted in {took:?}");
-    assert!(took < Duration::from_secs(4), "{took:?}");
+    assert!(took < Duration::from_secs(20), "{took:?}");
 }

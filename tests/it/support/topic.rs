@@ -88,7 +88,7 @@ pub(crate) fn grow(bootstrap: &str, topic: &str, partitions: usize) {
     });
 }
 
-/// Replaces the settings of a topic of real Kafka.
+/// Replaces the settings of a topic of real Kafka, and waits until its broker has them.
 pub(crate) fn alter(bootstrap: &str, topic: &str, settings: &[(&str, &str)]) {
     let admin: AdminClient<DefaultClientContext> = client(bootstrap).create().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -100,6 +100,15 @@ pub(crate) fn alter(bootstrap: &str, topic: &str, settings: &[(&str, &str)]) {
     for altered in outcome.unwrap() {
         altered.unwrap();
     }
+    super::wait_for("the settings", || {
+        let asked = [&ResourceSpecifier::Topic(topic)];
+        let told = runtime.block_on(admin.describe_configs(asked, &AdminOptions::new())).ok()?;
+        let told = told.into_iter().next()?.ok()?;
+        let has = |(name, value): &(&str, &str)| {
+            told.get(name).is_some_and(|entry| entry.value.as_deref() == Some(*value))
+        };
+        settings.iter().all(has).then_some(())
+    });
 }
 
 /// Deletes a topic of real Kafka, and waits until it is gone.
