@@ -196,6 +196,11 @@ impl Ledger {
         Ok(self.slot(ticket)?.commit_lsn)
     }
 
+    /// Where it ends; `None` while its commit was not read.
+    pub fn end(&self, ticket: Ticket) -> Result<Option<Lsn>, LedgerError> {
+        Ok(Some(self.slot(ticket)?.end).filter(|end| *end != Lsn::ZERO))
+    }
+
     fn slot(&self, ticket: Ticket) -> Result<&Slot, LedgerError> {
         let age = ticket.transaction().wrapping_sub(self.front);
         let slot = usize::try_from(age).ok().and_then(|age| self.ring.get(age));

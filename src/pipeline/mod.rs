@@ -38,7 +38,7 @@ mod suspects;
 
 use crate::ledger::{Budget, InFlight, Ledger, LedgerError, Progress, Ticket};
 use crate::lsn::Lsn;
-use crate::outbox::{Outbox, Position};
+use crate::outbox::{Outbox, OutboxRow, Position};
 use crate::pgoutput::{Excerpt, Insert, LogicalMessage, Message, decode};
 use crate::route::{ERROR_CODE_HEADER, OwnedRecord, Rejection, RejectionCode, Routed, Router};
 use crate::wal::Frame;
@@ -59,6 +59,7 @@ pub use suspects::{Lesson, Suspects};
 use counters::TopicPlace;
 use place::Place;
 use resume::covers;
+use suspects::LetterTreatment;
 
 /// The core of one session. Dropped with its stream and sink at the first error.
 #[derive(Debug)]
@@ -160,7 +161,11 @@ impl Pipeline {
     /// What a later session is to know of the records that the brokers blame; `unnamed` is a topic that
     /// refused a batch for its size, and no record stood out.
     pub fn lesson(&self, blamed: &[Blame], unnamed: Option<&str>) -> Result<Lesson, PipelineError> {
-        self.suspects.learn(blamed, &self.ledger, unnamed)
+        let letters = match &self.policy.rejected {
+            RejectPolicy::DeadLetter { topic } => Some(topic.as_str()),
+            RejectPolicy::Skip | RejectPolicy::Stop => None,
+        };
+        self.suspects.learn(blamed, letters, &self.ledger, unnamed)
     }
 
     /// What was handed over: every row before this mark is in the sink, was stored by an earlier
@@ -369,9 +374,10 @@ impl Pipeline {
         // Upholds G4: a row that is no record goes one of three ways, each of them told.
         match &self.policy.rejected {
             RejectPolicy::DeadLetter { topic } => {
-                self.dead_letter = self.router.dead_letter(&row, &rejection, topic);
+                let (letter, alone) =
+                    letter(&self.router, &mut self.suspects, &row, &rejection, topic)?;
+                self.dead_letter = letter;
                 let record = self.dead_letter.as_record();
-                let alone = self.suspects.has(row.position(), &record);
                 let ticket = self.ledger.next_ticket(record.weight())?;
                 let topic = self.counters.topic_place(record.topic);
                 let rejection = Some(rejection.code);
@@ -433,6 +439,30 @@ impl Pipeline {
     fn expect_nothing_in_hand(&self) -> Result<(), PipelineError> {
         if self.offered.is_some() { Err(PipelineError::NotSent) } else { Ok(()) }
     }
+}
+
+/// The dead letter of a row, and whether it goes alone. One that its topic refuses for its size has a note
+/// in its body's place: a row whose letter is too large stops nobody else's (G4).
+fn letter(
+    router: &Router,
+    suspects: &mut Suspects,
+    row: &OutboxRow<'_>,
+    rejection: &Rejection,
+    topic: &str,
+) -> Result<(OwnedRecord, bool), PipelineError> {
+    let whole = router.dead_letter(row, rejection, topic);
+    let treatment = suspects.judge_letter(row.position(), &whole.as_record());
+    let LetterTreatment::Refused(refusal) = treatment else {
+        return Ok((whole, treatment == LetterTreatment::Alone));
+    };
+    let short = router.short_dead_letter(row, rejection, topic);
+    if refusal.code == RejectionCode::TooLarge && short.value != whole.value {
+        let treatment = suspects.judge_letter(row.position(), &short.as_record());
+        if !matches!(treatment, LetterTreatment::Refused(_)) {
+            return Ok((short, treatment == LetterTreatment::Alone));
+        }
+    }
+    Err(PipelineError::DeadLetterRefused { topic: topic.to_owned(), rejection: refusal })
 }
 
 /// Whether the record is a dead letter, rather than that of a row which chose their topic.

@@ -36,13 +36,17 @@ impl Place {
             return Err(LedgerError::NotOpen.into());
         }
         let commit_time = PgTime(sent_us);
-        // The message's position is its end (`DecodeLogicalMsg` in `replication/logical/decode.c`),
-        // where the next commit record may begin: one before it, positions stay distinct.
-        let commit_lsn = Lsn::new(message.lsn.get().saturating_sub(1));
+        let commit_lsn = lone_place(message.lsn);
         ledger.begin(commit_lsn, commit_time.unix_us())?;
         let position = Position { commit_lsn, index: 0, commit_time };
         (self.next, self.lone_end) = (Some(position), Some(message.lsn));
         Ok(position)
+    }
+
+    /// Whether a transaction that committed and ends there is a message outside of all transactions.
+    pub(super) fn is_lone(commit_lsn: Lsn, end: Option<Lsn>) -> bool {
+        // A commit record takes more than a byte.
+        end.is_some_and(|end| commit_lsn == lone_place(end))
     }
 
     /// How much of the open transaction is done, if any of it is.
@@ -66,4 +70,11 @@ impl Place {
         }
         Ok(())
     }
+}
+
+/// Where a message that ends there has its place. The message's position is its end (`DecodeLogicalMsg`
+/// in `replication/logical/decode.c`), where the next commit record may begin: one before it, positions
+/// stay distinct.
+fn lone_place(end: Lsn) -> Lsn {
+    Lsn::new(end.get().saturating_sub(1))
 }

@@ -8,7 +8,8 @@
 //!
 //! A session numbers its tickets anew, so a record is known by where its transaction committed, by its
 //! weight, and by topic, key and value. Two rows of one transaction that agree in all of that share
-//! their fate.
+//! their fate. A message outside of all transactions has a time that is another one in each session, and
+//! may bear it in its value; it is the only row of its commit, so that and its topic are enough.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -16,6 +17,7 @@ use std::time::Duration;
 use super::confirmation::{Aspect, Blame};
 use super::error::PipelineError;
 use super::inferred::Inferred;
+use super::place::Place;
 use crate::ledger::Ledger;
 use crate::lsn::Lsn;
 use crate::outbox::Position;
@@ -36,6 +38,13 @@ struct Like {
     content: u64,
 }
 
+impl Like {
+    /// A message outside of all transactions.
+    fn lone(commit_lsn: Lsn, topic: &str) -> Self {
+        Self { commit_lsn, weight: 0, content: content_of(topic, None, None) }
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Suspect {
     /// How often it was refused when it was sent alone.
@@ -50,6 +59,17 @@ struct Suspect {
 enum Treatment {
     Usual,
     Alone,
+    Refused(Rejection),
+    /// It was not refused, but others like it were.
+    NotSent(Rejection),
+}
+
+/// How the dead letter of a row is treated.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum LetterTreatment {
+    Usual,
+    Alone,
+    /// Its topic has refused it, or others as large.
     Refused(Rejection),
 }
 
@@ -84,11 +104,12 @@ pub struct Lesson {
 }
 
 impl Suspects {
-    /// Adds what one more session has found: `blamed`, and the topic of a batch that was refused for its
-    /// size, where no record stood out.
+    /// Adds what one more session has found: `blamed`, of which those for the topic `letters` are dead
+    /// letters, and the topic of a batch that was refused for its size, where no record stood out.
     pub(super) fn learn(
         &self,
         blamed: &[Blame],
+        letters: Option<&str>,
         ledger: &Ledger,
         unnamed: Option<&str>,
     ) -> Result<Lesson, PipelineError> {
@@ -97,10 +118,12 @@ impl Suspects {
         let before = suspects.refused();
         let (mut is_news, mut wait) = (false, Duration::ZERO);
         for blame in blamed {
-            let like = Like {
-                commit_lsn: ledger.commit_lsn(blame.ticket)?,
-                weight: blame.ticket.weight(),
-                content: blame.content,
+            let commit_lsn = ledger.commit_lsn(blame.ticket)?;
+            let is_lone = Place::is_lone(commit_lsn, ledger.end(blame.ticket)?);
+            let like = if is_lone && letters != Some(blame.topic.as_str()) {
+                Like::lone(commit_lsn, &blame.topic)
+            } else {
+                Like { commit_lsn, weight: blame.ticket.weight(), content: blame.content }
             };
             is_news |= suspects.add(like, blame);
             wait = wait.max(suspects.wait_for(&like));
@@ -150,6 +173,10 @@ impl Suspects {
             Treatment::Usual => (routed, false),
             Treatment::Alone => (routed, true),
             Treatment::Refused(rejection) => (Err(rejection), false),
+            // The brokers may have taken it, so its dead letter keeps all that it can be sent from.
+            Treatment::NotSent(rejection) => {
+                (Err(Rejection { code: RejectionCode::Refused, ..rejection }), false)
+            }
         }
     }
 
@@ -157,11 +184,11 @@ impl Suspects {
         let at_us = row.commit_time.unix_us();
         let found = self.find(row, record).and_then(|like| self.all.get_mut(&like));
         let Some(suspect) = found else {
-            return self.inferred.judge(record, at_us).map_or(Treatment::Usual, Treatment::Refused);
+            return self.inferred.judge(record, at_us).map_or(Treatment::Usual, Treatment::NotSent);
         };
         let Some(rejection) = suspect.rejection.clone() else {
             // Others like it may have been refused since it came under suspicion.
-            return self.inferred.judge(record, at_us).map_or(Treatment::Alone, Treatment::Refused);
+            return self.inferred.judge(record, at_us).map_or(Treatment::Alone, Treatment::NotSent);
         };
         // Only here its timestamp is known.
         if self.infers && !std::mem::replace(&mut suspect.is_inferred_from, true) {
@@ -170,13 +197,31 @@ impl Suspects {
         Treatment::Refused(rejection)
     }
 
-    /// Whether the record is one of them.
-    pub(super) fn has(&self, row: Position, record: &Record<'_>) -> bool {
-        !self.is_empty() && self.find(row, record).is_some()
+    /// The same for the dead letter of a row.
+    pub(super) fn judge_letter(&mut self, row: Position, letter: &Record<'_>) -> LetterTreatment {
+        if self.is_empty() {
+            return LetterTreatment::Usual;
+        }
+        match self.treatment(row, letter) {
+            Treatment::Usual => LetterTreatment::Usual,
+            Treatment::Alone => LetterTreatment::Alone,
+            Treatment::Refused(rejection) | Treatment::NotSent(rejection) => {
+                LetterTreatment::Refused(rejection)
+            }
+        }
     }
 
     fn find(&self, row: Position, record: &Record<'_>) -> Option<Like> {
-        let least = Like { commit_lsn: row.commit_lsn, weight: record.weight() as u64, content: 0 };
+        let least = Like { commit_lsn: row.commit_lsn, weight: 0, content: 0 };
+        let (first, _) = self.all.range(least..).next()?;
+        if first.commit_lsn != row.commit_lsn {
+            return None;
+        }
+        let lone = Like::lone(row.commit_lsn, record.topic);
+        if self.all.contains_key(&lone) {
+            return Some(lone);
+        }
+        let least = Like { weight: record.weight() as u64, ..least };
         let (first, _) = self.all.range(least..).next()?;
         if (first.commit_lsn, first.weight) != (least.commit_lsn, least.weight) {
             return None;
@@ -232,193 +277,4 @@ impl Suspects {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::ledger::{Budget, Ticket};
-    use crate::pgoutput::PgTime;
-    use crate::route::Headers;
-
-    const COMMIT: Lsn = Lsn::new(100);
-
-    fn row() -> Position {
-        Position { commit_lsn: COMMIT, index: 3, commit_time: PgTime(7) }
-    }
-
-    fn record(value: &[u8]) -> Record<'_> {
-        let (key, headers) = (Some(b"k".as_slice()), Headers::new());
-        Record { topic: "t", partition: None, key, value: Some(value), headers, timestamp_ms: 1 }
-    }
-
-    fn blame(ticket: Ticket, value: &[u8], alone: bool, rejection: Option<Rejection>) -> Blame {
-        let (topic, content) = ("t".into(), content_of("t", Some(b"k"), Some(value)));
-        let (aspect, reason) = (Aspect::Size, "why".into());
-        Blame { ticket, topic, content, alone, aspect, reason, rejection }
-    }
-
-    /// A session in which these records were sent and refused, and whether that was news.
-    fn session(suspects: &mut Suspects, blamed: &[(&[u8], bool, Option<Rejection>)]) -> bool {
-        let mut ledger = Ledger::new(Budget::default());
-        ledger.begin(row().commit_lsn, row().commit_time.unix_us()).unwrap();
-        let blamed: Vec<Blame> = blamed
-            .iter()
-            .map(|(value, alone, rejection)| {
-                let ticket = ledger.next_ticket(record(value).weight()).unwrap();
-                ledger.count(ticket).unwrap();
-                blame(ticket, value, *alone, rejection.clone())
-            })
-            .collect();
-        let found = suspects.learn(&blamed, &ledger, None).unwrap();
-        *suspects = found.suspects;
-        found.is_news
-    }
-
-    fn learn(
-        suspects: &mut Suspects,
-        value: &[u8],
-        alone: bool,
-        rejection: Option<Rejection>,
-    ) -> bool {
-        session(suspects, &[(value, alone, rejection)])
-    }
-
-    fn rejection() -> Rejection {
-        Rejection { code: RejectionCode::TooLarge, reason: "too large".into() }
-    }
-
-    #[test]
-    fn g4_a_record_of_a_refused_batch_goes_alone_and_its_like_of_another_commit_does_not() {
-        let mut suspects = Suspects::default();
-        assert!(learn(&mut suspects, b"large", false, None));
-        assert_eq!(suspects.judge(row(), Ok(Some(1)), |_| record(b"large")), (Ok(Some(1)), true));
-        assert_eq!(suspects.judge(row(), Ok(Some(1)), |_| record(b"other")), (Ok(Some(1)), false));
-        let later = Position { commit_lsn: Lsn::new(101), ..row() };
-        // A message outside of transactions has the time at which it was sent, another one each time.
-        let again = Position { commit_time: PgTime(8), ..row() };
-        assert_eq!(suspects.judge(again, Ok(Some(1)), |_| record(b"large")), (Ok(Some(1)), true));
-        assert_eq!(suspects.judge(later, Ok(Some(1)), |_| record(b"large")), (Ok(Some(1)), false));
-        assert!(!learn(&mut suspects, b"large", false, None), "it is known");
-    }
-
-    #[test]
-    fn g4_what_the_brokers_name_is_not_sent_again() {
-        let mut suspects = Suspects::default();
-        assert!(learn(&mut suspects, b"large", false, None));
-        assert!(learn(&mut suspects, b"large", true, Some(rejection())));
-        assert_eq!(
-            suspects.judge(row(), Ok(Some(1)), |_| record(b"large")),
-            (Err(rejection()), false)
-        );
-        assert_eq!(suspects.refused(), 1);
-        assert!(!learn(&mut suspects, b"large", true, Some(rejection())));
-    }
-
-    #[test]
-    fn g4_what_may_be_no_fault_of_the_record_gets_two_attempts_alone() {
-        let mut suspects = Suspects::default();
-        assert!(learn(&mut suspects, b"odd", false, None));
-        assert!(learn(&mut suspects, b"odd", true, None));
-        assert_eq!(suspects.judge(row(), Ok(Some(1)), |_| record(b"odd")), (Ok(Some(1)), true));
-        assert!(learn(&mut suspects, b"odd", true, None));
-        let (judged, _) = suspects.judge(row(), Ok(Some(1)), |_| record(b"odd"));
-        assert_eq!(judged.unwrap_err().reason, "topic `t` does not take the record: why");
-    }
-
-    #[test]
-    fn g4_a_topic_that_keeps_refusing_large_records_costs_no_session_for_each() {
-        let mut suspects = Suspects::default().inferring(true);
-        for value in [b"large1", b"large2", b"large3"] {
-            let (judged, _) = suspects.judge(row(), Ok(Some(1)), |_| record(b"larger"));
-            assert_eq!(judged, Ok(Some(1)));
-            assert!(learn(&mut suspects, value, true, Some(rejection())));
-            // The next session meets it again, perhaps more than once.
-            for _ in 0..9 {
-                let (judged, _) = suspects.judge(row(), Ok(Some(1)), |_| record(value));
-                assert_eq!(judged, Err(rejection()));
-            }
-        }
-        suspects.passed(Lsn::new(101));
-        let (judged, _) = suspects.judge(row(), Ok(Some(1)), |_| record(b"larger"));
-        assert_eq!(judged.unwrap_err().code, RejectionCode::TooLarge);
-        assert_eq!(suspects.judge(row(), Ok(Some(1)), |_| record(b"small")), (Ok(Some(1)), false));
-    }
-
-    #[test]
-    fn g4_without_inference_each_record_is_tried() {
-        let mut suspects = Suspects::default().inferring(false);
-        for value in [b"large1", b"large2", b"large3", b"large4"] {
-            assert!(learn(&mut suspects, value, true, Some(rejection())));
-            let (judged, _) = suspects.judge(row(), Ok(Some(1)), |_| record(value));
-            assert_eq!(judged, Err(rejection()));
-        }
-        let (judged, _) = suspects.judge(row(), Ok(Some(1)), |_| record(b"larger"));
-        assert_eq!(judged, Ok(Some(1)));
-    }
-
-    #[test]
-    fn g4_once_one_is_named_the_others_of_its_batch_still_go_alone() {
-        let mut suspects = Suspects::default();
-        assert!(session(
-            &mut suspects,
-            &[(b"1", false, None), (b"2", false, None), (b"3", false, None)]
-        ));
-        assert!(learn(&mut suspects, b"2", true, Some(rejection())));
-        assert_eq!(suspects.judge(row(), Ok(Some(1)), |_| record(b"2")), (Err(rejection()), false));
-        assert_eq!(suspects.judge(row(), Ok(Some(1)), |_| record(b"3")), (Ok(Some(1)), true));
-    }
-
-    #[test]
-    fn batches_are_made_smaller_only_once_a_record_has_gone_alone() {
-        let mut suspects = Suspects::default();
-        let unnamed = |suspects: &mut Suspects| {
-            let ledger = Ledger::new(Budget::default());
-            let found = suspects.learn(&[], &ledger, Some("t")).unwrap();
-            *suspects = found.suspects;
-            found.is_of_the_batch
-        };
-        assert!(!unnamed(&mut suspects));
-        assert!(unnamed(&mut suspects), "the record was stored");
-        assert!(learn(&mut suspects, b"2", true, Some(rejection())));
-        assert!(!unnamed(&mut suspects), "the record was at fault");
-    }
-
-    /// A session that sends on past a record may still end without having settled it.
-    #[test]
-    fn g4_what_is_settled_is_forgotten_and_nothing_else() {
-        let mut suspects = Suspects::default();
-        learn(&mut suspects, b"odd", false, None);
-        let mut ledger = Ledger::new(Budget::default());
-        let later = Position { commit_lsn: Lsn::new(200), ..row() };
-        ledger.begin(later.commit_lsn, 7).unwrap();
-        let ticket = ledger.next_ticket(record(b"later").weight()).unwrap();
-        ledger.count(ticket).unwrap();
-        let found = suspects.learn(&[blame(ticket, b"later", false, None)], &ledger, None);
-        suspects = found.unwrap().suspects;
-        suspects.passed(COMMIT);
-        assert!(suspects.has(row(), &record(b"odd")) && suspects.has(later, &record(b"later")));
-        suspects.passed(Lsn::new(101));
-        assert!(!suspects.has(row(), &record(b"odd")) && suspects.has(later, &record(b"later")));
-        suspects.passed(Lsn::new(201));
-        assert!(suspects.is_empty());
-    }
-
-    #[test]
-    fn g4_what_may_be_the_brokers_own_fault_gets_more_attempts_and_time_between_them() {
-        let mut suspects = Suspects::default();
-        let mut waited = Duration::ZERO;
-        for attempt in 0..8 {
-            let (judged, _) = suspects.judge(row(), Ok(Some(1)), |_| record(b"odd"));
-            assert!(judged.is_ok(), "{attempt}");
-            let mut ledger = Ledger::new(Budget::default());
-            ledger.begin(row().commit_lsn, 7).unwrap();
-            let ticket = ledger.next_ticket(record(b"odd").weight()).unwrap();
-            ledger.count(ticket).unwrap();
-            let blamed = Blame { aspect: Aspect::Brokers, ..blame(ticket, b"odd", true, None) };
-            let lesson = suspects.learn(&[blamed], &ledger, None).unwrap();
-            assert!(lesson.is_news && lesson.wait.is_zero() == (attempt == 7));
-            waited += lesson.wait;
-            suspects = lesson.suspects;
-        }
-        assert!(waited > Duration::from_secs(30), "{waited:?}");
-        assert!(suspects.judge(row(), Ok(Some(1)), |_| record(b"odd")).0.is_err());
-    }
-}
+mod tests;

@@ -24,6 +24,7 @@ use crate::relay::phase::{End, Phase};
 use crate::relay::pulse::Pulse;
 use crate::relay::report::Reporter;
 use crate::relay::stop::{Request, Stop};
+use crate::route::RejectionCode;
 use crate::telemetry::age;
 use crate::wal::{Frame, Stream, WalError};
 
@@ -213,8 +214,10 @@ impl<S: Sink> Session<S> {
             }
             RelayError::Sink(SinkError::BatchRefused { topic, reason, records, batch_bytes }) => {
                 let dead = |one: &&Blame| self.pipeline.sends_dead_letters_to(&one.topic);
+                // One that is too large is sent again with a note in its body's place.
                 if let Some(Blame { topic, rejection: Some(rejection), .. }) =
                     records.iter().find(dead)
+                    && rejection.code != RejectionCode::TooLarge
                 {
                     let (topic, rejection) = (topic.clone(), rejection.clone());
                     return PipelineError::DeadLetterRefused { topic, rejection }.into();

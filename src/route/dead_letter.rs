@@ -43,12 +43,32 @@ type OwnedHeader = (String, Option<Vec<u8>>);
 
 impl Router {
     /// The dead letter of a row that was rejected. What cannot be read is in it as it came over
-    /// the wire.
+    /// the wire. Of what the brokers refused as too large, or would, a note takes the body's place.
     pub fn dead_letter(
         &self,
         row: &OutboxRow<'_>,
         rejection: &Rejection,
         topic: &str,
+    ) -> OwnedRecord {
+        self.letter(row, rejection, topic, rejection.code == RejectionCode::TooLarge)
+    }
+
+    /// The same, with a note in the body's place whatever the rejection is.
+    pub fn short_dead_letter(
+        &self,
+        row: &OutboxRow<'_>,
+        rejection: &Rejection,
+        topic: &str,
+    ) -> OwnedRecord {
+        self.letter(row, rejection, topic, true)
+    }
+
+    fn letter(
+        &self,
+        row: &OutboxRow<'_>,
+        rejection: &Rejection,
+        topic: &str,
+        is_short: bool,
     ) -> OwnedRecord {
         let mut headers = explanation(rejection);
         headers.push(header(TABLE_HEADER, cut(&row.table().to_string())));
@@ -92,7 +112,7 @@ impl Router {
             set_aside(&mut record, explained);
             return record;
         }
-        self.fit(record, explained, rejection.code)
+        self.fit(record, explained, is_short)
     }
 
     /// The row's id, for an audit line: as its header would have had it, up to a kilobyte.
@@ -166,7 +186,8 @@ impl Router {
             headers,
             timestamp_ms: commit_ms,
         };
-        self.fit(record, explained, rejection.code)
+        // The broker may have a lower limit than ours, so its word counts too.
+        self.fit(record, explained, rejection.code == RejectionCode::TooLarge)
     }
 
     /// Whether the row is a table's whose shape has no column for the payload.
@@ -176,10 +197,8 @@ impl Router {
 
     /// Sets aside what makes a dead letter too large. The first `explained` headers always stay;
     /// the next one is the row's id.
-    fn fit(&self, mut record: OwnedRecord, explained: usize, code: RejectionCode) -> OwnedRecord {
-        // The broker may have a lower limit than ours, so its word counts too.
-        let too_large = code == RejectionCode::TooLarge
-            || record.as_record().wire_size_max() > self.max_record_bytes;
+    fn fit(&self, mut record: OwnedRecord, explained: usize, is_short: bool) -> OwnedRecord {
+        let too_large = is_short || record.as_record().wire_size_max() > self.max_record_bytes;
         if !too_large {
             return record;
         }

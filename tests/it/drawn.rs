@@ -238,7 +238,9 @@ fn assault(delivery: &str) {
     let found = found(&stage.records());
     for (number, fate) in &fates {
         let codes = found.get(number).unwrap_or_else(|| panic!("row {number} ({fate}) is lost"));
-        assert!(codes.iter().all(|code| code == fate), "row {number}: {codes:?}, not {fate}");
+        // Where a topic has just refused others as large it is not sent.
+        let is_fate = |code: &String| code == fate || (*fate == "too_large" && code == "refused");
+        assert!(codes.iter().all(is_fate), "row {number}: {codes:?}, not {fate}");
         assert!(delivery == "at_least_once" || codes.len() == 1, "row {number}: {codes:?}");
     }
     assert_eq!(found.len() as u64, ROWS);

@@ -18,6 +18,7 @@ mod flow;
 mod grown;
 mod http;
 pub(crate) mod idle;
+mod kept;
 mod large;
 pub(crate) mod load;
 mod names;

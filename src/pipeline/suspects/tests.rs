@@ -1,0 +1,213 @@
+//! What a session learns of refused records, and what the next one does with them.
+
+use super::*;
+use crate::ledger::{Budget, Ticket};
+use crate::pgoutput::PgTime;
+use crate::route::Headers;
+
+const COMMIT: Lsn = Lsn::new(100);
+
+fn row() -> Position {
+    Position { commit_lsn: COMMIT, index: 3, commit_time: PgTime(7) }
+}
+
+fn record(value: &[u8]) -> Record<'_> {
+    let (key, headers) = (Some(b"k".as_slice()), Headers::new());
+    Record { topic: "t", partition: None, key, value: Some(value), headers, timestamp_ms: 1 }
+}
+
+fn blame(ticket: Ticket, value: &[u8], alone: bool, rejection: Option<Rejection>) -> Blame {
+    let (topic, content) = ("t".into(), content_of("t", Some(b"k"), Some(value)));
+    let (aspect, reason) = (Aspect::Size, "why".into());
+    Blame { ticket, topic, content, alone, aspect, reason, rejection }
+}
+
+/// A session in which these records were sent and refused, and whether that was news.
+fn session(suspects: &mut Suspects, blamed: &[(&[u8], bool, Option<Rejection>)]) -> bool {
+    let mut ledger = Ledger::new(Budget::default());
+    ledger.begin(row().commit_lsn, row().commit_time.unix_us()).unwrap();
+    let blamed: Vec<Blame> = blamed
+        .iter()
+        .map(|(value, alone, rejection)| {
+            let ticket = ledger.next_ticket(record(value).weight()).unwrap();
+            ledger.count(ticket).unwrap();
+            blame(ticket, value, *alone, rejection.clone())
+        })
+        .collect();
+    let found = suspects.learn(&blamed, None, &ledger, None).unwrap();
+    *suspects = found.suspects;
+    found.is_news
+}
+
+fn learn(suspects: &mut Suspects, value: &[u8], alone: bool, rejection: Option<Rejection>) -> bool {
+    session(suspects, &[(value, alone, rejection)])
+}
+
+fn rejection() -> Rejection {
+    Rejection { code: RejectionCode::TooLarge, reason: "too large".into() }
+}
+
+#[test]
+fn g4_a_record_of_a_refused_batch_goes_alone_and_its_like_of_another_commit_does_not() {
+    let mut suspects = Suspects::default();
+    assert!(learn(&mut suspects, b"large", false, None));
+    assert_eq!(suspects.judge(row(), Ok(Some(1)), |_| record(b"large")), (Ok(Some(1)), true));
+    assert_eq!(suspects.judge(row(), Ok(Some(1)), |_| record(b"other")), (Ok(Some(1)), false));
+    let later = Position { commit_lsn: Lsn::new(101), ..row() };
+    // A message outside of transactions has the time at which it was sent, another one each time.
+    let again = Position { commit_time: PgTime(8), ..row() };
+    assert_eq!(suspects.judge(again, Ok(Some(1)), |_| record(b"large")), (Ok(Some(1)), true));
+    assert_eq!(suspects.judge(later, Ok(Some(1)), |_| record(b"large")), (Ok(Some(1)), false));
+    assert!(!learn(&mut suspects, b"large", false, None), "it is known");
+}
+
+#[test]
+fn g4_what_the_brokers_name_is_not_sent_again() {
+    let mut suspects = Suspects::default();
+    assert!(learn(&mut suspects, b"large", false, None));
+    assert!(learn(&mut suspects, b"large", true, Some(rejection())));
+    assert_eq!(suspects.judge(row(), Ok(Some(1)), |_| record(b"large")), (Err(rejection()), false));
+    assert_eq!(suspects.refused(), 1);
+    assert!(!learn(&mut suspects, b"large", true, Some(rejection())));
+}
+
+#[test]
+fn g4_what_may_be_no_fault_of_the_record_gets_two_attempts_alone() {
+    let mut suspects = Suspects::default();
+    assert!(learn(&mut suspects, b"odd", false, None));
+    assert!(learn(&mut suspects, b"odd", true, None));
+    assert_eq!(suspects.judge(row(), Ok(Some(1)), |_| record(b"odd")), (Ok(Some(1)), true));
+    assert!(learn(&mut suspects, b"odd", true, None));
+    let (judged, _) = suspects.judge(row(), Ok(Some(1)), |_| record(b"odd"));
+    assert_eq!(judged.unwrap_err().reason, "topic `t` does not take the record: why");
+}
+
+#[test]
+fn g4_a_topic_that_keeps_refusing_large_records_costs_no_session_for_each() {
+    let mut suspects = Suspects::default().inferring(true);
+    for value in [b"large1", b"large2", b"large3"] {
+        let (judged, _) = suspects.judge(row(), Ok(Some(1)), |_| record(b"larger"));
+        assert_eq!(judged, Ok(Some(1)));
+        assert!(learn(&mut suspects, value, true, Some(rejection())));
+        // The next session meets it again, perhaps more than once.
+        for _ in 0..9 {
+            let (judged, _) = suspects.judge(row(), Ok(Some(1)), |_| record(value));
+            assert_eq!(judged, Err(rejection()));
+        }
+    }
+    suspects.passed(Lsn::new(101));
+    let (judged, _) = suspects.judge(row(), Ok(Some(1)), |_| record(b"larger"));
+    assert_eq!(judged.unwrap_err().code, RejectionCode::Refused, "its bytes are kept");
+    // In a dead letter's stead there is a shorter one.
+    let LetterTreatment::Refused(refusal) = suspects.judge_letter(row(), &record(b"larger")) else {
+        panic!("it is as large")
+    };
+    assert_eq!(refusal.code, RejectionCode::TooLarge);
+    assert_eq!(suspects.judge(row(), Ok(Some(1)), |_| record(b"small")), (Ok(Some(1)), false));
+}
+
+#[test]
+fn g4_without_inference_each_record_is_tried() {
+    let mut suspects = Suspects::default().inferring(false);
+    for value in [b"large1", b"large2", b"large3", b"large4"] {
+        assert!(learn(&mut suspects, value, true, Some(rejection())));
+        let (judged, _) = suspects.judge(row(), Ok(Some(1)), |_| record(value));
+        assert_eq!(judged, Err(rejection()));
+    }
+    let (judged, _) = suspects.judge(row(), Ok(Some(1)), |_| record(b"larger"));
+    assert_eq!(judged, Ok(Some(1)));
+}
+
+#[test]
+fn g4_once_one_is_named_the_others_of_its_batch_still_go_alone() {
+    let mut suspects = Suspects::default();
+    assert!(session(
+        &mut suspects,
+        &[(b"1", false, None), (b"2", false, None), (b"3", false, None)]
+    ));
+    assert!(learn(&mut suspects, b"2", true, Some(rejection())));
+    assert_eq!(suspects.judge(row(), Ok(Some(1)), |_| record(b"2")), (Err(rejection()), false));
+    assert_eq!(suspects.judge(row(), Ok(Some(1)), |_| record(b"3")), (Ok(Some(1)), true));
+}
+
+#[test]
+fn batches_are_made_smaller_only_once_a_record_has_gone_alone() {
+    let mut suspects = Suspects::default();
+    let unnamed = |suspects: &mut Suspects| {
+        let ledger = Ledger::new(Budget::default());
+        let found = suspects.learn(&[], None, &ledger, Some("t")).unwrap();
+        *suspects = found.suspects;
+        found.is_of_the_batch
+    };
+    assert!(!unnamed(&mut suspects));
+    assert!(unnamed(&mut suspects), "the record was stored");
+    assert!(learn(&mut suspects, b"2", true, Some(rejection())));
+    assert!(!unnamed(&mut suspects), "the record was at fault");
+}
+
+/// A session that sends on past a record may still end without having settled it.
+#[test]
+fn g4_what_is_settled_is_forgotten_and_nothing_else() {
+    let mut suspects = Suspects::default();
+    learn(&mut suspects, b"odd", false, None);
+    let mut ledger = Ledger::new(Budget::default());
+    let later = Position { commit_lsn: Lsn::new(200), ..row() };
+    ledger.begin(later.commit_lsn, 7).unwrap();
+    let ticket = ledger.next_ticket(record(b"later").weight()).unwrap();
+    ledger.count(ticket).unwrap();
+    let found = suspects.learn(&[blame(ticket, b"later", false, None)], None, &ledger, None);
+    suspects = found.unwrap().suspects;
+    suspects.passed(COMMIT);
+    assert!(
+        suspects.find(row(), &record(b"odd")).is_some()
+            && suspects.find(later, &record(b"later")).is_some()
+    );
+    suspects.passed(Lsn::new(101));
+    assert!(
+        suspects.find(row(), &record(b"odd")).is_none()
+            && suspects.find(later, &record(b"later")).is_some()
+    );
+    suspects.passed(Lsn::new(201));
+    assert!(suspects.is_empty());
+}
+
+#[test]
+fn g4_what_may_be_the_brokers_own_fault_gets_more_attempts_and_time_between_them() {
+    let mut suspects = Suspects::default();
+    let mut waited = Duration::ZERO;
+    for attempt in 0..8 {
+        let (judged, _) = suspects.judge(row(), Ok(Some(1)), |_| record(b"odd"));
+        assert!(judged.is_ok(), "{attempt}");
+        let mut ledger = Ledger::new(Budget::default());
+        ledger.begin(row().commit_lsn, 7).unwrap();
+        let ticket = ledger.next_ticket(record(b"odd").weight()).unwrap();
+        ledger.count(ticket).unwrap();
+        let blamed = Blame { aspect: Aspect::Brokers, ..blame(ticket, b"odd", true, None) };
+        let lesson = suspects.learn(&[blamed], None, &ledger, None).unwrap();
+        assert!(lesson.is_news && lesson.wait.is_zero() == (attempt == 7));
+        waited += lesson.wait;
+        suspects = lesson.suspects;
+    }
+    assert!(waited > Duration::from_secs(30), "{waited:?}");
+    assert!(suspects.judge(row(), Ok(Some(1)), |_| record(b"odd")).0.is_err());
+}
+
+/// Its time, which its value bears, is another one in each session.
+#[test]
+fn g4_a_message_of_its_own_is_known_whatever_its_value_is() {
+    let mut suspects = Suspects::default();
+    for (attempt, value) in [b"at 1".as_slice(), b"at 2", b"at 33"].into_iter().enumerate() {
+        let (judged, alone) = suspects.judge(row(), Ok(Some(1)), |_| record(value));
+        assert_eq!((judged, alone), (Ok(Some(1)), attempt > 0), "{attempt}");
+        let mut ledger = Ledger::new(Budget::default());
+        ledger.begin(COMMIT, 7).unwrap();
+        let ticket = ledger.next_ticket(record(value).weight()).unwrap();
+        ledger.count(ticket).unwrap();
+        ledger.commit(Lsn::new(COMMIT.get() + 1)).unwrap();
+        let blamed = blame(ticket, value, attempt > 0, None);
+        suspects = suspects.learn(&[blamed], Some("dead"), &ledger, None).unwrap().suspects;
+    }
+    assert!(suspects.judge(row(), Ok(Some(1)), |_| record(b"at 4")).0.is_err());
+    let letter = Record { topic: "dead", ..record(b"at 4") };
+    assert_eq!(suspects.judge_letter(row(), &letter), LetterTreatment::Usual);
+}
