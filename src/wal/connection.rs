@@ -47,6 +47,13 @@ const CANONICAL_TEXT: [(&str, &str); 10] = [
     ("idle_in_transaction_session_timeout", "0"),
 ];
 
+/// The limits that not every supported version knows, which a server would refuse a login for. The stream of a
+/// transaction is a transaction to the server: a limit on its time would end every session before it is over.
+const NO_LIMITS: &str = "\
+    SELECT pg_catalog.set_config(own.name, '0', false) \
+    FROM (VALUES ('idle_session_timeout'), ('transaction_timeout')) AS own (name) \
+    WHERE pg_catalog.current_setting(own.name, true) IS NOT NULL";
+
 /// What the relay decides about a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SessionParams {
@@ -136,6 +143,7 @@ impl Connection<Wire> {
             let binding = wire.binding();
             let login = Access { info, endpoint, binding, deadline };
             let mut connection = Self::log_in(wire, login, params)?;
+            connection.simple_query(NO_LIMITS)?;
             connection.check_session_attributes(wanted)?;
             Ok(connection)
         })

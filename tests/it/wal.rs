@@ -181,6 +181,30 @@ fn g5_keepalives_carry_the_slot_past_the_traffic_of_other_tables() {
 }
 
 #[test]
+fn limits_of_the_role_end_neither_an_idle_session_nor_the_stream_of_a_long_transaction() {
+    for cluster in postgres::versions() {
+        let database = outbox(cluster, "limits");
+        let (role, sql) = (unique("limited"), database.sql());
+        let address = database.create_role(&role, "SUPERUSER");
+        for row in sql.rows(
+            "SELECT name FROM pg_settings WHERE name IN ('statement_timeout', 'lock_timeout', \
+             'idle_in_transaction_session_timeout', 'idle_session_timeout', 'transaction_timeout')",
+        ) {
+            let name = row[0].as_deref().unwrap();
+            sql.run(&format!("ALTER ROLE {role} SET {name} = '200ms'"));
+        }
+        let connection = open(&address.url(), &SessionParams::default());
+        let_pass(Duration::from_millis(500), "longer than an idle session may last");
+        let mut stream = connection.start(database.name(), "postrider", Lsn::ZERO).unwrap();
+        // More than sockets hold, so that the server is in the middle of it.
+        insert(&database, &["k"; 40], 1 << 20);
+        read(&mut stream, |seen| !seen.keys.is_empty()).unwrap();
+        let_pass(Duration::from_millis(500), "longer than a transaction may last");
+        read(&mut stream, |seen| !seen.ends.is_empty()).unwrap();
+    }
+}
+
+#[test]
 fn a_held_slot_is_waited_for_on_the_same_connection() {
     let database = outbox(postgres::installed(), "held");
     let holder = begin(&database);
