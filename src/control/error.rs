@@ -6,7 +6,7 @@
 
 use super::remedy::{
     INSERT_AGAIN, ONLY_INSERTS, RESEND, VIA_ROOT, after_vanishing, create_publication, is_right,
-    named_besides, of_part, qualified, without_publication,
+    named_besides, of_part, publish_whole, qualified, without_publication,
 };
 use crate::outbox::TableName;
 use crate::wal::quote::{identifier, literal};
@@ -428,16 +428,14 @@ impl ControlError {
                 identifier(publication),
                 qualified(table)
             ),
-            // SET TABLE would take every other table out of the publication.
-            Self::PublicationFiltersRows { publication, table }
-            | Self::PublicationHidesColumns { publication, table, .. } => {
-                let (name, table) = (identifier(publication), qualified(table));
-                format!(
-                    "BEGIN; ALTER PUBLICATION {name} DROP TABLE {table}; \
-                     ALTER PUBLICATION {name} ADD TABLE {table}; COMMIT;{RESEND}; where progress is \
-                     kept, `postrider adopt` then goes on with the table as it is (PR-P067)"
-                )
+            Self::PublicationFiltersRows { publication, table } => {
+                publish_whole(publication, table)
             }
+            Self::PublicationHidesColumns { publication, table, .. } => format!(
+                "{}; a generated column is published from 18 on only, if it is stored and the \
+                 publication has publish_generated_columns = stored: name another one in [outbox]",
+                publish_whole(publication, table)
+            ),
             Self::SlotMissing { slot, others } => format!(
                 "{}; at a first start: `postrider setup`; if the slot was there before (a failover, \
                  a restored backup, a dropped slot), a new one delivers nothing that was committed \

@@ -44,6 +44,17 @@ pub(super) const VIA_ROOT: &str = "publish_via_partition_root = true";
 pub(super) const RESEND: &str =
     " -- and re-send the rows committed meanwhile: Postgres passes over them";
 
+/// Publishes a table without a row filter and without a list of columns. SET TABLE would take every other
+/// table out of the publication.
+pub(super) fn publish_whole(publication: &str, table: &TableName) -> String {
+    let (name, table) = (identifier(publication), qualified(table));
+    format!(
+        "BEGIN; ALTER PUBLICATION {name} DROP TABLE {table}; \
+         ALTER PUBLICATION {name} ADD TABLE {table}; COMMIT;{RESEND}; where progress is kept, \
+         `postrider adopt` then goes on with the table as it is (PR-P067)"
+    )
+}
+
 /// A table's name, quoted.
 pub(super) fn qualified(table: &TableName) -> String {
     format!("{}.{}", identifier(&table.schema), identifier(&table.name))

@@ -347,11 +347,16 @@ const UNSENDABLE: &str = "a row's text has 1 GiB or more, which Postgres cannot 
     lost, but nothing behind it is delivered either: see `A row that Postgres itself cannot send` in \
     docs/operations.md";
 
+const UNTRANSLATABLE: &str = "a row of this database, whose encoding is not UTF8, has a character that \
+    UTF8 lacks; nothing is lost, but nothing behind it is delivered either: see `A row that Postgres \
+    itself cannot send` in docs/operations.md";
+
 fn server_hint(message: &ServerMessage) -> Option<String> {
     let known = match message.code.as_str() {
         // A buffer that cannot grow beyond 1 GiB; messages of this kind are not translated.
         "54000" => UNSENDABLE,
         "XX000" if message.message.contains("invalid memory alloc request size") => UNSENDABLE,
+        "22P05" | "22021" => UNTRANSLATABLE,
         // A login says where the password came from.
         "28P01" if message.hint.is_empty() => "the password is wrong",
         "28000" => {
@@ -435,6 +440,18 @@ mod tests {
             ("ReplicationSlotAcquire", words),
         ] {
             assert_eq!(of(routine, words).class(), Class::Position, "{routine}");
+        }
+    }
+
+    #[test]
+    fn what_the_server_cannot_send_has_its_remedy() {
+        for code in ["54000", "22P05", "22021"] {
+            let error = WalError::Server(Box::new(ServerMessage {
+                code: code.to_owned(),
+                ..ServerMessage::default()
+            }));
+            let hint = error.hint().unwrap();
+            assert!(hint.contains("A row that Postgres itself cannot send"), "{code}: {hint}");
         }
     }
 
