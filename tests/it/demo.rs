@@ -43,8 +43,9 @@ fn a_database_that_stays_is_left_as_it_was() {
     }
     let mut interrupted = demo(&database, 1_000_000).stdout(Stdio::null()).spawn().unwrap();
     wait_for("the demo to stream", || {
+        // A slot is active, and has no position yet, while it is made.
         let sql = "SELECT count(*) FROM pg_replication_slots
-                    WHERE database = current_database() AND active";
+                    WHERE database = current_database() AND active AND confirmed_flush_lsn IS NOT NULL";
         (database.sql().value(sql) == "1").then_some(())
     });
     let delivered = || {
