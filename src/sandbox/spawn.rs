@@ -29,25 +29,34 @@ mod tests {
     /// A child that is between fork and exec would have the port.
     #[test]
     fn an_address_can_be_taken_again_while_programs_are_started() {
-        use std::net::TcpListener;
+        use std::net::{Ipv4Addr, TcpListener};
         use std::sync::atomic::{AtomicBool, Ordering};
 
+        // An address of our own: on 127.0.0.1 another process may be given the port meanwhile.
+        let [.., high, low] = std::process::id().to_be_bytes();
+        let own = Ipv4Addr::new(127, 77, high, low);
         let done = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            scope.spawn(|| {
+            let starting = scope.spawn(|| {
                 while !done.load(Ordering::Relaxed) {
                     assert!(spawn(&mut Command::new("true")).unwrap().wait().unwrap().success());
                 }
             });
-            let mut listener = TcpListener::bind("127.0.0.1:0").unwrap();
-            let address = listener.local_addr().unwrap();
-            for _ in 0..200 {
-                listener = undisturbed(|| {
-                    drop(listener);
-                    TcpListener::bind(address).unwrap()
-                });
-            }
+            let taking = scope.spawn(move || {
+                let mut listener = TcpListener::bind((own, 0)).unwrap();
+                let address = listener.local_addr().unwrap();
+                for _ in 0..200 {
+                    listener = undisturbed(|| {
+                        drop(listener);
+                        TcpListener::bind(address).unwrap()
+                    });
+                }
+            });
+            // Whichever fails, the other one ends.
+            let taken = taking.join();
             done.store(true, Ordering::Relaxed);
+            starting.join().unwrap();
+            taken.unwrap();
         });
     }
 }
