@@ -47,8 +47,10 @@ impl Like {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Suspect {
-    /// How often it was refused when it was sent alone.
+    /// How often it was refused when it was sent alone, but for what may be the brokers' own fault.
     alone: u32,
+    /// How often it met such a fault when it was sent alone.
+    faults: u32,
     aspect: Aspect,
     rejection: Option<Rejection>,
     /// What it says of others is known.
@@ -232,19 +234,28 @@ impl Suspects {
 
     /// Whether that was not known.
     fn add(&mut self, like: Like, blame: &Blame) -> bool {
-        let fresh =
-            Suspect { alone: 0, aspect: blame.aspect, rejection: None, is_inferred_from: false };
+        let fresh = Suspect {
+            alone: 0,
+            faults: 0,
+            aspect: blame.aspect,
+            rejection: None,
+            is_inferred_from: false,
+        };
         let is_new = !self.all.contains_key(&like);
         let known = self.all.entry(like).or_insert(fresh);
         if known.rejection.is_some() {
             return false;
         }
-        known.alone += u32::from(blame.alone);
+        // An answer of one kind says nothing of how often the other one came.
+        let count = match blame.aspect {
+            Aspect::Brokers => &mut known.faults,
+            _ => &mut known.alone,
+        };
+        *count += u32::from(blame.alone);
         known.aspect = blame.aspect;
         known.rejection.clone_from(&blame.rejection);
-        let attempts =
-            if blame.aspect == Aspect::Brokers { ATTEMPTS_LATER } else { ATTEMPTS_ALONE };
-        if known.rejection.is_none() && known.alone >= attempts {
+        let is_enough = known.alone >= ATTEMPTS_ALONE || known.faults >= ATTEMPTS_LATER;
+        if known.rejection.is_none() && is_enough {
             let Blame { topic, reason, .. } = blame;
             let reason = format!("topic `{topic}` does not take the record: {reason}");
             known.rejection = Some(Rejection { code: RejectionCode::Refused, reason });
@@ -260,8 +271,8 @@ impl Suspects {
     fn wait_for(&self, like: &Like) -> Duration {
         let tried = self.all.get(like).filter(|one| one.rejection.is_none());
         match tried {
-            Some(Suspect { alone: alone @ 1.., aspect: Aspect::Brokers, .. }) => {
-                FIRST_WAIT * (1 << (alone - 1))
+            Some(Suspect { faults: faults @ 1.., aspect: Aspect::Brokers, .. }) => {
+                FIRST_WAIT * (1 << (faults - 1))
             }
             _ => Duration::ZERO,
         }

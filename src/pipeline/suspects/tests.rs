@@ -211,3 +211,23 @@ fn g4_a_message_of_its_own_is_known_whatever_its_value_is() {
     let letter = Record { topic: "dead", ..record(b"at 4") };
     assert_eq!(suspects.judge_letter(row(), &letter), LetterTreatment::Usual);
 }
+
+#[test]
+fn g4_a_fault_of_the_brokers_is_no_answer_to_the_record() {
+    let mut suspects = Suspects::default();
+    for (aspect, is_refused) in [
+        (Aspect::Brokers, false),
+        (Aspect::Unknown, false),
+        (Aspect::Brokers, false),
+        (Aspect::Unknown, true),
+    ] {
+        let mut ledger = Ledger::new(Budget::default());
+        ledger.begin(row().commit_lsn, 7).unwrap();
+        let ticket = ledger.next_ticket(record(b"odd").weight()).unwrap();
+        ledger.count(ticket).unwrap();
+        let blamed = Blame { aspect, ..blame(ticket, b"odd", true, None) };
+        suspects = suspects.learn(&[blamed], None, &ledger, None).unwrap().suspects;
+        let (judged, _) = suspects.judge(row(), Ok(Some(1)), |_| record(b"odd"));
+        assert_eq!(judged.is_err(), is_refused, "{aspect:?}");
+    }
+}
