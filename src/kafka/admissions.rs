@@ -298,7 +298,7 @@ impl Admissions {
         }
         let topic = topic.to_owned();
         Err(match fault {
-            TopicFault::Missing => SinkError::UnknownTopic { topic },
+            TopicFault::Missing | TopicFault::Unlisted => SinkError::UnknownTopic { topic },
             TopicFault::Forbidden | TopicFault::Denied => SinkError::Unauthorised { topic },
         })
     }

@@ -138,7 +138,7 @@ impl TopicBook {
         let book = self.about(topic)?;
         let mut topics = book.topics();
         let found = topics.unlisted(topic, collides, book.now());
-        Some(self.found(kafka, topic, (TopicFault::Missing, found), topics))
+        Some(self.found(kafka, topic, (TopicFault::Unlisted, found), topics))
     }
 
     /// Tells what is news, and has the topic created if that was decided.
@@ -284,15 +284,12 @@ impl TopicBook {
         }
         let since = |absent: AbsentTopic| UnavailableOne {
             age: now.saturating_sub(absent.since),
-            help: match absent.fault {
-                TopicFault::Missing => to_create(&absent.topic),
-                TopicFault::Forbidden | TopicFault::Denied => to_allow(&absent.topic),
-            },
+            help: to_mend(absent.fault, &absent.topic),
             absent,
         };
         Unavailable {
             topics: topics.list(NAMED_MAX).into_iter().map(since).collect(),
-            missing: topics.count(TopicFault::Missing),
+            missing: topics.count(TopicFault::Missing) + topics.count(TopicFault::Unlisted),
             forbidden: topics.count(TopicFault::Forbidden) + topics.count(TopicFault::Denied),
         }
     }
@@ -352,10 +349,12 @@ impl Book {
                 "its rows become dead letters until it is there"
             }
         };
-        let (what, help) = match fault {
-            TopicFault::Missing => ("does not exist", to_create(topic)),
-            TopicFault::Forbidden | TopicFault::Denied => ("is forbidden to us", to_allow(topic)),
+        let what = match fault {
+            TopicFault::Missing => "does not exist",
+            TopicFault::Unlisted => "is not among those that the brokers show us",
+            TopicFault::Forbidden | TopicFault::Denied => "is forbidden to us",
         };
+        let help = to_mend(fault, topic);
         let reason = match decision {
             Decision::Reject(rejection) => Some(rejection.reason.as_str()),
             _ => None,
@@ -368,6 +367,17 @@ fn tell_back(topic: &str, was_away: Option<Duration>) {
     if let Some(away) = was_away {
         let away_ms = u64::try_from(away.as_millis()).unwrap_or(u64::MAX);
         tracing::info!(topic, away_ms, "the topic can be used");
+    }
+}
+
+/// The commands for a topic that is not to be had.
+fn to_mend(fault: TopicFault, topic: &str) -> String {
+    match fault {
+        TopicFault::Missing => to_create(topic),
+        TopicFault::Unlisted => {
+            format!("{}; if it is there, {}", to_create(topic), to_allow(topic))
+        }
+        TopicFault::Forbidden | TopicFault::Denied => to_allow(topic),
     }
 }
 

@@ -22,11 +22,7 @@ fn stage(kafka: &Kafka, delivery: &str) -> (Stage, Relay) {
     let relay = stage
         .relay()
         .set("kafka.delivery", delivery)
-        .set("kafka.brokers", &kafka.sasl_bootstrap())
-        .property("security.protocol", "SASL_PLAINTEXT")
-        .property("sasl.mechanism", "PLAIN")
-        .property("sasl.username", DENIED_USER)
-        .property("sasl.password", PASSWORD)
+        .log_in(&kafka.sasl_bootstrap(), DENIED_USER, PASSWORD)
         .unprepared();
     (stage, relay)
 }
@@ -59,7 +55,7 @@ fn g4_rows_for_a_topic_without_the_right_to_write_become_dead_letters() {
         let oracle = stage.oracle();
         grant_all(&stage, delivery);
         if delivery == "exactly_once" {
-            let id = transactional_id(&stage);
+            let id = stage.transactional_id();
             grant(stage.bootstrap(), DENIED_USER, On::TransactionalId, &id, &TO_WRITE);
         }
         // It may see the topic, and not write to it.
@@ -90,11 +86,6 @@ fn g4_rows_for_a_topic_without_the_right_to_write_become_dead_letters() {
     }
 }
 
-fn transactional_id(stage: &Stage) -> String {
-    let system = stage.sql().value("SELECT system_identifier FROM pg_control_system()");
-    format!("postrider.{system}.{0}.{0}", stage.slot())
-}
-
 /// It is asked for again, as every right is, and the log says which.
 #[test]
 fn g6_a_transactional_id_without_the_right_to_it_is_named_and_used_once_it_is_granted() {
@@ -103,7 +94,7 @@ fn g6_a_transactional_id_without_the_right_to_it_is_named_and_used_once_it_is_gr
     let oracle = stage.oracle();
     grant_all(&stage, "exactly_once");
     stage.insert("A", 3);
-    let id = transactional_id(&stage);
+    let id = stage.transactional_id();
     let mut running = relay.expect_log("not authorised to use transactional id").run();
     let warning = running.wait_for_log("not authorised to use transactional id");
     assert!(warning.contains(&format!("--transactional-id '{id}'")), "{warning}");

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::outbox::glob;
 use crate::route::{Rejection, RejectionCode};
 
 /// Why records cannot be sent to a topic.
@@ -9,6 +10,8 @@ use crate::route::{Rejection, RejectionCode};
 pub enum TopicFault {
     /// The brokers know no such topic.
     Missing,
+    /// It is not among all topics that the brokers show us: it is missing, or hidden from us.
+    Unlisted,
     /// We may not see it.
     Forbidden,
     /// We see it, and were denied to write to it.
@@ -19,14 +22,18 @@ impl TopicFault {
     /// As metrics and probes name it.
     pub const fn as_str(self) -> &'static str {
         match self {
-            Self::Missing => "missing",
+            Self::Missing | Self::Unlisted => "missing",
             Self::Forbidden | Self::Denied => "forbidden",
         }
     }
 
+    pub(super) const fn is_missing(self) -> bool {
+        matches!(self, Self::Missing | Self::Unlisted)
+    }
+
     pub(super) const fn code(self) -> RejectionCode {
         match self {
-            Self::Missing => RejectionCode::MissingTopic,
+            Self::Missing | Self::Unlisted => RejectionCode::MissingTopic,
             Self::Forbidden | Self::Denied => RejectionCode::ForbiddenTopic,
         }
     }
@@ -66,6 +73,14 @@ pub struct MissingPolicy {
     pub create: Vec<CreateRule>,
     /// Topics that are created at most.
     pub create_max: u64,
+}
+
+impl MissingPolicy {
+    /// How a topic of this name is created; `None`: it is not.
+    pub(super) fn rule(&self, topic: &str) -> Option<&CreateRule> {
+        let fits = |rule: &&CreateRule| glob::matches(rule.names.as_bytes(), topic.as_bytes());
+        self.create.iter().find(fits)
+    }
 }
 
 /// What to do with a row of a topic.

@@ -36,15 +36,17 @@ fn waits(topics: &mut MissingTopics, name: &str) -> Duration {
 }
 
 #[test]
-fn g4_brokers_that_create_nothing_are_believed_at_once() {
+fn g4_brokers_that_create_nothing_are_believed_once_all_must_know() {
     let mut topics = topics(MissingTopic::Reject(Duration::ZERO));
     topics.brokers_create(Some(false));
     assert_eq!(topics.decide("a", NOW, true), Decision::Ask, "before the first answer");
-    assert!(is_rejected(&absent(&mut topics, "a", NOW)));
-    assert!(is_rejected(&topics.decide("a", NOW + TICK, true)), "without asking again");
-    assert_eq!(topics.decide("a", NOW + ASK_AGAIN, true), Decision::Ask);
-    assert_eq!(topics.present("a", NOW + ASK_AGAIN), Some(ASK_AGAIN));
-    assert_eq!(topics.decide("a", NOW + ASK_AGAIN, true), Decision::Ask);
+    assert_eq!(absent(&mut topics, "a", NOW), Decision::Wait, "another broker may know it");
+    let late = NOW + SPREADING;
+    assert!(is_rejected(&absent(&mut topics, "a", late)));
+    assert!(is_rejected(&topics.decide("a", late + TICK, true)), "without asking again");
+    assert_eq!(topics.decide("a", late + ASK_AGAIN, true), Decision::Ask);
+    assert_eq!(topics.present("a", late + ASK_AGAIN), Some(SPREADING + ASK_AGAIN));
+    assert_eq!(topics.decide("a", late + ASK_AGAIN, true), Decision::Ask);
 }
 
 /// What is granted at once.
@@ -75,7 +77,7 @@ fn flood(topics: &mut MissingTopics, nth: u32) -> Duration {
 
 #[test]
 fn g4_topics_of_every_row_its_own_are_waited_for_in_a_bounded_share_of_the_time() {
-    for creates in [None, Some(true)] {
+    for creates in [None, Some(true), Some(false)] {
         for nth in [0, 1, 2, 7] {
             let mut topics = topics(MissingTopic::Reject(Duration::ZERO));
             topics.brokers_create(creates);
@@ -122,6 +124,8 @@ fn g4_a_name_that_kafka_takes_for_that_of_another_topic_is_not_waited_for() {
 fn g4_a_list_of_all_topics_answers_for_those_that_nobody_creates() {
     let mut topics = topics(MissingTopic::Reject(Duration::ZERO));
     topics.brokers_create(Some(false));
+    assert_eq!(topics.unlisted("a", false, NOW).0, Decision::AskByName, "it may be a moment old");
+    flood(&mut topics, 0);
     let (Decision::Reject(rejection), true) = topics.unlisted("a", false, NOW) else { panic!() };
     assert_eq!(rejection.code, RejectionCode::MissingTopic);
     assert!(rejection.reason.ends_with("not among those that the brokers show us"));
@@ -220,7 +224,8 @@ fn topics_are_created_by_the_first_rule_that_fits_up_to_the_cap() {
     assert_eq!(rule.partitions, Some(12));
     assert_eq!(absent(&mut topics, "orders.eu", NOW + TICK), Decision::Wait);
     assert!(topics.present("orders.eu", NOW + TICK).is_some());
-    assert!(is_rejected(&absent(&mut topics, "typo", NOW)), "no rule fits");
+    assert_eq!(absent(&mut topics, "typo", NOW), Decision::Wait, "another broker may know it");
+    assert!(is_rejected(&absent(&mut topics, "typo", NOW + SPREADING)), "no rule fits");
     assert!(matches!(absent(&mut topics, "pay", NOW), Decision::Create(_)));
     topics.not_created("pay", "not authorised", NOW);
     let Decision::Reject(rejection) = absent(&mut topics, "pay", NOW) else { panic!() };

@@ -40,7 +40,7 @@ fn row_69_few_descriptors_and_a_closed_stderr_stop_nothing() {
     }
 }
 
-/// Text that is not UTF-8 in the database: LATIN1 is transcoded by the server, and what has no
+/// Text that is not UTF-8 in the database: LATIN1 becomes UTF-8, and what has no
 /// encoding at all is passed on as it is, or is a dead letter.
 #[test]
 fn row_72_other_encodings_are_delivered() {

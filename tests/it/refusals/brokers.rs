@@ -14,10 +14,7 @@ use crate::support::{postgres, topic};
 fn log_in(outbox: &Outbox, kafka: &Kafka, user: &str, password: &str) -> Relay {
     outbox
         .relay_to(&outbox.database.address(), &kafka.sasl_bootstrap())
-        .property("security.protocol", "SASL_PLAINTEXT")
-        .property("sasl.mechanism", "PLAIN")
-        .property("sasl.username", user)
-        .property("sasl.password", password)
+        .log_in(&kafka.sasl_bootstrap(), user, password)
         // How long a topic may be unknown before that is an error; 30 s would make a long test.
         .property("topic.metadata.propagation.max.ms", "500")
         .set("retry.max", "500ms")

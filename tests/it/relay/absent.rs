@@ -100,6 +100,36 @@ fn comes_late(stage: &Stage, running: &mut Running) {
     wait_for("rows of the late topic", || (count(stage, "nobody-3") == 2).then_some(()));
 }
 
+/// Whoever creates a topic writes its first row once Kafka says that the topic is there, which is before
+/// every broker knows of it.
+#[test]
+fn g2_g4_a_row_written_as_soon_as_its_topic_is_created_is_delivered() {
+    let options = kafka::Options { brokers: 3, auto_create: false, ..kafka::Options::default() };
+    let Some(kafka) = kafka::start(&options) else { return };
+    for mode in MODES {
+        let stage = Stage::new(postgres::installed(), &kafka.bootstrap(), "fresh");
+        let oracle = stage.oracle();
+        for name in ["A", "dead-letters"] {
+            topic::create(&kafka.bootstrap(), &stage.topic(name), 1, &[]);
+        }
+        let mut running = relay(&stage, mode).run();
+        let face = Face::of(&mut running);
+        face.wait_ready(200);
+        stage.insert("A", 1);
+        for number in 0..NAMES {
+            let name = format!("fresh-{number}");
+            topic::create_only(&kafka.bootstrap(), &stage.topic(&name), 1, &[]);
+            stage.insert(&name, 1);
+        }
+        stage.wait_acknowledged(stage.log_end());
+        running.stop();
+        assert_eq!(letters(&stage, "missing_topic"), 0, "{mode}");
+        let verdict = stage.verdict(&oracle, &[]);
+        verdict.assert_exactly_once();
+        assert_eq!(verdict.delivered, NAMES + 1);
+    }
+}
+
 #[test]
 fn g4_topics_that_are_forbidden_hold_up_no_other() {
     for mode in MODES {

@@ -52,8 +52,7 @@ impl Flooded {
         topic::create(&kafka.bootstrap(), &stage.topic("dead-letters"), 1, &[]);
         let set = |relay: Relay, (name, value): &(&str, &str)| relay.set(name, value);
         let relay = settings.iter().fold(stage.relay(), set).allow_log("could not be created");
-        let mut running =
-            relay.allow_log("does not exist").allow_log("dead letter").allow_log("replica").run();
+        let mut running = relay.allow_log("dead letter").allow_log("replica").run();
         let face = Face::of(&mut running);
         face.wait_ready(200);
         let consumer = topic::client(&kafka.bootstrap()).create().unwrap();

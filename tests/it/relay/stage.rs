@@ -167,6 +167,12 @@ impl Stage {
         begun.elapsed()
     }
 
+    /// The transactional id of an exactly-once relay.
+    pub(crate) fn transactional_id(&self) -> String {
+        let system = self.sql().value("SELECT system_identifier FROM pg_control_system()");
+        format!("postrider.{system}.{0}.{0}", self.slot())
+    }
+
     /// A column of the slot's row.
     pub(crate) fn slot_value(&self, expression: &str) -> String {
         let slot = self.slot();

@@ -177,9 +177,7 @@ pub(crate) fn held_trials(stem: &str) -> impl Iterator<Item = HeldTrial> {
                 mock.partition_leader(&name, partition, Some(leader)).unwrap();
             }
         }
-        let system = trial.stage.sql().value("SELECT system_identifier FROM pg_control_system()");
-        let slot = trial.stage.slot();
-        let id = format!("postrider.{system}.{slot}.{slot}");
+        let id = trial.stage.transactional_id();
         mock.coordinator(MockCoordinator::Transaction(id), UP).unwrap();
         take_down(&mock, DOWN);
         HeldTrial { trial, mock }

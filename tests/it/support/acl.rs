@@ -18,6 +18,7 @@ pub(crate) enum May {
     Write = 4,
     Create = 5,
     Describe = 8,
+    DescribeConfigs = 10,
 }
 
 const CREATE_ACLS: i16 = 30;

@@ -71,6 +71,16 @@ impl Relay {
         self.variable(&format!("POSTRIDER_KAFKA__PROPERTIES__{name}"), value)
     }
 
+    /// Goes to these brokers, where users log in by PLAIN, as this one.
+    #[must_use]
+    pub(crate) fn log_in(self, brokers: &str, user: &str, password: &str) -> Self {
+        self.set("kafka.brokers", brokers)
+            .property("security.protocol", "SASL_PLAINTEXT")
+            .property("sasl.mechanism", "PLAIN")
+            .property("sasl.username", user)
+            .property("sasl.password", password)
+    }
+
     /// Sets an environment variable, such as `PGHOST`.
     #[must_use]
     pub(crate) fn variable(mut self, name: &str, value: &str) -> Self {

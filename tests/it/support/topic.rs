@@ -58,6 +58,19 @@ pub(crate) fn client(bootstrap: &str) -> ClientConfig {
 
 /// Creates a topic on real Kafka, with `name=value` topic settings, and waits for its leaders.
 pub(crate) fn create(bootstrap: &str, topic: &str, partitions: i32, settings: &[(&str, &str)]) {
+    create_only(bootstrap, topic, partitions, settings);
+    let consumer: BaseConsumer = client(bootstrap).create().unwrap();
+    let is_led = || ends(&consumer, topic).len() == usize::try_from(partitions).unwrap();
+    super::wait_for("the topic", || is_led().then_some(()));
+}
+
+/// Creates one until the controller has it; a broker may not know of it yet.
+pub(crate) fn create_only(
+    bootstrap: &str,
+    topic: &str,
+    partitions: i32,
+    settings: &[(&str, &str)],
+) {
     let admin: AdminClient<DefaultClientContext> = client(bootstrap).create().unwrap();
     let mut wanted = NewTopic::new(topic, partitions, TopicReplication::Fixed(-1));
     for (name, value) in settings {
@@ -68,9 +81,6 @@ pub(crate) fn create(bootstrap: &str, topic: &str, partitions: i32, settings: &[
     for created in outcome.unwrap() {
         created.unwrap();
     }
-    let consumer: BaseConsumer = client(bootstrap).create().unwrap();
-    let is_led = || ends(&consumer, topic).len() == usize::try_from(partitions).unwrap();
-    super::wait_for("the topic", || is_led().then_some(()));
 }
 
 /// Gives a topic of real Kafka so many partitions in all, and waits for their leaders.
