@@ -94,8 +94,9 @@ impl Source {
     fn look(&self, runtime: &Runtime, client: &Client) -> Result<(Base, Connection), Failure> {
         let wanted = self.plan.requirements().map_err(RelayError::from)?;
         let inspection = runtime.block_on(fit(client, &wanted))?;
-        let utf8 = inspection.server.converts_to_utf8();
-        let params = SessionParams { utf8, ..SessionParams::default() };
+        let encoding = control::stream_encoding(client, &inspection.server.encoding);
+        let encoding = runtime.block_on(encoding)?;
+        let params = SessionParams { encoding, ..SessionParams::default() };
         let mut connection = Connection::open(client.server(), &params)?;
         let identity = connection.identify_system()?;
         let (system, timeline) = (identity.system_id, identity.timeline);

@@ -42,7 +42,7 @@ pub(super) fn wal(error: &WalError) -> &'static str {
     }
 }
 
-/// `PR-P030` to `PR-P059`, and `PR-P070`; one situation has one code, whichever connection met it.
+/// `PR-P030` to `PR-P059`, `PR-P070` and `PR-P071`; one situation has one code, whichever connection met it.
 pub(super) fn control(error: &ControlError) -> &'static str {
     match error {
         ControlError::Connection { source, .. } => wal(source),
@@ -60,6 +60,7 @@ pub(super) fn control(error: &ControlError) -> &'static str {
         ControlError::SlotMissing { .. } => "PR-P039",
         ControlError::SlotForeign { .. } => "PR-P040",
         ControlError::SlotLost { .. } => "PR-P041",
+        ControlError::SlotTwoPhase { .. } => "PR-P071",
         ControlError::SlotHeld { .. } => "PR-P009",
         ControlError::SlotTaken { .. } => "PR-P059",
         ControlError::SlotBlocked { .. } => "PR-P042",

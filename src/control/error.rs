@@ -6,7 +6,7 @@
 
 use super::remedy::{
     INSERT_AGAIN, ONLY_INSERTS, RESEND, VIA_ROOT, after_vanishing, create_publication, is_right,
-    named_besides, of_part, publish_whole, qualified, without_publication,
+    named_besides, of_part, publish_whole, qualified, without_publication, without_two_phase,
 };
 use crate::outbox::TableName;
 use crate::wal::quote::{identifier, literal};
@@ -200,6 +200,15 @@ pub enum ControlError {
         /// Such as ``its plugin is `wal2json` ``.
         what: String,
     },
+    /// The slot sends transactions as they are prepared, before they commit.
+    #[error(
+        "replication slot `{slot}` was created with two_phase: it sends a transaction when it is \
+         prepared, and not what it did when it commits"
+    )]
+    SlotTwoPhase {
+        /// The slot.
+        slot: String,
+    },
     /// The log that the slot needs is gone.
     #[error("replication slot `{slot}` is lost: {reason}")]
     SlotLost {
@@ -288,6 +297,9 @@ pub enum ControlError {
 /// Rows of before a rename are decoded with the names of then.
 const COLUMNS_MISSING: &str = "name the table's own columns in [outbox] and [route]; after a rename \
     list both names, the new one first, as in outbox.aggregate_id = [\"new\", \"old\"]";
+
+const RENAMED: &str = "if it was renamed, give source.tables its new name and start again: no row is \
+    lost; if it was dropped or replaced, run `postrider setup`";
 
 /// Beyond what made it so, and before the next start.
 const REPLACED: &str = "re-send the rows committed since the change: Postgres passes over those that \
@@ -455,12 +467,14 @@ impl ControlError {
                     .to_owned()
             }
             Self::MemberReplaced { .. } => format!("start again, and {REPLACED}"),
-            Self::PublicationReplaced { .. } | Self::TableReplaced { .. } => {
+            Self::PublicationReplaced { .. } => {
                 format!("run `postrider setup`, start again, and {REPLACED}")
             }
+            Self::TableReplaced { .. } => format!("{RENAMED}, start again, and {REPLACED}"),
             Self::SlotForeign { .. } => {
                 "set source.slot to another name, or connect to the slot's own database".to_owned()
             }
+            Self::SlotTwoPhase { slot } => without_two_phase(slot),
             Self::SlotLost { slot, .. } => format!(
                 "the rows that it had not delivered cannot be read from the log any more: SELECT \
                  pg_drop_replication_slot({}); then `postrider setup --from-now`, and re-send those \

@@ -10,12 +10,13 @@ use tokio_postgres::Row;
 
 use super::connect::{Client, sql_error};
 use super::error::ControlError;
+use super::slot::{SlotFacts, slot};
 use crate::config::{Config, Create};
 use crate::lsn::Lsn;
 use crate::outbox::{OutboxSpec, TableName, Wanted};
 use crate::wal::WalError;
 
-const DOING: &str = "inspecting the database";
+pub(super) const DOING: &str = "inspecting the database";
 
 /// The first server version that publishes every table of a schema.
 const SCHEMAS_SINCE: i32 = 150_000;
@@ -86,6 +87,12 @@ impl Inspection {
         });
         columns.collect()
     }
+
+    /// The tables' OIDs.
+    pub fn oids(&self, wanted: &Requirements) -> Vec<(TableName, u32)> {
+        let tables = wanted.tables.iter().zip(&self.tables);
+        tables.filter_map(|(name, facts)| Some((name.clone(), facts.as_ref()?.oid))).collect()
+    }
 }
 
 /// Server, database and role.
@@ -113,10 +120,9 @@ pub struct ServerFacts {
 }
 
 impl ServerFacts {
-    /// Whether text may be asked for as UTF-8; an SQL_ASCII database cannot convert, and its
-    /// stream would break for good.
-    pub fn converts_to_utf8(&self) -> bool {
-        self.encoding != "SQL_ASCII"
+    /// Whether the database does not know what its text is in.
+    pub fn is_sql_ascii(&self) -> bool {
+        self.encoding == "SQL_ASCII"
     }
 }
 
@@ -182,30 +188,6 @@ pub struct PublicationFacts {
     pub others: i64,
     /// The first few of those.
     pub first_others: Vec<TableName>,
-}
-
-/// The slot.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SlotFacts {
-    /// `None` for a physical slot.
-    pub plugin: Option<String>,
-    /// Its database.
-    pub database: Option<String>,
-    /// Who streams from it.
-    pub active_pid: Option<i32>,
-    /// That session's application name and address, as far as we may see them.
-    pub holder: String,
-    /// Everything before it is acknowledged.
-    pub confirmed_flush: Option<Lsn>,
-    /// Log from here on is kept for the slot.
-    pub restart: Option<Lsn>,
-    /// `reserved`, `extended`, `unreserved` or `lost` (13 and later).
-    pub wal_status: Option<String>,
-    /// Why the server gave it up, if it did.
-    pub invalidation: Option<String>,
-    /// Whether a standby keeps it in step with the primary's slot (17 and later); it can be streamed from
-    /// once the standby is promoted.
-    pub synced: bool,
 }
 
 /// Takes the snapshot.
@@ -431,35 +413,6 @@ pub(super) fn letter(row: &Row, column: usize) -> Result<char, ControlError> {
         doing: DOING,
         source: WalError::Protocol("an empty letter in the catalog"),
     })
-}
-
-/// The slot alone, for callers that wait for it.
-pub async fn slot(client: &Client, name: &str) -> Result<Option<SlotFacts>, ControlError> {
-    const SQL: &str = "\
-        SELECT s.plugin::text, s.database::text, s.active_pid, \
-            concat_ws(' from ', nullif(a.application_name, ''), host(a.client_addr)), \
-            s.confirmed_flush_lsn::text, s.restart_lsn::text, to_jsonb(s)->>'wal_status', \
-            coalesce(to_jsonb(s)->>'invalidation_reason', \
-                CASE WHEN to_jsonb(s)->>'conflicting' = 'true' THEN 'conflict with recovery' END), \
-            coalesce((to_jsonb(s)->>'synced')::bool, false) AND pg_is_in_recovery() \
-        FROM pg_catalog.pg_replication_slots s \
-        LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = s.active_pid \
-        WHERE s.slot_name = $1::text";
-    let row = client.run(DOING, client.sql().query_opt(SQL, &[&name])).await?;
-    row.map(|row| {
-        Ok(SlotFacts {
-            plugin: get(&row, 0)?,
-            database: get(&row, 1)?,
-            active_pid: get(&row, 2)?,
-            holder: get(&row, 3)?,
-            confirmed_flush: position(&row, 4)?,
-            restart: position(&row, 5)?,
-            wal_status: get(&row, 6)?,
-            invalidation: get(&row, 7)?,
-            synced: get(&row, 8)?,
-        })
-    })
-    .transpose()
 }
 
 /// A column's value; our statements name every type, so a mismatch is the server's.

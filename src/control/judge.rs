@@ -5,8 +5,9 @@
 //! stops at the first refusal and logs the warnings.
 
 use super::error::ControlError;
-use super::inspect::{Inspection, PublicationFacts, Requirements, SlotFacts, TableFacts};
+use super::inspect::{Inspection, PublicationFacts, Requirements, TableFacts};
 use super::remedy::UNLOGGED_PART;
+use super::slot::SlotFacts;
 use crate::outbox::{TableName, Wanted};
 
 /// The first server version whose pgoutput sends logical messages.
@@ -170,7 +171,7 @@ impl Inspection {
                     .to_owned(),
             ));
         }
-        if !self.server.converts_to_utf8() {
+        if self.server.is_sql_ascii() {
             warnings.push((
                 "the database is SQL_ASCII: values are passed on as the bytes they are".to_owned(),
                 "consumers must know their encoding".to_owned(),
@@ -276,7 +277,7 @@ fn judge_slot(name: &str, slot: &SlotFacts, database: &str) -> Option<ControlErr
     }
     let lost = slot.wal_status.as_deref() == Some("lost");
     if !lost && slot.invalidation.is_none() {
-        return None;
+        return slot.two_phase.then(|| ControlError::SlotTwoPhase { slot: name.to_owned() });
     }
     let reason =
         slot.invalidation.clone().unwrap_or_else(|| "the log it needs was removed".to_owned());
@@ -351,6 +352,7 @@ mod tests {
                 wal_status: Some("reserved".to_owned()),
                 invalidation: None,
                 synced: false,
+                two_phase: false,
             }),
             others: Others::default(),
         }

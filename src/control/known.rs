@@ -156,6 +156,7 @@ mod tests {
             wal_status: None,
             invalidation: None,
             synced: false,
+            two_phase: false,
         };
         Inspection {
             server,

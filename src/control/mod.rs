@@ -10,6 +10,7 @@
 mod address;
 mod authentication;
 mod connect;
+mod encoding;
 mod error;
 mod inspect;
 mod judge;
@@ -20,14 +21,16 @@ mod remedy;
 mod row_size;
 mod rows;
 mod setup;
+mod slot;
 mod watch;
 
 pub use address::{AddressError, LoginRefused, SqlAddress};
 pub use connect::{Client, STATEMENT_LIMIT, SessionEnd, connect};
+pub use encoding::stream_encoding;
 pub use error::ControlError;
 pub use inspect::{
     Inspection, Others, PartFacts, PublicationFacts, Published, Requirements, ServerFacts,
-    SlotFacts, TableFacts, inspect, slot,
+    TableFacts, inspect,
 };
 pub use known::Known;
 pub use left_behind::RowsBefore;
@@ -35,4 +38,5 @@ pub use preflight::preflight;
 pub use row_size::{Unguarded, unguarded};
 pub use rows::{NewestRows, RowColumn, newest_rows};
 pub use setup::{Became, Made, MadeSlot, SetupChoices, SetupPlan, SetupStep};
+pub use slot::{SlotFacts, slot};
 pub use watch::{SlotSample, current_flush_lsn, held_sample, sample};

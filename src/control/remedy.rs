@@ -101,3 +101,16 @@ pub(super) fn named_besides(others: &str) -> String {
          acknowledge its rows undelivered"
     )
 }
+
+/// A copy has the position, and nothing else of the slot (`copy_replication_slot` in slotfuncs.c).
+pub(super) fn without_two_phase(slot: &str) -> String {
+    let (slot, copy) = (literal(slot), literal(&format!("{slot}_copy")));
+    format!(
+        "copy it there and back, which keeps its position and leaves out two_phase (and failover, if it \
+         had that: set it again): \
+         SELECT pg_copy_logical_replication_slot({slot}, {copy}); \
+         SELECT pg_drop_replication_slot({slot}); \
+         SELECT pg_copy_logical_replication_slot({copy}, {slot}); \
+         SELECT pg_drop_replication_slot({copy});"
+    )
+}

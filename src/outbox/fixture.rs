@@ -68,7 +68,7 @@ pub(crate) fn kept<'a>(
     excerpt: &'a Excerpt,
 ) -> Result<Option<OutboxRow<'a>>, OutboxError> {
     match decode(excerpt.message()).expect("well formed") {
-        Message::Insert(insert) => outbox.row_of(&insert, Some(excerpt), POSITION),
+        Message::Insert(insert) => outbox.row_of(&insert, Some(excerpt), &[], POSITION),
         _ => unreachable!("an Insert was kept"),
     }
 }

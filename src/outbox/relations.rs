@@ -55,10 +55,7 @@ impl Outbox {
     /// column that the shape lacks is absent from its rows: what was written before a column had its
     /// name is decoded without it, whatever the table looks like now.
     pub fn relation(&mut self, relation: &Relation<'_>) {
-        let known = self.spec.tables().iter().find(|table| {
-            table.name.as_bytes() == relation.name && schema_of(table) == relation.schema
-        });
-        let layout = known.map(|table| self.layout(table, relation));
+        let layout = self.spec.table(relation).map(|table| self.layout(table, relation));
         self.relations.insert(relation.id, layout);
     }
 
@@ -87,10 +84,11 @@ impl Outbox {
         insert: &Insert<'a>,
         position: Position,
     ) -> Result<Option<OutboxRow<'a>>, OutboxError> {
-        self.row_of(insert, None, position)
+        self.row_of(insert, None, &[], position)
     }
 
-    /// The same for an insert that may be what an excerpt has kept.
+    /// The same for an insert that may be what an excerpt has kept, and of which these columns, from 0,
+    /// are text without an equivalent in UTF-8.
     ///
     /// # Panics
     /// As [`Outbox::row`].
@@ -98,6 +96,7 @@ impl Outbox {
         &'a mut self,
         insert: &Insert<'a>,
         excerpt: Option<&'a Excerpt>,
+        untranslatable: &[usize],
         position: Position,
     ) -> Result<Option<OutboxRow<'a>>, OutboxError> {
         let relation = insert.relation;
@@ -131,6 +130,12 @@ impl Outbox {
             self.cells.push(Cell::Bytes { start: end.saturating_sub(bytes.len()), end, format });
         }
         assert_eq!(self.cells.len(), layout.names.len(), "a decoded row has what it announced");
+        for &column in untranslatable {
+            let Some(Cell::Bytes { format, .. }) = self.cells.get_mut(column) else {
+                unreachable!("column {column} was found to be text");
+            };
+            *format = Format::Untranslatable;
+        }
         let (places, cells) = (layout.places.as_slice(), self.cells.as_slice());
         let names = layout.names.as_slice();
         let (is_message, flaw) = (false, None);
@@ -189,9 +194,4 @@ impl Outbox {
         let is_nullable = !self.spec.is_not_null(table, name);
         Some(Place { column, type_oid, modifier: found.type_modifier, is_nullable })
     }
-}
-
-/// pgoutput writes `pg_catalog` as the empty string.
-fn schema_of(table: &TableName) -> &[u8] {
-    if table.schema == "pg_catalog" { &[] } else { table.schema.as_bytes() }
 }

@@ -24,6 +24,9 @@ pub enum Format {
     Text,
     /// As the type's send function writes it.
     Binary,
+    /// As [`Format::Text`], but in the database's encoding: UTF-8 has no equivalent. Whatever it looks
+    /// like in UTF-8, it is another text.
+    Untranslatable,
 }
 
 /// One column of an [`OutboxRow`].
@@ -171,6 +174,12 @@ impl<'a> OutboxRow<'a> {
         self.flaw
     }
 
+    /// Whether a column, read or not, has text without an equivalent in UTF-8.
+    pub fn has_untranslatable(&self) -> bool {
+        let is = |cell: &Cell| matches!(cell, Cell::Bytes { format: Format::Untranslatable, .. });
+        self.cells.iter().any(is)
+    }
+
     /// Whether it is a logical message.
     pub fn is_message(&self) -> bool {
         self.is_message
@@ -178,11 +187,13 @@ impl<'a> OutboxRow<'a> {
 
     /// Every column of a table's row by name, wanted or not; `None` is NULL. Of a message there are
     /// none.
-    pub fn all(&self) -> impl Iterator<Item = (&'a str, Option<&'a [u8]>)> {
+    pub fn all(&self) -> impl Iterator<Item = (&'a str, Option<(&'a [u8], Format)>)> {
         let (names, cells, tuple) = (self.names, self.cells, self.tuple);
         names.iter().zip(cells).map(move |(name, cell)| match cell {
             Cell::Null => (name.as_str(), None),
-            Cell::Bytes { start, end, .. } => (name.as_str(), tuple.get(*start..*end)),
+            Cell::Bytes { start, end, format } => {
+                (name.as_str(), tuple.get(*start..*end).map(|bytes| (bytes, *format)))
+            }
         })
     }
 

@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use crate::pgoutput::Relation;
+
 /// A table's full name. Prints as an SQL identifier, quoted where it must be.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TableName {
@@ -85,6 +87,8 @@ pub struct ColumnSlot(pub(super) usize);
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct OutboxSpec {
     tables: Vec<TableName>,
+    /// By OID: the tables as they are now, whatever they were called when a row was written.
+    oids: BTreeMap<u32, TableName>,
     wanted: Vec<Wanted>,
     messages: MessageSpec,
     not_null: BTreeSet<(TableName, String)>,
@@ -125,6 +129,12 @@ impl OutboxSpec {
         self.not_null.insert((table, column));
     }
 
+    /// Says which OID the table with this name has. Its rows are told by that, too: the log has those
+    /// of before it was renamed, or moved to another schema, under the name that it had.
+    pub fn identify(&mut self, table: TableName, oid: u32) {
+        self.oids.insert(oid, table);
+    }
+
     /// Asks for a column. Asking twice for one name gives the same slot, required if either was.
     pub fn want(&mut self, mut wanted: Wanted) -> ColumnSlot {
         if let Some(index) = self.wanted.iter().position(|known| known.name == wanted.name) {
@@ -138,6 +148,15 @@ impl OutboxSpec {
         }
         self.wanted.push(wanted);
         ColumnSlot(self.wanted.len() - 1)
+    }
+
+    /// The table that a Relation describes, if it is one of ours: the one with its OID, or else, as a
+    /// table that was replaced had another, the one with its name.
+    pub(super) fn table(&self, relation: &Relation<'_>) -> Option<&TableName> {
+        let is_named = |table: &&TableName| {
+            table.name.as_bytes() == relation.name && schema_of(table) == relation.schema
+        };
+        self.oids.get(&relation.id).or_else(|| self.tables.iter().find(is_named))
     }
 
     /// The tables, in the order given.
@@ -159,6 +178,11 @@ impl OutboxSpec {
     pub fn wanted(&self) -> &[Wanted] {
         &self.wanted
     }
+}
+
+/// pgoutput writes `pg_catalog` as the empty string.
+fn schema_of(table: &TableName) -> &[u8] {
+    if table.schema == "pg_catalog" { &[] } else { table.schema.as_bytes() }
 }
 
 #[cfg(test)]

@@ -78,6 +78,26 @@ fn other_tables_are_told_apart_from_unknown_ones() {
 }
 
 #[test]
+fn g1_a_table_is_known_by_its_oid_whatever_it_was_called_when_the_row_was_written() {
+    let mut spec = spec();
+    let id = spec.want(Wanted::required("id"));
+    spec.identify(TableName::new("public", "outbox"), TABLE);
+    let (mut outbox, mut data) = (Outbox::new(spec), Vec::new());
+    for name in ["old", "outbox", "outbox_renamed"] {
+        describe(&mut outbox, TABLE, name, &[("id", type_oid::TEXT)]);
+        let row = insert(&mut outbox, &mut data, TABLE, &[Text(b"x")]).expect("a row");
+        let row = row.expect("of the outbox");
+        assert_eq!(
+            (row.table().to_string().as_str(), row.column(id)),
+            ("public.outbox", text(b"x"))
+        );
+    }
+    // One that had the name before, and was dropped.
+    describe(&mut outbox, TABLE - 1, "outbox", &[("id", type_oid::TEXT)]);
+    assert!(insert(&mut outbox, &mut data, TABLE - 1, &[Text(b"x")]).expect("a row").is_some());
+}
+
+#[test]
 fn a_column_is_found_by_the_first_of_its_names_and_absent_where_there_is_none() {
     let aliases = [("key".to_owned(), vec!["agg".to_owned()])].into();
     let mut spec = spec().with_aliases(aliases);

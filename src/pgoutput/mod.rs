@@ -6,6 +6,7 @@
 //! once per frame; [`mod@encode`] is its inverse. A message too large to be held is read in pieces,
 //! as an [`Excerpt`].
 
+mod charset;
 mod cursor;
 pub mod encode;
 mod error;
@@ -16,6 +17,7 @@ mod tests;
 mod time;
 mod tuple;
 
+pub use charset::{Charset, Conversion, Converted};
 pub use error::{ALTERED_STREAM, DecodeError};
 pub use excerpt::{CONTENT_BYTES_KEPT, Cut, Digest, Excerpt, VALUE_BYTES_KEPT};
 pub use message::{

@@ -35,8 +35,9 @@ mod policy;
 mod resume;
 mod step;
 mod suspects;
+mod translator;
 
-use crate::ledger::{Budget, InFlight, Ledger, LedgerError, Progress, Ticket};
+use crate::ledger::{Budget, InFlight, Ledger, Progress, Ticket};
 use crate::lsn::Lsn;
 use crate::outbox::{Outbox, OutboxRow, Position};
 use crate::pgoutput::{Excerpt, Insert, LogicalMessage, Message, decode};
@@ -55,6 +56,7 @@ pub use policy::{Policy, RejectPolicy, UpdatePolicy};
 pub use resume::ResumeCheck;
 pub use step::{Answer, Outgoing, OwnedOutgoing, Skipped, Step};
 pub use suspects::{Lesson, Suspects};
+pub use translator::Translator;
 
 use counters::TopicPlace;
 use place::Place;
@@ -99,6 +101,8 @@ struct Change<'a> {
     kind: Kind<'a>,
     /// What was kept of it, where it was too large to be held.
     excerpt: Option<&'a Excerpt>,
+    /// The columns of which UTF-8 has no equivalent.
+    untranslatable: &'a [usize],
     sent_us: i64,
 }
 
@@ -313,9 +317,12 @@ impl Pipeline {
 
     #[inline]
     fn change<'a>(&self, frame: Frame<'a>) -> Result<Found<'a>, PipelineError> {
-        let (data, sent_us, excerpt) = match frame {
-            Frame::Wal { data, sent_us, .. } => (data, sent_us, None),
-            Frame::Excerpt { excerpt, sent_us, .. } => (excerpt.message(), sent_us, Some(excerpt)),
+        let (data, sent_us, excerpt, untranslatable) = match frame {
+            Frame::Wal { data, sent_us, .. } => (data, sent_us, None, &[][..]),
+            Frame::Untranslatable { data, sent_us, columns, .. } => (data, sent_us, None, columns),
+            Frame::Excerpt { excerpt, sent_us, .. } => {
+                (excerpt.message(), sent_us, Some(excerpt), excerpt.untranslatable())
+            }
             Frame::Keepalive { end, .. } => return Ok(Found::Keepalive(end)),
         };
         let kind = match decode(data)? {
@@ -325,7 +332,7 @@ impl Pipeline {
             }
             message => return Ok(Found::Message(message)),
         };
-        Ok(Found::Change(Change { kind, excerpt, sent_us }))
+        Ok(Found::Change(Change { kind, excerpt, untranslatable, sent_us }))
     }
 
     fn row<'a>(
@@ -333,10 +340,10 @@ impl Pipeline {
         change: &Change<'a>,
         refused: Option<Rejection>,
     ) -> Result<Step<'a>, PipelineError> {
-        let Change { kind, excerpt, sent_us } = *change;
+        let Change { kind, excerpt, untranslatable, sent_us } = *change;
         let row = match &kind {
             Kind::Insert(insert) => {
-                self.outbox.row_of(insert, excerpt, self.at.next.ok_or(LedgerError::NotOpen)?)?
+                self.outbox.row_of(insert, excerpt, untranslatable, self.at.open()?)?
             }
             Kind::Logical(message) => {
                 let position = self.at.message(message, sent_us, &mut self.ledger)?;

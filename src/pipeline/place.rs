@@ -21,6 +21,11 @@ pub(super) struct Place {
 }
 
 impl Place {
+    /// Where the open transaction's next row stands.
+    pub(super) fn open(&self) -> Result<Position, LedgerError> {
+        self.next.ok_or(LedgerError::NotOpen)
+    }
+
     /// The position of a logical message; the same one when it is offered again. `sent_us` is the
     /// server's clock when it sent it: a message of its own has no commit time.
     pub(super) fn message(

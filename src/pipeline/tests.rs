@@ -2,6 +2,7 @@
 //! fixtures/scenarios and tests/sim hold the rest of the contract.
 
 use super::*;
+use crate::ledger::LedgerError;
 use crate::lsn::Lsn;
 use crate::outbox::{OutboxSpec, TableName};
 use crate::pgoutput::encode::{self, Old, Table};
@@ -17,7 +18,7 @@ const COLUMNS: [(&[u8], u32); 5] = [
     (b"payload", 25),
 ];
 
-fn pipeline(rejected: RejectPolicy) -> Pipeline {
+pub(super) fn pipeline(rejected: RejectPolicy) -> Pipeline {
     routed(&RouteSpec::default(), rejected)
 }
 
@@ -28,12 +29,12 @@ fn routed(route: &RouteSpec, rejected: RejectPolicy) -> Pipeline {
     Pipeline::new(Outbox::new(spec), router, policy, Budget::default())
 }
 
-fn dead_letters() -> RejectPolicy {
+pub(super) fn dead_letters() -> RejectPolicy {
     RejectPolicy::DeadLetter { topic: "dead".to_owned() }
 }
 
 /// A whole transaction of one row, frame by frame.
-fn transaction(payload: &[u8]) -> Vec<Vec<u8>> {
+pub(super) fn transaction(payload: &[u8]) -> Vec<Vec<u8>> {
     let (final_lsn, commit_time) = (Lsn::new(0x100), PgTime(0));
     let commit = Commit { commit_lsn: final_lsn, end_lsn: Lsn::new(0x130), commit_time };
     let table = Table { id: 1, schema: b"public", name: b"outbox", columns: &COLUMNS };
@@ -46,12 +47,12 @@ fn transaction(payload: &[u8]) -> Vec<Vec<u8>> {
     frames
 }
 
-fn wal(data: &[u8]) -> Frame<'_> {
+pub(super) fn wal(data: &[u8]) -> Frame<'_> {
     Frame::Wal { start: Lsn::ZERO, sent_us: 0, data }
 }
 
 /// Offers a frame and takes what it asks to send.
-fn pass(pipeline: &mut Pipeline, data: &[u8]) -> Result<Option<Ticket>, PipelineError> {
+pub(super) fn pass(pipeline: &mut Pipeline, data: &[u8]) -> Result<Option<Ticket>, PipelineError> {
     let ticket = match pipeline.frame(wal(data))? {
         Step::Send(outgoing) => outgoing.ticket,
         Step::Nothing | Step::Skipped(_) => return Ok(None),

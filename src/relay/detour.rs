@@ -25,8 +25,7 @@ pub(super) enum Manner {
 }
 
 impl Manner {
-    /// As the log names it.
-    pub(super) const fn as_str(self) -> &'static str {
+    const fn as_str(self) -> &'static str {
         match self {
             Self::Backlog => "backlog",
             Self::Cautious => "cautious",
@@ -46,6 +45,11 @@ impl Detour {
     pub(super) fn of_backlog(confirmed: Lsn, current: Lsn) -> Option<Self> {
         let is_long = current.bytes_since(confirmed) > BACKLOG_BYTES;
         is_long.then_some(Self { manner: Manner::Backlog, until: current })
+    }
+
+    /// As the log names it.
+    pub(super) const fn mode(self) -> &'static str {
+        self.manner.as_str()
     }
 
     /// Whether it looks for a record that the brokers refuse.

@@ -9,6 +9,8 @@
 //! A position of the server's log means something only to the cluster and the timeline it was read
 //! from, and Postgres accepts any other without a word: rows would be passed over, or come twice.
 
+use std::collections::BTreeSet;
+
 use crate::kafka::{Lineage, Progress};
 use crate::lsn::Lsn;
 use crate::pipeline::{CommitId, Mark, Part, PipelineError, ResumeCheck};
@@ -346,8 +348,7 @@ pub fn judge(now: &Facts, progress: Option<&Progress>) -> Result<Resume, GateErr
     }
     same_tables(&now.lineage, progress, mark)?;
     warnings.extend(altered(now, progress));
-    let same_rows = before.tables.keys().eq(now.lineage.tables.keys())
-        && before.messages == now.lineage.messages;
+    let same_rows = oids(before).eq(&oids(&now.lineage)) && before.messages == now.lineage.messages;
     let check = ResumeCheck::new(mark, now.confirmed, same_rows);
     Ok(Resume { mark, check, warnings })
 }
@@ -446,12 +447,18 @@ fn same_tables(now: &Lineage, progress: &Progress, mark: Mark) -> Result<(), Gat
     if before.messages.is_some() && before.messages != now.messages {
         return Err(GateError::PrefixesChanged { slot: slot(), commit, rows });
     }
-    let removed = before.tables.keys().find(|table| !now.tables.contains_key(*table));
-    let added = now.tables.keys().find(|table| !before.tables.contains_key(*table));
-    match removed.or(added).cloned() {
+    // Rows are told by the OID of their table: one that was renamed has those that it had.
+    let (old, new) = (oids(before), oids(now));
+    let removed = before.tables.iter().find(|(_, oid)| !new.contains(oid));
+    let added = now.tables.iter().find(|(_, oid)| !old.contains(oid));
+    match removed.or(added).map(|(table, _)| table.clone()) {
         Some(table) => Err(GateError::TablesChanged { table, slot: slot(), commit, rows }),
         None => Ok(()),
     }
+}
+
+fn oids(lineage: &Lineage) -> BTreeSet<u32> {
+    lineage.tables.values().copied().collect()
 }
 
 #[cfg(test)]

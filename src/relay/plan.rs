@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use crate::config::{Config, Delivery};
-use crate::control::{Inspection, Requirements, ServerFacts, TableFacts};
+use crate::control::{self, Client, ControlError, Inspection, Requirements, TableFacts};
 use crate::kafka::{KafkaSpec, Lineage};
 use crate::ledger::Budget;
 use crate::outbox::{Outbox, TableName};
@@ -15,6 +15,9 @@ use crate::pipeline::Pipeline;
 use crate::relay::gate::Facts;
 use crate::route::{RouteSpecError, Router};
 use crate::wal::SessionParams;
+
+/// What a session begins with: a connection, and what was found over it.
+pub(super) type Prepared = (SessionParams, Client, Requirements, Inspection);
 
 /// Everything a session is built from.
 #[derive(Debug, Clone)]
@@ -25,23 +28,35 @@ pub struct Plan {
     pub config: Config,
     /// Columns that are declared NOT NULL; known once the database was inspected.
     pub not_null: Vec<(TableName, String)>,
+    /// The tables' OIDs; known once the database was inspected.
+    pub oids: Vec<(TableName, u32)>,
 }
 
 impl Plan {
-    /// How the stream is asked for.
-    pub(super) fn session_params(&self, server: &ServerFacts) -> SessionParams {
+    /// How the stream is asked for, in the database that was looked at.
+    pub(super) async fn session_params(
+        &self,
+        client: &Client,
+        inspection: &Inspection,
+    ) -> Result<SessionParams, ControlError> {
         let frame_bytes_max = self.config.source.frame_bytes_max;
-        SessionParams {
-            utf8: server.converts_to_utf8(),
+        Ok(SessionParams {
+            encoding: control::stream_encoding(client, &inspection.server.encoding).await?,
             messages: !self.config.messages.prefixes.is_empty(),
             frame_bytes_max: usize::try_from(frame_bytes_max).unwrap_or(usize::MAX),
             ..SessionParams::default()
-        }
+        })
     }
 
     /// A plan for a database that nobody has looked at yet.
     pub const fn new(kafka: KafkaSpec, config: Config) -> Self {
-        Self { kafka, config, not_null: Vec::new() }
+        Self { kafka, config, not_null: Vec::new(), oids: Vec::new() }
+    }
+
+    /// The same for the database that was found.
+    pub(super) fn found(&self, inspection: &Inspection, wanted: &Requirements) -> Self {
+        let (not_null, oids) = (inspection.not_null(wanted), inspection.oids(wanted));
+        Self { not_null, oids, ..self.clone() }
     }
 
     /// A fresh pipeline for a session.
@@ -49,6 +64,9 @@ impl Plan {
         let mut spec = self.config.outbox_spec();
         for (table, column) in &self.not_null {
             spec.declare_not_null(table.clone(), column.clone());
+        }
+        for (table, oid) in &self.oids {
+            spec.identify(table.clone(), *oid);
         }
         let router = Router::compile(&self.config.route_spec(), &mut spec)?;
         Ok(Pipeline::new(Outbox::new(spec), router, self.config.policy(), self.budget()))

@@ -14,6 +14,7 @@ use crate::kafka::{Reached, SendError, Sink, SinkError};
 use crate::lsn::Lsn;
 use crate::pipeline::{
     Answer, Blame, Confirmation, Outcome, OwnedOutgoing, Pipeline, PipelineError, Refused,
+    Translator,
 };
 use crate::relay::audit;
 use crate::relay::error::RelayError;
@@ -80,6 +81,8 @@ pub(super) struct Limits {
 /// The three ends of the road, owned together.
 pub(super) struct Session<S> {
     pub(super) stream: Stream,
+    /// Of a stream that is not in UTF-8.
+    pub(super) translator: Option<Translator>,
     pub(super) pipeline: Pipeline,
     pub(super) sink: S,
     pub(super) stop: Stop,
@@ -295,6 +298,10 @@ impl<S: Sink> Session<S> {
                 turn.reply_now = true;
             }
             self.sink.reading(place, received);
+            let frame = match &mut self.translator {
+                None => frame,
+                Some(translator) => translator.frame(frame).map_err(PipelineError::from)?,
+            };
             let mut answer = offer(&mut self.pipeline, &mut self.sink, frame, None)?;
             if let Offer::Refused(rejection) = answer {
                 answer = offer(&mut self.pipeline, &mut self.sink, frame, Some(rejection))?;

@@ -5,13 +5,14 @@
 //! producers of the stream before it reads how far they came; nothing is sent before it is known
 //! where to go on (G6). Called by `supervise`.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::control::{ControlError, Inspection, Known};
 use crate::failpoint;
 use crate::kafka::{KafkaSpec, Lineage, Sink, SinkError};
 use crate::lsn::Lsn;
-use crate::pipeline::Suspects;
+use crate::pipeline::{Suspects, Translator};
 use crate::relay::alterations::Alterations;
 use crate::relay::detour::{BACKLOG_LINGER_MS, Detour};
 use crate::relay::error::RelayError;
@@ -25,7 +26,7 @@ use crate::relay::report::Reporter;
 use crate::relay::session::{Limits, Session};
 use crate::relay::stop::Stop;
 use crate::relay::threshold::Threshold;
-use crate::wal::{Connection, SessionParams, Stream, WalError};
+use crate::wal::{Connection, SessionParams, Stream, StreamEncoding, WalError};
 
 /// How long a stream may take to say why it has ended: it has said so, or will not.
 const LAST_WORDS: Duration = Duration::from_millis(500);
@@ -125,12 +126,22 @@ impl HotStart {
         pipeline.beware(self.suspects);
         // Who reads the line may ask the HTTP server next.
         reporter.streaming();
-        let mode = self.detour.map(|detour| detour.manner.as_str());
-        tracing::info!(slot = source.slot, mode, "streaming");
+        tracing::info!(slot = source.slot, mode = self.detour.map(Detour::mode), "streaming");
         let pace = Pace::new(gait(is_local, spec.linger_ms >= BACKLOG_LINGER_MS), Instant::now());
         let Self { stop, limits, .. } = self;
-        let session = Session { stream, pipeline, sink, stop, limits, pace };
+        let translator = translator(&self.params);
+        let session = Session { stream, translator, pipeline, sink, stop, limits, pace };
         session.run(reporter).map_err(of_the_gate)
+    }
+}
+
+/// What makes UTF-8 of a stream that is in another encoding.
+fn translator(params: &SessionParams) -> Option<Translator> {
+    match &params.encoding {
+        StreamEncoding::Utf8 | StreamEncoding::Unknown => None,
+        StreamEncoding::Own(charset) => {
+            Some(Translator::new(Arc::clone(charset), params.frame_bytes_max))
+        }
     }
 }
 

@@ -21,7 +21,7 @@ use crate::relay::gate::Facts;
 use crate::relay::lookout::Lookout;
 use crate::relay::owed::Owed;
 use crate::relay::phase::End;
-use crate::relay::plan::Plan;
+use crate::relay::plan::{Plan, Prepared};
 use crate::relay::pulse::Forbearance;
 use crate::relay::question::{Asked, Question};
 use crate::relay::refusals::Refusals;
@@ -257,7 +257,7 @@ impl Supervisor {
     }
 
     /// What a session needs to begin with.
-    async fn prepare(&mut self) -> Result<(Client, Requirements, Inspection), RelayError> {
+    async fn prepare(&mut self) -> Result<Prepared, RelayError> {
         let client = control::connect(&self.plan.config.source.connect).await?;
         let mut wanted = self.plan.requirements()?;
         // A dry run leaves nothing behind.
@@ -272,7 +272,7 @@ impl Supervisor {
             self.target = Some(control::current_flush_lsn(&client).await?);
         }
         self.look_at_slot(&client).await?;
-        Ok((client, wanted, inspection))
+        Ok((self.plan.session_params(&client, &inspection).await?, client, wanted, inspection))
     }
 
     /// One session, from preflight to its end. One that has not got its stream when it is told to
@@ -286,7 +286,7 @@ impl Supervisor {
         stop.let_go_is_done();
         let unwatched = Unwatched::default();
         let told = self.told_to_end();
-        let (client, wanted, inspection) = tokio::select! {
+        let (params, client, wanted, inspection) = tokio::select! {
             ready = Box::pin(self.prepare()) => ready?,
             () = told => return Ok(End::Drained),
         };
@@ -298,7 +298,7 @@ impl Supervisor {
         let Some(mut reporter) = self.reporter.take() else { return Err(RelayError::Thread) };
         let threshold = Threshold::default();
         let (question, asked) = Question::new();
-        let mut plan = Plan { not_null: inspection.not_null(&wanted), ..self.plan.clone() };
+        let mut plan = self.plan.found(&inspection, &wanted);
         plan.config.source.connect = client.server().clone();
         plan.kafka.batch_bytes = self.refusals.batch_bytes(Instant::now());
         let start = HotStart {
@@ -309,7 +309,7 @@ impl Supervisor {
             plan,
             limits: self.limits(&inspection.server),
             detour: self.detour,
-            params: self.plan.session_params(&inspection.server),
+            params,
             inspection,
             stop,
             threshold: threshold.clone(),

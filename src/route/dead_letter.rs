@@ -7,7 +7,7 @@
 
 use super::record::OwnedRecord;
 use super::rejection::{Rejection, RejectionCode};
-use super::render::{Part, render};
+use super::render::{Part, hex_digit, render};
 use super::router::{HeaderContent, LSN_HEADER, Router, position_text};
 use super::source::Source;
 use super::trace::TRACESTATE_HEADER;
@@ -117,14 +117,12 @@ impl Router {
 
     /// The row's id, for an audit line: as its header would have had it, up to a kilobyte.
     pub fn id_of(&self, row: &OutboxRow<'_>) -> Option<String> {
-        let id = rendered(row, &self.id)?;
-        Some(String::from_utf8_lossy(prefix(&id)).into_owned())
+        shown(row, &self.id)
     }
 
     /// What stands for the body of a row that was too large to be held.
     fn stand_in(&self, row: &OutboxRow<'_>, excerpt: &Excerpt) -> Vec<u8> {
-        let id = rendered(row, &self.id);
-        let id = id.map(|bytes| String::from_utf8_lossy(prefix(&bytes)).into_owned());
+        let id = shown(row, &self.id);
         let payload = self.payload_digest(row, excerpt);
         let cuts = excerpt.cuts().iter().take(CUTS_TOLD_MAX).map(|cut| {
             let column = row.column_name(cut.column);
@@ -248,12 +246,34 @@ fn prefix(bytes: &[u8]) -> &[u8] {
     bytes.get(..KEPT_PART_BYTES_MAX).unwrap_or(bytes)
 }
 
-/// A row of which no payload is known, as JSON: its columns by name, as Postgres prints them.
+/// A row of which no payload is known, as JSON: its columns by name, as Postgres prints them; what has
+/// no equivalent in UTF-8, as it prints a bytea.
 fn all_columns(row: &OutboxRow<'_>) -> Vec<u8> {
-    let text = |bytes: &[u8]| serde_json::Value::from(String::from_utf8_lossy(bytes));
-    let member = |(name, value): (&str, Option<&[u8]>)| (name.to_owned(), value.map(text).into());
+    let member = |(name, value): (&str, Option<(&[u8], Format)>)| {
+        let text = value.map(|(bytes, format)| printed(bytes, format));
+        (name.to_owned(), text.into())
+    };
     let columns: serde_json::Map<String, serde_json::Value> = row.all().map(member).collect();
     serde_json::Value::Object(columns).to_string().into_bytes()
+}
+
+/// What people read of a value.
+fn printed(bytes: &[u8], format: Format) -> String {
+    if format != Format::Untranslatable {
+        return String::from_utf8_lossy(bytes).into_owned();
+    }
+    let digits = bytes.iter().flat_map(|byte| [hex_digit(byte >> 4), hex_digit(byte & 15)]);
+    let digits = digits.map(|digit| char::from(digit.to_ascii_lowercase()));
+    ['\\', 'x'].into_iter().chain(digits).collect()
+}
+
+/// The beginning of a column, to be read by people.
+fn shown(row: &OutboxRow<'_>, source: &Source) -> Option<String> {
+    let format = match row.column(source.slot) {
+        Value::Bytes { format: Format::Untranslatable, .. } => Format::Untranslatable,
+        _ => Format::Text,
+    };
+    Some(printed(prefix(&rendered(row, source)?), format))
 }
 
 /// A column's bytes for Kafka, or those from the wire if there is no making sense of them; nothing

@@ -16,6 +16,8 @@ pub enum RejectionCode {
     MissingValue,
     /// A column's bytes are not what its type promises.
     InvalidValue,
+    /// A column's text has no equivalent in UTF-8.
+    UntranslatableCharacter,
     /// Key, value and headers together exceed the limit.
     TooLarge,
     /// The topic does not exist, and the policy is not to wait for it.
@@ -28,12 +30,13 @@ pub enum RejectionCode {
 
 impl RejectionCode {
     /// Every code, for documentation and metrics.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::NoRoute,
         Self::InvalidTopic,
         Self::MissingColumn,
         Self::MissingValue,
         Self::InvalidValue,
+        Self::UntranslatableCharacter,
         Self::TooLarge,
         Self::MissingTopic,
         Self::ForbiddenTopic,
@@ -48,6 +51,7 @@ impl RejectionCode {
             Self::MissingColumn => "missing_column",
             Self::MissingValue => "missing_value",
             Self::InvalidValue => "invalid_value",
+            Self::UntranslatableCharacter => "untranslatable_character",
             Self::TooLarge => "too_large",
             Self::MissingTopic => "missing_topic",
             Self::ForbiddenTopic => "forbidden_topic",

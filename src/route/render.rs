@@ -55,6 +55,8 @@ pub(super) enum Unreadable {
     Moment,
     #[error("is not UTF-8 text")]
     Encoding,
+    #[error("has a character, in the database's encoding, that has no equivalent in UTF8")]
+    Untranslatable,
     #[error(
         "is JSON that Connect has no schema for: members of several types, or an integer beyond 64 bits"
     )]
@@ -70,6 +72,7 @@ pub(super) fn render(value: Value<'_>, scratch: &mut Vec<u8>) -> Result<Part, Un
     };
     let start = scratch.len();
     match (format, type_oid) {
+        (Format::Untranslatable, _) => return Err(Unreadable::Untranslatable),
         (Format::Text, oid::BYTEA) => bytea(bytes, scratch).ok_or(Unreadable::Bytea)?,
         (Format::Text, _) => return Ok(Part::Frame { skip: 0 }),
         (Format::Binary, _) => {

@@ -6,11 +6,11 @@ use super::decisions::{Decision, Decisions, Topic};
 use super::format::{EpochUnit, ValueFormat};
 use super::record::{HEADER_OVERHEAD_BYTES, Headers, RECORD_OVERHEAD_BYTES, Record};
 use super::rejection::{Rejection, RejectionCode};
-use super::render::{Part, hex_digit};
+use super::render::{Part, Unreadable, hex_digit};
 use super::source::Source;
 use super::trace;
 use super::value::Encoder;
-use crate::outbox::{OutboxRow, Position, Value, type_oid};
+use crate::outbox::{Format, OutboxRow, Position, Value, type_oid};
 
 /// The header that tells a record's position: [`position_text`]. Rises strictly with the records
 /// of a key, so a consumer can drop repeats by comparing bytes.
@@ -99,7 +99,29 @@ impl Router {
         scratch.shrink_to(SCRATCH_KEPT_BYTES);
         let routed = self.find(row, &mut scratch);
         self.found.scratch = scratch;
-        routed
+        match routed {
+            Err(rejection) if row.has_untranslatable() => Err(self.foremost(row, rejection)),
+            routed => routed,
+        }
+    }
+
+    /// Of several reasons the one that forbids to send the dead letter again: it has text as the database
+    /// has it, which consumers would take for other text. What was cut is not sent again anyway.
+    #[cold]
+    fn foremost(&self, row: &OutboxRow<'_>, found: Rejection) -> Rejection {
+        let of = |to: &Destination| {
+            let headers = to.headers.iter().map(|header| header.source.clone());
+            headers.chain([to.key.clone()]).collect::<Vec<_>>()
+        };
+        let mut sources = vec![self.id.clone(), self.encoder.payload.clone()];
+        sources.extend(self.destinations.iter().flat_map(of));
+        let foremost = sources.iter().find_map(|source| match row.column(source.slot) {
+            Value::Bytes { format: Format::Untranslatable, .. } => {
+                Some(source.unreadable(Unreadable::Untranslatable))
+            }
+            _ => None,
+        });
+        foremost.filter(|_| row.excerpt().is_none()).unwrap_or(found)
     }
 
     /// The record of the row that was checked last.

@@ -66,7 +66,11 @@ impl Source {
     }
 
     pub(super) fn unreadable(&self, unreadable: Unreadable) -> Rejection {
-        self.reject(RejectionCode::InvalidValue, &unreadable.to_string())
+        let code = match unreadable {
+            Unreadable::Untranslatable => RejectionCode::UntranslatableCharacter,
+            _ => RejectionCode::InvalidValue,
+        };
+        self.reject(code, &unreadable.to_string())
     }
 
     /// Rejects a row without the column, where it must have one.

@@ -4,23 +4,23 @@
 //! session's text settings make pgoutput's text canonical, whatever the role's or database's
 //! defaults. Called by `relay`, and by `control` for the position of `run --once`.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::BytesMut;
 use fallible_iterator::FallibleIterator;
 use postgres_protocol::message::backend::{DataRowBody, Message};
-use postgres_protocol::message::frontend;
 
 use super::error::{ServerMessage, WalError};
 use super::history::{self, History};
 use super::quote;
-use super::session::{Incoming, Session, server_message};
+use super::session::{Incoming, Session};
 use super::stream::{Names, Stream};
 use super::transport::{Transport, Wire};
 use super::{dial, login::Login};
 use crate::config::ConnectInfo;
 use crate::config::libpq::{Endpoint, TargetSessionAttrs as Wanted};
 use crate::lsn::Lsn;
+use crate::pgoutput::Charset;
 
 /// Largest frame accepted unless told otherwise: far above what a broker takes (1 MiB by default),
 /// so that too large a row can be seen and dead-lettered, far below what would hurt.
@@ -54,16 +54,38 @@ const NO_LIMITS: &str = "\
     FROM (VALUES ('idle_session_timeout'), ('transaction_timeout')) AS own (name) \
     WHERE pg_catalog.current_setting(own.name, true) IS NOT NULL";
 
+/// In which encoding a stream comes.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum StreamEncoding {
+    /// UTF-8: that of the database, or the server converts. Where it finds a character without an
+    /// equivalent, the stream breaks for good.
+    #[default]
+    Utf8,
+    /// That of an SQL_ASCII database, which is none: the server cannot convert its bytes, and the stream
+    /// would break for good at the first one above 127.
+    Unknown,
+    /// That of the database, of one byte a character. Whoever reads the stream converts it.
+    Own(Arc<Charset>),
+}
+
+impl StreamEncoding {
+    /// That of a database, as Postgres calls it; of each byte from 128 on the character, `None` where UTF-8
+    /// has none.
+    pub fn own(name: &str, characters: [Option<char>; 128]) -> Self {
+        Self::Own(Arc::new(Charset::new(name.to_owned(), characters)))
+    }
+}
+
 /// What the relay decides about a session.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionParams {
     /// Larger frames are refused before anything is allocated for them. Bytes.
     pub frame_bytes_max: usize,
     /// Limit for the answer to one command.
     pub reply_timeout: Duration,
-    /// Text as UTF-8. Must be false for an SQL_ASCII database, whose bytes the server cannot
-    /// convert: the stream would break for good at the first byte above 127.
-    pub utf8: bool,
+    /// The encoding of the stream. Answers to SQL and to replication commands are in UTF-8, but for an
+    /// SQL_ASCII database.
+    pub encoding: StreamEncoding,
     /// Whether what `pg_logical_emit_message` wrote is sent too. Needs PostgreSQL 14.
     pub messages: bool,
 }
@@ -73,7 +95,7 @@ impl Default for SessionParams {
         Self {
             frame_bytes_max: FRAME_BYTES_MAX,
             reply_timeout: REPLY_TIMEOUT,
-            utf8: true,
+            encoding: StreamEncoding::Utf8,
             messages: false,
         }
     }
@@ -178,13 +200,13 @@ impl<T: Transport> Connection<T> {
         let mut session = Session::new(transport);
         let Access { info, endpoint, binding, deadline } = access;
         let mut parameters = CANONICAL_TEXT.to_vec();
-        if params.utf8 {
+        if params.encoding != StreamEncoding::Unknown {
             parameters.push(("client_encoding", "UTF8"));
         }
         let login = Login { info, endpoint, parameters: &parameters, binding, deadline };
         let backend_pid = login.run(&mut session)?;
         session.buffer.set_limit(params.frame_bytes_max);
-        Ok(Self { session, endpoint: endpoint.to_string(), backend_pid, params: *params })
+        Ok(Self { session, endpoint: endpoint.to_string(), backend_pid, params: params.clone() })
     }
 
     /// Runs one SQL or replication command and returns its rows as text.
@@ -195,7 +217,8 @@ impl<T: Transport> Connection<T> {
             match self.session.next(deadline, "waiting for an answer")? {
                 Incoming::Message(Message::DataRow(body)) => rows.push(text_row(&body)?),
                 Incoming::Message(Message::ErrorResponse(body)) => {
-                    failed = Some(WalError::Server(Box::new(server_message(body.fields()))));
+                    let message = self.session.server_message(body.fields());
+                    failed = Some(WalError::Server(Box::new(message)));
                     if is_fatal(failed.as_ref()) {
                         break;
                     }
@@ -281,6 +304,7 @@ impl<T: Transport> Connection<T> {
                     WalError::Server(_) => !is_fatal(Some(&error)),
                     _ => false,
                 };
+                let alive = alive && self.speak(None).is_ok();
                 Err(Box::new(StartRefused { connection: alive.then_some(self), error }))
             }
         }
@@ -293,13 +317,24 @@ impl<T: Transport> Connection<T> {
         start: Lsn,
     ) -> Result<(), WalError> {
         let command = quote::start_replication(slot, publication, start, self.params.messages);
-        let deadline = self.send_command(&command)?;
+        let deadline = match self.params.encoding.clone() {
+            StreamEncoding::Utf8 | StreamEncoding::Unknown => self.send_command(&command)?,
+            StreamEncoding::Own(charset) => {
+                let Some(command) = charset.encode(&command) else {
+                    // Its encoding has no such name.
+                    let (publication, slot) = (publication.to_owned(), slot.to_owned());
+                    return Err(WalError::PublicationMissing { publication, slot });
+                };
+                self.speak(Some(charset))?;
+                self.send_query(&command)?
+            }
+        };
         let mut failed = None;
         loop {
             match self.session.next(deadline, "starting to stream")? {
                 Incoming::CopyBoth => return Ok(()),
                 Incoming::Message(Message::ErrorResponse(body)) => {
-                    let server = Box::new(server_message(body.fields()));
+                    let server = Box::new(self.session.server_message(body.fields()));
                     let error = if server.code == "55006" {
                         WalError::SlotHeld { slot: slot.to_owned(), server }
                     } else {
@@ -321,11 +356,32 @@ impl<T: Transport> Connection<T> {
         }
     }
 
+    /// From now on both sides speak in this encoding; `None` is UTF-8.
+    fn speak(&mut self, charset: Option<Arc<Charset>>) -> Result<(), WalError> {
+        if self.session.charset == charset {
+            return Ok(());
+        }
+        let name = charset.as_ref().map_or("UTF8", |charset| charset.name());
+        self.simple_query(&format!("SET client_encoding = {}", quote::literal(name)))?;
+        self.session.charset = charset;
+        Ok(())
+    }
+
     fn send_command(&mut self, text: &str) -> Result<Option<Instant>, WalError> {
+        self.send_query(text.as_bytes())
+    }
+
+    /// Sends a command that is in the encoding of the session.
+    fn send_query(&mut self, text: &[u8]) -> Result<Option<Instant>, WalError> {
+        /// The length counts itself and the zero byte that ends the text.
+        const FRAMING_BYTES: usize = 5;
         let deadline = Instant::now().checked_add(self.params.reply_timeout);
-        let mut message = BytesMut::new();
-        frontend::query(text, &mut message)
-            .map_err(|_| WalError::Protocol("a command that contains a NUL"))?;
+        let length = i32::try_from(text.len() + FRAMING_BYTES)
+            .map_err(|_| WalError::Protocol("a command of 2 GiB"))?;
+        if text.contains(&0) {
+            return Err(WalError::Protocol("a command that contains a NUL"));
+        }
+        let message = [b"Q", length.to_be_bytes().as_slice(), text, &[0]].concat();
         self.session.send(&message, deadline, "sending a command")?;
         Ok(deadline)
     }

@@ -28,6 +28,18 @@ pub enum Frame<'a> {
         /// What was kept.
         excerpt: &'a Excerpt,
     },
+    /// A row with text that has no equivalent in UTF-8. Streams have none: the core makes it of a
+    /// [`Frame::Wal`] in another encoding.
+    Untranslatable {
+        /// As for [`Frame::Wal`].
+        start: Lsn,
+        /// As for [`Frame::Wal`].
+        sent_us: i64,
+        /// The pgoutput message, in UTF-8 but for those columns.
+        data: &'a [u8],
+        /// The columns, from 0, whose text is as the database has it.
+        columns: &'a [usize],
+    },
     /// A sign of life, and proof that everything before `end` was sent.
     Keepalive {
         /// The walsender's sent position.

@@ -17,7 +17,7 @@ use postgres_protocol::message::backend::{AuthenticationSaslBody, Message};
 use postgres_protocol::message::frontend;
 
 use super::error::WalError;
-use super::session::{Incoming, Session, server_message};
+use super::session::{Incoming, Session};
 use super::transport::Transport;
 use crate::config::libpq::{AuthMethod, ChannelBinding, ConnectInfo, Endpoint, Password};
 
@@ -177,7 +177,7 @@ impl Login<'_> {
     fn next<T: Transport>(&self, session: &mut Session<T>) -> Result<Message, WalError> {
         match session.next(self.deadline, DOING)? {
             Incoming::Message(Message::ErrorResponse(body)) => {
-                let message = server_message(body.fields()).of_login(self.info);
+                let message = session.server_message(body.fields()).of_login(self.info);
                 Err(WalError::Server(Box::new(message)))
             }
             Incoming::Message(message) => Ok(message),

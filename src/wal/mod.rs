@@ -24,7 +24,7 @@ mod verifier;
 
 pub use connection::{
     Connection, FRAME_BYTES_MAX, REPLY_TIMEOUT, ServerProcess, SessionParams, StartRefused,
-    SystemIdentity, TextRow,
+    StreamEncoding, SystemIdentity, TextRow,
 };
 pub(crate) use error::STANDBY_REACHED;
 pub use error::{Class, ServerMessage, WalError};

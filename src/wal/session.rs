@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::ErrorKind;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
@@ -15,6 +16,7 @@ use postgres_protocol::message::backend::{ErrorFields, Message};
 use super::buffer::{Head, ReadBuffer};
 use super::error::{ServerMessage, WalError};
 use super::transport::Transport;
+use crate::pgoutput::Charset;
 
 /// Before the server has proven anything, messages are small (libpq's own bound is 30,000 bytes).
 const MESSAGE_BYTES_MAX_BEFORE_LOGIN: usize = 64 * 1024;
@@ -54,6 +56,8 @@ pub(super) struct Session<T> {
     outgoing: VecDeque<u8>,
     /// A write found that the peer no longer listens.
     unheard: bool,
+    /// What the server's text is in, if that is not UTF-8.
+    pub(super) charset: Option<Arc<Charset>>,
     notices: VecDeque<ServerMessage>,
     parameters: BTreeMap<String, String>,
 }
@@ -65,6 +69,7 @@ impl<T: Transport> Session<T> {
             buffer: ReadBuffer::new(MESSAGE_BYTES_MAX_BEFORE_LOGIN),
             outgoing: VecDeque::new(),
             unheard: false,
+            charset: None,
             notices: VecDeque::new(),
             parameters: BTreeMap::new(),
         }
@@ -209,7 +214,8 @@ impl<T: Transport> Session<T> {
                 if self.notices.len() == NOTICES_MAX {
                     self.notices.pop_front();
                 }
-                self.notices.push_back(server_message(body.fields()));
+                let notice = self.server_message(body.fields());
+                self.notices.push_back(notice);
             }
             Message::ParameterStatus(body) => {
                 if let (Ok(name), Ok(value)) = (body.name(), body.value())
@@ -235,6 +241,27 @@ impl<T: Transport> Session<T> {
         self.notices.drain(..).collect()
     }
 
+    /// The showable parts of an error or notice.
+    pub(super) fn server_message(&self, mut fields: ErrorFields<'_>) -> ServerMessage {
+        let mut message = ServerMessage::default();
+        while let Ok(Some(field)) = fields.next() {
+            let text = || match &self.charset {
+                None => String::from_utf8_lossy(field.value_bytes()).into_owned(),
+                Some(charset) => charset.text(field.value_bytes()),
+            };
+            match field.type_() {
+                b'S' if message.severity.is_empty() => message.severity = text(),
+                b'V' => message.severity = text(),
+                b'C' => message.code = text(),
+                b'M' => message.message = text(),
+                b'H' => message.hint = text(),
+                b'R' => message.routine = text(),
+                _ => {}
+            }
+        }
+        message
+    }
+
     /// A setting the server reported, such as `server_version`.
     pub(super) fn parameter(&self, name: &str) -> Option<&str> {
         self.parameters.get(name).map(String::as_str)
@@ -247,22 +274,4 @@ pub(super) fn parse(whole: &[u8]) -> Result<Message, WalError> {
         Ok(Some(message)) => Ok(message),
         _ => Err(WalError::Protocol("a message whose body does not fit its tag")),
     }
-}
-
-/// The showable parts of an error or notice.
-pub(super) fn server_message(mut fields: ErrorFields<'_>) -> ServerMessage {
-    let mut message = ServerMessage::default();
-    while let Ok(Some(field)) = fields.next() {
-        let text = || String::from_utf8_lossy(field.value_bytes()).into_owned();
-        match field.type_() {
-            b'S' if message.severity.is_empty() => message.severity = text(),
-            b'V' => message.severity = text(),
-            b'C' => message.code = text(),
-            b'M' => message.message = text(),
-            b'H' => message.hint = text(),
-            b'R' => message.routine = text(),
-            _ => {}
-        }
-    }
-    message
 }

@@ -15,7 +15,7 @@ use postgres_protocol::message::backend::Message;
 use super::buffer::{HEADER_BYTES, Head};
 use super::error::{ServerMessage, WalError};
 use super::frame::Frame;
-use super::session::{Session, parse, remaining, server_message};
+use super::session::{Session, parse, remaining};
 use super::transport::{Transport, Wire};
 use crate::lsn::Lsn;
 use crate::pgoutput::Excerpt;
@@ -124,7 +124,9 @@ impl<T: Transport> Stream<T> {
             }
             let frame = parse_frame(self.session.buffer.body(head))?;
             let position = match frame {
-                Frame::Wal { start, .. } | Frame::Excerpt { start, .. } => start,
+                Frame::Wal { start, .. }
+                | Frame::Excerpt { start, .. }
+                | Frame::Untranslatable { start, .. } => start,
                 Frame::Keepalive { end, .. } => end,
             };
             self.received = self.received.max(position);
@@ -155,7 +157,8 @@ impl<T: Transport> Stream<T> {
             return Err(WalError::Protocol("a keepalive of the size of a row"));
         };
         self.session.buffer.pass(bytes, XLOG_DATA_BYTES);
-        let excerpt = Excerpt::begin(self.session.buffer.passing());
+        let excerpt =
+            Excerpt::begin(self.session.buffer.passing()).in_charset(self.session.charset.clone());
         self.large = Some(Box::new(Large { start, sent_us, excerpt }));
         Ok(true)
     }
@@ -201,7 +204,7 @@ impl<T: Transport> Stream<T> {
             b'c' | b'C' => Err(WalError::Ended),
             b'E' => match parse(self.session.buffer.whole(head))? {
                 Message::ErrorResponse(body) => {
-                    let server = server_message(body.fields());
+                    let server = self.session.server_message(body.fields());
                     if is_missing_publication(&server) {
                         return Err(self.publication_missing());
                     }

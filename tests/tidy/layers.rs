@@ -19,7 +19,8 @@ const fn room(name: &'static str, knows: &'static [&'static str]) -> Room {
 /// `lsn` is a word of the language rather than a wall: a position may be named wherever it passes.
 /// `PgTime` is the type of a field of the outbox row, so who reads the row may name it; likewise what
 /// was kept of a row that was too large to be held, and its hash. A frame over the limit passes through
-/// `wal` in pieces, and an excerpt is what takes them.
+/// `wal` in pieces, and an excerpt is what takes them. What text is in UTF-8
+/// counts for those, and for what the server says.
 const ROOMS: &[Room] = &[
     room("lsn", &[]),
     room("pgoutput", &["lsn"]),
@@ -28,7 +29,10 @@ const ROOMS: &[Room] = &[
     room("ledger", &["lsn"]),
     room("pipeline", &["lsn", "pgoutput", "outbox", "route", "ledger", "wal::Frame"]),
     room("config", &["lsn", "outbox", "route", "pipeline"]),
-    room("wal", &["lsn", "config", "pgoutput::DecodeError", "pgoutput::Excerpt"]),
+    room(
+        "wal",
+        &["lsn", "config", "pgoutput::Charset", "pgoutput::DecodeError", "pgoutput::Excerpt"],
+    ),
     room(
         "control",
         &["lsn", "outbox::OutboxSpec", "outbox::TableName", "outbox::Wanted", "config", "wal"],

@@ -156,6 +156,11 @@ pub(super) enum Hindrance {
         "its body or other parts were set aside as too large; send the row again from the table"
     )]
     Cut,
+    #[error(
+        "it has text as its database stores it, which UTF8 has no equivalent for; mend the text and \
+         insert the row again"
+    )]
+    Untranslatable,
     #[error("it names no topic; use --to TOPIC")]
     NoTopic,
     #[error("{0}; use --to TOPIC")]

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::letter::{Hindrance, Place, destination};
 use super::survey::Letter;
-use crate::route::TopicsSpec;
+use crate::route::{RejectionCode, TopicsSpec};
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -66,6 +66,9 @@ impl Plan {
             let to = destination(letter.topic.as_deref(), to, dead_letter_topic, topics);
             match to {
                 _ if letter.is_cut => plan.hindered.push((place, Hindrance::Cut)),
+                _ if letter.code == RejectionCode::UntranslatableCharacter.as_str() => {
+                    plan.hindered.push((place, Hindrance::Untranslatable));
+                }
                 Ok(topic) => {
                     // What only the brokers refused names no table, and had its format by then.
                     plan.unformatted += usize::from(terms.formatted && letter.table.is_some());
@@ -197,6 +200,17 @@ mod tests {
         assert_eq!(offsets(&plan), [1, 3, 4, 5]);
         assert!(plan.errands.iter().all(|errand| errand.topic == "repaired"));
         assert_eq!(plan.hindered.len(), 1);
+    }
+
+    #[test]
+    fn text_as_the_database_stores_it_goes_nowhere() {
+        let code = RejectionCode::UntranslatableCharacter.as_str().to_owned();
+        let letters = [Letter { code, ..letter(0, Some("orders")) }, letter(1, Some("orders"))];
+        for to in [None, Some("repaired")] {
+            let plan = Plan::of(&letters, Terms { to, ..TERMS });
+            assert_eq!(offsets(&plan), [1]);
+            assert!(plan.to_text().contains("insert the row again"), "{}", plan.to_text());
+        }
     }
 
     #[test]

@@ -5,14 +5,17 @@
 //! [`super::decode`], whose long values are cut, with the size and the hash of each one that was.
 //! Always holds: what is kept is bounded, whatever the message claims and brings (G3); how it is
 //! divided into pieces makes no difference; what `decode` refuses is refused with the same error,
-//! as soon as that is certain (G7).
+//! as soon as that is certain (G7); of a message in another encoding the excerpt is in UTF-8, and sizes
+//! and hashes are those of UTF-8, but for what has no equivalent there.
 
 mod hash;
 #[cfg(test)]
 mod tests;
 
 use std::fmt;
+use std::sync::Arc;
 
+use super::charset::{Charset, Conversion, Converted};
 use super::error::DecodeError;
 use super::message::decode;
 use hash::Hashing;
@@ -28,6 +31,9 @@ pub const CONTENT_BYTES_KEPT: usize = 64 * 1024;
 /// What is kept of all values together: more than the 1,600 columns that Postgres allows can fill.
 /// A message without values is held as a whole, up to this size.
 const KEPT_BYTES_MAX: usize = 4 * 1024 * 1024;
+
+/// How many bytes are converted before they are hashed.
+const CHUNK_BYTES: usize = 4096;
 
 /// After the tag and the table's OID.
 const FIRST_MARKER_AT: usize = 5;
@@ -50,6 +56,11 @@ pub struct Excerpt {
     have: usize,
     tuple: Tuple,
     value: Value,
+    /// What its text is in, if that is not UTF-8.
+    charset: Option<Arc<Charset>>,
+    /// Bytes that the conversion has added, and the columns of which it can make nothing.
+    added: usize,
+    untranslatable: Vec<usize>,
 }
 
 /// The tuple that is passing.
@@ -67,6 +78,8 @@ struct Value {
     /// Bytes that follow, and of these the ones to keep.
     left: usize,
     keep: usize,
+    /// Whether it is a column's text, and so in the encoding of the session.
+    is_text: bool,
     hashing: Option<Box<Hashing>>,
 }
 
@@ -143,8 +156,17 @@ impl Excerpt {
             began: 0,
             have: 0,
             tuple: Tuple { is_last: false, column: 0, columns: 0 },
-            value: Value { left: 0, keep: 0, hashing: None },
+            value: Value { left: 0, keep: 0, is_text: false, hashing: None },
+            charset: None,
+            added: 0,
+            untranslatable: Vec::new(),
         }
+    }
+
+    /// The same, of a message in this encoding.
+    #[must_use]
+    pub fn in_charset(self, charset: Option<Arc<Charset>>) -> Self {
+        Self { charset, ..self }
     }
 
     /// Takes the next bytes of the message. After an error nothing more may be given to it.
@@ -162,6 +184,16 @@ impl Excerpt {
                 (_, None) => self.pass_value(piece)?,
             };
         }
+        if self.field == Field::End
+            && let Some(charset) = self.charset.take()
+        {
+            let mut converted = Converted::default();
+            // Of what is kept each value is bounded, and so is the whole.
+            if charset.convert(&self.message, usize::MAX, &mut converted)? == Conversion::Converted
+            {
+                (self.message, self.untranslatable) = (converted.message, converted.untranslatable);
+            }
+        }
         Ok(())
     }
 
@@ -175,9 +207,14 @@ impl Excerpt {
         &self.message
     }
 
-    /// Bytes that the message had.
+    /// Bytes that the message had, with its text in UTF-8.
     pub const fn whole_bytes(&self) -> usize {
-        self.whole
+        self.whole.saturating_add(self.added)
+    }
+
+    /// The columns of an inserted row, from 0, of which what is kept has no equivalent in UTF-8.
+    pub fn untranslatable(&self) -> &[usize] {
+        &self.untranslatable
     }
 
     /// What was cut, in the order of the columns: of an inserted row's values, or the content of a
@@ -228,7 +265,10 @@ impl Excerpt {
                     self.tuple.column += 1;
                     self.next_column()
                 }
-                b't' | b'b' => self.enter(Field::Length),
+                b't' | b'b' => {
+                    self.value.is_text = byte == b't';
+                    self.enter(Field::Length)
+                }
                 found => Err(DecodeError::UnknownMarker { field, found }),
             },
             Field::Length => self.begin_value(Field::Value, VALUE_BYTES_KEPT, length),
@@ -291,7 +331,8 @@ impl Excerpt {
         let keep = bytes.min(kept).min(KEPT_BYTES_MAX.saturating_sub(self.message.len()));
         let is_told = keep < bytes && matches!(self.tag, b'I' | b'M');
         let hashing = is_told.then(|| Box::new(Hashing::new(self.tuple.column)));
-        self.value = Value { left: bytes, keep, hashing };
+        let is_text = self.value.is_text && field == Field::Value;
+        self.value = Value { left: bytes, keep, is_text, hashing };
         self.message.truncate(self.message.len().saturating_sub(4));
         self.message.extend(i32::try_from(keep).map_err(|_| negative)?.to_be_bytes());
         if bytes == 0 { self.end_value() } else { Ok(()) }
@@ -304,8 +345,21 @@ impl Excerpt {
         self.value.keep -= kept.len();
         self.value.left -= now.len();
         self.seen += now.len();
-        if let Some(hashing) = &mut self.value.hashing {
-            hashing.take(now);
+        let charset = self.charset.as_deref().filter(|_| self.value.is_text);
+        match (&mut self.value.hashing, charset.filter(|_| !now.is_ascii())) {
+            (hashing, Some(charset)) => {
+                let mut text = Vec::with_capacity(4 * CHUNK_BYTES);
+                for chunk in now.chunks(CHUNK_BYTES) {
+                    text.clear();
+                    charset.append(chunk, &mut text);
+                    self.added += text.len() - chunk.len();
+                    if let Some(hashing) = hashing {
+                        hashing.take(&text);
+                    }
+                }
+            }
+            (Some(hashing), None) => hashing.take(now),
+            (None, None) => {}
         }
         if self.value.left == 0 {
             self.end_value()?;

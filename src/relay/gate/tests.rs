@@ -222,8 +222,19 @@ fn g6_tables_come_and_go_between_transactions_and_not_within_one() {
 }
 
 #[test]
+fn g6_a_table_may_be_renamed_at_any_time() {
+    let mut now = facts(3);
+    let oid = now.lineage.tables.remove("public.outbox").unwrap();
+    now.lineage.tables.insert("public.events".to_owned(), oid);
+    for mark in [whole(900), part(900, 950)] {
+        let resume = judge(&now, Some(&progress(3, mark))).unwrap();
+        assert_eq!(resume, Resume { mark, ..Resume::default() });
+    }
+}
+
+#[test]
 fn g6_message_prefixes_change_between_transactions_and_not_within_one() {
-    let prefixes = |prefix: &str| Some(std::collections::BTreeSet::from([prefix.to_owned()]));
+    let prefixes = |prefix: &str| Some(BTreeSet::from([prefix.to_owned()]));
     let mut now = facts(3);
     now.lineage.messages = prefixes("new");
     for (mark, refuses) in [(whole(900), false), (part(900, 950), true)] {

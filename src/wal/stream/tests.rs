@@ -36,6 +36,7 @@ fn drain(stream: &mut Stream<Script>) -> (Vec<Seen>, Option<WalError>) {
                     seen.push(Seen::Excerpt(start.get(), excerpt.whole_bytes(), kept));
                 }
                 Ok(None) => break,
+                Ok(Some(Frame::Untranslatable { .. })) => unreachable!("a stream converts nothing"),
                 Err(error) => return (seen, Some(error)),
             }
             stream.consume();

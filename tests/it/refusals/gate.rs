@@ -140,6 +140,29 @@ fn answer(outbox: &Outbox, fault: &Fault) {
     outbox.assert_delivered_by(&outbox.relay());
 }
 
+/// It would stand still at the first PREPARE TRANSACTION of anybody.
+#[test]
+fn a_slot_with_two_phase_is_refused_and_the_hint_loses_nothing() {
+    for cluster in postgres::versions() {
+        let outbox = Outbox::ready(cluster, "gate");
+        outbox.run("SELECT pg_drop_replication_slot(current_database())");
+        outbox.run(
+            "SELECT pg_create_logical_replication_slot(current_database(), 'pgoutput', false, true)",
+        );
+        outbox.write();
+        let refusal = refused(&outbox.relay(), &["run", "--once"], 78);
+        refusal.assert("PR-P071", &["was created with two_phase", "which keeps its position"]);
+        let from = refusal.text.find("SELECT").expect("a command");
+        let commands = refusal.text.get(from..).unwrap_or_default();
+        let end = commands.rfind(';').expect("a command's end");
+        for command in commands.get(..end).unwrap_or_default().split(';') {
+            outbox.run(command);
+        }
+        outbox.write();
+        outbox.assert_delivered_by(&outbox.relay());
+    }
+}
+
 #[test]
 fn what_is_missing_and_may_not_be_created_is_refused() {
     let outbox = Outbox::without_slot(postgres::installed(), "never");

@@ -10,6 +10,7 @@ mod backlog;
 mod codes;
 mod crash;
 mod dead_end;
+mod encodings;
 mod exactly;
 pub(crate) mod face;
 #[cfg(feature = "failpoints")]

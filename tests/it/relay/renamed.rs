@@ -1,5 +1,5 @@
-//! Columns that get another name, or go, between the writing of a row and its reading: one row that
-//! cannot be read so stops none of the others.
+//! Tables and columns that get another name, or go, between the writing of a row and its reading: one
+//! row that cannot be read so stops none of the others.
 
 use std::collections::BTreeSet;
 
@@ -60,6 +60,86 @@ fn assert_lack(letters: &[Stored], count: usize, column: &str) {
     for letter in letters {
         assert_eq!(letter.header("postrider-error-code"), Some("missing_column"));
         assert!(letter.header("postrider-error").unwrap().contains(column), "{letter:?}");
+    }
+}
+
+/// So many rows as there are keys, into a table with this name.
+fn write_to(stage: &Stage, table: &str, keys: std::ops::RangeInclusive<u32>) {
+    let (from, to) = (keys.start(), keys.end());
+    stage.sql().run(&format!(
+        "INSERT INTO {table} (aggregate_type, aggregate_id, event_type, payload)
+         SELECT 't', n, 'A', to_jsonb(n) FROM generate_series({from}, {to}) AS n"
+    ));
+}
+
+#[test]
+fn g1_a_table_renamed_with_a_backlog_is_read_under_its_new_name() {
+    for delivery in DELIVERIES {
+        let Some((stage, relay)) = stage(delivery) else { return };
+        write_to(&stage, "outbox", 1..=3);
+        stage.sql().run("ALTER TABLE outbox RENAME TO events; CREATE SCHEMA app");
+        write_to(&stage, "events", 4..=6);
+        stage.sql().run("ALTER TABLE events SET SCHEMA app");
+        write_to(&stage, "app.events", 7..=9);
+        relay.set("source.tables", "app.events").run_once();
+        let (records, letters) = delivered(&stage);
+        assert_eq!(keys(&records), ["1", "2", "3", "4", "5", "6", "7", "8", "9"], "{delivery}");
+        assert_lack(&letters, 0, "");
+    }
+}
+
+/// What the hint and the documents promise whoever renames it for good.
+#[test]
+fn g1_a_table_renamed_while_running_ends_the_relay_and_loses_no_row() {
+    for delivery in DELIVERIES {
+        let Some((stage, relay)) = stage(delivery) else { return };
+        make_topics(&stage);
+        let mut running = relay.clone().run();
+        running.wait_for_log("streaming");
+        write_to(&stage, "outbox", 1..=3);
+        stage.sql().run("ALTER TABLE outbox RENAME TO events");
+        write_to(&stage, "events", 4..=6);
+        let ended = running.outcome();
+        let log = ended.log.join("\n");
+        assert_eq!(ended.status.code(), Some(70), "{log}");
+        assert!(log.contains("give source.tables its new name"), "{log}");
+        write_to(&stage, "events", 7..=9);
+        relay.set("source.tables", "public.events").run_once();
+        let (records, letters) = delivered(&stage);
+        assert_eq!(keys(&records), ["1", "2", "3", "4", "5", "6", "7", "8", "9"], "{delivery}");
+        assert_lack(&letters, 0, "");
+    }
+}
+
+#[test]
+fn g1_a_table_renamed_while_running_and_back_loses_no_row() {
+    for delivery in DELIVERIES {
+        let Some((stage, relay)) = stage(delivery) else { return };
+        make_topics(&stage);
+        let mut running = relay.clone().allow_log("was renamed, dropped or replaced").run();
+        running.wait_for_log("streaming");
+        write_to(&stage, "outbox", 1..=1);
+        let row = "INSERT INTO events (aggregate_type, aggregate_id, event_type, payload)";
+        stage.sql().run(&format!(
+            "BEGIN; ALTER TABLE outbox RENAME TO events; {row} VALUES ('t', '2', 'A', '2');
+             ALTER TABLE events RENAME TO outbox; COMMIT"
+        ));
+        write_to(&stage, "outbox", 3..=3);
+        stage.sql().run(&format!(
+            "BEGIN; ALTER TABLE outbox RENAME TO events; COMMIT;
+             BEGIN; {row} VALUES ('t', '4', 'A', '4'); COMMIT;
+             BEGIN; ALTER TABLE events RENAME TO outbox; COMMIT"
+        ));
+        write_to(&stage, "outbox", 5..=5);
+        // It may have looked just while the table had another name.
+        wait_for("five records, or its end", || {
+            (stage.records().len() >= 5 || running.has_ended()).then_some(())
+        });
+        running.kill();
+        relay.run_once();
+        let (records, letters) = delivered(&stage);
+        assert_eq!(keys(&records), ["1", "2", "3", "4", "5"], "{delivery}");
+        assert_lack(&letters, 0, "");
     }
 }
 

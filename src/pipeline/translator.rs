@@ -1,0 +1,53 @@
+//! Frames in a single-byte encoding → frames in UTF-8.
+//!
+//! Enters: frames of a stream that the server does not convert, each as often as it is offered. Leaves:
+//! the same frames in UTF-8. Always holds: what is needed beside the frame is no larger than the largest
+//! row that is delivered (G3): a row that would be larger in UTF-8 is treated as one that comes too
+//! large; a row of ASCII alone is lent as it lies in the read buffer.
+
+use std::sync::Arc;
+
+use crate::pgoutput::{Charset, Conversion, Converted, DecodeError, Excerpt};
+use crate::wal::Frame;
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub struct Translator {
+    charset: Arc<Charset>,
+    bytes_max: usize,
+    converted: Converted,
+    excerpt: Option<Box<Excerpt>>,
+}
+
+impl Translator {
+    /// From this encoding; messages of up to so many bytes in UTF-8 are held as a whole.
+    pub fn new(charset: Arc<Charset>, bytes_max: usize) -> Self {
+        Self { charset, bytes_max, converted: Converted::default(), excerpt: None }
+    }
+
+    /// The same frame in UTF-8.
+    pub fn frame<'a>(&'a mut self, frame: Frame<'a>) -> Result<Frame<'a>, DecodeError> {
+        // An excerpt was converted when it was made.
+        let Frame::Wal { start, sent_us, data } = frame else { return Ok(frame) };
+        match self.charset.convert(data, self.bytes_max, &mut self.converted)? {
+            Conversion::Same => Ok(frame),
+            Conversion::Converted if self.converted.untranslatable.is_empty() => {
+                Ok(Frame::Wal { start, sent_us, data: &self.converted.message })
+            }
+            Conversion::Converted => {
+                let Converted { message, untranslatable } = &self.converted;
+                Ok(Frame::Untranslatable { start, sent_us, data: message, columns: untranslatable })
+            }
+            Conversion::TooLong => {
+                let charset = Some(Arc::clone(&self.charset));
+                let mut excerpt = Excerpt::begin(data.len()).in_charset(charset);
+                excerpt.take(data)?;
+                let excerpt = self.excerpt.insert(Box::new(excerpt));
+                Ok(Frame::Excerpt { start, sent_us, excerpt })
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
