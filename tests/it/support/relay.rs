@@ -214,6 +214,11 @@ impl Running {
         self.wait_for_any(&[part])
     }
 
+    /// Whether a line with this part was among those that were waited for, or passed over meanwhile.
+    pub(crate) fn has_logged(&self, part: &str) -> bool {
+        self.log.iter().any(|line| line.contains(part))
+    }
+
     /// The same for one of several parts.
     pub(crate) fn wait_for_any(&mut self, parts: &[&str]) -> String {
         let deadline = Instant::now() + LIMIT;
