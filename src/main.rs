@@ -11,7 +11,10 @@ fn main() -> ExitCode {
     };
     let context = Context::new(arguments.globals);
     match cli::dispatch(&arguments.command, &context) {
-        Ok(exit) => exit.into(),
+        Ok(exit) => {
+            cli::logs::end("");
+            exit.into()
+        }
         Err(failure) => {
             failure.print(context.failure_form());
             failure.exit.into()

@@ -7,7 +7,6 @@
 
 use std::error::Error;
 use std::fmt::Write as _;
-use std::io::{self, Write as _};
 
 use serde_json::json;
 
@@ -158,7 +157,7 @@ impl Failure {
         self.findings.iter().map(line).collect()
     }
 
-    /// Prints it to stderr; a closed stderr is nobody's concern any more.
+    /// Prints it to stderr behind the log, which ends with it.
     pub fn print(&self, form: Form) {
         let fit = Self { exit: self.exit, findings: self.findings.iter().map(fit).collect() };
         let text = match form {
@@ -167,7 +166,7 @@ impl Failure {
             Form::LogLines => fit.to_log_lines(),
             Form::Text { color } => fit.to_text(color),
         };
-        let _ = io::stderr().write_all(text.as_bytes());
+        super::logs::end(&text);
     }
 }
 
@@ -264,8 +263,8 @@ mod tests {
     fn sources_become_the_why_once() {
         #[derive(Debug, thiserror::Error)]
         #[error("cannot read `x`")]
-        struct Outer(#[source] io::Error);
-        let error = Outer(io::Error::other("disk on fire"));
+        struct Outer(#[source] std::io::Error);
+        let error = Outer(std::io::Error::other("disk on fire"));
         let failure = Failure::of(ExitCode::CheckFailed, "PR-X001", &error, None);
         assert_eq!(failure.findings[0].why.as_deref(), Some("disk on fire"));
     }

@@ -2,14 +2,16 @@
 //!
 //! Enters: `tracing` events, librdkafka's under target `librdkafka`. Leaves: one line each, or one
 //! line with a count for many that say the same. What always holds: control characters never reach
-//! the terminal, a closed stderr is ignored, lines with target [`AUDIT`] are never collapsed.
+//! the terminal, a closed stderr is ignored, one that nobody reads holds up neither rows nor signals,
+//! lines with target [`AUDIT`] are never collapsed or left out.
 
 mod line;
+mod queue;
 mod repeats;
 
-use std::io;
+use std::io::{self, Write as _};
 use std::sync::OnceLock;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::EnvFilter;
@@ -22,6 +24,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 pub(super) use line::now;
 
 use line::Line;
+use queue::{Outs, Queue};
 use repeats::{Admission, Repeats};
 
 use crate::config::{Log, LogFormat, LogLevel};
@@ -32,12 +35,39 @@ pub const AUDIT: &str = "postrider::audit";
 /// Target of the Kafka client's own lines.
 pub const LIBRDKAFKA: &str = "librdkafka";
 
-/// What the log looks like, once it has started.
-static STARTED: OnceLock<LogFormat> = OnceLock::new();
+/// How long an end of the process waits for whoever reads stderr.
+const END_LIMIT: Duration = Duration::from_secs(1);
+
+/// What the log looks like, once it has started, and its lines that wait.
+static STARTED: OnceLock<(LogFormat, Option<Queue>)> = OnceLock::new();
 
 /// The log's format, if it has started.
 pub fn format() -> Option<LogFormat> {
-    STARTED.get().copied()
+    STARTED.get().map(|(format, _)| *format)
+}
+
+/// Writes what is left of the log, and `last` behind it, which may be empty; for a second at most, if
+/// nobody reads stderr. To be called before the process ends.
+pub fn end(last: &str) {
+    if let Some((_, Some(queue))) = STARTED.get() {
+        queue.end(last.as_bytes(), END_LIMIT);
+    } else {
+        // A closed stderr is nobody's concern any more.
+        let _ = io::stderr().write_all(last.as_bytes());
+    }
+}
+
+/// Begins to write the log; without a thread for that, each line is written by whoever has it.
+fn begin_to_write() -> Option<Queue> {
+    let queue = Queue::default();
+    let writer = queue.clone();
+    let thread = std::thread::Builder::new().name("postrider-log".to_owned());
+    let spawned = thread.spawn(move || {
+        writer.write_to(&mut io::stderr(), |lines| {
+            tracing::warn!(lines, "lines of the log were left out: nobody read stderr");
+        });
+    });
+    spawned.is_ok().then_some(queue)
 }
 
 /// Starts the log; a second call changes nothing. `from_flag` says that `log.level` came from -v or
@@ -47,11 +77,11 @@ pub fn start(log: &Log, from_flag: bool, color: bool) {
     let filter = asked
         .and_then(|text| EnvFilter::try_new(text).ok())
         .unwrap_or_else(|| EnvFilter::new(directives(log.level)));
-    let _ = STARTED.set(log.format);
+    let (_, queue) = STARTED.get_or_init(|| (log.format, begin_to_write()));
     let format = Lines { format: log.format, color, repeats: Repeats::new(log.repeat_interval) };
     let layer = tracing_subscriber::fmt::layer()
         .event_format(format)
-        .with_writer(io::stderr)
+        .with_writer(Outs(queue.clone()))
         // Else a closed stderr would be a panic.
         .log_internal_errors(false);
     let _ = tracing_subscriber::registry().with(filter).with(layer).try_init();
@@ -110,7 +140,6 @@ mod tests {
     use super::*;
     use std::io::Write;
     use std::sync::{Arc, Mutex};
-    use std::time::Duration;
 
     #[derive(Clone, Default)]
     struct Sheet(Arc<Mutex<Vec<u8>>>);
