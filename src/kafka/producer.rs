@@ -56,7 +56,7 @@ use super::settings::{KafkaSpec, SettingsError};
 use super::verdict::{Case, Verdict, judge, words};
 use super::{Confirmation, SendError, Sink, SinkError};
 use crate::ledger::Ticket;
-use crate::route::{Record, Rejection, RejectionCode, content_of};
+use crate::route::{NO_TIMESTAMP, Record, Rejection, RejectionCode, content_of};
 
 /// Most events served by one `poll`. An event is the reports of one batch; this keeps the call to
 /// a few milliseconds while the brokers answer faster than we listen.
@@ -240,8 +240,11 @@ impl Sink for Producer {
             partition: record.partition,
             payload: record.value,
             key: record.key,
-            // The library takes 0 for "now"; the router sends nothing that is older.
-            timestamp: Some(record.timestamp_ms.max(1)),
+            // The library takes 0 for "now".
+            timestamp: Some(match record.timestamp_ms {
+                NO_TIMESTAMP => NO_TIMESTAMP,
+                ms => ms.max(1),
+            }),
             headers: headers(record),
             delivery_opaque: opaque,
         };

@@ -17,13 +17,12 @@
 //! first versions that wrote version 2 had no `publication_xid`.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
 use crate::lsn::Lsn;
 use crate::pipeline::{CommitId, Mark, Part};
-use crate::route::OwnedRecord;
+use crate::route::{NO_TIMESTAMP, OwnedRecord};
 
 /// The form described above.
 const VERSION: u32 = 2;
@@ -146,14 +145,15 @@ impl Progress {
 
     /// The record for this topic, whose one partition is the first.
     pub(super) fn record(&self, topic: &str) -> OwnedRecord {
-        let timestamp_ms = now_ms();
         OwnedRecord {
             topic: topic.to_owned(),
             partition: Some(0),
             key: Some(self.lineage.key().into_bytes()),
             value: Some(self.encode()),
             headers: Vec::new(),
-            timestamp_ms,
+            // A broker refuses a time that is too far from its own, so that a relay whose clock is wrong
+            // would stand still.
+            timestamp_ms: NO_TIMESTAMP,
         }
     }
 
@@ -175,15 +175,6 @@ impl Progress {
         });
         let mark = Mark { end: position(&wire.end)?, part, last: last.transpose()? };
         Ok(Self { lineage: wire.lineage, mark })
-    }
-}
-
-/// Kafka's time: milliseconds since 1970.
-fn now_ms() -> i64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    match now.map(|now| i64::try_from(now.as_millis())) {
-        Ok(Ok(ms)) => ms,
-        _ => unreachable!("the system's clock is before 1970, or 290 million years after"),
     }
 }
 

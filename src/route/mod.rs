@@ -44,7 +44,7 @@ pub use format::{
     ValueFormat,
 };
 pub use java::{Matcher, Undecided};
-pub use record::{Headers, OwnedRecord, Record, content_of};
+pub use record::{Headers, NO_TIMESTAMP, OwnedRecord, Record, content_of};
 pub use rejection::{Rejection, RejectionCode};
 pub use router::{LSN_HEADER, Routed, Router, position_text};
 pub use spec::{

@@ -19,6 +19,10 @@ pub(super) const RECORD_OVERHEAD_BYTES: usize = 128;
 /// Bytes a header takes besides name and value, at most: two lengths of up to 5 bytes.
 pub(super) const HEADER_OVERHEAD_BYTES: usize = 10;
 
+/// A record has no time of its own; brokers take it whatever they think of times (`NO_TIMESTAMP` of
+/// Kafka's record format 2).
+pub const NO_TIMESTAMP: i64 = -1;
+
 /// One Kafka record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record<'a> {
@@ -32,7 +36,7 @@ pub struct Record<'a> {
     pub value: Option<&'a [u8]>,
     /// In wire order.
     pub headers: Headers<'a>,
-    /// Milliseconds since the Unix epoch.
+    /// Milliseconds since the Unix epoch, from 0; or [`NO_TIMESTAMP`].
     pub timestamp_ms: i64,
 }
 

@@ -134,7 +134,7 @@ fn answer(outbox: &Outbox, fault: &Fault) {
     if fault.mend.contains("pg_drop_replication_slot") {
         // A new slot begins anew; the row waits in the table for whoever re-sends it.
         outbox.forget_written();
-        outbox.relay().set("source.create", "auto").allow_log("created slot").run_once();
+        outbox.relay().creates_slot().allow_log("created slot").run_once();
     }
     outbox.write();
     outbox.assert_delivered_by(&outbox.relay());
@@ -172,7 +172,7 @@ fn what_is_missing_and_may_not_be_created_is_refused() {
     outbox.run("DROP PUBLICATION postrider");
     let words = ["publication `postrider` does not exist", "CREATE PUBLICATION \"postrider\""];
     refused(&relay, &["run"], 78).assert("PR-P010", &words);
-    outbox.relay().set("source.create", "auto").run_once();
+    outbox.relay().creates_slot().run_once();
     outbox.write();
     outbox.assert_delivered_by(&relay);
 }
@@ -205,7 +205,7 @@ fn a_dry_run_creates_nothing() {
         refused(&relay, &["run", "--dry-run"], 78).assert("PR-P039", &words);
     }
     outbox.run("DROP PUBLICATION postrider");
-    let relay = outbox.relay().set("source.create", "auto");
+    let relay = outbox.relay().creates_slot();
     refused(&relay, &["run", "--dry-run"], 78).assert("PR-P010", &["creates nothing"]);
     let sql = "SELECT (SELECT count(*) FROM pg_publication)
                     + (SELECT count(*) FROM pg_replication_slots WHERE slot_name = current_database())";
@@ -257,7 +257,7 @@ fn a_role_that_may_not_create_is_told_the_statement() {
     let role = unique("role");
     outbox.run("DROP PUBLICATION postrider");
     let source = outbox.database.create_role(&role, "REPLICATION");
-    let relay = outbox.relay().set("source.url", &source.url()).set("source.create", "auto");
+    let relay = outbox.relay().set("source.url", &source.url()).creates_slot();
     let words = [
         "GRANT CREATE ON DATABASE",
         "may not create publication `postrider`",
@@ -290,7 +290,7 @@ fn a_lost_slot_is_refused_and_the_relay_does_not_make_a_new_one() {
         outbox.run("SELECT pg_drop_replication_slot(current_database())");
         outbox.forget_written();
         // Only the operator knows that the slot is not the first one.
-        let relay = outbox.relay().set("source.create", "auto");
+        let relay = outbox.relay().creates_slot();
         relay.expect_log("created slot").run_once();
         outbox.write();
         outbox.assert_delivered_by(&outbox.relay());

@@ -35,7 +35,7 @@ impl Case {
     fn fresh(cluster: &Cluster, kafka: &Kafka, stem: &str) -> Self {
         let stage = Stage::migrated(cluster, &kafka.bootstrap(), stem);
         let relay = stage.relay().set("kafka.delivery", "exactly_once").unprepared();
-        Self { stage, relay: relay.set("source.create", "auto") }
+        Self { stage, relay: relay.creates_slot() }
     }
 
     fn refused(&self) -> Refusal {

@@ -12,7 +12,7 @@ fn dbz_1400_the_first_change_after_slot_creation_is_delivered() {
         for by_relay in [true, false] {
             let cluster = postgres::installed();
             let trial = Trial::without_slot(cluster, "first_change", delivery);
-            let relay = trial.relay().set("source.create", "auto").allow_log("created slot");
+            let relay = trial.relay().creates_slot().allow_log("created slot");
             if by_relay {
                 relay.run_once();
             } else {
@@ -51,7 +51,7 @@ fn dbz_2288_rows_around_the_creation_of_the_slot_fall_on_one_side_of_its_positio
         let trial = Trial::without_slot(postgres::installed(), "hand_over", delivery);
         let load = trial.load(&[(400, 1), (400, 7), (300, 40)]);
         wait_for("rows", || (load.committed() > 300).then_some(()));
-        let relay = trial.relay().set("source.create", "auto");
+        let relay = trial.relay().creates_slot();
         let mut running = relay.allow_log("created slot").allow_log("trying again").run();
         let created = running.wait_for_log("created slot");
         let begins = position_in(&created);

@@ -28,6 +28,35 @@ fn g6_every_row_arrives_once_on_a_good_day() {
     }
 }
 
+/// Brokers hold no time against a record that has none, whatever the clock of the relay says.
+#[test]
+fn g6_progress_has_no_time_that_brokers_could_refuse() {
+    let Some(kafka) = kafka::shared() else { return };
+    for (delivery, kept) in [("exactly_once", "false"), ("at_least_once", "true")] {
+        let stage = Stage::new(postgres::installed(), &kafka.bootstrap(), "clock");
+        let progress = format!("postrider.progress.{}", stage.slot());
+        // Less would refuse the markers that end Kafka's transactions.
+        let limits = [
+            ("cleanup.policy", "compact"),
+            ("message.timestamp.before.max.ms", "60000"),
+            ("message.timestamp.after.max.ms", "60000"),
+        ];
+        topic::create(&kafka.bootstrap(), &progress, 1, &limits);
+        let relay = stage.relay().set("kafka.delivery", delivery);
+        let relay = relay.set("progress.at_least_once", kept);
+        for _ in 0..2 {
+            stage.insert("A", 10);
+            relay.run_once();
+        }
+        assert_eq!(stage.records().len(), 20);
+        let times: Vec<_> = topic::read(&kafka.bootstrap(), &[progress])
+            .into_iter()
+            .map(|record| record.timestamp_ms)
+            .collect();
+        assert!(!times.is_empty() && times.iter().all(Option::is_none), "{times:?}");
+    }
+}
+
 /// A Kafka transaction that was begun for a row which then was left out holds nothing that would end it.
 #[test]
 fn g5_g6_a_row_left_out_at_the_last_moment_holds_up_nothing() {

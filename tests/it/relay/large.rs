@@ -221,7 +221,7 @@ fn g4_logical_messages_too_large_to_be_held_are_rows_or_nothing_like_small_ones(
         let broker = Broker::embedded();
         let stage = Stage::empty(cluster, &broker.bootstrap(), "messages");
         let relay = stage.relay().set("source.tables", "").set("messages.prefixes", "outbox*");
-        let relay = relay.set("source.frame_max", "1MiB").set("source.create", "auto");
+        let relay = relay.set("source.frame_max", "1MiB").creates_slot();
         relay.run_once();
         let sql = stage.sql();
         let emit = |transactional: bool, prefix: &str, content: &str| {

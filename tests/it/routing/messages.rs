@@ -16,7 +16,7 @@ use crate::support::wait::let_pass;
 
 /// A relay that knows no table.
 fn tableless(stage: &Stage, prefixes: &str) -> Relay {
-    let relay = stage.relay().set("source.create", "auto");
+    let relay = stage.relay().creates_slot();
     relay.set("source.tables", "").set("messages.prefixes", prefixes)
 }
 

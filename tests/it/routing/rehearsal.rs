@@ -101,7 +101,7 @@ fn without_position(record: &Stored) -> impl Iterator<Item = &(String, Option<Ve
 
 /// Compares what is printed with what is sent; returns the lines.
 fn rehearse(stage: &Stage, relay: &Relay) -> Vec<Value> {
-    relay.clone().set("source.create", "auto").run_once();
+    relay.clone().creates_slot().run_once();
     stage.sql().run(ROWS);
     let mut lines = lines(relay, "100");
     let position = |line: &mut Value| {
@@ -210,7 +210,7 @@ fn a_partitioned_table_is_one_table() {
         CREATE TABLE outbox_a PARTITION OF outbox FOR VALUES IN ('A');
         CREATE TABLE outbox_rest PARTITION OF outbox DEFAULT";
     let stage = shop(&broker.bootstrap(), schema);
-    let relay = stage.relay().set("source.create", "auto");
+    let relay = stage.relay().creates_slot();
     relay.run_once();
     for n in 0..6 {
         stage.sql().run(&format!(

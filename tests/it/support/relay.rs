@@ -71,6 +71,12 @@ impl Relay {
         self.variable(&format!("POSTRIDER_KAFKA__PROPERTIES__{name}"), value)
     }
 
+    /// May create its slot, and waits for the transactions that other tests hold open on the same server.
+    #[must_use]
+    pub(crate) fn creates_slot(self) -> Self {
+        self.set("source.create", "auto").allow_log("cannot be created while a write transaction")
+    }
+
     /// Goes to these brokers, where users log in by PLAIN, as this one.
     #[must_use]
     pub(crate) fn log_in(self, brokers: &str, user: &str, password: &str) -> Self {
