@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::Directive;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::layer::SubscriberExt as _;
@@ -58,16 +59,23 @@ pub fn end(last: &str) {
 }
 
 /// Begins to write the log; without a thread for that, each line is written by whoever has it.
-fn begin_to_write() -> Option<Queue> {
-    let queue = Queue::default();
+fn begin_to_write(format: LogFormat, color: bool) -> Option<Queue> {
+    let queue = Queue::new(move |lines| {
+        let mut line = Line::warning("lines of the log were left out: nobody read stderr");
+        line.push("lines", lines.into());
+        line.in_format(format, color)
+    });
     let writer = queue.clone();
     let thread = std::thread::Builder::new().name("postrider-log".to_owned());
-    let spawned = thread.spawn(move || {
-        writer.write_to(&mut io::stderr(), |lines| {
-            tracing::warn!(lines, "lines of the log were left out: nobody read stderr");
-        });
-    });
+    let spawned = thread.spawn(move || writer.write_to(&mut io::stderr()));
     spawned.is_ok().then_some(queue)
+}
+
+fn audit_directive() -> Directive {
+    match format!("{AUDIT}=warn").parse() {
+        Ok(directive) => directive,
+        Err(error) => unreachable!("a target and a level: {error}"),
+    }
 }
 
 /// Starts the log; a second call changes nothing. `from_flag` says that `log.level` came from -v or
@@ -77,7 +85,9 @@ pub fn start(log: &Log, from_flag: bool, color: bool) {
     let filter = asked
         .and_then(|text| EnvFilter::try_new(text).ok())
         .unwrap_or_else(|| EnvFilter::new(directives(log.level)));
-    let (_, queue) = STARTED.get_or_init(|| (log.format, begin_to_write()));
+    // Nothing else tells of a row that was left out, whatever the level.
+    let filter = filter.add_directive(audit_directive());
+    let (_, queue) = STARTED.get_or_init(|| (log.format, begin_to_write(log.format, color)));
     let format = Lines { format: log.format, color, repeats: Repeats::new(log.repeat_interval) };
     let layer = tracing_subscriber::fmt::layer()
         .event_format(format)
@@ -128,10 +138,7 @@ where
                 Admission::Printed { suppressed } => line.push("repeated", suppressed.into()),
             }
         }
-        match self.format {
-            LogFormat::Text => writeln!(writer, "{}", line.to_text(self.color)),
-            LogFormat::Json => writeln!(writer, "{}", line.to_json()),
-        }
+        writer.write_str(&line.in_format(self.format, self.color))
     }
 }
 

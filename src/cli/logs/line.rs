@@ -8,6 +8,8 @@ use tracing::{Event, Level};
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime as _, SystemTime};
 
+use crate::config::LogFormat;
+
 /// Fields that are another one for each row.
 const OF_ONE_ROW: [&str; 2] = ["id", "position"];
 
@@ -30,6 +32,24 @@ impl Line {
         };
         event.record(&mut line);
         line
+    }
+
+    /// A warning that is no event.
+    pub(super) fn warning(message: &str) -> Self {
+        Self {
+            level: Level::WARN,
+            target: "postrider",
+            message: message.to_owned(),
+            fields: Vec::new(),
+        }
+    }
+
+    /// With its end.
+    pub(super) fn in_format(&self, format: LogFormat, color: bool) -> String {
+        match format {
+            LogFormat::Text => self.to_text(color) + "\n",
+            LogFormat::Json => format!("{}\n", self.to_json()),
+        }
     }
 
     /// Adds a field.

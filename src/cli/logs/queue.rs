@@ -1,7 +1,7 @@
 //! Lines on their way to stderr, which nobody may be reading.
 //!
 //! Enters: whole lines, from any thread. Leaves: the same, in order, written by a thread of its own;
-//! and how many were left out. What always holds: a reader that stands still (`docker logs` in its
+//! and in the place of those that were left out, a line of how many. What always holds: a reader that stands still (`docker logs` in its
 //! blocking mode, a pager, a full pipe) holds up nobody but who writes an audit line, which is
 //! written when the call returns; what waits is bounded.
 
@@ -19,20 +19,21 @@ use super::AUDIT;
 const BYTES_MAX: usize = 1 << 20;
 
 /// The lines that wait, for whoever writes some and for the thread that writes them out.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(super) struct Queue(Arc<Shared>);
 
-#[derive(Default)]
 struct Shared {
     state: Mutex<State>,
     changed: Condvar,
+    /// The line that says how many were left out.
+    notice: Box<dyn Fn(u64) -> String + Send + Sync>,
 }
 
 #[derive(Default)]
 struct State {
     lines: VecDeque<Vec<u8>>,
     bytes: usize,
-    /// Lines left out that nobody was told of.
+    /// Lines left out since the last one that was added.
     left_out: u64,
     /// Lines ever added, and of those written or given up.
     added: u64,
@@ -40,6 +41,12 @@ struct State {
 }
 
 impl Queue {
+    /// `notice` makes the line that says how many were left out.
+    pub(super) fn new(notice: impl Fn(u64) -> String + Send + Sync + 'static) -> Self {
+        let (state, changed) = (Mutex::default(), Condvar::new());
+        Self(Arc::new(Shared { state, changed, notice: Box::new(notice) }))
+    }
+
     /// Adds a line, or leaves it out if too much waits.
     pub(super) fn add(&self, line: &[u8]) {
         let mut state = self.state();
@@ -47,16 +54,14 @@ impl Queue {
             state.left_out += 1;
             return;
         }
-        state.add(line);
-        drop(state);
-        self.0.changed.notify_all();
+        self.push(&mut state, line);
     }
 
-    /// Adds a line and waits until it is written.
+    /// Adds a line, however much waits, and waits until it is written.
     fn add_and_wait(&self, line: &[u8]) {
         let mut state = self.state();
-        let number = state.add(line);
-        self.0.changed.notify_all();
+        self.push(&mut state, line);
+        let number = state.added;
         while state.done < number {
             state = self.0.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
@@ -65,35 +70,48 @@ impl Queue {
     /// Adds a last line, however much waits, and waits for so long at most until all are written.
     pub(super) fn end(&self, last: &[u8], limit: Duration) {
         let mut state = self.state();
-        let number = if last.is_empty() { state.added } else { state.add(last) };
-        self.0.changed.notify_all();
+        if !last.is_empty() {
+            self.push(&mut state, last);
+        }
+        let number = state.added;
         let waits = |state: &mut State| state.done < number;
         drop(self.0.changed.wait_timeout_while(state, limit, waits));
     }
 
-    /// Writes what comes, for ever. `told` makes a line of how many were left out.
-    pub(super) fn write_to(&self, out: &mut impl Write, told: impl Fn(u64)) {
+    /// Writes what comes, for ever.
+    pub(super) fn write_to(&self, out: &mut impl Write) {
         loop {
-            let (line, left_out) = self.next();
             // Nobody reads a closed stderr.
-            let _ = out.write_all(&line);
+            let _ = out.write_all(&self.next());
             self.state().done += 1;
             self.0.changed.notify_all();
-            if left_out > 0 {
-                told(left_out);
-            }
         }
     }
 
-    /// The oldest line that waits, and how many were left out after the last one that does.
-    fn next(&self) -> (Vec<u8>, u64) {
+    fn push(&self, state: &mut State, line: &[u8]) {
+        self.tell(state);
+        state.push(line.to_vec());
+        self.0.changed.notify_all();
+    }
+
+    /// Puts a line in the place of those that were left out.
+    fn tell(&self, state: &mut State) {
+        if state.left_out > 0 {
+            let notice = (self.0.notice)(std::mem::take(&mut state.left_out));
+            state.push(notice.into_bytes());
+        }
+    }
+
+    /// The oldest line that waits.
+    fn next(&self) -> Vec<u8> {
         let mut state = self.state();
         loop {
+            if state.lines.is_empty() {
+                self.tell(&mut state);
+            }
             if let Some(line) = state.lines.pop_front() {
                 state.bytes -= line.len();
-                let is_last = state.lines.is_empty();
-                let left_out = if is_last { std::mem::take(&mut state.left_out) } else { 0 };
-                return (line, left_out);
+                return line;
             }
             state = self.0.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
@@ -106,12 +124,10 @@ impl Queue {
 }
 
 impl State {
-    /// The line's number, from 1.
-    fn add(&mut self, line: &[u8]) -> u64 {
-        self.lines.push_back(line.to_vec());
+    fn push(&mut self, line: Vec<u8>) {
         self.bytes += line.len();
         self.added += 1;
-        self.added
+        self.lines.push_back(line);
     }
 }
 
@@ -182,22 +198,19 @@ mod tests {
         }
     }
 
-    /// A queue that is written to a pipe, the pipe's two ends, and what is told of lines left out.
-    fn piped() -> (Queue, Sender<()>, Receiver<Vec<u8>>, Receiver<u64>) {
-        let queue = Queue::default();
+    /// A queue that is written to a pipe, and the pipe's two ends.
+    fn piped() -> (Queue, Sender<()>, Receiver<Vec<u8>>) {
+        let queue = Queue::new(|count| format!("{count} left out"));
         let writer = queue.clone();
         let (room, has_room) = channel();
         let (taken, lines) = channel();
-        let (told, left_out) = channel();
-        std::thread::spawn(move || {
-            writer.write_to(&mut Pipe { room: has_room, taken }, |count| told.send(count).unwrap());
-        });
-        (queue, room, lines, left_out)
+        std::thread::spawn(move || writer.write_to(&mut Pipe { room: has_room, taken }));
+        (queue, room, lines)
     }
 
     #[test]
     fn lines_are_written_in_their_order() {
-        let (queue, room, lines, _left_out) = piped();
+        let (queue, room, lines) = piped();
         for line in ["a\n", "b\n", "c\n"] {
             queue.add(line.as_bytes());
             room.send(()).unwrap();
@@ -207,26 +220,42 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_stands_still_holds_up_nobody_and_what_it_missed_is_counted() {
-        let (queue, room, lines, left_out) = piped();
-        let line = [b'x'; 1024];
-        for _ in 0..3_000 {
-            queue.add(&line);
+    fn a_reader_that_stands_still_holds_up_nobody_and_each_gap_is_counted_at_its_place() {
+        const LINES: u64 = 3_000;
+        let (queue, room, lines) = piped();
+        let mut missed = 0;
+        for _ in 0..2 {
+            for _ in 0..LINES {
+                queue.add(&[b'x'; 1024]);
+            }
+            assert!(queue.state().bytes <= BYTES_MAX);
+            // The reader reads some, and then stands still again.
+            for _ in 0..500 {
+                room.send(()).unwrap();
+                assert_eq!(lines.recv().unwrap().len(), 1024);
+            }
         }
-        assert!(queue.state().bytes <= BYTES_MAX);
-        // The reader reads again.
-        for _ in 0..3_000 {
+        let mut gaps = 0;
+        let mut written = 1_000;
+        loop {
             room.send(()).unwrap();
+            let line = lines.recv().unwrap();
+            if let Some(count) = String::from_utf8(line).unwrap().strip_suffix(" left out") {
+                missed += count.parse::<u64>().unwrap();
+                gaps += 1;
+            } else {
+                written += 1;
+            }
+            if written + missed == 2 * LINES {
+                break;
+            }
         }
-        let missed = left_out.recv().unwrap();
-        let written = u64::try_from(lines.try_iter().count()).unwrap();
-        assert!(written >= 1_024, "{written}");
-        assert_eq!(written + missed, 3_000);
+        assert_eq!(gaps, 2);
     }
 
     #[test]
     fn an_audit_line_is_written_when_the_call_returns() {
-        let (queue, room, lines, _left_out) = piped();
+        let (queue, room, lines) = piped();
         let mut out = Out::Queued { queue, is_audit: true };
         std::thread::scope(|scope| {
             let writing = scope.spawn(move || out.write_all(b"a row was left out\n"));
@@ -239,7 +268,7 @@ mod tests {
 
     #[test]
     fn the_end_waits_for_what_is_written_and_for_no_reader_for_ever() {
-        let (queue, room, lines, _left_out) = piped();
+        let (queue, room, lines) = piped();
         queue.end(b"nobody reads this\n", Duration::from_millis(1));
         assert!(lines.try_recv().is_err());
         room.send(()).unwrap();

@@ -315,6 +315,8 @@ fn g4_policy_skip_leaves_rows_out_and_says_so() {
     write(&stage);
     let end = stage.log_end();
     let relay = stage.relay().set("route.rejected", "skip").set("kafka.message_max_bytes", "10kB");
+    // The level that leaves out all but what tells of these rows, and where metrics are.
+    let relay = relay.variable("RUST_LOG", "error,postrider::cli::run=info");
     let mut running = relay.expect_log("a row was left out").run();
     let face = Face::of(&mut running);
     for code in ["no_route", "invalid_topic", "too_large"] {

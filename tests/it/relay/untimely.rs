@@ -64,6 +64,26 @@ fn g8_a_signal_while_the_stream_is_not_granted_ends_at_once() {
     stop_at_once(running);
 }
 
+/// The line of a row that was left out is written before the row is passed over; nobody reads it.
+#[test]
+fn g4_g8_a_row_left_out_waits_for_its_line_and_a_signal_does_not() {
+    let broker = Broker::embedded();
+    let stage = Stage::new(postgres::installed(), &broker.bootstrap(), "unread");
+    let folder = tempfile::tempdir().unwrap();
+    let relay = stage.relay().set("route.rejected", "skip").set("shutdown.grace", "1s");
+    let running = relay.unread(folder.path()).run();
+    let (first, last) = (stage.topic("A"), stage.topic("B"));
+    stage.sql().run(&format!(
+        "INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload) \
+         VALUES ('t', 'k', '{first}', '{{}}'), ('t', 'k', 'not a topic', '{{}}'), \
+            ('t', 'k', '{last}', '{{}}')"
+    ));
+    stage.wait_for_records(1);
+    running.signal(Signal::TERM);
+    assert_eq!(running.wait().code(), Some(69));
+    assert_eq!(stage.records().len(), 1, "what is behind the row waits, too");
+}
+
 #[test]
 fn g8_a_signal_while_connecting_again_still_tells_what_is_owed() {
     let mock = MockCluster::new(1).unwrap();

@@ -123,6 +123,15 @@ impl Relay {
         self
     }
 
+    /// Nobody reads its stderr: a pipe in this folder, full from the start.
+    #[must_use]
+    pub(crate) fn unread(self, folder: &std::path::Path) -> Self {
+        self.after(&format!(
+            "rm -f {0}; mkfifo {0}; exec 9<>{0}; dd if=/dev/zero bs=64k count=1 >&9 2>/dev/null; exec 2>{0}",
+            folder.join("pipe").display()
+        ))
+    }
+
     /// A relay that delivers exactly once and meets a slot as the test left it, even at first.
     #[must_use]
     pub(crate) fn unprepared(mut self) -> Self {
