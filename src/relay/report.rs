@@ -49,6 +49,8 @@ pub(super) struct Reporter {
     streaming_since: Option<Instant>,
     last_session: Duration,
     caught_up: bool,
+    /// Where the log ended before the session, if there was something to read in it.
+    unread: Option<Lsn>,
     updates_warned_of: u64,
     owed: Owed,
     oldest: Oldest,
@@ -72,6 +74,7 @@ impl Reporter {
             streaming_since: None,
             last_session: Duration::ZERO,
             caught_up: false,
+            unread: None,
             updates_warned_of: 0,
             owed: Owed::default(),
             oldest: Oldest::default(),
@@ -211,10 +214,11 @@ impl Reporter {
         self.owed
     }
 
-    /// Everything up to `position` is acknowledged, by this relay or by another one.
-    pub(super) fn acknowledged(&mut self, position: Lsn) {
-        self.owed = self.owed.settled(position);
-        self.oldest = self.oldest.settled(position);
+    /// Everything up to `acknowledged` is, by this relay or by another one; the log goes on to `log_end`.
+    pub(super) fn slot_reaches(&mut self, acknowledged: Lsn, log_end: Lsn) {
+        self.owed = self.owed.settled(acknowledged);
+        self.oldest = self.oldest.settled(acknowledged);
+        self.unread = (acknowledged < log_end).then_some(log_end);
     }
 
     /// The transactions of ended sessions are over, and what is in them is delivered or was never sent.
@@ -281,7 +285,8 @@ impl Reporter {
 
     fn write_lines(&mut self, pipeline: &Pipeline, now: Instant) {
         let records = self.records();
-        if !self.caught_up && pipeline.is_idle() {
+        let has_read = self.unread.is_none_or(|end| pipeline.settled() >= end);
+        if !self.caught_up && has_read && pipeline.is_idle() {
             self.caught_up = true;
             let took_ms = u64::try_from(self.streamed_for().as_millis()).unwrap_or(u64::MAX);
             tracing::info!(records, took_ms, settled = %pipeline.settled(), "caught up");

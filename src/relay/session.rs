@@ -311,6 +311,7 @@ impl<S: Sink> Session<S> {
                 return Ok(());
             }
             self.stream.consume();
+            self.translator.as_mut().map(Translator::consume);
         }
         Ok(())
     }

@@ -5,6 +5,8 @@
 //! transient error costs a pause, a definite one ends the relay; a slot that another process holds
 //! is waited for (hot standby). Runs on the control plane; each session gets a thread of its own.
 
+mod standby;
+
 use std::time::{Duration, Instant};
 
 use crate::control::{self, Client, ControlError, Inspection, Known, Requirements, ServerFacts};
@@ -36,15 +38,14 @@ use crate::relay::{Options, Summary};
 use crate::telemetry::{State, Telemetry};
 use crate::wal::{Class, WalError};
 
-/// How often a standby looks whether the slot is free: fast enough to take over well within a
-/// second, slow enough to be one cheap query a time.
-const STANDBY_EVERY: Duration = Duration::from_millis(200);
 /// How soon a pause notices a request to stop.
 const PAUSE_TICK: Duration = Duration::from_millis(50);
 /// How soon a second signal is noticed while a session opens.
 const STOP_TICK: Duration = Duration::from_millis(20);
 /// How long a session that must end at once may take to close its connections.
 const ABORT_LIMIT: Duration = Duration::from_secs(2);
+/// How long beyond the grace a session may take to end, if it ends at all.
+const OVERTIME: Duration = Duration::from_secs(5);
 const SETTLING_HELP: &str = "what was sent is confirmed first, here or by the relay that has the slot, \
                              for shutdown.grace at most; a second signal ends it at once";
 /// How long a topic's settings are waited for, once, when it has refused something.
@@ -238,24 +239,6 @@ impl Supervisor {
         is_news
     }
 
-    /// The slot is held: say so once, and look again soon.
-    async fn standby_or(&mut self, error: RelayError) -> Result<(), RelayError> {
-        // Once it has streamed, what holds the slot is most likely what is left of its own session.
-        let has_streamed = self.reporter.as_ref().is_some_and(Reporter::has_streamed);
-        if !self.options.wait_for_slot && !has_streamed {
-            return Err(RelayError::SlotHeld { slot: self.plan.config.source.slot.clone() });
-        }
-        if self.telemetry.view().snapshot.state != State::Standby {
-            tracing::info!(slot = self.plan.config.source.slot, "standby: {error}");
-            self.set_state(State::Standby);
-        }
-        self.last_progress = Instant::now();
-        self.telemetry.tick();
-        // That long, unless told to stop.
-        let _ = tokio::time::timeout(STANDBY_EVERY, self.told_to_end()).await;
-        Ok(())
-    }
-
     /// What a session needs to begin with.
     async fn prepare(&mut self) -> Result<Prepared, RelayError> {
         let client = control::connect(&self.plan.config.source.connect).await?;
@@ -348,29 +331,17 @@ impl Supervisor {
         if threshold.close() {
             return Ok(End::Drained);
         }
+        let limit = self.plan.config.shutdown.grace + OVERTIME;
         while self.stop.requested() < Request::Abort {
+            // A session that waits for whoever reads its log, say, cannot end by itself.
+            if self.stop.told_for() >= limit {
+                let records = self.reporter_totals().in_flight_records;
+                return Err(RelayError::GraceExpired { records });
+            }
             tokio::time::sleep(STOP_TICK).await;
         }
         tokio::time::sleep(ABORT_LIMIT).await;
         Err(RelayError::Aborted { records: self.reporter_totals().in_flight_records })
-    }
-
-    /// Learns what another relay has acknowledged in the meantime, and sends larger batches while there
-    /// is much to catch up with. Caution has precedence.
-    async fn look_at_slot(&mut self, client: &Client) -> Result<(), RelayError> {
-        // What acknowledges nothing would begin anew behind every detour.
-        if !self.options.acknowledge {
-            return Ok(());
-        }
-        let slot = control::sample(client, &self.plan.config.source.slot).await?;
-        watch::publish(&self.telemetry, slot.as_ref());
-        if let (Some(slot), Some(reporter)) = (&slot, &mut self.reporter) {
-            reporter.acknowledged(slot.confirmed_flush);
-        }
-        if !self.detour.is_some_and(Detour::is_cautious) {
-            self.detour = slot.and_then(|at| Detour::of_backlog(at.confirmed_flush, at.current));
-        }
-        Ok(())
     }
 
     /// Answers what a beginning session asks, then watches.
