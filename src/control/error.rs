@@ -148,7 +148,7 @@ pub enum ControlError {
     },
     /// A slot, or a table's place in the publication, would be made that leaves out rows.
     #[error(
-        "table {table} has {rows}, which are not delivered: the relay delivers what is committed from now on"
+        "table {table} has {rows} that no new slot delivers: the relay delivers what is committed from now on"
     )]
     RowsBefore {
         /// The table.
@@ -202,8 +202,8 @@ pub enum ControlError {
     },
     /// The slot sends transactions as they are prepared, before they commit.
     #[error(
-        "replication slot `{slot}` was created with two_phase: it sends a transaction when it is \
-         prepared, and not what it did when it commits"
+        "replication slot `{slot}` was created with two_phase: it sends a transaction at PREPARE \
+         TRANSACTION and only a marker at COMMIT PREPARED, and the relay needs its rows at the commit"
     )]
     SlotTwoPhase {
         /// The slot.

@@ -97,20 +97,21 @@ pub(super) fn of_part(part: &TableName, kind: &str) -> String {
 pub(super) fn named_besides(others: &str) -> String {
     format!(
         "if that is a mistake, set source.tables to {others}; if it is to be read besides, name all of \
-         them; if {others} is no outbox, set source.publication to a new one: as it is, a relay would \
-         acknowledge its rows undelivered"
+         them; if {others} is no outbox any more, because it was replaced, say: ALTER PUBLICATION .. DROP \
+         TABLE {others}; and start again. As it is, a relay would acknowledge its rows undelivered"
     )
 }
 
 /// A copy has the position, and nothing else of the slot (`copy_replication_slot` in slotfuncs.c).
 pub(super) fn without_two_phase(slot: &str) -> String {
     let (slot, copy) = (literal(slot), literal(&format!("{slot}_copy")));
+    // A copy that fails must not leave the drop behind it to be run.
     format!(
-        "copy it there and back, which keeps its position and leaves out two_phase (and failover, if it \
-         had that: set it again): \
-         SELECT pg_copy_logical_replication_slot({slot}, {copy}); \
-         SELECT pg_drop_replication_slot({slot}); \
-         SELECT pg_copy_logical_replication_slot({copy}, {slot}); \
-         SELECT pg_drop_replication_slot({copy});"
+        "stop the relays, have one slot free (max_replication_slots), and copy it there and back, which \
+         keeps its position and leaves out two_phase (and failover, if it had that: set it again): \
+         SELECT pg_drop_replication_slot({slot}) \
+            FROM pg_copy_logical_replication_slot({slot}, {copy}); \
+         SELECT pg_drop_replication_slot({copy}) \
+            FROM pg_copy_logical_replication_slot({copy}, {slot});"
     )
 }

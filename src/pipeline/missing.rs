@@ -197,7 +197,7 @@ impl MissingTopics {
             self.add(topic, found, now);
         }
         let Some(absent) = self.absent.get_mut(topic) else { unreachable!("it was added") };
-        absent.told &= absent.fault.as_str() == fault.as_str();
+        absent.told &= absent.fault.is_missing() == fault.is_missing();
         (absent.fault, absent.asked) = (fault, now);
         let decision = self.verdict(topic, now);
         // That brokers, or we, are about to create a topic is none.

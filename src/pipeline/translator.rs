@@ -1,7 +1,7 @@
 //! Frames in a single-byte encoding → frames in UTF-8.
 //!
 //! Enters: frames of a stream that the server does not convert, each as often as it is offered. Leaves:
-//! the same frames in UTF-8. Always holds: what is needed beside the frame is no larger than the largest
+//! the same frames in UTF-8. Always holds: a frame is converted once, however often it is offered; what is needed beside the frame is no larger than the largest
 //! row that is delivered (G3): a row that would be larger in UTF-8 is treated as one that comes too
 //! large; a row of ASCII alone is lent as it lies in the read buffer.
 
@@ -17,19 +17,31 @@ pub struct Translator {
     bytes_max: usize,
     converted: Converted,
     excerpt: Option<Box<Excerpt>>,
+    /// What became of the frame in hand.
+    at_hand: Option<Conversion>,
 }
 
 impl Translator {
     /// From this encoding; messages of up to so many bytes in UTF-8 are held as a whole.
     pub fn new(charset: Arc<Charset>, bytes_max: usize) -> Self {
-        Self { charset, bytes_max, converted: Converted::default(), excerpt: None }
+        Self { charset, bytes_max, converted: Converted::default(), excerpt: None, at_hand: None }
     }
 
-    /// The same frame in UTF-8.
+    /// The frame in hand was taken; the next one is another.
+    pub const fn consume(&mut self) {
+        self.at_hand = None;
+    }
+
+    /// The same frame in UTF-8, until [`Translator::consume`] says that it was taken.
     pub fn frame<'a>(&'a mut self, frame: Frame<'a>) -> Result<Frame<'a>, DecodeError> {
         // An excerpt was converted when it was made.
         let Frame::Wal { start, sent_us, data } = frame else { return Ok(frame) };
-        match self.charset.convert(data, self.bytes_max, &mut self.converted)? {
+        let conversion = match self.at_hand {
+            Some(known) => known,
+            None => self.convert(data)?,
+        };
+        self.at_hand = Some(conversion);
+        match conversion {
             Conversion::Same => Ok(frame),
             Conversion::Converted if self.converted.untranslatable.is_empty() => {
                 Ok(Frame::Wal { start, sent_us, data: &self.converted.message })
@@ -39,13 +51,21 @@ impl Translator {
                 Ok(Frame::Untranslatable { start, sent_us, data: message, columns: untranslatable })
             }
             Conversion::TooLong => {
-                let charset = Some(Arc::clone(&self.charset));
-                let mut excerpt = Excerpt::begin(data.len()).in_charset(charset);
-                excerpt.take(data)?;
-                let excerpt = self.excerpt.insert(Box::new(excerpt));
+                let Some(excerpt) = &self.excerpt else { unreachable!("it was made") };
                 Ok(Frame::Excerpt { start, sent_us, excerpt })
             }
         }
+    }
+
+    fn convert(&mut self, data: &[u8]) -> Result<Conversion, DecodeError> {
+        let conversion = self.charset.convert(data, self.bytes_max, &mut self.converted)?;
+        if conversion == Conversion::TooLong {
+            let charset = Some(Arc::clone(&self.charset));
+            let mut excerpt = Excerpt::begin(data.len()).in_charset(charset);
+            excerpt.take(data)?;
+            self.excerpt = Some(Box::new(excerpt));
+        }
+        Ok(conversion)
     }
 }
 

@@ -347,9 +347,9 @@ const UNSENDABLE: &str = "a row's text has 1 GiB or more, which Postgres cannot 
     lost, but nothing behind it is delivered either: see `A row that Postgres itself cannot send` in \
     docs/operations.md";
 
-const UNTRANSLATABLE: &str = "a row has a character that UTF8 lacks, in a database whose encoding has \
-    several bytes for a character; nothing is lost, but nothing behind the row is delivered either: see `A row that \
-    Postgres itself cannot send` in docs/operations.md";
+const UNTRANSLATABLE: &str = "a row has a character that UTF8 lacks, which Postgres cannot convert; where \
+    the database's encoding has several bytes for a character, nothing behind the row is delivered (nothing is \
+    lost): see `A row that Postgres itself cannot send` in docs/operations.md";
 
 fn server_hint(message: &ServerMessage) -> Option<String> {
     let known = match message.code.as_str() {

@@ -51,6 +51,21 @@ fn ascii_alone_stays_a_slice_of_the_frame() {
 }
 
 #[test]
+fn a_frame_is_converted_once_however_often_it_is_offered() {
+    let frames = transaction(b"\xE9");
+    let mut translator = translator(usize::MAX);
+    let data_of = |translator: &mut Translator| match translator.frame(wal(&frames[2])) {
+        Ok(Frame::Wal { data, .. }) => data.to_vec(),
+        other => panic!("{other:?}"),
+    };
+    let row = data_of(&mut translator);
+    translator.converted.message.push(0);
+    assert_eq!(data_of(&mut translator).len(), row.len() + 1, "it was converted again");
+    translator.consume();
+    assert_eq!(data_of(&mut translator), row);
+}
+
+#[test]
 fn g4_bytes_that_pass_for_utf8_by_chance_are_a_dead_letter() {
     // In UTF-8 these would be an e with an accent.
     let (code, letter) = delivered(b"\xC3\xA9", usize::MAX);

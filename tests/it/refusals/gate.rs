@@ -155,7 +155,16 @@ fn a_slot_with_two_phase_is_refused_and_the_hint_loses_nothing() {
         let from = refusal.text.find("SELECT").expect("a command");
         let commands = refusal.text.get(from..).unwrap_or_default();
         let end = commands.rfind(';').expect("a command's end");
-        for command in commands.get(..end).unwrap_or_default().split(';') {
+        let commands: Vec<_> = commands.get(..end).unwrap_or_default().split(';').collect();
+        // Whoever runs all of them, though one fails, as psql does, still has the slot.
+        let in_the_way = "SELECT pg_create_logical_replication_slot(current_database() || '_copy', \
+                          'pgoutput')";
+        outbox.run(in_the_way);
+        for command in &commands {
+            assert!(outbox.database.sql().try_run(command).is_err(), "{command}");
+        }
+        outbox.run("SELECT pg_drop_replication_slot(current_database() || '_copy')");
+        for command in commands {
             outbox.run(command);
         }
         outbox.write();
