@@ -22,7 +22,7 @@ use crate::control::{
     Became, ControlError, Made, MadeSlot, SetupChoices, SetupPlan, SetupStep, Unguarded, connect,
     unguarded,
 };
-use crate::kafka::{Grade, MadeTopics, Purpose, WantedTopic, make_topics};
+use crate::kafka::{Grade, KafkaSpec, MadeTopics, Purpose, WantedTopic, make_topics};
 use crate::relay::{Plan, begin_stream};
 use crate::route::check_topic;
 
@@ -90,26 +90,27 @@ pub fn run(args: &SetupArgs, context: &Context) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::Ok);
     }
     let mut done = Done::default();
-    let made = super::runtime()?.block_on(make(&plan, &relay, &mut done));
+    let progress = progress_topic(args, &relay.config);
+    let made = super::runtime()?.block_on(make(&plan, &relay, progress.as_ref(), &mut done));
     let made = made.map_err(|failure| {
         let is_missing = existing_tables && failure.is("PR-P032");
         if is_missing { failure.help(NO_SUCH_TABLE) } else { failure }
     });
     let topics = made.and_then(|()| wanted_topics(args, &relay.config, false)).and_then(|wanted| {
-        let made = if wanted.is_empty() {
-            MadeTopics::default()
-        } else {
-            make_topics(&relay.kafka, &wanted)?
-        };
-        done.topics = made;
-        Ok(())
+        let wanted = wanted.into_iter().filter(|topic| !done.topics.created.contains(&topic.name));
+        done.make_topics(&relay.kafka, &wanted.collect::<Vec<_>>())
     });
     // What was made before something failed was made.
     done.print(context)?;
     topics.map(|()| ExitCode::Ok)
 }
 
-async fn make(plan: &SetupPlan, relay: &Plan, done: &mut Done) -> Result<(), Failure> {
+async fn make(
+    plan: &SetupPlan,
+    relay: &Plan,
+    progress: Option<&WantedTopic>,
+    done: &mut Done,
+) -> Result<(), Failure> {
     let client = connect(&relay.config.source.connect).await?;
     done.made = plan.make_tables(&client).await?;
     done.unguarded = unguarded(&client, &relay.config.source.tables).await?;
@@ -127,7 +128,11 @@ async fn make(plan: &SetupPlan, relay: &Plan, done: &mut Done) -> Result<(), Fai
     }
     // Kafka is told first, so that a slot without progress is none of ours.
     let delivered = match relay.config.kafka.delivery {
-        Delivery::ExactlyOnce => begin_stream(relay, &client).await?,
+        Delivery::ExactlyOnce => {
+            // Else it would be made as the brokers please.
+            done.make_topics(&relay.kafka, progress.map_or(&[], std::slice::from_ref))?;
+            begin_stream(relay, &client).await?
+        }
         Delivery::AtLeastOnce => None,
     };
     let made = plan.make_slot(&client).await?;
@@ -210,16 +215,22 @@ fn wanted_topics(
     if config.route.rejected == Rejected::DeadLetter {
         wanted.push(WantedTopic::new(&config.dead_letters.topic, Purpose::DeadLetters));
     }
-    if config.kafka.delivery == Delivery::ExactlyOnce || config.progress.at_least_once {
-        wanted.push(WantedTopic::new(&config.progress.topic, Purpose::Progress));
-    }
     for topic in &mut wanted {
-        if topic.purpose != Purpose::Progress {
-            topic.partitions = args.partitions.unwrap_or(topic.partitions);
-        }
+        topic.partitions = args.partitions.unwrap_or(topic.partitions);
         topic.replication = args.replication.unwrap_or(topic.replication);
     }
+    wanted.extend(progress_topic(args, config));
     Ok(wanted)
+}
+
+/// That topic, where topics were asked for and progress is kept.
+fn progress_topic(args: &SetupArgs, config: &Config) -> Option<WantedTopic> {
+    let is_kept = config.kafka.delivery == Delivery::ExactlyOnce || config.progress.at_least_once;
+    if args.topics.is_none() || !is_kept {
+        return None;
+    }
+    let topic = WantedTopic::new(&config.progress.topic, Purpose::Progress);
+    Some(WantedTopic { replication: args.replication.unwrap_or(topic.replication), ..topic })
 }
 
 /// What became of everything.
@@ -233,6 +244,18 @@ struct Done {
 }
 
 impl Done {
+    /// Makes those that are missing.
+    fn make_topics(&mut self, kafka: &KafkaSpec, wanted: &[WantedTopic]) -> Result<(), Failure> {
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        let made = make_topics(kafka, wanted)?;
+        self.topics.created.extend(made.created);
+        self.topics.existing.extend(made.existing);
+        self.topics.findings.extend(made.findings);
+        Ok(())
+    }
+
     fn print(mut self, context: &Context) -> Result<(), Failure> {
         if let Some(slot) = &self.slot {
             for (table, rows) in &slot.left_behind {

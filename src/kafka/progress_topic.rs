@@ -76,7 +76,7 @@ impl Reader {
         self.begun = Instant::now();
         let Some((low, end)) = self.bounds(&self.everything)? else { return Ok(None) };
         while self.bounds(&self.committed)?.is_none_or(|(_, committed)| committed < end) {
-            self.in_time("a transaction of another writer is open in it")?;
+            self.in_time("a transaction of an earlier relay, or of another writer, is open in it")?;
             std::thread::sleep(Duration::from_millis(5));
         }
         let mut tail = TAIL;

@@ -202,7 +202,9 @@ impl SinkError {
             ),
             Self::ProgressUnread { topic, .. } => format!(
                 "brokers that are away are waited for, and so is the transaction that a killed relay \
-                 left open, for a minute unless one follows it; where reading is forbidden: \
+                 left open, for a minute at most; one that stays longer hangs, as brokers can leave it when a \
+                 partition had no leader: kafka-transactions.sh --bootstrap-server BROKER find-hanging --topic \
+                 '{topic}' --partition 0, then abort; where reading is forbidden: \
                  kafka-acls.sh --bootstrap-server BROKER --add --allow-principal User:NAME --operation Read \
                  --operation Describe --topic '{topic}'"
             ),

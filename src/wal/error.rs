@@ -351,6 +351,11 @@ const UNTRANSLATABLE: &str = "a row has a character that UTF8 lacks, which Postg
     the database's encoding has several bytes for a character, nothing behind the row is delivered (nothing is \
     lost): see `A row that Postgres itself cannot send` in docs/operations.md";
 
+/// Where the server looks at the role that logs in (`utils/init/miscinit.c`) and at its database
+/// (`postinit.c`); messages are translated, names of routines are not.
+const LOGIN_OF_ROLE: &str = "InitializeSessionUserId";
+const LOGIN_TO_DATABASE: &str = "CheckMyDatabase";
+
 fn server_hint(message: &ServerMessage) -> Option<String> {
     let known = match message.code.as_str() {
         // A buffer that cannot grow beyond 1 GiB; messages of this kind are not translated.
@@ -359,6 +364,10 @@ fn server_hint(message: &ServerMessage) -> Option<String> {
         "22P05" | "22021" => UNTRANSLATABLE,
         // A login says where the password came from.
         "28P01" if message.hint.is_empty() => "the password is wrong",
+        "28000" if message.routine == LOGIN_OF_ROLE => {
+            "the role does not exist (any more), or may not log in: name another one in source.url or \
+             PGUSER, or ALTER ROLE <role> LOGIN;"
+        }
         "28000" => {
             "the role may not log in here: pg_hba.conf needs a line for this database (not \
              `replication`), this role and this host; where it wants a certificate, set sslcert \
@@ -378,6 +387,13 @@ fn server_hint(message: &ServerMessage) -> Option<String> {
         // The server advises another slot, which would pass over rows.
         "55000" if is_copied_slot(message) => STANDBY_REACHED,
         "3D000" => "check the database's name in source.url or PGDATABASE",
+        "53300" if message.routine == LOGIN_OF_ROLE => {
+            "the role's own limit: ALTER ROLE <role> CONNECTION LIMIT -1; the relay needs two, and one more \
+             for each standby"
+        }
+        "53300" if message.routine == LOGIN_TO_DATABASE => {
+            "the database's own limit: ALTER DATABASE <database> CONNECTION LIMIT -1;"
+        }
         "53300" => "raise max_wal_senders or max_connections, or free a connection",
         _ => "",
     };
@@ -401,6 +417,22 @@ mod tests {
             for code in codes {
                 assert_eq!(Class::of_sqlstate(code), class, "{code}");
             }
+        }
+    }
+
+    #[test]
+    fn logins_are_refused_for_one_of_several_reasons() {
+        for (code, routine, hint) in [
+            ("28000", "InitializeSessionUserId", "LOGIN;"),
+            ("28000", "ClientAuthentication", "pg_hba.conf"),
+            ("53300", "InitializeSessionUserId", "ALTER ROLE"),
+            ("53300", "CheckMyDatabase", "ALTER DATABASE"),
+            ("53300", "InitProcess", "max_wal_senders"),
+        ] {
+            let (code, routine) = (code.to_owned(), routine.to_owned());
+            let error = ServerMessage { code, routine, ..ServerMessage::default() };
+            let given = WalError::Server(Box::new(error)).hint().unwrap();
+            assert!(given.contains(hint), "{given}");
         }
     }
 

@@ -237,7 +237,7 @@ fn g1_rows_that_a_new_slot_does_not_deliver_are_counted_and_left_only_on_demand(
         let owner = &scene.owner;
         scene.database.sql().run(&format!("ALTER ROLE {owner} REPLICATION"));
         let refused = scene.setup(owner, &[], 78);
-        refused.says(&["PR-P052", "table public.outbox has 2 rows", "not delivered", "--from-now"]);
+        refused.says(&["PR-P052", "table public.outbox has 2 rows", "no new slot delivers", "--from-now"]);
         scene.setup(&scene.relay, &[], 78).says(&["PR-P052", "may not read it"]);
         assert_eq!(scene.slots(), "0");
         let made = scene.setup(owner, &["--from-now"], 0);
@@ -324,6 +324,32 @@ fn topics_are_made_as_rows_name_them_and_once() {
     let consumer: rdkafka::consumer::BaseConsumer = topic::client(&bootstrap).create().unwrap();
     for (name, partitions) in [("OrderPaid", 2), ("dead-letters", 2), ("progress", 1)] {
         assert_eq!(topic::ends(&consumer, &format!("{prefix}{name}")).len(), partitions, "{name}");
+    }
+}
+
+/// One broker has no nine replicas: so many are asked for, before the slot is made.
+#[test]
+fn the_progress_topic_is_made_with_the_replicas_that_were_asked_for() {
+    let Some(kafka) = kafka::strict() else { return };
+    let mut scene = Scene::new(postgres::installed());
+    scene.broker = Broker::Kafka(kafka);
+    let superuser = scene.database.sql().value("SELECT current_user");
+    let prefix = format!("{}.", scene.database.name());
+    let relay = scene.run_as(&superuser).set("kafka.delivery", "exactly_once").unprepared();
+    let relay = relay.set("progress.topic", &format!("{prefix}progress"));
+    let topics = format!("--topics={prefix}a");
+    let refused = relay.start(&["setup", &topics, "--replication=9"]).outcome();
+    assert_eq!(refused.status.code(), Some(78), "{:?}", refused.log);
+    assert!(refused.log.join("\n").contains("no more replicas than there are brokers"));
+    assert_eq!(
+        (topic::names(&kafka.bootstrap(), &prefix), scene.slots()),
+        (Vec::new(), "0".into())
+    );
+    let made = relay.start(&["setup", &topics, "--replication=1"]).outcome();
+    assert!(made.status.success(), "{:?}", made.log);
+    for name in ["a", "dead-letters", "progress"] {
+        let line = format!("created: topic `{prefix}{name}`");
+        assert_eq!(made.stdout.matches(&line).count(), 1, "{}", made.stdout);
     }
 }
 
