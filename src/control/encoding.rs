@@ -13,6 +13,9 @@ use crate::wal::{StreamEncoding, WalError};
 
 const DOING: &str = "asking for the characters of the database's encoding";
 
+/// SQLSTATEs of text that has no equivalent in UTF8.
+pub(super) const UNTRANSLATABLE: [&str; 2] = ["22P05", "22021"];
+
 /// The bytes that are no ASCII.
 const HIGH_BYTES: std::ops::RangeInclusive<u8> = 0x80..=0xFF;
 
@@ -45,7 +48,7 @@ pub async fn stream_encoding(
     };
     let mut characters = [None; 128];
     if found.len() != characters.len() {
-        let source = WalError::Protocol("characters for another number of bytes");
+        let source = WalError::Protocol("the server did not answer with 128 characters");
         return Err(ControlError::Connection { doing: DOING, source });
     }
     for (character, hex) in characters.iter_mut().zip(&found) {
@@ -81,7 +84,7 @@ async fn at_once(client: &Client) -> Result<Option<Vec<Option<String>>>, Control
     );
     let answer = match client.run(DOING, client.sql().simple_query(&sql)).await {
         // No such language, or not for this role.
-        Err(error) if is_of(&error, &["42704", "42501"]) => return Ok(None),
+        Err(error) if error.is_of(&["42704", "42501"]) => return Ok(None),
         answer => answer?,
     };
     let found = answer.iter().find_map(|message| match message {
@@ -102,21 +105,14 @@ async fn one_by_one(client: &Client) -> Result<Vec<Option<String>>, ControlError
         let row = client.run(DOING, client.sql().query_one(&statement, &[&i32::from(byte)])).await;
         found.push(match row {
             Ok(row) => Some(get(&row, 0)?),
-            Err(error) if is_of(&error, &["22P05", "22021"]) => None,
+            Err(error) if error.is_of(&UNTRANSLATABLE) => None,
             Err(error) => return Err(error),
         });
     }
     Ok(found)
 }
 
-fn is_of(error: &ControlError, codes: &[&str]) -> bool {
-    let ControlError::Connection { source: WalError::Server(server), .. } = error else {
-        return false;
-    };
-    codes.contains(&server.code.as_str())
-}
-
-/// The character, if it is one and not one of those that end or delimit text.
+/// The character, if it is exactly one and no ASCII.
 fn single(hex: &str) -> Option<char> {
     let bytes: Option<Vec<u8>> = hex
         .as_bytes()

@@ -306,6 +306,12 @@ const REPLACED: &str = "re-send the rows committed since the change: Postgres pa
     were not published; where progress is kept the next start wants `postrider adopt --execute`";
 
 impl ControlError {
+    /// Whether it is the server's, with one of these SQLSTATEs.
+    pub(super) fn is_of(&self, codes: &[&str]) -> bool {
+        matches!(self, Self::Connection { source: WalError::Server(server), .. }
+            if codes.contains(&server.code.as_str()))
+    }
+
     /// What it means for the relay.
     pub fn class(&self) -> Class {
         match self {

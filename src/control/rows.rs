@@ -3,10 +3,11 @@
 //! Enters: a [`Client`] and a table. Leaves: its columns and rows. Always holds: nothing is written
 //! and nothing locked beyond what a SELECT does. Called by `postrider route --from-database`.
 
-use tokio_postgres::SimpleQueryMessage;
 use tokio_postgres::types::ToSql;
+use tokio_postgres::{SimpleQueryMessage, SimpleQueryRow};
 
 use super::connect::Client;
+use super::encoding::UNTRANSLATABLE;
 use super::error::ControlError;
 use super::inspect::{get, letter};
 use super::judge::unsuitable;
@@ -24,6 +25,8 @@ pub struct NewestRows {
     pub columns: Vec<RowColumn>,
     /// Values in the order of the columns; `None` is NULL.
     pub rows: Vec<Vec<Option<String>>>,
+    /// Rows left out for a character that UTF8 lacks.
+    pub untranslatable: usize,
 }
 
 /// A column as the catalog has it.
@@ -83,23 +86,49 @@ pub async fn newest_rows(
     }
     let list: Vec<String> = columns.iter().map(|column| identifier(&column.name)).collect();
     let (list, name) = (list.join(", "), qualified(table));
-    let sql = format!("SELECT {list} FROM {name} ORDER BY ctid DESC LIMIT {limit}");
-    // The simple protocol prints values as the stream does.
-    let found = match client.run(DOING, client.sql().simple_query(&sql)).await {
+    let newest = format!("ORDER BY ctid DESC LIMIT {limit}");
+    let mut untranslatable = 0;
+    let mut rows = match texts(client, &format!("SELECT {list} FROM {name} {newest}")).await {
         Err(error) if error.class() == Class::Permission => {
             let (_, role) = whereabouts(client).await?;
             return Err(ControlError::TableForbidden { table: table.clone(), role });
         }
+        // One row fails the whole query.
+        Err(error) if error.is_of(&UNTRANSLATABLE) => {
+            let mut rows = Vec::new();
+            for place in
+                texts(client, &format!("SELECT tableoid, ctid FROM {name} {newest}")).await?
+            {
+                let [Some(part), Some(ctid)] = place.as_slice() else {
+                    unreachable!("every row has these")
+                };
+                let one = format!(
+                    "SELECT {list} FROM {name} WHERE tableoid = '{part}' AND ctid = '{ctid}'"
+                );
+                match texts(client, &one).await {
+                    Err(error) if error.is_of(&UNTRANSLATABLE) => untranslatable += 1,
+                    // None, if it was deleted meanwhile.
+                    found => rows.extend(found?),
+                }
+            }
+            rows
+        }
         found => found?,
     };
-    let mut rows = Vec::new();
-    for message in &found {
-        if let SimpleQueryMessage::Row(row) = message {
-            rows.push((0..columns.len()).map(|at| row.get(at).map(str::to_owned)).collect());
-        }
-    }
     rows.reverse();
-    Ok(NewestRows { columns, rows })
+    Ok(NewestRows { columns, rows, untranslatable })
+}
+
+/// Rows as the simple protocol prints them, which is how the stream does.
+async fn texts(client: &Client, sql: &str) -> Result<Vec<Vec<Option<String>>>, ControlError> {
+    let answer = client.run(DOING, client.sql().simple_query(sql)).await?;
+    let rows = answer.iter().filter_map(|message| match message {
+        SimpleQueryMessage::Row(row) => Some(row),
+        _ => None,
+    });
+    let values =
+        |row: &SimpleQueryRow| (0..row.len()).map(|at| row.get(at).map(str::to_owned)).collect();
+    Ok(rows.map(values).collect())
 }
 
 /// The table's OID. What `run` would not stream from is refused here too.

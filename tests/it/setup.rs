@@ -237,7 +237,12 @@ fn g1_rows_that_a_new_slot_does_not_deliver_are_counted_and_left_only_on_demand(
         let owner = &scene.owner;
         scene.database.sql().run(&format!("ALTER ROLE {owner} REPLICATION"));
         let refused = scene.setup(owner, &[], 78);
-        refused.says(&["PR-P052", "table public.outbox has 2 rows", "no new slot delivers", "--from-now"]);
+        refused.says(&[
+            "PR-P052",
+            "table public.outbox has 2 rows",
+            "no new slot delivers",
+            "--from-now",
+        ]);
         scene.setup(&scene.relay, &[], 78).says(&["PR-P052", "may not read it"]);
         assert_eq!(scene.slots(), "0");
         let made = scene.setup(owner, &["--from-now"], 0);

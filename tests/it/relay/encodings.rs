@@ -179,6 +179,11 @@ fn rows_of_win1252(cluster: &Cluster, delivery: &'static str) {
     assert_eq!((verdict.committed, verdict.delivered), (22, 22));
     assert_delivered(&trial);
 
+    let rehearsal = trial.relay().start(&["route", "--from-database", "--limit=100"]).outcome();
+    let log = rehearsal.log.join("\n");
+    assert!(rehearsal.status.success() && log.contains("\"rows\":4"), "{log}");
+    assert!(rehearsal.stdout.contains("café €"), "{}", rehearsal.stdout);
+
     let retry = ["dead-letters", "retry", "--code", "untranslatable_character"];
     let plan = trial.relay().start(&retry).outcome().stdout;
     assert!(plan.contains("to send again: 0") && plan.contains("insert the row again"), "{plan}");
