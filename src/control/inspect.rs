@@ -16,7 +16,7 @@ use crate::lsn::Lsn;
 use crate::outbox::{OutboxSpec, TableName, Wanted};
 use crate::wal::WalError;
 
-pub(super) const DOING: &str = "inspecting the database";
+const DOING: &str = "inspecting the database";
 
 /// The first server version that publishes every table of a schema.
 const SCHEMAS_SINCE: i32 = 150_000;

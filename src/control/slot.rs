@@ -5,8 +5,10 @@
 
 use super::connect::Client;
 use super::error::ControlError;
-use super::inspect::{DOING, get, position};
+use super::inspect::{get, position};
 use crate::lsn::Lsn;
+
+const DOING: &str = "looking at the replication slot";
 
 /// The slot.
 #[derive(Debug, Clone, PartialEq, Eq)]

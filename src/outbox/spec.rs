@@ -151,7 +151,8 @@ impl OutboxSpec {
     }
 
     /// The table that a Relation describes, if it is one of ours: the one with its OID, or else, as a
-    /// table that was replaced had another, the one with its name.
+    /// table that was replaced had another, the one with its name. A replaced table that has another
+    /// name now is ours only where the log was written under the old one.
     pub(super) fn table(&self, relation: &Relation<'_>) -> Option<&TableName> {
         let is_named = |table: &&TableName| {
             table.name.as_bytes() == relation.name && schema_of(table) == relation.schema

@@ -419,6 +419,7 @@ impl MissingTopics {
             return Some(asked_for);
         }
         let creates = match self.brokers_create {
+            // More may have been granted before that was known.
             Some(false) => absent.creates.min(SPREADING),
             Some(true) | None => absent.creates,
         };

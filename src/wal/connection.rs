@@ -304,6 +304,7 @@ impl<T: Transport> Connection<T> {
                     WalError::Server(_) => !is_fatal(Some(&error)),
                     _ => false,
                 };
+                // Whoever has it asks for text that is no stream next.
                 let alive = alive && self.speak(None).is_ok();
                 Err(Box::new(StartRefused { connection: alive.then_some(self), error }))
             }
@@ -356,7 +357,8 @@ impl<T: Transport> Connection<T> {
         }
     }
 
-    /// From now on both sides speak in this encoding; `None` is UTF-8.
+    /// From now on both sides speak in this encoding; `None` is UTF8, which a
+    /// database in SQL_ASCII does not convert to.
     fn speak(&mut self, charset: Option<Arc<Charset>>) -> Result<(), WalError> {
         if self.session.charset == charset {
             return Ok(());
