@@ -26,9 +26,26 @@ pub fn undisturbed<T>(act: impl FnOnce() -> T) -> T {
 mod tests {
     use super::*;
 
-    /// A child that is between fork and exec would have the port.
+    /// Set where the test has a process of its own.
+    const ALONE: &str = "POSTRIDER_TEST_ALONE";
+
+    /// A child that is between fork and exec would have the port. In a process of its own: other tests
+    /// start programs by themselves, and theirs would have it, too.
     #[test]
     fn an_address_can_be_taken_again_while_programs_are_started() {
+        if std::env::var_os(ALONE).is_none() {
+            let thread = std::thread::current();
+            let mut this = Command::new(std::env::current_exe().unwrap());
+            this.args(["--exact", thread.name().unwrap(), "--test-threads=1"]).env(ALONE, "");
+            let output = this.output().unwrap();
+            let said = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success() && said.contains("1 passed"), "{said}");
+            return;
+        }
+        take_again_while_programs_are_started();
+    }
+
+    fn take_again_while_programs_are_started() {
         use std::net::{Ipv4Addr, TcpListener};
         use std::sync::atomic::{AtomicBool, Ordering};
 
