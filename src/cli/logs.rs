@@ -13,6 +13,7 @@ use std::io::{self, Write as _};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::Directive;
@@ -60,15 +61,31 @@ pub fn end(last: &str) {
 
 /// Begins to write the log; without a thread for that, each line is written by whoever has it.
 fn begin_to_write(format: LogFormat, color: bool) -> Option<Queue> {
-    let queue = Queue::new(move |lines| {
+    let notice = move |lines: u64| {
         let mut line = Line::warning("lines of the log were left out: nobody read stderr");
         line.push("lines", lines.into());
         line.in_format(format, color)
-    });
+    };
+    let queue = Queue::new(notice, write_at_once);
     let writer = queue.clone();
     let thread = std::thread::Builder::new().name("postrider-log".to_owned());
     let spawned = thread.spawn(move || writer.write_to(&mut io::stderr()));
     spawned.is_ok().then_some(queue)
+}
+
+/// Writes a line to stderr if it does not block; false if it would. A pipe that polls as writable takes
+/// `PIPE_BUF` bytes, 4096 on Linux (pipe(7)).
+fn write_at_once(line: &[u8]) -> bool {
+    const PIPE_BUF: usize = 4096;
+    let stderr = io::stderr();
+    let mut asked = [PollFd::new(&stderr, PollFlags::OUT)];
+    let at_once = Timespec::default();
+    if line.len() > PIPE_BUF || !matches!(poll(&mut asked, Some(&at_once)), Ok(1..)) {
+        return false;
+    }
+    // A closed stderr takes nothing, and never will.
+    let _ = stderr.lock().write_all(line);
+    true
 }
 
 fn audit_directive() -> Directive {

@@ -1,7 +1,8 @@
 //! Lines on their way to stderr, which nobody may be reading.
 //!
 //! Enters: whole lines, from any thread. Leaves: the same, in order, written by a thread of its own;
-//! and in the place of those that were left out, a line of how many. What always holds: a reader that stands still (`docker logs` in its
+//! and in the place of those that were left out, a line of how many. A line that stderr takes at once is
+//! written by whoever has it, so that a process that is killed has written what it logged. What always holds: a reader that stands still (`docker logs` in its
 //! blocking mode, a pager, a full pipe) holds up nobody but who writes an audit line, which is
 //! written when the call returns; what waits is bounded.
 
@@ -27,6 +28,8 @@ struct Shared {
     changed: Condvar,
     /// The line that says how many were left out.
     notice: Box<dyn Fn(u64) -> String + Send + Sync>,
+    /// Writes a line if that does not have to wait.
+    at_once: fn(&[u8]) -> bool,
 }
 
 #[derive(Default)]
@@ -42,14 +45,21 @@ struct State {
 
 impl Queue {
     /// `notice` makes the line that says how many were left out.
-    pub(super) fn new(notice: impl Fn(u64) -> String + Send + Sync + 'static) -> Self {
+    /// `at_once` writes a line if that does not have to wait, and says whether it has.
+    pub(super) fn new(
+        notice: impl Fn(u64) -> String + Send + Sync + 'static,
+        at_once: fn(&[u8]) -> bool,
+    ) -> Self {
         let (state, changed) = (Mutex::default(), Condvar::new());
-        Self(Arc::new(Shared { state, changed, notice: Box::new(notice) }))
+        Self(Arc::new(Shared { state, changed, notice: Box::new(notice), at_once }))
     }
 
     /// Adds a line, or leaves it out if too much waits.
     pub(super) fn add(&self, line: &[u8]) {
         let mut state = self.state();
+        if self.is_taken_at_once(&state, line) {
+            return;
+        }
         if state.bytes + line.len() > BYTES_MAX {
             state.left_out += 1;
             return;
@@ -70,9 +80,10 @@ impl Queue {
     /// Adds a last line, however much waits, and waits for so long at most until all are written.
     pub(super) fn end(&self, last: &[u8], limit: Duration) {
         let mut state = self.state();
-        if !last.is_empty() {
-            self.push(&mut state, last);
+        if self.is_taken_at_once(&state, last) {
+            return;
         }
+        self.push(&mut state, last);
         let number = state.added;
         let waits = |state: &mut State| state.done < number;
         drop(self.0.changed.wait_timeout_while(state, limit, waits));
@@ -86,6 +97,11 @@ impl Queue {
             self.state().done += 1;
             self.0.changed.notify_all();
         }
+    }
+
+    /// No line overtakes another one.
+    fn is_taken_at_once(&self, state: &State, line: &[u8]) -> bool {
+        state.done == state.added && state.left_out == 0 && (self.0.at_once)(line)
     }
 
     fn push(&self, state: &mut State, line: &[u8]) {
@@ -200,7 +216,7 @@ mod tests {
 
     /// A queue that is written to a pipe, and the pipe's two ends.
     fn piped() -> (Queue, Sender<()>, Receiver<Vec<u8>>) {
-        let queue = Queue::new(|count| format!("{count} left out"));
+        let queue = Queue::new(|count| format!("{count} left out"), |_| false);
         let writer = queue.clone();
         let (room, has_room) = channel();
         let (taken, lines) = channel();
@@ -251,6 +267,16 @@ mod tests {
             }
         }
         assert_eq!(gaps, 2);
+    }
+
+    #[test]
+    fn a_line_that_is_taken_at_once_does_not_wait_for_the_thread() {
+        let queue = Queue::new(|_| unreachable!("none is left out"), |line| line != b"waits\n");
+        queue.add(b"written\n");
+        assert_eq!(queue.state().added, 0);
+        queue.add(b"waits\n");
+        queue.add(b"behind it\n");
+        assert_eq!(queue.state().lines.len(), 2);
     }
 
     #[test]
