@@ -1,10 +1,10 @@
 //! Lines on their way to stderr, which nobody may be reading.
 //!
-//! Enters: whole lines, from any thread. Leaves: the same, in order, written by a thread of its own;
-//! and in the place of those that were left out, a line of how many. A line that stderr takes at once is
-//! written by whoever has it, so that a process that is killed has written what it logged. What always holds: a reader that stands still (`docker logs` in its
-//! blocking mode, a pager, a full pipe) holds up nobody but who writes an audit line, which is
-//! written when the call returns; what waits is bounded.
+//! Enters: whole lines, from any thread. Leaves: the same, in order, and in the place of those that were
+//! left out, a line of how many. A line that stderr takes at once is written by whoever has it, so that a
+//! process that is killed has written what it logged; the others are written by a thread. What always
+//! holds: a reader that stands still (`docker logs` in its blocking mode, a pager, a full pipe) holds up
+//! nobody but who writes an audit line, which is written when the call returns; what waits is bounded.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -44,8 +44,7 @@ struct State {
 }
 
 impl Queue {
-    /// `notice` makes the line that says how many were left out.
-    /// `at_once` writes a line if that does not have to wait, and says whether it has.
+    /// `notice` makes the line that says how many were left out; `at_once` writes a line if that does not have to wait, and says whether it has.
     pub(super) fn new(
         notice: impl Fn(u64) -> String + Send + Sync + 'static,
         at_once: fn(&[u8]) -> bool,
@@ -70,6 +69,9 @@ impl Queue {
     /// Adds a line, however much waits, and waits until it is written.
     fn add_and_wait(&self, line: &[u8]) {
         let mut state = self.state();
+        if self.is_taken_at_once(&state, line) {
+            return;
+        }
         self.push(&mut state, line);
         let number = state.added;
         while state.done < number {

@@ -29,17 +29,26 @@ impl Supervisor {
             tracing::info!(slot = self.plan.config.source.slot, "standby: {error}");
             self.set_state(State::Standby);
         }
-        // What cannot be asked, the next session finds out and tells.
-        let client = control::connect(&self.plan.config.source.connect).await.ok();
+        // What cannot be asked, the next session finds out and tells. A server that does not answer keeps
+        // no signal waiting.
+        let told = self.told_to_end();
+        let client = tokio::select! {
+            client = Box::pin(control::connect(&self.plan.config.source.connect)) => client.ok(),
+            () = told => return Ok(()),
+        };
         loop {
             self.telemetry.tick();
             if tokio::time::timeout(EVERY, self.told_to_end()).await.is_ok() {
                 break;
             }
             let Some(client) = &client else { break };
-            match self.look_at_slot(client).await {
-                Ok(Some(SlotSample { active_pid: Some(_), .. })) => {}
-                Ok(_) | Err(_) => break,
+            let told = self.told_to_end();
+            let slot = tokio::select! {
+                slot = Box::pin(self.look_at_slot(client)) => slot,
+                () = told => break,
+            };
+            if !matches!(slot, Ok(Some(SlotSample { active_pid: Some(_), .. }))) {
+                break;
             }
         }
         self.last_progress = std::time::Instant::now();

@@ -64,6 +64,22 @@ fn g8_a_signal_while_the_stream_is_not_granted_ends_at_once() {
     stop_at_once(running);
 }
 
+#[test]
+fn g8_a_signal_does_not_wait_for_a_server_that_a_standby_asks() {
+    let broker = Broker::embedded();
+    let stage = Stage::new(postgres::installed(), &broker.bootstrap(), "asking");
+    let sluice = Sluice::start(&stage.database.address());
+    let mut holder = stage.relay().run();
+    holder.wait_for_log("\"streaming\"");
+    let relay = stage.relay_at(sluice.address()).set("source.url", &sluice.url());
+    let mut standby = relay.run();
+    standby.wait_for_log("standby");
+    sluice.freeze();
+    let_pass(APART, "a question is under way");
+    stop_at_once(standby);
+    holder.stop();
+}
+
 /// The line of a row that was left out is written before the row is passed over; nobody reads it.
 #[test]
 fn g4_g8_a_row_left_out_waits_for_its_line_and_a_signal_does_not() {
