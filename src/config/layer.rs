@@ -236,12 +236,14 @@ fn read_option(key: &str, option: &OptionSpec, raw: Raw) -> Result<Value, Wrong>
             Ok(Value::Size(bytes))
         }
         (Kind::Names, Raw::Text(text)) => Ok(Value::List(vec![Item { text, span: None }])),
-        (Kind::List | Kind::Names, Raw::Loose(text)) => Ok(Value::List(
-            text.split(',')
-                .map(|item| Item { text: item.trim().to_owned(), span: None })
-                .filter(|item| !item.text.is_empty())
-                .collect(),
-        )),
+        (Kind::List | Kind::Names, Raw::Loose(text)) => {
+            let Some(items) = items(&text) else {
+                let help = "write names with commas, or a TOML list".to_owned();
+                return Err(wrong_type(key, option, "a list that is not TOML", Some(help)));
+            };
+            let item = |text| Item { text, span: None };
+            Ok(Value::List(items.into_iter().map(item).collect()))
+        }
         (Kind::List | Kind::Names, Raw::List(items)) => read_list(key, option, items),
         (kind, raw) => {
             let help = match (kind, number) {
@@ -256,6 +258,19 @@ fn read_option(key: &str, option: &OptionSpec, raw: Raw) -> Result<Value, Wrong>
             Err(wrong_type(key, option, raw.describe(), help))
         }
     }
+}
+
+/// The items of a list outside of a file: with commas between them, or as a file would have it, which is
+/// how hints and the manual show lists.
+fn items(text: &str) -> Option<Vec<String>> {
+    let text = text.trim();
+    if !text.starts_with('[') || !text.contains(['"', '\'']) {
+        let items = text.split(',').map(|item| item.trim().to_owned());
+        return Some(items.filter(|item| !item.is_empty()).collect());
+    }
+    let parsed = toml::de::DeValue::parse(text).ok()?;
+    let items = parsed.get_ref().as_array()?;
+    items.iter().map(|item| Some(item.get_ref().as_str()?.to_owned())).collect()
 }
 
 fn read_list(

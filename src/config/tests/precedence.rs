@@ -36,6 +36,21 @@ fn flag_set_environment_file_default() {
 }
 
 #[test]
+fn a_list_is_taken_as_a_file_would_have_it_too() {
+    for text in ["event_id, id", "event_id,id", r#"["event_id", "id"]"#, "['event_id','id']"] {
+        let set = format!("outbox.id={text}");
+        let loaded = Given { set: &[&set], ..Given::default() }.load().unwrap();
+        let names = ["event_id".to_owned(), "id".to_owned()];
+        assert_eq!(effective(&loaded, "outbox.id").value, Shown::List(names.into()), "{text}");
+    }
+    // Of a glob a bracket is a part.
+    let set = ["route.topics_allowed=[ab]*"];
+    let loaded = Given { set: &set, ..Given::default() }.load().unwrap();
+    let line = effective(&loaded, "route.topics_allowed");
+    assert_eq!(line.value, Shown::List(vec!["[ab]*".to_owned()]));
+}
+
+#[test]
 fn rules_have_numbers_in_every_layer() {
     let file =
         "[[route.rules]]\nglob = \"a\"\nkey = \"k\"\n[[route.rules]]\nglob = \"b\"\nkey = \"k\"";
