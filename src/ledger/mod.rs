@@ -37,7 +37,7 @@ use crate::lsn::Lsn;
 pub use error::LedgerError;
 pub use ticket::Ticket;
 
-/// Slots the ring starts with; it doubles from there. 100 transactions of 40 bytes are a page.
+/// Slots the ring starts with; it doubles from there. 80 transactions of 48 bytes are a page.
 const RING_SLOTS_INITIAL: usize = 64;
 
 /// How much may be unconfirmed at once: the relay's memory bound and its back-pressure (G3).
@@ -86,6 +86,8 @@ pub struct Progress {
 struct Slot {
     /// What may be acknowledged once this settles; meaningless while the transaction is open.
     end: Lsn,
+    /// Where it ends itself, which empty transactions after it do not move; zero while it is open.
+    own_end: Lsn,
     commit_lsn: Lsn,
     commit_time: i64,
     expected: u64,
@@ -129,8 +131,14 @@ impl Ledger {
         if self.open {
             return Err(LedgerError::AlreadyOpen);
         }
-        let (end, expected, confirmed) = (Lsn::ZERO, 0, 0);
-        self.ring.push_back(Slot { end, commit_lsn, commit_time, expected, confirmed });
+        self.ring.push_back(Slot {
+            end: Lsn::ZERO,
+            own_end: Lsn::ZERO,
+            commit_lsn,
+            commit_time,
+            expected: 0,
+            confirmed: 0,
+        });
         self.open = true;
         Ok(())
     }
@@ -164,7 +172,7 @@ impl Ledger {
         if end <= self.horizon {
             return Err(LedgerError::Backwards { end, horizon: self.horizon });
         }
-        newest.end = end;
+        (newest.end, newest.own_end) = (end, end);
         let is_empty = newest.expected == 0;
         self.open = false;
         self.horizon = end;
@@ -196,9 +204,9 @@ impl Ledger {
         Ok(self.slot(ticket)?.commit_lsn)
     }
 
-    /// Where it ends; `None` while its commit was not read.
+    /// Where it ends, whatever was read since; `None` while its commit was not read.
     pub fn end(&self, ticket: Ticket) -> Result<Option<Lsn>, LedgerError> {
-        Ok(Some(self.slot(ticket)?.end).filter(|end| *end != Lsn::ZERO))
+        Ok(Some(self.slot(ticket)?.own_end).filter(|end| *end != Lsn::ZERO))
     }
 
     fn slot(&self, ticket: Ticket) -> Result<&Slot, LedgerError> {

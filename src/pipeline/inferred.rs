@@ -16,8 +16,6 @@ use std::collections::BTreeMap;
 use super::confirmation::Aspect;
 use crate::route::{Record, Rejection, RejectionCode};
 
-/// So many refusals are seen before other records are not sent.
-const REFUSALS: u32 = 3;
 /// Refusals further apart than this, in microseconds, are not related.
 const RELATED_US: i64 = 60_000_000;
 /// For so long other records are not sent, in microseconds; then one is, and decides on twice as long.
@@ -59,6 +57,16 @@ impl Cause {
                 Some(minutes).filter(|minutes| ahead > 0 && *minutes > 0)
             }
             Self::Old => Some(i64::MAX.abs_diff(record.timestamp_ms)),
+        }
+    }
+
+    /// So many refusals are seen before other records are not sent. That a topic demands keys is known from
+    /// its settings; how well a record compresses, and the brokers' clock, are not known.
+    const fn refusals(self) -> u32 {
+        match self {
+            Self::NoKey => 1,
+            Self::Size => 2,
+            Self::Ahead | Self::Old => 3,
         }
     }
 
@@ -136,13 +144,13 @@ impl Limit {
             && at_us >= self.last_us.saturating_sub(CLOCK_PUT_BACK_US)
     }
 
-    fn refused(&mut self, degree: u64, at_us: i64) {
-        if self.refusals >= REFUSALS && degree < self.least {
+    fn refused(&mut self, cause: Cause, degree: u64, at_us: i64) {
+        if self.refusals >= cause.refusals() && degree < self.least {
             self.lowered = self.lowered.saturating_add(1);
         }
         self.least = self.least.min(degree);
         self.refusals = self.refusals.saturating_add(1);
-        if self.refusals >= REFUSALS && at_us >= self.until_us() {
+        if self.refusals >= cause.refusals() && at_us >= self.until_us() {
             self.pause_us = (self.pause_us * 2).clamp(PAUSE_US, PAUSE_MAX_US);
         }
         self.last_us = self.last_us.max(at_us);
@@ -181,13 +189,11 @@ impl Inferred {
             Cause::Ahead => ahead,
             Cause::Old => old,
         };
-        let fresh = Limit { least: degree, refusals: 1, last_us: at_us, pause_us: 0, lowered: 0 };
-        match limit {
-            Some(known) if known.is_related(at_us, known.pause_us.max(RELATED_US)) => {
-                known.refused(degree, at_us);
-            }
-            _ => *limit = Some(fresh),
-        }
+        let fresh = Limit { least: degree, refusals: 0, last_us: at_us, pause_us: 0, lowered: 0 };
+        let is_related = |known: &Limit| known.is_related(at_us, known.pause_us.max(RELATED_US));
+        let mut known = limit.filter(is_related).unwrap_or(fresh);
+        known.refused(cause, degree, at_us);
+        *limit = Some(known);
     }
 
     /// Why a record of a row that committed at `at_us` is not sent, if it is not.
@@ -195,8 +201,9 @@ impl Inferred {
         let limits = self.0.get(record.topic)?;
         let mut known = Cause::ALL.iter().zip(limits);
         known.find_map(|(cause, limit)| {
-            let limit =
-                limit.filter(|limit| limit.refusals >= REFUSALS && limit.is_related(at_us, 0))?;
+            let is_enough =
+                |limit: &Limit| limit.refusals >= cause.refusals() && limit.is_related(at_us, 0);
+            let limit = limit.filter(is_enough)?;
             let threshold = limit.threshold(*cause);
             let applies = cause.degree(record, at_us)? >= threshold;
             applies.then(|| cause.rejection(record.topic, threshold, record))
@@ -229,9 +236,9 @@ mod tests {
         inferred.refused(Aspect::Size, &record(topic, bytes), at_us);
     }
 
-    fn refused_thrice() -> Inferred {
+    fn refused_twice() -> Inferred {
         let mut inferred = Inferred::default();
-        for at in 0..3_u8 {
+        for at in 0..2_u8 {
             assert_eq!(inferred.judge(&record("t", 900), at.into()), None, "{at}");
             too_large(&mut inferred, "t", 600 + 100 * usize::from(at), i64::from(at) * SECOND);
         }
@@ -239,8 +246,8 @@ mod tests {
     }
 
     #[test]
-    fn g4_the_fourth_record_as_large_is_not_sent() {
-        let inferred = refused_thrice();
+    fn g4_the_third_record_as_large_is_not_sent() {
+        let inferred = refused_twice();
         let rejection = inferred.judge(&record("t", 600), 3 * SECOND).unwrap();
         assert_eq!(rejection.code, RejectionCode::TooLarge);
         assert_eq!(inferred.judge(&record("t", 599), 3 * SECOND), None, "a smaller one is");
@@ -248,15 +255,14 @@ mod tests {
     }
 
     #[test]
-    fn g4_the_fourth_record_without_a_key_is_not_sent() {
+    fn g4_no_record_without_a_key_is_sent_where_the_settings_demand_one() {
         let mut inferred = Inferred::default();
         let keyless = Record { key: None, ..record("t", 9) };
-        for at in 0..3 {
-            assert_eq!(inferred.judge(&keyless, at), None, "{at}");
-            inferred.refused(Aspect::Key, &keyless, at);
-        }
-        assert_eq!(inferred.judge(&keyless, 3).unwrap().code, RejectionCode::Refused);
-        assert_eq!(inferred.judge(&record("t", 900), 3), None, "one with a key is");
+        assert_eq!(inferred.judge(&keyless, 0), None);
+        inferred.refused(Aspect::Key, &keyless, 0);
+        assert_eq!(inferred.judge(&keyless, SECOND).unwrap().code, RejectionCode::Refused);
+        assert_eq!(inferred.judge(&record("t", 900), SECOND), None, "one with a key is");
+        assert_eq!(inferred.judge(&keyless, PAUSE_US + SECOND), None, "the settings may change");
     }
 
     fn at(at_us: i64, hours: i64) -> Record<'static> {
@@ -311,7 +317,7 @@ mod tests {
 
     #[test]
     fn g4_one_record_a_pause_finds_out_whether_the_limit_was_raised() {
-        let mut inferred = refused_thrice();
+        let mut inferred = refused_twice();
         let mut sent = 0;
         // An hour with a record of 700 bytes each second.
         for at in 3..3_600 {
@@ -351,7 +357,7 @@ mod tests {
 
     #[test]
     fn rows_told_out_of_the_order_of_their_commits_change_nothing() {
-        let mut inferred = refused_thrice();
+        let mut inferred = refused_twice();
         too_large(&mut inferred, "t", 700, SECOND);
         assert!(inferred.judge(&record("t", 700), 61 * SECOND).is_some());
         assert!(inferred.judge(&record("t", 700), 63 * SECOND).is_none());
@@ -359,7 +365,7 @@ mod tests {
 
     #[test]
     fn a_clock_that_is_put_back_makes_no_pause_longer() {
-        let mut inferred = refused_thrice();
+        let mut inferred = refused_twice();
         let before = -CLOCK_PUT_BACK_US - SECOND;
         assert_eq!(inferred.judge(&record("t", 700), before), None);
         too_large(&mut inferred, "t", 700, before);

@@ -101,6 +101,8 @@ pub struct MissingTopics {
     /// Topics that were there, by their names as Kafka compares them.
     known: BTreeMap<String, String>,
     brokers_create: Option<bool>,
+    /// The last topic that brokers may have created, for all we knew, did not come.
+    in_vain: bool,
     creations: Allowance,
     own_creations: Allowance,
     returns: Allowance,
@@ -115,6 +117,7 @@ impl MissingTopics {
             absent: BTreeMap::new(),
             known: BTreeMap::new(),
             brokers_create: None,
+            in_vain: false,
             creations: CREATIONS,
             own_creations: OWN_CREATIONS,
             returns: RETURNS,
@@ -175,7 +178,7 @@ impl MissingTopics {
                     MissingTopic::Create => false,
                 };
                 let collides = collides || self.collides(topic);
-                if may_appear && !collides && self.creations.left(now) >= CREATION_MIN {
+                if may_appear && !collides && self.creation_left(now) >= CREATION_MIN {
                     return (Decision::AskByName, false);
                 }
                 TopicFault::Unlisted
@@ -228,15 +231,15 @@ impl MissingTopics {
                 returns = self.returns.left(now);
                 self.returns.spend(returns, now);
             }
-            let limit = match self.brokers_create {
+            let limit = match self.may_take() {
                 _ if found.collides => Duration::ZERO,
                 // The controller, which is asked to create it, knows.
-                Some(false) if self.is_ours_to_create(topic) => Duration::ZERO,
-                Some(false) => SPREADING,
-                Some(true) => CREATION,
-                None => CREATION_MAYBE,
+                _ if self.brokers_create == Some(false) && self.is_ours_to_create(topic) => {
+                    Duration::ZERO
+                }
+                limit => limit,
             };
-            let left = self.creations.left(now);
+            let left = self.creation_left(now);
             // A wait that is granted already costs nobody more.
             if returns < limit && left >= CREATION_MIN {
                 creates = limit.min(left);
@@ -256,6 +259,26 @@ impl MissingTopics {
             trial: (now + TRIAL_FIRST, TRIAL_FIRST * 2),
         };
         self.absent.insert(topic.to_owned(), absent);
+    }
+
+    /// How long a topic may be away although it is about to be there.
+    const fn may_take(&self) -> Duration {
+        match self.brokers_create {
+            Some(false) => SPREADING,
+            Some(true) => CREATION,
+            None => CREATION_MAYBE,
+        }
+    }
+
+    /// How long rows may wait for another one. Where brokers create none, all at once no more than for one:
+    /// what was created before the first was asked for has spread when its time is over.
+    fn creation_left(&mut self, now: Duration) -> Duration {
+        let creates = match self.brokers_create {
+            None => !self.in_vain,
+            Some(creates) => creates,
+        };
+        let kept = if creates { Duration::ZERO } else { CREATION.saturating_sub(SPREADING) };
+        self.creations.left(now).saturating_sub(kept)
     }
 
     #[cold]
@@ -284,6 +307,7 @@ impl MissingTopics {
             self.own_creations.give_back(granted, now);
         }
         if absent.waiting {
+            self.in_vain = false;
             self.returns.give_back(absent.returns.saturating_sub(away), now);
             self.creations.give_back(absent.creates.saturating_sub(away), now);
         }
@@ -348,10 +372,12 @@ impl MissingTopics {
         let patience = self.patience(topic);
         let Some(absent) = self.absent.get_mut(topic) else { return Decision::Ask };
         let waited = now.saturating_sub(absent.since);
+        let was_waiting = absent.waiting;
         absent.waiting = patience.is_none_or(|patience| waited < patience);
         if absent.waiting {
             return Decision::Wait;
         }
+        self.in_vain |= was_waiting && !absent.creates.is_zero();
         let (fault, why_not) = (absent.fault, absent.not_created.as_ref());
         let mut reason = match fault {
             TopicFault::Unlisted => {

@@ -9,7 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use crate::kafka::SinkError;
-use crate::pipeline::{Lesson, Suspects};
+use crate::lsn::Lsn;
+use crate::pipeline::{Aspect, Blame, Lesson, Suspects};
 
 /// For so long no batch of any topic is larger than one topic takes; then a session may find out again.
 const SMALL_BATCHES_FOR: Duration = Duration::from_hours(1);
@@ -21,7 +22,14 @@ pub(super) struct Refusals {
     small_batches: Option<SmallBatches>,
     /// Topics that refused something, and when their settings were asked for.
     topics: BTreeMap<String, Instant>,
+    /// How far the last session came that taught something, and how many did so there that found no record
+    /// which the brokers refuse.
+    fruitless: (Lsn, u32),
 }
+
+/// So many sessions that settle nothing and find no record to refuse may follow each other at once. A record
+/// that was sent alone takes ten at most.
+const FRUITLESS_MAX: u32 = 20;
 
 /// Topics remembered; beyond that all are asked for again.
 const TOPICS_MAX: usize = 1_000;
@@ -48,12 +56,13 @@ impl Refusals {
         self.small_batches.map(|small| small.bytes)
     }
 
-    /// Topics that refused something and whose settings are to be asked for: what they say is not known,
-    /// or old.
+    /// Topics that refused something for what their settings may explain and are to be asked for: what they
+    /// say is not known, or old. A refusal for size explains itself.
     pub(super) fn unexplained(&mut self, cause: &SinkError, now: Instant) -> Vec<String> {
-        let SinkError::BatchRefused { topic, records, .. } = cause else { return Vec::new() };
+        let SinkError::BatchRefused { records, .. } = cause else { return Vec::new() };
+        let is_unexplained = |one: &&Blame| one.aspect == Aspect::Unknown;
         let refusing: BTreeSet<&String> =
-            records.iter().map(|one| &one.topic).chain([topic]).collect();
+            records.iter().filter(is_unexplained).map(|one| &one.topic).collect();
         let is_due = |topic: &&String| {
             self.topics.get(*topic).is_none_or(|asked| now - *asked >= SETTINGS_AGE)
         };
@@ -66,11 +75,17 @@ impl Refusals {
         due
     }
 
-    /// Takes over what a session has learned, and says so; false if the next one would end the same way.
-    pub(super) fn learn(&mut self, cause: &SinkError, lesson: &Lesson, now: Instant) -> bool {
+    /// Takes over what a session has learned that came as far as `settled`, and says so; false if the next
+    /// one would end the same way, or many have already that were to end in another.
+    pub(super) fn learn(
+        &mut self,
+        cause: &SinkError,
+        lesson: &Lesson,
+        (settled, now): (Lsn, Instant),
+    ) -> bool {
         let SinkError::BatchRefused { topic, batch_bytes, .. } = cause else { return false };
         self.suspects = lesson.suspects.clone();
-        let mut is_news = lesson.is_news;
+        let mut is_news = lesson.is_news && self.is_fruitful(lesson, settled);
         if let Some(bytes) = batch_bytes.filter(|_| lesson.is_of_the_batch)
             && self.small_batches.is_none_or(|small| bytes < small.bytes)
         {
@@ -92,11 +107,23 @@ impl Refusals {
         }
         is_news
     }
+
+    /// Whether something comes of what sessions learn.
+    fn is_fruitful(&mut self, lesson: &Lesson, settled: Lsn) -> bool {
+        let (place, sessions) = self.fruitless;
+        let sessions = match lesson.refused {
+            0 if place == settled => sessions.saturating_add(1),
+            _ => 0,
+        };
+        self.fruitless = (settled, sessions);
+        sessions < FRUITLESS_MAX
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ledger::Ticket;
 
     fn refused(batch_bytes: u32) -> SinkError {
         SinkError::BatchRefused {
@@ -117,25 +144,66 @@ mod tests {
         }
     }
 
+    fn refused_for(aspect: Aspect) -> SinkError {
+        let record = Blame {
+            ticket: Ticket::new(1, 1),
+            topic: "t".into(),
+            content: 0,
+            alone: true,
+            aspect,
+            reason: "why".into(),
+            rejection: None,
+        };
+        SinkError::BatchRefused {
+            topic: "t".into(),
+            reason: "why".into(),
+            records: vec![record],
+            batch_bytes: None,
+        }
+    }
+
     #[test]
     fn settings_are_asked_for_again_after_a_while_and_of_each_topic() {
         let (mut refusals, now) = (Refusals::default(), Instant::now());
-        assert_eq!(refusals.unexplained(&refused(1), now), ["t"]);
-        assert!(refusals.unexplained(&refused(1), now + SETTINGS_AGE / 2).is_empty());
-        assert_eq!(refusals.unexplained(&refused(1), now + SETTINGS_AGE), ["t"]);
+        let refused = refused_for(Aspect::Unknown);
+        assert_eq!(refusals.unexplained(&refused, now), ["t"]);
+        assert!(refusals.unexplained(&refused, now + SETTINGS_AGE / 2).is_empty());
+        assert_eq!(refusals.unexplained(&refused, now + SETTINGS_AGE), ["t"]);
+        let of_size = refused_for(Aspect::Size);
+        assert!(Refusals::default().unexplained(&of_size, now).is_empty(), "it explains itself");
         let other = SinkError::Fatal("why".into());
         assert!(refusals.unexplained(&other, now).is_empty());
     }
 
     #[test]
-    fn batches_become_smaller_for_an_hour() {
+    fn g4_sessions_that_learn_and_come_to_nothing_are_given_pauses_in_the_end() {
         let (mut refusals, now) = (Refusals::default(), Instant::now());
-        assert!(refusals.learn(&refused(9_000), &lesson(true, false), now));
+        let at = |lsn| (Lsn::new(lsn), now);
+        let news = |refusals: &mut Refusals, lsn| {
+            refusals.learn(&refused_for(Aspect::Unknown), &lesson(true, false), at(lsn))
+        };
+        let sessions = (0..100).take_while(|_| news(&mut refusals, 7)).count();
+        assert!((10..=21).contains(&sessions), "{sessions}");
+        assert!(news(&mut refusals, 8), "rows were settled");
+        let found = Lesson { refused: 1, ..lesson(true, false) };
+        for _ in 0..100 {
+            assert!(refusals.learn(&refused_for(Aspect::Size), &found, at(8)));
+        }
+    }
+
+    #[test]
+    fn batches_become_smaller_for_an_hour() {
+        let mut refusals = Refusals::default();
+        let (lsn, now) = (Lsn::new(7), Instant::now());
+        assert!(refusals.learn(&refused(9_000), &lesson(true, false), (lsn, now)));
         assert_eq!(refusals.batch_bytes(now), None, "a record goes alone first");
-        assert!(refusals.learn(&refused(9_000), &lesson(false, true), now));
+        assert!(refusals.learn(&refused(9_000), &lesson(false, true), (lsn, now)));
         assert_eq!(refusals.batch_bytes(now), Some(9_000));
-        assert!(!refusals.learn(&refused(9_000), &lesson(false, true), now), "it did not help");
-        assert!(refusals.learn(&refused(5_000), &lesson(false, true), now));
+        assert!(
+            !refusals.learn(&refused(9_000), &lesson(false, true), (lsn, now)),
+            "it did not help"
+        );
+        assert!(refusals.learn(&refused(5_000), &lesson(false, true), (lsn, now)));
         assert_eq!(refusals.batch_bytes(now + SMALL_BATCHES_FOR / 2), Some(5_000));
         assert_eq!(refusals.batch_bytes(now + SMALL_BATCHES_FOR), None);
     }

@@ -225,7 +225,8 @@ impl Supervisor {
     /// Makes the next session treat the records at fault in another way than this one; false if there is
     /// none. It begins at once, but where the fault may be the brokers' own.
     async fn narrow_down(&mut self, cause: &SinkError, lesson: &Lesson) -> bool {
-        let is_news = self.refusals.learn(cause, lesson, Instant::now());
+        let settled = Lsn::new(self.reporter_totals().settled_lsn);
+        let is_news = self.refusals.learn(cause, lesson, (settled, Instant::now()));
         let topics = self.refusals.unexplained(cause, Instant::now());
         if !topics.is_empty() {
             // Their settings may say why; brokers that do not answer are left to the sessions.

@@ -49,6 +49,22 @@ fn g4_brokers_that_create_nothing_are_believed_once_all_must_know() {
     assert_eq!(topics.decide("a", late + ASK_AGAIN, true), Decision::Ask);
 }
 
+#[test]
+fn g4_many_new_topics_at_once_are_waited_for_as_long_as_one() {
+    for creates in [None, Some(true), Some(false)] {
+        let mut topics = topics(MissingTopic::Reject(Duration::ZERO));
+        topics.brokers_create(creates);
+        let (mut now, mut waited) = (NOW, Duration::ZERO);
+        for name in ["a", "b", "c", "d"] {
+            while !is_rejected(&absent(&mut topics, name, now)) {
+                (now, waited) = (now + TICK, waited + TICK);
+            }
+        }
+        let most = topics.may_take();
+        assert!(waited >= most && waited < most * 3 / 2, "{creates:?}: {waited:?}");
+    }
+}
+
 /// What is granted at once.
 const CREATIONS_MOST: Duration = CREATION;
 

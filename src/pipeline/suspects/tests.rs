@@ -85,7 +85,7 @@ fn g4_what_may_be_no_fault_of_the_record_gets_two_attempts_alone() {
 #[test]
 fn g4_a_topic_that_keeps_refusing_large_records_costs_no_session_for_each() {
     let mut suspects = Suspects::default().inferring(true);
-    for value in [b"large1", b"large2", b"large3"] {
+    for value in [b"large1", b"large2"] {
         let (judged, _) = suspects.judge(row(), Ok(Some(1)), |_| record(b"larger"));
         assert_eq!(judged, Ok(Some(1)));
         assert!(learn(&mut suspects, value, true, Some(rejection())));
@@ -204,6 +204,10 @@ fn g4_a_message_of_its_own_is_known_whatever_its_value_is() {
         let ticket = ledger.next_ticket(record(value).weight()).unwrap();
         ledger.count(ticket).unwrap();
         ledger.commit(Lsn::new(COMMIT.get() + 1)).unwrap();
+        if attempt != 1 {
+            // Other tables' transactions, which were read before the brokers answered.
+            ledger.keepalive(Lsn::new(COMMIT.get() + 400));
+        }
         let blamed = blame(ticket, value, attempt > 0, None);
         suspects = suspects.learn(&[blamed], Some("dead"), &ledger, None).unwrap().suspects;
     }
