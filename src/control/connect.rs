@@ -39,20 +39,12 @@ const OWN_SETTINGS: &str = "\
         ('idle_session_timeout', '0'), ('transaction_timeout', '0')) AS own (name, value) \
     WHERE pg_catalog.current_setting(own.name, true) IS NOT NULL";
 
-/// How a session ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum SessionEnd {
-    /// The server ended it (57P01, 57P02): it is shutting down, or an operator ended our session.
-    Terminated,
-    /// The connection broke without a word: this says nothing about the server.
-    Lost,
-}
-
 /// A SQL session, served by a task of its own.
 #[derive(Debug)]
 pub struct Client {
     sql: tokio_postgres::Client,
-    end: watch::Receiver<Option<SessionEnd>>,
+    /// Closed when the session ends.
+    end: watch::Receiver<()>,
     server: ConnectInfo,
 }
 
@@ -69,15 +61,11 @@ impl Client {
     }
 
     /// Resolves when the session ends. The shutdown canary: a server that is stopped in `fast` mode
-    /// ends this session at once, but waits for the stream's reader, which must then let go.
-    pub fn ended(&self) -> impl Future<Output = SessionEnd> + Send + 'static {
+    /// ends this session at once, but waits for the stream's reader, which must then let go. An operator may
+    /// have ended it as well, with the same word (57P01): whoever connects again is told which it was.
+    pub fn ended(&self) -> impl Future<Output = ()> + Send + 'static {
         let mut end = self.end.clone();
-        async move {
-            match end.wait_for(Option::is_some).await {
-                Ok(end) => end.clone().unwrap_or(SessionEnd::Lost),
-                Err(_) => SessionEnd::Lost,
-            }
-        }
+        async move { while end.changed().await.is_ok() {} }
     }
 
     /// Whether the session has ended.
@@ -266,22 +254,18 @@ async fn serve<S, T>(
     config: &config::Config,
     socket: S,
     tls: T,
-) -> Result<(tokio_postgres::Client, watch::Receiver<Option<SessionEnd>>), tokio_postgres::Error>
+) -> Result<(tokio_postgres::Client, watch::Receiver<()>), tokio_postgres::Error>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     T: TlsConnect<S>,
     T::Stream: Send + 'static,
 {
     let (sql, connection) = config.connect_raw(socket, tls).await?;
-    let (tell, end) = watch::channel(None);
+    let (open, end) = watch::channel(());
     tokio::spawn(async move {
-        let terminated = match connection.await {
-            Err(error) => sql_error(&error).says_shutdown(),
-            Ok(()) => false,
-        };
-        let end = if terminated { SessionEnd::Terminated } else { SessionEnd::Lost };
-        // Nobody may be listening any more.
-        let _ = tell.send(Some(end));
+        // Why it ended is told to whoever runs a statement.
+        let _ = connection.await;
+        drop(open);
     });
     Ok((sql, end))
 }

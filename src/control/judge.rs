@@ -37,15 +37,26 @@ impl Inspection {
                 Some(facts) => refusals.extend(judge_table(name, facts, wanted)),
             }
         }
-        self.judge_publication(wanted, &mut refusals);
-        match &self.slot {
-            None => refusals.push(ControlError::SlotMissing {
+        // Whose slot is another's is to be told nothing about publications that involves it.
+        let slot = match &self.slot {
+            None => Some(ControlError::SlotMissing {
                 slot: wanted.slot.clone(),
                 others: self.others.slots.clone(),
             }),
-            Some(slot) => refusals.extend(judge_slot(&wanted.slot, slot, &server.database)),
-        }
+            Some(slot) => judge_slot(&wanted.slot, slot, &server.database),
+        };
+        let is_foreign = matches!(slot, Some(ControlError::SlotForeign { .. }));
+        let (foreign, slot) = if is_foreign { (slot, None) } else { (None, slot) };
+        refusals.extend(foreign);
+        self.judge_publication(wanted, &mut refusals);
+        refusals.extend(slot);
         refusals
+    }
+
+    /// The slot, if it is one that this database's changes come by.
+    fn own_slot(&self) -> Option<&SlotFacts> {
+        let database = Some(self.server.database.as_str());
+        self.slot.as_ref().filter(|slot| slot.database.as_deref() == database)
     }
 
     /// PostgreSQL streams from no slot that a standby copies, and advises another one (55000), which would
@@ -63,7 +74,7 @@ impl Inspection {
                 publication: publication.clone(),
                 tables: wanted.tables.clone(),
                 slot: wanted.slot.clone(),
-                slot_exists: self.slot.is_some(),
+                slot_exists: self.own_slot().is_some(),
                 others: self.others.publications.clone(),
             });
             return;
@@ -114,7 +125,7 @@ impl Inspection {
     /// A slot that has delivered other tables so far would be read for new ones: as after a typo in
     /// source.tables, which would lose the rows of the others.
     fn leaves_out(&self, facts: &PublicationFacts, wanted: &Requirements) -> Option<ControlError> {
-        self.slot.as_ref()?;
+        self.own_slot()?;
         let tables = wanted.tables.iter().zip(&self.tables);
         let is_new = |table: &Option<TableFacts>| match table {
             // Its partitions are the others.
@@ -285,214 +296,4 @@ fn judge_slot(name: &str, slot: &SlotFacts, database: &str) -> Option<ControlErr
 }
 
 #[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::super::inspect::{Others, PartFacts, PublicationFacts, Published, ServerFacts};
-    use super::*;
-    use crate::lsn::Lsn;
-
-    fn wanted() -> Requirements {
-        Requirements {
-            slot: "postrider".to_owned(),
-            publication: "postrider".to_owned(),
-            tables: vec![TableName::new("public", "outbox")],
-            columns: vec![
-                Wanted::required("id"),
-                Wanted::required("event_type"),
-                Wanted::optional("traceparent"),
-            ],
-            messages: false,
-            create: false,
-        }
-    }
-
-    fn good() -> Inspection {
-        Inspection {
-            server: ServerFacts {
-                version_num: 150_000,
-                encoding: "UTF8".to_owned(),
-                wal_level: "logical".to_owned(),
-                wal_sender_timeout: Duration::from_mins(1),
-                in_recovery: false,
-                database: "shop".to_owned(),
-                role: "relay".to_owned(),
-                may_replicate: true,
-                system: None,
-            },
-            tables: vec![Some(TableFacts {
-                oid: 1,
-                kind: 'r',
-                persistence: 'p',
-                columns: vec!["id".to_owned(), "type".to_owned()],
-                not_null: Vec::new(),
-                parts: Vec::new(),
-                published: Some(Published {
-                    filters_rows: false,
-                    columns: Vec::new(),
-                    member: Some(3),
-                }),
-            })],
-            publication: Some(PublicationFacts {
-                oid: 2,
-                xid: 700,
-                inserts: true,
-                other_changes: false,
-                via_partition_root: false,
-                others: 0,
-                first_others: Vec::new(),
-            }),
-            slot: Some(SlotFacts {
-                plugin: Some("pgoutput".to_owned()),
-                database: Some("shop".to_owned()),
-                active_pid: None,
-                holder: String::new(),
-                confirmed_flush: Some(Lsn::new(1)),
-                restart: Some(Lsn::new(1)),
-                wal_status: Some("reserved".to_owned()),
-                invalidation: None,
-                synced: false,
-                two_phase: false,
-            }),
-            others: Others::default(),
-        }
-    }
-
-    /// The only refusal after a change for the worse.
-    fn refusal(worsen: impl FnOnce(&mut Inspection)) -> ControlError {
-        let mut inspection = good();
-        worsen(&mut inspection);
-        let mut refusals = inspection.refusals(&wanted());
-        assert_eq!(refusals.len(), 1, "{refusals:?}");
-        refusals.remove(0)
-    }
-
-    fn table(inspection: &mut Inspection) -> &mut TableFacts {
-        inspection.tables[0].as_mut().unwrap()
-    }
-
-    #[test]
-    fn a_good_database_is_not_refused() {
-        assert_eq!(good().refusals(&wanted()), []);
-        assert_eq!(good().warnings(&wanted()), []);
-        assert_eq!(good().held(&wanted()), None);
-    }
-
-    #[test]
-    fn each_fault_is_refused_with_a_hint() {
-        type Worsen = fn(&mut Inspection);
-        let faults: [(Worsen, u8); 12] = [
-            (|i| i.server.wal_level = "replica".to_owned(), 78),
-            (|i| i.server.may_replicate = false, 77),
-            (|i| i.tables[0] = None, 78),
-            (|i| table(i).kind = 'v', 78),
-            (|i| table(i).persistence = 'u', 78),
-            (|i| table(i).columns = vec!["id".to_owned()], 78),
-            (|i| table(i).published = None, 78),
-            (|i| table(i).published.as_mut().unwrap().filters_rows = true, 78),
-            (|i| table(i).published.as_mut().unwrap().columns = vec!["id".to_owned()], 78),
-            (|i| i.publication.as_mut().unwrap().inserts = false, 78),
-            (|i| i.slot.as_mut().unwrap().database = Some("mail".to_owned()), 78),
-            (|i| i.slot.as_mut().unwrap().wal_status = Some("lost".to_owned()), 70),
-        ];
-        for (worsen, exit_code) in faults {
-            let refusal = refusal(worsen);
-            assert_eq!(refusal.exit_code(), exit_code, "{refusal}");
-            assert!(refusal.hint().is_some(), "{refusal}");
-        }
-        let missing = refusal(|i| i.slot = None);
-        let slot = "postrider".to_owned();
-        assert_eq!(missing, ControlError::SlotMissing { slot, others: Vec::new() });
-    }
-
-    #[test]
-    fn g1_a_part_whose_rows_never_come_is_refused() {
-        let part = |name: &str, is_partition, kind, persistence| PartFacts {
-            name: TableName::new("public", name),
-            is_partition,
-            kind,
-            persistence,
-        };
-        for (bad, word) in [
-            (part("p1", true, 'r', 'u'), "unlogged"),
-            (part("p1", true, 'f', 'p'), "foreign"),
-            (part("p1", false, 'r', 'p'), "inheritance"),
-        ] {
-            let refusal = refusal(|i| table(i).parts = vec![bad]);
-            assert_eq!(refusal.exit_code(), 78);
-            assert!(refusal.to_string().contains(word), "{refusal}");
-            assert!(refusal.hint().unwrap().contains("re-send"), "{refusal}");
-        }
-        let mut inspection = good();
-        let listed = part("outbox", false, 'r', 'p');
-        table(&mut inspection).parts = vec![part("p1", true, 'r', 'p'), listed];
-        assert_eq!(inspection.refusals(&wanted()), []);
-    }
-
-    /// What the slot has delivered so far would be acknowledged and not delivered.
-    #[test]
-    fn g1_new_tables_do_not_take_the_place_of_those_that_the_slot_delivers() {
-        let with_others = |i: &mut Inspection| {
-            let publication = i.publication.as_mut().unwrap();
-            (publication.others, publication.first_others) =
-                (2, vec![TableName::new("public", "letters")]);
-        };
-        let mut inspection = good();
-        with_others(&mut inspection);
-        assert_eq!(inspection.refusals(&wanted()), []);
-        let (warning, _) = inspection.warnings(&wanted()).remove(0);
-        assert!(warning.contains("public.letters, ..") && warning.contains("undelivered"));
-        table(&mut inspection).published = None;
-        let refusals = inspection.refusals(&wanted());
-        assert!(
-            matches!(refusals.as_slice(), [ControlError::TablesLeftOut { .. }]),
-            "{refusals:?}"
-        );
-        inspection.tables[0] = None;
-        let refusals = inspection.refusals(&wanted());
-        assert!(
-            matches!(
-                refusals.as_slice(),
-                [ControlError::TableMissing { .. }, ControlError::TablesLeftOut { .. }]
-            ),
-            "{refusals:?}"
-        );
-        inspection.slot = None;
-        let refusals = inspection.refusals(&wanted());
-        assert!(!refusals.iter().any(|one| matches!(one, ControlError::TablesLeftOut { .. })));
-    }
-
-    #[test]
-    fn a_publication_that_came_after_the_slot_is_a_lost_position() {
-        let late = refusal(|i| i.publication = None);
-        assert_eq!(late.exit_code(), 70);
-        assert!(late.hint().unwrap().contains("pg_drop_replication_slot"), "{late}");
-    }
-
-    #[test]
-    fn a_partitioned_table_must_be_published_via_its_root() {
-        let refusal = refusal(|i| {
-            table(i).kind = 'p';
-            table(i).published = None;
-        });
-        assert!(refusal.hint().unwrap().contains("publish_via_partition_root"), "{refusal}");
-    }
-
-    #[test]
-    fn a_held_slot_is_told_apart() {
-        let mut inspection = good();
-        inspection.slot.as_mut().unwrap().active_pid = Some(7);
-        assert_eq!(inspection.refusals(&wanted()), []);
-        assert_eq!(inspection.held(&wanted()).unwrap().exit_code(), 75);
-    }
-
-    #[test]
-    fn what_only_costs_is_a_warning() {
-        let mut inspection = good();
-        inspection.publication.as_mut().unwrap().other_changes = true;
-        inspection.publication.as_mut().unwrap().others = 9;
-        inspection.server.encoding = "SQL_ASCII".to_owned();
-        inspection.slot.as_mut().unwrap().wal_status = Some("unreserved".to_owned());
-        assert_eq!(inspection.warnings(&wanted()).len(), 4);
-    }
-}
+mod tests;

@@ -25,7 +25,7 @@ mod slot;
 mod watch;
 
 pub use address::{AddressError, LoginRefused, SqlAddress};
-pub use connect::{Client, STATEMENT_LIMIT, SessionEnd, connect};
+pub use connect::{Client, STATEMENT_LIMIT, connect};
 pub use encoding::stream_encoding;
 pub use error::ControlError;
 pub use inspect::{

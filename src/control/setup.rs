@@ -108,7 +108,7 @@ impl SetupPlan {
         if !choices.without_slot {
             let guarded = if choices.from_now { &[][..] } else { tables.as_slice() };
             let object = format!("replication slot `{slot}`");
-            steps.push(SetupStep { object, sql: make_slot(slot, guarded) });
+            steps.push(SetupStep { object, sql: make_slot(&wanted, guarded) });
         }
         Self { steps, wanted, choices }
     }
@@ -297,16 +297,21 @@ fn outbox_table(table: &TableName) -> String {
     )
 }
 
+/// The tables as rows of SQL, between commas.
+fn pairs(tables: &[TableName]) -> String {
+    let pair =
+        |table: &TableName| format!("({}, {})", literal(&table.schema), literal(&table.name));
+    tables.iter().map(pair).collect::<Vec<_>>().join(", ")
+}
+
 /// Creates the publication, or adds the tables that it lacks, unless a slot delivers others by it.
 fn publish(publication: &str, tables: &[TableName], slot: &str) -> String {
     let (name, quoted) = (literal(publication), identifier(publication));
-    let pair =
-        |table: &TableName| format!("({}, {})", literal(&table.schema), literal(&table.name));
-    let wanted: Vec<_> = tables.iter().map(pair).collect();
-    let wanted = wanted.join(", ");
+    let wanted = pairs(tables);
     let mut sql = format!(
         "DO $$\nBEGIN\n    \
-         IF EXISTS (SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = {}) AND (\n        \
+         IF EXISTS (SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = {}\n        \
+         AND database = pg_catalog.current_database()) AND (\n        \
          SELECT count(*) FILTER (WHERE (schemaname, tablename) IN ({wanted})) < {}\n            \
          AND count(*) FILTER (WHERE (schemaname, tablename) NOT IN ({wanted})) > 0\n        \
          FROM pg_catalog.pg_publication_tables WHERE pubname = {name}\n    ) THEN\n        \
@@ -334,20 +339,31 @@ fn publish(publication: &str, tables: &[TableName], slot: &str) -> String {
     sql + "    END IF;\nEND\n$$;\n"
 }
 
-/// Creates the slot, unless one of these tables has rows. A role without the right is told so, and
-/// the script goes on: another role makes the slot then.
+/// Creates the slot, unless the publication lacks a table, as where a statement before failed, or one of
+/// these tables has rows. A role without the right is told so, and the script goes on: another role makes
+/// the slot then.
 ///
 /// The slot is made by a statement of its own. Within PL/pgSQL it fails with "snapshot reference is not
 /// owned by resource owner TopTransaction" where another session commits DDL meanwhile (measured): the
 /// server decodes that commit in an internal subtransaction, and leaves another resource owner behind than
 /// it found.
-fn make_slot(slot: &str, guarded: &[TableName]) -> String {
-    let name = literal(slot);
+fn make_slot(wanted: &Requirements, guarded: &[TableName]) -> String {
+    let (name, publication) = (literal(&wanted.slot), literal(&wanted.publication));
+    let (tables, count) = (pairs(&wanted.tables), wanted.tables.len());
     let mut sql = format!(
         "SET postrider.makes_slot = 'no';\n\
          DO $$\nDECLARE\n    relation oid;\n    has_rows boolean;\nBEGIN\n    \
+         IF EXISTS (SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = {name}\n        \
+         AND database IS DISTINCT FROM pg_catalog.current_database())\n    THEN\n        \
+         RAISE EXCEPTION 'slot % is not of this database, and slots of a cluster share their names', {name}\n            \
+         USING HINT = 'set source.slot to another name';\n    END IF;\n    \
          IF EXISTS (SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = {name}) THEN\n        \
          RETURN;\n    END IF;\n    \
+         IF (SELECT pg_catalog.count(*) FROM pg_catalog.pg_publication_tables WHERE pubname = {publication}\n        \
+         AND (schemaname, tablename) IN ({tables})) < {count}\n    THEN\n        \
+         RAISE EXCEPTION 'the replication slot was not made: publication % lacks a table', {publication}\n            \
+         USING HINT = 'a slot reads by a publication that is older than itself; see the errors before this one';\n    \
+         END IF;\n    \
          IF NOT EXISTS (\n        SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = current_user\n        \
          AND (r.rolsuper OR r.rolreplication)\n    ) AND NOT EXISTS (\n        \
          SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = 'rds_replication'\n        \

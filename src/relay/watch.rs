@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::config::ConnectInfo;
-use crate::control::{self, Client, ControlError, Inspection, Known, Requirements, SessionEnd};
+use crate::control::{self, Client, ControlError, Inspection, Known, Requirements};
 use crate::relay::alterations::Alterations;
 use crate::relay::error::RelayError;
 use crate::relay::gate::Warning;
@@ -98,15 +98,11 @@ impl Watch<'_> {
         // Over all connections: a server may be promoted, or fail to answer, across two of them.
         let mut before = Before { standby: self.standby, unseen: false };
         loop {
-            let end = tokio::select! {
-                end = client.ended() => end,
+            tokio::select! {
+                () = client.ended() => {}
                 departure = self.look(&client, &mut before) => return departure,
-            };
-            let again = match end {
-                SessionEnd::Terminated => None,
-                SessionEnd::Lost => self.reconnect(client.server()).await,
-            };
-            let Some(again) = again else {
+            }
+            let Some(again) = self.reconnect(client.server()).await else {
                 self.stop.request(Request::LetGo);
                 return std::future::pending().await;
             };
@@ -192,8 +188,8 @@ impl Watch<'_> {
         Some(error).filter(|_| was_there && !is_transient)
     }
 
-    /// Opens a connection in place of one that broke without a word; a stream that broke as well tells
-    /// by itself. `None` if the session must close the stream: the server says that it shuts down,
+    /// Opens a connection in place of one that broke, or that somebody ended; a stream that broke as well
+    /// tells by itself. `None` if the session must close the stream: the server says that it shuts down,
     /// or nobody can watch it.
     async fn reconnect(&self, server: &ConnectInfo) -> Option<Client> {
         let began = Instant::now();

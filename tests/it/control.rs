@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use postrider::config::ConnectInfo;
 use postrider::control::{
-    self, Client, ControlError, Inspection, Requirements, SessionEnd, SetupChoices, SetupPlan,
-    preflight, sample,
+    self, Client, ControlError, Inspection, Requirements, SetupChoices, SetupPlan, preflight,
+    sample,
 };
 use postrider::outbox::{TableName, Wanted};
 use postrider::sandbox::postgres::{Cluster, Options, Stop};
@@ -336,14 +336,13 @@ fn two_relays_may_create_at_the_same_time() {
 #[test]
 fn the_canary_sings_when_the_server_goes() {
     let mut cluster = postgres::start(&Options::default());
-    for (how, end) in [(Stop::Fast, SessionEnd::Terminated), (Stop::Kill, SessionEnd::Lost)] {
+    for how in [Stop::Fast, Stop::Kill] {
         let url = cluster.url();
         with_client(&url, async |client| {
             let ended = client.ended();
             tokio::time::timeout(Duration::from_millis(200), client.ended()).await.unwrap_err();
             cluster.begin_stop(how).unwrap();
-            let sung = tokio::time::timeout(LIMIT, ended).await.unwrap();
-            assert!(sung == end || how == Stop::Kill, "{how:?}: {sung:?}");
+            tokio::time::timeout(LIMIT, ended).await.unwrap();
             assert!(client.is_closed());
         });
         cluster.wait_stopped(LIMIT).unwrap();

@@ -174,6 +174,24 @@ fn the_printed_script_makes_its_slot_while_others_change_tables() {
     }
 }
 
+/// Without `ON_ERROR_STOP` psql goes on after an error. A slot that is older than its publication cannot be
+/// read.
+#[test]
+fn the_printed_script_makes_no_slot_for_a_publication_that_failed() {
+    for cluster in postgres::versions() {
+        let scene = Scene::new(cluster);
+        let printed = scene.run_as(&scene.relay).start(&["setup", "--print"]).outcome().stdout;
+        let script = format!("\\set ON_ERROR_STOP off\n{printed}");
+        let Output { stderr, .. } = psql(&scene.address(&scene.relay), &script);
+        let said = Said(String::from_utf8(stderr).unwrap());
+        said.says(&["permission denied", "the replication slot was not made", "lacks a table"]);
+        assert_eq!(scene.slots(), "0");
+        scene.setup(&scene.owner, &["--no-slot"], 0);
+        scene.script(&scene.relay, &[], 0);
+        scene.assert_delivers();
+    }
+}
+
 #[test]
 fn the_printed_script_does_the_same_for_both_roles() {
     for cluster in postgres::versions() {

@@ -232,6 +232,15 @@ fn a_slot_of_another_database_is_refused() {
     let belongs = format!("it belongs to database `{}`", there.database.name());
     refused(&relay, &["run"], 78).assert("PR-P040", &[&belongs, "the slot's own database"]);
     here.assert_delivered_by(&here.relay());
+    // Nothing is said of dropping it where the publication is missing as well.
+    here.run("DROP PUBLICATION postrider");
+    for arguments in [&["run"][..], &["setup"], &["setup", "--no-slot"]] {
+        let outcome = relay.start(arguments).outcome();
+        assert_eq!(outcome.status.code(), Some(78), "{:?}", outcome.log);
+        let said = outcome.log.join("\n");
+        assert!(said.contains("PR-P040") && said.contains(&belongs), "{said}");
+        assert!(!said.contains("pg_drop_replication_slot"), "{said}");
+    }
 }
 
 #[test]

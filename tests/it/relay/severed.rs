@@ -100,6 +100,12 @@ fn g5_a_cut_sql_connection_costs_no_session_and_a_fast_stop_is_still_noticed() {
     running.wait_for_log("\"streaming\"");
     proxy.each(sql_alone(Link::cut));
     running.wait_for_log("beside the stream broke, and is there again");
+    // What an operator ends is ended with the word of a server that shuts down.
+    stage.sql().run(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()
+            AND backend_type = 'client backend' AND pid <> pg_backend_pid()",
+    );
+    running.wait_for_log("beside the stream broke, and is there again");
     stage.insert("A", 10);
     stage.wait_acknowledged(stage.log_end());
     let begun = Instant::now();
