@@ -6,6 +6,7 @@
 use std::future::Future;
 use std::io::Write as _;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -158,8 +159,9 @@ fn drive<S: Sink + 'static>(
     stop: Stop,
     telemetry: Telemetry,
     open_sink: impl OpenSink<S>,
-) -> impl Future<Output = Result<Summary, relay::RelayError>> {
-    relay::run(plan, options, stop, telemetry, open_sink)
+) -> Pin<Box<impl Future<Output = Result<Summary, relay::RelayError>>>> {
+    // Not on the stack of whoever waits, which would have room for each kind of sink.
+    Box::pin(relay::run(plan, options, stop, telemetry, open_sink))
 }
 
 fn finish(args: &RunArgs, context: &Context, summary: &Summary) -> Result<ExitCode, Failure> {

@@ -14,11 +14,18 @@ const BACKLOG_BYTES: u64 = 64 << 20;
 /// goes with the number of requests; beyond this little is gained (decision 0009).
 pub(super) const BACKLOG_LINGER_MS: u32 = 20;
 
+/// What a session has under way whose predecessor was late. A record of a full 32 MiB is late where brokers
+/// take less than half a MiB a second (`transaction.timeout.ms`, a minute); this much is where they take 17 kB.
+const SMALL_BYTES: u64 = 1 << 20;
+
 /// How a session differs from the usual.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Manner {
     /// Old rows are many: larger batches.
     Backlog,
+    /// What was under way did not reach the brokers in time, who may take no more of it in that time: less
+    /// at once.
+    Small,
     /// Sessions end at one place and no record is known to be at fault: single records, so that it is
     /// named.
     Cautious,
@@ -28,6 +35,7 @@ impl Manner {
     const fn as_str(self) -> &'static str {
         match self {
             Self::Backlog => "backlog",
+            Self::Small => "small",
             Self::Cautious => "cautious",
         }
     }
@@ -64,6 +72,9 @@ impl Detour {
             Manner::Backlog => {
                 KafkaSpec { linger_ms: usual.linger_ms.max(BACKLOG_LINGER_MS), ..usual }
             }
+            Manner::Small => {
+                KafkaSpec { in_flight_bytes: usual.in_flight_bytes.min(SMALL_BYTES), ..usual }
+            }
             Manner::Cautious => KafkaSpec { cautious: true, ..usual },
         }
     }
@@ -99,7 +110,10 @@ impl Narrowing {
             let until = now.filter(|_| is_cautious).map_or(received, |at| at.until.max(received));
             return Some(Detour { manner: Manner::Cautious, until });
         }
-        now
+        match error {
+            SinkError::Delivery { .. } => Some(Detour { manner: Manner::Small, until: received }),
+            _ => now,
+        }
     }
 }
 
@@ -151,6 +165,21 @@ mod tests {
         }
         let cautious = Some(Manner::Cautious);
         assert_eq!(manners, [None, None, cautious, cautious, cautious, cautious]);
+    }
+
+    /// Brokers that throttle us, say: 24 MiB in one Kafka transaction took longer than it may.
+    #[test]
+    fn g3_what_was_late_is_sent_in_smaller_parts_before_it_is_sent_singly() {
+        let mut narrowing = Narrowing::default();
+        let late = SinkError::Delivery { topic: "t".into(), reason: "MessageTimedOut".into() };
+        let small = narrowing.after(&late, None, (LONG_AGO, NOW)).unwrap();
+        assert_eq!(small, Detour { manner: Manner::Small, until: NOW });
+        let spec = small.adapt(&KafkaSpec::default());
+        assert!(!spec.cautious && spec.in_flight_bytes == SMALL_BYTES);
+        let less = KafkaSpec { in_flight_bytes: 9, ..KafkaSpec::default() };
+        assert_eq!(small.adapt(&less).in_flight_bytes, 9);
+        let further = narrowing.after(&late, Some(small), (NOW, NOW)).unwrap();
+        assert!(!further.is_cautious(), "it came further");
     }
 
     #[test]

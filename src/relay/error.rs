@@ -131,6 +131,14 @@ impl RelayError {
         }
     }
 
+    /// Whether the brokers refused a record, and what was settled before it is so.
+    pub(super) const fn is_of_a_record(&self) -> bool {
+        matches!(
+            self,
+            Self::Refused { .. } | Self::Pipeline(PipelineError::DeadLetterRefused { .. })
+        )
+    }
+
     /// Whether the relay ends with it, rather than trying again.
     pub fn is_final(&self) -> bool {
         match self {

@@ -36,8 +36,8 @@ const OTHERS_WORK: Duration = Duration::from_mins(2);
 pub(super) struct Reporter {
     telemetry: Telemetry,
     topics: TopicBook,
-    /// It was told that brokers which answer confirm nothing.
-    stalled: bool,
+    /// How many were confirmed when it was told that brokers which answer confirm nothing.
+    stalled: Option<u64>,
     /// Since when a broker has answered without a break.
     answering_since: Option<Instant>,
     vigil: Vigil,
@@ -64,7 +64,7 @@ impl Reporter {
         Self {
             telemetry,
             topics,
-            stalled: false,
+            stalled: None,
             answering_since: None,
             vigil: Vigil::new(give_up_after),
             current: Snapshot::default(),
@@ -176,12 +176,14 @@ impl Reporter {
         self.answering_since = since;
         let answers = since.is_some_and(|since| now.duration_since(since) >= STALL);
         let awaits = self.current.unavailable.awaited().is_some();
+        let confirmed = self.current.confirmed;
         if unconfirmed_for.is_zero() {
-            if std::mem::take(&mut self.stalled) {
+            // A session that begins anew has nothing to be confirmed, and says nothing of the brokers.
+            if self.stalled.take_if(|before| confirmed > *before).is_some() {
                 tracing::info!("the Kafka brokers confirm records again");
             }
-        } else if unconfirmed_for >= STALL && answers && !awaits && !self.stalled {
-            self.stalled = true;
+        } else if unconfirmed_for >= STALL && answers && !awaits && self.stalled.is_none() {
+            self.stalled = Some(confirmed);
             let (records, seconds) = (in_flight_records, unconfirmed_for.as_secs());
             tracing::warn!(
                 records,

@@ -117,7 +117,7 @@ impl<S: Sink> Session<S> {
     /// Drives the session to its end.
     pub(super) fn run(mut self, reporter: &mut Reporter) -> Result<End, RelayError> {
         let result = self.turn_until_end(reporter);
-        if let Err(RelayError::Refused { .. }) = &result {
+        if result.as_ref().is_err_and(RelayError::is_of_a_record) {
             self.leave_word();
         }
         reporter.session_ended(&self.pipeline, &self.stream);

@@ -64,10 +64,13 @@ pub(super) struct HotStart {
 
 impl HotStart {
     pub(super) fn run<S: Sink>(
-        self,
+        mut self,
         reporter: &mut Reporter,
         open_sink: impl OpenSink<S>,
     ) -> Result<End, RelayError> {
+        if let Some(detour) = self.detour {
+            self.plan.kafka = detour.adapt(&self.plan.kafka);
+        }
         let source = &self.plan.config.source;
         let mut pipeline = self.plan.pipeline()?;
         let mut connection = Connection::open(&source.connect, &self.params)?;
@@ -89,9 +92,8 @@ impl HotStart {
         }
         failpoint::pass("slot_taken");
         // Last, so that a standby that asks for the slot five times a second starts no client.
-        let usual = &self.plan.kafka;
-        let spec = self.detour.map_or_else(|| usual.clone(), |detour| detour.adapt(usual));
-        let mut sink = open_sink(&spec, &facts.lineage)?;
+        let spec = &self.plan.kafka;
+        let mut sink = open_sink(spec, &facts.lineage)?;
         if facts.exactly_once {
             reporter.fenced();
         }
@@ -116,8 +118,8 @@ impl HotStart {
             } else if mark.end > Lsn::ZERO && mark.last.is_none() {
                 tracing::info!(
                     end = %mark.end,
-                    "the progress names no commit that the server's log could be held against: it \
-                     was adopted, or written by an earlier version"
+                    "the progress names no commit that the server's log could be held against: none \
+                     was delivered yet, or it was adopted, or written by an earlier version"
                 );
             }
             pipeline.resume_at(mark, check);
