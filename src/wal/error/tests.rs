@@ -1,0 +1,92 @@
+//! What errors mean, and what they advise.
+
+use super::*;
+
+#[test]
+fn sqlstates_fall_into_their_classes() {
+    for (codes, class) in [
+        (&["57P01", "57P02", "57P03", "53300", "08006", "XX000", ""][..], Class::Transient),
+        (&["55006"], Class::Held),
+        (&["28P01", "28000", "42501"], Class::Permission),
+        (&["42704", "0A000", "22023", "3D000", "42601"], Class::Configuration),
+        (&["55000"], Class::Position),
+    ] {
+        for code in codes {
+            assert_eq!(Class::of_sqlstate(code), class, "{code}");
+        }
+    }
+}
+
+#[test]
+fn logins_are_refused_for_one_of_several_reasons() {
+    for (code, routine, hint) in [
+        ("28000", "InitializeSessionUserId", "LOGIN;"),
+        ("28000", "ClientAuthentication", "pg_hba.conf"),
+        ("53300", "InitializeSessionUserId", "ALTER ROLE"),
+        ("53300", "CheckMyDatabase", "ALTER DATABASE"),
+        ("53300", "InitProcess", "max_wal_senders"),
+    ] {
+        let (code, routine) = (code.to_owned(), routine.to_owned());
+        let error = ServerMessage { code, routine, ..ServerMessage::default() };
+        let given = WalError::Server(Box::new(error)).hint().unwrap();
+        assert!(given.contains(hint), "{given}");
+    }
+}
+
+#[test]
+fn a_row_that_postgres_cannot_send_is_named_as_such() {
+    for (code, message) in
+        [("54000", "out of memory"), ("XX000", "invalid memory alloc request size 1080000003")]
+    {
+        let (code, message) = (code.to_owned(), message.to_owned());
+        let error = ServerMessage { code, message, ..ServerMessage::default() };
+        let error = WalError::Server(Box::new(error));
+        assert!(error.class().is_transient());
+        assert!(error.hint().unwrap().contains("1 GiB"), "{error}");
+    }
+}
+
+#[test]
+fn a_slot_that_a_standby_copies_is_waited_for() {
+    let of = |routine: &str, message: &str| {
+        WalError::Server(Box::new(ServerMessage {
+            code: "55000".to_owned(),
+            message: message.to_owned(),
+            hint: "Specify another replication slot.".to_owned(),
+            routine: routine.to_owned(),
+            ..ServerMessage::default()
+        }))
+    };
+    let words = "cannot use replication slot \"postrider\" for logical decoding";
+    let copied = of("CreateDecodingContext", words);
+    assert_eq!(copied.class(), Class::Transient);
+    assert!(copied.hint().unwrap().contains("target_session_attrs=read-write"), "{copied}");
+    for (routine, words) in [
+        ("CreateDecodingContext", "can no longer get changes from replication slot \"postrider\""),
+        ("ReplicationSlotAcquire", words),
+    ] {
+        assert_eq!(of(routine, words).class(), Class::Position, "{routine}");
+    }
+}
+
+#[test]
+fn what_the_server_cannot_send_has_its_remedy() {
+    for code in ["54000", "22P05", "22021"] {
+        let error = WalError::Server(Box::new(ServerMessage {
+            code: code.to_owned(),
+            ..ServerMessage::default()
+        }));
+        let hint = error.hint().unwrap();
+        assert!(hint.contains("A row that Postgres itself cannot send"), "{code}: {hint}");
+    }
+}
+
+#[test]
+fn a_wrong_wal_level_is_a_matter_of_configuration() {
+    let error = WalError::Server(Box::new(ServerMessage {
+        code: "55000".to_owned(),
+        message: "logical decoding requires wal_level >= logical".to_owned(),
+        ..ServerMessage::default()
+    }));
+    assert_eq!(error.class(), Class::Configuration);
+}
