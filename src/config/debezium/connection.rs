@@ -247,7 +247,8 @@ mod tests {
     proptest! {
         #[test]
         fn any_parts_come_back(
-            user in "[^\0]{1,12}", password in "[^\0]{1,12}", database in "[^\0]{1,12}",
+            // A name with a password in it is refused.
+            user in "[^\0:=]{1,12}", password in "[^\0]{1,12}", database in "[^\0:=]{1,12}",
         ) {
             let url = Url {
                 hosts: Some("db".to_owned()),

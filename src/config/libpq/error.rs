@@ -34,6 +34,19 @@ pub enum ConnectInfoError {
         /// The permitted word it resembles.
         suggestion: Option<&'static str>,
     },
+    /// A connection string, or a text with a password in it, in place of a name or a path.
+    #[error(
+        "connection parameter `{parameter}` must be {expected}, and looks like a connection string or \
+         has a password in it"
+    )]
+    NotAName {
+        /// The parameter.
+        parameter: &'static str,
+        /// Its environment variable.
+        variable: &'static str,
+        /// What belongs there.
+        expected: &'static str,
+    },
     /// A parameter whose silent neglect would weaken the connection.
     #[error("connection parameter `{parameter}` is not supported: {reason}")]
     Unsupported {
@@ -91,6 +104,10 @@ impl ConnectInfoError {
             | Self::InvalidValue { suggestion: Some(known), .. } => {
                 Some(format!("did you mean `{known}`?"))
             }
+            Self::NotAName { parameter, variable, expected } => Some(format!(
+                "write a connection string into source.url (for `shop`: --database-url); `{parameter}`, or \
+                 {variable}, takes {expected} alone"
+            )),
             Self::Syntax { .. } => Some(
                 "write postgres://user@host:5432/database or host=.. user=.. dbname=..; in a URL \
                  the characters / ? # @ : % of a password are written %2F %3F %23 %40 %3A %25"

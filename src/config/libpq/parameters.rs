@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use super::error::ConnectInfoError;
+use crate::config::secrets::mask_text;
 
 /// What is done with a known parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,6 +74,20 @@ const PARAMETERS: &[Parameter] = &[
     ("requirepeer", "PGREQUIREPEER", Refused("protect the socket's directory instead")),
 ];
 
+/// Parameters that logs and errors show, and what they hold: none of it is a secret.
+const SHOWN: [(&str, &str); 10] = [
+    ("service", "a service's name"),
+    ("servicefile", "a path"),
+    ("host", "a name, an address or a directory"),
+    ("hostaddr", "a numeric address"),
+    ("dbname", "a database's name"),
+    ("user", "a role's name"),
+    ("passfile", "a path"),
+    ("sslcert", "a path"),
+    ("sslkey", "a path"),
+    ("sslrootcert", "a path"),
+];
+
 /// How alike a mistyped word must be to be named in an error (Jaro-Winkler, 0 to 1): below this a
 /// suggestion misleads, and the word might be a piece of a password.
 const RESEMBLANCE_MIN: f64 = 0.85;
@@ -121,6 +136,11 @@ impl Settings {
         Ok(settings)
     }
 
+    /// Refuses what [`check_shown`] does.
+    pub(super) fn check_shown(&self) -> Result<(), ConnectInfoError> {
+        self.0.iter().try_for_each(|(parameter, value)| check_shown(parameter, value))
+    }
+
     /// The value of a parameter, unless it is missing or empty.
     pub(super) fn get(&self, name: &str) -> Option<&str> {
         self.0.get(name).map(String::as_str).filter(|value| !value.is_empty())
@@ -131,6 +151,21 @@ impl fmt::Debug for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.0.keys()).finish()
     }
+}
+
+/// Refuses a connection string, or a text with a password in it, for a parameter that logs and errors
+/// show.
+pub(super) fn check_shown(parameter: &'static str, value: &str) -> Result<(), ConnectInfoError> {
+    let Some((_, expected)) = SHOWN.iter().find(|(shown, _)| *shown == parameter) else {
+        return Ok(());
+    };
+    // Masking changes a text that has a secret in it.
+    if !value.contains("://") && mask_text(value) == value {
+        return Ok(());
+    }
+    let known = PARAMETERS.iter().find(|(known, ..)| *known == parameter);
+    let variable = known.map_or("", |(_, variable, _)| variable);
+    Err(ConnectInfoError::NotAName { parameter, variable, expected })
 }
 
 /// What is no name at all may be a piece of a password: `user:p=w@host` begins with `user:p`.

@@ -13,7 +13,7 @@ use std::time::Duration;
 use super::error::{ConnectInfoError, ConnectInfoWarning};
 use super::files::{self, PasswordFile};
 use super::options::{SslCertMode, Words};
-use super::parameters::{Settings, resembling};
+use super::parameters::{Settings, check_shown, resembling};
 use super::secret::{NamedBy, SecretSource, Text};
 use super::{
     Address, ChannelBinding, ClientCertificate, ConnectInfo, Endpoint, Keepalives,
@@ -106,7 +106,9 @@ fn gather(text: &str, env: Env<'_>) -> Result<(Settings, Option<NamedBy>), Conne
     let mut named_by = settings.get("password").is_some().then_some(NamedBy::Text);
     if let Some(service) = settings.get("service").or_else(|| environment.get("service")) {
         let named = settings.get("servicefile").or_else(|| environment.get("servicefile"));
+        check_shown("service", service)?;
         let candidates = if let Some(path) = named {
+            check_shown("servicefile", path)?;
             vec![PathBuf::from(path)]
         } else {
             let system = env("PGSYSCONFDIR").unwrap_or_else(|| SYSTEM_CONFIGURATION.to_owned());
@@ -123,6 +125,7 @@ fn gather(text: &str, env: Env<'_>) -> Result<(Settings, Option<NamedBy>), Conne
         named_by = Some(NamedBy::Environment);
     }
     settings.fill(environment);
+    settings.check_shown()?;
     Ok((settings, named_by))
 }
 

@@ -168,7 +168,11 @@ fn no_message_shows_a_secret() {
         let ConfigError::Mistakes(found) = &error else { panic!("{error:?}") };
         assert!(!format!("{error} {error:?} {found:?}").contains("hunter2"), "{text}: {error:?}");
     }
-    let set = ["source.url=postgres://a:hunter2@h/d?x=y", "kafka.pasword=hunter2"];
+    let set = [
+        "source.url=postgres://a:hunter2@h/d?x=y",
+        "source.url=dbname=postgres://a:hunter2@h/d",
+        "kafka.pasword=hunter2",
+    ];
     for set in set {
         let error = Given { set: &[set], ..Given::default() }.load().unwrap_err();
         assert!(!format!("{error} {error:?}").contains("hunter2"), "{error:?}");

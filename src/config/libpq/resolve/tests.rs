@@ -68,6 +68,46 @@ fn the_string_beats_the_service_and_the_service_the_environment() {
 }
 
 #[test]
+fn a_connection_string_in_place_of_a_name_is_refused_and_not_repeated() {
+    const URL: &str = "postgres://u:hunter2@host/db";
+    let check = |error: ConnectInfoError, variable: &str, case: &str| {
+        let hint = error.hint().unwrap_or_default();
+        let said = format!("{error} {error:?} {hint}");
+        assert!(matches!(error, ConnectInfoError::NotAName { .. }), "{case}: {said}");
+        assert!(!said.contains("hunter2") && hint.contains(variable), "{case}: {said}");
+    };
+    for (parameter, variable) in [
+        ("dbname", "PGDATABASE"),
+        ("host", "PGHOST"),
+        ("user", "PGUSER"),
+        ("service", "PGSERVICE"),
+        ("passfile", "PGPASSFILE"),
+        ("sslrootcert", "PGSSLROOTCERT"),
+    ] {
+        for value in [URL, "postgres://localhost/db", "u:hunter2@host/db"] {
+            let text = format!("{parameter}={value}");
+            check(refused(&text), variable, &text);
+            let env = |name: &str| (name == variable).then(|| value.to_owned());
+            check(ConnectInfo::resolve("", &env).unwrap_err(), variable, variable);
+            // What wins is what counts.
+            if parameter == "dbname" {
+                let (info, _) = ConnectInfo::resolve("user=u dbname=shop", &env).unwrap();
+                assert_eq!(info.database, "shop");
+            }
+        }
+    }
+    check(refused("dbname='host=db password=hunter2'"), "PGDATABASE", "keywords");
+    check(refused("postgres://h/postgres%3A%2F%2Fu%3Ahunter2%40h%2Fd"), "PGDATABASE", "URL");
+    let env = |name: &str| match name {
+        "PGSERVICE" => Some("shop".to_owned()),
+        "PGSERVICEFILE" => Some(URL.to_owned()),
+        _ => None,
+    };
+    check(ConnectInfo::resolve("", &env).unwrap_err(), "PGSERVICEFILE", "PGSERVICEFILE");
+    assert_eq!(resolved("user=u@tenant dbname=a=b").user, "u@tenant");
+}
+
+#[test]
 fn the_password_file_is_asked_per_host() {
     use std::os::unix::fs::PermissionsExt;
     let dir = tempfile::tempdir().unwrap();
