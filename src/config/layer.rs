@@ -195,7 +195,14 @@ pub(super) fn did_you_mean(key: &str) -> String {
     }
     let mut sections: Vec<&str> = OPTIONS.iter().map(OptionSpec::section).collect();
     sections.dedup();
-    format!("the sections are {}", sections.join(", "))
+    let all = sections.join(", ");
+    let typed = if section.is_empty() { name } else { section };
+    let most = (typed.chars().count() / 3).max(1);
+    let near = sections.iter().filter_map(|one| Some((typo::distance(one, typed, most)?, one)));
+    match near.min_by_key(|(distance, _)| *distance) {
+        Some((_, one)) => format!("did you mean [{one}]? The sections are {all}"),
+        None => format!("the sections are {all}"),
+    }
 }
 
 type Wrong = (MistakeKind, Option<String>);

@@ -12,9 +12,11 @@ fn mistakes(given: &Given<'_>) -> Vec<Mistake> {
 
 /// The file, the line it must name, what the caret must stand under, and words of the message or
 /// help.
-const FILES: [(&str, usize, &str, &str); 58] = [
+const FILES: [(&str, usize, &str, &str); 60] = [
     ("[source]\npublicaton = \"x\"", 2, "publicaton", "did you mean `source.publication`?"),
-    ("[sorce]\nslot = \"x\"", 1, "sorce", "the sections are"),
+    ("[sorce]\nslot = \"x\"", 1, "sorce", "did you mean [source]?"),
+    ("[dead-letters]\ntopic = \"x\"", 1, "dead-letters", "did you mean [dead_letters]?"),
+    ("[nothing]\nslot = \"x\"", 1, "nothing", "the sections are"),
     ("slot = \"x\"", 1, "slot", "did you mean `source.slot`?"),
     ("[kafka]\nslot = \"x\"", 2, "slot", "did you mean `source.slot`?"),
     ("[kafka]\nbroker = [\"a:1\"]", 2, "broker", "did you mean `kafka.brokers`?"),
