@@ -15,7 +15,7 @@ use crate::wal::{Class, WalError};
 pub(super) fn wal(error: &WalError) -> &'static str {
     match error {
         WalError::Unreachable { .. } => "PR-P001",
-        WalError::TimedOut { .. } => "PR-P002",
+        WalError::TimedOut { .. } | WalError::LoginTimedOut { .. } => "PR-P002",
         WalError::TlsNotOffered { .. } => "PR-P003",
         WalError::TlsHandshake { .. } => "PR-P004",
         WalError::TlsFiles(_) => "PR-P005",

@@ -160,7 +160,10 @@ async fn attempt(
         }
         Ok(client)
     });
-    opened.await.unwrap_or(Err(WalError::TimedOut { doing: "logging in" }))
+    opened.await.unwrap_or_else(|_| {
+        let endpoint = endpoint.to_string();
+        Err(WalError::LoginTimedOut { endpoint, doing: "logging in" })
+    })
 }
 
 /// Names are resolved and sockets connected by the system's blocking calls, so not on this thread.

@@ -34,8 +34,9 @@ pub(super) fn first_acceptable<C>(
         let config = config.as_ref().filter(|_| uses_tls(info, endpoint));
         let mut attempt = |config: Option<&Arc<ClientConfig>>| {
             let deadline = info.connect_timeout.and_then(|limit| Instant::now().checked_add(limit));
-            let wire = pipe(info, endpoint, config, deadline)?;
-            accept(wire, endpoint, deadline)
+            let wire = pipe(info, endpoint, config, deadline);
+            let accepted = wire.and_then(|wire| accept(wire, endpoint, deadline));
+            accepted.map_err(|error| error.at_login(endpoint))
         };
         let result = match attempt(config) {
             Err(error) if config.is_some() && may_retry_without_tls(info, &error) => attempt(None),

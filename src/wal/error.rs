@@ -107,6 +107,14 @@ pub enum WalError {
         /// What we were waiting for.
         doing: &'static str,
     },
+    /// The same before we were let in: who it is that does not answer is not known.
+    #[error("Postgres at {endpoint} did not answer in time while {doing}")]
+    LoginTimedOut {
+        /// `host:port` or the socket's path.
+        endpoint: String,
+        /// What we were waiting for.
+        doing: &'static str,
+    },
     /// TLS is demanded and the server has none.
     #[error("{endpoint} does not offer TLS, and sslmode demands it")]
     TlsNotOffered {
@@ -228,11 +236,22 @@ impl WalError {
         Self::Authentication { endpoint: endpoint.to_string(), reason, hint }
     }
 
+    /// The same, where a wait at the login is over: with the server's name.
+    pub(crate) fn at_login(self, endpoint: &Endpoint) -> Self {
+        match self {
+            Self::TimedOut { doing } => {
+                Self::LoginTimedOut { endpoint: endpoint.to_string(), doing }
+            }
+            other => other,
+        }
+    }
+
     /// What it means for the relay.
     pub fn class(&self) -> Class {
         match self {
             Self::Unreachable { .. }
             | Self::TimedOut { .. }
+            | Self::LoginTimedOut { .. }
             | Self::WrongSession { .. }
             | Self::Closed
             | Self::Silent { .. }
@@ -270,6 +289,13 @@ impl WalError {
         }
     }
 
+    /// Whether pg_hba.conf bars the way: it has no line for this role, database and host, or one that
+    /// rejects them. No other password helps then, though another role might.
+    pub fn is_barred_by_hba(&self) -> bool {
+        matches!(self, Self::Server(message)
+            if message.code == "28000" && message.routine == LOGIN_BY_HBA)
+    }
+
     /// What the operator should do, if there is anything to do.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
@@ -279,6 +305,10 @@ impl WalError {
             Self::TimedOut { .. } => {
                 "check the server's load, the network between, and locks on the published tables \
                  (pg_locks): PostgreSQL waits for a VACUUM FULL or ALTER TABLE to tell what it publishes"
+            }
+            Self::LoginTimedOut { .. } => {
+                "check host and port: what listens there may not be Postgres; if it is, check the server's \
+                 load and the network between"
             }
             Self::Closed | Self::Ended | Self::Io(_) => {
                 "try again, as the relay does by itself; if it repeats, look in the server's log and at the \
@@ -351,8 +381,10 @@ const UNTRANSLATABLE: &str = "a row has a character that UTF8 lacks, which Postg
     the database's encoding has several bytes for a character, nothing behind the row is delivered (nothing is \
     lost): see `A row that Postgres itself cannot send` in docs/operations.md";
 
-/// Where the server looks at the role that logs in (`utils/init/miscinit.c`) and at its database
+/// Where the server looks at pg_hba.conf (`libpq/auth.c`; refusals by a method that a line asks for are
+/// `auth_failed`'s), at the role that logs in (`utils/init/miscinit.c`) and at its database
 /// (`postinit.c`); messages are translated, names of routines are not.
+const LOGIN_BY_HBA: &str = "ClientAuthentication";
 const LOGIN_OF_ROLE: &str = "InitializeSessionUserId";
 const LOGIN_TO_DATABASE: &str = "CheckMyDatabase";
 
@@ -363,7 +395,9 @@ fn server_hint(message: &ServerMessage) -> Option<String> {
         "XX000" if message.message.contains("invalid memory alloc request size") => UNSENDABLE,
         "22P05" | "22021" => UNTRANSLATABLE,
         // A login says where the password came from.
-        "28P01" if message.hint.is_empty() => "the password is wrong",
+        "28P01" if message.hint.is_empty() => {
+            "the password is wrong, the role has none, or there is no such role"
+        }
         "28000" if message.routine == LOGIN_OF_ROLE => {
             "the role does not exist (any more), or may not log in: name another one in source.url or \
              PGUSER, or ALTER ROLE <role> LOGIN;"
@@ -386,6 +420,9 @@ fn server_hint(message: &ServerMessage) -> Option<String> {
         }
         // The server advises another slot, which would pass over rows.
         "55000" if is_copied_slot(message) => STANDBY_REACHED,
+        "3F000" => {
+            "create the schema, or name the table in one that exists, as schema.table, in source.tables"
+        }
         "3D000" => "check the database's name in source.url or PGDATABASE",
         "53300" if message.routine == LOGIN_OF_ROLE => {
             "the role's own limit: ALTER ROLE <role> CONNECTION LIMIT -1; the relay needs two, and one more \

@@ -289,7 +289,7 @@ fn a_silent_server_is_given_up_on() {
         let text = format!("host=127.0.0.1 port={port} user=u connect_timeout=1 sslmode={sslmode}");
         let begun = std::time::Instant::now();
         let error = log_in(&resolve(&text)).unwrap_err();
-        assert!(matches!(error, WalError::TimedOut { .. }), "{error:?}");
+        assert!(matches!(error, WalError::LoginTimedOut { .. }), "{error:?}");
         assert!(begun.elapsed().as_secs() < 5);
     }
 }

@@ -14,12 +14,14 @@ use super::tree::Text;
 pub const DOCUMENT: &str = "docs/codes.md";
 
 /// Codes that are given in several places for one situation: several rooms meet it.
-const ONE_SITUATION: [(&str, &[&str]); 12] = [
+const ONE_SITUATION: [(&str, &[&str]); 13] = [
     ("PR-C001", &["ConfigError::Unreadable", "read"]),
     ("PR-K001", &["ReaderError::Settings", "SinkError::Settings", "TopicsError::Settings", "from"]),
     ("PR-K005", &["ReaderError::UnknownTopic", "SinkError::UnknownTopic", "TailError::Reader"]),
     // Such a sink's error, and the session's with the records in question.
     ("PR-K007", &["RelayError::Refused", "SinkError::BatchRefused"]),
+    // Before the login is done, the address is told too.
+    ("PR-P002", &["WalError::LoginTimedOut", "WalError::TimedOut"]),
     (
         "PR-P009",
         &["Class::Held", "ControlError::SlotHeld", "RelayError::SlotHeld", "WalError::SlotHeld"],

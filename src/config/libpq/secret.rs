@@ -226,7 +226,10 @@ impl ConnectInfo {
                     .map_or("the password file".into(), std::path::Path::to_string_lossy)
             ),
         };
-        format!("the password is wrong, or the role has none: it came from {place}")
+        format!(
+            "the password is wrong, the role has none, or there is no such role; the password came from \
+             {place}"
+        )
     }
 
     /// What to do where the server asks for a password and there is none.
@@ -245,6 +248,13 @@ impl ConnectInfo {
     /// right at the next look.
     pub fn secret_can_change(&self) -> bool {
         self.secrets.can_change
+    }
+
+    /// Whether the role, too, comes from what may be another at the next look: the file that holds the
+    /// connection string, or the service file.
+    pub fn user_can_change(&self) -> bool {
+        let SecretSource { text, named_by, can_change, .. } = &self.secrets;
+        *can_change && (matches!(text, Text::File(_)) || *named_by == NamedBy::Service)
     }
 
     /// The same with the user and the passwords that hold now. Reads files and runs the command, so

@@ -22,6 +22,9 @@ fn logins_are_refused_for_one_of_several_reasons() {
     for (code, routine, hint) in [
         ("28000", "InitializeSessionUserId", "LOGIN;"),
         ("28000", "ClientAuthentication", "pg_hba.conf"),
+        ("28P01", "auth_failed", "or there is no such role"),
+        ("3D000", "InitPostgres", "PGDATABASE"),
+        ("3F000", "get_namespace_oid", "create the schema"),
         ("53300", "InitializeSessionUserId", "ALTER ROLE"),
         ("53300", "CheckMyDatabase", "ALTER DATABASE"),
         ("53300", "InitProcess", "max_wal_senders"),
@@ -89,4 +92,13 @@ fn a_wrong_wal_level_is_a_matter_of_configuration() {
         ..ServerMessage::default()
     }));
     assert_eq!(error.class(), Class::Configuration);
+}
+
+/// Something else may listen there, so that its address must be told.
+#[test]
+fn a_login_that_nobody_answers_names_host_and_port() {
+    let info = ConnectInfo::resolve("user=u host=db port=9092", &|_| None).unwrap().0;
+    let error = WalError::TimedOut { doing: "logging in" }.at_login(&info.endpoints[0]);
+    assert_eq!(error.to_string(), "Postgres at db:9092 did not answer in time while logging in");
+    assert!(error.hint().unwrap().contains("may not be Postgres") && error.class().is_transient());
 }
