@@ -6,7 +6,8 @@
 
 use super::remedy::{
     INSERT_AGAIN, ONLY_INSERTS, RESEND, VIA_ROOT, after_vanishing, create_publication, is_right,
-    named_besides, of_part, publish_whole, qualified, without_publication, without_two_phase,
+    listed, named_besides, of_part, publish_whole, qualified, without_publication,
+    without_two_phase,
 };
 use crate::outbox::TableName;
 use crate::wal::quote::{identifier, literal};
@@ -66,7 +67,7 @@ pub enum ControlError {
         role: String,
     },
     /// Columns that the configuration needs are not there.
-    #[error("table {table} has no column {} (it has {})", .missing.join(", "), .present.join(", "))]
+    #[error("table {table} has no column {} (it has {})", .missing.join(", "), listed(.present))]
     ColumnsMissing {
         /// The table.
         table: TableName,

@@ -20,6 +20,11 @@ pub(super) fn is_right(setting: &str, name: &str, what: &str, others: &[String])
     format!("is {setting} = `{name}` right? {others}")
 }
 
+/// Names with commas between them, or a word for none.
+pub(super) fn listed(names: &[String]) -> String {
+    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+}
+
 /// How a slot whose publication was dropped is replaced, and at which cost.
 pub(super) fn without_publication(slot: &str) -> String {
     format!(

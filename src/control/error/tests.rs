@@ -52,3 +52,14 @@ fn every_refusal_has_a_hint_and_its_exit_code() {
     assert_eq!((held.exit_code(), held.class().is_transient()), (75, true));
     assert!(held.to_string().ends_with("process 7 (postrider)"));
 }
+
+#[test]
+fn a_table_without_columns_has_none() {
+    let error = |present: &[&str]| {
+        let (missing, present) = (vec!["id".to_owned()], present.iter().map(ToString::to_string));
+        let table = TableName::new("public", "t");
+        ControlError::ColumnsMissing { table, missing, present: present.collect() }.to_string()
+    };
+    assert!(error(&[]).ends_with("has no column id (it has none)"), "{}", error(&[]));
+    assert!(error(&["a", "b"]).ends_with("(it has a, b)"), "{}", error(&["a", "b"]));
+}
