@@ -151,6 +151,23 @@ pub enum SettingsError {
     Client(String),
 }
 
+/// Whether the client library was built with OpenSSL, which SCRAM needs too.
+const HAS_TLS: bool = cfg!(any(feature = "kafka-tls", feature = "kafka-tls-vendored"));
+
+/// Which mechanisms there are. The client library takes GSSAPI where none is set, and has it in no build
+/// of ours.
+fn mechanism_help(has_tls: bool) -> String {
+    let (mechanisms, more) = if has_tls {
+        ("SCRAM-SHA-512, SCRAM-SHA-256 or PLAIN", "")
+    } else {
+        ("PLAIN", ", or build with `--features kafka-tls` for SCRAM-SHA-512 and SCRAM-SHA-256")
+    };
+    format!(
+        "set kafka.properties.\"sasl.mechanism\" to {mechanisms} (unset it is GSSAPI, which Postrider \
+         does not have){more}"
+    )
+}
+
 impl SettingsError {
     /// What the operator can do about it.
     pub fn hint(&self) -> Option<String> {
@@ -164,15 +181,15 @@ impl SettingsError {
             }
             Self::Unknown { advice, .. } => advice.clone(),
             Self::Secret(error) => error.hint(),
-            Self::Invalid { key, .. } if key.starts_with("sasl.oauthbearer.") => Some(
-                "Postrider is not built with OAUTHBEARER: use sasl.mechanism=SCRAM-SHA-512 or PLAIN"
-                    .into(),
-            ),
+            Self::Invalid { key, .. } if key.starts_with("sasl.oauthbearer.") => Some(format!(
+                "Postrider is not built with OAUTHBEARER: {}",
+                mechanism_help(HAS_TLS)
+            )),
             Self::Invalid { reason, .. } if reason.contains("not available at build time") => {
                 Some("build with `--features kafka-tls`".into())
             }
             Self::Client(reason) if reason.contains("No provider for SASL mechanism") => {
-                Some("use sasl.mechanism=PLAIN, or build with `--features kafka-tls`".into())
+                Some(mechanism_help(HAS_TLS))
             }
             Self::Client(_) => {
                 Some("check [kafka.properties]: security.protocol, sasl.* and ssl.*".into())
@@ -389,6 +406,23 @@ mod tests {
         assert!(matches!(&error, SettingsError::Invalid { key, .. } if key == "kafka.compression"));
         let spec = KafkaSpec { brokers: vec![" ".into()], ..KafkaSpec::default() };
         assert_eq!(spec.validate(), Err(SettingsError::NoBrokers));
+    }
+
+    #[test]
+    fn a_login_without_a_mechanism_gets_those_that_the_build_has() {
+        let mut spec = with("security.protocol", "sasl_plaintext");
+        let config = spec.producer_config().unwrap();
+        let reason = match config.create::<rdkafka::producer::BaseProducer>() {
+            Err(KafkaError::ClientCreation(reason)) => reason,
+            other => panic!("{:?}", other.err()),
+        };
+        let hint = SettingsError::Client(reason.clone()).hint().unwrap();
+        assert!(hint.contains("kafka.properties.\"sasl.mechanism\""), "{reason}: {hint}");
+        assert_eq!(hint.contains("--features"), !HAS_TLS, "{hint}");
+        assert!(mechanism_help(true).contains("to SCRAM-SHA-512, SCRAM-SHA-256 or PLAIN"));
+        assert!(mechanism_help(false).contains("to PLAIN"));
+        spec.properties.insert("sasl.mechanism".into(), "PLAIN".into());
+        spec.validate().unwrap();
     }
 
     #[test]
