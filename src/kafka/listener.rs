@@ -9,12 +9,38 @@ const TLS_HELP: &str = "set security.protocol = \"SSL\" (or \"SASL_SSL\") in [ka
 const SASL_HELP: &str = "set security.protocol = \"SASL_PLAINTEXT\" (or \"SASL_SSL\") and sasl.* in \
                          [kafka.properties], or name a listener without login in kafka.brokers";
 
+const NO_BROKER_HELP: &str = "check host and port in kafka.brokers (or -b): Kafka's port is 9092 unless it was \
+                              changed, Postgres's 5432";
+
+/// The first byte of a TLS alert (RFC 8446, section 5.1).
+const TLS_ALERT: u8 = 21;
+/// The first byte of an error of Postgres's.
+const POSTGRES_ERROR: u8 = b'E';
+
+/// The first bytes of an answer that is none of Kafka's: the library reads them as its length
+/// (`rd_kafka_recv`, librdkafka 2.12).
+fn first_bytes(line: &str) -> Option<[u8; 4]> {
+    let (_, size) = line.split_once("Invalid response size ")?;
+    size.split(' ').next()?.parse().ok().map(i32::to_be_bytes)
+}
+
+/// What answers where a broker was expected, if it does not speak Kafka's protocol. Only of a listener
+/// that never did: the answer of a broker may be larger than the library takes, too.
+pub(super) fn no_broker_at(line: &str) -> Option<(&'static str, &'static str)> {
+    const POSTGRES: &str = "what answers there is not a Kafka broker, but perhaps Postgres";
+    const NO_BROKER: &str = "what answers there is not a Kafka broker";
+    Some(match first_bytes(line)? {
+        [TLS_ALERT, ..] => return None,
+        [POSTGRES_ERROR, 0, 0, _] => (POSTGRES, NO_BROKER_HELP),
+        _ => (NO_BROKER, NO_BROKER_HELP),
+    })
+}
+
 /// What a listener wants that we do not do, as far as the library's reasons for the end of a connection
 /// tell (`rd_kafka_broker_set_error`, librdkafka 2.12): reason and remedy.
 pub(super) fn mismatch(line: &str) -> Option<(&'static str, &'static str)> {
-    // The latter is a TLS alert, read as the length of an answer.
-    if line.contains("connecting to a SSL listener?") || line.contains("Invalid response size 3523")
-    {
+    let is_tls = first_bytes(line).is_some_and(|[first, ..]| first == TLS_ALERT);
+    if is_tls || line.contains("connecting to a SSL listener?") {
         return Some(("the listener does not speak plaintext, but perhaps TLS", TLS_HELP));
     }
     line.contains("broker might require SASL authentication")
@@ -80,6 +106,33 @@ mod tests {
         let later = silent.replace("APIVERSION_QUERY", "UP");
         assert_eq!(hung_up_at(&later).map(|(_, help)| help), Some(SASL_HELP));
         assert_eq!(mismatch("a:9092/bootstrap: Connect failed: Connection refused"), None);
+    }
+
+    /// As librdkafka 2.12 logs them.
+    #[test]
+    fn an_answer_in_another_protocol_is_no_brokers() {
+        let answered = |first: [u8; 4]| {
+            let size = i32::from_be_bytes(first);
+            format!(
+                "a:5432/bootstrap: Receive failed: Invalid response size {size} (0..100000000): increase \
+                 receive.message.max.bytes (after 1ms in state APIVERSION_QUERY)"
+            )
+        };
+        let postgres = answered([b'E', 0, 0, 0]);
+        assert!(postgres.contains(" 1157627904 "), "{postgres}");
+        for (first, words) in
+            [([b'E', 0, 0, 0], "perhaps Postgres"), (*b"HTTP", "not a Kafka broker")]
+        {
+            let (reason, help) = no_broker_at(&answered(first)).unwrap();
+            assert!(reason.contains(words) && help.contains("kafka.brokers"), "{reason}");
+            assert_eq!(mismatch(&answered(first)), None);
+        }
+        assert!(!no_broker_at(&answered(*b"SSH-")).unwrap().0.contains("Postgres"));
+        for alert in [[21, 3, 3, 0], [21, 0, 0, 0]] {
+            assert_eq!(mismatch(&answered(alert)).map(|(_, help)| help), Some(TLS_HELP));
+            assert_eq!(no_broker_at(&answered(alert)), None);
+        }
+        assert_eq!(no_broker_at("a:9092/bootstrap: Connect failed: Connection refused"), None);
     }
 
     /// As librdkafka 2.12 logs them.

@@ -15,7 +15,7 @@ use super::SinkError;
 pub(super) use super::barred::Barred;
 use super::brokers::{Brokers, Change};
 use super::damper::Damper;
-use super::listener::{broke_off, hung_up_at, mismatch};
+use super::listener::{broke_off, hung_up_at, mismatch, no_broker_at};
 use super::withdrawn::Withdrawn;
 
 /// A first connection, the first of two addresses of a name, or a broker's restart may take this
@@ -150,7 +150,8 @@ impl Watch {
         if facility == "FAIL"
             && let Some(outage) = &mut self.outage
             && let stranger = !self.brokers.ever_answered()
-            && let Some(mismatch) = mismatch(line).or_else(|| hung_up_at(line).filter(|_| stranger))
+            && let Some(mismatch) =
+                mismatch(line).or_else(|| stranger.then(|| refused_by(line)).flatten())
             && self.mismatch != Some(mismatch)
         {
             // Told once more, by its name.
@@ -198,6 +199,8 @@ impl Watch {
             {
                 self.trouble = Some(reason.to_owned());
             }
+            // Its log line says the same, and was told by what answers there.
+            Code::BadMessage if self.mismatch.is_some() => {}
             Code::Authentication if broke_off(reason) && self.outage.is_some() => {
                 self.trouble = Some(reason.to_owned());
             }
@@ -333,6 +336,11 @@ impl Watch {
     }
 }
 
+/// The same of one that never spoke Kafka's protocol with us.
+fn refused_by(line: &str) -> Option<(&'static str, &'static str)> {
+    hung_up_at(line).or_else(|| no_broker_at(line))
+}
+
 /// The library's words without the name of its thread and its states: `[thrd:NAME]: WORDS (after ..`.
 fn bare(line: &str) -> &str {
     let named = line.strip_prefix("[thrd:").and_then(|rest| rest.split_once("]: "));
@@ -438,6 +446,25 @@ mod tests {
         watch.outage.as_mut().unwrap().since -= READER_PATIENCE;
         watch.tell_outage();
         assert!(watch.outage.as_ref().unwrap().told);
+    }
+
+    /// As seen with librdkafka 2.12 and Postgres's port.
+    #[test]
+    fn what_is_no_broker_is_named_while_none_ever_answered() {
+        let line = "[thrd:a:5432/bootstrap]: a:5432/bootstrap: Receive failed: Invalid response size \
+                    1157627904 (0..100000000): increase receive.message.max.bytes (after 1ms in state \
+                    APIVERSION_QUERY)";
+        let mut watch = Watch::default();
+        watch.log(Level::Error, "FAIL", line);
+        let reason = watch.outage_reason().unwrap();
+        assert!(reason.contains("not a Kafka broker"), "{reason}");
+        error(&mut watch, Code::BadMessage);
+        assert!(watch.no_entry().is_none() && watch.fatal().is_none());
+        watch.log(Level::Debug, "STATE", "a/1: Broker changed state APIVERSION_QUERY -> UP");
+        watch.log(Level::Debug, "STATE", "a/1: Broker changed state UP -> DOWN");
+        watch.log(Level::Debug, "STATE", "a/1: Broker changed state CONNECT -> DOWN");
+        watch.log(Level::Error, "FAIL", line);
+        assert!(watch.outage_reason().unwrap().contains("receive.message.max.bytes"));
     }
 
     #[test]

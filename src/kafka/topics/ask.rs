@@ -173,7 +173,9 @@ impl Inquiry {
             }
             match answer {
                 Ok(metadata) => return Ok(metadata),
-                Err(error) if Instant::now() >= deadline => return Err(of_client(&error)),
+                Err(error) if Instant::now() >= deadline => {
+                    return Err(unanswered(&error, self.metadata.context().outage_reason()));
+                }
                 Err(_) => {}
             }
         }
@@ -213,6 +215,16 @@ const fn passes(code: Code) -> bool {
     )
 }
 
+/// No answer in time, with the reason why no broker answers where that is known.
+fn unanswered(error: &KafkaError, reason: Option<String>) -> TopicsError {
+    match (of_client(error), reason) {
+        (TopicsError::Client(words), Some(reason)) => {
+            TopicsError::Client(format!("{words}: {reason}"))
+        }
+        (other, _) => other,
+    }
+}
+
 /// Sorts out that the brokers do not let us in, for the reason that the log had before.
 fn no_entry(error: &KafkaError, reason: Option<String>) -> Result<(), TopicsError> {
     let reason = reason.unwrap_or_else(|| error.to_string());
@@ -241,5 +253,21 @@ pub(super) fn wait<T>(answer: impl Future<Output = T>) -> T {
             Poll::Ready(answer) => return answer,
             Poll::Pending => thread::park(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_answer_is_told_with_its_reason() {
+        let error = KafkaError::MetadataFetch(Code::BrokerTransportFailure);
+        let reason = "what answers there is not a Kafka broker".to_owned();
+        let told = unanswered(&error, Some(reason.clone())).to_string();
+        assert!(told.starts_with("the topics cannot be looked at") && told.ends_with(&reason));
+        assert_eq!(unanswered(&error, None), of_client(&error));
+        let unsupported = KafkaError::MetadataFetch(Code::UnsupportedVersion);
+        assert_eq!(unanswered(&unsupported, Some(reason)), TopicsError::Unsupported);
     }
 }
