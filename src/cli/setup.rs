@@ -201,14 +201,9 @@ fn wanted_topics(
         route::topics_of_rows(&client, config).await
     });
     match found {
-        Ok(found) => names.extend(found),
         // Printed for somebody who makes the table first.
         Err(error) if may_lack_table && error.is("PR-P032") => {}
-        // Only what was named.
-        Err(error) if !names.is_empty() && error.is("PR-P051") => {
-            tracing::warn!("the rows' own topics are not known: the table may not be read");
-        }
-        Err(error) => return Err(error),
+        found => names.extend(own_topics(found, &names)?),
     }
     let mut wanted: Vec<_> =
         names.into_iter().map(|name| WantedTopic::new(name, Purpose::Rows)).collect();
@@ -221,6 +216,21 @@ fn wanted_topics(
     }
     wanted.extend(progress_topic(args, config));
     Ok(wanted)
+}
+
+/// The topics of rows. Who names topics needs no others: the relay's role may have no right to read the
+/// table. Who names none is told which right that is.
+fn own_topics(
+    found: Result<BTreeSet<String>, Failure>,
+    named: &BTreeSet<String>,
+) -> Result<BTreeSet<String>, Failure> {
+    match found {
+        Err(error) if !named.is_empty() && error.is("PR-P051") => {
+            tracing::debug!("only the topics that are named: the role may not read the table");
+            Ok(BTreeSet::new())
+        }
+        found => found,
+    }
 }
 
 /// That topic, where topics were asked for and progress is kept.
@@ -326,4 +336,27 @@ fn print(steps: &[SetupStep], topics: &[WantedTopic], context: &Context) -> Resu
     // Comments, so that all of it is still for psql.
     script.extend(commands.iter().map(|command| format!("-- {command}\n")));
     context.print(&script.join("\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::outbox::TableName;
+
+    #[test]
+    fn a_table_that_may_not_be_read_is_no_news_to_who_names_the_topics() {
+        let forbidden = || {
+            let table = TableName::new("public", "outbox");
+            Err(ControlError::TableForbidden { table, role: "relay".to_owned() }.into())
+        };
+        let named = BTreeSet::from(["OrderPaid".to_owned()]);
+        assert!(own_topics(forbidden(), &named).unwrap().is_empty());
+        let told = own_topics(forbidden(), &BTreeSet::new()).unwrap_err().to_text(false);
+        assert!(told.contains("GRANT SELECT ON"), "{told}");
+        let missing = || {
+            let (table, database) = (TableName::new("public", "outbox"), "shop".to_owned());
+            Err(ControlError::TableMissing { table, database }.into())
+        };
+        assert!(own_topics(missing(), &named).is_err());
+    }
 }
