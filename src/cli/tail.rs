@@ -31,7 +31,7 @@ FORMAT of -f, as kcat's: %t topic, %p partition, %o offset, %k key, %s value, %h
 
 Examples:
   postrider tail orders                        follow from the beginning
-  postrider tail orders -o -10 -e              the last ten of each partition
+  postrider tail orders -o -10 -e              the last ten offsets of each partition
   postrider tail orders -o end -f '%k %s\\n'    new records, key and value
   postrider tail orders -J -c 1 | jq .payload")]
 pub struct TailArgs {
@@ -43,7 +43,8 @@ pub struct TailArgs {
     #[arg(short = 'b', long, value_name = "HOST:PORT")]
     pub brokers: Option<String>,
 
-    /// Where to begin: beginning, end, N, -N (last N of each partition), @MILLISECONDS
+    /// Where to begin: beginning, end, N, -N (N offsets before the end of each partition; markers of
+    /// transactions, which are not shown, take some of them), @MILLISECONDS
     #[arg(
         short = 'o',
         long,
