@@ -60,6 +60,11 @@ impl Detour {
         self.manner.as_str()
     }
 
+    /// Whether an end of a session asked for it.
+    pub(super) const fn is_for_an_end(self) -> bool {
+        matches!(self.manner, Manner::Small | Manner::Cautious)
+    }
+
     /// Whether it looks for a record that the brokers refuse.
     pub(super) const fn is_cautious(self) -> bool {
         matches!(self.manner, Manner::Cautious)

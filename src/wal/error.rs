@@ -367,6 +367,8 @@ fn is_copied_slot(message: &ServerMessage) -> bool {
 fn class_of(message: &ServerMessage) -> Class {
     match message.code.as_str() {
         _ if is_copied_slot(message) => Class::Transient,
+        // Said of the database, before any slot is named: it is closed for a while.
+        "55000" if message.routine == LOGIN_TO_DATABASE => Class::Transient,
         // Names of settings are not translated.
         "55000" if message.message.contains("wal_level") => Class::Configuration,
         code => Class::of_sqlstate(code),
@@ -422,6 +424,10 @@ fn server_hint(message: &ServerMessage) -> Option<String> {
         "55000" if is_copied_slot(message) => STANDBY_REACHED,
         "3F000" => {
             "create the schema, or name the table in one that exists, as schema.table, in source.tables"
+        }
+        "55000" if message.routine == LOGIN_TO_DATABASE => {
+            "nothing is lost while the database takes no connections, and the relay tries again: ALTER \
+             DATABASE <database> ALLOW_CONNECTIONS true;"
         }
         "3D000" => "check the database's name in source.url or PGDATABASE",
         "53300" if message.routine == LOGIN_OF_ROLE => {

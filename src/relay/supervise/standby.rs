@@ -56,7 +56,7 @@ impl Supervisor {
     }
 
     /// Learns where the log ends and what another relay has acknowledged in the meantime, and sends larger
-    /// batches while there is much to catch up with. Caution has precedence.
+    /// batches while there is much to catch up with. What an end of a session asks for has precedence.
     pub(super) async fn look_at_slot(
         &mut self,
         client: &Client,
@@ -67,7 +67,7 @@ impl Supervisor {
             reporter.slot_reaches(slot.confirmed_flush, slot.current);
         }
         // What acknowledges nothing would begin anew behind every detour.
-        if self.options.acknowledge && !self.detour.is_some_and(Detour::is_cautious) {
+        if self.options.acknowledge && !self.detour.is_some_and(Detour::is_for_an_end) {
             let place = slot.as_ref().map(|at| (at.confirmed_flush, at.current));
             self.detour = place.and_then(|(from, to)| Detour::of_backlog(from, to));
         }

@@ -50,6 +50,18 @@ fn a_row_that_postgres_cannot_send_is_named_as_such() {
 }
 
 #[test]
+fn a_database_that_is_closed_for_maintenance_is_waited_for() {
+    let error = WalError::Server(Box::new(ServerMessage {
+        code: "55000".to_owned(),
+        message: "database \"shop\" is not currently accepting connections".to_owned(),
+        routine: "CheckMyDatabase".to_owned(),
+        ..ServerMessage::default()
+    }));
+    assert_eq!(error.class(), Class::Transient);
+    assert!(error.hint().unwrap().contains("ALLOW_CONNECTIONS true"), "{error}");
+}
+
+#[test]
 fn a_slot_that_a_standby_copies_is_waited_for() {
     let of = |routine: &str, message: &str| {
         WalError::Server(Box::new(ServerMessage {

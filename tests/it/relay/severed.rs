@@ -11,6 +11,7 @@ use crate::support::fault::link::{Fault, Kind, Link, Way};
 use crate::support::fault::proxy::{Proxy, blind};
 use crate::support::postgres;
 use crate::support::relay::Relay;
+use crate::support::sql::Sql;
 
 /// Rows of some 300 bytes each, in transactions of ten.
 const TRANSACTIONS: usize = 1_000;
@@ -137,4 +138,27 @@ fn g1_a_stream_that_nobody_can_watch_ends_and_begins_anew() {
     stage.insert("A", 10);
     stage.wait_acknowledged(stage.log_end());
     running.stop();
+}
+
+/// As for maintenance. A relay that ended, and every standby with it, would be missed afterwards.
+#[test]
+fn g8_a_database_that_is_closed_for_a_while_is_waited_for() {
+    let broker = Broker::embedded();
+    for cluster in postgres::versions() {
+        let stage = Stage::new(cluster, &broker.bootstrap(), "closed");
+        let relay = stage.relay().set("retry.max", "200ms").allow_log("trying again");
+        let mut running = relay.expect_log("ALLOW_CONNECTIONS true").run();
+        running.wait_for_log("\"streaming\"");
+        stage.insert("A", 10);
+        let (outside, name) = (Sql::connect(&cluster.url()), stage.slot());
+        outside.run(&format!("ALTER DATABASE {name} ALLOW_CONNECTIONS false"));
+        outside.run(&format!(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'"
+        ));
+        running.wait_for_log("is not currently accepting connections");
+        outside.run(&format!("ALTER DATABASE {name} ALLOW_CONNECTIONS true"));
+        running.wait_for_log("\"streaming\"");
+        stage.wait_acknowledged(stage.log_end());
+        running.stop();
+    }
 }
