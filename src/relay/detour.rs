@@ -70,8 +70,13 @@ impl Detour {
         matches!(self.manner, Manner::Cautious)
     }
 
+    /// The producer's settings, with a detour or without.
+    pub(super) fn settings(detour: Option<Self>, usual: &KafkaSpec) -> KafkaSpec {
+        detour.map_or_else(|| usual.clone(), |detour| detour.adapt(usual))
+    }
+
     /// The producer's settings.
-    pub(super) fn adapt(self, usual: &KafkaSpec) -> KafkaSpec {
+    fn adapt(self, usual: &KafkaSpec) -> KafkaSpec {
         let usual = usual.clone();
         match self.manner {
             Manner::Backlog => {

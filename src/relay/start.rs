@@ -68,9 +68,7 @@ impl HotStart {
         reporter: &mut Reporter,
         open_sink: impl OpenSink<S>,
     ) -> Result<End, RelayError> {
-        if let Some(detour) = self.detour {
-            self.plan.kafka = detour.adapt(&self.plan.kafka);
-        }
+        self.plan.kafka = Detour::settings(self.detour, &self.plan.kafka);
         let source = &self.plan.config.source;
         let mut pipeline = self.plan.pipeline()?;
         let mut connection = Connection::open(&source.connect, &self.params)?;
