@@ -16,7 +16,8 @@ use tracing_subscriber::fmt::MakeWriter;
 
 use super::AUDIT;
 
-/// Bytes of lines that wait; what comes beyond that is left out.
+/// Bytes of lines that wait, besides those that say how many were left out; what comes beyond that is
+/// left out.
 const BYTES_MAX: usize = 1 << 20;
 
 /// The lines that wait, for whoever writes some and for the thread that writes them out.
@@ -237,16 +238,31 @@ mod tests {
         assert_eq!(written, [b"a\n", b"b\n", b"c\n"]);
     }
 
+    /// Waits until the writer has these lines and one more, which the pipe has no room for.
+    fn await_writer(queue: &Queue, taken: u64) {
+        loop {
+            let state = queue.state();
+            if state.added - state.lines.len() as u64 == taken + 1 {
+                return;
+            }
+            drop(state);
+            std::thread::yield_now();
+        }
+    }
+
     #[test]
     fn a_reader_that_stands_still_holds_up_nobody_and_each_gap_is_counted_at_its_place() {
         const LINES: u64 = 3_000;
         let (queue, room, lines) = piped();
         let mut missed = 0;
-        for _ in 0..2 {
-            for _ in 0..LINES {
+        for round in 0..2 {
+            queue.add(&[b'x'; 1024]);
+            await_writer(&queue, 500 * round);
+            for _ in 1..LINES {
                 queue.add(&[b'x'; 1024]);
             }
-            assert!(queue.state().bytes <= BYTES_MAX);
+            let notice = "2000 left out".len();
+            assert!(queue.state().bytes <= BYTES_MAX + notice);
             // The reader reads some, and then stands still again.
             for _ in 0..500 {
                 room.send(()).unwrap();
