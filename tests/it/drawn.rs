@@ -37,8 +37,8 @@ const NOBODYS: usize = 40;
 const SECRETS: usize = 3;
 /// Kafka's partitions of each topic.
 const PARTITIONS: i32 = 3;
-/// An optimised relay takes 8 ms for half of the ordinary rows and 1,730 ms for all but one in a hundred at
-/// least once, 24 and 3,090 ms exactly once, on two cores; most of the latter is the sessions that refusals
+/// An optimised relay takes 7 ms for half of the ordinary rows and 911 ms for all but one in a hundred at
+/// least once, 16 and 1,121 ms exactly once, on two busy cores; most of the latter is the sessions that refusals
 /// end, and the row of 80 MiB, which Postgres and the relay both work through for a second. An unoptimised one
 /// among other tests is held to a share of the time that the attack takes: rows held up by what is hostile
 /// between them, a session after the other, would take as long as the whole.
