@@ -37,17 +37,15 @@ impl Inspection {
                 Some(facts) => refusals.extend(judge_table(name, facts, wanted)),
             }
         }
-        // Whose slot is another's is to be told nothing about publications that involves it.
-        let slot = match &self.slot {
+        let mut slot = match &self.slot {
             None => Some(ControlError::SlotMissing {
                 slot: wanted.slot.clone(),
                 others: self.others.slots.clone(),
             }),
             Some(slot) => judge_slot(&wanted.slot, slot, &server.database),
         };
-        let is_foreign = matches!(slot, Some(ControlError::SlotForeign { .. }));
-        let (foreign, slot) = if is_foreign { (slot, None) } else { (None, slot) };
-        refusals.extend(foreign);
+        // First, as the hints about a publication may advise to drop the slot.
+        refusals.extend(slot.take_if(|slot| matches!(slot, ControlError::SlotForeign { .. })));
         self.judge_publication(wanted, &mut refusals);
         refusals.extend(slot);
         refusals

@@ -14,8 +14,8 @@ const BACKLOG_BYTES: u64 = 64 << 20;
 /// goes with the number of requests; beyond this little is gained (decision 0009).
 pub(super) const BACKLOG_LINGER_MS: u32 = 20;
 
-/// What a session has under way whose predecessor was late. A record of a full 32 MiB is late where brokers
-/// take less than half a MiB a second (`transaction.timeout.ms`, a minute); this much is where they take 17 kB.
+/// Bytes that a session may have under way after one whose records were late. Within `transaction.timeout.ms`,
+/// a minute, brokers must take 17 kB of this a second; of the usual 32 MiB it is half a MiB.
 const SMALL_BYTES: u64 = 1 << 20;
 
 /// How a session differs from the usual.
@@ -23,8 +23,8 @@ const SMALL_BYTES: u64 = 1 << 20;
 pub(super) enum Manner {
     /// Old rows are many: larger batches.
     Backlog,
-    /// What was under way did not reach the brokers in time, who may take no more of it in that time: less
-    /// at once.
+    /// What was under way did not reach the brokers in time, as it may be more than they take in that time:
+    /// less at once.
     Small,
     /// Sessions end at one place and no record is known to be at fault: single records, so that it is
     /// named.

@@ -22,8 +22,8 @@ pub(super) struct Refusals {
     small_batches: Option<SmallBatches>,
     /// Topics that refused something, and when their settings were asked for.
     topics: BTreeMap<String, Instant>,
-    /// How far the last session came that taught something, and how many did so there that found no record
-    /// which the brokers refuse.
+    /// Up to where the last session settled that learned something, and how many before it settled no more
+    /// and found no record that the brokers refuse.
     fruitless: (Lsn, u32),
 }
 

@@ -420,6 +420,24 @@ mod tests {
     }
 
     #[test]
+    fn brokers_confirm_again_once_they_have_confirmed_something() {
+        let telemetry = Telemetry::new(BuildInfo::default());
+        let mut reporter = Reporter::new(telemetry, Duration::ZERO, TopicBook::default());
+        let now = Instant::now();
+        let mut stalled = |unconfirmed_for, confirmed, at| {
+            let current = &mut reporter.current;
+            (current.broker_connected, current.confirmed) = (true, confirmed);
+            current.unconfirmed_for = unconfirmed_for;
+            reporter.warn_of_stall(at);
+            reporter.stalled.is_some()
+        };
+        assert!(!stalled(STALL, 7, now), "they have their time");
+        assert!(stalled(STALL, 7, now + STALL));
+        assert!(stalled(Duration::ZERO, 7, now + STALL), "a session begins anew");
+        assert!(!stalled(Duration::ZERO, 8, now + STALL));
+    }
+
+    #[test]
     fn g3_sessions_that_each_name_other_topics_do_not_grow_the_totals() {
         let mut past = Vec::new();
         for session in 0..5 {

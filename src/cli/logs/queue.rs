@@ -45,7 +45,8 @@ struct State {
 }
 
 impl Queue {
-    /// `notice` makes the line that says how many were left out; `at_once` writes a line if that does not have to wait, and says whether it has.
+    /// `notice` makes the line that says how many were left out; `at_once` writes a line if that does not
+    /// have to wait, and says whether it has.
     pub(super) fn new(
         notice: impl Fn(u64) -> String + Send + Sync + 'static,
         at_once: fn(&[u8]) -> bool,

@@ -163,8 +163,9 @@ pub(super) fn check_shown(parameter: &'static str, value: &str) -> Result<(), Co
     if !value.contains("://") && mask_text(value) == value {
         return Ok(());
     }
-    let known = PARAMETERS.iter().find(|(known, ..)| *known == parameter);
-    let variable = known.map_or("", |(_, variable, _)| variable);
+    let Some((_, variable, _)) = PARAMETERS.iter().find(|(known, ..)| *known == parameter) else {
+        unreachable!("what is shown is a parameter: {parameter}");
+    };
     Err(ConnectInfoError::NotAName { parameter, variable, expected })
 }
 

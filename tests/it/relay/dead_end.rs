@@ -77,7 +77,11 @@ fn g1_g4_a_dead_letter_topic_that_takes_no_such_record_stops_the_relay_with_the_
     let (oracle, tap) = (stage.oracle(), stage.tap());
     let letters = stage.topic("dead-letters");
     topic::create(&kafka.bootstrap(), &letters, 1, &[("max.message.bytes", "100")]);
-    write(&stage);
+    topic::create(&kafka.bootstrap(), &stage.topic("A"), 1, &[]);
+    stage.insert("A", 3);
+    let before = stage.sql().value("SELECT string_agg(id::text, ' ') FROM outbox");
+    stage.insert("not a topic", 1);
+    stage.insert("A", 3);
     let relay = stage.relay_at(&tap.address()).set("kafka.compression", "none");
     let relay = relay.expect_log("became a dead letter").allow_log(&letters);
     assert_stops(&relay, 78, &["PR-R005", &letters, "max.message.bytes"]);
@@ -85,6 +89,8 @@ fn g1_g4_a_dead_letter_topic_that_takes_no_such_record_stops_the_relay_with_the_
     let verdict = stage.verdict(&oracle, &tap.statuses());
     verdict.assert_at_least_once();
     assert_eq!(verdict.delivered, 7);
+    let again = verdict.duplicated.iter().find(|id| before.contains(*id));
+    assert_eq!(again, None, "what came before the letter was acknowledged");
 }
 
 /// A rule of the brokers is nothing that passes: the relay does not try for ever, with all rows behind it.
