@@ -14,6 +14,7 @@ mod brokers;
 mod committer;
 mod damper;
 mod deliveries;
+mod ear;
 pub mod embedded;
 mod fence;
 mod introductions;

@@ -18,9 +18,10 @@ use rdkafka::types::RDKafkaErrorCode as Code;
 use rdkafka::{ClientConfig, Message as _, Offset, TopicPartitionList};
 
 use super::SinkError;
+use super::ear::{Ear, serve};
 use super::progress::{Progress, ProgressSyntax};
-use super::reader::Ear;
 use super::settings::KafkaSpec;
+use super::topic_book::TopicBook;
 
 /// The one partition.
 const PARTITION: i32 = 0;
@@ -28,8 +29,6 @@ const PARTITION: i32 = 0;
 const LIMIT: Duration = Duration::from_secs(4);
 /// Longest single call into the client library.
 const SLICE: Duration = Duration::from_millis(100);
-/// Callbacks served between two questions: there may be several before the one that tells why.
-const EVENTS: u32 = 20;
 /// How long all brokers must know nothing of a topic that is to count as missing. One that has just
 /// started may be late to hear of it.
 const MISSING_FOR: Duration = Duration::from_secs(1);
@@ -42,6 +41,8 @@ pub(super) struct Reader {
     committed: BaseConsumer<Ear>,
     everything: BaseConsumer<Ear>,
     topic: String,
+    /// What the process knows of the brokers.
+    book: TopicBook,
     begun: Instant,
 }
 
@@ -67,6 +68,7 @@ impl Reader {
             committed: consumer("read_committed")?,
             everything: consumer("read_uncommitted")?,
             topic: topic.to_owned(),
+            book: spec.topics.clone(),
             begun: Instant::now(),
         })
     }
@@ -177,10 +179,8 @@ impl Reader {
         if error.rdkafka_error_code() == Some(Code::TopicAuthorizationFailed) {
             return Err(unread(&self.topic, error));
         }
-        // Each serves one callback. Nothing is assigned to this one, so there are no records.
-        for _ in 0..EVENTS {
-            drop(self.everything.poll(Duration::ZERO));
-        }
+        // Nothing is assigned to this one.
+        serve(&self.everything).map_err(|refusal| self.book.no_entry(refusal))?;
         match self.everything.context().outage_reason() {
             Some(reason) => self.in_time(&format!("no Kafka broker answers: {reason}")),
             None => self.in_time(&error.to_string()),

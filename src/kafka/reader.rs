@@ -9,28 +9,22 @@
 //! to stop at the end reads its topics one after another; one that follows reads all at once.
 
 use std::collections::{BTreeSet, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use rdkafka::config::RDKafkaLogLevel;
-use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
+use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::KafkaError;
 use rdkafka::message::{BorrowedMessage, Headers};
 use rdkafka::metadata::MetadataPartition;
-use rdkafka::statistics::Statistics;
 use rdkafka::topic_partition_list::TopicPartitionListElem;
 use rdkafka::types::RDKafkaErrorCode as Code;
-use rdkafka::{ClientConfig, ClientContext, Message, TopicPartitionList};
+use rdkafka::{ClientConfig, Message, TopicPartitionList};
 
+use super::ear::{Ear, serve};
 use super::start::{Start, place};
-use super::watch::Watch;
 use super::{KafkaSpec, SettingsError, SinkError};
 
 /// Longest single call into the client library, so that limits are kept to this precision.
 const SLICE: Duration = Duration::from_millis(100);
-
-/// Callbacks served between two questions: there may be several before the one that tells why.
-const EVENTS: u32 = 20;
 
 /// What to read and from where.
 #[derive(Debug, Clone)]
@@ -377,16 +371,9 @@ impl Reader {
         loop {
             let rest = deadline.saturating_duration_since(Instant::now());
             let answer = consumer.fetch_metadata(Some(topic), rest.min(10 * SLICE));
-            // Each serves one callback; nothing is assigned, so there are no records.
-            for _ in 0..EVENTS {
-                if let Some(Err(error)) = consumer.poll(Duration::ZERO) {
-                    consumer.context().hear(&error);
-                }
-            }
+            let let_in = serve(consumer);
             consumer.context().tell_outage();
-            if let Some(error) = consumer.context().no_entry() {
-                return Err(ReaderError::NoEntry(error));
-            }
+            let_in.map_err(ReaderError::NoEntry)?;
             let unreachable = || ReaderError::Unreachable { brokers: self.brokers.clone() };
             let metadata = match answer {
                 Ok(metadata) => metadata,
@@ -437,60 +424,3 @@ fn lasting(error: &KafkaError, topics: &[String]) -> Result<(), ReaderError> {
         _ => Ok(()),
     }
 }
-
-/// The consumer's context: nothing but the shared ear.
-#[derive(Debug)]
-pub(super) struct Ear(Mutex<Watch>);
-
-impl Ear {
-    /// Of a reader that says itself that no broker answers.
-    fn reading() -> Self {
-        Self(Mutex::new(Watch::reading()))
-    }
-
-    /// Takes in an error of a poll: the library hands those of consumers to nobody else.
-    fn hear(&self, error: &KafkaError) {
-        if let Some(code) = error.rdkafka_error_code() {
-            self.watch().hear(code);
-        }
-    }
-
-    fn tell_outage(&self) {
-        self.watch().tell_outage();
-    }
-
-    /// Of a client whose failures its caller tells.
-    pub(super) fn quiet() -> Self {
-        let mut watch = Watch::aside();
-        watch.close();
-        Self(Mutex::new(watch))
-    }
-
-    /// Why no broker answers, while none does.
-    pub(super) fn outage_reason(&self) -> Option<String> {
-        self.watch().outage_reason().map(str::to_owned)
-    }
-
-    /// Why the brokers do not let us in, and never did.
-    pub(super) fn no_entry(&self) -> Option<SinkError> {
-        self.watch().no_entry().cloned()
-    }
-
-    fn watch(&self) -> MutexGuard<'_, Watch> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl ClientContext for Ear {
-    fn log(&self, level: RDKafkaLogLevel, facility: &str, line: &str) {
-        self.watch().log(level, facility, line);
-    }
-
-    fn error(&self, error: KafkaError, reason: &str) {
-        self.watch().error(&error, reason);
-    }
-
-    fn stats(&self, _statistics: Statistics) {}
-}
-
-impl ConsumerContext for Ear {}

@@ -39,13 +39,15 @@ impl Beforehand {
         client: &Client,
         wanted: &Requirements,
     ) -> Result<(), RelayError> {
-        if !self.topic_is_fit {
+        let exists = control::slot(client, &wanted.slot).await?.is_some();
+        // A slot that is missing and not made here may be a typo: no topic comes of it.
+        if (exists || wanted.create) && !self.topic_is_fit {
             let kafka = plan.kafka.clone();
             let findings = aside(move || ensure_progress_topic(&kafka)).await??;
             tell(&findings);
             self.topic_is_fit = true;
         }
-        if control::slot(client, &wanted.slot).await?.is_some() {
+        if exists {
             return Ok(());
         }
         let exactly_once = plan.config.kafka.delivery == Delivery::ExactlyOnce;

@@ -20,18 +20,15 @@ use rdkafka::types::RDKafkaErrorCode as Code;
 
 use super::judge::{Finding, TopicFacts, age_of};
 use super::{TopicsError, of_client};
-use crate::kafka::SinkError;
-use crate::kafka::listener::broke_off;
-use crate::kafka::reader::Ear;
+use crate::kafka::ear::{Ear, serve};
 use crate::kafka::settings::KafkaSpec;
 
 /// Brokers that have not answered by then are out of reach. A topic that was just created is known to
 /// all of them well within this.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Longest single call for metadata.
-const SLICE: Duration = Duration::from_millis(250);
-/// Callbacks served between two of them: there may be several before the one that tells why.
-const EVENTS: u32 = 20;
+/// The first call for metadata ends after this long, each further one after twice as long as the one before:
+/// brokers may be far away, and what is told between two calls, that we are not let in, is to be heard soon.
+const SLICE_FIRST: Duration = Duration::from_millis(250);
 /// Between two looks at a topic that is coming into being.
 const AGAIN: Duration = Duration::from_millis(50);
 
@@ -160,17 +157,11 @@ impl Inquiry {
 
     fn metadata_of(&self, topic: Option<&str>) -> Result<Metadata, TopicsError> {
         let deadline = Instant::now() + PATIENCE;
+        let mut slice = SLICE_FIRST;
         loop {
-            let answer = self.metadata.fetch_metadata(topic, SLICE);
-            // Each serves one callback.
-            for _ in 0..EVENTS {
-                if let Some(Err(error)) = self.metadata.poll(Duration::ZERO) {
-                    no_entry(&error, self.metadata.context().outage_reason())?;
-                }
-            }
-            if let Some(error) = self.metadata.context().no_entry() {
-                return Err(TopicsError::NoEntry(error));
-            }
+            let answer = self.metadata.fetch_metadata(topic, slice);
+            slice *= 2;
+            serve(&self.metadata).map_err(TopicsError::NoEntry)?;
             match answer {
                 Ok(metadata) => return Ok(metadata),
                 Err(error) if Instant::now() >= deadline => {
@@ -223,19 +214,6 @@ fn unanswered(error: &KafkaError, reason: Option<String>) -> TopicsError {
         }
         (other, _) => other,
     }
-}
-
-/// Sorts out that the brokers do not let us in, for the reason that the log had before.
-fn no_entry(error: &KafkaError, reason: Option<String>) -> Result<(), TopicsError> {
-    let reason = reason.unwrap_or_else(|| error.to_string());
-    if broke_off(&reason) {
-        return Ok(());
-    }
-    Err(TopicsError::NoEntry(match error.rdkafka_error_code() {
-        Some(Code::Authentication | Code::SaslAuthenticationFailed) => SinkError::of_login(reason),
-        Some(Code::SSL) => SinkError::Tls(reason),
-        _ => return Ok(()),
-    }))
 }
 
 /// Waits for an answer of the admin API, which a thread of the library's brings.

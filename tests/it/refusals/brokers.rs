@@ -120,6 +120,44 @@ fn a_password_that_the_brokers_refuse_is_a_definite_error() {
     outbox.assert_delivered_to(&kafka.bootstrap());
 }
 
+/// Whichever command meets it: a supervisor that starts it again helps nobody.
+#[test]
+fn a_password_that_the_brokers_refuse_is_one_error_in_every_command() {
+    let Some(kafka) = kafka::strict() else { return };
+    let outbox = Outbox::ready(postgres::installed(), "everywhere");
+    let relay = log_in(&outbox, kafka, ALLOWED_USER, CANARY);
+    let keeping = relay.clone().set("kafka.delivery", "exactly_once");
+    for (relay, arguments) in [
+        (&relay, &["tail", "orders", "-e"][..]),
+        (&relay, &["dead-letters", "list"]),
+        (&relay, &["dead-letters", "retry", "--code", "refused"]),
+        (&relay, &["adopt"]),
+        (&keeping, &["adopt"]),
+        (&relay.clone().set("progress.at_least_once", "true"), &["run"]),
+    ] {
+        let refusal = refused(relay, arguments, 77);
+        assert_eq!(refusal.code, "PR-K003", "{arguments:?}: {}", refusal.text);
+        assert!(refusal.text.contains("sasl.password"), "{arguments:?}: {}", refusal.text);
+    }
+    // It says what it has made before.
+    let outcome = relay.start(&["setup", "--topics=orders", "--output", "json"]).outcome();
+    assert_eq!(outcome.status.code(), Some(77), "{}", outcome.log.join("\n"));
+    assert!(outcome.log.iter().any(|line| line.contains("PR-K003")), "{:?}", outcome.log);
+    assert_no_secret(&outcome);
+}
+
+/// The progress topic is made for a stream that begins, not for a name that was mistyped.
+#[test]
+fn a_mistyped_slot_leaves_no_topic_behind() {
+    let Some(kafka) = kafka::shared() else { return };
+    let outbox = Outbox::ready(postgres::installed(), "mistyped");
+    let relay = outbox.relay_to(&outbox.database.address(), &kafka.bootstrap());
+    let relay = relay.set("kafka.delivery", "exactly_once").set("source.slot", "no_such_slot");
+    let progress = format!("{}progress", outbox.topic());
+    refused(&relay.set("progress.topic", &progress), &["run"], 78).assert("PR-P039", &["right?"]);
+    assert!(topic::names(&kafka.bootstrap(), &progress).is_empty());
+}
+
 #[test]
 fn a_login_at_a_listener_that_takes_none_is_named() {
     let Some(kafka) = kafka::strict() else { return };
