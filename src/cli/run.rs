@@ -7,12 +7,13 @@ use std::future::Future;
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::context::Context;
+use super::context::{Context, broken};
 use super::exit::ExitCode;
 use super::failure::Failure;
 use super::specs::kafka_spec;
@@ -36,10 +37,12 @@ const ONCE_PATIENCE: Duration = Duration::from_mins(1);
     after_help = "Examples:\n  postrider run\n  postrider run --once\n  PGHOST=db PGUSER=postrider POSTRIDER_KAFKA__BROKERS=kafka:9092 postrider run"
 )]
 pub struct RunArgs {
-    /// Deliver what was committed when it started, acknowledge it, exit
+    /// Deliver what was committed when it started, acknowledge it, exit; without progress for a minute
+    /// (or retry.give_up_after, if that is set), exit with 69
     #[arg(long)]
     pub once: bool,
-    /// Decode and route to stdout; nothing is sent, acknowledged or created
+    /// Decode and route to stdout what was committed when it started; nothing is sent, acknowledged or
+    /// created, and no topic is asked for
     #[arg(long)]
     pub dry_run: bool,
     /// Exit with code 75 instead of waiting when another relay holds the slot
@@ -83,13 +86,21 @@ pub fn run(args: &RunArgs, context: &Context) -> Result<ExitCode, Failure> {
         }
         let every = plan.config.source.status_interval;
         let summary = if args.dry_run {
-            // Nobody reads any more: there is nobody to be quick for either.
-            let gone = stop.clone();
+            let told = Arc::new(OnceLock::new());
+            let ended = (stop.clone(), Arc::clone(&told));
             let printer = move |_: &_, _: &_| {
-                let gone = gone.clone();
-                Ok(Printer::new(std::io::stdout(), move || gone.request(Request::Drain)))
+                let (stop, told) = ended.clone();
+                Ok(Printer::new(std::io::stdout(), move |error| {
+                    // The first one stands.
+                    let _ = told.set(error);
+                    stop.request(Request::Drain);
+                }))
             };
-            drive(plan, options, stop, telemetry, printer).await
+            let summary = drive(plan, options, stop, telemetry, printer).await;
+            if let Some(error) = told.get() {
+                return Err(broken(error));
+            }
+            summary
         } else if plan.config.kafka.delivery == Delivery::ExactlyOnce {
             drive(plan, options, stop, telemetry, Transactional::open).await
         } else if plan.keeps_progress() {
@@ -167,16 +178,20 @@ fn drive<S: Sink + 'static>(
 fn finish(args: &RunArgs, context: &Context, summary: &Summary) -> Result<ExitCode, Failure> {
     // The same numbers as in what `--once` prints.
     let Summary { confirmed, dead_letters, skipped, settled, .. } = summary;
-    tracing::info!(confirmed, dead_letters, skipped, %settled, "stopped");
     if args.dry_run {
-        let _ = std::io::stdout().flush();
-    } else if args.once && context.json() {
+        let records = summary.records;
+        tracing::info!(records, dead_letters, skipped, "printed; nothing was sent or acknowledged");
+        return std::io::stdout().flush().map(|()| ExitCode::Ok).map_err(|error| broken(&error));
+    }
+    tracing::info!(confirmed, dead_letters, skipped, %settled, "stopped");
+    if args.once && context.json() {
         context.print_json(summary)?;
     } else if args.once {
         let letters = match dead_letters {
             0 => "none of them a dead letter".to_owned(),
-            1 => "1 of them a dead letter".to_owned(),
-            many => format!("{many} of them dead letters"),
+            1 => "1 dead letter sent".to_owned(),
+            // Those of sessions that ended count again, and need not be confirmed.
+            many => format!("{many} dead letters sent, each as often as it was sent"),
         };
         let left_out =
             if *skipped > 0 { format!(", {skipped} rows left out") } else { String::new() };

@@ -7,13 +7,8 @@
 
 use crate::pipeline::{Refused, Skipped};
 use crate::route::{
-    ERROR_CODE_HEADER, ERROR_HEADER, LSN_HEADER, Record, RejectionCode, TABLE_HEADER,
-    TIMESTAMP_HEADER, TOPIC_HEADER,
+    ERROR_HEADER, EXPLANATION_HEADERS, LSN_HEADER, Record, RejectionCode, TABLE_HEADER,
 };
-
-/// The headers of a dead letter that come before the row's id.
-const EXPLANATION: [&str; 6] =
-    [ERROR_CODE_HEADER, ERROR_HEADER, TABLE_HEADER, LSN_HEADER, TOPIC_HEADER, TIMESTAMP_HEADER];
 
 /// What is said of a dead letter, taken out of it before it is sent.
 pub(super) struct Letter {
@@ -31,7 +26,7 @@ impl Letter {
         let header = |name: &str| {
             record.headers.iter().find(|(known, _)| *known == name).and_then(|(_, it)| text(*it))
         };
-        let id = record.headers.iter().find(|(name, _)| !EXPLANATION.contains(name));
+        let id = record.headers.iter().find(|(name, _)| !EXPLANATION_HEADERS.contains(name));
         Self {
             code,
             table: header(TABLE_HEADER),
@@ -41,8 +36,14 @@ impl Letter {
         }
     }
 
-    /// It was handed to the producer.
-    pub(super) fn sent(&self) {
+    /// It was handed to the producer; or would have been, where nothing is acknowledged.
+    pub(super) fn sent(&self, acknowledged: bool) {
+        if !acknowledged {
+            let (code, reason, id) =
+                (self.code.as_str(), self.reason.as_deref(), self.id.as_deref());
+            tracing::info!(code, id, reason, "a row would become a dead letter");
+            return;
+        }
         tracing::warn!(
             code = self.code.as_str(),
             table = self.table.as_deref(),
@@ -54,8 +55,13 @@ impl Letter {
     }
 }
 
-/// A row was left out by the policy `skip`.
-pub(super) fn skipped_row(skipped: &Skipped<'_>) {
+/// A row was left out by the policy `skip`; or would have been, where nothing is acknowledged.
+pub(super) fn skipped_row(skipped: &Skipped<'_>, acknowledged: bool) {
+    if !acknowledged {
+        let (code, reason) = (skipped.rejection.code.as_str(), &skipped.rejection.reason);
+        tracing::info!(code, id = skipped.id.as_deref(), reason, "a row would be left out");
+        return;
+    }
     tracing::warn!(
         target: "postrider::audit",
         code = skipped.rejection.code.as_str(),

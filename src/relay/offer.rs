@@ -22,17 +22,18 @@ pub(super) enum Offer {
 }
 
 /// Offers a frame to the pipeline and its record, if any, to the sink. With `refused`, the record
-/// the frame gave before is replaced by what the policy says.
+/// the frame gave before is replaced by what the policy says. `acknowledged`: this is no dry run.
 pub(super) fn offer<S: Sink>(
     pipeline: &mut Pipeline,
     sink: &mut S,
     frame: Frame<'_>,
     refused: Option<Rejection>,
+    acknowledged: bool,
 ) -> Result<Offer, RelayError> {
     let outgoing = match step(pipeline, frame, refused)? {
         Step::Nothing => return Ok(Offer::Taken),
         Step::Skipped(skipped) => {
-            audit::skipped_row(&skipped);
+            audit::skipped_row(&skipped, acknowledged);
             return Ok(Offer::Taken);
         }
         Step::Send(outgoing) => outgoing,
@@ -53,7 +54,7 @@ pub(super) fn offer<S: Sink>(
     }
     if let Some(letter) = letter {
         failpoint::pass("dead_letter_sent");
-        letter.sent();
+        letter.sent(acknowledged);
     }
     Ok(Offer::Taken)
 }

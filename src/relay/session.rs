@@ -302,9 +302,10 @@ impl<S: Sink> Session<S> {
                 None => frame,
                 Some(translator) => translator.frame(frame).map_err(PipelineError::from)?,
             };
-            let mut answer = offer(&mut self.pipeline, &mut self.sink, frame, None)?;
+            let (pipeline, sink) = (&mut self.pipeline, &mut self.sink);
+            let mut answer = offer(pipeline, sink, frame, None, self.limits.acknowledge)?;
             if let Offer::Refused(rejection) = answer {
-                answer = offer(&mut self.pipeline, &mut self.sink, frame, Some(rejection))?;
+                answer = offer(pipeline, sink, frame, Some(rejection), self.limits.acknowledge)?;
             }
             if matches!(answer, Offer::Full) {
                 turn.sink_is_full = true;
@@ -334,7 +335,7 @@ impl<S: Sink> Session<S> {
             match sent {
                 Ok(()) => {
                     failpoint::pass("dead_letter_sent");
-                    letter.sent();
+                    letter.sent(self.limits.acknowledge);
                 }
                 Err(SendError::Full) => {
                     turn.dead_letters.push_front(dead_letter);

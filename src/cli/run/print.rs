@@ -2,8 +2,8 @@
 //!
 //! Enters: records. Leaves: one JSON line each, in the form that `postrider-lsn` and the other
 //! headers have on the wire: bytes as text where they are UTF-8, `{"$hex":".."}` where not. Every
-//! record counts as confirmed; the dry run acknowledges nothing, so nothing depends on it. When the
-//! reader goes away, so does the dry run.
+//! record counts as confirmed; the dry run acknowledges nothing, so nothing depends on it. When nothing
+//! can be written any more, the dry run ends.
 
 use std::io::{self, Write};
 
@@ -13,36 +13,30 @@ use crate::kafka::{Confirmation, Outcome, SendError, Sink, SinkError};
 use crate::ledger::Ticket;
 use crate::route::Record;
 
-/// Prints to `out`, until its reader is gone.
+/// Prints to `out`, as long as that can be written to.
 pub(super) struct Printer<W, F> {
     out: W,
     printed: Vec<Ticket>,
-    /// Told when nobody reads any more.
-    gone: F,
-    is_gone: bool,
+    /// Told once why nothing can be written any more, as when the reader goes away.
+    ended: F,
+    is_ended: bool,
 }
 
-impl<W: Write, F: Fn()> Printer<W, F> {
+impl<W: Write, F: Fn(io::Error)> Printer<W, F> {
     /// Nothing printed yet.
-    pub(super) const fn new(out: W, gone: F) -> Self {
-        Self { out, printed: Vec::new(), gone, is_gone: false }
+    pub(super) const fn new(out: W, ended: F) -> Self {
+        Self { out, printed: Vec::new(), ended, is_ended: false }
     }
 }
 
-impl<W: Write, F: Fn()> Sink for Printer<W, F> {
+impl<W: Write, F: Fn(io::Error)> Sink for Printer<W, F> {
     fn send(&mut self, record: &Record<'_>, ticket: Ticket) -> Result<(), SendError> {
-        if !self.is_gone {
-            match writeln!(self.out, "{}", to_json(record)) {
-                // As `head` leaves it; the rest is for nobody.
-                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
-                    self.is_gone = true;
-                    (self.gone)();
-                }
-                result => result.map_err(|error| SinkError::Delivery {
-                    topic: record.topic.to_owned(),
-                    reason: format!("cannot write to stdout: {error}"),
-                })?,
-            }
+        // Once it has ended, the rest is for nobody.
+        if !self.is_ended
+            && let Err(error) = writeln!(self.out, "{}", to_json(record))
+        {
+            self.is_ended = true;
+            (self.ended)(error);
         }
         self.printed.push(ticket);
         Ok(())
@@ -92,18 +86,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reader_that_goes_away_is_noticed_once_and_is_no_error() {
-        struct Closed;
-        impl Write for Closed {
+    fn that_nothing_can_be_written_any_more_is_told_once_and_fails_no_record() {
+        struct Full;
+        impl Write for Full {
             fn write(&mut self, _: &[u8]) -> io::Result<usize> {
-                Err(io::ErrorKind::BrokenPipe.into())
+                Err(io::ErrorKind::StorageFull.into())
             }
             fn flush(&mut self) -> io::Result<()> {
                 Ok(())
             }
         }
-        let told = std::cell::Cell::new(0);
-        let mut printer = Printer::new(Closed, || told.set(told.get() + 1));
+        let told = std::cell::RefCell::new(Vec::new());
+        let mut printer =
+            Printer::new(Full, |error: io::Error| told.borrow_mut().push(error.kind()));
         let headers = std::iter::empty::<(&str, Option<&[u8]>)>().collect();
         let record = Record {
             topic: "orders",
@@ -118,12 +113,13 @@ mod tests {
         }
         let mut confirmations = Vec::new();
         printer.poll(&mut confirmations).unwrap();
-        assert_eq!((told.get(), confirmations.len()), (1, 2));
+        assert_eq!(confirmations.len(), 2);
+        assert_eq!(told.into_inner(), [io::ErrorKind::StorageFull]);
     }
 
     #[test]
     fn a_record_is_one_line_and_confirmed_once() {
-        let mut printer = Printer::new(Vec::new(), || panic!("the reader is there"));
+        let mut printer = Printer::new(Vec::new(), |_| panic!("it can be written to"));
         let record = Record {
             topic: "orders",
             partition: None,
