@@ -319,7 +319,8 @@ impl<S: Sink> Session<S> {
 
     /// Books the delivery reports, and sends the dead letters of records the brokers refused.
     fn collect(&mut self, turn: &mut Turn) -> Result<(), RelayError> {
-        self.sink.poll(&mut turn.confirmations)?;
+        let polled = self.sink.poll(&mut turn.confirmations);
+        // What is stored is, whatever has ended the sink meanwhile: the next session need not repeat it.
         for confirmation in turn.confirmations.drain(..) {
             match self.pipeline.confirm(confirmation)? {
                 Answer::Stored => {}
@@ -327,6 +328,7 @@ impl<S: Sink> Session<S> {
                 Answer::Skipped(refused) => audit::skipped_record(&refused),
             }
         }
+        polled?;
         while let Some(dead_letter) = turn.dead_letters.pop_front() {
             let record = dead_letter.record.as_record();
             let letter = audit::Letter::of(dead_letter.rejection, &record);
