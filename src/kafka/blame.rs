@@ -27,6 +27,8 @@ pub(super) struct Refusal {
     pub(super) has_key: bool,
     /// Nothing else was under way.
     pub(super) alone: bool,
+    /// When it was reported, in milliseconds since the Unix epoch.
+    pub(super) at_ms: i64,
     /// The library's words.
     pub(super) reason: String,
     pub(super) fault: Fault,
@@ -131,6 +133,7 @@ impl<'a> Batch<'a> {
             content: refusal.content,
             alone: refusal.alone,
             aspect,
+            at_ms: refusal.at_ms,
             reason: refusal.reason.clone(),
             rejection: rejection.filter(|_| self.is_named).cloned(),
         }
@@ -154,7 +157,8 @@ mod tests {
         let (topic, ticket) = ("t".to_owned(), Ticket::new(n, 1));
         let (content, has_key, alone) = (n.into(), true, false);
         let reason = "why so".to_owned();
-        Refusal { topic, batch, ticket, content, bytes, has_key, alone, reason, fault }
+        let at_ms = 0;
+        Refusal { topic, batch, ticket, content, bytes, has_key, alone, at_ms, reason, fault }
     }
 
     fn content(aspect: Aspect) -> Fault {

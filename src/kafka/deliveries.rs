@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::KafkaError;
@@ -219,7 +219,8 @@ impl Deliveries {
         let alone = self.gathered().alone.clone().filter(|alone| alone.topic == topic);
         let blame = |Alone { ticket, topic, content }| {
             let (alone, aspect, rejection) = (true, Aspect::Unknown, None);
-            Blame { ticket, topic, content, alone, aspect, reason: reason.clone(), rejection }
+            let (at_ms, reason) = (now_ms(), reason.clone());
+            Blame { ticket, topic, content, alone, aspect, at_ms, reason, rejection }
         };
         let records = alone.into_iter().map(blame).collect();
         SinkError::BatchRefused { topic, reason, records, batch_bytes: None }
@@ -241,6 +242,7 @@ impl Deliveries {
             bytes: ticket.weight(),
             has_key: message.key().is_some(),
             alone: alone || self.cautious,
+            at_ms: now_ms(),
             reason: words(code),
             fault,
         };
@@ -309,6 +311,12 @@ impl Deliveries {
         let event = self.events.load(Ordering::Relaxed);
         self.gathered().refusals.first().is_some_and(|first| first.batch != event)
     }
+}
+
+/// What this machine's clock shows, in milliseconds since the Unix epoch.
+fn now_ms() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }
 
 /// Whose fault the brokers say it is.

@@ -46,6 +46,8 @@ pub struct Blame {
     pub alone: bool,
     /// What of it the brokers object to.
     pub aspect: Aspect,
+    /// What our clock showed when they had refused it, in milliseconds since the Unix epoch.
+    pub at_ms: i64,
     /// What they said, of it or of its batch.
     pub reason: String,
     /// The brokers' verdict on this very record; `None` where they blame the batch, or do not say that

@@ -27,6 +27,7 @@ mod confirmation;
 mod counters;
 mod error;
 mod inferred;
+mod letter;
 mod mark;
 mod missing;
 mod note;
@@ -39,9 +40,9 @@ mod translator;
 
 use crate::ledger::{Budget, InFlight, Ledger, Progress, Ticket};
 use crate::lsn::Lsn;
-use crate::outbox::{Outbox, OutboxRow, Position};
+use crate::outbox::{Outbox, Position};
 use crate::pgoutput::{Excerpt, Insert, LogicalMessage, Message, decode};
-use crate::route::{ERROR_CODE_HEADER, OwnedRecord, Rejection, RejectionCode, Routed, Router};
+use crate::route::{NO_TIMESTAMP, OwnedRecord, Rejection, RejectionCode, Routed, Router, untimed};
 use crate::wal::Frame;
 
 pub use allowance::Allowance;
@@ -59,9 +60,9 @@ pub use suspects::{Lesson, Suspects};
 pub use translator::Translator;
 
 use counters::TopicPlace;
+use letter::{is_dead_letter, letter};
 use place::Place;
 use resume::covers;
-use suspects::LetterTreatment;
 
 /// The core of one session. Dropped with its stream and sink at the first error.
 #[derive(Debug)]
@@ -269,6 +270,11 @@ impl Pipeline {
         self.ledger.open_is_empty()
     }
 
+    /// Where the last transaction committed that had rows.
+    pub fn last_row(&self) -> Option<Lsn> {
+        self.last.map(|commit| commit.lsn)
+    }
+
     /// What is unconfirmed now.
     pub fn in_flight(&self) -> InFlight {
         self.ledger.in_flight()
@@ -363,7 +369,7 @@ impl Pipeline {
         }
         let routed = refused.map_or_else(|| self.router.check(&row), Err);
         let record = |routed: &Routed| self.router.record(&row, routed);
-        let rejection = match self.suspects.judge(row.position(), routed, record) {
+        let rejection = match self.suspects.judge((row.position(), sent_us), routed, record) {
             (Ok(Some(routed)), alone) => {
                 let record = self.router.record(&row, &routed);
                 let ticket = self.ledger.next_ticket(record.weight())?;
@@ -382,7 +388,7 @@ impl Pipeline {
         match &self.policy.rejected {
             RejectPolicy::DeadLetter { topic } => {
                 let (letter, alone) =
-                    letter(&self.router, &mut self.suspects, &row, &rejection, topic)?;
+                    letter(&self.router, &mut self.suspects, (&row, sent_us), &rejection, topic)?;
                 self.dead_letter = letter;
                 let record = self.dead_letter.as_record();
                 let ticket = self.ledger.next_ticket(record.weight())?;
@@ -413,6 +419,13 @@ impl Pipeline {
             RejectPolicy::DeadLetter { topic }
                 if *topic == refused.record.topic && is_dead_letter(&refused.record) =>
             {
+                // Perhaps for its time: a producer that says so does not say for what.
+                if refused.record.timestamp_ms != NO_TIMESTAMP {
+                    let commit_ms = self.ledger.commit_time(ticket)?.div_euclid(1000);
+                    let rejection = refused.rejection.code;
+                    let record = untimed(refused.record, commit_ms);
+                    return Ok(Answer::Send(Box::new(OwnedOutgoing { record, ticket, rejection })));
+                }
                 let (topic, rejection) = (topic.clone(), refused.rejection);
                 Err(PipelineError::DeadLetterRefused { topic, rejection })
             }
@@ -446,35 +459,6 @@ impl Pipeline {
     fn expect_nothing_in_hand(&self) -> Result<(), PipelineError> {
         if self.offered.is_some() { Err(PipelineError::NotSent) } else { Ok(()) }
     }
-}
-
-/// The dead letter of a row, and whether it goes alone. One that its topic refuses for its size has a note
-/// in its body's place: a row whose letter is too large stops nobody else's (G4).
-fn letter(
-    router: &Router,
-    suspects: &mut Suspects,
-    row: &OutboxRow<'_>,
-    rejection: &Rejection,
-    topic: &str,
-) -> Result<(OwnedRecord, bool), PipelineError> {
-    let whole = router.dead_letter(row, rejection, topic);
-    let treatment = suspects.judge_letter(row.position(), &whole.as_record());
-    let LetterTreatment::Refused(refusal) = treatment else {
-        return Ok((whole, treatment == LetterTreatment::Alone));
-    };
-    let short = router.short_dead_letter(row, rejection, topic);
-    if refusal.code == RejectionCode::TooLarge && short.value != whole.value {
-        let treatment = suspects.judge_letter(row.position(), &short.as_record());
-        if !matches!(treatment, LetterTreatment::Refused(_)) {
-            return Ok((short, treatment == LetterTreatment::Alone));
-        }
-    }
-    Err(PipelineError::DeadLetterRefused { topic: topic.to_owned(), rejection: refusal })
-}
-
-/// Whether the record is a dead letter, rather than that of a row which chose their topic.
-fn is_dead_letter(record: &OwnedRecord) -> bool {
-    record.headers.first().is_some_and(|(name, _)| name == ERROR_CODE_HEADER)
 }
 
 /// As in the header `postrider-lsn` and in Postgres's tools.

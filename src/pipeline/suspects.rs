@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use super::confirmation::{Aspect, Blame};
 use super::error::PipelineError;
-use super::inferred::Inferred;
+use super::inferred::{Inferred, Times};
 use super::place::Place;
 use crate::ledger::Ledger;
 use crate::lsn::Lsn;
@@ -52,6 +52,8 @@ struct Suspect {
     /// How often it met such a fault when it was sent alone.
     faults: u32,
     aspect: Aspect,
+    /// See [`Blame::at_ms`].
+    at_ms: i64,
     rejection: Option<Rejection>,
     /// What it says of others is known.
     is_inferred_from: bool,
@@ -61,9 +63,9 @@ struct Suspect {
 enum Treatment {
     Usual,
     Alone,
-    Refused(Rejection),
+    Refused(Rejection, Aspect),
     /// It was not refused, but others like it were.
-    NotSent(Rejection),
+    NotSent(Rejection, Aspect),
 }
 
 /// How the dead letter of a row is treated.
@@ -71,8 +73,8 @@ enum Treatment {
 pub(super) enum LetterTreatment {
     Usual,
     Alone,
-    /// Its topic has refused it, or others as large.
-    Refused(Rejection),
+    /// Its topic has refused it, or others like it, for this aspect.
+    Refused(Rejection, Aspect),
 }
 
 /// The records that may be at fault for the end of sessions.
@@ -159,56 +161,63 @@ impl Suspects {
         self.all.is_empty() && self.inferred.is_empty()
     }
 
-    /// Whether a row goes where it is routed, and whether its record, which `record` makes, goes alone.
+    /// Whether a row goes where it is routed, and whether its record, which `record` makes, goes alone. Of
+    /// the row its position is asked for, and what the server's clock showed when it was sent, in
+    /// microseconds since 2000.
     #[inline]
     pub(super) fn judge<'r, R>(
         &mut self,
-        row: Position,
+        (row, sent_us): (Position, i64),
         routed: Result<Option<R>, Rejection>,
         record: impl FnOnce(&R) -> Record<'r>,
     ) -> (Result<Option<R>, Rejection>, bool) {
         let found = match &routed {
-            Ok(Some(routed)) if !self.is_empty() => self.treatment(row, &record(routed)),
+            Ok(Some(routed)) if !self.is_empty() => self.treatment((row, sent_us), &record(routed)),
             _ => Treatment::Usual,
         };
         match found {
             Treatment::Usual => (routed, false),
             Treatment::Alone => (routed, true),
-            Treatment::Refused(rejection) => (Err(rejection), false),
+            Treatment::Refused(rejection, _) => (Err(rejection), false),
             // The brokers may have taken it, so its dead letter keeps all that it can be sent from.
-            Treatment::NotSent(rejection) => {
+            Treatment::NotSent(rejection, _) => {
                 (Err(Rejection { code: RejectionCode::Refused, ..rejection }), false)
             }
         }
     }
 
-    fn treatment(&mut self, row: Position, record: &Record<'_>) -> Treatment {
-        let at_us = row.commit_time.unix_us();
+    fn treatment(&mut self, (row, sent_us): (Position, i64), record: &Record<'_>) -> Treatment {
+        let times = Times { at_us: row.commit_time.unix_us(), sent_us };
         let found = self.find(row, record).and_then(|like| self.all.get_mut(&like));
+        let not_sent = |(rejection, aspect)| Treatment::NotSent(rejection, aspect);
         let Some(suspect) = found else {
-            return self.inferred.judge(record, at_us).map_or(Treatment::Usual, Treatment::NotSent);
+            return self.inferred.judge(record, times).map_or(Treatment::Usual, not_sent);
         };
         let Some(rejection) = suspect.rejection.clone() else {
             // Others like it may have been refused since it came under suspicion.
-            return self.inferred.judge(record, at_us).map_or(Treatment::Alone, Treatment::NotSent);
+            return self.inferred.judge(record, times).map_or(Treatment::Alone, not_sent);
         };
         // Only here its timestamp is known.
         if self.infers && !std::mem::replace(&mut suspect.is_inferred_from, true) {
-            self.inferred.refused(suspect.aspect, record, at_us);
+            self.inferred.refused((suspect.aspect, suspect.at_ms), record, times);
         }
-        Treatment::Refused(rejection)
+        Treatment::Refused(rejection, suspect.aspect)
     }
 
     /// The same for the dead letter of a row.
-    pub(super) fn judge_letter(&mut self, row: Position, letter: &Record<'_>) -> LetterTreatment {
+    pub(super) fn judge_letter(
+        &mut self,
+        row: (Position, i64),
+        letter: &Record<'_>,
+    ) -> LetterTreatment {
         if self.is_empty() {
             return LetterTreatment::Usual;
         }
         match self.treatment(row, letter) {
             Treatment::Usual => LetterTreatment::Usual,
             Treatment::Alone => LetterTreatment::Alone,
-            Treatment::Refused(rejection) | Treatment::NotSent(rejection) => {
-                LetterTreatment::Refused(rejection)
+            Treatment::Refused(rejection, aspect) | Treatment::NotSent(rejection, aspect) => {
+                LetterTreatment::Refused(rejection, aspect)
             }
         }
     }
@@ -238,6 +247,7 @@ impl Suspects {
             alone: 0,
             faults: 0,
             aspect: blame.aspect,
+            at_ms: blame.at_ms,
             rejection: None,
             is_inferred_from: false,
         };
@@ -252,7 +262,7 @@ impl Suspects {
             _ => &mut known.alone,
         };
         *count += u32::from(blame.alone);
-        known.aspect = blame.aspect;
+        (known.aspect, known.at_ms) = (blame.aspect, blame.at_ms);
         known.rejection.clone_from(&blame.rejection);
         let is_enough = known.alone >= ATTEMPTS_ALONE || known.faults >= ATTEMPTS_LATER;
         if known.rejection.is_none() && is_enough {

@@ -151,6 +151,7 @@ mod tests {
             content: 0,
             alone: true,
             aspect,
+            at_ms: 0,
             reason: "why".into(),
             rejection: None,
         };

@@ -13,7 +13,7 @@ use crate::failpoint;
 use crate::kafka::{Reached, SendError, Sink, SinkError};
 use crate::lsn::Lsn;
 use crate::pipeline::{
-    Answer, Blame, Confirmation, Outcome, OwnedOutgoing, Pipeline, PipelineError, Refused,
+    Answer, Aspect, Blame, Confirmation, Outcome, OwnedOutgoing, Pipeline, PipelineError, Refused,
     Translator,
 };
 use crate::relay::audit;
@@ -25,7 +25,6 @@ use crate::relay::phase::{End, Phase};
 use crate::relay::pulse::Pulse;
 use crate::relay::report::Reporter;
 use crate::relay::stop::{Request, Stop};
-use crate::route::RejectionCode;
 use crate::telemetry::age;
 use crate::wal::{Frame, Stream, WalError};
 
@@ -217,10 +216,10 @@ impl<S: Sink> Session<S> {
             }
             RelayError::Sink(SinkError::BatchRefused { topic, reason, records, batch_bytes }) => {
                 let dead = |one: &&Blame| self.pipeline.sends_dead_letters_to(&one.topic);
-                // One that is too large is sent again with a note in its body's place.
-                if let Some(Blame { topic, rejection: Some(rejection), .. }) =
+                // For its size it is sent again with a note in its body's place, for its time without one.
+                if let Some(Blame { topic, rejection: Some(rejection), aspect, .. }) =
                     records.iter().find(dead)
-                    && rejection.code != RejectionCode::TooLarge
+                    && !matches!(aspect, Aspect::Size | Aspect::Time)
                 {
                     let (topic, rejection) = (topic.clone(), rejection.clone());
                     return PipelineError::DeadLetterRefused { topic, rejection }.into();

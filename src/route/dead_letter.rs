@@ -5,7 +5,7 @@
 //! why it did not. Always holds: it fits the size limit (G4 would be void otherwise), and the
 //! row's id is in it. Allocates freely: dead letters are rare.
 
-use super::record::OwnedRecord;
+use super::record::{NO_TIMESTAMP, OwnedRecord};
 use super::rejection::{Rejection, RejectionCode};
 use super::render::{Part, hex_digit, render};
 use super::router::{HeaderContent, LSN_HEADER, Router, position_text};
@@ -38,6 +38,19 @@ pub const TOPIC_HEADER: &str = "postrider-topic";
 /// is not the commit's. A dead letter itself is of the commit's time: brokers refuse times to come,
 /// and retention removes what is old.
 pub const TIMESTAMP_HEADER: &str = "postrider-timestamp";
+/// The commit's time, in milliseconds since the Unix epoch, of a dead letter that bears none: brokers
+/// whose clock disagrees with Postgres's refuse it.
+pub const COMMIT_TIMESTAMP_HEADER: &str = "postrider-commit-timestamp";
+/// What stands before the row's own headers, in this order; of the middle ones some may be missing.
+pub const EXPLANATION_HEADERS: [&str; 7] = [
+    ERROR_CODE_HEADER,
+    ERROR_HEADER,
+    TABLE_HEADER,
+    LSN_HEADER,
+    TOPIC_HEADER,
+    TIMESTAMP_HEADER,
+    COMMIT_TIMESTAMP_HEADER,
+];
 
 type OwnedHeader = (String, Option<Vec<u8>>);
 
@@ -214,6 +227,18 @@ impl Router {
         set_aside(&mut record, explained);
         record
     }
+}
+
+/// The same dead letter without a time of its own, which brokers take whatever their clock shows. Of a
+/// transaction that committed at `commit_ms`, in milliseconds since the Unix epoch.
+pub fn untimed(mut letter: OwnedRecord, commit_ms: i64) -> OwnedRecord {
+    let mut own = 0;
+    for name in EXPLANATION_HEADERS {
+        own += usize::from(letter.headers.get(own).is_some_and(|(found, _)| found == name));
+    }
+    letter.headers.insert(own, header(COMMIT_TIMESTAMP_HEADER, commit_ms.to_string().into_bytes()));
+    letter.timestamp_ms = NO_TIMESTAMP;
+    letter
 }
 
 /// Takes away what is long of a key and of the row's own headers.

@@ -37,7 +37,8 @@ mod words;
 pub use compile::check_members;
 pub use datetime::rfc3339;
 pub use dead_letter::{
-    ERROR_CODE_HEADER, ERROR_HEADER, TABLE_HEADER, TIMESTAMP_HEADER, TOPIC_HEADER,
+    COMMIT_TIMESTAMP_HEADER, ERROR_CODE_HEADER, ERROR_HEADER, EXPLANATION_HEADERS, TABLE_HEADER,
+    TIMESTAMP_HEADER, TOPIC_HEADER, untimed,
 };
 pub use format::{
     ByteaForm, ColumnStyle, EmptyPayload, EpochUnit, FormatSpec, KeyFormat, Members, MissingColumn,

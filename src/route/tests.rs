@@ -326,6 +326,12 @@ fn g4_a_refused_record_becomes_a_dead_letter_too() {
     let letter = refuse(&dated, RejectionCode::Refused);
     assert_eq!(header(&letter, "postrider-timestamp"), [Some(&b"7"[..])]);
     assert_eq!(letter.timestamp_ms, COMMIT_MS, "what is stamped 1970 is gone at once");
+    let letter = untimed(letter, COMMIT_MS);
+    assert_eq!(letter.timestamp_ms, NO_TIMESTAMP);
+    let explained = ["postrider-topic", "postrider-timestamp", "postrider-commit-timestamp", "id"];
+    assert_eq!(names(&letter)[3..7], explained);
+    let commit_ms = COMMIT_MS.to_string();
+    assert_eq!(header(&letter, "postrider-commit-timestamp"), [Some(commit_ms.as_bytes())]);
     // The broker's limit can be lower than ours: its word is taken.
     record.value = Some(vec![b'x'; 5000]);
     let letter = refuse(&record, RejectionCode::TooLarge);

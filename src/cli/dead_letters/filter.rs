@@ -153,6 +153,7 @@ mod tests {
             table: Some("public.outbox".into()),
             lsn: None,
             timestamp_ms: None,
+            commit_ms: None,
             topic: None,
             own: vec![("id", Some(id))],
         }

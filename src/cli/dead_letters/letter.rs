@@ -13,8 +13,8 @@ use serde_json::json;
 
 use crate::kafka::StoredRecord;
 use crate::route::{
-    ERROR_CODE_HEADER, ERROR_HEADER, LSN_HEADER, OwnedRecord, RejectionCode, TABLE_HEADER,
-    TIMESTAMP_HEADER, TOPIC_HEADER, TopicsSpec,
+    COMMIT_TIMESTAMP_HEADER, ERROR_CODE_HEADER, ERROR_HEADER, LSN_HEADER, OwnedRecord,
+    RejectionCode, TABLE_HEADER, TIMESTAMP_HEADER, TOPIC_HEADER, TopicsSpec,
 };
 
 /// Marks a record that was sent again, and the receipt for it. Its value is the dead letter's place.
@@ -78,6 +78,8 @@ pub(super) struct Explained<'a> {
     pub(super) topic: Option<Cow<'a, str>>,
     /// The time of the row's own choice.
     pub(super) timestamp_ms: Option<i64>,
+    /// The commit's time, of a dead letter that bears none.
+    pub(super) commit_ms: Option<i64>,
     /// The row's own headers, its id first.
     pub(super) own: Vec<Lent<'a>>,
 }
@@ -96,9 +98,12 @@ impl<'a> Explained<'a> {
         let table = take(TABLE_HEADER).map(String::from_utf8_lossy);
         let lsn = take(LSN_HEADER);
         let topic = take(TOPIC_HEADER).map(String::from_utf8_lossy);
-        let timestamp_ms =
-            take(TIMESTAMP_HEADER).and_then(|ms| str::from_utf8(ms).ok()?.parse().ok());
-        Some(Self { code, reason, table, lsn, topic, timestamp_ms, own: headers.collect() })
+        let mut take_ms =
+            |wanted| take(wanted).and_then(|ms| str::from_utf8(ms).ok()?.parse().ok());
+        let (timestamp_ms, commit_ms) =
+            (take_ms(TIMESTAMP_HEADER), take_ms(COMMIT_TIMESTAMP_HEADER));
+        let own = headers.collect();
+        Some(Self { code, reason, table, lsn, topic, timestamp_ms, commit_ms, own })
     }
 
     /// The row's id; `None` for NULL, or where it was set aside for its size.
@@ -138,13 +143,15 @@ impl<'a> Explained<'a> {
         // Earlier versions stamped what the brokers had refused with the first millisecond of 1970, which
         // retention removes at once.
         let stamped_ms = record.timestamp_ms.filter(|ms| *ms > 1);
+        // It was refused for being ahead of the brokers' clock, as likely as not.
+        let commit_ms = self.commit_ms.map(|ms| ms.min(now_ms));
         OwnedRecord {
             topic: topic.to_owned(),
             partition: None,
             key: record.key.clone(),
             value: record.value.clone(),
             headers: own.chain(lsn).chain([mark(place)]).collect(),
-            timestamp_ms: self.timestamp_ms.or(stamped_ms).unwrap_or(now_ms),
+            timestamp_ms: self.timestamp_ms.or(stamped_ms).or(commit_ms).unwrap_or(now_ms),
         }
     }
 }

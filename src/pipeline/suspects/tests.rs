@@ -19,7 +19,7 @@ fn record(value: &[u8]) -> Record<'_> {
 fn blame(ticket: Ticket, value: &[u8], alone: bool, rejection: Option<Rejection>) -> Blame {
     let (topic, content) = ("t".into(), content_of("t", Some(b"k"), Some(value)));
     let (aspect, reason) = (Aspect::Size, "why".into());
-    Blame { ticket, topic, content, alone, aspect, reason, rejection }
+    Blame { ticket, topic, content, alone, aspect, at_ms: 0, reason, rejection }
 }
 
 /// A session in which these records were sent and refused, and whether that was news.
@@ -51,13 +51,13 @@ fn rejection() -> Rejection {
 fn g4_a_record_of_a_refused_batch_goes_alone_and_its_like_of_another_commit_does_not() {
     let mut suspects = Suspects::default();
     assert!(learn(&mut suspects, b"large", false, None));
-    assert_eq!(suspects.judge(row(), Ok(Some(1)), |_| record(b"large")), (Ok(Some(1)), true));
-    assert_eq!(suspects.judge(row(), Ok(Some(1)), |_| record(b"other")), (Ok(Some(1)), false));
+    assert_eq!(suspects.judge((row(), 0), Ok(Some(1)), |_| record(b"large")), (Ok(Some(1)), true));
+    assert_eq!(suspects.judge((row(), 0), Ok(Some(1)), |_| record(b"other")), (Ok(Some(1)), false));
     let later = Position { commit_lsn: Lsn::new(101), ..row() };
     // A message outside of transactions has the time at which it was sent, another one each time.
     let again = Position { commit_time: PgTime(8), ..row() };
-    assert_eq!(suspects.judge(again, Ok(Some(1)), |_| record(b"large")), (Ok(Some(1)), true));
-    assert_eq!(suspects.judge(later, Ok(Some(1)), |_| record(b"large")), (Ok(Some(1)), false));
+    assert_eq!(suspects.judge((again, 0), Ok(Some(1)), |_| record(b"large")), (Ok(Some(1)), true));
+    assert_eq!(suspects.judge((later, 0), Ok(Some(1)), |_| record(b"large")), (Ok(Some(1)), false));
     assert!(!learn(&mut suspects, b"large", false, None), "it is known");
 }
 
@@ -66,7 +66,10 @@ fn g4_what_the_brokers_name_is_not_sent_again() {
     let mut suspects = Suspects::default();
     assert!(learn(&mut suspects, b"large", false, None));
     assert!(learn(&mut suspects, b"large", true, Some(rejection())));
-    assert_eq!(suspects.judge(row(), Ok(Some(1)), |_| record(b"large")), (Err(rejection()), false));
+    assert_eq!(
+        suspects.judge((row(), 0), Ok(Some(1)), |_| record(b"large")),
+        (Err(rejection()), false)
+    );
     assert_eq!(suspects.refused(), 1);
     assert!(!learn(&mut suspects, b"large", true, Some(rejection())));
 }
@@ -76,9 +79,9 @@ fn g4_what_may_be_no_fault_of_the_record_gets_two_attempts_alone() {
     let mut suspects = Suspects::default();
     assert!(learn(&mut suspects, b"odd", false, None));
     assert!(learn(&mut suspects, b"odd", true, None));
-    assert_eq!(suspects.judge(row(), Ok(Some(1)), |_| record(b"odd")), (Ok(Some(1)), true));
+    assert_eq!(suspects.judge((row(), 0), Ok(Some(1)), |_| record(b"odd")), (Ok(Some(1)), true));
     assert!(learn(&mut suspects, b"odd", true, None));
-    let (judged, _) = suspects.judge(row(), Ok(Some(1)), |_| record(b"odd"));
+    let (judged, _) = suspects.judge((row(), 0), Ok(Some(1)), |_| record(b"odd"));
     assert_eq!(judged.unwrap_err().reason, "topic `t` does not take the record: why");
 }
 
@@ -86,24 +89,26 @@ fn g4_what_may_be_no_fault_of_the_record_gets_two_attempts_alone() {
 fn g4_a_topic_that_keeps_refusing_large_records_costs_no_session_for_each() {
     let mut suspects = Suspects::default().inferring(true);
     for value in [b"large1", b"large2"] {
-        let (judged, _) = suspects.judge(row(), Ok(Some(1)), |_| record(b"larger"));
+        let (judged, _) = suspects.judge((row(), 0), Ok(Some(1)), |_| record(b"larger"));
         assert_eq!(judged, Ok(Some(1)));
         assert!(learn(&mut suspects, value, true, Some(rejection())));
         // The next session meets it again, perhaps more than once.
         for _ in 0..9 {
-            let (judged, _) = suspects.judge(row(), Ok(Some(1)), |_| record(value));
+            let (judged, _) = suspects.judge((row(), 0), Ok(Some(1)), |_| record(value));
             assert_eq!(judged, Err(rejection()));
         }
     }
     suspects.passed(Lsn::new(101));
-    let (judged, _) = suspects.judge(row(), Ok(Some(1)), |_| record(b"larger"));
+    let (judged, _) = suspects.judge((row(), 0), Ok(Some(1)), |_| record(b"larger"));
     assert_eq!(judged.unwrap_err().code, RejectionCode::Refused, "its bytes are kept");
     // In a dead letter's stead there is a shorter one.
-    let LetterTreatment::Refused(refusal) = suspects.judge_letter(row(), &record(b"larger")) else {
+    let LetterTreatment::Refused(refusal, Aspect::Size) =
+        suspects.judge_letter((row(), 0), &record(b"larger"))
+    else {
         panic!("it is as large")
     };
     assert_eq!(refusal.code, RejectionCode::TooLarge);
-    assert_eq!(suspects.judge(row(), Ok(Some(1)), |_| record(b"small")), (Ok(Some(1)), false));
+    assert_eq!(suspects.judge((row(), 0), Ok(Some(1)), |_| record(b"small")), (Ok(Some(1)), false));
 }
 
 #[test]
@@ -111,10 +116,10 @@ fn g4_without_inference_each_record_is_tried() {
     let mut suspects = Suspects::default().inferring(false);
     for value in [b"large1", b"large2", b"large3", b"large4"] {
         assert!(learn(&mut suspects, value, true, Some(rejection())));
-        let (judged, _) = suspects.judge(row(), Ok(Some(1)), |_| record(value));
+        let (judged, _) = suspects.judge((row(), 0), Ok(Some(1)), |_| record(value));
         assert_eq!(judged, Err(rejection()));
     }
-    let (judged, _) = suspects.judge(row(), Ok(Some(1)), |_| record(b"larger"));
+    let (judged, _) = suspects.judge((row(), 0), Ok(Some(1)), |_| record(b"larger"));
     assert_eq!(judged, Ok(Some(1)));
 }
 
@@ -126,8 +131,11 @@ fn g4_once_one_is_named_the_others_of_its_batch_still_go_alone() {
         &[(b"1", false, None), (b"2", false, None), (b"3", false, None)]
     ));
     assert!(learn(&mut suspects, b"2", true, Some(rejection())));
-    assert_eq!(suspects.judge(row(), Ok(Some(1)), |_| record(b"2")), (Err(rejection()), false));
-    assert_eq!(suspects.judge(row(), Ok(Some(1)), |_| record(b"3")), (Ok(Some(1)), true));
+    assert_eq!(
+        suspects.judge((row(), 0), Ok(Some(1)), |_| record(b"2")),
+        (Err(rejection()), false)
+    );
+    assert_eq!(suspects.judge((row(), 0), Ok(Some(1)), |_| record(b"3")), (Ok(Some(1)), true));
 }
 
 #[test]
@@ -176,7 +184,7 @@ fn g4_what_may_be_the_brokers_own_fault_gets_more_attempts_and_time_between_them
     let mut suspects = Suspects::default();
     let mut waited = Duration::ZERO;
     for attempt in 0..8 {
-        let (judged, _) = suspects.judge(row(), Ok(Some(1)), |_| record(b"odd"));
+        let (judged, _) = suspects.judge((row(), 0), Ok(Some(1)), |_| record(b"odd"));
         assert!(judged.is_ok(), "{attempt}");
         let mut ledger = Ledger::new(Budget::default());
         ledger.begin(row().commit_lsn, 7).unwrap();
@@ -189,7 +197,7 @@ fn g4_what_may_be_the_brokers_own_fault_gets_more_attempts_and_time_between_them
         suspects = lesson.suspects;
     }
     assert!(waited > Duration::from_secs(30), "{waited:?}");
-    assert!(suspects.judge(row(), Ok(Some(1)), |_| record(b"odd")).0.is_err());
+    assert!(suspects.judge((row(), 0), Ok(Some(1)), |_| record(b"odd")).0.is_err());
 }
 
 /// Its time, which its value bears, is another one in each session.
@@ -197,7 +205,7 @@ fn g4_what_may_be_the_brokers_own_fault_gets_more_attempts_and_time_between_them
 fn g4_a_message_of_its_own_is_known_whatever_its_value_is() {
     let mut suspects = Suspects::default();
     for (attempt, value) in [b"at 1".as_slice(), b"at 2", b"at 33"].into_iter().enumerate() {
-        let (judged, alone) = suspects.judge(row(), Ok(Some(1)), |_| record(value));
+        let (judged, alone) = suspects.judge((row(), 0), Ok(Some(1)), |_| record(value));
         assert_eq!((judged, alone), (Ok(Some(1)), attempt > 0), "{attempt}");
         let mut ledger = Ledger::new(Budget::default());
         ledger.begin(COMMIT, 7).unwrap();
@@ -211,9 +219,9 @@ fn g4_a_message_of_its_own_is_known_whatever_its_value_is() {
         let blamed = blame(ticket, value, attempt > 0, None);
         suspects = suspects.learn(&[blamed], Some("dead"), &ledger, None).unwrap().suspects;
     }
-    assert!(suspects.judge(row(), Ok(Some(1)), |_| record(b"at 4")).0.is_err());
+    assert!(suspects.judge((row(), 0), Ok(Some(1)), |_| record(b"at 4")).0.is_err());
     let letter = Record { topic: "dead", ..record(b"at 4") };
-    assert_eq!(suspects.judge_letter(row(), &letter), LetterTreatment::Usual);
+    assert_eq!(suspects.judge_letter((row(), 0), &letter), LetterTreatment::Usual);
 }
 
 #[test]
@@ -231,7 +239,7 @@ fn g4_a_fault_of_the_brokers_is_no_answer_to_the_record() {
         ledger.count(ticket).unwrap();
         let blamed = Blame { aspect, ..blame(ticket, b"odd", true, None) };
         suspects = suspects.learn(&[blamed], None, &ledger, None).unwrap().suspects;
-        let (judged, _) = suspects.judge(row(), Ok(Some(1)), |_| record(b"odd"));
+        let (judged, _) = suspects.judge((row(), 0), Ok(Some(1)), |_| record(b"odd"));
         assert_eq!(judged.is_err(), is_refused, "{aspect:?}");
     }
 }

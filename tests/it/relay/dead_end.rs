@@ -1,5 +1,7 @@
 //! A dead-letter topic that takes nothing: the relay ends, and the slot keeps the row.
 
+use std::collections::BTreeSet;
+
 use rdkafka::mocking::MockCluster;
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr as Answer};
 
@@ -91,6 +93,36 @@ fn g1_g4_a_dead_letter_topic_that_takes_no_such_record_stops_the_relay_with_the_
     assert_eq!(verdict.delivered, 7);
     let again = verdict.duplicated.iter().find(|id| before.contains(*id));
     assert_eq!(again, None, "what came before the letter was acknowledged");
+}
+
+/// As brokers whose clock disagrees with Postgres's: a row that cannot be delivered holds up nobody, and its
+/// letter is stored without a time of its own.
+#[test]
+fn g4_a_dead_letter_topic_that_refuses_the_commits_time_gets_letters_without_one() {
+    let Some(kafka) = kafka::shared() else { return };
+    for (delivery, rows) in [("at_least_once", 9), ("exactly_once", 9)] {
+        let stage = Stage::new(postgres::installed(), &kafka.bootstrap(), "untimed");
+        let (oracle, tap) = (stage.oracle(), stage.tap());
+        let letters = stage.topic("dead-letters");
+        let strict = ("message.timestamp.before.max.ms", "1");
+        topic::create(&kafka.bootstrap(), &letters, 1, &[strict]);
+        topic::create(&kafka.bootstrap(), &stage.topic("A"), 1, &[]);
+        stage.insert("A", 3);
+        stage.insert("not a topic", rows);
+        stage.insert("A", 3);
+        let relay = stage.relay_at(&tap.address()).set("kafka.delivery", delivery);
+        let relay = relay.expect_log("became a dead letter").allow_log(&letters);
+        relay.allow_log("trying again").run_once();
+        let stored = topic::read(&kafka.bootstrap(), &[letters]);
+        let timed = stored.iter().filter(|letter| letter.timestamp_ms.is_some_and(|ms| ms > 0));
+        let distinct: BTreeSet<_> = stored.iter().map(|letter| letter.header("id")).collect();
+        assert_eq!((distinct.len(), timed.count()), (rows, 0), "{delivery}");
+        assert!(delivery == "at_least_once" || stored.len() == rows, "{}", stored.len());
+        assert!(stored.iter().all(|letter| letter.header("postrider-commit-timestamp").is_some()));
+        let verdict = stage.verdict(&oracle, &tap.statuses());
+        verdict.assert_at_least_once();
+        assert_eq!(verdict.delivered, 6 + rows);
+    }
 }
 
 /// A rule of the brokers is nothing that passes: the relay does not try for ever, with all rows behind it.
