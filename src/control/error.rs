@@ -9,6 +9,7 @@ use super::remedy::{
     listed, named_besides, of_part, publish_whole, qualified, without_publication,
     without_two_phase,
 };
+use crate::lsn::Lsn;
 use crate::outbox::TableName;
 use crate::wal::quote::{identifier, literal};
 use crate::wal::{Class, STANDBY_REACHED, WalError};
@@ -162,6 +163,8 @@ pub enum ControlError {
     SlotVanished {
         /// The slot.
         slot: String,
+        /// Up to where its rows were delivered, if this process has delivered any.
+        delivered: Option<Lsn>,
     },
     /// The server belongs to another cluster than before.
     #[error("the server is of another cluster: its system identifier is {now}, it was {before}")]
@@ -248,7 +251,7 @@ pub enum ControlError {
     StandbyReached {
         /// The slot.
         slot: String,
-        /// `does not have` or `only has a copy of`.
+        /// `does not have`, `only has a copy of` or `cannot stream from`.
         what: &'static str,
     },
     /// Rows of a part of the table do not come under the table's name, or do not come at all.
@@ -462,7 +465,7 @@ impl ControlError {
                 is_right("source.slot", slot, "slots", others)
             ),
             Self::TablesLeftOut { others, .. } => named_besides(others),
-            Self::SlotVanished { .. } => after_vanishing(),
+            Self::SlotVanished { delivered, .. } => after_vanishing(*delivered),
             Self::StandbyReached { .. } => STANDBY_REACHED.to_owned(),
             Self::RowsBefore { .. } => format!(
                 "`postrider setup --from-now` if they need not be delivered, or were already; \

@@ -59,7 +59,7 @@ impl Known {
             return Some(ControlError::StandbyReached { slot: slot(), what: "does not have" });
         }
         if now.slot.is_none() {
-            return Some(ControlError::SlotVanished { slot: slot() });
+            return Some(ControlError::SlotVanished { slot: slot(), delivered: None });
         }
         if now_known.publication.is_some() && self.publication != now_known.publication {
             let publication = wanted.publication.clone();

@@ -3,6 +3,7 @@
 //! Enters: names. Leaves: text. Pure. What always holds: what loses rows says so. Called by `error`,
 //! and by `setup` and `preflight`, which run what they would advise.
 
+use crate::lsn::Lsn;
 use crate::outbox::TableName;
 use crate::wal::quote::{identifier, literal};
 
@@ -77,11 +78,13 @@ pub(super) fn create_publication(publication: &str, tables: &[TableName]) -> Str
     )
 }
 
-/// What is left to do when a slot is gone that was there.
-pub(super) fn after_vanishing() -> String {
+/// What is left to do when a slot is gone that was there, whose rows were `delivered` up to a position.
+pub(super) fn after_vanishing(delivered: Option<Lsn>) -> String {
+    let delivered = delivered.map(|delivered| format!(", {delivered}")).unwrap_or_default();
     format!(
         "`postrider setup --from-now` makes a new one, which delivers nothing that was committed \
-         before it: {INSERT_AGAIN} (re-send those since the last acknowledged position)"
+         before it: {INSERT_AGAIN} (re-send those since the last acknowledged position{delivered}); \
+         where progress is kept in Kafka, `postrider adopt --execute` before the relay is started again"
     )
 }
 

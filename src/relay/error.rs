@@ -6,6 +6,7 @@
 
 use crate::control::ControlError;
 use crate::kafka::{SinkError, TopicsError};
+use crate::lsn::Lsn;
 use crate::pipeline::{Lesson, PipelineError};
 use crate::relay::gate::GateError;
 use crate::route::RouteSpecError;
@@ -105,6 +106,16 @@ pub enum RelayError {
 }
 
 impl RelayError {
+    /// The same of a relay that has delivered everything up to there, for whom that is of use.
+    pub(super) fn after(self, settled: Lsn) -> Self {
+        match self {
+            Self::Control(ControlError::SlotVanished { slot, .. }) if settled != Lsn::ZERO => {
+                ControlError::SlotVanished { slot, delivered: Some(settled) }.into()
+            }
+            error => error,
+        }
+    }
+
     /// What it means for the next step.
     pub fn class(&self) -> Class {
         match self {
@@ -236,7 +247,7 @@ impl RelayError {
 /// which Postgres has not sent to its end.
 fn unfinished(records: u64) -> String {
     match records {
-        0 => "in the middle of a transaction".to_owned(),
+        0 => "before Postgres was known to have heard of all that was confirmed".to_owned(),
         records => format!("with {records} records unconfirmed"),
     }
 }
@@ -261,6 +272,9 @@ mod tests {
     fn a_drain_without_unconfirmed_records_says_what_is_missing() {
         let text = |records| RelayError::GraceExpired { records }.to_string();
         assert_eq!(text(7), "the drain ended with 7 records unconfirmed");
-        assert_eq!(text(0), "the drain ended in the middle of a transaction");
+        assert_eq!(
+            text(0),
+            "the drain ended before Postgres was known to have heard of all that was confirmed"
+        );
     }
 }

@@ -1,9 +1,9 @@
-//! What the relay has sent and has not seen confirmed, beyond the session that sent it.
+//! What the relay has sent and the next start would repeat, beyond the session that sent it.
 //!
 //! Enters: how each session ended, and how far the slot was acknowledged, by whomever. Leaves: how many
 //! records are unconfirmed, and the position that settles them. What always holds: nothing is taken for
-//! confirmed that this relay, or the one that took the slot over, has not confirmed (G8). Pure. Kept by
-//! `report`.
+//! confirmed that this relay, or the one that took the slot over, has not confirmed; nor for acknowledged,
+//! unless Postgres has said goodbye or was asked (G8). Pure. Kept by `report`.
 //!
 //! Delivered exactly once, nothing is owed once a later producer has fenced the session's own: its open
 //! transaction is over, and what is in none that was committed is a row of the slot like any other.
@@ -31,6 +31,12 @@ impl Owed {
         let until = reached.part.map_or(reached.end, |part| part.commit_lsn.next());
         assert!(until > settled, "what is unconfirmed lies beyond what is settled");
         Self { until: until.max(rest.until), records: unconfirmed.max(rest.records) }
+    }
+
+    /// The debt after a session that told Postgres of the rows of the commit at `last_row`, and does not know
+    /// whether that was heard.
+    pub(super) fn told(self, last_row: Lsn) -> Self {
+        Self { until: self.until.max(last_row.next()), ..self }
     }
 
     /// What is left of it when everything up to `position` is confirmed.
@@ -88,6 +94,17 @@ mod tests {
         assert_eq!(after(owed, 250, at(250), 0), owed);
         assert_eq!(after(owed, 500, at(500), 0), owed);
         assert!(after(owed, 560, at(560), 0).is_nothing());
+    }
+
+    #[test]
+    fn g8_what_postgres_may_not_have_heard_is_owed_until_it_has() {
+        let owed = after(Owed::default(), 120, at(120), 0).told(Lsn::new(110));
+        assert_eq!((owed.records(), owed.until()), (0, Lsn::new(111)));
+        assert!(!owed.is_nothing());
+        assert_eq!(owed.settled(Lsn::new(110)), owed, "its rows are sent again from there");
+        assert!(owed.settled(Lsn::new(111)).is_nothing());
+        let more = after(owed, 100, at(130), 4).told(Lsn::new(90));
+        assert_eq!((more.records(), more.until()), (4, Lsn::new(130)));
     }
 
     #[test]

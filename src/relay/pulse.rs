@@ -9,6 +9,7 @@
 use std::time::{Duration, Instant};
 
 use crate::lsn::Lsn;
+use crate::wal::WalError;
 
 /// Unanswered heartbeats after which nobody is there any more. A live walsender answers within a
 /// round trip, unless it decodes something large that it does not publish.
@@ -40,6 +41,18 @@ impl Pulse {
     /// Something came; or nothing could, for we did not read.
     pub(super) const fn rest(&mut self) {
         self.asked = None;
+    }
+
+    /// Takes note of what a read brought, and of what it did not bring for too long.
+    pub(super) fn hear(&mut self, bytes: usize, now: Instant) -> Result<(), WalError> {
+        if bytes > 0 {
+            self.rest();
+            return Ok(());
+        }
+        match self.lost(now) {
+            Some(silence) => Err(WalError::Silent { seconds: silence.as_secs() }),
+            None => Ok(()),
+        }
     }
 
     /// How long the server has been silent, once that is too long. Ask after a read that found

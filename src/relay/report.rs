@@ -216,9 +216,21 @@ impl Reporter {
         self.owed
     }
 
+    /// Postgres was told of the rows of the commit at `last_row`, and may not have heard it; `kept` is where
+    /// the next session goes on, if it knows that from Kafka.
+    pub(super) fn told(&mut self, last_row: Option<Lsn>, kept: Option<Lsn>) {
+        let last_row = last_row.filter(|last| kept.is_none_or(|kept| kept <= *last));
+        self.owed = last_row.map_or(self.owed, |last| self.owed.told(last));
+    }
+
+    /// Postgres has this position for certain.
+    pub(super) fn acknowledged(&mut self, position: Lsn) {
+        self.owed = self.owed.settled(position);
+    }
+
     /// Everything up to `acknowledged` is, by this relay or by another one; the log goes on to `log_end`.
     pub(super) fn slot_reaches(&mut self, acknowledged: Lsn, log_end: Lsn) {
-        self.owed = self.owed.settled(acknowledged);
+        self.acknowledged(acknowledged);
         self.oldest = self.oldest.settled(acknowledged);
         self.unread = (acknowledged < log_end).then_some(log_end);
     }

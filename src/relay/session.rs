@@ -120,6 +120,9 @@ impl<S: Sink> Session<S> {
             self.leave_word();
         }
         reporter.session_ended(&self.pipeline, &self.stream);
+        if self.limits.acknowledge {
+            reporter.told(self.pipeline.last_row(), self.sink.kept());
+        }
         failpoint::pass("drained");
         let (end, definite) = match result {
             // The server's shutdown was seen on the stream first.
@@ -127,7 +130,11 @@ impl<S: Sink> Session<S> {
             result => result?,
         };
         let limit = if end == End::LetGo { LAST_FAREWELL } else { FAREWELL };
+        let settled = self.settled();
         let farewell = self.stream.finish(limit);
+        if farewell.is_ok() {
+            reporter.acknowledged(settled);
+        }
         match (definite, end) {
             (Some(error), End::Drained) => Err(error),
             // The server may be gone before it has said goodbye.
@@ -463,7 +470,7 @@ impl<S: Sink> Session<S> {
         loop {
             let bytes = self.stream.fill(wait)?;
             failpoint::pass("frames_read");
-            hear(&mut turn.pulse, bytes)?;
+            turn.pulse.hear(bytes, Instant::now())?;
             let read = Read { bytes, buffered: self.stream.buffered(), lag };
             match self.pace.after_read(Instant::now(), read) {
                 Next::Work => return Ok(()),
@@ -485,17 +492,5 @@ impl<S: Sink> Session<S> {
 
     fn unconfirmed(&self) -> u64 {
         self.pipeline.in_flight().records
-    }
-}
-
-/// Takes note of what a read brought, and of what it did not bring for too long.
-fn hear(pulse: &mut Pulse, bytes: usize) -> Result<(), WalError> {
-    if bytes > 0 {
-        pulse.rest();
-        return Ok(());
-    }
-    match pulse.lost(Instant::now()) {
-        Some(silence) => Err(WalError::Silent { seconds: silence.as_secs() }),
-        None => Ok(()),
     }
 }

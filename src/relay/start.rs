@@ -179,7 +179,7 @@ fn last_words(stream: &mut Stream) -> Option<RelayError> {
 fn vanished(error: WalError, slot: &str) -> RelayError {
     match error {
         WalError::Server(server) if server.code == "42704" => {
-            ControlError::SlotVanished { slot: slot.to_owned() }.into()
+            ControlError::SlotVanished { slot: slot.to_owned(), delivered: None }.into()
         }
         error => error.into(),
     }

@@ -93,6 +93,8 @@ pub async fn run<S: Sink + 'static>(
             Err(error)
         }
     };
+    let delivered = Lsn::new(supervisor.reporter_totals().settled_lsn);
+    let result = result.map_err(|error| error.after(delivered));
     supervisor.set_state(if result.is_ok() { State::Stopped } else { State::Failed });
     result
 }
@@ -308,7 +310,10 @@ impl Supervisor {
         spawned.map_err(|_| RelayError::Thread)?;
         tokio::select! {
             ended = &mut finished => {
-                let (result, reporter) = ended.map_err(|_| RelayError::Thread)?;
+                let (result, mut reporter) = ended.map_err(|_| RelayError::Thread)?;
+                if let Some(slot) = &self.telemetry.view().slot {
+                    reporter.acknowledged(Lsn::new(slot.acknowledged_lsn));
+                }
                 self.reporter = Some(reporter);
                 unwatched.or(result)
             }

@@ -43,6 +43,7 @@ pub(super) async fn sample(client: &Client, slot: &str, telemetry: &Telemetry) -
 /// Publishes what was seen of the slot.
 pub(super) fn publish(telemetry: &Telemetry, sample: Option<&control::SlotSample>) {
     telemetry.publish_slot(sample.map(|sample| SlotSample {
+        acknowledged_lsn: sample.confirmed_flush.get(),
         lag_bytes: sample.lag_bytes(),
         retained_bytes: sample.retained_bytes(),
         safe_bytes: sample.safe_wal_bytes,

@@ -160,7 +160,12 @@ mod tests {
     #[test]
     fn an_old_sample_of_the_slot_is_left_out() {
         let telemetry = Telemetry::new(BuildInfo::default());
-        let sample = SlotSample { lag_bytes: 1, retained_bytes: 2, safe_bytes: Some(3) };
+        let sample = SlotSample {
+            acknowledged_lsn: 0,
+            lag_bytes: 1,
+            retained_bytes: 2,
+            safe_bytes: Some(3),
+        };
         telemetry.publish_slot(Some(sample));
         assert_eq!(telemetry.view().slot, Some(sample));
         let long_ago = Instant::now().checked_sub(SLOT_SAMPLE_AGE_MAX + Duration::from_secs(1));

@@ -170,6 +170,8 @@ impl Snapshot {
 /// The slot as Postgres sees it, sampled by the control plane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SlotSample {
+    /// `confirmed_flush_lsn`, as bytes; see `lsn::Lsn::get`.
+    pub acknowledged_lsn: u64,
     /// Server's position minus `confirmed_flush_lsn`, in bytes.
     pub lag_bytes: u64,
     /// Server's position minus `restart_lsn`: log the slot keeps on disk, in bytes.

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use postrider::sandbox::postgres::{Options, Stop};
+use rustix::process::Signal;
 
 use super::load::Load;
 use super::stage::Stage;
@@ -79,6 +80,39 @@ fn g1_g2_connections_cut_under_load_are_taken_up_again() {
 fn behind(proxy: &Proxy, stage: &Stage) -> Relay {
     let address = proxy.address(&stage.database.address());
     stage.relay().set("source.url", &format!("{}?sslmode=disable", address.url()))
+}
+
+/// The last position goes into a line that loses everything. At least once, an end that is called clean leaves
+/// nothing that the next start repeats.
+#[test]
+fn g8_a_position_that_postgres_may_not_have_heard_is_told_again_before_the_end() {
+    let broker = Broker::embedded();
+    let stage = Stage::new(postgres::installed(), &broker.bootstrap(), "unheard");
+    let target = stage.database.address();
+    let proxy = Proxy::postgres(&target, Box::new(blind));
+    let stream_alone = |act: fn(&Link)| {
+        move |link: &Link| {
+            if link.kind == Kind::Stream {
+                act(link);
+            }
+        }
+    };
+    for round in 1..=5 {
+        let relay = behind(&proxy, &stage).set("retry.max", "200ms").allow_log("trying again");
+        let mut running = relay.run();
+        running.wait_for_log("\"streaming\"");
+        proxy.each(stream_alone(|link| link.inject(Way::ToServer, Fault::BlackHole)));
+        let before = stage.records().len();
+        stage.insert("A", 20);
+        stage.wait_for_records(before + 20);
+        proxy.each(stream_alone(Link::cut));
+        running.signal(Signal::TERM);
+        let status = running.wait();
+        assert!(status.success(), "{round}: {status}");
+        let delivered = stage.records().len();
+        stage.relay().run_once();
+        assert_eq!(stage.records().len(), delivered, "{round}: repeated by the next start");
+    }
 }
 
 /// Does this to SQL connections alone.
