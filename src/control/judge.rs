@@ -12,6 +12,8 @@ use crate::outbox::{TableName, Wanted};
 
 /// The first server version whose pgoutput sends logical messages.
 const MESSAGES_SINCE: i32 = 140_000;
+/// The first server version that decodes its log while it is in recovery.
+const STANDBY_STREAMS_SINCE: i32 = 160_000;
 
 impl Inspection {
     /// Why the relay cannot run here; empty if it can. A held slot is not among them, see
@@ -58,11 +60,17 @@ impl Inspection {
     }
 
     /// PostgreSQL streams from no slot that a standby copies, and advises another one (55000), which would
-    /// pass over rows.
+    /// pass over rows. Before 16 it streams from none while in recovery (0A000), as a primary that was made
+    /// a standby is: its slot is of use again once it is promoted.
     pub(super) fn unstreamable(&self, wanted: &Requirements) -> Option<ControlError> {
-        let is_copy = self.slot.as_ref().is_some_and(|slot| slot.synced);
-        let slot = || wanted.slot.clone();
-        is_copy.then(|| ControlError::StandbyReached { slot: slot(), what: "only has a copy of" })
+        let is_copy = self.slot.as_ref()?.synced;
+        let is_early = self.server.in_recovery && self.server.version_num < STANDBY_STREAMS_SINCE;
+        let what = match (is_copy, is_early) {
+            (true, _) => "only has a copy of",
+            (false, true) => "cannot stream from",
+            (false, false) => return None,
+        };
+        Some(ControlError::StandbyReached { slot: wanted.slot.clone(), what })
     }
 
     fn judge_publication(&self, wanted: &Requirements, refusals: &mut Vec<ControlError>) {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use postrider::sandbox::postgres::{Cluster, Stop};
+use postrider::sandbox::postgres::{Cluster, Options, Stop};
 
 use crate::relay::stage::Stage;
 use crate::support::broker::Broker;
@@ -125,6 +125,32 @@ fn g1_a_standby_reached_while_the_primary_restarts_is_waited_out() {
     stage.insert("A", ROWS);
     stage.wait_for_records(before + ROWS);
     running.stop();
+}
+
+/// Before PostgreSQL 16 nothing is streamed while in recovery; the slot is there, and of use after a promotion.
+#[test]
+fn g1_a_primary_that_was_made_a_standby_is_waited_for_until_it_is_promoted() {
+    let broker = Broker::embedded();
+    for options in std::iter::once(Options::default()).chain(postgres::eighteen_options()) {
+        let mut cluster = postgres::start(&options);
+        let stage = Stage::new(&cluster, &broker.bootstrap(), "demoted");
+        let relay = stage.relay().set("retry.max", "500ms").allow_log("trying again");
+        let mut running = relay.allow_log("closing the replication stream").run();
+        stage.insert("A", ROWS);
+        stage.wait_for_records(ROWS);
+        cluster.stop(Stop::Fast).unwrap();
+        std::fs::write(cluster.folder().join("data/standby.signal"), "").unwrap();
+        cluster.start_again().unwrap();
+        if cluster.version() < 16 {
+            let reached = running.wait_for_log("cannot stream from replication slot");
+            assert!(reached.contains("trying again"), "{reached}");
+        }
+        stage.sql().run("SELECT pg_promote()");
+        stage.insert("A", ROWS);
+        stage.wait_for_records(2 * ROWS);
+        stage.wait_acknowledged(stage.log_end());
+        running.stop();
+    }
 }
 
 /// Nothing can be written on a standby to find the end of its log by.
