@@ -219,14 +219,21 @@ fn wanted_topics(
 }
 
 /// The topics of rows. Who names topics needs no others: the relay's role may have no right to read the
-/// table. Who names none is told which right that is.
+/// table. Who names none is told which right that is, and has the other topics made.
 fn own_topics(
     found: Result<BTreeSet<String>, Failure>,
     named: &BTreeSet<String>,
 ) -> Result<BTreeSet<String>, Failure> {
     match found {
-        Err(error) if !named.is_empty() && error.is("PR-P051") => {
-            tracing::debug!("only the topics that are named: the role may not read the table");
+        Err(error) if error.is("PR-P051") => {
+            if named.is_empty() {
+                let help = error.findings.into_iter().find_map(|finding| finding.help);
+                tracing::warn!(
+                    help,
+                    "the role may not read the table, so that no topic of its rows is known: name them \
+                     with --topics=NAME,.."
+                );
+            }
             Ok(BTreeSet::new())
         }
         found => found,
@@ -351,8 +358,7 @@ mod tests {
         };
         let named = BTreeSet::from(["OrderPaid".to_owned()]);
         assert!(own_topics(forbidden(), &named).unwrap().is_empty());
-        let told = own_topics(forbidden(), &BTreeSet::new()).unwrap_err().to_text(false);
-        assert!(told.contains("GRANT SELECT ON"), "{told}");
+        assert!(own_topics(forbidden(), &BTreeSet::new()).unwrap().is_empty(), "it is warned of");
         let missing = || {
             let (table, database) = (TableName::new("public", "outbox"), "shop".to_owned());
             Err(ControlError::TableMissing { table, database }.into())

@@ -57,6 +57,9 @@ fn objection(error: SettingsError) -> Objection {
         }
         SettingsError::Invalid { key, reason } => (property(&key), reason),
         SettingsError::Secret(error) => ("kafka.password_command".to_owned(), error.to_string()),
+        SettingsError::ProgressTooLarge { reason } => {
+            ("kafka.message_max_bytes".to_owned(), reason)
+        }
         SettingsError::Client(reason) => ("kafka.properties".to_owned(), reason),
     };
     Objection { key, reason, help }

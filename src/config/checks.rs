@@ -251,8 +251,14 @@ pub(super) fn template(regex: &str, topic: &str) -> Result<(), (&'static str, Re
     Err((key, Refusal { reason, help }))
 }
 
+/// What librdkafka takes before a broker's address; `security.protocol` decides.
+const PROTOCOLS: [&str; 4] = ["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"];
+
 pub(super) fn broker(text: &str) -> Result<String, Refusal> {
-    let address = text.split_once("://").map_or(text, |(_, address)| address);
+    let (protocol, address) = text
+        .split_once("://")
+        .map_or((None, text), |(protocol, address)| (Some(protocol), address));
+    let known = |protocol: &str| PROTOCOLS.iter().any(|known| known.eq_ignore_ascii_case(protocol));
     let port = match address.rsplit_once(':') {
         Some((host, _)) if host.contains(':') && !host.ends_with(']') => None,
         Some((_, port)) => Some(port),
@@ -263,7 +269,8 @@ pub(super) fn broker(text: &str) -> Result<String, Refusal> {
         port.parse::<u16>().is_ok_and(|p| p == 0) || port.parse::<u16>().is_err()
     });
     let strange = |c: char| c.is_whitespace() || matches!(c, '/' | ',' | '@');
-    if host.is_empty() || wrong_port || address.contains(strange) {
+    let is_other = protocol.is_some_and(|protocol| !known(protocol));
+    if host.is_empty() || wrong_port || address.contains(strange) || is_other {
         return Err(Refusal::new(format!("`{text}` is not a broker's address"))
             .help("write \"host:port\", such as \"localhost:9092\""));
     }
@@ -327,7 +334,8 @@ mod tests {
         for right in ["localhost", "kafka:9092", "[::1]:9092", "10.0.0.1:9092", "SSL://k:9093"] {
             assert!(broker(right).is_ok(), "{right}");
         }
-        for wrong in ["", ":9092", "kafka:", "kafka:0", "kafka:99999", "a b:9092", "a:1,b:2"] {
+        let wrong = ["", ":9092", "kafka:", "kafka:0", "kafka:99999", "a b:9092", "a:1,b:2"];
+        for wrong in wrong.into_iter().chain(["http://kafka:9092", "kafka://k:9092"]) {
             assert!(broker(wrong).is_err(), "{wrong}");
         }
         assert_eq!(bind("").unwrap(), None);

@@ -391,7 +391,7 @@ pub const OPTIONS: &[OptionSpec] = &[
         (0, 30 * DAY_MS),
         "\"0s\"",
         "How long Postgres or Kafka may be out of reach, or Kafka store nothing of what it is sent, \
-         before the relay exits with code 69. 0s: never.",
+         before the relay exits with code 69. 0s: never; `run --once` then gives up after a minute.",
     ),
     duration(
         "retry.login_give_up_after",

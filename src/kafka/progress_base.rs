@@ -77,7 +77,9 @@ fn store(producer: &mut Producer, kafka: &KafkaSpec, progress: &Progress) -> Res
                 Ok(()) => true,
                 // It is not acquainted with the topic yet.
                 Err(SendError::Full) => false,
-                Err(SendError::Refused(rejection)) => return Err(failed(rejection.reason)),
+                Err(SendError::Refused(rejection)) => {
+                    return Err(SinkError::of_progress(topic, rejection));
+                }
                 Err(SendError::Broken(error)) => return Err(error),
             };
         }
@@ -85,7 +87,7 @@ fn store(producer: &mut Producer, kafka: &KafkaSpec, progress: &Progress) -> Res
         if let Some(report) = reports.pop() {
             return match report.outcome {
                 Outcome::Stored => Ok(()),
-                Outcome::Refused(refused) => Err(failed(refused.rejection.reason)),
+                Outcome::Refused(refused) => Err(SinkError::of_progress(topic, refused.rejection)),
             };
         }
         std::thread::sleep(TICK);

@@ -116,7 +116,7 @@ impl Sink for Remembering {
             }
             Err(SendError::Full) => Ok(()),
             Err(SendError::Refused(rejection)) => {
-                Err(SinkError::Delivery { topic: self.topic.clone(), reason: rejection.reason })
+                Err(SinkError::of_progress(&self.topic, rejection))
             }
             Err(SendError::Broken(error)) => Err(error),
         }

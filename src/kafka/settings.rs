@@ -146,6 +146,12 @@ pub enum SettingsError {
     /// A file or a command has no secret now.
     #[error(transparent)]
     Secret(#[from] SecretError),
+    /// A record of progress is larger than any record may be.
+    #[error("progress cannot be stored: {reason}")]
+    ProgressTooLarge {
+        /// How large it is, and how large it may be.
+        reason: String,
+    },
     /// The settings do not fit together.
     #[error("the Kafka client cannot start: {0}")]
     Client(String),
@@ -191,6 +197,11 @@ impl SettingsError {
             Self::Client(reason) if reason.contains("No provider for SASL mechanism") => {
                 Some(mechanism_help(HAS_TLS))
             }
+            Self::ProgressTooLarge { .. } => Some(
+                "raise kafka.message_max_bytes: progress names every table of source.tables and the \
+                 prefixes of messages.prefixes"
+                    .into(),
+            ),
             Self::Client(_) => {
                 Some("check [kafka.properties]: security.protocol, sasl.* and ssl.*".into())
             }

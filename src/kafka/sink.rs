@@ -19,7 +19,7 @@ use super::topic_book::{to_allow, to_create};
 use crate::ledger::Ticket;
 use crate::lsn::Lsn;
 use crate::pipeline::{Blame, Confirmation, Mark};
-use crate::route::{Record, Rejection};
+use crate::route::{Record, Rejection, RejectionCode};
 
 /// Why `send` did not take a record.
 #[derive(Debug, thiserror::Error)]
@@ -139,6 +139,15 @@ impl SinkError {
     /// Why a login failed, by the client library's reason.
     pub(super) fn of_login(reason: String) -> Self {
         if offers_no_login(&reason) { Self::NoLogin(reason) } else { Self::Authentication(reason) }
+    }
+
+    /// A record of progress was not taken.
+    pub(super) fn of_progress(topic: &str, rejection: Rejection) -> Self {
+        let Rejection { code, reason } = rejection;
+        match code {
+            RejectionCode::TooLarge => SettingsError::ProgressTooLarge { reason }.into(),
+            _ => Self::Delivery { topic: topic.to_owned(), reason },
+        }
     }
 
     /// A new session with the same settings would fail in the same way: a human has to act.
@@ -307,5 +316,22 @@ pub trait Sink {
     /// `None`: this sink keeps nothing, and what is confirmed may be acknowledged.
     fn kept(&self) -> Option<Lsn> {
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn progress_that_no_record_may_hold_is_a_matter_of_the_configuration() {
+        let refused = |code| {
+            let rejection = Rejection { code, reason: "1641 bytes".to_owned() };
+            SinkError::of_progress("progress", rejection)
+        };
+        let error = refused(RejectionCode::TooLarge);
+        assert!(error.is_definite() && error.to_string().contains("1641 bytes"), "{error}");
+        assert!(error.hint().is_some_and(|hint| hint.contains("kafka.message_max_bytes")));
+        assert!(!refused(RejectionCode::Refused).is_definite());
     }
 }

@@ -50,7 +50,7 @@ impl FromStr for Start {
             "beginning" | "earliest" => Some(Self::Beginning),
             "end" | "latest" => Some(Self::End),
             _ => match (text.strip_prefix('-'), text.strip_prefix('@')) {
-                (Some(digits), _) => number(digits).map(Self::Last),
+                (Some(digits), _) => number(digits).filter(|count| *count > 0).map(Self::Last),
                 (_, Some(digits)) => number(digits).map(Self::Time),
                 _ => number(text).map(Self::Offset),
             },
@@ -166,7 +166,9 @@ mod tests {
         assert_eq!("beginning".parse(), Ok(Start::Beginning));
         assert_eq!("end".parse(), Ok(Start::End));
         assert_eq!("-5".parse(), Ok(Start::Last(5)));
-        for wrong in ["", "-", "@", "--1", "+1", "1.5", "begin", "@-1", "99999999999999999999"] {
+        for wrong in
+            ["", "-", "-0", "@", "--1", "+1", "1.5", "begin", "@-1", "99999999999999999999"]
+        {
             assert!(wrong.parse::<Start>().is_err(), "{wrong}");
         }
     }

@@ -17,6 +17,7 @@ use super::topics::create_one;
 use crate::pipeline::{
     AbsentTopic, CreateRule, Decision, MissingPolicy, MissingTopic, MissingTopics, TopicFault,
 };
+use crate::route::PROGRESS_PREFIX;
 
 /// Topics named in the log, in probes and in metrics at a time; more are counted.
 pub(super) const NAMED_MAX: usize = 20;
@@ -383,10 +384,12 @@ fn to_mend(fault: TopicFault, topic: &str) -> String {
 
 /// The command for a topic that is missing.
 pub(super) fn to_create(topic: &str) -> String {
-    format!(
-        "create it: kafka-topics.sh --bootstrap-server BROKER --create --topic '{topic}' \
-         --partitions 3"
-    )
+    let how = if topic.starts_with(PROGRESS_PREFIX) {
+        "--partitions 1 --config cleanup.policy=compact"
+    } else {
+        "--partitions 3"
+    };
+    format!("create it: kafka-topics.sh --bootstrap-server BROKER --create --topic '{topic}' {how}")
 }
 
 /// The command for a topic that is forbidden to us.

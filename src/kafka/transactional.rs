@@ -189,7 +189,7 @@ impl Transactional {
                 Ok(())
             }
             Err(SendError::Refused(rejection)) => {
-                Err(SinkError::Delivery { topic: self.topic.clone(), reason: rejection.reason })
+                Err(SinkError::of_progress(&self.topic, rejection))
             }
             Err(SendError::Broken(error)) => Err(error),
         }

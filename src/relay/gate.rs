@@ -177,7 +177,7 @@ pub enum GateError {
     },
     /// The slot was moved, or created anew.
     #[error(
-        "slot `{slot}` {} {confirmed}, and rows were delivered up to {delivered} only",
+        "slot `{slot}` {} {confirmed}, and progress in Kafka ends at {delivered}",
         if *.created { "was gone; a new one begins at" } else { "was moved to" }
     )]
     Gap {
@@ -288,8 +288,9 @@ impl GateError {
                  {ADOPT}, and rows committed since the backup are delivered as new ones"
             ),
             Self::Gap { delivered, confirmed, .. } => format!(
-                "re-send the rows committed between {delivered} and {confirmed} that are still in \
-                 the outbox, then: {ADOPT}"
+                "did a relay deliver at least once meanwhile? Then the rows up to {confirmed} are in Kafka, \
+                 and nothing is to be sent again: {ADOPT}. Otherwise re-send the rows committed between \
+                 {delivered} and {confirmed} that are still in the outbox, then the same"
             ),
             Self::SlotGone { delivered, .. } => format!(
                 "`postrider setup --from-now` (a new slot delivers nothing that was committed before \

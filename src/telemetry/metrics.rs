@@ -141,6 +141,9 @@ impl Page {
         }
         self.family("kafka_connected", "gauge", "1 while a broker answers.");
         self.sample("kafka_connected", &[], u8::from(snapshot.broker_connected));
+        let help = "For how long records have waited while the brokers confirmed none.";
+        self.family("kafka_unconfirmed_seconds", "gauge", help);
+        self.sample("kafka_unconfirmed_seconds", &[], Seconds(snapshot.unconfirmed_for));
         self.counts(
             "restarts_total",
             "Sessions that ended, by reason.",

@@ -109,8 +109,8 @@ impl ConnectInfoError {
                  {variable}, takes {expected} alone"
             )),
             Self::Syntax { .. } => Some(
-                "write postgres://user@host:5432/database or host=.. user=.. dbname=..; in a URL \
-                 the characters / ? # @ : % of a password are written %2F %3F %23 %40 %3A %25"
+                "in a URL the characters / ? # @ : % of a password are written %2F %3F %23 %40 %3A %25; \
+                 write host=.. user=.. dbname=.. or postgres://user@host:5432/database"
                     .to_owned(),
             ),
             Self::ListLength { parameter, .. } => {

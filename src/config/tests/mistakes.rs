@@ -12,7 +12,7 @@ fn mistakes(given: &Given<'_>) -> Vec<Mistake> {
 
 /// The file, the line it must name, what the caret must stand under, and words of the message or
 /// help.
-const FILES: [(&str, usize, &str, &str); 60] = [
+const FILES: [(&str, usize, &str, &str); 62] = [
     ("[source]\npublicaton = \"x\"", 2, "publicaton", "did you mean `source.publication`?"),
     ("[sorce]\nslot = \"x\"", 1, "sorce", "did you mean [source]?"),
     ("[dead-letters]\ntopic = \"x\"", 1, "dead-letters", "did you mean [dead_letters]?"),
@@ -35,6 +35,13 @@ const FILES: [(&str, usize, &str, &str); 60] = [
     ("[source]\nstatus_interval = \"1\"", 2, "\"1\"", "\"1s\" or \"1ms\""),
     ("[source]\nstatus_interval = \"5m\"", 2, "\"5m\"", "between 10ms and 20s"),
     ("[source]\nurl = \"postgres://h/d?sslmod=require\"", 2, "\"", "did you mean `sslmode`?"),
+    (
+        "[source]\nurl = \"postgres://u:a/b@h/d\"",
+        2,
+        "\"",
+        "are written %2F %3F %23 %40 %3A %25; write",
+    ),
+    ("[kafka]\nbrokers = [\"http://k:9092\"]", 2, "\"http://k:9092\"", "write \"host:port\""),
     ("source = 5", 1, "5", "must be a section, not a single value"),
     ("[outbox]\nid = true", 2, "true", "must be a name, or a list of names, not"),
     ("[outbox]\nid = \"\"", 2, "\"\"", "must not be empty"),
