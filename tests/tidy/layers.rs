@@ -347,8 +347,9 @@ fn expand(
 }
 
 /// Where the time of day is asked for: to be shown, sent, or written down.
-const STAMPS: [&str; 7] = [
+const STAMPS: [&str; 8] = [
     "src/wal/stream.rs",
+    "src/kafka/deliveries.rs",
     "src/kafka/progress.rs",
     "src/telemetry/mod.rs",
     "src/cli/bench/visible.rs",

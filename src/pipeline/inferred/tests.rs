@@ -1,3 +1,5 @@
+//! Which records are refused for what their topic has refused before, and for how long.
+
 use super::*;
 use crate::route::Headers;
 
