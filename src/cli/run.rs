@@ -191,7 +191,7 @@ fn finish(args: &RunArgs, context: &Context, summary: &Summary) -> Result<ExitCo
             0 => "none of them a dead letter".to_owned(),
             1 => "1 dead letter sent".to_owned(),
             // Those of sessions that ended count again, and need not be confirmed.
-            many => format!("{many} dead letters sent, each as often as it was sent"),
+            many => format!("{many} dead letters sent, repeats included"),
         };
         let left_out =
             if *skipped > 0 { format!(", {skipped} rows left out") } else { String::new() };

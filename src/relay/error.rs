@@ -247,7 +247,7 @@ impl RelayError {
 /// which Postgres has not sent to its end.
 fn unfinished(records: u64) -> String {
     match records {
-        0 => "before Postgres was known to have heard of all that was confirmed".to_owned(),
+        0 => "before it was complete; the next start may repeat rows".to_owned(),
         records => format!("with {records} records unconfirmed"),
     }
 }
@@ -274,7 +274,7 @@ mod tests {
         assert_eq!(text(7), "the drain ended with 7 records unconfirmed");
         assert_eq!(
             text(0),
-            "the drain ended before Postgres was known to have heard of all that was confirmed"
+            "the drain ended before it was complete; the next start may repeat rows"
         );
     }
 }
