@@ -25,6 +25,7 @@ pub(super) fn environment(variables: &[(String, String)]) -> Layer {
         if let Some(key) = key_of(path) {
             layer.add(&key, Raw::Loose(value.clone()), Origin::Env(name.clone()), None);
         } else if let Some(key) = path.strip_suffix("_FILE").and_then(key_of) {
+            layer.mistakes.extend(set_twice(name, &key, variables));
             match std::fs::read_to_string(value) {
                 Ok(text) => {
                     let text = text.trim_end_matches(['\r', '\n']).to_owned();
@@ -52,6 +53,19 @@ pub(super) fn environment(variables: &[(String, String)]) -> Layer {
         }
     }
     layer
+}
+
+/// Neither the value nor the file that another variable names is more right than the other.
+fn set_twice(file_name: &str, key: &str, variables: &[(String, String)]) -> Option<Mistake> {
+    let value_name = file_name.strip_suffix("_FILE")?;
+    variables.iter().any(|(name, _)| name == value_name).then(|| Mistake {
+        kind: MistakeKind::Invalid {
+            key: key.to_owned(),
+            reason: format!("{value_name} and {file_name} both give its value"),
+        },
+        place: Place::Named(format!("environment variable {file_name}")),
+        help: Some(format!("unset one of them: `env -u {value_name}`, say")),
+    })
 }
 
 /// Reads the `a.b=v` of `--set`.

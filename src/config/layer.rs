@@ -311,7 +311,10 @@ fn check_choice(key: &str, words: &[&str], text: &str) -> Result<(), Wrong> {
     if words.contains(&text) {
         return Ok(());
     }
-    let near = words.iter().filter_map(|word| Some((typo::distance(word, text, 3)?, word)));
+    // Half of a short word changed makes another word.
+    let most = |word: &str| (word.len() / 2).min(3);
+    let near =
+        words.iter().filter_map(|word| Some((typo::distance(word, text, most(word))?, word)));
     let near = near.min_by_key(|(distance, _)| *distance);
     let all = words.join(", ");
     let help = match near {

@@ -60,8 +60,8 @@ pub fn reference_markdown() -> String {
          all.\n\n\
          Precedence: flag, `--set section.name=value`, environment, file, libpq's `PG*` \
          variables, default. In the environment and with `--set` a list is names with commas between \
-         them, or TOML, and `<NAME>_FILE` reads the value from a file. `postrider config show` prints every value in effect and \
-         where it came from; `postrider config example` prints a file to begin with.\n\n\
+         them, or TOML, and `<NAME>_FILE` reads the value from a file; `<NAME>` beside it is refused. \
+         `postrider config show` prints every value in effect and where it came from; `postrider config example` prints a file to begin with.\n\n\
          Durations are whole numbers with a unit: `250ms`, `1s`, `1m30s`, `2h`, `7d`. Sizes likewise: \
          `512KiB`, `32MiB` (powers of two), `1MB` (powers of ten).\n",
     );

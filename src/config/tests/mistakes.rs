@@ -149,6 +149,23 @@ fn mistakes_outside_of_a_file_name_their_variable_or_flag() {
 }
 
 #[test]
+fn a_value_and_the_file_that_holds_it_are_not_both_given() {
+    let env = [("POSTRIDER_SOURCE__SLOT", "one"), ("POSTRIDER_SOURCE__SLOT_FILE", "Cargo.toml")];
+    let said = mistakes(&Given { env: &env, ..Given::default() })[0].to_string();
+    assert!(env.iter().all(|(name, _)| said.contains(name)), "{said}");
+}
+
+#[test]
+fn a_word_that_is_unlike_every_choice_is_not_taken_for_one() {
+    for (typed, words) in [("avro", "the choices are"), ("rwa", "did you mean \"raw\"?")] {
+        let set = format!("format.value={typed}");
+        let found = mistakes(&Given { set: &[&set], ..Given::default() });
+        let help = found[0].help.as_deref().unwrap();
+        assert!(help.contains(words), "{typed}: {help}");
+    }
+}
+
+#[test]
 fn variables_of_others_are_left_alone() {
     // What Kubernetes sets for a service named `postrider`, and the file's own variable.
     let env = [
