@@ -94,14 +94,16 @@ pub async fn held_sample(
 /// A position at or after the end of everything committed so far, that the stream is sure to reach:
 /// the target of `run --once`. Writes a small message into the log first, because commits with
 /// `synchronous_commit=off` may not be on disk yet and are not streamed before; where that is not
-/// allowed, such commits of the last fraction of a second may be missed. A standby writes nothing, and
-/// has only what was on the primary's disk.
+/// allowed, it warns that such commits of the last seconds may be missed. A standby writes nothing, and has
+/// only what was on the primary's disk.
 pub async fn current_flush_lsn(client: &Client) -> Result<Lsn, ControlError> {
     const DOING: &str = "asking for the end of the log";
+    // Both are one transaction, whose commit must not be `off` as the database's default may be.
     const PUSH: &str = "\
-        SET synchronous_commit = local; \
-        SELECT pg_catalog.pg_logical_emit_message(true, 'postrider', ''); \
-        RESET synchronous_commit";
+        SET LOCAL synchronous_commit = local; \
+        SELECT pg_catalog.pg_logical_emit_message(true, 'postrider', '')";
+    const UNPUSHED: &str =
+        "commits with synchronous_commit = off of the last seconds may be missed";
     const RECOVERY: &str = "SELECT pg_catalog.pg_is_in_recovery()";
     const SQL: &str = "\
         SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() \
@@ -110,7 +112,8 @@ pub async fn current_flush_lsn(client: &Client) -> Result<Lsn, ControlError> {
     if !get::<bool>(&recovery, 0)? {
         match client.run(DOING, client.sql().batch_execute(PUSH)).await {
             Err(error) if error.class().is_transient() => return Err(error),
-            _ => {}
+            Err(error) => tracing::warn!("{error}; {UNPUSHED}"),
+            Ok(()) => {}
         }
     }
     let row = client.run(DOING, client.sql().query_one(SQL, &[])).await?;
