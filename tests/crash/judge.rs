@@ -59,6 +59,9 @@ pub(crate) struct Told {
     /// What was visible then, by place: everything below this offset.
     pub(crate) ends: [u32; PLACES],
     pub(crate) moment: Moment,
+    /// When no transaction was decided and unmarked any more, and when that was visible.
+    pub(crate) marked: Moment,
+    pub(crate) looked: Moment,
 }
 
 /// A disaster, after which rows may be repeated.
@@ -212,7 +215,7 @@ impl Journal {
         let mut found = Vec::new();
         let mut checked = 0;
         for told in &self.told {
-            let Told { flush, said, sent, moment, .. } = told;
+            let Told { flush, said, sent, moment, marked, looked, .. } = told;
             let kills = self.kills_before(*moment);
             if said > sent {
                 found.push(format!("{said:X} told after {kills} kills, beyond {sent:X} sent"));
@@ -225,8 +228,11 @@ impl Journal {
                 let is_visible =
                     |(place, offset): (u8, u32)| offset < told.ends[usize::from(place)];
                 if !first.is_some_and(is_visible) {
+                    let end = first.map(|(place, _)| told.ends[usize::from(place)]);
                     found.push(format!(
-                        "{flush:X} told after {kills} kills, row {number} not visible ({first:?})"
+                        "{flush:X} told at {moment} after {kills} kills, markers awaited until {marked}; \
+                         at {looked} row {number} was not visible: {first:?}, the end was {end:?}; {}",
+                        self.history(*number)
                     ));
                 }
             }
@@ -280,7 +286,7 @@ fn sound() -> Journal {
     let told = |flush, ends: [u32; 2]| {
         let mut all = [0; PLACES];
         all[..2].copy_from_slice(&ends);
-        Told { flush, said: flush, sent: flush, ends: all, moment: 0 }
+        Told { flush, said: flush, sent: flush, ends: all, moment: 0, marked: 0, looked: 0 }
     };
     let committed = vec![seen(1, 7, 0, 0), seen(2, 7, 0, 1), seen(4, 8, 1, 0)];
     Journal {

@@ -23,9 +23,9 @@ const LONG_PERCENT: u64 = 12;
 /// A sleep is over after so many cycles at most.
 const CYCLES_MAX: u64 = 4;
 
-/// The exit code of a relay that was told to end and leaves records unconfirmed: it lost the slot to one
-/// that was stopped before it delivered them.
-const UNCONFIRMED: i32 = 69;
+/// The exit code of a relay that was told to end, and cannot know whether the next start repeats records: it
+/// lost the slot to one that was stopped before it delivered them, or acknowledged them.
+const UNFINISHED: i32 = 69;
 
 /// The relays' application names, by which Postgres tells who has the slot.
 pub(crate) const NAMES: [&str; 2] = ["crash-a", "crash-b"];
@@ -37,7 +37,7 @@ pub(crate) struct Pair {
     sleep: Option<Sleep>,
     /// Warnings and errors of all that have ended, by message.
     warnings: BTreeMap<String, u32>,
-    /// SIGTERMs after which records were unconfirmed, for the other relay slept.
+    /// SIGTERMs after which records may be repeated, for the other relay slept.
     frank: u32,
 }
 
@@ -137,7 +137,7 @@ impl Pair {
     /// Ends both, which must go well, and tells what they and all before them complained of.
     pub(crate) fn stop(mut self) {
         self.assert_alive();
-        eprintln!("{} times a relay left records to one that slept", self.frank);
+        eprintln!("{} times a relay left its work to one that slept", self.frank);
         for (message, count) in &self.warnings {
             eprintln!("{count} times a relay logged: {message}");
         }
@@ -174,15 +174,15 @@ impl Pair {
     }
 }
 
-/// Whether a relay that was told to end says that it leaves records unconfirmed. It may only while the
-/// other one sleeps, who may have the slot: then nobody delivers them (G8).
+/// Whether a relay that was told to end says that it could not finish. It may only while the other one
+/// sleeps, who may have the slot: then nobody delivers or acknowledges what is left (G8).
 ///
 /// # Panics
 /// When it ended in any other way but well.
 fn is_frank(name: &str, status: ExitStatus, log: &[String], other_sleeps: bool) -> bool {
     let is_frank = other_sleeps
-        && status.code() == Some(UNCONFIRMED)
-        && log.iter().any(|line| line.contains("records unconfirmed"));
+        && status.code() == Some(UNFINISHED)
+        && log.iter().any(|line| line.contains("the drain ended"));
     // It had only just been started, and listened for no signal yet.
     let had_not_begun = status.signal() == Some(15) && log.is_empty();
     let is_well = status.success() || is_frank || had_not_begun;

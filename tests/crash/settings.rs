@@ -91,9 +91,10 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// How many brokers there are: one where a minute has to do, for three take that to start.
-    pub(crate) const fn brokers(self) -> usize {
-        let is_long = self.cycles > CYCLES_UNASKED;
+    /// How many brokers there are: one where a minute has to do, for three take that to start. Killed while it
+    /// ends a transaction, a lone broker forgets markers (KAFKA-20734, open in 4.3): seen in 4 of 100 runs.
+    pub(crate) fn brokers(self) -> usize {
+        let is_long = self.cycles > CYCLES_UNASKED || self.mode == Mode::ExactlyOnce;
         match self.victim {
             Victim::Broker => 3,
             Victim::Any if is_long => 3,

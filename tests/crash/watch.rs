@@ -44,8 +44,10 @@ impl Watch {
             if let Some(id) = &transactional_id {
                 coordinator::await_markers(&shelf.bootstrap, id);
             }
+            let marked = shelf.now();
             let ends = visible(&consumer, &shelf);
-            kept.lock().unwrap().push(Told { flush, said, sent, ends, moment });
+            let looked = shelf.now();
+            kept.lock().unwrap().push(Told { flush, said, sent, ends, moment, marked, looked });
         };
         Self { tap: Tap::start(target, listener), told }
     }
