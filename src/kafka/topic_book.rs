@@ -112,7 +112,15 @@ impl TopicBook {
         if topics.is_empty() {
             return Some(Decision::Ask);
         }
-        Some(topics.decide(topic, book.now(), quiet()))
+        let decision = topics.decide(topic, book.now(), quiet());
+        let rejects = matches!(decision, Decision::Reject(_));
+        let untold = if rejects { topics.untold(topic) } else { None };
+        let named = topics.len() <= NAMED_MAX;
+        drop(topics);
+        if let Some(fault) = untold {
+            book.tell(topic, fault, &decision, named);
+        }
+        Some(decision)
     }
 
     /// The brokers do not have the topic, or deny it to us. `None`: no policy is about it.

@@ -163,6 +163,13 @@ impl MissingTopics {
         self.verdict(topic, now)
     }
 
+    /// What is wrong with a topic whose rows are given up from now on, unless somebody was told already: the time
+    /// that it is waited for can end without another answer.
+    pub fn untold(&mut self, topic: &str) -> Option<TopicFault> {
+        let absent = self.absent.get_mut(topic)?;
+        (!std::mem::replace(&mut absent.told, true)).then_some(absent.fault)
+    }
+
     /// The brokers were asked for all topics, and this one was not among those that they named. Unless
     /// it `collides` with one that was, they may create it or have just created it, and be worth waiting for.
     pub fn unlisted(&mut self, topic: &str, collides: bool, now: Duration) -> (Decision, bool) {

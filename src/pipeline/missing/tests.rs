@@ -44,9 +44,22 @@ fn g4_brokers_that_create_nothing_are_believed_once_all_must_know() {
     let late = NOW + SPREADING;
     assert!(is_rejected(&absent(&mut topics, "a", late)));
     assert!(is_rejected(&topics.decide("a", late + TICK, true)), "without asking again");
+    assert_eq!(topics.untold("a"), None, "the answer before was news");
     assert_eq!(topics.decide("a", late + ASK_AGAIN, true), Decision::Ask);
     assert_eq!(topics.present("a", late + ASK_AGAIN), Some(SPREADING + ASK_AGAIN));
     assert_eq!(topics.decide("a", late + ASK_AGAIN, true), Decision::Ask);
+}
+
+#[test]
+fn g4_a_topic_that_is_given_up_without_another_answer_is_news_once() {
+    let mut topics = topics(MissingTopic::Reject(Duration::ZERO));
+    topics.brokers_create(Some(false));
+    assert_eq!(absent(&mut topics, "a", NOW), Decision::Wait);
+    let later = NOW + ASK_AGAIN.checked_sub(TICK).unwrap();
+    topics.absent.get_mut("a").unwrap().asked = later;
+    assert!(is_rejected(&topics.decide("a", later, true)));
+    assert_eq!(topics.untold("a"), Some(TopicFault::Missing));
+    assert_eq!((topics.untold("a"), topics.untold("b")), (None, None));
 }
 
 #[test]
