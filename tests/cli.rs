@@ -92,6 +92,19 @@ fn mistakes_about_dead_letters_name_what_is_possible() {
 }
 
 #[test]
+fn brokers_of_the_command_line_go_by_the_rules_of_the_configuration() {
+    for command in [&["tail", "t", "-e"][..], &["dead-letters", "list"]] {
+        for wrong in ["user:hunter22@127.0.0.1:9092", "127.0.0.1:99999", "http://127.0.0.1:9092"] {
+            let output = run(&[command, &["-b", wrong]].concat());
+            let said = text(&output.stderr);
+            assert_eq!(output.status.code(), Some(78), "{command:?} {wrong}: {said}");
+            assert!(said.contains("PR-C005") && said.contains("host:port"), "{wrong}: {said}");
+            assert!(!said.contains("hunter22"), "{said}");
+        }
+    }
+}
+
+#[test]
 fn commands_of_later_releases_are_not_there() {
     for command in ["doctor", "status"] {
         assert_eq!(run(&[command]).status.code(), Some(2), "{command}");
@@ -171,6 +184,22 @@ fn properties_a_guarantee_rests_on_are_refused_where_they_stand() {
 }
 
 #[cfg(not(any(feature = "kafka-tls", feature = "kafka-tls-vendored")))]
+#[test]
+fn a_hint_that_names_a_secret_word_is_not_masked() {
+    let set = "kafka.properties.sasl.oauthbearer.method=oidc";
+    let said = text(&run(&["config", "show", "--set", set]).stderr);
+    assert!(said.contains("OAUTHBEARER; set ") && said.contains("PLAIN"), "{said}");
+}
+
+#[test]
+fn a_file_that_is_there_is_not_to_be_written_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("postrider.toml"), b"# Z\xfcrich\n").unwrap();
+    let output = postrider(folder.path()).args(["config", "show"]).output().unwrap();
+    let said = text(&output.stderr);
+    assert!(said.contains("save it as UTF-8") && !said.contains("config example"), "{said}");
+}
+
 #[test]
 fn tls_in_a_build_without_it_says_how_to_get_it() {
     let config = "[kafka.properties]\n\"security.protocol\" = \"ssl\"\n";

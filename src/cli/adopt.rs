@@ -209,7 +209,7 @@ impl Base {
             }
             Effect::LeftOut(from, to) => format!(
                 "rows committed between {from} and {to} are not delivered from here on: unless a relay \
-                 delivered them at least once meanwhile, re-send those that are still in the outbox"
+                 delivered them at least once from this very slot, re-send those that are still in the outbox"
             ),
             Effect::Unknown => {
                 "if a relay delivered from this slot before, its last rows may come a \

@@ -77,8 +77,8 @@ struct Source {
 
 impl Source {
     fn of(args: &SourceArgs, context: &Context) -> Result<Self, Failure> {
-        let config = context.load(Vec::new())?.config;
-        let mut kafka = kafka_spec(&config).at(args.brokers.as_deref());
+        let config = context.load(super::brokers_flag(args.brokers.as_deref()))?.config;
+        let mut kafka = kafka_spec(&config);
         "postrider-dead-letters".clone_into(&mut kafka.client_id);
         let mut topics = config.topics_spec();
         let topic = args.from.clone().unwrap_or(config.dead_letters.topic);

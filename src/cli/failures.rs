@@ -136,7 +136,6 @@ impl From<TailError> for Failure {
                 Self::of(ExitCode::CheckFailed, "PR-K005", &error, hint)
             }
             TailError::Reader(error) => error.into(),
-            TailError::NoBrokers => Self::of(ExitCode::Usage, "PR-K015", &error, hint),
             TailError::Output(_) => Self::of(ExitCode::CheckFailed, "PR-X001", &error, hint),
         }
     }

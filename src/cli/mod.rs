@@ -28,6 +28,7 @@ pub mod specs;
 pub mod tail;
 pub mod version;
 
+use crate::config::FlagValue;
 pub use arguments::{Cli, Command, Output, parse};
 pub use context::Context;
 pub use exit::ExitCode;
@@ -62,12 +63,19 @@ fn set_source(command: &mut std::process::Command, url: &str) {
 
 /// `tail` with the configured Kafka side.
 fn follow(args: &tail::TailArgs, context: &Context) -> Result<ExitCode, Failure> {
-    let loaded = context.load(Vec::new())?;
+    let loaded = context.load(brokers_flag(args.brokers.as_deref()))?;
     let mut args = args.clone();
     args.json |= context.json() && args.format.is_none();
     let kafka = specs::kafka_spec(&loaded.config);
-    tail::run(&args, Some(kafka), context.color_stdout())?;
+    tail::run(&args, kafka, context.color_stdout())?;
     Ok(ExitCode::Ok)
+}
+
+/// What `-b` says instead of the configuration, and by the same rules.
+fn brokers_flag(brokers: Option<&str>) -> Vec<FlagValue> {
+    let flag =
+        |value: &str| FlagValue { key: "kafka.brokers", value: value.to_owned(), flag: "-b" };
+    brokers.map(flag).into_iter().collect()
 }
 
 /// The control plane's runtime: one thread, as the hot path has its own.

@@ -93,9 +93,6 @@ pub enum IsolationArg {
 /// Why `tail` ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum TailError {
-    /// Neither `-b` nor a configuration names a broker.
-    #[error("no Kafka broker is named")]
-    NoBrokers,
     /// Kafka's side.
     #[error(transparent)]
     Reader(#[from] ReaderError),
@@ -108,7 +105,6 @@ impl TailError {
     /// What the operator can do about it.
     pub fn hint(&self) -> Option<String> {
         match self {
-            Self::NoBrokers => Some("use -b HOST:PORT, or set kafka.brokers".into()),
             Self::Reader(ReaderError::UnknownTopic(_)) => {
                 Some("list the topics: kafka-topics.sh --bootstrap-server BROKER --list".into())
             }
@@ -120,7 +116,6 @@ impl TailError {
     /// The process's exit code, from the product's table.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::NoBrokers => 2,
             Self::Reader(ReaderError::Settings(_)) => 78,
             Self::Reader(ReaderError::NoEntry(_) | ReaderError::Unauthorised(_)) => 77,
             Self::Reader(ReaderError::Unreachable { .. } | ReaderError::Client(_)) => 69,
@@ -129,14 +124,8 @@ impl TailError {
     }
 }
 
-/// Reads until the end, the count, or a closed pipe. `configured` is the Kafka side of the
-/// configuration, if one was found; `-b` replaces its addresses. `color` is for terminals only.
-pub fn run(args: &TailArgs, configured: Option<KafkaSpec>, color: bool) -> Result<(), TailError> {
-    let mut kafka = match (configured, &args.brokers) {
-        (None, None) => return Err(TailError::NoBrokers),
-        (None, Some(brokers)) => KafkaSpec::of_brokers(brokers),
-        (Some(configured), brokers) => configured.at(brokers.as_deref()),
-    };
+/// Reads until the end, the count, or a closed pipe. `color` is for terminals only.
+pub fn run(args: &TailArgs, mut kafka: KafkaSpec, color: bool) -> Result<(), TailError> {
     "postrider-tail".clone_into(&mut kafka.client_id);
     let spec = ReaderSpec {
         topics: args.topics.clone(),
@@ -255,12 +244,5 @@ mod tests {
         for wrong in ["t -o soon", "t -f %q", "t -f %s -J", "t --isolation none", "-e"] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
-    }
-
-    #[test]
-    fn no_broker_is_a_usage_error() {
-        let error = run(&parse("t").unwrap(), None, false).unwrap_err();
-        assert_eq!(error.exit_code(), 2);
-        assert!(error.hint().unwrap().contains("-b"));
     }
 }

@@ -31,10 +31,14 @@ impl ConfigError {
     /// What to do about it, where there is one answer.
     pub fn hint(&self) -> Option<String> {
         match self {
-            Self::Unreadable { .. } => Some(
-                "`postrider config example > postrider.toml` writes a file to begin with"
-                    .to_owned(),
-            ),
+            Self::Unreadable { source, .. } => match source.kind() {
+                std::io::ErrorKind::NotFound => Some(
+                    "`postrider config example > postrider.toml` writes a file to begin with"
+                        .to_owned(),
+                ),
+                std::io::ErrorKind::InvalidData => Some("save it as UTF-8".to_owned()),
+                _ => None,
+            },
             Self::Mistakes(mistakes) => mistakes.first().and_then(|first| first.help.clone()),
         }
     }

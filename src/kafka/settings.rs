@@ -188,7 +188,7 @@ impl SettingsError {
             Self::Unknown { advice, .. } => advice.clone(),
             Self::Secret(error) => error.hint(),
             Self::Invalid { key, .. } if key.starts_with("sasl.oauthbearer.") => Some(format!(
-                "Postrider is not built with OAUTHBEARER: {}",
+                "Postrider is not built with OAUTHBEARER; {}",
                 mechanism_help(HAS_TLS)
             )),
             Self::Invalid { reason, .. } if reason.contains("not available at build time") => {
@@ -217,15 +217,6 @@ impl KafkaSpec {
     pub fn of_brokers(brokers: &str) -> Self {
         let brokers = brokers.split(',').map(str::trim).filter(|broker| !broker.is_empty());
         Self { brokers: brokers.map(str::to_owned).collect(), ..Self::default() }
-    }
-
-    /// The same at other addresses (`host:port`, comma-separated), if any are given.
-    #[must_use]
-    pub fn at(self, brokers: Option<&str>) -> Self {
-        match brokers {
-            Some(brokers) => Self { brokers: Self::of_brokers(brokers).brokers, ..self },
-            None => self,
-        }
     }
 
     /// The same with the secrets that were read at the start: for checks, which run no command and log in

@@ -178,7 +178,7 @@ pub enum GateError {
     /// The slot was moved, or created anew.
     #[error(
         "slot `{slot}` {} {confirmed}, and progress in Kafka ends at {delivered}",
-        if *.created { "was gone; a new one begins at" } else { "was moved to" }
+        if *.created { "was gone; a new one begins at" } else { "begins at" }
     )]
     Gap {
         /// The slot.
@@ -288,9 +288,10 @@ impl GateError {
                  {ADOPT}, and rows committed since the backup are delivered as new ones"
             ),
             Self::Gap { delivered, confirmed, .. } => format!(
-                "did a relay deliver at least once meanwhile? Then the rows up to {confirmed} are in Kafka, \
-                 and nothing is to be sent again: {ADOPT}. Otherwise re-send the rows committed between \
-                 {delivered} and {confirmed} that are still in the outbox, then the same"
+                "if the slot was neither dropped nor moved by hand, and a relay delivered at least once \
+                 meanwhile, the rows up to {confirmed} are in Kafka: {ADOPT}. If you are not sure, re-send the \
+                 rows committed between {delivered} and {confirmed} that are still in the outbox (some may \
+                 come twice), then the same"
             ),
             Self::SlotGone { delivered, .. } => format!(
                 "`postrider setup --from-now` (a new slot delivers nothing that was committed before \

@@ -110,7 +110,13 @@ impl HotStart {
             for warning in warnings {
                 self.alterations.warn(&warning, facts.lineage.publication_xid);
             }
-            if sink.found().is_none() {
+            if !self.limits.acknowledge {
+                tracing::info!(
+                    at = %facts.confirmed,
+                    "a dry run begins at the slot's position and does not read the progress in Kafka: \
+                     rows that the progress covers are shown as well"
+                );
+            } else if sink.found().is_none() {
                 let (slot, at) = (&source.slot, facts.confirmed);
                 tracing::info!("Kafka holds no progress of slot `{slot}`; beginning at {at}");
             } else if mark.end > Lsn::ZERO && mark.last.is_none() {

@@ -319,7 +319,10 @@ impl WalError {
                 "check the network between the relay and the server, and that the server is not \
                  stopped; nothing is lost, the slot keeps every row"
             }
-            Self::TlsNotOffered { .. } => "set ssl = on in postgresql.conf, or sslmode=prefer",
+            Self::TlsNotOffered { .. } => {
+                "set ssl = on in postgresql.conf; sslmode=prefer would send rows, and a password that the server asks \
+                 for in the clear, unencrypted"
+            }
             Self::TlsHandshake { .. } => {
                 "sslrootcert must hold the authority that signed the server's certificate; with \
                  verify-full the certificate must be issued for the host as written"
