@@ -6,6 +6,9 @@
 
 use crate::rows::{Lane, NO_LANE, NOBODY, PLACES, lanes};
 
+/// Faults of each kind that are told in words.
+pub(crate) const SHOWN: usize = 5;
+
 /// Milliseconds since the run began.
 pub(crate) type Moment = u32;
 
@@ -228,11 +231,13 @@ impl Journal {
                 let is_visible =
                     |(place, offset): (u8, u32)| offset < told.ends[usize::from(place)];
                 if !first.is_some_and(is_visible) {
+                    // Only the first are shown, and a history looks through everything.
+                    let history = (found.len() < SHOWN).then(|| self.history(*number));
                     let end = first.map(|(place, _)| told.ends[usize::from(place)]);
                     found.push(format!(
                         "{flush:X} told at {moment} after {kills} kills, markers awaited until {marked}; \
                          at {looked} row {number} was not visible: {first:?}, the end was {end:?}; {}",
-                        self.history(*number)
+                        history.unwrap_or_default()
                     ));
                 }
             }

@@ -8,11 +8,8 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 use crate::arena::Outcome;
-use crate::judge::Verdict;
+use crate::judge::{SHOWN, Verdict};
 use crate::settings::{Mode, Plan, Victim};
-
-/// Faults of each kind that are told in words.
-const SHOWN: usize = 5;
 
 /// Judges, prints, and says whether the guarantee held.
 pub(crate) fn report(plan: &Plan, outcome: &Outcome) -> bool {
