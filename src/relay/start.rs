@@ -12,7 +12,7 @@ use crate::control::{ControlError, Inspection, Known};
 use crate::failpoint;
 use crate::kafka::{KafkaSpec, Lineage, Sink, SinkError};
 use crate::lsn::Lsn;
-use crate::pipeline::{Suspects, Translator};
+use crate::pipeline::{Mark, Suspects, Translator};
 use crate::relay::alterations::Alterations;
 use crate::relay::detour::{BACKLOG_LINGER_MS, Detour};
 use crate::relay::error::RelayError;
@@ -110,20 +110,13 @@ impl HotStart {
             for warning in warnings {
                 self.alterations.warn(&warning, facts.lineage.publication_xid);
             }
-            if !self.limits.acknowledge {
+            if self.limits.acknowledge {
+                tell_start(sink.found().is_some(), mark, &source.slot, facts.confirmed);
+            } else {
                 tracing::info!(
                     at = %facts.confirmed,
                     "a dry run begins at the slot's position and does not read the progress in Kafka: \
                      rows that the progress covers are shown as well"
-                );
-            } else if sink.found().is_none() {
-                let (slot, at) = (&source.slot, facts.confirmed);
-                tracing::info!("Kafka holds no progress of slot `{slot}`; beginning at {at}");
-            } else if mark.end > Lsn::ZERO && mark.last.is_none() {
-                tracing::info!(
-                    end = %mark.end,
-                    "the progress names no commit that the server's log could be held against: none \
-                     was delivered yet, or it was adopted, or written by an earlier version"
                 );
             }
             pipeline.resume_at(mark, check);
@@ -138,6 +131,19 @@ impl HotStart {
         let translator = translator(&self.params);
         let session = Session { stream, translator, pipeline, sink, stop, limits, pace };
         session.run(reporter).map_err(of_the_gate)
+    }
+}
+
+/// Says what is unusual about where a session begins.
+fn tell_start(found: bool, mark: Mark, slot: &str, confirmed: Lsn) {
+    if !found {
+        tracing::info!("Kafka holds no progress of slot `{slot}`; beginning at {confirmed}");
+    } else if mark.end > Lsn::ZERO && mark.last.is_none() {
+        tracing::info!(
+            end = %mark.end,
+            "the progress names no commit that the server's log could be held against: none was delivered \
+             yet, or it was adopted, or written by an earlier version"
+        );
     }
 }
 
