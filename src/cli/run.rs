@@ -38,7 +38,8 @@ const ONCE_PATIENCE: Duration = Duration::from_mins(1);
 )]
 pub struct RunArgs {
     /// Deliver what was committed when it started, acknowledge it, exit; without progress for a minute
-    /// (or retry.give_up_after, if that is set), exit with 69
+    /// (or retry.give_up_after, if that is set), exit with 69. It waits for its turn while another relay has
+    /// the slot, unless --no-wait is given
     #[arg(long)]
     pub once: bool,
     /// Decode and route to stdout what was committed when it started; nothing is sent, acknowledged or

@@ -5,8 +5,8 @@
 //! connection, so that one mistake reads the same wherever it is met.
 
 use super::remedy::{
-    INSERT_AGAIN, ONLY_INSERTS, RESEND, VIA_ROOT, after_vanishing, create_publication, is_right,
-    listed, named_besides, of_part, publish_whole, qualified, without_publication,
+    INSERT_AGAIN, ONLY_INSERTS, RESEND, after_vanishing, create_publication, is_right, listed,
+    named_besides, of_part, publish_under_root, publish_whole, qualified, without_publication,
     without_two_phase,
 };
 use crate::lsn::Lsn;
@@ -443,7 +443,7 @@ impl ControlError {
                 )
             }
             Self::PublicationLacksTable { publication, partitioned: true, .. } => {
-                format!("ALTER PUBLICATION {} SET ({VIA_ROOT});{RESEND}", identifier(publication))
+                publish_under_root(publication)
             }
             Self::PublicationLacksTable { publication, table, .. } => format!(
                 "ALTER PUBLICATION {} ADD TABLE {};{RESEND}",

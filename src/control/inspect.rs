@@ -88,10 +88,17 @@ impl Inspection {
         columns.collect()
     }
 
-    /// The tables' OIDs.
+    /// The OIDs under which their rows come: a partition's own, where `publish_via_partition_root` was off
+    /// when they were written.
     pub fn oids(&self, wanted: &Requirements) -> Vec<(TableName, u32)> {
         let tables = wanted.tables.iter().zip(&self.tables);
-        tables.filter_map(|(name, facts)| Some((name.clone(), facts.as_ref()?.oid))).collect()
+        let oids = tables.flat_map(|(name, facts)| {
+            let partitions = facts.iter().flat_map(|facts| &facts.parts);
+            let partitions = partitions.filter(|part| part.is_partition).map(|part| part.oid);
+            let own = facts.iter().map(|facts| facts.oid);
+            own.chain(partitions).map(|oid| (name.clone(), oid))
+        });
+        oids.collect()
     }
 }
 
@@ -148,6 +155,8 @@ pub struct TableFacts {
 /// A partition or an inheritance child.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PartFacts {
+    /// Its OID.
+    pub oid: u32,
     /// Its name.
     pub name: TableName,
     /// Whether it is a partition, whose rows come under the table's name.
@@ -392,7 +401,7 @@ async fn parts(client: &Client, table: u32) -> Result<Vec<PartFacts>, ControlErr
             SELECT inhrelid FROM pg_catalog.pg_inherits WHERE inhparent = $1::oid \
             UNION SELECT i.inhrelid FROM pg_catalog.pg_inherits i JOIN part ON i.inhparent = part.oid) \
         SELECT n.nspname::text, c.relname::text, c.relispartition, c.relkind::text, \
-            c.relpersistence::text \
+            c.relpersistence::text, c.oid \
         FROM part JOIN pg_catalog.pg_class c ON c.oid = part.oid \
         JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace ORDER BY 1, 2";
     let rows = client.run(DOING, client.sql().query(SQL, &[&table])).await?;
@@ -402,6 +411,7 @@ async fn parts(client: &Client, table: u32) -> Result<Vec<PartFacts>, ControlErr
             is_partition: get(row, 2)?,
             kind: letter(row, 3)?,
             persistence: letter(row, 4)?,
+            oid: get(row, 5)?,
         })
     };
     rows.iter().map(part).collect()

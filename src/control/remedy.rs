@@ -44,7 +44,7 @@ pub(super) const UNLOGGED_PART: &str = "an unlogged partition";
 pub(super) const ONLY_INSERTS: &str = "publish = 'insert'";
 
 /// Partitions would be published under names of their own; it means nothing to other tables.
-pub(super) const VIA_ROOT: &str = "publish_via_partition_root = true";
+const VIA_ROOT: &str = "publish_via_partition_root = true";
 
 /// A comment, so that the whole hint is still SQL.
 pub(super) const RESEND: &str =
@@ -58,6 +58,16 @@ pub(super) fn publish_whole(publication: &str, table: &TableName) -> String {
         "BEGIN; ALTER PUBLICATION {name} DROP TABLE {table}; \
          ALTER PUBLICATION {name} ADD TABLE {table}; COMMIT;{RESEND}; where progress is kept, \
          `postrider adopt` then goes on with the table as it is (PR-P067)"
+    )
+}
+
+/// Publishes partitions under their table's name. Those that a session knew when it began are told by their OIDs
+/// meanwhile.
+pub(super) fn publish_under_root(publication: &str) -> String {
+    format!(
+        "ALTER PUBLICATION {} SET ({VIA_ROOT}); -- and re-send the rows of partitions that were made while it \
+         was off and the relay was running",
+        identifier(publication)
     )
 }
 

@@ -32,6 +32,16 @@ impl Beforehand {
         self.slot_is_ours
     }
 
+    /// The progress topic was there, and is not any more: it is arranged anew.
+    pub(super) const fn topic_is_gone(&mut self) {
+        self.topic_is_fit = false;
+    }
+
+    /// Whether there is something to arrange though a session has begun before.
+    pub(super) const fn is_due(&self) -> bool {
+        !self.topic_is_fit
+    }
+
     /// Arranges it.
     pub(super) async fn arrange(
         &mut self,

@@ -9,6 +9,7 @@ mod standby;
 
 use std::time::{Duration, Instant};
 
+use crate::config::Delivery;
 use crate::control::{self, Client, ControlError, Inspection, Known, Requirements, ServerFacts};
 use crate::kafka::{Sink, SinkError, note_settings};
 use crate::lsn::Lsn;
@@ -210,6 +211,13 @@ impl Supervisor {
                 self.backoff.reset();
             }
         }
+        // Exactly once that would be an end (PR-P064): what it said is in no other place.
+        if let RelayError::Sink(SinkError::UnknownTopic { topic }) = &error
+            && *topic == self.plan.kafka.progress_topic
+            && self.plan.config.kafka.delivery == Delivery::AtLeastOnce
+        {
+            self.beforehand.topic_is_gone();
+        }
         if let RelayError::Wal(WalError::Silent { .. }) = error {
             self.forbearance.silent(Lsn::new(self.reporter_totals().settled_lsn));
         }
@@ -248,7 +256,8 @@ impl Supervisor {
         let mut wanted = self.plan.requirements()?;
         // A dry run leaves nothing behind.
         wanted.create &= self.options.acknowledge;
-        if self.plan.keeps_progress() && self.options.acknowledge && self.known.is_none() {
+        let is_first = self.known.is_none() || self.beforehand.is_due();
+        if self.plan.keeps_progress() && self.options.acknowledge && is_first {
             self.beforehand.arrange(&self.plan, &client, &wanted).await?;
         }
         let looked = control::preflight(&client, &wanted, self.known.as_ref());

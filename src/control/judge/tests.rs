@@ -122,6 +122,7 @@ fn each_fault_is_refused_with_a_hint() {
 #[test]
 fn g1_a_part_whose_rows_never_come_is_refused() {
     let part = |name: &str, is_partition, kind, persistence| PartFacts {
+        oid: 7,
         name: TableName::new("public", name),
         is_partition,
         kind,

@@ -108,3 +108,26 @@ fn g6_eight_kills_lose_nothing_and_repeat_nothing() {
     verdict.assert_exactly_once();
     assert!(verdict.committed as u64 >= committed);
 }
+
+/// At least once, what it said can be said again.
+#[test]
+fn g1_a_progress_topic_that_is_deleted_at_least_once_is_made_again() {
+    let options = kafka::Options { auto_create: false, ..kafka::Options::default() };
+    let Some(kafka) = kafka::start(&options) else { return };
+    let stage = Stage::new(postgres::installed(), &kafka.bootstrap(), "remade");
+    topic::create(&kafka.bootstrap(), &stage.topic("A"), 3, &[]);
+    let progress = format!("postrider.progress.{}", stage.slot());
+    let relay = stage.relay().set("progress.at_least_once", "true").allow_log("does not exist");
+    let mut running = relay.run();
+    running.wait_for_log("\"streaming\"");
+    stage.insert("A", 10);
+    stage.wait_acknowledged(stage.log_end());
+    topic::delete(&kafka.bootstrap(), &progress);
+    stage.insert("A", 10);
+    stage.wait_acknowledged(stage.log_end());
+    running.stop();
+    assert_eq!(topic::names(&kafka.bootstrap(), &progress), [progress]);
+    // Once with the session that noticed it, and once with the next.
+    let records = stage.records().len();
+    assert!((20..=30).contains(&records), "{records}");
+}

@@ -27,6 +27,7 @@ mod once;
 mod one_server;
 mod outage;
 mod owed;
+mod partitions;
 mod refused;
 mod rejected;
 mod remarks;
