@@ -89,16 +89,15 @@ impl Inspection {
     }
 
     /// The OIDs under which their rows come: a partition's own, where `publish_via_partition_root` was off
-    /// when they were written.
+    /// when they were written. The tables' own come last: one of them may be another's partition.
     pub fn oids(&self, wanted: &Requirements) -> Vec<(TableName, u32)> {
-        let tables = wanted.tables.iter().zip(&self.tables);
-        let oids = tables.flat_map(|(name, facts)| {
-            let partitions = facts.iter().flat_map(|facts| &facts.parts);
-            let partitions = partitions.filter(|part| part.is_partition).map(|part| part.oid);
-            let own = facts.iter().map(|facts| facts.oid);
-            own.chain(partitions).map(|oid| (name.clone(), oid))
+        let tables = || wanted.tables.iter().zip(&self.tables);
+        let partitions = tables().flat_map(|(name, facts)| {
+            let parts = facts.iter().flat_map(|facts| &facts.parts);
+            parts.filter(|part| part.is_partition).map(|part| (name.clone(), part.oid))
         });
-        oids.collect()
+        let own = tables().filter_map(|(name, facts)| Some((name.clone(), facts.as_ref()?.oid)));
+        partitions.chain(own).collect()
     }
 }
 

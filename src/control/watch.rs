@@ -112,7 +112,10 @@ pub async fn current_flush_lsn(client: &Client) -> Result<Lsn, ControlError> {
     if !get::<bool>(&recovery, 0)? {
         match client.run(DOING, client.sql().batch_execute(PUSH)).await {
             Err(error) if error.class().is_transient() => return Err(error),
-            Err(error) => tracing::warn!("{error}; {UNPUSHED}"),
+            Err(error) => {
+                let help = "run it again some seconds after the last commit";
+                tracing::warn!(help, "{error}; {UNPUSHED}");
+            }
             Ok(()) => {}
         }
     }

@@ -37,7 +37,7 @@ impl Beforehand {
         self.topic_is_fit = false;
     }
 
-    /// Whether there is something to arrange though a session has begun before.
+    /// Whether the progress topic is still to be looked at, or again.
     pub(super) const fn is_due(&self) -> bool {
         !self.topic_is_fit
     }

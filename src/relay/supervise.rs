@@ -256,8 +256,8 @@ impl Supervisor {
         let mut wanted = self.plan.requirements()?;
         // A dry run leaves nothing behind.
         wanted.create &= self.options.acknowledge;
-        let is_first = self.known.is_none() || self.beforehand.is_due();
-        if self.plan.keeps_progress() && self.options.acknowledge && is_first {
+        let is_due = self.known.is_none() || self.beforehand.is_due();
+        if self.plan.keeps_progress() && self.options.acknowledge && is_due {
             self.beforehand.arrange(&self.plan, &client, &wanted).await?;
         }
         let looked = control::preflight(&client, &wanted, self.known.as_ref());
