@@ -126,14 +126,16 @@ async fn make(
     if !now.server.may_replicate {
         return Err(another_role(now.server.role));
     }
-    // Kafka is told first, so that a slot without progress is none of ours.
-    let delivered = match relay.config.kafka.delivery {
-        Delivery::ExactlyOnce => {
-            // Else it would be made as the brokers please.
-            done.make_topics(&relay.kafka, progress.map_or(&[], std::slice::from_ref))?;
-            begin_stream(relay, &client).await?
-        }
-        Delivery::AtLeastOnce => None,
+    // Kafka is told first, so that a slot without progress is none of ours. At least once that is no
+    // condition, so that a database can be made ready without brokers.
+    let begins = relay.config.kafka.delivery == Delivery::ExactlyOnce || progress.is_some();
+    let delivered = if begins {
+        let ready = plan.ready_for_slot(&client).await?;
+        // Else it would be made as the brokers please.
+        done.make_topics(&relay.kafka, progress.map_or(&[], std::slice::from_ref))?;
+        begin_stream(relay, &client, &ready).await?
+    } else {
+        None
     };
     let made = plan.make_slot(&client).await?;
     done.made.push(Made::new(object, made.is_some()));

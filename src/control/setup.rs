@@ -155,6 +155,16 @@ impl SetupPlan {
         Ok(made)
     }
 
+    /// The database as it is, if nothing but the slot is missing.
+    pub async fn ready_for_slot(&self, client: &Client) -> Result<Inspection, ControlError> {
+        let now = inspect(client, &self.wanted).await?;
+        let is_slot = |refusal: &ControlError| matches!(refusal, ControlError::SlotMissing { .. });
+        match now.refusals(&self.wanted).into_iter().find(|refusal| !is_slot(refusal)) {
+            Some(refusal) => Err(refusal),
+            None => Ok(now),
+        }
+    }
+
     /// Makes the slot, unless it exists. Tables and publication must be there.
     pub async fn make_slot(&self, client: &Client) -> Result<Option<MadeSlot>, ControlError> {
         let now = inspect(client, &self.wanted).await?;

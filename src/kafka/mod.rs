@@ -46,7 +46,7 @@ pub use fence::fence_off;
 pub use null::Null;
 pub use producer::Producer;
 pub use progress::{Lineage, Progress, ProgressSyntax};
-pub use progress_base::{begin_progress, write_progress};
+pub use progress_base::{begin_progress, begin_unfenced, write_progress};
 pub use progress_topic::newest_progress;
 pub use properties::refuse_reserved;
 pub use reader::{Isolation, Reader, ReaderError, ReaderSpec, Received, Step, StoredRecord};

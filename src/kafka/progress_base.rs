@@ -22,8 +22,8 @@ const LIMIT: Duration = Duration::from_secs(10);
 /// Between two looks.
 const TICK: Duration = Duration::from_millis(2);
 
-/// Reads the newest progress of a stream that has no slot yet. If there is none, progress at 0/0 is
-/// written: the slot that is created next is then known to be this stream's own. Blocks for seconds, and
+/// Reads the newest progress of a stream that has no slot yet. If it names no position, or there is none,
+/// progress at 0/0 is written: the slot that is created next is then known to be this stream's own. Blocks for seconds, and
 /// for a minute at most where the cluster has had no transaction yet. Two relays may begin at once: each
 /// fences before it looks again, and writes in a transaction, so that no base lands behind the progress
 /// of one that has gone on. Upholds G6.
@@ -42,22 +42,41 @@ pub fn begin_progress(kafka: &KafkaSpec, lineage: &Lineage) -> Result<Option<Pro
     }
 }
 
+/// The same at least once, where no transaction is used: two that begin at once may both write, and what
+/// one of them has delivered meanwhile is delivered again.
+pub fn begin_unfenced(kafka: &KafkaSpec, lineage: &Lineage) -> Result<Option<Progress>, SinkError> {
+    let found = newest_progress(kafka, &lineage.key())?;
+    if lacks_base(found.as_ref(), lineage) {
+        write_progress(kafka, &base(lineage))?;
+    }
+    Ok(found)
+}
+
 fn try_to_begin(kafka: &KafkaSpec, lineage: &Lineage) -> Result<Option<Progress>, SinkError> {
     let found = newest_progress(kafka, &lineage.key())?;
-    if found.is_some() {
+    if !lacks_base(found.as_ref(), lineage) {
         return Ok(found);
     }
     let mut producer = fence_patiently(kafka, lineage)?;
     let found = newest_progress(kafka, &lineage.key())?;
-    if found.is_none() {
+    if lacks_base(found.as_ref(), lineage) {
         let uncertain = |error: KafkaError| SinkError::Ambiguous(error.to_string());
         producer.client().begin_transaction().map_err(uncertain)?;
-        let base = Progress { lineage: lineage.clone(), mark: Mark::default() };
-        store(&mut producer, kafka, &base)?;
+        store(&mut producer, kafka, &base(lineage))?;
         // Whatever is uncertain about it, the next attempt fences and looks again.
         producer.client().commit_transaction(LIMIT).map_err(uncertain)?;
     }
     Ok(found)
+}
+
+fn base(lineage: &Lineage) -> Progress {
+    Progress { lineage: lineage.clone(), mark: Mark::default() }
+}
+
+/// Whether a stream without a slot needs a base. One that was begun before, and of which nothing was
+/// delivered, may name what has been replaced since; its slot is not there either.
+fn lacks_base(found: Option<&Progress>, lineage: &Lineage) -> bool {
+    found.is_none_or(|found| found.mark == Mark::default() && found.lineage != *lineage)
 }
 
 /// Writes progress. Blocks until it is stored, for seconds at most.
@@ -93,4 +112,24 @@ fn store(producer: &mut Producer, kafka: &KafkaSpec, progress: &Progress) -> Res
         std::thread::sleep(TICK);
     }
     Err(failed(format!("not stored within {} s", LIMIT.as_secs())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lsn::Lsn;
+
+    #[test]
+    fn g6_a_base_is_written_over_a_base_of_what_was_replaced_and_over_nothing_else() {
+        let now = Lineage { publication: 2, ..Lineage::default() };
+        let before = Lineage { publication: 1, ..Lineage::default() };
+        let at = |end: u64, lineage: &Lineage| Progress {
+            lineage: lineage.clone(),
+            mark: Mark::at(Lsn::new(end)),
+        };
+        assert!(lacks_base(None, &now));
+        assert!(lacks_base(Some(&at(0, &before)), &now));
+        assert!(!lacks_base(Some(&at(0, &now)), &now));
+        assert!(!lacks_base(Some(&at(1, &before)), &now), "rows of it were delivered");
+    }
 }

@@ -3,13 +3,14 @@
 //! Enters: the plan, and whether the slot exists. Leaves: a progress topic that is fit for it, and for
 //! a slot that is still to be created a base record: progress at 0/0. What always holds: the base is
 //! written before the slot is created, so that a slot without progress is none of this relay's making;
-//! a slot that is gone although rows of it were delivered is not created again. Upholds G1, G6. Called
-//! by `supervise` before preflight, and by `postrider setup` before it makes a slot.
+//! a slot that is gone although rows of it were delivered is not created again. What is published already
+//! is named in the base, so that the first session notices if it was replaced since. Upholds G1, G6.
+//! Called by `supervise` before preflight, and by `postrider setup` before it makes a slot.
 
 use crate::config::Delivery;
-use crate::control::{self, Client, Requirements};
+use crate::control::{self, Client, Inspection, Requirements};
 use crate::kafka::{
-    Finding, Grade, Lineage, begin_progress, ensure_progress_topic, newest_progress,
+    Finding, Grade, Lineage, begin_progress, begin_unfenced, ensure_progress_topic, newest_progress,
 };
 use crate::lsn::Lsn;
 use crate::pipeline::Mark;
@@ -65,9 +66,12 @@ impl Beforehand {
             return Ok(());
         }
         let begins = exactly_once && wanted.create;
+        let slot = plan.config.source.slot.clone();
+        // What is published may be created together with the slot.
+        let database = client.server().database.clone();
+        let stream = Lineage { database, slot: slot.clone(), ..Lineage::default() };
         // A slot whose rows were delivered was lost; otherwise this may be the first start.
-        if let Some(delivered) = delivered_of(plan, client, begins).await? {
-            let slot = plan.config.source.slot.clone();
+        if let Some(delivered) = delivered_of(plan, client, stream, begins).await? {
             // Another relay may have begun, with a slot of its own, since we looked.
             if control::slot(client, &slot).await?.is_some() {
                 return Ok(());
@@ -79,32 +83,37 @@ impl Beforehand {
     }
 }
 
-/// Prepares Kafka for a slot that is about to be made: the progress topic, and a base record. Up to
-/// where rows of an earlier slot of that name were delivered, if they were: then nothing is written.
-pub async fn begin_stream(plan: &Plan, client: &Client) -> Result<Option<Lsn>, RelayError> {
+/// Prepares Kafka for a slot that is about to be made in a database of which nothing else was refused: the
+/// progress topic, and a base record. Up to where rows of an earlier slot of that name were delivered, if
+/// they were: then nothing is written.
+pub async fn begin_stream(
+    plan: &Plan,
+    client: &Client,
+    inspection: &Inspection,
+) -> Result<Option<Lsn>, RelayError> {
     let kafka = plan.kafka.clone();
     tell(&aside(move || ensure_progress_topic(&kafka)).await??);
-    delivered_of(plan, client, plan.config.kafka.delivery == Delivery::ExactlyOnce).await
+    delivered_of(plan, client, plan.lineage(inspection), true).await
 }
 
 /// Up to where rows of a slot that does not exist were delivered. If none were, and the stream
-/// `begins`, its base is written.
+/// `begins`, its base is written. Which system and timeline it is of is asked here.
 async fn delivered_of(
     plan: &Plan,
     client: &Client,
+    stream: Lineage,
     begins: bool,
 ) -> Result<Option<Lsn>, RelayError> {
     let (kafka, connect) = (plan.kafka.clone(), client.server().clone());
-    let (slot, database) = (plan.config.source.slot.clone(), connect.database.clone());
+    let delivery = plan.config.kafka.delivery;
     let found = aside(move || {
         let identity = Connection::open(&connect, &SessionParams::default())?.identify_system()?;
         let (system, timeline) = (identity.system_id, identity.timeline);
-        // What is published may be created together with the slot.
-        let lineage = Lineage { system, timeline, database, slot, ..Lineage::default() };
-        let newest = if begins {
-            begin_progress(&kafka, &lineage)
-        } else {
-            newest_progress(&kafka, &lineage.key())
+        let lineage = Lineage { system, timeline, ..stream };
+        let newest = match (begins, delivery) {
+            (false, _) => newest_progress(&kafka, &lineage.key()),
+            (true, Delivery::ExactlyOnce) => begin_progress(&kafka, &lineage),
+            (true, Delivery::AtLeastOnce) => begin_unfenced(&kafka, &lineage),
         };
         Ok::<_, RelayError>(newest?)
     });

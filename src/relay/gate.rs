@@ -78,8 +78,8 @@ pub enum Warning {
     },
     /// Its options were changed since the session began that wrote the progress.
     #[error(
-        "publication `{publication}` was altered since the session began that delivered rows of slot \
-         `{slot}` up to {delivered}: rows committed while it left out inserts are not delivered"
+        "publication `{publication}` was altered since {}: rows committed while it left out inserts are \
+         not delivered", began(slot, *delivered)
     )]
     PublicationAltered {
         /// The publication.
@@ -208,8 +208,7 @@ pub enum GateError {
     },
     /// Dropped and created again since the progress was written.
     #[error(
-        "the publication of slot `{slot}` is not the one that was delivered from up to {delivered}: \
-         it was replaced"
+        "the publication of slot `{slot}` was replaced {}", since(*delivered)
     )]
     PublicationReplaced {
         /// The slot.
@@ -219,8 +218,8 @@ pub enum GateError {
     },
     /// Renamed, or dropped and created again, since the progress was written.
     #[error(
-        "table {table} is not the one that slot `{slot}` was delivered from up to {delivered}: it \
-         was renamed, dropped or replaced"
+        "table {table} is not the one that slot `{slot}` delivered rows of: it was renamed, dropped or \
+         replaced {}", since(*delivered)
     )]
     TableReplaced {
         /// The table.
@@ -232,8 +231,8 @@ pub enum GateError {
     },
     /// Taken out of the publication and put in again since the progress was written.
     #[error(
-        "table {table} was taken out of the publication of slot `{slot}` and put in again since rows \
-         were delivered up to {delivered}"
+        "table {table} was taken out of the publication of slot `{slot}` and put in again {}",
+        since(*delivered)
     )]
     MemberReplaced {
         /// The table.
@@ -318,6 +317,22 @@ impl GateError {
             }
         }
     }
+}
+
+/// Since when a publication has been another one.
+fn began(slot: &str, delivered: Lsn) -> String {
+    if delivered == Lsn::ZERO {
+        return format!("slot `{slot}` was made");
+    }
+    format!("the session began that delivered rows of slot `{slot}` up to {delivered}")
+}
+
+/// Since when something has been replaced: before the first row, the base names it.
+fn since(delivered: Lsn) -> String {
+    if delivered == Lsn::ZERO {
+        return "since the slot was made".to_owned();
+    }
+    format!("since rows were delivered up to {delivered}")
 }
 
 /// Decides from where the stream may be carried on.

@@ -154,7 +154,7 @@ impl Stage {
         let plan = SetupPlan::new(wanted, choices);
         plan.make_tables(client).await?;
         if relay.config.kafka.delivery == Delivery::ExactlyOnce {
-            begin_stream(relay, client).await?;
+            begin_stream(relay, client, &plan.ready_for_slot(client).await?).await?;
         }
         plan.make_slot(client).await?;
         Ok(())

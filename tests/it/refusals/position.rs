@@ -49,6 +49,22 @@ impl Case {
         printed.join("\n")
     }
 
+    /// What `postrider setup --topics` has made, delivering so.
+    fn set_up(cluster: &Cluster, kafka: &Kafka, delivery: &str) -> Self {
+        let stage = Stage::migrated(cluster, &kafka.bootstrap(), "setup");
+        let relay = stage.relay().set("kafka.delivery", delivery).unprepared();
+        let case = Self { relay: relay.set("progress.at_least_once", "true"), stage };
+        case.set_up_again();
+        case
+    }
+
+    fn set_up_again(&self) {
+        let topics = format!("--topics={}", self.stage.topic("A"));
+        let made = self.relay.start(&["setup", &topics]).outcome();
+        assert!(made.status.success(), "{:?}", made.log);
+        assert!(made.stdout.contains("created: replication slot"), "{}", made.stdout);
+    }
+
     /// Rows arrive again, each once.
     fn assert_goes_on(&self) {
         let before = self.stage.records().len();
@@ -305,6 +321,40 @@ fn g1_a_publication_altered_while_the_relay_was_down_is_told() {
         assert_eq!(case.stage.records().len(), 20, "three were passed over");
         // The progress is of the publication as it is now.
         case.assert_goes_on();
+    }
+}
+
+/// `setup` keeps what was published when it made the slot, so that the first session can tell.
+#[test]
+fn g1_what_is_published_is_compared_from_setup_on() {
+    let Some(kafka) = kafka::shared() else { return };
+    for cluster in postgres::versions() {
+        for delivery in ["exactly_once", "at_least_once"] {
+            let altered = Case::set_up(cluster, kafka, delivery);
+            // While there is no slot, anything may be made anew.
+            altered.drop_slot();
+            altered.stage.sql().run(
+                "DROP PUBLICATION postrider; \
+                 CREATE PUBLICATION postrider FOR TABLE outbox WITH (publish = 'insert')",
+            );
+            altered.set_up_again();
+            altered.stage.sql().run("ALTER PUBLICATION postrider SET (publish = 'update')");
+            altered.stage.insert("A", 3);
+            altered.stage.sql().run("ALTER PUBLICATION postrider SET (publish = 'insert')");
+            let told = format!("was altered since slot `{}` was made", altered.stage.slot());
+            altered.relay.clone().expect_log(&told).run_once();
+            altered.assert_goes_on();
+
+            let member = Case::set_up(cluster, kafka, delivery);
+            member.stage.sql().run("ALTER PUBLICATION postrider DROP TABLE outbox");
+            member.stage.insert("A", 3);
+            member.stage.sql().run("ALTER PUBLICATION postrider ADD TABLE outbox");
+            member
+                .refused()
+                .assert("PR-P067", &["put in again since the slot was made", "re-send"]);
+            member.adopt();
+            member.assert_goes_on();
+        }
     }
 }
 
