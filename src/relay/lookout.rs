@@ -3,7 +3,7 @@
 //! Enters: what rows have chosen, from the telemetry, and the dead-letter topic. Leaves: a line in the
 //! log for what is wrong with them, once each; and the error if dead letters can never be stored,
 //! which ends the relay. What always holds: nothing waits for it, and brokers that do not answer are
-//! left to the sessions. Called by `supervise`.
+//! left to the sessions; only a standby, which has none, is warned of them. Called by `supervise`.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::relay::aside::aside;
 use crate::relay::beforehand::tell;
 use crate::relay::error::RelayError;
 use crate::relay::plan::Plan;
-use crate::telemetry::Telemetry;
+use crate::telemetry::{State, Telemetry};
 
 /// How often it looks whether rows have chosen topics that it has not looked at.
 const EVERY: Duration = Duration::from_secs(5);
@@ -41,6 +41,7 @@ impl Lookout {
     /// Looks for as long as it is polled; ends with the reason why the relay must.
     pub(super) async fn keep(self) -> RelayError {
         let mut seen = BTreeSet::new();
+        let mut warned = false;
         let mut every = tokio::time::interval(EVERY);
         loop {
             every.tick().await;
@@ -64,10 +65,23 @@ impl Lookout {
                 // Brokers without an admin API have no settings to tell; they know their topics.
                 Err(TopicsError::Unsupported) => {}
                 // The sessions tell, and this is asked again.
-                Err(_) => continue,
+                Err(error) => {
+                    warned = warned || self.warn_standby(&error);
+                    continue;
+                }
             }
             seen.extend(fresh.into_iter().map(|(name, _)| name));
         }
+    }
+
+    /// Says what keeps a standby from taking over, which would come out only when it has to.
+    fn warn_standby(&self, error: &TopicsError) -> bool {
+        let is_standby = self.telemetry.view().snapshot.state == State::Standby;
+        if is_standby {
+            let help = error.hint();
+            tracing::warn!(help, "this standby could not take over: {error}");
+        }
+        is_standby
     }
 
     fn topics(&self) -> impl Iterator<Item = (String, Purpose)> {

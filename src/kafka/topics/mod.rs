@@ -119,7 +119,9 @@ impl TopicsError {
         match self {
             Self::Settings(error) => error.hint(),
             Self::NoEntry(error) => error.hint(),
-            Self::Client(_) => Some("check that the brokers are running and reachable".into()),
+            Self::Client(_) => {
+                Some("check kafka.brokers, and that the brokers are running and reachable".into())
+            }
             Self::Unauthorised { topic } => Some(format!(
                 "allow it: kafka-acls.sh --bootstrap-server BROKER --add --allow-principal \
                  User:NAME --operation Read --operation Write --operation Describe --topic '{topic}'"

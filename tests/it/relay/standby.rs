@@ -99,6 +99,20 @@ fn without_waiting_a_slot_held_by_ones_own_ghost_is_waited_for() {
     running.stop();
 }
 
+/// Nothing else asks its brokers before it has to take over.
+#[test]
+fn a_standby_whose_brokers_do_not_answer_is_warned_of() {
+    let stage = Stage::new(postgres::installed(), &Broker::best().bootstrap(), "unready");
+    let mut first = stage.relay().run();
+    first.wait_for_log("streaming");
+    let relay = stage.relay().set("kafka.brokers", "127.0.0.1:1");
+    let (mut second, _) = standby(&relay.allow_log("could not take over"));
+    let told = second.wait_for_log("this standby could not take over:");
+    assert!(told.contains("kafka.brokers"), "{told}");
+    second.stop();
+    first.stop();
+}
+
 #[test]
 fn g8_a_standby_ends_at_once_when_told() {
     let broker = Broker::embedded();
