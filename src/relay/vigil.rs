@@ -19,7 +19,8 @@ const STEP_MAX: Duration = Duration::from_secs(1);
 pub(super) struct Vigil {
     /// Zero: for ever.
     patience: Duration,
-    lost: Option<Instant>,
+    /// How long no broker has answered.
+    away: Duration,
     last_look: Option<Instant>,
     progress: Progress,
     /// How long brokers that answered have confirmed nothing of the oldest transaction.
@@ -33,7 +34,7 @@ impl Vigil {
     pub(super) fn new(patience: Duration) -> Self {
         Self {
             patience,
-            lost: None,
+            away: Duration::ZERO,
             last_look: None,
             progress: Progress::default(),
             stuck: Duration::ZERO,
@@ -60,21 +61,19 @@ impl Vigil {
         now: Instant,
     ) -> Result<(), RelayError> {
         let before = self.last_look.replace(now).unwrap_or(now);
+        let step = now.saturating_duration_since(before).min(STEP_MAX);
         if records == 0 || progress != self.progress {
             self.progress = progress;
             (self.stuck, self.fruitless) = (Duration::ZERO, Duration::ZERO);
         } else {
-            let step = now.saturating_duration_since(before).min(STEP_MAX);
             self.fruitless += step;
             self.stuck += if connected { step } else { Duration::ZERO };
         }
-        let lost = if connected { None } else { Some(self.lost.unwrap_or(now)) };
-        self.lost = lost;
-        let away = lost.map_or(Duration::ZERO, |lost| now.saturating_duration_since(lost));
+        self.away = if connected { Duration::ZERO } else { self.away + step };
         if self.patience.is_zero() {
             Ok(())
-        } else if away >= self.patience {
-            Err(RelayError::BrokersAway { seconds: away.as_secs() })
+        } else if self.away >= self.patience {
+            Err(RelayError::BrokersAway { seconds: self.away.as_secs() })
         } else if self.stuck >= self.patience {
             Err(RelayError::NothingStored { seconds: self.stuck.as_secs(), records })
         } else {
@@ -156,8 +155,11 @@ mod tests {
         let mut vigil = Vigil::new(PATIENCE);
         vigil.begin();
         let start = Instant::now();
-        vigil.look(true, 7, at(1, 0), start).unwrap();
-        vigil.look(true, 7, at(1, 0), start + 9 * PATIENCE).unwrap();
+        for connected in [true, false] {
+            vigil.begin();
+            vigil.look(connected, 7, at(1, 0), start).unwrap();
+            vigil.look(connected, 7, at(1, 0), start + 9 * PATIENCE).unwrap();
+        }
     }
 
     #[test]
