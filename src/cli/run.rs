@@ -5,6 +5,7 @@
 
 use std::future::Future;
 use std::io::Write as _;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
@@ -21,7 +22,7 @@ use super::version;
 use crate::config::{Config, Delivery, Loaded};
 use crate::kafka::{KafkaSpec, Producer, Remembering, Sink, TopicBook, Transactional};
 use crate::relay::{self, OpenSink, Options, Plan, Request, Stop, Summary};
-use crate::telemetry::{Listener, Telemetry, serve};
+use crate::telemetry::{HttpError, Listener, Telemetry, serve};
 
 mod print;
 
@@ -78,9 +79,7 @@ pub fn run(args: &RunArgs, context: &Context) -> Result<ExitCode, Failure> {
     let plan = Plan::new(kafka, config);
     let code = runtime.block_on(async {
         let (end_http, http_ended) = tokio::sync::oneshot::channel::<()>();
-        if let Some(address) = bind {
-            let listener = Listener::bind(address).await?;
-            tracing::info!(address = %listener.address(), "health and metrics over HTTP");
+        if let Some(listener) = listener(bind, args.once).await? {
             tokio::spawn(serve(listener, telemetry.clone(), async {
                 let _ = http_ended.await;
             }));
@@ -121,6 +120,24 @@ pub fn run(args: &RunArgs, context: &Context) -> Result<ExitCode, Failure> {
     // Dialling a server that does not answer cannot be called off, and is not waited for.
     runtime.shutdown_background();
     code
+}
+
+/// What probes are answered by. A relay that has the address is no reason not to run `once`: that waits for
+/// its slot.
+async fn listener(bind: Option<SocketAddr>, once: bool) -> Result<Option<Listener>, HttpError> {
+    let Some(address) = bind else { return Ok(None) };
+    match Listener::bind(address).await {
+        Ok(listener) => {
+            tracing::info!(address = %listener.address(), "health and metrics over HTTP");
+            Ok(Some(listener))
+        }
+        Err(error) if once => {
+            let help = error.hint();
+            tracing::warn!(help, "{error}; going on without health and metrics");
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// The first line of a log: what starts, and between which servers.

@@ -1,5 +1,7 @@
 //! `run --once` and `run --dry-run`.
 
+use std::net::TcpListener;
+
 use serde_json::Value;
 
 use super::load::Load;
@@ -73,6 +75,16 @@ fn once_delivers_commits_that_did_not_wait_for_the_disk() {
             stage.verdict(&oracle, &[]).assert_exactly_once();
         }
     }
+}
+
+/// As beside a relay with the same settings, which has the address.
+#[test]
+fn once_goes_on_where_its_address_is_taken() {
+    let stage = Stage::new(postgres::installed(), &Broker::embedded().bootstrap(), "taken");
+    let other = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = other.local_addr().unwrap().to_string();
+    let relay = stage.relay().set("http.bind", &address);
+    relay.expect_log("going on without health and metrics").run_once();
 }
 
 #[test]
