@@ -123,7 +123,8 @@ fn no_command_line_of_a_server_has_its_password() {
 #[test]
 fn no_command_line_that_demo_and_bench_start_has_an_address_of_a_database() {
     let relay = concat!(env!("CARGO_BIN_EXE_postrider"), " run");
-    let ceiling = ["bench", "ceiling", "--rows", "1000", "--transport", "tcp"];
+    // With few rows `pg_recvlogical` may have come and gone between two readings.
+    let ceiling = ["bench", "ceiling", "--rows", "50000", "--transport", "tcp"];
     for (arguments, children) in [
         (&["demo", "--count", "100", "--output", "json"] as &[&str], &[relay] as &[&str]),
         (&ceiling, &[relay, "pg_recvlogical"]),
