@@ -220,7 +220,7 @@ impl Base {
         };
         format!(
             "slot `{}` of database `{}`, system {}, timeline {}: {slot}\nprogress in Kafka: \
-             {before}\nrows committed after {slot} are delivered from here on, each once\n{effect}\n",
+             {before}\nrows committed after {slot} are delivered from here on\n{effect}\n",
             lineage.slot, lineage.database, lineage.system, lineage.timeline
         )
     }

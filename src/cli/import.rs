@@ -16,7 +16,7 @@ use super::exit::ExitCode;
 use super::failure::Failure;
 use super::specs::review;
 use crate::config::debezium::{Finding, ImportError, Imported, Outcome, import};
-use crate::config::{ConfigError, FileChoice, Inputs, load};
+use crate::config::{ConfigError, FileChoice, Inputs, load, to_read};
 
 /// The programs there are to come from.
 #[derive(Debug, Subcommand)]
@@ -90,7 +90,11 @@ fn read(path: &Path) -> Result<String, Failure> {
     };
     text.map_err(|error| {
         let what = format!("cannot read `{}`", path.display());
-        Failure::new(ExitCode::Config, "PR-C001", what).why(error.to_string())
+        let failure = Failure::new(ExitCode::Config, "PR-C001", what).why(error.to_string());
+        match to_read(error.kind()) {
+            Some(help) => failure.help(help),
+            None => failure,
+        }
     })
 }
 

@@ -48,13 +48,23 @@ pub(super) fn slot(text: &str) -> Result<String, Refusal> {
 /// `schema.table`; parts with capitals, dots or the like in double quotes, as in SQL.
 pub(super) fn table(text: &str) -> Result<TableName, Refusal> {
     let parts = split_identifier(text)
-        .ok_or_else(|| Refusal::new(format!("`{text}` is not a table name")))?;
+        .ok_or_else(|| Refusal::new(format!("`{text}` is not a table name")).help(QUOTES))?;
     match parts.as_slice() {
         [schema, name] => Ok(TableName { schema: identifier(schema)?, name: identifier(name)? }),
         [name] => Err(Refusal::new(format!("`{text}` has no schema"))
-            .help(format!("write \"public.{name}\""))),
-        _ => Err(Refusal::new(format!("`{text}` is not a table name"))
-            .help("write \"schema.table\"; a part with a dot goes in double quotes")),
+            .help(format!("write \"public.{}\"", as_written(name)))),
+        _ => Err(Refusal::new(format!("`{text}` is not a table name")).help(QUOTES)),
+    }
+}
+
+const QUOTES: &str = "write schema.table; a part with capitals, dots or the like goes in double quotes, as in SQL: \
+                      public.\"Outbox\"";
+
+/// A part of a table's name as [`table`] reads it.
+fn as_written(part: &str) -> String {
+    match split_identifier(part) {
+        Some(parts) if parts == [part] => part.to_owned(),
+        _ => format!("\"{}\"", part.replace('"', "\"\"")),
     }
 }
 

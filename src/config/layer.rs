@@ -254,8 +254,12 @@ fn read_option(key: &str, option: &OptionSpec, raw: Raw) -> Result<Value, Wrong>
         (Kind::List | Kind::Names, Raw::List(items)) => read_list(key, option, items),
         (kind, raw) => {
             let help = match (kind, number) {
-                (Kind::Duration(..), Some(number)) => Some(format!("say the unit: \"{number}s\"")),
-                (Kind::Size(..), Some(number)) => Some(format!("say the unit: \"{number}MiB\"")),
+                (Kind::Duration(..), Some(number)) => {
+                    Some(format!("say the unit: \"{number}s\" or \"{number}ms\""))
+                }
+                (Kind::Size(..), Some(number)) => {
+                    Some(format!("say the unit: \"{number}B\" or \"{number}MiB\""))
+                }
                 (Kind::List, None) => match &raw {
                     Raw::Text(text) => Some(format!("put it in brackets: [{}]", toml_text(text))),
                     _ => None,

@@ -36,12 +36,23 @@ impl ConfigError {
                     "`postrider config example > postrider.toml` writes a file to begin with"
                         .to_owned(),
                 ),
-                std::io::ErrorKind::InvalidData => Some("save it as UTF-8".to_owned()),
-                _ => None,
+                kind => to_read(kind),
             },
             Self::Mistakes(mistakes) => mistakes.first().and_then(|first| first.help.clone()),
         }
     }
+}
+
+/// What to do about a file that cannot be read.
+pub fn to_read(kind: std::io::ErrorKind) -> Option<String> {
+    let help = match kind {
+        std::io::ErrorKind::NotFound => "check its path",
+        std::io::ErrorKind::InvalidData => "save it as UTF-8",
+        std::io::ErrorKind::PermissionDenied => "make it readable for the user that runs this",
+        std::io::ErrorKind::IsADirectory => "name a file, not a directory",
+        _ => return None,
+    };
+    Some(help.to_owned())
 }
 
 struct Mistakes<'a>(&'a [Mistake]);

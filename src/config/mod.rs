@@ -41,7 +41,7 @@ use layer::{Layer, Origin as LayerOrigin, Raw, Setting, Value};
 pub use effective::{Effective, Shown};
 pub use layer::Origin;
 pub use libpq::ConnectInfo;
-pub use mistake::{ConfigError, Excerpt, Mistake, MistakeKind, Place};
+pub use mistake::{ConfigError, Excerpt, Mistake, MistakeKind, Place, to_read};
 pub use model::{
     Config, DeadLetters, Http, Kafka, Log, Messages, Outbox, Progress, Retry, Route, Shutdown,
     Source,

@@ -6,12 +6,12 @@
 
 use super::remedy::{
     INSERT_AGAIN, ONLY_INSERTS, RESEND, after_vanishing, create_publication, is_right, listed,
-    named_besides, of_part, publish_under_root, publish_whole, qualified, without_publication,
-    without_two_phase,
+    lost, named_besides, of_part, publish_under_root, publish_whole, qualified,
+    without_publication, without_two_phase,
 };
 use crate::lsn::Lsn;
 use crate::outbox::TableName;
-use crate::wal::quote::{identifier, literal};
+use crate::wal::quote::identifier;
 use crate::wal::{Class, STANDBY_REACHED, WalError};
 
 /// A check that failed, or a statement that could not be run.
@@ -213,7 +213,7 @@ pub enum ControlError {
         /// The slot.
         slot: String,
     },
-    /// The log that the slot needs is gone.
+    /// The log that the slot needs is gone. With the server's reason, `wal_removed` where it says none.
     #[error("replication slot `{slot}` is lost: {reason}")]
     SlotLost {
         /// The slot.
@@ -429,7 +429,7 @@ impl ControlError {
             Self::PublicationMissing { publication, tables, slot, slot_exists, others } => {
                 let name = is_right("source.publication", publication, "publications", others);
                 if *slot_exists {
-                    format!("{name}; if it was dropped: {}", without_publication(slot))
+                    format!("{name}; {}", without_publication(slot))
                 } else {
                     let create = create_publication(publication, tables);
                     format!("{name}; if it is new: `postrider setup`, which does: {create}")
@@ -464,7 +464,7 @@ impl ControlError {
                  before it: `postrider setup --from-now`, and {INSERT_AGAIN}",
                 is_right("source.slot", slot, "slots", others)
             ),
-            Self::TablesLeftOut { others, .. } => named_besides(others),
+            Self::TablesLeftOut { publication, others, .. } => named_besides(publication, others),
             Self::SlotVanished { delivered, .. } => after_vanishing(*delivered),
             Self::StandbyReached { .. } => STANDBY_REACHED.to_owned(),
             Self::RowsBefore { .. } => format!(
@@ -485,12 +485,7 @@ impl ControlError {
                 "set source.slot to another name, or connect to the slot's own database".to_owned()
             }
             Self::SlotTwoPhase { slot } => without_two_phase(slot),
-            Self::SlotLost { slot, .. } => format!(
-                "the rows that it had not delivered cannot be read from the log any more: SELECT \
-                 pg_drop_replication_slot({}); then `postrider setup --from-now`, and re-send those \
-                 that are still in the outbox; raise max_slot_wal_keep_size",
-                literal(slot)
-            ),
+            Self::SlotLost { slot, reason } => lost(slot, reason),
             _ => return None,
         })
     }

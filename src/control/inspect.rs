@@ -145,6 +145,8 @@ pub struct TableFacts {
     pub columns: Vec<String>,
     /// Those of them that are declared NOT NULL.
     pub not_null: Vec<String>,
+    /// Those that are generated, which the log has from 18 on only, and only where the publication says so.
+    pub generated: Vec<String>,
     /// Its partitions and inheritance children, theirs included.
     pub parts: Vec<PartFacts>,
     /// How the publication has it; `None` if it does not.
@@ -171,7 +173,8 @@ pub struct PartFacts {
 pub struct Published {
     /// Whether some rows are left out.
     pub filters_rows: bool,
-    /// The published columns; empty where the server does not tell (before 15: all).
+    /// The published columns; empty where the server does not tell (before 15: all). Before 18 generated
+    /// ones are among them, and are not sent.
     pub columns: Vec<String>,
     /// The OID of its entry in the publication, or else of its schema's, which changes when it is taken out
     /// and put in again; `None` if it is there as one of all tables.
@@ -342,7 +345,9 @@ async fn relation(client: &Client, table: &TableName) -> Result<Option<Relation>
                 WHERE a.attrelid = c.oid AND a.attnum > 0 AND a.attnotnull AND NOT a.attisdropped \
                 ORDER BY a.attnum), \
             ARRAY(SELECT a.xmin::text FROM pg_catalog.pg_attribute a \
-                WHERE a.attrelid = c.oid AND a.attnum > 0 ORDER BY a.attnum) \
+                WHERE a.attrelid = c.oid AND a.attnum > 0 ORDER BY a.attnum), \
+            ARRAY(SELECT a.attname::text FROM pg_catalog.pg_attribute a \
+                WHERE a.attrelid = c.oid AND a.attnum > 0 AND a.attgenerated <> '' ORDER BY a.attnum) \
         FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
         WHERE n.nspname = $1::text AND c.relname = $2::text";
     let (schema, name) = (table.schema.as_str(), table.name.as_str());
@@ -354,6 +359,7 @@ async fn relation(client: &Client, table: &TableName) -> Result<Option<Relation>
         persistence: letter(&row, 2)?,
         columns: get(&row, 3)?,
         not_null: get(&row, 4)?,
+        generated: get(&row, 6)?,
         parts: Vec::new(),
         published: None,
     };

@@ -5,7 +5,7 @@
 //! stops at the first refusal and logs the warnings.
 
 use super::error::ControlError;
-use super::inspect::{Inspection, PublicationFacts, Requirements, TableFacts};
+use super::inspect::{Inspection, PublicationFacts, Published, Requirements, TableFacts};
 use super::remedy::UNLOGGED_PART;
 use super::slot::SlotFacts;
 use crate::outbox::{TableName, Wanted};
@@ -14,6 +14,8 @@ use crate::outbox::{TableName, Wanted};
 const MESSAGES_SINCE: i32 = 140_000;
 /// The first server version that decodes its log while it is in recovery.
 const STANDBY_STREAMS_SINCE: i32 = 160_000;
+/// The first server version whose publications have generated columns, and say so.
+const GENERATED_SINCE: i32 = 180_000;
 
 impl Inspection {
     /// Why the relay cannot run here; empty if it can. A held slot is not among them, see
@@ -83,6 +85,7 @@ impl Inspection {
                 slot_exists: self.own_slot().is_some(),
                 others: self.others.publications.clone(),
             });
+            self.judge_generated(wanted, refusals);
             return;
         };
         if !facts.inserts {
@@ -107,11 +110,9 @@ impl Inspection {
                 });
                 continue;
             };
-            let hidden = needed(table, wanted)
-                .filter(|column| {
-                    !published.columns.is_empty() && !published.columns.contains(column)
-                })
-                .collect::<Vec<_>>();
+            let hidden: Vec<_> = needed(table, wanted)
+                .filter(|column| !self.sends(table, published, column))
+                .collect();
             if published.filters_rows {
                 refusals.push(ControlError::PublicationFiltersRows {
                     publication: publication.clone(),
@@ -126,6 +127,30 @@ impl Inspection {
                 });
             }
         }
+    }
+
+    /// A publication as `setup` makes it leaves them out.
+    fn judge_generated(&self, wanted: &Requirements, refusals: &mut Vec<ControlError>) {
+        for (name, table) in wanted.tables.iter().zip(&self.tables) {
+            let Some(table) = table else { continue };
+            let columns: Vec<_> =
+                needed(table, wanted).filter(|column| table.generated.contains(column)).collect();
+            if !columns.is_empty() {
+                refusals.push(ControlError::PublicationHidesColumns {
+                    publication: wanted.publication.clone(),
+                    table: name.clone(),
+                    columns,
+                });
+            }
+        }
+    }
+
+    /// Whether rows come with this column.
+    fn sends(&self, table: &TableFacts, published: &Published, column: &String) -> bool {
+        if self.server.version_num < GENERATED_SINCE && table.generated.contains(column) {
+            return false;
+        }
+        published.columns.is_empty() || published.columns.contains(column)
     }
 
     /// A slot that has delivered other tables so far would be read for new ones: as after a typo in
@@ -296,8 +321,7 @@ fn judge_slot(name: &str, slot: &SlotFacts, database: &str) -> Option<ControlErr
     if !lost && slot.invalidation.is_none() {
         return slot.two_phase.then(|| ControlError::SlotTwoPhase { slot: name.to_owned() });
     }
-    let reason =
-        slot.invalidation.clone().unwrap_or_else(|| "the log it needs was removed".to_owned());
+    let reason = slot.invalidation.clone().unwrap_or_else(|| "wal_removed".to_owned());
     Some(ControlError::SlotLost { slot: name.to_owned(), reason })
 }
 

@@ -130,6 +130,7 @@ mod tests {
             persistence: 'p',
             columns: Vec::new(),
             not_null: Vec::new(),
+            generated: Vec::new(),
             parts: Vec::new(),
             published: Some(Published {
                 filters_rows: false,

@@ -26,13 +26,35 @@ pub(super) fn listed(names: &[String]) -> String {
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
-/// How a slot whose publication was dropped is replaced, and at which cost.
+/// What is done about a slot whose publication was renamed or dropped, and at which cost.
 pub(super) fn without_publication(slot: &str) -> String {
     format!(
-        "what was committed since then cannot be read from this slot, nor what lies behind it. To go \
-         on without: SELECT pg_drop_replication_slot({}); which loses every row that the slot has \
+        "if it was renamed: ALTER PUBLICATION .. RENAME TO its former name, which loses nothing; if it was \
+         dropped: what was committed since then cannot be read from this slot, nor what lies behind it. \
+         To go on without: SELECT pg_drop_replication_slot({}); which loses every row that the slot has \
          not delivered; then `postrider setup --from-now`, and re-send the rows that are still in \
          the outbox",
+        literal(slot)
+    )
+}
+
+/// How a slot that the server has invalidated is replaced, and what keeps that from happening again
+/// (`pg_replication_slots.invalidation_reason`).
+pub(super) fn lost(slot: &str, reason: &str) -> String {
+    let prevention = match reason {
+        "wal_removed" => "raise max_slot_wal_keep_size",
+        "idle_timeout" => {
+            "raise idle_replication_slot_timeout, or let no relay be away for so long"
+        }
+        "wal_level_insufficient" => "keep wal_level = logical, on the primary too",
+        "rows_removed" => "set hot_standby_feedback, as the slot is a standby's",
+        _ => "the server's log says why it was invalidated",
+    };
+    format!(
+        "the rows that it had not delivered cannot be read from the log any more: SELECT \
+         pg_drop_replication_slot({}); then `postrider setup --from-now`, and re-send those that are \
+         still in the outbox; where progress is kept in Kafka, `postrider adopt --execute` before the relay \
+         is started again; {prevention}",
         literal(slot)
     )
 }
@@ -112,11 +134,12 @@ pub(super) fn of_part(part: &TableName, kind: &str) -> String {
 }
 
 /// What to do where source.tables leaves out tables that the slot delivers.
-pub(super) fn named_besides(others: &str) -> String {
+pub(super) fn named_besides(publication: &str, others: &str) -> String {
+    let publication = identifier(publication);
     format!(
         "if that is a mistake, set source.tables to {others}; if it is to be read besides, name all of \
-         them; if {others} is no outbox any more, because it was replaced, say: ALTER PUBLICATION .. DROP \
-         TABLE {others}; and start again. As it is, a relay would acknowledge its rows undelivered"
+         them; if {others} is no outbox any more, because it was replaced, say: ALTER PUBLICATION {publication} \
+         DROP TABLE {others}; and start again. As it is, a relay would acknowledge its rows undelivered"
     )
 }
 

@@ -298,7 +298,7 @@ impl GateError {
                  then: {ADOPT}"
             ),
             Self::NoProgress { confirmed, .. } => format!(
-                "is kafka.brokers right? With other brokers, rows would go there. If rows were delivered \
+                "are kafka.brokers and progress.topic right? With other brokers, rows would go there. If rows were delivered \
                  up to {confirmed}, or none are wanted from before: {ADOPT}; if the progress topic was lost, rows after {confirmed} may come twice"
             ),
             Self::PublicationReplaced { .. }

@@ -311,7 +311,8 @@ impl Router {
             return Ok(());
         }
         let limit = self.max_record_bytes;
-        let reason = format!("the record has {bytes} bytes or more, the limit is {limit}");
+        let reason =
+            format!("the record has {bytes} bytes or more, kafka.message_max_bytes is {limit}");
         Err(Rejection { code: RejectionCode::TooLarge, reason })
     }
 }

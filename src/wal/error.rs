@@ -335,8 +335,8 @@ impl WalError {
             Self::PublicationMissing { publication, slot } => {
                 return Some(format!(
                     "is source.publication = `{publication}` right? SELECT pubname FROM \
-                     pg_publication shows what there is; if it was dropped, or made after the slot: \
-                     what was committed without it cannot be read from this slot, nor what lies \
+                     pg_publication shows what there is; if it was renamed: give it its former \
+                     name, deliver, and rename it then; if it was dropped, or made after the slot: what was committed without it cannot be read from this slot, nor what lies \
                      behind it. To go on without: SELECT pg_drop_replication_slot({}); which loses \
                      every row that the slot has not delivered; then `postrider setup --from-now`, \
                      and re-send the rows that are still in the outbox",
@@ -404,7 +404,7 @@ fn server_hint(message: &ServerMessage) -> Option<String> {
             "the password is wrong, the role has none, or there is no such role"
         }
         "28000" if message.routine == LOGIN_OF_ROLE => {
-            "the role does not exist (any more), or may not log in: name another one in source.url or \
+            "the role does not exist (any more), or may not log in: name another one in the URL or \
              PGUSER, or ALTER ROLE <role> LOGIN;"
         }
         "28000" => {

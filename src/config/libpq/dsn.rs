@@ -54,7 +54,7 @@ impl Cursor<'_> {
         }
         self.skip_space();
         if name.is_empty() || self.chars.peek() != Some(&'=') {
-            return Err(self.syntax("a parameter name must be followed by `=` and a value"));
+            return Err(self.syntax("a parameter name must be followed by `=` and a value (a URL begins with postgresql://)"));
         }
         self.next();
         self.skip_space();

@@ -53,6 +53,10 @@ impl SecretError {
         match self {
             Self::File { .. } => Some("make it readable for the relay's user".to_owned()),
             Self::Settings(_) => None,
+            Self::Command { program, .. } if program.contains(' ') => Some(
+                "if these are a program and its arguments, write a list: [\"program\", \"argument\"]"
+                    .to_owned(),
+            ),
             Self::Command { .. } => Some(
                 "run it by hand as the relay's user: it must print the password and exit with 0; \
                  what it says on stderr is not logged"

@@ -40,6 +40,7 @@ fn good() -> Inspection {
             persistence: 'p',
             columns: vec!["id".to_owned(), "type".to_owned()],
             not_null: Vec::new(),
+            generated: Vec::new(),
             parts: Vec::new(),
             published: Some(Published {
                 filters_rows: false,
@@ -172,6 +173,35 @@ fn g1_new_tables_do_not_take_the_place_of_those_that_the_slot_delivers() {
     inspection.slot = None;
     let refusals = inspection.refusals(&wanted());
     assert!(!refusals.iter().any(|one| matches!(one, ControlError::TablesLeftOut { .. })));
+}
+
+#[test]
+fn a_generated_column_is_sent_from_18_on_where_it_is_published() {
+    let generated = |version: i32, published: &[&str]| {
+        let mut inspection = good();
+        inspection.server.version_num = version;
+        table(&mut inspection).generated = vec!["type".to_owned()];
+        let columns = published.iter().map(|column| (*column).to_owned()).collect();
+        table(&mut inspection).published.as_mut().unwrap().columns = columns;
+        inspection.refusals(&wanted())
+    };
+    for (version, published) in [(140_000, &[][..]), (170_000, &["id", "type"]), (180_000, &["id"])]
+    {
+        let refusals = generated(version, published);
+        assert!(
+            matches!(&refusals[..], [ControlError::PublicationHidesColumns { .. }]),
+            "{version}: {refusals:?}"
+        );
+    }
+    assert!(generated(180_000, &["id", "type"]).is_empty());
+    // Before `setup` makes anything.
+    let mut inspection = good();
+    (inspection.publication, inspection.slot) = (None, None);
+    table(&mut inspection).published = None;
+    table(&mut inspection).generated = vec!["type".to_owned()];
+    let hides =
+        |refusal: &ControlError| matches!(refusal, ControlError::PublicationHidesColumns { .. });
+    assert!(inspection.refusals(&wanted()).iter().any(hides));
 }
 
 #[test]

@@ -16,7 +16,7 @@ struct Fault {
 }
 
 /// Slots are named after their database.
-const FAULTS: [Fault; 12] = [
+const FAULTS: [Fault; 13] = [
     Fault {
         spoil: "ALTER TABLE outbox RENAME TO elsewhere",
         exit: 78,
@@ -60,6 +60,14 @@ const FAULTS: [Fault; 12] = [
         mend: "ALTER PUBLICATION postrider SET TABLE outbox",
     },
     Fault {
+        spoil: "ALTER TABLE outbox RENAME event_type TO kind;
+                ALTER TABLE outbox ADD event_type text GENERATED ALWAYS AS (kind || '') STORED",
+        exit: 78,
+        code: "PR-P038",
+        words: &["hides column event_type", "a generated column is published from 18 on only"],
+        mend: "ALTER TABLE outbox DROP event_type; ALTER TABLE outbox RENAME kind TO event_type",
+    },
+    Fault {
         spoil: "SELECT pg_drop_replication_slot(current_database());
                 SELECT pg_create_logical_replication_slot(current_database(), 'test_decoding')",
         exit: 78,
@@ -82,6 +90,7 @@ const FAULTS: [Fault; 12] = [
         words: &[
             "publication `postrider` does not exist, but slot `gate_",
             "is source.publication = `postrider` right? this database has no publications",
+            "if it was renamed: ALTER PUBLICATION .. RENAME TO its former name, which loses nothing",
             "SELECT pg_drop_replication_slot('",
             "which loses every row that the slot has not delivered",
             "postrider setup --from-now",
