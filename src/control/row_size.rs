@@ -26,7 +26,7 @@ const COLUMNS: &str = "\
     SELECT a.attname::text, t.typcategory = 'S', t.typname = 'bytea', EXISTS ( \
         SELECT FROM pg_catalog.pg_constraint k \
         WHERE k.conrelid = c.oid AND k.contype = 'c' AND a.attnum = ANY (k.conkey) \
-            AND pg_catalog.pg_get_constraintdef(k.oid) ~ 'length\\(' \
+            AND pg_catalog.pg_get_constraintdef(k.oid) ~ 'length[(]' \
             AND coalesce((to_jsonb(k)->>'conenforced')::boolean, true)) \
     FROM pg_catalog.pg_class c \
     JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \

@@ -307,6 +307,21 @@ fn a_table_that_run_would_refuse_is_refused_before_anything_is_made() {
     assert_eq!(scene.slots(), "0");
 }
 
+/// A backslash in a string is an escape there.
+#[test]
+fn a_database_that_reads_strings_in_the_old_way_is_set_up_and_delivered_from() {
+    let scene = Scene::new(postgres::installed());
+    let name = scene.database.name();
+    let set = format!("ALTER DATABASE {name} SET standard_conforming_strings = off");
+    scene.database.sql().run(&set);
+    let superuser = scene.database.sql().value("SELECT current_user");
+    // It may have to wait for transactions of other tests.
+    scene.setup(&superuser, &["--no-slot"], 0).says(&["created: table"]);
+    scene.run_as(&superuser).creates_slot().expect_log("created slot").run_once();
+    scene.insert();
+    scene.run_as(&superuser).run_once();
+}
+
 #[test]
 fn topics_are_made_as_rows_name_them_and_once() {
     let Some(kafka) = kafka::strict() else { return };
