@@ -121,7 +121,10 @@ impl<S: Sink> Session<S> {
         }
         reporter.session_ended(&self.pipeline, &self.stream);
         if self.limits.acknowledge {
-            reporter.told(self.pipeline.last_row(), self.sink.kept());
+            // Of a transaction that is delivered in part nothing was told.
+            let settled = self.settled();
+            let told = self.pipeline.last_row().filter(|last| *last < settled);
+            reporter.told(told, self.sink.kept());
         }
         failpoint::pass("drained");
         let (end, definite) = match result {

@@ -2,12 +2,15 @@
 
 use std::time::Duration;
 
+use super::face::Face;
 use super::load::{Load, commit, prepare};
 use super::stage::Stage;
 use crate::support::broker::Broker;
 use crate::support::wait::let_pass;
 use crate::support::{kafka, postgres, topic, wait_for};
 
+/// More than is delivered before a stop that comes at once, three times.
+const ROWS_WITHIN: usize = 150_000;
 const KILLS: u32 = 8;
 /// Rows per second and rows per transaction of each writer.
 const WRITERS: [(u32, u32); 3] = [(300, 1), (600, 7), (900, 60)];
@@ -26,6 +29,31 @@ fn g6_every_row_arrives_once_on_a_good_day() {
         running.stop();
         stage.verdict(&oracle, &tap.statuses()).assert_exactly_once();
     }
+}
+
+/// Of a transaction that is left off within, nothing was told to Postgres that it might not have heard.
+#[test]
+fn g8_stops_within_one_transaction_are_clean_stops() {
+    let Some(kafka) = kafka::shared() else { return };
+    let stage = Stage::new(postgres::installed(), &kafka.bootstrap(), "within");
+    let relay = stage.relay().set("kafka.delivery", "exactly_once");
+    // So that it is carried in many pieces.
+    let relay = relay.set("kafka.max_in_flight", "1MiB");
+    relay.prepare();
+    let oracle = stage.oracle();
+    stage.insert("A", 10);
+    relay.run_once();
+    stage.insert("A", ROWS_WITHIN);
+    for _ in 0..3 {
+        let mut running = relay.run();
+        let face = Face::of(&mut running);
+        face.wait_metric("postrider_records_confirmed_total", |records| records > 0.0);
+        running.stop();
+        assert!(stage.records().len() < ROWS_WITHIN, "all of it was delivered too soon");
+    }
+    relay.run_once();
+    let verdict = stage.verdict(&oracle, &[]);
+    verdict.assert_exactly_once();
 }
 
 /// Brokers hold no time against a record that has none, whatever the clock of the relay says.
