@@ -182,7 +182,7 @@ fn options(args: &RunArgs, config: &Config) -> Options {
     }
 }
 
-fn drive<S: Sink + 'static>(
+fn drive<S: Sink + Send + 'static>(
     plan: Plan,
     options: Options,
     stop: Stop,

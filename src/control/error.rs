@@ -234,11 +234,14 @@ pub enum ControlError {
     /// The slot is not held by our stream any more: whatever is said of it now is about somebody
     /// else's work.
     #[error(
-        "replication slot `{slot}` is no longer held by this relay's stream: the server ended it, and another session may have the slot"
+        "replication slot `{slot}` is no longer held by this relay's stream: the server ended it{}",
+        if *.is_held { ", and another session has the slot" } else { "" }
     )]
     SlotTaken {
         /// The slot.
         slot: String,
+        /// Whether another stream has it.
+        is_held: bool,
     },
     /// Facts would come from one server and rows from another.
     #[error("the replication stream and the SQL session beside it reached different servers")]
@@ -323,7 +326,7 @@ impl ControlError {
             Self::RoleMayNotReplicate { .. }
             | Self::TableForbidden { .. }
             | Self::CreationForbidden { .. } => Class::Permission,
-            Self::SlotHeld { .. } | Self::SlotTaken { .. } => Class::Held,
+            Self::SlotHeld { .. } | Self::SlotTaken { is_held: true, .. } => Class::Held,
             Self::SlotLost { .. }
             | Self::SlotVanished { .. }
             | Self::OtherCluster { .. }
@@ -332,6 +335,7 @@ impl ControlError {
             | Self::TableReplaced { .. }
             | Self::PublicationMissing { slot_exists: true, .. } => Class::Position,
             Self::SlotBlocked { .. }
+            | Self::SlotTaken { .. }
             | Self::OtherServer
             | Self::Promoted
             | Self::StandbyReached { .. } => Class::Transient,
@@ -399,6 +403,7 @@ impl ControlError {
             Self::SlotHeld { pid, .. } => format!(
                 "another relay is at work; if it is not: SELECT pg_terminate_backend({pid});"
             ),
+            Self::SlotTaken { is_held: false, .. } => "the server's log says why".to_owned(),
             Self::SlotTaken { .. } => {
                 "nothing to do: this relay waits until the slot is free, and begins anew".to_owned()
             }

@@ -87,7 +87,10 @@ pub async fn held_sample(
         Some(sample) if sample.server_started_us != stream.server_started_us => {
             Err(ControlError::OtherServer)
         }
-        _ => Err(ControlError::SlotTaken { slot: slot.to_owned() }),
+        other => {
+            let is_held = other.is_some_and(|other| other.active_pid.is_some());
+            Err(ControlError::SlotTaken { slot: slot.to_owned(), is_held })
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 use crate::control::{self, Client, ControlError, Inspection, Requirements, SlotSample};
 use crate::relay::error::RelayError;
 use crate::relay::stop::{Request, Stop};
-use crate::wal::ServerProcess;
+use crate::wal::{ServerProcess, WalError};
 
 /// How long the answer may take: as long as a stream may go on without a look at what is published. A
 /// server that is busy, or whose publication is of very many tables, needs some of it.
@@ -48,8 +48,13 @@ impl Question {
     }
 
     /// What the answer is, once; [`RelayError::NoAnswer`] after [`ANSWER_LIMIT`], or sooner when told to
-    /// `stop`.
-    pub(super) fn ask(self, stream: ServerProcess, stop: &Stop) -> Result<Held, RelayError> {
+    /// `stop`. The stream is kept `alive` meanwhile; if that fails, its end is the answer's reason.
+    pub(super) fn ask(
+        self,
+        stream: ServerProcess,
+        stop: &Stop,
+        mut alive: impl FnMut() -> Result<(), WalError>,
+    ) -> Result<Held, RelayError> {
         // Nobody listens to a session that was called off.
         let _ = self.asked.send(stream);
         let asked = Instant::now();
@@ -57,7 +62,7 @@ impl Question {
             match self.answer.recv_timeout(TICK) {
                 Ok(answer) => return Ok(answer?),
                 Err(RecvTimeoutError::Disconnected) => return Err(RelayError::NoAnswer),
-                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Timeout) => alive()?,
             }
             let is_told = stop.requested() > Request::Run;
             if asked.elapsed() >= if is_told { LAST_ANSWER_LIMIT } else { ANSWER_LIMIT } {

@@ -6,6 +6,7 @@
 //! where to go on (G6). Called by `supervise`.
 
 use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
 use crate::control::{ControlError, Inspection, Known};
@@ -26,7 +27,7 @@ use crate::relay::report::Reporter;
 use crate::relay::session::{Limits, Session};
 use crate::relay::stop::Stop;
 use crate::relay::threshold::Threshold;
-use crate::wal::{Connection, SessionParams, Stream, StreamEncoding, WalError};
+use crate::wal::{Class, Connection, SessionParams, Stream, StreamEncoding, WalError};
 
 /// How long a stream may take to say why it has ended: it has said so, or will not.
 const LAST_WORDS: Duration = Duration::from_millis(500);
@@ -63,7 +64,7 @@ pub(super) struct HotStart {
 }
 
 impl HotStart {
-    pub(super) fn run<S: Sink>(
+    pub(super) fn run<S: Sink + Send>(
         mut self,
         reporter: &mut Reporter,
         open_sink: impl OpenSink<S>,
@@ -91,7 +92,9 @@ impl HotStart {
         failpoint::pass("slot_taken");
         // Last, so that a standby that asks for the slot five times a second starts no client.
         let spec = &self.plan.kafka;
-        let mut sink = open_sink(spec, &facts.lineage)?;
+        let heartbeat = self.limits.heartbeat;
+        let lineage = &facts.lineage;
+        let mut sink = meanwhile(&mut stream, heartbeat, move || open_sink(spec, lineage))?;
         if facts.exactly_once {
             reporter.fenced();
         }
@@ -100,8 +103,8 @@ impl HotStart {
         // have been taken from us since.
         let held = self
             .question
-            .ask(process, &self.stop)
-            .map_err(|error| last_words(&mut stream).unwrap_or(error))?;
+            .ask(process, &self.stop, || stream.keep_alive())
+            .map_err(|error| last_words(&mut stream, error))?;
         same_source(&self.inspection, &held.inspection)?;
         if self.plan.keeps_progress() {
             facts.confirmed = held.slot.confirmed_flush;
@@ -165,19 +168,53 @@ fn of_the_gate(error: RelayError) -> RelayError {
     }
 }
 
-/// Why a stream has ended for good, if it says so. One that breaks at its first row has lost its slot by
-/// the time we look, and its own reason is the one to go by.
-fn last_words(stream: &mut Stream) -> Option<RelayError> {
-    let definite =
-        |error: WalError| (!error.class().is_transient()).then(|| RelayError::from(error));
+/// Does the work on another thread, and tells the server meanwhile that we live. What ends the stream is
+/// found by whoever reads it next.
+fn meanwhile<T: Send>(
+    stream: &mut Stream,
+    heartbeat: Duration,
+    work: impl FnOnce() -> T + Send,
+) -> T {
+    std::thread::scope(|scope| {
+        let (done, finished) = sync_channel(1);
+        let working = scope.spawn(move || done.send(work()));
+        loop {
+            match finished.recv_timeout(heartbeat) {
+                Ok(result) => return result,
+                Err(RecvTimeoutError::Timeout) => {
+                    let _ = stream.keep_alive();
+                }
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+        }
+        match working.join() {
+            Err(panic) => std::panic::resume_unwind(panic),
+            Ok(_) => unreachable!("a thread that has ended has sent its result"),
+        }
+    })
+}
+
+/// Why the session cannot begin: what the stream says, if it has ended by an error. One that breaks at its
+/// first row has lost its slot by the time we look, and its own reason is the one to go by. Where another
+/// relay has the slot, ours was ended for its sake, unless it is for good.
+fn last_words(stream: &mut Stream, error: RelayError) -> RelayError {
+    let is_taken = error.class() == Class::Held;
+    match ended(stream) {
+        Some(said) if !(is_taken && said.class().is_transient()) => said.into(),
+        _ => error,
+    }
+}
+
+/// Why the stream has ended, if it has.
+fn ended(stream: &mut Stream) -> Option<WalError> {
     let deadline = Instant::now() + LAST_WORDS;
     while Instant::now() < deadline {
         if let Err(error) = stream.fill(LAST_WORDS_TICK) {
-            return definite(error);
+            return Some(error);
         }
         loop {
             match stream.peek() {
-                Err(error) => return definite(error),
+                Err(error) => return Some(error),
                 Ok(None) => break,
                 Ok(Some(_)) => stream.consume(),
             }

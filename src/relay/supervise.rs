@@ -53,7 +53,7 @@ const SETTLING_HELP: &str = "what was sent is confirmed first, here or by the re
 const SETTINGS_LIMIT: Duration = Duration::from_secs(2);
 
 /// Runs the relay until it is told to stop, has caught up, or must not go on.
-pub async fn run<S: Sink + 'static>(
+pub async fn run<S: Sink + Send + 'static>(
     plan: Plan,
     options: Options,
     stop: Stop,
@@ -137,7 +137,7 @@ struct Supervisor {
 }
 
 impl Supervisor {
-    async fn supervise<S: Sink + 'static>(
+    async fn supervise<S: Sink + Send + 'static>(
         &mut self,
         open_sink: impl OpenSink<S>,
     ) -> Result<Summary, RelayError> {
@@ -272,7 +272,7 @@ impl Supervisor {
 
     /// One session, from preflight to its end. One that has not got its stream when it is told to
     /// end has sent nothing, and is not waited for.
-    async fn session<S: Sink + 'static>(
+    async fn session<S: Sink + Send + 'static>(
         &mut self,
         open_sink: impl OpenSink<S>,
     ) -> Result<End, RelayError> {

@@ -233,6 +233,13 @@ impl<T: Transport> Stream<T> {
         Ok(self.acknowledged)
     }
 
+    /// Tells the server that we live, and nothing else that is new: it ends a stream that says nothing for
+    /// as long as its `wal_sender_timeout`. Never waits.
+    pub fn keep_alive(&mut self) -> Result<(), WalError> {
+        self.owed.get_or_insert(false);
+        self.push_out()
+    }
+
     /// Sends what is waiting; a status goes out only whole and only when nothing waits before it,
     /// so that the queue never holds more than one (G3).
     fn push_out(&mut self) -> Result<(), WalError> {

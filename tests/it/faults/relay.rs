@@ -6,7 +6,10 @@ use std::time::Duration;
 use super::ends::{SOCKET_TIMEOUT, shared};
 use crate::relay::face::Face;
 use crate::relay::stage::Stage;
+use crate::support::fault::cluster;
 use crate::support::fault::endtxn::Injection;
+use crate::support::fault::link::{BOTH, Fault};
+use crate::support::kafka::Options;
 use crate::support::postgres;
 
 /// What is done, and whether a client must notice.
@@ -54,4 +57,25 @@ fn g6_a_relay_that_loses_sight_of_a_commit_notices_and_delivers_once() {
     let verdict = stage.verdict(&oracle, &tap.statuses());
     verdict.assert_exactly_once();
     assert_eq!(verdict.committed, INJECTIONS.len() * 20);
+}
+
+/// The stream is open while earlier producers are fenced and progress is read, which takes many round trips.
+#[test]
+fn g6_brokers_far_away_do_not_end_a_session_of_a_server_with_little_patience() {
+    let Some(cluster) = cluster::start(&Options::default()) else { return };
+    let stage = Stage::new(postgres::installed(), &cluster.bootstrap(), "far");
+    let relay = stage.relay().set("kafka.delivery", "exactly_once");
+    relay.prepare();
+    stage.insert("A", 10);
+    let timeout = format!("ALTER DATABASE {} SET wal_sender_timeout = '1s'", stage.slot());
+    stage.sql().run(&timeout);
+    cluster.proxy.greet(|link| {
+        for way in BOTH {
+            link.inject(way, Fault::Latency(Duration::from_millis(100)));
+        }
+    });
+    let running = relay.allow_log("no Kafka broker answers").run();
+    stage.wait_acknowledged(stage.log_end());
+    // It has warned of no session that ended.
+    running.stop();
 }

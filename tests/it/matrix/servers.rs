@@ -8,6 +8,7 @@ use postrider::sandbox::postgres::{Cluster, Options, Stop};
 
 use crate::relay::trial::{DELIVERIES, TOPIC, Trial, trials};
 use crate::support::postgres;
+use crate::support::sluice::Sluice;
 use crate::support::sql::Sql;
 use crate::support::wait_for;
 
@@ -171,6 +172,14 @@ fn row_42_without_its_synchronous_standby_a_commit_is_published_before_it_is_see
     });
 }
 
+/// From now on no file of this process grows beyond a page.
+fn limit_files_of(pid: &str) {
+    let mut limit = Command::new("prlimit");
+    Account::unprivileged().unwrap().apply(&mut limit);
+    let status = limit.args(["--pid", pid, "--fsize=4096:4096"]).current_dir("/").status();
+    assert!(status.unwrap().success(), "prlimit");
+}
+
 /// What Postgres cannot keep in memory of a transaction it writes to disk before it sends it. The disk
 /// of the walsender alone is full here: no file of its may grow beyond this.
 #[test]
@@ -181,11 +190,7 @@ fn row_49_a_server_that_cannot_spill_is_tried_again() {
         let mut running = relay.expect_log("No space left").allow_log("could not write").run();
         for _ in 0..2 {
             running.wait_for_log("\"streaming\"");
-            let mut limit = Command::new("prlimit");
-            Account::unprivileged().unwrap().apply(&mut limit);
-            let walsender = ["--pid", &trial.stage.slot_value("active_pid")].map(str::to_owned);
-            let status = limit.args(walsender).arg("--fsize=4096:4096").current_dir("/").status();
-            assert!(status.unwrap().success(), "prlimit");
+            limit_files_of(&trial.stage.slot_value("active_pid"));
             trial.stage.insert(TOPIC, 5_000);
             let told = running.wait_for_log("trying again");
             assert!(told.contains("could not write to data file"), "{told}");
@@ -193,6 +198,30 @@ fn row_49_a_server_that_cannot_spill_is_tried_again() {
         trial.wait_settled();
         running.stop();
         assert_eq!(trial.assert_kept().delivered, 10_000);
+    });
+}
+
+/// The same to a session that begins: nobody else has its slot, so it is no standby.
+#[test]
+fn row_172_a_stream_that_dies_while_a_session_begins_is_told() {
+    let options = Options::default().with("logical_decoding_work_mem", "64kB");
+    alone("dying", &options, |trial, _| {
+        trial.relay().prepare();
+        trial.stage.insert(TOPIC, 5_000);
+        let address = trial.tap.address();
+        let sluice = Sluice::start(&address);
+        let sql = trial.stage.sql();
+        sluice.before_start(move || {
+            let walsender = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'walsender'";
+            limit_files_of(&sql.value(walsender));
+        });
+        let relay = trial.relay().set("source.url", &sluice.url());
+        let mut running = relay.expect_log("trying again").run();
+        let told = running.wait_for_log("trying again");
+        assert!(told.contains("could not write to data file"), "{told}");
+        trial.wait_settled();
+        running.stop();
+        assert_eq!(trial.assert_kept().delivered, 5_000);
     });
 }
 
