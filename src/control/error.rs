@@ -403,9 +403,8 @@ impl ControlError {
             Self::SlotHeld { pid, .. } => format!(
                 "another relay is at work; if it is not: SELECT pg_terminate_backend({pid});"
             ),
-            Self::SlotTaken { is_held: false, .. } => "the server's log says why".to_owned(),
             Self::SlotTaken { .. } => {
-                "nothing to do: this relay waits until the slot is free, and begins anew".to_owned()
+                "nothing to do: this relay begins anew; the server's log says why".to_owned()
             }
             Self::OtherServer => {
                 "what stands before the servers sends each connection to another one: name the \

@@ -91,10 +91,9 @@ impl HotStart {
         }
         failpoint::pass("slot_taken");
         // Last, so that a standby that asks for the slot five times a second starts no client.
-        let spec = &self.plan.kafka;
-        let heartbeat = self.limits.heartbeat;
-        let lineage = &facts.lineage;
-        let mut sink = meanwhile(&mut stream, heartbeat, move || open_sink(spec, lineage))?;
+        let (spec, lineage) = (&self.plan.kafka, &facts.lineage);
+        let open = move || open_sink(spec, lineage);
+        let mut sink = meanwhile(&mut stream, self.limits.heartbeat, open)?;
         if facts.exactly_once {
             reporter.fenced();
         }
