@@ -58,7 +58,7 @@ pub use start::{Start, StartSyntax};
 pub use topic_book::{TopicBook, Unavailable, UnavailableOne};
 pub use topics::{
     Finding, Grade, MadeTopics, Purpose, TopicsError, WantedTopic, create_missing,
-    ensure_progress_topic, look_for_absent, make_topics, note_settings, survey,
+    ensure_progress_topic, look_for_absent, look_for_gone, make_topics, note_settings, survey,
 };
 pub use transactional::Transactional;
 pub use version::{client_features, client_version};

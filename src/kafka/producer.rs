@@ -91,6 +91,8 @@ impl Producer {
             .create_with_context(Deliveries::new(spec))
             .map_err(|error| SinkError::Settings(refused_settings(&error)))?;
         let inner = Arc::new(inner);
+        // It has nothing under way.
+        let _ = spec.topics.take_gone();
         if spec.secrets.can_change() {
             inner.client().context().watch().secret_can_change();
         }
@@ -157,6 +159,9 @@ impl Producer {
 
     /// Whether the session is over, and why.
     pub(super) fn check(&self) -> Result<(), SinkError> {
+        if let Some(topic) = self.spec.topics.take_gone() {
+            return Err(SinkError::UnknownTopic { topic });
+        }
         self.inner.client().context().check(self.sent)
     }
 

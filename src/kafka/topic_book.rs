@@ -36,6 +36,10 @@ struct Book {
     topics: Mutex<MissingTopics>,
     /// Topics that take no record without a key.
     compacted: Mutex<HashSet<String>>,
+    /// A topic that is gone while records of it may be under way.
+    gone: Mutex<Option<String>>,
+    /// Whether there is one.
+    any_gone: AtomicBool,
     /// Whether any topic was denied, so that a stored record may be news.
     any_denied: AtomicBool,
     /// Whether some broker has let us in.
@@ -98,6 +102,8 @@ impl TopicBook {
             exempt,
             topics,
             compacted: Mutex::default(),
+            gone: Mutex::default(),
+            any_gone: AtomicBool::new(false),
             any_denied: AtomicBool::new(false),
             let_in: AtomicBool::new(false),
             refused: AtomicU32::new(0),
@@ -195,6 +201,22 @@ impl TopicBook {
         let Some(book) = self.about(topic) else { return };
         let was_away = book.topics().seen(topic, book.now());
         tell_back(topic, was_away);
+    }
+
+    /// The brokers do not have the topic any more, and records of it may be under way: whoever sends them is
+    /// to begin anew.
+    pub(super) fn gone(&self, kafka: &KafkaSpec, topic: &str) {
+        let Some(book) = self.about(topic).filter(|book| !book.topics().has(topic)) else { return };
+        self.absent(kafka, topic, TopicFault::Missing);
+        *book.gone.lock().unwrap_or_else(PoisonError::into_inner) = Some(topic.to_owned());
+        book.any_gone.store(true, Ordering::Relaxed);
+    }
+
+    /// That topic, once.
+    pub(super) fn take_gone(&self) -> Option<String> {
+        let book = self.0.as_ref().filter(|book| book.any_gone.load(Ordering::Relaxed))?;
+        book.any_gone.store(false, Ordering::Relaxed);
+        book.gone.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// The topic's settings say that it is compacted, so that it takes no record without a key.

@@ -9,7 +9,9 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::config::Rejected;
-use crate::kafka::{Finding, Grade, KafkaSpec, Purpose, TopicsError, look_for_absent, survey};
+use crate::kafka::{
+    Finding, Grade, KafkaSpec, Purpose, TopicsError, look_for_absent, look_for_gone, survey,
+};
 use crate::pipeline::TopicTotal;
 use crate::relay::aside::aside;
 use crate::relay::beforehand::tell;
@@ -19,6 +21,8 @@ use crate::telemetry::{State, Telemetry};
 
 /// How often it looks whether rows have chosen topics that it has not looked at.
 const EVERY: Duration = Duration::from_secs(5);
+/// How long brokers that answer may confirm nothing until it is asked whether a topic is gone.
+const IN_VAIN: Duration = Duration::from_secs(2);
 /// Topics looked at in one go; each costs the brokers two small requests.
 const GO: usize = 50;
 
@@ -48,6 +52,10 @@ impl Lookout {
             let kafka = self.kafka.clone();
             // Brokers that do not answer are left to the sessions.
             let _ = aside(move || look_for_absent(&kafka)).await;
+            if let Some(topics) = self.in_vain() {
+                let kafka = self.kafka.clone();
+                let _ = aside(move || look_for_gone(&kafka, &topics)).await;
+            }
             let fresh: Vec<_> = self.topics().filter(|(name, _)| !seen.contains(name)).collect();
             let fresh: Vec<_> = fresh.into_iter().take(GO).collect();
             if fresh.is_empty() {
@@ -72,6 +80,14 @@ impl Lookout {
             }
             seen.extend(fresh.into_iter().map(|(name, _)| name));
         }
+    }
+
+    /// The topics of rows, where brokers that answer have confirmed nothing for a while.
+    fn in_vain(&self) -> Option<Vec<String>> {
+        let view = self.telemetry.view();
+        let stands = view.snapshot.broker_connected && view.snapshot.unconfirmed_for >= IN_VAIN;
+        let of_rows = self.topics().filter(|(_, purpose)| *purpose == Purpose::Rows);
+        stands.then(|| of_rows.map(|(topic, _)| topic).collect())
     }
 
     /// Says what keeps a standby from taking over, which would come out only when it has to.

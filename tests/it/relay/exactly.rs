@@ -1,6 +1,6 @@
 //! Exactly once: records and progress in one Kafka transaction.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::face::Face;
 use super::load::{Load, commit, prepare};
@@ -11,6 +11,10 @@ use crate::support::{kafka, postgres, topic, wait_for};
 
 /// More than is delivered before a stop that comes at once, three times.
 const ROWS_WITHIN: usize = 150_000;
+/// `transaction.timeout.ms` of the relay.
+const TRANSACTION_LIMIT: Duration = Duration::from_mins(1);
+/// Ten seconds of rows.
+const ROWS_OF_EACH: usize = 400;
 const KILLS: u32 = 8;
 /// Rows per second and rows per transaction of each writer.
 const WRITERS: [(u32, u32); 3] = [(300, 1), (600, 7), (900, 60)];
@@ -158,4 +162,53 @@ fn g1_a_progress_topic_that_is_deleted_at_least_once_is_made_again() {
     // Once with the session that noticed it, and once with the next.
     let records = stage.records().len();
     assert!((20..=30).contains(&records), "{records}");
+}
+
+/// Within a Kafka transaction the library asks for a topic that is gone for as long as the transaction may
+/// last, in some runs: a minute in which nobody's rows would come. Four relays, as one may be lucky.
+#[test]
+fn g4_a_topic_deleted_under_its_rows_is_noticed_before_they_time_out() {
+    let Some(kafka) = kafka::strict() else { return };
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| delete_under_rows(&kafka.bootstrap()));
+        }
+    });
+}
+
+fn delete_under_rows(bootstrap: &str) {
+    let stage = Stage::new(postgres::installed(), bootstrap, "deleted");
+    for name in ["A", "B", "dead-letters"] {
+        topic::create(bootstrap, &stage.topic(name), 3, &[]);
+    }
+    let relay = stage.relay().set("kafka.delivery", "exactly_once").allow_log("");
+    let mut running = relay.run();
+    running.wait_for_log("\"streaming\"");
+    let sql = stage.sql();
+    let rows = || {
+        for _ in 0..ROWS_OF_EACH {
+            for name in ["A", "B"] {
+                sql.run(&format!(
+                    "INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload) \
+                     VALUES ('t', 'k', '{name}', '{{}}')"
+                ));
+            }
+            let_pass(Duration::from_millis(20), "records are under way all the time");
+        }
+    };
+    let gone = std::thread::scope(|scope| {
+        let rows = scope.spawn(rows);
+        let_pass(Duration::from_secs(3), "rows flow");
+        topic::delete(bootstrap, &stage.topic("B"));
+        let gone = Instant::now();
+        rows.join().unwrap();
+        gone
+    });
+    stage.wait_acknowledged(stage.log_end());
+    let took = gone.elapsed();
+    eprintln!("{took:?}");
+    assert!(took < TRANSACTION_LIMIT.mul_f64(0.75), "{took:?}");
+    running.stop();
+    let of_a = stage.records().iter().filter(|record| record.topic == stage.topic("A")).count();
+    assert_eq!(of_a, ROWS_OF_EACH, "each once");
 }
