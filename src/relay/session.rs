@@ -120,24 +120,23 @@ impl<S: Sink> Session<S> {
             self.leave_word();
         }
         reporter.session_ended(&self.pipeline, &self.stream);
+        let settled = self.settled();
         if self.limits.acknowledge {
             // Of a transaction that is delivered in part nothing was told.
-            let settled = self.settled();
             let told = self.pipeline.last_row().filter(|last| *last < settled);
             reporter.told(told, self.sink.kept());
         }
         failpoint::pass("drained");
         let (end, definite) = match result {
-            // The server's shutdown was seen on the stream first.
-            Err(RelayError::Wal(WalError::Ended)) => return Ok(End::LetGo),
+            // It says so once it has heard that all it sent is settled; see `Stream::finish`.
+            Err(RelayError::Wal(WalError::Ended)) => {
+                reporter.acknowledged(settled);
+                return Ok(End::LetGo);
+            }
             result => result?,
         };
         let limit = if end == End::LetGo { LAST_FAREWELL } else { FAREWELL };
-        let settled = self.settled();
-        let farewell = self.stream.finish(limit);
-        if farewell.is_ok() {
-            reporter.acknowledged(settled);
-        }
+        let farewell = self.stream.finish(limit).map(|()| reporter.acknowledged(settled));
         match (definite, end) {
             (Some(error), End::Drained) => Err(error),
             // The server may be gone before it has said goodbye.

@@ -256,12 +256,30 @@ impl<T: Transport> Stream<T> {
     /// Ends the stream in good order: a last status, CopyDone, then reads (and discards) until the
     /// server agrees, and says goodbye. The slot is free when this returns without error. Frames
     /// that were not settled come again in the next session.
+    ///
+    /// A server that stops says that it is done once it has heard that everything it sent is settled, and
+    /// nothing more (`WalSndDone` in walsender.c): that is an end in good order too.
     pub fn finish(mut self, limit: Duration) -> Result<(), WalError> {
         const DOING: &str = "ending the stream";
         let deadline = Instant::now().checked_add(limit);
         let status = status_update(self.received, self.acknowledged, false);
-        self.session.send(&status, deadline, DOING)?;
-        self.session.send(&COPY_DONE, deadline, DOING)?;
+        let told = self.session.send(&status, deadline, DOING);
+        let told = told.and_then(|()| self.session.send(&COPY_DONE, deadline, DOING));
+        let mut is_done = false;
+        match self.read_goodbye(deadline, &mut is_done) {
+            Ok(()) => self.session.send(&TERMINATE, deadline, DOING),
+            Err(_) if is_done => Ok(()),
+            Err(error) => Err(told.err().unwrap_or(error)),
+        }
+    }
+
+    /// Reads until the server is ready for something else; whether it `is_done` is known before that.
+    fn read_goodbye(
+        &mut self,
+        deadline: Option<Instant>,
+        is_done: &mut bool,
+    ) -> Result<(), WalError> {
+        const DOING: &str = "ending the stream";
         loop {
             self.session.buffer.pass_piece();
             let head = match self.session.buffer.head() {
@@ -281,12 +299,14 @@ impl<T: Transport> Stream<T> {
             };
             match head.tag {
                 b'E' => return self.aside(head),
-                b'Z' => break,
-                _ => self.session.buffer.consume(head),
+                b'Z' => return Ok(()),
+                tag => {
+                    *is_done |= tag == b'C';
+                    self.session.buffer.consume(head);
+                }
             }
             remaining(deadline, DOING)?;
         }
-        self.session.send(&TERMINATE, deadline, DOING)
     }
 
     /// The highest position the server has sent us a frame of.

@@ -225,6 +225,15 @@ fn finishing_discards_what_is_left_and_says_goodbye() {
     assert!(matches!(error, WalError::TimedOut { .. }));
 }
 
+#[test]
+fn g8_a_server_that_stops_has_heard_everything_when_it_is_done() {
+    let done = message(b'C', b"COPY 0\0");
+    for (wire, heard) in [(done, true), (Vec::new(), false)] {
+        let stream = streaming(Script::closing([wal(0x10, b"seen"), wire].concat(), 64), 1 << 20);
+        assert_eq!(stream.finish(Duration::from_secs(5)).is_ok(), heard);
+    }
+}
+
 /// An insert of one column with so many bytes, and what is kept of it.
 fn insert(size: usize) -> (Vec<u8>, Vec<u8>) {
     let (mut whole, mut kept) = (Vec::new(), Vec::new());
