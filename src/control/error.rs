@@ -5,8 +5,8 @@
 //! connection, so that one mistake reads the same wherever it is met.
 
 use super::remedy::{
-    INSERT_AGAIN, ONLY_INSERTS, RESEND, after_vanishing, create_publication, is_right, listed,
-    lost, named_besides, of_part, publish_under_root, publish_whole, qualified,
+    INSERT_AGAIN, ONLY_INSERTS, RESEND, UNSUITABLE, after_vanishing, create_publication, is_right,
+    listed, lost, named_besides, of_part, publish_under_root, publish_whole, qualified,
     without_publication, without_two_phase,
 };
 use crate::lsn::Lsn;
@@ -305,8 +305,8 @@ pub enum ControlError {
 const COLUMNS_MISSING: &str = "name the table's own columns in [outbox] and [route]; after a rename \
     list both names, the new one first, as in outbox.aggregate_id = [\"new\", \"old\"]";
 
-const RENAMED: &str = "if it was renamed, give source.tables its new name and start again: no row is \
-    lost; if it was dropped or replaced, run `postrider setup`";
+const RENAMED: &str = "if it was renamed, and published all the time, give source.tables its new name \
+    and start again: no row is lost; if it was dropped or replaced, run `postrider setup`";
 
 /// Beyond what made it so, and before the next start.
 const REPLACED: &str = "re-send the rows committed since the change: Postgres passes over those that \
@@ -376,10 +376,7 @@ impl ControlError {
                  and not delivered later"
                     .to_owned()
             }
-            Self::TableUnsuitable { .. } => {
-                "set source.tables to an ordinary or partitioned table that is not unlogged"
-                    .to_owned()
-            }
+            Self::TableUnsuitable { .. } => UNSUITABLE.to_owned(),
             Self::Promoted => "nothing to do".to_owned(),
             Self::PartUnsuitable { part, kind, .. } => of_part(part, kind),
             Self::TableForbidden { table, role } => format!(

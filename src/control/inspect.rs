@@ -179,6 +179,9 @@ pub struct Published {
     /// The OID of its entry in the publication, or else of its schema's, which changes when it is taken out
     /// and put in again; `None` if it is there as one of all tables.
     pub member: Option<u32>,
+    /// The transaction that put it into its schema (`xmin` of the dependency, which `SET SCHEMA` writes anew),
+    /// where it is published as a table of that.
+    pub place: Option<u32>,
 }
 
 /// The publication.
@@ -378,13 +381,20 @@ async fn published(
             JOIN pg_catalog.pg_publication p ON p.oid = s.pnpubid \
             JOIN pg_catalog.pg_class c ON c.relnamespace = s.pnnspid \
             WHERE p.pubname = t.pubname AND c.oid = $4::oid)";
+    const OF_TABLE: &str = "\
+        (SELECT r.oid FROM pg_catalog.pg_publication_rel r \
+            JOIN pg_catalog.pg_publication p ON p.oid = r.prpubid \
+            WHERE p.pubname = t.pubname AND r.prrelid = $4::oid)";
+    const PLACE: &str = "\
+        (SELECT d.xmin::text::oid FROM pg_catalog.pg_depend d \
+            WHERE d.classid = 'pg_catalog.pg_class'::regclass AND d.objid = $4::oid AND d.objsubid = 0 \
+            AND d.refclassid = 'pg_catalog.pg_namespace'::regclass LIMIT 1)";
     let of_schema = if has_schemas { OF_SCHEMA } else { "NULL" };
     let sql = format!(
         "SELECT to_jsonb(t)->>'rowfilter' IS NOT NULL, \
             ARRAY(SELECT jsonb_array_elements_text(to_jsonb(t)->'attnames')), \
-            coalesce((SELECT r.oid FROM pg_catalog.pg_publication_rel r \
-                JOIN pg_catalog.pg_publication p ON p.oid = r.prpubid \
-                WHERE p.pubname = t.pubname AND r.prrelid = $4::oid), {of_schema}) \
+            coalesce({OF_TABLE}, {of_schema}), \
+            CASE WHEN {OF_TABLE} IS NULL AND {of_schema} IS NOT NULL THEN {PLACE} END \
         FROM pg_catalog.pg_publication_tables t \
         WHERE t.pubname = $1::text AND t.schemaname = $2::text AND t.tablename = $3::text"
     );
@@ -395,7 +405,7 @@ async fn published(
     found
         .map(|row| {
             let (filters_rows, columns) = (get(&row, 0)?, get(&row, 1)?);
-            Ok(Published { filters_rows, columns, member: get(&row, 2)? })
+            Ok(Published { filters_rows, columns, member: get(&row, 2)?, place: get(&row, 3)? })
         })
         .transpose()
 }

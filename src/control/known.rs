@@ -20,8 +20,9 @@ pub struct Known {
     publication_xid: Option<u32>,
     /// In the order of [`Requirements::tables`].
     tables: Vec<Option<u32>>,
-    /// Their entries in the publication, in the same order.
-    members: Vec<Option<u32>>,
+    /// Their entries in the publication, and since when they have been in a schema that is published, in the
+    /// same order.
+    members: Vec<Option<(u32, Option<u32>)>>,
 }
 
 impl Known {
@@ -29,7 +30,8 @@ impl Known {
     pub fn of(inspection: &Inspection) -> Self {
         let oid = |table: &Option<_>| table.as_ref().map(|table: &super::TableFacts| table.oid);
         let member = |table: &Option<super::TableFacts>| {
-            table.as_ref()?.published.as_ref().and_then(|published| published.member)
+            let published = table.as_ref()?.published.as_ref()?;
+            Some((published.member?, published.place))
         };
         Self {
             system: inspection.server.system.as_ref().map(|(system, _)| system.clone()),
@@ -76,7 +78,7 @@ impl Known {
     pub fn readmission(&self, now: &Inspection, wanted: &Requirements) -> Option<ControlError> {
         let now = Self::of(now);
         let mut members = self.members.iter().zip(&now.members).zip(&wanted.tables);
-        let is_readmitted = |before: &Option<u32>, now: &Option<u32>| {
+        let is_readmitted = |before: &Option<_>, now: &Option<_>| {
             before.is_some() && now.is_some() && before != now
         };
         let (_, table) = members.find(|((before, now), _)| is_readmitted(before, now))?;
@@ -136,6 +138,7 @@ mod tests {
                 filters_rows: false,
                 columns: Vec::new(),
                 member: Some(31),
+                place: None,
             }),
         };
         let publication = PublicationFacts {

@@ -11,6 +11,10 @@ use crate::wal::quote::{identifier, literal};
 pub(super) const INSERT_AGAIN: &str =
     "insert those again that are still in the table and must be delivered";
 
+/// What an outbox is.
+pub(super) const UNSUITABLE: &str = "set source.tables to an ordinary or partitioned table that is not \
+    unlogged; rows that were written to an unlogged one are not in the log: re-send them";
+
 /// A question comes before any remedy: a name that is mistyped needs none.
 pub(super) fn is_right(setting: &str, name: &str, what: &str, others: &[String]) -> String {
     let others: Vec<_> = others.iter().map(|other| format!("`{other}`")).collect();

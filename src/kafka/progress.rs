@@ -14,7 +14,8 @@
 //! ```
 //! `commit` and `rows` are there only inside a transaction that is carried in several pieces. `last` is
 //! the last commit that had rows; version 1 did not write it, nor `members`, `messages` and `standby`. The
-//! first versions that wrote version 2 had no `publication_xid`.
+//! first versions that wrote version 2 had no `publication_xid` and no `places`, which are there only where a
+//! schema is published.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -53,6 +54,10 @@ pub struct Lineage {
     /// again. Empty: not known.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub members: BTreeMap<String, u32>,
+    /// The transactions that put the tables into their schemas, of those that are published with the schema:
+    /// one that is taken out of it and put in again is another one.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub places: BTreeMap<String, u32>,
     /// Prefixes of the logical messages that are rows; `None`: not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub messages: Option<BTreeSet<String>>,
@@ -192,6 +197,7 @@ mod tests {
             publication_xid: Some(10),
             tables: BTreeMap::from([("public.outbox".to_owned(), 8)]),
             members: BTreeMap::from([("public.outbox".to_owned(), 9)]),
+            places: BTreeMap::from([("public.outbox".to_owned(), 11)]),
             messages: Some(BTreeSet::from(["outbox".to_owned()])),
             standby: true,
         };
@@ -207,7 +213,7 @@ mod tests {
         let part = Some(Part { commit_lsn: Lsn::new((2 << 32) + 9), rows: 5 });
         let Progress { mut lineage, mut mark } = progress(part);
         (lineage.members, lineage.messages, lineage.standby) = (BTreeMap::new(), None, false);
-        lineage.publication_xid = None;
+        (lineage.publication_xid, lineage.places) = (None, BTreeMap::new());
         mark.last = None;
         assert_eq!(Progress::decode(text.as_bytes()), Ok(Progress { lineage, mark }));
     }
@@ -222,7 +228,7 @@ mod tests {
             before,
             "{\"version\":2,\"system\":\"7312\",\"timeline\":3,\"database\":\"shop\",\
              \"slot\":\"postrider\",\"publication\":7,\"publication_xid\":10,\"tables\":{\"public.outbox\":8},\
-             \"members\":{\"public.outbox\":9},\"messages\":[\"outbox\"],\"standby\":true,\
+             \"members\":{\"public.outbox\":9},\"places\":{\"public.outbox\":11},\"messages\":[\"outbox\"],\"standby\":true,\
              \"end\":\"2/0\",\"commit\":\"0/9\",\"rows\":5,\
              \"last\":{\"commit\":\"0/9\",\"xid\":4294967295,\"time_us\":-1}"
         );

@@ -9,7 +9,7 @@
 //! A position of the server's log means something only to the cluster and the timeline it was read
 //! from, and Postgres accepts any other without a word: rows would be passed over, or come twice.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::kafka::{Lineage, Progress};
 use crate::lsn::Lsn;
@@ -454,9 +454,15 @@ fn same_tables(now: &Lineage, progress: &Progress, mark: Mark) -> Result<(), Gat
             return Err(GateError::TableReplaced { table, slot: slot(), delivered });
         }
     }
-    for (table, oid) in &before.members {
-        if now.members.get(table).is_some_and(|now| now != oid) {
-            let table = table.clone();
+    // Told by its OID: what was renamed meanwhile may have been out of the publication, too.
+    for (before_name, oid) in &before.tables {
+        let Some((name, _)) = now.tables.iter().find(|(_, now)| *now == oid) else { continue };
+        let differs = |before: &BTreeMap<String, u32>, now: &BTreeMap<String, u32>| {
+            let both = before.get(before_name).zip(now.get(name));
+            both.is_some_and(|(before, now)| before != now)
+        };
+        if differs(&before.members, &now.members) || differs(&before.places, &now.places) {
+            let table = name.clone();
             return Err(GateError::MemberReplaced { table, slot: slot(), delivered });
         }
     }

@@ -88,6 +88,9 @@ impl Plan {
         let member = |(name, facts): (&TableName, &Option<TableFacts>)| {
             Some((name.to_string(), facts.as_ref()?.published.as_ref()?.member?))
         };
+        let place = |(name, facts): (&TableName, &Option<TableFacts>)| {
+            Some((name.to_string(), facts.as_ref()?.published.as_ref()?.place?))
+        };
         Lineage {
             database: inspection.server.database.clone(),
             slot: config.source.slot.clone(),
@@ -95,6 +98,7 @@ impl Plan {
             publication_xid: Some(publication.xid),
             tables: tables().map(found).collect(),
             members: tables().filter_map(member).collect(),
+            places: tables().filter_map(place).collect(),
             messages: Some(config.messages.prefixes.iter().cloned().collect()),
             standby: inspection.server.in_recovery,
             ..Lineage::default()

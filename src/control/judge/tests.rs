@@ -46,6 +46,7 @@ fn good() -> Inspection {
                 filters_rows: false,
                 columns: Vec::new(),
                 member: Some(3),
+                place: None,
             }),
         })],
         publication: Some(PublicationFacts {

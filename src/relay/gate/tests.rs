@@ -257,6 +257,24 @@ fn g1_a_table_taken_out_of_the_publication_and_put_in_again_is_refused() {
     before.lineage.members.insert("public.outbox".to_owned(), 20);
     let error = refused(&now, Some(&before));
     assert!(matches!(error, GateError::MemberReplaced { .. }), "{error}");
+    // Under another name, too.
+    let oid = now.lineage.tables.remove("public.outbox").unwrap();
+    now.lineage.tables.insert("public.events".to_owned(), oid);
+    now.lineage.members = BTreeMap::from([("public.events".to_owned(), 21)]);
+    let error = refused(&now, Some(&before));
+    assert!(matches!(error, GateError::MemberReplaced { .. }), "{error}");
+    now.lineage.members = BTreeMap::from([("public.events".to_owned(), 20)]);
+    assert!(judge(&now, Some(&before)).is_ok());
+}
+
+#[test]
+fn g1_a_table_that_left_its_published_schema_for_a_while_is_refused() {
+    let (mut now, mut before) = (facts(3), progress(3, whole(900)));
+    now.lineage.places.insert("public.outbox".to_owned(), 31);
+    assert!(judge(&now, Some(&before)).is_ok(), "an earlier version did not say");
+    before.lineage.places.insert("public.outbox".to_owned(), 30);
+    let error = refused(&now, Some(&before));
+    assert!(matches!(error, GateError::MemberReplaced { .. }), "{error}");
 }
 
 /// Whoever alters a publication may have made it leave out rows for a while, or not.

@@ -309,6 +309,31 @@ fn g1_a_schema_out_of_the_publication_for_a_while_is_refused() {
         case.refused().assert("PR-P067", &["taken out of the publication", "re-send"]);
         case.adopt();
         case.assert_goes_on();
+        // The schema stays, and the table leaves it.
+        case.stage.sql().run("ALTER TABLE sales.outbox SET SCHEMA public");
+        case.stage.insert("A", 3);
+        case.stage.sql().run("ALTER TABLE public.outbox SET SCHEMA sales");
+        case.refused().assert("PR-P067", &["taken out of the publication", "re-send"]);
+        case.adopt();
+        case.assert_goes_on();
+    }
+}
+
+/// Under another name it is the same table.
+#[test]
+fn g1_a_table_renamed_while_it_is_out_of_the_publication_is_refused() {
+    for cluster in postgres::versions() {
+        let Some(mut case) = Case::delivered(cluster, "renamed") else { return };
+        case.stage.sql().run(
+            "ALTER PUBLICATION postrider DROP TABLE outbox; ALTER TABLE outbox RENAME TO events; \
+             INSERT INTO events (aggregate_type, aggregate_id, event_type, payload) \
+             VALUES ('t', '1', 'A', '{}'); \
+             ALTER PUBLICATION postrider ADD TABLE events",
+        );
+        case.relay = case.relay.set("source.tables", "public.events");
+        case.refused().assert("PR-P067", &["taken out of the publication", "re-send"]);
+        case.adopt();
+        case.relay.run_once();
     }
 }
 
