@@ -128,9 +128,9 @@ impl<S: Sink> Session<S> {
         }
         failpoint::pass("drained");
         let (end, definite) = match result {
-            // It says so once it has heard that all it sent is settled; see `Stream::finish`.
+            // It says so once it has heard of what was acknowledged; see `Stream::finish`.
             Err(RelayError::Wal(WalError::Ended)) => {
-                reporter.acknowledged(settled);
+                reporter.acknowledged(self.stream.acknowledged());
                 return Ok(End::LetGo);
             }
             result => result?,

@@ -258,7 +258,8 @@ impl<T: Transport> Stream<T> {
     /// that were not settled come again in the next session.
     ///
     /// A server that stops says that it is done once it has heard that everything it sent is settled, and
-    /// nothing more (`WalSndDone` in walsender.c): that is an end in good order too.
+    /// nothing more (`WalSndDone` in walsender.c): that is an end in good order too. Until it has heard of any
+    /// position that is settled, it goes by what was received.
     pub fn finish(mut self, limit: Duration) -> Result<(), WalError> {
         const DOING: &str = "ending the stream";
         let deadline = Instant::now().checked_add(limit);
@@ -268,7 +269,7 @@ impl<T: Transport> Stream<T> {
         let mut is_done = false;
         match self.read_goodbye(deadline, &mut is_done) {
             Ok(()) => self.session.send(&TERMINATE, deadline, DOING),
-            Err(_) if is_done => Ok(()),
+            Err(_) if is_done && self.acknowledged > Lsn::ZERO => Ok(()),
             Err(error) => Err(told.err().unwrap_or(error)),
         }
     }
