@@ -204,10 +204,9 @@ impl TopicBook {
     }
 
     /// The brokers do not have the topic any more, and records of it may be under way: whoever sends them is
-    /// to begin anew.
-    pub(super) fn gone(&self, kafka: &KafkaSpec, topic: &str) {
+    /// to begin anew. What becomes of the topic's rows is decided when there is one.
+    pub(super) fn gone(&self, topic: &str) {
         let Some(book) = self.about(topic).filter(|book| !book.topics().has(topic)) else { return };
-        self.absent(kafka, topic, TopicFault::Missing);
         *book.gone.lock().unwrap_or_else(PoisonError::into_inner) = Some(topic.to_owned());
         book.any_gone.store(true, Ordering::Relaxed);
     }

@@ -301,11 +301,13 @@ impl GateError {
                 "are kafka.brokers and progress.topic right? With other brokers, rows would go there. If rows were delivered \
                  up to {confirmed}, or none are wanted from before: {ADOPT}; if the progress topic was lost, rows after {confirmed} may come twice"
             ),
-            Self::PublicationReplaced { .. }
-            | Self::TableReplaced { .. }
-            | Self::MemberReplaced { .. } => format!(
+            Self::PublicationReplaced { .. } | Self::TableReplaced { .. } => format!(
                 "re-send the rows committed since the change, which Postgres passes over, then: \
                  {ADOPT}"
+            ),
+            Self::MemberReplaced { .. } => format!(
+                "re-send the rows committed while it was not published, which Postgres passes over (none, \
+                 if it went straight from one published schema into another), then: {ADOPT}"
             ),
             Self::PrefixesChanged { .. } => {
                 "start with the former messages.prefixes until it is delivered, then change them"

@@ -5,7 +5,7 @@
 //! which ends the relay. What always holds: nothing waits for it, and brokers that do not answer are
 //! left to the sessions; only a standby, which has none, is warned of them. Called by `supervise`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::config::Rejected;
@@ -34,6 +34,28 @@ pub(super) struct Lookout {
     telemetry: Telemetry,
 }
 
+/// Which topics records were sent to lately. One that was retired before is none of them: that it is gone is
+/// no reason for anything.
+#[derive(Debug, Default)]
+struct Recent {
+    /// Records of each topic at the last look at which records were confirmed, and at the one before it.
+    last: BTreeMap<String, u64>,
+    earlier: BTreeMap<String, u64>,
+}
+
+impl Recent {
+    /// Takes in how many records were `sent` to each topic so far. If nothing is confirmed any more, returns
+    /// the topics that may have some under way.
+    fn look(&mut self, sent: BTreeMap<String, u64>, stands: bool) -> Vec<String> {
+        if !stands {
+            self.earlier = std::mem::replace(&mut self.last, sent);
+            return Vec::new();
+        }
+        let is_recent = |(topic, sent): &(String, u64)| self.earlier.get(topic) != Some(sent);
+        sent.into_iter().filter(is_recent).map(|(topic, _)| topic).collect()
+    }
+}
+
 impl Lookout {
     /// What is looked at for this plan, beside the topics that `telemetry` names.
     pub(super) fn of(plan: &Plan, telemetry: Telemetry) -> Self {
@@ -46,13 +68,15 @@ impl Lookout {
     pub(super) async fn keep(self) -> RelayError {
         let mut seen = BTreeSet::new();
         let mut warned = false;
+        let mut recent = Recent::default();
         let mut every = tokio::time::interval(EVERY);
         loop {
             every.tick().await;
             let kafka = self.kafka.clone();
             // Brokers that do not answer are left to the sessions.
             let _ = aside(move || look_for_absent(&kafka)).await;
-            if let Some(topics) = self.in_vain() {
+            let topics = self.in_vain(&mut recent);
+            if !topics.is_empty() {
                 let kafka = self.kafka.clone();
                 let _ = aside(move || look_for_gone(&kafka, &topics)).await;
             }
@@ -82,12 +106,13 @@ impl Lookout {
         }
     }
 
-    /// The topics of rows, where brokers that answer have confirmed nothing for a while.
-    fn in_vain(&self) -> Option<Vec<String>> {
-        let view = self.telemetry.view();
-        let stands = view.snapshot.broker_connected && view.snapshot.unconfirmed_for >= IN_VAIN;
-        let of_rows = self.topics().filter(|(_, purpose)| *purpose == Purpose::Rows);
-        stands.then(|| of_rows.map(|(topic, _)| topic).collect())
+    /// Topics whose records may be what brokers that answer have not confirmed for a while.
+    fn in_vain(&self, recent: &mut Recent) -> Vec<String> {
+        let snapshot = &self.telemetry.view().snapshot;
+        let of_rows = snapshot.topics.iter().filter(|count| &*count.topic != TopicTotal::OTHERS);
+        let sent = of_rows.map(|count| (count.topic.to_string(), count.sent)).collect();
+        let stands = snapshot.broker_connected && snapshot.unconfirmed_for >= IN_VAIN;
+        recent.look(sent, stands)
     }
 
     /// Says what keeps a standby from taking over, which would come out only when it has to.
@@ -116,5 +141,29 @@ impl Lookout {
         finding.grade == Grade::Unfit
             && finding.topic.is_some()
             && finding.topic == self.dead_letters
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_topic_that_nothing_was_sent_to_lately_is_not_asked_for() {
+        let sent =
+            |old: u64, new: u64| BTreeMap::from([("old".to_owned(), old), ("new".to_owned(), new)]);
+        let mut recent = Recent::default();
+        for new in 1..=3 {
+            assert_eq!(recent.look(sent(5, new), false), [""; 0]);
+        }
+        // However long it lasts.
+        for _ in 0..3 {
+            assert_eq!(recent.look(sent(5, 4), true), ["new"]);
+        }
+        assert_eq!(
+            Recent::default().look(sent(5, 4), true),
+            ["new", "old"],
+            "nothing is known yet"
+        );
     }
 }

@@ -246,7 +246,7 @@ pub fn look_for_absent(kafka: &KafkaSpec) -> Result<(), TopicsError> {
     Ok(())
 }
 
-/// Looks whether topics whose records wait for an answer are still there, and tells [`KafkaSpec::topics`] of
+/// Looks whether topics whose records may wait for an answer are still there, and tells [`KafkaSpec::topics`] of
 /// those that are not. Blocks for seconds if it must.
 ///
 /// A topic that is deleted under its records may take their answers with it: in a Kafka transaction the
@@ -254,7 +254,7 @@ pub fn look_for_absent(kafka: &KafkaSpec) -> Result<(), TopicsError> {
 pub fn look_for_gone(kafka: &KafkaSpec, topics: &[String]) -> Result<(), TopicsError> {
     let there = Inquiry::open(kafka)?.all()?;
     for topic in topics.iter().filter(|topic| !there.contains(*topic)) {
-        kafka.topics.gone(kafka, topic);
+        kafka.topics.gone(topic);
     }
     Ok(())
 }
