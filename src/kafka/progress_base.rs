@@ -23,8 +23,8 @@ const LIMIT: Duration = Duration::from_secs(10);
 const TICK: Duration = Duration::from_millis(2);
 
 /// Reads the newest progress of a stream that has no slot yet. If it names no position, or there is none,
-/// progress at 0/0 is written: the slot that is created next is then known to be this stream's own. Blocks for seconds, and
-/// for a minute at most where the cluster has had no transaction yet. Two relays may begin at once: each
+/// progress at 0/0 is written: the slot that is created next is then known to be this stream's own.
+/// Blocks for seconds, and for a minute at most where the cluster has had no transaction yet. Two relays may begin at once: each
 /// fences before it looks again, and writes in a transaction, so that no base lands behind the progress
 /// of one that has gone on. Upholds G6.
 pub fn begin_progress(kafka: &KafkaSpec, lineage: &Lineage) -> Result<Option<Progress>, SinkError> {

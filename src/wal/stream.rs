@@ -30,6 +30,9 @@ const STATUS_BYTES: usize = 39;
 const COPY_DONE: [u8; 5] = [b'c', 0, 0, 0, 4];
 const TERMINATE: [u8; 5] = [b'X', 0, 0, 0, 4];
 
+/// What a goodbye is called in errors.
+const ENDING: &str = "ending the stream";
+
 /// What comes before the pgoutput message: a tag, two positions, a time.
 const XLOG_DATA_BYTES: usize = 25;
 
@@ -261,14 +264,13 @@ impl<T: Transport> Stream<T> {
     /// nothing more (`WalSndDone` in walsender.c): that is an end in good order too. Until it has heard of any
     /// position that is settled, it goes by what was received.
     pub fn finish(mut self, limit: Duration) -> Result<(), WalError> {
-        const DOING: &str = "ending the stream";
         let deadline = Instant::now().checked_add(limit);
         let status = status_update(self.received, self.acknowledged, false);
-        let told = self.session.send(&status, deadline, DOING);
-        let told = told.and_then(|()| self.session.send(&COPY_DONE, deadline, DOING));
+        let told = self.session.send(&status, deadline, ENDING);
+        let told = told.and_then(|()| self.session.send(&COPY_DONE, deadline, ENDING));
         let mut is_done = false;
         match self.read_goodbye(deadline, &mut is_done) {
-            Ok(()) => self.session.send(&TERMINATE, deadline, DOING),
+            Ok(()) => self.session.send(&TERMINATE, deadline, ENDING),
             Err(_) if is_done && self.acknowledged > Lsn::ZERO => Ok(()),
             Err(error) => Err(told.err().unwrap_or(error)),
         }
@@ -280,7 +282,6 @@ impl<T: Transport> Stream<T> {
         deadline: Option<Instant>,
         is_done: &mut bool,
     ) -> Result<(), WalError> {
-        const DOING: &str = "ending the stream";
         loop {
             self.session.buffer.pass_piece();
             let head = match self.session.buffer.head() {
@@ -292,10 +293,10 @@ impl<T: Transport> Stream<T> {
             };
             let Some(head) = head else {
                 if self.session.read_available()? == 0 {
-                    let limit = remaining(deadline, DOING)?;
+                    let limit = remaining(deadline, ENDING)?;
                     self.session.wait(limit)?;
                 }
-                remaining(deadline, DOING)?;
+                remaining(deadline, ENDING)?;
                 continue;
             };
             match head.tag {
@@ -306,7 +307,7 @@ impl<T: Transport> Stream<T> {
                     self.session.buffer.consume(head);
                 }
             }
-            remaining(deadline, DOING)?;
+            remaining(deadline, ENDING)?;
         }
     }
 

@@ -250,7 +250,7 @@ pub fn look_for_absent(kafka: &KafkaSpec) -> Result<(), TopicsError> {
 /// those that are not. Blocks for seconds if it must.
 ///
 /// A topic that is deleted under its records may take their answers with it: in a Kafka transaction the
-/// library asks again until `transaction.timeout.ms` is over (seen with Kafka 4.3 in three runs of six).
+/// library asks again until `transaction.timeout.ms` is over (seen with Kafka 4.3 in 5 of 20 relays).
 pub fn look_for_gone(kafka: &KafkaSpec, topics: &[String]) -> Result<(), TopicsError> {
     let there = Inquiry::open(kafka)?.all()?;
     for topic in topics.iter().filter(|topic| !there.contains(*topic)) {
