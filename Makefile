@@ -29,11 +29,11 @@ check: ## format, lints, house rules, documentation, docker
 	@.ci/setup
 	@mkdir -p .servers && rm -f $(SKIPPED)
 	$(CARGO) fmt --check
-	$(CARGO) clippy --locked --all-targets --features faults --quiet -- --deny warnings
+	$(CARGO) clippy --locked --workspace --all-targets --features faults --quiet -- --deny warnings
 	$(CARGO) check --locked --no-default-features --features zstd --quiet
 	fuzz/check
 	.ci/deny
-	RUSTDOCFLAGS="--deny warnings" $(CARGO) doc --locked --no-deps --quiet
+	RUSTDOCFLAGS="--deny warnings" $(CARGO) doc --locked --workspace --no-deps --quiet
 	$(CARGO) test --locked --quiet --test tidy
 	POSTRIDER_SKIPPED=$(SKIPPED) docker/check
 	@if [ -s $(SKIPPED) ]; then sort -u $(SKIPPED); fi

@@ -30,7 +30,8 @@
 //!   `dead_letter`, and `shop`, whose services use them;
 //! * beside the relay: [`sandbox`] (private servers).
 //!
-//! Who may know whom is written, and checked, in `tests/tidy/layers.rs`.
+//! The core is a crate of its own, so that the compiler keeps its wall; who else may know whom is
+//! written, and checked, in `tests/tidy/layers.rs`.
 //!
 //! # Guarantees
 //!
@@ -47,6 +48,8 @@
 //!
 //! Their conditions and limits, and the tests that show them: `docs/guarantees.md`.
 
+pub use postrider_core::{frame, ledger, lsn, outbox, pgoutput, pipeline, route};
+
 pub mod config;
 pub mod control;
 #[cfg(feature = "dead-letter")]
@@ -58,15 +61,9 @@ pub mod idempotency;
 #[cfg(feature = "inbox")]
 pub mod inbox;
 pub mod kafka;
-pub mod ledger;
-pub mod lsn;
-pub mod outbox;
 #[cfg(feature = "outbox-writer")]
 pub mod outbox_writer;
-pub mod pgoutput;
-pub mod pipeline;
 pub mod relay;
-pub mod route;
 #[cfg(feature = "saga")]
 pub mod saga;
 pub mod sandbox;

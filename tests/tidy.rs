@@ -43,7 +43,6 @@ const FILE_RULES: &[fn(&Source) -> Vec<Finding>] = &[
     layers::rooms,
     layers::crates,
     layers::hot_path,
-    layers::core_is_pure,
     calls::banned,
     calls::undone,
     calls::sleeping_tests,

@@ -10,7 +10,6 @@ mod buffer;
 mod connection;
 pub(crate) mod dial;
 mod error;
-mod frame;
 mod history;
 mod login;
 pub(crate) mod quote;
@@ -22,13 +21,13 @@ pub(crate) mod tls;
 mod transport;
 mod verifier;
 
+pub use crate::frame::Frame;
 pub use connection::{
     Connection, FRAME_BYTES_MAX, REPLY_TIMEOUT, ServerProcess, SessionParams, StartRefused,
     StreamEncoding, SystemIdentity, TextRow,
 };
 pub(crate) use error::STANDBY_REACHED;
 pub use error::{Class, ServerMessage, WalError};
-pub use frame::Frame;
 pub use history::History;
 pub use stream::Stream;
 pub use tls::TlsFilesError;

@@ -14,9 +14,9 @@ use postgres_protocol::message::backend::Message;
 
 use super::buffer::{HEADER_BYTES, Head};
 use super::error::{ServerMessage, WalError};
-use super::frame::Frame;
 use super::session::{Session, parse, remaining};
 use super::transport::{Transport, Wire};
+use crate::frame::Frame;
 use crate::lsn::Lsn;
 use crate::pgoutput::Excerpt;
 

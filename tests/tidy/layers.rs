@@ -22,16 +22,17 @@ const fn room(name: &'static str, knows: &'static [&'static str]) -> Room {
 /// `wal` in pieces, and an excerpt is what takes them. What text is in UTF-8
 /// counts for those, and for what the server says.
 const ROOMS: &[Room] = &[
-    room("lsn", &[]),
-    room("pgoutput", &["lsn"]),
-    room("outbox", &["lsn", "pgoutput"]),
-    room("route", &["lsn", "outbox", "pgoutput::PgTime", "pgoutput::Digest", "pgoutput::Excerpt"]),
-    room("ledger", &["lsn"]),
-    room("pipeline", &["lsn", "pgoutput", "outbox", "route", "ledger", "wal::Frame"]),
     room("config", &["lsn", "outbox", "route", "pipeline"]),
     room(
         "wal",
-        &["lsn", "config", "pgoutput::Charset", "pgoutput::DecodeError", "pgoutput::Excerpt"],
+        &[
+            "lsn",
+            "frame",
+            "config",
+            "pgoutput::Charset",
+            "pgoutput::DecodeError",
+            "pgoutput::Excerpt",
+        ],
     ),
     room(
         "control",
@@ -104,9 +105,6 @@ const ROOMS: &[Room] = &[
     room("lib", &[]),
 ];
 
-/// The rooms without I/O, clock or environment.
-const CORE: [&str; 6] = ["lsn", "pgoutput", "outbox", "route", "ledger", "pipeline"];
-
 /// Crates that only some rooms may use.
 const CRATES: &[(&str, &[&str])] = &[
     (
@@ -144,21 +142,6 @@ const CRATES: &[(&str, &[&str])] = &[
     ("hyper", &["http"]),
     ("rustls", &["wal", "control"]),
     ("clap", &["cli", "config", "shop", "bin", "main"]),
-];
-
-/// Corners of `std` that do I/O, tell the time or read the environment.
-const IMPURE: [&str; 11] = [
-    "std::net",
-    "std::fs",
-    "std::env",
-    "std::io::stdin",
-    "std::io::stdout",
-    "std::io::stderr",
-    "std::os",
-    "std::process",
-    "std::thread",
-    "std::time::Instant",
-    "std::time::SystemTime",
 ];
 
 pub fn rooms(source: &Source) -> Vec<Finding> {
@@ -216,26 +199,6 @@ pub fn hot_path(source: &Source) -> Vec<Finding> {
         ],
         _ => Vec::new(),
     }
-}
-
-pub fn core_is_pure(source: &Source) -> Vec<Finding> {
-    if !source.room().is_some_and(|room| CORE.contains(&room)) {
-        return Vec::new();
-    }
-    let mut findings = Vec::new();
-    for (line, path) in shipped_paths(source) {
-        let full = path.segments.join("::");
-        // `use std::time;` and then `time::Instant`, too.
-        let is_under = |corner: &str| full == corner || full.starts_with(&format!("{corner}::"));
-        let is_impure = |corner: &str| {
-            let inside = corner.strip_prefix("std::").filter(|inside| inside.contains("::"));
-            is_under(corner) || inside.is_some_and(is_under)
-        };
-        if IMPURE.iter().any(|corner| is_impure(corner)) {
-            findings.push(source.finding(line, format!("the core may not use `{full}`")));
-        }
-    }
-    findings
 }
 
 fn owned(segments: &[&str]) -> Vec<String> {
@@ -386,14 +349,14 @@ mod tests {
     fn every_way_to_write_a_forbidden_import_is_reported() {
         for text in [
             "use crate::wal::Stream;",
-            "use crate::{lsn::Lsn, wal::{Frame, Stream}};",
+            "use crate::{lsn::Lsn, wal::Stream};",
             "use super::wal::Stream;",
             "fn f(stream: &crate::wal::Stream) {}",
             "mod inner { use super::super::wal::Stream; }",
             "use crate::wal::*;",
             "use crate::wal;",
         ] {
-            let found = rooms(&Source::new("src/pipeline.rs", text));
+            let found = rooms(&Source::new("src/config.rs", text));
             assert_eq!(found.len(), 1, "{text}: {:?}", what(&found));
         }
     }
@@ -403,7 +366,7 @@ mod tests {
         let text = "use std::{fmt, io::Read};\nuse crate::{lsn::Lsn, ledger::{Ledger, Ticket as T}};\n\
                     use crate::wal::Frame;\nfn f() { let x = Frame::Wal { a, b: c::d }; super::lsn::f() }\n\
                     mod m { use super::wal_like; }\n#[cfg(test)]\nmod tests { use crate::kafka::X; }";
-        assert_eq!(what(&rooms(&Source::new("src/pipeline.rs", text))), [""; 0]);
+        assert_eq!(what(&rooms(&Source::new("src/relay.rs", text))), [""; 0]);
         let within = "use super::frame::Frame;\nuse super::super::config::Tls;";
         assert_eq!(what(&rooms(&Source::new("src/wal/stream.rs", within))), [""; 0]);
         assert_eq!(what(&rooms(&Source::new("src/main.rs", "use postrider::cli;"))), [""; 0]);
@@ -412,8 +375,7 @@ mod tests {
     #[test]
     fn each_wall_stands() {
         for (path, text) in [
-            ("src/lsn.rs", "use crate::wal::Frame;"),
-            ("src/pgoutput/mod.rs", "use crate::outbox::Row;"),
+            ("src/config/mod.rs", "use crate::wal::Frame;"),
             ("src/wal/stream.rs", "use crate::pipeline::Pipeline;"),
             ("src/kafka/mod.rs", "use crate::wal::Frame;"),
             ("src/telemetry/mod.rs", "use crate::relay::State;"),
@@ -442,7 +404,7 @@ mod tests {
             ("src/kafka/mod.rs", "fn f() { tokio::spawn(x); }"),
             ("src/relay/mod.rs", "use rdkafka::ClientConfig;"),
             ("src/sandbox/mod.rs", "use {tokio::time, std::fs};"),
-            ("src/pipeline.rs", "use rdkafka as kafka;"),
+            ("src/config.rs", "use rdkafka as kafka;"),
         ] {
             assert_eq!(crates(&Source::new(path, text)).len(), 1, "{path}: {text}");
         }
@@ -463,24 +425,6 @@ mod tests {
         assert_eq!(hot_path(&Source::new("src/relay/session.rs", both)).len(), 1);
         let frame_only = "use crate::wal::Frame;\nuse tokio::sync::watch;";
         assert_eq!(hot_path(&Source::new("src/relay/session.rs", frame_only)), []);
-    }
-
-    #[test]
-    fn impurity_in_the_core_is_reported() {
-        let each = IMPURE.map(|corner| format!("fn f() {{ {corner}::x() }}"));
-        for text in each.iter().map(String::as_str).chain([
-            "use std::{fmt, net::TcpStream};",
-            "use std::time::{Duration, Instant};",
-            "fn f() { std::env::var(\"X\"); }",
-            "use std::thread;",
-            "fn f() { time::Instant::now() }",
-            "fn f() { io::stdin() }",
-        ]) {
-            assert_eq!(core_is_pure(&Source::new("src/route/mod.rs", text)).len(), 1, "{text}");
-            assert_eq!(core_is_pure(&Source::new("src/wal/mod.rs", text)), []);
-        }
-        let pure = "use std::io::Write;\nuse std::time::Duration;\n#[cfg(test)]\nmod tests { use std::fs; }";
-        assert_eq!(core_is_pure(&Source::new("src/route/mod.rs", pure)), []);
     }
 
     #[test]

@@ -107,9 +107,13 @@ impl Source {
     }
 
     /// The top-level module: `wal` for `src/wal/frame.rs`, `bin` for `src/bin/shop.rs`, `lib` and
-    /// `main` for those files, nothing outside `src`.
+    /// `main` for those files; nothing outside `src`, nor in a crate of its own, whose walls the
+    /// compiler keeps.
     pub fn room(&self) -> Option<&str> {
         let inside = self.path.strip_prefix("src/")?;
+        if inside.starts_with("core/") {
+            return None;
+        }
         inside.split('/').next()?.split('.').next()
     }
 }

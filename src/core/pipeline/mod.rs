@@ -38,12 +38,12 @@ mod step;
 mod suspects;
 mod translator;
 
+use crate::frame::Frame;
 use crate::ledger::{Budget, InFlight, Ledger, Progress, Ticket};
 use crate::lsn::Lsn;
 use crate::outbox::{Outbox, Position};
 use crate::pgoutput::{Excerpt, Insert, LogicalMessage, Message, decode};
 use crate::route::{NO_TIMESTAMP, OwnedRecord, Rejection, RejectionCode, Routed, Router, untimed};
-use crate::wal::Frame;
 
 pub use allowance::Allowance;
 pub use confirmation::{Aspect, Blame, Confirmation, Outcome, Refused};

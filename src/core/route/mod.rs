@@ -55,4 +55,4 @@ pub use spec::{
 pub use template::{TopicTemplate, WHOLE_VALUE};
 pub use topics::{PROGRESS_PREFIX, TopicsSpec, as_compared, check_beginning, check_topic};
 pub use trace::TRACEPARENT_HEADER;
-pub(crate) use words::words;
+pub use words::words;

@@ -7,8 +7,8 @@ use super::encode::{self, Old, Table};
 use super::*;
 use crate::lsn::Lsn;
 
-const TEXT: &str = include_str!("../../fixtures/wal/text.hex");
-const BINARY: &str = include_str!("../../fixtures/wal/binary.hex");
+const TEXT: &str = include_str!("../../../fixtures/wal/text.hex");
+const BINARY: &str = include_str!("../../../fixtures/wal/binary.hex");
 
 fn recorded(lines: &str) -> Vec<Vec<u8>> {
     let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).expect("hex"), 16);

@@ -4,6 +4,7 @@
 //! once. Used by `route` for its own settings and by `config` for the others.
 
 /// Defines an enum of lowercase words, its parser and its list, from one table.
+#[macro_export]
 macro_rules! words {
     ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $word:literal,)+ }) => {
         $(#[$doc])*
@@ -27,4 +28,4 @@ macro_rules! words {
     };
 }
 
-pub(crate) use words;
+pub use words;

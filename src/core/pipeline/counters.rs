@@ -80,9 +80,8 @@ impl Counters {
         self.topics.give_back(topic);
     }
 
-    /// As if a record of so many bytes had been sent to this topic.
-    #[cfg(test)]
-    pub(crate) fn count_sent(&mut self, topic: &str, weight: u64) {
+    /// Counts a record of so many bytes as sent to this topic.
+    pub fn count_sent(&mut self, topic: &str, weight: u64) {
         let place = self.topic_place(topic);
         self.count_record(place, weight, None);
     }

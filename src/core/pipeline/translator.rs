@@ -8,8 +8,8 @@
 
 use std::sync::Arc;
 
+use crate::frame::Frame;
 use crate::pgoutput::{Charset, Conversion, Converted, DecodeError, Excerpt};
-use crate::wal::Frame;
 
 /// See the module's documentation.
 #[derive(Debug)]

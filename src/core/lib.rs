@@ -1,0 +1,20 @@
+//! What decides in Postrider: which row becomes which record, and which position Postgres may be told.
+//!
+//! ```text
+//!  Frame --> pgoutput --> Message --> outbox --> OutboxRow --> route --> Record | Rejection
+//!                                                                          |  Ticket
+//!  settled Lsn <---------------- ledger <--------------- Confirmation -----+
+//! ```
+//!
+//! Enters: values. Leaves: values. Always holds: nothing here reads a clock, a socket, a file or the
+//! environment, starts a thread or depends on a runtime, so that the code that ships is the code that is
+//! simulated by seeds, fuzzed and replayed from scripts. [`pipeline`] is the whole of it; the others are
+//! its stages.
+
+pub mod frame;
+pub mod ledger;
+pub mod lsn;
+pub mod outbox;
+pub mod pgoutput;
+pub mod pipeline;
+pub mod route;
