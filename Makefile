@@ -21,7 +21,7 @@ demo: ## orders from a private Postgres to an embedded broker; ARGS="--count 200
 test: setup ## everything, on real PostgreSQL and real Kafka, with 10,000 simulated histories
 	@mkdir -p .servers && rm -f $(SKIPPED)
 	@status=0; \
-	POSTRIDER_SKIPPED=$(SKIPPED) $(CARGO) test --locked --no-fail-fast --features failpoints || status=$$?; \
+	POSTRIDER_SKIPPED=$(SKIPPED) $(CARGO) test --locked --no-fail-fast --features failpoints,mutants || status=$$?; \
 	if [ -s $(SKIPPED) ]; then sort -u $(SKIPPED); else echo "nothing was skipped"; fi; \
 	exit $$status
 
@@ -29,7 +29,7 @@ check: ## format, lints, house rules, documentation, docker
 	@.ci/setup
 	@mkdir -p .servers && rm -f $(SKIPPED)
 	$(CARGO) fmt --check
-	$(CARGO) clippy --locked --workspace --all-targets --features faults --quiet -- --deny warnings
+	$(CARGO) clippy --locked --workspace --all-targets --features faults,mutants --quiet -- --deny warnings
 	$(CARGO) check --locked --no-default-features --features zstd --quiet
 	fuzz/check
 	.ci/deny

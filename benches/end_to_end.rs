@@ -2,7 +2,7 @@
 //! the position that is acknowledged. Without servers: the bytes come from memory, and the records
 //! go to nobody ([`Null`]) or to librdkafka and its embedded broker.
 
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a bench that goes wrong should stop")]
+#![expect(clippy::unwrap_used, reason = "a bench that goes wrong should stop")]
 
 use std::io;
 use std::time::Duration;
@@ -10,14 +10,16 @@ use std::time::Duration;
 use divan::Bencher;
 use divan::counter::ItemsCount;
 use postrider::kafka::embedded::Broker;
-use postrider::kafka::{KafkaSpec, Null, Producer, SendError, Sink};
+use postrider::kafka::{KafkaSpec, Null, Producer, Sink};
 use postrider::ledger::Budget;
 use postrider::lsn::Lsn;
 use postrider::outbox::{Outbox, OutboxSpec, TableName};
 use postrider::pgoutput::encode::{self, Table};
 use postrider::pgoutput::{Begin, Column, Commit, PgTime};
-use postrider::pipeline::{Pipeline, Policy, RejectPolicy, Step, UpdatePolicy};
+use postrider::pipeline::{Handled, Pipeline, Policy, RejectPolicy, UpdatePolicy};
 use postrider::route::{RouteSpec, Router};
+use postrider::session::{CoalescingProfile, Limits, Next, Owed, Session};
+use postrider::time::Now;
 use postrider::wal::{FRAME_BYTES_MAX, Stream, Transport};
 
 fn main() {
@@ -58,41 +60,50 @@ fn rows_to_the_embedded_broker(bencher: Bencher<'_, '_>) {
     bencher.counter(ItemsCount::new(ROWS)).bench_local(|| relay(&wire, &mut producer));
 }
 
-/// Drives a session as `relay::session` does, as far as it concerns the cost of a row.
-fn relay(wire: &[u8], sink: &mut impl Sink) -> Lsn {
+/// Drives a session as the relay does. Time stands still, but for what a status update needs.
+fn relay<S: Sink>(wire: &[u8], sink: &mut S) -> Lsn
+where
+    S::Error: std::fmt::Debug,
+{
     let mut stream = Stream::over(Tape(wire), FRAME_BYTES_MAX);
-    let mut pipeline = pipeline();
-    let mut confirmations = Vec::new();
+    let limits = Limits {
+        status_interval: Duration::ZERO,
+        heartbeat: Duration::MAX,
+        silence: Duration::MAX,
+        grace: Duration::MAX,
+        until: None,
+        acknowledge: true,
+    };
+    let profile = CoalescingProfile {
+        delay: Duration::ZERO,
+        batch_max: Duration::ZERO,
+        batch_bytes: usize::MAX,
+    };
+    let mut now = Now::default();
+    let began = (now.at, Owed::default());
+    let mut session = Session::new(pipeline(), None, limits, profile, began);
+    let mut told = Lsn::ZERO;
     loop {
-        while pipeline.has_room() && forward(&mut stream, &mut pipeline, sink) {}
-        sink.poll(&mut confirmations).unwrap();
-        for confirmation in confirmations.drain(..) {
-            pipeline.confirm(confirmation).unwrap();
+        now.at += Duration::from_secs(1);
+        while session.takes_frames(sink) {
+            let Some(frame) = stream.peek().unwrap() else { break };
+            if session.frame(now.at, frame, sink).unwrap() == Handled::Full {
+                break;
+            }
+            stream.consume();
         }
-        let told = stream.acknowledge(pipeline.settled(), false).unwrap();
-        if pipeline.counters().confirmed == ROWS {
-            assert!(pipeline.is_idle());
+        session.confirm(now, sink).unwrap();
+        if let Some(status) = session.status_due(now, sink) {
+            told = stream.acknowledge(status.settled, status.ask_reply).unwrap();
+        }
+        if session.pipeline().counters().confirmed == ROWS {
+            assert!(session.pipeline().is_idle());
             return told;
         }
-        stream.fill(Duration::ZERO).unwrap();
+        if let Next::Read(_) = session.next(sink) {
+            stream.fill(Duration::ZERO).unwrap();
+        }
     }
-}
-
-/// Passes on one frame; false if there is none, or no room for its record.
-fn forward(stream: &mut Stream<Tape<'_>>, pipeline: &mut Pipeline, sink: &mut impl Sink) -> bool {
-    let Some(frame) = stream.peek().unwrap() else { return false };
-    let sent = match pipeline.frame(frame).unwrap() {
-        Step::Send(outgoing) => Some(sink.send(&outgoing.record, outgoing.ticket)),
-        _ => None,
-    };
-    match sent {
-        None => {}
-        Some(Ok(())) => pipeline.sent().unwrap(),
-        Some(Err(SendError::Full)) => return false,
-        Some(Err(error)) => panic!("{error}"),
-    }
-    stream.consume();
-    true
 }
 
 fn pipeline() -> Pipeline {

@@ -48,7 +48,8 @@
 //!
 //! Their conditions and limits, and the tests that show them: `docs/guarantees.md`.
 
-pub use postrider_core::{frame, ledger, lsn, outbox, pgoutput, pipeline, route};
+pub use postrider_core::{frame, gate, ledger, lsn, mutants, outbox, pgoutput, pipeline, route};
+pub use postrider_core::{progress, session, sink, time, transaction};
 
 pub mod config;
 pub mod control;

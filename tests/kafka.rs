@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use postrider::kafka::embedded::{Broker, Fault};
 use postrider::kafka::{
-    Confirmation, KafkaSpec, Outcome, Producer, Reader, ReaderError, ReaderSpec, SendError, Sink,
+    Confirmation, KafkaSpec, Outcome, Producer, Reader, ReaderError, ReaderSpec, SendError,
     SinkError, Step, StoredRecord,
 };
 use postrider::ledger::Ticket;

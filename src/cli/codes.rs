@@ -165,7 +165,6 @@ pub(super) const fn pipeline(error: &PipelineError) -> &'static str {
         // What the gate would have said, had the log been read by then.
         PipelineError::OtherLog { .. } => "PR-P061",
         PipelineError::NotSent => "PR-R007",
-        PipelineError::NotOffered => "PR-R008",
     }
 }
 

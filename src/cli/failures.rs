@@ -168,7 +168,7 @@ impl From<PipelineError> for Failure {
     fn from(error: PipelineError) -> Self {
         let exit = match error {
             PipelineError::Rejected { .. } | PipelineError::Updated { .. } => ExitCode::Poison,
-            PipelineError::NotSent | PipelineError::NotOffered => ExitCode::CheckFailed,
+            PipelineError::NotSent => ExitCode::CheckFailed,
             _ if error.is_definite() => ExitCode::Config,
             _ => ExitCode::Unavailable,
         };

@@ -20,7 +20,7 @@ use super::failure::Failure;
 use super::specs::kafka_spec;
 use super::version;
 use crate::config::{Config, Delivery, Loaded};
-use crate::kafka::{KafkaSpec, Producer, Remembering, Sink, TopicBook, Transactional};
+use crate::kafka::{ExactlyOnce, KafkaSink, KafkaSpec, Producer, Remembering, TopicBook};
 use crate::relay::{self, OpenSink, Options, Plan, Request, Stop, Summary};
 use crate::telemetry::{HttpError, Listener, Telemetry, serve};
 
@@ -88,7 +88,7 @@ pub fn run(args: &RunArgs, context: &Context) -> Result<ExitCode, Failure> {
         let summary = if args.dry_run {
             let told = Arc::new(OnceLock::new());
             let ended = (stop.clone(), Arc::clone(&told));
-            let printer = move |_: &_, _: &_| {
+            let printer = move |_: &_, _: &_, _| {
                 let (stop, told) = ended.clone();
                 Ok(Printer::new(std::io::stdout(), move |error| {
                     // The first one stands.
@@ -102,12 +102,12 @@ pub fn run(args: &RunArgs, context: &Context) -> Result<ExitCode, Failure> {
             }
             summary
         } else if plan.config.kafka.delivery == Delivery::ExactlyOnce {
-            drive(plan, options, stop, telemetry, Transactional::open).await
+            drive(plan, options, stop, telemetry, ExactlyOnce::open).await
         } else if plan.keeps_progress() {
-            let open = move |spec: &_, lineage: &_| Remembering::open(spec, lineage, every);
+            let open = move |spec: &_, lineage: &_, _| Remembering::open(spec, lineage, every);
             drive(plan, options, stop, telemetry, open).await
         } else {
-            let open = |spec: &_, _: &_| Producer::open(spec);
+            let open = |spec: &_, _: &_, _| Producer::open(spec);
             drive(plan, options, stop, telemetry, open).await
         };
         drop(end_http);
@@ -182,7 +182,7 @@ fn options(args: &RunArgs, config: &Config) -> Options {
     }
 }
 
-fn drive<S: Sink + Send + 'static>(
+fn drive<S: KafkaSink + Send + 'static>(
     plan: Plan,
     options: Options,
     stop: Stop,

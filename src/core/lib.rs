@@ -8,13 +8,20 @@
 //!
 //! Enters: values. Leaves: values. Always holds: nothing here reads a clock, a socket, a file or the
 //! environment, starts a thread or depends on a runtime, so that the code that ships is the code that is
-//! simulated by seeds, fuzzed and replayed from scripts. [`pipeline`] is the whole of it; the others are
-//! its stages.
+//! simulated by seeds, fuzzed and replayed from scripts. [`session`] is the whole of it, around a
+//! [`pipeline`] whose stages the others are; [`transaction`] is the sink that delivers exactly once.
 
 pub mod frame;
+pub mod gate;
 pub mod ledger;
 pub mod lsn;
+pub mod mutants;
 pub mod outbox;
 pub mod pgoutput;
 pub mod pipeline;
+pub mod progress;
 pub mod route;
+pub mod session;
+pub mod sink;
+pub mod time;
+pub mod transaction;

@@ -23,13 +23,13 @@ use rdkafka::{ClientContext, Message};
 use super::blame::{self, Fault, Refusal};
 use super::introductions::{Introductions, Report};
 use super::settings::KafkaSpec;
-use super::transactional::PROGRESS_TICKET;
 use super::verdict::{Case, Verdict, is_a_rule, is_of_the_broker, judge, words};
 use super::watch::{Barred, Watch};
 use super::{Confirmation, Outcome, Refused, SinkError, TopicBook};
 use crate::ledger::Ticket;
 use crate::pipeline::{Aspect, Blame};
 use crate::route::{OwnedRecord, Rejection, RejectionCode, content_of};
+use crate::transaction::PROGRESS_TICKET;
 
 /// How long a dead producer's reason may take to arrive. The library announces the death first and
 /// the delivery report that says why a moment later, from the same thread.

@@ -16,10 +16,10 @@ use rdkafka::error::KafkaError;
 use rdkafka::producer::Producer as _;
 use rdkafka::types::RDKafkaErrorCode as Code;
 
-use super::progress::Lineage;
 use super::settings::KafkaSpec;
 use super::transactional::code;
 use super::{Producer, SinkError};
+use crate::progress::Lineage;
 
 /// How long all of it may take. A stream is open meanwhile, so it must be well below what makes
 /// Postgres's `fast` stop slow.

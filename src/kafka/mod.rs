@@ -2,14 +2,12 @@
 //!
 //! Enters: [`Record`](crate::route::Record)s with their tickets, and a [`KafkaSpec`]. Leaves:
 //! [`Confirmation`]s with the same tickets, or a [`SinkError`]. What always holds is the contract
-//! in [`Sink`]'s module. The relay calls the producer; the demo, `tail` and the tests also call
+//! in the module of [`Sink`]. The relay calls the producer; the demo, `tail` and the tests also call
 //! [`Reader`] and the [`embedded`] broker. No other room but the shop names the client library.
 
 mod admissions;
 mod barred;
-mod batch;
 mod blame;
-mod breath;
 mod brokers;
 mod committer;
 mod damper;
@@ -21,7 +19,6 @@ mod introductions;
 mod listener;
 mod null;
 mod producer;
-mod progress;
 mod progress_base;
 mod progress_topic;
 mod properties;
@@ -31,7 +28,6 @@ mod remembering;
 mod secrets;
 mod settings;
 mod sink;
-mod spent;
 mod start;
 mod topic_book;
 mod topics;
@@ -42,10 +38,11 @@ mod watch;
 mod withdrawn;
 
 pub use crate::pipeline::{Confirmation, Outcome, Refused};
+pub use crate::progress::{Lineage, Progress, ProgressSyntax};
+pub use crate::sink::Sink;
 pub use fence::fence_off;
 pub use null::Null;
 pub use producer::Producer;
-pub use progress::{Lineage, Progress, ProgressSyntax};
 pub use progress_base::{begin_progress, begin_unfenced, write_progress};
 pub use progress_topic::newest_progress;
 pub use properties::refuse_reserved;
@@ -53,12 +50,12 @@ pub use reader::{Isolation, Reader, ReaderError, ReaderSpec, Received, Step, Sto
 pub use remembering::Remembering;
 pub use secrets::KafkaSecrets;
 pub use settings::{KafkaSpec, SettingsError};
-pub use sink::{Reached, SendError, Sink, SinkError};
+pub use sink::{KafkaSink, SendError, SinkError};
 pub use start::{Start, StartSyntax};
 pub use topic_book::{TopicBook, Unavailable, UnavailableOne};
 pub use topics::{
     Finding, Grade, MadeTopics, Purpose, TopicsError, WantedTopic, create_missing,
     ensure_progress_topic, look_for_absent, look_for_gone, make_topics, note_settings, survey,
 };
-pub use transactional::Transactional;
+pub use transactional::ExactlyOnce;
 pub use version::{client_features, client_version};

@@ -1,10 +1,11 @@
 //! A sink that stores nothing, for measuring what lies before it.
 //!
-//! Enters: records. Leaves: `Stored` for each ticket at the next poll. Called by the benches.
+//! Enters: records. Leaves: `Stored` for each ticket at the next poll.
 
-use super::{Confirmation, Outcome, SendError, Sink, SinkError};
+use super::{Confirmation, KafkaSink, Outcome, SendError, Sink, SinkError};
 use crate::ledger::Ticket;
-use crate::route::Record;
+use crate::pipeline::Outgoing;
+use crate::time::Instant;
 
 /// Confirms everything, stores nothing.
 #[derive(Debug, Default)]
@@ -13,17 +14,25 @@ pub struct Null {
 }
 
 impl Sink for Null {
-    fn send(&mut self, _record: &Record<'_>, ticket: Ticket) -> Result<(), SendError> {
-        self.taken.push(ticket);
+    type Error = SinkError;
+
+    fn send(&mut self, _now: Instant, outgoing: &Outgoing<'_>) -> Result<(), SendError> {
+        self.taken.push(outgoing.ticket);
         Ok(())
     }
 
-    fn poll(&mut self, confirmations: &mut Vec<Confirmation>) -> Result<(), SinkError> {
+    fn poll(
+        &mut self,
+        _now: Instant,
+        confirmations: &mut Vec<Confirmation>,
+    ) -> Result<(), SinkError> {
         let stored = |ticket| Confirmation { ticket, outcome: Outcome::Stored };
         confirmations.extend(self.taken.drain(..).map(stored));
         Ok(())
     }
+}
 
+impl KafkaSink for Null {
     fn is_connected(&self) -> bool {
         true
     }

@@ -20,7 +20,7 @@
 //! batch stops the producer before anything later of that partition can be stored, `poll` says
 //! [`SinkError::BatchRefused`], and the relay starts again from what Postgres was told. The error names
 //! the records of the batch. One that was alone in it is at fault; of several, those that may be are
-//! sent alone by the next session ([`Sink::send_alone`]), between others that go as usual. What is under
+//! sent alone by the next session ([`Outgoing::alone`]), between others that go as usual. What is under
 //! way at that moment is waited for, so that one session finds as many refusals as it can.
 //!
 //! Where nobody knows which record is at fault, or for whom no session follows, there is
@@ -54,9 +54,11 @@ use super::deliveries::{Alone, Deliveries, key_id};
 use super::introductions::Admission;
 use super::settings::{KafkaSpec, SettingsError};
 use super::verdict::{Case, Verdict, judge, words};
-use super::{Confirmation, SendError, Sink, SinkError};
+use super::{Confirmation, KafkaSink, SendError, Sink, SinkError};
 use crate::ledger::Ticket;
+use crate::pipeline::Outgoing;
 use crate::route::{NO_TIMESTAMP, Record, Rejection, RejectionCode, content_of};
+use crate::time::Instant;
 
 /// Most events served by one `poll`. An event is the reports of one batch; this keeps the call to
 /// a few milliseconds while the brokers answer faster than we listen.
@@ -204,12 +206,9 @@ impl Drop for Producer {
     }
 }
 
-impl Sink for Producer {
-    fn reading(&mut self, row: u64, received: u64) {
-        self.admissions.reading(row, received);
-    }
-
-    fn send(&mut self, record: &Record<'_>, ticket: Ticket) -> Result<(), SendError> {
+impl Producer {
+    /// Hands over one record, to be confirmed under this ticket; see [`Sink::send`].
+    pub fn send(&mut self, record: &Record<'_>, ticket: Ticket) -> Result<(), SendError> {
         // The library takes an empty name and waits for its metadata for ever.
         if record.topic.is_empty() || record.topic.len() > TOPIC_NAME_BYTES_MAX {
             return Err(invalid_topic());
@@ -274,7 +273,8 @@ impl Sink for Producer {
         }
     }
 
-    fn send_alone(&mut self, record: &Record<'_>, ticket: Ticket) -> Result<(), SendError> {
+    /// The same for a record that must have its batch for itself.
+    pub fn send_alone(&mut self, record: &Record<'_>, ticket: Ticket) -> Result<(), SendError> {
         if self.inner.client().context().gathered().answered < self.sent {
             return Err(SendError::Full);
         }
@@ -286,7 +286,8 @@ impl Sink for Producer {
         Ok(())
     }
 
-    fn poll(&mut self, confirmations: &mut Vec<Confirmation>) -> Result<(), SinkError> {
+    /// Serves every delivery report that has arrived; see [`Sink::poll`].
+    pub fn poll(&mut self, confirmations: &mut Vec<Confirmation>) -> Result<(), SinkError> {
         let context = self.inner.client().context();
         // The callbacks write straight into the caller's vector.
         std::mem::swap(confirmations, &mut context.gathered().confirmations);
@@ -304,8 +305,39 @@ impl Sink for Producer {
         self.check()
     }
 
-    fn is_connected(&self) -> bool {
+    /// Whether at least one broker is known to answer.
+    pub fn is_connected(&self) -> bool {
         self.inner.client().context().watch().answering()
+    }
+}
+
+impl Sink for Producer {
+    type Error = SinkError;
+
+    fn send(&mut self, _now: Instant, outgoing: &Outgoing<'_>) -> Result<(), SendError> {
+        if outgoing.alone {
+            Self::send_alone(self, &outgoing.record, outgoing.ticket)
+        } else {
+            Self::send(self, &outgoing.record, outgoing.ticket)
+        }
+    }
+
+    fn poll(
+        &mut self,
+        _now: Instant,
+        confirmations: &mut Vec<Confirmation>,
+    ) -> Result<(), SinkError> {
+        Self::poll(self, confirmations)
+    }
+}
+
+impl KafkaSink for Producer {
+    fn reading(&mut self, row: u64, received: u64) {
+        self.admissions.reading(row, received);
+    }
+
+    fn is_connected(&self) -> bool {
+        Self::is_connected(self)
     }
 }
 

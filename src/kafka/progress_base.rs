@@ -11,9 +11,9 @@ use rdkafka::producer::Producer as _;
 
 use super::fence::fence_patiently;
 use super::progress_topic::newest_progress;
-use super::transactional::PROGRESS_TICKET;
-use super::{KafkaSpec, Lineage, Outcome, Producer, Progress, SendError, Sink as _, SinkError};
+use super::{KafkaSpec, Lineage, Outcome, Producer, Progress, SendError, SinkError};
 use crate::pipeline::Mark;
+use crate::transaction::PROGRESS_TICKET;
 
 /// How often a stream is begun while others begin it too.
 const ATTEMPTS: u32 = 5;

@@ -19,9 +19,9 @@ use rdkafka::{ClientConfig, Message as _, Offset, TopicPartitionList};
 
 use super::SinkError;
 use super::ear::{Ear, serve};
-use super::progress::{Progress, ProgressSyntax};
 use super::settings::KafkaSpec;
 use super::topic_book::TopicBook;
+use crate::progress::{Progress, ProgressSyntax};
 
 /// The one partition.
 const PARTITION: i32 = 0;

@@ -8,18 +8,18 @@
 //! Progress is not part of any transaction here: what was confirmed after the last record of it is
 //! repeated after a crash, as without it.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use super::progress::{Lineage, Progress};
-use super::sink::Reached;
-use super::transactional::PROGRESS_TICKET;
 use super::{
-    Confirmation, KafkaSpec, Outcome, Producer, SendError, Sink, SinkError, progress_topic,
+    Confirmation, KafkaSink, KafkaSpec, Outcome, Producer, SendError, Sink, SinkError,
+    progress_topic,
 };
-use crate::ledger::Ticket;
 use crate::lsn::Lsn;
-use crate::pipeline::Mark;
-use crate::route::Record;
+use crate::pipeline::{Mark, Outgoing};
+use crate::progress::{Lineage, Progress};
+use crate::sink::Reached;
+use crate::time::Instant;
+use crate::transaction::PROGRESS_TICKET;
 
 /// A producer that remembers how far it came.
 pub struct Remembering {
@@ -51,19 +51,17 @@ impl Remembering {
 }
 
 impl Sink for Remembering {
-    fn reading(&mut self, row: u64, received: u64) {
-        self.producer.reading(row, received);
+    type Error = SinkError;
+
+    fn send(&mut self, now: Instant, outgoing: &Outgoing<'_>) -> Result<(), SendError> {
+        Sink::send(&mut self.producer, now, outgoing)
     }
 
-    fn send(&mut self, record: &Record<'_>, ticket: Ticket) -> Result<(), SendError> {
-        self.producer.send(record, ticket)
-    }
-
-    fn send_alone(&mut self, record: &Record<'_>, ticket: Ticket) -> Result<(), SendError> {
-        self.producer.send_alone(record, ticket)
-    }
-
-    fn poll(&mut self, confirmations: &mut Vec<Confirmation>) -> Result<(), SinkError> {
+    fn poll(
+        &mut self,
+        _now: Instant,
+        confirmations: &mut Vec<Confirmation>,
+    ) -> Result<(), SinkError> {
         let before = confirmations.len();
         self.producer.poll(confirmations)?;
         let Some(end) = self.under_way else { return Ok(()) };
@@ -82,19 +80,11 @@ impl Sink for Remembering {
         Ok(())
     }
 
-    fn is_connected(&self) -> bool {
-        self.producer.is_connected()
-    }
-
-    fn found(&self) -> Option<&Progress> {
-        self.found.as_ref()
-    }
-
     fn begin_at(&mut self, mark: Mark) {
         self.kept = mark.end;
     }
 
-    fn reached(&mut self, reached: Reached) -> Result<(), SinkError> {
+    fn reached(&mut self, now: Instant, reached: Reached) -> Result<(), SinkError> {
         // A mark names the last commit before it, and what is settled does not: so a place that was
         // reached is written when all before it is settled. The rows of an open transaction are not.
         let mark = *self.next.get_or_insert(Mark { part: None, ..reached.mark });
@@ -103,14 +93,14 @@ impl Sink for Remembering {
             self.next = None;
             return Ok(());
         }
-        let rested = self.sent_at.is_none_or(|at| at.elapsed() >= self.every);
+        let rested = self.sent_at.is_none_or(|at| now - at >= self.every);
         if reached.settled < end || self.under_way.is_some() || !(rested || reached.ending) {
             return Ok(());
         }
         let progress = Progress { lineage: self.lineage.clone(), mark };
         match self.producer.send(&progress.record(&self.topic).as_record(), PROGRESS_TICKET) {
             Ok(()) => {
-                (self.under_way, self.sent_at) = (Some(end), Some(Instant::now()));
+                (self.under_way, self.sent_at) = (Some(end), Some(now));
                 self.next = None;
                 Ok(())
             }
@@ -124,5 +114,19 @@ impl Sink for Remembering {
 
     fn kept(&self) -> Option<Lsn> {
         Some(self.kept)
+    }
+}
+
+impl KafkaSink for Remembering {
+    fn reading(&mut self, row: u64, received: u64) {
+        self.producer.reading(row, received);
+    }
+
+    fn is_connected(&self) -> bool {
+        self.producer.is_connected()
+    }
+
+    fn found(&self) -> Option<&Progress> {
+        self.found.as_ref()
     }
 }

@@ -1,39 +1,17 @@
-//! The one seam of the relay: where records leave and confirmations come back.
+//! What the relay asks of a sink beside the core's contract, and why a sink ends.
 //!
-//! Contract, for every implementation:
-//! * records of one partition are appended in the order of `send` (G2);
-//! * each accepted ticket is answered exactly once by a [`Confirmation`], or the sink reports a
-//!   [`SinkError`], after which none of its unanswered tickets will be answered: the session is
-//!   dropped and the relay resumes from the acknowledged position;
-//! * `Stored` means that the brokers acknowledged it as `acks=all` demands (G1 rests on this);
-//! * no call blocks for longer than a few milliseconds, but for a tenth of a second while a client
-//!   connects;
-//! * a record whose topic does not exist is not taken: nothing that waits behind it is repeated;
-//! * a sink that keeps progress says in [`Sink::kept`] how far Postgres may be told that we are, and
-//!   in [`Sink::found`] how far an earlier session came.
+//! Enters: nothing; this is a vocabulary. Leaves: [`KafkaSink`], and [`SinkError`] with a hint for each.
 
 use super::listener::{NO_LOGIN_HELP, offers_no_login};
-use super::progress::{Progress, ProgressSyntax};
 use super::settings::SettingsError;
 use super::topic_book::{to_allow, to_create};
-use crate::ledger::Ticket;
-use crate::lsn::Lsn;
-use crate::pipeline::{Blame, Confirmation, Mark};
-use crate::route::{Record, Rejection, RejectionCode};
+use crate::pipeline::Blame;
+use crate::progress::{Progress, ProgressSyntax};
+use crate::route::{Rejection, RejectionCode};
+use crate::sink::Sink;
 
-/// Why `send` did not take a record.
-#[derive(Debug, thiserror::Error)]
-pub enum SendError {
-    /// The queue is full: poll, stop reading, offer the same record again. Back-pressure (G3).
-    #[error("the producer's queue is full")]
-    Full,
-    /// This record can never be sent.
-    #[error("the record is refused: {}", .0.reason)]
-    Refused(Rejection),
-    /// The sink is no longer usable.
-    #[error(transparent)]
-    Broken(#[from] SinkError),
-}
+/// Why a record was not taken.
+pub type SendError = postrider_core::sink::SendError<SinkError>;
 
 /// Why a sink stopped being usable. Most of these are mended by a new session; where a human has to
 /// act, [`SinkError::is_definite`] says so.
@@ -244,77 +222,18 @@ impl SinkError {
     }
 }
 
-/// How far a session has come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Reached {
-    /// Every row before it was handed over, or needs no record.
-    pub mark: Mark,
-    /// Everything up to here is confirmed.
-    pub settled: Lsn,
-    /// What was handed over is old: rows per second count for more than milliseconds.
-    pub behind: bool,
-    /// Nothing more is taken until something is confirmed.
-    pub pressed: bool,
-    /// The session wants to end.
-    pub ending: bool,
-}
-
-/// A place that stores records. See the module's contract.
-pub trait Sink {
-    /// The row that is offered next begins at this byte of what the session has received, and so many
+/// A sink that the relay can send to.
+pub trait KafkaSink: Sink<Error = SinkError> {
+    /// The row that is sent next begins at this byte of what the session has received, and so many
     /// bytes are received. What the brokers are asked from now on is asked after all of those were
     /// committed.
     fn reading(&mut self, _row: u64, _received: u64) {}
-
-    /// Hands over one record; the bytes are copied before this returns.
-    fn send(&mut self, record: &Record<'_>, ticket: Ticket) -> Result<(), SendError>;
-
-    /// The same for a record that must have its batch, and its Kafka transaction, for itself: `Full`
-    /// while anything else is under way, and nothing else is taken until its answer has come. Where
-    /// there are no batches, each record is alone.
-    fn send_alone(&mut self, record: &Record<'_>, ticket: Ticket) -> Result<(), SendError> {
-        self.send(record, ticket)
-    }
-
-    /// Serves every delivery report that has arrived, without waiting, and appends the answers.
-    fn poll(&mut self, confirmations: &mut Vec<Confirmation>) -> Result<(), SinkError>;
 
     /// Whether at least one broker is known to answer.
     fn is_connected(&self) -> bool;
 
     /// How far an earlier session came, as far as this sink keeps it.
     fn found(&self) -> Option<&Progress> {
-        None
-    }
-
-    /// The session begins at this mark.
-    fn begin_at(&mut self, _mark: Mark) {}
-
-    /// Tells how far the session has come; to be called between two frames, when everything that
-    /// `poll` gave back is dealt with. A sink that works in batches may end one here.
-    fn reached(&mut self, _reached: Reached) -> Result<(), SinkError> {
-        Ok(())
-    }
-
-    /// Whether records are taken at all at this moment; if not, `send` says `Full`.
-    fn takes_records(&self) -> bool {
-        true
-    }
-
-    /// Whether the batch is large enough to end where the next transaction ends.
-    fn has_enough(&self) -> bool {
-        false
-    }
-
-    /// Whether a session may end in the midst of a transaction of Postgres: a later one goes on there,
-    /// and what reads committed records has seen it in pieces already.
-    fn may_end_within(&self) -> bool {
-        false
-    }
-
-    /// The end of what a later session will find kept: nothing above it may be acknowledged.
-    /// `None`: this sink keeps nothing, and what is confirmed may be acknowledged.
-    fn kept(&self) -> Option<Lsn> {
         None
     }
 }

@@ -5,8 +5,8 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::gate::Warning;
 use crate::lsn::Lsn;
-use crate::relay::gate::Warning;
 
 /// See the module. Copies share what they know.
 #[derive(Debug, Clone, Default)]

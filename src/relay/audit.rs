@@ -10,53 +10,31 @@ use crate::route::{
     ERROR_HEADER, EXPLANATION_HEADERS, LSN_HEADER, Record, RejectionCode, TABLE_HEADER,
 };
 
-/// What is said of a dead letter, taken out of it before it is sent.
-pub(super) struct Letter {
-    code: RejectionCode,
-    table: Option<String>,
-    position: Option<String>,
-    reason: Option<String>,
-    id: Option<String>,
-}
-
-impl Letter {
-    /// Reads the headers that say why it is one.
-    pub(super) fn of(code: RejectionCode, record: &Record<'_>) -> Self {
-        let text = |value: Option<&[u8]>| value.map(|it| String::from_utf8_lossy(it).into_owned());
-        let header = |name: &str| {
-            record.headers.iter().find(|(known, _)| *known == name).and_then(|(_, it)| text(*it))
-        };
-        let id = record.headers.iter().find(|(name, _)| !EXPLANATION_HEADERS.contains(name));
-        Self {
-            code,
-            table: header(TABLE_HEADER),
-            position: header(LSN_HEADER),
-            reason: header(ERROR_HEADER),
-            id: id.and_then(|(_, value)| text(*value)),
-        }
+/// A dead letter was handed to the producer; or would have been, where nothing is acknowledged.
+pub(super) fn dead_letter(code: RejectionCode, record: &Record<'_>, acknowledged: bool) {
+    let text = |value: Option<&[u8]>| value.map(|it| String::from_utf8_lossy(it).into_owned());
+    let header = |name: &str| {
+        record.headers.iter().find(|(known, _)| *known == name).and_then(|(_, it)| text(*it))
+    };
+    let own = record.headers.iter().find(|(name, _)| !EXPLANATION_HEADERS.contains(name));
+    let id = own.and_then(|(_, value)| text(*value));
+    let (code, id, reason) = (code.as_str(), id.as_deref(), header(ERROR_HEADER));
+    if !acknowledged {
+        tracing::info!(code, id, reason, "a row would become a dead letter");
+        return;
     }
-
-    /// It was handed to the producer; or would have been, where nothing is acknowledged.
-    pub(super) fn sent(&self, acknowledged: bool) {
-        if !acknowledged {
-            let (code, reason, id) =
-                (self.code.as_str(), self.reason.as_deref(), self.id.as_deref());
-            tracing::info!(code, id, reason, "a row would become a dead letter");
-            return;
-        }
-        tracing::warn!(
-            code = self.code.as_str(),
-            table = self.table.as_deref(),
-            position = self.position.as_deref(),
-            id = self.id.as_deref(),
-            reason = self.reason.as_deref(),
-            "a row became a dead letter"
-        );
-    }
+    tracing::warn!(
+        code,
+        table = header(TABLE_HEADER),
+        position = header(LSN_HEADER),
+        id,
+        reason,
+        "a row became a dead letter"
+    );
 }
 
 /// A row was left out by the policy `skip`; or would have been, where nothing is acknowledged.
-pub(super) fn skipped_row(skipped: &Skipped<'_>, acknowledged: bool) {
+pub(super) fn skipped_row(skipped: &Skipped, acknowledged: bool) {
     if !acknowledged {
         let (code, reason) = (skipped.rejection.code.as_str(), &skipped.rejection.reason);
         tracing::info!(code, id = skipped.id.as_deref(), reason, "a row would be left out");

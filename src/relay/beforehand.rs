@@ -9,6 +9,7 @@
 
 use crate::config::Delivery;
 use crate::control::{self, Client, Inspection, Requirements};
+use crate::gate::GateError;
 use crate::kafka::{
     Finding, Grade, Lineage, begin_progress, begin_unfenced, ensure_progress_topic, newest_progress,
 };
@@ -16,7 +17,6 @@ use crate::lsn::Lsn;
 use crate::pipeline::Mark;
 use crate::relay::aside::aside;
 use crate::relay::error::RelayError;
-use crate::relay::gate::GateError;
 use crate::relay::plan::Plan;
 use crate::wal::{Connection, SessionParams};
 

@@ -5,11 +5,12 @@
 //! before the retry budget does, a definite one always does.
 
 use crate::control::ControlError;
+use crate::gate::GateError;
 use crate::kafka::{SinkError, TopicsError};
 use crate::lsn::Lsn;
 use crate::pipeline::{Lesson, PipelineError};
-use crate::relay::gate::GateError;
 use crate::route::RouteSpecError;
+use crate::session::{SessionError, Stalled};
 use crate::wal::{Class, WalError};
 
 /// Why the relay, or one of its sessions, ended.
@@ -142,6 +143,16 @@ impl RelayError {
         }
     }
 
+    /// Whether everything before the frame at fault is confirmed and acknowledged before the relay ends
+    /// with it.
+    pub(super) const fn is_put_off(&self) -> bool {
+        match self {
+            Self::Pipeline(inner) => inner.is_definite(),
+            Self::DeadLetters(_) => true,
+            _ => false,
+        }
+    }
+
     /// Whether the brokers refused a record, and what was settled before it is so.
     pub(super) const fn is_of_a_record(&self) -> bool {
         matches!(
@@ -239,6 +250,27 @@ impl RelayError {
             Self::Pipeline(_) | Self::Route(_) => "pipeline",
             Self::SlotHeld { .. } => "slot_held",
             _ => "other",
+        }
+    }
+}
+
+impl From<SessionError<SinkError>> for RelayError {
+    fn from(error: SessionError<SinkError>) -> Self {
+        match error {
+            SessionError::Pipeline(error) => error.into(),
+            SessionError::Sink(error) => error.into(),
+            SessionError::Silent { seconds } => WalError::Silent { seconds }.into(),
+            SessionError::Aborted { records } => Self::Aborted { records },
+            SessionError::GraceExpired { records } => Self::GraceExpired { records },
+        }
+    }
+}
+
+impl From<Stalled> for RelayError {
+    fn from(stalled: Stalled) -> Self {
+        match stalled {
+            Stalled::BrokersAway { seconds } => Self::BrokersAway { seconds },
+            Stalled::NothingStored { seconds, records } => Self::NothingStored { seconds, records },
         }
     }
 }

@@ -2,34 +2,27 @@
 //!
 //! Enters: a [`Plan`] and requests to [`Stop`]. Leaves: records in Kafka, acknowledged positions in
 //! Postgres, and a [`Summary`]. What always holds: Postgres is told an LSN in one place only
-//! (`session`), and only what the pipeline calls settled (G1). Called by `cli`.
+//! (`hot`), and only what the pipeline calls settled (G1). Called by `cli`.
 
 mod alterations;
 mod aside;
 mod audit;
 mod backoff;
 mod beforehand;
+mod clock;
 mod detour;
 mod error;
-mod gate;
+mod hot;
 mod lookout;
-mod offer;
-mod oldest;
-mod owed;
-mod pace;
-mod phase;
 mod plan;
-mod pulse;
 mod question;
 mod refusals;
 mod relogin;
 mod report;
-mod session;
 mod start;
 mod stop;
 mod supervise;
 mod threshold;
-mod vigil;
 mod watch;
 
 use std::time::Duration;
@@ -37,15 +30,16 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::lsn::Lsn;
+use crate::session::CoalescingProfile;
 use crate::telemetry::Snapshot;
-use pace::Gait;
 
+pub use crate::gate::{Facts, GateError, Resume, Warning, judge};
+pub use crate::session::Request;
 pub use beforehand::begin_stream;
 pub use error::RelayError;
-pub use gate::{Facts, GateError, Resume, Warning, judge};
 pub use plan::Plan;
 pub use start::OpenSink;
-pub use stop::{Request, Stop};
+pub use stop::Stop;
 pub use supervise::run;
 
 /// How this run differs from the ordinary, endless one.
@@ -114,19 +108,19 @@ fn as_text<S: serde::Serializer>(lsn: &Lsn, serializer: S) -> Result<S::Ok, S::E
 
 /// How the stream is read under load. The kernel's buffer of a TCP connection holds more of the
 /// walsender's small messages than a unix socket's. Where batches wait for company in the Kafka
-/// client, gulps need not be long: the server then waits for us less (measured: 100/20,000 us
+/// client, reads need not be batched for long: the server then waits for us less (measured: 100/20,000 us
 /// against 200/2,000 us, 1 row per transaction 0.86 and 1.1 of `pg_recvlogical`'s rate, 1,000 rows
-/// 0.65 and 0.9). Where they are sent at once, rows of one gulp share requests.
-const fn gait(is_local: bool, batches_wait: bool) -> Gait {
-    let (nap_us, gulp_ms) = match (is_local, batches_wait) {
+/// 0.65 and 0.9). Where they are sent at once, rows of one batch of reads share requests.
+const fn coalescing(is_local: bool, batches_wait: bool) -> CoalescingProfile {
+    let (delay_us, batch_ms) = match (is_local, batches_wait) {
         (true, true) => (200, 2),
         (true, false) => (100, 20),
         (false, true) => (300, 2),
         (false, false) => (300, 20),
     };
-    Gait {
-        nap: Duration::from_micros(nap_us),
-        gulp_max: Duration::from_millis(gulp_ms),
-        gulp_bytes: 3 * 512 * 1024,
+    CoalescingProfile {
+        delay: Duration::from_micros(delay_us),
+        batch_max: Duration::from_millis(batch_ms),
+        batch_bytes: 3 * 512 * 1024,
     }
 }

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use crate::config::{Config, Delivery};
 use crate::control::{self, Client, ControlError, Inspection, Requirements, TableFacts};
+use crate::gate::Facts;
 use crate::kafka::{KafkaSpec, Lineage};
 use crate::ledger::Budget;
 use crate::outbox::{Outbox, TableName};
 use crate::pipeline::Pipeline;
-use crate::relay::gate::Facts;
 use crate::route::{RouteSpecError, Router};
 use crate::wal::SessionParams;
 

@@ -10,7 +10,8 @@ use tokio::sync::oneshot;
 
 use crate::control::{self, Client, ControlError, Inspection, Requirements, SlotSample};
 use crate::relay::error::RelayError;
-use crate::relay::stop::{Request, Stop};
+use crate::relay::stop::Stop;
+use crate::session::Request;
 use crate::wal::{ServerProcess, WalError};
 
 /// How long the answer may take: as long as a stream may go on without a look at what is published. A

@@ -7,14 +7,14 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use crate::failpoint;
 use crate::kafka::{SinkError, TopicBook};
 use crate::lsn::Lsn;
 use crate::pipeline::{Counters, Pipeline, TopicTotal, UpdatePolicy};
+use crate::relay::clock::Clock;
 use crate::relay::error::RelayError;
-use crate::relay::oldest::Oldest;
-use crate::relay::owed::Owed;
-use crate::relay::vigil::Vigil;
 use crate::route::RejectionCode;
+use crate::session::{Draining, Oldest, Owed, Session, StallDetector, Stalled};
 use crate::telemetry::{
     Count, SKIPPED, STALL, STALL_HELP, Snapshot, State, Telemetry, TopicCount, UnavailableTopic,
     UnavailableTopics, unix_us,
@@ -40,7 +40,8 @@ pub(super) struct Reporter {
     stalled: Option<u64>,
     /// Since when a broker has answered without a break.
     answering_since: Option<Instant>,
-    vigil: Vigil,
+    clock: Clock,
+    stall: StallDetector,
     current: Snapshot,
     /// Totals of the sessions before this one.
     past: Snapshot,
@@ -66,7 +67,8 @@ impl Reporter {
             topics,
             stalled: None,
             answering_since: None,
-            vigil: Vigil::new(give_up_after),
+            clock: Clock::start(),
+            stall: StallDetector::new(give_up_after),
             current: Snapshot::default(),
             past: Snapshot::default(),
             last_publish: None,
@@ -105,7 +107,7 @@ impl Reporter {
     pub(super) fn streaming(&mut self) {
         self.streaming_since = Some(Instant::now());
         self.caught_up = false;
-        self.vigil.begin();
+        self.stall.begin();
         self.updates_warned_of = 0;
         self.state(State::Streaming);
     }
@@ -120,9 +122,11 @@ impl Reporter {
     }
 
     /// The session stops reading and waits for confirmations.
-    pub(super) fn draining(&mut self, unconfirmed: u64, grace: Duration) {
+    pub(super) fn draining(&mut self, draining: Draining) {
+        let Draining { unconfirmed, grace } = draining;
         tracing::info!(unconfirmed, grace_s = grace.as_secs(), "draining");
         self.state(State::Draining);
+        failpoint::pass("draining");
     }
 
     /// The loop slept because the budget or the queue was used up.
@@ -146,7 +150,7 @@ impl Reporter {
         self.current.broker_connected = broker_connected;
         self.current.unavailable = unavailable(&self.topics);
         self.gather(pipeline, stream);
-        self.current.unconfirmed_for = self.vigil.fruitless();
+        self.current.unconfirmed_for = self.stall.unconfirmed_for();
         self.publish();
         self.warn_of_stall(now);
         self.write_lines(pipeline, now);
@@ -154,10 +158,11 @@ impl Reporter {
         let awaited = self.current.unavailable.awaited();
         // The row in hand waits, too, for a topic.
         let records = pipeline.in_flight().records.max(u64::from(awaited.is_some()));
-        let looked = self.vigil.look(broker_connected, records, pipeline.progress(), now);
-        looked.map_err(|error| match (error, awaited) {
-            (RelayError::NothingStored { seconds, .. }, Some(awaited)) => gave_up(seconds, awaited),
-            (error, _) => error,
+        let now = self.clock.instant();
+        let looked = self.stall.look(broker_connected, records, pipeline.progress(), now);
+        looked.map_err(|stalled| match (stalled, awaited) {
+            (Stalled::NothingStored { seconds, .. }, Some(awaited)) => gave_up(seconds, awaited),
+            (stalled, _) => stalled.into(),
         })
     }
 
@@ -195,14 +200,14 @@ impl Reporter {
     }
 
     /// The session is over; its counts become part of the totals.
-    pub(super) fn session_ended(&mut self, pipeline: &Pipeline, stream: &Stream) {
+    pub(super) fn session_ended(&mut self, session: &Session, stream: &Stream) {
+        let pipeline = session.pipeline();
         self.gather(pipeline, stream);
-        let unconfirmed = self.current.in_flight_records;
+        self.owed = session.owed();
         let (settled, reached) = (pipeline.settled(), pipeline.reached());
-        self.owed = self.owed.after(settled, reached, unconfirmed);
         self.oldest = self.oldest.after(settled, reached, pipeline.oldest_commit_time_us());
         self.past = self.current.clone();
-        self.last_session = self.streamed_for().saturating_sub(self.vigil.fruitless());
+        self.last_session = self.streamed_for().saturating_sub(self.stall.unconfirmed_for());
     }
 
     /// Whether the session that has just ended streamed to some purpose for a while: time at its end in

@@ -11,22 +11,23 @@ use std::time::{Duration, Instant};
 
 use crate::control::{ControlError, Inspection, Known};
 use crate::failpoint;
-use crate::kafka::{KafkaSpec, Lineage, Sink, SinkError};
+use crate::gate::{Facts, Resume, Warning, judge, other_log};
+use crate::kafka::{KafkaSink, KafkaSpec, Lineage, SinkError};
 use crate::lsn::Lsn;
-use crate::pipeline::{Mark, Suspects, Translator};
+use crate::pipeline::{Mark, Pipeline, Suspects, Translator};
 use crate::relay::alterations::Alterations;
+use crate::relay::clock::Clock;
+use crate::relay::coalescing;
 use crate::relay::detour::{BACKLOG_LINGER_MS, Detour};
 use crate::relay::error::RelayError;
-use crate::relay::gait;
-use crate::relay::gate::{Facts, Resume, judge, other_log};
-use crate::relay::pace::Pace;
-use crate::relay::phase::End;
+use crate::relay::hot::{Audited, Hot};
 use crate::relay::plan::Plan;
 use crate::relay::question::Question;
 use crate::relay::report::Reporter;
-use crate::relay::session::{Limits, Session};
 use crate::relay::stop::Stop;
 use crate::relay::threshold::Threshold;
+use crate::session::{End, Limits, Session};
+use crate::time;
 use crate::wal::{Class, Connection, SessionParams, Stream, StreamEncoding, WalError};
 
 /// How long a stream may take to say why it has ended: it has said so, or will not.
@@ -34,13 +35,13 @@ const LAST_WORDS: Duration = Duration::from_millis(500);
 /// Longest single wait for it.
 const LAST_WORDS_TICK: Duration = Duration::from_millis(50);
 
-/// Makes the sink of a session, which carries this stream.
+/// Makes the sink of a session, which carries this stream; also given what the session's clock shows.
 pub trait OpenSink<S>:
-    Fn(&KafkaSpec, &Lineage) -> Result<S, SinkError> + Clone + Send + 'static
+    Fn(&KafkaSpec, &Lineage, time::Instant) -> Result<S, SinkError> + Clone + Send + 'static
 {
 }
 impl<S, F> OpenSink<S> for F where
-    F: Fn(&KafkaSpec, &Lineage) -> Result<S, SinkError> + Clone + Send + 'static
+    F: Fn(&KafkaSpec, &Lineage, time::Instant) -> Result<S, SinkError> + Clone + Send + 'static
 {
 }
 
@@ -64,7 +65,7 @@ pub(super) struct HotStart {
 }
 
 impl HotStart {
-    pub(super) fn run<S: Sink + Send>(
+    pub(super) fn run<S: KafkaSink + Send>(
         mut self,
         reporter: &mut Reporter,
         open_sink: impl OpenSink<S>,
@@ -92,7 +93,8 @@ impl HotStart {
         failpoint::pass("slot_taken");
         // Last, so that a standby that asks for the slot five times a second starts no client.
         let (spec, lineage) = (&self.plan.kafka, &facts.lineage);
-        let open = move || open_sink(spec, lineage);
+        let clock = Clock::start();
+        let open = move || open_sink(spec, lineage, clock.instant());
         let mut sink = meanwhile(&mut stream, self.limits.heartbeat, open)?;
         if facts.exactly_once {
             reporter.fenced();
@@ -108,32 +110,46 @@ impl HotStart {
         if self.plan.keeps_progress() {
             facts.confirmed = held.slot.confirmed_flush;
             facts.server = facts.server.max(held.slot.current);
-            let Resume { mark, check, warnings } = judge(&facts, sink.found())?;
+            let acknowledges = self.limits.acknowledge;
+            let warnings = resume(&facts, &source.slot, acknowledges, &mut pipeline, &mut sink)?;
             for warning in warnings {
                 self.alterations.warn(&warning, facts.lineage.publication_xid);
             }
-            if self.limits.acknowledge {
-                tell_start(sink.found().is_some(), mark, &source.slot, facts.confirmed);
-            } else {
-                tracing::info!(
-                    at = %facts.confirmed,
-                    "a dry run begins at the slot's position and does not read the progress in Kafka: \
-                     rows that the progress covers are shown as well"
-                );
-            }
-            pipeline.resume_at(mark, check);
-            sink.begin_at(mark);
         }
         pipeline.beware(self.suspects);
         // Who reads the line may ask the HTTP server next.
         reporter.streaming();
         tracing::info!(slot = source.slot, mode = self.detour.map(Detour::mode), "streaming");
-        let pace = Pace::new(gait(is_local, spec.linger_ms >= BACKLOG_LINGER_MS), Instant::now());
+        let profile = coalescing(is_local, spec.linger_ms >= BACKLOG_LINGER_MS);
         let Self { stop, limits, .. } = self;
-        let translator = translator(&self.params);
-        let session = Session { stream, translator, pipeline, sink, stop, limits, pace };
-        session.run(reporter).map_err(of_the_gate)
+        let began = (clock.instant(), reporter.owed());
+        let session = Session::new(pipeline, translator(&self.params), limits, profile, began);
+        let sink = Audited { inner: sink, acknowledges: limits.acknowledge };
+        Hot { stream, session, sink, stop, clock }.run(reporter).map_err(of_the_gate)
     }
+}
+
+/// Goes on where progress and the slot say. Returns what the operator is to be told.
+fn resume<S: KafkaSink>(
+    facts: &Facts,
+    slot: &str,
+    acknowledges: bool,
+    pipeline: &mut Pipeline,
+    sink: &mut S,
+) -> Result<Vec<Warning>, RelayError> {
+    let Resume { mark, check, warnings } = judge(facts, sink.found())?;
+    if acknowledges {
+        tell_start(sink.found().is_some(), mark, slot, facts.confirmed);
+    } else {
+        tracing::info!(
+            at = %facts.confirmed,
+            "a dry run begins at the slot's position and does not read the progress in Kafka: \
+             rows that the progress covers are shown as well"
+        );
+    }
+    pipeline.resume_at(mark, check);
+    sink.begin_at(mark);
+    Ok(warnings)
 }
 
 /// Says what is unusual about where a session begins.

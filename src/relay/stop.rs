@@ -1,7 +1,7 @@
 //! How the outside tells the hot thread to stop.
 //!
 //! Enters: signals, the shutdown canary, the end of a test. Leaves: one small state that the hot
-//! thread reads between reads of the socket, at least every [`super::session`] tick. Requests only
+//! thread reads in each turn of its loop. Requests only
 //! ever become more urgent. What always holds: what was sent and is unconfirmed has the grace period,
 //! counted from the first signal, through however many sessions (G8).
 
@@ -9,24 +9,10 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use crate::relay::owed::Owed;
+use crate::session::{Owed, Request, Requested};
 
 /// How soon a request is noticed by those who wait for something else.
 const TICK: Duration = Duration::from_millis(20);
-
-/// What the hot thread is asked to do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Request {
-    /// Go on.
-    Run,
-    /// Postgres is shutting down: confirm what is in flight within seconds, close the stream,
-    /// and come back with a new session. Otherwise a `fast` stop of the server would wait for us.
-    LetGo,
-    /// Confirm what is in flight within the grace period, acknowledge it, then end for good.
-    Drain,
-    /// End now; what is unconfirmed will be delivered again by the next run.
-    Abort,
-}
 
 /// Shared by the signal listener, the canary and the hot thread. One bit for each request, so that
 /// a server's shutdown is known also while a signal stands.
@@ -41,15 +27,21 @@ impl Stop {
     /// The most urgent of what is asked for now.
     pub fn requested(&self) -> Request {
         let asked = self.asked.load(Ordering::Acquire);
-        [Request::Abort, Request::Drain, Request::LetGo]
+        [Request::Abort, Request::Drain, Request::ServerShutdown]
             .into_iter()
             .find(|request| asked & bit(*request) != 0)
             .unwrap_or(Request::Run)
     }
 
     /// Whether Postgres is shutting down, whatever else is asked for.
-    pub fn must_let_go(&self) -> bool {
-        self.asked.load(Ordering::Acquire) & bit(Request::LetGo) != 0
+    pub fn server_stops(&self) -> bool {
+        self.asked.load(Ordering::Acquire) & bit(Request::ServerShutdown) != 0
+    }
+
+    /// All that is asked for now.
+    pub(super) fn asked(&self) -> Requested {
+        let (request, server_stops) = (self.requested(), self.server_stops());
+        Requested { request, server_stops, told_for: self.told_for() }
     }
 
     /// Asks, beside what was asked for before.
@@ -68,7 +60,7 @@ impl Stop {
     /// Whether it was told to end, and nothing is left to confirm or no time for it.
     pub(super) fn must_end(&self, owed: Owed, grace: Duration) -> bool {
         match self.requested() {
-            Request::Run | Request::LetGo => false,
+            Request::Run | Request::ServerShutdown => false,
             Request::Drain => owed.is_nothing() || self.told_for() >= grace,
             Request::Abort => true,
         }
@@ -88,17 +80,17 @@ impl Stop {
         next
     }
 
-    /// The session that was asked to let go has ended: the next one starts with a clean slate,
+    /// The session of a server that shut down has ended: the next one starts with a clean slate,
     /// unless a signal came in the meantime.
-    pub fn let_go_is_done(&self) {
-        self.asked.fetch_and(!bit(Request::LetGo), Ordering::AcqRel);
+    pub fn server_shutdown_is_over(&self) {
+        self.asked.fetch_and(!bit(Request::ServerShutdown), Ordering::AcqRel);
     }
 }
 
 const fn bit(request: Request) -> u8 {
     match request {
         Request::Run => 0,
-        Request::LetGo => 1,
+        Request::ServerShutdown => 1,
         Request::Drain => 2,
         Request::Abort => 4,
     }
@@ -118,21 +110,21 @@ mod tests {
     }
 
     #[test]
-    fn a_signal_outweighs_letting_go() {
+    fn a_signal_outweighs_a_shutdown_of_the_server() {
         let stop = Stop::default();
-        stop.request(Request::LetGo);
+        stop.request(Request::ServerShutdown);
         assert_eq!(stop.signal(), Request::Drain);
-        stop.let_go_is_done();
-        assert_eq!((stop.requested(), stop.must_let_go()), (Request::Drain, false));
-        stop.request(Request::LetGo);
-        assert_eq!((stop.requested(), stop.must_let_go()), (Request::Drain, true));
+        stop.server_shutdown_is_over();
+        assert_eq!((stop.requested(), stop.server_stops()), (Request::Drain, false));
+        stop.request(Request::ServerShutdown);
+        assert_eq!((stop.requested(), stop.server_stops()), (Request::Drain, true));
     }
 
     #[test]
-    fn letting_go_ends_with_the_session() {
+    fn a_shutdown_of_the_server_ends_with_the_session() {
         let stop = Stop::default();
-        stop.request(Request::LetGo);
-        stop.let_go_is_done();
+        stop.request(Request::ServerShutdown);
+        stop.server_shutdown_is_over();
         assert_eq!(stop.requested(), Request::Run);
     }
 }

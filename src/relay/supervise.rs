@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use crate::config::Delivery;
 use crate::control::{self, Client, ControlError, Inspection, Known, Requirements, ServerFacts};
-use crate::kafka::{Sink, SinkError, note_settings};
+use crate::gate::Facts;
+use crate::kafka::{KafkaSink, SinkError, note_settings};
 use crate::lsn::Lsn;
 use crate::pipeline::Lesson;
 use crate::relay::alterations::Alterations;
@@ -20,22 +21,18 @@ use crate::relay::backoff::{self, Backoff};
 use crate::relay::beforehand::Beforehand;
 use crate::relay::detour::{Detour, Narrowing};
 use crate::relay::error::RelayError;
-use crate::relay::gate::Facts;
 use crate::relay::lookout::Lookout;
-use crate::relay::owed::Owed;
-use crate::relay::phase::End;
 use crate::relay::plan::{Plan, Prepared};
-use crate::relay::pulse::Forbearance;
 use crate::relay::question::{Asked, Question};
 use crate::relay::refusals::Refusals;
 use crate::relay::relogin::Relogin;
 use crate::relay::report::Reporter;
-use crate::relay::session::Limits;
 use crate::relay::start::{HotStart, OpenSink};
-use crate::relay::stop::{Request, Stop};
+use crate::relay::stop::Stop;
 use crate::relay::threshold::Threshold;
 use crate::relay::watch::{self, Unwatched, Watch};
 use crate::relay::{Options, Summary};
+use crate::session::{End, Limits, Owed, Request, TimeoutEscalation};
 use crate::telemetry::{State, Telemetry};
 use crate::wal::{Class, WalError};
 
@@ -53,7 +50,7 @@ const SETTLING_HELP: &str = "what was sent is confirmed first, here or by the re
 const SETTINGS_LIMIT: Duration = Duration::from_secs(2);
 
 /// Runs the relay until it is told to stop, has caught up, or must not go on.
-pub async fn run<S: Sink + Send + 'static>(
+pub async fn run<S: KafkaSink + Send + 'static>(
     plan: Plan,
     options: Options,
     stop: Stop,
@@ -82,7 +79,7 @@ pub async fn run<S: Sink + Send + 'static>(
         alterations: Alterations::default(),
         standby: false,
         beforehand: Beforehand::default(),
-        forbearance: Forbearance::default(),
+        escalation: TimeoutEscalation::default(),
         relogin: Relogin::default(),
     };
     let lookout = supervisor.lookout();
@@ -131,13 +128,13 @@ struct Supervisor {
     /// What Kafka was prepared for.
     beforehand: Beforehand,
     /// How long the server may be silent.
-    forbearance: Forbearance,
+    escalation: TimeoutEscalation,
     /// How long logins have been refused.
     relogin: Relogin,
 }
 
 impl Supervisor {
-    async fn supervise<S: Sink + Send + 'static>(
+    async fn supervise<S: KafkaSink + Send + 'static>(
         &mut self,
         open_sink: impl OpenSink<S>,
     ) -> Result<Summary, RelayError> {
@@ -157,12 +154,12 @@ impl Supervisor {
             match ended {
                 Ok(End::Drained) => return self.stopped(started),
                 Ok(End::CaughtUp) => return Ok(self.summary(started, true)),
-                Ok(End::PastTheSpot) => self.detour = None,
+                Ok(End::ModeOver) => self.detour = None,
                 // A server that is shutting down takes as long as it likes.
-                Ok(End::LetGo) if self.stop.requested() >= Request::Drain => {
+                Ok(End::ServerShutdown) if self.stop.requested() >= Request::Drain => {
                     return self.stopped(started);
                 }
-                Ok(End::LetGo) => {
+                Ok(End::ServerShutdown) => {
                     tracing::info!("Postgres is shutting down; closing the replication stream");
                     self.pause("postgres_shutdown").await;
                 }
@@ -219,7 +216,7 @@ impl Supervisor {
             self.beforehand.topic_is_gone();
         }
         if let RelayError::Wal(WalError::Silent { .. }) = error {
-            self.forbearance.silent(Lsn::new(self.reporter_totals().settled_lsn));
+            self.escalation.silent(Lsn::new(self.reporter_totals().settled_lsn));
         }
         let quiet = self.last_progress.elapsed();
         if !self.patience.is_zero() && quiet >= self.patience {
@@ -272,13 +269,13 @@ impl Supervisor {
 
     /// One session, from preflight to its end. One that has not got its stream when it is told to
     /// end has sent nothing, and is not waited for.
-    async fn session<S: Sink + Send + 'static>(
+    async fn session<S: KafkaSink + Send + 'static>(
         &mut self,
         open_sink: impl OpenSink<S>,
     ) -> Result<End, RelayError> {
         let stop = self.stop.clone();
         // Whatever an earlier session knew of its server.
-        stop.let_go_is_done();
+        stop.server_shutdown_is_over();
         let unwatched = Unwatched::default();
         let told = self.told_to_end();
         let (params, client, wanted, inspection) = tokio::select! {
@@ -399,12 +396,12 @@ impl Supervisor {
 
     fn limits(&self, server: &ServerFacts) -> Limits {
         let once = self.target.map(|target| (target.max(self.owed.until()), End::CaughtUp));
-        let spot = self.detour.map(|detour| (detour.until, End::PastTheSpot));
+        let spot = self.detour.map(|detour| (detour.until, End::ModeOver));
         let heartbeat = Plan::heartbeat(server.wal_sender_timeout);
         Limits {
             status_interval: self.plan.config.source.status_interval.min(heartbeat),
             heartbeat,
-            silence: self.forbearance.patience(heartbeat),
+            silence: self.escalation.timeout(heartbeat),
             grace: self.plan.config.shutdown.grace,
             until: [once, spot].into_iter().flatten().min_by_key(|(position, _)| *position),
             acknowledge: self.options.acknowledge,

@@ -12,11 +12,12 @@ use std::time::{Duration, Instant};
 
 use crate::config::ConnectInfo;
 use crate::control::{self, Client, ControlError, Inspection, Known, Requirements};
+use crate::gate::Warning;
 use crate::relay::alterations::Alterations;
 use crate::relay::error::RelayError;
-use crate::relay::gate::Warning;
-use crate::relay::phase::End;
-use crate::relay::stop::{Request, Stop};
+use crate::relay::stop::Stop;
+use crate::session::End;
+use crate::session::Request;
 use crate::telemetry::{SlotSample, Telemetry};
 use crate::wal::{ServerProcess, WalError};
 
@@ -63,7 +64,7 @@ impl Unwatched {
     pub(super) fn or(self, result: Result<End, RelayError>) -> Result<End, RelayError> {
         let reason = self.0.into_inner().unwrap_or_else(PoisonError::into_inner);
         match (result, reason) {
-            (Ok(End::LetGo), Some(error)) => Err(error.into()),
+            (Ok(End::ServerShutdown), Some(error)) => Err(error.into()),
             (result, _) => result,
         }
     }
@@ -104,7 +105,7 @@ impl Watch<'_> {
                 departure = self.look(&client, &mut before) => return departure,
             }
             let Some(again) = self.reconnect(client.server()).await else {
-                self.stop.request(Request::LetGo);
+                self.stop.request(Request::ServerShutdown);
                 return std::future::pending().await;
             };
             tracing::info!("the SQL connection beside the stream broke, and is there again");
@@ -145,7 +146,7 @@ impl Watch<'_> {
         if std::mem::replace(&mut before.standby, now.server.in_recovery) && !before.standby {
             // The stream lives on, and progress would be kept under the timeline that has ended.
             self.unwatched.because(ControlError::Promoted);
-            self.stop.request(Request::LetGo);
+            self.stop.request(Request::ServerShutdown);
         }
         let departure = self.known.and_then(|known| known.departure(&now, self.wanted));
         // Columns are announced by the stream before the next row.
@@ -234,14 +235,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_session_that_was_let_go_ends_for_want_of_a_watch() {
+    fn only_a_session_of_a_server_that_stops_ends_for_want_of_a_watch() {
         let unwatched = || {
             let unwatched = Unwatched::default();
             unwatched.because(failed(WalError::Closed));
             unwatched
         };
-        assert!(unwatched().or(Ok(End::LetGo)).is_err());
+        assert!(unwatched().or(Ok(End::ServerShutdown)).is_err());
         assert!(matches!(unwatched().or(Ok(End::Drained)), Ok(End::Drained)));
-        assert!(matches!(Unwatched::default().or(Ok(End::LetGo)), Ok(End::LetGo)));
+        assert!(matches!(
+            Unwatched::default().or(Ok(End::ServerShutdown)),
+            Ok(End::ServerShutdown)
+        ));
     }
 }

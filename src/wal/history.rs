@@ -2,7 +2,7 @@
 //!
 //! Enters: the text of a timeline's history file. Leaves: the timelines before it, oldest first, each
 //! with the position at which its successor branched off. What always holds: a line that is not
-//! understood is an error, never left out. Called by `connection`.
+//! understood is an error, never left out.
 //!
 //! ```text
 //! 1<tab>0/A000198<tab>before 2000-01-01 00:00:00+00
@@ -13,8 +13,7 @@
 use super::error::WalError;
 use crate::lsn::Lsn;
 
-/// What a timeline descends from: of each ancestor its number and where it ended, oldest first.
-pub type History = Vec<(u32, Lsn)>;
+pub use crate::gate::History;
 
 const MALFORMED: WalError = WalError::Protocol("a malformed timeline history");
 

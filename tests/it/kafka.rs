@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use postrider::kafka::{
-    Isolation, KafkaSpec, Outcome, Producer, Reader, ReaderError, ReaderSpec, SendError, Sink,
-    SinkError, Start, StoredRecord,
+    Isolation, KafkaSpec, Outcome, Producer, Reader, ReaderError, ReaderSpec, SendError, SinkError,
+    Start, StoredRecord,
 };
 use postrider::ledger::Ticket;
 use postrider::route::{Headers, Record, RejectionCode};

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use crate::support::wait::within;
 use crate::support::{kafka, topic, unique};
-use postrider::kafka::{KafkaSpec, Producer, SendError, Sink as _};
+use postrider::kafka::{KafkaSpec, Producer, SendError};
 use postrider::ledger::Ticket;
 use postrider::route::{Headers, Record};
 

@@ -1,4 +1,4 @@
-//! A model of Kafka and of its idempotent producer.
+//! A model of Kafka's idempotent producer, for delivery at least once.
 //!
 //! Modelled: records of a partition are appended in the order they were sent; partitions proceed
 //! independently; a report comes back some time after the append, in order per partition only; the
@@ -7,10 +7,11 @@
 
 use std::collections::VecDeque;
 
-use postrider::kafka::{SendError, Sink, SinkError};
 use postrider::ledger::Ticket;
-use postrider::pipeline::{Confirmation, Outcome, Refused};
+use postrider::pipeline::{Confirmation, Outcome, Outgoing, Refused};
 use postrider::route::{OwnedRecord, Record, Rejection, RejectionCode};
+use postrider::sink::{SendError, Sink};
+use postrider::time::Instant;
 
 use crate::chance::Chance;
 use crate::judge::Judge;
@@ -24,6 +25,15 @@ pub(crate) const DEAD_LETTERS: &str = "dead";
 /// Payloads that begin so are refused by the producer, or by the broker.
 const REFUSED_AT_SEND: &[u8] = b"RefusedAtSend";
 const REFUSED_BY_BROKER: &[u8] = b"RefusedByBroker";
+
+/// Why a model sink is no longer usable.
+#[derive(Debug)]
+pub(crate) enum Died {
+    /// For no record's sake.
+    Fatally,
+    /// The brokers refused this record, and with it the Kafka transaction that it was in.
+    Refused(Box<postrider::pipeline::Blame>),
+}
 
 /// One producer: what it took, by partition, and what it has not yet reported.
 #[derive(Debug, Default)]
@@ -53,8 +63,7 @@ impl Producer {
             return;
         }
         let Some((record, ticket)) = self.queues[partition].pop_front() else { return };
-        let refused = is_marked(&record.as_record(), REFUSED_BY_BROKER);
-        let outcome = if refused {
+        let outcome = if is_refused_by_broker(&record.as_record()) {
             let rejection = rejection("the model broker refuses it");
             Outcome::Refused(Box::new(Refused { record, rejection }))
         } else {
@@ -80,28 +89,26 @@ impl Producer {
 }
 
 impl Sink for Producer {
-    fn send(&mut self, record: &Record<'_>, ticket: Ticket) -> Result<(), SendError> {
+    type Error = Died;
+
+    fn send(&mut self, _now: Instant, outgoing: &Outgoing<'_>) -> Result<(), SendError<Died>> {
         if self.is_dead {
-            return Err(SinkError::Fatal("the model producer died".to_owned()).into());
+            return Err(Died::Fatally.into());
         }
-        if is_marked(record, REFUSED_AT_SEND) {
-            return Err(SendError::Refused(rejection("the model producer refuses it")));
-        }
+        refuse_at_send(&outgoing.record)?;
         if self.queued() >= self.capacity {
             return Err(SendError::Full);
         }
-        let sum = |key: &[u8]| key.iter().map(|byte| usize::from(*byte)).sum();
-        let partition: usize = record.key.map_or(self.round_robin, sum);
-        self.round_robin += 1;
-        self.queues[partition % PARTITIONS].push_back((record.to_owned(), ticket));
+        let partition = partition(&outgoing.record, &mut self.round_robin);
+        self.queues[partition].push_back((outgoing.record.to_owned(), outgoing.ticket));
         self.in_flight.0 += 1;
-        self.in_flight.1 += ticket.weight();
+        self.in_flight.1 += outgoing.ticket.weight();
         Ok(())
     }
 
-    fn poll(&mut self, confirmations: &mut Vec<Confirmation>) -> Result<(), SinkError> {
+    fn poll(&mut self, _now: Instant, confirmations: &mut Vec<Confirmation>) -> Result<(), Died> {
         if self.is_dead {
-            return Err(SinkError::Fatal("the model producer died".to_owned()));
+            return Err(Died::Fatally);
         }
         for confirmation in self.arrived.drain(..) {
             self.in_flight.0 -= 1;
@@ -110,10 +117,27 @@ impl Sink for Producer {
         }
         Ok(())
     }
+}
 
-    fn is_connected(&self) -> bool {
-        !self.is_dead
+/// Where a record goes.
+pub(crate) fn partition(record: &Record<'_>, round_robin: &mut usize) -> usize {
+    let sum = |key: &[u8]| key.iter().map(|byte| usize::from(*byte)).sum();
+    let partition: usize = record.key.map_or(*round_robin, sum);
+    *round_robin += 1;
+    partition % PARTITIONS
+}
+
+/// Refuses what is marked for it.
+pub(crate) fn refuse_at_send(record: &Record<'_>) -> Result<(), SendError<Died>> {
+    if is_marked(record, REFUSED_AT_SEND) {
+        return Err(SendError::Refused(rejection("the model producer refuses it")));
     }
+    Ok(())
+}
+
+/// Whether the brokers refuse it.
+pub(crate) fn is_refused_by_broker(record: &Record<'_>) -> bool {
+    is_marked(record, REFUSED_BY_BROKER)
 }
 
 /// Dead letters carry the payload too, and are taken.
@@ -121,6 +145,6 @@ fn is_marked(record: &Record<'_>, mark: &[u8]) -> bool {
     record.topic != DEAD_LETTERS && record.value.is_some_and(|value| value.starts_with(mark))
 }
 
-fn rejection(reason: &str) -> Rejection {
+pub(crate) fn rejection(reason: &str) -> Rejection {
     Rejection { code: RejectionCode::Refused, reason: reason.to_owned() }
 }

@@ -91,7 +91,8 @@ impl History {
             }
         }
         let commit_lsn = self.end + size * 10 + chance.between(0, 3);
-        let end_lsn = commit_lsn + chance.between(1, 4);
+        // A commit record takes more than a byte, other than a message that is a transaction of its own.
+        let end_lsn = commit_lsn + chance.between(2, 4);
         self.end = end_lsn;
         let is_lone_message = false;
         self.transactions.push(Transaction { commit_lsn, end_lsn, changes, is_lone_message });
@@ -111,6 +112,11 @@ impl History {
     /// rolls back. Its rows must never be seen.
     pub(crate) fn roll_back(&mut self, chance: &mut Chance) {
         self.end += chance.between(1, 50);
+    }
+
+    /// Where the transaction of a row ends.
+    pub(crate) fn end_of(&self, row: usize) -> u64 {
+        self.transactions[self.rows[row].order.0].end_lsn
     }
 
     fn insert(&mut self, chance: &mut Chance, number: usize) -> usize {

@@ -1,6 +1,6 @@
 //! The referee: knows what was written, sees every append and every acknowledgement.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use postrider::route::{LSN_HEADER, OwnedRecord};
 
@@ -10,7 +10,7 @@ use crate::history::{Fate, History, Row};
 /// A guarantee that did not hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Violation {
-    /// `G1` to `G5`, or `phantom`, `bytes`, `stuck`.
+    /// `G1` to `G6`, `G8`, or `phantom`, `bytes`, `stuck`, `error`, `assertion`.
     pub(crate) guarantee: &'static str,
     pub(crate) what: String,
 }
@@ -38,9 +38,17 @@ pub(crate) struct Judge {
     appended: Vec<OwnedRecord>,
     pub(crate) duplicates: usize,
     pub(crate) records: usize,
+    /// Whether a second record of a row is a violation.
+    pub(crate) exactly_once: bool,
+    /// Rows that the sessions of this process have handed over, and that it does not know to be acknowledged.
+    sent: BTreeSet<usize>,
 }
 
 impl Judge {
+    pub(crate) fn new(exactly_once: bool) -> Self {
+        Self { exactly_once, ..Self::default() }
+    }
+
     /// A record is in a topic.
     pub(crate) fn appended(&mut self, record: &OwnedRecord) {
         self.appended.push(record.clone());
@@ -75,7 +83,9 @@ impl Judge {
             if row.fate == Fate::Deliver {
                 return Err(Violation::new("G4", format!("{} was dead-lettered", row.id)));
             }
-            stored.in_dead_letters = true;
+            if std::mem::replace(&mut stored.in_dead_letters, true) && self.exactly_once {
+                return Err(Violation::new("G6", format!("{} was dead-lettered twice", row.id)));
+            }
             return Ok(());
         }
         let topic = row.aggregate_type.map(|kind| format!("outbox.event.{kind}"));
@@ -84,6 +94,9 @@ impl Judge {
             && record.value.as_deref() == Some(row.payload.as_bytes());
         if !same {
             return Err(Violation::new("bytes", format!("{} arrived altered", row.id)));
+        }
+        if stored.in_topic && self.exactly_once {
+            return Err(Violation::new("G6", format!("{} is there twice", row.id)));
         }
         self.duplicates += usize::from(stored.in_topic);
         let is_first = !std::mem::replace(&mut stored.in_topic, true);
@@ -108,6 +121,43 @@ impl Judge {
             None => Ok(()),
             Some((_, row)) => {
                 Err(Violation::new("G1", format!("{settled} told with {} unconfirmed", row.id)))
+            }
+        }
+    }
+
+    /// The relay handed over something of these rows.
+    pub(crate) fn sent(&mut self, ids: impl IntoIterator<Item = String>, history: &History) {
+        self.sent.extend(ids.into_iter().filter_map(|id| history.by_id.get(&id)));
+    }
+
+    /// Everything before `confirmed` is acknowledged, as far as this process can know.
+    pub(crate) fn known(&mut self, confirmed: u64, history: &History) {
+        self.sent.retain(|row| history.end_of(*row) > confirmed);
+    }
+
+    /// The process is killed: what it knew is forgotten.
+    pub(crate) fn forget(&mut self) {
+        self.sent.clear();
+    }
+
+    /// The relay ends in good order: the next start repeats nothing.
+    pub(crate) fn ended_well(
+        &mut self,
+        confirmed: u64,
+        history: &History,
+    ) -> Result<(), Violation> {
+        self.known(confirmed, history);
+        if self.exactly_once {
+            // What is delivered is covered by progress, acknowledged or not.
+            let sent = std::mem::take(&mut self.sent);
+            let is_missing = |row: &usize| !self.is_delivered(*row, &history.rows[*row]);
+            self.sent = sent.into_iter().filter(is_missing).collect();
+        }
+        match self.sent.first() {
+            None => Ok(()),
+            Some(row) => {
+                let id = &history.rows[*row].id;
+                Err(Violation::new("G8", format!("{id} was sent and is not acknowledged")))
             }
         }
     }

@@ -1,53 +1,64 @@
-//! The relay's loop, one step at a time, around the real pipeline.
+//! The relay: the session that ships, driven as the hot thread drives it, with a model at either end.
 
-use std::collections::VecDeque;
+use std::time::Duration;
 
-use postrider::kafka::{SendError, Sink, SinkError};
 use postrider::ledger::Budget;
+use postrider::lsn::Lsn;
 use postrider::outbox::{MessageSpec, Outbox, OutboxSpec, TableName};
 use postrider::pipeline::{
-    Answer, Confirmation, Outcome, OwnedOutgoing, Pipeline, PipelineError, Policy, Refused,
-    RejectPolicy, Step, UpdatePolicy,
+    Handled, Mark, Pipeline, PipelineError, Policy, RejectPolicy, ResumeCheck, Suspects,
+    UpdatePolicy,
 };
 use postrider::route::{RouteSpec, Router};
+use postrider::session::{
+    CoalescingProfile, End, Limits, Next, Owed, Requested, Session, SessionError,
+};
+use postrider::time::Now;
+use postrider::transaction::{BatchLimits, Transactional};
 
-use crate::broker::{DEAD_LETTERS, Producer};
-use crate::core::Mutation;
+use crate::broker::{DEAD_LETTERS, Died, Producer};
+use crate::chance::Chance;
+use crate::cluster::{Cluster, TransactionalProducer};
 use crate::judge::{Judge, Violation};
 use crate::server::Server;
+use crate::sink::{Delivery, ModelSink};
+
+/// What bounds every session, but for the position to end at.
+pub(crate) const LIMITS: Limits = Limits {
+    status_interval: Duration::from_secs(1),
+    heartbeat: Duration::from_secs(10),
+    silence: Duration::from_secs(30),
+    grace: Duration::from_secs(25),
+    until: None,
+    acknowledge: true,
+};
+
+const PROFILE: CoalescingProfile = CoalescingProfile {
+    delay: Duration::from_micros(200),
+    batch_max: Duration::from_millis(2),
+    batch_bytes: 1 << 20,
+};
+
+/// A frame counts for so many bytes where only their number matters.
+const FRAME_BYTES: usize = 100;
 
 /// What ends a session.
 #[derive(Debug)]
-pub(crate) enum End {
-    /// The producer died: start again from the slot.
-    Session,
+pub(crate) enum Ended {
+    /// In good order.
+    Well(End),
+    /// Start again from the slot; with what is known of a record that was refused.
+    Badly(Option<Suspects>),
     /// The product is wrong.
     Violation(Violation),
 }
 
-impl From<PipelineError> for End {
-    /// No peer breaks its protocol here, so the pipeline has nothing to complain about.
-    fn from(error: PipelineError) -> Self {
-        violation("error", &error.to_string())
-    }
-}
-
-impl From<SinkError> for End {
-    fn from(_: SinkError) -> Self {
-        Self::Session
-    }
-}
-
 /// One session.
-pub(crate) struct Relay<M> {
-    pipeline: Pipeline,
-    mutation: M,
-    pub(crate) producer: Producer,
-    /// Dead letters of refused records that wait for room.
-    resend: VecDeque<OwnedOutgoing>,
-    confirmations: Vec<Confirmation>,
+pub(crate) struct Relay {
+    pub(crate) session: Session,
+    pub(crate) sink: ModelSink,
     budget: Budget,
-    settled: u64,
+    told: u64,
 }
 
 /// Compiled once: compiling a route costs more than a whole simulated run.
@@ -55,6 +66,18 @@ pub(crate) struct Relay<M> {
 pub(crate) struct Plan {
     spec: OutboxSpec,
     router: Router,
+}
+
+/// What a session begins with.
+pub(crate) struct Start<'a> {
+    pub(crate) budget: Budget,
+    pub(crate) queue: usize,
+    pub(crate) suspects: Suspects,
+    pub(crate) owed: Owed,
+    pub(crate) until: Option<(Lsn, End)>,
+    /// Where records are delivered exactly once.
+    pub(crate) cluster: Option<&'a mut Cluster>,
+    pub(crate) batch: BatchLimits,
 }
 
 impl Plan {
@@ -72,109 +95,120 @@ impl Plan {
     }
 }
 
-impl<M: Mutation> Relay<M> {
-    pub(crate) fn start(plan: &Plan, budget: Budget, queue: usize) -> Self {
+impl Relay {
+    /// The slot is ours, and at `confirmed`.
+    pub(crate) fn start(plan: &Plan, start: Start<'_>, confirmed: u64, now: Now) -> Self {
         let policy = Policy {
             rejected: RejectPolicy::DeadLetter { topic: DEAD_LETTERS.to_owned() },
             on_update: UpdatePolicy::Ignore,
         };
         let outbox = Outbox::new(plan.spec.clone());
-        Self {
-            pipeline: Pipeline::new(outbox, plan.router.clone(), policy, budget),
-            mutation: M::default(),
-            producer: Producer::new(queue),
-            resend: VecDeque::new(),
-            confirmations: Vec::new(),
-            budget,
-            settled: 0,
-        }
-    }
-
-    /// Offers the next frame on the wire.
-    pub(crate) fn read(&mut self, server: &mut Server) -> Result<(), End> {
-        let Some(sent) = server.peek().filter(|_| self.pipeline.has_room()) else { return Ok(()) };
-        let frame = sent.as_frame();
-        let mut refused = None;
-        // At most three turns: the record, its dead letter, and the end.
-        let is_done = loop {
-            let step = match refused.take() {
-                None => self.pipeline.frame(frame),
-                Some(rejection) => self.pipeline.reject(frame, rejection),
-            };
-            let outgoing = match step? {
-                Step::Nothing => break true,
-                Step::Skipped(_) => return Err(violation("G4", "a row was skipped")),
-                Step::Send(outgoing) => outgoing,
-            };
-            let ticket = outgoing.ticket;
-            let taken = self.producer.send(&outgoing.record, ticket);
-            drop(outgoing);
-            match taken {
-                Ok(()) => {
-                    self.mutation.sent(&mut self.pipeline, ticket)?;
-                    break true;
-                }
-                Err(SendError::Full) => break false,
-                Err(SendError::Refused(rejection)) => refused = Some(rejection),
-                Err(SendError::Broken(error)) => return Err(error.into()),
+        let mut pipeline = Pipeline::new(outbox, plan.router.clone(), policy, start.budget);
+        let delivery = match start.cluster {
+            None => Delivery::AtLeastOnce(Producer::new(start.queue)),
+            Some(cluster) => {
+                let (epoch, progress) = cluster.fence();
+                let confirmed = Lsn::new(confirmed);
+                // Postgres is told no more than progress covers, and progress says how much that is.
+                let mark = progress.unwrap_or_default().max(Mark::at(confirmed));
+                pipeline.resume_at(mark, ResumeCheck::new(mark, confirmed, true));
+                let client = TransactionalProducer::new(epoch, start.queue);
+                let linger = Duration::from_millis(5);
+                let machine = Transactional::new(client, start.batch, linger, mark, now.at);
+                Delivery::ExactlyOnce(Box::new(machine))
             }
         };
-        if is_done {
-            self.mutation.consumed(frame);
-            server.consume();
+        pipeline.beware(start.suspects);
+        let limits = Limits { until: start.until, ..LIMITS };
+        let session = Session::new(pipeline, None, limits, PROFILE, (now.at, start.owed));
+        let sink = ModelSink { delivery, taken: Vec::new() };
+        Self { session, sink, budget: start.budget, told: 0 }
+    }
+
+    /// One turn of the loop. Returns whether it read the socket: while there is no room it does not.
+    pub(crate) fn turn(
+        &mut self,
+        now: Now,
+        asked: Requested,
+        (server, judge): (&mut Server, &Judge),
+        chance: &mut Chance,
+    ) -> Result<bool, Ended> {
+        let result = self.session.request(now, asked);
+        result.map_err(|error| self.failed(error))?;
+        self.forward(now, server, chance)?;
+        let confirmed = self.session.confirm(now, &mut self.sink);
+        if self.session.drain_skipped().next().is_some() {
+            return Err(violation("G4", "a record was skipped"));
+        }
+        confirmed.map_err(|error| self.failed(error))?;
+        if let Some(status) = self.session.status_due(now, &self.sink) {
+            self.tell(status.settled.get(), (server, judge))?;
+            server.hear(now.at, status.settled.get(), status.ask_reply);
+        }
+        if let Some(end) =
+            self.session.ended(now, &self.sink).map_err(|error| self.failed(error))?
+        {
+            return Err(Ended::Well(end));
+        }
+        match self.session.next(&self.sink) {
+            Next::Wait(_) | Next::Refill(_) => Ok(false),
+            Next::Read(wait) => {
+                let bytes = server.arrived() * FRAME_BYTES;
+                let waited = if bytes > 0 { Duration::ZERO } else { wait };
+                let later = Now { at: now.at + waited, ..now };
+                let buffered = server.backlog() * FRAME_BYTES;
+                let read = self.session.has_read(later, bytes, buffered);
+                read.map_err(|error| self.failed(error))?;
+                Ok(true)
+            }
+        }
+    }
+
+    /// Some of the frames that have come.
+    fn forward(&mut self, now: Now, server: &mut Server, chance: &mut Chance) -> Result<(), Ended> {
+        for _ in 0..chance.between(1, 6) {
+            if !self.session.takes_frames(&self.sink) {
+                break;
+            }
+            let Some(sent) = server.peek() else { break };
+            let handled = self.session.frame(now.at, sent.as_frame(), &mut self.sink);
+            match handled.map_err(|error| self.failed(error))? {
+                Handled::Done => server.consume(),
+                Handled::Full => break,
+                Handled::Skipped(_) => return Err(violation("G4", "a row was skipped")),
+            }
         }
         Ok(())
     }
 
-    /// Books what came back, and sends what has to be sent again.
-    pub(crate) fn poll(&mut self) -> Result<(), End> {
-        self.producer.poll(&mut self.confirmations)?;
-        for confirmation in std::mem::take(&mut self.confirmations) {
-            match self.mutation.confirm(&mut self.pipeline, confirmation)? {
-                Answer::Stored => {}
-                Answer::Send(outgoing) => self.resend.push_back(*outgoing),
-                Answer::Skipped(_) => return Err(violation("G4", "a record was skipped")),
-            }
+    /// Postgres is told a position.
+    fn tell(&mut self, settled: u64, (server, judge): (&Server, &Judge)) -> Result<(), Ended> {
+        if settled < self.told {
+            return Err(violation("G1", &format!("{settled} told after {}", self.told)));
         }
-        while let Some(outgoing) = self.resend.front() {
-            match self.producer.send(&outgoing.record.as_record(), outgoing.ticket) {
-                Ok(()) => {}
-                Err(SendError::Full) => break,
-                Err(SendError::Refused(rejection)) => {
-                    let (ticket, record) = (outgoing.ticket, outgoing.record.clone());
-                    let refused = Box::new(Refused { record, rejection });
-                    let outcome = Outcome::Refused(refused);
-                    self.pipeline.confirm(Confirmation { ticket, outcome })?;
+        self.told = settled;
+        judge.acknowledged(settled, &server.history).map_err(Ended::Violation)
+    }
+
+    fn failed(&self, error: SessionError<Died>) -> Ended {
+        match error {
+            SessionError::Sink(Died::Refused(blame)) => {
+                match self.session.pipeline().lesson(&[*blame], None) {
+                    Ok(lesson) => Ended::Badly(Some(lesson.suspects)),
+                    Err(error) => violation("error", &error.to_string()),
                 }
-                Err(SendError::Broken(error)) => return Err(error.into()),
             }
-            self.resend.pop_front();
+            SessionError::Sink(Died::Fatally) | SessionError::Silent { .. } => Ended::Badly(None),
+            // Within the grace everything is confirmed, or the brokers make no progress.
+            SessionError::GraceExpired { .. } | SessionError::Aborted { .. } => Ended::Badly(None),
+            // No peer breaks its protocol here, so the pipeline has nothing to complain about.
+            SessionError::Pipeline(error) => violation("error", &complaint(&error)),
         }
-        Ok(())
-    }
-
-    /// Sends a status update.
-    pub(crate) fn acknowledge(&mut self, server: &mut Server, judge: &Judge) -> Result<(), End> {
-        let settled = self.mutation.settled(&self.pipeline).get();
-        if settled < self.settled {
-            return Err(violation("G1", &format!("{settled} told after {}", self.settled)));
-        }
-        self.settled = settled;
-        judge.acknowledged(settled, &server.history).map_err(End::Violation)?;
-        server.acknowledge(settled);
-        Ok(())
     }
 
     /// G3: what is in flight, by our books and by the producer's.
     pub(crate) fn within_budget(&self) -> Result<(), Violation> {
-        let books = self.pipeline.in_flight();
-        let (records, bytes) = self.producer.in_flight;
-        let waiting = self.resend.len() as u64;
-        let weight = self.resend.iter().map(|outgoing| outgoing.ticket.weight()).sum::<u64>();
-        if (books.records, books.bytes) != (records + waiting, bytes + weight) {
-            let what = format!("{books:?} booked, {records} records in {bytes} bytes in flight");
-            return Err(Violation::new("G3", what));
-        }
+        let books = self.session.pipeline().in_flight();
         // Soft by one record: see `Budget`.
         let bytes_max = self.budget.bytes + RECORD_BYTES_MAX;
         let is_over = books.records > self.budget.records
@@ -184,13 +218,17 @@ impl<M: Mutation> Relay<M> {
     }
 
     pub(crate) fn is_idle(&self) -> bool {
-        self.pipeline.is_idle() && self.resend.is_empty()
+        self.session.pipeline().is_idle()
     }
 }
 
 /// No record of the simulation weighs more, dead letters included.
 const RECORD_BYTES_MAX: u64 = 600;
 
-fn violation(guarantee: &'static str, what: &str) -> End {
-    End::Violation(Violation::new(guarantee, what))
+fn complaint(error: &PipelineError) -> String {
+    format!("the pipeline complains: {error}")
+}
+
+fn violation(guarantee: &'static str, what: &str) -> Ended {
+    Ended::Violation(Violation::new(guarantee, what))
 }

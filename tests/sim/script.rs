@@ -7,11 +7,12 @@
 //! | `begin X/X` · `commit X/X X/X` · `keepalive X/X` | commit_lsn; commit_lsn and end_lsn; sent position |
 //! | `insert [oid=N] a=.. b=..` | a row; absent columns are NULL |
 //! | `update` · `delete` · `truncate` · `message` · `frame HEX` | what an outbox should not send |
-//! | `again` | the last frame is offered again, as after `Full` |
-//! | `sent` · `refuse_now REASON` | the sink's answer to the record in hand |
+//! | `sink [full or REASON]..` | the sink has no room for the next record, or refuses it; else it takes it |
+//! | `again` | the last frame is handed in again, as after `full` |
 //! | `stored N` · `refused N REASON` | the brokers' answer to the N-th record sent |
 //! | `books` · `counters` | what the pipeline says of itself |
 
+use std::collections::VecDeque;
 use std::fmt::Write as _;
 
 use postrider::ledger::{Budget, Ticket};
@@ -20,10 +21,11 @@ use postrider::outbox::{Outbox, OutboxSpec, TableName};
 use postrider::pgoutput::encode::{self, Old, Table};
 use postrider::pgoutput::{Begin, Column, Commit, LogicalMessage, PgTime};
 use postrider::pipeline::{
-    Answer, Confirmation, Counters, Outcome, Pipeline, PipelineError, Policy, Refused,
-    RejectPolicy, Step, UpdatePolicy,
+    Answer, Confirmation, Counters, Handled, Outcome, Pipeline, PipelineError, Policy, Refused,
+    RejectPolicy, UpdatePolicy,
 };
 use postrider::route::{OwnedRecord, Rejection, RejectionCode, RouteSpec, Router};
+use postrider::sink::SendError;
 
 use crate::server::Sent;
 
@@ -36,7 +38,10 @@ pub(crate) struct Script {
     pipeline: Pipeline,
     columns: Vec<String>,
     frame: Sent,
-    in_hand: Option<(Ticket, OwnedRecord)>,
+    /// What the sink answers to the next records.
+    answers: VecDeque<String>,
+    /// The record for which there was no room.
+    unsent: Option<Ticket>,
     /// Records the sink took, numbered from 1.
     sent: Vec<(Ticket, OwnedRecord)>,
 }
@@ -64,7 +69,8 @@ impl Default for Script {
             pipeline: pipeline(&Words(Vec::new())),
             columns: COLUMNS.split(',').map(str::to_owned).collect(),
             frame: Sent::Keepalive(0),
-            in_hand: None,
+            answers: VecDeque::new(),
+            unsent: None,
             sent: Vec::new(),
         }
     }
@@ -107,10 +113,12 @@ impl Script {
                 *self = Self { pipeline: pipeline(&words), ..Self::default() };
                 String::new()
             }
-            "keepalive" => self.offer(Sent::Keepalive(words.lsn(0).get())),
-            "again" => self.offer(self.frame.clone()),
-            "sent" => self.take(),
-            "refuse_now" => self.refuse_now(&words),
+            "keepalive" => self.hand_in(Sent::Keepalive(words.lsn(0).get())),
+            "again" => self.hand_in(self.frame.clone()),
+            "sink" => {
+                self.answers = words.0.iter().map(|word| (*word).to_owned()).collect();
+                String::new()
+            }
             "stored" => self.confirm(&words, |_| Outcome::Stored),
             "refused" => self.confirm(&words, |record| {
                 let rejection = refusal(words.0[1]);
@@ -121,7 +129,7 @@ impl Script {
             _ => {
                 let mut data = Vec::new();
                 self.write(&mut data, command, &words);
-                self.offer(Sent::Wal(data))
+                self.hand_in(Sent::Wal(data))
             }
         }
     }
@@ -174,23 +182,46 @@ impl Script {
         );
     }
 
-    fn offer(&mut self, frame: Sent) -> String {
+    /// Hands in a frame, and tells what the sink got and what became of the frame.
+    fn hand_in(&mut self, frame: Sent) -> String {
         self.frame = frame;
-        let step = self.pipeline.frame(self.frame.as_frame());
-        told(step, &mut self.in_hand)
-    }
-
-    fn refuse_now(&mut self, words: &Words<'_>) -> String {
-        let step = self.pipeline.reject(self.frame.as_frame(), refusal(words.0[0]));
-        told(step, &mut self.in_hand)
-    }
-
-    fn take(&mut self) -> String {
-        if let Err(error) = self.pipeline.sent() {
-            return failed(&error);
+        let (mut said, mut answers) = (Vec::new(), std::mem::take(&mut self.answers));
+        let (sent, unsent) = (&mut self.sent, &mut self.unsent);
+        let handled = self.pipeline.frame::<PipelineError>(self.frame.as_frame(), |outgoing| {
+            let record = outgoing.record.to_owned();
+            let before = unsent.take();
+            let same = if before == Some(outgoing.ticket) { " (same ticket)" } else { "" };
+            let what = format!("{same} {}", shown(&record));
+            match answers.pop_front().as_deref() {
+                None => {
+                    sent.push((outgoing.ticket, record));
+                    said.push(format!("#{}{what}", sent.len()));
+                    Ok(())
+                }
+                Some("full") => {
+                    *unsent = Some(outgoing.ticket);
+                    said.push(format!("full{what}"));
+                    Err(SendError::Full)
+                }
+                Some(reason) => {
+                    said.push(format!("refused{what}"));
+                    Err(SendError::Refused(refusal(reason)))
+                }
+            }
+        });
+        match handled {
+            Err(error) => said.push(failed(&error)),
+            Ok(Handled::Done | Handled::Full) => {}
+            Ok(Handled::Skipped(skipped)) => said.push(format!(
+                "skipped row {} of {} at {}: {}: {}",
+                skipped.position.index,
+                skipped.table,
+                skipped.position.commit_lsn,
+                skipped.rejection.code,
+                skipped.rejection.reason
+            )),
         }
-        self.sent.extend(self.in_hand.take());
-        format!("#{}", self.sent.len())
+        said.join("; ")
     }
 
     fn confirm(
@@ -241,33 +272,6 @@ fn oid(words: &Words<'_>) -> u32 {
 
 fn refusal(reason: &str) -> Rejection {
     Rejection { code: RejectionCode::Refused, reason: reason.to_owned() }
-}
-
-fn told(
-    step: Result<Step<'_>, PipelineError>,
-    in_hand: &mut Option<(Ticket, OwnedRecord)>,
-) -> String {
-    match step {
-        Err(error) => failed(&error),
-        Ok(Step::Nothing) => String::new(),
-        Ok(Step::Skipped(skipped)) => format!(
-            "skipped row {} of {} at {}: {}: {}",
-            skipped.position.index,
-            skipped.table,
-            skipped.position.commit_lsn,
-            skipped.rejection.code,
-            skipped.rejection.reason
-        ),
-        Ok(Step::Send(outgoing)) => {
-            let record = outgoing.record.to_owned();
-            let same = in_hand.as_ref().map_or("", |(ticket, _)| {
-                if *ticket == outgoing.ticket { " (same ticket)" } else { " (other weight)" }
-            });
-            let said = format!("send{same} {}", shown(&record));
-            *in_hand = Some((outgoing.ticket, record));
-            said
-        }
-    }
 }
 
 fn failed(error: &PipelineError) -> String {

@@ -4,13 +4,16 @@
 //! position and sends whole transactions in commit order; the confirmed position lives in memory
 //! and is persisted now and then, so a crash rewinds it; tables are described once per session and
 //! again after DDL, also inside a transaction; a keepalive carries the sent position, which inside
-//! a transaction is at most the beginning of its commit record.
+//! a transaction is at most the beginning of its commit record; a server that has not heard of us for half
+//! of `wal_sender_timeout` asks, and after the whole of it ends the stream; it may hang.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use postrider::lsn::Lsn;
 use postrider::pgoutput::encode::{self, Old, Table};
 use postrider::pgoutput::{Begin, Column, Commit, LogicalMessage, PgTime};
+use postrider::time::Instant;
 use postrider::wal::Frame;
 
 use crate::chance::Chance;
@@ -32,6 +35,8 @@ const SHAPES: [&[&str]; 3] = [
 pub(crate) enum Sent {
     Wal(Vec<u8>),
     Keepalive(u64),
+    /// One that is to be answered.
+    Question(u64),
 }
 
 impl Sent {
@@ -39,6 +44,7 @@ impl Sent {
         match self {
             Self::Wal(data) => Frame::Wal { start: Lsn::ZERO, sent_us: 0, data },
             Self::Keepalive(end) => Frame::Keepalive { end: Lsn::new(*end), reply_now: false },
+            Self::Question(end) => Frame::Keepalive { end: Lsn::new(*end), reply_now: true },
         }
     }
 }
@@ -52,7 +58,12 @@ pub(crate) struct Server {
     /// What of it survives a crash.
     persisted: u64,
     walsender: Option<Walsender>,
+    /// It hangs since then: nothing is sent and nothing is heard.
+    pub(crate) frozen: Option<Instant>,
 }
+
+/// The server's default.
+const WAL_SENDER_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// One replication session.
 #[derive(Debug, Default)]
@@ -68,17 +79,25 @@ struct Walsender {
     shape: usize,
     /// On the wire, in order.
     socket: VecDeque<Sent>,
+    /// Frames that have come since the relay read.
+    arrived: usize,
+    /// When the relay was heard.
+    heard: Instant,
+    has_asked: bool,
 }
 
 impl Server {
     /// START_REPLICATION with position 0/0: from the slot.
-    pub(crate) fn connect(&mut self) {
+    pub(crate) fn connect(&mut self, now: Instant) {
+        self.frozen = None;
         let confirmed = self.confirmed;
         let unsent = |transaction: &Transaction| transaction.end_lsn > confirmed;
         let transactions = &self.history.transactions;
         let transaction = transactions.iter().position(unsent).unwrap_or(transactions.len());
         let shape = transaction % SHAPES.len();
-        let session = Walsender { transaction, sent: confirmed, shape, ..Walsender::default() };
+        let heard = now;
+        let session =
+            Walsender { transaction, sent: confirmed, shape, heard, ..Walsender::default() };
         self.walsender = Some(session);
     }
 
@@ -97,14 +116,36 @@ impl Server {
     }
 
     /// A status update. Like the real server, believes whatever it is told.
-    pub(crate) fn acknowledge(&mut self, settled: u64) {
+    pub(crate) fn hear(&mut self, now: Instant, settled: u64, ask_reply: bool) {
+        let Some(session) = self.walsender.as_mut().filter(|_| self.frozen.is_none()) else {
+            return;
+        };
         self.confirmed = self.confirmed.max(settled);
+        (session.heard, session.has_asked) = (now, false);
+        if ask_reply {
+            session.push(Sent::Keepalive(session.sent));
+        }
+    }
+
+    /// Time has passed. True if the server ends the stream, for want of a sign of life.
+    pub(crate) fn times_out(&mut self, now: Instant) -> bool {
+        let Some(session) = self.walsender.as_mut().filter(|_| self.frozen.is_none()) else {
+            return false;
+        };
+        let silence = now - session.heard;
+        if silence >= WAL_SENDER_TIMEOUT / 2 && !session.has_asked {
+            session.has_asked = true;
+            session.push(Sent::Question(session.sent));
+        }
+        silence >= WAL_SENDER_TIMEOUT
     }
 
     /// The walsender puts one frame on the wire; a keepalive if there is nothing else, or by
     /// chance.
     pub(crate) fn send(&mut self, chance: &mut Chance) {
-        let Some(session) = &mut self.walsender else { return };
+        let Some(session) = self.walsender.as_mut().filter(|_| self.frozen.is_none()) else {
+            return;
+        };
         if session.open.is_empty() {
             if let Some(transaction) = self.history.transactions.get(session.transaction) {
                 if chance.percent(90) {
@@ -116,16 +157,16 @@ impl Server {
         }
         match session.open.pop_front() {
             Some(frame) => {
-                session.socket.push_back(frame);
+                session.push(frame);
                 if session.open.is_empty() {
                     let done = self.history.transactions.get(session.transaction);
                     session.sent = done.map_or(session.sent, |transaction| transaction.end_lsn);
                     session.transaction += 1;
                 } else if chance.percent(5) {
-                    session.socket.push_back(Sent::Keepalive(session.sent));
+                    session.push(Sent::Keepalive(session.sent));
                 }
             }
-            None => session.socket.push_back(Sent::Keepalive(session.sent)),
+            None => session.push(Sent::Keepalive(session.sent)),
         }
     }
 
@@ -138,6 +179,11 @@ impl Server {
         if let Some(session) = &mut self.walsender {
             session.socket.pop_front();
         }
+    }
+
+    /// How many frames have come since the last call.
+    pub(crate) fn arrived(&mut self) -> usize {
+        self.walsender.as_mut().map_or(0, |session| std::mem::take(&mut session.arrived))
     }
 
     /// How many frames are on the wire.
@@ -156,6 +202,11 @@ impl Server {
 }
 
 impl Walsender {
+    fn push(&mut self, frame: Sent) {
+        self.socket.push_back(frame);
+        self.arrived += 1;
+    }
+
     fn open_transaction(&mut self, transaction: &Transaction, rows: &[Row]) {
         let commit_lsn = Lsn::new(transaction.commit_lsn);
         let commit_time = PgTime(i64::try_from(transaction.commit_lsn).unwrap());

@@ -28,6 +28,7 @@ const ROOMS: &[Room] = &[
         &[
             "lsn",
             "frame",
+            "gate::History",
             "config",
             "pgoutput::Charset",
             "pgoutput::DecodeError",
@@ -38,7 +39,21 @@ const ROOMS: &[Room] = &[
         "control",
         &["lsn", "outbox::OutboxSpec", "outbox::TableName", "outbox::Wanted", "config", "wal"],
     ),
-    room("kafka", &["lsn", "route", "ledger", "pipeline", "config", "failpoint"]),
+    room(
+        "kafka",
+        &[
+            "lsn",
+            "route",
+            "ledger",
+            "pipeline",
+            "progress",
+            "sink",
+            "time",
+            "transaction",
+            "config",
+            "failpoint",
+        ],
+    ),
     room("telemetry", &["http"]),
     room("http", &[]),
     room("failpoint", &[]),
@@ -51,6 +66,10 @@ const ROOMS: &[Room] = &[
             "route",
             "ledger",
             "pipeline",
+            "gate",
+            "session",
+            "sink",
+            "time",
             "wal",
             "control",
             "kafka",
@@ -91,6 +110,7 @@ const ROOMS: &[Room] = &[
             "route",
             "ledger",
             "pipeline",
+            "time",
             "wal",
             "control",
             "kafka",
@@ -310,10 +330,9 @@ fn expand(
 }
 
 /// Where the time of day is asked for: to be shown, sent, or written down.
-const STAMPS: [&str; 8] = [
+const STAMPS: [&str; 7] = [
     "src/wal/stream.rs",
     "src/kafka/deliveries.rs",
-    "src/kafka/progress.rs",
     "src/telemetry/mod.rs",
     "src/cli/bench/visible.rs",
     "src/cli/dead_letters.rs",

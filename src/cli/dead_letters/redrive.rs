@@ -14,8 +14,10 @@ use super::error::DeadLettersError;
 use super::letter::{Place, receipt};
 use crate::kafka::{Confirmation, Outcome, SendError, Sink, SinkError};
 use crate::ledger::Ticket;
+use crate::pipeline::Outgoing;
 use crate::relay::{Request, Stop};
 use crate::route::{OwnedRecord, Rejection};
+use crate::time;
 
 /// Records and receipts under way at most: what a crash can repeat, against round trips that are
 /// waited for in turn.
@@ -62,7 +64,7 @@ struct Letter {
     key: Option<Vec<u8>>,
 }
 
-impl<S: Sink> Redrive<S> {
+impl<S: Sink<Error = SinkError>> Redrive<S> {
     /// Sends at most `rate` records per second.
     pub(super) fn new(sink: S, dead_letter_topic: &str, rate: u32, stop: Stop) -> Self {
         let now = Instant::now();
@@ -128,7 +130,7 @@ impl<S: Sink> Redrive<S> {
     /// Books what was confirmed, and sends the receipts for it.
     fn turn(&mut self) -> Result<(), DeadLettersError> {
         let mut confirmations = std::mem::take(&mut self.confirmations);
-        let polled = self.sink.poll(&mut confirmations);
+        let polled = self.sink.poll(time::Instant::START, &mut confirmations);
         for Confirmation { ticket, outcome } in confirmations.drain(..) {
             self.heard = Instant::now();
             let errand = self.under_way.remove(&ticket.transaction());
@@ -162,7 +164,8 @@ impl<S: Sink> Redrive<S> {
         errand: Errand,
     ) -> Result<Option<Errand>, DeadLettersError> {
         let number = self.tickets;
-        match self.sink.send(&record.as_record(), Ticket::new(number, 0)) {
+        let outgoing = Outgoing::new(record.as_record(), Ticket::new(number, 0));
+        match self.sink.send(time::Instant::START, &outgoing) {
             Ok(()) => {
                 if self.under_way.is_empty() {
                     self.heard = Instant::now();
@@ -236,7 +239,7 @@ mod tests {
     use super::*;
     use crate::cli::dead_letters::letter::RETRIED_HEADER;
     use crate::kafka::Refused;
-    use crate::route::{Record, RejectionCode};
+    use crate::route::RejectionCode;
 
     /// Topics, keys and marks in the order of sending.
     type Log = Rc<RefCell<Vec<(String, String, Option<String>)>>>;
@@ -249,7 +252,10 @@ mod tests {
     }
 
     impl Sink for Fake {
-        fn send(&mut self, record: &Record<'_>, ticket: Ticket) -> Result<(), SendError> {
+        type Error = SinkError;
+
+        fn send(&mut self, _now: time::Instant, outgoing: &Outgoing<'_>) -> Result<(), SendError> {
+            let Outgoing { record, ticket, .. } = outgoing;
             if record.topic == "broken" {
                 return Err(SinkError::Fatal("gone".into()).into());
             }
@@ -261,11 +267,15 @@ mod tests {
             let key = record.key.map(text).unwrap_or_default();
             let mark = mark.and_then(|(_, value)| value.map(text));
             self.log.borrow_mut().push((record.topic.to_owned(), key, mark));
-            self.sent.push((ticket, record.to_owned()));
+            self.sent.push((*ticket, record.to_owned()));
             Ok(())
         }
 
-        fn poll(&mut self, confirmations: &mut Vec<Confirmation>) -> Result<(), SinkError> {
+        fn poll(
+            &mut self,
+            _now: time::Instant,
+            confirmations: &mut Vec<Confirmation>,
+        ) -> Result<(), SinkError> {
             for (ticket, record) in self.sent.drain(..) {
                 let rejection =
                     Rejection { code: RejectionCode::Refused, reason: "not this one".into() };
@@ -277,10 +287,6 @@ mod tests {
                 confirmations.push(Confirmation { ticket, outcome });
             }
             Ok(())
-        }
-
-        fn is_connected(&self) -> bool {
-            true
         }
     }
 

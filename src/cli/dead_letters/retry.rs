@@ -18,7 +18,7 @@ use crate::cli::context::Context;
 use crate::cli::exit::ExitCode;
 use crate::cli::failure::Failure;
 use crate::cli::{run, runtime};
-use crate::kafka::{Producer, Sink, Start};
+use crate::kafka::{Producer, Sink, SinkError, Start};
 use crate::relay::Stop;
 use crate::route::check_topic;
 
@@ -147,7 +147,7 @@ fn execute(
 }
 
 /// Sends the dead letters of one partition. False: it was stopped.
-fn send<S: Sink>(
+fn send<S: Sink<Error = SinkError>>(
     source: &Source,
     errands: &[Errand],
     redrive: &mut Redrive<S>,

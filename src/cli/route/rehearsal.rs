@@ -9,7 +9,7 @@ use crate::lsn::Lsn;
 use crate::outbox::TableName;
 use crate::pgoutput::encode::{self, Old, Table};
 use crate::pgoutput::{Begin, Column, Commit, LogicalMessage, PgTime};
-use crate::pipeline::{Confirmation, Counters, Outcome, Pipeline, PipelineError, Step};
+use crate::pipeline::{Confirmation, Counters, Handled, Outcome, Pipeline, PipelineError};
 use crate::relay::Plan;
 use crate::wal::Frame;
 
@@ -141,17 +141,18 @@ impl Stage {
             sent_us: PgTime::from_unix_us(COMMIT_MS * 1000).0,
             data,
         };
-        let (answer, ticket) = match self.pipeline.frame(frame)? {
-            Step::Nothing => return Ok(None),
-            Step::Skipped(skipped) => return Ok(Some(Answer::from(&skipped.rejection))),
-            Step::Send(outgoing) => {
-                let timestamp = outgoing.record.timestamp_ms;
-                let timestamp = (timestamp != COMMIT_MS).then_some(timestamp);
-                let answer = Answer::record(&outgoing.record, timestamp, self.null_is_tombstone);
-                (answer, outgoing.ticket)
-            }
-        };
-        self.pipeline.sent()?;
+        let (mut sent, null_is_tombstone) = (None, self.null_is_tombstone);
+        let handled = self.pipeline.frame::<PipelineError>(frame, |outgoing| {
+            let timestamp = outgoing.record.timestamp_ms;
+            let timestamp = (timestamp != COMMIT_MS).then_some(timestamp);
+            let answer = Answer::record(&outgoing.record, timestamp, null_is_tombstone);
+            sent = Some((answer, outgoing.ticket));
+            Ok(())
+        })?;
+        if let Handled::Skipped(skipped) = handled {
+            return Ok(Some(Answer::from(&skipped.rejection)));
+        }
+        let Some((answer, ticket)) = sent else { return Ok(None) };
         self.pipeline.confirm(Confirmation { ticket, outcome: Outcome::Stored })?;
         Ok(Some(answer))
     }

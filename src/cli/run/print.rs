@@ -9,9 +9,11 @@ use std::io::{self, Write};
 
 use serde_json::{Value, json};
 
-use crate::kafka::{Confirmation, Outcome, SendError, Sink, SinkError};
+use crate::kafka::{Confirmation, KafkaSink, Outcome, SendError, Sink, SinkError};
 use crate::ledger::Ticket;
+use crate::pipeline::Outgoing;
 use crate::route::Record;
+use crate::time::Instant;
 
 /// Prints to `out`, as long as that can be written to.
 pub(super) struct Printer<W, F> {
@@ -30,24 +32,32 @@ impl<W: Write, F: Fn(io::Error)> Printer<W, F> {
 }
 
 impl<W: Write, F: Fn(io::Error)> Sink for Printer<W, F> {
-    fn send(&mut self, record: &Record<'_>, ticket: Ticket) -> Result<(), SendError> {
+    type Error = SinkError;
+
+    fn send(&mut self, _now: Instant, outgoing: &Outgoing<'_>) -> Result<(), SendError> {
         // Once it has ended, the rest is for nobody.
         if !self.is_ended
-            && let Err(error) = writeln!(self.out, "{}", to_json(record))
+            && let Err(error) = writeln!(self.out, "{}", to_json(&outgoing.record))
         {
             self.is_ended = true;
             (self.ended)(error);
         }
-        self.printed.push(ticket);
+        self.printed.push(outgoing.ticket);
         Ok(())
     }
 
-    fn poll(&mut self, confirmations: &mut Vec<Confirmation>) -> Result<(), SinkError> {
+    fn poll(
+        &mut self,
+        _now: Instant,
+        confirmations: &mut Vec<Confirmation>,
+    ) -> Result<(), SinkError> {
         let stored = |ticket| Confirmation { ticket, outcome: Outcome::Stored };
         confirmations.extend(self.printed.drain(..).map(stored));
         Ok(())
     }
+}
 
+impl<W: Write, F: Fn(io::Error)> KafkaSink for Printer<W, F> {
     fn is_connected(&self) -> bool {
         true
     }
@@ -109,10 +119,11 @@ mod tests {
             timestamp_ms: 5,
         };
         for ticket in 1..=2 {
-            printer.send(&record, Ticket::new(1, ticket)).unwrap();
+            let outgoing = Outgoing::new(record.clone(), Ticket::new(1, ticket));
+            printer.send(Instant::START, &outgoing).unwrap();
         }
         let mut confirmations = Vec::new();
-        printer.poll(&mut confirmations).unwrap();
+        printer.poll(Instant::START, &mut confirmations).unwrap();
         assert_eq!(confirmations.len(), 2);
         assert_eq!(told.into_inner(), [io::ErrorKind::StorageFull]);
     }
@@ -128,10 +139,10 @@ mod tests {
             headers: [("id", Some(&b"\xff\x00"[..])), ("none", None)].into_iter().collect(),
             timestamp_ms: 5,
         };
-        printer.send(&record, Ticket::new(1, 2)).unwrap();
+        printer.send(Instant::START, &Outgoing::new(record, Ticket::new(1, 2))).unwrap();
         let mut confirmations = Vec::new();
-        printer.poll(&mut confirmations).unwrap();
-        printer.poll(&mut confirmations).unwrap();
+        printer.poll(Instant::START, &mut confirmations).unwrap();
+        printer.poll(Instant::START, &mut confirmations).unwrap();
         assert_eq!(confirmations.len(), 1);
         let line = String::from_utf8(printer.out).unwrap();
         assert_eq!(line.matches('\n').count(), 1);

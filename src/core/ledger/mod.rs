@@ -33,6 +33,7 @@ mod ticket;
 use std::collections::VecDeque;
 
 use crate::lsn::Lsn;
+use crate::mutants::{self, Mutant};
 
 pub use error::LedgerError;
 pub use ticket::Ticket;
@@ -92,6 +93,14 @@ struct Slot {
     commit_time: i64,
     expected: u64,
     confirmed: u64,
+}
+
+impl Slot {
+    fn is_confirmed(&self) -> bool {
+        self.confirmed == self.expected
+            || mutants::is(Mutant::SettlesUnconfirmed)
+            || mutants::is(Mutant::CountsOneTooFew) && self.confirmed + 1 == self.expected
+    }
 }
 
 /// The ring of unsettled transactions. See the module's argument.
@@ -187,6 +196,12 @@ impl Ledger {
 
     /// The server has sent everything before `end`: an empty transaction.
     pub fn keepalive(&mut self, end: Lsn) {
+        if mutants::is(Mutant::IgnoresKeepalives) {
+            return;
+        }
+        if mutants::is(Mutant::SettlesKeepalives) {
+            self.settled = self.settled.max(end);
+        }
         // Upholds G1: rows of the open transaction may still come and lie below `end`.
         if !self.open && end > self.horizon {
             self.horizon = end;
@@ -247,6 +262,9 @@ impl Ledger {
     /// Whether another frame may be offered. Upholds G3.
     pub fn has_room(&self) -> bool {
         let closed = self.ring.len() - usize::from(self.open);
+        if mutants::is(Mutant::IgnoresBudget) {
+            return true;
+        }
         self.in_flight.records < self.budget.records
             && self.in_flight.bytes < self.budget.bytes
             && closed < self.budget.transactions
@@ -299,10 +317,7 @@ impl Ledger {
     fn settle_front(&mut self) {
         let closed = self.ring.len() - usize::from(self.open);
         for _ in 0..closed {
-            let Some(slot) = self.ring.front().filter(|slot| slot.confirmed == slot.expected)
-            else {
-                break;
-            };
+            let Some(slot) = self.ring.front().filter(|slot| slot.is_confirmed()) else { break };
             assert!(slot.end > self.settled, "commits are in the order of their ends");
             self.settled = slot.end;
             if self.settled_times.len() < self.budget.transactions {

@@ -1,7 +1,7 @@
 //! What has passed, in plain integers: telemetry reads them once per tick.
 //!
 //! Enters: one call per message. Leaves: [`Counters`], which live as long as their pipeline; the
-//! relay adds them up across sessions. A frame that is offered twice is counted once.
+//! relay adds them up across sessions. A frame that is handed in twice is counted once.
 
 use std::collections::HashMap;
 
@@ -72,12 +72,6 @@ impl Counters {
     /// The place of a topic's count, so that counting needs no name.
     pub(super) fn topic_place(&mut self, topic: &str) -> TopicPlace {
         self.topics.place(topic)
-    }
-
-    /// The sink refused the record for which this place was asked for: names of topics that nothing is
-    /// sent to take no room.
-    pub(super) fn topic_refused(&mut self, topic: TopicPlace) {
-        self.topics.give_back(topic);
     }
 
     /// Counts a record of so many bytes as sent to this topic.
@@ -161,16 +155,6 @@ impl Topics {
         TopicPlace(self.last)
     }
 
-    /// Forgets the place that was made last, if nothing is counted there.
-    fn give_back(&mut self, place: TopicPlace) {
-        let is_last = place.0 + 1 == self.totals.len() && place.0 < TopicTotal::NAMED_MAX;
-        if let Some(total) =
-            self.totals.pop_if(|total| is_last && total.sent == 0 && total.dead_letters == 0)
-        {
-            self.places.remove(&total.topic);
-        }
-    }
-
     fn add(&mut self, topic: &str) -> usize {
         if self.totals.len() < TopicTotal::NAMED_MAX {
             self.places.insert(topic.to_owned(), self.totals.len());
@@ -224,21 +208,6 @@ mod tests {
         }
         assert_eq!(counters.topics().len(), TopicTotal::NAMED_MAX + 1);
         assert_eq!(counters.topics().last(), Some(&total("", 2_000, 0, 2_000)));
-    }
-
-    #[test]
-    fn g3_topics_that_nothing_is_sent_to_take_no_room() {
-        let mut counters = Counters::default();
-        for number in 0..3_000 {
-            let missing = counters.topic_place(&number.to_string());
-            counters.topic_refused(missing);
-            let letters = counters.topic_place("dead");
-            counters.count_record(letters, 1, Some(RejectionCode::MissingTopic));
-        }
-        let known = counters.topic_place("dead");
-        counters.topic_refused(known);
-        counters.count_sent("orders", 10);
-        assert_eq!(counters.topics(), [total("dead", 0, 3_000, 3_000), total("orders", 1, 0, 10)]);
     }
 
     #[test]

@@ -51,18 +51,15 @@ pub enum PipelineError {
         /// The last commit that was delivered.
         delivered: CommitId,
     },
-    /// The caller went on to the next frame with a record still in hand: a defect of ours, caught
-    /// before the row could be lost.
+    /// The caller went on to the next frame though there was no room for the record of the last one: a
+    /// defect of ours, caught before the row could be lost.
     #[error("a record was neither sent nor refused before the next frame")]
     NotSent,
-    /// `sent` or `reject` without a record in hand: a defect of ours.
-    #[error("no record was offered")]
-    NotOffered,
 }
 
 impl PipelineError {
     /// Whether only a human can mend it. The others are mended by a new session.
-    pub fn is_definite(&self) -> bool {
+    pub const fn is_definite(&self) -> bool {
         match self {
             Self::Rejected { .. } | Self::DeadLetterRefused { .. } | Self::Updated { .. } => true,
             // With another log nothing is settled that could be drained: the session ends as it is.
@@ -70,8 +67,7 @@ impl PipelineError {
             | Self::Decode(_)
             | Self::Outbox(_)
             | Self::Ledger(_)
-            | Self::NotSent
-            | Self::NotOffered => false,
+            | Self::NotSent => false,
         }
     }
 
@@ -102,7 +98,7 @@ impl PipelineError {
                     .to_owned(),
             ),
             Self::Outbox(_) => Some(ALTERED_STREAM.to_owned()),
-            Self::NotSent | Self::NotOffered => Some(
+            Self::NotSent => Some(
                 "this is a defect of Postrider; the relay reconnects by itself, and no row was \
                  passed over: report it with the log"
                     .to_owned(),

@@ -1,38 +1,37 @@
 //! Frame in, at most one record out; confirmation in, settled position out.
 //!
 //! Enters: the frames of one replication session, in order, and the confirmations of the records
-//! it asked to send, in any order. Leaves: [`Step`]s, [`Answer`]s and [`Pipeline::settled`], the
-//! one position that may be acknowledged to Postgres. No clock, socket or thread: the relay's loop
-//! drives it, and so do scripts, fuzzers and the seeded simulation.
+//! that were sent, in any order. Leaves: records, through the closure that sends them; [`Answer`]s; and
+//! [`Pipeline::settled`], the one position that may be acknowledged to Postgres. No clock, socket or
+//! thread: a session drives it, and so do scripts, fuzzers and the seeded simulation.
 //!
 //! Always holds:
-//! * A record is counted as unconfirmed from the moment the sink took it until the brokers stored
-//!   it or its dead letter, and nothing at or beyond it is settled before (G1).
-//! * Records leave in the order of the stream (G2). A frame whose record was not taken is offered
+//! * A record is counted as unconfirmed from the moment it was sent until the brokers stored it or its
+//!   dead letter, and nothing at or beyond it is settled before (G1).
+//! * Records leave in the order of the stream (G2). A frame whose record was not taken is handed in
 //!   again and gives the same record under the same ticket.
-//! * Nothing grows with what the peers do: one record is in hand, the ledger has a budget (G3).
+//! * Nothing grows with what the peers do: the ledger has a budget (G3).
 //! * A row leaves as a record, as a dead letter under the ticket the record would have had, or as
 //!   an explicit [`Skipped`]; going on without one of them is an error (G4).
 //!
 //! ```text
-//!            +----------------- Full: the same frame again ----------------+
-//!            v                                                             |
-//!   frame -> row -> record ------> Send -> sink.send -- taken -> sent -> consume the frame
-//!              \-> rejection \       ^          \
-//!                  (by policy) -> dead letter <- reject (refused)
+//!   frame -> row -> record -------> send -- taken ---------> Handled::Done: consume the frame
+//!              \-> rejection \       ^   \- full ----------> Handled::Full: the same frame again
+//!                 (by policy) -> dead letter <- refused
 //! ```
 
 mod allowance;
+mod change;
 mod confirmation;
 mod counters;
 mod error;
 mod inferred;
-mod letter;
 mod mark;
 mod missing;
 mod note;
 mod place;
 mod policy;
+mod rejected;
 mod resume;
 mod step;
 mod suspects;
@@ -41,9 +40,10 @@ mod translator;
 use crate::frame::Frame;
 use crate::ledger::{Budget, InFlight, Ledger, Progress, Ticket};
 use crate::lsn::Lsn;
-use crate::outbox::{Outbox, Position};
-use crate::pgoutput::{Excerpt, Insert, LogicalMessage, Message, decode};
-use crate::route::{NO_TIMESTAMP, OwnedRecord, Rejection, RejectionCode, Routed, Router, untimed};
+use crate::mutants::{self, Mutant};
+use crate::outbox::Outbox;
+use crate::route::{NO_TIMESTAMP, RejectionCode, Routed, Router, untimed};
+use crate::sink::SendError;
 
 pub use allowance::Allowance;
 pub use confirmation::{Aspect, Blame, Confirmation, Outcome, Refused};
@@ -55,13 +55,14 @@ pub use missing::{
 };
 pub use policy::{Policy, RejectPolicy, UpdatePolicy};
 pub use resume::ResumeCheck;
-pub use step::{Answer, Outgoing, OwnedOutgoing, Skipped, Step};
+pub use step::{Answer, Handled, Outgoing, OwnedOutgoing, Skipped};
 pub use suspects::{Lesson, Suspects};
 pub use translator::Translator;
 
+use change::{Change, Found, Kind};
 use counters::TopicPlace;
-use letter::{is_dead_letter, letter};
 use place::Place;
+use rejected::{Rejected, is_dead_letter, rejected};
 use resume::covers;
 
 /// The core of one session. Dropped with its stream and sink at the first error.
@@ -81,50 +82,12 @@ pub struct Pipeline {
     begun: Option<CommitId>,
     /// The last one that had rows.
     last: Option<CommitId>,
+    /// The same, or the message outside of all transactions that came after it.
+    last_row: Option<Lsn>,
     newest_commit_time_us: Option<i64>,
     suspects: Suspects,
-    /// The record in hand: asked to be sent, neither taken nor given up.
-    offered: Option<Offered>,
-    /// The dead letter in hand, when `offered` is one.
-    dead_letter: OwnedRecord,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Offered {
-    ticket: Ticket,
-    topic: TopicPlace,
-    rejection: Option<RejectionCode>,
-}
-
-/// What may be a row.
-#[derive(Debug, Clone, Copy)]
-struct Change<'a> {
-    kind: Kind<'a>,
-    /// What was kept of it, where it was too large to be held.
-    excerpt: Option<&'a Excerpt>,
-    /// The columns of which UTF-8 has no equivalent.
-    untranslatable: &'a [usize],
-    sent_us: i64,
-}
-
-#[derive(Debug, Clone, Copy)]
-enum Kind<'a> {
-    Insert(Insert<'a>),
-    Logical(LogicalMessage<'a>),
-}
-
-impl Kind<'_> {
-    /// Whether it is a transaction of its own.
-    const fn is_alone(&self) -> bool {
-        matches!(self, Self::Logical(message) if !message.transactional)
-    }
-}
-
-/// What a frame holds.
-enum Found<'a> {
-    Change(Change<'a>),
-    Message(Message<'a>),
-    Keepalive(Lsn),
+    /// The row of the last frame was not taken.
+    has_unsent: bool,
 }
 
 impl Pipeline {
@@ -142,17 +105,21 @@ impl Pipeline {
             check: None,
             begun: None,
             last: None,
+            last_row: None,
             newest_commit_time_us: None,
             suspects: Suspects::default(),
-            offered: None,
-            dead_letter: OwnedRecord::default(),
+            has_unsent: false,
         }
     }
 
     /// Leaves out the rows before this mark, for an earlier session has stored them, once `check` has
     /// found that this is the log they came from. To be called before the first frame. Upholds G6.
-    pub const fn resume_at(&mut self, mark: Mark, check: Option<ResumeCheck>) {
+    pub fn resume_at(&mut self, mark: Mark, check: Option<ResumeCheck>) {
+        if mutants::is(Mutant::IgnoresProgress) {
+            return;
+        }
         (self.resume, self.check, self.last) = (mark, check, mark.last);
+        self.last_row = mark.last.map(|commit| commit.lsn);
     }
 
     /// What earlier sessions found: these records go alone, or not again, and their rows as the policy
@@ -182,52 +149,29 @@ impl Pipeline {
         Mark { end, part, last }.max(self.resume)
     }
 
-    /// Takes the next frame of the stream, or the same one again while its record was not taken.
-    /// To be called only while [`Pipeline::has_room`].
-    pub fn frame<'a>(&'a mut self, frame: Frame<'a>) -> Result<Step<'a>, PipelineError> {
-        match self.change(frame)? {
-            Found::Change(change) => self.row(&change, None),
+    /// Takes the next frame of the stream, or the same one again after [`Handled::Full`]. `send` gets the
+    /// record of a row, if it has one, or its dead letter; whatever it took must be confirmed. To be called
+    /// only while [`Pipeline::has_room`].
+    #[inline]
+    pub fn frame<E: From<PipelineError>>(
+        &mut self,
+        frame: Frame<'_>,
+        send: impl FnMut(&Outgoing<'_>) -> Result<(), SendError<E>>,
+    ) -> Result<Handled, E> {
+        match Found::in_frame(frame, &self.outbox)? {
+            Found::Change(change) => return self.row(&change, send),
             Found::Message(message) => {
-                self.expect_nothing_in_hand()?;
+                self.expect_nothing_unsent()?;
                 self.note(&message)?;
-                Ok(Step::Nothing)
             }
             Found::Keepalive(end) => {
-                self.expect_nothing_in_hand()?;
+                self.expect_nothing_unsent()?;
                 self.counters.keepalives += 1;
                 self.verify(|check| check.keepalive(end))?;
                 self.ledger.keepalive(end);
-                Ok(Step::Nothing)
             }
         }
-    }
-
-    /// The sink took the record in hand; from now on it must be confirmed. To be called before the
-    /// sink is polled again.
-    pub fn sent(&mut self) -> Result<(), PipelineError> {
-        let offered = self.offered.take().ok_or(PipelineError::NotOffered)?;
-        self.ledger.count(offered.ticket)?;
-        self.counters.count_record(offered.topic, offered.ticket.weight(), offered.rejection);
-        self.at.row_done(&mut self.counters, &mut self.ledger)
-    }
-
-    /// The sink refused the record in hand, which came from this `frame`: the policy decides what
-    /// goes in its place. A refused dead letter has no such place and ends the session.
-    pub fn reject<'a>(
-        &'a mut self,
-        frame: Frame<'a>,
-        rejection: Rejection,
-    ) -> Result<Step<'a>, PipelineError> {
-        let offered = self.offered.ok_or(PipelineError::NotOffered)?;
-        if offered.rejection.is_some() {
-            let topic = self.dead_letter.topic.clone();
-            return Err(PipelineError::DeadLetterRefused { topic, rejection });
-        }
-        self.counters.topic_refused(offered.topic);
-        match self.change(frame)? {
-            Found::Change(change) => self.row(&change, Some(rejection)),
-            Found::Message(_) | Found::Keepalive(_) => Err(PipelineError::NotOffered),
-        }
+        Ok(Handled::Done)
     }
 
     /// Books what the brokers answered.
@@ -237,6 +181,10 @@ impl Pipeline {
             Outcome::Stored => {
                 self.ledger.confirm(ticket)?;
                 self.counters.confirmed += 1;
+                Ok(Answer::Stored)
+            }
+            Outcome::Refused(_) if mutants::is(Mutant::ForgetsRefused) => {
+                self.ledger.confirm(ticket)?;
                 Ok(Answer::Stored)
             }
             Outcome::Refused(refused) => self.refused(ticket, refused),
@@ -270,9 +218,9 @@ impl Pipeline {
         self.ledger.open_is_empty()
     }
 
-    /// Where the last transaction committed that had rows.
-    pub fn last_row(&self) -> Option<Lsn> {
-        self.last.map(|commit| commit.lsn)
+    /// Where the last row committed whose transaction was read to its end.
+    pub const fn last_row(&self) -> Option<Lsn> {
+        self.last_row
     }
 
     /// What is unconfirmed now.
@@ -321,94 +269,100 @@ impl Pipeline {
         &self.counters
     }
 
-    #[inline]
-    fn change<'a>(&self, frame: Frame<'a>) -> Result<Found<'a>, PipelineError> {
-        let (data, sent_us, excerpt, untranslatable) = match frame {
-            Frame::Wal { data, sent_us, .. } => (data, sent_us, None, &[][..]),
-            Frame::Untranslatable { data, sent_us, columns, .. } => (data, sent_us, None, columns),
-            Frame::Excerpt { excerpt, sent_us, .. } => {
-                (excerpt.message(), sent_us, Some(excerpt), excerpt.untranslatable())
-            }
-            Frame::Keepalive { end, .. } => return Ok(Found::Keepalive(end)),
-        };
-        let kind = match decode(data)? {
-            Message::Insert(insert) => Kind::Insert(insert),
-            Message::Logical(message) if self.outbox.is_row_of(&message, excerpt) => {
-                Kind::Logical(message)
-            }
-            message => return Ok(Found::Message(message)),
-        };
-        Ok(Found::Change(Change { kind, excerpt, untranslatable, sent_us }))
-    }
-
-    fn row<'a>(
-        &'a mut self,
-        change: &Change<'a>,
-        refused: Option<Rejection>,
-    ) -> Result<Step<'a>, PipelineError> {
-        let Change { kind, excerpt, untranslatable, sent_us } = *change;
-        let row = match &kind {
-            Kind::Insert(insert) => {
-                self.outbox.row_of(insert, excerpt, untranslatable, self.at.open()?)?
-            }
-            Kind::Logical(message) => {
-                let position = self.at.message(message, sent_us, &mut self.ledger)?;
-                self.newest_commit_time_us = Some(position.commit_time.unix_us());
-                Some(self.outbox.message_row(message, excerpt, position))
-            }
-        };
+    fn row<E: From<PipelineError>>(
+        &mut self,
+        change: &Change<'_>,
+        mut send: impl FnMut(&Outgoing<'_>) -> Result<(), SendError<E>>,
+    ) -> Result<Handled, E> {
+        let row = change.row(&mut self.outbox, &mut self.at, &mut self.ledger)?;
         let Some(row) = row else {
-            let in_hand = self.offered.is_some();
-            self.counters.foreign_rows += u64::from(!in_hand);
-            return if in_hand { Err(PipelineError::NotSent) } else { Ok(Step::Nothing) };
+            self.expect_nothing_unsent()?;
+            self.counters.foreign_rows += 1;
+            return Ok(Handled::Done);
         };
-        if covers(self.resume, self.check, row.position(), kind.is_alone())? {
-            self.counters.repeats += 1; // Upholds G6: it is not sent again.
-            self.at.row_done(&mut self.counters, &mut self.ledger)?;
-            return Ok(Step::Nothing);
+        if let Kind::Logical(_) = change.kind {
+            self.newest_commit_time_us = Some(row.position().commit_time.unix_us());
         }
-        let routed = refused.map_or_else(|| self.router.check(&row), Err);
+        if covers(self.resume, self.check, row.position(), change.kind.is_alone())? {
+            self.counters.repeats += 1; // Upholds G6: it is not sent again.
+            self.done()?;
+            return Ok(Handled::Done);
+        }
+        let routed = self.router.check(&row);
         let record = |routed: &Routed| self.router.record(&row, routed);
-        let rejection = match self.suspects.judge((row.position(), sent_us), routed, record) {
+        let at = (row.position(), change.sent_us);
+        let rejection = match self.suspects.judge(at, routed, record) {
             (Ok(Some(routed)), alone) => {
+                let ticket = self.ledger.next_ticket(routed.weight).map_err(PipelineError::from)?;
                 let record = self.router.record(&row, &routed);
-                let ticket = self.ledger.next_ticket(record.weight())?;
-                let topic = self.counters.topic_place(record.topic);
-                self.offered = Some(Offered { ticket, topic, rejection: None });
-                return Ok(Step::Send(Outgoing { record, ticket, rejection: None, alone }));
+                let outgoing = Outgoing { record, ticket, rejection: None, alone };
+                match send(&outgoing) {
+                    Ok(()) => {
+                        let topic = self.counters.topic_place(outgoing.record.topic);
+                        drop(outgoing);
+                        self.sent(ticket, topic, None)?;
+                        return Ok(Handled::Done);
+                    }
+                    Err(SendError::Refused(rejection)) => rejection,
+                    Err(SendError::Full) if mutants::is(Mutant::ConsumesUnsent) => {
+                        drop(outgoing);
+                        self.done()?;
+                        return Ok(Handled::Done);
+                    }
+                    Err(SendError::Full) => {
+                        self.has_unsent = true;
+                        return Ok(Handled::Full);
+                    }
+                    Err(SendError::Broken(error)) => return Err(error),
+                }
             }
             (Ok(None), _) => {
                 self.counters.dropped += 1;
-                self.at.row_done(&mut self.counters, &mut self.ledger)?;
-                return Ok(Step::Nothing);
+                self.done()?;
+                return Ok(Handled::Done);
             }
             (Err(rejection), _) => rejection,
         };
-        // Upholds G4: a row that is no record goes one of three ways, each of them told.
-        match &self.policy.rejected {
-            RejectPolicy::DeadLetter { topic } => {
-                let (letter, alone) =
-                    letter(&self.router, &mut self.suspects, (&row, sent_us), &rejection, topic)?;
-                self.dead_letter = letter;
-                let record = self.dead_letter.as_record();
-                let ticket = self.ledger.next_ticket(record.weight())?;
-                let topic = self.counters.topic_place(record.topic);
-                let rejection = Some(rejection.code);
-                self.offered = Some(Offered { ticket, topic, rejection });
-                Ok(Step::Send(Outgoing { record, ticket, rejection, alone }))
-            }
-            RejectPolicy::Stop => Err(PipelineError::Rejected {
-                row: format!("row {} of {}", printed(row.position()), row.table()),
-                rejection,
-            }),
-            RejectPolicy::Skip => {
-                self.offered = None;
+        let row = (&row, change.sent_us);
+        let rejected =
+            rejected(&self.policy.rejected, &self.router, &mut self.suspects, row, rejection)?;
+        self.leave(rejected, send)
+    }
+
+    /// Upholds G4: a row that is no record leaves as a dead letter, or it is told that it was left out.
+    #[cold]
+    fn leave<E: From<PipelineError>>(
+        &mut self,
+        rejected: Rejected,
+        mut send: impl FnMut(&Outgoing<'_>) -> Result<(), SendError<E>>,
+    ) -> Result<Handled, E> {
+        let (letter, code, alone) = match rejected {
+            Rejected::Letter { letter, code, alone } => (letter, code, alone),
+            Rejected::Skip(skipped) => {
                 self.counters.skipped += 1;
-                self.counters.count_rejection(rejection.code);
-                self.at.row_done(&mut self.counters, &mut self.ledger)?;
-                let (id, position) = (self.router.id_of(&row), row.position());
-                Ok(Step::Skipped(Skipped { table: row.table(), id, position, rejection }))
+                self.counters.count_rejection(skipped.rejection.code);
+                self.done()?;
+                return Ok(Handled::Skipped(skipped));
             }
+        };
+        let record = letter.as_record();
+        let ticket = self.ledger.next_ticket(record.weight()).map_err(PipelineError::from)?;
+        let taken = send(&Outgoing { record, ticket, rejection: Some(code), alone });
+        match taken {
+            Ok(()) => {
+                let topic = self.counters.topic_place(&letter.topic);
+                self.sent(ticket, topic, Some(code))?;
+                Ok(Handled::Done)
+            }
+            Err(SendError::Full) => {
+                self.has_unsent = true;
+                Ok(Handled::Full)
+            }
+            // It has no other place to go.
+            Err(SendError::Refused(rejection)) => {
+                Err(PipelineError::DeadLetterRefused { topic: letter.topic, rejection }.into())
+            }
+            Err(SendError::Broken(error)) => Err(error),
         }
     }
 
@@ -456,15 +410,29 @@ impl Pipeline {
         }
     }
 
-    fn expect_nothing_in_hand(&self) -> Result<(), PipelineError> {
-        if self.offered.is_some() { Err(PipelineError::NotSent) } else { Ok(()) }
+    /// A record was sent: from now on it must be confirmed.
+    fn sent(
+        &mut self,
+        ticket: Ticket,
+        topic: TopicPlace,
+        rejection: Option<RejectionCode>,
+    ) -> Result<(), PipelineError> {
+        self.ledger.count(ticket)?;
+        self.counters.count_record(topic, ticket.weight(), rejection);
+        self.done()
+    }
+
+    /// A row is done with: the next one stands after it.
+    fn done(&mut self) -> Result<(), PipelineError> {
+        self.has_unsent = false;
+        self.last_row = self.at.lone().or(self.last_row);
+        self.at.row_done(&mut self.counters, &mut self.ledger)
+    }
+
+    fn expect_nothing_unsent(&self) -> Result<(), PipelineError> {
+        if self.has_unsent { Err(PipelineError::NotSent) } else { Ok(()) }
     }
 }
 
-/// As in the header `postrider-lsn` and in Postgres's tools.
-fn printed(position: Position) -> String {
-    format!("{}.{}", position.commit_lsn, position.index)
-}
-
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -46,6 +46,7 @@ impl Pipeline {
                 let had_rows = self.at.next.take().is_some_and(|next| next.index > 0);
                 if had_rows {
                     self.last = self.last.max(self.begun);
+                    self.last_row = self.last_row.max(self.begun.map(|commit| commit.lsn));
                 }
                 self.counters.commits += 1;
             }

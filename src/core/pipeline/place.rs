@@ -54,6 +54,11 @@ impl Place {
         end.is_some_and(|end| commit_lsn == lone_place(end))
     }
 
+    /// Where the message in hand has its place that is a transaction of its own.
+    pub(super) fn lone(&self) -> Option<Lsn> {
+        self.lone_end.map(lone_place)
+    }
+
     /// How much of the open transaction is done, if any of it is.
     pub(super) fn part(&self) -> Option<Part> {
         let Position { commit_lsn, index: rows, .. } = self.next?;

@@ -1,24 +1,23 @@
-//! What the pipeline asks its caller to do.
+//! What the pipeline hands out.
 //!
-//! Enters: nothing; this is a vocabulary. Leaves: the answers to a frame ([`Step`]) and to a
-//! confirmation ([`Answer`]).
+//! Enters: nothing; this is a vocabulary. Leaves: a record to send ([`Outgoing`]), and what became of a
+//! frame ([`Handled`]) and of a confirmation ([`Answer`]).
 
 use super::confirmation::Refused;
 use crate::ledger::Ticket;
 use crate::outbox::{Position, TableName};
 use crate::route::{OwnedRecord, Record, Rejection, RejectionCode};
 
-/// The answer to a frame. All but `Send` mean that the frame is done with and may be consumed.
-#[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "a box would allocate for every row")]
-pub enum Step<'a> {
-    /// Nothing to send.
-    Nothing,
-    /// Hand this to the sink. Taken: call `sent` and consume the frame. `Full`: do neither, offer
-    /// the same frame again later. Refused: call `reject` with the same frame.
-    Send(Outgoing<'a>),
-    /// The policy says to leave this row out: write it down.
-    Skipped(Skipped<'a>),
+/// What became of a frame.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Handled {
+    /// It is done with: consume it.
+    Done,
+    /// It is done with; the policy left its row out: write that down.
+    Skipped(Box<Skipped>),
+    /// There was no room for its record: do not consume it, and hand in the same frame again later.
+    Full,
 }
 
 /// A record for the sink, under the ticket that must be confirmed.
@@ -34,6 +33,13 @@ pub struct Outgoing<'a> {
     pub alone: bool,
 }
 
+impl<'a> Outgoing<'a> {
+    /// A record that is no dead letter and needs nothing for itself.
+    pub const fn new(record: Record<'a>, ticket: Ticket) -> Self {
+        Self { record, ticket, rejection: None, alone: false }
+    }
+}
+
 /// An [`Outgoing`] that owns its bytes: the dead letter of a record the brokers refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnedOutgoing {
@@ -45,11 +51,19 @@ pub struct OwnedOutgoing {
     pub rejection: RejectionCode,
 }
 
+impl OwnedOutgoing {
+    /// Lends it to the send path.
+    pub fn as_outgoing(&self) -> Outgoing<'_> {
+        let (record, rejection) = (self.record.as_record(), Some(self.rejection));
+        Outgoing { record, ticket: self.ticket, rejection, alone: false }
+    }
+}
+
 /// A row left out by policy. Whoever gets it owes the operator an audit record.
-#[derive(Debug)]
-pub struct Skipped<'a> {
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Skipped {
     /// The outbox table.
-    pub table: &'a TableName,
+    pub table: TableName,
     /// The row's id as its header would have had it, up to a kilobyte; `None` where it has none.
     pub id: Option<String>,
     /// Where the row stands in history.
@@ -58,7 +72,7 @@ pub struct Skipped<'a> {
     pub rejection: Rejection,
 }
 
-/// The answer to a confirmation.
+/// What became of a confirmation.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Answer {
     /// Booked.

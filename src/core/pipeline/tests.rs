@@ -6,8 +6,10 @@ use crate::ledger::LedgerError;
 use crate::lsn::Lsn;
 use crate::outbox::{OutboxSpec, TableName};
 use crate::pgoutput::encode::{self, Old, Table};
-use crate::pgoutput::{Begin, Column, Commit, PgTime};
-use crate::route::{EpochUnit, RejectionCode, RouteSpec, TIMESTAMP_HEADER, TimestampSource};
+use crate::pgoutput::{Begin, Column, Commit, Excerpt, LogicalMessage, Message, PgTime, decode};
+use crate::route::{
+    EpochUnit, OwnedRecord, Rejection, RejectionCode, RouteSpec, TIMESTAMP_HEADER, TimestampSource,
+};
 use proptest::prelude::*;
 
 const COLUMNS: [(&[u8], u32); 5] = [
@@ -18,7 +20,7 @@ const COLUMNS: [(&[u8], u32); 5] = [
     (b"payload", 25),
 ];
 
-pub(super) fn pipeline(rejected: RejectPolicy) -> Pipeline {
+pub(crate) fn pipeline(rejected: RejectPolicy) -> Pipeline {
     routed(&RouteSpec::default(), rejected)
 }
 
@@ -29,12 +31,12 @@ fn routed(route: &RouteSpec, rejected: RejectPolicy) -> Pipeline {
     Pipeline::new(Outbox::new(spec), router, policy, Budget::default())
 }
 
-pub(super) fn dead_letters() -> RejectPolicy {
+pub(crate) fn dead_letters() -> RejectPolicy {
     RejectPolicy::DeadLetter { topic: "dead".to_owned() }
 }
 
 /// A whole transaction of one row, frame by frame.
-pub(super) fn transaction(payload: &[u8]) -> Vec<Vec<u8>> {
+pub(crate) fn transaction(payload: &[u8]) -> Vec<Vec<u8>> {
     let (final_lsn, commit_time) = (Lsn::new(0x100), PgTime(0));
     let commit = Commit { commit_lsn: final_lsn, end_lsn: Lsn::new(0x130), commit_time };
     let table = Table { id: 1, schema: b"public", name: b"outbox", columns: &COLUMNS };
@@ -47,18 +49,31 @@ pub(super) fn transaction(payload: &[u8]) -> Vec<Vec<u8>> {
     frames
 }
 
-pub(super) fn wal(data: &[u8]) -> Frame<'_> {
+pub(crate) fn wal(data: &[u8]) -> Frame<'_> {
     Frame::Wal { start: Lsn::ZERO, sent_us: 0, data }
 }
 
-/// Offers a frame and takes what it asks to send.
+/// What was handed to the sink.
+pub(super) type Sent = (Ticket, Option<RejectionCode>, OwnedRecord);
+
+/// Hands in a frame, and tells what the sink got, whether or not it had room for it.
+pub(super) fn hand_in(
+    pipeline: &mut Pipeline,
+    frame: Frame<'_>,
+    has_room: bool,
+) -> Result<(Handled, Option<Sent>), PipelineError> {
+    let mut sent = None;
+    let handled = pipeline.frame::<PipelineError>(frame, |outgoing| {
+        sent = Some((outgoing.ticket, outgoing.rejection, outgoing.record.to_owned()));
+        if has_room { Ok(()) } else { Err(SendError::Full) }
+    })?;
+    Ok((handled, sent))
+}
+
+/// Hands in a frame and takes what is sent.
 pub(super) fn pass(pipeline: &mut Pipeline, data: &[u8]) -> Result<Option<Ticket>, PipelineError> {
-    let ticket = match pipeline.frame(wal(data))? {
-        Step::Send(outgoing) => outgoing.ticket,
-        Step::Nothing | Step::Skipped(_) => return Ok(None),
-    };
-    pipeline.sent()?;
-    Ok(Some(ticket))
+    let (_, sent) = hand_in(pipeline, wal(data), true)?;
+    Ok(sent.map(|(ticket, ..)| ticket))
 }
 
 #[test]
@@ -67,10 +82,16 @@ fn the_value_is_a_slice_of_the_frame() {
     let frames = transaction(b"payload");
     pass(&mut pipeline, &frames[0]).unwrap();
     pass(&mut pipeline, &frames[1]).unwrap();
-    let Ok(Step::Send(outgoing)) = pipeline.frame(wal(&frames[2])) else { panic!("a record") };
-    let value = outgoing.record.value.unwrap();
-    assert_eq!(value, b"payload");
-    assert!(frames[2].as_ptr_range().contains(&value.as_ptr()), "copied");
+    let mut records = 0;
+    let send = |outgoing: &Outgoing<'_>| {
+        let value = outgoing.record.value.unwrap();
+        assert_eq!(value, b"payload");
+        assert!(frames[2].as_ptr_range().contains(&value.as_ptr()), "copied");
+        records += 1;
+        Ok(())
+    };
+    assert_eq!(pipeline.frame::<PipelineError>(wal(&frames[2]), send), Ok(Handled::Done));
+    assert_eq!(records, 1);
 }
 
 #[test]
@@ -79,11 +100,33 @@ fn g4_a_row_that_was_not_sent_is_not_forgotten() {
     let frames = transaction(b"payload");
     pass(&mut pipeline, &frames[0]).unwrap();
     pass(&mut pipeline, &frames[1]).unwrap();
-    assert!(matches!(pipeline.frame(wal(&frames[2])), Ok(Step::Send(_))));
+    let (handled, sent) = hand_in(&mut pipeline, wal(&frames[2]), false).unwrap();
+    assert_eq!(handled, Handled::Full);
     let keepalive = Frame::Keepalive { end: Lsn::new(0x500), reply_now: false };
-    assert_eq!(pipeline.frame(keepalive).unwrap_err(), PipelineError::NotSent);
-    assert_eq!(pipeline.frame(wal(&frames[3])).unwrap_err(), PipelineError::NotSent);
+    assert_eq!(hand_in(&mut pipeline, keepalive, true), Err(PipelineError::NotSent));
+    assert_eq!(pass(&mut pipeline, &frames[3]), Err(PipelineError::NotSent));
     assert_eq!(pipeline.settled(), Lsn::ZERO);
+    assert_eq!(hand_in(&mut pipeline, wal(&frames[2]), true), Ok((Handled::Done, sent)));
+    assert_eq!(pass(&mut pipeline, &frames[3]), Ok(None));
+}
+
+/// Names of topics that nothing is sent to take no room in the counters.
+#[test]
+fn g3_a_topic_that_refuses_is_not_counted() {
+    let mut pipeline = pipeline(dead_letters());
+    let frames = transaction(b"payload");
+    pass(&mut pipeline, &frames[0]).unwrap();
+    pass(&mut pipeline, &frames[1]).unwrap();
+    let send = |outgoing: &Outgoing<'_>| match outgoing.rejection {
+        Some(_) => Ok(()),
+        None => Err(SendError::Refused(Rejection {
+            code: RejectionCode::MissingTopic,
+            reason: "is not there".to_owned(),
+        })),
+    };
+    assert_eq!(pipeline.frame::<PipelineError>(wal(&frames[2]), send), Ok(Handled::Done));
+    let topics: Vec<_> = pipeline.counters().topics().iter().map(|one| &*one.topic).collect();
+    assert_eq!(topics, ["dead"]);
 }
 
 /// The payload's column plays the time's part.
@@ -99,10 +142,12 @@ fn g4_a_dead_letter_is_of_the_commits_time_and_tells_its_own() {
         let frames = transaction(time.as_bytes());
         pass(&mut pipeline, &frames[0]).unwrap();
         pass(&mut pipeline, &frames[1]).unwrap();
-        let Ok(Step::Send(outgoing)) = pipeline.frame(wal(&frames[2])) else { panic!("a record") };
-        assert_eq!(outgoing.rejection, Some(RejectionCode::InvalidTopic));
-        assert_eq!(outgoing.record.timestamp_ms, PgTime(0).unix_ms(), "{time}");
-        assert!(outgoing.record.headers.contains(&(TIMESTAMP_HEADER, Some(own.as_bytes()))));
+        let (_, sent) = hand_in(&mut pipeline, wal(&frames[2]), true).unwrap();
+        let (_, code, record) = sent.unwrap();
+        assert_eq!(code, Some(RejectionCode::InvalidTopic));
+        assert_eq!(record.timestamp_ms, PgTime(0).unix_ms(), "{time}");
+        let header = (TIMESTAMP_HEADER.to_owned(), Some(own.as_bytes().to_vec()));
+        assert!(record.headers.contains(&header));
     }
 }
 
@@ -124,17 +169,14 @@ fn g1_g4_a_row_too_large_to_be_held_settles_with_its_dead_letter() {
     pass(&mut pipeline, &frames[0]).unwrap();
     pass(&mut pipeline, &frames[1]).unwrap();
     let row = excerpt(&frames[2]);
-    let offer = |pipeline: &mut Pipeline| match pipeline.frame(kept(&row)).unwrap() {
-        Step::Send(outgoing) => (outgoing.ticket, outgoing.rejection, outgoing.record.to_owned()),
-        other => panic!("{other:?}"),
-    };
-    let first = offer(&mut pipeline);
-    assert_eq!((first.1, first.2.topic.as_str()), (Some(RejectionCode::TooLarge), "dead"));
-    assert_eq!(offer(&mut pipeline), first, "the same as long as it is not taken");
-    pipeline.sent().unwrap();
+    let (_, first) = hand_in(&mut pipeline, kept(&row), false).unwrap();
+    let (_, again) = hand_in(&mut pipeline, kept(&row), true).unwrap();
+    assert_eq!(again, first, "the same as long as it is not taken");
+    let (ticket, code, record) = first.unwrap();
+    assert_eq!((code, record.topic.as_str()), (Some(RejectionCode::TooLarge), "dead"));
     pass(&mut pipeline, &frames[3]).unwrap();
     assert_eq!(pipeline.settled(), Lsn::ZERO);
-    pipeline.confirm(Confirmation { ticket: first.0, outcome: Outcome::Stored }).unwrap();
+    pipeline.confirm(Confirmation { ticket, outcome: Outcome::Stored }).unwrap();
     assert_eq!(pipeline.settled(), Lsn::new(0x130));
 }
 
@@ -148,9 +190,10 @@ fn g4_a_row_too_large_to_be_held_is_left_out_or_stops_the_relay_where_the_policy
         pass(pipeline, &frames[0]).unwrap();
         pass(pipeline, &frames[1]).unwrap();
     }
-    let error = stopping.frame(kept(&row)).unwrap_err();
+    let error = hand_in(&mut stopping, kept(&row), true).unwrap_err();
     assert!(matches!(&error, PipelineError::Rejected { .. }) && error.is_definite(), "{error:?}");
-    let Ok(Step::Skipped(skipped)) = skipping.frame(kept(&row)) else { panic!("skipped") };
+    let handled = hand_in(&mut skipping, kept(&row), true);
+    let Ok((Handled::Skipped(skipped), None)) = handled else { panic!("skipped") };
     assert_eq!(skipped.rejection.code, RejectionCode::TooLarge);
     pass(&mut skipping, &frames[3]).unwrap();
     assert_eq!(skipping.settled(), Lsn::new(0x130));
@@ -165,7 +208,8 @@ fn g6_a_row_too_large_to_be_held_is_sent_once() {
     pipeline.resume_at(Mark { part, ..Mark::at(Lsn::ZERO) }, None);
     pass(&mut pipeline, &frames[0]).unwrap();
     pass(&mut pipeline, &frames[1]).unwrap();
-    assert!(matches!(pipeline.frame(kept(&excerpt(&frames[2]))), Ok(Step::Nothing)));
+    let row = excerpt(&frames[2]);
+    assert_eq!(hand_in(&mut pipeline, kept(&row), true), Ok((Handled::Done, None)));
     assert_eq!(pipeline.counters().repeats, 1);
 }
 
@@ -188,7 +232,8 @@ fn what_is_no_row_is_counted_like_its_small_sibling() {
     encode::insert(&mut insert, 2, &foreign);
     messages.push(insert);
     for message in &messages {
-        assert!(matches!(pipeline.frame(kept(&excerpt(message))), Ok(Step::Nothing)));
+        let message = excerpt(message);
+        assert_eq!(hand_in(&mut pipeline, kept(&message), true), Ok((Handled::Done, None)));
     }
     let counted = pipeline.counters();
     assert_eq!((counted.updates, counted.deletes, counted.logical_messages), (1, 1, 1));
@@ -252,14 +297,13 @@ fn begins_before(frames: &[Vec<u8>], mark: Mark) -> Vec<usize> {
 fn ids(pipeline: &mut Pipeline, frames: &[Vec<u8>]) -> Vec<String> {
     let mut sent = Vec::new();
     for frame in frames {
-        match pipeline.frame(wal(frame)).unwrap() {
-            Step::Send(outgoing) => {
-                let (_, id) = outgoing.record.headers[0];
-                sent.push(String::from_utf8(id.unwrap().to_vec()).unwrap());
-            }
-            Step::Nothing | Step::Skipped(_) => continue,
-        }
-        pipeline.sent().unwrap();
+        let take = |outgoing: &Outgoing<'_>| {
+            let (_, id) = outgoing.record.headers[0];
+            sent.push(String::from_utf8(id.unwrap().to_vec()).unwrap());
+            Ok(())
+        };
+        let handled = pipeline.frame::<PipelineError>(wal(frame), take);
+        assert_ne!(handled, Ok(Handled::Full));
     }
     sent
 }
@@ -279,7 +323,8 @@ fn g1_g6_while_the_last_commit_is_not_found_nothing_is_sent_or_settled() {
         assert_eq!(pass(&mut same, frame).unwrap(), None);
     }
     assert_eq!(same.settled(), Lsn::ZERO);
-    same.frame(Frame::Keepalive { end: Lsn::new(0x130), reply_now: false }).unwrap();
+    let keepalive = Frame::Keepalive { end: Lsn::new(0x130), reply_now: false };
+    assert_eq!(hand_in(&mut same, keepalive, true), Ok((Handled::Done, None)));
     assert_eq!((same.settled(), same.reached()), (Lsn::new(0x130), mark(7)));
     let mut copy = resumed(8);
     let error = pass(&mut copy, &frames[0]).unwrap_err();

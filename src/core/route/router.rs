@@ -78,6 +78,8 @@ pub struct Routed {
     destination: usize,
     partition: Option<i32>,
     timestamp_ms: i64,
+    /// See [`Record::weight`].
+    pub(crate) weight: usize,
 }
 
 /// What stays allocated between rows: one huge row must not hold its memory for good.
@@ -195,13 +197,13 @@ impl Router {
             self.found.headers.push(source.part(row, &self.encoder, scratch)?);
         }
         let partition = to.partition.as_ref().map(|source| partition(source, row)).transpose()?;
-        let routed = Routed { topic, destination, partition: partition.flatten(), timestamp_ms };
+        let partition = partition.flatten();
         self.attributes(row, timestamp_ms, scratch)?;
         let start = scratch.len();
         scratch.extend(position_text(row.position()));
         self.found.lsn = Part::Scratch { start, end: scratch.len() };
-        self.check_size(row, destination, scratch)?;
-        Ok(Some(routed))
+        let weight = self.weigh(row, destination, scratch)?;
+        Ok(Some(Routed { topic, destination, partition, timestamp_ms, weight }))
     }
 
     /// A row that was too large to be held is left out where a rule says so beyond doubt, and
@@ -278,37 +280,40 @@ impl Router {
         })
     }
 
-    fn check_size(
+    /// The weight of the record; an error if it is too large for the wire.
+    fn weigh(
         &self,
         row: &OutboxRow<'_>,
         destination: usize,
         scratch: &[u8],
-    ) -> Result<(), Rejection> {
+    ) -> Result<usize, Rejection> {
         let found = &self.found;
         let size = |part: Part, source: &Source| {
             part.bytes(row.column(source.slot), scratch).map_or(0, <[u8]>::len)
         };
-        let mut bytes = RECORD_OVERHEAD_BYTES
-            + size(found.value, &self.encoder.payload)
-            + HEADER_OVERHEAD_BYTES
+        let to = self.destination(destination);
+        let mut headers = 1;
+        let mut weight = size(found.value, &self.encoder.payload)
+            + size(found.key, &to.key)
             + self.id_header.len()
             + size(found.id, &self.id);
         for (name, part) in &found.attributes {
-            let value = part.bytes(Value::Absent, scratch).map_or(0, <[u8]>::len);
-            bytes += HEADER_OVERHEAD_BYTES + name.len() + value;
+            headers += 1;
+            weight += name.len() + part.bytes(Value::Absent, scratch).map_or(0, <[u8]>::len);
         }
-        let to = self.destination(destination);
-        bytes += size(found.key, &to.key);
         for (header, part) in to.headers.iter().zip(&found.headers) {
             if header.is_sent(*part) {
-                bytes += HEADER_OVERHEAD_BYTES + header.name.len() + size(*part, &header.source);
+                headers += 1;
+                weight += header.name.len() + size(*part, &header.source);
             }
         }
         if self.lsn_header {
-            bytes += HEADER_OVERHEAD_BYTES + LSN_HEADER.len() + POSITION_TEXT_BYTES;
+            headers += 1;
+            weight += LSN_HEADER.len() + POSITION_TEXT_BYTES;
         }
+        let bytes = RECORD_OVERHEAD_BYTES + headers * HEADER_OVERHEAD_BYTES + weight;
         if bytes <= self.max_record_bytes {
-            return Ok(());
+            return Ok(weight);
         }
         let limit = self.max_record_bytes;
         let reason =

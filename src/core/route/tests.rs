@@ -68,6 +68,7 @@ impl Case {
         self.run(|router, row| {
             let routed = router.check(row).expect("routed").expect("not dropped");
             let record = router.record(row, &routed);
+            assert_eq!(routed.weight, record.weight());
             assert!(record.wire_size_max() <= self.spec.max_record_bytes);
             record.to_owned()
         })
@@ -390,6 +391,7 @@ proptest! {
         let rejection = match router.check(&row) {
             Ok(routed) => {
                 let routed = routed.expect("not dropped");
+                assert_eq!(routed.weight, router.record(&row, &routed).weight());
                 let first = router.record(&row, &routed).to_owned();
                 prop_assert!(check_topic(&first.topic).is_ok());
                 let again = router.route(&row).expect("as before").expect("sent").to_owned();

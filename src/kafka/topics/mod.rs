@@ -23,7 +23,7 @@ use rdkafka::types::RDKafkaErrorCode as Code;
 
 use super::Producer;
 use super::settings::{KafkaSpec, SettingsError};
-use super::sink::{Sink as _, SinkError};
+use super::sink::SinkError;
 use crate::pipeline::CreateRule;
 use ask::{Inquiry, Seen, wait};
 use judge::{TopicFacts, judge, missing};

@@ -6,8 +6,8 @@ use super::*;
 use crate::lsn::Lsn;
 use crate::pgoutput::Column;
 use crate::pgoutput::encode::{self, Table};
-use crate::pipeline::tests::{dead_letters, pass, pipeline, transaction, wal};
-use crate::pipeline::{Pipeline, Step};
+use crate::pipeline::Pipeline;
+use crate::pipeline::tests::{dead_letters, hand_in, pass, pipeline, transaction, wal};
 use crate::route::{OwnedRecord, RejectionCode};
 
 /// Latin 1, but for 0x81 and 0xC3.
@@ -27,16 +27,14 @@ fn delivered(payload: &[u8], bytes_max: usize) -> (Option<RejectionCode>, OwnedR
     pass(&mut pipeline, &frames[0]).unwrap();
     pass(&mut pipeline, &frames[1]).unwrap();
     let mut translator = translator(bytes_max);
-    let mut offer = |pipeline: &mut Pipeline| {
+    let mut hand_in = |pipeline: &mut Pipeline, has_room| {
         let frame = translator.frame(wal(&frames[2])).unwrap();
-        match pipeline.frame(frame).unwrap() {
-            Step::Send(outgoing) => (outgoing.rejection, outgoing.record.to_owned()),
-            other => panic!("{other:?}"),
-        }
+        let (_, sent) = hand_in(pipeline, frame, has_room).unwrap();
+        let (_, code, record) = sent.unwrap();
+        (code, record)
     };
-    let first = offer(&mut pipeline);
-    assert_eq!(offer(&mut pipeline), first, "the same as long as it is not taken");
-    pipeline.sent().unwrap();
+    let first = hand_in(&mut pipeline, false);
+    assert_eq!(hand_in(&mut pipeline, true), first, "the same as long as it is not taken");
     pass(&mut pipeline, &frames[3]).unwrap();
     assert_eq!(pipeline.settled(), Lsn::ZERO, "it waits for its confirmation");
     first
@@ -93,10 +91,11 @@ fn g4_the_reason_that_is_told_is_the_one_that_forbids_to_send_it_again() {
     pass(&mut pipeline, &frames[0]).unwrap();
     pass(&mut pipeline, &frames[1]).unwrap();
     let frame = translator.frame(wal(&frames[2])).unwrap();
-    let Step::Send(outgoing) = pipeline.frame(frame).unwrap() else { panic!("a dead letter") };
-    assert_eq!(outgoing.rejection, Some(RejectionCode::UntranslatableCharacter));
-    assert_eq!(outgoing.record.key, Some(&b"\xC3\x81"[..]));
-    let all: serde_json::Value = serde_json::from_slice(outgoing.record.value.unwrap()).unwrap();
+    let (_, sent) = hand_in(&mut pipeline, frame, true).unwrap();
+    let (_, code, letter) = sent.unwrap();
+    assert_eq!(code, Some(RejectionCode::UntranslatableCharacter));
+    assert_eq!(letter.key.as_deref(), Some(&b"\xC3\x81"[..]));
+    let all: serde_json::Value = serde_json::from_slice(&letter.value.unwrap()).unwrap();
     assert_eq!(all["aggregate_id"], "\\xc381", "{all}");
     assert_eq!(all["aggregate_type"], "t", "{all}");
 }

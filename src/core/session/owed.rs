@@ -3,7 +3,7 @@
 //! Enters: how each session ended, and how far the slot was acknowledged, by whomever. Leaves: how many
 //! records are unconfirmed, and the position that settles them. What always holds: nothing is taken for
 //! confirmed that this relay, or the one that took the slot over, has not confirmed; nor for acknowledged,
-//! unless Postgres has said goodbye or was asked (G8). Pure. Kept by `report`.
+//! unless Postgres has said goodbye or was asked (G8). Pure.
 //!
 //! Delivered exactly once, nothing is owed once a later producer has fenced the session's own: its open
 //! transaction is over, and what is in none that was committed is a row of the slot like any other.
@@ -13,7 +13,7 @@ use crate::pipeline::Mark;
 
 /// See the module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Owed {
+pub struct Owed {
     /// Settled up to here, nothing is owed any more.
     until: Lsn,
     records: u64,
@@ -21,10 +21,15 @@ pub(super) struct Owed {
 
 impl Owed {
     /// The debt after another session, which confirmed everything up to `settled`, had handed over
-    /// everything before `reached`, and left so many `unconfirmed` records.
-    pub(super) fn after(self, settled: Lsn, reached: Mark, unconfirmed: u64) -> Self {
+    /// everything before `reached`, and left so many `unconfirmed` records. Of a transaction that was
+    /// handed over in part, and whose end was not read, even what is confirmed would be sent again.
+    ///
+    /// # Panics
+    /// If what is unconfirmed does not lie beyond what is settled.
+    #[must_use]
+    pub fn after(self, settled: Lsn, reached: Mark, unconfirmed: u64) -> Self {
         let rest = self.settled(settled);
-        if unconfirmed == 0 {
+        if unconfirmed == 0 && reached.part.is_none() {
             return rest;
         }
         // Whatever settles a position behind the open transaction's commit has settled that one.
@@ -35,27 +40,29 @@ impl Owed {
 
     /// The debt after a session that told Postgres of the rows of the commit at `last_row`, and does not know
     /// whether that was heard.
-    pub(super) fn told(self, last_row: Lsn) -> Self {
+    #[must_use]
+    pub fn told(self, last_row: Lsn) -> Self {
         Self { until: self.until.max(last_row.next()), ..self }
     }
 
     /// What is left of it when everything up to `position` is confirmed.
-    pub(super) fn settled(self, position: Lsn) -> Self {
+    #[must_use]
+    pub fn settled(self, position: Lsn) -> Self {
         if position >= self.until { Self::default() } else { self }
     }
 
     /// Whether there is nothing.
-    pub(super) fn is_nothing(self) -> bool {
+    pub fn is_nothing(self) -> bool {
         self == Self::default()
     }
 
     /// The position that settles it.
-    pub(super) const fn until(self) -> Lsn {
+    pub const fn until(self) -> Lsn {
         self.until
     }
 
     /// Records, at least.
-    pub(super) const fn records(self) -> u64 {
+    pub const fn records(self) -> u64 {
         self.records
     }
 }
@@ -94,6 +101,8 @@ mod tests {
         assert_eq!(after(owed, 250, at(250), 0), owed);
         assert_eq!(after(owed, 500, at(500), 0), owed);
         assert!(after(owed, 560, at(560), 0).is_nothing());
+        let confirmed = after(Owed::default(), 200, Mark { part, ..at(200) }, 0);
+        assert_eq!((confirmed.records(), confirmed.until()), (0, Lsn::new(501)));
     }
 
     #[test]

@@ -4,17 +4,19 @@
 //! Leaves: the mark behind which rows are new, or the reason why no such mark exists. Pure. What
 //! always holds: the mark is never above the progress, and never above the end of a timeline that the
 //! server has left; so no row that nobody has delivered is taken for a delivered one. Upholds G1, G6.
-//! Called by `start` after the slot is taken and Kafka's progress is read.
+//! To be asked when the slot is taken and progress is read.
 //!
 //! A position of the server's log means something only to the cluster and the timeline it was read
 //! from, and Postgres accepts any other without a word: rows would be passed over, or come twice.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::kafka::{Lineage, Progress};
 use crate::lsn::Lsn;
 use crate::pipeline::{CommitId, Mark, Part, PipelineError, ResumeCheck};
-use crate::wal::History;
+use crate::progress::{Lineage, Progress};
+
+/// What a timeline descends from: of each ancestor its number and where it ended, oldest first.
+pub type History = Vec<(u32, Lsn)>;
 
 /// The source as it is now. All of it read when the slot was taken already: until then another
 /// relay may carry on.
@@ -373,7 +375,7 @@ pub fn judge(now: &Facts, progress: Option<&Progress>) -> Result<Resume, GateErr
 }
 
 /// Whether the session has found another log than the one that rows were delivered from.
-pub(super) const fn other_log(error: &PipelineError) -> Option<GateError> {
+pub const fn other_log(error: &PipelineError) -> Option<GateError> {
     match error {
         PipelineError::OtherLog { delivered } => {
             Some(GateError::OtherLog { delivered: *delivered })

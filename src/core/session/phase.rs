@@ -2,17 +2,19 @@
 //!
 //! Enters: reasons to end, each with the time it leaves. Leaves: a [`Phase`]. What always holds: a
 //! session that has begun to end never streams again, and its deadline only ever comes closer.
-//! Pure: the caller reads the clock. Owned by `session`.
+//! Pure: the caller reads the clock.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use crate::time::Instant;
 
 /// How a session ended without an error; of two reasons the later in this list decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum End {
-    /// The backlog, or the batch that a broker refused as a whole, lies behind us.
-    PastTheSpot,
-    /// Postgres is shutting down and the stream was let go.
-    LetGo,
+pub enum End {
+    /// The position was reached up to which it was to send in another way.
+    ModeOver,
+    /// Postgres is shutting down and the stream was closed for it.
+    ServerShutdown,
     /// A signal: everything that was sent is confirmed and acknowledged.
     Drained,
     /// Everything that was committed when the relay started is confirmed and acknowledged.
@@ -52,25 +54,25 @@ mod tests {
 
     #[test]
     fn saying_it_again_postpones_nothing() {
-        let now = Instant::now();
+        let now = Instant::START;
         let first = Phase::Streaming.towards(End::Drained, LATE, now);
         assert_eq!(first, Phase::Ending { end: End::Drained, deadline: now + LATE });
         assert_eq!(first.towards(End::Drained, LATE, now + SOON), first);
     }
 
     #[test]
-    fn a_drain_that_learns_of_a_leaving_server_hurries() {
-        let now = Instant::now();
+    fn a_drain_that_learns_of_a_server_that_stops_hurries() {
+        let now = Instant::START;
         let phase = Phase::Streaming.towards(End::Drained, LATE, now);
-        let hurried = phase.towards(End::LetGo, SOON, now);
+        let hurried = phase.towards(End::ServerShutdown, SOON, now);
         assert_eq!(hurried, Phase::Ending { end: End::Drained, deadline: now + SOON });
         assert_eq!(hurried.towards(End::Drained, LATE, now), hurried);
     }
 
     #[test]
     fn a_signal_outweighs_what_would_be_followed_by_another_session() {
-        let now = Instant::now();
-        for before in [End::PastTheSpot, End::LetGo] {
+        let now = Instant::START;
+        for before in [End::ModeOver, End::ServerShutdown] {
             let phase =
                 Phase::Streaming.towards(before, SOON, now).towards(End::Drained, LATE, now);
             assert_eq!(phase, Phase::Ending { end: End::Drained, deadline: now + SOON });

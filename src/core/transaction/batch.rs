@@ -2,22 +2,21 @@
 //!
 //! Enters: what was sent in it, and how far the session has come. Leaves: whether it is to end here.
 //! Pure: the caller reads the clock. What always holds: it ends between two rows, and between two
-//! transactions of Postgres unless one of those is too large or too slow to wait for. Called by
-//! `transactional`.
+//! transactions of Postgres unless one of those is too large or too slow to wait for.
 
 use std::time::Duration;
 
-use super::sink::Reached;
+use crate::sink::Reached;
 
 /// How large a Kafka transaction becomes and how long it stays open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct BatchLimits {
+pub struct BatchLimits {
     /// Records after which it ends with the transaction of Postgres that is open.
-    pub(super) records: u64,
+    pub records: u64,
     /// The same in bytes.
-    pub(super) bytes: u64,
+    pub bytes: u64,
     /// How long it stays open while rows are carried as they come. What a row waits for company.
-    pub(super) age: Duration,
+    pub age: Duration,
 }
 
 /// While rows are old the number of commits counts, not the wait.
@@ -34,7 +33,7 @@ const SPLIT_AFTER: Duration = Duration::from_secs(1);
 impl BatchLimits {
     /// 16,000 records are a third of what a session may have under way, so that a transaction three
     /// times as large still fits; one record each when the culprit of a refusal is looked for.
-    pub(super) const fn new(age: Duration, alone: bool) -> Self {
+    pub const fn new(age: Duration, alone: bool) -> Self {
         if alone {
             return Self { records: 1, bytes: 1, age: Duration::ZERO };
         }
@@ -49,12 +48,12 @@ impl BatchLimits {
 
 /// What was sent in the open transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Heap {
+pub(super) struct Batch {
     pub(super) records: u64,
     pub(super) bytes: u64,
 }
 
-impl Heap {
+impl Batch {
     /// Whether it should end as soon as Postgres's transaction does.
     pub(super) const fn is_large(self, limits: BatchLimits) -> bool {
         self.records >= limits.records || self.bytes >= limits.bytes
@@ -100,9 +99,9 @@ mod tests {
     const AGE: Duration = Duration::from_millis(10);
     const LIMITS: BatchLimits = BatchLimits::new(AGE, false);
     const QUICK: Duration = Duration::from_millis(3);
-    const SMALL: Heap = Heap { records: 7, bytes: 700 };
-    const LARGE: Heap = Heap { records: 16_000, bytes: 700 };
-    const HUGE: Heap = Heap { records: 7, bytes: 24 << 20 };
+    const SMALL: Batch = Batch { records: 7, bytes: 700 };
+    const LARGE: Batch = Batch { records: 16_000, bytes: 700 };
+    const HUGE: Batch = Batch { records: 7, bytes: 24 << 20 };
 
     fn between() -> Reached {
         let mark = Mark::at(Lsn::new(100));
@@ -128,13 +127,13 @@ mod tests {
     }
 
     #[test]
-    fn behind_it_is_open_for_longer_where_ends_are_dear() {
+    fn behind_it_is_open_for_longer_where_ends_are_slow() {
         let behind = Reached { behind: true, ..between() };
-        let dear = Duration::from_millis(60);
+        let slow = Duration::from_millis(60);
         let ends = |open_for, last_end| SMALL.ends(LIMITS, open_for, last_end, behind);
-        assert!(!ends(dear * 3, dear) && ends(dear * 4, dear));
+        assert!(!ends(slow * 3, slow) && ends(slow * 4, slow));
         assert!(ends(SPLIT_AFTER, Duration::from_secs(9)));
-        assert!(SMALL.ends(LIMITS, AGE, dear, between()), "rows that just came do not wait");
+        assert!(SMALL.ends(LIMITS, AGE, slow, between()), "rows that just came do not wait");
     }
 
     #[test]
@@ -151,19 +150,19 @@ mod tests {
     #[test]
     fn an_empty_one_has_nothing_to_end_for() {
         let at = Reached { pressed: true, ending: true, ..between() };
-        assert!(!Heap::default().ends(LIMITS, SPLIT_AFTER, QUICK, at));
+        assert!(!Batch::default().ends(LIMITS, SPLIT_AFTER, QUICK, at));
     }
 
     #[test]
     fn alone_means_one_record() {
         let alone = BatchLimits::new(AGE, true);
-        let one = Heap { records: 1, bytes: 0 };
+        let one = Batch { records: 1, bytes: 0 };
         assert!(one.is_huge(alone) && one.ends(alone, Duration::ZERO, QUICK, within()));
     }
 
     #[test]
     fn g3_the_largest_fits_what_may_be_under_way() {
         let most = LIMITS.records * SPLIT_AT;
-        assert!(most < u64::from(crate::kafka::KafkaSpec::default().in_flight_records));
+        assert!(most < crate::ledger::Budget::default().records);
     }
 }

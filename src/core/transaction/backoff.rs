@@ -1,8 +1,7 @@
 //! How long a Kafka transaction waits after the one before it.
 //!
 //! Enters: how long the first record of a transaction took to be stored. Leaves: the pause before the
-//! next. Pure. What always holds: the pause is between zero and [`PAUSE_MAX`]. Called by
-//! `transactional`.
+//! next. Pure. What always holds: the pause is between zero and [`PAUSE_MAX`].
 //!
 //! The brokers answer the end of a transaction before its markers are written, and refuse to begin
 //! another until they are (CONCURRENT_TRANSACTIONS). The library then asks again 20 ms later
@@ -23,12 +22,12 @@ const EASE: Duration = Duration::from_micros(100);
 
 /// See the module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Breath {
+pub(super) struct CommitBackoff {
     pause: Duration,
     linger: Duration,
 }
 
-impl Breath {
+impl CommitBackoff {
     /// Before producers whose records wait so long for company.
     pub(super) const fn new(linger: Duration) -> Self {
         Self { pause: Duration::ZERO, linger }
@@ -56,13 +55,13 @@ mod tests {
     /// Brokers that write markers for this long, and answer a record in 3 ms.
     fn pause_before(markers: Duration) -> Duration {
         let linger = Duration::from_millis(20);
-        let mut breath = Breath::new(linger);
+        let mut backoff = CommitBackoff::new(linger);
         for _ in 0..1_000 {
-            let is_put_off = breath.pause() < markers;
+            let is_put_off = backoff.pause() < markers;
             let answer = linger + Duration::from_millis(3);
-            breath.learn(if is_put_off { PUT_OFF + answer } else { answer });
+            backoff.learn(if is_put_off { PUT_OFF + answer } else { answer });
         }
-        breath.pause()
+        backoff.pause()
     }
 
     #[test]

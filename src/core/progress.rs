@@ -2,8 +2,7 @@
 //!
 //! Enters: a [`Mark`] and the [`Lineage`] it belongs to. Leaves: key and value of a record, and
 //! [`Progress`] again from such a record. What always holds: a record that was written by a later
-//! version, or by something else, is an error and never a position. Called by the sinks that keep
-//! progress and by whoever reads it.
+//! version, or by something else, is an error and never a position.
 //!
 //! ```json
 //! {"version":2,"system":"7312..","timeline":1,"standby":false,"database":"shop","slot":"postrider",
@@ -149,7 +148,7 @@ impl Progress {
     }
 
     /// The record for this topic, whose one partition is the first.
-    pub(super) fn record(&self, topic: &str) -> OwnedRecord {
+    pub fn record(&self, topic: &str) -> OwnedRecord {
         OwnedRecord {
             topic: topic.to_owned(),
             partition: Some(0),

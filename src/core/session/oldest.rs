@@ -3,14 +3,14 @@
 //! Enters: what each session has left, and what the next one has read so far. Leaves: the commit time
 //! of the oldest transaction that waits. What always holds: a transaction that a session left behind
 //! counts until it is settled, or until the next session has read as far, so that its age does not
-//! begin anew with each session. Pure. Kept by `report`.
+//! begin anew with each session. Pure.
 
 use crate::lsn::Lsn;
 use crate::pipeline::Mark;
 
 /// What a session left behind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Oldest {
+pub struct Oldest {
     /// Commit time in microseconds since the Unix epoch, and the position that settles everything that
     /// the session had read.
     left: Option<(i64, Lsn)>,
@@ -19,25 +19,27 @@ pub(super) struct Oldest {
 impl Oldest {
     /// What is left after a session that had settled everything up to `settled`, had read everything
     /// before `reached`, and whose oldest transaction not settled was committed at `oldest_us`.
-    pub(super) fn after(self, settled: Lsn, reached: Mark, oldest_us: Option<i64>) -> Self {
+    #[must_use]
+    pub fn after(self, settled: Lsn, reached: Mark, oldest_us: Option<i64>) -> Self {
         let Some(oldest) = oldest_us else { return self.settled(settled) };
         let until = reached.part.map_or(reached.end, |part| part.commit_lsn.next());
         Self { left: Some((oldest, until)) }
     }
 
     /// What is left of it when everything up to `position` is confirmed.
-    pub(super) fn settled(self, position: Lsn) -> Self {
+    #[must_use]
+    pub fn settled(self, position: Lsn) -> Self {
         Self { left: self.left.filter(|(_, until)| position < *until) }
     }
 
     /// The commit time of the oldest transaction, where the session that runs has settled everything up to
     /// `settled` and has `oldest_us` for its own oldest: it reads in order, so that its own is the oldest.
-    pub(super) fn with(self, settled: Lsn, oldest_us: Option<i64>) -> Option<i64> {
+    pub fn with(self, settled: Lsn, oldest_us: Option<i64>) -> Option<i64> {
         oldest_us.or_else(|| self.settled(settled).time_us())
     }
 
     /// The commit time of the oldest transaction that sessions have left.
-    pub(super) fn time_us(self) -> Option<i64> {
+    pub fn time_us(self) -> Option<i64> {
         self.left.map(|(oldest, _)| oldest)
     }
 }

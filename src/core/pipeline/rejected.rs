@@ -1,18 +1,56 @@
-//! Which dead letter a row leaves as.
+//! What a row that is no record leaves as.
 //!
-//! Enters: a rejected row, and what its topic for dead letters has refused so far. Leaves: a letter that is
-//! not known to be refused. Pure.
+//! Enters: a rejected row, the policy, and what the topic for dead letters has refused so far. Leaves: a
+//! dead letter that is not known to be refused, or a row to leave out. Pure.
 
 use super::confirmation::Aspect;
 use super::error::PipelineError;
+use super::policy::RejectPolicy;
+use super::step::Skipped;
 use super::suspects::{LetterTreatment, Suspects};
-use crate::outbox::OutboxRow;
-use crate::route::{ERROR_CODE_HEADER, OwnedRecord, Rejection, Router, untimed};
+use crate::outbox::{OutboxRow, Position};
+use crate::route::{ERROR_CODE_HEADER, OwnedRecord, Rejection, RejectionCode, Router, untimed};
+
+/// What a rejected row leaves as.
+pub(super) enum Rejected {
+    Letter { letter: OwnedRecord, code: RejectionCode, alone: bool },
+    Skip(Box<Skipped>),
+}
+
+/// What the policy makes of a rejected row, which came with the server's clock in microseconds since 2000.
+pub(super) fn rejected(
+    policy: &RejectPolicy,
+    router: &Router,
+    suspects: &mut Suspects,
+    (row, sent_us): (&OutboxRow<'_>, i64),
+    rejection: Rejection,
+) -> Result<Rejected, PipelineError> {
+    match policy {
+        RejectPolicy::DeadLetter { topic } => {
+            let (letter, alone) = letter(router, suspects, (row, sent_us), &rejection, topic)?;
+            Ok(Rejected::Letter { letter, code: rejection.code, alone })
+        }
+        RejectPolicy::Stop => Err(PipelineError::Rejected {
+            row: format!("row {} of {}", printed(row.position()), row.table()),
+            rejection,
+        }),
+        RejectPolicy::Skip => {
+            let (table, id) = (row.table().clone(), router.id_of(row));
+            let position = row.position();
+            Ok(Rejected::Skip(Box::new(Skipped { table, id, position, rejection })))
+        }
+    }
+}
+
+/// As in the header `postrider-lsn` and in Postgres's tools.
+fn printed(position: Position) -> String {
+    format!("{}.{}", position.commit_lsn, position.index)
+}
 
 /// The dead letter of a row, and whether it goes alone. One that its topic refuses for its size has a note
 /// in its body's place, one that it refuses for its time bears none: a row whose letter is refused for
 /// either stops nobody else's (G4).
-pub(super) fn letter(
+fn letter(
     router: &Router,
     suspects: &mut Suspects,
     (row, sent_us): (&OutboxRow<'_>, i64),

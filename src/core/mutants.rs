@@ -1,0 +1,99 @@
+//! Mistakes that the simulation must notice, each made in the code that ships.
+//!
+//! Enters: which one a test wants to be made, in builds with the feature `mutants`. Leaves: whether to make
+//! it. What always holds: without that feature nothing is ever made, and the compiler removes the question.
+
+/// One mistake.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mutant {
+    /// The watermark passes over a transaction that is not wholly confirmed.
+    SettlesUnconfirmed,
+    /// A transaction counts as confirmed with one record missing.
+    CountsOneTooFew,
+    /// A keepalive settles what lies before it, confirmed or not.
+    SettlesKeepalives,
+    /// A keepalive settles nothing: the log of an idle outbox grows for ever.
+    IgnoresKeepalives,
+    /// A refused record is booked as stored.
+    ForgetsRefused,
+    /// A frame for whose record there was no room is done with.
+    ConsumesUnsent,
+    /// Frames are taken though the budget is used up.
+    IgnoresBudget,
+    /// No heartbeat: the server ends the stream of an idle outbox.
+    StaysSilent,
+    /// A drain ends with records unconfirmed.
+    EndsUnconfirmed,
+    /// A drain ends within a transaction.
+    EndsWithinTransaction,
+    /// Records count as stored when they are reported, before their Kafka transaction is committed.
+    ConfirmsBeforeCommit,
+    /// A Kafka transaction is committed before all reports are there.
+    CommitsBeforeReports,
+    /// The session goes on after a commit during which EndTxn may have been sent twice.
+    TrustsDisturbedCommit,
+    /// Progress does not say how many rows of a split transaction it covers.
+    ForgetsPart,
+    /// A session begins at the slot's position, whatever progress says.
+    IgnoresProgress,
+    /// Records are taken behind the progress record.
+    SendsBehindProgress,
+}
+
+impl Mutant {
+    /// All of them.
+    pub const ALL: [Self; 16] = [
+        Self::SettlesUnconfirmed,
+        Self::CountsOneTooFew,
+        Self::SettlesKeepalives,
+        Self::IgnoresKeepalives,
+        Self::ForgetsRefused,
+        Self::ConsumesUnsent,
+        Self::IgnoresBudget,
+        Self::StaysSilent,
+        Self::EndsUnconfirmed,
+        Self::EndsWithinTransaction,
+        Self::ConfirmsBeforeCommit,
+        Self::CommitsBeforeReports,
+        Self::TrustsDisturbedCommit,
+        Self::ForgetsPart,
+        Self::IgnoresProgress,
+        Self::SendsBehindProgress,
+    ];
+}
+
+#[cfg(feature = "mutants")]
+mod on_this_thread {
+    use std::cell::Cell;
+
+    use super::Mutant;
+
+    std::thread_local! {
+        static MADE: Cell<Option<Mutant>> = const { Cell::new(None) };
+    }
+
+    /// Makes this mistake on this thread from now on, or none.
+    pub fn make(mutant: Option<Mutant>) {
+        MADE.set(mutant);
+    }
+
+    /// The mistake that is made on this thread.
+    pub fn made() -> Option<Mutant> {
+        MADE.get()
+    }
+
+    pub(crate) fn is(mutant: Mutant) -> bool {
+        made() == Some(mutant)
+    }
+}
+
+#[cfg(feature = "mutants")]
+pub(crate) use on_this_thread::is;
+#[cfg(feature = "mutants")]
+pub use on_this_thread::{made, make};
+
+#[cfg(not(feature = "mutants"))]
+#[inline(always)]
+pub(crate) const fn is(_: Mutant) -> bool {
+    false
+}

@@ -1,0 +1,138 @@
+//! Whether the server at the other end of the stream still lives.
+//!
+//! Enters: when we asked it for a sign of life, and when anything came from it. Leaves: a verdict
+//! once it has been silent for too long after a question. What always holds: time in which we did
+//! not read does not count; a server that answers, however slowly it sends, is never given up; one
+//! that is silent over the same work again is given more time, so that it gets through it. Pure: the
+//! caller reads the clock.
+
+use std::time::Duration;
+
+use crate::lsn::Lsn;
+use crate::time::Instant;
+
+/// Unanswered heartbeats after which nobody is there any more. A live walsender answers within a
+/// round trip, unless it decodes something large that it does not publish.
+const HEARTBEATS: u32 = 3;
+/// Timeout at least: a server on a busy machine, or its disk, may stall for seconds.
+const SILENCE_MIN: Duration = Duration::from_secs(5);
+/// Timeout at most grows by 2^6: to half an hour and more with the usual heartbeat.
+const DOUBLINGS_MAX: u32 = 6;
+
+/// Listens for a sign of life in one session.
+#[derive(Debug)]
+pub(super) struct Liveness {
+    timeout: Duration,
+    /// The oldest question that nothing has followed.
+    asked: Option<Instant>,
+}
+
+impl Liveness {
+    /// Silence for `timeout` after a question is too long.
+    pub(super) const fn new(timeout: Duration) -> Self {
+        Self { timeout, asked: None }
+    }
+
+    /// The server is asked for a reply.
+    pub(super) fn ask(&mut self, now: Instant) {
+        self.asked.get_or_insert(now);
+    }
+
+    /// Something came; or nothing could, for we did not read.
+    pub(super) const fn rest(&mut self) {
+        self.asked = None;
+    }
+
+    /// Takes note of what a read brought. How long the server has been silent, once that is too long.
+    pub(super) fn heard(&mut self, bytes: usize, now: Instant) -> Option<Duration> {
+        if bytes > 0 {
+            self.rest();
+        }
+        self.lost(now)
+    }
+
+    /// To be asked after a read that found nothing, never before.
+    fn lost(&self, now: Instant) -> Option<Duration> {
+        let silence = now - self.asked?;
+        (silence >= self.timeout).then_some(silence)
+    }
+}
+
+/// What sessions that ended in silence teach the next one.
+#[derive(Debug, Default)]
+pub struct TimeoutEscalation {
+    settled: Lsn,
+    doublings: u32,
+}
+
+impl TimeoutEscalation {
+    /// A session ended in silence, having settled everything up to `settled`. No further than the
+    /// one before: then it is the work that takes so long, not the network.
+    pub fn silent(&mut self, settled: Lsn) {
+        if settled > self.settled {
+            *self = Self { settled, doublings: 0 };
+        } else {
+            self.doublings = (self.doublings + 1).min(DOUBLINGS_MAX);
+        }
+    }
+
+    /// The timeout of the next session, which asks at least every `heartbeat`.
+    pub fn timeout(&self, heartbeat: Duration) -> Duration {
+        (heartbeat * HEARTBEATS).max(SILENCE_MIN) * (1 << self.doublings)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TIMEOUT: Duration = Duration::from_secs(30);
+    const ALMOST: Duration = Duration::from_secs(29);
+    const HEARTBEAT: Duration = Duration::from_secs(10);
+
+    #[test]
+    fn silence_counts_from_the_first_unanswered_question() {
+        let start = Instant::START;
+        let mut liveness = Liveness::new(TIMEOUT);
+        assert_eq!(liveness.lost(start + 9 * TIMEOUT), None, "nobody asked");
+        liveness.ask(start);
+        liveness.ask(start + ALMOST);
+        assert_eq!(liveness.lost(start + ALMOST), None);
+        assert_eq!(liveness.lost(start + TIMEOUT), Some(TIMEOUT));
+    }
+
+    #[test]
+    fn an_answer_and_time_without_reading_begin_anew() {
+        let start = Instant::START;
+        let mut liveness = Liveness::new(TIMEOUT);
+        liveness.ask(start);
+        liveness.rest();
+        assert_eq!(liveness.lost(start + 2 * TIMEOUT), None);
+        liveness.ask(start + 2 * TIMEOUT);
+        assert_eq!(liveness.lost(start + 2 * TIMEOUT + ALMOST), None);
+        assert!(liveness.lost(start + 3 * TIMEOUT).is_some());
+    }
+
+    #[test]
+    fn a_server_that_is_silent_over_the_same_work_again_gets_more_time() {
+        let mut escalation = TimeoutEscalation::default();
+        assert_eq!(escalation.timeout(HEARTBEAT), TIMEOUT);
+        escalation.silent(Lsn::new(7));
+        assert_eq!(escalation.timeout(HEARTBEAT), TIMEOUT);
+        escalation.silent(Lsn::new(7));
+        escalation.silent(Lsn::new(0));
+        assert_eq!(escalation.timeout(HEARTBEAT), 4 * TIMEOUT);
+        escalation.silent(Lsn::new(8));
+        assert_eq!(escalation.timeout(HEARTBEAT), TIMEOUT);
+    }
+
+    #[test]
+    fn timeout_has_bounds() {
+        let mut escalation = TimeoutEscalation::default();
+        assert_eq!(escalation.timeout(Duration::from_millis(300)), SILENCE_MIN);
+        for _ in 0..100 {
+            escalation.silent(Lsn::ZERO);
+        }
+        assert_eq!(escalation.timeout(HEARTBEAT), 64 * TIMEOUT);
+    }
+}

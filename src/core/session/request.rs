@@ -1,0 +1,39 @@
+//! What a session is asked to do from outside, and what it answers.
+//!
+//! Enters: nothing; this is a vocabulary. Requests only ever become more urgent.
+
+use std::time::Duration;
+
+/// What a session is asked to do from outside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Request {
+    /// Go on.
+    Run,
+    /// Postgres is shutting down: confirm what is in flight within seconds, close the stream,
+    /// and come back with a new session. Otherwise a `fast` stop of the server would wait for us.
+    ServerShutdown,
+    /// Confirm what is in flight within the grace period, acknowledge it, then end for good.
+    Drain,
+    /// End now; what is unconfirmed will be delivered again by the next run.
+    Abort,
+}
+
+/// All that is asked from outside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Requested {
+    /// The most urgent of it.
+    pub request: Request,
+    /// Whether Postgres is shutting down, whatever else is asked for.
+    pub server_stops: bool,
+    /// How long ago the relay was told to end; zero if it was not.
+    pub told_for: Duration,
+}
+
+/// A session has begun to end, or has less time for it than before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Draining {
+    /// Records that wait for their confirmation, those of earlier sessions included.
+    pub unconfirmed: u64,
+    /// How long they may take.
+    pub grace: Duration,
+}

@@ -1,0 +1,185 @@
+//! Whether the brokers still take what is sent to them.
+//!
+//! Enters: a look at the connection and the ledger, a few times a second. Leaves: the error that
+//! ends the relay once its limit is reached. What always holds: brokers that are away, and brokers
+//! that answer without storing, are both given up; a large transaction is not, as long as records of
+//! it are confirmed; time in which this process did not run does not count. Pure: the caller reads
+//! the clock.
+
+use std::time::Duration;
+
+use crate::ledger::Progress;
+use crate::time::Instant;
+
+/// At most so much counts between two looks: a process that was stopped has not waited.
+const STEP_MAX: Duration = Duration::from_secs(1);
+
+/// Nothing was confirmed for as long as it may.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stalled {
+    /// No broker has answered for so many seconds.
+    BrokersAway {
+        /// Whole ones.
+        seconds: u64,
+    },
+    /// Brokers that answer have stored nothing.
+    NothingStored {
+        /// For so many whole seconds.
+        seconds: u64,
+        /// How many records are unconfirmed.
+        records: u64,
+    },
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct StallDetector {
+    /// Zero: for ever.
+    limit: Duration,
+    /// How long no broker has answered.
+    away: Duration,
+    last_look: Option<Instant>,
+    progress: Progress,
+    /// How long brokers that answered have confirmed nothing of the oldest transaction.
+    stuck: Duration,
+    /// The same, whether or not they answered.
+    unconfirmed_for: Duration,
+}
+
+impl StallDetector {
+    /// Gives up after this time; zero never does.
+    pub fn new(limit: Duration) -> Self {
+        Self {
+            limit,
+            away: Duration::ZERO,
+            last_look: None,
+            progress: Progress::default(),
+            stuck: Duration::ZERO,
+            unconfirmed_for: Duration::ZERO,
+        }
+    }
+
+    /// A session begins.
+    pub fn begin(&mut self) {
+        *self = Self::new(self.limit);
+    }
+
+    /// How long the session has, up to now, had something to confirm and got no further with it.
+    pub const fn unconfirmed_for(&self) -> Duration {
+        self.unconfirmed_for
+    }
+
+    /// A look at the brokers and at what is unconfirmed.
+    pub fn look(
+        &mut self,
+        connected: bool,
+        records: u64,
+        progress: Progress,
+        now: Instant,
+    ) -> Result<(), Stalled> {
+        let before = self.last_look.replace(now).unwrap_or(now);
+        let step = (now - before).min(STEP_MAX);
+        if records == 0 || progress != self.progress {
+            self.progress = progress;
+            (self.stuck, self.unconfirmed_for) = (Duration::ZERO, Duration::ZERO);
+        } else {
+            self.unconfirmed_for += step;
+            self.stuck += if connected { step } else { Duration::ZERO };
+        }
+        self.away = if connected { Duration::ZERO } else { self.away + step };
+        if self.limit.is_zero() {
+            Ok(())
+        } else if self.away >= self.limit {
+            Err(Stalled::BrokersAway { seconds: self.away.as_secs() })
+        } else if self.stuck >= self.limit {
+            Err(Stalled::NothingStored { seconds: self.stuck.as_secs(), records })
+        } else {
+            Ok(())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lsn::Lsn;
+
+    const TICK: Duration = Duration::from_millis(250);
+    const LIMIT: Duration = Duration::from_mins(1);
+
+    /// Looks for `time`; in each look the brokers are as told.
+    fn watch(
+        stall: &mut StallDetector,
+        from: Instant,
+        time: Duration,
+        see: impl Fn(u64) -> (bool, u64, Progress),
+    ) -> Result<Instant, Stalled> {
+        let mut now = from;
+        for tick in 0.. {
+            let (connected, records, progress) = see(tick);
+            stall.look(connected, records, progress, now)?;
+            if now >= from + time {
+                break;
+            }
+            now += TICK;
+        }
+        Ok(now)
+    }
+
+    fn at(settled: u64, confirmed: u64) -> Progress {
+        Progress { settled: Lsn::new(settled), confirmed }
+    }
+
+    #[test]
+    fn brokers_that_answer_without_storing_are_given_up() {
+        let mut stall = StallDetector::new(LIMIT);
+        stall.begin();
+        let start = Instant::START;
+        let error = watch(&mut stall, start, 2 * LIMIT, |_| (true, 7, at(0, 0))).unwrap_err();
+        assert!(matches!(error, Stalled::NothingStored { seconds: 60, records: 7 }), "{error:?}");
+        assert_eq!(stall.unconfirmed_for(), LIMIT);
+    }
+
+    #[test]
+    fn a_large_transaction_of_which_records_are_confirmed_is_progress() {
+        let mut stall = StallDetector::new(LIMIT);
+        stall.begin();
+        let start = Instant::START;
+        let now = watch(&mut stall, start, 9 * LIMIT, |n| (true, 9, at(5, n / 200))).unwrap();
+        assert!(stall.unconfirmed_for() < LIMIT);
+        // Nothing to do is no lack of progress.
+        watch(&mut stall, now, 9 * LIMIT, |_| (true, 0, at(6, 0))).unwrap();
+    }
+
+    #[test]
+    fn time_without_a_broker_counts_for_itself() {
+        let mut stall = StallDetector::new(LIMIT);
+        stall.begin();
+        let start = Instant::START;
+        let almost = LIMIT.mul_f64(0.9);
+        let now = watch(&mut stall, start, almost, |_| (false, 7, at(0, 0))).unwrap();
+        let now = watch(&mut stall, now, almost, |_| (true, 7, at(0, 0))).unwrap();
+        let error = watch(&mut stall, now, 2 * LIMIT, |_| (false, 7, at(0, 0))).unwrap_err();
+        assert!(matches!(error, Stalled::BrokersAway { seconds: 60 }), "{error:?}");
+        assert!(stall.unconfirmed_for() > 2 * almost);
+    }
+
+    #[test]
+    fn a_process_that_was_stopped_has_not_waited() {
+        let mut stall = StallDetector::new(LIMIT);
+        stall.begin();
+        let start = Instant::START;
+        for connected in [true, false] {
+            stall.begin();
+            stall.look(connected, 7, at(1, 0), start).unwrap();
+            stall.look(connected, 7, at(1, 0), start + 9 * LIMIT).unwrap();
+        }
+    }
+
+    #[test]
+    fn without_a_limit_nothing_is_given_up() {
+        let mut stall = StallDetector::new(Duration::ZERO);
+        stall.begin();
+        watch(&mut stall, Instant::START, LIMIT, |n| (n % 9 > 4, 7, at(0, 0))).unwrap();
+    }
+}

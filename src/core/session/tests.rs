@@ -1,0 +1,204 @@
+//! What the simulation does not look at: when a status update is due, how long a drain may take, and
+//! refusals that come one after the other.
+
+use super::*;
+use crate::pipeline::tests::{dead_letters, pipeline, transaction, wal};
+use crate::route::{OwnedRecord, Rejection, RejectionCode};
+
+const HEARTBEAT: Duration = Duration::from_secs(10);
+const SILENCE: Duration = Duration::from_secs(30);
+const GRACE: Duration = Duration::from_secs(25);
+const INTERVAL: Duration = Duration::from_secs(1);
+/// The end of the transaction that [`transaction`] makes.
+const END: Lsn = Lsn::new(0x130);
+
+const LIMITS: Limits = Limits {
+    status_interval: INTERVAL,
+    heartbeat: HEARTBEAT,
+    silence: SILENCE,
+    grace: GRACE,
+    until: None,
+    acknowledge: true,
+};
+
+/// Takes everything, but for what it is told to refuse, and confirms what it is told to.
+#[derive(Default)]
+struct TestSink {
+    sent: Vec<(OwnedRecord, crate::ledger::Ticket)>,
+    refuses: usize,
+    confirms: bool,
+}
+
+impl Sink for TestSink {
+    type Error = String;
+
+    fn send(&mut self, _: Instant, outgoing: &Outgoing<'_>) -> Result<(), SendError<String>> {
+        if outgoing.rejection.is_some() && self.refuses > 0 {
+            self.refuses -= 1;
+            return Err(SendError::Refused(refusal()));
+        }
+        self.sent.push((outgoing.record.to_owned(), outgoing.ticket));
+        Ok(())
+    }
+
+    fn poll(&mut self, _: Instant, confirmations: &mut Vec<Confirmation>) -> Result<(), String> {
+        if self.confirms {
+            let stored = |(_, ticket)| Confirmation { ticket, outcome: Outcome::Stored };
+            confirmations.extend(self.sent.drain(..).map(stored));
+        }
+        Ok(())
+    }
+}
+
+fn refusal() -> Rejection {
+    Rejection { code: RejectionCode::Refused, reason: "not wanted".to_owned() }
+}
+
+fn session(limits: Limits) -> Session {
+    let profile = CoalescingProfile {
+        delay: Duration::from_micros(100),
+        batch_max: Duration::from_millis(2),
+        batch_bytes: 1 << 20,
+    };
+    let began = (Instant::START, Owed::default());
+    Session::new(pipeline(dead_letters()), None, limits, profile, began)
+}
+
+fn at(time: Duration) -> Now {
+    Now { at: Instant::START + time, unix_us: 0 }
+}
+
+/// Hands in the first frames of a transaction of one row.
+fn hand_in(session: &mut Session, sink: &mut TestSink, frames: usize) {
+    for frame in &transaction(b"payload")[..frames] {
+        assert!(session.takes_frames(sink));
+        assert_eq!(session.frame(Instant::START, wal(frame), sink), Ok(Handled::Done));
+    }
+}
+
+const DRAIN: Requested =
+    Requested { request: Request::Drain, server_stops: false, told_for: Duration::ZERO };
+
+fn request(session: &mut Session, now: Now, asked: Requested) -> Option<Draining> {
+    session.request::<String>(now, asked).unwrap()
+}
+
+#[test]
+fn g1_a_status_is_due_within_the_interval_of_an_advance_and_at_once_when_idle() {
+    let (mut session, mut sink) = (session(LIMITS), TestSink::default());
+    hand_in(&mut session, &mut sink, 4);
+    session.confirm(at(INTERVAL), &mut sink).unwrap();
+    assert_eq!(session.status_due(at(INTERVAL), &sink), None, "nothing is confirmed");
+    sink.confirms = true;
+    session.confirm(at(INTERVAL), &mut sink).unwrap();
+    let due = StatusUpdate { settled: END, ask_reply: false };
+    assert_eq!(session.status_due(at(IDLE_ACKNOWLEDGE / 2), &sink), None);
+    assert_eq!(session.status_due(at(IDLE_ACKNOWLEDGE), &sink), Some(due));
+    assert_eq!(session.status_due(at(INTERVAL), &sink), None, "it was told");
+}
+
+#[test]
+fn g5_a_question_of_the_server_is_answered_at_once() {
+    let (mut session, mut sink) = (session(LIMITS), TestSink::default());
+    let question = Frame::Keepalive { end: END, reply_now: true };
+    assert_eq!(session.frame(Instant::START, question, &mut sink), Ok(Handled::Done));
+    let due = StatusUpdate { settled: END, ask_reply: false };
+    assert_eq!(session.status_due(at(Duration::ZERO), &sink), Some(due));
+}
+
+#[test]
+fn a_server_that_does_not_answer_a_heartbeat_is_given_up() {
+    let (mut session, sink) = (session(LIMITS), TestSink::default());
+    assert_eq!(session.status_due(at(HEARTBEAT.mul_f64(0.99)), &sink), None);
+    let due = StatusUpdate { settled: Lsn::ZERO, ask_reply: true };
+    assert_eq!(session.status_due(at(HEARTBEAT), &sink), Some(due));
+    let almost = (HEARTBEAT + SILENCE).mul_f64(0.99);
+    assert!(session.has_read::<String>(at(almost), 0, 0).is_ok());
+    let silent = Err(SessionError::Silent { seconds: SILENCE.as_secs() });
+    assert_eq!(session.has_read::<String>(at(HEARTBEAT + SILENCE), 0, 0), silent);
+}
+
+#[test]
+fn a_dry_run_tells_nothing() {
+    let limits = Limits { acknowledge: false, ..LIMITS };
+    let (mut session, mut sink) =
+        (session(limits), TestSink { confirms: true, ..TestSink::default() });
+    hand_in(&mut session, &mut sink, 4);
+    session.confirm(at(INTERVAL), &mut sink).unwrap();
+    assert_eq!(session.status_due(at(INTERVAL), &sink), None);
+    assert_eq!((session.settled(&sink), session.last_status(&sink)), (END, None));
+}
+
+#[test]
+fn g8_a_drain_reads_the_open_transaction_to_its_end_and_waits_for_what_was_sent() {
+    let (mut session, mut sink) = (session(LIMITS), TestSink::default());
+    hand_in(&mut session, &mut sink, 3);
+    let draining = Draining { unconfirmed: 1, grace: GRACE };
+    assert_eq!(request(&mut session, at(INTERVAL), DRAIN), Some(draining));
+    assert_eq!(request(&mut session, at(INTERVAL), DRAIN), None, "said once");
+    sink.confirms = true;
+    session.confirm(at(INTERVAL), &mut sink).unwrap();
+    assert_eq!(session.ended(at(INTERVAL), &sink), Ok(None), "the commit was not read");
+    assert!(session.takes_frames(&sink));
+    let commit = &transaction(b"payload")[3];
+    assert_eq!(session.frame(Instant::START, wal(commit), &mut sink), Ok(Handled::Done));
+    assert!(!session.takes_frames(&sink), "no further transaction");
+    assert_eq!(session.ended(at(INTERVAL), &sink), Ok(None), "it is not acknowledged");
+    assert!(session.status_due(at(INTERVAL), &sink).is_some());
+    assert_eq!(session.ended(at(INTERVAL), &sink), Ok(Some(End::Drained)));
+}
+
+#[test]
+fn g8_a_drain_that_takes_too_long_says_what_is_unconfirmed() {
+    let (mut session, mut sink) = (session(LIMITS), TestSink::default());
+    hand_in(&mut session, &mut sink, 4);
+    // Earlier sessions have taken five seconds of it.
+    let told_for = Duration::from_secs(5);
+    let asked = Requested { told_for, ..DRAIN };
+    let grace = GRACE.saturating_sub(told_for);
+    let draining = Draining { unconfirmed: 1, grace };
+    assert_eq!(request(&mut session, at(Duration::ZERO), asked), Some(draining));
+    session.confirm(at(INTERVAL), &mut sink).unwrap();
+    assert_eq!(session.ended(at(grace.mul_f64(0.99)), &sink), Ok(None));
+    let expired = Err(SessionError::GraceExpired { records: 1 });
+    assert_eq!(session.ended(at(grace), &sink), expired);
+}
+
+#[test]
+fn a_server_that_stops_is_kept_waiting_for_seconds_at_most() {
+    let (mut session, mut sink) = (session(LIMITS), TestSink::default());
+    hand_in(&mut session, &mut sink, 4);
+    let asked = Requested { request: Request::ServerShutdown, server_stops: true, ..DRAIN };
+    let draining = Draining { unconfirmed: 1, grace: SERVER_SHUTDOWN_GRACE };
+    assert_eq!(request(&mut session, at(Duration::ZERO), asked), Some(draining));
+    session.confirm(at(SERVER_SHUTDOWN_GRACE), &mut sink).unwrap();
+    assert_eq!(session.ended(at(SERVER_SHUTDOWN_GRACE), &sink), Ok(Some(End::ServerShutdown)));
+}
+
+#[test]
+fn an_abort_says_what_is_unconfirmed() {
+    let (mut session, mut sink) = (session(LIMITS), TestSink::default());
+    hand_in(&mut session, &mut sink, 4);
+    let asked = Requested { request: Request::Abort, ..DRAIN };
+    let aborted = Err(SessionError::Aborted { records: 1 });
+    assert_eq!(session.request::<String>(at(INTERVAL), asked), aborted);
+}
+
+/// The brokers refuse the record, then the producer its dead letter, perhaps for its time: that goes once
+/// more, without one.
+#[test]
+fn g4_a_dead_letter_that_is_refused_at_once_is_sent_again_without_its_time() {
+    let (mut session, mut sink) = (session(LIMITS), TestSink::default());
+    hand_in(&mut session, &mut sink, 4);
+    let (record, ticket) = sink.sent.pop().unwrap();
+    let refused = Box::new(Refused { record, rejection: refusal() });
+    session.confirmations.push(Confirmation { ticket, outcome: Outcome::Refused(refused) });
+    sink.refuses = 1;
+    session.confirm(at(INTERVAL), &mut sink).unwrap();
+    let [(letter, again)] = &sink.sent[..] else { panic!("one dead letter: {:?}", sink.sent) };
+    assert_eq!((letter.topic.as_str(), *again), ("dead", ticket));
+    assert_eq!(letter.timestamp_ms, crate::route::NO_TIMESTAMP);
+    sink.confirms = true;
+    session.confirm(at(INTERVAL), &mut sink).unwrap();
+    assert_eq!(session.settled(&sink), END);
+}

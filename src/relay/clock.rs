@@ -1,0 +1,31 @@
+//! The clocks of the operating system, as the core takes them.
+//!
+//! Enters: nothing. Leaves: [`Now`]. What always holds: what is measured goes by a clock that does not
+//! jump.
+
+use std::time;
+
+use crate::telemetry::unix_us;
+use crate::time::{Instant, Now};
+
+/// A clock that begins when it is made.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Clock(time::Instant);
+
+impl Clock {
+    /// Begins.
+    pub(super) fn start() -> Self {
+        Self(time::Instant::now())
+    }
+
+    /// The time on the monotonic clock alone.
+    #[inline]
+    pub(super) fn instant(self) -> Instant {
+        Instant::after_start(self.0.elapsed())
+    }
+
+    /// The time.
+    pub(super) fn now(self) -> Now {
+        Now { at: self.instant(), unix_us: unix_us() }
+    }
+}

@@ -1,0 +1,268 @@
+//! The loop that drives a session: it reads the socket, hands frames to the session and records to Kafka,
+//! sends status updates, and sleeps. What to do and when is decided in [`crate::session`].
+//!
+//! Enters: a stream, a session and a sink. Leaves: how the session ended. What always holds: one OS thread
+//! owns all three, without a runtime under it; Postgres is told a position in one place, `Hot::tell`, and
+//! only one that the session gives. On any error the three are dropped as a whole, and Postgres sends again
+//! what was not acknowledged.
+
+use std::time::Duration;
+
+use crate::failpoint;
+use crate::kafka::{Confirmation, KafkaSink, SendError, SinkError};
+use crate::lsn::Lsn;
+use crate::pipeline::{Aspect, Blame, Handled, Mark, Outgoing, PipelineError};
+use crate::relay::audit;
+use crate::relay::clock::Clock;
+use crate::relay::error::RelayError;
+use crate::relay::report::Reporter;
+use crate::relay::stop::Stop;
+use crate::session::{Burst, End, Next, Session, StatusUpdate, Work};
+use crate::sink::{Reached, Sink};
+use crate::time::Instant;
+use crate::wal::{Stream, WalError};
+
+/// How long the server may take to end the stream; it sends what it has begun to send before it hears
+/// that we want no more. Everything is acknowledged by then.
+const FINISH_LIMIT: Duration = Duration::from_secs(10);
+/// The same for a server that is shutting down.
+const SHUTDOWN_FINISH_LIMIT: Duration = Duration::from_secs(2);
+
+/// What one thread owns.
+pub(super) struct Hot<S> {
+    pub(super) stream: Stream,
+    pub(super) session: Session,
+    pub(super) sink: Audited<S>,
+    pub(super) stop: Stop,
+    pub(super) clock: Clock,
+}
+
+/// A sink whose dead letters are told of in the log.
+pub(super) struct Audited<S> {
+    pub(super) inner: S,
+    /// This is no dry run.
+    pub(super) acknowledges: bool,
+}
+
+impl<S: KafkaSink> Hot<S> {
+    /// Drives the session to its end.
+    pub(super) fn run(mut self, reporter: &mut Reporter) -> Result<End, RelayError> {
+        let mut put_off = None;
+        let result = self.turn_until_end(&mut put_off, reporter);
+        if result.as_ref().is_err_and(RelayError::is_of_a_record) {
+            // The next session would repeat what is settled; a server that does not take it is met by that one.
+            let _ = self.session.last_status(&self.sink).map(|status| self.tell(status));
+        }
+        reporter.session_ended(&self.session, &self.stream);
+        let settled = self.session.settled(&self.sink);
+        if self.session.limits().acknowledge {
+            // Of a transaction that is delivered in part nothing was told.
+            let told = self.session.pipeline().last_row().filter(|last| *last < settled);
+            reporter.told(told, self.sink.kept());
+        }
+        failpoint::pass("drained");
+        let end = match result {
+            // It says so once it has heard of what was acknowledged; see `Stream::finish`.
+            Err(RelayError::Wal(WalError::Ended)) => {
+                reporter.acknowledged(self.stream.acknowledged());
+                return Ok(End::ServerShutdown);
+            }
+            result => result?,
+        };
+        let limit = match end {
+            End::ServerShutdown => SHUTDOWN_FINISH_LIMIT,
+            _ => FINISH_LIMIT,
+        };
+        let finished = self.stream.finish(limit);
+        if finished.is_ok() {
+            reporter.acknowledged(settled);
+        }
+        match (put_off, end) {
+            (Some(error), End::Drained) => Err(error),
+            // The server may be gone before it has said goodbye.
+            (_, End::ServerShutdown) => Ok(end),
+            _ => Ok(finished.map(|()| end)?),
+        }
+    }
+
+    /// Returns how it ended. An error that only a human can help is put off until everything before it is
+    /// confirmed and acknowledged.
+    fn turn_until_end(
+        &mut self,
+        put_off: &mut Option<RelayError>,
+        reporter: &mut Reporter,
+    ) -> Result<End, RelayError> {
+        loop {
+            let asked = self.stop.asked();
+            let draining = self.session.request::<SinkError>(self.clock.now(), asked)?;
+            draining.into_iter().for_each(|draining| reporter.draining(draining));
+            if let Err(error) = self.forward() {
+                let error = self.judged(error);
+                if !error.is_put_off() {
+                    return Err(error);
+                }
+                *put_off = Some(error);
+                let draining = self.session.stop_reading(self.clock.now());
+                draining.into_iter().for_each(|draining| reporter.draining(draining));
+            }
+            let now = self.clock.now();
+            let confirmed = self.session.confirm(now, &mut self.sink);
+            self.session.drain_skipped().for_each(|refused| audit::skipped_record(&refused));
+            confirmed.map_err(|error| self.judged(error.into()))?;
+            if let Some(status) = self.session.status_due(now, &self.sink) {
+                failpoint::pass("status_due");
+                self.tell(status)?;
+                failpoint::pass("status_sent");
+            }
+            let connected = self.sink.inner.is_connected();
+            reporter.tick(self.session.pipeline_mut(), &self.stream, connected)?;
+            if let Some(end) = self.session.ended(now, &self.sink)? {
+                return Ok(end);
+            }
+            self.listen(reporter)?;
+        }
+    }
+
+    /// The one place where Postgres is told a position.
+    fn tell(&mut self, status: StatusUpdate) -> Result<(), WalError> {
+        self.stream.acknowledge(status.settled, status.ask_reply).map(drop)
+    }
+
+    /// Hands the buffered frames to the session, until the buffer, the budget or the sink's queue is
+    /// exhausted. A frame for whose record there is no room stays in the buffer.
+    fn forward(&mut self) -> Result<(), RelayError> {
+        let mut now = self.clock.instant();
+        let mut burst = Burst::begin(now, self.stream.buffered());
+        while self.session.takes_frames(&self.sink) {
+            if burst.next(self.stream.buffered()) == Work::Pause {
+                now = self.clock.instant();
+                if !burst.refill(now, self.stream.buffered()) {
+                    return Ok(());
+                }
+                if self.stream.fill(Duration::ZERO)? > 0 {
+                    self.session.has_refilled();
+                }
+                burst.refilled(self.stream.buffered());
+            }
+            let Some(place) = self.stream.place()? else { return Ok(()) };
+            self.sink.inner.reading(place, self.stream.received_bytes());
+            let Some(frame) = self.stream.peek()? else { return Ok(()) };
+            match self.session.frame(now, frame, &mut self.sink)? {
+                Handled::Done => self.stream.consume(),
+                Handled::Skipped(skipped) => {
+                    audit::skipped_row(&skipped, self.sink.acknowledges);
+                    self.stream.consume();
+                }
+                Handled::Full => return Ok(()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits as the session says, and reads.
+    fn listen(&mut self, reporter: &mut Reporter) -> Result<(), RelayError> {
+        let mut wait = match self.session.next(&self.sink) {
+            Next::Wait(time) => {
+                std::thread::sleep(time);
+                reporter.held_back(time);
+                return Ok(());
+            }
+            Next::Refill(time) => {
+                std::thread::sleep(time);
+                self.stream.fill(Duration::ZERO)?;
+                return Ok(());
+            }
+            Next::Read(wait) => wait,
+        };
+        loop {
+            let bytes = self.stream.fill(wait)?;
+            failpoint::pass("frames_read");
+            let (now, buffered) = (self.clock.now(), self.stream.buffered());
+            match self.session.has_read::<SinkError>(now, bytes, buffered)? {
+                None => return Ok(()),
+                Some(time) => std::thread::sleep(time),
+            }
+            wait = Duration::ZERO;
+        }
+    }
+
+    /// A topic that is missing or forbidden is an outage, unless it is the one for dead letters:
+    /// whoever waits for that waits behind a row that only a human can help.
+    fn judged(&self, error: RelayError) -> RelayError {
+        let pipeline = self.session.pipeline();
+        match error {
+            RelayError::Sink(
+                SinkError::UnknownTopic { ref topic } | SinkError::Unauthorised { ref topic },
+            ) if pipeline.sends_dead_letters_to(topic) => match error {
+                RelayError::Sink(cause) => RelayError::DeadLetters(cause),
+                error => error,
+            },
+            RelayError::Sink(SinkError::BatchRefused { topic, reason, records, batch_bytes }) => {
+                let dead = |one: &&Blame| pipeline.sends_dead_letters_to(&one.topic);
+                // For its size it is sent again with a note in its body's place, for its time without one.
+                if let Some(Blame { topic, rejection: Some(rejection), aspect, .. }) =
+                    records.iter().find(dead)
+                    && !matches!(aspect, Aspect::Size | Aspect::Time)
+                {
+                    let (topic, rejection) = (topic.clone(), rejection.clone());
+                    return PipelineError::DeadLetterRefused { topic, rejection }.into();
+                }
+                let unnamed = batch_bytes.map(|_| topic.as_str());
+                match pipeline.lesson(&records, unnamed) {
+                    Ok(lesson) => {
+                        let cause = SinkError::BatchRefused { topic, reason, records, batch_bytes };
+                        RelayError::Refused { cause, lesson: Box::new(lesson) }
+                    }
+                    Err(error) => error.into(),
+                }
+            }
+            error => error,
+        }
+    }
+}
+
+impl<S: KafkaSink> Sink for Audited<S> {
+    type Error = SinkError;
+
+    fn send(&mut self, now: Instant, outgoing: &Outgoing<'_>) -> Result<(), SendError> {
+        failpoint::pass("row_decoded");
+        self.inner.send(now, outgoing)?;
+        if let Some(code) = outgoing.rejection {
+            failpoint::pass("dead_letter_sent");
+            audit::dead_letter(code, &outgoing.record, self.acknowledges);
+        }
+        Ok(())
+    }
+
+    fn poll(
+        &mut self,
+        now: Instant,
+        confirmations: &mut Vec<Confirmation>,
+    ) -> Result<(), SinkError> {
+        self.inner.poll(now, confirmations)
+    }
+
+    fn begin_at(&mut self, mark: Mark) {
+        self.inner.begin_at(mark);
+    }
+
+    fn reached(&mut self, now: Instant, reached: Reached) -> Result<(), SinkError> {
+        self.inner.reached(now, reached)
+    }
+
+    fn takes_records(&self) -> bool {
+        self.inner.takes_records()
+    }
+
+    fn has_enough(&self) -> bool {
+        self.inner.has_enough()
+    }
+
+    fn may_end_within(&self) -> bool {
+        self.inner.may_end_within()
+    }
+
+    fn kept(&self) -> Option<Lsn> {
+        self.inner.kept()
+    }
+}
