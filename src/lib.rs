@@ -26,6 +26,7 @@
 //! * what people touch: [`cli`], [`config`];
 //! * bounds for who connects over HTTP: [`http`];
 //! * for tests alone: [`failpoint`];
+//! * for every log line that may repeat: `log_throttle`;
 //! * the application's half, a cargo feature each: `outbox_writer`, `idempotency`, `inbox`, `saga`,
 //!   `dead_letter`, and `shop`, whose services use them;
 //! * beside the relay: [`sandbox`] (private servers).
@@ -59,6 +60,7 @@ pub mod idempotency;
 pub mod inbox;
 pub mod kafka;
 pub mod ledger;
+mod log_throttle;
 pub mod lsn;
 pub mod outbox;
 #[cfg(feature = "outbox-writer")]

@@ -12,7 +12,6 @@ mod blame;
 mod breath;
 mod brokers;
 mod committer;
-mod damper;
 mod deliveries;
 mod ear;
 pub mod embedded;

@@ -37,10 +37,11 @@ const ROOMS: &[Room] = &[
         "control",
         &["lsn", "outbox::OutboxSpec", "outbox::TableName", "outbox::Wanted", "config", "wal"],
     ),
-    room("kafka", &["lsn", "route", "ledger", "pipeline", "config", "failpoint"]),
+    room("kafka", &["lsn", "route", "ledger", "pipeline", "config", "failpoint", "log_throttle"]),
     room("telemetry", &["http"]),
     room("http", &[]),
     room("failpoint", &[]),
+    room("log_throttle", &[]),
     room(
         "relay",
         &[
@@ -61,8 +62,8 @@ const ROOMS: &[Room] = &[
     room("sandbox", &[]),
     room("outbox_writer", &[]),
     room("idempotency", &[]),
-    room("dead_letter", &[]),
-    room("inbox", &["dead_letter"]),
+    room("dead_letter", &["log_throttle"]),
+    room("inbox", &["dead_letter", "log_throttle"]),
     room("saga", &["outbox_writer"]),
     // `control`'s address: who may read a connection string and check a certificate is one place.
     room(
@@ -73,6 +74,7 @@ const ROOMS: &[Room] = &[
             "control::LoginRefused",
             "control::SqlAddress",
             "http",
+            "log_throttle",
             "outbox_writer",
             "idempotency",
             "dead_letter",
@@ -96,6 +98,7 @@ const ROOMS: &[Room] = &[
             "config",
             "telemetry",
             "relay",
+            "log_throttle",
             "sandbox",
             "shop",
         ],

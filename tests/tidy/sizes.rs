@@ -59,7 +59,9 @@ pub fn library_root(source: &Source) -> Vec<Finding> {
     let is_map = |line: &str| {
         let line = line.trim();
         line.is_empty()
-            || ["pub mod ", "#!", "#[cfg(feature"].iter().any(|start| line.starts_with(start))
+            || ["pub mod ", "mod ", "#!", "#[cfg(feature"]
+                .iter()
+                .any(|start| line.starts_with(start))
     };
     let strays = source.shipped_lines().filter(|(_, line)| !is_map(line));
     strays
