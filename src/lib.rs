@@ -26,7 +26,7 @@
 //! * what people touch: [`cli`], [`config`];
 //! * bounds for who connects over HTTP: [`http`];
 //! * for tests alone: [`failpoint`];
-//! * for every log line that may repeat: `log_throttle`;
+//! * for whoever tries again, and for every log line that may repeat: [`backoff`], `log_throttle`;
 //! * the application's half, a cargo feature each: `outbox_writer`, `idempotency`, `inbox`, `saga`,
 //!   `dead_letter`, and `shop`, whose services use them;
 //! * beside the relay: [`sandbox`] (private servers).
@@ -48,6 +48,7 @@
 //!
 //! Their conditions and limits, and the tests that show them: `docs/guarantees.md`.
 
+pub mod backoff;
 pub mod config;
 pub mod control;
 #[cfg(feature = "dead-letter")]
