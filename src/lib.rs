@@ -24,7 +24,7 @@
 //! * what drives them: [`relay`] (the only loop, on a thread of its own), [`control`] (SQL sessions),
 //!   [`telemetry`] (health and metrics);
 //! * what people touch: [`cli`], [`config`];
-//! * bounds for who connects over HTTP: [`http`];
+//! * bounds for who connects over HTTP, and what Prometheus reads there: [`http`], `prometheus`;
 //! * for tests alone: [`failpoint`];
 //! * for whoever tries again, and for every log line that may repeat: [`backoff`], `log_throttle`;
 //! * the application's half, a cargo feature each: `outbox_writer`, `idempotency`, `inbox`, `saga`,
@@ -68,6 +68,7 @@ pub mod outbox;
 pub mod outbox_writer;
 pub mod pgoutput;
 pub mod pipeline;
+mod prometheus;
 pub mod relay;
 pub mod route;
 #[cfg(feature = "saga")]

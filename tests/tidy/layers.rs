@@ -1,7 +1,7 @@
 //! Who may know whom: the rooms' table, and the crates and corners of `std` each may use.
 //!
-//! Enters: a [`Source`]. Leaves: a [`Finding`] for each path that crosses a wall. What always holds:
-//! a room that is not in the table is itself a finding. Test code may look over the walls.
+//! Enters: a [`Source`]. Leaves: a [`Finding`] for each path that crosses a wall, and for a room that
+//! the table lacks. Test code may look over the walls.
 
 use super::source::{Finding, Source, Token, closing};
 
@@ -15,11 +15,9 @@ const fn room(name: &'static str, knows: &'static [&'static str]) -> Room {
     Room { name, knows }
 }
 
-/// `lsn` is a word of the language rather than a wall: a position may be named wherever it passes.
-/// `PgTime` is the type of a field of the outbox row, so who reads the row may name it; likewise what
-/// was kept of a row that was too large to be held, and its hash. A frame over the limit passes through
-/// `wal` in pieces, and an excerpt is what takes them. What text is in UTF-8
-/// counts for those, and for what the server says.
+/// A position may be named wherever it passes, and wherever rows do, their fields' types: `PgTime`, what
+/// was kept of a row that was too large to be held (`wal` passes it on in pieces), and its hash. What
+/// text is in UTF-8 counts for those, and for what the server says.
 const ROOMS: &[Room] = &[
     room("lsn", &[]),
     room("pgoutput", &["lsn"]),
@@ -37,8 +35,9 @@ const ROOMS: &[Room] = &[
         &["lsn", "outbox::OutboxSpec", "outbox::TableName", "outbox::Wanted", "config", "wal"],
     ),
     room("kafka", &["lsn", "route", "ledger", "pipeline", "config", "failpoint", "log_throttle"]),
-    room("telemetry", &["http"]),
+    room("telemetry", &["http", "prometheus"]),
     room("http", &[]),
+    room("prometheus", &[]),
     room("failpoint", &[]),
     room("backoff", &[]),
     room("log_throttle", &[]),
@@ -76,6 +75,7 @@ const ROOMS: &[Room] = &[
             "control::SqlAddress",
             "http",
             "log_throttle",
+            "prometheus",
             "outbox_writer",
             "idempotency",
             "dead_letter",
