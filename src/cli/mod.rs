@@ -48,7 +48,7 @@ pub fn dispatch(command: &Command, context: &Context) -> Result<ExitCode, Failur
         Command::Bench(args) => bench::run(args, context),
         Command::Import(command) => import::run(command, context),
         Command::Config(command) => config::run(command, context),
-        Command::Completions(args) => completions::run(args, context),
+        Command::Completions(args) => completions::run(args, arguments::command(), context),
         Command::Version => version::run(context),
         Command::Broker(args) => Ok(broker::run(args).map(|()| ExitCode::Ok)?),
     }

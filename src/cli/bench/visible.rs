@@ -11,9 +11,9 @@ use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
-use super::delivery::{DeliveryArgs, Guarantee, broker_name, make_slot};
 use super::programs::{EmbeddedBroker, ProgramError, Surroundings, carry};
-use super::{round, wal_load};
+use super::{DeliveryArgs, round, wal_load};
+use crate::config::Delivery as Guarantee;
 use crate::config::libpq::{ConnectInfo, ConnectInfoError};
 use crate::control::{self, Client, ControlError};
 use crate::kafka::{KafkaSpec, Reader, ReaderError, ReaderSpec, Start, Step};
@@ -113,7 +113,7 @@ pub(super) async fn measure(
     let at_least_once = live(Guarantee::AtLeastOnce, args, rate, (cluster, client)).await?;
     let exactly_once = live(Guarantee::ExactlyOnce, args, rate, (cluster, client)).await?;
     Ok(Latencies {
-        broker: broker_name(args),
+        broker: args.broker_name(),
         topics: args.topics,
         rate,
         rows: exactly_once.len(),
@@ -139,14 +139,14 @@ async fn live(
     let own = embedded.as_ref().map(|broker| broker.bootstrap.as_str());
     let bootstrap = own.or(args.brokers.as_deref()).unwrap_or_default();
     let slot = format!("bench_live_{}", guarantee.as_str());
-    make_slot(client.sql(), &slot).await?;
+    wal_load::make_slot(client.sql(), &slot).await?;
     let written = (rate / WRITERS).max(1) * WRITERS * LOAD_SECONDS;
     let consumer = Consumer::start(bootstrap, args.topics, written)?;
     let _relay = carry(Surroundings {
         source: &cluster.unix_url(),
         slot: &slot,
         bootstrap,
-        settings: &guarantee.settings(&args.relay_set),
+        settings: &args.relay_settings(guarantee),
     })?;
     let info = ConnectInfo::resolve(&cluster.unix_url(), &|_| None)?.0;
     let mut writers = JoinSet::new();
