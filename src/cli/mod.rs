@@ -28,7 +28,7 @@ pub mod specs;
 pub mod tail;
 pub mod version;
 
-use crate::config::FlagValue;
+use crate::config::{FlagValue, parse_duration};
 pub use arguments::{Cli, Command, Output, parse};
 pub use context::Context;
 pub use exit::ExitCode;
@@ -84,9 +84,4 @@ fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
         .enable_all()
         .build()
         .map_err(|error| Failure::of(ExitCode::CheckFailed, "PR-X003", &error, None))
-}
-
-/// A duration on the command line.
-fn parse_duration(text: &str) -> Result<std::time::Duration, String> {
-    crate::config::parse_duration(text)
 }
