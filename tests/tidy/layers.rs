@@ -351,12 +351,11 @@ fn expand(
 }
 
 /// Where the time of day is asked for: to be shown, sent, or written down.
-const STAMPS: [&str; 8] = [
+const STAMPS: [&str; 7] = [
     "src/wal/stream.rs",
     "src/kafka/deliveries.rs",
     "src/kafka/progress.rs",
     "src/telemetry/mod.rs",
-    "src/cli/bench/visible.rs",
     "src/cli/dead_letters.rs",
     "src/cli/logs/line.rs",
     "src/dead_letter/mod.rs",

@@ -5,7 +5,7 @@
 //! consumer run on one machine, and so by one clock. The writers commit one row at a time, each
 //! synchronously, by the clock and not by the relay's progress.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
@@ -18,6 +18,7 @@ use crate::config::libpq::{ConnectInfo, ConnectInfoError};
 use crate::control::{self, Client, ControlError};
 use crate::kafka::{KafkaSpec, Reader, ReaderError, ReaderSpec, Start, Step};
 use crate::sandbox::postgres::Cluster;
+use crate::telemetry::unix_us;
 
 /// How long rows are written.
 const LOAD_SECONDS: u32 = 20;
@@ -267,8 +268,7 @@ impl Consumer {
 
 /// A record of another load is not ours.
 fn arrival(value: Option<&[u8]>) -> Option<Arrival> {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let arrived_us = i64::try_from(since.as_micros()).unwrap_or(i64::MAX);
+    let arrived_us = unix_us();
     let Payload { committed_us } = serde_json::from_slice(value?).ok()?;
     Some(Arrival { committed_us, arrived_us })
 }
