@@ -24,8 +24,9 @@
 //! * what drives them: [`relay`] (the only loop, on a thread of its own), [`control`] (SQL sessions),
 //!   [`telemetry`] (health and metrics);
 //! * what people touch: [`cli`], [`config`];
-//! * bounds for who connects over HTTP: [`http`];
+//! * bounds for who connects over HTTP, and what Prometheus reads there: [`http`], `prometheus`;
 //! * for tests alone: [`failpoint`];
+//! * for whoever tries again, and for every log line that may repeat: [`backoff`], `log_throttle`;
 //! * the application's half, a cargo feature each: `outbox_writer`, `idempotency`, `inbox`, `saga`,
 //!   `dead_letter`, and `shop`, whose services use them;
 //! * beside the relay: [`sandbox`] (private servers).
@@ -51,6 +52,7 @@
 pub use postrider_core::{frame, gate, ledger, lsn, mutants, outbox, pgoutput, pipeline, route};
 pub use postrider_core::{progress, session, sink, time, transaction};
 
+pub mod backoff;
 pub mod config;
 pub mod control;
 #[cfg(feature = "dead-letter")]
@@ -62,8 +64,10 @@ pub mod idempotency;
 #[cfg(feature = "inbox")]
 pub mod inbox;
 pub mod kafka;
+mod log_throttle;
 #[cfg(feature = "outbox-writer")]
 pub mod outbox_writer;
+mod prometheus;
 pub mod relay;
 #[cfg(feature = "saga")]
 pub mod saga;

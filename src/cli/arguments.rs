@@ -180,13 +180,18 @@ pub fn parse(arguments: impl IntoIterator<Item = std::ffi::OsString>) -> Result<
     })
 }
 
+/// The log's format as the environment says it.
+pub(super) fn log_variable() -> Option<String> {
+    std::env::var("POSTRIDER_LOG__FORMAT").ok()
+}
+
 /// Whether a line that cannot be read asks for a log in JSON.
 fn logs_json(arguments: &[std::ffi::OsString]) -> bool {
     let words: Vec<_> = arguments.iter().filter_map(|word| word.to_str()).collect();
     let apart = words.windows(2).any(|two| two == ["--log-format", "json"]);
     apart
         || words.contains(&"--log-format=json")
-        || super::context::log_variable().is_some_and(|format| format == "json")
+        || log_variable().is_some_and(|format| format == "json")
 }
 
 #[cfg(test)]

@@ -16,9 +16,9 @@ use serde::Serialize;
 use super::context::Context;
 use super::exit::ExitCode;
 use super::failure::Failure;
+use crate::config::Delivery as Guarantee;
 
 pub use ceiling::CeilingArgs;
-pub use delivery::DeliveryArgs;
 
 /// `bench ceiling ..`
 #[derive(Debug, Args)]
@@ -41,6 +41,45 @@ pub enum Bench {
         after_help = "Examples:\n  postrider bench delivery --topics 50\n  postrider bench delivery --brokers localhost:9092 --output json\n  postrider bench delivery --brokers localhost:9092 --latency 1000"
     )]
     Delivery(DeliveryArgs),
+}
+
+/// What to measure.
+#[derive(Debug, Clone, Args)]
+pub struct DeliveryArgs {
+    /// Rows to write and to drain each time.
+    #[arg(long, default_value_t = 300_000, value_name = "N", value_parser = clap::value_parser!(u32).range(1_000..=50_000_000))]
+    pub rows: u32,
+    /// Rows per transaction.
+    #[arg(long, default_value_t = 100, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub per_transaction: u32,
+    /// Topics, of three partitions each.
+    #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub topics: u32,
+    /// Pairs of drains.
+    #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=50))]
+    pub pairs: u32,
+    /// Brokers to use, HOST:PORT; otherwise an embedded one.
+    #[arg(short, long, value_name = "LIST")]
+    pub brokers: Option<String>,
+    /// Instead: rows per second to commit for 20 s, and how long until they are visible.
+    #[arg(long, value_name = "RATE", value_parser = clap::value_parser!(u32).range(10..=100_000))]
+    pub latency: Option<u32>,
+    /// Further settings of the relay, as for `run --set`.
+    #[arg(long = "relay-set", value_name = "A.B=V")]
+    pub relay_set: Vec<String>,
+}
+
+impl DeliveryArgs {
+    /// `embedded` or `kafka`.
+    const fn broker_name(&self) -> &'static str {
+        if self.brokers.is_some() { "kafka" } else { "embedded" }
+    }
+
+    /// The relay's settings, further ones last.
+    fn relay_settings(&self, guarantee: Guarantee) -> Vec<String> {
+        let delivery = format!("kafka.delivery={}", guarantee.as_str());
+        std::iter::once(delivery).chain(self.relay_set.iter().cloned()).collect()
+    }
 }
 
 /// Runs it.

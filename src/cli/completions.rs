@@ -3,7 +3,6 @@
 use clap::Args;
 use clap_complete::Shell;
 
-use super::arguments::command;
 use super::context::Context;
 use super::exit::ExitCode;
 use super::failure::Failure;
@@ -19,10 +18,14 @@ pub struct CompletionsArgs {
     shell: Shell,
 }
 
-/// Runs it.
-pub fn run(args: &CompletionsArgs, context: &Context) -> Result<ExitCode, Failure> {
+/// Runs it, for the command line that `tree` is.
+pub fn run(
+    args: &CompletionsArgs,
+    mut tree: clap::Command,
+    context: &Context,
+) -> Result<ExitCode, Failure> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut command(), "postrider", &mut script);
+    clap_complete::generate(args.shell, &mut tree, "postrider", &mut script);
     context.print(&String::from_utf8_lossy(&script))?;
     Ok(ExitCode::Ok)
 }

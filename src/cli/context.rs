@@ -5,15 +5,13 @@
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal as _, Write as _};
-use std::path::{Path, PathBuf};
 
 use clap::ColorChoice;
 use serde::Serialize;
 
-use super::arguments::{Globals, Output};
+use super::arguments::{Globals, Output, log_variable};
 use super::exit::ExitCode;
 use super::failure::{Failure, Form};
-use super::import::{differences, import_file};
 use super::logs;
 use super::specs::review;
 use crate::config::{self, ConfigError, FileChoice, FlagValue, Inputs, Loaded, LogFormat};
@@ -86,23 +84,16 @@ impl Context {
         }
     }
 
-    /// Loads what a Debezium file is imported to, in the place of a configuration file: environment,
-    /// `--set` and flags go above it as ever. Starts the log, and tells there what is different.
-    pub fn load_imported(&self, path: &Path, flags: Vec<FlagValue>) -> Result<Loaded, Failure> {
-        if self.globals.config.is_some() {
-            let what = "--config and --debezium both name the configuration";
-            return Err(Failure::new(ExitCode::Usage, "PR-X008", what)
-                .help("leave --config out and POSTRIDER_CONFIG unset"));
-        }
-        let imported = import_file(path)?;
-        // Mistakes are shown in the lines of the TOML, which nobody typed.
-        let name = PathBuf::from(format!("{} (imported)", path.display()));
-        let file = FileChoice::Text { name, text: imported.toml.clone() };
+    /// Whether a configuration file is named.
+    pub fn names_file(&self) -> bool {
+        self.globals.config.is_some()
+    }
+
+    /// The same with this in the place of a configuration file: environment, `--set` and flags go above
+    /// it as ever.
+    pub fn load_file(&self, file: FileChoice, flags: Vec<FlagValue>) -> Result<Loaded, Failure> {
         let loaded = config::load(&Inputs { file, ..self.inputs(flags) }, &review)?;
         self.start_log(&loaded);
-        for difference in differences(&imported) {
-            tracing::warn!("{difference}");
-        }
         Ok(loaded)
     }
 
@@ -200,11 +191,6 @@ impl Context {
                 .collect(),
         }
     }
-}
-
-/// The log's format as the environment says it.
-pub(super) fn log_variable() -> Option<String> {
-    std::env::var("POSTRIDER_LOG__FORMAT").ok()
 }
 
 /// One JSON object and a line end.

@@ -18,7 +18,6 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use serde::Serialize;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio_postgres::Client;
 
 use super::context::Context;
@@ -35,6 +34,7 @@ use crate::sandbox::SandboxError;
 use crate::shop::ShopError;
 use crate::shop::draw::{Fate, event_types};
 use crate::shop::load::{self, LoadPlan, Pace};
+use crate::shop::settings::interrupted;
 use consumer::Consumer;
 use judge::{Judge, Verdict};
 use relay::Relay;
@@ -250,17 +250,6 @@ async fn show(args: &DemoArgs, context: &Context) -> Result<Figures, DemoError> 
     let figures = result?;
     cleared?;
     Ok(figures)
-}
-
-/// A user who has seen enough.
-async fn interrupted() {
-    match signal(SignalKind::terminate()) {
-        Ok(mut terminate) => tokio::select! {
-            _ = terminate.recv() => {}
-            _ = tokio::signal::ctrl_c() => {}
-        },
-        Err(_) => std::future::pending().await,
-    }
 }
 
 /// How the relay is started, and how its consumer.

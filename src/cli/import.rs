@@ -16,7 +16,7 @@ use super::exit::ExitCode;
 use super::failure::Failure;
 use super::specs::review;
 use crate::config::debezium::{Finding, ImportError, Imported, Outcome, import};
-use crate::config::{ConfigError, FileChoice, Inputs, load, to_read};
+use crate::config::{ConfigError, FileChoice, FlagValue, Inputs, Loaded, load, to_read};
 
 /// The programs there are to come from.
 #[derive(Debug, Subcommand)]
@@ -71,15 +71,27 @@ pub fn run(command: &ImportCommand, context: &Context) -> Result<ExitCode, Failu
     Ok(ExitCode::Ok)
 }
 
-/// Reads a Debezium file and translates it.
-pub(super) fn import_file(path: &Path) -> Result<Imported, Failure> {
-    Ok(import(&read(path)?)?)
-}
-
-/// What differs from Debezium, a line each.
-pub(super) fn differences(imported: &Imported) -> impl Iterator<Item = String> {
-    let changed = imported.report.iter().filter(|finding| finding.outcome == Outcome::Changed);
-    changed.map(|finding| format!("debezium `{}`: {}", finding.option, finding.note))
+/// Loads what a Debezium file is imported to. Starts the log, and tells there what is different.
+pub(super) fn load_imported(
+    path: &Path,
+    context: &Context,
+    flags: Vec<FlagValue>,
+) -> Result<Loaded, Failure> {
+    if context.names_file() {
+        let what = "--config and --debezium both name the configuration";
+        return Err(Failure::new(ExitCode::Usage, "PR-X008", what)
+            .help("leave --config out and POSTRIDER_CONFIG unset"));
+    }
+    let Imported { toml: text, report, .. } = import(&read(path)?)?;
+    // Mistakes are shown in the lines of the TOML, which nobody typed.
+    let name = PathBuf::from(format!("{} (imported)", path.display()));
+    let loaded = context.load_file(FileChoice::Text { name, text }, flags)?;
+    for Finding { option, note, .. } in
+        report.iter().filter(|finding| finding.outcome == Outcome::Changed)
+    {
+        tracing::warn!("debezium `{option}`: {note}");
+    }
+    Ok(loaded)
 }
 
 fn read(path: &Path) -> Result<String, Failure> {

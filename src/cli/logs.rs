@@ -7,10 +7,9 @@
 
 mod line;
 mod queue;
-mod repeats;
 
 use std::io::{self, Write as _};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -27,9 +26,9 @@ pub(super) use line::now;
 
 use line::Line;
 use queue::{Outs, Queue};
-use repeats::{Admission, Repeats};
 
 use crate::config::{Log, LogFormat, LogLevel};
+use crate::log_throttle::LogThrottle;
 
 /// Target of lines that are a record of what was done to a row, each of which counts.
 pub const AUDIT: &str = "postrider::audit";
@@ -105,7 +104,8 @@ pub fn start(log: &Log, from_flag: bool, color: bool) {
     // Nothing else tells of a row that was left out, whatever the level.
     let filter = filter.add_directive(audit_directive());
     let (_, queue) = STARTED.get_or_init(|| (log.format, begin_to_write(log.format, color)));
-    let format = Lines { format: log.format, color, repeats: Repeats::new(log.repeat_interval) };
+    let throttle = Mutex::new(LogThrottle::new(log.repeat_interval));
+    let format = Lines { format: log.format, color, throttle };
     let layer = tracing_subscriber::fmt::layer()
         .event_format(format)
         .with_writer(Outs(queue.clone()))
@@ -131,7 +131,7 @@ fn directives(level: LogLevel) -> String {
 struct Lines {
     format: LogFormat,
     color: bool,
-    repeats: Repeats,
+    throttle: Mutex<LogThrottle>,
 }
 
 impl<S, N> FormatEvent<S, N> for Lines
@@ -149,10 +149,11 @@ where
         let target = event.metadata().target();
         let may_repeat = *event.metadata().level() <= Level::WARN || target == LIBRDKAFKA;
         if may_repeat && target != AUDIT {
-            match self.repeats.admit(&line.gist(), Instant::now()) {
-                Admission::Suppressed => return Ok(()),
-                Admission::Printed { suppressed: 0 } => {}
-                Admission::Printed { suppressed } => line.push("repeated", suppressed.into()),
+            let mut throttle = self.throttle.lock().unwrap_or_else(PoisonError::into_inner);
+            match throttle.admit(&line.gist(), Instant::now()) {
+                None => return Ok(()),
+                Some(0) => {}
+                Some(held_back) => line.push("repeated", held_back.into()),
             }
         }
         writer.write_str(&line.in_format(self.format, self.color))
@@ -163,7 +164,7 @@ where
 mod tests {
     use super::*;
     use std::io::Write;
-    use std::sync::{Arc, Mutex};
+    use std::sync::Arc;
 
     #[derive(Clone, Default)]
     struct Sheet(Arc<Mutex<Vec<u8>>>);
@@ -181,10 +182,10 @@ mod tests {
 
     fn logged(format: LogFormat, act: impl FnOnce()) -> Vec<String> {
         let sheet = Sheet::default();
-        let repeats = Repeats::new(Duration::from_secs(10));
+        let throttle = Mutex::new(LogThrottle::new(Duration::from_secs(10)));
         let target = sheet.clone();
         let layer = tracing_subscriber::fmt::layer()
-            .event_format(Lines { format, color: false, repeats })
+            .event_format(Lines { format, color: false, throttle })
             .with_writer(move || target.clone());
         let subscriber = tracing_subscriber::registry().with(layer);
         tracing::subscriber::with_default(subscriber, act);

@@ -28,7 +28,7 @@ pub mod specs;
 pub mod tail;
 pub mod version;
 
-use crate::config::FlagValue;
+use crate::config::{FlagValue, parse_duration};
 pub use arguments::{Cli, Command, Output, parse};
 pub use context::Context;
 pub use exit::ExitCode;
@@ -48,7 +48,7 @@ pub fn dispatch(command: &Command, context: &Context) -> Result<ExitCode, Failur
         Command::Bench(args) => bench::run(args, context),
         Command::Import(command) => import::run(command, context),
         Command::Config(command) => config::run(command, context),
-        Command::Completions(args) => completions::run(args, context),
+        Command::Completions(args) => completions::run(args, arguments::command(), context),
         Command::Version => version::run(context),
         Command::Broker(args) => Ok(broker::run(args).map(|()| ExitCode::Ok)?),
     }
@@ -84,9 +84,4 @@ fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
         .enable_all()
         .build()
         .map_err(|error| Failure::of(ExitCode::CheckFailed, "PR-X003", &error, None))
-}
-
-/// A duration on the command line.
-fn parse_duration(text: &str) -> Result<std::time::Duration, String> {
-    crate::config::parse_duration(text)
 }

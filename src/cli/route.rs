@@ -14,6 +14,7 @@ use clap::Args;
 use super::context::{Context, broken};
 use super::exit::ExitCode;
 use super::failure::Failure;
+use super::import::load_imported;
 use crate::config::{Config, FlagValue, Loaded};
 use crate::control::{self, Client};
 use crate::route::EmptyPayload;
@@ -109,7 +110,7 @@ fn load(args: &RouteArgs, context: &Context) -> Result<Loaded, Failure> {
     };
     let flags = if args.from_database { Vec::new() } else { vec![nowhere] };
     match &args.debezium {
-        Some(file) => context.load_imported(file, flags),
+        Some(file) => load_imported(file, context, flags),
         None => context.load(flags),
     }
 }

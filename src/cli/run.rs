@@ -17,6 +17,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::context::{Context, broken};
 use super::exit::ExitCode;
 use super::failure::Failure;
+use super::import::load_imported;
 use super::specs::kafka_spec;
 use super::version;
 use crate::config::{Config, Delivery, Loaded};
@@ -65,7 +66,7 @@ pub fn run(args: &RunArgs, context: &Context) -> Result<ExitCode, Failure> {
         runtime.spawn(listen_for_signals(stop.clone()));
     }
     let loaded = match &args.debezium {
-        Some(path) => context.load_imported(path, Vec::new())?,
+        Some(path) => load_imported(path, context, Vec::new())?,
         None => context.load(Vec::new())?,
     };
     introduce(&loaded);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::config::{Config, Kafka, Objection};
+use crate::config::{Config, Objection};
 use crate::kafka::{KafkaSecrets, KafkaSpec, Producer, SettingsError, refuse_reserved};
 
 /// What the producer is built from.
@@ -14,9 +14,8 @@ pub fn kafka_spec(config: &Config) -> KafkaSpec {
         brokers: kafka.brokers.clone(),
         client_id: kafka.client_id.clone(),
         compression: kafka.compression.as_str().to_owned(),
-        partitioner: kafka.partitioner.as_str().to_owned(),
+        partitioner: kafka.partitioner,
         linger_ms: milliseconds(kafka.linger),
-        in_flight_records: Kafka::IN_FLIGHT_RECORDS_MAX,
         in_flight_bytes: kafka.in_flight_bytes_max,
         message_max_bytes: kafka.message_bytes_max,
         progress_topic: config.progress.topic.clone(),

@@ -8,9 +8,10 @@ use serde::Serialize;
 use super::layer::{Origin, Setting, Value, toml_text};
 use super::libpq::SslMode;
 use super::model::Config;
-use super::options::{Kind, OPTIONS, PROPERTIES, option};
-use super::rules::is_rules;
+use super::options::{Kind, PROPERTIES};
+use super::rule_options::is_rules;
 use super::secrets::{MASK, mask_connection_string, mask_text, shown};
+use super::table::{OPTIONS, option};
 use super::values::{format_duration, format_size};
 
 /// One line of `config show`.

@@ -9,8 +9,9 @@ use std::sync::LazyLock;
 use super::FlagValue;
 use super::layer::{Layer, Origin, Raw};
 use super::mistake::{Mistake, MistakeKind, Place};
-use super::options::{ENV_PREFIX, OPTIONS, OptionSpec, PROPERTIES, env_name, option};
+use super::options::{ENV_PREFIX, OptionSpec, PROPERTIES, env_name};
 use super::secrets::MASK;
+use super::table::{OPTIONS, option};
 
 /// Reads `POSTRIDER_A__B` and `POSTRIDER_A__B_FILE`. Names without `__` are not settings (a
 /// Kubernetes service called postrider sets `POSTRIDER_PORT` and its kin) unless they are one of

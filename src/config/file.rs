@@ -7,8 +7,9 @@ use toml::de::{DeTable, DeValue};
 
 use super::layer::{Layer, Origin, Raw, did_you_mean};
 use super::mistake::{Mistake, MistakeKind, Place, SourceFile, Span};
-use super::options::{OPTIONS, PROPERTIES, option};
-use super::rules::{RULES, is_rule};
+use super::options::PROPERTIES;
+use super::rule_options::{RULES, is_rule};
+use super::table::{OPTIONS, option};
 
 /// Reads a file's text. Mistakes are in the layer, all of them unless it is not TOML at all.
 pub(super) fn read(path: &Path, text: &str) -> Layer {

@@ -9,8 +9,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::mistake::{Mistake, MistakeKind, Place, Span};
-use super::options::{Kind, OPTIONS, OptionSpec, option};
-use super::rules::{RULE_OPTIONS, RULES, is_rules};
+use super::options::{Kind, OptionSpec};
+use super::rule_options::{RULE_OPTIONS, RULES, is_rules};
+use super::table::{OPTIONS, option};
 use super::typo;
 use super::values::{format_duration, format_size, parse_size, read_duration};
 

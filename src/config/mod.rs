@@ -18,7 +18,9 @@ pub mod libpq;
 mod mistake;
 mod model;
 mod options;
+mod reader;
 mod reference;
+mod rule_options;
 mod rules;
 mod secret_sources;
 mod secrets;
@@ -46,10 +48,11 @@ pub use model::{
     Config, DeadLetters, Http, Kafka, Log, Messages, Outbox, Progress, Retry, Route, Shutdown,
     Source,
 };
-pub use options::{Kind, OPTIONS, OptionSpec};
+pub use options::{Kind, OptionSpec};
 pub use reference::{example_toml, reference_markdown};
-pub use rules::RULE_OPTIONS;
+pub use rule_options::RULE_OPTIONS;
 pub use secrets::{MASK, is_secret_name, mask_connection_string, mask_text, shown};
+pub use table::OPTIONS;
 pub use typed::{clap_error_without_secrets, typed_words, without_typed_secrets};
 pub use values::{
     Compression, ConnectionString, Create, Delivery, LogFormat, LogLevel, MissingTopicWord,

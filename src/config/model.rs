@@ -200,12 +200,6 @@ pub struct Kafka {
     pub password_command: Option<PasswordCommand>,
 }
 
-impl Kafka {
-    /// Records sent and not confirmed, at most (G3). Small records reach this before the byte
-    /// budget; 50,000 feed 150 partitions over a 20 ms round trip.
-    pub const IN_FLIGHT_RECORDS_MAX: u32 = 50_000;
-}
-
 /// `[progress]`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Progress {

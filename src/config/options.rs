@@ -1,15 +1,11 @@
 //! What an option is: a name, a kind, a default, a unit and a meaning.
 //!
-//! Enters: a key. Leaves: its [`OptionSpec`], out of the table in `table.rs` or, for a key of a
-//! rule such as `route.rules.0.glob`, out of that in `rules.rs`. What always holds: what is in
-//! neither is no option.
+//! Enters: these, from the tables that declare options. Leaves: an [`OptionSpec`], and the name of
+//! its environment variable.
 
-use std::collections::BTreeMap;
-use std::sync::LazyLock;
 use std::time::Duration;
 
-use super::rules;
-pub use super::table::OPTIONS;
+type Text = &'static str;
 
 /// What an option's value looks like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,81 +87,37 @@ pub(super) fn env_name(key: &str) -> String {
     format!("{ENV_PREFIX}{}", key.to_ascii_uppercase().replace('.', "__"))
 }
 
-/// The option of that key.
-pub(super) fn option(key: &str) -> Option<&'static OptionSpec> {
-    static BY_KEY: LazyLock<BTreeMap<&str, &OptionSpec>> =
-        LazyLock::new(|| OPTIONS.iter().map(|option| (option.key, option)).collect());
-    BY_KEY.get(key).copied().or_else(|| rules::option(key))
-}
-
-pub(super) const fn text(
-    key: &'static str,
-    default: &'static str,
-    doc: &'static str,
-) -> OptionSpec {
+pub(super) const fn text(key: Text, default: Text, doc: Text) -> OptionSpec {
     OptionSpec { key, kind: Kind::Text, default, unit: "-", doc }
 }
 
-pub(super) const fn list(
-    key: &'static str,
-    default: &'static str,
-    doc: &'static str,
-) -> OptionSpec {
+pub(super) const fn list(key: Text, default: Text, doc: Text) -> OptionSpec {
     OptionSpec { key, kind: Kind::List, default, unit: "-", doc }
 }
 
-pub(super) const fn names(
-    key: &'static str,
-    default: &'static str,
-    doc: &'static str,
-) -> OptionSpec {
+pub(super) const fn names(key: Text, default: Text, doc: Text) -> OptionSpec {
     OptionSpec { key, kind: Kind::Names, default, unit: "-", doc }
 }
 
-pub(super) const fn switch(
-    key: &'static str,
-    default: &'static str,
-    doc: &'static str,
-) -> OptionSpec {
+pub(super) const fn switch(key: Text, default: Text, doc: Text) -> OptionSpec {
     OptionSpec { key, kind: Kind::Switch, default, unit: "-", doc }
 }
 
 pub(super) const fn choice(
-    key: &'static str,
-    words: &'static [&'static str],
-    default: &'static str,
-    doc: &'static str,
+    key: Text,
+    words: &'static [Text],
+    default: Text,
+    doc: Text,
 ) -> OptionSpec {
     OptionSpec { key, kind: Kind::Choice(words), default, unit: "-", doc }
 }
 
 pub(super) const fn duration(
-    key: &'static str,
+    key: Text,
     (min_ms, max_ms): (u64, u64),
-    default: &'static str,
-    doc: &'static str,
+    default: Text,
+    doc: Text,
 ) -> OptionSpec {
     let kind = Kind::Duration(Duration::from_millis(min_ms), Duration::from_millis(max_ms));
     OptionSpec { key, kind, default, unit: "time", doc }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn keys_are_unique_and_have_one_dot() {
-        for (index, option) in OPTIONS.iter().enumerate() {
-            assert_eq!(option.key.matches('.').count(), 1, "{}", option.key);
-            assert!(!OPTIONS[index + 1..].iter().any(|other| other.key == option.key));
-            assert!(option.doc.ends_with('.'), "{}", option.key);
-        }
-    }
-
-    #[test]
-    fn environment_names() {
-        let brokers = option("kafka.brokers").unwrap();
-        assert_eq!(brokers.env(), "POSTRIDER_KAFKA__BROKERS");
-        assert_eq!((brokers.section(), brokers.name()), ("kafka", "brokers"));
-    }
 }

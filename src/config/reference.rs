@@ -2,8 +2,9 @@
 
 use std::fmt::Write as _;
 
-use super::options::{Kind, OPTIONS, OptionSpec};
-use super::rules::RULE_OPTIONS;
+use super::options::{Kind, OptionSpec};
+use super::rule_options::RULE_OPTIONS;
+use super::table::OPTIONS;
 
 /// A `postrider.toml` with every option at its default, explained. It loads as it stands.
 pub fn example_toml() -> String {
@@ -53,7 +54,7 @@ const PROPERTIES_EXAMPLE: &str = "\n[kafka.properties]\n\
 pub fn reference_markdown() -> String {
     let mut out = String::from(
         "# Configuration\n\n\
-         <!-- Generated from src/config/table.rs and rules.rs; `UPDATE_DOCS=1 cargo test --lib config` renews \
+         <!-- Generated from src/config/table.rs and rule_options.rs; `UPDATE_DOCS=1 cargo test --lib config` renews \
          it. -->\n\n\
          TOML, in `./postrider.toml`, `/etc/postrider/postrider.toml`, or the file of `--config` \
          or `POSTRIDER_CONFIG`. Every option has a default, so the relay runs with no file at \

@@ -2,71 +2,18 @@
 //!
 //! Enters: settings with keys such as `route.rules.0.glob`. Leaves: validated [`Rule`]s in the
 //! order of their numbers, or what is wrong with one. What always holds: a rule has one pattern,
-//! and does one thing. Called by `assemble`; `options` asks here what such a key is.
+//! and does one thing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::assemble::Reader;
 use super::checks;
 use super::layer::Setting;
 use super::model::Outbox;
-use super::options::{OptionSpec, list, switch, text};
+use super::options::OptionSpec;
+use super::reader::Reader;
+use super::rule_options::{RULE_OPTIONS, RULES};
 use super::values::Refusal;
 use crate::route::{DestinationSpec, FieldSpec, PatternSpec, RuleAction, RuleSpec, WHOLE_VALUE};
-
-/// The key of the array, and the section in a file.
-pub(super) const RULES: &str = "route.rules";
-
-/// What a rule can say. `N` stands for its number, from 0.
-pub const RULE_OPTIONS: &[OptionSpec] = &[
-    text(
-        "route.rules.N.column",
-        "\"\"",
-        "The column that is looked at. Empty: that of `route.by`. NULL matches nothing.",
-    ),
-    text(
-        "route.rules.N.glob",
-        "\"\"",
-        "What its value must be: `*` is any text, `?` one character.",
-    ),
-    text(
-        "route.rules.N.regex",
-        "\"\"",
-        "In the place of `glob`: a regular expression that the whole value must match.",
-    ),
-    switch("route.rules.N.drop", "false", "Rows that match are not delivered, on purpose."),
-    text(
-        "route.rules.N.topic",
-        "\"\"",
-        "The topic, with groups of `regex`, or `${routedByValue}` for the value. Empty: as without \
-         the rule.",
-    ),
-    text("route.rules.N.key", "\"\"", "The key column. Empty: that of `route.key`."),
-    list("route.rules.N.headers", "[]", "The headers, in the place of `route.headers`."),
-    text(
-        "route.rules.N.partition",
-        "\"\"",
-        "The partition column. Empty: that of `route.partition`.",
-    ),
-];
-
-/// The option behind `route.rules.<number>.<name>`.
-pub(super) fn option(key: &str) -> Option<&'static OptionSpec> {
-    let (number, name) = key.strip_prefix(RULES)?.strip_prefix('.')?.split_once('.')?;
-    // `00` would be a second name of rule 0.
-    number.parse::<u16>().ok().filter(|parsed| parsed.to_string() == number)?;
-    RULE_OPTIONS.iter().find(|option| option.name() == name)
-}
-
-/// Whether the key is the array, or begins like what is in it.
-pub(super) fn is_rules(key: &str) -> bool {
-    key.strip_prefix(RULES).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-}
-
-/// Whether the key is that of a rule as a whole: a section in a file.
-pub(super) fn is_rule(key: &str) -> bool {
-    is_rules(key) && key.matches('.').count() == 2
-}
 
 /// The numbers that are in use, in order.
 fn numbers(settings: &BTreeMap<String, Setting>) -> BTreeSet<u16> {
@@ -217,21 +164,5 @@ impl Rule<'_, '_> {
             RULE_OPTIONS.iter().map(OptionSpec::name).filter(|name| self.is_given(name));
         let shown = if self.is_given(name) { name } else { given.next().unwrap_or(name) };
         self.reader.refuse(&self.key(shown), refusal)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::options::Kind;
-    use super::*;
-
-    #[test]
-    fn a_rules_keys_are_options() {
-        assert_eq!(option("route.rules.0.glob").unwrap().kind, Kind::Text);
-        assert_eq!(option("route.rules.12.drop").unwrap().kind, Kind::Switch);
-        for wrong in ["", ".0", ".x.glob", ".00.glob", ".+1.glob", ".70000.glob", ".0.globe"] {
-            assert!(option(&format!("{RULES}{wrong}")).is_none(), "{wrong}");
-        }
-        assert!(is_rules("route.rules.0") && is_rules("route.rules") && !is_rules("route.rule"));
     }
 }

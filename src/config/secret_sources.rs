@@ -6,10 +6,10 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use super::assemble::Reader;
 use super::layer::{Origin, Value};
 use super::libpq::{ConnectInfo, PasswordCommand};
 use super::options::PROPERTIES;
+use super::reader::Reader;
 use super::values::{ConnectionString, Property, Refusal};
 
 impl Reader<'_> {

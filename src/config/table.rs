@@ -2,9 +2,14 @@
 //!
 //! Enters: nothing. Leaves: [`OPTIONS`], from which come the reader's checks, the environment
 //! names, did-you-mean, `config example`, `config show` and docs/configuration.md. What always
-//! holds: an option exists if and only if it is here, and every default is valid (tested).
+//! holds: an option exists if and only if it is here or is a rule's, and every default is valid
+//! (tested).
+
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
 use super::options::{Kind, OptionSpec, choice, duration, list, names, switch, text};
+use super::rule_options;
 use super::values::{
     Compression, Create, Delivery, LogFormat, LogLevel, MissingTopicWord, OnUpdate, Partitioner,
     Rejected,
@@ -428,3 +433,31 @@ pub const OPTIONS: &[OptionSpec] = &[
          time.",
     ),
 ];
+
+/// The option of that key.
+pub(super) fn option(key: &str) -> Option<&'static OptionSpec> {
+    static BY_KEY: LazyLock<BTreeMap<&str, &OptionSpec>> =
+        LazyLock::new(|| OPTIONS.iter().map(|option| (option.key, option)).collect());
+    BY_KEY.get(key).copied().or_else(|| rule_options::option(key))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_unique_and_have_one_dot() {
+        for (index, option) in OPTIONS.iter().enumerate() {
+            assert_eq!(option.key.matches('.').count(), 1, "{}", option.key);
+            assert!(!OPTIONS[index + 1..].iter().any(|other| other.key == option.key));
+            assert!(option.doc.ends_with('.'), "{}", option.key);
+        }
+    }
+
+    #[test]
+    fn environment_names() {
+        let brokers = option("kafka.brokers").unwrap();
+        assert_eq!(brokers.env(), "POSTRIDER_KAFKA__BROKERS");
+        assert_eq!((brokers.section(), brokers.name()), ("kafka", "brokers"));
+    }
+}

@@ -14,7 +14,8 @@ use rdkafka::producer::{BaseProducer, BaseRecord, DeliveryResult, Producer as _,
 use rdkafka::types::{RDKafkaConfRes, RDKafkaErrorCode};
 use rdkafka::{ClientConfig, ClientContext};
 
-use super::{DeadLetterError, Header, Reminder};
+use super::{DeadLetterError, Header};
+use crate::log_throttle::LogThrottle;
 
 /// How long the brokers may take for a record before its sender decides anew.
 const DELIVERY_LIMIT_MS: &str = "30000";
@@ -149,7 +150,7 @@ pub(crate) fn valueless(error: KafkaError) -> KafkaError {
 
 /// What the client says of its own accord.
 #[derive(Default)]
-struct Ear(Mutex<Reminder>);
+struct Ear(Mutex<LogThrottle>);
 
 impl ClientContext for Ear {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
@@ -157,8 +158,8 @@ impl ClientContext for Ear {
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
-        let mut reminder = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if reminder.is_due(&error.to_string()) {
+        let mut throttle = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if throttle.is_due(&error.to_string()) {
             tracing::warn!(%error, reason, "the Kafka client has trouble");
         } else {
             tracing::debug!(%error, reason, "the Kafka client has trouble");

@@ -27,7 +27,6 @@ mod letter;
 mod office;
 mod place;
 mod record;
-mod reminder;
 mod topic;
 
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -45,8 +44,10 @@ pub(crate) use letter::{Cut, headers};
 pub use office::{DeadLetters, Redrive, Redriven, topic_of};
 pub use place::Place;
 pub use record::{Header, Record};
-pub(crate) use reminder::Reminder;
 pub use topic::Filter;
+
+#[cfg(feature = "inbox")]
+pub(crate) use crate::log_throttle::LogThrottle as Reminder;
 
 /// The time of day in milliseconds since the Unix epoch, to be written down and compared with what
 /// was written down.

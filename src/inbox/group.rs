@@ -20,7 +20,8 @@ use rdkafka::{ClientConfig, ClientContext};
 use super::lag::{Ends, unseen};
 use super::membership::{Holdings, Partition, Place, Received};
 use super::{ConsumerSpec, Counters, InboxError};
-use crate::dead_letter::{Record, Reminder, now_ms, valueless};
+use crate::dead_letter::{Record, now_ms, valueless};
+use crate::log_throttle::LogThrottle;
 
 /// How soon a consumer that waits for records notices that it should stop.
 const IDLE: Duration = Duration::from_millis(100);
@@ -50,7 +51,7 @@ pub(super) struct Group {
     /// Read while a batch was at hand; they come first in the next.
     carried: VecDeque<Received>,
     is_paused: bool,
-    reminder: Reminder,
+    throttle: LogThrottle,
     /// When the brokers were asked how much is left, and in which assignment.
     asked: (Instant, u64),
 }
@@ -93,7 +94,7 @@ impl Group {
             topics: spec.topics.clone(),
             carried: VecDeque::new(),
             is_paused: false,
-            reminder: Reminder::default(),
+            throttle: LogThrottle::default(),
             asked: (Instant::now(), 0),
         })
     }
@@ -212,7 +213,7 @@ impl Group {
             }
             Some(Err(error)) => {
                 let text = error.to_string();
-                if self.reminder.is_due(&text) {
+                if self.throttle.is_due(&text) {
                     self.tell(&error, &text);
                 }
                 Ok(None)

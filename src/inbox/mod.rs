@@ -56,7 +56,6 @@ mod group;
 mod lag;
 mod membership;
 mod message;
-mod patience;
 mod prepared;
 mod remembered;
 mod session;
@@ -66,6 +65,7 @@ mod stop;
 mod trouble;
 mod turn;
 
+pub use crate::backoff::Backoff;
 pub use consumer::Consumer;
 pub use counters::{Counters, Snapshot};
 pub use effects::{Effects, Failure, Interest};
@@ -73,7 +73,6 @@ pub use error::InboxError;
 pub use message::{
     AGGREGATE_TYPE_HEADER, EVENT_TYPE_HEADER, ID_HEADER, Message, SEQUENCE_HEADER, Unfit,
 };
-pub use patience::Backoff;
 pub use prepared::Prepared;
 pub use spec::{ConsumerSpec, RememberedSpec};
 pub use standing::Standing;

@@ -5,8 +5,7 @@
 
 use std::time::Duration;
 
-use super::InboxError;
-use super::patience::Backoff;
+use super::{Backoff, InboxError};
 
 /// Kafka settings that the guarantee rests on.
 const OWN_SETTINGS: [&str; 7] = [

@@ -19,7 +19,8 @@ use super::session::{Database, Undone};
 use super::stop::Stop;
 use super::trouble::describe;
 use super::{ConsumerSpec, Effects, Failure, InboxError, Interest, Message, Unfit};
-use crate::dead_letter::{Grounds, Record, Reminder, now_ms};
+use crate::dead_letter::{Grounds, Record, now_ms};
+use crate::log_throttle::LogThrottle;
 
 /// The code of a message whose effects call it poison.
 const POISON_CODE: &str = "poison";
@@ -144,7 +145,7 @@ impl<E: Effects> Turn<E> {
     /// A transaction, as often as the database is away, or as others are in the way of a message that
     /// is alone. `None`: it is committed.
     async fn transact(&mut self, messages: &[&Message]) -> Result<Option<Failure>, Halt> {
-        let (mut outages, mut encounters, mut reminder) = (0, 0, Reminder::default());
+        let (mut outages, mut encounters, mut throttle) = (0, 0, LogThrottle::default());
         loop {
             let outcome = self.database.transact(messages, &self.effects, &self.counters).await;
             let is_away = matches!(outcome, Err(Undone::Away(_)));
@@ -170,7 +171,7 @@ impl<E: Effects> Turn<E> {
                 Err(Undone::InTheWay(failure)) if messages.len() > 1 => return Ok(Some(failure)),
                 Err(Undone::InTheWay(failure)) => {
                     let why = told(&failure);
-                    if reminder.is_due(&why) {
+                    if throttle.is_due(&why) {
                         tracing::warn!(why, "something is in the way of a message; trying again");
                     }
                     outages = 0;
@@ -179,7 +180,7 @@ impl<E: Effects> Turn<E> {
                 }
                 Err(Undone::Broken(error)) => return Err(Halt::Broken(error)),
                 Err(Undone::Away(why)) => {
-                    if reminder.is_due(&why) {
+                    if throttle.is_due(&why) {
                         tracing::warn!(why, "the consumer waits for its database");
                     }
                     outages += 1;

@@ -118,7 +118,7 @@ impl Gathered {
 impl Deliveries {
     /// A context that has heard nothing yet.
     pub(super) fn new(spec: &KafkaSpec) -> Self {
-        let introductions = Introductions::new(&spec.partitioner);
+        let introductions = Introductions::new(spec.partitioner);
         Self {
             cautious: spec.cautious,
             topics: spec.topics.clone(),

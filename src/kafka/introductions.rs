@@ -21,6 +21,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use crate::config::Partitioner;
 use crate::ledger::Ticket;
 
 /// Topics known at a time. Rows choose topics, so their number is not ours to trust; it is far beyond
@@ -94,12 +95,12 @@ pub(super) struct Introductions {
 
 impl Introductions {
     /// Foretells as this partitioner of the library decides; `random` leaves nothing to foretell.
-    pub(super) fn new(partitioner: &str) -> Self {
+    pub(super) fn new(partitioner: Partitioner) -> Self {
         let hash: Option<fn(&[u8]) -> u32> = match partitioner {
-            "murmur2" | "murmur2_random" => Some(murmur2),
-            "consistent" | "consistent_random" => Some(crc32fast::hash),
-            "fnv1a" | "fnv1a_random" => Some(fnv1a),
-            _ => None,
+            Partitioner::Murmur2 | Partitioner::Murmur2Random => Some(murmur2),
+            Partitioner::Consistent | Partitioner::ConsistentRandom => Some(crc32fast::hash),
+            Partitioner::Fnv1a | Partitioner::Fnv1aRandom => Some(fnv1a),
+            Partitioner::Random => None,
         };
         Self { hash, ..Self::default() }
     }
@@ -302,7 +303,7 @@ mod tests {
 
     /// A topic of three partitions.
     fn counted() -> Introductions {
-        let mut all = Introductions::new("murmur2_random");
+        let mut all = Introductions::new(Partitioner::Murmur2Random);
         assert_eq!(all.admit("t", Some(K), None), Admission::Count);
         all.counted("t", 3);
         all
@@ -323,7 +324,7 @@ mod tests {
 
     #[test]
     fn g2_an_uncounted_topic_is_one_partition() {
-        let mut all = Introductions::new("murmur2_random");
+        let mut all = Introductions::new(Partitioner::Murmur2Random);
         assert_eq!(all.admit("t", Some(K), None), Admission::Count);
         all.counted("t", 0);
         let introduction = first(&mut all, K);
@@ -401,10 +402,12 @@ mod tests {
     fn keys_go_where_it_was_foretold() {
         const PARTITIONS: i32 = 7;
         let limit = Duration::from_secs(20);
-        for partitioner in ["murmur2", "consistent_random", "fnv1a_random"] {
+        let hashes =
+            [Partitioner::Murmur2, Partitioner::ConsistentRandom, Partitioner::Fnv1aRandom];
+        for partitioner in hashes {
             let broker = Broker::start(1, &[("t", PARTITIONS)]).unwrap();
             let mut spec = KafkaSpec::of_brokers(&broker.bootstrap());
-            spec.partitioner = partitioner.into();
+            spec.partitioner = partitioner;
             let producer: BaseProducer = spec.producer_config().unwrap().create().unwrap();
             for length in 1..60 {
                 let key: Vec<u8> = (0..length).map(|byte: u8| byte.wrapping_mul(37)).collect();
@@ -416,7 +419,7 @@ mod tests {
             let hash = Introductions::new(partitioner).hash.unwrap();
             for record in &stored {
                 let foretold = hash(record.key.as_ref().unwrap()) % PARTITIONS.cast_unsigned();
-                assert_eq!(foretold, record.partition.cast_unsigned(), "{partitioner}");
+                assert_eq!(foretold, record.partition.cast_unsigned(), "{partitioner:?}");
             }
         }
     }
@@ -450,7 +453,7 @@ mod tests {
     fn what_has_no_order_is_free() {
         let mut all = counted();
         assert_eq!(all.admit("t", None, None), Admission::Free);
-        let mut all = Introductions::new("random");
+        let mut all = Introductions::new(Partitioner::Random);
         assert_eq!(all.admit("t", Some(K), None), Admission::Count);
         all.counted("t", 0);
         assert_eq!(all.admit("t", Some(K), None), Admission::Free);

@@ -10,7 +10,6 @@ mod barred;
 mod blame;
 mod brokers;
 mod committer;
-mod damper;
 mod deliveries;
 mod ear;
 pub mod embedded;

@@ -14,15 +14,19 @@ use tracing::{debug, info, warn};
 use super::SinkError;
 pub(super) use super::barred::Barred;
 use super::brokers::{Brokers, Change};
-use super::damper::Damper;
 use super::listener::{broke_off, hung_up_at, mismatch, no_broker_at};
 use super::withdrawn::Withdrawn;
+use crate::log_throttle::LogThrottle;
 
 /// A first connection, the first of two addresses of a name, or a broker's restart may take this
 /// long before it is worth a warning.
 const OUTAGE_PATIENCE: Duration = Duration::from_secs(1);
 /// The same for a reader, who has nothing that grows old meanwhile.
 const READER_PATIENCE: Duration = Duration::from_secs(3);
+
+/// How long lines of one kind stay quiet after one was written. A dead broker makes librdkafka complain
+/// about ten times a second.
+const QUIET: Duration = Duration::from_secs(10);
 
 /// The ends of lines about a connection that was in use.
 const HUNG_UP: [&str; 2] = [" UP -> DOWN", " REAUTH -> DOWN"];
@@ -39,7 +43,7 @@ const READER_HELP: &str =
 #[derive(Debug)]
 pub(super) struct Watch {
     brokers: Brokers,
-    damper: Damper,
+    throttle: LogThrottle,
     /// While no broker answers, from the very start on.
     outage: Option<Outage>,
     /// The latest reason why a connection could not be made.
@@ -93,7 +97,7 @@ impl Default for Watch {
     fn default() -> Self {
         Self {
             brokers: Brokers::default(),
-            damper: Damper::default(),
+            throttle: LogThrottle::new(QUIET),
             outage: Some(Outage::new()),
             trouble: None,
             mismatch: None,
@@ -328,7 +332,7 @@ impl Watch {
             debug!("kafka: {kind}: {line}");
             return;
         }
-        match self.damper.admit(kind, Instant::now()) {
+        match self.throttle.admit(kind, Instant::now()) {
             Some(0) => warn!("kafka: {kind}: {line}"),
             Some(held_back) => warn!("kafka: {kind}: {line} ({held_back} more since)"),
             None => {}

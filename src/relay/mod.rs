@@ -7,7 +7,6 @@
 mod alterations;
 mod aside;
 mod audit;
-mod backoff;
 mod beforehand;
 mod clock;
 mod detour;

@@ -9,6 +9,7 @@ mod standby;
 
 use std::time::{Duration, Instant};
 
+use crate::backoff::Backoff;
 use crate::config::Delivery;
 use crate::control::{self, Client, ControlError, Inspection, Known, Requirements, ServerFacts};
 use crate::gate::Facts;
@@ -17,7 +18,6 @@ use crate::lsn::Lsn;
 use crate::pipeline::Lesson;
 use crate::relay::alterations::Alterations;
 use crate::relay::aside::aside;
-use crate::relay::backoff::{self, Backoff};
 use crate::relay::beforehand::Beforehand;
 use crate::relay::detour::{Detour, Narrowing};
 use crate::relay::error::RelayError;
@@ -61,7 +61,8 @@ pub async fn run<S: KafkaSink + Send + 'static>(
     let reporter =
         Reporter::new(telemetry.clone(), options.patience.unwrap_or(retry.give_up_after), topics);
     let mut supervisor = Supervisor {
-        backoff: Backoff::new(retry.initial, retry.max),
+        backoff: Backoff { first: retry.initial, max: retry.max },
+        failures: 0,
         patience: options.patience.unwrap_or(retry.give_up_after),
         last_progress: Instant::now(),
         plan,
@@ -109,6 +110,8 @@ struct Supervisor {
     /// It was told to stop between two sessions, and goes on for what is owed.
     settling: bool,
     backoff: Backoff,
+    /// Sessions that failed since one did useful work.
+    failures: u32,
     patience: Duration,
     last_progress: Instant,
     /// What `--once` has to reach; fixed when the relay first reaches Postgres.
@@ -172,7 +175,7 @@ impl Supervisor {
     /// A session that did its work for a while is forgiven its end: the next pause is short again.
     fn forgive(&mut self) {
         if self.reporter.as_mut().is_some_and(Reporter::take_health) {
-            self.backoff.reset();
+            self.failures = 0;
             self.relogin = Relogin::default();
             self.last_progress = Instant::now();
         }
@@ -181,7 +184,7 @@ impl Supervisor {
     /// Waits for another password, if one may come; every other final error is given back.
     async fn wait_for_secret(&mut self, error: RelayError) -> Result<(), RelayError> {
         let error = self.relogin.refused(error, &self.plan, Instant::now())?;
-        let (help, failures) = (error.hint(), self.backoff.failures());
+        let (help, failures) = (error.hint(), self.failures);
         let help = help.as_deref();
         tracing::warn!(failures, help, "{error}; reading the secret again and trying again");
         self.pause("login_refused").await;
@@ -205,7 +208,7 @@ impl Supervisor {
             let denied = matches!(sink, SinkError::Unauthorised { .. });
             // The next session does otherwise, so that it need not wait.
             if sink.wants_caution() || (denied && !self.plan.kafka.topics.waits()) {
-                self.backoff.reset();
+                self.failures = 0;
             }
         }
         // Exactly once that would be an end (PR-P064): what it said is in no other place.
@@ -223,7 +226,7 @@ impl Supervisor {
             let last = Box::new(error);
             return Err(RelayError::GaveUp { seconds: quiet.as_secs(), last });
         }
-        let (help, failures) = (error.hint(), self.backoff.failures());
+        let (help, failures) = (error.hint(), self.failures);
         tracing::warn!(failures, help = help.as_deref(), "{error}; trying again");
         self.pause(error.reason()).await;
         Ok(())
@@ -410,8 +413,8 @@ impl Supervisor {
 
     /// Counts a restart and sleeps, longer each time.
     async fn pause(&mut self, reason: &'static str) {
-        let wait = self.backoff.after_failure(backoff::chance());
-        self.pause_for(reason, wait).await;
+        self.failures = self.failures.saturating_add(1);
+        self.pause_for(reason, self.backoff.wait(self.failures)).await;
     }
 
     /// Counts a restart and sleeps for so long, but never through a request to stop.
@@ -424,7 +427,7 @@ impl Supervisor {
         while Instant::now() < until && !self.must_end() {
             if !stopping && self.stop.requested() >= Request::Drain {
                 // There is something to confirm, and little time.
-                self.backoff.reset();
+                self.failures = 0;
                 return;
             }
             self.telemetry.tick();

@@ -4,7 +4,7 @@
 //! quoting anywhere. What always holds: debug output does not show it. Whoever holds it keeps it out
 //! of command lines, which every user of the machine can read.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::fs::File;
 use std::io::Read as _;
 
@@ -23,11 +23,7 @@ impl Password {
         File::open(SOURCE)
             .and_then(|mut source| source.read_exact(&mut bytes))
             .map_err(SandboxError::file("read", SOURCE))?;
-        Ok(Self(bytes.iter().fold(String::new(), |mut out, byte| {
-            // Writing to a string cannot fail.
-            let _ = write!(out, "{byte:02x}");
-            out
-        })))
+        Ok(Self(format!("{:032x}", u128::from_be_bytes(bytes))))
     }
 
     /// The digits.

@@ -18,6 +18,7 @@ use super::maintenance::MaintenanceArgs;
 use super::orders::Terms;
 use super::settings::{Place, Settings, interrupted};
 use super::{inventory, orders, payments};
+use crate::config::parse_duration;
 
 /// A shop whose services meet through the outbox: what the relay is for.
 #[derive(Debug, Parser)]
@@ -62,10 +63,6 @@ impl OrdersArgs {
     fn terms(&self) -> Terms {
         Terms { patience: self.patience, owner_silence: self.owner_silence }
     }
-}
-
-pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
-    crate::config::parse_duration(text)
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

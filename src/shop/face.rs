@@ -6,7 +6,6 @@
 //! Called by every service.
 
 use std::error::Error as _;
-use std::fmt::Write as _;
 use std::io;
 use std::sync::Arc;
 
@@ -20,6 +19,7 @@ use tokio_postgres::SimpleQueryMessage;
 
 use super::error::is_login_refused;
 use crate::inbox::{Counters, Snapshot, Standing};
+use crate::prometheus::{CONTENT_TYPE, Page};
 
 const SILENT: &str = "the database does not answer";
 const NO_WRITES: &str = "the database takes no writes";
@@ -112,13 +112,12 @@ fn is_refused(error: &tokio_postgres::Error) -> bool {
 }
 
 async fn metrics(State(face): State<Face>) -> Response {
-    let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4")];
     let mut all = (face.counts)();
     if let Some(Watched { counters, .. }) = &face.consumer {
         all.extend(counts(&counters.snapshot()));
         all.extend(gauges(&counters.standing()));
     }
-    (kind, text(&all)).into_response()
+    ([(header::CONTENT_TYPE, CONTENT_TYPE)], text(&all)).into_response()
 }
 
 /// What a consumer has done.
@@ -144,13 +143,11 @@ fn gauges(standing: &Standing) -> Vec<Count> {
 }
 
 fn text(counts: &[Count]) -> String {
-    let mut page = String::new();
+    let mut page = Page::new("");
     for (name, help, value) in counts {
-        let kind = if name.ends_with("_total") { "counter" } else { "gauge" };
-        // Writing to a string cannot fail.
-        let _ = writeln!(page, "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}");
+        page.single(name, help, value);
     }
-    page
+    page.into_text()
 }
 
 #[cfg(test)]
@@ -194,19 +191,5 @@ mod tests {
         let known = Standing { lag_messages: Some(7), ..Standing::default() };
         let page = text(&gauges(&known));
         assert!(page.contains("\nshop_consumer_lag_messages 7\n"), "{page}");
-    }
-
-    #[test]
-    fn a_count_is_three_lines_of_prometheus() {
-        let page = text(&[("shop_orders_total", "orders placed", 7)]);
-        let lines: Vec<_> = page.lines().collect();
-        assert_eq!(
-            lines,
-            [
-                "# HELP shop_orders_total orders placed",
-                "# TYPE shop_orders_total counter",
-                "shop_orders_total 7"
-            ]
-        );
     }
 }

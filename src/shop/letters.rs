@@ -13,6 +13,7 @@ use serde_json::json;
 
 use super::error::ShopError;
 use super::kafka::Kafka;
+use crate::config::parse_duration;
 use crate::dead_letter::{DeadLetters, Filter, Letter, Place, Redrive, Redriven, now_ms};
 
 /// Whose letters, and what about them.
@@ -32,7 +33,7 @@ enum Action {
         meant: Meant,
         /// For how long markers are kept: an older letter may have its effects twice elsewhere
         #[arg(long, default_value = "7d", value_name = "TIME",
-            value_parser = super::cli::parse_duration)]
+            value_parser = parse_duration)]
         horizon: Duration,
         /// Send also what is older than that
         #[arg(long)]

@@ -91,7 +91,7 @@ impl<S: Future<Output = ()>> Place<S> {
 }
 
 /// Ends with SIGINT or SIGTERM.
-pub(super) async fn interrupted() {
+pub(crate) async fn interrupted() {
     match signal(SignalKind::terminate()) {
         Ok(mut terminate) => tokio::select! {
             _ = terminate.recv() => {}

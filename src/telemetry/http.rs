@@ -15,7 +15,7 @@ use axum::routing::get;
 
 use super::health::{Health, Role, liveness, readiness};
 use super::{Telemetry, metrics, process};
-use crate::http;
+use crate::{http, prometheus};
 
 /// Why there is no HTTP face.
 #[derive(Debug, thiserror::Error)]
@@ -104,7 +104,7 @@ async fn readyz(Extract(telemetry): Extract<Telemetry>, RawQuery(query): RawQuer
 
 async fn metrics_page(Extract(telemetry): Extract<Telemetry>) -> Response {
     let text = metrics::render(&telemetry.view(), telemetry.build(), &process::usage());
-    ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response()
+    ([(header::CONTENT_TYPE, prometheus::CONTENT_TYPE)], text).into_response()
 }
 
 fn answer(health: Health) -> Response {

@@ -1,8 +1,7 @@
 //! Who may know whom: the rooms' table, and the crates and corners of `std` each may use.
 //!
-//! Enters: a [`Source`]. Leaves: a [`Finding`] for each path that crosses a wall. What always holds:
-//! a room that is not in the table is itself a finding. Test code may look over the walls. Called by
-//! `tidy`.
+//! Enters: a [`Source`]. Leaves: a [`Finding`] for each path that crosses a wall, and for a room that
+//! the table lacks. Test code may look over the walls.
 
 use super::source::{Finding, Source, Token, closing};
 
@@ -16,11 +15,9 @@ const fn room(name: &'static str, knows: &'static [&'static str]) -> Room {
     Room { name, knows }
 }
 
-/// `lsn` is a word of the language rather than a wall: a position may be named wherever it passes.
-/// `PgTime` is the type of a field of the outbox row, so who reads the row may name it; likewise what
-/// was kept of a row that was too large to be held, and its hash. A frame over the limit passes through
-/// `wal` in pieces, and an excerpt is what takes them. What text is in UTF-8
-/// counts for those, and for what the server says.
+/// A position may be named wherever it passes, and wherever rows do, their fields' types: `PgTime`, what
+/// was kept of a row that was too large to be held (`wal` passes it on in pieces), and its hash. What
+/// text is in UTF-8 counts for those, and for what the server says.
 const ROOMS: &[Room] = &[
     room("config", &["lsn", "outbox", "route", "pipeline"]),
     room(
@@ -52,11 +49,15 @@ const ROOMS: &[Room] = &[
             "transaction",
             "config",
             "failpoint",
+            "log_throttle",
         ],
     ),
-    room("telemetry", &["http"]),
+    room("telemetry", &["http", "prometheus"]),
     room("http", &[]),
+    room("prometheus", &[]),
     room("failpoint", &[]),
+    room("backoff", &[]),
+    room("log_throttle", &[]),
     room(
         "relay",
         &[
@@ -76,13 +77,14 @@ const ROOMS: &[Room] = &[
             "config",
             "telemetry",
             "failpoint",
+            "backoff",
         ],
     ),
     room("sandbox", &[]),
     room("outbox_writer", &[]),
     room("idempotency", &[]),
-    room("dead_letter", &[]),
-    room("inbox", &["dead_letter"]),
+    room("dead_letter", &["log_throttle"]),
+    room("inbox", &["dead_letter", "backoff", "log_throttle"]),
     room("saga", &["outbox_writer"]),
     // `control`'s address: who may read a connection string and check a certificate is one place.
     room(
@@ -93,6 +95,8 @@ const ROOMS: &[Room] = &[
             "control::LoginRefused",
             "control::SqlAddress",
             "http",
+            "log_throttle",
+            "prometheus",
             "outbox_writer",
             "idempotency",
             "dead_letter",
@@ -117,6 +121,7 @@ const ROOMS: &[Room] = &[
             "config",
             "telemetry",
             "relay",
+            "log_throttle",
             "sandbox",
             "shop",
         ],
@@ -330,11 +335,10 @@ fn expand(
 }
 
 /// Where the time of day is asked for: to be shown, sent, or written down.
-const STAMPS: [&str; 7] = [
+const STAMPS: [&str; 6] = [
     "src/wal/stream.rs",
     "src/kafka/deliveries.rs",
     "src/telemetry/mod.rs",
-    "src/cli/bench/visible.rs",
     "src/cli/dead_letters.rs",
     "src/cli/logs/line.rs",
     "src/dead_letter/mod.rs",

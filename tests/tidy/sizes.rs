@@ -59,7 +59,7 @@ pub fn library_root(source: &Source) -> Vec<Finding> {
     let is_map = |line: &str| {
         let line = line.trim();
         line.is_empty()
-            || ["pub mod ", "pub use ", "#!", "#[cfg(feature"]
+            || ["pub mod ", "pub use ", "mod ", "#!", "#[cfg(feature"]
                 .iter()
                 .any(|start| line.starts_with(start))
     };

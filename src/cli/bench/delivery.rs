@@ -12,7 +12,8 @@ use super::drain::Weighed;
 use super::programs::{EmbeddedBroker, PARTITIONS, ProgramError, RunSummary, Surroundings, drain};
 use super::visible::{self, Latencies, VisibleError};
 use super::wal_load::{self, Rows};
-use super::{round, to_mib};
+use super::{DeliveryArgs, round, to_mib};
+use crate::config::Delivery as Guarantee;
 use crate::config::libpq::{ConnectInfo, ConnectInfoError};
 use crate::control::{self, ControlError};
 use crate::kafka::{KafkaSpec, TopicsError, create_missing};
@@ -22,32 +23,8 @@ use crate::sandbox::postgres::{Cluster, Options};
 
 /// Some 350 bytes of JSON.
 const NOTE_WORDS: u32 = 26;
-
-/// What to measure.
-#[derive(Debug, Clone, clap::Args)]
-pub struct DeliveryArgs {
-    /// Rows to write and to drain each time.
-    #[arg(long, default_value_t = 300_000, value_name = "N", value_parser = clap::value_parser!(u32).range(1_000..=50_000_000))]
-    pub rows: u32,
-    /// Rows per transaction.
-    #[arg(long, default_value_t = 100, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-    pub per_transaction: u32,
-    /// Topics, of three partitions each.
-    #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000))]
-    pub topics: u32,
-    /// Pairs of drains.
-    #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=50))]
-    pub pairs: u32,
-    /// Brokers to use, HOST:PORT; otherwise an embedded one.
-    #[arg(short, long, value_name = "LIST")]
-    pub brokers: Option<String>,
-    /// Instead: rows per second to commit for 20 s, and how long until they are visible.
-    #[arg(long, value_name = "RATE", value_parser = clap::value_parser!(u32).range(10..=100_000))]
-    pub latency: Option<u32>,
-    /// Further settings of the relay, as for `run --set`.
-    #[arg(long = "relay-set", value_name = "A.B=V")]
-    pub relay_set: Vec<String>,
-}
+/// In the order of the first pair.
+const BOTH: [Guarantee; 2] = [Guarantee::AtLeastOnce, Guarantee::ExactlyOnce];
 
 /// The figures.
 #[derive(Debug, Clone, Serialize)]
@@ -149,34 +126,6 @@ impl DeliveryError {
     }
 }
 
-/// One of the two guarantees.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Guarantee {
-    /// Repeats are possible.
-    AtLeastOnce,
-    /// They are not.
-    ExactlyOnce,
-}
-
-impl Guarantee {
-    /// Both, in the order of the first pair.
-    pub(super) const BOTH: [Self; 2] = [Self::AtLeastOnce, Self::ExactlyOnce];
-
-    /// As the configuration names it.
-    pub(super) const fn as_str(self) -> &'static str {
-        match self {
-            Self::AtLeastOnce => "at_least_once",
-            Self::ExactlyOnce => "exactly_once",
-        }
-    }
-
-    /// The relay's settings, `further` ones last.
-    pub(super) fn settings(self, further: &[String]) -> Vec<String> {
-        let delivery = format!("kafka.delivery={}", self.as_str());
-        std::iter::once(delivery).chain(further.iter().cloned()).collect()
-    }
-}
-
 /// Measures.
 pub(super) async fn measure(args: &DeliveryArgs) -> Result<Delivery, DeliveryError> {
     if let Some(brokers) = &args.brokers {
@@ -196,11 +145,11 @@ pub(super) async fn measure(args: &DeliveryArgs) -> Result<Delivery, DeliveryErr
     let mut runs = Vec::new();
     for pair in 0..args.pairs {
         let first = usize::from(pair % 2 == 1);
-        let [a, b] = [first, 1 - first].map(|at| Guarantee::BOTH.get(at).copied());
+        let [a, b] = [first, 1 - first].map(|at| BOTH.get(at).copied());
         runs.extend([a, b].into_iter().flatten().map(|guarantee| Run::new(guarantee, pair)));
     }
     for run in &runs {
-        make_slot(client.sql(), &run.slot).await?;
+        wal_load::make_slot(client.sql(), &run.slot).await?;
     }
     let plan = Rows {
         count: args.rows,
@@ -215,17 +164,6 @@ pub(super) async fn measure(args: &DeliveryArgs) -> Result<Delivery, DeliveryErr
         run.check(client.sql(), args.rows, end).await?;
     }
     Ok(Delivery::Drains(figures(args, &runs)))
-}
-
-/// `embedded` or `kafka`.
-pub(super) const fn broker_name(args: &DeliveryArgs) -> &'static str {
-    if args.brokers.is_some() { "kafka" } else { "embedded" }
-}
-
-/// Makes a slot that sees all that follows.
-pub(super) async fn make_slot(client: &Client, slot: &str) -> Result<(), tokio_postgres::Error> {
-    let sql = "SELECT pg_create_logical_replication_slot($1, 'pgoutput')";
-    client.execute(sql, &[&slot]).await.map(drop)
 }
 
 async fn prepare(brokers: &str, topics: u32) -> Result<(), TopicsError> {
@@ -258,7 +196,7 @@ impl Run {
             source: &cluster.unix_url(),
             slot: &self.slot,
             bootstrap: own.or(args.brokers.as_deref()).unwrap_or_default(),
-            settings: &self.guarantee.settings(&args.relay_set),
+            settings: &args.relay_settings(self.guarantee),
         };
         let (weighed, summary) = drain(surroundings, cluster.process().unwrap_or_default())?;
         (self.weighed, self.summary) = (weighed, Some(summary));
@@ -307,9 +245,9 @@ fn figures(args: &DeliveryArgs, runs: &[Run]) -> Drains {
     };
     let exactly_once = runs.iter().filter(of(Guarantee::ExactlyOnce));
     let peak = exactly_once.map(|run| run.weighed.peak_rss_bytes).max();
-    let [left, right] = Guarantee::BOTH.map(rate);
+    let [left, right] = BOTH.map(rate);
     Drains {
-        broker: broker_name(args),
+        broker: args.broker_name(),
         topics: args.topics,
         rows: args.rows,
         per_transaction: args.per_transaction,

@@ -5,19 +5,20 @@
 //! consumer run on one machine, and so by one clock. The writers commit one row at a time, each
 //! synchronously, by the clock and not by the relay's progress.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
-use super::delivery::{DeliveryArgs, Guarantee, broker_name, make_slot};
 use super::programs::{EmbeddedBroker, ProgramError, Surroundings, carry};
-use super::{round, wal_load};
+use super::{DeliveryArgs, round, wal_load};
+use crate::config::Delivery as Guarantee;
 use crate::config::libpq::{ConnectInfo, ConnectInfoError};
 use crate::control::{self, Client, ControlError};
 use crate::kafka::{KafkaSpec, Reader, ReaderError, ReaderSpec, Start, Step};
 use crate::sandbox::postgres::Cluster;
+use crate::telemetry::unix_us;
 
 /// How long rows are written.
 const LOAD_SECONDS: u32 = 20;
@@ -113,7 +114,7 @@ pub(super) async fn measure(
     let at_least_once = live(Guarantee::AtLeastOnce, args, rate, (cluster, client)).await?;
     let exactly_once = live(Guarantee::ExactlyOnce, args, rate, (cluster, client)).await?;
     Ok(Latencies {
-        broker: broker_name(args),
+        broker: args.broker_name(),
         topics: args.topics,
         rate,
         rows: exactly_once.len(),
@@ -139,14 +140,14 @@ async fn live(
     let own = embedded.as_ref().map(|broker| broker.bootstrap.as_str());
     let bootstrap = own.or(args.brokers.as_deref()).unwrap_or_default();
     let slot = format!("bench_live_{}", guarantee.as_str());
-    make_slot(client.sql(), &slot).await?;
+    wal_load::make_slot(client.sql(), &slot).await?;
     let written = (rate / WRITERS).max(1) * WRITERS * LOAD_SECONDS;
     let consumer = Consumer::start(bootstrap, args.topics, written)?;
     let _relay = carry(Surroundings {
         source: &cluster.unix_url(),
         slot: &slot,
         bootstrap,
-        settings: &guarantee.settings(&args.relay_set),
+        settings: &args.relay_settings(guarantee),
     })?;
     let info = ConnectInfo::resolve(&cluster.unix_url(), &|_| None)?.0;
     let mut writers = JoinSet::new();
@@ -267,8 +268,7 @@ impl Consumer {
 
 /// A record of another load is not ours.
 fn arrival(value: Option<&[u8]>) -> Option<Arrival> {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let arrived_us = i64::try_from(since.as_micros()).unwrap_or(i64::MAX);
+    let arrived_us = unix_us();
     let Payload { committed_us } = serde_json::from_slice(value?).ok()?;
     Some(Arrival { committed_us, arrived_us })
 }

@@ -29,6 +29,12 @@ pub(super) fn topics(count: u32) -> Vec<String> {
     (0..count).map(|number| format!("BenchEvent{number}")).collect()
 }
 
+/// Makes a slot that sees all that follows.
+pub(super) async fn make_slot(client: &Client, slot: &str) -> Result<(), tokio_postgres::Error> {
+    let sql = "SELECT pg_create_logical_replication_slot($1, 'pgoutput')";
+    client.execute(sql, &[&slot]).await.map(drop)
+}
+
 /// A procedure, because only there can a loop on the server commit.
 const LOADER: &str = "
 CREATE PROCEDURE bench_load(rows int, tx_rows int, topics int, keys int, words int) LANGUAGE plpgsql AS $$

@@ -6,9 +6,10 @@
 use std::fmt::Write as _;
 
 use super::draft::{Draft, Setting, text};
-use crate::config::options::{OPTIONS, PROPERTIES, env_name};
+use crate::config::options::{PROPERTIES, env_name};
 use crate::config::reference::wrap;
 use crate::config::secrets::is_secret_name;
+use crate::config::table::OPTIONS;
 
 const HEAD: &str = "\
 # Imported from a Debezium configuration by `postrider import debezium`.

@@ -9,6 +9,9 @@ use super::{Finding, Outcome};
 use crate::config::layer::toml_text;
 use crate::config::secrets::{self, MASK, for_scrubbing, is_secret_name, scrub, secret_parts};
 
+/// What the producer's options begin with, wherever a file has them.
+pub(super) const PRODUCER: &str = "producer.override.";
+
 /// What stands in a report for a value longer than a line.
 const SHOWN_CHARS: usize = 80;
 
@@ -135,7 +138,12 @@ impl Draft {
         self.take_where(|_, at| at == order).pop().map(Taken::known)
     }
 
-    /// The same; an option that is empty says nothing, and is dealt with.
+    /// The same of an option of the producer.
+    pub(super) fn take_producers(&mut self, option: &str) -> Option<Taken> {
+        self.take(&format!("{PRODUCER}{option}"))
+    }
+
+    /// As [`Draft::take`]; an option that is empty says nothing, and is dealt with.
     pub(super) fn take_said(&mut self, key: &str) -> Option<Taken> {
         let taken = self.take(key)?;
         if taken.text().is_empty() {

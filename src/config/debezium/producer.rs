@@ -4,11 +4,9 @@
 //! Leaves: `[kafka]`. What always holds: no option weakens what the guarantees rest on; the size of
 //! the largest record is the Java producer's, so that none is rejected here that Debezium sent.
 
-use super::draft::{Draft, Taken, list, text};
+use super::draft::{Draft, PRODUCER, Taken, list, text};
 use super::given::Flavour;
 use super::{names, tls};
-
-const PREFIX: &str = "producer.override.";
 
 /// Deals with all options of the producer.
 pub(super) fn map(draft: &mut Draft) {
@@ -16,11 +14,11 @@ pub(super) fn map(draft: &mut Draft) {
     acks(draft);
     sizes(draft);
     partitioner(draft);
-    if let Some(taken) = take(draft, "compression.type") {
+    if let Some(taken) = draft.take_producers("compression.type") {
         let word = taken.text().to_ascii_lowercase();
         draft.map(taken, "kafka.compression", text(&word));
     }
-    if let Some(taken) = take(draft, "client.id") {
+    if let Some(taken) = draft.take_producers("client.id") {
         let value = text(taken.text());
         draft.map(taken, "kafka.client_id", value);
     }
@@ -28,14 +26,9 @@ pub(super) fn map(draft: &mut Draft) {
     rest(draft);
 }
 
-/// Takes an option of the producer.
-pub(super) fn take(draft: &mut Draft, option: &str) -> Option<Taken> {
-    draft.take(&format!("{PREFIX}{option}"))
-}
-
 fn brokers(draft: &mut Draft) {
     let help = "set kafka.brokers, or POSTRIDER_KAFKA__BROKERS=host:9092,host:9092";
-    match take(draft, "bootstrap.servers") {
+    match draft.take_producers("bootstrap.servers") {
         Some(taken) if taken.is_placeholder(draft.flavour) => {
             draft.changed(taken, "is a placeholder, which is not resolved: left out", Some(help));
         }
@@ -56,7 +49,7 @@ fn brokers(draft: &mut Draft) {
 }
 
 fn acks(draft: &mut Draft) {
-    if let Some(taken) = take(draft, "acks") {
+    if let Some(taken) = draft.take_producers("acks") {
         if ["all", "-1"].contains(&taken.text()) {
             draft.not_needed(taken, "Postrider always waits for all replicas");
         } else {
@@ -64,7 +57,7 @@ fn acks(draft: &mut Draft) {
             draft.changed(taken, note, None);
         }
     }
-    if let Some(taken) = take(draft, "enable.idempotence") {
+    if let Some(taken) = draft.take_producers("enable.idempotence") {
         draft.not_needed(taken, "the producer is always idempotent");
     }
     if draft.peek("exactly.once.support") == Some("required")
@@ -78,19 +71,19 @@ fn sizes(draft: &mut Draft) {
     // KafkaProducer's default for max.request.size.
     const MAX_REQUEST: u64 = 1_048_576;
     let setting = "kafka.message_max_bytes";
-    if let Some(taken) = take(draft, "max.request.size") {
+    if let Some(taken) = draft.take_producers("max.request.size") {
         number(draft, taken, (setting, "B"), 1_000..=1_000_000_000);
     } else {
         let comment = "the Java producer's default max.request.size";
         draft.set(setting, text(&format!("{MAX_REQUEST}B")), comment);
     }
-    if let Some(taken) = take(draft, "buffer.memory") {
+    if let Some(taken) = draft.take_producers("buffer.memory") {
         number(draft, taken, ("kafka.max_in_flight", "B"), 1 << 20..=1 << 30);
     }
-    if let Some(taken) = take(draft, "linger.ms") {
+    if let Some(taken) = draft.take_producers("linger.ms") {
         number(draft, taken, ("kafka.linger", "ms"), 0..=1_000);
     }
-    if let Some(taken) = take(draft, "batch.size") {
+    if let Some(taken) = draft.take_producers("batch.size") {
         number(draft, taken, ("kafka.properties.batch.size", ""), 1..=i32::MAX as u64);
     }
 }
@@ -123,7 +116,7 @@ fn partitioner(draft: &mut Draft) {
         "what Java's producer does: keys stay where they are",
     );
     let spread = "gives up the order of a key's records, as it did before";
-    if let Some(taken) = take(draft, "partitioner.class") {
+    if let Some(taken) = draft.take_producers("partitioner.class") {
         let class = taken.text().rsplit(['.', '$']).next().unwrap_or("").to_owned();
         match class.as_str() {
             "DefaultPartitioner" | "" => draft.mapped(taken, setting),
@@ -139,7 +132,7 @@ fn partitioner(draft: &mut Draft) {
             ),
         }
     }
-    if let Some(taken) = take(draft, "partitioner.ignore.keys") {
+    if let Some(taken) = draft.take_producers("partitioner.ignore.keys") {
         if taken.text().eq_ignore_ascii_case("true") {
             draft.set_from(setting, text("random"), spread, &[&taken]);
             draft.mapped(taken, setting);
@@ -175,14 +168,14 @@ const SEEN_TO: [(&str, &str); 21] = [
 ];
 
 fn rest(draft: &mut Draft) {
-    if let Some(taken) = take(draft, "interceptor.classes") {
+    if let Some(taken) = draft.take_producers("interceptor.classes") {
         draft.changed(taken, "Java classes are not loaded: records are sent without them", None);
     }
-    if let Some(taken) = take(draft, "transactional.id") {
+    if let Some(taken) = draft.take_producers("transactional.id") {
         let note = "delivery is at least once: consumers may see repeats after a crash";
         draft.changed(taken, note, Some("they recognise repeats by the `id` header"));
     }
-    for taken in draft.take_all(PREFIX) {
+    for taken in draft.take_all(PRODUCER) {
         let known = SEEN_TO.iter().find(|(option, _)| ends_with(taken.name(), option));
         if let Some((_, note)) = known {
             draft.not_needed(taken.known(), note);

@@ -6,21 +6,20 @@
 
 use super::draft::{Draft, Taken, text};
 use super::jaas;
-use super::producer::take;
 
 const SECRET_HELP: &str = "it is stored unencrypted in [kafka.properties], as in this file: remove it there \
                            and set the variable POSTRIDER_KAFKA__PROPERTIES__...";
 
 /// Deals with all of them.
 pub(super) fn map(draft: &mut Draft) {
-    if let Some(taken) = take(draft, "security.protocol") {
+    if let Some(taken) = draft.take_producers("security.protocol") {
         let word = taken.text().to_ascii_lowercase();
         property(draft, taken, "security.protocol", &word);
     }
     sasl(draft);
     trust(draft);
     identity(draft);
-    if let Some(taken) = take(draft, "ssl.endpoint.identification.algorithm") {
+    if let Some(taken) = draft.take_producers("ssl.endpoint.identification.algorithm") {
         let word = match taken.text() {
             "" => "none".to_owned(),
             word => word.to_ascii_lowercase(),
@@ -28,7 +27,7 @@ pub(super) fn map(draft: &mut Draft) {
         property(draft, taken, "ssl.endpoint.identification.algorithm", &word);
     }
     for option in ["ssl.enabled.protocols", "ssl.protocol", "ssl.provider", "ssl.cipher.suites"] {
-        if let Some(taken) = take(draft, option) {
+        if let Some(taken) = draft.take_producers(option) {
             let help = "OpenSSL's own names go into [kafka.properties] as ssl.cipher.suites";
             draft.changed(taken, "is Java's: OpenSSL's default is used", Some(help));
         }
@@ -55,7 +54,7 @@ fn property(draft: &mut Draft, taken: Taken, name: &str, value: &str) {
 }
 
 fn sasl(draft: &mut Draft) {
-    if let Some(taken) = take(draft, "sasl.mechanism") {
+    if let Some(taken) = draft.take_producers("sasl.mechanism") {
         match taken.text() {
             "PLAIN" | "SCRAM-SHA-256" | "SCRAM-SHA-512" => {
                 let value = taken.text().to_owned();
@@ -69,7 +68,7 @@ fn sasl(draft: &mut Draft) {
             ),
         }
     }
-    let Some(taken) = take(draft, "sasl.jaas.config") else { return };
+    let Some(taken) = draft.take_producers("sasl.jaas.config") else { return };
     let user_help = "set POSTRIDER_KAFKA__PROPERTIES__SASL_USERNAME and _SASL_PASSWORD";
     let Some(login) = jaas::parse(taken.text()) else {
         if taken.is_placeholder(draft.flavour) {
@@ -103,13 +102,13 @@ fn sasl(draft: &mut Draft) {
 }
 
 fn trust(draft: &mut Draft) {
-    let kind = take(draft, "ssl.truststore.type");
+    let kind = draft.take_producers("ssl.truststore.type");
     let is_pem = kind.as_ref().is_some_and(|kind| kind.text().eq_ignore_ascii_case("PEM"));
-    if let Some(taken) = take(draft, "ssl.truststore.certificates") {
+    if let Some(taken) = draft.take_producers("ssl.truststore.certificates") {
         let value = taken.text().to_owned();
         property(draft, taken, "ssl.ca.pem", &value);
     }
-    if let Some(taken) = take(draft, "ssl.truststore.location") {
+    if let Some(taken) = draft.take_producers("ssl.truststore.location") {
         if is_pem || has_end(&taken, &[".pem", ".crt"]) {
             let value = taken.text().to_owned();
             property(draft, taken, "ssl.ca.location", &value);
@@ -119,7 +118,7 @@ fn trust(draft: &mut Draft) {
             draft.refuse(taken, "is a Java key store, and OpenSSL reads PEM", help);
         }
     }
-    if let Some(taken) = take(draft, "ssl.truststore.password") {
+    if let Some(taken) = draft.take_producers("ssl.truststore.password") {
         draft.not_needed(taken, "certificates in PEM have no password");
     }
     if let Some(kind) = kind {
@@ -128,19 +127,19 @@ fn trust(draft: &mut Draft) {
 }
 
 fn identity(draft: &mut Draft) {
-    let kind = take(draft, "ssl.keystore.type");
+    let kind = draft.take_producers("ssl.keystore.type");
     let said = kind.as_ref().map_or("", Taken::text).to_ascii_uppercase();
     for (option, name) in [
         ("ssl.keystore.certificate.chain", "ssl.certificate.pem"),
         ("ssl.keystore.key", "ssl.key.pem"),
         ("ssl.key.password", "ssl.key.password"),
     ] {
-        if let Some(taken) = take(draft, option) {
+        if let Some(taken) = draft.take_producers(option) {
             let value = taken.verbatim().to_owned();
             property(draft, taken, name, &value);
         }
     }
-    if let Some(taken) = take(draft, "ssl.keystore.location") {
+    if let Some(taken) = draft.take_producers("ssl.keystore.location") {
         let value = taken.text().to_owned();
         if said == "PEM" || said.is_empty() && has_end(&taken, &[".pem"]) {
             let key = "kafka.properties.ssl.key.location";
@@ -154,7 +153,7 @@ fn identity(draft: &mut Draft) {
             draft.refuse(taken, "is a Java key store, which OpenSSL does not read", help);
         }
     }
-    if let Some(taken) = take(draft, "ssl.keystore.password") {
+    if let Some(taken) = draft.take_producers("ssl.keystore.password") {
         if draft.setting("kafka.properties.ssl.keystore.location").is_some() {
             let value = taken.verbatim().to_owned();
             property(draft, taken, "ssl.keystore.password", &value);

@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::table::Table;
+use crate::config::parse_duration;
 use crate::shop::ShopError;
 
 /// Clocks differ, and cleaners are late: on top of every horizon.
@@ -24,11 +25,11 @@ const OUTBOX: Duration = Duration::from_hours(24);
 pub(super) struct Horizons {
     /// How long the topics keep messages: retention.ms
     #[arg(long, default_value = "7d", value_name = "TIME",
-        value_parser = crate::shop::cli::parse_duration)]
+        value_parser = parse_duration)]
     topic_retention: Duration,
     /// How long after that a dead letter may still be sent again
     #[arg(long, default_value = "7d", value_name = "TIME",
-        value_parser = crate::shop::cli::parse_duration)]
+        value_parser = parse_duration)]
     redrive_horizon: Duration,
 }
 

@@ -28,6 +28,7 @@ use tracing::{info, warn};
 use super::error::ShopError;
 use super::face::Face;
 use super::settings::{database, interrupted, pool};
+use crate::config::parse_duration;
 use horizon::Horizons;
 use sweep::{Sweep, Swept, Totals, pause};
 use table::Table;
@@ -39,7 +40,7 @@ pub(super) struct MaintenanceArgs {
     #[arg(long, env = "DATABASE_URL", hide_env_values = true)]
     database_url: String,
     /// How old a row must be, such as 42d; not below what is safe for its table
-    #[arg(long, default_value = "42d", value_name = "TIME", value_parser = super::cli::parse_duration)]
+    #[arg(long, default_value = "42d", value_name = "TIME", value_parser = parse_duration)]
     older_than: Duration,
     /// Clean these tables alone
     #[arg(long = "table", value_enum, value_name = "TABLE")]
@@ -54,13 +55,13 @@ pub(super) struct MaintenanceArgs {
     batch: u32,
     /// Pause after each of these, for the sake of others
     #[arg(long, default_value = "20ms", value_name = "TIME",
-        value_parser = super::cli::parse_duration)]
+        value_parser = parse_duration)]
     pause: Duration,
     /// Count what would be deleted, and delete nothing
     #[arg(long)]
     dry_run: bool,
     /// Run again and again, this often, until SIGTERM; without it, once
-    #[arg(long, value_name = "TIME", value_parser = super::cli::parse_duration)]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     every: Option<Duration>,
     /// With --every: where health and metrics are served
     #[arg(long, requires = "every", value_name = "ADDRESS")]

@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 use super::effects::go_on;
 use super::process::{Fact, OrderProcess};
-use crate::dead_letter::Reminder;
+use crate::log_throttle::LogThrottle;
 use crate::saga::{self, SagaError, Standing};
 use crate::shop::ShopError;
 use crate::shop::face::Count;
@@ -55,14 +55,14 @@ pub(super) fn counts(known: Known) -> impl Iterator<Item = Count> {
 
 /// Looks for orders that took longer than `patience`, until it is dropped.
 pub(super) async fn watch(pool: Pool, patience: Duration) {
-    let mut reminder = Reminder::default();
+    let mut throttle = LogThrottle::default();
     loop {
         match give_up(&pool, patience).await {
             Ok(count) if count >= BATCH as usize => {}
             Ok(_) => tokio::time::sleep(TICK).await,
             Err(error) => {
                 let (text, help) = (error.in_full(), error.hint());
-                if reminder.is_due(&text) {
+                if throttle.is_due(&text) {
                     warn!(error = text, help, "cannot watch deadlines; retrying");
                 }
                 tokio::time::sleep(TICK).await;

@@ -17,7 +17,7 @@ use tracing::warn;
 use uuid::Uuid;
 
 use super::gateway::{Answer, Gateway, Kind};
-use crate::dead_letter::Reminder;
+use crate::log_throttle::LogThrottle;
 use crate::outbox_writer::{Event, append};
 use crate::shop::ShopError;
 use crate::shop::face::Count;
@@ -79,7 +79,7 @@ pub(super) fn counts(waiting: Waiting) -> impl Iterator<Item = Count> {
 
 /// Carries out what is due until it is dropped. Woken by `intents` and by the clock.
 pub(super) async fn settle(pool: Pool, gateway: Gateway, intents: Arc<Notify>) {
-    let mut reminder = Reminder::default();
+    let mut throttle = LogThrottle::default();
     loop {
         match settle_due(&pool, &gateway).await {
             Ok(0) => {
@@ -88,7 +88,7 @@ pub(super) async fn settle(pool: Pool, gateway: Gateway, intents: Arc<Notify>) {
             Ok(_) => {}
             Err(error) => {
                 let (text, help) = (error.in_full(), error.hint());
-                if reminder.is_due(&text) {
+                if throttle.is_due(&text) {
                     warn!(error = text, help, "payments are not carried out; trying again");
                 }
                 tokio::time::sleep(TICK).await;

@@ -1,7 +1,8 @@
 //! How long to wait before the next attempt.
 //!
-//! Enters: how many attempts failed. Leaves: a time that doubles up to a limit, shortened by chance
-//! so that consumers that failed together do not come back together. Called by `consumer`.
+//! Enters: how many attempts failed. Leaves: a time that doubles up to a limit, shortened by chance so
+//! that those who failed together do not come back together. What always holds: it lies between half
+//! of the longest wait and the whole of it.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::time::Duration;
@@ -25,15 +26,15 @@ impl Default for Backoff {
 
 impl Backoff {
     /// The wait after so many failures in a row, at least 1: between half of the longest and all.
-    pub(super) fn wait(&self, failures: u32) -> Duration {
+    pub(crate) fn wait(&self, failures: u32) -> Duration {
         self.wait_drawn(failures, RandomState::new().hash_one(failures))
     }
 
     fn wait_drawn(&self, failures: u32, draw: u64) -> Duration {
         let doublings = failures.saturating_sub(1).min(31);
-        let longest = self.first.saturating_mul(1 << doublings).min(self.max);
-        let share = u32::try_from(draw % 1_000).unwrap_or(0);
-        longest / 2 + longest / 2 * share / 1_000
+        let half = self.first.saturating_mul(1 << doublings).min(self.max) / 2;
+        let per_mille = u32::try_from(draw % 1_001).unwrap_or(0);
+        half + half / 1_000 * per_mille
     }
 }
 
@@ -46,9 +47,9 @@ mod tests {
     #[test]
     fn it_doubles_up_to_its_limit() {
         let backoff = Backoff::default();
-        let longest = |failures| backoff.wait_drawn(failures, 999).as_millis();
-        assert_eq!([1, 2, 3].map(longest), [99, 199, 399]);
-        assert_eq!([20, u32::MAX].map(longest), [9_995, 9_995]);
+        let longest = |failures| backoff.wait_drawn(failures, 1_000).as_millis();
+        assert_eq!([1, 2, 3, 4].map(longest), [100, 200, 400, 800]);
+        assert_eq!([12, 20, u32::MAX].map(longest), [10_000; 3]);
         assert_eq!(backoff.wait_drawn(1, 0), Duration::from_millis(50));
     }
 

@@ -1,0 +1,103 @@
+//! Which lines of the log say what was said a moment ago.
+//!
+//! Enters: what a line says, and the time. Leaves: whether to write it, and how many like it were held
+//! back since the last one. What always holds: memory is bounded, and the first of its like is written.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+/// Texts remembered. An outage has a handful; what overflows is written each time.
+const TEXTS_MAX: usize = 256;
+
+/// Lets one line per text and interval through.
+#[derive(Debug)]
+pub(crate) struct LogThrottle {
+    interval: Duration,
+    texts: HashMap<String, Seen>,
+}
+
+#[derive(Debug)]
+struct Seen {
+    written: Instant,
+    held_back: u64,
+}
+
+impl Default for LogThrottle {
+    /// Once a minute: for trouble that lasts until somebody else ends it.
+    fn default() -> Self {
+        Self::new(Duration::from_mins(1))
+    }
+}
+
+impl LogThrottle {
+    /// An interval of zero lets every line through.
+    pub(crate) fn new(interval: Duration) -> Self {
+        Self { interval, texts: HashMap::new() }
+    }
+
+    /// `Some(n)`: write the line; `n` of its like were held back since the last one.
+    pub(crate) fn admit(&mut self, text: &str, now: Instant) -> Option<u64> {
+        let interval = self.interval;
+        let is_recent = |seen: &Seen| now.saturating_duration_since(seen.written) < interval;
+        if let Some(seen) = self.texts.get_mut(text) {
+            if is_recent(seen) {
+                seen.held_back += 1;
+                return None;
+            }
+            seen.written = now;
+            return Some(std::mem::take(&mut seen.held_back));
+        }
+        if self.texts.len() >= TEXTS_MAX {
+            self.texts.retain(|_, seen| is_recent(seen));
+        }
+        if self.texts.len() < TEXTS_MAX {
+            self.texts.insert(text.to_owned(), Seen { written: now, held_back: 0 });
+        }
+        Some(0)
+    }
+
+    /// Whether to write this line now.
+    #[cfg(feature = "dead-letter")]
+    pub(crate) fn is_due(&mut self, text: &str) -> bool {
+        self.admit(text, Instant::now()).is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_line_per_text_and_interval_with_a_count() {
+        let mut throttle = LogThrottle::new(Duration::from_secs(10));
+        let start = Instant::now();
+        let mut admit = |text, ms| throttle.admit(text, start + Duration::from_millis(ms));
+        assert_eq!(admit("a", 0), Some(0));
+        for tick in 1..100 {
+            assert_eq!(admit("a", tick * 100), None);
+        }
+        // Something else is news, and does not make the first news again.
+        assert_eq!([admit("b", 5_000), admit("a", 9_999)], [Some(0), None]);
+        let later = [10_000, 10_001, 19_999, 20_000, 50_000].map(|ms| admit("a", ms));
+        assert_eq!(later, [Some(100), None, None, Some(2), Some(0)]);
+    }
+
+    #[test]
+    fn memory_is_bounded_and_what_overflows_is_written() {
+        let mut throttle = LogThrottle::default();
+        let now = Instant::now();
+        for text in 0..10_000 {
+            assert_eq!(throttle.admit(&text.to_string(), now), Some(0));
+        }
+        assert_eq!(throttle.texts.len(), TEXTS_MAX);
+        assert_eq!([throttle.admit("0", now), throttle.admit("9999", now)], [None, Some(0)]);
+        assert_eq!(throttle.admit("9999", now + Duration::from_mins(1)), Some(0));
+        assert_eq!(throttle.texts.len(), 1, "what is over makes room");
+    }
+
+    #[test]
+    fn an_interval_of_zero_lets_every_line_through() {
+        let mut throttle = LogThrottle::new(Duration::ZERO);
+        assert_eq!([(); 3].map(|()| throttle.admit("a", Instant::now())), [Some(0); 3]);
+    }
+}

@@ -1,0 +1,82 @@
+//! Metrics as Prometheus reads them: its text format, version 0.0.4.
+//!
+//! Enters: names, help, labels and numbers. Leaves: a page. What always holds: HELP and TYPE stand
+//! before the first sample of a family; a name that ends in `_total` is a counter's; labels are escaped.
+//!
+//! By hand, since the crate `prometheus-client` (0.25) writes OpenMetrics alone: there a counter's HELP
+//! and TYPE lack `_total`, and the page ends in `# EOF`, which is not what this version's readers expect.
+
+use std::fmt::{Display, Write as _};
+
+/// The media type of a page.
+pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// Name and value of each label.
+pub(crate) type Labels<'a> = &'a [(&'a str, &'a str)];
+
+/// Families of metrics whose names begin alike. Writing to a string cannot fail.
+pub(crate) struct Page {
+    prefix: &'static str,
+    text: String,
+}
+
+impl Page {
+    pub(crate) const fn new(prefix: &'static str) -> Self {
+        Self { prefix, text: String::new() }
+    }
+
+    /// The page so far, whose next families begin otherwise.
+    pub(crate) fn then(self, prefix: &'static str) -> Self {
+        Self { prefix, ..self }
+    }
+
+    pub(crate) fn into_text(self) -> String {
+        self.text
+    }
+
+    /// Begins a family of counters or gauges.
+    pub(crate) fn family(&mut self, name: &str, help: &str) {
+        self.family_of(name, if name.ends_with("_total") { "counter" } else { "gauge" }, help);
+    }
+
+    /// Begins a family of this kind.
+    pub(crate) fn family_of(&mut self, name: &str, kind: &str, help: &str) {
+        let prefix = self.prefix;
+        let _ = writeln!(self.text, "# HELP {prefix}{name} {help}\n# TYPE {prefix}{name} {kind}");
+    }
+
+    /// One number of the family that was begun last.
+    pub(crate) fn sample(&mut self, name: &str, labels: Labels<'_>, value: impl Display) {
+        let _ = write!(self.text, "{}{name}", self.prefix);
+        for (index, (label, text)) in labels.iter().enumerate() {
+            let open = if index == 0 { '{' } else { ',' };
+            let _ = write!(self.text, "{open}{label}=\"{}\"", escaped(text));
+        }
+        let close = if labels.is_empty() { "" } else { "}" };
+        let _ = writeln!(self.text, "{close} {value}");
+    }
+
+    /// A family of one number.
+    pub(crate) fn single(&mut self, name: &str, help: &str, value: impl Display) {
+        self.family(name, help);
+        self.sample(name, &[], value);
+    }
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_is_three_lines() {
+        let mut page = Page::new("shop_");
+        page.single("orders_total", "orders placed", 7);
+        let lines = "# HELP shop_orders_total orders placed\n# TYPE shop_orders_total counter\n\
+                     shop_orders_total 7\n";
+        assert_eq!(page.into_text(), lines);
+    }
+}
