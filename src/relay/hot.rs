@@ -53,7 +53,7 @@ impl<S: KafkaSink> Hot<S> {
             // The next session would repeat what is settled; a server that does not take it is met by that one.
             let _ = self.session.last_status(&self.sink).map(|status| self.tell(status));
         }
-        reporter.session_ended(&self.session, &self.stream);
+        reporter.session_ended(&self.session, &self.sink, &self.stream);
         let settled = self.session.settled(&self.sink);
         if self.session.limits().acknowledge {
             // Of a transaction that is delivered in part nothing was told.

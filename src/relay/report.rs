@@ -15,6 +15,7 @@ use crate::relay::clock::Clock;
 use crate::relay::error::RelayError;
 use crate::route::RejectionCode;
 use crate::session::{Draining, Oldest, Owed, Session, StallDetector, Stalled};
+use crate::sink::Sink;
 use crate::telemetry::{
     Count, SKIPPED, STALL, STALL_HELP, Snapshot, State, Telemetry, TopicCount, UnavailableTopic,
     UnavailableTopics, unix_us,
@@ -200,10 +201,10 @@ impl Reporter {
     }
 
     /// The session is over; its counts become part of the totals.
-    pub(super) fn session_ended(&mut self, session: &Session, stream: &Stream) {
+    pub(super) fn session_ended(&mut self, session: &Session, sink: &impl Sink, stream: &Stream) {
         let pipeline = session.pipeline();
         self.gather(pipeline, stream);
-        self.owed = session.owed();
+        self.owed = session.owed(sink);
         let (settled, reached) = (pipeline.settled(), pipeline.reached());
         self.oldest = self.oldest.after(settled, reached, pipeline.oldest_commit_time_us());
         self.past = self.current.clone();

@@ -250,6 +250,11 @@ impl<'p> World<'p> {
         }
         self.end_session();
         if is_confirmed && end >= End::Drained {
+            // The supervisor would not call it a clean stop.
+            let owed = self.process.owed.settled(Lsn::new(self.server.confirmed));
+            if !owed.is_nothing() {
+                return Err(Violation::new("G8", format!("{end:?} with {owed:?}")));
+            }
             self.process_ends()?;
         }
         Ok(())
@@ -317,7 +322,7 @@ impl<'p> World<'p> {
         self.server.disconnect();
         self.hangs_since = None;
         let Some(relay) = self.relay.take() else { return };
-        self.process.owed = relay.session.owed();
+        self.process.owed = relay.session.owed(&relay.sink);
         let pipeline = relay.session.pipeline();
         let settled = pipeline.settled();
         if let Some(last) = pipeline.last_row().filter(|last| *last < settled) {

@@ -188,10 +188,11 @@ impl Session {
     }
 
     /// What earlier sessions and this one have sent and the next start would repeat.
-    pub fn owed(&self) -> Owed {
+    pub fn owed(&self, sink: &impl Sink) -> Owed {
         let reached = self.pipeline.reached();
-        // Of an open transaction of which nothing was sent nothing is repeated.
-        let part = reached.part.filter(|_| !self.pipeline.may_end_here());
+        // Of an open transaction nothing is repeated if nothing was sent, or if progress says how much was.
+        let is_repeated = !self.pipeline.may_end_here() && !sink.may_end_within();
+        let part = reached.part.filter(|_| is_repeated || self.unconfirmed() > 0);
         self.owed.after(self.pipeline.settled(), Mark { part, ..reached }, self.unconfirmed())
     }
 
