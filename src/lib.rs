@@ -18,16 +18,17 @@
 //!
 //! # Rooms
 //!
-//! * the core, without I/O, clock or threads: [`lsn`], [`pgoutput`], [`outbox`], [`route`],
-//!   [`ledger`], [`pipeline`];
+//! * the core, without I/O, clock or threads: [`lsn`], [`pgoutput`], [`outbox`], [`record`],
+//!   [`route`], [`ledger`], [`pipeline`];
 //! * both ends: [`wal`] (the replication connection), [`kafka`] (producer, reader, embedded broker);
 //! * what drives them: [`relay`] (the only loop, on a thread of its own), [`control`] (SQL sessions),
 //!   [`telemetry`] (health and metrics);
 //! * what people touch: [`cli`], [`config`];
 //! * bounds for who connects over HTTP: [`http`];
+//! * what finds dead letters and sends them again: [`dead_letter`];
 //! * for tests alone: [`failpoint`];
 //! * the application's half, a cargo feature each: `outbox_writer`, `idempotency`, `inbox`, `saga`,
-//!   `dead_letter`, and `shop`, whose services use them;
+//!   a consumer's own dead letters, and `shop`, whose services use them;
 //! * beside the relay: [`sandbox`] (private servers).
 //!
 //! Who may know whom is written, and checked, in `tests/tidy/layers.rs`.
@@ -49,7 +50,6 @@
 
 pub mod config;
 pub mod control;
-#[cfg(feature = "dead-letter")]
 pub mod dead_letter;
 pub mod failpoint;
 pub mod http;
@@ -65,6 +65,7 @@ pub mod outbox;
 pub mod outbox_writer;
 pub mod pgoutput;
 pub mod pipeline;
+pub mod record;
 pub mod relay;
 pub mod route;
 #[cfg(feature = "saga")]

@@ -12,14 +12,14 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
-use super::burial::Burial;
 use super::counters::{Counters, add};
+use super::dlq_publisher::DlqPublisher;
 use super::remembered::Remembered;
 use super::session::{Database, Undone};
 use super::stop::Stop;
 use super::trouble::describe;
 use super::{ConsumerSpec, Effects, Failure, InboxError, Interest, Message, Unfit};
-use crate::dead_letter::{Grounds, Record, Reminder, now_ms};
+use crate::dead_letter::{ConsumerFailure, Reminder, StoredRecord, now_ms};
 
 /// The code of a message whose effects call it poison.
 const POISON_CODE: &str = "poison";
@@ -33,7 +33,7 @@ pub(super) struct Turn<E> {
     pub(super) counters: Arc<Counters>,
     pub(super) database: Database,
     pub(super) remembered: Option<Remembered>,
-    pub(super) burial: Burial,
+    pub(super) publisher: DlqPublisher,
     pub(super) stop: Stop,
 }
 
@@ -54,14 +54,14 @@ enum Item {
     /// Nothing to do, or done already.
     Settled,
     /// A dead letter to be.
-    Unfit(Box<(Record, Unfit)>),
+    Unfit(Box<(StoredRecord, Unfit)>),
 }
 
 impl<E: Effects> Turn<E> {
     /// Settles the batch. `settled` follows, so that it is known also when this is dropped.
     pub(super) async fn take(
         &mut self,
-        batch: Vec<Record>,
+        batch: Vec<StoredRecord>,
         settled: &Cell<usize>,
     ) -> Result<(), Halt> {
         let mut items: Vec<Item> = batch.into_iter().map(|record| self.look(record)).collect();
@@ -75,8 +75,8 @@ impl<E: Effects> Turn<E> {
                 Item::Wanted(message) => self.settle_alone(message).await?,
                 Item::Unfit(unfit) => {
                     let (record, unfit) = &**unfit;
-                    let grounds = self.grounds(unfit.code(), unfit.to_string(), 0, now_ms());
-                    self.bury(record, grounds).await?;
+                    let failure = self.failure(unfit.code(), unfit.to_string(), 0, now_ms());
+                    self.set_aside(record, failure).await?;
                 }
             }
             settled.set(settled.get() + 1);
@@ -85,7 +85,7 @@ impl<E: Effects> Turn<E> {
         Ok(())
     }
 
-    fn look(&self, record: Record) -> Item {
+    fn look(&self, record: StoredRecord) -> Item {
         let message = match Message::read(record) {
             Ok(message) => message,
             Err(unfit) => return Item::Unfit(unfit),
@@ -137,7 +137,8 @@ impl<E: Effects> Turn<E> {
                     continue;
                 }
             };
-            return self.bury(&message.record, self.grounds(code, why, attempts, first_ms)).await;
+            let failure = self.failure(code, why, attempts, first_ms);
+            return self.set_aside(&message.record, failure).await;
         }
     }
 
@@ -197,17 +198,27 @@ impl<E: Effects> Turn<E> {
         Ok(())
     }
 
-    async fn bury(&mut self, record: &Record, grounds: Grounds) -> Result<(), Halt> {
-        if !self.burial.bury(record, &grounds.after_all(record)).await {
+    async fn set_aside(
+        &mut self,
+        record: &StoredRecord,
+        failure: ConsumerFailure,
+    ) -> Result<(), Halt> {
+        if !self.publisher.publish(record, &failure.after_all(record)).await {
             return Err(Halt::Asked);
         }
         add(&self.counters.dead_letters, 1);
         Ok(())
     }
 
-    fn grounds(&self, code: &str, reason: String, attempts: u32, first_failed_ms: i64) -> Grounds {
+    fn failure(
+        &self,
+        code: &str,
+        reason: String,
+        attempts: u32,
+        first_failed_ms: i64,
+    ) -> ConsumerFailure {
         let (consumer, code) = (self.spec.name.clone(), code.to_owned());
-        Grounds { consumer, code, reason, attempts, first_failed_ms, failed_ms: now_ms() }
+        ConsumerFailure { consumer, code, reason, attempts, first_failed_ms, failed_ms: now_ms() }
     }
 }
 

@@ -22,6 +22,7 @@ use rdkafka::{ClientConfig, Message, TopicPartitionList};
 use super::ear::{Ear, serve};
 use super::start::{Start, place};
 use super::{KafkaSpec, SettingsError, SinkError};
+use crate::record::StoredRecord;
 
 /// Longest single call into the client library, so that limits are kept to this precision.
 const SLICE: Duration = Duration::from_millis(100);
@@ -160,25 +161,6 @@ pub enum Step<'a> {
 #[derive(Debug)]
 pub struct Received<'a>(BorrowedMessage<'a>);
 
-/// A copy of a record as the brokers keep it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StoredRecord {
-    /// Its topic.
-    pub topic: String,
-    /// Its partition.
-    pub partition: i32,
-    /// Its place in the partition.
-    pub offset: i64,
-    /// Milliseconds since the Unix epoch, if it carries a time.
-    pub timestamp_ms: Option<i64>,
-    /// Null and empty differ.
-    pub key: Option<Vec<u8>>,
-    /// Null and empty differ.
-    pub value: Option<Vec<u8>>,
-    /// In wire order.
-    pub headers: Vec<(String, Option<Vec<u8>>)>,
-}
-
 impl Received<'_> {
     /// Its topic.
     pub fn topic(&self) -> &str {
@@ -218,16 +200,23 @@ impl Received<'_> {
 
     /// A copy that owns its bytes.
     pub fn to_stored(&self) -> StoredRecord {
-        StoredRecord {
-            topic: self.topic().to_owned(),
-            partition: self.partition(),
-            offset: self.offset(),
-            timestamp_ms: self.timestamp_ms(),
-            key: self.key().map(<[u8]>::to_vec),
-            value: self.value().map(<[u8]>::to_vec),
-            headers: self
-                .headers()
-                .map(|(name, value)| (name.to_owned(), value.map(<[u8]>::to_vec)))
+        StoredRecord::from(&self.0)
+    }
+}
+
+impl From<&BorrowedMessage<'_>> for StoredRecord {
+    fn from(message: &BorrowedMessage<'_>) -> Self {
+        let headers = message.headers().into_iter().flat_map(Headers::iter);
+        let owned = |bytes: &[u8]| bytes.to_vec();
+        Self {
+            topic: message.topic().to_owned(),
+            partition: message.partition(),
+            offset: message.offset(),
+            timestamp_ms: message.timestamp().to_millis(),
+            key: message.key().map(owned),
+            value: message.payload().map(owned),
+            headers: headers
+                .map(|header| (header.key.to_owned(), header.value.map(owned)))
                 .collect(),
         }
     }

@@ -13,7 +13,9 @@ use serde_json::json;
 
 use super::error::ShopError;
 use super::kafka::Kafka;
-use crate::dead_letter::{DeadLetters, Filter, Letter, Place, Redrive, Redriven, now_ms};
+use crate::dead_letter::{
+    Cause, DeadLetter, DeadLetters, Filter, PartitionOffset, Redrive, Redriven, Target, now_ms,
+};
 
 /// Whose letters, and what about them.
 #[derive(Debug, Args)]
@@ -64,7 +66,7 @@ struct Meant {
     id: Option<String>,
     /// Lying here, as `list` prints it; may be repeated
     #[arg(long = "place", value_name = "PARTITION:OFFSET", value_parser = parse_place)]
-    places: Vec<Place>,
+    places: Vec<PartitionOffset>,
 }
 
 /// What was done, or would be, as it is written down.
@@ -77,7 +79,7 @@ enum Done {
     Done(Redriven),
 }
 
-fn parse_place(text: &str) -> Result<Place, String> {
+fn parse_place(text: &str) -> Result<PartitionOffset, String> {
     text.parse().map_err(|()| "it is not PARTITION:OFFSET, such as 0:17".to_owned())
 }
 
@@ -86,8 +88,9 @@ impl LettersArgs {
     pub(super) fn run(&self, stdout: &mut dyn Write) -> Result<(), ShopError> {
         match &self.action {
             Action::List(meant) => {
-                for letter in meant.letters()?.list(&meant.filter())? {
-                    writeln!(stdout, "{}", line(&letter)).map_err(ShopError::Output)?;
+                let letters = meant.letters()?.list(&meant.filter())?;
+                for line in letters.iter().filter_map(line) {
+                    writeln!(stdout, "{line}").map_err(ShopError::Output)?;
                 }
             }
             Action::Redrive { meant, horizon, force, execute } => {
@@ -108,7 +111,7 @@ impl LettersArgs {
 
 impl Meant {
     fn letters(&self) -> Result<DeadLetters, ShopError> {
-        Ok(DeadLetters::new(&self.consumer, self.kafka.settings()?))
+        Ok(DeadLetters::new(&self.consumer, &self.kafka.settings()?))
     }
 
     fn filter(&self) -> Filter {
@@ -117,24 +120,25 @@ impl Meant {
             topic: self.topic.clone(),
             event_type: self.event_type.clone(),
             id: self.id.clone(),
-            places: self.places.iter().copied().collect(),
+            targets: self.places.iter().copied().map(Target::At).collect(),
+            ..Filter::default()
         }
     }
 }
 
-fn line(letter: &Letter) -> serde_json::Value {
-    let (grounds, record) = (&letter.grounds, &letter.record);
-    json!({
-        "place": letter.place.to_string(),
-        "code": grounds.code,
-        "reason": grounds.reason,
-        "attempts": grounds.attempts,
-        "failed_ms": grounds.failed_ms,
-        "topic": record.topic,
-        "partition": record.partition,
-        "offset": record.offset,
+fn line(letter: &DeadLetter) -> Option<serde_json::Value> {
+    let Cause::Failure { failure, at } = &letter.cause else { return None };
+    Some(json!({
+        "place": letter.at.to_string(),
+        "code": failure.code,
+        "reason": failure.reason,
+        "attempts": failure.attempts,
+        "failed_ms": failure.failed_ms,
+        "topic": letter.topic,
+        "partition": at.partition,
+        "offset": at.offset,
         "id": letter.header("id"),
         "event_type": letter.header("event_type"),
         "retried": letter.is_retried,
-    })
+    }))
 }

@@ -65,7 +65,8 @@ fn a_statement_that_no_migration_mends_is_the_messages_own_failure() {
     scene.await_deeds(9);
     running.await_that("the dead letter", |now| now.dead_letters == 1);
     running.stop();
-    let grounds = &scene.letters()[0].grounds;
-    assert_eq!((grounds.code.as_str(), grounds.attempts), ("attempts_used_up", 5));
-    assert_eq!(grounds.reason, "db error: SQLSTATE 42704");
+    let letters = scene.letters();
+    let failure = letters[0].failure().unwrap();
+    assert_eq!((failure.code.as_str(), failure.attempts), ("attempts_used_up", 5));
+    assert_eq!(failure.reason, "db error: SQLSTATE 42704");
 }

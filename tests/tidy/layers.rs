@@ -1,8 +1,7 @@
 //! Who may know whom: the rooms' table, and the crates and corners of `std` each may use.
 //!
 //! Enters: a [`Source`]. Leaves: a [`Finding`] for each path that crosses a wall. What always holds:
-//! a room that is not in the table is itself a finding. Test code may look over the walls. Called by
-//! `tidy`.
+//! a room that is not in the table is itself a finding. Test code may look over the walls.
 
 use super::source::{Finding, Source, Token, closing};
 
@@ -16,16 +15,19 @@ const fn room(name: &'static str, knows: &'static [&'static str]) -> Room {
     Room { name, knows }
 }
 
-/// `lsn` is a word of the language rather than a wall: a position may be named wherever it passes.
-/// `PgTime` is the type of a field of the outbox row, so who reads the row may name it; likewise what
-/// was kept of a row that was too large to be held, and its hash. A frame over the limit passes through
-/// `wal` in pieces, and an excerpt is what takes them. What text is in UTF-8
-/// counts for those, and for what the server says.
+/// `lsn` is a word of the language: a position may be named wherever it passes. Who reads a row may name
+/// `PgTime`, a field's type, and what was kept of a row too large to be held, and its hash; such a frame
+/// passes through `wal` in pieces. What text is in UTF-8 counts for those, and for what the server says.
+/// `record` has the headers' names, for who writes dead letters and who reads them.
 const ROOMS: &[Room] = &[
     room("lsn", &[]),
     room("pgoutput", &["lsn"]),
     room("outbox", &["lsn", "pgoutput"]),
-    room("route", &["lsn", "outbox", "pgoutput::PgTime", "pgoutput::Digest", "pgoutput::Excerpt"]),
+    room("record", &[]),
+    room(
+        "route",
+        &["lsn", "outbox", "record", "pgoutput::PgTime", "pgoutput::Digest", "pgoutput::Excerpt"],
+    ),
     room("ledger", &["lsn"]),
     room("pipeline", &["lsn", "pgoutput", "outbox", "route", "ledger", "wal::Frame"]),
     room("config", &["lsn", "outbox", "route", "pipeline"]),
@@ -37,7 +39,7 @@ const ROOMS: &[Room] = &[
         "control",
         &["lsn", "outbox::OutboxSpec", "outbox::TableName", "outbox::Wanted", "config", "wal"],
     ),
-    room("kafka", &["lsn", "route", "ledger", "pipeline", "config", "failpoint"]),
+    room("kafka", &["lsn", "record", "route", "ledger", "pipeline", "config", "failpoint"]),
     room("telemetry", &["http"]),
     room("http", &[]),
     room("failpoint", &[]),
@@ -61,8 +63,9 @@ const ROOMS: &[Room] = &[
     room("sandbox", &[]),
     room("outbox_writer", &[]),
     room("idempotency", &[]),
-    room("dead_letter", &[]),
-    room("inbox", &["dead_letter"]),
+    // `kafka` knows nothing of the relay: one reader of topics and one producer serve both halves.
+    room("dead_letter", &["record", "kafka", "ledger::Ticket", "route"]),
+    room("inbox", &["record", "dead_letter", "kafka", "ledger::Ticket", "route"]),
     room("saga", &["outbox_writer"]),
     // `control`'s address: who may read a connection string and check a certificate is one place.
     room(
@@ -95,6 +98,8 @@ const ROOMS: &[Room] = &[
             "kafka",
             "config",
             "telemetry",
+            "record",
+            "dead_letter",
             "relay",
             "sandbox",
             "shop",
@@ -105,7 +110,7 @@ const ROOMS: &[Room] = &[
 ];
 
 /// The rooms without I/O, clock or environment.
-const CORE: [&str; 6] = ["lsn", "pgoutput", "outbox", "route", "ledger", "pipeline"];
+const CORE: [&str; 7] = ["lsn", "pgoutput", "outbox", "record", "route", "ledger", "pipeline"];
 
 /// Crates that only some rooms may use.
 const CRATES: &[(&str, &[&str])] = &[
@@ -138,7 +143,7 @@ const CRATES: &[(&str, &[&str])] = &[
             "bin",
         ],
     ),
-    ("rdkafka", &["kafka", "dead_letter", "inbox", "shop"]),
+    ("rdkafka", &["kafka", "inbox", "shop"]),
     ("redis", &["idempotency", "inbox", "shop"]),
     ("axum", &["telemetry", "http", "shop"]),
     ("hyper", &["http"]),
@@ -347,13 +352,12 @@ fn expand(
 }
 
 /// Where the time of day is asked for: to be shown, sent, or written down.
-const STAMPS: [&str; 8] = [
+const STAMPS: [&str; 7] = [
     "src/wal/stream.rs",
     "src/kafka/deliveries.rs",
     "src/kafka/progress.rs",
     "src/telemetry/mod.rs",
     "src/cli/bench/visible.rs",
-    "src/cli/dead_letters.rs",
     "src/cli/logs/line.rs",
     "src/dead_letter/mod.rs",
 ];

@@ -1,22 +1,17 @@
 //! `dead-letters show`: one dead letter whole, for eyes, for scripts, or its value as it is.
 
 use std::fmt::Write as _;
-use std::ops::ControlFlow;
 
 use serde::Serialize;
 
 use super::error::DeadLettersError;
-use super::filter::Target;
 use super::layout::pretty;
-use super::letter::{Explained, Place};
-use super::progress::Progress;
-use super::survey::{place_of, walk};
 use super::{Source, SourceArgs};
 use crate::cli::context::Context;
 use crate::cli::exit::ExitCode;
 use crate::cli::failure::Failure;
 use crate::cli::legible::{Bytes, hex, shown};
-use crate::kafka::{ReaderError, Start, StoredRecord};
+use crate::dead_letter::{DeadLetterError, Filter, StoredRecord, Target};
 use crate::route::rfc3339;
 
 /// `dead-letters show PARTITION:OFFSET|ID [--raw]`
@@ -58,18 +53,14 @@ struct Whole<'a> {
 pub(super) fn run(args: &ShowArgs, context: &Context) -> Result<ExitCode, Failure> {
     let source = Source::of(&args.source, context)?;
     let records = match Target::parse(&args.target) {
-        Target::At(place) => vec![at(&source, place)?],
-        Target::Id(id) => with_id(&source, &id)?,
+        Target::At(at) => vec![source.topic.record(at)?],
+        id @ Target::Id(_) => with_id(&source, id)?,
     };
     if args.raw {
         let value = match records.as_slice() {
             [record] => record.value.as_deref().unwrap_or_default(),
             several => {
-                let place = |record: &StoredRecord| Place {
-                    partition: record.partition,
-                    offset: record.offset,
-                };
-                let places = several.iter().map(place).collect();
+                let places = several.iter().map(StoredRecord::at).collect();
                 return Err(DeadLettersError::Several { id: args.target.clone(), places }.into());
             }
         };
@@ -87,44 +78,9 @@ pub(super) fn run(args: &ShowArgs, context: &Context) -> Result<ExitCode, Failur
     Ok(ExitCode::Ok)
 }
 
-/// The record at a place, whatever it is.
-fn at(source: &Source, place: Place) -> Result<StoredRecord, DeadLettersError> {
-    let missing = || DeadLettersError::Missing(vec![Target::At(place)]);
-    let mut found = None;
-    let opened = source.open(Some(place.partition), Start::Offset(place.offset));
-    let read = opened.and_then(|mut reader| {
-        walk(&mut reader, |record| {
-            found = (place_of(record) == place).then(|| record.to_stored());
-            Ok(ControlFlow::Break(()))
-        })
-    });
-    match read {
-        Err(DeadLettersError::Reader(
-            ReaderError::OffsetGone(_) | ReaderError::UnknownPartition { .. },
-        )) => Err(missing()),
-        Err(error) => Err(error),
-        Ok(()) => found.ok_or_else(missing),
-    }
-}
-
-fn with_id(source: &Source, id: &str) -> Result<Vec<StoredRecord>, DeadLettersError> {
-    let mut found = Vec::new();
-    let (mut progress, mut read) = (Progress::new(), 0_u64);
-    walk(&mut source.open(None, Start::Beginning)?, |record| {
-        read += 1;
-        progress.show(|| format!("{read} records read"));
-        let explained = Explained::read(record.headers());
-        if explained.is_some_and(|explained| explained.id() == Some(id.as_bytes())) {
-            found.push(record.to_stored());
-        }
-        Ok(ControlFlow::Continue(()))
-    })?;
-    progress.clear();
-    found.sort_unstable_by_key(|record| (record.partition, record.offset));
-    if found.is_empty() {
-        return Err(DeadLettersError::Missing(vec![Target::Id(id.to_owned())]));
-    }
-    Ok(found)
+fn with_id(source: &Source, id: Target) -> Result<Vec<StoredRecord>, DeadLetterError> {
+    let survey = source.survey(&Filter { targets: vec![id], ..Filter::default() })?;
+    survey.letters.iter().map(|letter| source.topic.record(letter.at)).collect()
 }
 
 fn whole(record: &StoredRecord) -> Whole<'_> {
