@@ -3,7 +3,7 @@
 //! Enters: the configured Kafka side and the dead-letter topic. Leaves: lists, whole records, and
 //! with `retry --execute` records in the topics they were meant for. What always holds: Postgres is
 //! not touched; only `retry --execute` writes anything; dead letters are never taken away, a receipt
-//! beside them says what was retried. Called by the command tree.
+//! beside them says what was retried.
 
 mod error;
 mod layout;

@@ -155,29 +155,20 @@ fn plan(letters: &[DeadLetter], how: &Redrive) -> (Redriven, Vec<Job>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::{Cause, ConsumerFailure, PartitionOffset};
+    use crate::record::{ConsumerFailure, Origin, PartitionOffset};
 
     fn letter(first_failed_ms: i64) -> DeadLetter {
-        let at = PartitionOffset { partition: 0, offset: 0 };
         let failure = ConsumerFailure {
             consumer: "payments".into(),
-            code: "poison".into(),
-            reason: String::new(),
             attempts: 1,
             first_failed_ms,
             failed_ms: i64::MAX,
         };
+        let at = PartitionOffset { partition: 0, offset: 0 };
         DeadLetter {
-            at,
-            timestamp_ms: None,
-            cause: Cause::Failure { failure, at },
             topic: Some("orders".into()),
-            key: None,
-            value: None,
-            value_bytes: None,
-            headers: Vec::new(),
-            is_cut: false,
-            is_retried: false,
+            origin: Origin::Consumer { at, failure },
+            ..DeadLetter::rejected(0, "poison", "")
         }
     }
 

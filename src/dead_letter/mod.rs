@@ -17,7 +17,7 @@
 //! let kafka = vec![("bootstrap.servers".to_owned(), "localhost:9092".to_owned())];
 //! let letters = DeadLetters::new("payments", &kafka);
 //! for letter in letters.list(&Filter::default())? {
-//!     println!("{} {} {:?}", letter.at, letter.code(), letter.header("id"));
+//!     println!("{} {} {:?}", letter.at, letter.code, letter.header("id"));
 //! }
 //! let horizon = Duration::from_hours(7 * 24);
 //! letters.redrive(&Filter::default(), &Redrive { horizon, force: false, now_ms: now_ms() })?;
@@ -38,7 +38,7 @@ mod topic;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 pub use crate::record::{
-    Cause, ConsumerFailure, DeadLetter, Filter, Header, PartitionOffset, StoredRecord, Target,
+    ConsumerFailure, DeadLetter, Filter, Header, Origin, PartitionOffset, StoredRecord, Target,
 };
 #[cfg(feature = "dead-letter")]
 pub use consumer::{DeadLetters, Redrive, Redriven, topic_of};

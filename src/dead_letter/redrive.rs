@@ -146,8 +146,8 @@ struct Redrive<'a, S> {
     /// The last sign of life from the brokers, or the last moment when none was waited for.
     heard: Instant,
     tickets: u32,
-    under_way: BTreeMap<u32, UnderWay>,
-    /// Confirmed, and not yet receipted.
+    under_way: BTreeMap<u32, Sent>,
+    /// To be sent: their records are confirmed.
     receipts: VecDeque<Sent>,
     confirmations: Vec<Confirmation>,
     failure: Option<DeadLetterError>,
@@ -155,16 +155,11 @@ struct Redrive<'a, S> {
     done: u64,
 }
 
-/// What waits for its confirmation.
-enum UnderWay {
-    Record(Sent),
-    Receipt(PartitionOffset),
-}
-
-/// What the receipt needs.
+/// A record, or the receipt for it.
 struct Sent {
     at: PartitionOffset,
     key: Option<Vec<u8>>,
+    is_receipt: bool,
 }
 
 impl<'a, S: Sink> Redrive<'a, S> {
@@ -197,7 +192,7 @@ impl<'a, S: Sink> Redrive<'a, S> {
             let is_due = Instant::now() >= self.due;
             let has_room = self.under_way.len() < UNDER_WAY_MAX && self.receipts.is_empty();
             if is_due && has_room {
-                let sent = UnderWay::Record(Sent { at, key: record.key.clone() });
+                let sent = Sent { at, key: record.key.clone(), is_receipt: false };
                 if self.offer(record, sent)?.is_none() {
                     let now = Instant::now();
                     let earliest = now.checked_sub(CATCH_UP).unwrap_or(now);
@@ -227,8 +222,10 @@ impl<'a, S: Sink> Redrive<'a, S> {
         for Confirmation { ticket, outcome } in confirmations.drain(..) {
             self.heard = Instant::now();
             match (self.under_way.remove(&ticket.transaction()), outcome) {
-                (Some(UnderWay::Record(sent)), Outcome::Stored) => self.receipts.push_back(sent),
-                (Some(UnderWay::Receipt(_)), Outcome::Stored) => self.done += 1,
+                (Some(sent), Outcome::Stored) if sent.is_receipt => self.done += 1,
+                (Some(sent), Outcome::Stored) => {
+                    self.receipts.push_back(Sent { is_receipt: true, ..sent });
+                }
                 (Some(sent), Outcome::Refused(refused)) => self.fail(&sent, refused.rejection),
                 (None, _) => unreachable!("an answer to nothing: each ticket has one"),
             }
@@ -238,35 +235,29 @@ impl<'a, S: Sink> Redrive<'a, S> {
         if (self.interrupt)() == Interrupt::Abort {
             return Err(DeadLetterError::Aborted { count: self.waiting().len() });
         }
-        while let Some(Sent { at, key }) = self.receipts.pop_front() {
-            let receipt = self.receipt(at, key);
-            if self.offer(&receipt, UnderWay::Receipt(at))?.is_some() {
-                self.receipts.push_front(Sent { at, key: receipt.key });
+        while let Some(sent) = self.receipts.pop_front() {
+            if let Some(sent) = self.offer(&self.receipt(&sent), sent)? {
+                self.receipts.push_front(sent);
                 break;
             }
         }
         Ok(())
     }
 
-    /// Says that a record was sent again and stored. Of the dead letter's key and partition, so that it
-    /// shares its fate.
-    fn receipt(&self, at: PartitionOffset, key: Option<Vec<u8>>) -> OwnedRecord {
+    /// Of the dead letter's key and partition, so that it shares its fate.
+    fn receipt(&self, sent: &Sent) -> OwnedRecord {
         OwnedRecord {
             topic: self.dead_letter_topic.to_owned(),
-            partition: Some(at.partition),
-            key,
+            partition: Some(sent.at.partition),
+            key: sent.key.clone(),
             value: None,
-            headers: vec![retried(at)],
+            headers: vec![retried(sent.at)],
             timestamp_ms: now_ms(),
         }
     }
 
     /// Hands a record to the sink; gives `sent` back when there is no room for it now.
-    fn offer(
-        &mut self,
-        record: &OwnedRecord,
-        sent: UnderWay,
-    ) -> Result<Option<UnderWay>, DeadLetterError> {
+    fn offer(&mut self, record: &OwnedRecord, sent: Sent) -> Result<Option<Sent>, DeadLetterError> {
         let number = self.tickets;
         match self.sink.send(&record.as_record(), Ticket::new(number, 0)) {
             Ok(()) => {
@@ -287,11 +278,12 @@ impl<'a, S: Sink> Redrive<'a, S> {
     }
 
     /// The brokers will not take this one; the first such is told.
-    fn fail(&mut self, sent: &UnderWay, rejection: Rejection) {
-        let reason = rejection.reason;
-        self.failure.get_or_insert(match *sent {
-            UnderWay::Record(Sent { at, .. }) => DeadLetterError::Refused { at, reason },
-            UnderWay::Receipt(at) => DeadLetterError::ReceiptRefused { at, reason },
+    fn fail(&mut self, sent: &Sent, rejection: Rejection) {
+        let (at, reason) = (sent.at, rejection.reason);
+        self.failure.get_or_insert(if sent.is_receipt {
+            DeadLetterError::ReceiptRefused { at, reason }
+        } else {
+            DeadLetterError::Refused { at, reason }
         });
     }
 
@@ -307,11 +299,7 @@ impl<'a, S: Sink> Redrive<'a, S> {
 
     /// What has no confirmed receipt, in the order of sending.
     fn waiting(&self) -> Vec<PartitionOffset> {
-        let under_way = self.under_way.values().map(|sent| match sent {
-            UnderWay::Record(sent) => sent.at,
-            UnderWay::Receipt(at) => *at,
-        });
-        under_way.chain(self.receipts.iter().map(|sent| sent.at)).collect()
+        self.under_way.values().chain(&self.receipts).map(|sent| sent.at).collect()
     }
 
     /// A moment. Brokers that owe nothing, and have nothing offered to them, may be silent.

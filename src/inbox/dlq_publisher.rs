@@ -37,15 +37,6 @@ pub(super) struct DlqPublisher {
     sent: u32,
 }
 
-/// Why a dead letter is not stored.
-#[derive(Debug, thiserror::Error)]
-enum NotStored {
-    #[error("{}", .0.reason)]
-    Refused(Rejection),
-    #[error(transparent)]
-    Broken(#[from] SinkError),
-}
-
 impl DlqPublisher {
     /// Connects in the background.
     pub(super) fn new(
@@ -90,21 +81,31 @@ impl DlqPublisher {
         Reader::open(&kafka, ReaderSpec::whole(&[&self.topic]), ASK_LIMIT).map(drop)
     }
 
-    /// False: the consumer is to stop, and the dead letter may not be there.
+    /// With the code and the reason. False: the consumer is to stop, and the dead letter may not be there.
     pub(super) async fn publish(
         &mut self,
         record: &StoredRecord,
+        (code, reason): (&str, &str),
         failure: &ConsumerFailure,
     ) -> bool {
         let (mut failures, mut cut) = (0, Cut::Nothing);
         loop {
-            let Err(error) = self.send(record, failure, cut).await else {
-                let ConsumerFailure { code, reason, attempts, .. } = failure;
+            let (key, value) = cut.rest(record);
+            let letter = OwnedRecord {
+                topic: self.topic.clone(),
+                partition: None,
+                key: key.map(<[u8]>::to_vec),
+                value: value.map(<[u8]>::to_vec),
+                headers: failure.headers((code, reason), record, cut),
+                timestamp_ms: now_ms(),
+            };
+            let Err(error) = self.send(&letter).await else {
                 let StoredRecord { topic, partition, offset, .. } = record;
+                let attempts = failure.attempts;
                 tracing::warn!(topic, partition, offset, code, reason, attempts, "a dead letter");
                 return true;
             };
-            if let NotStored::Refused(Rejection { code: RejectionCode::TooLarge, .. }) = error
+            if let SendError::Refused(Rejection { code: RejectionCode::TooLarge, .. }) = error
                 && let Some(deeper) = cut.deeper()
             {
                 cut = deeper;
@@ -116,7 +117,7 @@ impl DlqPublisher {
             if !self.stop.pause(self.backoff.wait(failures)).await {
                 return false;
             }
-            if let NotStored::Broken(_) = error {
+            if let SendError::Broken(_) = error {
                 self.renew();
             }
         }
@@ -130,33 +131,16 @@ impl DlqPublisher {
         }
     }
 
-    async fn send(
-        &mut self,
-        record: &StoredRecord,
-        failure: &ConsumerFailure,
-        cut: Cut,
-    ) -> Result<(), NotStored> {
-        let (key, value) = cut.rest(record);
-        let letter = OwnedRecord {
-            topic: self.topic.clone(),
-            partition: None,
-            key: key.map(<[u8]>::to_vec),
-            value: value.map(<[u8]>::to_vec),
-            headers: failure.headers(record, cut),
-            timestamp_ms: now_ms(),
-        };
+    /// Until it is confirmed.
+    async fn send(&mut self, letter: &OwnedRecord) -> Result<(), SendError> {
         self.sent = self.sent.wrapping_add(1);
         let (ticket, mut is_sent) = (Ticket::new(self.sent, 0), false);
         let mut confirmations = Vec::new();
         loop {
             if !is_sent {
                 match self.producer.send(&letter.as_record(), ticket) {
-                    Ok(()) => is_sent = true,
                     Err(SendError::Full) => {}
-                    Err(SendError::Refused(rejection)) => {
-                        return Err(NotStored::Refused(rejection));
-                    }
-                    Err(SendError::Broken(error)) => return Err(error.into()),
+                    outcome => outcome.map(|()| is_sent = true)?,
                 }
             }
             let polled = self.producer.poll(&mut confirmations);
@@ -164,7 +148,7 @@ impl DlqPublisher {
                 match outcome {
                     _ if of != ticket => {}
                     Outcome::Stored => return Ok(()),
-                    Outcome::Refused(refused) => return Err(NotStored::Refused(refused.rejection)),
+                    Outcome::Refused(refused) => return Err(SendError::Refused(refused.rejection)),
                 }
             }
             polled?;
@@ -194,8 +178,6 @@ mod tests {
             DlqPublisher::new("payments", &settings, Backoff::default(), stop).unwrap();
         let failure = ConsumerFailure {
             consumer: "payments".into(),
-            code: "poison".into(),
-            reason: String::new(),
             attempts: 1,
             first_failed_ms: 0,
             failed_ms: 0,
@@ -209,7 +191,7 @@ mod tests {
             while publisher.producer.poll(&mut Vec::new()).is_ok() {
                 tokio::time::sleep(TICK).await;
             }
-            tokio::time::timeout(limit, publisher.publish(&record, &failure)).await
+            tokio::time::timeout(limit, publisher.publish(&record, ("poison", ""), &failure)).await
         };
         assert!(runtime.block_on(published).expect("it is confirmed"));
     }

@@ -1,9 +1,9 @@
 //! Which partitions this member of the group holds, since when, and how far each is settled.
 //!
-//! Enters: what the group gives and takes, what is received, what is settled. Leaves: whether a
-//! record is still this member's, the offsets to commit, and how many messages are left. What always
-//! holds: each assignment of a partition has a number, and what was received in an older one moves no
-//! offset, also when the partition came back to the same member meanwhile. Pure. Called by `group`.
+//! Enters: what the group gives and takes, what is received, what is settled. Leaves: whether a record
+//! is still this member's, the offsets to commit, and how many messages are left. What always holds:
+//! each assignment of a partition has a number, and what was received in an older one moves no offset,
+//! also when the partition came back to the same member meanwhile. Pure.
 
 use std::collections::BTreeMap;
 

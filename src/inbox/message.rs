@@ -1,8 +1,8 @@
 //! A Kafka record, understood as the relay writes it.
 //!
 //! Enters: a [`StoredRecord`]. Leaves: a [`Message`], or [`Unfit`] with the field that is wrong. What
-//! always holds: the record is kept byte for byte beside what was read of it; no error repeats a
-//! value. Pure. Called by `turn`.
+//! always holds: the record is kept byte for byte beside what was read of it; no error repeats a value.
+//! Pure.
 
 use serde_json::Value;
 use uuid::Uuid;

@@ -1,11 +1,11 @@
 //! What becomes of a batch of records.
 //!
 //! Enters: records in order of arrival. Leaves: effects, dead letters, and how many records of the
-//! batch, from its beginning, are settled. What always holds: a record is settled when its effects
-//! are committed, were committed before, are not wanted, or its dead letter is confirmed; nothing
-//! becomes a dead letter because the database is away or slow, or another transaction in the way. A
-//! batch is one transaction; only when that fails is each message tried alone, so that one neither
-//! dooms nor blocks the others, and holds few locks. Called by `consumer`.
+//! batch, from its beginning, are settled. What always holds: a record is settled when its effects are
+//! committed, were committed before, are not wanted, or its dead letter is confirmed; nothing becomes a
+//! dead letter because the database is away or slow, or another transaction in the way. A batch is one
+//! transaction; only when that fails is each message tried alone, so that one neither dooms nor blocks
+//! the others, and holds few locks.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -75,8 +75,8 @@ impl<E: Effects> Turn<E> {
                 Item::Wanted(message) => self.settle_alone(message).await?,
                 Item::Unfit(unfit) => {
                     let (record, unfit) = &**unfit;
-                    let failure = self.failure(unfit.code(), unfit.to_string(), 0, now_ms());
-                    self.set_aside(record, failure).await?;
+                    let failure = self.failure(0, now_ms());
+                    self.set_aside(record, (unfit.code(), &unfit.to_string()), failure).await?;
                 }
             }
             settled.set(settled.get() + 1);
@@ -137,8 +137,8 @@ impl<E: Effects> Turn<E> {
                     continue;
                 }
             };
-            let failure = self.failure(code, why, attempts, first_ms);
-            return self.set_aside(&message.record, failure).await;
+            let failure = self.failure(attempts, first_ms);
+            return self.set_aside(&message.record, (code, &why), failure).await;
         }
     }
 
@@ -201,24 +201,19 @@ impl<E: Effects> Turn<E> {
     async fn set_aside(
         &mut self,
         record: &StoredRecord,
+        why: (&str, &str),
         failure: ConsumerFailure,
     ) -> Result<(), Halt> {
-        if !self.publisher.publish(record, &failure.after_all(record)).await {
+        if !self.publisher.publish(record, why, &failure.after_all(record)).await {
             return Err(Halt::Asked);
         }
         add(&self.counters.dead_letters, 1);
         Ok(())
     }
 
-    fn failure(
-        &self,
-        code: &str,
-        reason: String,
-        attempts: u32,
-        first_failed_ms: i64,
-    ) -> ConsumerFailure {
-        let (consumer, code) = (self.spec.name.clone(), code.to_owned());
-        ConsumerFailure { consumer, code, reason, attempts, first_failed_ms, failed_ms: now_ms() }
+    fn failure(&self, attempts: u32, first_failed_ms: i64) -> ConsumerFailure {
+        let consumer = self.spec.name.clone();
+        ConsumerFailure { consumer, attempts, first_failed_ms, failed_ms: now_ms() }
     }
 }
 

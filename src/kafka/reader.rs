@@ -1,9 +1,8 @@
 //! A reader of whole topics, without a consumer group.
 //!
-//! Enters: a [`KafkaSpec`] and a [`ReaderSpec`]. Leaves: records, partition by partition in order,
-//! and a word when the end is reached. What always holds: nothing is committed and no group is
-//! joined; every call returns within its limit, whatever the brokers do. Called by `tail`, the demo
-//! and the tests.
+//! Enters: a [`KafkaSpec`] and a [`ReaderSpec`]. Leaves: records, partition by partition in order, and
+//! a word when the end is reached. What always holds: nothing is committed and no group is joined;
+//! every call returns within its limit, whatever the brokers do.
 //!
 //! The client library reports the end of a partition without naming its topic, so a reader that is
 //! to stop at the end reads its topics one after another; one that follows reads all at once.

@@ -23,10 +23,6 @@ const KEPT_BYTES_MAX: usize = 256;
 pub struct ConsumerFailure {
     /// The consumer's name.
     pub consumer: String,
-    /// One word.
-    pub code: String,
-    /// A sentence, without a word of the payload. 1,024 bytes of it are kept.
-    pub reason: String,
     /// How often it was tried, also before it was sent again; 0 for what could not be understood.
     pub attempts: u32,
     /// Milliseconds since the Unix epoch; sending it again begins no new time.
@@ -76,11 +72,17 @@ impl Cut {
 }
 
 impl ConsumerFailure {
-    /// The dead letter's headers: why, and then those of the record's own that go along.
-    pub fn headers(&self, record: &StoredRecord, cut: Cut) -> Vec<Header> {
+    /// The dead letter's headers: why, in a word and in a sentence without a word of the payload, of which
+    /// 1,024 bytes are kept; and then those of the record's own that go along.
+    pub fn headers(
+        &self,
+        (code, reason): (&str, &str),
+        record: &StoredRecord,
+        cut: Cut,
+    ) -> Vec<Header> {
         let ours = [
-            text(ERROR_CODE_HEADER, self.code.as_str()),
-            text(ERROR_HEADER, on_one_line(&self.reason)),
+            text(ERROR_CODE_HEADER, code),
+            text(ERROR_HEADER, on_one_line(reason)),
             text(CONSUMER_HEADER, self.consumer.as_str()),
             text(TOPIC_HEADER, record.topic.as_str()),
             text(PARTITION_HEADER, record.partition.to_string()),
@@ -173,13 +175,13 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::record::{Cause, DeadLetter, PartitionOffset, retried};
+    use crate::record::{DeadLetter, Origin, PartitionOffset, retried};
+
+    const WHY: (&str, &str) = ("poison", "the amount is negative");
 
     fn failure() -> ConsumerFailure {
         ConsumerFailure {
             consumer: "payments".into(),
-            code: "poison".into(),
-            reason: "the amount is negative".into(),
             attempts: 5,
             first_failed_ms: 17,
             failed_ms: 18,
@@ -200,7 +202,7 @@ mod tests {
 
     /// Written to the dead-letter topic and read there.
     fn dead(record: &StoredRecord, failure: &ConsumerFailure, cut: Cut) -> Option<DeadLetter> {
-        let headers = failure.headers(record, cut);
+        let headers = failure.headers(WHY, record, cut);
         let topic = "dead".into();
         DeadLetter::read(StoredRecord { topic, partition: 0, offset: 7, headers, ..record.clone() })
     }
@@ -222,7 +224,8 @@ mod tests {
                 prop_assert_eq!(&letter.headers, &record.headers);
                 prop_assert_eq!((&letter.key, &letter.value), (&record.key, &record.value));
                 prop_assert_eq!((letter.topic.as_ref(), letter.timestamp_ms), (Some(&record.topic), Some(3)));
-                prop_assert_eq!(letter.cause, Cause::Failure { failure: failure(), at: record.at() });
+                prop_assert_eq!((&*letter.code, &*letter.reason), WHY);
+                prop_assert_eq!(letter.origin, Origin::Consumer { at: record.at(), failure: failure() });
                 prop_assert_eq!(letter.is_cut, cut != Cut::Nothing);
                 prop_assert_eq!(letter.at, PartitionOffset { partition: 0, offset: 7 });
             }
@@ -246,7 +249,7 @@ mod tests {
 
     #[test]
     fn other_records_are_no_consumers_dead_letters() {
-        let headers = failure().headers(&record(Vec::new()), Cut::Nothing);
+        let headers = failure().headers(WHY, &record(Vec::new()), Cut::Nothing);
         for missing in 0..headers.len() {
             let mut headers = headers.clone();
             headers.remove(missing);

@@ -4,8 +4,7 @@
 //! consumer's, then the record's own headers. Leaves: a [`DeadLetter`], headers and time for its topic,
 //! and the receipt that says that it was sent again. Pure.
 
-use serde::Deserialize;
-use serde_json::json;
+use serde::{Deserialize, Serialize};
 
 use super::consumer::{ConsumerFailure, without_history};
 use super::headers::{
@@ -30,10 +29,14 @@ pub struct DeadLetter {
     pub at: PartitionOffset,
     /// When it was written, in milliseconds since the Unix epoch.
     pub timestamp_ms: Option<i64>,
-    /// Who wrote it, and why.
-    pub cause: Cause,
+    /// The reason in one word.
+    pub code: String,
+    /// The reason in a sentence.
+    pub reason: String,
     /// Where the row was to go, legal or not, as far as that is known; or where the consumer received it.
     pub topic: Option<String>,
+    /// Who wrote it, and what else is known.
+    pub origin: Origin,
     /// The record's own.
     pub key: Option<Vec<u8>>,
     /// The record's own, or the note that the relay puts in the place of one that is too large.
@@ -48,15 +51,11 @@ pub struct DeadLetter {
     pub is_retried: bool,
 }
 
-/// Who wrote a dead letter, and why.
+/// Who wrote a dead letter.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Cause {
+pub enum Origin {
     /// The relay, of a row that could not be routed or that the brokers refused.
-    Rejection {
-        /// One word.
-        code: String,
-        /// A sentence.
-        reason: String,
+    Relay {
         /// The outbox table; a record that the brokers refused does not name it.
         table: Option<String>,
         /// The row's position in the log.
@@ -67,21 +66,24 @@ pub enum Cause {
         commit_timestamp_ms: Option<i64>,
     },
     /// A consumer, of a record that it could not take.
-    Failure {
-        /// What happened.
-        failure: ConsumerFailure,
+    Consumer {
         /// Where the record lay in its topic.
         at: PartitionOffset,
+        /// What happened.
+        failure: ConsumerFailure,
     },
 }
 
 /// What the relay puts in the place of a body that is too large.
-#[derive(Deserialize)]
+#[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Note {
-    id: Option<String>,
-    size: u64,
-    sha256: String,
+pub struct Note {
+    /// The row's id, as far as it is text and not too large itself.
+    pub id: Option<String>,
+    /// Of the body, in bytes.
+    pub size: u64,
+    /// Of the body, in hexadecimal.
+    pub sha256: String,
 }
 
 impl DeadLetter {
@@ -95,52 +97,33 @@ impl DeadLetter {
             Some(String::from_utf8_lossy(&value.unwrap_or_default()).into_owned())
         };
         let (code, reason) = (take(ERROR_CODE_HEADER)?, take(ERROR_HEADER)?);
-        let (cause, topic, is_cut) = match take(CONSUMER_HEADER) {
-            Some(consumer) => {
-                let topic = take(TOPIC_HEADER)?;
-                let at = PartitionOffset {
-                    partition: take(PARTITION_HEADER)?.parse().ok()?,
-                    offset: take(OFFSET_HEADER)?.parse().ok()?,
-                };
-                let attempts = take(ATTEMPTS_HEADER)?.parse().ok()?;
-                let first_failed_ms = take(FIRST_FAILED_HEADER)?.parse().ok()?;
-                let failed_ms = take(FAILED_HEADER)?.parse().ok()?;
-                let failure = ConsumerFailure {
-                    consumer,
-                    code,
-                    reason,
-                    attempts,
-                    first_failed_ms,
-                    failed_ms,
-                };
-                (Cause::Failure { failure, at }, Some(topic), take(CUT_HEADER).is_some())
-            }
-            None => {
-                let (table, lsn, topic) =
-                    (take(TABLE_HEADER), take(LSN_HEADER), take(TOPIC_HEADER));
-                let mut take_ms = |wanted| take(wanted).and_then(|ms| ms.parse().ok());
-                let timestamp_ms = take_ms(TIMESTAMP_HEADER);
-                let commit_timestamp_ms = take_ms(COMMIT_TIMESTAMP_HEADER);
-                let is_cut = code == TOO_LARGE_CODE;
-                let cause = Cause::Rejection {
-                    code,
-                    reason,
-                    table,
-                    lsn,
-                    timestamp_ms,
-                    commit_timestamp_ms,
-                };
-                (cause, topic, is_cut)
-            }
+        let (topic, origin, is_cut) = if let Some(consumer) = take(CONSUMER_HEADER) {
+            let topic = take(TOPIC_HEADER)?;
+            let partition = take(PARTITION_HEADER)?.parse().ok()?;
+            let at = PartitionOffset { partition, offset: take(OFFSET_HEADER)?.parse().ok()? };
+            let failure = ConsumerFailure {
+                consumer,
+                attempts: take(ATTEMPTS_HEADER)?.parse().ok()?,
+                first_failed_ms: take(FIRST_FAILED_HEADER)?.parse().ok()?,
+                failed_ms: take(FAILED_HEADER)?.parse().ok()?,
+            };
+            (Some(topic), Origin::Consumer { at, failure }, take(CUT_HEADER).is_some())
+        } else {
+            let (table, lsn, topic) = (take(TABLE_HEADER), take(LSN_HEADER), take(TOPIC_HEADER));
+            let timestamp_ms = take(TIMESTAMP_HEADER).and_then(|ms| ms.parse().ok());
+            let commit_timestamp_ms = take(COMMIT_TIMESTAMP_HEADER).and_then(|ms| ms.parse().ok());
+            let origin = Origin::Relay { table, lsn, timestamp_ms, commit_timestamp_ms };
+            (topic, origin, code == TOO_LARGE_CODE)
         };
-        let value_bytes = value.as_ref().map(Vec::len);
-        let headers = headers.collect();
+        let (value_bytes, headers) = (value.as_ref().map(Vec::len), headers.collect());
         let is_retried = false;
-        let letter = Self {
+        let mut letter = Self {
             at,
             timestamp_ms,
-            cause,
+            code,
+            reason,
             topic,
+            origin,
             key,
             value,
             value_bytes,
@@ -149,45 +132,31 @@ impl DeadLetter {
             is_retried,
         };
         // A row that was rejected for another reason may be too large as well.
-        let is_cut = is_cut || (letter.failure().is_none() && letter.is_note());
-        Some(Self { is_cut, ..letter })
+        letter.is_cut |= letter.failure().is_none() && letter.is_note();
+        Some(letter)
     }
 
-    /// The reason in one word.
-    pub fn code(&self) -> &str {
-        let (Cause::Rejection { code, .. }
-        | Cause::Failure { failure: ConsumerFailure { code, .. }, .. }) = &self.cause;
-        code
-    }
-
-    /// The reason in a sentence.
-    pub fn reason(&self) -> &str {
-        let (Cause::Rejection { reason, .. }
-        | Cause::Failure { failure: ConsumerFailure { reason, .. }, .. }) = &self.cause;
-        reason
-    }
-
-    /// What happened to the consumer that wrote it.
-    pub fn failure(&self) -> Option<&ConsumerFailure> {
-        match &self.cause {
-            Cause::Failure { failure, .. } => Some(failure),
-            Cause::Rejection { .. } => None,
+    /// What happened to the consumer that wrote it; `None` for the relay's.
+    pub const fn failure(&self) -> Option<&ConsumerFailure> {
+        match &self.origin {
+            Origin::Consumer { failure, .. } => Some(failure),
+            Origin::Relay { .. } => None,
         }
     }
 
     /// The outbox table, where the relay names it.
     pub fn table(&self) -> Option<&str> {
-        match &self.cause {
-            Cause::Rejection { table, .. } => table.as_deref(),
-            Cause::Failure { .. } => None,
+        match &self.origin {
+            Origin::Relay { table, .. } => table.as_deref(),
+            Origin::Consumer { .. } => None,
         }
     }
 
     /// The row's position in the log, where the relay names it.
     pub fn lsn(&self) -> Option<&str> {
-        match &self.cause {
-            Cause::Rejection { lsn, .. } => lsn.as_deref(),
-            Cause::Failure { .. } => None,
+        match &self.origin {
+            Origin::Relay { lsn, .. } => lsn.as_deref(),
+            Origin::Consumer { .. } => None,
         }
     }
 
@@ -199,9 +168,9 @@ impl DeadLetter {
     /// The id of the row or message; `None` for NULL, or where it was set aside for its size. The
     /// relay's header for it has any name, and comes first.
     pub fn id(&self) -> Option<&[u8]> {
-        match &self.cause {
-            Cause::Rejection { .. } => self.headers.first().and_then(|(_, id)| id.as_deref()),
-            Cause::Failure { .. } => first(&self.headers, "id"),
+        match &self.origin {
+            Origin::Relay { .. } => self.headers.first().and_then(|(_, id)| id.as_deref()),
+            Origin::Consumer { .. } => first(&self.headers, "id"),
         }
     }
 
@@ -223,13 +192,13 @@ impl DeadLetter {
         if value.len() > NOTE_BYTES_MAX {
             return false;
         }
-        let Ok(Note { id, size, sha256 }) = serde_json::from_slice(value) else { return false };
+        let Ok(note) = serde_json::from_slice::<Note>(value) else { return false };
         let same_id = match self.id() {
-            Some(known) => id.as_deref() == Some(&*String::from_utf8_lossy(known)),
+            Some(known) => note.id.as_deref() == Some(&*String::from_utf8_lossy(known)),
             None => true,
         };
-        let whole = json!({ "id": id, "size": size, "sha256": sha256 }).to_string();
-        same_id && sha256.len() == 64 && whole.as_bytes() == value
+        let is_exact = serde_json::to_vec(&note).is_ok_and(|whole| whole == value);
+        same_id && note.sha256.len() == 64 && is_exact
     }
 
     /// The headers of the record to send again: its own, of a row its position as every record has it, of
@@ -237,12 +206,12 @@ impl DeadLetter {
     /// died before.
     pub fn headers_again(&self) -> Vec<Header> {
         let mark = retried(self.at);
-        match &self.cause {
-            Cause::Rejection { lsn, .. } => {
+        match &self.origin {
+            Origin::Relay { lsn, .. } => {
                 let lsn = lsn.as_deref().map(|lsn| text(LSN_HEADER, lsn));
                 self.headers.iter().cloned().chain(lsn).chain([mark]).collect()
             }
-            Cause::Failure { failure, .. } => {
+            Origin::Consumer { failure, .. } => {
                 let own = without_history(&self.headers).iter();
                 let own = own.filter(|(name, _)| name != RETRIED_HEADER).cloned();
                 own.chain(failure.history()).chain([mark]).collect()
@@ -253,15 +222,15 @@ impl DeadLetter {
     /// The partition to send to, where it must be this one: a message goes back to where it lay, whatever
     /// chose that, for later records of its key go there.
     pub const fn partition_again(&self) -> Option<i32> {
-        match &self.cause {
-            Cause::Rejection { .. } => None,
-            Cause::Failure { at, .. } => Some(at.partition),
+        match &self.origin {
+            Origin::Relay { .. } => None,
+            Origin::Consumer { at, .. } => Some(at.partition),
         }
     }
 
     /// The time of the record to send again: the row's own, or else the dead letter's; of a message now.
     pub fn timestamp_again(&self, now_ms: i64) -> i64 {
-        let Cause::Rejection { timestamp_ms, commit_timestamp_ms, .. } = self.cause else {
+        let Origin::Relay { timestamp_ms, commit_timestamp_ms, .. } = self.origin else {
             return now_ms;
         };
         // Earlier versions stamped what the brokers had refused with the first millisecond of 1970, which
@@ -314,6 +283,8 @@ fn beginning(bytes: &[u8]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     const AT: PartitionOffset = PartitionOffset { partition: 3, offset: 17 };
@@ -351,7 +322,7 @@ mod tests {
     #[test]
     fn the_relays_words_and_the_rows_own_are_told_apart() {
         let letter = read(&[relays(), own()], None);
-        assert_eq!((letter.code(), letter.reason()), ("invalid_topic", "a reason"));
+        assert_eq!((&*letter.code, &*letter.reason), ("invalid_topic", "a reason"));
         assert_eq!(
             (letter.table(), letter.topic.as_deref()),
             (Some("public.outbox"), Some("bad/topic"))

@@ -65,7 +65,7 @@ impl Filter {
             wanted.as_deref().is_none_or(|wanted| found == Some(wanted))
         };
         let late_enough = |oldest| letter.timestamp_ms.is_some_and(|ms| ms >= oldest);
-        is(&self.code, Some(letter.code()))
+        is(&self.code, Some(&letter.code))
             && is(&self.topic, letter.topic.as_deref())
             && is(&self.table, letter.table())
             && is(&self.event_type, letter.header("event_type"))

@@ -12,7 +12,7 @@ mod headers;
 mod stored;
 
 pub use consumer::{ConsumerFailure, Cut};
-pub use dead_letter::{Cause, DeadLetter, receipt_of, retried};
+pub use dead_letter::{DeadLetter, Note, Origin, receipt_of, retried};
 pub use filter::{Filter, Target};
 pub use headers::{
     ATTEMPTS_HEADER, COMMIT_TIMESTAMP_HEADER, CONSUMER_HEADER, CUT_HEADER, ERROR_CODE_HEADER,

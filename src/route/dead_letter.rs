@@ -5,6 +5,8 @@
 //! why it did not. Always holds: it fits the size limit (G4 would be void otherwise), and the
 //! row's id is in it. Allocates freely: dead letters are rare.
 
+use serde_json::json;
+
 use super::record::{NO_TIMESTAMP, OwnedRecord};
 use super::rejection::{Rejection, RejectionCode};
 use super::render::{Part, hex_digit, render};
@@ -15,7 +17,7 @@ use crate::outbox::{Format, OutboxRow, Value, type_oid};
 use crate::pgoutput::{Digest, Excerpt};
 use crate::record::{
     COMMIT_TIMESTAMP_HEADER, ERROR_CODE_HEADER, ERROR_HEADER, EXPLANATION_HEADERS, Header,
-    LSN_HEADER, TABLE_HEADER, TIMESTAMP_HEADER, TOPIC_HEADER,
+    LSN_HEADER, Note, TABLE_HEADER, TIMESTAMP_HEADER, TOPIC_HEADER,
 };
 
 /// Of a record that is too large only parts of up to this many bytes are kept, besides size and
@@ -115,11 +117,11 @@ impl Router {
         let payload = self.payload_digest(row, excerpt);
         let cuts = excerpt.cuts().iter().take(CUTS_TOLD_MAX).map(|cut| {
             let column = row.column_name(cut.column);
-            serde_json::json!({
+            json!({
                 "column": column, "size": cut.sent.bytes, "sha256": cut.sent.hexadecimal(),
             })
         });
-        let stands_in = serde_json::json!({
+        let stands_in = json!({
             "id": id,
             "size": payload.map(|payload| payload.bytes),
             "sha256": payload.map(|payload| payload.hexadecimal()),
@@ -191,15 +193,12 @@ impl Router {
         }
         let id = record.headers.get(explained).and_then(|(_, value)| value.as_deref());
         let id = id.map(|bytes| String::from_utf8_lossy(prefix(bytes)).into_owned());
-        let stands_in = record.value.as_deref().map(|value| {
-            let stands_in = serde_json::json!({
-                "id": id,
-                "size": value.len(),
-                "sha256": Digest::of(value).hexadecimal(),
-            });
-            stands_in.to_string().into_bytes()
+        record.value = record.value.as_deref().map(|value| {
+            let size = value.len() as u64;
+            json!(Note { id, size, sha256: Digest::of(value).hexadecimal() })
+                .to_string()
+                .into_bytes()
         });
-        record.value = stands_in;
         set_aside(&mut record, explained);
         record
     }

@@ -2,19 +2,18 @@
 //!
 //! Enters: a consumer's name and which letters are meant. Leaves: a line for each letter, or an account
 //! of what was sent. What always holds: no payload is printed; nothing is sent without `redrive`, and
-//! what was sent before is not sent again. Called by `cli`.
+//! what was sent before is not sent again.
 
 use std::io::Write;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use serde::Serialize;
 use serde_json::json;
 
 use super::error::ShopError;
 use super::kafka::Kafka;
 use crate::dead_letter::{
-    Cause, DeadLetter, DeadLetters, Filter, PartitionOffset, Redrive, Redriven, Target, now_ms,
+    DeadLetter, DeadLetters, Filter, Origin, PartitionOffset, Redrive, Target, now_ms,
 };
 
 /// Whose letters, and what about them.
@@ -69,16 +68,6 @@ struct Meant {
     places: Vec<PartitionOffset>,
 }
 
-/// What was done, or would be, as it is written down.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "snake_case")]
-enum Done {
-    /// These would be sent, or left alone.
-    Planned(Redriven),
-    /// These were.
-    Done(Redriven),
-}
-
 fn parse_place(text: &str) -> Result<PartitionOffset, String> {
     text.parse().map_err(|()| "it is not PARTITION:OFFSET, such as 0:17".to_owned())
 }
@@ -96,13 +85,12 @@ impl LettersArgs {
             Action::Redrive { meant, horizon, force, execute } => {
                 let how = Redrive { horizon: *horizon, force: *force, now_ms: now_ms() };
                 let (letters, filter) = (meant.letters()?, meant.filter());
-                let done = if *execute {
-                    Done::Done(letters.redrive(&filter, &how)?)
+                let (word, redriven) = if *execute {
+                    ("done", letters.redrive(&filter, &how)?)
                 } else {
-                    Done::Planned(letters.rehearse(&filter, &how)?)
+                    ("planned", letters.rehearse(&filter, &how)?)
                 };
-                let line = serde_json::to_string(&done).map_err(std::io::Error::other);
-                line.and_then(|line| writeln!(stdout, "{line}")).map_err(ShopError::Output)?;
+                writeln!(stdout, "{}", json!({ word: redriven })).map_err(ShopError::Output)?;
             }
         }
         Ok(())
@@ -127,11 +115,11 @@ impl Meant {
 }
 
 fn line(letter: &DeadLetter) -> Option<serde_json::Value> {
-    let Cause::Failure { failure, at } = &letter.cause else { return None };
+    let Origin::Consumer { at, failure } = &letter.origin else { return None };
     Some(json!({
         "place": letter.at.to_string(),
-        "code": failure.code,
-        "reason": failure.reason,
+        "code": letter.code,
+        "reason": letter.reason,
         "attempts": failure.attempts,
         "failed_ms": failure.failed_ms,
         "topic": letter.topic,

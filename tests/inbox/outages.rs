@@ -66,7 +66,7 @@ fn a_statement_that_no_migration_mends_is_the_messages_own_failure() {
     running.await_that("the dead letter", |now| now.dead_letters == 1);
     running.stop();
     let letters = scene.letters();
-    let failure = letters[0].failure().unwrap();
-    assert_eq!((failure.code.as_str(), failure.attempts), ("attempts_used_up", 5));
-    assert_eq!(failure.reason, "db error: SQLSTATE 42704");
+    let letter = &letters[0];
+    assert_eq!((letter.code.as_str(), letter.failure().unwrap().attempts), ("attempts_used_up", 5));
+    assert_eq!(letter.reason, "db error: SQLSTATE 42704");
 }

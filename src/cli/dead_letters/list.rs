@@ -6,7 +6,6 @@
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal as _, Write as _};
 
-use serde::Serialize;
 use serde_json::json;
 
 use super::{FilterArgs, Source, SourceArgs};
@@ -56,23 +55,6 @@ pub struct ListArgs {
     pub source: SourceArgs,
 }
 
-/// A dead letter as scripts see it.
-#[derive(Serialize)]
-struct Line<'a> {
-    partition: i32,
-    offset: i64,
-    timestamp: Option<i64>,
-    code: &'a str,
-    reason: &'a str,
-    table: Option<&'a str>,
-    lsn: Option<&'a str>,
-    topic: Option<&'a str>,
-    id: Bytes<'a>,
-    key: Bytes<'a>,
-    size: Option<usize>,
-    retried: bool,
-}
-
 /// Runs it.
 pub(super) fn run(args: &ListArgs, context: &Context) -> Result<ExitCode, Failure> {
     let source = Source::of(&args.source, context)?;
@@ -106,20 +88,20 @@ fn json_lines(letters: &[DeadLetter]) -> Result<String, Failure> {
     let mut lines = String::new();
     for letter in letters {
         let PartitionOffset { partition, offset } = letter.at;
-        let line = Line {
-            partition,
-            offset,
-            timestamp: letter.timestamp_ms,
-            code: letter.code(),
-            reason: letter.reason(),
-            table: letter.table(),
-            lsn: letter.lsn(),
-            topic: letter.topic.as_deref(),
-            id: Bytes(letter.id()),
-            key: Bytes(letter.key.as_deref()),
-            size: letter.value_bytes,
-            retried: letter.is_retried,
-        };
+        let line = json!({
+            "partition": partition,
+            "offset": offset,
+            "timestamp": letter.timestamp_ms,
+            "code": letter.code,
+            "reason": letter.reason,
+            "table": letter.table(),
+            "lsn": letter.lsn(),
+            "topic": letter.topic,
+            "id": Bytes(letter.id()),
+            "key": Bytes(letter.key.as_deref()),
+            "size": letter.value_bytes,
+            "retried": letter.is_retried,
+        });
         lines.push_str(&json_line(&line)?);
     }
     Ok(lines)
@@ -166,13 +148,13 @@ fn cells(letter: &DeadLetter) -> [String; COLUMNS] {
     [
         letter.at.to_string(),
         letter.timestamp_ms.map_or_else(|| "-".to_owned(), rfc3339),
-        text(letter.code()),
+        text(&letter.code),
         letter.table().map_or_else(|| "-".to_owned(), text),
         letter.topic.as_deref().map_or_else(|| "-".to_owned(), text),
         bytes(letter.id()),
         bytes(letter.key.as_deref()),
         letter.value_bytes.map_or_else(|| "null".to_owned(), |size| format!("{size} B")),
-        format!("{mark}{}", shown(Some(letter.reason().as_bytes()), "")),
+        format!("{mark}{}", shown(Some(letter.reason.as_bytes()), "")),
     ]
 }
 
@@ -194,7 +176,7 @@ fn terminal_width() -> Option<usize> {
 fn by_code(letters: &[DeadLetter]) -> BTreeMap<&str, usize> {
     let mut counts = BTreeMap::new();
     for letter in letters {
-        *counts.entry(letter.code()).or_default() += 1;
+        *counts.entry(letter.code.as_str()).or_default() += 1;
     }
     counts
 }

@@ -1,7 +1,6 @@
 //! What a retry would do: which dead letters go where, and which cannot.
 //!
-//! Enters: a survey, `--to`, the limit. Leaves: a [`Plan`], and its text and JSON. Pure. Called by
-//! `retry`.
+//! Enters: a survey, `--to`, the limit. Leaves: a [`Plan`], and its text and JSON. Pure.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -69,7 +68,7 @@ impl Terms<'_> {
         if letter.is_cut {
             return Err(Hindrance::Cut);
         }
-        if letter.code() == RejectionCode::UntranslatableCharacter.as_str() {
+        if letter.code == RejectionCode::UntranslatableCharacter.as_str() {
             return Err(Hindrance::Untranslatable);
         }
         if letter.failure().is_some() {
@@ -172,12 +171,12 @@ impl Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dead_letter::Cause;
+    use crate::dead_letter::{ConsumerFailure, Origin};
 
     fn letter(offset: i64, topic: Option<&str>) -> DeadLetter {
         let topic = topic.map(str::to_owned);
         let mut letter = DeadLetter { topic, ..DeadLetter::rejected(offset, "refused", "why") };
-        if let Cause::Rejection { table, .. } = &mut letter.cause {
+        if let Origin::Relay { table, .. } = &mut letter.origin {
             *table = None;
         }
         letter
@@ -240,6 +239,24 @@ mod tests {
     }
 
     #[test]
+    fn what_a_consumer_could_not_take_is_left_to_its_application() {
+        let at = PartitionOffset { partition: 0, offset: 9 };
+        let failure = ConsumerFailure {
+            consumer: "payments".into(),
+            attempts: 1,
+            first_failed_ms: 0,
+            failed_ms: 0,
+        };
+        let origin = Origin::Consumer { at, failure };
+        let letters = [DeadLetter { origin, ..letter(3, Some("orders")) }];
+        for to in [None, Some("repaired")] {
+            let plan = Plan::of(&letters, Terms { to, ..TERMS });
+            assert_eq!((offsets(&plan), plan.hindered.len()), (vec![], 1));
+            assert!(plan.to_text().contains("its application"), "{}", plan.to_text());
+        }
+    }
+
+    #[test]
     fn the_limit_counts_what_is_sent() {
         let plan = Plan::of(&letters(), Terms { most: 1, ..TERMS });
         assert_eq!((offsets(&plan), plan.hindered.len()), (vec![3], 2));
@@ -250,7 +267,7 @@ mod tests {
     #[test]
     fn what_has_not_got_its_format_is_told() {
         let mut letters = letters();
-        letters[3].cause = DeadLetter::rejected(0, "no_route", "").cause;
+        letters[3].origin = DeadLetter::rejected(0, "no_route", "").origin;
         assert_eq!(Plan::of(&letters, TERMS).unformatted, 0);
         let plan = Plan::of(&letters, Terms { formatted: true, ..TERMS });
         assert_eq!((plan.unformatted, plan.jobs.len()), (1, 2));

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::error::DeadLettersError;
 use super::layout::pretty;
@@ -37,18 +37,6 @@ pub struct ShowArgs {
     pub source: SourceArgs,
 }
 
-/// A record as scripts see it.
-#[derive(Serialize)]
-struct Whole<'a> {
-    topic: &'a str,
-    partition: i32,
-    offset: i64,
-    timestamp: Option<i64>,
-    key: Bytes<'a>,
-    value: Bytes<'a>,
-    headers: Vec<(&'a str, Bytes<'a>)>,
-}
-
 /// Runs it.
 pub(super) fn run(args: &ShowArgs, context: &Context) -> Result<ExitCode, Failure> {
     let source = Source::of(&args.source, context)?;
@@ -69,7 +57,7 @@ pub(super) fn run(args: &ShowArgs, context: &Context) -> Result<ExitCode, Failur
     }
     for (index, record) in records.iter().enumerate() {
         if context.json() {
-            context.print_json(&whole(record))?;
+            context.print_json(&to_json(record))?;
         } else {
             let gap = if index > 0 { "\n" } else { "" };
             context.print(&format!("{gap}{}", to_text(record)))?;
@@ -83,20 +71,18 @@ fn with_id(source: &Source, id: Target) -> Result<Vec<StoredRecord>, DeadLetterE
     survey.letters.iter().map(|letter| source.topic.record(letter.at)).collect()
 }
 
-fn whole(record: &StoredRecord) -> Whole<'_> {
-    Whole {
-        topic: &record.topic,
-        partition: record.partition,
-        offset: record.offset,
-        timestamp: record.timestamp_ms,
-        key: Bytes(record.key.as_deref()),
-        value: Bytes(record.value.as_deref()),
-        headers: record
-            .headers
-            .iter()
-            .map(|(name, value)| (name.as_str(), Bytes(value.as_deref())))
-            .collect(),
-    }
+/// As scripts see it.
+fn to_json(record: &StoredRecord) -> Value {
+    let header = |(name, value): &(String, _)| json!([name, Bytes(Option::as_deref(value))]);
+    json!({
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp_ms,
+        "key": Bytes(record.key.as_deref()),
+        "value": Bytes(record.value.as_deref()),
+        "headers": record.headers.iter().map(header).collect::<Vec<_>>(),
+    })
 }
 
 fn to_text(record: &StoredRecord) -> String {
@@ -151,9 +137,9 @@ mod tests {
 
     #[test]
     fn scripts_get_every_byte() {
-        let json = serde_json::to_value(whole(&record(Some(b"\xff\x00")))).unwrap();
-        assert_eq!(json["value"], serde_json::json!({ "$hex": "ff00" }));
-        assert_eq!(json["headers"], serde_json::json!([["id", "7"], ["none", null]]));
+        let json = to_json(&record(Some(b"\xff\x00")));
+        assert_eq!(json["value"], json!({ "$hex": "ff00" }));
+        assert_eq!(json["headers"], json!([["id", "7"], ["none", null]]));
         assert_eq!((&json["partition"], &json["offset"]), (&0.into(), &17.into()));
     }
 }
