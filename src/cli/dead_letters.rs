@@ -40,7 +40,7 @@ pub enum DeadLettersCommand {
 }
 
 /// Where dead letters are read from.
-#[derive(Debug, Clone, clap::Args)]
+#[derive(Debug, Clone, Default, clap::Args)]
 pub struct SourceArgs {
     /// The dead-letter topic [default: dead_letters.topic]
     #[arg(long, value_name = "TOPIC")]

@@ -185,7 +185,7 @@ mod tests {
         let record = StoredRecord { topic: "orders".into(), ..StoredRecord::default() };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let limit = Duration::from_mins(1);
-        let published = async {
+        let outcome = async {
             publisher.prepare().await;
             // Its first client has failed by now.
             while publisher.producer.poll(&mut Vec::new()).is_ok() {
@@ -193,6 +193,6 @@ mod tests {
             }
             tokio::time::timeout(limit, publisher.publish(&record, ("poison", ""), &failure)).await
         };
-        assert!(runtime.block_on(published).expect("it is confirmed"));
+        assert!(runtime.block_on(outcome).expect("it is confirmed"));
     }
 }

@@ -254,7 +254,7 @@ impl DeadLetter {
             text("id", "7"),
         ];
         let value = Some(b"abc".to_vec());
-        let record = StoredRecord { offset, headers, value, ..StoredRecord::default() };
+        let record = StoredRecord { offset, value, headers, ..StoredRecord::default() };
         let Some(letter) = Self::read(record) else { unreachable!("it is a dead letter") };
         letter
     }

@@ -7,8 +7,10 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
+use super::Source;
+use super::retry::RetryArgs;
 use crate::dead_letter::{DeadLetter, Job, PartitionOffset};
-use crate::route::{RejectionCode, TopicsSpec};
+use crate::route::RejectionCode;
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -46,62 +48,47 @@ pub(super) enum Hindrance {
     Circular,
 }
 
-/// How the choice is narrowed down.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Terms<'a> {
-    /// In place of the topics they were meant for.
-    pub(super) to: Option<&'a str>,
-    pub(super) dead_letter_topic: &'a str,
-    /// Where rows may go.
-    pub(super) topics: &'a TopicsSpec,
-    /// Send no more than this.
-    pub(super) most: usize,
-    /// Also what was retried already.
-    pub(super) again: bool,
-    /// `[format]` makes more of a row than its columns' bytes.
-    pub(super) formatted: bool,
-}
-
-impl Terms<'_> {
-    /// Where a dead letter goes: to `to`, or else to the topic it was meant for, if that is for rows.
-    fn destination<'a>(&'a self, letter: &'a DeadLetter) -> Result<&'a str, Hindrance> {
-        if letter.is_cut {
-            return Err(Hindrance::Cut);
-        }
-        if letter.code == RejectionCode::UntranslatableCharacter.as_str() {
-            return Err(Hindrance::Untranslatable);
-        }
-        if letter.failure().is_some() {
-            return Err(Hindrance::Consumers);
-        }
-        let topic = self.to.or(letter.topic.as_deref()).ok_or(Hindrance::NoTopic)?;
-        if topic == self.dead_letter_topic {
-            return Err(Hindrance::Circular);
-        }
-        // What `--to` names is the operator's choice, not the row's.
-        let topics = self.topics;
-        let judged =
-            if self.to.is_some() { topics.check_reserved(topic) } else { topics.check(topic) };
-        judged.map(|()| topic).map_err(Hindrance::IllegalTopic)
+/// Where a dead letter goes: to `to`, or else to the topic it was meant for, if that is for rows.
+fn destination<'a>(
+    letter: &'a DeadLetter,
+    to: Option<&'a str>,
+    source: &Source,
+) -> Result<&'a str, Hindrance> {
+    if letter.is_cut {
+        return Err(Hindrance::Cut);
     }
+    if letter.code == RejectionCode::UntranslatableCharacter.as_str() {
+        return Err(Hindrance::Untranslatable);
+    }
+    if letter.failure().is_some() {
+        return Err(Hindrance::Consumers);
+    }
+    let topic = to.or(letter.topic.as_deref()).ok_or(Hindrance::NoTopic)?;
+    if topic == source.topic.name {
+        return Err(Hindrance::Circular);
+    }
+    // What `--to` names is the operator's choice, not the row's.
+    let topics = &source.topics;
+    let judged = if to.is_some() { topics.check_reserved(topic) } else { topics.check(topic) };
+    judged.map(|()| topic).map_err(Hindrance::IllegalTopic)
 }
 
 impl Plan {
     /// Sorts them out, in their order. Those that cannot be sent do not count against the limit.
-    pub(super) fn of(letters: &[DeadLetter], terms: Terms<'_>) -> Self {
+    pub(super) fn of(letters: &[DeadLetter], args: &RetryArgs, source: &Source) -> Self {
         let mut plan = Self::default();
         for letter in letters {
-            if letter.is_retried && !terms.again {
+            if letter.is_retried && !args.filter.all {
                 plan.retried += 1;
                 continue;
             }
-            if plan.jobs.len() >= terms.most {
+            if plan.jobs.len() >= args.filter.most() {
                 continue;
             }
-            match terms.destination(letter) {
+            match destination(letter, args.to.as_deref(), source) {
                 Ok(topic) => {
                     // What only the brokers refused names no table, and had its format by then.
-                    plan.unformatted += usize::from(terms.formatted && letter.table().is_some());
+                    plan.unformatted += usize::from(source.formatted && letter.table().is_some());
                     plan.jobs.push(Job { at: letter.at, topic: topic.to_owned() });
                 }
                 Err(hindrance) => plan.hindered.push((letter.at, hindrance)),
@@ -171,7 +158,10 @@ impl Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dead_letter::{ConsumerFailure, Origin};
+    use crate::cli::dead_letters::FilterArgs;
+    use crate::dead_letter::{ConsumerFailure, DeadLetterTopic, Origin};
+    use crate::kafka::KafkaSpec;
+    use crate::route::TopicsSpec;
 
     fn letter(offset: i64, topic: Option<&str>) -> DeadLetter {
         let topic = topic.map(str::to_owned);
@@ -192,14 +182,16 @@ mod tests {
         letters
     }
 
-    const TERMS: Terms<'static> = Terms {
-        to: None,
-        dead_letter_topic: "dead",
-        topics: &TopicsSpec { own: Vec::new(), allowed: Vec::new() },
-        most: usize::MAX,
-        again: false,
-        formatted: false,
-    };
+    fn source() -> Source {
+        let topic = DeadLetterTopic { kafka: KafkaSpec::default(), name: "dead".into() };
+        let topics = TopicsSpec { own: Vec::new(), allowed: Vec::new() };
+        Source { topic, topics, formatted: false }
+    }
+
+    fn plan(letters: &[DeadLetter], to: Option<&str>) -> Plan {
+        let args = RetryArgs { to: to.map(str::to_owned), ..RetryArgs::default() };
+        Plan::of(letters, &args, &source())
+    }
 
     fn offsets(plan: &Plan) -> Vec<i64> {
         plan.jobs.iter().map(|job| job.at.offset).collect()
@@ -207,7 +199,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_sent_is_told_and_the_rest_goes_where_it_was_meant() {
-        let plan = Plan::of(&letters(), TERMS);
+        let plan = plan(&letters(), None);
         assert_eq!((offsets(&plan), plan.retried), (vec![3, 5], 1));
         let hindered: Vec<i64> = plan.hindered.iter().map(|(at, _)| at.offset).collect();
         assert_eq!(hindered, [0, 1, 4]);
@@ -219,7 +211,7 @@ mod tests {
 
     #[test]
     fn another_topic_takes_all_but_what_was_cut() {
-        let plan = Plan::of(&letters(), Terms { to: Some("repaired"), ..TERMS });
+        let plan = plan(&letters(), Some("repaired"));
         assert_eq!(offsets(&plan), [1, 3, 4, 5]);
         assert!(plan.jobs.iter().all(|job| job.topic == "repaired"));
         assert_eq!(plan.hindered.len(), 1);
@@ -232,7 +224,7 @@ mod tests {
             DeadLetter { topic: Some("orders".into()), ..DeadLetter::rejected(0, code, "") };
         let letters = [stored, letter(1, Some("orders"))];
         for to in [None, Some("repaired")] {
-            let plan = Plan::of(&letters, Terms { to, ..TERMS });
+            let plan = plan(&letters, to);
             assert_eq!(offsets(&plan), [1]);
             assert!(plan.to_text().contains("insert the row again"), "{}", plan.to_text());
         }
@@ -250,7 +242,7 @@ mod tests {
         let origin = Origin::Consumer { at, failure };
         let letters = [DeadLetter { origin, ..letter(3, Some("orders")) }];
         for to in [None, Some("repaired")] {
-            let plan = Plan::of(&letters, Terms { to, ..TERMS });
+            let plan = plan(&letters, to);
             assert_eq!((offsets(&plan), plan.hindered.len()), (vec![], 1));
             assert!(plan.to_text().contains("its application"), "{}", plan.to_text());
         }
@@ -258,9 +250,14 @@ mod tests {
 
     #[test]
     fn the_limit_counts_what_is_sent() {
-        let plan = Plan::of(&letters(), Terms { most: 1, ..TERMS });
+        let limited = |limit, all| {
+            let filter = FilterArgs { limit: Some(limit), all, ..FilterArgs::default() };
+            let args = RetryArgs { filter, ..RetryArgs::default() };
+            Plan::of(&letters(), &args, &source())
+        };
+        let plan = limited(1, false);
         assert_eq!((offsets(&plan), plan.hindered.len()), (vec![3], 2));
-        let plan = Plan::of(&letters(), Terms { most: 2, again: true, ..TERMS });
+        let plan = limited(2, true);
         assert_eq!((offsets(&plan), plan.retried), (vec![2, 3], 0));
     }
 
@@ -268,8 +265,9 @@ mod tests {
     fn what_has_not_got_its_format_is_told() {
         let mut letters = letters();
         letters[3].origin = DeadLetter::rejected(0, "no_route", "").origin;
-        assert_eq!(Plan::of(&letters, TERMS).unformatted, 0);
-        let plan = Plan::of(&letters, Terms { formatted: true, ..TERMS });
+        assert_eq!(plan(&letters, None).unformatted, 0);
+        let source = Source { formatted: true, ..source() };
+        let plan = Plan::of(&letters, &RetryArgs::default(), &source);
         assert_eq!((plan.unformatted, plan.jobs.len()), (1, 2));
         assert!(plan.to_text().contains("careful: 1 of them"), "{}", plan.to_text());
         assert_eq!(plan.to_json(None)["unformatted"], 1);
@@ -277,7 +275,7 @@ mod tests {
 
     #[test]
     fn scripts_are_told_the_same() {
-        let plan = Plan::of(&letters(), TERMS);
+        let plan = plan(&letters(), None);
         let json = plan.to_json(None);
         assert_eq!((&json["executed"], &json["sent"]), (&json!(false), &json!(0)));
         assert_eq!(json["to_send"], json!([{ "topic": "orders", "records": 2 }]));
@@ -288,12 +286,9 @@ mod tests {
 
     #[test]
     fn only_legal_topics_but_our_own_are_destinations() {
-        let topics =
-            TopicsSpec { own: vec!["progress".to_owned()], allowed: vec!["orders".to_owned()] };
-        let to = |intended, to| {
-            let terms = Terms { to, topics: &topics, ..TERMS };
-            terms.destination(&letter(0, intended)).map(str::to_owned)
-        };
+        let (own, allowed) = (vec!["progress".to_owned()], vec!["orders".to_owned()]);
+        let source = Source { topics: TopicsSpec { own, allowed }, ..source() };
+        let to = |intended, to| destination(&letter(0, intended), to, &source).map(str::to_owned);
         assert_eq!(to(Some("orders"), None).as_deref(), Ok("orders"));
         assert_eq!(to(Some("bad/topic"), Some("orders")).as_deref(), Ok("orders"));
         assert_eq!(to(None, None), Err(Hindrance::NoTopic));

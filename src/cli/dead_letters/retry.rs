@@ -5,7 +5,7 @@
 //! after another and each in offset order, so records of one key keep theirs.
 
 use super::error::DeadLettersError;
-use super::plan::{Plan, Terms};
+use super::plan::Plan;
 use super::progress::Progress;
 use super::{FilterArgs, Source, SourceArgs};
 use crate::cli::context::Context;
@@ -17,7 +17,7 @@ use crate::relay::{Request, Stop};
 use crate::route::check_topic;
 
 /// `dead-letters retry [filters] [PARTITION:OFFSET|ID ..] [--to TOPIC] [--rate N] [--execute]`
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Default, clap::Args)]
 #[command(after_help = "\
 A record that was sent again keeps its id, and has a last header postrider-retried with the place of
 its dead letter. Once it is stored a receipt is written to the dead-letter topic: what has a receipt
@@ -69,17 +69,9 @@ pub(super) fn run(args: &RetryArgs, context: &Context) -> Result<ExitCode, Failu
     {
         return Err(DeadLettersError::Reserved { topic, reason }.into());
     }
-    let targets: Vec<Target> = args.targets.iter().map(|text| Target::parse(text)).collect();
-    let is_named = !targets.is_empty();
-    let terms = Terms {
-        to: args.to.as_deref(),
-        dead_letter_topic: &source.topic.name,
-        topics: &source.topics,
-        most: args.filter.most(),
-        again: args.filter.all,
-        formatted: source.formatted,
-    };
-    let plan = Plan::of(&source.survey(&args.filter.filter(targets))?.letters, terms);
+    let targets = args.targets.iter().map(|text| Target::parse(text)).collect();
+    let survey = source.survey(&args.filter.filter(targets))?;
+    let plan = Plan::of(&survey.letters, args, &source);
     if !args.execute {
         print(&plan, None, context)?;
         return Ok(ExitCode::Ok);
@@ -87,7 +79,7 @@ pub(super) fn run(args: &RetryArgs, context: &Context) -> Result<ExitCode, Failu
     let (sent, outcome) = execute(&source, &plan, args.rate)?;
     print(&plan, Some(sent), context)?;
     outcome?;
-    if is_named && !plan.hindered.is_empty() {
+    if !args.targets.is_empty() && !plan.hindered.is_empty() {
         return Err(DeadLettersError::Hindered { count: plan.hindered.len() }.into());
     }
     Ok(ExitCode::Ok)
