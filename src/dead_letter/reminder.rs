@@ -1,8 +1,8 @@
 //! When trouble that lasts is told again.
 //!
 //! Enters: what there is to tell, at each attempt. Leaves: whether it is time to. What always holds:
-//! the same is told at once and then once a minute for as long as it is asked. Called by `burial`,
-//! `courier`, `group` and `turn`.
+//! the same is told at once and then once a minute for as long as it is asked. Called by
+//! `dlq_publisher`, `group` and `turn`.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
