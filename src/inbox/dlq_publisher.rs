@@ -166,7 +166,7 @@ mod tests {
     use crate::inbox::stop;
 
     #[test]
-    fn a_client_that_failed_for_good_is_replaced() {
+    fn a_client_that_failed_for_good_is_replaced_and_brokers_are_waited_for() {
         let cluster = MockCluster::new(1).unwrap();
         cluster.create_topic("payments.dead-letters", 1, 1).unwrap();
         // An idempotent producer that may not write is told so once, and then never asks again.
@@ -191,7 +191,16 @@ mod tests {
             while publisher.producer.poll(&mut Vec::new()).is_ok() {
                 tokio::time::sleep(TICK).await;
             }
-            tokio::time::timeout(limit, publisher.publish(&record, ("poison", ""), &failure)).await
+            let replaced = publisher.publish(&record, ("poison", ""), &failure);
+            assert!(tokio::time::timeout(limit, replaced).await.expect("it is confirmed"));
+            // Brokers that are away are waited for.
+            cluster.broker_down(1).unwrap();
+            let back = async {
+                tokio::time::sleep(Duration::from_millis(500)).await;
+                cluster.broker_up(1).unwrap();
+            };
+            let waited = publisher.publish(&record, ("poison", ""), &failure);
+            tokio::time::timeout(limit, async { tokio::join!(waited, back).0 }).await
         };
         assert!(runtime.block_on(outcome).expect("it is confirmed"));
     }

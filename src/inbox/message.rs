@@ -93,26 +93,14 @@ impl Unfit {
 impl Message {
     /// Understands a record. One that is unfit is given back with the reason.
     pub fn read(record: StoredRecord) -> Result<Self, Box<(StoredRecord, Unfit)>> {
-        match Parts::read(&record) {
-            Ok(Parts { id, event_type, aggregate_type, aggregate_id, sequence, payload }) => {
-                Ok(Self { id, event_type, aggregate_type, aggregate_id, sequence, payload, record })
-            }
+        match Self::parts(&record) {
+            Ok(message) => Ok(Self { record, ..message }),
             Err(unfit) => Err(Box::new((record, unfit))),
         }
     }
-}
 
-struct Parts {
-    id: Uuid,
-    event_type: String,
-    aggregate_type: Option<String>,
-    aggregate_id: String,
-    sequence: Option<i64>,
-    payload: Value,
-}
-
-impl Parts {
-    fn read(record: &StoredRecord) -> Result<Self, Unfit> {
+    /// All but the record itself.
+    fn parts(record: &StoredRecord) -> Result<Self, Unfit> {
         let id = text(record, ID_HEADER)?.ok_or(Unfit::Missing(ID_HEADER))?;
         let id = Uuid::try_parse(id)
             .map_err(|_| Unfit::Malformed { field: ID_HEADER, wanted: "a UUID" })?;
@@ -132,6 +120,7 @@ impl Parts {
             sequence: sequence.transpose()?,
             payload: payload
                 .map_err(|error| Unfit::Payload { line: error.line(), column: error.column() })?,
+            record: StoredRecord::default(),
         })
     }
 }
