@@ -18,17 +18,18 @@
 //!
 //! # Rooms
 //!
-//! * the core, without I/O, clock or threads: [`lsn`], [`pgoutput`], [`outbox`], [`route`],
-//!   [`ledger`], [`pipeline`];
+//! * the core, without I/O, clock or threads: [`lsn`], [`pgoutput`], [`outbox`], [`record`],
+//!   [`route`], [`ledger`], [`pipeline`];
 //! * both ends: [`wal`] (the replication connection), [`kafka`] (producer, reader, embedded broker);
 //! * what drives them: [`relay`] (the only loop, on a thread of its own), [`control`] (SQL sessions),
 //!   [`telemetry`] (health and metrics);
 //! * what people touch: [`cli`], [`config`];
 //! * bounds for who connects over HTTP, and what Prometheus reads there: [`http`], `prometheus`;
+//! * what finds dead letters and sends them again: [`dead_letter`];
 //! * for tests alone: [`failpoint`];
 //! * for whoever tries again, and for every log line that may repeat: [`backoff`], `log_throttle`;
 //! * the application's half, a cargo feature each: `outbox_writer`, `idempotency`, `inbox`, `saga`,
-//!   `dead_letter`, and `shop`, whose services use them;
+//!   a consumer's own dead letters, and `shop`, whose services use them;
 //! * beside the relay: [`sandbox`] (private servers).
 //!
 //! The core is a crate of its own, so that the compiler keeps its wall; who else may know whom is
@@ -50,12 +51,11 @@
 //! Their conditions and limits, and the tests that show them: `docs/guarantees.md`.
 
 pub use postrider_core::{frame, gate, ledger, lsn, mutants, outbox, pgoutput, pipeline, route};
-pub use postrider_core::{progress, session, sink, time, transaction};
+pub use postrider_core::{progress, record, session, sink, time, transaction};
 
 pub mod backoff;
 pub mod config;
 pub mod control;
-#[cfg(feature = "dead-letter")]
 pub mod dead_letter;
 pub mod failpoint;
 pub mod http;

@@ -6,6 +6,7 @@
 
 use crate::cli::dead_letters::DeadLettersError;
 use crate::control::ControlError;
+use crate::dead_letter::DeadLetterError;
 use crate::kafka::{ReaderError, SinkError, TopicsError};
 use crate::pipeline::PipelineError;
 use crate::relay::GateError;
@@ -171,20 +172,23 @@ pub(super) const fn pipeline(error: &PipelineError) -> &'static str {
 /// `PR-D001` to `PR-D019`; what the brokers do has their code.
 pub(super) const fn dead_letters(error: &DeadLettersError) -> &'static str {
     match error {
-        DeadLettersError::Reader(error) => reader(error),
-        DeadLettersError::Sink(error) | DeadLettersError::Unconfirmed { source: error, .. } => {
-            sink(error)
-        }
-        DeadLettersError::Missing(_) => "PR-D001",
+        DeadLettersError::Topic(DeadLetterError::Reader(error)) => reader(error),
+        DeadLettersError::Topic(
+            DeadLetterError::Sink(error) | DeadLetterError::Unconfirmed { source: error, .. },
+        ) => sink(error),
+        // What a consumer without a topic has none of.
+        DeadLettersError::Topic(
+            DeadLetterError::Missing(_) | DeadLetterError::NoLetters { .. },
+        ) => "PR-D001",
         DeadLettersError::Several { .. } => "PR-D002",
         DeadLettersError::Hindered { .. } => "PR-D003",
         DeadLettersError::Circular(_) => "PR-D004",
+        DeadLettersError::Topic(DeadLetterError::Gone(_)) => "PR-D005",
+        DeadLettersError::Topic(DeadLetterError::Refused { .. }) => "PR-D006",
+        DeadLettersError::Topic(DeadLetterError::ReceiptRefused { .. }) => "PR-D007",
+        DeadLettersError::Topic(DeadLetterError::Unread { .. }) => "PR-D008",
+        DeadLettersError::Topic(DeadLetterError::Silent { .. }) => "PR-D009",
+        DeadLettersError::Topic(DeadLetterError::Aborted { .. }) => "PR-D010",
         DeadLettersError::Reserved { .. } => "PR-D011",
-        DeadLettersError::Gone(_) => "PR-D005",
-        DeadLettersError::Refused { .. } => "PR-D006",
-        DeadLettersError::ReceiptRefused { .. } => "PR-D007",
-        DeadLettersError::Unread { .. } => "PR-D008",
-        DeadLettersError::Silent { .. } => "PR-D009",
-        DeadLettersError::Aborted { .. } => "PR-D010",
     }
 }

@@ -3,35 +3,30 @@
 //! Enters: the configured Kafka side and the dead-letter topic. Leaves: lists, whole records, and
 //! with `retry --execute` records in the topics they were meant for. What always holds: Postgres is
 //! not touched; only `retry --execute` writes anything; dead letters are never taken away, a receipt
-//! beside them says what was retried. Called by the command tree.
+//! beside them says what was retried.
 
 mod error;
-mod filter;
 mod layout;
-mod letter;
 mod list;
 mod plan;
 mod progress;
-mod redrive;
 mod retry;
 mod show;
-mod survey;
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use clap::Subcommand;
+use clap::builder::PossibleValuesParser;
 
 use super::context::Context;
 use super::exit::ExitCode;
 use super::failure::Failure;
 use super::specs::kafka_spec;
-use crate::kafka::{KafkaSpec, Reader, ReaderSpec, Start};
-use crate::route::{FormatSpec, TopicsSpec};
+use crate::dead_letter::{DeadLetterError, DeadLetterTopic, Filter, Keep, Survey, Target, now_ms};
+use crate::route::{FormatSpec, RejectionCode, TopicsSpec};
+use progress::Progress;
 
 pub use error::DeadLettersError;
-
-/// How long the brokers may take to answer and to name the topic's partitions.
-const CONNECT_LIMIT: Duration = Duration::from_secs(15);
 
 /// The three commands.
 #[derive(Debug, Subcommand)]
@@ -45,7 +40,7 @@ pub enum DeadLettersCommand {
 }
 
 /// Where dead letters are read from.
-#[derive(Debug, Clone, clap::Args)]
+#[derive(Debug, Clone, Default, clap::Args)]
 pub struct SourceArgs {
     /// The dead-letter topic [default: dead_letters.topic]
     #[arg(long, value_name = "TOPIC")]
@@ -54,6 +49,62 @@ pub struct SourceArgs {
     /// Kafka's addresses, comma-separated [default: as configured]
     #[arg(short = 'b', long, value_name = "HOST:PORT")]
     pub brokers: Option<String>,
+}
+
+/// What `list` and `retry` choose by; all that is given must hold.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub struct FilterArgs {
+    /// Rejected for this reason
+    #[arg(long, value_name = "CODE", value_parser = codes())]
+    pub code: Option<String>,
+
+    /// Meant for this topic
+    #[arg(long, value_name = "TOPIC")]
+    pub topic: Option<String>,
+
+    /// From this table, as the list prints it: public.outbox
+    #[arg(long, value_name = "TABLE")]
+    pub table: Option<String>,
+
+    /// Of the row with this id
+    #[arg(long, value_name = "ID")]
+    pub id: Option<String>,
+
+    /// With a timestamp no older than this, such as 30m or 24h
+    #[arg(long, value_name = "DURATION", value_parser = crate::cli::parse_duration)]
+    pub since: Option<Duration>,
+
+    /// Only the first N, by partition and offset
+    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub limit: Option<u64>,
+
+    /// Also those that were retried already
+    #[arg(long)]
+    pub all: bool,
+}
+
+fn codes() -> PossibleValuesParser {
+    PossibleValuesParser::new(RejectionCode::ALL.map(RejectionCode::as_str))
+}
+
+impl FilterArgs {
+    /// The limit, or all there are.
+    fn most(&self) -> usize {
+        self.limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX))
+    }
+
+    fn filter(&self, targets: Vec<Target>) -> Filter {
+        let ago_ms = |since: Duration| i64::try_from(since.as_millis()).unwrap_or(i64::MAX);
+        Filter {
+            code: self.code.clone(),
+            topic: self.topic.clone(),
+            table: self.table.clone(),
+            event_type: None,
+            id: self.id.clone(),
+            since_ms: self.since.map(|since| now_ms().saturating_sub(ago_ms(since))),
+            targets,
+        }
+    }
 }
 
 /// Runs one of them.
@@ -65,10 +116,9 @@ pub fn run(command: &DeadLettersCommand, context: &Context) -> Result<ExitCode, 
     }
 }
 
-/// The dead-letter topic and how to reach it.
+/// The dead-letter topic, and what the relay may do with rows.
 struct Source {
-    kafka: KafkaSpec,
-    topic: String,
+    topic: DeadLetterTopic,
     /// Where rows may go.
     topics: TopicsSpec,
     /// `[format]` makes more of a row than its columns' bytes.
@@ -81,25 +131,19 @@ impl Source {
         let mut kafka = kafka_spec(&config);
         "postrider-dead-letters".clone_into(&mut kafka.client_id);
         let mut topics = config.topics_spec();
-        let topic = args.from.clone().unwrap_or(config.dead_letters.topic);
-        topics.own.push(topic.clone());
-        Ok(Self { kafka, topic, topics, formatted: config.format != FormatSpec::default() })
+        let name = args.from.clone().unwrap_or(config.dead_letters.topic);
+        topics.own.push(name.clone());
+        let formatted = config.format != FormatSpec::default();
+        Ok(Self { topic: DeadLetterTopic { kafka, name }, topics, formatted })
     }
 
-    /// Reads the topic, or one partition of it, from there to its end.
-    fn open(&self, partition: Option<i32>, start: Start) -> Result<Reader, DeadLettersError> {
-        let spec = ReaderSpec { partition, start, ..ReaderSpec::whole(&[&self.topic]) };
-        Ok(Reader::open(&self.kafka, spec, CONNECT_LIMIT)?)
+    /// Those that are meant, without their values.
+    fn survey(&self, filter: &Filter) -> Result<Survey, DeadLetterError> {
+        let mut progress = Progress::new();
+        let survey = self.topic.survey(filter, Keep::Summary, &mut |read| {
+            progress.show(|| format!("{read} records read"));
+        });
+        progress.clear();
+        survey
     }
-
-    /// For a producer that has one record of a key under way, and names the record that is refused.
-    fn producer(&self) -> KafkaSpec {
-        KafkaSpec { cautious: true, ..self.kafka.clone() }
-    }
-}
-
-/// Milliseconds since the Unix epoch.
-fn now_ms() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }

@@ -20,6 +20,7 @@ pub mod outbox;
 pub mod pgoutput;
 pub mod pipeline;
 pub mod progress;
+pub mod record;
 pub mod route;
 pub mod session;
 pub mod sink;

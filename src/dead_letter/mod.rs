@@ -1,53 +1,51 @@
-//! Messages that a consumer could not take, set aside with the reason.
+//! Dead letters in their topics, the relay's and the consumers': found, and sent again.
 //!
-//! Enters: a record and its [`Grounds`], from `inbox`. Leaves: a record in the consumer's own topic,
-//! `<consumer>.dead-letters`; [`DeadLetters`] lists them and sends them again. What always holds:
-//! key, value and headers are kept byte for byte, so that a record that is sent again bears its old
-//! id, and the markers of all who took it still protect them. Called by `inbox` and `shop`.
+//! Enters: a dead-letter topic and a [`Filter`]. Leaves: [`DeadLetter`]s; or their records in the
+//! topics they were meant for, and in the dead-letter topic a receipt for each. What always holds: key,
+//! value and headers are kept byte for byte, so that a record that is sent again bears its old id, and
+//! the markers of all who took it still protect them. Every call blocks.
+//!
+//! [`DeadLetterTopic`] is any of these topics; `DeadLetters` is a consumer's own,
+//! `<consumer>.dead-letters`, with what its markers demand:
 //!
 //! ```no_run
-//! use postrider::dead_letter::{DeadLetters, Filter, Redrive, now_ms};
-//! # use std::time::Duration;
-//!
+//! # #[cfg(feature = "dead-letter")]
 //! # fn main() -> Result<(), postrider::dead_letter::DeadLetterError> {
+//! # use std::time::Duration;
+//! use postrider::dead_letter::{DeadLetters, Filter, Redrive, now_ms};
+//!
 //! let kafka = vec![("bootstrap.servers".to_owned(), "localhost:9092".to_owned())];
-//! let letters = DeadLetters::new("payments", kafka);
+//! let letters = DeadLetters::new("payments", &kafka);
 //! for letter in letters.list(&Filter::default())? {
-//!     println!("{} {} {:?}", letter.place, letter.grounds.code, letter.header("id"));
+//!     println!("{} {} {:?}", letter.at, letter.code, letter.header("id"));
 //! }
 //! let horizon = Duration::from_hours(7 * 24);
 //! letters.redrive(&Filter::default(), &Redrive { horizon, force: false, now_ms: now_ms() })?;
 //! # Ok(())
 //! # }
+//! # #[cfg(not(feature = "dead-letter"))]
+//! # fn main() {}
 //! ```
 
-mod courier;
+#[cfg(feature = "dead-letter")]
+mod consumer;
 mod error;
-mod letter;
-mod office;
-mod place;
-mod record;
+mod redrive;
 mod topic;
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-#[cfg(feature = "inbox")]
-pub(crate) use courier::{Courier, Parcel, is_too_large, valueless};
-pub use error::DeadLetterError;
-pub use letter::{
-    ATTEMPTS_HEADER, CONSUMER_HEADER, CUT_HEADER, ERROR_CODE_HEADER, ERROR_HEADER, FAILED_HEADER,
-    FIRST_FAILED_HEADER, Grounds, Letter, OFFSET_HEADER, PARTITION_HEADER, RETRIED_HEADER,
-    TOPIC_HEADER,
+pub use crate::record::{
+    ConsumerFailure, DeadLetter, Filter, Header, Origin, PartitionOffset, StoredRecord, Target,
 };
+#[cfg(feature = "dead-letter")]
+pub use consumer::{DeadLetters, Redrive, Redriven, topic_of};
 #[cfg(feature = "inbox")]
-pub(crate) use letter::{Cut, headers};
-pub use office::{DeadLetters, Redrive, Redriven, topic_of};
-pub use place::Place;
-pub use record::{Header, Record};
-pub use topic::Filter;
-
-#[cfg(feature = "inbox")]
-pub(crate) use crate::log_throttle::LogThrottle as Reminder;
+pub(crate) use consumer::{creation_of, kafka_of};
+pub use error::DeadLetterError;
+pub(crate) use error::listed;
+pub use redrive::{Interrupt, Job, Pace};
+pub use topic::{DeadLetterTopic, Keep, Survey};
 
 /// The time of day in milliseconds since the Unix epoch, to be written down and compared with what
 /// was written down.

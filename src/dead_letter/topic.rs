@@ -1,136 +1,134 @@
-//! One pass over a consumer's dead-letter topic.
+//! A dead-letter topic: what lies in it, and what of that was sent again.
 //!
-//! Enters: the topic's name and a [`Filter`]. Leaves: the letters that are meant, each knowing
-//! whether it was sent again. What always holds: nothing is committed and no group is joined; the
-//! letters that are meant are held in memory with their values. Called by `office`.
+//! Enters: how to reach Kafka, the topic's name, a [`Filter`]. Leaves: a [`Survey`], or one record.
+//! What always holds: nothing is committed and no group is joined; whether a dead letter was sent again
+//! is known only at the end of the topic, since its receipt lies behind it. A survey that keeps
+//! summaries needs memory for the number of dead letters that are meant, some 550 bytes each, and not
+//! for their values.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::HashSet;
+use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-use rdkafka::ClientConfig;
-use rdkafka::config::RDKafkaLogLevel;
-use rdkafka::consumer::{BaseConsumer, Consumer as _};
-use rdkafka::error::KafkaError;
-use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
+use super::DeadLetterError;
+use crate::kafka::{KafkaSpec, Reader, ReaderError, ReaderSpec, Received, Start, Step};
+use crate::record::{DeadLetter, Filter, PartitionOffset, StoredRecord, Target, receipt_of};
 
-use super::courier::valueless;
-use super::letter::receipt_of;
-use super::office::SUFFIX;
-use super::{DeadLetterError, Letter, Place, Record};
+/// How long the brokers may take to answer and to name the topic's partitions.
+const CONNECT_LIMIT: Duration = Duration::from_secs(15);
 
-/// How long one question to a broker may take.
-const ASK_LIMIT: Duration = Duration::from_secs(10);
 /// Brokers that are there and send nothing for this long, before the end is reached, have failed.
 const SILENCE_LIMIT: Duration = Duration::from_secs(30);
+
+/// How soon a reader that waits looks at the time.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Which dead letters are meant; all that is given must hold. The default is all of them.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Filter {
-    /// Set aside for this reason.
-    pub code: Option<String>,
-    /// Received from this topic.
-    pub topic: Option<String>,
-    /// Of this event type.
-    pub event_type: Option<String>,
-    /// With this id, as its header says it.
-    pub id: Option<String>,
-    /// Lying here; each must be there. Empty for anywhere.
-    pub places: BTreeSet<Place>,
+/// A topic of dead letters, and how to reach it.
+#[derive(Debug, Clone)]
+pub struct DeadLetterTopic {
+    /// How to reach Kafka.
+    pub kafka: KafkaSpec,
+    /// The topic.
+    pub name: String,
 }
 
-impl Filter {
-    fn admits(&self, letter: &Letter) -> bool {
-        let is = |wanted: &Option<String>, found: Option<&str>| {
-            wanted.as_deref().is_none_or(|wanted| found == Some(wanted))
-        };
-        is(&self.code, Some(&letter.grounds.code))
-            && is(&self.topic, Some(&letter.record.topic))
-            && is(&self.event_type, letter.header("event_type"))
-            && is(&self.id, letter.header("id"))
-            && (self.places.is_empty() || self.places.contains(&letter.place))
+/// How much of the dead letters a survey keeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Keep {
+    /// All of them, values included.
+    Whole,
+    /// [`DeadLetter::summarize`].
+    Summary,
+}
+
+/// What was found.
+#[derive(Debug, Default)]
+pub struct Survey {
+    /// Those that are meant, in order of partition and offset; those that were sent again included.
+    pub letters: Vec<DeadLetter>,
+    /// Records that are neither dead letters nor receipts.
+    pub foreign: usize,
+}
+
+impl DeadLetterTopic {
+    /// Reads to the end; `progress` hears how many records were read. What was named and is not there is
+    /// an error.
+    pub fn survey(
+        &self,
+        filter: &Filter,
+        keep: Keep,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Survey, DeadLetterError> {
+        let mut survey = Survey::default();
+        let (mut retried, mut missing, mut read) = (HashSet::new(), filter.named(), 0);
+        self.walk(None, Start::Beginning, |record| {
+            read += 1;
+            progress(read);
+            let record = record.to_stored();
+            if let Some(at) = receipt_of(&record) {
+                retried.insert(at);
+            } else if let Some(mut letter) = DeadLetter::read(record) {
+                if filter.admits(&letter, &mut missing) {
+                    if keep == Keep::Summary {
+                        letter.summarize();
+                    }
+                    survey.letters.push(letter);
+                }
+            } else {
+                survey.foreign += 1;
+            }
+            Ok(ControlFlow::Continue(()))
+        })?;
+        if !missing.is_empty() {
+            return Err(DeadLetterError::Missing(missing));
+        }
+        for letter in &mut survey.letters {
+            letter.is_retried = retried.contains(&letter.at);
+        }
+        survey.letters.sort_unstable_by_key(|letter| letter.at);
+        Ok(survey)
     }
-}
 
-/// Reads all of the topic, and gives back what is meant in the order of places.
-pub(super) fn read(
-    settings: &[(String, String)],
-    topic: &str,
-    filter: &Filter,
-) -> Result<Vec<Letter>, DeadLetterError> {
-    let consumer = client(settings)?;
-    let mut unfinished = begin(&consumer, topic)?;
-    let (mut letters, mut retried) = (Vec::new(), HashSet::new());
-    let mut heard = Instant::now();
-    while !unfinished.is_empty() {
-        match consumer.poll(TICK) {
-            Some(Ok(message)) => {
-                let record = Record::copy(&message);
-                if let Some(place) = receipt_of(&record) {
-                    retried.insert(place);
-                } else if let Some(letter) = Letter::read(record)
-                    && filter.admits(&letter)
-                {
-                    letters.push(letter);
+    /// The record that lies there, whatever it is.
+    pub fn record(&self, at: PartitionOffset) -> Result<StoredRecord, DeadLetterError> {
+        let mut found = None;
+        let read = self.walk(Some(at.partition), Start::Offset(at.offset), |record| {
+            found = Some(record.to_stored()).filter(|record| record.at() == at);
+            Ok(ControlFlow::Break(()))
+        });
+        match read {
+            Ok(())
+            | Err(DeadLetterError::Reader(
+                ReaderError::OffsetGone(_) | ReaderError::UnknownPartition { .. },
+            )) => found.ok_or_else(|| DeadLetterError::Missing(vec![Target::At(at)])),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Reads the topic, or one partition of it, from there to its end, or until told to stop.
+    pub(super) fn walk(
+        &self,
+        partition: Option<i32>,
+        start: Start,
+        mut each: impl FnMut(&Received<'_>) -> Result<ControlFlow<()>, DeadLetterError>,
+    ) -> Result<(), DeadLetterError> {
+        let spec = ReaderSpec { partition, start, ..ReaderSpec::whole(&[&self.name]) };
+        let mut reader = Reader::open(&self.kafka, spec, CONNECT_LIMIT)?;
+        let mut heard = Instant::now();
+        loop {
+            match reader.next(TICK)? {
+                Step::Record(record) => {
+                    if each(&record)?.is_break() {
+                        return Ok(());
+                    }
+                    heard = Instant::now();
+                }
+                Step::End => return Ok(()),
+                Step::Idle if heard.elapsed() < SILENCE_LIMIT => {}
+                Step::Idle => {
+                    return Err(DeadLetterError::Unread { seconds: SILENCE_LIMIT.as_secs() });
                 }
             }
-            Some(Err(KafkaError::PartitionEOF(partition))) => drop(unfinished.remove(&partition)),
-            Some(Err(source @ KafkaError::MessageConsumptionFatal(_))) => {
-                return Err(DeadLetterError::Read { topic: topic.to_owned(), source });
-            }
-            // Others pass, or end in silence.
-            Some(Err(_)) | None if heard.elapsed() < SILENCE_LIMIT => continue,
-            Some(Err(_)) | None => {
-                let (topic, seconds) = (topic.to_owned(), SILENCE_LIMIT.as_secs());
-                return Err(DeadLetterError::Silent { topic, seconds });
-            }
         }
-        heard = Instant::now();
     }
-    for letter in &mut letters {
-        letter.is_retried = retried.contains(&letter.place);
-    }
-    letters.sort_unstable_by_key(|letter| letter.place);
-    let missing = filter.places.iter().find(|place| letters.iter().all(|it| it.place != **place));
-    missing.map_or(Ok(letters), |&place| Err(DeadLetterError::Missing(place)))
-}
-
-fn client(settings: &[(String, String)]) -> Result<BaseConsumer, DeadLetterError> {
-    let mut config = ClientConfig::new();
-    for (name, value) in settings {
-        config.set(name, value);
-    }
-    config
-        // The library wants a name to assign partitions by hand; nothing is ever committed.
-        .set("group.id", "postrider-reader")
-        .set("enable.auto.commit", "false")
-        .set("isolation.level", "read_committed")
-        .set("allow.auto.create.topics", "false")
-        .set("enable.partition.eof", "true")
-        .set_log_level(RDKafkaLogLevel::Critical);
-    config.create().map_err(|error| DeadLetterError::Client(valueless(error)))
-}
-
-/// Assigns every partition from its beginning.
-fn begin(consumer: &BaseConsumer, topic: &str) -> Result<BTreeSet<i32>, DeadLetterError> {
-    let failed = |source| DeadLetterError::Metadata { topic: topic.to_owned(), source };
-    let metadata = consumer.fetch_metadata(Some(topic), ASK_LIMIT).map_err(failed)?;
-    let partitions: BTreeSet<i32> = metadata.topics().first().map_or_else(BTreeSet::new, |topic| {
-        topic.partitions().iter().map(rdkafka::metadata::MetadataPartition::id).collect()
-    });
-    if partitions.is_empty() {
-        let all = consumer.fetch_metadata(None, ASK_LIMIT).map_err(failed)?;
-        let names = all.topics().iter().filter_map(|topic| topic.name().strip_suffix(SUFFIX));
-        return Err(DeadLetterError::NoLetters {
-            consumer: topic.strip_suffix(SUFFIX).unwrap_or(topic).to_owned(),
-            topic: topic.to_owned(),
-            others: names.map(str::to_owned).collect(),
-        });
-    }
-    let mut assignment = TopicPartitionList::new();
-    for &partition in &partitions {
-        assignment.add_partition_offset(topic, partition, Offset::Beginning).map_err(failed)?;
-    }
-    consumer.assign(&assignment).map_err(failed)?;
-    Ok(partitions)
 }

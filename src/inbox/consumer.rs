@@ -16,7 +16,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
 use tokio_postgres::{NoTls, Socket};
 
-use super::burial::Burial;
+use super::dlq_publisher::DlqPublisher;
 use super::group::Group;
 use super::membership::{Place, Received};
 use super::remembered::Remembered;
@@ -97,16 +97,16 @@ impl<E: Effects> Consumer<E> {
         let Self { spec, effects, counters } = self;
         let runtime =
             Builder::new_current_thread().enable_all().build().map_err(InboxError::Thread)?;
-        let burial = Burial::new(&spec.name, &spec.kafka, spec.backoff, stop.clone());
-        let burial = burial.map_err(InboxError::DeadLetters)?;
-        burial.prepare();
+        let publisher = DlqPublisher::new(&spec.name, &spec.kafka, spec.backoff, stop.clone());
+        let publisher = publisher.map_err(InboxError::DeadLetters)?;
+        runtime.block_on(publisher.prepare());
         let cache = spec.remembered.as_ref();
         let remembered =
             cache.map(|cache| Remembered::new(cache, &spec.name, Arc::clone(&counters)));
         let remembered = remembered.transpose()?;
         let mut group = Group::join(&spec, Arc::clone(&counters))?;
         let batch_max = spec.batch_max;
-        let mut turn = Turn { spec, effects, counters, database, remembered, burial, stop };
+        let mut turn = Turn { spec, effects, counters, database, remembered, publisher, stop };
         let mut outcome = Ok(());
         while outcome.is_ok() && !turn.stop.is_asked() {
             let batch = group.collect(batch_max)?;

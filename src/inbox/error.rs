@@ -5,8 +5,9 @@
 //! database or a broker that is away, is no error here but waited for. Returned by `Consumer`.
 
 use rdkafka::error::KafkaError;
+use rdkafka::types::RDKafkaConfRes;
 
-use crate::dead_letter::DeadLetterError;
+use crate::kafka::SinkError;
 
 /// A situation in which a consumer ends.
 #[derive(Debug, thiserror::Error)]
@@ -24,8 +25,8 @@ pub enum InboxError {
     #[error("the Kafka consumer has failed for good")]
     Fatal(#[source] KafkaError),
     /// The client of dead letters cannot be made.
-    #[error("dead letters cannot be laid down")]
-    DeadLetters(#[source] DeadLetterError),
+    #[error("dead letters cannot be published")]
+    DeadLetters(#[source] SinkError),
     /// The URL of the cache is not understood. Its text is not repeated: it may hold a password.
     #[error("the URL of the cache is not understood")]
     CacheUrl,
@@ -43,10 +44,25 @@ pub enum InboxError {
 }
 
 impl InboxError {
+    /// The client library's error without the setting's value, which may be a password. The library's own
+    /// reason repeats it too.
+    pub(super) fn of_client(error: KafkaError) -> Self {
+        let KafkaError::ClientConfig(outcome, reason, name, _) = error else {
+            return Self::Client(error);
+        };
+        let reason = if outcome == RDKafkaConfRes::RD_KAFKA_CONF_UNKNOWN {
+            "there is no such setting:"
+        } else if reason.contains("not available at build time") {
+            "what it asks for is not in this build:"
+        } else {
+            "its value is refused:"
+        };
+        Self::Client(KafkaError::ClientConfig(outcome, reason.to_owned(), name, String::new()))
+    }
+
     /// The exact remedy, where there is one.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
-            Self::DeadLetters(source) => return source.hint(),
             Self::OwnSetting(name) => return Some(format!("leave out `{name}`")),
             Self::CacheUrl => "write it as redis://host:6379",
             Self::Markers(_) => {
@@ -54,8 +70,35 @@ impl InboxError {
                  GRANT SELECT, INSERT ON processed_messages TO <the consumer's role>"
             }
             Self::Fatal(_) | Self::Panicked => "start the consumer again",
-            Self::Spec(_) | Self::Client(_) | Self::Thread(_) => return None,
+            Self::Spec(_) | Self::Client(_) | Self::DeadLetters(_) | Self::Thread(_) => {
+                return None;
+            }
         };
         Some(hint.to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rdkafka::ClientConfig;
+    use rdkafka::consumer::BaseConsumer;
+
+    use super::*;
+
+    #[test]
+    fn settings_that_are_refused_are_named_without_their_value() {
+        let cases = [
+            ("security.protocol", "refused"),
+            ("queue.buffering.max.ms", "refused"),
+            ("no.such.setting", "no such setting"),
+        ];
+        for (name, reason) in cases {
+            let client: Result<BaseConsumer, _> = ClientConfig::new().set(name, "hunter2").create();
+            let error = InboxError::of_client(client.err().unwrap());
+            let InboxError::Client(source) = &error else { panic!("{error:?}") };
+            let text = format!("{error} {error:?} {source}");
+            assert!(!text.contains("hunter2"), "{text}");
+            assert!(text.contains(name) && text.contains(reason), "{text}");
+        }
     }
 }

@@ -20,7 +20,8 @@ use rdkafka::{ClientConfig, ClientContext};
 use super::lag::{Ends, unseen};
 use super::membership::{Holdings, Partition, Place, Received};
 use super::{ConsumerSpec, Counters, InboxError};
-use crate::dead_letter::{Record, now_ms, valueless};
+use crate::dead_letter::now_ms;
+use crate::kafka::stored;
 use crate::log_throttle::LogThrottle;
 
 /// How soon a consumer that waits for records notices that it should stop.
@@ -84,9 +85,8 @@ impl Group {
             .set_log_level(RDKafkaLogLevel::Critical);
         let (holdings, owes) = (Mutex::default(), AtomicBool::default());
         let context = Membership { holdings, counters, owes };
-        let client = |error| InboxError::Client(valueless(error));
         let consumer: BaseConsumer<Membership> =
-            config.create_with_context(context).map_err(client)?;
+            config.create_with_context(context).map_err(InboxError::of_client)?;
         let topics: Vec<&str> = spec.topics.iter().map(String::as_str).collect();
         consumer.subscribe(&topics).map_err(InboxError::Client)?;
         Ok(Self {
@@ -207,7 +207,7 @@ impl Group {
         match self.consumer.poll(limit) {
             None => Ok(None),
             // The rebalances that this poll brought are done: what comes is of the newest assignment.
-            Some(Ok(message)) => Ok(self.consumer.context().lock().receive(Record::copy(&message))),
+            Some(Ok(message)) => Ok(self.consumer.context().lock().receive(stored(&message))),
             Some(Err(error @ KafkaError::MessageConsumptionFatal(_))) => {
                 Err(InboxError::Fatal(error))
             }

@@ -1,13 +1,13 @@
 //! Which partitions this member of the group holds, since when, and how far each is settled.
 //!
-//! Enters: what the group gives and takes, what is received, what is settled. Leaves: whether a
-//! record is still this member's, the offsets to commit, and how many messages are left. What always
-//! holds: each assignment of a partition has a number, and what was received in an older one moves no
-//! offset, also when the partition came back to the same member meanwhile. Pure. Called by `group`.
+//! Enters: what the group gives and takes, what is received, what is settled. Leaves: whether a record
+//! is still this member's, the offsets to commit, and how many messages are left. What always holds:
+//! each assignment of a partition has a number, and what was received in an older one moves no offset,
+//! also when the partition came back to the same member meanwhile. Pure.
 
 use std::collections::BTreeMap;
 
-use crate::dead_letter::Record;
+use crate::record::StoredRecord;
 
 /// A partition by its topic and number.
 pub(super) type Partition = (String, i32);
@@ -15,7 +15,7 @@ pub(super) type Partition = (String, i32);
 /// A record, and the assignment in which it came.
 #[derive(Debug)]
 pub(super) struct Received {
-    pub(super) record: Record,
+    pub(super) record: StoredRecord,
     assignment: u64,
 }
 
@@ -47,7 +47,7 @@ struct Holding {
 impl Received {
     /// Where it lies.
     pub(super) fn place(&self) -> Place {
-        let Record { topic, partition, offset, .. } = &self.record;
+        let StoredRecord { topic, partition, offset, .. } = &self.record;
         let partition = (topic.clone(), *partition);
         Place { partition, offset: *offset, assignment: self.assignment }
     }
@@ -78,14 +78,14 @@ impl Holdings {
     }
 
     /// What came just now; `None` if its partition is not held.
-    pub(super) fn receive(&self, record: Record) -> Option<Received> {
+    pub(super) fn receive(&self, record: StoredRecord) -> Option<Received> {
         let holding = self.held.get(&(record.topic.clone(), record.partition))?;
         Some(Received { assignment: holding.assignment, record })
     }
 
     /// Whether its partition has been held ever since it came.
     pub(super) fn holds(&self, received: &Received) -> bool {
-        let Record { topic, partition, .. } = &received.record;
+        let StoredRecord { topic, partition, .. } = &received.record;
         let holding = self.held.get(&(topic.clone(), *partition));
         holding.is_some_and(|holding| holding.assignment == received.assignment)
     }
@@ -154,7 +154,12 @@ mod tests {
     }
 
     fn received(holdings: &Holdings, number: i32, offset: i64) -> Received {
-        let record = Record::bare("orders", number, offset);
+        let record = StoredRecord {
+            topic: "orders".into(),
+            partition: number,
+            offset,
+            ..StoredRecord::default()
+        };
         holdings.receive(record).unwrap()
     }
 

@@ -1,13 +1,13 @@
 //! A Kafka record, understood as the relay writes it.
 //!
-//! Enters: a [`Record`]. Leaves: a [`Message`], or [`Unfit`] with the field that is wrong. What
-//! always holds: the record is kept byte for byte beside what was read of it; no error repeats a
-//! value. Pure. Called by `turn`.
+//! Enters: a [`StoredRecord`]. Leaves: a [`Message`], or [`Unfit`] with the field that is wrong. What
+//! always holds: the record is kept byte for byte beside what was read of it; no error repeats a value.
+//! Pure.
 
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::dead_letter::Record;
+use crate::record::StoredRecord;
 
 /// The outbox row's id, as text.
 pub const ID_HEADER: &str = "id";
@@ -34,7 +34,7 @@ pub struct Message {
     /// The value as JSON; `Null` for a null value, which is how a NULL payload is sent.
     pub payload: Value,
     /// Where it lies (topic, partition, offset), its key, value, headers and time, as received.
-    pub record: Record,
+    pub record: StoredRecord,
 }
 
 /// A record that is not a message.
@@ -92,27 +92,15 @@ impl Unfit {
 
 impl Message {
     /// Understands a record. One that is unfit is given back with the reason.
-    pub fn read(record: Record) -> Result<Self, Box<(Record, Unfit)>> {
-        match Parts::read(&record) {
-            Ok(Parts { id, event_type, aggregate_type, aggregate_id, sequence, payload }) => {
-                Ok(Self { id, event_type, aggregate_type, aggregate_id, sequence, payload, record })
-            }
+    pub fn read(record: StoredRecord) -> Result<Self, Box<(StoredRecord, Unfit)>> {
+        match Self::parts(&record) {
+            Ok(message) => Ok(Self { record, ..message }),
             Err(unfit) => Err(Box::new((record, unfit))),
         }
     }
-}
 
-struct Parts {
-    id: Uuid,
-    event_type: String,
-    aggregate_type: Option<String>,
-    aggregate_id: String,
-    sequence: Option<i64>,
-    payload: Value,
-}
-
-impl Parts {
-    fn read(record: &Record) -> Result<Self, Unfit> {
+    /// All but the record itself.
+    fn parts(record: &StoredRecord) -> Result<Self, Unfit> {
         let id = text(record, ID_HEADER)?.ok_or(Unfit::Missing(ID_HEADER))?;
         let id = Uuid::try_parse(id)
             .map_err(|_| Unfit::Malformed { field: ID_HEADER, wanted: "a UUID" })?;
@@ -132,12 +120,13 @@ impl Parts {
             sequence: sequence.transpose()?,
             payload: payload
                 .map_err(|error| Unfit::Payload { line: error.line(), column: error.column() })?,
+            record: StoredRecord::default(),
         })
     }
 }
 
 /// `None` where the header is absent, null or empty.
-fn text<'r>(record: &'r Record, field: &'static str) -> Result<Option<&'r str>, Unfit> {
+fn text<'r>(record: &'r StoredRecord, field: &'static str) -> Result<Option<&'r str>, Unfit> {
     let Some(bytes) = record.header(field) else { return Ok(None) };
     let text = str::from_utf8(bytes).map_err(|_| Unfit::Malformed { field, wanted: "UTF-8" })?;
     Ok(Some(text).filter(|text| !text.is_empty()))
@@ -151,9 +140,9 @@ mod tests {
 
     const ID: &str = "0199f2a4-7c1e-7cc3-98c4-dc0c0c07398f";
 
-    fn record(headers: &[(&str, &[u8])], value: Option<&[u8]>) -> Record {
+    fn record(headers: &[(&str, &[u8])], value: Option<&[u8]>) -> StoredRecord {
         let headers = headers.iter().map(|&(name, value)| (name.to_owned(), Some(value.to_vec())));
-        Record {
+        StoredRecord {
             topic: "orders".into(),
             partition: 2,
             offset: 17,
@@ -187,7 +176,7 @@ mod tests {
 
     #[test]
     fn a_null_value_is_a_null_payload_and_what_may_be_absent_may() {
-        let message = Message::read(Record { key: None, ..record(&GOOD, None) }).unwrap();
+        let message = Message::read(StoredRecord { key: None, ..record(&GOOD, None) }).unwrap();
         assert_eq!((message.payload, message.sequence), (Value::Null, None));
         assert_eq!((message.aggregate_id.as_str(), message.aggregate_type), ("", None));
     }
@@ -211,7 +200,7 @@ mod tests {
             assert_eq!((unfit.code(), unfit.field()), (code, field));
             assert!(!unfit.to_string().contains("secret"), "{unfit}");
         }
-        let bad_key = Record { key: Some(vec![0xff]), ..record(&GOOD, Some(b"1")) };
+        let bad_key = StoredRecord { key: Some(vec![0xff]), ..record(&GOOD, Some(b"1")) };
         assert_eq!(Message::read(bad_key).unwrap_err().1, Unfit::Key);
     }
 

@@ -47,9 +47,9 @@
 //! The mistakes that published consumers make, and the tests that show them, are in
 //! `docs/patterns/idempotent-consumer.md` and `docs/patterns/dead-letters.md`.
 
-mod burial;
 mod consumer;
 mod counters;
+mod dlq_publisher;
 mod effects;
 mod error;
 mod group;
@@ -76,4 +76,5 @@ pub use message::{
 pub use prepared::Prepared;
 pub use spec::{ConsumerSpec, RememberedSpec};
 pub use standing::Standing;
+#[cfg(feature = "shop")]
 pub(crate) use trouble::describe;

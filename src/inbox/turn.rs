@@ -1,25 +1,25 @@
 //! What becomes of a batch of records.
 //!
 //! Enters: records in order of arrival. Leaves: effects, dead letters, and how many records of the
-//! batch, from its beginning, are settled. What always holds: a record is settled when its effects
-//! are committed, were committed before, are not wanted, or its dead letter is confirmed; nothing
-//! becomes a dead letter because the database is away or slow, or another transaction in the way. A
-//! batch is one transaction; only when that fails is each message tried alone, so that one neither
-//! dooms nor blocks the others, and holds few locks. Called by `consumer`.
+//! batch, from its beginning, are settled. What always holds: a record is settled when its effects are
+//! committed, were committed before, are not wanted, or its dead letter is confirmed; nothing becomes a
+//! dead letter because the database is away or slow, or another transaction in the way. A batch is one
+//! transaction; only when that fails is each message tried alone, so that one neither dooms nor blocks
+//! the others, and holds few locks.
 
 use std::cell::Cell;
 use std::sync::Arc;
 
 use uuid::Uuid;
 
-use super::burial::Burial;
 use super::counters::{Counters, add};
+use super::dlq_publisher::DlqPublisher;
 use super::remembered::Remembered;
 use super::session::{Database, Undone};
 use super::stop::Stop;
 use super::trouble::describe;
 use super::{ConsumerSpec, Effects, Failure, InboxError, Interest, Message, Unfit};
-use crate::dead_letter::{Grounds, Record, now_ms};
+use crate::dead_letter::{ConsumerFailure, StoredRecord, now_ms};
 use crate::log_throttle::LogThrottle;
 
 /// The code of a message whose effects call it poison.
@@ -34,7 +34,7 @@ pub(super) struct Turn<E> {
     pub(super) counters: Arc<Counters>,
     pub(super) database: Database,
     pub(super) remembered: Option<Remembered>,
-    pub(super) burial: Burial,
+    pub(super) publisher: DlqPublisher,
     pub(super) stop: Stop,
 }
 
@@ -55,14 +55,14 @@ enum Item {
     /// Nothing to do, or done already.
     Settled,
     /// A dead letter to be.
-    Unfit(Box<(Record, Unfit)>),
+    Unfit(Box<(StoredRecord, Unfit)>),
 }
 
 impl<E: Effects> Turn<E> {
     /// Settles the batch. `settled` follows, so that it is known also when this is dropped.
     pub(super) async fn take(
         &mut self,
-        batch: Vec<Record>,
+        batch: Vec<StoredRecord>,
         settled: &Cell<usize>,
     ) -> Result<(), Halt> {
         let mut items: Vec<Item> = batch.into_iter().map(|record| self.look(record)).collect();
@@ -76,8 +76,8 @@ impl<E: Effects> Turn<E> {
                 Item::Wanted(message) => self.settle_alone(message).await?,
                 Item::Unfit(unfit) => {
                     let (record, unfit) = &**unfit;
-                    let grounds = self.grounds(unfit.code(), unfit.to_string(), 0, now_ms());
-                    self.bury(record, grounds).await?;
+                    let failure = self.failure(0, now_ms());
+                    self.set_aside(record, (unfit.code(), &unfit.to_string()), failure).await?;
                 }
             }
             settled.set(settled.get() + 1);
@@ -86,7 +86,7 @@ impl<E: Effects> Turn<E> {
         Ok(())
     }
 
-    fn look(&self, record: Record) -> Item {
+    fn look(&self, record: StoredRecord) -> Item {
         let message = match Message::read(record) {
             Ok(message) => message,
             Err(unfit) => return Item::Unfit(unfit),
@@ -138,7 +138,8 @@ impl<E: Effects> Turn<E> {
                     continue;
                 }
             };
-            return self.bury(&message.record, self.grounds(code, why, attempts, first_ms)).await;
+            let failure = self.failure(attempts, first_ms);
+            return self.set_aside(&message.record, (code, &why), failure).await;
         }
     }
 
@@ -198,17 +199,22 @@ impl<E: Effects> Turn<E> {
         Ok(())
     }
 
-    async fn bury(&mut self, record: &Record, grounds: Grounds) -> Result<(), Halt> {
-        if !self.burial.bury(record, &grounds.after_all(record)).await {
+    async fn set_aside(
+        &mut self,
+        record: &StoredRecord,
+        why: (&str, &str),
+        failure: ConsumerFailure,
+    ) -> Result<(), Halt> {
+        if !self.publisher.publish(record, why, &failure.after_all(record)).await {
             return Err(Halt::Asked);
         }
         add(&self.counters.dead_letters, 1);
         Ok(())
     }
 
-    fn grounds(&self, code: &str, reason: String, attempts: u32, first_failed_ms: i64) -> Grounds {
-        let (consumer, code) = (self.spec.name.clone(), code.to_owned());
-        Grounds { consumer, code, reason, attempts, first_failed_ms, failed_ms: now_ms() }
+    fn failure(&self, attempts: u32, first_failed_ms: i64) -> ConsumerFailure {
+        let consumer = self.spec.name.clone();
+        ConsumerFailure { consumer, attempts, first_failed_ms, failed_ms: now_ms() }
     }
 }
 

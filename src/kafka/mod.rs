@@ -38,6 +38,7 @@ mod withdrawn;
 
 pub use crate::pipeline::{Confirmation, Outcome, Refused};
 pub use crate::progress::{Lineage, Progress, ProgressSyntax};
+pub use crate::record::StoredRecord;
 pub use crate::sink::Sink;
 pub use fence::fence_off;
 pub use null::Null;
@@ -45,7 +46,9 @@ pub use producer::Producer;
 pub use progress_base::{begin_progress, begin_unfenced, write_progress};
 pub use progress_topic::newest_progress;
 pub use properties::refuse_reserved;
-pub use reader::{Isolation, Reader, ReaderError, ReaderSpec, Received, Step, StoredRecord};
+#[cfg(feature = "inbox")]
+pub(crate) use reader::stored;
+pub use reader::{Isolation, Reader, ReaderError, ReaderSpec, Received, Step};
 pub use remembering::Remembering;
 pub use secrets::KafkaSecrets;
 pub use settings::{KafkaSpec, SettingsError};
@@ -55,6 +58,7 @@ pub use topic_book::{TopicBook, Unavailable, UnavailableOne};
 pub use topics::{
     Finding, Grade, MadeTopics, Purpose, TopicsError, WantedTopic, create_missing,
     ensure_progress_topic, look_for_absent, look_for_gone, make_topics, note_settings, survey,
+    topic_names,
 };
 pub use transactional::ExactlyOnce;
 pub use version::{client_features, client_version};

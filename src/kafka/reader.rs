@@ -1,9 +1,8 @@
 //! A reader of whole topics, without a consumer group.
 //!
-//! Enters: a [`KafkaSpec`] and a [`ReaderSpec`]. Leaves: records, partition by partition in order,
-//! and a word when the end is reached. What always holds: nothing is committed and no group is
-//! joined; every call returns within its limit, whatever the brokers do. Called by `tail`, the demo
-//! and the tests.
+//! Enters: a [`KafkaSpec`] and a [`ReaderSpec`]. Leaves: records, partition by partition in order, and
+//! a word when the end is reached. What always holds: nothing is committed and no group is joined;
+//! every call returns within its limit, whatever the brokers do.
 //!
 //! The client library reports the end of a partition without naming its topic, so a reader that is
 //! to stop at the end reads its topics one after another; one that follows reads all at once.
@@ -22,6 +21,7 @@ use rdkafka::{ClientConfig, Message, TopicPartitionList};
 use super::ear::{Ear, serve};
 use super::start::{Start, place};
 use super::{KafkaSpec, SettingsError, SinkError};
+use crate::record::StoredRecord;
 
 /// Longest single call into the client library, so that limits are kept to this precision.
 const SLICE: Duration = Duration::from_millis(100);
@@ -160,25 +160,6 @@ pub enum Step<'a> {
 #[derive(Debug)]
 pub struct Received<'a>(BorrowedMessage<'a>);
 
-/// A copy of a record as the brokers keep it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StoredRecord {
-    /// Its topic.
-    pub topic: String,
-    /// Its partition.
-    pub partition: i32,
-    /// Its place in the partition.
-    pub offset: i64,
-    /// Milliseconds since the Unix epoch, if it carries a time.
-    pub timestamp_ms: Option<i64>,
-    /// Null and empty differ.
-    pub key: Option<Vec<u8>>,
-    /// Null and empty differ.
-    pub value: Option<Vec<u8>>,
-    /// In wire order.
-    pub headers: Vec<(String, Option<Vec<u8>>)>,
-}
-
 impl Received<'_> {
     /// Its topic.
     pub fn topic(&self) -> &str {
@@ -218,18 +199,22 @@ impl Received<'_> {
 
     /// A copy that owns its bytes.
     pub fn to_stored(&self) -> StoredRecord {
-        StoredRecord {
-            topic: self.topic().to_owned(),
-            partition: self.partition(),
-            offset: self.offset(),
-            timestamp_ms: self.timestamp_ms(),
-            key: self.key().map(<[u8]>::to_vec),
-            value: self.value().map(<[u8]>::to_vec),
-            headers: self
-                .headers()
-                .map(|(name, value)| (name.to_owned(), value.map(<[u8]>::to_vec)))
-                .collect(),
-        }
+        stored(&self.0)
+    }
+}
+
+/// A copy of a record, as the client library lends it.
+pub(crate) fn stored(message: &BorrowedMessage<'_>) -> StoredRecord {
+    let headers = message.headers().into_iter().flat_map(Headers::iter);
+    let owned = |bytes: &[u8]| bytes.to_vec();
+    StoredRecord {
+        topic: message.topic().to_owned(),
+        partition: message.partition(),
+        offset: message.offset(),
+        timestamp_ms: message.timestamp().to_millis(),
+        key: message.key().map(owned),
+        value: message.payload().map(owned),
+        headers: headers.map(|header| (header.key.to_owned(), header.value.map(owned))).collect(),
     }
 }
 

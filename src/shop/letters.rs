@@ -2,19 +2,20 @@
 //!
 //! Enters: a consumer's name and which letters are meant. Leaves: a line for each letter, or an account
 //! of what was sent. What always holds: no payload is printed; nothing is sent without `redrive`, and
-//! what was sent before is not sent again. Called by `cli`.
+//! what was sent before is not sent again.
 
 use std::io::Write;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use serde::Serialize;
 use serde_json::json;
 
 use super::error::ShopError;
 use super::kafka::Kafka;
 use crate::config::parse_duration;
-use crate::dead_letter::{DeadLetters, Filter, Letter, Place, Redrive, Redriven, now_ms};
+use crate::dead_letter::{
+    DeadLetter, DeadLetters, Filter, Origin, PartitionOffset, Redrive, Target, now_ms,
+};
 
 /// Whose letters, and what about them.
 #[derive(Debug, Args)]
@@ -65,20 +66,10 @@ struct Meant {
     id: Option<String>,
     /// Lying here, as `list` prints it; may be repeated
     #[arg(long = "place", value_name = "PARTITION:OFFSET", value_parser = parse_place)]
-    places: Vec<Place>,
+    places: Vec<PartitionOffset>,
 }
 
-/// What was done, or would be, as it is written down.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "snake_case")]
-enum Done {
-    /// These would be sent, or left alone.
-    Planned(Redriven),
-    /// These were.
-    Done(Redriven),
-}
-
-fn parse_place(text: &str) -> Result<Place, String> {
+fn parse_place(text: &str) -> Result<PartitionOffset, String> {
     text.parse().map_err(|()| "it is not PARTITION:OFFSET, such as 0:17".to_owned())
 }
 
@@ -87,20 +78,20 @@ impl LettersArgs {
     pub(super) fn run(&self, stdout: &mut dyn Write) -> Result<(), ShopError> {
         match &self.action {
             Action::List(meant) => {
-                for letter in meant.letters()?.list(&meant.filter())? {
-                    writeln!(stdout, "{}", line(&letter)).map_err(ShopError::Output)?;
+                let letters = meant.letters()?.list(&meant.filter())?;
+                for line in letters.iter().filter_map(line) {
+                    writeln!(stdout, "{line}").map_err(ShopError::Output)?;
                 }
             }
             Action::Redrive { meant, horizon, force, execute } => {
                 let how = Redrive { horizon: *horizon, force: *force, now_ms: now_ms() };
                 let (letters, filter) = (meant.letters()?, meant.filter());
-                let done = if *execute {
-                    Done::Done(letters.redrive(&filter, &how)?)
+                let (word, redriven) = if *execute {
+                    ("done", letters.redrive(&filter, &how)?)
                 } else {
-                    Done::Planned(letters.rehearse(&filter, &how)?)
+                    ("planned", letters.rehearse(&filter, &how)?)
                 };
-                let line = serde_json::to_string(&done).map_err(std::io::Error::other);
-                line.and_then(|line| writeln!(stdout, "{line}")).map_err(ShopError::Output)?;
+                writeln!(stdout, "{}", json!({ word: redriven })).map_err(ShopError::Output)?;
             }
         }
         Ok(())
@@ -109,7 +100,7 @@ impl LettersArgs {
 
 impl Meant {
     fn letters(&self) -> Result<DeadLetters, ShopError> {
-        Ok(DeadLetters::new(&self.consumer, self.kafka.settings()?))
+        Ok(DeadLetters::new(&self.consumer, &self.kafka.settings()?))
     }
 
     fn filter(&self) -> Filter {
@@ -118,24 +109,25 @@ impl Meant {
             topic: self.topic.clone(),
             event_type: self.event_type.clone(),
             id: self.id.clone(),
-            places: self.places.iter().copied().collect(),
+            targets: self.places.iter().copied().map(Target::At).collect(),
+            ..Filter::default()
         }
     }
 }
 
-fn line(letter: &Letter) -> serde_json::Value {
-    let (grounds, record) = (&letter.grounds, &letter.record);
-    json!({
-        "place": letter.place.to_string(),
-        "code": grounds.code,
-        "reason": grounds.reason,
-        "attempts": grounds.attempts,
-        "failed_ms": grounds.failed_ms,
-        "topic": record.topic,
-        "partition": record.partition,
-        "offset": record.offset,
+fn line(letter: &DeadLetter) -> Option<serde_json::Value> {
+    let Origin::Consumer { at, failure } = &letter.origin else { return None };
+    Some(json!({
+        "place": letter.at.to_string(),
+        "code": letter.code,
+        "reason": letter.reason,
+        "attempts": failure.attempts,
+        "failed_ms": failure.failed_ms,
+        "topic": letter.topic,
+        "partition": at.partition,
+        "offset": at.offset,
         "id": letter.header("id"),
         "event_type": letter.header("event_type"),
         "retried": letter.is_retried,
-    })
+    }))
 }

@@ -43,11 +43,11 @@ fn an_effect_that_always_fails_is_a_dead_letter_after_its_attempts_and_the_other
     running.stop();
     let letters = scene.letters();
     let [letter] = letters.as_slice() else { panic!("{letters:?}") };
-    let grounds = &letter.grounds;
-    assert_eq!((grounds.code.as_str(), grounds.attempts), ("attempts_used_up", 5));
-    assert_eq!(grounds.reason, "the bank does not answer");
-    assert!(grounds.failed_ms >= grounds.first_failed_ms && grounds.first_failed_ms > 0);
-    assert_eq!(letter.record.value.as_deref(), Some(&b"{\"number\": 7}"[..]));
+    let failure = letter.failure().unwrap();
+    assert_eq!((letter.code.as_str(), failure.attempts), ("attempts_used_up", 5));
+    assert_eq!(letter.reason, "the bank does not answer");
+    assert!(failure.failed_ms >= failure.first_failed_ms && failure.first_failed_ms > 0);
+    assert_eq!(letter.value.as_deref(), Some(&b"{\"number\": 7}"[..]));
     // Its marker went with its effects, so that it can be sent again.
     assert_eq!((scene.markers(), scene.committed().iter().sum::<i64>()), (29, 30));
 }
@@ -62,9 +62,9 @@ fn poison_in_the_middle_of_a_batch_dooms_nothing_else_and_is_not_tried_again() {
     running.await_that("the dead letters", |now| now.dead_letters == 4);
     running.stop();
     for letter in scene.letters() {
-        let grounds = &letter.grounds;
-        assert_eq!((grounds.code.as_str(), grounds.attempts), ("poison", 1));
-        assert_eq!(grounds.reason, "the account is not in this ledger");
+        let failure = letter.failure().unwrap();
+        assert_eq!((letter.code.as_str(), failure.attempts), ("poison", 1));
+        assert_eq!(letter.reason, "the account is not in this ledger");
     }
     // Once with its batch, once alone.
     assert!((25..200).step_by(50).all(|number| deeds.attempts(number) <= 2));
@@ -97,19 +97,19 @@ fn what_is_no_message_is_a_dead_letter_at_once_and_the_consumer_goes_on() {
     let letters = scene.letters();
     assert_eq!(letters.len(), 5);
     for (letter, (draft, code, word)) in letters.iter().zip(&bad) {
-        let grounds = &letter.grounds;
-        assert_eq!((grounds.code.as_str(), grounds.attempts), (*code, 0));
-        assert!(grounds.reason.contains(word) && !grounds.reason.contains("secret"), "{grounds:?}");
-        assert_eq!(letter.record.value.as_deref(), Some(draft.value.as_bytes()));
-        assert_eq!(letter.record.key.as_deref(), Some(draft.key.as_bytes()));
-        let own = letter.record.headers.iter();
+        let failure = letter.failure().unwrap();
+        assert_eq!((letter.code.as_str(), failure.attempts), (*code, 0));
+        assert!(letter.reason.contains(word) && !letter.reason.contains("secret"), "{letter:?}");
+        assert_eq!(letter.value.as_deref(), Some(draft.value.as_bytes()));
+        assert_eq!(letter.key.as_deref(), Some(draft.key.as_bytes()));
+        let own = letter.headers.iter();
         let own: Vec<(&str, String)> = own
             .map(|(name, value)| {
                 (name.as_str(), String::from_utf8(value.clone().unwrap()).unwrap())
             })
             .collect();
         assert_eq!(own, draft.headers);
-        assert_eq!((&letter.record.topic, &grounds.consumer), (&scene.topic, &scene.name));
+        assert_eq!((letter.topic.as_ref(), &failure.consumer), (Some(&scene.topic), &scene.name));
     }
     assert_eq!(scene.committed().iter().sum::<i64>(), 15);
 }
@@ -125,7 +125,7 @@ fn a_statement_that_failed_unseen_commits_neither_marker_nor_offset() {
     running.stop();
     let letters = scene.letters();
     let reason = "a statement failed and the effects did not say so: db error: SQLSTATE 25P02";
-    assert_eq!(letters[0].grounds.reason, reason);
+    assert_eq!(letters[0].reason, reason);
     assert_eq!(scene.markers(), 19);
 }
 
@@ -154,7 +154,7 @@ fn an_error_of_the_database_is_told_without_the_row() {
     let running = scene.start(Deeds::plain());
     running.await_that("the dead letter", |now| now.dead_letters == 1);
     running.stop();
-    let reason = scene.letters()[0].grounds.reason.clone();
+    let reason = scene.letters()[0].reason.clone();
     assert_eq!(reason, "db error: SQLSTATE 23514, constraint small, table deeds");
 }
 
@@ -260,12 +260,10 @@ fn a_message_too_large_for_the_dead_letter_topic_leaves_behind_what_is_too_large
     running.await_that("the dead letters", |now| now.dead_letters == 4);
     running.stop();
     let letters = scene.letters();
-    assert!(letters.iter().all(|it| it.is_cut && it.record.value.is_none()), "{letters:?}");
+    assert!(letters.iter().all(|it| it.is_cut && it.value.is_none()), "{letters:?}");
     // By how much was left behind; no order holds between partitions.
-    let mut left: Vec<_> = letters
-        .iter()
-        .map(|it| (it.grounds.code.as_str(), it.record.headers.len(), it.record.key.is_some()))
-        .collect();
+    let mut left: Vec<_> =
+        letters.iter().map(|it| (it.code.as_str(), it.headers.len(), it.key.is_some())).collect();
     left.sort_unstable();
     assert_eq!(
         left,

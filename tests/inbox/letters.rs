@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use postrider::dead_letter::{DeadLetterError, Filter, Place, Redrive, Redriven, now_ms};
+use postrider::dead_letter::{
+    DeadLetter, DeadLetterError, Filter, PartitionOffset, Redrive, Redriven, Target, now_ms,
+};
 
 use crate::scene::{Deeds, Draft, Scene, Whim};
 use crate::support::topic;
@@ -69,12 +71,12 @@ fn a_letter_that_is_sent_again_twice_has_its_effect_once() {
     mended.store(true, Ordering::Relaxed);
     // As a crash between record and receipt would have it.
     let letters = scene.letters();
-    let repeat = |letter: &postrider::dead_letter::Letter| {
+    let repeat = |letter: &DeadLetter| {
         let text = |name: &str| letter.header(name).unwrap().to_owned();
-        let value = letter.record.value.clone().unwrap();
+        let value = letter.value.clone().unwrap();
         Draft {
             headers: vec![("id", text("id")), ("event_type", text("event_type"))],
-            key: String::from_utf8(letter.record.key.clone().unwrap()).unwrap(),
+            key: String::from_utf8(letter.key.clone().unwrap()).unwrap(),
             value: String::from_utf8(value).unwrap(),
         }
     };
@@ -117,17 +119,18 @@ fn what_fails_again_keeps_the_time_of_its_first_failure_and_all_its_attempts() {
     running.await_that("the dead letter", |now| now.dead_letters == 4);
     running.stop();
     let letters = scene.letters();
-    let first = &letters[0].grounds;
-    let attempts: Vec<u32> = letters.iter().map(|letter| letter.grounds.attempts).collect();
+    let failures: Vec<_> = letters.iter().map(|letter| letter.failure().unwrap()).collect();
+    let first = failures[0];
+    let attempts: Vec<u32> = failures.iter().map(|failure| failure.attempts).collect();
     assert_eq!(attempts, [5, 10, 15, 20]);
-    assert!(letters.iter().all(|it| it.grounds.first_failed_ms == first.first_failed_ms));
-    assert!(letters[3].grounds.failed_ms > first.failed_ms);
+    assert!(failures.iter().all(|it| it.first_failed_ms == first.first_failed_ms));
+    assert!(failures[3].failed_ms > first.failed_ms);
     // So what counts for the markers of others is when it came first.
-    let horizon_ms = u64::try_from(letters[3].grounds.failed_ms - first.first_failed_ms).unwrap();
+    let horizon_ms = u64::try_from(failures[3].failed_ms - first.first_failed_ms).unwrap();
     let how = Redrive {
         horizon: Duration::from_millis(horizon_ms - 1),
         force: false,
-        now_ms: letters[3].grounds.failed_ms,
+        now_ms: failures[3].failed_ms,
     };
     let told = scene.dead_letters().redrive(&Filter::default(), &how).unwrap();
     assert_eq!((told.too_old, told.sent), (1, 0));
@@ -151,10 +154,10 @@ fn letters_are_found_by_what_is_known_of_them() {
     assert_eq!(count(Filter { topic: Some("elsewhere".into()), ..Filter::default() }), 0);
     let id = all.iter().find_map(|letter| letter.header("id")).unwrap().to_owned();
     assert_eq!(count(Filter { id: Some(id), ..Filter::default() }), 1);
-    assert_eq!(count(Filter { places: [all[1].place].into(), ..Filter::default() }), 1);
-    let nowhere = Place { partition: 0, offset: 999 };
-    let missing = letters.list(&Filter { places: [nowhere].into(), ..Filter::default() });
-    assert!(matches!(missing, Err(DeadLetterError::Missing(place)) if place == nowhere));
+    assert_eq!(count(Filter { targets: vec![Target::At(all[1].at)], ..Filter::default() }), 1);
+    let nowhere = vec![Target::At(PartitionOffset { partition: 0, offset: 999 })];
+    let missing = letters.list(&Filter { targets: nowhere.clone(), ..Filter::default() });
+    assert!(matches!(missing, Err(DeadLetterError::Missing(targets)) if targets == nowhere));
 }
 
 #[test]

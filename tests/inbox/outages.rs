@@ -65,7 +65,8 @@ fn a_statement_that_no_migration_mends_is_the_messages_own_failure() {
     scene.await_deeds(9);
     running.await_that("the dead letter", |now| now.dead_letters == 1);
     running.stop();
-    let grounds = &scene.letters()[0].grounds;
-    assert_eq!((grounds.code.as_str(), grounds.attempts), ("attempts_used_up", 5));
-    assert_eq!(grounds.reason, "db error: SQLSTATE 42704");
+    let letters = scene.letters();
+    let letter = &letters[0];
+    assert_eq!((letter.code.as_str(), letter.failure().unwrap().attempts), ("attempts_used_up", 5));
+    assert_eq!(letter.reason, "db error: SQLSTATE 42704");
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use postrider::dead_letter::{DeadLetters, Filter, Letter};
+use postrider::dead_letter::{DeadLetter, DeadLetters, Filter};
 use postrider::inbox::{
     Backoff, Consumer, ConsumerSpec, Counters, Effects, Failure, InboxError, Interest, Message,
     Prepared, Snapshot, Standing,
@@ -154,10 +154,10 @@ impl Scene {
 
     pub(crate) fn dead_letters(&self) -> DeadLetters {
         let settings = vec![("bootstrap.servers".to_owned(), self.bootstrap.clone())];
-        DeadLetters::new(&self.name, settings)
+        DeadLetters::new(&self.name, &settings)
     }
 
-    pub(crate) fn letters(&self) -> Vec<Letter> {
+    pub(crate) fn letters(&self) -> Vec<DeadLetter> {
         self.dead_letters().list(&Filter::default()).unwrap()
     }
 }

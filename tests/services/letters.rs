@@ -1,6 +1,7 @@
 //! `shop dead-letters` shows what a service could not take, and sends it again once; and what else a
 //! message of a test's own does.
 
+use std::process::Command;
 use std::time::Duration;
 
 use rdkafka::ClientConfig;
@@ -59,6 +60,18 @@ fn a_dead_letter_is_listed_sent_again_and_then_has_its_effect() {
     assert_eq!(letter["reason"], "nobody placed this order");
     assert_eq!((&letter["topic"], &letter["retried"]), (&"PaymentProcessed".into(), &false.into()));
     assert_eq!(stage.letters(&["list", "shop-orders", "--code", "unknown_type"]), "");
+    // The relay's command reads it too, and leaves sending to the shop, which knows the horizon.
+    let relays = |command: &str| -> Value {
+        let from = ["--from", "shop-orders.dead-letters", "-b", &stage.bootstrap()];
+        let mut run = Command::new(env!("CARGO_BIN_EXE_postrider"));
+        run.env_clear().env("PGUSER", "nobody").current_dir("/");
+        run.args(["dead-letters", command, "--output", "json"]).args(from);
+        serde_json::from_slice(&run.output().unwrap().stdout).unwrap()
+    };
+    let line = relays("list");
+    assert_eq!((&line["topic"], &line["id"]), (&"PaymentProcessed".into(), &letter["id"]));
+    assert_eq!((&line["reason"], &line["table"]), (&letter["reason"], &Value::Null));
+    assert_eq!(relays("retry")["cannot"][0]["offset"], line["offset"]);
 
     stage.run(&format!(
         "INSERT INTO orders (id, customer, amount_cents, status) VALUES ('{order}', 'a', 1, '');

@@ -40,6 +40,7 @@ const ROOMS: &[Room] = &[
         "kafka",
         &[
             "lsn",
+            "record",
             "route",
             "ledger",
             "pipeline",
@@ -83,8 +84,12 @@ const ROOMS: &[Room] = &[
     room("sandbox", &[]),
     room("outbox_writer", &[]),
     room("idempotency", &[]),
-    room("dead_letter", &["log_throttle"]),
-    room("inbox", &["dead_letter", "backoff", "log_throttle"]),
+    // `kafka` knows nothing of the relay: one reader of topics and one producer serve both halves.
+    room("dead_letter", &["record", "kafka", "ledger", "pipeline", "route", "time"]),
+    room(
+        "inbox",
+        &["record", "dead_letter", "kafka", "ledger", "route", "backoff", "log_throttle"],
+    ),
     room("saga", &["outbox_writer"]),
     // `control`'s address: who may read a connection string and check a certificate is one place.
     room(
@@ -109,6 +114,8 @@ const ROOMS: &[Room] = &[
         "cli",
         &[
             "lsn",
+            "record",
+            "dead_letter",
             "pgoutput",
             "outbox",
             "route",
@@ -120,6 +127,8 @@ const ROOMS: &[Room] = &[
             "kafka",
             "config",
             "telemetry",
+            "record",
+            "dead_letter",
             "relay",
             "log_throttle",
             "sandbox",
@@ -161,7 +170,7 @@ const CRATES: &[(&str, &[&str])] = &[
             "bin",
         ],
     ),
-    ("rdkafka", &["kafka", "dead_letter", "inbox", "shop"]),
+    ("rdkafka", &["kafka", "inbox", "shop"]),
     ("redis", &["idempotency", "inbox", "shop"]),
     ("axum", &["telemetry", "http", "shop"]),
     ("hyper", &["http"]),
@@ -335,11 +344,10 @@ fn expand(
 }
 
 /// Where the time of day is asked for: to be shown, sent, or written down.
-const STAMPS: [&str; 6] = [
+const STAMPS: [&str; 5] = [
     "src/wal/stream.rs",
     "src/kafka/deliveries.rs",
     "src/telemetry/mod.rs",
-    "src/cli/dead_letters.rs",
     "src/cli/logs/line.rs",
     "src/dead_letter/mod.rs",
 ];

@@ -1,8 +1,7 @@
 //! Text laid out for reading, without a change to what it says.
 //!
-//! Enters: a value that is text. Leaves: JSON over several lines, with every number, repeated name
-//! and order as it was; other text as it is. Control characters become escapes. Pure. Called by
-//! `show`.
+//! Enters: a value that is text. Leaves: JSON over several lines, with every number, repeated name and
+//! order as it was; other text as it is. Control characters become escapes. Pure.
 
 use std::fmt::Write as _;
 

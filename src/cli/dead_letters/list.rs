@@ -6,19 +6,14 @@
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal as _, Write as _};
 
-use serde::Serialize;
 use serde_json::json;
 
-use super::filter::{Filter, FilterArgs};
-use super::letter::Place;
-use super::progress::Progress;
-use super::survey::{Letter, Survey};
-use super::{Source, SourceArgs};
+use super::{FilterArgs, Source, SourceArgs};
 use crate::cli::context::{Context, json_line};
 use crate::cli::exit::ExitCode;
 use crate::cli::failure::Failure;
 use crate::cli::legible::{Bytes, shown};
-use crate::kafka::Start;
+use crate::dead_letter::{DeadLetter, PartitionOffset};
 use crate::route::rfc3339;
 
 /// A column is no wider than this: a UUID fits, and a long topic does not push the rest away.
@@ -37,8 +32,8 @@ const LEADING: usize = 5;
 /// So much of a reason says what is wrong.
 const REASON_CHARS_MIN: usize = 40;
 
-/// Lines are written in heaps of so many.
-const HEAP: usize = 1_000;
+/// Lines are written so many at a time.
+const CHUNK: usize = 1_000;
 
 /// `dead-letters list [filters]`
 #[derive(Debug, clap::Args)]
@@ -60,29 +55,10 @@ pub struct ListArgs {
     pub source: SourceArgs,
 }
 
-/// A dead letter as scripts see it.
-#[derive(Serialize)]
-struct Line<'a> {
-    partition: i32,
-    offset: i64,
-    timestamp: Option<i64>,
-    code: &'a str,
-    reason: &'a str,
-    table: Option<&'a str>,
-    lsn: Option<&'a str>,
-    topic: Option<&'a str>,
-    id: Bytes<'a>,
-    key: Bytes<'a>,
-    size: Option<usize>,
-    retried: bool,
-}
-
 /// Runs it.
 pub(super) fn run(args: &ListArgs, context: &Context) -> Result<ExitCode, Failure> {
     let source = Source::of(&args.source, context)?;
-    let mut filter = Filter::new(&args.filter, &[], super::now_ms());
-    let mut reader = source.open(None, Start::Beginning)?;
-    let survey = Survey::take(&mut reader, &mut filter, &mut Progress::new())?;
+    let survey = source.survey(&args.filter.filter(Vec::new()))?;
     let (mut letters, mut hidden) = (survey.letters, 0);
     if !args.filter.all {
         let found = letters.len();
@@ -92,13 +68,13 @@ pub(super) fn run(args: &ListArgs, context: &Context) -> Result<ExitCode, Failur
     let matching = letters.len();
     letters.truncate(args.filter.most());
     if context.json() {
-        for heap in letters.chunks(HEAP) {
-            context.print(&json_lines(heap)?)?;
+        for chunk in letters.chunks(CHUNK) {
+            context.print(&json_lines(chunk)?)?;
         }
     } else {
         let width = terminal_width();
-        for heap in letters.chunks(HEAP) {
-            context.print(&text_lines(heap, width))?;
+        for chunk in letters.chunks(CHUNK) {
+            context.print(&text_lines(chunk, width))?;
         }
     }
     let totals = Totals { by_code: by_code(&letters), matching, hidden, foreign: survey.foreign };
@@ -108,24 +84,24 @@ pub(super) fn run(args: &ListArgs, context: &Context) -> Result<ExitCode, Failur
     Ok(ExitCode::Ok)
 }
 
-fn json_lines(letters: &[Letter]) -> Result<String, Failure> {
+fn json_lines(letters: &[DeadLetter]) -> Result<String, Failure> {
     let mut lines = String::new();
     for letter in letters {
-        let Place { partition, offset } = letter.place;
-        let line = Line {
-            partition,
-            offset,
-            timestamp: letter.timestamp_ms,
-            code: &letter.code,
-            reason: &letter.reason,
-            table: letter.table.as_deref(),
-            lsn: letter.lsn.as_deref(),
-            topic: letter.topic.as_deref(),
-            id: Bytes(letter.id.as_deref()),
-            key: Bytes(letter.key.as_deref()),
-            size: letter.value_bytes,
-            retried: letter.is_retried,
-        };
+        let PartitionOffset { partition, offset } = letter.at;
+        let line = json!({
+            "partition": partition,
+            "offset": offset,
+            "timestamp": letter.timestamp_ms,
+            "code": letter.code,
+            "reason": letter.reason,
+            "table": letter.table(),
+            "lsn": letter.lsn(),
+            "topic": letter.topic,
+            "id": Bytes(letter.id()),
+            "key": Bytes(letter.key.as_deref()),
+            "size": letter.value_bytes,
+            "retried": letter.is_retried,
+        });
         lines.push_str(&json_line(&line)?);
     }
     Ok(lines)
@@ -133,7 +109,7 @@ fn json_lines(letters: &[Letter]) -> Result<String, Failure> {
 
 /// Columns side by side under their names. Where `width` is too narrow for them, the id and the
 /// reason, which tell most, stand on a line of their own below each.
-fn text_lines(letters: &[Letter], width: Option<usize>) -> String {
+fn text_lines(letters: &[DeadLetter], width: Option<usize>) -> String {
     let mut rows = vec![NAMES.map(str::to_owned)];
     rows.extend(letters.iter().map(cells));
     let mut widths = [0; COLUMNS];
@@ -165,17 +141,17 @@ fn push(lines: &mut String, cells: &[String], width: usize) {
     lines.push('\n');
 }
 
-fn cells(letter: &Letter) -> [String; COLUMNS] {
+fn cells(letter: &DeadLetter) -> [String; COLUMNS] {
     let text = |text: &str| cut(&shown(Some(text.as_bytes()), ""), COLUMN_CHARS_MAX);
     let bytes = |bytes: Option<&[u8]>| cut(&shown(bytes, "-"), COLUMN_CHARS_MAX);
     let mark = if letter.is_retried { "(retried) " } else { "" };
     [
-        letter.place.to_string(),
+        letter.at.to_string(),
         letter.timestamp_ms.map_or_else(|| "-".to_owned(), rfc3339),
         text(&letter.code),
-        letter.table.as_deref().map_or_else(|| "-".to_owned(), text),
+        letter.table().map_or_else(|| "-".to_owned(), text),
         letter.topic.as_deref().map_or_else(|| "-".to_owned(), text),
-        bytes(letter.id.as_deref()),
+        bytes(letter.id()),
         bytes(letter.key.as_deref()),
         letter.value_bytes.map_or_else(|| "null".to_owned(), |size| format!("{size} B")),
         format!("{mark}{}", shown(Some(letter.reason.as_bytes()), "")),
@@ -197,7 +173,7 @@ fn terminal_width() -> Option<usize> {
     size.map(|size| usize::from(size.ws_col)).filter(|&columns| columns > 0)
 }
 
-fn by_code(letters: &[Letter]) -> BTreeMap<&str, usize> {
+fn by_code(letters: &[DeadLetter]) -> BTreeMap<&str, usize> {
     let mut counts = BTreeMap::new();
     for letter in letters {
         *counts.entry(letter.code.as_str()).or_default() += 1;
@@ -261,20 +237,11 @@ impl Totals<'_> {
 mod tests {
     use super::*;
 
-    fn letter(code: &str, reason: &str) -> Letter {
-        Letter {
-            place: Place { partition: 0, offset: 17 },
-            timestamp_ms: Some(1_700_000_000_123),
-            code: code.into(),
-            reason: reason.into(),
-            table: Some("public.outbox".into()),
-            lsn: Some("0/1.0".into()),
+    fn letter(code: &str, reason: &str) -> DeadLetter {
+        DeadLetter {
             topic: Some("bad\x1b[2Jtopic".into()),
-            id: Some(b"7".to_vec()),
-            key: None,
-            value_bytes: Some(3),
-            is_cut: false,
-            is_retried: false,
+            timestamp_ms: Some(1_700_000_000_123),
+            ..DeadLetter::rejected(17, code, reason)
         }
     }
 
@@ -295,7 +262,7 @@ mod tests {
 
     #[test]
     fn lines_are_aligned_and_cut_to_the_terminal() {
-        let retried = Letter { is_retried: true, ..letter("too_large", &"x".repeat(99)) };
+        let retried = DeadLetter { is_retried: true, ..letter("too_large", &"x".repeat(99)) };
         let lines = text_lines(&[letter("no_route", "why"), retried], Some(150));
         let columns: Vec<_> = lines.lines().map(|line| line.find("public.outbox")).collect();
         assert_eq!(columns[1], columns[2]);
@@ -307,7 +274,8 @@ mod tests {
     #[test]
     fn a_narrow_terminal_shows_id_and_reason_below() {
         let id = "0198c1a2-7e4b-7000-8000-000000000001";
-        let one = Letter { id: Some(id.into()), ..letter("invalid_topic", "the name has a space") };
+        let headers = vec![("id".into(), Some(id.into()))];
+        let one = DeadLetter { headers, ..letter("invalid_topic", "the name has a space") };
         let lines = text_lines(&[one], Some(80));
         let lines: Vec<_> = lines.lines().collect();
         assert_eq!(lines.len(), 4, "{lines:?}");

@@ -1,80 +1,97 @@
 //! What a retry would do: which dead letters go where, and which cannot.
 //!
-//! Enters: a survey, `--to`, the limit. Leaves: a [`Plan`], and its text and JSON. Pure. Called by
-//! `retry`.
+//! Enters: a survey, `--to`, the limit. Leaves: a [`Plan`], and its text and JSON. Pure.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-use super::letter::{Hindrance, Place, destination};
-use super::survey::Letter;
-use crate::route::{RejectionCode, TopicsSpec};
+use super::Source;
+use super::retry::RetryArgs;
+use crate::dead_letter::{DeadLetter, Job, PartitionOffset};
+use crate::route::RejectionCode;
 
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
     /// By place.
-    pub(super) errands: Vec<Errand>,
+    pub(super) jobs: Vec<Job>,
     /// By place.
-    pub(super) hindered: Vec<(Place, Hindrance)>,
+    pub(super) hindered: Vec<(PartitionOffset, Hindrance)>,
     /// Dead letters that are meant and have their receipt already.
     pub(super) retried: usize,
-    /// Errands whose key and value are the columns' own bytes where others have another format:
+    /// Jobs whose key and value are the columns' own bytes where others have another format:
     /// the relay rejected the row before it came to that.
     pub(super) unformatted: usize,
 }
 
-/// One dead letter to send.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Errand {
-    pub(super) place: Place,
-    pub(super) topic: String,
+/// Why a dead letter cannot be sent again as it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Hindrance {
+    #[error(
+        "its body or other parts were set aside as too large; send the row again from the table"
+    )]
+    Cut,
+    #[error(
+        "it has text as its database stores it, which UTF8 has no equivalent for; mend the text and \
+         insert the row again"
+    )]
+    Untranslatable,
+    #[error("a consumer could not take it: its application sends it again")]
+    Consumers,
+    #[error("it names no topic; use --to TOPIC")]
+    NoTopic,
+    #[error("{0}; use --to TOPIC")]
+    IllegalTopic(&'static str),
+    #[error("its topic is the dead-letter topic itself; use --to TOPIC")]
+    Circular,
 }
 
-/// How the choice is narrowed down.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Terms<'a> {
-    /// In place of the topics they were meant for.
-    pub(super) to: Option<&'a str>,
-    pub(super) dead_letter_topic: &'a str,
-    /// Where rows may go.
-    pub(super) topics: &'a TopicsSpec,
-    /// Send no more than this.
-    pub(super) most: usize,
-    /// Also what was retried already.
-    pub(super) again: bool,
-    /// `[format]` makes more of a row than its columns' bytes.
-    pub(super) formatted: bool,
+/// Where a dead letter goes: to `to`, or else to the topic it was meant for, if that is for rows.
+fn destination<'a>(
+    letter: &'a DeadLetter,
+    to: Option<&'a str>,
+    source: &Source,
+) -> Result<&'a str, Hindrance> {
+    if letter.is_cut {
+        return Err(Hindrance::Cut);
+    }
+    if letter.code == RejectionCode::UntranslatableCharacter.as_str() {
+        return Err(Hindrance::Untranslatable);
+    }
+    if letter.failure().is_some() {
+        return Err(Hindrance::Consumers);
+    }
+    let topic = to.or(letter.topic.as_deref()).ok_or(Hindrance::NoTopic)?;
+    if topic == source.topic.name {
+        return Err(Hindrance::Circular);
+    }
+    // What `--to` names is the operator's choice, not the row's.
+    let topics = &source.topics;
+    let judged = if to.is_some() { topics.check_reserved(topic) } else { topics.check(topic) };
+    judged.map(|()| topic).map_err(Hindrance::IllegalTopic)
 }
 
 impl Plan {
     /// Sorts them out, in their order. Those that cannot be sent do not count against the limit.
-    pub(super) fn of(letters: &[Letter], terms: Terms<'_>) -> Self {
+    pub(super) fn of(letters: &[DeadLetter], args: &RetryArgs, source: &Source) -> Self {
         let mut plan = Self::default();
         for letter in letters {
-            if letter.is_retried && !terms.again {
+            if letter.is_retried && !args.filter.all {
                 plan.retried += 1;
                 continue;
             }
-            if plan.errands.len() >= terms.most {
+            if plan.jobs.len() >= args.filter.most() {
                 continue;
             }
-            let place = letter.place;
-            let Terms { to, dead_letter_topic, topics, .. } = terms;
-            let to = destination(letter.topic.as_deref(), to, dead_letter_topic, topics);
-            match to {
-                _ if letter.is_cut => plan.hindered.push((place, Hindrance::Cut)),
-                _ if letter.code == RejectionCode::UntranslatableCharacter.as_str() => {
-                    plan.hindered.push((place, Hindrance::Untranslatable));
-                }
+            match destination(letter, args.to.as_deref(), source) {
                 Ok(topic) => {
                     // What only the brokers refused names no table, and had its format by then.
-                    plan.unformatted += usize::from(terms.formatted && letter.table.is_some());
-                    plan.errands.push(Errand { place, topic: topic.to_owned() });
+                    plan.unformatted += usize::from(source.formatted && letter.table().is_some());
+                    plan.jobs.push(Job { at: letter.at, topic: topic.to_owned() });
                 }
-                Err(hindrance) => plan.hindered.push((place, hindrance)),
+                Err(hindrance) => plan.hindered.push((letter.at, hindrance)),
             }
         }
         plan
@@ -83,15 +100,15 @@ impl Plan {
     /// How many go to which topic.
     pub(super) fn topics(&self) -> BTreeMap<&str, usize> {
         let mut topics = BTreeMap::new();
-        for errand in &self.errands {
-            *topics.entry(errand.topic.as_str()).or_default() += 1;
+        for job in &self.jobs {
+            *topics.entry(job.topic.as_str()).or_default() += 1;
         }
         topics
     }
 
     /// For people.
     pub(super) fn to_text(&self) -> String {
-        let mut text = format!("to send again: {}\n", self.errands.len());
+        let mut text = format!("to send again: {}\n", self.jobs.len());
         // Writing to a string cannot fail.
         for (topic, count) in self.topics() {
             let _ = writeln!(text, "  {count:>8}  to {topic}");
@@ -110,8 +127,8 @@ impl Plan {
         if !self.hindered.is_empty() {
             let _ = writeln!(text, "cannot be sent: {}", self.hindered.len());
         }
-        for (place, hindrance) in &self.hindered {
-            let _ = writeln!(text, "  {:>8}  {hindrance}", place.to_string());
+        for (at, hindrance) in &self.hindered {
+            let _ = writeln!(text, "  {:>8}  {hindrance}", at.to_string());
         }
         text
     }
@@ -119,10 +136,10 @@ impl Plan {
     /// For scripts; `sent` is what became of it, if it was executed.
     pub(super) fn to_json(&self, sent: Option<u64>) -> Value {
         let topics = self.topics().into_iter();
-        let hindered = self.hindered.iter().map(|(place, hindrance)| {
+        let hindered = self.hindered.iter().map(|(at, hindrance)| {
             json!({
-                "partition": place.partition,
-                "offset": place.offset,
+                "partition": at.partition,
+                "offset": at.offset,
                 "reason": hindrance.to_string(),
             })
         });
@@ -141,26 +158,22 @@ impl Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::dead_letters::FilterArgs;
+    use crate::dead_letter::{ConsumerFailure, DeadLetterTopic, Origin};
+    use crate::kafka::KafkaSpec;
+    use crate::route::TopicsSpec;
 
-    fn letter(offset: i64, topic: Option<&str>) -> Letter {
-        Letter {
-            place: Place { partition: 0, offset },
-            timestamp_ms: None,
-            code: "refused".into(),
-            reason: "why".into(),
-            table: None,
-            lsn: None,
-            topic: topic.map(str::to_owned),
-            id: None,
-            key: None,
-            value_bytes: Some(3),
-            is_cut: false,
-            is_retried: false,
+    fn letter(offset: i64, topic: Option<&str>) -> DeadLetter {
+        let topic = topic.map(str::to_owned);
+        let mut letter = DeadLetter { topic, ..DeadLetter::rejected(offset, "refused", "why") };
+        if let Origin::Relay { table, .. } = &mut letter.origin {
+            *table = None;
         }
+        letter
     }
 
-    fn letters() -> Vec<Letter> {
-        let mut letters: Vec<Letter> =
+    fn letters() -> Vec<DeadLetter> {
+        let mut letters: Vec<DeadLetter> =
             (0..6).map(|offset| letter(offset, Some("orders"))).collect();
         letters[0].is_cut = true;
         letters[1].topic = None;
@@ -169,24 +182,26 @@ mod tests {
         letters
     }
 
-    const TERMS: Terms<'static> = Terms {
-        to: None,
-        dead_letter_topic: "dead",
-        topics: &TopicsSpec { own: Vec::new(), allowed: Vec::new() },
-        most: usize::MAX,
-        again: false,
-        formatted: false,
-    };
+    fn source() -> Source {
+        let topic = DeadLetterTopic { kafka: KafkaSpec::default(), name: "dead".into() };
+        let topics = TopicsSpec { own: Vec::new(), allowed: Vec::new() };
+        Source { topic, topics, formatted: false }
+    }
+
+    fn plan(letters: &[DeadLetter], to: Option<&str>) -> Plan {
+        let args = RetryArgs { to: to.map(str::to_owned), ..RetryArgs::default() };
+        Plan::of(letters, &args, &source())
+    }
 
     fn offsets(plan: &Plan) -> Vec<i64> {
-        plan.errands.iter().map(|errand| errand.place.offset).collect()
+        plan.jobs.iter().map(|job| job.at.offset).collect()
     }
 
     #[test]
     fn what_cannot_be_sent_is_told_and_the_rest_goes_where_it_was_meant() {
-        let plan = Plan::of(&letters(), TERMS);
+        let plan = plan(&letters(), None);
         assert_eq!((offsets(&plan), plan.retried), (vec![3, 5], 1));
-        let hindered: Vec<i64> = plan.hindered.iter().map(|(place, _)| place.offset).collect();
+        let hindered: Vec<i64> = plan.hindered.iter().map(|(at, _)| at.offset).collect();
         assert_eq!(hindered, [0, 1, 4]);
         let text = plan.to_text();
         assert!(text.starts_with("to send again: 2\n         2  to orders\n"), "{text}");
@@ -196,50 +211,95 @@ mod tests {
 
     #[test]
     fn another_topic_takes_all_but_what_was_cut() {
-        let plan = Plan::of(&letters(), Terms { to: Some("repaired"), ..TERMS });
+        let plan = plan(&letters(), Some("repaired"));
         assert_eq!(offsets(&plan), [1, 3, 4, 5]);
-        assert!(plan.errands.iter().all(|errand| errand.topic == "repaired"));
+        assert!(plan.jobs.iter().all(|job| job.topic == "repaired"));
         assert_eq!(plan.hindered.len(), 1);
     }
 
     #[test]
     fn text_as_the_database_stores_it_goes_nowhere() {
-        let code = RejectionCode::UntranslatableCharacter.as_str().to_owned();
-        let letters = [Letter { code, ..letter(0, Some("orders")) }, letter(1, Some("orders"))];
+        let code = RejectionCode::UntranslatableCharacter.as_str();
+        let stored =
+            DeadLetter { topic: Some("orders".into()), ..DeadLetter::rejected(0, code, "") };
+        let letters = [stored, letter(1, Some("orders"))];
         for to in [None, Some("repaired")] {
-            let plan = Plan::of(&letters, Terms { to, ..TERMS });
+            let plan = plan(&letters, to);
             assert_eq!(offsets(&plan), [1]);
             assert!(plan.to_text().contains("insert the row again"), "{}", plan.to_text());
         }
     }
 
     #[test]
+    fn what_a_consumer_could_not_take_is_left_to_its_application() {
+        let at = PartitionOffset { partition: 0, offset: 9 };
+        let failure = ConsumerFailure {
+            consumer: "payments".into(),
+            attempts: 1,
+            first_failed_ms: 0,
+            failed_ms: 0,
+        };
+        let origin = Origin::Consumer { at, failure };
+        let letters = [DeadLetter { origin, ..letter(3, Some("orders")) }];
+        for to in [None, Some("repaired")] {
+            let plan = plan(&letters, to);
+            assert_eq!((offsets(&plan), plan.hindered.len()), (vec![], 1));
+            assert!(plan.to_text().contains("its application"), "{}", plan.to_text());
+        }
+    }
+
+    #[test]
     fn the_limit_counts_what_is_sent() {
-        let plan = Plan::of(&letters(), Terms { most: 1, ..TERMS });
+        let limited = |limit, all| {
+            let filter = FilterArgs { limit: Some(limit), all, ..FilterArgs::default() };
+            let args = RetryArgs { filter, ..RetryArgs::default() };
+            Plan::of(&letters(), &args, &source())
+        };
+        let plan = limited(1, false);
         assert_eq!((offsets(&plan), plan.hindered.len()), (vec![3], 2));
-        let plan = Plan::of(&letters(), Terms { most: 2, again: true, ..TERMS });
+        let plan = limited(2, true);
         assert_eq!((offsets(&plan), plan.retried), (vec![2, 3], 0));
     }
 
     #[test]
     fn what_has_not_got_its_format_is_told() {
         let mut letters = letters();
-        letters[3].table = Some("public.outbox".into());
-        assert_eq!(Plan::of(&letters, TERMS).unformatted, 0);
-        let plan = Plan::of(&letters, Terms { formatted: true, ..TERMS });
-        assert_eq!((plan.unformatted, plan.errands.len()), (1, 2));
+        letters[3].origin = DeadLetter::rejected(0, "no_route", "").origin;
+        assert_eq!(plan(&letters, None).unformatted, 0);
+        let source = Source { formatted: true, ..source() };
+        let plan = Plan::of(&letters, &RetryArgs::default(), &source);
+        assert_eq!((plan.unformatted, plan.jobs.len()), (1, 2));
         assert!(plan.to_text().contains("careful: 1 of them"), "{}", plan.to_text());
         assert_eq!(plan.to_json(None)["unformatted"], 1);
     }
 
     #[test]
     fn scripts_are_told_the_same() {
-        let plan = Plan::of(&letters(), TERMS);
+        let plan = plan(&letters(), None);
         let json = plan.to_json(None);
         assert_eq!((&json["executed"], &json["sent"]), (&json!(false), &json!(0)));
         assert_eq!(json["to_send"], json!([{ "topic": "orders", "records": 2 }]));
         assert_eq!(json["cannot"][1]["offset"], 1);
         assert_eq!(json["retried_already"], 1);
         assert_eq!(plan.to_json(Some(2))["sent"], 2);
+    }
+
+    #[test]
+    fn only_legal_topics_but_our_own_are_destinations() {
+        let (own, allowed) = (vec!["progress".to_owned()], vec!["orders".to_owned()]);
+        let source = Source { topics: TopicsSpec { own, allowed }, ..source() };
+        let to = |intended, to| destination(&letter(0, intended), to, &source).map(str::to_owned);
+        assert_eq!(to(Some("orders"), None).as_deref(), Ok("orders"));
+        assert_eq!(to(Some("bad/topic"), Some("orders")).as_deref(), Ok("orders"));
+        assert_eq!(to(None, None), Err(Hindrance::NoTopic));
+        assert_eq!(to(Some("dead"), None), Err(Hindrance::Circular));
+        for reserved in ["bad/topic", "progress", "__consumer_offsets", "postrider.progress.x"] {
+            for outcome in [to(Some(reserved), None), to(Some("orders"), Some(reserved))] {
+                assert!(matches!(outcome, Err(Hindrance::IllegalTopic(_))), "{reserved}");
+            }
+        }
+        // What is not on the list may be chosen by who runs the command, and not by a row.
+        assert!(to(Some("other"), None).is_err());
+        assert_eq!(to(None, Some("other")).as_deref(), Ok("other"));
     }
 }

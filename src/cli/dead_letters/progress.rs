@@ -1,7 +1,7 @@
 //! How far a long piece of work has come, for someone who watches.
 //!
 //! Enters: a line, as often as one likes. Leaves: the line on stderr where that is a terminal, five
-//! times a second at most, each in the place of the one before. Called by the commands beside it.
+//! times a second at most, each in the place of the one before.
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::time::{Duration, Instant};

@@ -4,26 +4,20 @@
 //! What always holds: without `--execute` nothing is written anywhere; partitions are worked off one
 //! after another and each in offset order, so records of one key keep theirs.
 
-use std::ops::ControlFlow;
-
 use super::error::DeadLettersError;
-use super::filter::{Filter, FilterArgs, Target};
-use super::letter::Explained;
-use super::plan::{Errand, Plan, Terms};
+use super::plan::Plan;
 use super::progress::Progress;
-use super::redrive::Redrive;
-use super::survey::{Survey, place_of, walk};
-use super::{Source, SourceArgs};
+use super::{FilterArgs, Source, SourceArgs};
 use crate::cli::context::Context;
 use crate::cli::exit::ExitCode;
 use crate::cli::failure::Failure;
 use crate::cli::{run, runtime};
-use crate::kafka::{Producer, Sink, SinkError, Start};
-use crate::relay::Stop;
+use crate::dead_letter::{DeadLetterError, Interrupt, Pace, Target};
+use crate::relay::{Request, Stop};
 use crate::route::check_topic;
 
 /// `dead-letters retry [filters] [PARTITION:OFFSET|ID ..] [--to TOPIC] [--rate N] [--execute]`
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Default, clap::Args)]
 #[command(after_help = "\
 A record that was sent again keeps its id, and has a last header postrider-retried with the place of
 its dead letter. Once it is stored a receipt is written to the dead-letter topic: what has a receipt
@@ -67,114 +61,52 @@ fn legal_topic(text: &str) -> Result<String, &'static str> {
 /// Runs it.
 pub(super) fn run(args: &RetryArgs, context: &Context) -> Result<ExitCode, Failure> {
     let source = Source::of(&args.source, context)?;
-    if args.to.as_deref() == Some(source.topic.as_str()) {
-        return Err(DeadLettersError::Circular(source.topic).into());
+    if args.to.as_deref() == Some(source.topic.name.as_str()) {
+        return Err(DeadLettersError::Circular(source.topic.name).into());
     }
     if let Some(topic) = args.to.clone()
         && let Err(reason) = source.topics.check_reserved(&topic)
     {
         return Err(DeadLettersError::Reserved { topic, reason }.into());
     }
-    let targets: Vec<Target> = args.targets.iter().map(|text| Target::parse(text)).collect();
-    let mut progress = Progress::new();
-    let plan = plan(args, &source, &targets, &mut progress)?;
+    let targets = args.targets.iter().map(|text| Target::parse(text)).collect();
+    let survey = source.survey(&args.filter.filter(targets))?;
+    let plan = Plan::of(&survey.letters, args, &source);
     if !args.execute {
         print(&plan, None, context)?;
         return Ok(ExitCode::Ok);
     }
-    let mut sent = 0;
-    let outcome = execute(args, &source, &plan, &mut progress, &mut sent);
-    progress.clear();
+    let (sent, outcome) = execute(&source, &plan, args.rate)?;
     print(&plan, Some(sent), context)?;
     outcome?;
-    if !targets.is_empty() && !plan.hindered.is_empty() {
+    if !args.targets.is_empty() && !plan.hindered.is_empty() {
         return Err(DeadLettersError::Hindered { count: plan.hindered.len() }.into());
     }
     Ok(ExitCode::Ok)
 }
 
-fn plan(
-    args: &RetryArgs,
-    source: &Source,
-    targets: &[Target],
-    progress: &mut Progress,
-) -> Result<Plan, DeadLettersError> {
-    let mut filter = Filter::new(&args.filter, targets, super::now_ms());
-    let survey = Survey::take(&mut source.open(None, Start::Beginning)?, &mut filter, progress)?;
-    let terms = Terms {
-        to: args.to.as_deref(),
-        dead_letter_topic: &source.topic,
-        topics: &source.topics,
-        most: args.filter.most(),
-        again: args.filter.all,
-        formatted: source.formatted,
-    };
-    Ok(Plan::of(&survey.letters, terms))
-}
-
+/// A signal ends it between two records, a second one at once.
 fn execute(
-    args: &RetryArgs,
     source: &Source,
     plan: &Plan,
-    progress: &mut Progress,
-    sent: &mut u64,
-) -> Result<(), Failure> {
-    if plan.errands.is_empty() {
-        return Ok(());
-    }
+    rate: u32,
+) -> Result<(u64, Result<(), DeadLetterError>), Failure> {
     let stop = Stop::default();
     let (signals, listener) = (runtime()?, stop.clone());
     std::thread::spawn(move || signals.block_on(async { run::listen_for_signals(listener).await }));
-    let sink = Producer::open(&source.producer()).map_err(DeadLettersError::Sink)?;
-    let mut redrive = Redrive::new(sink, &source.topic, args.rate, stop);
-    let total = plan.errands.len();
-    let mut result = Ok(true);
-    for of_one in plan.errands.chunk_by(|a, b| a.place.partition == b.place.partition) {
-        result = send(source, of_one, &mut redrive, &mut |done| {
-            progress.show(|| format!("{done} of {total} sent again"));
-        });
-        if !matches!(result, Ok(true)) {
-            break;
-        }
-    }
-    // What is under way when reading fails is confirmed all the same.
-    let finished = match &result {
-        Err(error) if error.is_of_the_sink() => Ok(()),
-        _ => redrive.finish(),
+    let interrupt = || match stop.requested() {
+        Request::Run | Request::ServerShutdown => Interrupt::None,
+        Request::Drain => Interrupt::Drain,
+        Request::Abort => Interrupt::Abort,
     };
-    *sent = redrive.done();
-    Ok(result.and(finished)?)
-}
-
-/// Sends the dead letters of one partition. False: it was stopped.
-fn send<S: Sink<Error = SinkError>>(
-    source: &Source,
-    errands: &[Errand],
-    redrive: &mut Redrive<S>,
-    progress: &mut dyn FnMut(u64),
-) -> Result<bool, DeadLettersError> {
-    let mut ahead = errands.iter().peekable();
-    let Some(first) = errands.first() else { return Ok(true) };
-    let start = Start::Offset(first.place.offset);
-    let mut reader = source.open(Some(first.place.partition), start)?;
-    let mut goes_on = true;
-    walk(&mut reader, |record| {
-        let place = place_of(record);
-        let Some(errand) = ahead.next_if(|errand| errand.place <= place) else {
-            return Ok(ControlFlow::Continue(()));
-        };
-        let explained = Explained::read(record.headers()).filter(|_| errand.place == place);
-        let Some(explained) = explained else { return Err(DeadLettersError::Gone(errand.place)) };
-        let again = explained.again(&record.to_stored(), &errand.topic, super::now_ms());
-        goes_on = redrive.send(place, &again)?;
-        progress(redrive.done());
-        let is_last = ahead.peek().is_none();
-        Ok(if goes_on && !is_last { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
-    })?;
-    match ahead.next() {
-        Some(errand) if goes_on => Err(DeadLettersError::Gone(errand.place)),
-        _ => Ok(goes_on),
-    }
+    let mut progress = Progress::new();
+    let total = plan.jobs.len();
+    let pace = Pace { rate, interrupt: &interrupt };
+    let done = source.topic.redrive(&plan.jobs, pace, &mut |done| {
+        progress.show(|| format!("{done} of {total} sent again"));
+    });
+    progress.clear();
+    Ok(done)
 }
 
 fn print(plan: &Plan, sent: Option<u64>, context: &Context) -> Result<(), Failure> {
@@ -182,9 +114,9 @@ fn print(plan: &Plan, sent: Option<u64>, context: &Context) -> Result<(), Failur
         return context.print_json(&plan.to_json(sent));
     }
     let last = match sent {
-        None if plan.errands.is_empty() => String::new(),
+        None if plan.jobs.is_empty() => String::new(),
         None => "nothing was sent; --execute sends them\n".to_owned(),
-        Some(sent) => format!("sent again and stored: {sent} of {}\n", plan.errands.len()),
+        Some(sent) => format!("sent again and stored: {sent} of {}\n", plan.jobs.len()),
     };
     context.print(&(plan.to_text() + &last))
 }

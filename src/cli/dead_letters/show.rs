@@ -1,22 +1,17 @@
 //! `dead-letters show`: one dead letter whole, for eyes, for scripts, or its value as it is.
 
 use std::fmt::Write as _;
-use std::ops::ControlFlow;
 
-use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::error::DeadLettersError;
-use super::filter::Target;
 use super::layout::pretty;
-use super::letter::{Explained, Place};
-use super::progress::Progress;
-use super::survey::{place_of, walk};
 use super::{Source, SourceArgs};
 use crate::cli::context::Context;
 use crate::cli::exit::ExitCode;
 use crate::cli::failure::Failure;
 use crate::cli::legible::{Bytes, hex, shown};
-use crate::kafka::{ReaderError, Start, StoredRecord};
+use crate::dead_letter::{DeadLetterError, Filter, StoredRecord, Target};
 use crate::route::rfc3339;
 
 /// `dead-letters show PARTITION:OFFSET|ID [--raw]`
@@ -42,34 +37,18 @@ pub struct ShowArgs {
     pub source: SourceArgs,
 }
 
-/// A record as scripts see it.
-#[derive(Serialize)]
-struct Whole<'a> {
-    topic: &'a str,
-    partition: i32,
-    offset: i64,
-    timestamp: Option<i64>,
-    key: Bytes<'a>,
-    value: Bytes<'a>,
-    headers: Vec<(&'a str, Bytes<'a>)>,
-}
-
 /// Runs it.
 pub(super) fn run(args: &ShowArgs, context: &Context) -> Result<ExitCode, Failure> {
     let source = Source::of(&args.source, context)?;
     let records = match Target::parse(&args.target) {
-        Target::At(place) => vec![at(&source, place)?],
-        Target::Id(id) => with_id(&source, &id)?,
+        Target::At(at) => vec![source.topic.record(at)?],
+        id @ Target::Id(_) => with_id(&source, id)?,
     };
     if args.raw {
         let value = match records.as_slice() {
             [record] => record.value.as_deref().unwrap_or_default(),
             several => {
-                let place = |record: &StoredRecord| Place {
-                    partition: record.partition,
-                    offset: record.offset,
-                };
-                let places = several.iter().map(place).collect();
+                let places = several.iter().map(StoredRecord::at).collect();
                 return Err(DeadLettersError::Several { id: args.target.clone(), places }.into());
             }
         };
@@ -78,7 +57,7 @@ pub(super) fn run(args: &ShowArgs, context: &Context) -> Result<ExitCode, Failur
     }
     for (index, record) in records.iter().enumerate() {
         if context.json() {
-            context.print_json(&whole(record))?;
+            context.print_json(&to_json(record))?;
         } else {
             let gap = if index > 0 { "\n" } else { "" };
             context.print(&format!("{gap}{}", to_text(record)))?;
@@ -87,60 +66,23 @@ pub(super) fn run(args: &ShowArgs, context: &Context) -> Result<ExitCode, Failur
     Ok(ExitCode::Ok)
 }
 
-/// The record at a place, whatever it is.
-fn at(source: &Source, place: Place) -> Result<StoredRecord, DeadLettersError> {
-    let missing = || DeadLettersError::Missing(vec![Target::At(place)]);
-    let mut found = None;
-    let opened = source.open(Some(place.partition), Start::Offset(place.offset));
-    let read = opened.and_then(|mut reader| {
-        walk(&mut reader, |record| {
-            found = (place_of(record) == place).then(|| record.to_stored());
-            Ok(ControlFlow::Break(()))
-        })
-    });
-    match read {
-        Err(DeadLettersError::Reader(
-            ReaderError::OffsetGone(_) | ReaderError::UnknownPartition { .. },
-        )) => Err(missing()),
-        Err(error) => Err(error),
-        Ok(()) => found.ok_or_else(missing),
-    }
+fn with_id(source: &Source, id: Target) -> Result<Vec<StoredRecord>, DeadLetterError> {
+    let survey = source.survey(&Filter { targets: vec![id], ..Filter::default() })?;
+    survey.letters.iter().map(|letter| source.topic.record(letter.at)).collect()
 }
 
-fn with_id(source: &Source, id: &str) -> Result<Vec<StoredRecord>, DeadLettersError> {
-    let mut found = Vec::new();
-    let (mut progress, mut read) = (Progress::new(), 0_u64);
-    walk(&mut source.open(None, Start::Beginning)?, |record| {
-        read += 1;
-        progress.show(|| format!("{read} records read"));
-        let explained = Explained::read(record.headers());
-        if explained.is_some_and(|explained| explained.id() == Some(id.as_bytes())) {
-            found.push(record.to_stored());
-        }
-        Ok(ControlFlow::Continue(()))
-    })?;
-    progress.clear();
-    found.sort_unstable_by_key(|record| (record.partition, record.offset));
-    if found.is_empty() {
-        return Err(DeadLettersError::Missing(vec![Target::Id(id.to_owned())]));
-    }
-    Ok(found)
-}
-
-fn whole(record: &StoredRecord) -> Whole<'_> {
-    Whole {
-        topic: &record.topic,
-        partition: record.partition,
-        offset: record.offset,
-        timestamp: record.timestamp_ms,
-        key: Bytes(record.key.as_deref()),
-        value: Bytes(record.value.as_deref()),
-        headers: record
-            .headers
-            .iter()
-            .map(|(name, value)| (name.as_str(), Bytes(value.as_deref())))
-            .collect(),
-    }
+/// As scripts see it.
+fn to_json(record: &StoredRecord) -> Value {
+    let header = |(name, value): &(String, _)| json!([name, Bytes(Option::as_deref(value))]);
+    json!({
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp_ms,
+        "key": Bytes(record.key.as_deref()),
+        "value": Bytes(record.value.as_deref()),
+        "headers": record.headers.iter().map(header).collect::<Vec<_>>(),
+    })
 }
 
 fn to_text(record: &StoredRecord) -> String {
@@ -195,9 +137,9 @@ mod tests {
 
     #[test]
     fn scripts_get_every_byte() {
-        let json = serde_json::to_value(whole(&record(Some(b"\xff\x00")))).unwrap();
-        assert_eq!(json["value"], serde_json::json!({ "$hex": "ff00" }));
-        assert_eq!(json["headers"], serde_json::json!([["id", "7"], ["none", null]]));
+        let json = to_json(&record(Some(b"\xff\x00")));
+        assert_eq!(json["value"], json!({ "$hex": "ff00" }));
+        assert_eq!(json["headers"], json!([["id", "7"], ["none", null]]));
         assert_eq!((&json["partition"], &json["offset"]), (&0.into(), &17.into()));
     }
 }

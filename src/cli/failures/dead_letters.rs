@@ -4,6 +4,7 @@ use crate::cli::codes;
 use crate::cli::dead_letters::DeadLettersError;
 use crate::cli::exit::ExitCode;
 use crate::cli::failure::Failure;
+use crate::dead_letter::DeadLetterError;
 use crate::kafka::ReaderError;
 
 impl From<DeadLettersError> for Failure {
@@ -11,20 +12,29 @@ impl From<DeadLettersError> for Failure {
         let hint = error.hint();
         let code = codes::dead_letters(&error);
         let exit = match error {
-            DeadLettersError::Reader(ReaderError::UnknownTopic(topic)) => {
-                let error = ReaderError::UnknownTopic(topic);
-                return Self::of(ExitCode::CheckFailed, code, &error, hint);
+            DeadLettersError::Topic(DeadLetterError::Reader(error)) => {
+                if matches!(error, ReaderError::UnknownTopic(_)) {
+                    return Self::of(ExitCode::CheckFailed, code, &error, hint);
+                }
+                return error.into();
             }
-            DeadLettersError::Reader(error) => return error.into(),
-            DeadLettersError::Sink(error) => return error.into(),
+            DeadLettersError::Topic(DeadLetterError::Sink(error)) => return error.into(),
             // The exit code of the cause, with its own words before it.
-            DeadLettersError::Unconfirmed { ref source, .. } => Self::from(source.clone()).exit,
-            DeadLettersError::Unread { .. } | DeadLettersError::Silent { .. } => {
-                ExitCode::Unavailable
+            DeadLettersError::Topic(DeadLetterError::Unconfirmed { ref source, .. }) => {
+                Self::from(source.clone()).exit
             }
+            DeadLettersError::Topic(
+                DeadLetterError::Unread { .. } | DeadLetterError::Silent { .. },
+            ) => ExitCode::Unavailable,
             DeadLettersError::Circular(_) | DeadLettersError::Reserved { .. } => ExitCode::Usage,
             _ => ExitCode::CheckFailed,
         };
         Self::of(exit, code, &error, hint)
+    }
+}
+
+impl From<DeadLetterError> for Failure {
+    fn from(error: DeadLetterError) -> Self {
+        DeadLettersError::from(error).into()
     }
 }

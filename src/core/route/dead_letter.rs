@@ -5,14 +5,20 @@
 //! why it did not. Always holds: it fits the size limit (G4 would be void otherwise), and the
 //! row's id is in it. Allocates freely: dead letters are rare.
 
+use serde_json::json;
+
 use super::record::{NO_TIMESTAMP, OwnedRecord};
 use super::rejection::{Rejection, RejectionCode};
 use super::render::{Part, hex_digit, render};
-use super::router::{HeaderContent, LSN_HEADER, Router, position_text};
+use super::router::{HeaderContent, Router, position_text};
 use super::source::Source;
 use super::trace::TRACESTATE_HEADER;
 use crate::outbox::{Format, OutboxRow, Value, type_oid};
 use crate::pgoutput::{Digest, Excerpt};
+use crate::record::{
+    COMMIT_TIMESTAMP_HEADER, ERROR_CODE_HEADER, ERROR_HEADER, EXPLANATION_HEADERS, Header,
+    LSN_HEADER, Note, TABLE_HEADER, TIMESTAMP_HEADER, TOPIC_HEADER,
+};
 
 /// Of a record that is too large only parts of up to this many bytes are kept, besides size and
 /// checksum of its value: enough for ids, keys and traces, and with any sensible number of headers
@@ -25,34 +31,6 @@ const CUTS_TOLD_MAX: usize = 16;
 /// Longer values of `postrider-topic`, `postrider-table` (of a logical message, which has a prefix of
 /// any length) and `postrider-error` are cut: four times what a legal topic's name has.
 const EXPLANATION_BYTES_MAX: usize = 1000;
-
-/// The header that tells a dead letter, and why it is one: a word of [`RejectionCode`].
-pub const ERROR_CODE_HEADER: &str = "postrider-error-code";
-/// The reason in words.
-pub const ERROR_HEADER: &str = "postrider-error";
-/// The outbox table, quoted as in SQL.
-pub const TABLE_HEADER: &str = "postrider-table";
-/// The topic that the row was meant for.
-pub const TOPIC_HEADER: &str = "postrider-topic";
-/// The time that the row's record would have had, in milliseconds since the Unix epoch, where that
-/// is not the commit's. A dead letter itself is of the commit's time: brokers refuse times to come,
-/// and retention removes what is old.
-pub const TIMESTAMP_HEADER: &str = "postrider-timestamp";
-/// The commit's time, in milliseconds since the Unix epoch, of a dead letter that bears none: brokers
-/// whose clock disagrees with Postgres's refuse it.
-pub const COMMIT_TIMESTAMP_HEADER: &str = "postrider-commit-timestamp";
-/// What stands before the row's own headers, in this order; of the middle ones some may be missing.
-pub const EXPLANATION_HEADERS: [&str; 7] = [
-    ERROR_CODE_HEADER,
-    ERROR_HEADER,
-    TABLE_HEADER,
-    LSN_HEADER,
-    TOPIC_HEADER,
-    TIMESTAMP_HEADER,
-    COMMIT_TIMESTAMP_HEADER,
-];
-
-type OwnedHeader = (String, Option<Vec<u8>>);
 
 impl Router {
     /// The dead letter of a row that was rejected. What cannot be read is in it as it came over
@@ -139,11 +117,11 @@ impl Router {
         let payload = self.payload_digest(row, excerpt);
         let cuts = excerpt.cuts().iter().take(CUTS_TOLD_MAX).map(|cut| {
             let column = row.column_name(cut.column);
-            serde_json::json!({
+            json!({
                 "column": column, "size": cut.sent.bytes, "sha256": cut.sent.hexadecimal(),
             })
         });
-        let stands_in = serde_json::json!({
+        let stands_in = json!({
             "id": id,
             "size": payload.map(|payload| payload.bytes),
             "sha256": payload.map(|payload| payload.hexadecimal()),
@@ -181,7 +159,7 @@ impl Router {
         commit_ms: i64,
     ) -> OwnedRecord {
         let mut headers = explanation(rejection);
-        let is_lsn = |header: &&OwnedHeader| header.0 == LSN_HEADER;
+        let is_lsn = |header: &&Header| header.0 == LSN_HEADER;
         headers.extend(refused.headers.iter().rfind(is_lsn).cloned());
         headers.push(header(TOPIC_HEADER, cut(&refused.topic)));
         if refused.timestamp_ms != commit_ms {
@@ -215,15 +193,12 @@ impl Router {
         }
         let id = record.headers.get(explained).and_then(|(_, value)| value.as_deref());
         let id = id.map(|bytes| String::from_utf8_lossy(prefix(bytes)).into_owned());
-        let stands_in = record.value.as_deref().map(|value| {
-            let stands_in = serde_json::json!({
-                "id": id,
-                "size": value.len(),
-                "sha256": Digest::of(value).hexadecimal(),
-            });
-            stands_in.to_string().into_bytes()
+        record.value = record.value.as_deref().map(|value| {
+            let size = value.len() as u64;
+            json!(Note { id, size, sha256: Digest::of(value).hexadecimal() })
+                .to_string()
+                .into_bytes()
         });
-        record.value = stands_in;
         set_aside(&mut record, explained);
         record
     }
@@ -250,14 +225,14 @@ fn set_aside(record: &mut OwnedRecord, explained: usize) {
     }
 }
 
-fn explanation(rejection: &Rejection) -> Vec<OwnedHeader> {
+fn explanation(rejection: &Rejection) -> Vec<Header> {
     vec![
         header(ERROR_CODE_HEADER, rejection.code.as_str().into()),
         header(ERROR_HEADER, cut(&rejection.reason)),
     ]
 }
 
-fn header(name: &str, value: Vec<u8>) -> OwnedHeader {
+fn header(name: &str, value: Vec<u8>) -> Header {
     (name.to_owned(), Some(value))
 }
 

@@ -34,12 +34,13 @@ mod trace;
 mod value;
 mod words;
 
+pub use crate::record::{
+    COMMIT_TIMESTAMP_HEADER, ERROR_CODE_HEADER, ERROR_HEADER, EXPLANATION_HEADERS, LSN_HEADER,
+    TABLE_HEADER, TIMESTAMP_HEADER, TOPIC_HEADER,
+};
 pub use compile::check_members;
 pub use datetime::rfc3339;
-pub use dead_letter::{
-    COMMIT_TIMESTAMP_HEADER, ERROR_CODE_HEADER, ERROR_HEADER, EXPLANATION_HEADERS, TABLE_HEADER,
-    TIMESTAMP_HEADER, TOPIC_HEADER, untimed,
-};
+pub use dead_letter::untimed;
 pub use format::{
     ByteaForm, ColumnStyle, EmptyPayload, EpochUnit, FormatSpec, KeyFormat, Members, MissingColumn,
     ValueFormat,
@@ -47,7 +48,7 @@ pub use format::{
 pub use java::{Matcher, Undecided};
 pub use record::{Headers, NO_TIMESTAMP, OwnedRecord, Record, content_of};
 pub use rejection::{Rejection, RejectionCode};
-pub use router::{LSN_HEADER, Routed, Router, position_text};
+pub use router::{Routed, Router, position_text};
 pub use spec::{
     DestinationSpec, FieldSpec, PatternSpec, RouteSpec, RouteSpecError, RuleAction, RuleSpec,
     TimestampSource,

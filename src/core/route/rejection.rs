@@ -3,6 +3,8 @@
 
 use std::fmt;
 
+use crate::record::TOO_LARGE_CODE;
+
 /// What was wrong, as a stable word for headers, metrics and `postrider route`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RejectionCode {
@@ -52,7 +54,7 @@ impl RejectionCode {
             Self::MissingValue => "missing_value",
             Self::InvalidValue => "invalid_value",
             Self::UntranslatableCharacter => "untranslatable_character",
-            Self::TooLarge => "too_large",
+            Self::TooLarge => TOO_LARGE_CODE,
             Self::MissingTopic => "missing_topic",
             Self::ForbiddenTopic => "forbidden_topic",
             Self::Refused => "refused",

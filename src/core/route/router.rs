@@ -11,10 +11,7 @@ use super::source::Source;
 use super::trace;
 use super::value::Encoder;
 use crate::outbox::{Format, OutboxRow, Position, Value, type_oid};
-
-/// The header that tells a record's position: [`position_text`]. Rises strictly with the records
-/// of a key, so a consumer can drop repeats by comparing bytes.
-pub const LSN_HEADER: &str = "postrider-lsn";
+use crate::record::LSN_HEADER;
 
 /// A column sent as header.
 #[derive(Debug, Clone)]

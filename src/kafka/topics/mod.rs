@@ -13,6 +13,7 @@ mod ask;
 mod judge;
 mod make;
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
@@ -159,6 +160,11 @@ pub fn survey(
     }
     findings.sort_by_key(|finding| finding.grade);
     Ok(findings)
+}
+
+/// Every topic that the brokers show us.
+pub fn topic_names(kafka: &KafkaSpec) -> Result<BTreeSet<String>, TopicsError> {
+    Inquiry::open(kafka)?.all()
 }
 
 /// Asks for topics' settings, and keeps in the book what a refusal of their records may come from. A topic

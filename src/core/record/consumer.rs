@@ -1,0 +1,299 @@
+//! Why a consumer set a record aside, as headers of its dead letter and of the record sent again.
+//!
+//! Enters: the record, a [`ConsumerFailure`], and a [`Cut`] where the brokers take no record so large.
+//! Leaves: the dead letter's headers, key and value. What always holds: attempts and the first failure
+//! add up over any number of times that the record is sent again. Pure.
+
+use super::headers::{
+    ATTEMPTS_HEADER, CONSUMER_HEADER, CUT_HEADER, ERROR_CODE_HEADER, ERROR_HEADER, FAILED_HEADER,
+    FIRST_FAILED_HEADER, OFFSET_HEADER, PARTITION_HEADER, RETRIED_HEADER, TOPIC_HEADER,
+};
+use super::{Header, StoredRecord, text};
+
+/// Of the reason no more is kept: headers are for reading.
+const REASON_BYTES_MAX: usize = 1_024;
+
+/// Of the record's own headers, those that are kept when the others have to go.
+const KEPT_HEADERS: [&str; 2] = ["id", "event_type"];
+/// How large such a header may be.
+const KEPT_BYTES_MAX: usize = 256;
+
+/// Why a consumer set a record aside.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConsumerFailure {
+    /// The consumer's name.
+    pub consumer: String,
+    /// How often it was tried, also before it was sent again; 0 for what could not be understood.
+    pub attempts: u32,
+    /// Milliseconds since the Unix epoch; sending it again begins no new time.
+    pub first_failed_ms: i64,
+    /// Milliseconds since the Unix epoch.
+    pub failed_ms: i64,
+}
+
+/// What is left where the record lay, since the brokers take no dead letter so large: each step more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cut {
+    /// All of it is in the dead letter.
+    Nothing,
+    /// The value is missing.
+    Value,
+    /// And its headers but `id` and `event_type`.
+    Headers,
+    /// And its key.
+    Key,
+}
+
+impl Cut {
+    /// The next step, if there is one.
+    pub const fn deeper(self) -> Option<Self> {
+        match self {
+            Self::Nothing => Some(Self::Value),
+            Self::Value => Some(Self::Headers),
+            Self::Headers => Some(Self::Key),
+            Self::Key => None,
+        }
+    }
+
+    /// The record's key and value, as far as they go along.
+    pub fn rest(self, record: &StoredRecord) -> (Option<&[u8]>, Option<&[u8]>) {
+        let key = record.key.as_deref().filter(|_| self != Self::Key);
+        (key, record.value.as_deref().filter(|_| self == Self::Nothing))
+    }
+
+    const fn parts(self) -> Option<&'static str> {
+        match self {
+            Self::Nothing => None,
+            Self::Value => Some("value"),
+            Self::Headers => Some("value and headers"),
+            Self::Key => Some("value, headers and key"),
+        }
+    }
+}
+
+impl ConsumerFailure {
+    /// The dead letter's headers: why, in a word and in a sentence without a word of the payload, of which
+    /// 1,024 bytes are kept; and then those of the record's own that go along.
+    pub fn headers(
+        &self,
+        (code, reason): (&str, &str),
+        record: &StoredRecord,
+        cut: Cut,
+    ) -> Vec<Header> {
+        let ours = [
+            text(ERROR_CODE_HEADER, code),
+            text(ERROR_HEADER, on_one_line(reason)),
+            text(CONSUMER_HEADER, self.consumer.as_str()),
+            text(TOPIC_HEADER, record.topic.as_str()),
+            text(PARTITION_HEADER, record.partition.to_string()),
+            text(OFFSET_HEADER, record.offset.to_string()),
+            text(ATTEMPTS_HEADER, self.attempts.to_string()),
+            text(FIRST_FAILED_HEADER, self.first_failed_ms.to_string()),
+            text(FAILED_HEADER, self.failed_ms.to_string()),
+        ];
+        let mark = cut.parts().map(|parts| {
+            text(CUT_HEADER, format!("{parts} left behind: the brokers take no record so large"))
+        });
+        let own = match cut {
+            Cut::Nothing | Cut::Value => record.headers.clone(),
+            Cut::Headers | Cut::Key => {
+                KEPT_HEADERS.into_iter().filter_map(|name| kept(record, name)).collect()
+            }
+        };
+        ours.into_iter().chain(mark).chain(own).collect()
+    }
+
+    /// With what became of the record before it was sent again. Whose dead letter it was: others of the
+    /// topic took it when it first came, so the first failure of any of them is the one that counts for
+    /// their markers. Attempts are each consumer's own.
+    #[must_use]
+    pub fn after_all(self, record: &StoredRecord) -> Self {
+        let Some(history) = History::of(&record.headers) else { return self };
+        let before = if history.consumer == self.consumer { history.attempts } else { 0 };
+        Self {
+            attempts: self.attempts.saturating_add(before),
+            first_failed_ms: self.first_failed_ms.min(history.first_failed_ms),
+            ..self
+        }
+    }
+
+    /// What a record that is sent again tells of its dead letter, before the mark.
+    pub(super) fn history(&self) -> [Header; 3] {
+        [
+            text(CONSUMER_HEADER, self.consumer.as_str()),
+            text(ATTEMPTS_HEADER, self.attempts.to_string()),
+            text(FIRST_FAILED_HEADER, self.first_failed_ms.to_string()),
+        ]
+    }
+}
+
+/// What a record that was sent again tells of its dead letter: the last four headers, so that its own
+/// may bear the same names.
+struct History<'h> {
+    own: &'h [Header],
+    consumer: &'h str,
+    attempts: u32,
+    first_failed_ms: i64,
+}
+
+impl<'h> History<'h> {
+    fn of(headers: &'h [Header]) -> Option<Self> {
+        let (own, [consumer, attempts, first_failed, mark]) = headers.split_last_chunk()?;
+        named(mark, RETRIED_HEADER)?;
+        Some(Self {
+            own,
+            consumer: named(consumer, CONSUMER_HEADER)?,
+            attempts: named(attempts, ATTEMPTS_HEADER)?.parse().ok()?,
+            first_failed_ms: named(first_failed, FIRST_FAILED_HEADER)?.parse().ok()?,
+        })
+    }
+}
+
+/// The headers that the record had before it was sent again.
+pub(super) fn without_history(headers: &[Header]) -> &[Header] {
+    History::of(headers).map_or(headers, |history| history.own)
+}
+
+fn named<'h>((name, value): &'h Header, wanted: &str) -> Option<&'h str> {
+    str::from_utf8(value.as_deref()?).ok().filter(|_| name == wanted)
+}
+
+/// The first header of that name, unless it is what is too large.
+fn kept(record: &StoredRecord, name: &str) -> Option<Header> {
+    let value = record.header(name).filter(|value| value.len() <= KEPT_BYTES_MAX)?;
+    Some(text(name, value))
+}
+
+/// Cut between characters, and on one line: it is shown on terminals.
+fn on_one_line(reason: &str) -> String {
+    let kept = reason.get(..reason.floor_char_boundary(REASON_BYTES_MAX)).unwrap_or_default();
+    kept.chars().map(|char| if char.is_control() { ' ' } else { char }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::record::{DeadLetter, Origin, PartitionOffset, retried};
+
+    const WHY: (&str, &str) = ("poison", "the amount is negative");
+
+    fn failure() -> ConsumerFailure {
+        ConsumerFailure {
+            consumer: "payments".into(),
+            attempts: 5,
+            first_failed_ms: 17,
+            failed_ms: 18,
+        }
+    }
+
+    fn record(headers: Vec<Header>) -> StoredRecord {
+        StoredRecord {
+            topic: "orders".into(),
+            partition: 2,
+            offset: 40,
+            timestamp_ms: Some(3),
+            key: Some(b"k".to_vec()),
+            value: Some(b"v".to_vec()),
+            headers,
+        }
+    }
+
+    /// Written to the dead-letter topic and read there.
+    fn dead(record: &StoredRecord, failure: &ConsumerFailure, cut: Cut) -> Option<DeadLetter> {
+        let headers = failure.headers(WHY, record, cut);
+        let topic = "dead".into();
+        DeadLetter::read(StoredRecord { topic, partition: 0, offset: 7, headers, ..record.clone() })
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_written_is_read_back(
+            names in proptest::collection::vec(
+                proptest::sample::select(vec!["id", ERROR_HEADER, CUT_HEADER, CONSUMER_HEADER]), 0..4,
+            ),
+            value in proptest::option::of(proptest::collection::vec(any::<u8>(), 0..4)),
+        ) {
+            // A cut mark right behind ours would be taken for ours; no writer puts it first.
+            prop_assume!(names.first() != Some(&CUT_HEADER));
+            let own = names.iter().map(|name| ((*name).to_owned(), value.clone())).collect();
+            let record = record(own);
+            for cut in [Cut::Nothing, Cut::Value] {
+                let letter = dead(&record, &failure(), cut).unwrap();
+                prop_assert_eq!(&letter.headers, &record.headers);
+                prop_assert_eq!((&letter.key, &letter.value), (&record.key, &record.value));
+                prop_assert_eq!((letter.topic.as_ref(), letter.timestamp_ms), (Some(&record.topic), Some(3)));
+                prop_assert_eq!((&*letter.code, &*letter.reason), WHY);
+                prop_assert_eq!(letter.origin, Origin::Consumer { at: record.at(), failure: failure() });
+                prop_assert_eq!(letter.is_cut, cut != Cut::Nothing);
+                prop_assert_eq!(letter.at, PartitionOffset { partition: 0, offset: 7 });
+            }
+        }
+    }
+
+    #[test]
+    fn each_cut_leaves_more_behind_and_what_is_left_is_a_dead_letter() {
+        let own = |name: &str, bytes: usize| text(name, vec![b'x'; bytes]);
+        let record = record(vec![own("trace", 9_000), own("id", 36), own("event_type", 9_000)]);
+        let (mut cut, mut left) = (Cut::Nothing, Vec::new());
+        while let Some(deeper) = cut.deeper() {
+            cut = deeper;
+            let letter = dead(&record, &failure(), cut).unwrap();
+            let (key, value) = cut.rest(&record);
+            assert!(letter.is_cut && value.is_none() && letter.header("id").is_some());
+            left.push((letter.headers.len(), key.is_some()));
+        }
+        assert_eq!(left, [(3, true), (1, true), (1, false)]);
+    }
+
+    #[test]
+    fn other_records_are_no_consumers_dead_letters() {
+        let headers = failure().headers(WHY, &record(Vec::new()), Cut::Nothing);
+        for missing in 0..headers.len() {
+            let mut headers = headers.clone();
+            headers.remove(missing);
+            let letter = DeadLetter::read(record(headers));
+            assert!(letter.is_none_or(|letter| letter.failure().is_none()), "{missing}");
+        }
+    }
+
+    #[test]
+    fn a_record_sent_again_bears_its_own_headers_and_the_newest_history_and_mark() {
+        let id = text("id", "7");
+        let before = PartitionOffset { partition: 9, offset: 9 };
+        let letter =
+            dead(&record(vec![id.clone(), retried(before)]), &failure(), Cut::Nothing).unwrap();
+        let again = [vec![id], failure().history().to_vec(), vec![retried(letter.at)]].concat();
+        assert_eq!(letter.headers_again(), again);
+        assert_eq!((letter.id(), letter.header("id")), (Some(&b"7"[..]), Some("7")));
+        assert_eq!((letter.partition_again(), letter.timestamp_again(99)), (Some(2), 99));
+    }
+
+    #[test]
+    fn a_record_that_fails_again_keeps_its_first_failure_and_all_its_attempts() {
+        // A header of its own that is called like one of ours stays where it is.
+        let own = vec![text(ATTEMPTS_HEADER, "99")];
+        let mut record = record(own.clone());
+        let (mut seen, mut expected) = (failure().after_all(&record), 5);
+        for _ in 0..3 {
+            assert_eq!((seen.first_failed_ms, seen.failed_ms, seen.attempts), (17, 18, expected));
+            let letter = dead(&record, &seen, Cut::Nothing).unwrap();
+            assert_eq!(letter.headers, record.headers);
+            record = StoredRecord { headers: letter.headers_again(), ..record };
+            assert_eq!((&record.headers[..1], record.headers.len()), (&own[..], 5));
+            let later = ConsumerFailure { first_failed_ms: 18, ..failure() };
+            seen = later.clone().after_all(&record);
+            expected += 5;
+            // Another consumer of the topic has tried less often.
+            let other = ConsumerFailure { consumer: "stock".into(), ..later }.after_all(&record);
+            assert_eq!((other.first_failed_ms, other.attempts), (17, 5));
+        }
+    }
+
+    #[test]
+    fn a_reason_is_short_and_drives_no_terminal() {
+        assert_eq!(on_one_line("a\x1b[2J\nb"), "a [2J b");
+        assert_eq!(on_one_line(&"é".repeat(2_000)).len(), 1_024);
+    }
+}

@@ -1,0 +1,394 @@
+//! A dead letter, taken apart, and what is sent when its record is sent again.
+//!
+//! Enters: a record of a dead-letter topic: an explanation in a fixed order, the relay's or a
+//! consumer's, then the record's own headers. Leaves: a [`DeadLetter`], headers and time for its topic,
+//! and the receipt that says that it was sent again. Pure.
+
+use serde::{Deserialize, Serialize};
+
+use super::consumer::{ConsumerFailure, without_history};
+use super::headers::{
+    ATTEMPTS_HEADER, COMMIT_TIMESTAMP_HEADER, CONSUMER_HEADER, CUT_HEADER, ERROR_CODE_HEADER,
+    ERROR_HEADER, FAILED_HEADER, FIRST_FAILED_HEADER, LSN_HEADER, OFFSET_HEADER, PARTITION_HEADER,
+    RETRIED_HEADER, TABLE_HEADER, TIMESTAMP_HEADER, TOO_LARGE_CODE, TOPIC_HEADER,
+};
+use super::stored::first;
+use super::{Header, PartitionOffset, StoredRecord, text};
+
+/// Longer the note in a body's place cannot be: an id of 1 KiB at most, six bytes for each as JSON may
+/// write it, and some 120 for the rest.
+const NOTE_BYTES_MAX: usize = 8 << 10;
+
+/// Of ids and keys a summary keeps no more: a list is for finding.
+const SUMMARY_BYTES_MAX: usize = 256;
+
+/// A dead letter in its topic.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeadLetter {
+    /// Where it lies in the dead-letter topic.
+    pub at: PartitionOffset,
+    /// When it was written, in milliseconds since the Unix epoch.
+    pub timestamp_ms: Option<i64>,
+    /// The reason in one word.
+    pub code: String,
+    /// The reason in a sentence.
+    pub reason: String,
+    /// Where the row was to go, legal or not, as far as that is known; or where the consumer received it.
+    pub topic: Option<String>,
+    /// Who wrote it, and what else is known.
+    pub origin: Origin,
+    /// The record's own.
+    pub key: Option<Vec<u8>>,
+    /// The record's own, or the note that the relay puts in the place of one that is too large.
+    pub value: Option<Vec<u8>>,
+    /// How large the value is; `None` for a null value.
+    pub value_bytes: Option<usize>,
+    /// The record's own, without the explanation. Of a row the first is its id.
+    pub headers: Vec<Header>,
+    /// Parts of the record are missing: too large for the brokers.
+    pub is_cut: bool,
+    /// It was sent again and stored.
+    pub is_retried: bool,
+}
+
+/// Who wrote a dead letter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Origin {
+    /// The relay, of a row that could not be routed or that the brokers refused.
+    Relay {
+        /// The outbox table; a record that the brokers refused does not name it.
+        table: Option<String>,
+        /// The row's position in the log.
+        lsn: Option<String>,
+        /// The time of the row's own choice, in milliseconds since the Unix epoch.
+        timestamp_ms: Option<i64>,
+        /// The commit's time, of a dead letter that bears none.
+        commit_timestamp_ms: Option<i64>,
+    },
+    /// A consumer, of a record that it could not take.
+    Consumer {
+        /// Where the record lay in its topic.
+        at: PartitionOffset,
+        /// What happened.
+        failure: ConsumerFailure,
+    },
+}
+
+/// What the relay puts in the place of a body that is too large.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Note {
+    /// The row's id, as far as it is text and not too large itself.
+    pub id: Option<String>,
+    /// Of the body, in bytes.
+    pub size: u64,
+    /// Of the body, in hexadecimal.
+    pub sha256: String,
+}
+
+impl DeadLetter {
+    /// Reads a record of a dead-letter topic; `None` for one that is no dead letter.
+    pub fn read(record: StoredRecord) -> Option<Self> {
+        let at = record.at();
+        let StoredRecord { timestamp_ms, key, value, headers, .. } = record;
+        let mut headers = headers.into_iter().peekable();
+        let mut take = |wanted: &str| {
+            let (_, value) = headers.next_if(|(name, _)| name == wanted)?;
+            Some(String::from_utf8_lossy(&value.unwrap_or_default()).into_owned())
+        };
+        let (code, reason) = (take(ERROR_CODE_HEADER)?, take(ERROR_HEADER)?);
+        let (topic, origin, is_cut) = if let Some(consumer) = take(CONSUMER_HEADER) {
+            let topic = take(TOPIC_HEADER)?;
+            let partition = take(PARTITION_HEADER)?.parse().ok()?;
+            let at = PartitionOffset { partition, offset: take(OFFSET_HEADER)?.parse().ok()? };
+            let failure = ConsumerFailure {
+                consumer,
+                attempts: take(ATTEMPTS_HEADER)?.parse().ok()?,
+                first_failed_ms: take(FIRST_FAILED_HEADER)?.parse().ok()?,
+                failed_ms: take(FAILED_HEADER)?.parse().ok()?,
+            };
+            (Some(topic), Origin::Consumer { at, failure }, take(CUT_HEADER).is_some())
+        } else {
+            let (table, lsn, topic) = (take(TABLE_HEADER), take(LSN_HEADER), take(TOPIC_HEADER));
+            let timestamp_ms = take(TIMESTAMP_HEADER).and_then(|ms| ms.parse().ok());
+            let commit_timestamp_ms = take(COMMIT_TIMESTAMP_HEADER).and_then(|ms| ms.parse().ok());
+            let origin = Origin::Relay { table, lsn, timestamp_ms, commit_timestamp_ms };
+            (topic, origin, code == TOO_LARGE_CODE)
+        };
+        let (value_bytes, headers) = (value.as_ref().map(Vec::len), headers.collect());
+        let is_retried = false;
+        let mut letter = Self {
+            at,
+            timestamp_ms,
+            code,
+            reason,
+            topic,
+            origin,
+            key,
+            value,
+            value_bytes,
+            headers,
+            is_cut,
+            is_retried,
+        };
+        // A row that was rejected for another reason may be too large as well.
+        letter.is_cut |= letter.failure().is_none() && letter.is_note();
+        Some(letter)
+    }
+
+    /// What happened to the consumer that wrote it; `None` for the relay's.
+    pub const fn failure(&self) -> Option<&ConsumerFailure> {
+        match &self.origin {
+            Origin::Consumer { failure, .. } => Some(failure),
+            Origin::Relay { .. } => None,
+        }
+    }
+
+    /// The outbox table, where the relay names it.
+    pub fn table(&self) -> Option<&str> {
+        match &self.origin {
+            Origin::Relay { table, .. } => table.as_deref(),
+            Origin::Consumer { .. } => None,
+        }
+    }
+
+    /// The row's position in the log, where the relay names it.
+    pub fn lsn(&self) -> Option<&str> {
+        match &self.origin {
+            Origin::Relay { lsn, .. } => lsn.as_deref(),
+            Origin::Consumer { .. } => None,
+        }
+    }
+
+    /// The text of one of the record's own headers, such as `event_type`.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        first(&self.headers, name).and_then(|value| str::from_utf8(value).ok())
+    }
+
+    /// The id of the row or message; `None` for NULL, or where it was set aside for its size. The
+    /// relay's header for it has any name, and comes first.
+    pub fn id(&self) -> Option<&[u8]> {
+        match &self.origin {
+            Origin::Relay { .. } => self.headers.first().and_then(|(_, id)| id.as_deref()),
+            Origin::Consumer { .. } => first(&self.headers, "id"),
+        }
+    }
+
+    /// Keeps what lists and plans need: no value, no header but a row's id, the beginning of id and key.
+    pub fn summarize(&mut self) {
+        self.value = None;
+        let id = self.id().map(beginning);
+        self.headers.truncate(1);
+        for (name, value) in &mut self.headers {
+            (*name, *value) = ("id".to_owned(), id.clone());
+        }
+        self.key = self.key.as_deref().map(beginning);
+    }
+
+    /// Whether the value is, to the byte, what the relay puts in a body's place: of what is too large,
+    /// size and checksum are all that it keeps.
+    fn is_note(&self) -> bool {
+        let Some(value) = self.value.as_deref() else { return false };
+        if value.len() > NOTE_BYTES_MAX {
+            return false;
+        }
+        let Ok(note) = serde_json::from_slice::<Note>(value) else { return false };
+        let same_id = match self.id() {
+            Some(known) => note.id.as_deref() == Some(&*String::from_utf8_lossy(known)),
+            None => true,
+        };
+        let is_exact = serde_json::to_vec(&note).is_ok_and(|whole| whole == value);
+        same_id && note.sha256.len() == 64 && is_exact
+    }
+
+    /// The headers of the record to send again: its own, of a row its position as every record has it, of
+    /// a message what has become of it so far, and the mark. Older marks of a message go: it may have
+    /// died before.
+    pub fn headers_again(&self) -> Vec<Header> {
+        let mark = retried(self.at);
+        match &self.origin {
+            Origin::Relay { lsn, .. } => {
+                let lsn = lsn.as_deref().map(|lsn| text(LSN_HEADER, lsn));
+                self.headers.iter().cloned().chain(lsn).chain([mark]).collect()
+            }
+            Origin::Consumer { failure, .. } => {
+                let own = without_history(&self.headers).iter();
+                let own = own.filter(|(name, _)| name != RETRIED_HEADER).cloned();
+                own.chain(failure.history()).chain([mark]).collect()
+            }
+        }
+    }
+
+    /// The partition to send to, where it must be this one: a message goes back to where it lay, whatever
+    /// chose that, for later records of its key go there.
+    pub const fn partition_again(&self) -> Option<i32> {
+        match &self.origin {
+            Origin::Relay { .. } => None,
+            Origin::Consumer { at, .. } => Some(at.partition),
+        }
+    }
+
+    /// The time of the record to send again: the row's own, or else the dead letter's; of a message now.
+    pub fn timestamp_again(&self, now_ms: i64) -> i64 {
+        let Origin::Relay { timestamp_ms, commit_timestamp_ms, .. } = self.origin else {
+            return now_ms;
+        };
+        // Earlier versions stamped what the brokers had refused with the first millisecond of 1970, which
+        // retention removes at once.
+        let stamped_ms = self.timestamp_ms.filter(|ms| *ms > 1);
+        // It was refused for being ahead of the brokers' clock, as likely as not.
+        let commit_ms = commit_timestamp_ms.map(|ms| ms.min(now_ms));
+        timestamp_ms.or(stamped_ms).or(commit_ms).unwrap_or(now_ms)
+    }
+}
+
+impl DeadLetter {
+    /// One of the relay's, made up: for tests of whoever reads them.
+    #[doc(hidden)]
+    pub fn rejected(offset: i64, code: &str, reason: &str) -> Self {
+        let headers = vec![
+            text(ERROR_CODE_HEADER, code),
+            text(ERROR_HEADER, reason),
+            text(TABLE_HEADER, "public.outbox"),
+            text(LSN_HEADER, "0/1.0"),
+            text("id", "7"),
+        ];
+        let value = Some(b"abc".to_vec());
+        let record = StoredRecord { offset, value, headers, ..StoredRecord::default() };
+        let Some(letter) = Self::read(record) else { unreachable!("it is a dead letter") };
+        letter
+    }
+}
+
+/// The mark of a record that was sent again, and the only header of the receipt for it.
+pub fn retried(at: PartitionOffset) -> Header {
+    text(RETRIED_HEADER, at.to_string())
+}
+
+/// The dead letter that a record is the receipt of, if it is one: a null value and the mark alone.
+pub fn receipt_of(record: &StoredRecord) -> Option<PartitionOffset> {
+    let [(name, Some(at))] = record.headers.as_slice() else { return None };
+    let at = str::from_utf8(at).ok()?.parse().ok()?;
+    (name == RETRIED_HEADER && record.value.is_none()).then_some(at)
+}
+
+/// The beginning, cut between characters where it is text.
+fn beginning(bytes: &[u8]) -> Vec<u8> {
+    let end = match str::from_utf8(bytes) {
+        Ok(text) => text.floor_char_boundary(SUMMARY_BYTES_MAX),
+        Err(_) => bytes.len().min(SUMMARY_BYTES_MAX),
+    };
+    bytes.get(..end).unwrap_or_default().to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const AT: PartitionOffset = PartitionOffset { partition: 3, offset: 17 };
+
+    fn relays() -> Vec<Header> {
+        vec![
+            text(ERROR_CODE_HEADER, "invalid_topic"),
+            text(ERROR_HEADER, "a reason"),
+            text(TABLE_HEADER, "public.outbox"),
+            text(LSN_HEADER, "0/1.0"),
+            text(TOPIC_HEADER, "bad/topic"),
+        ]
+    }
+
+    fn own() -> Vec<Header> {
+        vec![text("id", "7"), (TOPIC_HEADER.to_owned(), None), text("id", b"\xff")]
+    }
+
+    fn record(headers: &[Vec<Header>], value: Option<&[u8]>) -> StoredRecord {
+        StoredRecord {
+            topic: "dead".into(),
+            partition: AT.partition,
+            offset: AT.offset,
+            timestamp_ms: Some(5),
+            key: Some(b"k".to_vec()),
+            value: value.map(<[u8]>::to_vec),
+            headers: headers.concat(),
+        }
+    }
+
+    fn read(headers: &[Vec<Header>], value: Option<&[u8]>) -> DeadLetter {
+        DeadLetter::read(record(headers, value)).unwrap()
+    }
+
+    #[test]
+    fn the_relays_words_and_the_rows_own_are_told_apart() {
+        let letter = read(&[relays(), own()], None);
+        assert_eq!((&*letter.code, &*letter.reason), ("invalid_topic", "a reason"));
+        assert_eq!(
+            (letter.table(), letter.topic.as_deref()),
+            (Some("public.outbox"), Some("bad/topic"))
+        );
+        assert_eq!((letter.id(), &letter.headers), (Some(&b"7"[..]), &own()));
+        // What the brokers refused names no table; what no_route rejected no topic.
+        let bare = read(&[relays()[..2].to_vec(), own()[..1].to_vec()], None);
+        assert_eq!((bare.table(), bare.lsn(), &bare.topic), (None, None, &None));
+        assert_eq!(bare.headers, own()[..1]);
+        for none in [[relays()[1..].to_vec(), own()].concat(), own(), Vec::new()] {
+            assert_eq!(DeadLetter::read(record(&[none], None)), None);
+        }
+    }
+
+    #[test]
+    fn what_is_sent_again_is_what_the_consumer_would_have_got_and_a_mark() {
+        let letter = read(&[relays(), own()], None);
+        let marks = vec![text(LSN_HEADER, "0/1.0"), text(RETRIED_HEADER, "3:17")];
+        assert_eq!(letter.headers_again(), [own(), marks].concat());
+        assert_eq!((letter.partition_again(), letter.timestamp_again(99)), (None, 5));
+        let commit = read(&[relays(), vec![text(COMMIT_TIMESTAMP_HEADER, "70")]], None);
+        let timeless = DeadLetter { timestamp_ms: None, ..commit };
+        assert_eq!([60, 99].map(|now_ms| timeless.timestamp_again(now_ms)), [60, 70]);
+        let chosen = read(&[relays(), vec![text(TIMESTAMP_HEADER, "9")]], None);
+        assert_eq!(chosen.timestamp_again(99), 9);
+    }
+
+    #[test]
+    fn a_receipt_is_known_by_its_only_header_and_its_null_value() {
+        let of = |headers, value| receipt_of(&record(&[headers], value));
+        assert_eq!(of(vec![retried(AT)], None), Some(AT));
+        assert_eq!(of(vec![retried(AT)], Some(b"")), None);
+        assert_eq!(of([relays(), own()].concat(), None), None);
+        assert_eq!(of(vec![retried(AT), text("id", "7")], None), None);
+        assert_eq!(of(vec![text(RETRIED_HEADER, "soon")], None), None);
+        assert_eq!(of(Vec::new(), None), None);
+    }
+
+    #[test]
+    fn a_body_that_was_set_aside_is_known_whatever_the_code() {
+        let body =
+            |id: &str| json!({ "id": id, "size": 2_000_000, "sha256": "0".repeat(64) }).to_string();
+        let is_cut = |value: &str| read(&[relays(), own()], Some(value.as_bytes())).is_cut;
+        assert!(is_cut(&body("7")));
+        // An application may well send such things of its own.
+        for own in [body("8"), body("7").replace(':', ": "), "{}".into(), "[".into()] {
+            assert!(!is_cut(&own), "{own}");
+        }
+        assert!(!read(&[relays(), own()], None).is_cut);
+        let too_large = vec![text(ERROR_CODE_HEADER, TOO_LARGE_CODE), text(ERROR_HEADER, "")];
+        assert!(read(&[too_large], None).is_cut);
+    }
+
+    #[test]
+    fn a_summary_has_the_beginnings_of_id_and_key_cut_between_characters() {
+        let mut letter =
+            read(&[relays(), vec![text("number", "é".repeat(200)), own()[0].clone()]], Some(b"v"));
+        letter.key = Some(vec![0xff; 300]);
+        letter.summarize();
+        assert_eq!((letter.value_bytes, &letter.value), (Some(1), &None));
+        assert_eq!(
+            (letter.id(), letter.key.as_deref()),
+            (Some("é".repeat(128).as_bytes()), Some(&[0xff; 256][..]))
+        );
+        assert_eq!(letter.headers.len(), 1);
+        assert_eq!(beginning("éa".repeat(200).as_bytes()), "éa".repeat(85).as_bytes());
+        assert_eq!(beginning(b"short"), b"short");
+    }
+}

@@ -1,0 +1,152 @@
+//! Which dead letters are meant.
+//!
+//! Enters: what an operator has typed, and dead letters. Leaves: a yes or no for each. What is named and
+//! is in the topic counts as found, also where another option leaves it out. Pure.
+
+use super::{DeadLetter, PartitionOffset};
+
+/// All that is given must hold. The default is all of them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// With this reason code.
+    pub code: Option<String>,
+    /// Meant for this topic, or received from it.
+    pub topic: Option<String>,
+    /// Of a row of this table.
+    pub table: Option<String>,
+    /// Of this event type.
+    pub event_type: Option<String>,
+    /// With this id; there must be one.
+    pub id: Option<String>,
+    /// Written no earlier than this, in milliseconds since the Unix epoch.
+    pub since_ms: Option<i64>,
+    /// Any of these, each of which must be there; empty for any.
+    pub targets: Vec<Target>,
+}
+
+/// One dead letter, or the row or message that it was.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Target {
+    /// By where it lies in the dead-letter topic.
+    At(PartitionOffset),
+    /// By its row's or message's id, which may have left several.
+    Id(String),
+}
+
+impl Target {
+    /// Reads `PARTITION:OFFSET`; everything else is an id.
+    pub fn parse(text: &str) -> Self {
+        text.parse().map_or_else(|()| Self::Id(text.to_owned()), Self::At)
+    }
+
+    fn means(&self, letter: &DeadLetter) -> bool {
+        match self {
+            Self::At(at) => *at == letter.at,
+            Self::Id(id) => letter.id() == Some(id.as_bytes()),
+        }
+    }
+}
+
+impl std::fmt::Display for Target {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::At(at) => write!(f, "at {at}"),
+            Self::Id(id) => write!(f, "with id `{id}`"),
+        }
+    }
+}
+
+impl Filter {
+    /// Whether this dead letter is meant. What of `missing` it is, is taken from there: begin with
+    /// [`Filter::named`].
+    pub fn admits(&self, letter: &DeadLetter, missing: &mut Vec<Target>) -> bool {
+        missing.retain(|target| !target.means(letter));
+        let is = |wanted: &Option<String>, found: Option<&str>| {
+            wanted.as_deref().is_none_or(|wanted| found == Some(wanted))
+        };
+        let late_enough = |oldest| letter.timestamp_ms.is_some_and(|ms| ms >= oldest);
+        is(&self.code, Some(&letter.code))
+            && is(&self.topic, letter.topic.as_deref())
+            && is(&self.table, letter.table())
+            && is(&self.event_type, letter.header("event_type"))
+            && self.id.as_deref().is_none_or(|id| letter.id() == Some(id.as_bytes()))
+            && self.since_ms.is_none_or(late_enough)
+            && (self.targets.is_empty() || self.targets.iter().any(|target| target.means(letter)))
+    }
+
+    /// All that must be there.
+    pub fn named(&self) -> Vec<Target> {
+        self.targets.iter().cloned().chain(self.id.clone().map(Target::Id)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn letter(id: &str) -> DeadLetter {
+        let headers = vec![("id".into(), Some(id.into())), ("event_type".into(), Some("A".into()))];
+        DeadLetter {
+            at: PartitionOffset { partition: 1, offset: 2 },
+            timestamp_ms: Some(7_000),
+            headers,
+            ..DeadLetter::rejected(0, "no_route", "why")
+        }
+    }
+
+    fn admits(filter: &Filter) -> bool {
+        filter.admits(&letter("a"), &mut Vec::new())
+    }
+
+    #[test]
+    fn every_option_must_hold() {
+        let all = Filter::default;
+        let some = |text: &str| Some(text.to_owned());
+        for good in [
+            all(),
+            Filter { code: some("no_route"), ..all() },
+            Filter { table: some("public.outbox"), id: some("a"), ..all() },
+            Filter { event_type: some("A"), ..all() },
+            Filter { since_ms: Some(7_000), ..all() },
+            Filter { since_ms: Some(i64::MIN), ..all() },
+        ] {
+            assert!(admits(&good), "{good:?}");
+        }
+        for bad in [
+            Filter { code: some("too_large"), ..all() },
+            Filter { topic: some("orders"), ..all() },
+            Filter { table: some("outbox"), id: some("a"), ..all() },
+            Filter { event_type: some("B"), ..all() },
+            Filter { id: some("b"), ..all() },
+            Filter { since_ms: Some(7_001), ..all() },
+        ] {
+            assert!(!admits(&bad), "{bad:?}");
+        }
+        let timeless = DeadLetter { timestamp_ms: None, ..letter("a") };
+        let since = Filter { since_ms: Some(0), ..all() };
+        assert!(!since.admits(&timeless, &mut Vec::new()));
+    }
+
+    #[test]
+    fn what_is_named_and_never_met_is_missing() {
+        let targets = ["1:2", "1:3", "a", "b"].map(Target::parse).to_vec();
+        let filter = Filter { id: Some("a".into()), targets: targets.clone(), ..Filter::default() };
+        let mut missing = filter.named();
+        assert!(filter.admits(&letter("a"), &mut missing));
+        let at = PartitionOffset { partition: 9, offset: 9 };
+        assert!(!filter.admits(&DeadLetter { at, ..letter("c") }, &mut missing));
+        assert_eq!(missing, [targets[1].clone(), targets[3].clone()]);
+        assert_eq!(targets[1].to_string(), "at 1:3");
+        assert_eq!(targets[3].to_string(), "with id `b`");
+    }
+
+    /// A dead letter that another option leaves out is there all the same.
+    #[test]
+    fn what_is_left_out_is_not_missing() {
+        let targets = vec![Target::parse("1:2")];
+        let filter = Filter { code: Some("refused".into()), targets, ..Filter::default() };
+        let mut missing = filter.named();
+        assert!(!filter.admits(&letter("a"), &mut missing));
+        assert_eq!(missing, []);
+    }
+}

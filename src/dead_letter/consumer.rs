@@ -1,0 +1,216 @@
+//! One consumer's dead letters as an operator sees them: what there is, and sending it again.
+//!
+//! Enters: a consumer's name and a [`Filter`]. Leaves: dead letters; or their records in the topics they
+//! came from. What always holds: what has a receipt is not sent again, and what failed before the
+//! markers of others were cleaned up only by force.
+
+use std::time::Duration;
+
+use super::{DeadLetter, DeadLetterError, DeadLetterTopic, Filter, Interrupt, Job, Keep, Pace};
+use crate::kafka::{KafkaSpec, ReaderError, refuse_reserved, topic_names};
+
+/// How the name of a consumer's dead-letter topic ends.
+const SUFFIX: &str = ".dead-letters";
+
+/// As large as librdkafka allows: what was received once is not refused here, but by the topic.
+const RECORD_BYTES_MAX: u32 = 1_000_000_000;
+
+/// The name of a consumer's dead-letter topic.
+pub fn topic_of(consumer: &str) -> String {
+    format!("{consumer}{SUFFIX}")
+}
+
+/// The command that creates a consumer's dead-letter topic.
+pub(crate) fn creation_of(topic: &str) -> String {
+    format!(
+        "kafka-topics.sh --bootstrap-server <address> --create --topic {topic} --config retention.ms=-1"
+    )
+}
+
+/// From librdkafka's settings to clients of one topic. What Postrider decides itself is left out.
+pub(crate) fn kafka_of(settings: &[(String, String)]) -> KafkaSpec {
+    let mut kafka = KafkaSpec {
+        brokers: Vec::new(),
+        client_id: "postrider-dead-letters".to_owned(),
+        compression: "none".to_owned(),
+        message_max_bytes: RECORD_BYTES_MAX,
+        cautious: true,
+        ..KafkaSpec::default()
+    };
+    for (name, value) in settings {
+        match name.as_str() {
+            "bootstrap.servers" | "metadata.broker.list" => {
+                kafka.brokers = KafkaSpec::of_brokers(value).brokers;
+            }
+            "client.id" => kafka.client_id.clone_from(value),
+            "compression.type" | "compression.codec" => kafka.compression.clone_from(value),
+            name if refuse_reserved(name).is_err() => {}
+            name => drop(kafka.properties.insert(name.to_owned(), value.clone())),
+        }
+    }
+    kafka
+}
+
+/// One consumer's dead letters.
+#[derive(Debug, Clone)]
+pub struct DeadLetters {
+    consumer: String,
+    topic: DeadLetterTopic,
+}
+
+/// How to send again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Redrive {
+    /// For how long markers are kept. Other consumers of the topic receive the record as well, and
+    /// what failed longer ago may have lost its markers there, so that it is not sent.
+    pub horizon: Duration,
+    /// Sends it nevertheless.
+    pub force: bool,
+    /// Now, in milliseconds since the Unix epoch; see [`now_ms`](super::now_ms).
+    pub now_ms: i64,
+}
+
+/// What has become of the dead letters that were meant.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Redriven {
+    /// Stored in their topics, with receipts.
+    pub sent: u64,
+    /// They had receipts, and were left alone.
+    pub already: u64,
+    /// Older than the markers, and not forced.
+    pub too_old: u64,
+    /// Their values are not here.
+    pub cut: u64,
+}
+
+impl DeadLetters {
+    /// Those of `consumer`, reached with librdkafka's `settings`, `bootstrap.servers` at least.
+    pub fn new(consumer: &str, settings: &[(String, String)]) -> Self {
+        let topic = DeadLetterTopic { kafka: kafka_of(settings), name: topic_of(consumer) };
+        Self { consumer: consumer.to_owned(), topic }
+    }
+
+    /// Those that are meant, those that were sent again included, by partition and offset.
+    pub fn list(&self, filter: &Filter) -> Result<Vec<DeadLetter>, DeadLetterError> {
+        self.survey(filter, Keep::Whole)
+    }
+
+    /// Sends those that are meant to the topics they came from. What was sent when a call fails has its
+    /// receipt; a process that is killed may repeat the 64 that were under way at most.
+    pub fn redrive(&self, filter: &Filter, how: &Redrive) -> Result<Redriven, DeadLetterError> {
+        let (planned, jobs) = plan(&self.survey(filter, Keep::Summary)?, how);
+        let pace = Pace { rate: u32::MAX, interrupt: &|| Interrupt::None };
+        let (sent, outcome) = self.topic.redrive(&jobs, pace, &mut |_| {});
+        outcome.map(|()| Redriven { sent, ..planned })
+    }
+
+    /// What [`DeadLetters::redrive`] would do now. Sends nothing.
+    pub fn rehearse(&self, filter: &Filter, how: &Redrive) -> Result<Redriven, DeadLetterError> {
+        Ok(plan(&self.survey(filter, Keep::Summary)?, how).0)
+    }
+
+    fn survey(&self, filter: &Filter, keep: Keep) -> Result<Vec<DeadLetter>, DeadLetterError> {
+        match self.topic.survey(filter, keep, &mut |_| {}) {
+            Ok(mut survey) => {
+                survey.letters.retain(|letter| letter.failure().is_some());
+                Ok(survey.letters)
+            }
+            Err(DeadLetterError::Reader(ReaderError::UnknownTopic(topic))) => {
+                // Where nobody tells, none is suggested.
+                let names = topic_names(&self.topic.kafka).unwrap_or_default();
+                let others = names.iter().filter_map(|name| name.strip_suffix(SUFFIX));
+                Err(DeadLetterError::NoLetters {
+                    consumer: self.consumer.clone(),
+                    others: others.map(str::to_owned).collect(),
+                    creation: creation_of(&topic),
+                    topic,
+                })
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// What is to be sent, in its order, and what of the rest.
+fn plan(letters: &[DeadLetter], how: &Redrive) -> (Redriven, Vec<Job>) {
+    let (mut planned, mut jobs) = (Redriven::default(), Vec::new());
+    let horizon_ms = i64::try_from(how.horizon.as_millis()).unwrap_or(i64::MAX);
+    for letter in letters {
+        let (Some(failure), Some(topic)) = (letter.failure(), &letter.topic) else { continue };
+        let age_ms = how.now_ms.saturating_sub(failure.first_failed_ms);
+        *if letter.is_retried {
+            &mut planned.already
+        } else if letter.is_cut {
+            &mut planned.cut
+        } else if age_ms > horizon_ms && !how.force {
+            &mut planned.too_old
+        } else {
+            jobs.push(Job { at: letter.at, topic: topic.clone() });
+            &mut planned.sent
+        } += 1;
+    }
+    (planned, jobs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::{ConsumerFailure, Origin, PartitionOffset};
+
+    fn letter(first_failed_ms: i64) -> DeadLetter {
+        let failure = ConsumerFailure {
+            consumer: "payments".into(),
+            attempts: 1,
+            first_failed_ms,
+            failed_ms: i64::MAX,
+        };
+        let at = PartitionOffset { partition: 0, offset: 0 };
+        DeadLetter {
+            topic: Some("orders".into()),
+            origin: Origin::Consumer { at, failure },
+            ..DeadLetter::rejected(0, "poison", "")
+        }
+    }
+
+    #[test]
+    fn what_is_older_than_the_markers_is_sent_by_force_alone() {
+        let how = Redrive { horizon: Duration::from_secs(1), force: false, now_ms: 5_000 };
+        let letters = [letter(4_000), letter(3_999)];
+        assert_eq!(plan(&letters, &how).0, Redriven { sent: 1, too_old: 1, ..Redriven::default() });
+        let (planned, jobs) = plan(&letters, &Redrive { force: true, ..how });
+        assert_eq!((planned.sent, jobs.len()), (2, 2));
+    }
+
+    #[test]
+    fn no_force_sends_what_was_sent_or_is_not_whole() {
+        let how = Redrive { horizon: Duration::MAX, force: true, now_ms: 0 };
+        let retried = DeadLetter { is_retried: true, ..letter(0) };
+        let (planned, jobs) = plan(&[retried, DeadLetter { is_cut: true, ..letter(0) }], &how);
+        assert_eq!(planned, Redriven { already: 1, cut: 1, ..Redriven::default() });
+        assert_eq!(jobs, []);
+    }
+
+    #[test]
+    fn the_brokers_password_is_not_shown() {
+        let settings = [("sasl.password".to_owned(), "hunter2".to_owned())];
+        let text = format!("{:?}", DeadLetters::new("payments", &settings));
+        assert!(text.contains("sasl.password") && !text.contains("hunter2"), "{text}");
+    }
+
+    #[test]
+    fn settings_that_are_postriders_own_are_left_out_and_the_others_hold() {
+        let settings = [
+            ("bootstrap.servers", "a:1,b:2"),
+            ("client.id", "shop"),
+            ("acks", "0"),
+            ("group.id", "x"),
+            ("security.protocol", "ssl"),
+        ];
+        let kafka = kafka_of(&settings.map(|(name, value)| (name.to_owned(), value.to_owned())));
+        assert_eq!(
+            (kafka.brokers, kafka.client_id.as_str()),
+            (vec!["a:1".into(), "b:2".into()], "shop")
+        );
+        assert_eq!(kafka.properties, [("security.protocol".to_owned(), "ssl".to_owned())].into());
+    }
+}

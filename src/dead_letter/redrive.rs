@@ -1,0 +1,490 @@
+//! Sends dead letters again, and writes down what was stored.
+//!
+//! Enters: [`Job`]s in order of partition and offset. Leaves: the records in their topics, and in the
+//! dead-letter topic a receipt for each that the brokers have confirmed. What always holds: a receipt is
+//! sent only after its record is confirmed, so a crash in between repeats a record and loses none; of
+//! one topic and key one record is under way at a time (the producer is cautious), so that records of a
+//! key keep their order, and when one is refused nothing later of its key was sent. After a failure
+//! nothing new is sent, and what is under way is still confirmed and given its receipt.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
+
+use super::{DeadLetterError, DeadLetterTopic, now_ms};
+use crate::kafka::{Confirmation, KafkaSpec, Outcome, Producer, SendError, Sink, SinkError, Start};
+use crate::ledger::Ticket;
+use crate::pipeline::Outgoing;
+use crate::record::{DeadLetter, PartitionOffset, retried};
+use crate::route::{OwnedRecord, Rejection};
+use crate::time;
+
+/// Records and receipts under way at most: what a crash can repeat, against round trips that are
+/// waited for in turn.
+const UNDER_WAY_MAX: usize = 64;
+
+/// How long the brokers may confirm nothing while something waits.
+const SILENCE_LIMIT: Duration = Duration::from_secs(30);
+
+/// How soon a confirmation is noticed.
+const TICK: Duration = Duration::from_millis(1);
+
+/// So much may be made up for after a wait; more would be a burst.
+const CATCH_UP: Duration = Duration::from_millis(100);
+
+/// The producer asks for no time.
+const NO_TIME: time::Instant = time::Instant::START;
+
+/// One dead letter to send.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Job {
+    /// Where it lies.
+    pub at: PartitionOffset,
+    /// Where its record goes.
+    pub topic: String,
+}
+
+/// How fast, and for how long.
+#[derive(Clone, Copy)]
+pub struct Pace<'a> {
+    /// Records per second at most, from 1.
+    pub rate: u32,
+    /// Whether to end early; asked about a thousand times per second.
+    pub interrupt: &'a dyn Fn() -> Interrupt,
+}
+
+/// Whether a redrive is to end early.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Interrupt {
+    /// No.
+    None,
+    /// Send no more; what is under way is confirmed and given its receipt.
+    Drain,
+    /// At once.
+    Abort,
+}
+
+impl DeadLetterTopic {
+    /// Does the jobs, which are in order. Leaves how many were stored and have their receipts, also
+    /// where it failed; `progress` hears that number meanwhile.
+    pub fn redrive(
+        &self,
+        jobs: &[Job],
+        pace: Pace<'_>,
+        progress: &mut dyn FnMut(u64),
+    ) -> (u64, Result<(), DeadLetterError>) {
+        if jobs.is_empty() {
+            return (0, Ok(()));
+        }
+        let kafka = KafkaSpec { cautious: true, ..self.kafka.clone() };
+        let sink = match Producer::open(&kafka) {
+            Ok(sink) => sink,
+            Err(error) => return (0, Err(DeadLetterError::Sink(error))),
+        };
+        let mut redrive = Redrive::new(sink, &self.name, pace);
+        let mut result = Ok(true);
+        for of_one in jobs.chunk_by(|a, b| a.at.partition == b.at.partition) {
+            result = self.redrive_partition(of_one, &mut redrive, progress);
+            if !matches!(result, Ok(true)) {
+                break;
+            }
+        }
+        // What is under way when reading fails is confirmed all the same.
+        let finished = match &result {
+            Err(error) if error.is_of_the_sink() => Ok(()),
+            _ => redrive.finish(),
+        };
+        (redrive.done, result.and(finished))
+    }
+
+    /// False: it was interrupted.
+    fn redrive_partition<S: Sink<Error = SinkError>>(
+        &self,
+        jobs: &[Job],
+        redrive: &mut Redrive<'_, S>,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<bool, DeadLetterError> {
+        let mut ahead = jobs.iter().peekable();
+        let Some(first) = jobs.first() else { return Ok(true) };
+        let mut goes_on = true;
+        self.walk(Some(first.at.partition), Start::Offset(first.at.offset), |record| {
+            let record = record.to_stored();
+            let at = record.at();
+            let Some(job) = ahead.next_if(|job| job.at <= at) else {
+                return Ok(ControlFlow::Continue(()));
+            };
+            let letter = DeadLetter::read(record).filter(|_| job.at == at);
+            let letter = letter.ok_or(DeadLetterError::Gone(job.at))?;
+            goes_on = redrive.send(at, &again(letter, &job.topic))?;
+            progress(redrive.done);
+            let is_last = ahead.peek().is_none();
+            Ok(if goes_on && !is_last { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
+        })?;
+        match ahead.next() {
+            Some(job) if goes_on => Err(DeadLetterError::Gone(job.at)),
+            _ => Ok(goes_on),
+        }
+    }
+}
+
+/// The record to send again.
+fn again(letter: DeadLetter, topic: &str) -> OwnedRecord {
+    OwnedRecord {
+        topic: topic.to_owned(),
+        partition: letter.partition_again(),
+        headers: letter.headers_again(),
+        timestamp_ms: letter.timestamp_again(now_ms()),
+        key: letter.key,
+        value: letter.value,
+    }
+}
+
+/// See the module.
+struct Redrive<'a, S> {
+    sink: S,
+    dead_letter_topic: &'a str,
+    interrupt: &'a dyn Fn() -> Interrupt,
+    /// Between two records.
+    interval: Duration,
+    /// When the next record may go.
+    due: Instant,
+    /// The last sign of life from the brokers, or the last moment when none was waited for.
+    heard: Instant,
+    tickets: u32,
+    under_way: BTreeMap<u32, Sent>,
+    /// To be sent: their records are confirmed.
+    receipts: VecDeque<Sent>,
+    confirmations: Vec<Confirmation>,
+    failure: Option<DeadLetterError>,
+    /// Records that were stored and have their receipts.
+    done: u64,
+}
+
+/// A record, or the receipt for it.
+struct Sent {
+    at: PartitionOffset,
+    key: Option<Vec<u8>>,
+    is_receipt: bool,
+}
+
+impl<'a, S: Sink<Error = SinkError>> Redrive<'a, S> {
+    fn new(sink: S, dead_letter_topic: &'a str, pace: Pace<'a>) -> Self {
+        let now = Instant::now();
+        Self {
+            sink,
+            dead_letter_topic,
+            interrupt: pace.interrupt,
+            interval: Duration::from_secs(1) / pace.rate.max(1),
+            due: now,
+            heard: now,
+            tickets: 0,
+            under_way: BTreeMap::new(),
+            receipts: VecDeque::new(),
+            confirmations: Vec::new(),
+            failure: None,
+            done: 0,
+        }
+    }
+
+    /// Sends the record of the dead letter at `at` when its time has come. False: no more is to be sent,
+    /// because of a failure or an interrupt; [`Redrive::finish`] tells.
+    fn send(&mut self, at: PartitionOffset, record: &OwnedRecord) -> Result<bool, DeadLetterError> {
+        loop {
+            self.turn()?;
+            if self.failure.is_some() || (self.interrupt)() >= Interrupt::Drain {
+                return Ok(false);
+            }
+            let is_due = Instant::now() >= self.due;
+            let has_room = self.under_way.len() < UNDER_WAY_MAX && self.receipts.is_empty();
+            if is_due && has_room {
+                let sent = Sent { at, key: record.key.clone(), is_receipt: false };
+                if self.offer(record, sent)?.is_none() {
+                    let now = Instant::now();
+                    let earliest = now.checked_sub(CATCH_UP).unwrap_or(now);
+                    self.due = (self.due + self.interval).max(earliest);
+                    return Ok(self.failure.is_none());
+                }
+            }
+            self.wait(is_due.then_some(at))?;
+        }
+    }
+
+    /// Waits until all that was sent has its receipt.
+    fn finish(&mut self) -> Result<(), DeadLetterError> {
+        loop {
+            self.turn()?;
+            if self.is_idle() {
+                return self.failure.take().map_or(Ok(()), Err);
+            }
+            self.wait(None)?;
+        }
+    }
+
+    /// Books what was confirmed, and sends the receipts for it.
+    fn turn(&mut self) -> Result<(), DeadLetterError> {
+        let mut confirmations = std::mem::take(&mut self.confirmations);
+        let polled = self.sink.poll(NO_TIME, &mut confirmations);
+        for Confirmation { ticket, outcome } in confirmations.drain(..) {
+            self.heard = Instant::now();
+            match (self.under_way.remove(&ticket.transaction()), outcome) {
+                (Some(sent), Outcome::Stored) if sent.is_receipt => self.done += 1,
+                (Some(sent), Outcome::Stored) => {
+                    self.receipts.push_back(Sent { is_receipt: true, ..sent });
+                }
+                (Some(sent), Outcome::Refused(refused)) => self.fail(&sent, refused.rejection),
+                (None, _) => unreachable!("an answer to nothing: each ticket has one"),
+            }
+        }
+        self.confirmations = confirmations;
+        polled.map_err(|error| self.broken(error))?;
+        if (self.interrupt)() == Interrupt::Abort {
+            return Err(DeadLetterError::Aborted { count: self.waiting().len() });
+        }
+        while let Some(sent) = self.receipts.pop_front() {
+            if let Some(sent) = self.offer(&self.receipt(&sent), sent)? {
+                self.receipts.push_front(sent);
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Of the dead letter's key and partition, so that it shares its fate.
+    fn receipt(&self, sent: &Sent) -> OwnedRecord {
+        OwnedRecord {
+            topic: self.dead_letter_topic.to_owned(),
+            partition: Some(sent.at.partition),
+            key: sent.key.clone(),
+            value: None,
+            headers: vec![retried(sent.at)],
+            timestamp_ms: now_ms(),
+        }
+    }
+
+    /// Hands a record to the sink; gives `sent` back when there is no room for it now.
+    fn offer(&mut self, record: &OwnedRecord, sent: Sent) -> Result<Option<Sent>, DeadLetterError> {
+        let number = self.tickets;
+        let outgoing = Outgoing::new(record.as_record(), Ticket::new(number, 0));
+        match self.sink.send(NO_TIME, &outgoing) {
+            Ok(()) => {
+                if self.under_way.is_empty() {
+                    self.heard = Instant::now();
+                }
+                self.tickets = number.wrapping_add(1);
+                self.under_way.insert(number, sent);
+            }
+            Err(SendError::Full) => return Ok(Some(sent)),
+            Err(SendError::Refused(rejection)) => self.fail(&sent, rejection),
+            Err(SendError::Broken(error)) => {
+                self.under_way.insert(number, sent);
+                return Err(self.broken(error));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The brokers will not take this one; the first such is told.
+    fn fail(&mut self, sent: &Sent, rejection: Rejection) {
+        let (at, reason) = (sent.at, rejection.reason);
+        self.failure.get_or_insert(if sent.is_receipt {
+            DeadLetterError::ReceiptRefused { at, reason }
+        } else {
+            DeadLetterError::Refused { at, reason }
+        });
+    }
+
+    fn broken(&self, source: SinkError) -> DeadLetterError {
+        let waiting = self.waiting();
+        match waiting.first() {
+            Some(&first) => {
+                DeadLetterError::Unconfirmed { first, others: waiting.len() - 1, source }
+            }
+            None => DeadLetterError::Sink(source),
+        }
+    }
+
+    /// What has no confirmed receipt, in the order of sending.
+    fn waiting(&self) -> Vec<PartitionOffset> {
+        self.under_way.values().chain(&self.receipts).map(|sent| sent.at).collect()
+    }
+
+    /// A moment. Brokers that owe nothing, and have nothing offered to them, may be silent.
+    fn wait(&mut self, offered: Option<PartitionOffset>) -> Result<(), DeadLetterError> {
+        let now = Instant::now();
+        if offered.is_none() && self.is_idle() {
+            self.heard = now;
+        }
+        if now.duration_since(self.heard) >= SILENCE_LIMIT
+            && let Some(first) = self.waiting().first().copied().or(offered)
+        {
+            return Err(DeadLetterError::Silent { seconds: SILENCE_LIMIT.as_secs(), first });
+        }
+        std::thread::sleep(TICK);
+        Ok(())
+    }
+
+    fn is_idle(&self) -> bool {
+        self.under_way.is_empty() && self.receipts.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::{Cell, RefCell};
+    use std::rc::Rc;
+
+    use super::*;
+    use crate::kafka::Refused;
+    use crate::record::RETRIED_HEADER;
+    use crate::route::RejectionCode;
+
+    /// Topics, keys and marks in the order of sending.
+    type Log = Rc<RefCell<Vec<(String, String, Option<String>)>>>;
+
+    /// Stores what it is sent at the next poll, but for topics it refuses and one that breaks it.
+    #[derive(Default)]
+    struct Fake {
+        log: Log,
+        sent: Vec<(Ticket, OwnedRecord)>,
+    }
+
+    impl Sink for Fake {
+        type Error = SinkError;
+
+        fn send(&mut self, _now: time::Instant, outgoing: &Outgoing<'_>) -> Result<(), SendError> {
+            let Outgoing { record, ticket, .. } = outgoing;
+            if record.topic == "broken" {
+                return Err(SinkError::Fatal("gone".into()).into());
+            }
+            if self.sent.iter().any(|(_, sent)| sent.key.as_deref() == record.key) {
+                return Err(SendError::Full);
+            }
+            let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+            let mark = record.headers.iter().find(|(name, _)| *name == RETRIED_HEADER);
+            let key = record.key.map(text).unwrap_or_default();
+            let mark = mark.and_then(|(_, value)| value.map(text));
+            self.log.borrow_mut().push((record.topic.to_owned(), key, mark));
+            self.sent.push((*ticket, record.to_owned()));
+            Ok(())
+        }
+
+        fn poll(
+            &mut self,
+            _now: time::Instant,
+            confirmations: &mut Vec<Confirmation>,
+        ) -> Result<(), SinkError> {
+            for (ticket, record) in self.sent.drain(..) {
+                let rejection =
+                    Rejection { code: RejectionCode::Refused, reason: "not this one".into() };
+                let outcome = if ["refused", "compacted"].contains(&record.topic.as_str()) {
+                    Outcome::Refused(Box::new(Refused { record, rejection }))
+                } else {
+                    Outcome::Stored
+                };
+                confirmations.push(Confirmation { ticket, outcome });
+            }
+            Ok(())
+        }
+    }
+
+    const PACE: Pace<'static> = Pace { rate: 1_000_000, interrupt: &|| Interrupt::None };
+
+    fn redrive<'a>(log: &Log, dead_letter_topic: &'a str, pace: Pace<'a>) -> Redrive<'a, Fake> {
+        let fake = Fake { log: Rc::clone(log), ..Fake::default() };
+        Redrive::new(fake, dead_letter_topic, pace)
+    }
+
+    fn record(topic: &str, key: &str) -> OwnedRecord {
+        OwnedRecord { topic: topic.into(), key: Some(key.into()), ..OwnedRecord::default() }
+    }
+
+    fn at(offset: i64) -> PartitionOffset {
+        PartitionOffset { partition: 0, offset }
+    }
+
+    fn entry(topic: &str, key: &str, mark: Option<i64>) -> (String, String, Option<String>) {
+        (topic.into(), key.into(), mark.map(|offset| at(offset).to_string()))
+    }
+
+    #[test]
+    fn each_record_is_confirmed_before_its_receipt_and_before_the_next_of_its_key() {
+        let log = Log::default();
+        let mut redrive = redrive(&log, "dead", PACE);
+        for offset in 0..3 {
+            assert!(redrive.send(at(offset), &record("orders", "k")).unwrap());
+        }
+        redrive.finish().unwrap();
+        assert_eq!(redrive.done, 3);
+        let pair = |offset| [entry("orders", "k", None), entry("dead", "k", Some(offset))];
+        assert_eq!(*log.borrow(), [pair(0), pair(1), pair(2)].concat());
+    }
+
+    #[test]
+    fn a_refused_record_has_no_receipt_and_nothing_follows_it() {
+        let log = Log::default();
+        let mut redrive = redrive(&log, "dead", PACE);
+        assert!(redrive.send(at(0), &record("orders", "a")).unwrap());
+        assert!(redrive.send(at(1), &record("refused", "b")).unwrap());
+        assert!(!redrive.send(at(2), &record("orders", "c")).unwrap());
+        let error = redrive.finish().unwrap_err();
+        let refused = at(1);
+        assert!(matches!(error, DeadLetterError::Refused { at, .. } if at == refused));
+        assert_eq!(redrive.done, 1);
+        let receipts = log.borrow().iter().filter(|(topic, ..)| topic == "dead").count();
+        assert_eq!((receipts, log.borrow().len()), (1, 3));
+    }
+
+    #[test]
+    fn a_receipt_that_is_refused_is_told_apart() {
+        let log = Log::default();
+        let mut redrive = redrive(&log, "compacted", PACE);
+        assert!(redrive.send(at(7), &record("orders", "a")).unwrap());
+        let error = redrive.finish().unwrap_err();
+        assert!(error.to_string().contains("receipt for the dead letter at 0:7"), "{error}");
+        assert_eq!(redrive.done, 0);
+    }
+
+    #[test]
+    fn a_broken_sink_is_told_with_what_it_owes() {
+        let mut redrive = redrive(&Log::default(), "dead", PACE);
+        let error = redrive.send(at(7), &record("broken", "a")).unwrap_err();
+        assert!(
+            error.to_string().starts_with("the dead letter at 0:7 is not confirmed: "),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn an_interrupt_ends_it_between_two_records() {
+        let (log, asked) = (Log::default(), Cell::new(Interrupt::None));
+        let interrupt = || asked.get();
+        let mut redrive = redrive(&log, "dead", Pace { interrupt: &interrupt, ..PACE });
+        assert!(redrive.send(at(0), &record("orders", "a")).unwrap());
+        asked.set(Interrupt::Drain);
+        assert!(!redrive.send(at(1), &record("orders", "b")).unwrap());
+        redrive.finish().unwrap();
+        assert_eq!((redrive.done, log.borrow().len()), (1, 2));
+    }
+
+    #[test]
+    fn the_rate_is_kept() {
+        let mut redrive = redrive(&Log::default(), "dead", PACE);
+        redrive.interval = Duration::from_millis(20);
+        let begun = Instant::now();
+        for offset in 0..11 {
+            redrive.send(at(offset), &record("orders", "a")).unwrap();
+        }
+        assert!(begun.elapsed() >= Duration::from_millis(200));
+    }
+
+    #[test]
+    fn brokers_that_say_nothing_are_given_up_but_not_while_nothing_is_asked_of_them() {
+        let mut redrive = redrive(&Log::default(), "dead", PACE);
+        let long_ago = Instant::now().checked_sub(2 * SILENCE_LIMIT).unwrap();
+        redrive.heard = long_ago;
+        redrive.wait(None).unwrap();
+        redrive.heard = long_ago;
+        let error = redrive.wait(Some(at(3))).unwrap_err();
+        assert!(matches!(error, DeadLetterError::Silent { first, .. } if first == at(3)));
+    }
+}
