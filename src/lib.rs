@@ -53,6 +53,8 @@
 pub use postrider_core::{frame, gate, ledger, lsn, mutants, outbox, pgoutput, pipeline, route};
 pub use postrider_core::{progress, record, session, sink, time, transaction};
 
+pub use postrider_sandbox as sandbox;
+
 pub mod backoff;
 pub mod config;
 pub mod control;
@@ -71,7 +73,6 @@ mod prometheus;
 pub mod relay;
 #[cfg(feature = "saga")]
 pub mod saga;
-pub mod sandbox;
 #[cfg(feature = "shop")]
 pub mod shop;
 pub mod telemetry;

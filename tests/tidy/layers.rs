@@ -81,7 +81,6 @@ const ROOMS: &[Room] = &[
             "backoff",
         ],
     ),
-    room("sandbox", &[]),
     room("outbox_writer", &[]),
     room("idempotency", &[]),
     // `kafka` knows nothing of the relay: one reader of topics and one producer serve both halves.
@@ -410,7 +409,7 @@ mod tests {
             ("src/wal/stream.rs", "use crate::pipeline::Pipeline;"),
             ("src/kafka/mod.rs", "use crate::wal::Frame;"),
             ("src/telemetry/mod.rs", "use crate::relay::State;"),
-            ("src/sandbox/mod.rs", "use crate::config::Config;"),
+            ("src/saga/mod.rs", "use crate::config::Config;"),
             ("src/shop/load.rs", "use crate::kafka::Sink;"),
             ("src/shop/load.rs", "use super::super::relay;"),
             ("src/shop/connect.rs", "use crate::control::{SqlAddress, connect};"),
@@ -434,7 +433,7 @@ mod tests {
             ("src/wal/stream.rs", "use tokio::net::TcpStream;"),
             ("src/kafka/mod.rs", "fn f() { tokio::spawn(x); }"),
             ("src/relay/mod.rs", "use rdkafka::ClientConfig;"),
-            ("src/sandbox/mod.rs", "use {tokio::time, std::fs};"),
+            ("src/saga/mod.rs", "use {tokio::time, std::fs};"),
             ("src/config.rs", "use rdkafka as kafka;"),
         ] {
             assert_eq!(crates(&Source::new(path, text)).len(), 1, "{path}: {text}");

@@ -111,7 +111,7 @@ impl Source {
     /// compiler keeps.
     pub fn room(&self) -> Option<&str> {
         let inside = self.path.strip_prefix("src/")?;
-        if inside.starts_with("core/") {
+        if ["core/", "sandbox/"].iter().any(|krate| inside.starts_with(krate)) {
             return None;
         }
         inside.split('/').next()?.split('.').next()

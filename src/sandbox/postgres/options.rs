@@ -7,7 +7,7 @@ use std::time::Duration;
 /// A private cluster's properties. The default is a fast throw-away one with logical decoding.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Folder with `initdb` and `postgres`; `None` searches ([`crate::sandbox::binaries::find`]).
+    /// Folder with `initdb` and `postgres`; `None` searches ([`crate::binaries::find`]).
     pub binaries: Option<PathBuf>,
     /// Extra folder for the dynamic linker, for binaries that are not installed by a package.
     pub libraries: Option<PathBuf>,

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::Stop;
-use crate::sandbox::SandboxError;
-use crate::sandbox::spawn::spawn;
+use crate::SandboxError;
+use crate::spawn::spawn;
 
 /// How often a state is looked at. A start takes some 60 ms.
 const POLL: Duration = Duration::from_millis(5);

@@ -6,7 +6,16 @@
 //! folder removed on drop, after a panic, and also when this process is killed ([`tether`]). No
 //! other user of the machine gets in: folders and the sockets in them are the server's account's
 //! alone, TCP wants a password that is drawn at the start, and no command line has it.
-//! Called by `cli` (demo, bench) and by the integration tests; knows no other room.
+//!
+//! ```no_run
+//! # fn main() -> Result<(), postrider_sandbox::SandboxError> {
+//! use postrider_sandbox::postgres::{Cluster, Options};
+//!
+//! let cluster = Cluster::start(&Options::default())?;
+//! println!("psql {}", cluster.url());
+//! # Ok(())
+//! # } // stopped, and its folder removed
+//! ```
 
 pub mod account;
 pub mod binaries;
