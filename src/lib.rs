@@ -2,26 +2,27 @@
 //! log.
 //!
 //! ```text
-//!  Postgres walsender                                                      Kafka
-//!         |  Frame                                                           ^
-//!         v                                                                  |
-//!    wal::Stream --Frame--> pipeline::Pipeline --Outgoing{Record,Ticket}--> kafka::Sink
-//!         ^                  |  pgoutput: Frame     -> Message               |
-//!         |                  |  outbox  : Message   -> OutboxRow             | librdkafka's threads
-//!         |                  |  route   : OutboxRow -> Record | Rejection    v
+//!  Postgres walsender                                                             Kafka
+//!         |  Frame                                                                  ^
+//!         v                                                                         |
+//!    wal::Stream --Frame--> core::session::Session --Outgoing{Record,Ticket}--> kafka's Sink
+//!         ^                  |  pgoutput: Frame     -> Message                      |
+//!         |                  |  outbox  : Message   -> OutboxRow                    | librdkafka's threads
+//!         |                  |  route   : OutboxRow -> Record | Rejection           v
 //!         |                  |  ledger  : Ticket out, Confirmation in -> settled Lsn <--Confirmation
-//!         +---- status update{settled Lsn} ------ relay (the only loop) -----+
+//!         |                  |  session : when to read, acknowledge, drain, give up
+//!         +-- StatusUpdate --+  transaction: when a Kafka transaction begins and ends
 //! ```
 //!
 //! Data goes left to right once; confirmations come back as numbers only; exactly one line of code
-//! tells Postgres a position.
+//! tells Postgres a position, and the session says which.
 //!
 //! # Rooms
 //!
-//! * the core, without I/O, clock or threads: [`lsn`], [`pgoutput`], [`outbox`], [`record`],
-//!   [`route`], [`ledger`], [`pipeline`];
+//! * the core, a crate without I/O, clock or threads: [`lsn`], [`pgoutput`], [`outbox`], [`record`],
+//!   [`route`], [`ledger`], [`pipeline`], [`session`], [`transaction`], [`gate`];
 //! * both ends: [`wal`] (the replication connection), [`kafka`] (producer, reader, embedded broker);
-//! * what drives them: [`relay`] (the only loop, on a thread of its own), [`control`] (SQL sessions),
+//! * what acts: [`relay`] (the only loop, on a thread of its own), [`control`] (SQL sessions),
 //!   [`telemetry`] (health and metrics);
 //! * what people touch: [`cli`], [`config`];
 //! * bounds for who connects over HTTP, and what Prometheus reads there: [`http`], `prometheus`;
