@@ -95,7 +95,9 @@ impl<S: KafkaSink> Hot<S> {
         loop {
             let asked = self.stop.asked();
             let draining = self.session.request::<SinkError>(self.clock.now(), asked)?;
-            draining.into_iter().for_each(|draining| reporter.draining(draining));
+            if let Some(draining) = draining {
+                reporter.draining(draining);
+            }
             if let Err(error) = self.forward() {
                 let error = self.judged(error);
                 if !error.is_put_off() {
@@ -103,7 +105,9 @@ impl<S: KafkaSink> Hot<S> {
                 }
                 *put_off = Some(error);
                 let draining = self.session.stop_reading(self.clock.now());
-                draining.into_iter().for_each(|draining| reporter.draining(draining));
+                if let Some(draining) = draining {
+                    reporter.draining(draining);
+                }
             }
             let now = self.clock.now();
             let confirmed = self.session.confirm(now, &mut self.sink);

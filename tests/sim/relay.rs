@@ -105,7 +105,7 @@ impl Relay {
         let outbox = Outbox::new(plan.spec.clone());
         let mut pipeline = Pipeline::new(outbox, plan.router.clone(), policy, start.budget);
         let delivery = match start.cluster {
-            None => Delivery::AtLeastOnce(Producer::new(start.queue)),
+            None => Delivery::AtLeastOnce(Box::new(Producer::new(start.queue))),
             Some(cluster) => {
                 let (epoch, progress) = cluster.fence();
                 let confirmed = Lsn::new(confirmed);
@@ -198,9 +198,11 @@ impl Relay {
                     Err(error) => violation("error", &error.to_string()),
                 }
             }
-            SessionError::Sink(Died::Fatally) | SessionError::Silent { .. } => Ended::Badly(None),
-            // Within the grace everything is confirmed, or the brokers make no progress.
-            SessionError::GraceExpired { .. } | SessionError::Aborted { .. } => Ended::Badly(None),
+            // A grace is over only where the brokers make no progress.
+            SessionError::Sink(Died::Fatally)
+            | SessionError::Silent { .. }
+            | SessionError::GraceExpired { .. }
+            | SessionError::Aborted { .. } => Ended::Badly(None),
             // No peer breaks its protocol here, so the pipeline has nothing to complain about.
             SessionError::Pipeline(error) => violation("error", &complaint(&error)),
         }

@@ -11,7 +11,7 @@ use crate::cluster::TransactionalProducer;
 
 /// How records are delivered.
 pub(crate) enum Delivery {
-    AtLeastOnce(Producer),
+    AtLeastOnce(Box<Producer>),
     ExactlyOnce(Box<Transactional<TransactionalProducer>>),
 }
 

@@ -329,7 +329,7 @@ impl<'p> World<'p> {
             self.process.owed = self.process.owed.told(last);
         }
         self.ghosts.push(match relay.sink.delivery {
-            Delivery::AtLeastOnce(producer) => Ghost::Idempotent(producer),
+            Delivery::AtLeastOnce(producer) => Ghost::Idempotent(*producer),
             Delivery::ExactlyOnce(mut machine) => {
                 Ghost::Transactional(std::mem::take(machine.client_mut()))
             }
@@ -370,7 +370,7 @@ impl<'p> World<'p> {
         for ghost in &mut self.ghosts {
             match (ghost, &mut self.cluster) {
                 (Ghost::Idempotent(producer), _) => {
-                    producer.haunt(&mut self.chance, &mut self.judge)
+                    producer.haunt(&mut self.chance, &mut self.judge);
                 }
                 (Ghost::Transactional(producer), Some(cluster)) => {
                     producer.flush(cluster);
@@ -379,10 +379,10 @@ impl<'p> World<'p> {
                 (Ghost::Transactional(_), None) => unreachable!("only a cluster has transactions"),
             }
         }
-        if let Some(cluster) = &mut self.cluster {
-            if self.chance.percent(3) {
-                cluster.expire();
-            }
+        if let Some(cluster) = &mut self.cluster
+            && self.chance.percent(3)
+        {
+            cluster.expire();
         }
     }
 
