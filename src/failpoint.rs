@@ -3,8 +3,7 @@
 //! Enters: the name of a place that is passed. Leaves: nothing, but for what the environment variable
 //! `FAILPOINT` says to do there: `place=kill`, `place=stop` (SIGSTOP) or `place=sleep` (1 s), at the
 //! n-th time with `@n`, such as `commit_asked=kill@7`. What always holds: without the feature
-//! `failpoints` nothing of this is compiled. Called by `kafka` and `relay` at the places
-//! of [`PLACES`].
+//! `failpoints` nothing of this is compiled.
 
 /// Every place, in the order in which a row passes them.
 pub const PLACES: [&str; 15] = [

@@ -3,8 +3,7 @@
 //! Enters: a bound listener, routes, a future that ends when the server shall. Leaves: nothing until
 //! then. What always holds: no more than [`connections_max`] connections are open at once; one that
 //! sends no request within [`HEADER_LIMIT`] is closed; at the cap the connection that has been silent
-//! for longest makes room for the next, so that nobody keeps others out by saying nothing. Called by
-//! `telemetry` and `shop`, whose faces are the only ones there are.
+//! for longest makes room for the next, so that nobody keeps others out by saying nothing.
 
 use std::collections::VecDeque;
 use std::future::Future;

@@ -93,6 +93,12 @@ fn the_guarantees_name_tests_that_exist() {
 }
 
 #[test]
+fn every_thread_is_in_the_table_of_threads() {
+    let document = texts().into_iter().find(|text| text.path == "docs/architecture.md");
+    report(&tree::threads(&document.expect("docs/architecture.md"), &sources()));
+}
+
+#[test]
 fn every_guarantee_has_tests() {
     report(&tree::guarantees_without_tests(&sources()));
 }

@@ -2,8 +2,7 @@
 //!
 //! Enters: the configured slot and the progress that Kafka holds of it. Leaves: what adopting means,
 //! and with `--execute` a new progress record. What always holds: without `--execute` nothing is
-//! written; the slot is held while it is, so that no relay runs, and nothing is acknowledged. Called by
-//! the command tree.
+//! written; the slot is held while it is, so that no relay runs, and nothing is acknowledged.
 
 use std::time::Duration;
 

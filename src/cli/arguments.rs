@@ -1,7 +1,7 @@
 //! The command line as clap reads it.
 //!
 //! Enters: arguments. Leaves: [`Cli`]. What always holds: commands that are not in this release are
-//! not in the tree. Called by `main`.
+//! not in the tree.
 
 use std::fmt::Write as _;
 use std::io::Write as _;

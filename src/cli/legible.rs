@@ -1,6 +1,6 @@
 //! Bytes as people and scripts can read them.
 //!
-//! Enters: bytes of records. Leaves: text without control characters, JSON that loses no byte. Called by `tail` and `dead-letters`.
+//! Enters: bytes of records. Leaves: text without control characters, JSON that loses no byte.
 
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};

@@ -2,7 +2,7 @@
 //!
 //! Enters: arguments, and the configured Kafka side if there is one. Leaves: records on stdout,
 //! one way of writing for terminals, one for pipes, JSON lines, or the operator's own format.
-//! Called by the command tree. Nothing is committed anywhere; a closed pipe ends it quietly.
+//! Nothing is committed anywhere; a closed pipe ends it quietly.
 
 mod format;
 mod json;

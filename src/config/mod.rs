@@ -3,7 +3,7 @@
 //! Enters: a TOML file, environment variables, `--set`, flags ([`Inputs`]). Leaves: [`Loaded`],
 //! the validated [`Config`] and where each of its values came from, or a [`ConfigError`] with
 //! every mistake. What always holds: nothing is touched before all of it is right; no secret is
-//! in any `Debug`, error or listing. Called by `cli`; the other rooms are given parts of `Config`.
+//! in any `Debug`, error or listing.
 //!
 //! Precedence: flag, `--set`, environment, file, libpq's `PG*`, default.
 

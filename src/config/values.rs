@@ -1,7 +1,7 @@
 //! The vocabulary of the validated configuration: small types whose existence proves a check.
 //!
 //! Enters: text an operator typed. Leaves: the choices, and parsers for durations and sizes. What always holds: a value of these types needs
-//! no second look, and nothing secret is in a `Debug` or `Display`. Called by `assemble`.
+//! no second look, and nothing secret is in a `Debug` or `Display`.
 
 use std::fmt;
 use std::time::Duration;

@@ -3,7 +3,7 @@
 //! Enters: a [`ConnectInfo`]. Leaves: a configuration of tokio-postgres and what secures its sessions.
 //! What always holds: certificates are checked as on the relay's own connections; what that library
 //! cannot express is refused rather than left out. One difference: with `sslmode=prefer` a handshake
-//! that fails is not repeated without TLS. Called by `shop`.
+//! that fails is not repeated without TLS.
 
 use tokio_postgres::config::{self, LoadBalanceHosts as TokioLoadBalanceHosts};
 use tokio_postgres_rustls::MakeRustlsConnect;

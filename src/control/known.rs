@@ -3,7 +3,7 @@
 //! Enters: the [`Inspection`] that a first session began with, and every later one. Leaves: the
 //! departure, if the slot is gone or something else stands in its place. Pure. Always holds: what
 //! a process has once seen, it never takes for something that was not created yet.
-//! Upholds G1. Called by `preflight` and by `relay` beside a stream.
+//! Upholds G1.
 
 use super::error::ControlError;
 use super::inspect::{Inspection, Requirements};

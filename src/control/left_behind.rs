@@ -1,8 +1,7 @@
 //! Rows that are in a table before a slot begins, which the log will not bring.
 //!
 //! Enters: tables. Leaves: those of them that have rows, and how many. Always holds: a table that
-//! cannot be read, or not as a whole, counts as one with rows unless it has no pages at all. Called by
-//! `setup`.
+//! cannot be read, or not as a whole, counts as one with rows unless it has no pages at all.
 
 use std::fmt;
 

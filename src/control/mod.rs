@@ -3,8 +3,7 @@
 //! Enters: a [`ConnectInfo`](crate::config::ConnectInfo) and what the configuration needs. Leaves:
 //! permission to stream ([`preflight`]) or a typed refusal with its remedy, the set-up SQL
 //! ([`SetupPlan`]), samples of the slot ([`sample`]) and the news that the server is going away
-//! ([`Client::ended`]). Runs on tokio beside the hot path, never on it. Called by `relay`'s side
-//! tasks and by `cli`; [`SqlAddress`] alone also by `shop`. Nothing here moves the slot: that is the
+//! ([`Client::ended`]). Runs on tokio beside the hot path, never on it. Nothing here moves the slot: that is the
 //! stream's acknowledgement alone.
 
 mod address;

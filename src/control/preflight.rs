@@ -5,7 +5,6 @@
 //! the slot, never after it (the slot could not decode what was written in between); nothing that
 //! exists is changed, and nothing that this process has seen before is created again. Upholds G1.
 //! What harms without forbidding is logged once in a process, not before every session.
-//! Called by `relay` and `cli`.
 
 use super::connect::{Client, STATEMENT_LIMIT};
 use super::error::ControlError;

@@ -1,7 +1,6 @@
 //! Sentences and statements that hints are made of.
 //!
-//! Enters: names. Leaves: text. Pure. What always holds: what loses rows says so. Called by `error`,
-//! and by `setup` and `preflight`, which run what they would advise.
+//! Enters: names. Leaves: text. Pure. What always holds: what loses rows says so.
 
 use crate::lsn::Lsn;
 use crate::outbox::TableName;

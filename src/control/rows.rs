@@ -1,7 +1,7 @@
 //! The newest rows of a table, as the stream would have printed them.
 //!
 //! Enters: a [`Client`] and a table. Leaves: its columns and rows. Always holds: nothing is written
-//! and nothing locked beyond what a SELECT does. Called by `postrider route --from-database`.
+//! and nothing locked beyond what a SELECT does.
 
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{SimpleQueryMessage, SimpleQueryRow};

@@ -1,7 +1,6 @@
 //! One replication slot as `pg_replication_slots` shows it.
 //!
-//! Enters: a [`Client`] and the slot's name. Leaves: its [`SlotFacts`], without any verdict. Called by
-//! `inspect`, and wherever the slot alone is looked at.
+//! Enters: a [`Client`] and the slot's name. Leaves: its [`SlotFacts`], without any verdict.
 
 use super::connect::Client;
 use super::error::ControlError;

@@ -1,7 +1,7 @@
 //! What the slot costs the server, and where the log ends.
 //!
 //! Enters: a [`Client`]. Leaves: one [`SlotSample`] per statement, for metrics, `status` and the
-//! dashboard; the target position of `run --once`. Called by `relay`'s side tasks and `cli`.
+//! dashboard; the target position of `run --once`.
 
 use super::connect::Client;
 use super::error::ControlError;

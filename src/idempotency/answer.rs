@@ -3,7 +3,7 @@
 //! Enters: status, headers and body. Leaves: an [`Answer`], and its compact form for Redis. What
 //! always holds: an answer that exists can be sent as HTTP as it is, wherever it was read from: its
 //! headers hold no line break and no character that HTTP forbids. Decoding takes any bytes, and
-//! allocates no more than they are long. Called by the rest of the room and by the shop.
+//! allocates no more than they are long.
 
 use std::fmt;
 

@@ -2,7 +2,7 @@
 //!
 //! Enters: what became of calls, and the time. Leaves: whether to ask. What always holds: after a
 //! failure nobody asks for the length of the pause; then one call tries, and only its success lets the
-//! others ask again. Called by `redis_side`.
+//! others ask again.
 
 use std::time::{Duration, Instant};
 

@@ -1,7 +1,7 @@
 //! How often each thing happened.
 //!
 //! Enters: what [`Guard`](super::Guard) found. Leaves: [`Counts`], a plain snapshot for metrics. What
-//! always holds: numbers only grow; each call of `begin` is counted once. Called by `guard`.
+//! always holds: numbers only grow; each call of `begin` is counted once.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -2,7 +2,7 @@
 //!
 //! Enters: errors of the two clients. Leaves: [`IdempotencyError`], which names a situation. What
 //! always holds: no key, no payload and no password in any text. Trouble with a running Redis is not
-//! among them: it makes the guard unsure, and nothing else. Called by the rest of the room.
+//! among them: it makes the guard unsure, and nothing else.
 
 use tokio_postgres::error::SqlState;
 

@@ -12,7 +12,7 @@
 //!
 //! Enters: a [`Request`], a [`Permit`], an [`Answer`]. Leaves: [`Begun`], [`Completed`]. What always
 //! holds: who is not the owner changes nothing; each call is one round trip, and none where Redis is
-//! passed over; nothing here fails. Called by the shop.
+//! passed over; nothing here fails.
 
 use std::convert::Infallible;
 use std::time::Duration;

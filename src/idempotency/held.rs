@@ -9,7 +9,7 @@
 //! PENDING stays within the 44 bytes that Redis keeps in one allocation with the object's header.
 //!
 //! Enters: any bytes. Leaves: a [`Held`]; bytes that are none of the above are [`Held::Garbage`], never
-//! a panic. Called by `guard` and `redis_side`.
+//! a panic.
 
 use bytes::Bytes;
 

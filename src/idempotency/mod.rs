@@ -6,7 +6,7 @@
 //! requests with one key at most one commits its effect, because [`claim`] writes a row with a unique
 //! key in the very transaction of the effect; whatever Redis loses, forgets or doubles can cost a
 //! second execution that is rolled back, never a second effect. Trouble with Redis stops no request.
-//! Knows no HTTP framework. Called by the shop.
+//! Knows no HTTP framework.
 //!
 //! # Two halves
 //!

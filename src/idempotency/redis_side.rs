@@ -3,7 +3,6 @@
 //! Enters: a script's arguments. Leaves: its answer, or `None` where Redis did not give one in time.
 //! What always holds: a call takes no longer than the response timeout, connecting included; a Redis
 //! that failed is passed over for a moment, so that it costs no time; nothing here fails a request.
-//! Called by `guard`.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

@@ -2,7 +2,7 @@
 //!
 //! Enters: the header's bytes and the parsed request. Leaves: a [`Request`]. What always holds: a
 //! [`Key`] is 1 to 255 visible ASCII characters, so it can be a part of any key or text without
-//! escaping; neither key nor scope shows in `Debug`. Called by the shop, and by the room's two halves.
+//! escaping; neither key nor scope shows in `Debug`.
 
 use std::fmt;
 

@@ -5,7 +5,7 @@
 //! at a time; a key of another type is left alone and raises no error, so that one such key does not
 //! look like a Redis in trouble. Redis 5 or newer: the clock is read before a write.
 //! PSETEX and locals rather than SET with options: a call from Lua costs more than what it does, and
-//! each argument some of that. Called by `redis_side`.
+//! each argument some of that.
 //!
 //! # The fencing token
 //!

@@ -3,7 +3,7 @@
 //! Enters: the caller's transaction, a [`Request`] and the [`Answer`] it shall get. Leaves: a
 //! [`Claim`]. What always holds: of all transactions that claim one key with [`Claim::Won`] at most
 //! one commits, and its row is there if and only if its effect is; a row never changes. Needs
-//! `migrations/0003_application.sql`. Called by the shop.
+//! `migrations/0003_application.sql`.
 //!
 //! # Why here, and not in Redis
 //!

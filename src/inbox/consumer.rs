@@ -3,7 +3,7 @@
 //! Enters: a [`ConsumerSpec`], the application's [`Effects`], and a future that asks to stop.
 //! Leaves: effects in Postgres, offsets in Kafka, and the totals at the end. What always holds: the
 //! offsets follow the database; while a batch is at hand the group hears from this member; when the
-//! consumer has ended, so have its thread, its session and its membership. Called by applications.
+//! consumer has ended, so have its thread, its session and its membership.
 
 use std::cell::Cell;
 use std::future::Future;

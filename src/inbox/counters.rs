@@ -1,8 +1,7 @@
 //! What a consumer has done, in numbers, and how it stands.
 //!
 //! Enters: one call per batch or incident. Leaves: a [`Snapshot`] or a [`Standing`] at any time, from
-//! any thread. What always holds: each total only rises. Called by the rest of the room, and by
-//! whoever publishes metrics.
+//! any thread. What always holds: each total only rises.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};

@@ -3,8 +3,7 @@
 //! Enters: the brokers' records and rebalances; places that are settled in the database. Leaves:
 //! batches of records; offsets. What always holds: an offset is committed only when everything
 //! before it in the partition is settled, and only for partitions that have been held since; whoever
-//! calls [`Group::tend`] often enough keeps its membership, however long a batch takes. Called by
-//! `consumer`, on its thread alone.
+//! calls [`Group::tend`] often enough keeps its membership, however long a batch takes.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -2,8 +2,7 @@
 //!
 //! Enters: what the member holds. Leaves: the number of messages after what is settled, or that the
 //! brokers did not answer. What always holds: nobody waits longer than the limit for one question,
-//! and there are three at most: one for the ends, two more where an assignment is new. Called by
-//! `group`, on the consumer's thread, outside of its polls.
+//! and there are three at most: one for the ends, two more where an assignment is new.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

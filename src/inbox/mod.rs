@@ -5,7 +5,7 @@
 //! reason. What always holds: a message's marker in `processed_messages` is committed in the same
 //! transaction as its effects and the rows they write into the consumer's own outbox; the offset
 //! follows the commit; the unique index settles a message that two consumers have at the same time;
-//! Redis, if there is one, remembers only what was committed. Called by applications.
+//! Redis, if there is one, remembers only what was committed.
 //!
 //! ```no_run
 //! use postrider::inbox::{Consumer, ConsumerSpec, Effects, Failure, Interest, Message, Prepared};

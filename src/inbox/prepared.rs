@@ -2,8 +2,7 @@
 //!
 //! Enters: the text of a statement, and the transaction of a consumer. Leaves: the statement as this
 //! session knows it. What always holds: a statement is never used in another session than the one
-//! that prepared it; with a transaction of another client it is prepared anew. Called by effects,
-//! on their consumer's thread, and by `session`.
+//! that prepared it; with a transaction of another client it is prepared anew.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -2,8 +2,7 @@
 //!
 //! Enters: ids, before the database is asked and after its commit. Leaves: those of them that are
 //! surely done. What always holds: only what was committed is ever remembered, so a hit is true; a
-//! miss says nothing, so a cache that forgets, fails or is away costs time and no more. Called by
-//! `turn`.
+//! miss says nothing, so a cache that forgets, fails or is away costs time and no more.
 
 use std::collections::HashSet;
 use std::sync::Arc;

@@ -3,7 +3,7 @@
 //! Enters: messages, and the application's [`Effects`]. Leaves: which of them had their effects now.
 //! What always holds: the markers, the effects and whatever rows the effects wrote for others are
 //! committed together or not at all; a message whose marker was there has no effect; a session that
-//! failed is not used again. Called by `turn`.
+//! failed is not used again.
 
 use std::collections::HashSet;
 use std::future::Future;

@@ -1,7 +1,7 @@
 //! What a consumer is told at its start.
 //!
 //! Enters: the application's wishes. Leaves: a [`ConsumerSpec`] whose contradictions are refused
-//! before anything is connected. Pure. Called by `consumer`.
+//! before anything is connected. Pure.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! How a consumer stands now: what it holds, what is left, and what it waits for.
 //!
 //! Enters: what the group and the transactions tell. Leaves: a [`Standing`] at any time, from any
-//! thread, through [`Counters`](super::Counters). Called by whoever publishes metrics or readiness.
+//! thread, through [`Counters`](super::Counters).
 
 use serde::Serialize;
 

@@ -1,7 +1,7 @@
 //! The word that a consumer should end.
 //!
 //! Enters: the end of the caller's future, or of the caller. Leaves: a yes at the next look, and an
-//! end of whatever is waited for. Called by `consumer` and `turn`.
+//! end of whatever is waited for.
 
 use std::time::Duration;
 

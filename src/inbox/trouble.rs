@@ -4,7 +4,6 @@
 //! transaction in the way, and a text for logs and dead letters. What always holds: of an error of
 //! Postgres only codes and names are told, since its message and detail may quote the row; only an
 //! error that ends the session, such as a login that is refused, is no statement's and told in full. Pure.
-//! Called by `turn` and `session`.
 
 use std::error::Error;
 use std::fmt::Write as _;

@@ -4,7 +4,7 @@
 //! Enters: the record about to be sent. Leaves: whether it may go now, or why the session is over.
 //! What always holds: a record whose topic is not to be had is not taken, so that waiting for the topic
 //! repeats nothing; what becomes of its row [`TopicBook`](super::TopicBook) says. No call waits for an
-//! answer about a topic. Called by `producer`, on its thread.
+//! answer about a topic.
 //!
 //! Rows choose topics, so they choose how often the brokers are asked. A few names are asked for one by
 //! one: that costs a round trip each, is answered exactly (missing or forbidden), and makes brokers
@@ -278,8 +278,8 @@ impl Admissions {
     /// later. Without this the first record waits for that half second (measured, 2.12.1).
     fn connect(&mut self, inner: &BaseProducer<Deliveries>, topic: &str) {
         let (let_in, answering) = {
-            let watch = inner.context().watch();
-            (watch.ever_let_in(), watch.answering())
+            let events = inner.context().events();
+            (events.ever_let_in(), events.answering())
         };
         self.connected = answering;
         if let_in && !answering {

@@ -1,7 +1,7 @@
 //! Which records of a refused batch may be at fault.
 //!
 //! Enters: the delivery reports of a session that is over. Leaves: [`SinkError::BatchRefused`] with the
-//! records to look at. Pure. Called by `deliveries`. What always holds: a record is refused for good
+//! records to look at. Pure. What always holds: a record is refused for good
 //! only where nothing else was in its batch, or where the brokers named it (KIP-467).
 
 use crate::ledger::Ticket;

@@ -12,7 +12,7 @@
 //! Enters: such lines. Leaves: whether at least one broker is known to answer. A connection that
 //! ends is no proof of an outage (brokers close idle ones); a connection that cannot be made while
 //! none is up is. With none up the library tries again every second, so an outage is known within
-//! seconds. Called by `watch`.
+//! seconds.
 
 /// What a line changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

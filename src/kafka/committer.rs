@@ -3,7 +3,6 @@
 //! Enters: orders to commit what a producer has open. Leaves: what became of them, one outcome per
 //! order. What always holds: the call returns at once; an outcome that is not `Ok` tells
 //! nothing about the transaction. Its thread ends when this is dropped and the last order is done.
-//! Called by `transactional`.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};

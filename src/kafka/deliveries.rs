@@ -4,7 +4,6 @@
 //! ticket, the reason why the session is over if it is, and the number of events served, by which
 //! the poll loop knows that none is left. What always holds: one answer per ticket; no allocation
 //! per stored record (the caller's vector is filled in place); nothing is logged per record.
-//! Called by `producer`.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -21,10 +20,10 @@ use rdkafka::types::RDKafkaErrorCode as Code;
 use rdkafka::{ClientContext, Message};
 
 use super::blame::{self, Fault, Refusal};
+use super::client_events::{Barred, ClientEvents};
 use super::introductions::{Introductions, Report};
 use super::settings::KafkaSpec;
 use super::verdict::{Case, Verdict, is_a_rule, is_of_the_broker, judge, words};
-use super::watch::{Barred, Watch};
 use super::{Confirmation, Outcome, Refused, SinkError, TopicBook};
 use crate::ledger::Ticket;
 use crate::pipeline::{Aspect, Blame};
@@ -49,8 +48,8 @@ pub(super) struct Deliveries {
     topics: TopicBook,
     served: AtomicU64,
     /// Events taken from the library's queue; the reports of one batch are one.
-    events: AtomicU64,
-    watch: Mutex<Watch>,
+    reports: AtomicU64,
+    events: Mutex<ClientEvents>,
     gathered: Mutex<Gathered>,
 }
 
@@ -123,8 +122,8 @@ impl Deliveries {
             cautious: spec.cautious,
             topics: spec.topics.clone(),
             served: AtomicU64::new(0),
-            events: AtomicU64::new(0),
-            watch: Mutex::new(Watch::default()),
+            reports: AtomicU64::new(0),
+            events: Mutex::new(ClientEvents::default()),
             gathered: Mutex::new(Gathered { introductions, ..Gathered::default() }),
         }
     }
@@ -141,13 +140,13 @@ impl Deliveries {
     }
 
     /// The connection as a whole.
-    pub(super) fn watch(&self) -> MutexGuard<'_, Watch> {
-        self.watch.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn events(&self) -> MutexGuard<'_, ClientEvents> {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The next callbacks are those of another event.
     pub(super) fn next_event(&self) {
-        self.events.fetch_add(1, Ordering::Relaxed);
+        self.reports.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Whether the session is over: for a refused batch it ends when nothing is under way, for anything else
@@ -163,20 +162,20 @@ impl Deliveries {
             Standing::Gathering => return Ok(()),
             Standing::Over(error) => return Err(error),
         }
-        let mut watch = self.watch();
-        if watch.ever_let_in() {
+        let mut events = self.events();
+        if events.ever_let_in() {
             self.topics.let_in();
-        } else if let Some(error) = watch.no_entry() {
-            return Err(self.topics.no_entry(error.clone()));
+        } else if let Some(error) = events.authentication_error() {
+            return Err(self.topics.authentication_error(error.clone()));
         }
-        if let Some(Barred { topic, reason, denied }) = watch.barred().cloned() {
-            drop(watch);
+        if let Some(Barred { topic, reason, denied }) = events.barred().cloned() {
+            drop(events);
             return Err(if denied { self.denied(topic) } else { self.barred(topic, reason) });
         }
-        watch.tell_outage();
-        match watch.fatal() {
+        events.tell_outage();
+        match events.fatal() {
             Some(fatal) if fatal.since.elapsed() >= REASON_GRACE => {
-                watch.epitaph().map_or(Ok(()), Err)
+                events.fatal_reason().map_or(Ok(()), Err)
             }
             _ => Ok(()),
         }
@@ -237,7 +236,7 @@ impl Deliveries {
         let refusal = Refusal {
             content: content_of(&topic, message.key(), message.payload()),
             topic,
-            batch: self.events.load(Ordering::Relaxed),
+            batch: self.reports.load(Ordering::Relaxed),
             ticket,
             bytes: ticket.weight(),
             has_key: message.key().is_some(),
@@ -301,14 +300,14 @@ impl Deliveries {
                 batch_refused(topic, reason)
             }
             (Verdict::Break(error), _) => error,
-            (Verdict::Consequence, _) => return self.watch().died(&code.to_string()),
+            (Verdict::Consequence, _) => return self.events().died(&code.to_string()),
         };
         self.gathered().end(broken);
     }
 
     /// Whether an earlier event was a batch that was refused.
     fn has_refused_another(&self) -> bool {
-        let event = self.events.load(Ordering::Relaxed);
+        let event = self.reports.load(Ordering::Relaxed);
         self.gathered().refusals.first().is_some_and(|first| first.batch != event)
     }
 }
@@ -364,12 +363,12 @@ fn refused(message: &BorrowedMessage<'_>, rejection: Rejection, timestamp_ms: i6
 impl ClientContext for Deliveries {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, line: &str) {
         self.served.fetch_add(1, Ordering::Relaxed);
-        self.watch().log(level, facility, line);
+        self.events().log(level, facility, line);
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
         self.served.fetch_add(1, Ordering::Relaxed);
-        self.watch().error(&error, reason);
+        self.events().error(&error, reason);
     }
 
     fn stats(&self, _statistics: Statistics) {}

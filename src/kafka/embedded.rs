@@ -6,7 +6,7 @@
 //! beyond that, does not detect repeats of an idempotent producer, shows aborted transactions, has
 //! no admin API, and creates unknown topics with four partitions, which cannot be changed. It asks
 //! for no login: other users of the machine can read and write its topics, which hold what was made
-//! up, and it runs no commands. Never evidence for exactly-once. Called by the demo, `postrider broker`, benches and tests.
+//! up, and it runs no commands. Never evidence for exactly-once.
 
 use std::time::Duration;
 

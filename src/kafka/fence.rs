@@ -2,8 +2,7 @@
 //!
 //! Enters: a [`KafkaSpec`] and the [`Lineage`] of the stream. Leaves: a producer that may begin
 //! transactions, or why there is none. What always holds: every transaction of an earlier producer
-//! with the same transactional id has ended by then (KIP-98). Called by `transactional` and by
-//! `postrider adopt`.
+//! with the same transactional id has ended by then (KIP-98).
 //!
 //! The library asks the coordinator again half a second after it could not ask, and half a second
 //! after it was told to come again (rdkafka_txnmgr.c and rdkafka_idempotence.c, 2.12). Both would be

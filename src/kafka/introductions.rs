@@ -5,7 +5,7 @@
 //! whether a record may go now. What always holds: until a partition has stored a record of this
 //! session, at most one record with a key is under way to it. Upholds G2. Memory is bounded: a topic is
 //! known once its partitions are counted, and of too many those are forgotten to which no introduction
-//! is under way, and introduced to again (G3). Called by `producer`.
+//! is under way, and introduced to again (G3).
 //!
 //! Why: Kafka takes whatever sequence number comes first from a producer that a partition knows
 //! nothing of. When a leader has just been elected it can refuse a session's first batch and take

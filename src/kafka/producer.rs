@@ -1,8 +1,7 @@
 //! The idempotent producer: at-least-once delivery.
 //!
 //! Enters: records with tickets. Leaves: a confirmation per ticket, or a [`SinkError`] and with it
-//! the end of the session. Called by the relay, on the thread that reads the replication stream:
-//! one thread sends and polls (measured: cheaper than any arrangement with more).
+//! the end of the session.
 //!
 //! What always holds:
 //! * `Stored` comes from a delivery report under `acks=all` (G1);
@@ -96,7 +95,7 @@ impl Producer {
         // It has nothing under way.
         let _ = spec.topics.take_gone();
         if spec.secrets.can_change() {
-            inner.client().context().watch().secret_can_change();
+            inner.client().context().events().secret_can_change();
         }
         Ok(Self {
             inner,
@@ -154,9 +153,9 @@ impl Producer {
         }
     }
 
-    /// See [`Watch::disturbances`](super::watch::Watch::disturbances).
+    /// See [`ClientEvents::disturbances`](super::client_events::ClientEvents::disturbances).
     pub(super) fn disturbances(&self) -> u64 {
-        self.inner.client().context().watch().disturbances()
+        self.inner.client().context().events().disturbances()
     }
 
     /// Whether the session is over, and why.
@@ -179,7 +178,7 @@ impl Producer {
             Code::Fatal | Code::State => {
                 self.serve();
                 let context = self.inner.client().context();
-                context.watch().died(&words(code));
+                context.events().died(&words(code));
                 // `Full` makes the caller poll, which tells the reason as soon as it is known.
                 return context
                     .check(self.sent)
@@ -200,7 +199,7 @@ impl Producer {
 impl Drop for Producer {
     fn drop(&mut self) {
         // Records under way are forgotten on purpose; the next session sends them again.
-        self.inner.client().context().watch().close();
+        self.inner.client().context().events().close();
         // A thread that asks the brokers something may have the client for a while yet.
         self.inner.purge(PurgeConfig::default().queue().inflight());
     }
@@ -307,7 +306,7 @@ impl Producer {
 
     /// Whether at least one broker is known to answer.
     pub fn is_connected(&self) -> bool {
-        self.inner.client().context().watch().answering()
+        self.inner.client().context().events().answering()
     }
 }
 

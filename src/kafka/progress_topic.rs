@@ -3,7 +3,7 @@
 //! Enters: a topic of one partition, and a key. Leaves: the newest [`Progress`] of that key that
 //! belongs to no open or aborted transaction, or none. What always holds: everything that was
 //! written before the call is taken into account. The topic is read from its tail: the newest
-//! record of a live stream is among the last. Called by the sinks that keep progress, after fencing.
+//! record of a live stream is among the last.
 //!
 //! A reader of committed records stops at the first open transaction, and one that has just ended
 //! may still count as open until the marker of its end is replicated. So the end of *all* records is
@@ -18,7 +18,7 @@ use rdkafka::types::RDKafkaErrorCode as Code;
 use rdkafka::{ClientConfig, Message as _, Offset, TopicPartitionList};
 
 use super::SinkError;
-use super::ear::{Ear, serve};
+use super::consumer_events::{ConsumerEvents, serve};
 use super::settings::KafkaSpec;
 use super::topic_book::TopicBook;
 use crate::progress::{Progress, ProgressSyntax};
@@ -38,8 +38,8 @@ const TAIL: i64 = 100;
 
 /// Connected, not yet read.
 pub(super) struct Reader {
-    committed: BaseConsumer<Ear>,
-    everything: BaseConsumer<Ear>,
+    committed: BaseConsumer<ConsumerEvents>,
+    everything: BaseConsumer<ConsumerEvents>,
     topic: String,
     /// What the process knows of the brokers.
     book: TopicBook,
@@ -49,7 +49,7 @@ pub(super) struct Reader {
 impl Reader {
     /// Begins to connect.
     pub(super) fn open(spec: &KafkaSpec, topic: &str) -> Result<Self, SinkError> {
-        let consumer = |isolation: &str| -> Result<BaseConsumer<Ear>, SinkError> {
+        let consumer = |isolation: &str| -> Result<BaseConsumer<ConsumerEvents>, SinkError> {
             let mut config: ClientConfig = spec.common_config()?;
             config
                 .set("group.id", "postrider-progress")
@@ -62,7 +62,9 @@ impl Reader {
                 // With a rack, a follower near to us may answer that lags behind, and its end passes
                 // for the topic's (KIP-392). The leader's is the one that counts.
                 .set("client.rack", "");
-            config.create_with_context(Ear::quiet()).map_err(|error| unread(topic, &error))
+            config
+                .create_with_context(ConsumerEvents::quiet())
+                .map_err(|error| unread(topic, &error))
         };
         Ok(Self {
             committed: consumer("read_committed")?,
@@ -111,7 +113,10 @@ impl Reader {
     }
 
     /// First offset, and the one after the last that this reader may see; `None`: no such topic.
-    fn bounds(&self, consumer: &BaseConsumer<Ear>) -> Result<Option<(i64, i64)>, SinkError> {
+    fn bounds(
+        &self,
+        consumer: &BaseConsumer<ConsumerEvents>,
+    ) -> Result<Option<(i64, i64)>, SinkError> {
         let mut missing_since = None;
         loop {
             match consumer.fetch_watermarks(&self.topic, PARTITION, SLICE * 10) {
@@ -137,7 +142,7 @@ impl Reader {
 
     /// Whether the brokers know no such topic. The library also says so of a partition that merely has
     /// no leader now.
-    fn is_missing(&self, consumer: &BaseConsumer<Ear>) -> bool {
+    fn is_missing(&self, consumer: &BaseConsumer<ConsumerEvents>) -> bool {
         let Ok(metadata) = consumer.fetch_metadata(Some(&self.topic), SLICE * 10) else {
             return false;
         };
@@ -180,7 +185,7 @@ impl Reader {
             return Err(unread(&self.topic, error));
         }
         // Nothing is assigned to this one.
-        serve(&self.everything).map_err(|refusal| self.book.no_entry(refusal))?;
+        serve(&self.everything).map_err(|refusal| self.book.authentication_error(refusal))?;
         match self.everything.context().outage_reason() {
             Some(reason) => self.in_time(&format!("no Kafka broker answers: {reason}")),
             None => self.in_time(&error.to_string()),

@@ -1,7 +1,7 @@
 //! Which of librdkafka's properties a user may set, and what to say about the others.
 //!
 //! Enters: the keys of `[kafka.properties]`. Leaves: nothing, or a refusal that says why and what
-//! to use instead. Called by `settings` and, for the caret under the offending line, by config.
+//! to use instead.
 //! Names and meanings: librdkafka's CONFIGURATION.md, 2.12.
 
 use super::settings::SettingsError;

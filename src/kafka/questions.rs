@@ -2,7 +2,7 @@
 //!
 //! Enters: questions, one at a time. Leaves: their answers. What always holds: a call returns at once;
 //! an answer was given after its question was asked. The thread ends when this is dropped and the last
-//! question is answered. Called by `admissions`.
+//! question is answered.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

@@ -18,7 +18,7 @@ use rdkafka::topic_partition_list::TopicPartitionListElem;
 use rdkafka::types::RDKafkaErrorCode as Code;
 use rdkafka::{ClientConfig, Message, TopicPartitionList};
 
-use super::ear::{Ear, serve};
+use super::consumer_events::{ConsumerEvents, serve};
 use super::start::{Start, place};
 use super::{KafkaSpec, SettingsError, SinkError};
 use crate::record::StoredRecord;
@@ -230,7 +230,7 @@ pub struct Reader {
 }
 
 struct Open {
-    consumer: BaseConsumer<Ear>,
+    consumer: BaseConsumer<ConsumerEvents>,
     /// Partitions whose end was not reached yet.
     unfinished: BTreeSet<i32>,
 }
@@ -328,9 +328,9 @@ impl Reader {
     fn turn_page(&mut self) -> Result<bool, ReaderError> {
         self.current = None;
         let Some(topics) = self.ahead.pop_front() else { return Ok(false) };
-        let consumer: BaseConsumer<Ear> = self
+        let consumer: BaseConsumer<ConsumerEvents> = self
             .config
-            .create_with_context(Ear::reading())
+            .create_with_context(ConsumerEvents::reading())
             .map_err(|error| ReaderError::Client(error.to_string()))?;
         let deadline = Instant::now() + self.limit;
         let mut wanted = TopicPartitionList::new();
@@ -349,7 +349,7 @@ impl Reader {
     /// The partitions of a topic, or the one that is wanted of it.
     fn partitions(
         &self,
-        consumer: &BaseConsumer<Ear>,
+        consumer: &BaseConsumer<ConsumerEvents>,
         topic: &str,
         deadline: Instant,
     ) -> Result<Vec<i32>, ReaderError> {

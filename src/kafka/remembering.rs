@@ -3,7 +3,7 @@
 //! Enters: records with tickets, and what is settled. Leaves: confirmations, and now and then a
 //! progress record of its own. What always holds: progress names only what is settled, and Postgres
 //! is told only what progress names. So a server that comes back from a crash with an older
-//! position costs no repeats of what progress covers. Called by the relay, on its hot thread.
+//! position costs no repeats of what progress covers.
 //!
 //! Progress is not part of any transaction here: what was confirmed after the last record of it is
 //! repeated after a crash, as without it.

@@ -2,7 +2,7 @@
 //!
 //! Enters: a [`KafkaSpec`]. Leaves: librdkafka configurations for the producer and the reader, or
 //! a [`SettingsError`]. What always holds: the properties that the guarantees rest on are set here
-//! and nowhere else, and no property of the user's reaches them. Called by `producer` and `reader`.
+//! and nowhere else, and no property of the user's reaches them.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -2,7 +2,7 @@
 //!
 //! Enters: `beginning`, `end`, `-N`, `N`, `@timestamp`, and the partitions. Leaves: [`Start`], and
 //! an offset for each partition. The end is found out before reading begins, so that whatever is
-//! written after that is read. Called by `tail` and `reader`.
+//! written after that is read.
 
 use std::fmt;
 use std::str::FromStr;

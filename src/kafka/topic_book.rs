@@ -275,7 +275,7 @@ impl TopicBook {
     }
 
     /// No broker has let this client in: what it means for the process.
-    pub(super) fn no_entry(&self, error: SinkError) -> SinkError {
+    pub(super) fn authentication_error(&self, error: SinkError) -> SinkError {
         let Some(book) = self.0.as_ref().filter(|book| book.let_in.load(Ordering::Relaxed)) else {
             return error;
         };

@@ -1,7 +1,6 @@
 //! What a failed delivery means.
 //!
-//! Enters: librdkafka's error code for one record. Leaves: a [`Verdict`]. Pure. Called by
-//! `deliveries` for delivery reports and by `producer` for refusals of `send`.
+//! Enters: librdkafka's error code for one record. Leaves: a [`Verdict`]. Pure.
 
 use rdkafka::types::RDKafkaErrorCode as Code;
 

@@ -4,7 +4,7 @@
 //! with the next number of its aggregate. What always holds: the event is there if and only if the
 //! caller's transaction commits; the numbers of one aggregate rise in the order of commits, without
 //! gaps. Needs `migrations/0001_outbox.sql` and `0003_application.sql`; other languages call the same
-//! SQL function. Called by `saga` and the shop.
+//! SQL function.
 //!
 //! ```no_run
 //! # async fn place(client: &mut tokio_postgres::Client) -> Result<(), Box<dyn std::error::Error>> {

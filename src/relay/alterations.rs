@@ -1,7 +1,7 @@
 //! What the operator was told of alterations of the publication: each once, whoever notices it.
 //!
 //! Enters: what wrote the publication's row last, and where the log ends. Leaves: whether that is news.
-//! Shared by the sessions of a process and by what watches them. Called by `start` and `watch`.
+//! Shared by the sessions of a process and by what watches them.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

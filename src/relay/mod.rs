@@ -2,26 +2,26 @@
 //!
 //! Enters: a [`Plan`] and requests to [`Stop`]. Leaves: records in Kafka, acknowledged positions in
 //! Postgres, and a [`Summary`]. What always holds: Postgres is told an LSN in one place only
-//! (`hot`), and only what the pipeline calls settled (G1). Called by `cli`.
+//! (`hot`), and only what the pipeline calls settled (G1).
 
 mod alterations;
-mod aside;
 mod audit;
-mod beforehand;
+mod blocking;
+mod bootstrap;
 mod clock;
-mod detour;
 mod error;
 mod hot;
-mod lookout;
 mod plan;
 mod question;
 mod refusals;
 mod relogin;
 mod report;
+mod session_mode;
 mod start;
+mod start_gate;
 mod stop;
 mod supervise;
-mod threshold;
+mod topic_monitor;
 mod watch;
 
 use std::time::Duration;
@@ -34,7 +34,7 @@ use crate::telemetry::Snapshot;
 
 pub use crate::gate::{Facts, GateError, Resume, Warning, judge};
 pub use crate::session::Request;
-pub use beforehand::begin_stream;
+pub use bootstrap::begin_stream;
 pub use error::RelayError;
 pub use plan::Plan;
 pub use start::OpenSink;

@@ -1,8 +1,7 @@
 //! Everything a session is built from.
 //!
 //! Enters: a validated [`Config`] and the producer's settings. Leaves: a [`Plan`]. What always
-//! holds: whatever can be refused without a server has been refused by then. Called by `cli` once
-//! at start; every session is built from the same plan.
+//! holds: whatever can be refused without a server has been refused by then.
 
 use std::time::Duration;
 

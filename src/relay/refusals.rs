@@ -1,7 +1,7 @@
 //! What sessions that ended for a refused batch leave to those that follow.
 //!
 //! Enters: the brokers' complaint, and what the session's core made of it. Leaves: whether the next
-//! session treats the records in another way, and how large its batches may be. Owned by `supervise`.
+//! session treats the records in another way, and how large its batches may be.
 //! What always holds: batches are made smaller only for a topic that takes single records, and not for
 //! ever (G4).
 

@@ -2,7 +2,7 @@
 //!
 //! Enters: the session's counters, a few times a second. Leaves: a [`Snapshot`] whose totals span
 //! sessions, and INFO lines for changes of state. The hot loop pays one clock reading a turn; all
-//! else happens once per [`PUBLISH_EVERY`]. Owned by the hot thread, one at a time.
+//! else happens once per [`PUBLISH_EVERY`].
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};

@@ -3,7 +3,7 @@
 //! Enters: what the supervisor found out. Leaves: a running [`Session`], or why there is none. What
 //! always holds: the slot is the lock, so that it is taken first; whoever has it fences earlier
 //! producers of the stream before it reads how far they came; nothing is sent before it is known
-//! where to go on (G6). Called by `supervise`.
+//! where to go on (G6).
 
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
@@ -18,14 +18,14 @@ use crate::pipeline::{Mark, Pipeline, Suspects, Translator};
 use crate::relay::alterations::Alterations;
 use crate::relay::clock::Clock;
 use crate::relay::coalescing;
-use crate::relay::detour::{BACKLOG_LINGER_MS, Detour};
 use crate::relay::error::RelayError;
 use crate::relay::hot::{Audited, Hot};
 use crate::relay::plan::Plan;
 use crate::relay::question::Question;
 use crate::relay::report::Reporter;
+use crate::relay::session_mode::{BACKLOG_LINGER_MS, SessionMode};
+use crate::relay::start_gate::StartGate;
 use crate::relay::stop::Stop;
-use crate::relay::threshold::Threshold;
 use crate::session::{End, Limits, Session};
 use crate::time;
 use crate::wal::{Class, Connection, SessionParams, Stream, StreamEncoding, WalError};
@@ -49,10 +49,10 @@ impl<S, F> OpenSink<S> for F where
 pub(super) struct HotStart {
     pub(super) plan: Plan,
     pub(super) limits: Limits,
-    pub(super) detour: Option<Detour>,
+    pub(super) mode: Option<SessionMode>,
     pub(super) params: SessionParams,
     pub(super) stop: Stop,
-    pub(super) threshold: Threshold,
+    pub(super) start_gate: StartGate,
     /// But for what only the replication connection knows, and the slot's position.
     pub(super) facts: Facts,
     /// What was told of the publication.
@@ -70,7 +70,7 @@ impl HotStart {
         reporter: &mut Reporter,
         open_sink: impl OpenSink<S>,
     ) -> Result<End, RelayError> {
-        self.plan.kafka = Detour::settings(self.detour, &self.plan.kafka);
+        self.plan.kafka = SessionMode::settings(self.mode, &self.plan.kafka);
         let source = &self.plan.config.source;
         let mut pipeline = self.plan.pipeline()?;
         let mut connection = Connection::open(&source.connect, &self.params)?;
@@ -87,7 +87,7 @@ impl HotStart {
         let mut stream = connection
             .start(&source.slot, &source.publication, Lsn::ZERO)
             .map_err(|refused| vanished(refused.error, &source.slot))?;
-        if !self.threshold.cross() {
+        if !self.start_gate.cross() {
             return Ok(End::Drained);
         }
         failpoint::pass("slot_taken");
@@ -119,7 +119,7 @@ impl HotStart {
         pipeline.beware(self.suspects);
         // Who reads the line may ask the HTTP server next.
         reporter.streaming();
-        tracing::info!(slot = source.slot, mode = self.detour.map(Detour::mode), "streaming");
+        tracing::info!(slot = source.slot, mode = self.mode.map(SessionMode::mode), "streaming");
         let profile = coalescing(is_local, spec.linger_ms >= BACKLOG_LINGER_MS);
         let Self { stop, limits, .. } = self;
         let began = (clock.instant(), reporter.owed());

@@ -17,19 +17,19 @@ use crate::kafka::{KafkaSink, SinkError, note_settings};
 use crate::lsn::Lsn;
 use crate::pipeline::Lesson;
 use crate::relay::alterations::Alterations;
-use crate::relay::aside::aside;
-use crate::relay::beforehand::Beforehand;
-use crate::relay::detour::{Detour, Narrowing};
+use crate::relay::blocking::run_blocking;
+use crate::relay::bootstrap::Bootstrap;
 use crate::relay::error::RelayError;
-use crate::relay::lookout::Lookout;
 use crate::relay::plan::{Plan, Prepared};
 use crate::relay::question::{Asked, Question};
 use crate::relay::refusals::Refusals;
 use crate::relay::relogin::Relogin;
 use crate::relay::report::Reporter;
+use crate::relay::session_mode::{Narrowing, SessionMode};
 use crate::relay::start::{HotStart, OpenSink};
+use crate::relay::start_gate::StartGate;
 use crate::relay::stop::Stop;
-use crate::relay::threshold::Threshold;
+use crate::relay::topic_monitor::TopicMonitor;
 use crate::relay::watch::{self, Unwatched, Watch};
 use crate::relay::{Options, Summary};
 use crate::session::{End, Limits, Owed, Request, TimeoutEscalation};
@@ -73,21 +73,21 @@ pub async fn run<S: KafkaSink + Send + 'static>(
         owed: Owed::default(),
         settling: false,
         target: None,
-        detour: None,
+        mode: None,
         narrowing: Narrowing::default(),
         refusals: Refusals::default(),
         known: None,
         alterations: Alterations::default(),
         standby: false,
-        beforehand: Beforehand::default(),
+        bootstrap: Bootstrap::default(),
         escalation: TimeoutEscalation::default(),
         relogin: Relogin::default(),
     };
-    let lookout = supervisor.lookout();
+    let topic_monitor = supervisor.topic_monitor();
     let stop = supervisor.stop.clone();
     let result = tokio::select! {
         result = supervisor.supervise(open_sink) => result,
-        error = lookout => {
+        error = topic_monitor => {
             stop.request(Request::Abort);
             Err(error)
         }
@@ -117,7 +117,7 @@ struct Supervisor {
     /// What `--once` has to reach; fixed when the relay first reaches Postgres.
     target: Option<Lsn>,
     /// The way of sending that holds up to a position, if it is not the usual one.
-    detour: Option<Detour>,
+    mode: Option<SessionMode>,
     /// How often sessions ended where the last one did.
     narrowing: Narrowing,
     /// What the brokers refused, and with it a session.
@@ -129,7 +129,7 @@ struct Supervisor {
     /// Whether the server was a standby when the session was prepared.
     standby: bool,
     /// What Kafka was prepared for.
-    beforehand: Beforehand,
+    bootstrap: Bootstrap,
     /// How long the server may be silent.
     escalation: TimeoutEscalation,
     /// How long logins have been refused.
@@ -157,7 +157,7 @@ impl Supervisor {
             match ended {
                 Ok(End::Drained) => return self.stopped(started),
                 Ok(End::CaughtUp) => return Ok(self.summary(started, true)),
-                Ok(End::ModeOver) => self.detour = None,
+                Ok(End::ModeOver) => self.mode = None,
                 // A server that is shutting down takes as long as it likes.
                 Ok(End::ServerShutdown) if self.stop.requested() >= Request::Drain => {
                     return self.stopped(started);
@@ -204,7 +204,7 @@ impl Supervisor {
         if let RelayError::Sink(sink) | RelayError::Refused { cause: sink, .. } = &error {
             let totals = self.reporter_totals();
             let place = (Lsn::new(totals.settled_lsn), Lsn::new(totals.received_lsn));
-            self.detour = self.narrowing.after(sink, self.detour, place);
+            self.mode = self.narrowing.after(sink, self.mode, place);
             let denied = matches!(sink, SinkError::Unauthorised { .. });
             // The next session does otherwise, so that it need not wait.
             if sink.wants_caution() || (denied && !self.plan.kafka.topics.waits()) {
@@ -216,7 +216,7 @@ impl Supervisor {
             && *topic == self.plan.kafka.progress_topic
             && self.plan.config.kafka.delivery == Delivery::AtLeastOnce
         {
-            self.beforehand.topic_is_gone();
+            self.bootstrap.topic_is_gone();
         }
         if let RelayError::Wal(WalError::Silent { .. }) = error {
             self.escalation.silent(Lsn::new(self.reporter_totals().settled_lsn));
@@ -241,7 +241,7 @@ impl Supervisor {
         if !topics.is_empty() {
             // Their settings may say why; brokers that do not answer are left to the sessions.
             let kafka = self.plan.kafka.clone();
-            let asked = aside(move || note_settings(&kafka, &topics));
+            let asked = run_blocking(move || note_settings(&kafka, &topics));
             let _ = tokio::time::timeout(SETTINGS_LIMIT, asked).await;
         }
         if is_news {
@@ -256,9 +256,9 @@ impl Supervisor {
         let mut wanted = self.plan.requirements()?;
         // A dry run leaves nothing behind.
         wanted.create &= self.options.acknowledge;
-        let is_due = self.known.is_none() || self.beforehand.is_due();
+        let is_due = self.known.is_none() || self.bootstrap.is_due();
         if self.plan.keeps_progress() && self.options.acknowledge && is_due {
-            self.beforehand.arrange(&self.plan, &client, &wanted).await?;
+            self.bootstrap.arrange(&self.plan, &client, &wanted).await?;
         }
         let looked = control::preflight(&client, &wanted, self.known.as_ref());
         let inspection = Box::pin(looked).await?;
@@ -291,7 +291,7 @@ impl Supervisor {
             return Ok(End::Drained);
         }
         let Some(mut reporter) = self.reporter.take() else { return Err(RelayError::Thread) };
-        let threshold = Threshold::default();
+        let start_gate = StartGate::default();
         let (question, asked) = Question::new();
         let mut plan = self.plan.found(&inspection, &wanted);
         plan.config.source.connect = client.server().clone();
@@ -303,11 +303,11 @@ impl Supervisor {
             suspects: self.refusals.suspects(),
             plan,
             limits: self.limits(&inspection.server),
-            detour: self.detour,
+            mode: self.mode,
             params,
             inspection,
             stop,
-            threshold: threshold.clone(),
+            start_gate: start_gate.clone(),
         };
         let (done, mut finished) = tokio::sync::oneshot::channel();
         let thread = std::thread::Builder::new().name("postrider-hot".to_owned());
@@ -329,21 +329,21 @@ impl Supervisor {
             departure = self.attend(client, &wanted, asked, &unwatched) => {
                 // Nothing more is acknowledged: Postgres may be passing over rows.
                 self.stop.request(Request::Abort);
-                if !threshold.close()
+                if !start_gate.close()
                     && let Ok(Ok((_, reporter))) = tokio::time::timeout(ABORT_LIMIT, finished).await
                 {
                     self.reporter = Some(reporter);
                 }
                 Err(departure.into())
             }
-            end = self.call_off(&threshold) => end,
+            end = self.call_off(&start_gate) => end,
         }
     }
 
     /// Ends, when told to, before a session that has not begun, or that does not end at once.
-    async fn call_off(&self, threshold: &Threshold) -> Result<End, RelayError> {
+    async fn call_off(&self, start_gate: &StartGate) -> Result<End, RelayError> {
         self.told_to_end().await;
-        if threshold.close() {
+        if start_gate.close() {
             return Ok(End::Drained);
         }
         let limit = self.plan.config.shutdown.grace + OVERTIME;
@@ -386,20 +386,20 @@ impl Supervisor {
 
     /// What the gate has to know, as far as the control plane knows it.
     fn facts(&self, inspection: &Inspection) -> Facts {
-        let created = self.beforehand.slot_is_ours();
+        let created = self.bootstrap.slot_is_ours();
         Facts { created, ..self.plan.facts(inspection, self.options.acknowledge) }
     }
 
     /// Looks at topics as long as it is polled; a dry run sends nothing to any.
-    fn lookout(&self) -> impl Future<Output = RelayError> + use<> {
-        let lookout = Lookout::of(&self.plan, self.telemetry.clone());
+    fn topic_monitor(&self) -> impl Future<Output = RelayError> + use<> {
+        let topic_monitor = TopicMonitor::of(&self.plan, self.telemetry.clone());
         let sends = self.options.acknowledge;
-        async move { if sends { lookout.keep().await } else { std::future::pending().await } }
+        async move { if sends { topic_monitor.keep().await } else { std::future::pending().await } }
     }
 
     fn limits(&self, server: &ServerFacts) -> Limits {
         let once = self.target.map(|target| (target.max(self.owed.until()), End::CaughtUp));
-        let spot = self.detour.map(|detour| (detour.until, End::ModeOver));
+        let spot = self.mode.map(|mode| (mode.until, End::ModeOver));
         let heartbeat = Plan::heartbeat(server.wal_sender_timeout);
         Limits {
             status_interval: self.plan.config.source.status_interval.min(heartbeat),

@@ -4,7 +4,7 @@
 //! reason why the session must end, samples of the slot, and a request to close the stream when
 //! the server shuts down. What always holds: only the server's own word counts as a shutdown; a
 //! connection that merely breaks is opened again, and a stream is not left unwatched for longer than
-//! [`UNWATCHED_MAX`]. Driven by `supervise`.
+//! [`UNWATCHED_MAX`].
 
 use std::convert::Infallible;
 use std::sync::{Mutex, PoisonError};

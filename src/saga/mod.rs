@@ -4,7 +4,7 @@
 //! events it emits, written in one transaction with the outbox. What always holds: [`Saga::on`] is
 //! pure, so every order of events can be tested; a saga that has not ended has a deadline, and
 //! [`overdue`] finds those that passed it. The caller keeps repeats away (`inbox`); a saga should
-//! bear them all the same. Called by the shop's order service.
+//! bear them all the same.
 //!
 //! The way to bear reordered events is to keep *facts* that only grow (paid, then refunded; never
 //! back) and to derive the status from them: then the last event completes the picture, whichever it

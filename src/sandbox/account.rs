@@ -1,8 +1,7 @@
 //! Who a private server runs as.
 //!
 //! PostgreSQL refuses to run as root, and no server here needs to. When we are root, servers run as
-//! `postgres` or `nobody` from /etc/passwd; otherwise as ourselves. Called by `postgres` and by the
-//! integration tests for Kafka.
+//! `postgres` or `nobody` from /etc/passwd; otherwise as ourselves.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};

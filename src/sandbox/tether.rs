@@ -4,7 +4,7 @@
 //! read end of a pipe whose only write end is ours (the standard library opens it close-on-exec, so
 //! no other child holds it): when the pipe ends, for whatever reason, the shell ends the servers it
 //! was told of and removes their folder. It ignores the terminal's signals, so that Ctrl-C reaches
-//! the relay first and the servers only after it. Called by `postgres` and by the integration tests.
+//! the relay first and the servers only after it.
 
 use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;

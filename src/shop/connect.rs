@@ -2,8 +2,7 @@
 //!
 //! Enters: a database URL or key=value pairs. Leaves: where that leads, by libpq's rules, for whoever
 //! opens sessions; or a connected client whose socket is served by a task of the current runtime. What
-//! always holds: the server is checked as `sslmode` asks, as on the relay's connections. Called by
-//! `settings`, `maintenance` and `cli`.
+//! always holds: the server is checked as `sslmode` asks, as on the relay's connections.
 
 use tokio_postgres::Client;
 use tracing::warn;

@@ -4,7 +4,6 @@
 //! holds: the committed rows of an aggregate are numbered 1, 2, 3, ... without a gap, in the order
 //! of their transactions, so a checker sees a lost row as a gap and a swap as a step back; rows that
 //! will be rolled back say so in their payload, so a checker that meets one knows it for a phantom.
-//! Called by `load`.
 
 use serde_json::json;
 use uuid::Uuid;

@@ -1,8 +1,7 @@
 //! What can go wrong in the shop, and what to do about it.
 //!
 //! Enters: errors of the clients. Leaves: [`ShopError`], which names a situation, its exit
-//! code and its remedy. What always holds: no password and no payload in any text. Called by the
-//! rest of the room and by `bin/shop`.
+//! code and its remedy. What always holds: no password and no payload in any text.
 
 use std::error::Error;
 use std::net::SocketAddr;

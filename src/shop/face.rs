@@ -3,7 +3,6 @@
 //! Enters: named numbers, read when somebody asks, and the consumer of the service, if it has one.
 //! Leaves: `/livez`, `/readyz` and `/metrics` in Prometheus's text format. What always holds: readiness
 //! asks the database whether it takes writes, and the consumer where the service is no use without it.
-//! Called by every service.
 
 use std::error::Error as _;
 use std::io;

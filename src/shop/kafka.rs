@@ -2,7 +2,7 @@
 //!
 //! Enters: flags, environment, a file. Leaves: settings for every client of a service. What always
 //! holds: a secret comes from the file alone, since everybody on the machine may read a command line;
-//! no value is ever repeated. Called by `settings` and `letters`.
+//! no value is ever repeated.
 
 use std::fmt;
 use std::path::{Path, PathBuf};

@@ -4,7 +4,6 @@
 //! row one call of the observer. What always holds: a row is reported as committed only after
 //! Postgres said so; the schedule is open-loop (a slow COMMIT delays no later transaction's due
 //! time, so latency is not hidden); rows that are rolled back are never counted as committed.
-//! Called by `cli` and by the demo.
 
 use std::time::{Duration, Instant};
 

@@ -1,6 +1,6 @@
 //! What the services' messages have in common.
 //!
-//! Enters: messages. Leaves: the order they tell of. Pure. Called by the effects of every service.
+//! Enters: messages. Leaves: the order they tell of. Pure.
 
 use uuid::Uuid;
 

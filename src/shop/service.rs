@@ -2,7 +2,7 @@
 //!
 //! Enters: the parts, and a future that ends when the service shall. Leaves: nothing until then; then
 //! the consumer finishes its batch, the face its requests. What always holds: if one part ends by
-//! itself, all do, with its error. Called by the three services.
+//! itself, all do, with its error.
 
 use std::future::Future;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! What every service is told, and what it makes of it.
 //!
 //! Enters: flags and environment. Leaves: a pool of database sessions, and the specification of a
-//! consumer. What always holds: no database and no broker is connected here. Called by the services.
+//! consumer. What always holds: no database and no broker is connected here.
 
 use std::fmt;
 use std::future::Future;

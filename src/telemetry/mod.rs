@@ -2,8 +2,7 @@
 //!
 //! Enters: a [`Snapshot`] from the hot thread once per tick, a [`SlotSample`] from the control
 //! plane every few seconds. Leaves: answers over HTTP. What always holds: publishing never waits
-//! for a reader beyond a pointer swap, and nothing here can slow or stop the relay. Called by
-//! `relay` (publish) and `cli` (serve).
+//! for a reader beyond a pointer swap, and nothing here can slow or stop the relay.
 
 mod health;
 mod histogram;

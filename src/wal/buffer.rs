@@ -2,8 +2,7 @@
 //!
 //! Enters: what the socket gives. Leaves: borrowed messages; of one over the limit, pieces. Always
 //! holds: a message's declared length is compared with the limit before any room is made for it, and
-//! room grows with the bytes that actually arrive, at most doubling. Upholds G3 and G7. Called by
-//! `session`.
+//! room grows with the bytes that actually arrive, at most doubling. Upholds G3 and G7.
 
 use super::error::WalError;
 

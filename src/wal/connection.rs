@@ -2,7 +2,7 @@
 //!
 //! Enters: a [`ConnectInfo`]. Leaves: query results, and finally a [`Stream`]. Always holds: the
 //! session's text settings make pgoutput's text canonical, whatever the role's or database's
-//! defaults. Called by `relay`, and by `control` for the position of `run --once`.
+//! defaults.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

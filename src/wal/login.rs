@@ -3,7 +3,7 @@
 //! Enters: a fresh [`Session`]. Leaves: the same, ready for queries. Always holds: with
 //! `channel_binding=require` nothing but a bound exchange is accepted; nothing is answered to a request
 //! that `require_auth` does not permit; a server that starts SCRAM
-//! must finish it, which proves that it knows the password too. Called by `connection`.
+//! must finish it, which proves that it knows the password too.
 
 use std::time::Instant;
 

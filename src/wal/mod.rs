@@ -4,7 +4,7 @@
 //! borrowed from the read buffer. Back goes one position, through [`Stream::acknowledge`].
 //! A thin transport of our own on postgres-protocol, because no published client speaks replication
 //! and because the thread that owns the socket must be able to let data gather before it reads:
-//! measured, that doubles throughput over TCP. Called by `relay`; `control` shares its TLS.
+//! measured, that doubles throughput over TCP.
 
 mod buffer;
 mod connection;

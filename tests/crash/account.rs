@@ -2,7 +2,7 @@
 //! read in slices while the writers write, and in the end held against the table itself.
 //!
 //! Always holds: the slot is moved on only past what has been noted, so a server that is killed
-//! costs a repeated slice and no row. Called by `arena`.
+//! costs a repeated slice and no row.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

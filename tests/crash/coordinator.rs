@@ -3,7 +3,7 @@
 //! A commit is final before its records are visible: the coordinator answers EndTxn once the decision
 //! is in its log (`PrepareCommit`), and the markers follow. An acknowledgement in between is safe, so
 //! whoever judges one waits for the markers. Librdkafka has no such request: this writes
-//! DescribeTransactions (key 65, version 0, KIP-664) by hand. Called by `watch`.
+//! DescribeTransactions (key 65, version 0, KIP-664) by hand.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;

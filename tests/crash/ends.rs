@@ -2,8 +2,7 @@
 //! while rows flow.
 //!
 //! Enters: a seed and how many. Leaves: a [`Tally`] of what was done, what of it a client must
-//! notice, and what the relay says it noticed. Called by `arena`, and by `kills` to wait; the proxy is
-//! that of the integration tests.
+//! notice, and what the relay says it noticed.
 
 use std::collections::HashSet;
 use std::sync::Arc;

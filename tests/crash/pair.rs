@@ -2,7 +2,7 @@
 //!
 //! Enters: what is done to them. Always holds: whatever happens, neither ends by itself, and one that
 //! is told to end does so with exit code 0, if not the other one has the slot and sleeps. Where the end of Kafka transactions is disturbed, there is
-//! one relay alone. Called by `kills` and `arena`.
+//! one relay alone.
 
 use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt as _;

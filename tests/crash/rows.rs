@@ -1,7 +1,7 @@
 //! What a row is known by: a dense number in its `id`, and a lane, which is its topic and its key.
 //!
 //! Numbers make the account of millions of rows a few bytes each, and let a record be held against
-//! the row it claims to be. Called by everything that writes or reads rows.
+//! the row it claims to be.
 
 /// Topics, besides the dead letters'.
 pub(crate) const TOPICS: usize = 5;

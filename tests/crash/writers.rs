@@ -2,7 +2,7 @@
 //! some prepared first. Rows that will never be committed say so in their payload.
 //!
 //! Enters: an address, a rate, a seed. Leaves: rows with dense numbers. Always holds: a writer goes on
-//! over a crash of Postgres, and leaves no prepared transaction behind. Called by `arena`.
+//! over a crash of Postgres, and leaves no prepared transaction behind.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};

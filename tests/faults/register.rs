@@ -1,7 +1,7 @@
 //! The fault matrix as data, and the table of it in a document.
 //!
 //! Enters: `fixtures/faults/matrix.toml`, and a document with two marks. Leaves: [`Row`]s, and the
-//! lines between the marks. Called by the runner (`make faults`) and by the house rules (`tidy`).
+//! lines between the marks.
 
 use serde::Deserialize;
 

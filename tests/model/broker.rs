@@ -3,7 +3,7 @@
 //! Enters: requests, each at the moment in which a broker handles it. Leaves: the new state and the
 //! answer. What always holds: this follows the first version of Kafka's transaction protocol, which
 //! librdkafka 2.12 speaks: the epoch changes when a producer is fenced, not with each transaction.
-//! Facts are from `TransactionCoordinator.scala` and `ProducerStateManager.java`. Called by `steps`.
+//! Facts are from `TransactionCoordinator.scala` and `ProducerStateManager.java`.
 
 use crate::stream::{self, Place};
 use crate::violation::Violation;

@@ -1,7 +1,7 @@
 //! The protocol as it is meant, and the mistakes the model must notice.
 //!
 //! Enters: nothing. Leaves: [`Rules`], one set for each exploration. What always holds: a mutant
-//! differs from the design in exactly one [`Mistake`]. Called by `main` and `steps`.
+//! differs from the design in exactly one [`Mistake`].
 
 use crate::state::Left;
 use crate::stream::Place;

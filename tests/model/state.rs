@@ -2,7 +2,7 @@
 //!
 //! Enters: nothing; this is the model's vocabulary. Leaves: [`State`], and [`State::pack`] with its
 //! inverse. What always holds: what is packed is the whole state, so two states are equal if and only
-//! if their words are. Called by `steps` and `search`.
+//! if their words are.
 
 use crate::broker::{End, EndTxn, Epoch, Kafka, Phase};
 use crate::stream::Place;

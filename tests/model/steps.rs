@@ -2,7 +2,7 @@
 //!
 //! Enters: a [`State`]. Leaves: every step that is possible in it, with the state after it. What
 //! always holds: a step is as small as what one process does or one message brings about, so that a
-//! kill, a stall or another relay fits between any two. Called by `search`.
+//! kill, a stall or another relay fits between any two.
 
 use crate::broker::{End, EndTxn, Kafka, Partition};
 use crate::rules::{Mistake, Rules};

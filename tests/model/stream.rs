@@ -2,7 +2,7 @@
 //!
 //! Enters: nothing; these are the constants of the model's world. Leaves: where each row belongs and
 //! where transactions end. What always holds: places are numbered from 1 in commit order; "done: n"
-//! means that the places 1 to n are done. Called by every other file of the model.
+//! means that the places 1 to n are done.
 
 use crate::broker::Partition;
 

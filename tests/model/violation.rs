@@ -1,8 +1,7 @@
 //! What must never be.
 //!
 //! Enters: a state. Leaves: the first [`Violation`] in it. What always holds: duplicates and order
-//! are found when a marker makes records visible, everything else in the state itself. Called by
-//! `search` for every state, and by `broker`.
+//! are found when a marker makes records visible, everything else in the state itself.
 
 use crate::state::State;
 use crate::stream;

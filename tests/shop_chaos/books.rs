@@ -1,7 +1,7 @@
 //! All that is there in the end: tables, topics, dead letters, offsets.
 //!
 //! Enters: a [`Stage`] at rest. Leaves: [`Books`], in which each trace of an order is one word of SQL's
-//! or of a topic's. What always holds: nothing is asked of the services. Called by `main`.
+//! or of a topic's. What always holds: nothing is asked of the services.
 
 use std::collections::BTreeMap;
 

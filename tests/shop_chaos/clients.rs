@@ -2,7 +2,7 @@
 //!
 //! Enters: wishes with their sendings, and where the two order services answer. Leaves: what each key
 //! was told, and a [`Tally`] of how. What always holds: a request that is repeated is the same request
-//! with the same key; nobody gives up before [`PATIENCE`] is over. Called by `main`.
+//! with the same key; nobody gives up before [`PATIENCE`] is over.
 
 use std::net::SocketAddr;
 use std::rc::Rc;

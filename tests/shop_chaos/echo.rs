@@ -1,7 +1,7 @@
 //! The echo: 30 % of all records a second time, or a third, a little later and in another order.
 //!
 //! Enters: the shop's topics. Leaves: the same records again, verbatim, in the same partitions. What
-//! always holds: no echo of an echo; how often each record was repeated is known. Called by `main`.
+//! always holds: no echo of an echo; how often each record was repeated is known.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};

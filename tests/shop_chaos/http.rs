@@ -1,7 +1,7 @@
 //! One HTTP request, and its answer, if it comes whole.
 //!
 //! Enters: an address and a request. Leaves: an [`Answer`], or an error where the other side is not
-//! there, dies meanwhile, or says nothing in time. Called by `clients` and `process`.
+//! there, dies meanwhile, or says nothing in time.
 
 use std::io::{Error, ErrorKind, Result};
 use std::net::SocketAddr;

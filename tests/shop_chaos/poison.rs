@@ -1,7 +1,7 @@
 //! Records that no service can take, each with the services that must set it aside.
 //!
 //! Enters: chance. Leaves: records in the shop's topics, marked by a header that the services do not
-//! know. What always holds: a poison has no effect on any service that reads it. Called by `main`.
+//! know. What always holds: a poison has no effect on any service that reads it.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

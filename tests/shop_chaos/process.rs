@@ -1,8 +1,7 @@
 //! A service of the shop as a process: started, killed, frozen, watched by its log.
 //!
 //! Enters: arguments and variables. Leaves: where it answers, what it warned of, what it counted. What always holds:
-//! a process that ends by itself is noticed; none outlives this program, whatever ends it. Called by
-//! `stage` and `unrest`.
+//! a process that ends by itself is noticed; none outlives this program, whatever ends it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{BufRead as _, BufReader, Read};

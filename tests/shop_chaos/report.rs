@@ -1,7 +1,7 @@
 //! One line of JSON for a run, and what is wrong in words.
 //!
 //! Enters: a [`Verdict`] and how it went. Leaves: a line on stdout, words on stderr, and whether all
-//! is well. Called by `main`.
+//! is well.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

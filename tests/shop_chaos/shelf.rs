@@ -1,7 +1,7 @@
 //! The topics, as they lie there in the end.
 //!
 //! Enters: a broker. Leaves: all records of the shop's topics, the dead letters, and how many records
-//! a consumer has not finished with. Called by `stage` and `books`.
+//! a consumer has not finished with.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

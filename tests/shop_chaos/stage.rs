@@ -1,7 +1,7 @@
 //! The servers of a run, the relay, the services, and whether all of them have come to rest.
 //!
 //! Enters: a [`Plan`] and the stock. Leaves: a shop that is open. What always holds: everything ends
-//! with its [`Stage`]. Called by `main` and `unrest`.
+//! with its [`Stage`].
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -3,7 +3,6 @@
 //! Enters: a [`Wish`], how its order ended, and how often it was given up. Leaves: [`Expected`] traces,
 //! in the words of [`crate::books`]. What always holds: a story names every trace, so one too many is
 //! seen as well as one that is not there. Written from the shop's description, without its code. Pure.
-//! Called by `audit`.
 
 use std::collections::BTreeMap;
 

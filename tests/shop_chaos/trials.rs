@@ -1,6 +1,6 @@
 //! Shows before every run that the account sees each fault.
 //!
-//! Enters: a small run as it should be. Leaves: a panic where a spoilt one passes. Called by `main`.
+//! Enters: a small run as it should be. Leaves: a panic where a spoilt one passes.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -2,7 +2,7 @@
 //!
 //! Enters: a [`Stage`] that is open, and those who order. Leaves: a stage on which all are back, and a
 //! [`Toll`]. What always holds: moments and victims come from the seed; a process that ends without
-//! having been struck is a fault. Called by `main`.
+//! having been struck is a fault.
 
 use std::time::{Duration, Instant};
 

@@ -1,7 +1,7 @@
 //! What customers wish for, and how often they say so.
 //!
 //! Enters: a [`Plan`] and chance. Leaves: orders that come to every kind of end, and the stock that
-//! makes them do so. Pure. Called by `main`.
+//! makes them do so. Pure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! What may not be written at all, or in one place only.
 //!
-//! Enters: a [`Source`], or all of them. Leaves: a [`Finding`] for each place. Called by `tidy`.
+//! Enters: a [`Source`], or all of them. Leaves: a [`Finding`] for each place.
 
 use super::source::{Finding, Source};
 

@@ -2,7 +2,7 @@
 //! in the guarantees.
 //!
 //! Enters: the register, the sources, the document. Leaves: a [`Finding`] for each row that is not as
-//! it should be. Called by `tidy`.
+//! it should be.
 
 use super::register::{DOCUMENT, REGISTER, Row, table};
 use super::source::{Finding, Source};

@@ -1,7 +1,6 @@
 //! How big things may be: files, functions, parameter lists, the thin mains.
 //!
-//! Enters: a [`Source`]. Leaves: a [`Finding`] for each thing that outgrew its bound. Called by
-//! `tidy`.
+//! Enters: a [`Source`]. Leaves: a [`Finding`] for each thing that outgrew its bound.
 
 use super::source::{Finding, Source};
 

@@ -2,7 +2,7 @@
 //!
 //! Enters: a path and its text. Leaves: [`Source`]: the text, the code without comments and string
 //! contents, its tokens, its functions, and which lines are test code. What always holds: lines keep
-//! their numbers. Called by every rule; it reads Rust well enough for the rules, not all of Rust.
+//! their numbers.
 
 use std::fmt;
 

@@ -1,7 +1,8 @@
 //! The tree as a whole: what lies at its top, what its documents say, no traces of a machine.
 //!
-//! Enters: names and texts of files. Leaves: a [`Finding`] for each that does not belong. Called by
-//! `tidy`.
+//! Enters: names and texts of files. Leaves: a [`Finding`] for each that does not belong.
+
+use std::collections::BTreeSet;
 
 use super::source::{Finding, Source};
 
@@ -118,6 +119,23 @@ pub fn guarantees(document: &Text, sources: &[Source]) -> Vec<Finding> {
     findings
 }
 
+/// Every thread that the program names has its line in the table of threads, and every line its thread.
+pub fn threads(document: &Text, sources: &[Source]) -> Vec<Finding> {
+    const NAMED: &str = ".name(\"";
+    let shipped = sources.iter().filter(|source| source.path.starts_with("src/"));
+    let names: BTreeSet<&str> = shipped
+        .flat_map(|source| source.text.split(NAMED).skip(1))
+        .filter_map(|rest| rest.split('"').next())
+        .filter(|name| name.starts_with("postrider-"))
+        .collect();
+    let rows = document.text.lines().filter(|line| line.starts_with("| `postrider-"));
+    let cells = rows.filter_map(|line| line.split('|').nth(1));
+    let told: BTreeSet<&str> = cells.flat_map(|cell| cell.split('`').skip(1).step_by(2)).collect();
+    let differing = names.symmetric_difference(&told);
+    let what = |name| format!("thread `{name}` is not in the table, or in the table alone");
+    differing.map(|name| document.finding(0, what(name))).collect()
+}
+
 /// Every guarantee has a test whose name begins with its id, and no test bears the id of none.
 pub fn guarantees_without_tests(sources: &[Source]) -> Vec<Finding> {
     let elsewhere = sources.iter().filter(|source| !source.path.starts_with("tests/tidy"));
@@ -152,6 +170,15 @@ mod tests {
 
     fn file(path: &str, text: &str) -> Text {
         Text { path: path.to_owned(), text: text.to_owned() }
+    }
+
+    #[test]
+    fn threads_and_their_table_agree() {
+        let sources = [Source::new("src/x.rs", "fn f() { b.name(\"postrider-a\".to_owned()) }")];
+        let table =
+            |name: &str| file("docs/architecture.md", &format!("| `postrider-{name}` | does |"));
+        assert_eq!(threads(&table("a"), &sources), []);
+        assert_eq!(threads(&table("b"), &sources).len(), 2);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! embedded broker, and a relay that drains a slot or carries a live stream.
 //!
 //! Enters: topics, addresses, settings. Leaves: an address, a guard that ends the process with its
-//! owner, or the figures of a drain. Called by the benches.
+//! owner, or the figures of a drain.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;

@@ -2,7 +2,7 @@
 //!
 //! Enters: the demo's stage. Leaves: each order's way to its end, and how many ended how. The three
 //! services run inside of this process, meet through the outbox and the brokers alone, and take
-//! orders over HTTP as they would anywhere. Called by the demo.
+//! orders over HTTP as they would anywhere.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};

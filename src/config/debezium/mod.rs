@@ -4,7 +4,7 @@
 //! (properties), or of the outbox router's options alone. Leaves: [`Imported`], commented TOML and a
 //! [`Finding`] for each option, or [`ImportError`]. What always holds: an option is in exactly one
 //! finding; the TOML is a configuration that loads; nothing is imported while an option is refused
-//! that decides what consumers see; no finding shows a secret, nor does the text without them. Called by `cli`.
+//! that decides what consumers see; no finding shows a secret, nor does the text without them.
 //!
 //! Names and meanings of the options: Debezium's documentation, "Outbox Event Router" and "Debezium
 //! connector for PostgreSQL" (3.7); Kafka's, "Connect" and "Producer Configs" (4.x).

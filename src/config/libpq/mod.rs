@@ -3,7 +3,7 @@
 //! Enters: a URL or `keyword=value` string, the `PG*` environment (as a function, so that tests
 //! need no process environment), the service file and the password file. Leaves: a
 //! [`ConnectInfo`] with every default filled in, shared by `wal` (replication connection) and
-//! `control` (SQL). Called by `config`. Always holds: the first of string, service file,
+//! `control` (SQL). Always holds: the first of string, service file,
 //! environment, default that names a parameter wins; no password is ever printed.
 
 mod dsn;

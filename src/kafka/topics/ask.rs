@@ -2,7 +2,7 @@
 //!
 //! Enters: a [`KafkaSpec`] and names. Leaves: [`Seen`]. What always holds: no topic comes into being
 //! by being asked for. Two clients of the library live as long as an [`Inquiry`]: one that reads
-//! metadata and hears why we are not let in, and one for the admin API. Called by `topics`.
+//! metadata and hears why we are not let in, and one for the admin API.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
@@ -20,7 +20,7 @@ use rdkafka::types::RDKafkaErrorCode as Code;
 
 use super::judge::{Finding, TopicFacts, age_of};
 use super::{TopicsError, of_client};
-use crate::kafka::ear::{Ear, serve};
+use crate::kafka::consumer_events::{ConsumerEvents, serve};
 use crate::kafka::settings::KafkaSpec;
 
 /// Brokers that have not answered by then are out of reach. A topic that was just created is known to
@@ -45,7 +45,7 @@ pub(super) enum Seen {
 
 /// Connected clients.
 pub(super) struct Inquiry {
-    metadata: BaseConsumer<Ear>,
+    metadata: BaseConsumer<ConsumerEvents>,
     admin: AdminClient<DefaultClientContext>,
     /// The cluster's, as the latest answer has them.
     brokers: Vec<i32>,
@@ -71,8 +71,9 @@ impl Inquiry {
         let admin = config.create().map_err(|error| of_client(&error))?;
         // The library wants a name; no group is joined.
         config.set("group.id", "postrider-topics");
-        let metadata: BaseConsumer<Ear> =
-            config.create_with_context(Ear::quiet()).map_err(|error| of_client(&error))?;
+        let metadata: BaseConsumer<ConsumerEvents> = config
+            .create_with_context(ConsumerEvents::quiet())
+            .map_err(|error| of_client(&error))?;
         Ok(Self { metadata, admin, brokers: Vec::new(), broker_settings: Asked::NotYet })
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Enters: [`TopicFacts`] and what the topic is for. Leaves: [`Finding`]s. What always holds: a setting
 //! that nobody tells us is taken to be right; a finding names the topic, what comes of it, and the
-//! command that mends it. Called by `topics`.
+//! command that mends it.
 
 use std::collections::BTreeMap;
 use std::fmt;

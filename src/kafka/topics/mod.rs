@@ -3,8 +3,7 @@
 //! Enters: a [`KafkaSpec`] and names. Leaves: [`Finding`]s about topics that store too little or
 //! nothing, topics that were missing (the demo's, those that `setup` is asked for, and the one that
 //! keeps progress), or the reason why not. What always holds: a topic that exists is never changed; the relay creates no topic of the
-//! application's. All but [`create_missing`] blocks, for seconds if it must. Called by `relay` off the
-//! hot path and by `cli`.
+//! application's. All but [`create_missing`] blocks, for seconds if it must.
 //!
 //! Brokers without the admin API cannot be asked (the embedded one answers at once that it has none):
 //! nothing is found about their topics then, and nothing is created.

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use super::Supervisor;
 use crate::control::{self, Client, ControlError, SlotSample};
-use crate::relay::detour::Detour;
 use crate::relay::error::RelayError;
 use crate::relay::report::Reporter;
+use crate::relay::session_mode::SessionMode;
 use crate::relay::watch;
 use crate::telemetry::State;
 
@@ -66,10 +66,10 @@ impl Supervisor {
         if let (Some(slot), Some(reporter)) = (&slot, &mut self.reporter) {
             reporter.slot_reaches(slot.confirmed_flush, slot.current);
         }
-        // What acknowledges nothing would begin anew behind every detour.
-        if self.options.acknowledge && !self.detour.is_some_and(Detour::is_for_an_end) {
+        // What acknowledges nothing would begin anew behind every mode.
+        if self.options.acknowledge && !self.mode.is_some_and(SessionMode::is_for_an_end) {
             let place = slot.as_ref().map(|at| (at.confirmed_flush, at.current));
-            self.detour = place.and_then(|(from, to)| Detour::of_backlog(from, to));
+            self.mode = place.and_then(|(from, to)| SessionMode::of_backlog(from, to));
         }
         Ok(slot)
     }

@@ -3,7 +3,7 @@
 //! Enters: [`Options`]. Leaves: a running [`Cluster`] and its addresses; callers talk to it with
 //! their own client. Always holds: it listens on loopback, where it wants a password, and on a unix
 //! socket in its own folder, which nobody else can enter; it never runs as root, and is gone with the folder when the `Cluster` is dropped or this process
-//! ends. Called by `cli` (demo, bench) and the integration tests.
+//! ends.
 
 mod address;
 mod options;

@@ -2,7 +2,7 @@
 //!
 //! Enters: paid orders, and orders to be undone. Leaves: InventoryReserved, InventoryUnavailable,
 //! InventoryReleased. What always holds: stock is taken once and given back once for an order, and
-//! never below zero. Called by `cli` and the demo.
+//! never below zero.
 
 mod effects;
 

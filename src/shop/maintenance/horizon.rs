@@ -1,7 +1,6 @@
 //! How old a row must be before nobody can need it.
 //!
-//! Enters: how long messages and dead letters live. Leaves: whether an age is safe. Pure. Called by
-//! `mod`.
+//! Enters: how long messages and dead letters live. Leaves: whether an age is safe. Pure.
 
 use std::time::Duration;
 

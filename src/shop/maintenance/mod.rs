@@ -4,7 +4,7 @@
 //! Enters: how old rows may become, and the slot by which the relay reads. Leaves: fewer rows, and how
 //! many. What always holds: no row younger than its table's safe horizon is deleted, whatever is asked
 //! for, nor an outbox row that the slot has not passed; rows go in small transactions, so nobody waits
-//! for them; a run that is broken off has done what it has done. Called by `cli`.
+//! for them; a run that is broken off has done what it has done.
 
 mod horizon;
 mod slot;

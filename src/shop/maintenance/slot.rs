@@ -1,8 +1,7 @@
 //! Whether the slot can say what was delivered.
 //!
 //! Enters: a slot's name. Leaves: nothing, or why the outbox has to be left alone. What always holds: a
-//! slot that is lost, of another database or without logical decoding is as good as none. Called by
-//! `sweep`.
+//! slot that is lost, of another database or without logical decoding is as good as none.
 
 use tokio_postgres::Client;
 

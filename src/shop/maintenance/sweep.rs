@@ -3,7 +3,7 @@
 //! Enters: a table and an age. Leaves: how many rows are gone, and how many were old enough and are
 //! needed all the same. What always holds: each row is looked at once, through the index over its age
 //! and its key, however many are of one age; a page is a transaction, and between two of them it
-//! stops when told to. Called by `mod`.
+//! stops when told to.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -2,7 +2,7 @@
 //!
 //! Enters: nothing. Leaves: for each table the SQL that says how old a row is, whether its thing has
 //! ended, whether it is needed all the same, and what goes with it. What always holds: no row of a saga
-//! that has not ended, and no outbox row that the slot has not passed, may go. Pure. Called by `sweep`.
+//! that has not ended, and no outbox row that the slot has not passed, may go. Pure.
 
 use clap::ValueEnum;
 use uuid::Uuid;

@@ -4,7 +4,6 @@
 //! time, or nothing. What always holds: no more are under way than the database has sessions for, so
 //! one that is admitted finds a session, and so do readiness, deadlines and the count of open orders;
 //! no more wait than there is room for, and none waits long. Who is turned away has cost nothing.
-//! Called by `http`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

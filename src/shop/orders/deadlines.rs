@@ -3,7 +3,7 @@
 //! Enters: the clock of the database. Leaves: OrderTimedOut in the outbox, for payment and inventory
 //! to undo what they did, again and again until they have. What always holds: an order is given up
 //! under its saga's lock, so it cannot be confirmed meanwhile; one that cannot go on stands in nobody's
-//! way. Called by `service`.
+//! way.
 
 use std::time::Duration;
 

@@ -3,7 +3,7 @@
 //! Enters: what payment and inventory report. Leaves: the saga's next state, the order's status and
 //! what is told to others, in the transaction that marks the message as done. What always holds: a
 //! report that comes late or out of order is a fact all the same; one about an order that nobody
-//! placed is a dead letter. Called by `inbox`.
+//! placed is a dead letter.
 
 use serde::Deserialize;
 use tokio_postgres::Transaction;

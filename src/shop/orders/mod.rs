@@ -2,7 +2,7 @@
 //!
 //! Enters: `POST /orders` behind an idempotency key, and what payment and inventory report. Leaves:
 //! OrderCreated, OrderConfirmed, OrderCancelled, OrderTimedOut. What always holds: one key makes one
-//! order; every order ends confirmed or cancelled. Called by `cli` and the demo.
+//! order; every order ends confirmed or cancelled.
 
 mod admission;
 mod deadlines;

@@ -1,8 +1,7 @@
 //! Answers that say what is wrong, as RFC 9457 writes them.
 //!
 //! Enters: a status, and words. Leaves: an `application/problem+json` answer. What always holds: no
-//! value that a client sent is repeated, only the name of the field that holds it. Called by `http`,
-//! `request` and `place`.
+//! value that a client sent is repeated, only the name of the field that holds it.
 
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};

@@ -3,8 +3,7 @@
 //! Enters: [`Fact`]s in any order. Leaves: the order's status and what is told to others. What always
 //! holds: facts only grow, so the outcome does not depend on the order in which they come; every
 //! order ends confirmed or cancelled once payment and inventory have answered; a cancelled order's
-//! money is refunded or was never taken, and its stock released or never reserved. Called by `service`
-//! and `effects`.
+//! money is refunded or was never taken, and its stock released or never reserved.
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;

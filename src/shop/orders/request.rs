@@ -2,7 +2,7 @@
 //!
 //! Enters: headers and bytes. Leaves: an [`Order`] that is possible, or a [`Problem`] that names the
 //! field. What always holds: nothing is written before this; two bodies that mean the same order have
-//! the same canonical form. Called by `http`.
+//! the same canonical form.
 
 use axum::http::{HeaderMap, StatusCode, header};
 use serde::{Deserialize, Serialize};

@@ -2,8 +2,7 @@
 //!
 //! Enters: a key. Leaves: a [`Turn`] for the first who comes with it, and nothing for others until that
 //! is dropped. What always holds: of the requests with one key one waits in the database at most, so a
-//! key whose owner stands still in another process takes one seat, and not all of them. Called by
-//! `place`.
+//! key whose owner stands still in another process takes one seat, and not all of them.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -2,7 +2,7 @@
 //!
 //! Enters: OrderCreated, InventoryUnavailable, OrderTimedOut. Leaves: a row in `payments`, in the
 //! transaction that marks the message as done. What always holds: an order that was given up before
-//! its payment began is never charged: a VOIDED row stands where the intent would. Called by `inbox`.
+//! its payment began is never charged: a VOIDED row stands where the intent would.
 
 use std::sync::Arc;
 

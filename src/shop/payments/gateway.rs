@@ -3,7 +3,7 @@
 //! Enters: a charge or a refund with an idempotency key. Leaves: what became of it. What always holds:
 //! one key is booked once, however often it is asked for, and gets the same answer; some answers are
 //! lost after the booking, as on a real network, so who got no answer must ask again with the same
-//! key. Called by `settlement`, never inside a transaction of the caller.
+//! key.
 
 use std::time::Duration;
 

@@ -2,7 +2,7 @@
 //!
 //! Enters: orders to be charged, and orders to be undone. Leaves: PaymentProcessed, PaymentFailed,
 //! PaymentRefunded. What always holds: an order is charged once and refunded once at most, whatever is
-//! delivered twice and whoever dies in between. Called by `cli` and the demo.
+//! delivered twice and whoever dies in between.
 
 mod effects;
 mod gateway;

@@ -3,7 +3,7 @@
 //! Enters: rows of `payments` that are due. Leaves: their results and the events that tell of them,
 //! together. What always holds: no transaction is open while the gateway is called; a payment whose
 //! caller died is due again after its lease, and asks with the same key, so that normal work and
-//! recovery are one and the same. Called by `service`.
+//! recovery are one and the same.
 
 use std::sync::Arc;
 use std::time::Duration;

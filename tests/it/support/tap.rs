@@ -1,6 +1,5 @@
 //! A proxy between relay and Postgres that reads along: every status update of the relay is held
 //! until whoever listens has had a look, and for as long as a test likes. Carries plain TCP only.
-//! Called by `wiretap`, and by the crash bench with a listener of its own.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};

@@ -3,7 +3,7 @@
 //!
 //! Enters: a plan, asked at every EndTxn. Leaves: a journal of what was seen and what was done. Who
 //! breaks the rule of the ambiguous commit shows there: a producer that adds partitions in the epoch
-//! in which it lost sight of an EndTxn. Called by tests, through [`super::cluster`].
+//! in which it lost sight of an EndTxn.
 
 use std::collections::{HashMap, HashSet};
 use std::io::{self, ErrorKind};

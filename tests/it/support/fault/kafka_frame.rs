@@ -2,7 +2,7 @@
 //!
 //! Enters: bytes a client sends to a broker. Leaves: header and body of whole requests. Facts: the
 //! protocol guide of Apache Kafka, and `EndTxnRequest.json` and `AddPartitionsToTxnRequest.json` of
-//! version 4.1. Called by `endtxn`.
+//! version 4.1.
 
 /// A request frame's length field.
 const LENGTH_BYTES: usize = 4;

@@ -1,8 +1,7 @@
 //! The proxy: listens on ports of its own, and carries what connects to the servers behind them.
 //!
 //! Enters: connections of clients. Leaves: connections to the servers, each pair a [`Link`] with a
-//! [`Reader`] for each way. Called by `sluice`, `wiretap`, `cluster`, and tests that know no
-//! protocol.
+//! [`Reader`] for each way.
 
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU16, Ordering};

@@ -1,7 +1,7 @@
 //! Ways of sending that hold up to a position in the log, and no further.
 //!
 //! Enters: how far behind the slot is when a session begins, and how sessions end. Leaves:
-//! [`Detour`], with the producer's settings for it. Pure. Owned by `supervise`. What always holds:
+//! [`SessionMode`], with the producer's settings for it. Pure. What always holds:
 //! sessions that end at one place for no known record's sake come to send single records, so that the
 //! next refusal names one (G4).
 
@@ -20,7 +20,7 @@ const SMALL_BYTES: u64 = 1 << 20;
 
 /// How a session differs from the usual.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Manner {
+pub(super) enum ModeKind {
     /// Old rows are many: larger batches.
     Backlog,
     /// What was under way did not reach the brokers in time, as it may be more than they take in that time:
@@ -31,7 +31,7 @@ pub(super) enum Manner {
     Cautious,
 }
 
-impl Manner {
+impl ModeKind {
     const fn as_str(self) -> &'static str {
         match self {
             Self::Backlog => "backlog",
@@ -41,51 +41,51 @@ impl Manner {
     }
 }
 
-/// A manner, and the position where it ends.
+/// A kind, and the position where it ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Detour {
-    pub(super) manner: Manner,
+pub(super) struct SessionMode {
+    pub(super) kind: ModeKind,
     pub(super) until: Lsn,
 }
 
-impl Detour {
+impl SessionMode {
     /// What a session that begins at `confirmed` needs when the log ends at `current`.
     pub(super) fn of_backlog(confirmed: Lsn, current: Lsn) -> Option<Self> {
         let is_long = current.bytes_since(confirmed) > BACKLOG_BYTES;
-        is_long.then_some(Self { manner: Manner::Backlog, until: current })
+        is_long.then_some(Self { kind: ModeKind::Backlog, until: current })
     }
 
     /// As the log names it.
     pub(super) const fn mode(self) -> &'static str {
-        self.manner.as_str()
+        self.kind.as_str()
     }
 
     /// Whether an end of a session asked for it.
     pub(super) const fn is_for_an_end(self) -> bool {
-        matches!(self.manner, Manner::Small | Manner::Cautious)
+        matches!(self.kind, ModeKind::Small | ModeKind::Cautious)
     }
 
     /// Whether it looks for a record that the brokers refuse.
     pub(super) const fn is_cautious(self) -> bool {
-        matches!(self.manner, Manner::Cautious)
+        matches!(self.kind, ModeKind::Cautious)
     }
 
-    /// The producer's settings, with a detour or without.
-    pub(super) fn settings(detour: Option<Self>, usual: &KafkaSpec) -> KafkaSpec {
-        detour.map_or_else(|| usual.clone(), |detour| detour.adapt(usual))
+    /// The producer's settings, with a mode or without.
+    pub(super) fn settings(mode: Option<Self>, usual: &KafkaSpec) -> KafkaSpec {
+        mode.map_or_else(|| usual.clone(), |mode| mode.adapt(usual))
     }
 
     /// The producer's settings.
     fn adapt(self, usual: &KafkaSpec) -> KafkaSpec {
         let usual = usual.clone();
-        match self.manner {
-            Manner::Backlog => {
+        match self.kind {
+            ModeKind::Backlog => {
                 KafkaSpec { linger_ms: usual.linger_ms.max(BACKLOG_LINGER_MS), ..usual }
             }
-            Manner::Small => {
+            ModeKind::Small => {
                 KafkaSpec { in_flight_bytes: usual.in_flight_bytes.min(SMALL_BYTES), ..usual }
             }
-            Manner::Cautious => KafkaSpec { cautious: true, ..usual },
+            ModeKind::Cautious => KafkaSpec { cautious: true, ..usual },
         }
     }
 }
@@ -107,21 +107,23 @@ impl Narrowing {
     pub(super) fn after(
         &mut self,
         error: &SinkError,
-        now: Option<Detour>,
+        now: Option<SessionMode>,
         (settled, received): (Lsn, Lsn),
-    ) -> Option<Detour> {
+    ) -> Option<SessionMode> {
         if !error.may_repeat() {
             return now;
         }
         self.ended = if settled == self.settled { self.ended + 1 } else { 1 };
         self.settled = settled;
-        let is_cautious = now.is_some_and(Detour::is_cautious);
+        let is_cautious = now.is_some_and(SessionMode::is_cautious);
         if is_cautious || error.wants_caution() || self.ended >= ENDS_MAX {
             let until = now.filter(|_| is_cautious).map_or(received, |at| at.until.max(received));
-            return Some(Detour { manner: Manner::Cautious, until });
+            return Some(SessionMode { kind: ModeKind::Cautious, until });
         }
         match error {
-            SinkError::Delivery { .. } => Some(Detour { manner: Manner::Small, until: received }),
+            SinkError::Delivery { .. } => {
+                Some(SessionMode { kind: ModeKind::Small, until: received })
+            }
             _ => now,
         }
     }
@@ -136,18 +138,18 @@ mod tests {
 
     #[test]
     fn a_long_backlog_is_sent_in_larger_batches_as_far_as_it_reaches() {
-        let detour = Detour::of_backlog(LONG_AGO, NOW).unwrap();
-        assert_eq!(detour, Detour { manner: Manner::Backlog, until: NOW });
+        let mode = SessionMode::of_backlog(LONG_AGO, NOW).unwrap();
+        assert_eq!(mode, SessionMode { kind: ModeKind::Backlog, until: NOW });
         let usual = KafkaSpec { linger_ms: 0, ..KafkaSpec::default() };
-        assert_eq!(detour.adapt(&usual).linger_ms, BACKLOG_LINGER_MS);
+        assert_eq!(mode.adapt(&usual).linger_ms, BACKLOG_LINGER_MS);
         let patient = KafkaSpec { linger_ms: 100, ..KafkaSpec::default() };
-        assert_eq!(detour.adapt(&patient).linger_ms, 100);
+        assert_eq!(mode.adapt(&patient).linger_ms, 100);
     }
 
     #[test]
     fn a_short_backlog_is_nothing_special() {
-        assert_eq!(Detour::of_backlog(Lsn::new(NOW.get() - BACKLOG_BYTES), NOW), None);
-        assert_eq!(Detour::of_backlog(NOW, LONG_AGO), None);
+        assert_eq!(SessionMode::of_backlog(Lsn::new(NOW.get() - BACKLOG_BYTES), NOW), None);
+        assert_eq!(SessionMode::of_backlog(NOW, LONG_AGO), None);
     }
 
     fn refused() -> SinkError {
@@ -160,21 +162,21 @@ mod tests {
         let mut narrowing = Narrowing::default();
         let at = (LONG_AGO, NOW);
         let first = narrowing.after(&refused(), None, at).unwrap();
-        assert_eq!(first, Detour { manner: Manner::Cautious, until: NOW });
+        assert_eq!(first, SessionMode { kind: ModeKind::Cautious, until: NOW });
         assert!(first.adapt(&KafkaSpec::default()).cautious);
     }
 
     #[test]
     fn g4_sessions_that_end_at_one_place_do_not_go_on_like_that() {
-        let (mut narrowing, mut detour) = (Narrowing::default(), None);
+        let (mut narrowing, mut mode) = (Narrowing::default(), None);
         let fatal = SinkError::Fatal("why".into());
-        let mut manners = Vec::new();
+        let mut kinds = Vec::new();
         for _ in 0..2 * ENDS_MAX {
-            detour = narrowing.after(&fatal, detour, (LONG_AGO, NOW));
-            manners.push(detour.map(|detour| detour.manner));
+            mode = narrowing.after(&fatal, mode, (LONG_AGO, NOW));
+            kinds.push(mode.map(|mode| mode.kind));
         }
-        let cautious = Some(Manner::Cautious);
-        assert_eq!(manners, [None, None, cautious, cautious, cautious, cautious]);
+        let cautious = Some(ModeKind::Cautious);
+        assert_eq!(kinds, [None, None, cautious, cautious, cautious, cautious]);
     }
 
     /// Brokers that throttle us, say: 24 MiB in one Kafka transaction took longer than it may.
@@ -183,7 +185,7 @@ mod tests {
         let mut narrowing = Narrowing::default();
         let late = SinkError::Delivery { topic: "t".into(), reason: "MessageTimedOut".into() };
         let small = narrowing.after(&late, None, (LONG_AGO, NOW)).unwrap();
-        assert_eq!(small, Detour { manner: Manner::Small, until: NOW });
+        assert_eq!(small, SessionMode { kind: ModeKind::Small, until: NOW });
         let spec = small.adapt(&KafkaSpec::default());
         assert!(!spec.cautious && spec.in_flight_bytes == SMALL_BYTES);
         let less = KafkaSpec { in_flight_bytes: 9, ..KafkaSpec::default() };

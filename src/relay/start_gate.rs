@@ -14,9 +14,9 @@ const CLOSED: u8 = 2;
 
 /// Cloning shares it; one per session.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Threshold(Arc<AtomicU8>);
+pub(super) struct StartGate(Arc<AtomicU8>);
 
-impl Threshold {
+impl StartGate {
     /// The session has its stream. False if it was called off: it must not send.
     pub(super) fn cross(&self) -> bool {
         self.leave_open(CROSSED)
@@ -39,12 +39,12 @@ mod tests {
 
     #[test]
     fn g8_whoever_comes_first_decides() {
-        let threshold = Threshold::default();
-        assert!(threshold.clone().close());
-        assert!(threshold.close() && !threshold.cross());
+        let start_gate = StartGate::default();
+        assert!(start_gate.clone().close());
+        assert!(start_gate.close() && !start_gate.cross());
 
-        let threshold = Threshold::default();
-        assert!(threshold.clone().cross());
-        assert!(!threshold.close());
+        let start_gate = StartGate::default();
+        assert!(start_gate.clone().cross());
+        assert!(!start_gate.close());
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Enters: what librdkafka logs and reports outside of records. Leaves: Postrider's log, in its
 //! levels and without repetition, and the facts that others ask for: is a broker answering, has the
-//! producer died, are we not let in. Called by every client context of this room.
+//! producer died, are we not let in.
 
 use std::time::{Duration, Instant};
 
@@ -41,7 +41,7 @@ const READER_HELP: &str =
 
 /// What is known about the connection as a whole.
 #[derive(Debug)]
-pub(super) struct Watch {
+pub(super) struct ClientEvents {
     brokers: Brokers,
     throttle: LogThrottle,
     /// While no broker answers, from the very start on.
@@ -58,7 +58,7 @@ pub(super) struct Watch {
     replaced: bool,
     /// Connections that ended and requests that were not answered in time, so far.
     disturbances: u64,
-    no_entry: Option<SinkError>,
+    authentication_error: Option<SinkError>,
     /// A topic that no transaction of ours may write to.
     barred: Option<Barred>,
     whose: Whose,
@@ -93,7 +93,7 @@ pub(super) struct Fatal {
     pub(super) since: Instant,
 }
 
-impl Default for Watch {
+impl Default for ClientEvents {
     fn default() -> Self {
         Self {
             brokers: Brokers::default(),
@@ -106,7 +106,7 @@ impl Default for Watch {
             withdrawn: Withdrawn::default(),
             replaced: false,
             disturbances: 0,
-            no_entry: None,
+            authentication_error: None,
             barred: None,
             whose: Whose::default(),
             closing: false,
@@ -120,9 +120,9 @@ impl Outage {
     }
 }
 
-impl Watch {
+impl ClientEvents {
     /// For a client beside the relay's own.
-    pub(super) fn aside() -> Self {
+    pub(super) fn auxiliary() -> Self {
         Self { whose: Whose::Aside, ..Self::default() }
     }
 
@@ -211,10 +211,10 @@ impl Watch {
             Code::Authentication | Code::SaslAuthenticationFailed
                 if !self.brokers.ever_let_in() =>
             {
-                self.no_entry = Some(SinkError::of_login(reason.to_owned()));
+                self.authentication_error = Some(SinkError::of_login(reason.to_owned()));
             }
             Code::SSL if !self.brokers.ever_let_in() => {
-                self.no_entry = Some(SinkError::Tls(reason.to_owned()));
+                self.authentication_error = Some(SinkError::Tls(reason.to_owned()));
             }
             _ => {
                 if matches!(code, Code::Authentication | Code::SaslAuthenticationFailed) {
@@ -254,7 +254,7 @@ impl Watch {
     }
 
     /// Why this client is of no use any more.
-    pub(super) fn epitaph(&self) -> Option<SinkError> {
+    pub(super) fn fatal_reason(&self) -> Option<SinkError> {
         let reason = self.fatal.as_ref()?.reason.clone();
         Some(match (self.replaced, self.forbidden) {
             (true, _) => SinkError::EntryWithdrawn(reason),
@@ -264,8 +264,8 @@ impl Watch {
     }
 
     /// The brokers do not let us in, and never did.
-    pub(super) fn no_entry(&self) -> Option<&SinkError> {
-        self.no_entry.as_ref().filter(|_| !self.brokers.ever_let_in())
+    pub(super) fn authentication_error(&self) -> Option<&SinkError> {
+        self.authentication_error.as_ref().filter(|_| !self.brokers.ever_let_in())
     }
 
     /// Whether a broker has taken a connection at some time.
@@ -370,61 +370,61 @@ fn is_no_news(facility: &str, line: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn error(watch: &mut Watch, code: Code) {
-        watch.error(&KafkaError::Global(code), "why");
+    fn error(events: &mut ClientEvents, code: Code) {
+        events.error(&KafkaError::Global(code), "why");
     }
 
     #[test]
     fn refused_entry_counts_only_before_the_first_entry() {
-        let mut watch = Watch::default();
-        error(&mut watch, Code::Authentication);
-        assert_eq!(watch.no_entry(), Some(&SinkError::Authentication("why".into())));
-        watch.log(Level::Debug, "STATE", "a: Broker changed state AUTH_REQ -> UP");
-        assert_eq!(watch.no_entry(), None);
-        error(&mut watch, Code::SSL);
-        assert_eq!(watch.no_entry(), None);
+        let mut events = ClientEvents::default();
+        error(&mut events, Code::Authentication);
+        assert_eq!(events.authentication_error(), Some(&SinkError::Authentication("why".into())));
+        events.log(Level::Debug, "STATE", "a: Broker changed state AUTH_REQ -> UP");
+        assert_eq!(events.authentication_error(), None);
+        error(&mut events, Code::SSL);
+        assert_eq!(events.authentication_error(), None);
     }
 
     #[test]
     fn a_login_that_breaks_off_is_an_outage() {
-        let mut watch = Watch::default();
+        let mut events = ClientEvents::default();
         let reason = "SASL PLAIN mechanism handshake failed: Local: Broker transport failure: broker's \
                       supported mechanisms: (n/a)";
-        watch.error(&KafkaError::Global(Code::Authentication), reason);
-        assert_eq!((watch.no_entry(), watch.outage_reason()), (None, Some(reason)));
+        events.error(&KafkaError::Global(Code::Authentication), reason);
+        assert_eq!((events.authentication_error(), events.outage_reason()), (None, Some(reason)));
     }
 
     #[test]
     fn the_first_fatal_reason_stands() {
-        let mut watch = Watch::default();
-        error(&mut watch, Code::Fatal);
-        watch.died("later");
-        assert_eq!(watch.fatal().map(|fatal| fatal.reason.as_str()), Some("why"));
+        let mut events = ClientEvents::default();
+        error(&mut events, Code::Fatal);
+        events.died("later");
+        assert_eq!(events.fatal().map(|fatal| fatal.reason.as_str()), Some("why"));
     }
 
     /// As seen with librdkafka 2.12 and a user without access.
     #[test]
     fn a_fatal_error_is_known_by_its_log_line() {
-        let mut watch = Watch::default();
-        watch.log(Level::Emerg, "FATAL", "[thrd:main]: Fatal error: Broker: Cluster: no PID");
-        error(&mut watch, Code::OutOfOrderSequenceNumber);
-        assert_eq!(watch.epitaph(), Some(SinkError::Fatal("Broker: Cluster: no PID".into())));
-        error(&mut watch, Code::ClusterAuthorizationFailed);
-        assert!(matches!(watch.epitaph(), Some(SinkError::Forbidden(_))));
+        let mut events = ClientEvents::default();
+        events.log(Level::Emerg, "FATAL", "[thrd:main]: Fatal error: Broker: Cluster: no PID");
+        error(&mut events, Code::OutOfOrderSequenceNumber);
+        assert_eq!(events.fatal_reason(), Some(SinkError::Fatal("Broker: Cluster: no PID".into())));
+        error(&mut events, Code::ClusterAuthorizationFailed);
+        assert!(matches!(events.fatal_reason(), Some(SinkError::Forbidden(_))));
     }
 
     #[test]
     fn g6_whatever_may_make_the_library_ask_again_is_counted() {
-        let mut watch = Watch::default();
+        let mut events = ClientEvents::default();
         let state =
             |change: &str| format!("[thrd:a:9092/1]: a:9092/1: Broker changed state {change}");
         for harmless in ["CONNECT -> DOWN", "INIT -> TRY_CONNECT", "APIVERSION_QUERY -> UP"] {
-            watch.log(Level::Debug, "STATE", &state(harmless));
+            events.log(Level::Debug, "STATE", &state(harmless));
         }
-        assert_eq!(watch.disturbances(), 0);
-        watch.log(Level::Debug, "STATE", &state("UP -> DOWN"));
-        watch.log(Level::Notice, "REQTMOUT", "Timed out EndTxnRequest in flight (after 1000ms)");
-        assert_eq!(watch.disturbances(), 2);
+        assert_eq!(events.disturbances(), 0);
+        events.log(Level::Debug, "STATE", &state("UP -> DOWN"));
+        events.log(Level::Notice, "REQTMOUT", "Timed out EndTxnRequest in flight (after 1000ms)");
+        assert_eq!(events.disturbances(), 2);
     }
 
     #[test]
@@ -437,19 +437,19 @@ mod tests {
 
     #[test]
     fn a_readers_outage_has_the_librarys_words() {
-        let mut watch = Watch::reading();
+        let mut events = ClientEvents::reading();
         let words = "a:1/bootstrap: Connect to ipv4#127.0.0.1:1 failed: Connection refused";
-        watch.log(
+        events.log(
             Level::Error,
             "FAIL",
             &format!("[thrd:a:1/bootstrap]: {words} (after 0ms in state CONNECT)"),
         );
-        assert_eq!(watch.trouble.as_deref(), Some(words));
-        assert_eq!(watch.outage_reason(), Some(words));
-        assert!(!watch.outage.as_ref().unwrap().told);
-        watch.outage.as_mut().unwrap().since -= READER_PATIENCE;
-        watch.tell_outage();
-        assert!(watch.outage.as_ref().unwrap().told);
+        assert_eq!(events.trouble.as_deref(), Some(words));
+        assert_eq!(events.outage_reason(), Some(words));
+        assert!(!events.outage.as_ref().unwrap().told);
+        events.outage.as_mut().unwrap().since -= READER_PATIENCE;
+        events.tell_outage();
+        assert!(events.outage.as_ref().unwrap().told);
     }
 
     /// As seen with librdkafka 2.12 and Postgres's port.
@@ -458,25 +458,29 @@ mod tests {
         let line = "[thrd:a:5432/bootstrap]: a:5432/bootstrap: Receive failed: Invalid response size \
                     1157627904 (0..100000000): increase receive.message.max.bytes (after 1ms in state \
                     APIVERSION_QUERY)";
-        let mut watch = Watch::default();
-        watch.log(Level::Error, "FAIL", line);
-        let reason = watch.outage_reason().unwrap();
+        let mut events = ClientEvents::default();
+        events.log(Level::Error, "FAIL", line);
+        let reason = events.outage_reason().unwrap();
         assert!(reason.contains("not a Kafka broker"), "{reason}");
-        error(&mut watch, Code::BadMessage);
-        assert!(watch.no_entry().is_none() && watch.fatal().is_none());
-        watch.log(Level::Debug, "STATE", "a/1: Broker changed state APIVERSION_QUERY -> UP");
-        watch.log(Level::Debug, "STATE", "a/1: Broker changed state UP -> DOWN");
-        watch.log(Level::Debug, "STATE", "a/1: Broker changed state CONNECT -> DOWN");
-        watch.log(Level::Error, "FAIL", line);
-        assert!(watch.outage_reason().unwrap().contains("receive.message.max.bytes"));
+        error(&mut events, Code::BadMessage);
+        assert!(events.authentication_error().is_none() && events.fatal().is_none());
+        events.log(Level::Debug, "STATE", "a/1: Broker changed state APIVERSION_QUERY -> UP");
+        events.log(Level::Debug, "STATE", "a/1: Broker changed state UP -> DOWN");
+        events.log(Level::Debug, "STATE", "a/1: Broker changed state CONNECT -> DOWN");
+        events.log(Level::Error, "FAIL", line);
+        assert!(events.outage_reason().unwrap().contains("receive.message.max.bytes"));
     }
 
     #[test]
     fn an_outage_alone_is_no_failure() {
-        let mut watch = Watch::default();
+        let mut events = ClientEvents::default();
         for code in [Code::AllBrokersDown, Code::BrokerTransportFailure, Code::Resolve] {
-            error(&mut watch, code);
+            error(&mut events, code);
         }
-        assert!(watch.fatal().is_none() && watch.no_entry().is_none() && !watch.answering());
+        assert!(
+            events.fatal().is_none()
+                && events.authentication_error().is_none()
+                && !events.answering()
+        );
     }
 }

@@ -5,7 +5,6 @@
 //! written before the slot is created, so that a slot without progress is none of this relay's making;
 //! a slot that is gone although rows of it were delivered is not created again. What is published already
 //! is named in the base, so that the first session notices if it was replaced since. Upholds G1, G6.
-//! Called by `supervise` before preflight, and by `postrider setup` before it makes a slot.
 
 use crate::config::Delivery;
 use crate::control::{self, Client, Inspection, Requirements};
@@ -15,19 +14,19 @@ use crate::kafka::{
 };
 use crate::lsn::Lsn;
 use crate::pipeline::Mark;
-use crate::relay::aside::aside;
+use crate::relay::blocking::run_blocking;
 use crate::relay::error::RelayError;
 use crate::relay::plan::Plan;
 use crate::wal::{Connection, SessionParams};
 
 /// What this process has arranged.
 #[derive(Debug, Default)]
-pub(super) struct Beforehand {
+pub(super) struct Bootstrap {
     topic_is_fit: bool,
     slot_is_ours: bool,
 }
 
-impl Beforehand {
+impl Bootstrap {
     /// Whether this process found no slot, and had it created.
     pub(super) const fn slot_is_ours(&self) -> bool {
         self.slot_is_ours
@@ -54,7 +53,7 @@ impl Beforehand {
         // A slot that is missing and not made here may be a typo: no topic comes of it.
         if (exists || wanted.create) && !self.topic_is_fit {
             let kafka = plan.kafka.clone();
-            let findings = aside(move || ensure_progress_topic(&kafka)).await??;
+            let findings = run_blocking(move || ensure_progress_topic(&kafka)).await??;
             tell(&findings);
             self.topic_is_fit = true;
         }
@@ -92,7 +91,7 @@ pub async fn begin_stream(
     inspection: &Inspection,
 ) -> Result<Option<Lsn>, RelayError> {
     let kafka = plan.kafka.clone();
-    tell(&aside(move || ensure_progress_topic(&kafka)).await??);
+    tell(&run_blocking(move || ensure_progress_topic(&kafka)).await??);
     delivered_of(plan, client, plan.lineage(inspection), true).await
 }
 
@@ -106,7 +105,7 @@ async fn delivered_of(
 ) -> Result<Option<Lsn>, RelayError> {
     let (kafka, connect) = (plan.kafka.clone(), client.server().clone());
     let delivery = plan.config.kafka.delivery;
-    let found = aside(move || {
+    let found = run_blocking(move || {
         let identity = Connection::open(&connect, &SessionParams::default())?.identify_system()?;
         let (system, timeline) = (identity.system_id, identity.timeline);
         let lineage = Lineage { system, timeline, ..stream };

@@ -3,7 +3,7 @@
 //! Enters: what rows have chosen, from the telemetry, and the dead-letter topic. Leaves: a line in the
 //! log for what is wrong with them, once each; and the error if dead letters can never be stored,
 //! which ends the relay. What always holds: nothing waits for it, and brokers that do not answer are
-//! left to the sessions; only a standby, which has none, is warned of them. Called by `supervise`.
+//! left to the sessions; only a standby, which has none, is warned of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -13,8 +13,8 @@ use crate::kafka::{
     Finding, Grade, KafkaSpec, Purpose, TopicsError, look_for_absent, look_for_gone, survey,
 };
 use crate::pipeline::TopicTotal;
-use crate::relay::aside::aside;
-use crate::relay::beforehand::tell;
+use crate::relay::blocking::run_blocking;
+use crate::relay::bootstrap::tell;
 use crate::relay::error::RelayError;
 use crate::relay::plan::Plan;
 use crate::telemetry::{State, Telemetry};
@@ -27,7 +27,7 @@ const IN_VAIN: Duration = Duration::from_secs(2);
 const GO: usize = 50;
 
 /// See the module.
-pub(super) struct Lookout {
+pub(super) struct TopicMonitor {
     kafka: KafkaSpec,
     /// If dead letters are to go anywhere.
     dead_letters: Option<String>,
@@ -56,7 +56,7 @@ impl Recent {
     }
 }
 
-impl Lookout {
+impl TopicMonitor {
     /// What is looked at for this plan, beside the topics that `telemetry` names.
     pub(super) fn of(plan: &Plan, telemetry: Telemetry) -> Self {
         let wanted = plan.config.route.rejected == Rejected::DeadLetter;
@@ -74,11 +74,11 @@ impl Lookout {
             every.tick().await;
             let kafka = self.kafka.clone();
             // Brokers that do not answer are left to the sessions.
-            let _ = aside(move || look_for_absent(&kafka)).await;
+            let _ = run_blocking(move || look_for_absent(&kafka)).await;
             let topics = self.in_vain(&mut recent);
             if !topics.is_empty() {
                 let kafka = self.kafka.clone();
-                let _ = aside(move || look_for_gone(&kafka, &topics)).await;
+                let _ = run_blocking(move || look_for_gone(&kafka, &topics)).await;
             }
             let fresh: Vec<_> = self.topics().filter(|(name, _)| !seen.contains(name)).collect();
             let fresh: Vec<_> = fresh.into_iter().take(GO).collect();
@@ -86,7 +86,7 @@ impl Lookout {
                 continue;
             }
             let (kafka, topics) = (self.kafka.clone(), fresh.clone());
-            let Ok(answer) = aside(move || survey(&kafka, &topics)).await else { continue };
+            let Ok(answer) = run_blocking(move || survey(&kafka, &topics)).await else { continue };
             match answer {
                 Ok(findings) => {
                     tell(&findings);
