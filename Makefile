@@ -2,7 +2,7 @@
 # .ci and docker, so each can be run by hand.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check compare-bytes crash endtxn fuzz nightly shop bench bench-delivery bench-memory faults faults-table
+.PHONY: help setup demo test quick check compare-bytes crash endtxn fuzz nightly shop bench bench-delivery bench-memory faults faults-table
 
 CARGO ?= cargo
 # What the suites left out, one line each; printed last.
@@ -24,6 +24,9 @@ test: setup ## everything, on real PostgreSQL and real Kafka, with 10,000 simula
 	POSTRIDER_SKIPPED=$(SKIPPED) $(CARGO) test --locked --no-fail-fast --features failpoints,mutants || status=$$?; \
 	if [ -s $(SKIPPED) ]; then sort -u $(SKIPPED); else echo "nothing was skipped"; fi; \
 	exit $$status
+
+quick: ## what needs no server and takes less than a minute: unit and property tests, 1,000 simulated histories, mutants, the command line
+	@POSTRIDER_SIM_SEEDS=1000 $(CARGO) test --locked --quiet --features failpoints,mutants --lib --test sim --test cli --test tidy
 
 check: ## format, lints, house rules, documentation, docker
 	@.ci/setup
@@ -63,11 +66,12 @@ fuzz: ## libFuzzer over every target, from the committed inputs, and executions 
 	@.ci/setup demo >&2
 	@fuzz/run $(or $(TIME),60) $(TARGETS)
 
-nightly: ## what takes hours: disasters in both modes, disturbed ends of transactions, the fault matrix, fuzzing
+nightly: ## what takes hours: disasters in both modes, disturbed ends of transactions, the fault matrix, a million simulated histories, fuzzing
 	@$(MAKE) crash MODE=at_least_once CYCLES=500
 	@$(MAKE) crash MODE=exactly_once CYCLES=500
 	@$(MAKE) endtxn
 	@$(MAKE) faults
+	@POSTRIDER_SIM_SEEDS=1000000 $(CARGO) test --locked --release --quiet --test sim
 	@$(MAKE) fuzz TIME=$(or $(TIME),600)
 
 shop: ## the whole shop under kill -9 with CHAOS=1, and an account of every order; ORDERS=2000 KILLS=50 SEED=..
