@@ -48,7 +48,7 @@ pub struct Finding {
     pub why: Option<String>,
     /// The line of a file that is meant.
     pub excerpt: Option<Excerpt>,
-    /// The exact command, SQL or setting that mends it.
+    /// The exact command, SQL or setting that fixes it.
     pub help: Option<String>,
 }
 

@@ -247,7 +247,7 @@ pub(super) fn listen_for_signals(stop: Stop) -> impl Future<Output = ()> {
             if stop.signal() == Request::Abort {
                 tracing::warn!(signal = name, "aborting");
             } else {
-                tracing::info!(signal = name, "draining; once more to abort");
+                tracing::info!(signal = name, "stopping; signal again to abort");
             }
         }
     }

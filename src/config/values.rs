@@ -171,7 +171,7 @@ words!(
     LogLevel {
         /// Only what an operator must act on.
         Error = "error",
-        /// And what was unexpected but mended itself.
+        /// And what was unexpected but passed by itself.
         Warn = "warn",
         /// And state changes.
         Info = "info",

@@ -41,7 +41,7 @@ pub enum AddressError {
     },
 }
 
-/// A login that a repetition would not mend.
+/// A login that a repetition would not fix.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what}")]
 pub struct LoginRefused {

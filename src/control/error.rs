@@ -1,4 +1,4 @@
-//! Why the relay may not start, each with the command that mends it.
+//! Why the relay may not start, each with the command that fixes it.
 //!
 //! Always holds: every refusal names the object, has a hint and a class, and the class decides the
 //! exit code. Errors of the connection itself are [`WalError`], the same as on the replication
@@ -354,7 +354,7 @@ impl ControlError {
         self.class().exit_code()
     }
 
-    /// The command that mends it.
+    /// The command that fixes it.
     pub fn hint(&self) -> Option<String> {
         Some(match self {
             Self::Connection { source, .. } => return source.hint(),

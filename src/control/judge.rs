@@ -1,7 +1,7 @@
 //! Verdicts on an [`Inspection`].
 //!
 //! Enters: the snapshot and what is wanted. Leaves: everything that forbids a run, in the order in
-//! which it should be mended, and everything that merely harms. Pure.
+//! which it should be fixed, and everything that merely harms. Pure.
 
 use super::error::ControlError;
 use super::inspect::{Inspection, PublicationFacts, Published, Requirements, TableFacts};

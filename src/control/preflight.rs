@@ -37,7 +37,7 @@ pub async fn preflight(
     Ok(inspection)
 }
 
-/// Says once what the operator should mend or know, though the relay can run.
+/// Says once what the operator should fix or know, though the relay can run.
 fn remark(inspection: &Inspection, wanted: &Requirements) {
     for (warning, help) in inspection.warnings(wanted) {
         tracing::warn!(help, "{warning}");

@@ -62,7 +62,7 @@ pub(super) fn lost(slot: &str, reason: &str) -> String {
     )
 }
 
-/// What a partition is called that can be mended in place.
+/// What a partition is called that can be fixed in place.
 pub(super) const UNLOGGED_PART: &str = "an unlogged partition";
 
 /// Nothing but inserts is a message.

@@ -119,7 +119,7 @@ impl DeadLetterError {
                  receipt is not sent twice"
             }
             Self::Refused { .. } => {
-                "mend the topic or leave this one out; run it again for the rest: what has a \
+                "fix the topic or leave this one out; run it again for the rest: what has a \
                  receipt is not sent twice"
             }
             Self::ReceiptRefused { .. } => {

@@ -2,7 +2,7 @@
 //!
 //! Enters: a dead-letter topic and a [`Filter`]. Leaves: [`DeadLetter`]s; or their records in the
 //! topics they were meant for, and in the dead-letter topic a receipt for each. What always holds: key,
-//! value and headers are kept byte for byte, so that a record that is sent again bears its old id, and
+//! value and headers are kept byte for byte, so that a record that is sent again has its old id, and
 //! the markers of all who took it still protect them. Every call blocks.
 //!
 //! [`DeadLetterTopic`] is any of these topics; `DeadLetters` is a consumer's own,

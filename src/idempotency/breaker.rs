@@ -43,7 +43,7 @@ impl Breaker {
     }
 
     /// A trial found Redis well.
-    pub(super) fn mended(&mut self) {
+    pub(super) fn recovered(&mut self) {
         self.until = None;
     }
 
@@ -68,7 +68,7 @@ mod tests {
         assert_eq!([breaker.ask(at(11)), breaker.ask(at(1_009))], [Ask::PassOver; 2]);
         assert_eq!(breaker.ask(at(1_010)), Ask::Trial);
         assert_eq!(breaker.ask(at(1_011)), Ask::PassOver, "one tries, the others go on without");
-        breaker.mended();
+        breaker.recovered();
         assert_eq!(breaker.ask(at(1_012)), Ask::Usual);
         assert!(breaker.failed(at(1_013)), "the first of another row");
     }

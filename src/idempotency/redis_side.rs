@@ -206,7 +206,7 @@ impl RedisSide {
         match tokio::time::timeout(self.settings.response_timeout, answer).await {
             Ok(Ok(value)) => {
                 if ask == Ask::Trial {
-                    self.line().breaker.mended();
+                    self.line().breaker.recovered();
                     tracing::info!("Redis answers again; the idempotency guard asks it first");
                 }
                 Some(value)

@@ -21,7 +21,7 @@ pub enum InboxError {
     /// librdkafka does not take the settings.
     #[error("the Kafka consumer cannot be made")]
     Client(#[source] KafkaError),
-    /// The Kafka client has failed in a way that only a new one mends.
+    /// The Kafka client has failed in a way that only a new one fixes.
     #[error("the Kafka consumer has failed for good")]
     Fatal(#[source] KafkaError),
     /// The client of dead letters cannot be made.

@@ -28,7 +28,7 @@
 //!     async fn apply(&self, tx: &Transaction<'_>, message: &Message) -> Result<(), Failure> {
 //!         let total = message.payload.get("total").and_then(serde_json::Value::as_i64);
 //!         let total = total.ok_or_else(|| Failure::poison("the payload has no total"))?;
-//!         // Too dear is a result, written down like any other.
+//!         // Too expensive is a result, written down like any other.
 //!         let status = if total > 100_000 { "refused" } else { "due" };
 //!         tx.execute(&DUE.of(tx).await?, &[&message.aggregate_id, &total, &status]).await?;
 //!         Ok(())

@@ -202,13 +202,13 @@ impl Admissions {
     ) -> Result<(), SinkError> {
         let now = Instant::now();
         let (row, received) = self.at;
-        let dear = self.by_name.left(now - self.start) < BY_NAME_MIN;
+        let is_expensive = self.by_name.left(now - self.start) < BY_NAME_MIN;
         let questions = match &mut self.questions {
             Some(questions) => questions,
             none => none.insert(started(Questions::start(Arc::clone(inner)))?),
         };
         // Of a row whose place nobody told a list says nothing.
-        let question = if !by_name && dear && row < received && now >= self.next_list {
+        let question = if !by_name && is_expensive && row < received && now >= self.next_list {
             Question::All { received }
         } else {
             Question::One(topic.to_owned())

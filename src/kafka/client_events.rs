@@ -165,7 +165,7 @@ impl ClientEvents {
             self.trouble = Some(bare(line).to_owned());
         }
         if facility == "FATAL" {
-            // Followed by an error that bears the cause's own code instead of `Fatal`.
+            // Followed by an error that has the cause's own code instead of `Fatal`.
             self.died(line.split_once("Fatal error: ").map_or(line, |(_, reason)| reason));
         }
         if facility == "ADDPARTS" && self.barred.is_none() {
@@ -307,7 +307,7 @@ impl ClientEvents {
         outage.told = true;
         let trouble = self.trouble.as_deref().unwrap_or("no answer yet");
         let (reason, help) = self.mismatch.unwrap_or((trouble, help));
-        warn!(reason, help, "no Kafka broker answers; waiting");
+        warn!(reason, help, "cannot reach Kafka; retrying");
     }
 
     fn connected(&mut self) {
@@ -315,10 +315,10 @@ impl ClientEvents {
         match self.outage.take() {
             Some(Outage { since, told: true }) => {
                 let outage_ms = u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX);
-                info!(outage_ms, "a Kafka broker answers");
+                info!(outage_ms, "connected to Kafka");
             }
-            _ if self.whose != Whose::Relay => debug!("a Kafka broker answers"),
-            _ => info!("a Kafka broker answers"),
+            _ if self.whose != Whose::Relay => debug!("connected to Kafka"),
+            _ => info!("connected to Kafka"),
         }
     }
 
@@ -352,7 +352,7 @@ fn bare(line: &str) -> &str {
     words.split_once(" (after ").map_or(words, |(words, _)| words)
 }
 
-/// Whether a warning of the library says what is known otherwise or mends itself.
+/// Whether a warning of the library says what is known otherwise or passes by itself.
 ///
 /// FAIL and ERROR lines come again as errors; GETPID is asked again until it is answered, which a
 /// young broker takes a moment for; METADATAUPDATE is the answer of a restarting broker that names a

@@ -132,7 +132,7 @@ impl Reader {
                     }
                     _ => {
                         missing_since = None;
-                        self.bear(&error)?;
+                        self.tolerate(&error)?;
                     }
                 },
             }
@@ -162,7 +162,7 @@ impl Reader {
         loop {
             match self.committed.poll(SLICE).transpose() {
                 Err(KafkaError::PartitionEOF(_)) => return Ok(newest),
-                Err(error) => self.bear(&error)?,
+                Err(error) => self.tolerate(&error)?,
                 Ok(Some(record)) if record.key() == Some(key.as_bytes()) => {
                     let value = record.payload().unwrap_or_default();
                     let progress = Progress::decode(value).map_err(|reason| ProgressSyntax {
@@ -179,15 +179,15 @@ impl Reader {
         }
     }
 
-    /// Goes on after what may mend itself: that one broker of several is away, is an error too.
-    fn bear(&self, error: &KafkaError) -> Result<(), SinkError> {
+    /// Goes on after what may pass by itself: that one broker of several is away, is an error too.
+    fn tolerate(&self, error: &KafkaError) -> Result<(), SinkError> {
         if error.rdkafka_error_code() == Some(Code::TopicAuthorizationFailed) {
             return Err(unread(&self.topic, error));
         }
         // Nothing is assigned to this one.
         serve(&self.everything).map_err(|refusal| self.book.authentication_error(refusal))?;
         match self.everything.context().outage_reason() {
-            Some(reason) => self.in_time(&format!("no Kafka broker answers: {reason}")),
+            Some(reason) => self.in_time(&format!("cannot reach Kafka: {reason}")),
             None => self.in_time(&error.to_string()),
         }
     }

@@ -83,7 +83,7 @@ pub enum ReaderError {
     #[error(transparent)]
     NoEntry(SinkError),
     /// No broker answered in time.
-    #[error("no Kafka broker answers at {brokers}")]
+    #[error("cannot reach Kafka at {brokers}")]
     Unreachable {
         /// The addresses tried.
         brokers: String,
@@ -394,7 +394,7 @@ impl Reader {
     }
 }
 
-/// Sorts out the errors that waiting does not mend.
+/// Sorts out the errors that waiting does not fix.
 fn lasting(error: &KafkaError, topics: &[String]) -> Result<(), ReaderError> {
     let topics = || topics.join("`, `");
     match error.rdkafka_error_code() {

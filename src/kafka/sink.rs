@@ -13,7 +13,7 @@ use crate::sink::Sink;
 /// Why a record was not taken.
 pub type SendError = postrider_core::sink::SendError<SinkError>;
 
-/// Why a sink stopped being usable. Most of these are mended by a new session; where a human has to
+/// Why a sink stopped being usable. Most of these are fixed by a new session; where a human has to
 /// act, [`SinkError::is_definite`] says so.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SinkError {

@@ -77,7 +77,7 @@ pub struct UnavailableOne {
     pub absent: AbsentTopic,
     /// For how long.
     pub age: Duration,
-    /// The command that mends it.
+    /// The command that fixes it.
     pub help: String,
 }
 

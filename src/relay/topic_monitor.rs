@@ -135,7 +135,7 @@ impl TopicMonitor {
         special.into_iter().chain(others)
     }
 
-    /// What rows have chosen may be mended while they wait; what waits behind a dead letter does not
+    /// What rows have chosen may be fixed while they wait; what waits behind a dead letter does not
     /// know for what.
     fn is_final(&self, finding: &Finding) -> bool {
         finding.grade == Grade::Unfit

@@ -170,7 +170,7 @@ impl Watch<'_> {
     }
 
     /// Says once that the publication was altered since the look before `sample`: one that was made to leave
-    /// out rows, and mended before anybody looked, is as it should be now.
+    /// out rows, and fixed before anybody looked, is as it should be now.
     fn tell_alteration(&self, now: &Inspection, sample: &control::SlotSample) {
         let since = self.alterations.look(sample.current).unwrap_or(sample.confirmed_flush);
         let altered = self.known.and_then(|known| known.altered(now));

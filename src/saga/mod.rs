@@ -4,9 +4,9 @@
 //! events it emits, written in one transaction with the outbox. What always holds: [`Saga::on`] is
 //! pure, so every order of events can be tested; a saga that has not ended has a deadline, and
 //! [`overdue`] finds those that passed it. The caller keeps repeats away (`inbox`); a saga should
-//! bear them all the same.
+//! tolerate them all the same.
 //!
-//! The way to bear reordered events is to keep *facts* that only grow (paid, then refunded; never
+//! The way to tolerate reordered events is to keep *facts* that only grow (paid, then refunded; never
 //! back) and to derive the status from them: then the last event completes the picture, whichever it
 //! is.
 
@@ -88,7 +88,7 @@ impl SagaError {
         match self {
             Self::Outbox(error) => error.hint(),
             Self::State { .. } => Some(
-                "add serde defaults for fields that are new, or mend the row in the table `sagas`",
+                "add serde defaults for fields that are new, or fix the row in the table `sagas`",
             ),
             Self::Unknown { .. } | Self::Database(_) => None,
         }

@@ -161,7 +161,7 @@ impl Orders {
         }
     }
 
-    /// The number the row bears. Rows that are rolled back bear one that a committed row will bear
+    /// The number the row has. Rows that are rolled back have one that a committed row will have
     /// again, so the committed rows have no gaps.
     fn next_sequence(&mut self, customer: u64, fate: Fate) -> u64 {
         let slot = usize::try_from(customer).ok().and_then(|slot| self.sequences.get_mut(slot));

@@ -81,7 +81,7 @@ pub struct UnavailableTopic {
     pub age: Duration,
     /// Whether rows wait for it, and all behind them.
     pub waiting: bool,
-    /// The command that mends it.
+    /// The command that fixes it.
     pub help: String,
 }
 

@@ -1,6 +1,6 @@
 //! What can go wrong on the replication connection, and what to do about it.
 //!
-//! Always holds: an error is either mended by a new session ([`Class::Transient`], [`Class::Held`])
+//! Always holds: an error is either fixed by a new session ([`Class::Transient`], [`Class::Held`])
 //! or needs a human; no row content, no password is in any of them. A server's DETAIL may quote
 //! rows, so it is never kept.
 

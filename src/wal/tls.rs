@@ -122,7 +122,7 @@ pub(crate) fn client_config(tls: &TlsSettings) -> Result<ClientConfig, TlsFilesE
     Ok(config)
 }
 
-/// The name to check and to announce. A name that no certificate can bear (an underscore at the
+/// The name to check and to announce. A name that no certificate can have (an underscore at the
 /// wrong place, a container's alias) is replaced; it can then never be verified.
 pub(crate) fn server_name(endpoint: &Endpoint) -> ServerName<'static> {
     let host = match &endpoint.address {

@@ -142,7 +142,7 @@ fn check_validity(certificate: &CertificateDer<'_>, now: UnixTime) -> Result<(),
     Ok(())
 }
 
-/// Whether a certificate without any alternative name bears the host's as its common name; the
+/// Whether a certificate without any alternative name has the host's as its common name; the
 /// first label may be `*`.
 fn common_name_matches(certificate: &CertificateDer<'_>, name: &ServerName<'_>) -> bool {
     let ServerName::DnsName(host) = name else { return false };

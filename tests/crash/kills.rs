@@ -171,7 +171,7 @@ fn kill_broker(arena: &mut Arena, broker: usize, chance: &mut Chance) {
     arena.kafka.start_broker(broker);
 }
 
-/// SIGSTOP, sometimes for longer than the brokers bear with each other (`broker.session.timeout.ms`,
+/// SIGSTOP, sometimes for longer than brokers wait for each other (`broker.session.timeout.ms`,
 /// 9 s): then it wakes up as a leader that was replaced.
 fn freeze_broker(arena: &mut Arena, broker: usize, chance: &mut Chance) {
     let most_us = if chance.percent(25) { 12_000_000 } else { 2_500_000 };

@@ -15,29 +15,29 @@ fn now() -> Redrive {
     Redrive { horizon: Duration::from_hours(1), force: false, now_ms: now_ms() }
 }
 
-/// A consumer that fails with every tenth message until it is mended.
+/// A consumer that fails with every tenth message until it is fixed.
 fn mendable() -> (Deeds, Arc<AtomicBool>) {
-    let mended = Arc::new(AtomicBool::new(false));
-    let is_mended = Arc::clone(&mended);
+    let fixed = Arc::new(AtomicBool::new(false));
+    let is_mended = Arc::clone(&fixed);
     let deeds = Deeds::with(move |number, _| {
         let is_good = is_mended.load(Ordering::Relaxed) || number % 10 != 0;
         if is_good { Whim::Work } else { Whim::Poison }
     });
-    (deeds, mended)
+    (deeds, fixed)
 }
 
 #[test]
 fn what_is_sent_again_has_its_effect_once_and_is_not_sent_a_third_time() {
     let Some(scene) = Scene::new("redriven") else { return };
     scene.send(&Draft::many(100));
-    let (deeds, mended) = mendable();
+    let (deeds, fixed) = mendable();
     let running = scene.start(deeds);
     running.await_that("the dead letters", |now| now.dead_letters == 10);
     scene.await_deeds(90);
     let letters = scene.letters();
     assert!(letters.len() == 10 && letters.iter().all(|letter| !letter.is_retried));
 
-    mended.store(true, Ordering::Relaxed);
+    fixed.store(true, Ordering::Relaxed);
     let told = scene.dead_letters().redrive(&Filter::default(), &now()).unwrap();
     assert_eq!(told, Redriven { sent: 10, ..Redriven::default() });
     scene.await_deeds(100);
@@ -65,10 +65,10 @@ fn what_is_sent_again_has_its_effect_once_and_is_not_sent_a_third_time() {
 fn a_letter_that_is_sent_again_twice_has_its_effect_once() {
     let Some(scene) = Scene::new("twice") else { return };
     scene.send(&Draft::many(20));
-    let (deeds, mended) = mendable();
+    let (deeds, fixed) = mendable();
     let running = scene.start(deeds);
     running.await_that("the dead letters", |now| now.dead_letters == 2);
-    mended.store(true, Ordering::Relaxed);
+    fixed.store(true, Ordering::Relaxed);
     // As a crash between record and receipt would have it.
     let letters = scene.letters();
     let repeat = |letter: &DeadLetter| {
@@ -91,10 +91,10 @@ fn a_letter_that_is_sent_again_twice_has_its_effect_once() {
 fn what_is_older_than_the_markers_is_sent_by_force_alone() {
     let Some(scene) = Scene::new("aged") else { return };
     scene.send(&Draft::many(20));
-    let (deeds, mended) = mendable();
+    let (deeds, fixed) = mendable();
     let running = scene.start(deeds);
     running.await_that("the dead letters", |now| now.dead_letters == 2);
-    mended.store(true, Ordering::Relaxed);
+    fixed.store(true, Ordering::Relaxed);
     let late = Redrive { now_ms: now_ms() + 2 * 3_600_000, ..now() };
     let letters = scene.dead_letters();
     let told = letters.redrive(&Filter::default(), &late).unwrap();

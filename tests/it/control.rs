@@ -1,5 +1,5 @@
 //! The gate, the set-up and the watch, against real servers: every way a database can be unfit is
-//! made, refused, mended with the hint's own SQL where that is possible, and accepted.
+//! made, refused, fixed with the hint's own SQL where that is possible, and accepted.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -91,7 +91,7 @@ fn what_is_missing_is_created_publication_first() {
     }
 }
 
-/// A fault, the exit code of its refusal, and whether the hint's SQL alone mends it.
+/// A fault, the exit code of its refusal, and whether the hint's SQL alone fixes it.
 struct Fault {
     sql: &'static str,
     exit_code: u8,
@@ -169,7 +169,7 @@ fn every_fault_is_refused_and_the_hint_mends_it() {
             for statement in sql.split(';') {
                 database.sql().run(statement);
             }
-            // Neither refused only without leave to create, nor mended by it.
+            // Neither refused only without leave to create, nor fixed by it.
             for create in [false, true] {
                 let refused = check(&database, create).unwrap_err();
                 assert_eq!(refused.exit_code(), exit_code, "{sql}: {refused}");

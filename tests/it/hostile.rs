@@ -112,7 +112,7 @@ fn attack_from_the_future(stage: &Stage, from: u64, to: u64) {
     ));
 }
 
-/// The topics that rows may reach, told to keep what bears times of 1970, as some rows do; that of
+/// The topics that rows may reach, told to keep what has times of 1970, as some rows do; that of
 /// the dead letters is as any other.
 fn create_topics(stage: &Stage, kafka: &Kafka) {
     let long = format!("{:x<249}", stage.topic(""));
@@ -187,7 +187,7 @@ fn g4_hostile_rows_that_only_the_brokers_refuse_stop_nothing() {
     // What follows a refusal may end in a session's end of another name.
     let relay = relay(&stage).expect_log("refused a batch").allow_log("trying again");
     // A busy machine's broker.
-    let mut running = relay.allow_log("no Kafka broker answers; waiting").run();
+    let mut running = relay.allow_log("cannot reach Kafka; retrying").run();
     let face = Face::of(&mut running);
     attack(&stage, 1, 300);
     attack_from_the_future(&stage, 301, 330);

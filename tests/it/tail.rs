@@ -175,11 +175,11 @@ fn brokers_that_do_not_answer_are_told_of_before_it_gives_up() {
     let mut lines = BufReader::new(tail.stderr.take().unwrap()).lines().map(Result::unwrap);
     let told = lines.next().unwrap();
     assert!(begun.elapsed() < TOLD_WITHIN, "{:?}: {told}", begun.elapsed());
-    for words in ["no Kafka broker answers; waiting", "Connection refused", "-b"] {
+    for words in ["cannot reach Kafka; retrying", "Connection refused", "-b"] {
         assert!(told.contains(words), "{words}: {told}");
     }
     let rest: Vec<String> = lines.collect();
-    assert!(rest.iter().any(|line| line.contains("no Kafka broker answers at 127.0.0.1:1")));
+    assert!(rest.iter().any(|line| line.contains("cannot reach Kafka at 127.0.0.1:1")));
     assert_eq!(tail.wait().unwrap().code(), Some(69), "{rest:?}");
 }
 
@@ -197,7 +197,7 @@ fn a_follower_says_that_the_brokers_died_and_goes_on() {
     served.process.kill().unwrap();
     let begun = Instant::now();
     let mut lines = BufReader::new(tail.stderr.take().unwrap()).lines().map(Result::unwrap);
-    let told = lines.find(|line| line.contains("no Kafka broker answers; waiting"));
+    let told = lines.find(|line| line.contains("cannot reach Kafka; retrying"));
     assert!(told.is_some() && begun.elapsed() < TOLD_WITHIN, "{told:?}, {:?}", begun.elapsed());
     assert_eq!(tail.try_wait().unwrap(), None, "it goes on");
     tail.kill().unwrap();
@@ -226,12 +226,12 @@ fn a_broker_that_stands_still_is_told_of_and_waited_for_by_a_follower_alone() {
     kafka.freeze_broker(0);
     let late = start(&["-e"]);
     let said = listen(follower.stderr.take().unwrap());
-    wait_for_words(&said, "no Kafka broker answers; waiting");
+    wait_for_words(&said, "cannot reach Kafka; retrying");
     let late = late.wait_with_output().unwrap();
     let words = String::from_utf8_lossy(&late.stderr);
     assert_eq!(late.status.code(), Some(69), "{words}");
-    assert!(words.contains("no Kafka broker answers; waiting"), "{words}");
-    assert!(words.contains("no Kafka broker answers at"), "{words}");
+    assert!(words.contains("cannot reach Kafka; retrying"), "{words}");
+    assert!(words.contains("cannot reach Kafka at"), "{words}");
     assert_eq!(follower.try_wait().unwrap(), None, "it goes on");
     kafka.resume_broker(0);
     produce(&bootstrap, &topic, &[(Some("k"), Some(b"second"))], now_ms);

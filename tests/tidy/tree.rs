@@ -136,7 +136,7 @@ pub fn threads(document: &Text, sources: &[Source]) -> Vec<Finding> {
     differing.map(|name| document.finding(0, what(name))).collect()
 }
 
-/// Every guarantee has a test whose name begins with its id, and no test bears the id of none.
+/// Every guarantee has a test whose name begins with its id, and no test has the id of none.
 pub fn guarantees_without_tests(sources: &[Source]) -> Vec<Finding> {
     let elsewhere = sources.iter().filter(|source| !source.path.starts_with("tests/tidy"));
     let tests = elsewhere.flat_map(|source| source.functions.iter().map(move |f| (source, f)));

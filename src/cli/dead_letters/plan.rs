@@ -34,7 +34,7 @@ pub(super) enum Hindrance {
     )]
     Cut,
     #[error(
-        "it has text as its database stores it, which UTF8 has no equivalent for; mend the text and \
+        "it has text as its database stores it, which UTF8 has no equivalent for; fix the text and \
          insert the row again"
     )]
     Untranslatable,

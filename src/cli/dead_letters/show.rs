@@ -17,7 +17,7 @@ use crate::route::rfc3339;
 /// `dead-letters show PARTITION:OFFSET|ID [--raw]`
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-By its place it is found at once; for an id the whole topic is read, and all that bear it are shown.
+By its place it is found at once; for an id the whole topic is read, and all that have it are shown.
 
 Examples:
   postrider dead-letters show 0:17

@@ -1,4 +1,4 @@
-//! What can be wrong with a connection string, and how to mend it.
+//! What can be wrong with a connection string, and how to fix it.
 //!
 //! Always holds: no variant carries a value that was typed, because a mistyped string may have a
 //! piece of the password anywhere; names are repeated only when they resemble a known parameter.

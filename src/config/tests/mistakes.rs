@@ -1,4 +1,4 @@
-//! Mistakes an operator makes, each of which must be told where it is and how to mend it.
+//! Mistakes an operator makes, each of which must be told where it is and how to fix it.
 
 use super::*;
 use crate::config::{Mistake, OPTIONS, Objection, Place};

@@ -1,12 +1,12 @@
 //! What the ledger refuses.
 //!
-//! Every situation here is a peer that broke its protocol or a defect of ours. None can be mended
+//! Every situation here is a peer that broke its protocol or a defect of ours. None can be fixed
 //! in place: the session is dropped, nothing more is acknowledged, and the next one starts from the
 //! slot, which costs repeats and never a row.
 
 use crate::lsn::Lsn;
 
-/// A step that would make the ledger's books wrong. All are transient: a new session mends them.
+/// A step that would make the ledger's books wrong. All are transient: a new session fixes them.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LedgerError {
     /// Begin inside a transaction; protocol v1 sends transactions one after the other.

@@ -58,7 +58,7 @@ pub enum PipelineError {
 }
 
 impl PipelineError {
-    /// Whether only a human can mend it. The others are mended by a new session.
+    /// Whether only a human can fix it. The others are fixed by a new session.
     pub const fn is_definite(&self) -> bool {
         match self {
             Self::Rejected { .. } | Self::DeadLetterRefused { .. } | Self::Updated { .. } => true,

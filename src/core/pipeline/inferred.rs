@@ -25,7 +25,7 @@ const PAUSE_US: i64 = 60_000_000;
 const PAUSE_MAX_US: i64 = 600_000_000;
 /// Rows committed so much earlier, in microseconds, are not related to what was refused.
 const EARLIER_US: i64 = 3_600_000_000;
-/// The server's clock, which every message bears, has been put back when it shows so much less than
+/// The server's clock, which every message has, has been put back when it shows so much less than
 /// before, in microseconds. What was refused before says nothing of rows that come later.
 const CLOCK_PUT_BACK_US: i64 = 1_000_000;
 /// Times that lie ahead are compared as multiples of this, in milliseconds: those that are to be as far from

@@ -48,7 +48,7 @@ fn printed(position: Position) -> String {
 }
 
 /// The dead letter of a row, and whether it goes alone. One that its topic refuses for its size has a note
-/// in its body's place, one that it refuses for its time bears none: a row whose letter is refused for
+/// in its body's place, one that it refuses for its time has none: a row whose letter is refused for
 /// either stops nobody else's (G4).
 fn letter(
     router: &Router,

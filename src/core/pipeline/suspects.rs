@@ -9,7 +9,7 @@
 //! A session numbers its tickets anew, so a record is known by where its transaction committed, by its
 //! weight, and by topic, key and value. Two rows of one transaction that agree in all of that share
 //! their fate. A message outside of all transactions has a time that is another one in each session, and
-//! may bear it in its value; it is the only row of its commit, so that and its topic are enough.
+//! may have it in its value; it is the only row of its commit, so that and its topic are enough.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

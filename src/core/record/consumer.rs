@@ -128,7 +128,7 @@ impl ConsumerFailure {
 }
 
 /// What a record that was sent again tells of its dead letter: the last four headers, so that its own
-/// may bear the same names.
+/// may have the same names.
 struct History<'h> {
     own: &'h [Header],
     consumer: &'h str,

@@ -62,7 +62,7 @@ pub enum Origin {
         lsn: Option<String>,
         /// The time of the row's own choice, in milliseconds since the Unix epoch.
         timestamp_ms: Option<i64>,
-        /// The commit's time, of a dead letter that bears none.
+        /// The commit's time, of a dead letter that has none.
         commit_timestamp_ms: Option<i64>,
     },
     /// A consumer, of a record that it could not take.

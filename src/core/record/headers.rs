@@ -1,7 +1,7 @@
 //! The names of every header that Postrider writes of its own: each is declared here and nowhere else.
 //!
 //! A dead letter begins with an explanation in a fixed order; what follows is the record's own. So own
-//! headers may bear the same names.
+//! headers may have the same names.
 
 /// The reason in one word. The first header of every dead letter.
 pub const ERROR_CODE_HEADER: &str = "postrider-error-code";
@@ -18,7 +18,7 @@ pub const TOPIC_HEADER: &str = "postrider-topic";
 /// is not the commit's. A dead letter itself is of the commit's time: brokers refuse times to come,
 /// and retention removes what is old.
 pub const TIMESTAMP_HEADER: &str = "postrider-timestamp";
-/// The commit's time, in milliseconds since the Unix epoch, of a dead letter that bears none: brokers
+/// The commit's time, in milliseconds since the Unix epoch, of a dead letter that has none: brokers
 /// whose clock disagrees with Postgres's refuse it.
 pub const COMMIT_TIMESTAMP_HEADER: &str = "postrider-commit-timestamp";
 /// What stands before the row's own headers in the relay's dead letters, in this order; of the middle

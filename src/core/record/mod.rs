@@ -3,7 +3,7 @@
 //! Enters: records as they lie in topics. Leaves: [`DeadLetter`]s, whoever wrote them; the headers of
 //! a consumer's new one; the choice of some of them ([`Filter`]); and what tells that one was sent
 //! again. What always holds: reading gives back what was written, also where a record's own headers
-//! bear the same names. Pure.
+//! have the same names. Pure.
 
 mod consumer;
 mod dead_letter;

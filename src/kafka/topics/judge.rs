@@ -2,12 +2,12 @@
 //!
 //! Enters: [`TopicFacts`] and what the topic is for. Leaves: [`Finding`]s. What always holds: a setting
 //! that nobody tells us is taken to be right; a finding names the topic, what comes of it, and the
-//! command that mends it.
+//! command that fixes it.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Kafka's first version with every mend of transactions that we know to need; older ones work.
+/// Kafka's first version with every fix of transactions that we know to need; older ones work.
 const RECOMMENDED: (u32, u32) = (3, 6);
 
 /// What a topic is for.
@@ -41,7 +41,7 @@ pub struct Finding {
     pub topic: Option<String>,
     /// A fragment that follows the topic's name.
     pub what: String,
-    /// The command that mends it.
+    /// The command that fixes it.
     pub help: String,
 }
 

@@ -78,7 +78,7 @@ async fn admit(placing: &Placing) -> Result<Admitted, Problem> {
     placing.admission.enter().await.ok_or_else(Problem::overloaded)
 }
 
-/// The one key that the request bears.
+/// The one key that the request has.
 fn key(headers: &HeaderMap) -> Result<Key, Problem> {
     let refused =
         |title, detail: String| Problem::new(StatusCode::BAD_REQUEST, title, detail).of(KEY_HEADER);

@@ -74,7 +74,7 @@ fn g6_brokers_far_away_do_not_end_a_session_of_a_server_with_little_patience() {
             link.inject(way, Fault::Latency(Duration::from_millis(100)));
         }
     });
-    let running = relay.allow_log("no Kafka broker answers").run();
+    let running = relay.allow_log("cannot reach Kafka").run();
     stage.wait_acknowledged(stage.log_end());
     // It has warned of no session that ended.
     running.stop();

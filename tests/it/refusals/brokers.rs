@@ -95,13 +95,13 @@ fn brokers_that_do_not_answer_are_waited_for() {
     outbox.write();
     let relay = outbox.relay_to(&outbox.database.address(), &nowhere()).set("shutdown.grace", "0s");
     let mut running = relay.run();
-    running.wait_for_log("no Kafka broker answers");
+    running.wait_for_log("cannot reach Kafka");
     stays("the relay waits", RETRIED, || !running.has_ended());
     running.signal(rustix::process::Signal::TERM);
     let outcome = running.outcome();
     // Nothing of the row was sent, so that nothing is unconfirmed: the slot keeps it.
     assert_eq!(outcome.status.code(), Some(0), "{}", outcome.log.join("\n"));
-    assert_warnings(&outcome.log, &["no Kafka broker answers"]);
+    assert_warnings(&outcome.log, &["cannot reach Kafka"]);
     outbox.assert_delivered_by(&outbox.relay());
 }
 
@@ -182,7 +182,7 @@ fn a_login_that_is_not_used_is_told() {
     let relay = log_in(&outbox, kafka, ALLOWED_USER, PASSWORD)
         .property("security.protocol", "PLAINTEXT")
         .expect_log("recommend setting `security.protocol` to SASL_SSL")
-        .expect_log("no Kafka broker answers");
+        .expect_log("cannot reach Kafka");
     outbox.write();
     let mut running = relay.set("shutdown.grace", "0s").run();
     running.wait_for_log("it perhaps wants a login (SASL)");

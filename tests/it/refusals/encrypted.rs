@@ -1,4 +1,4 @@
-//! Brokers behind TLS and SCRAM, for builds that can: who is let in, and who is told what to mend.
+//! Brokers behind TLS and SCRAM, for builds that can: who is let in, and who is told what to fix.
 
 use std::path::PathBuf;
 use std::sync::OnceLock;

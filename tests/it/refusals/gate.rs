@@ -6,13 +6,13 @@ use super::attempt::refused;
 use super::outbox::Outbox;
 use crate::support::{postgres, unique};
 
-/// A fault, what it is answered with, and what mends it.
+/// A fault, what it is answered with, and what fixes it.
 struct Fault {
     spoil: &'static str,
     exit: i32,
     code: &'static str,
     words: &'static [&'static str],
-    mend: &'static str,
+    fix: &'static str,
 }
 
 /// Slots are named after their database.
@@ -22,42 +22,42 @@ const FAULTS: [Fault; 13] = [
         exit: 78,
         code: "PR-P032",
         words: &["table public.outbox does not exist in database", "postrider setup"],
-        mend: "ALTER TABLE elsewhere RENAME TO outbox",
+        fix: "ALTER TABLE elsewhere RENAME TO outbox",
     },
     Fault {
         spoil: "ALTER TABLE outbox RENAME COLUMN payload TO body",
         exit: 78,
         code: "PR-P034",
         words: &["has no column payload (it has id, aggregate_type", "body", "[outbox]"],
-        mend: "ALTER TABLE outbox RENAME COLUMN body TO payload",
+        fix: "ALTER TABLE outbox RENAME COLUMN body TO payload",
     },
     Fault {
         spoil: "ALTER PUBLICATION postrider SET (publish = 'update, delete')",
         exit: 78,
         code: "PR-P035",
         words: &["does not publish inserts", "SET (publish = 'insert');"],
-        mend: "ALTER PUBLICATION postrider SET (publish = 'insert')",
+        fix: "ALTER PUBLICATION postrider SET (publish = 'insert')",
     },
     Fault {
         spoil: "ALTER PUBLICATION postrider DROP TABLE outbox",
         exit: 78,
         code: "PR-P036",
         words: &["does not contain table public.outbox", "ADD TABLE \"public\".\"outbox\";"],
-        mend: "ALTER PUBLICATION postrider ADD TABLE outbox",
+        fix: "ALTER PUBLICATION postrider ADD TABLE outbox",
     },
     Fault {
         spoil: "ALTER PUBLICATION postrider SET TABLE outbox WHERE (event_type <> 'secret')",
         exit: 78,
         code: "PR-P037",
         words: &["filters the rows of table public.outbox", "ADD TABLE \"public\".\"outbox\";"],
-        mend: "ALTER PUBLICATION postrider SET TABLE outbox",
+        fix: "ALTER PUBLICATION postrider SET TABLE outbox",
     },
     Fault {
         spoil: "ALTER PUBLICATION postrider SET TABLE outbox (id, aggregate_id, event_type)",
         exit: 78,
         code: "PR-P038",
         words: &["hides column", "payload", "ADD TABLE \"public\".\"outbox\";"],
-        mend: "ALTER PUBLICATION postrider SET TABLE outbox",
+        fix: "ALTER PUBLICATION postrider SET TABLE outbox",
     },
     Fault {
         spoil: "ALTER TABLE outbox RENAME event_type TO kind;
@@ -65,7 +65,7 @@ const FAULTS: [Fault; 13] = [
         exit: 78,
         code: "PR-P038",
         words: &["hides column event_type", "a generated column is published from 18 on only"],
-        mend: "ALTER TABLE outbox DROP event_type; ALTER TABLE outbox RENAME kind TO event_type",
+        fix: "ALTER TABLE outbox DROP event_type; ALTER TABLE outbox RENAME kind TO event_type",
     },
     Fault {
         spoil: "SELECT pg_drop_replication_slot(current_database());
@@ -73,7 +73,7 @@ const FAULTS: [Fault; 13] = [
         exit: 78,
         code: "PR-P040",
         words: &["its plugin is `test_decoding`", "set source.slot to another name"],
-        mend: "SELECT pg_drop_replication_slot(current_database())",
+        fix: "SELECT pg_drop_replication_slot(current_database())",
     },
     Fault {
         spoil: "SELECT pg_drop_replication_slot(current_database());
@@ -81,7 +81,7 @@ const FAULTS: [Fault; 13] = [
         exit: 78,
         code: "PR-P040",
         words: &["it is a physical slot", "set source.slot to another name"],
-        mend: "SELECT pg_drop_replication_slot(current_database())",
+        fix: "SELECT pg_drop_replication_slot(current_database())",
     },
     Fault {
         spoil: "DROP PUBLICATION postrider",
@@ -96,21 +96,21 @@ const FAULTS: [Fault; 13] = [
             "postrider setup --from-now",
             "re-send the rows",
         ],
-        mend: "SELECT pg_drop_replication_slot(current_database())",
+        fix: "SELECT pg_drop_replication_slot(current_database())",
     },
     Fault {
         spoil: "ALTER PUBLICATION postrider DROP TABLE outbox; ALTER TABLE outbox SET UNLOGGED",
         exit: 78,
         code: "PR-P033",
         words: &["public.outbox is unlogged, which cannot be an outbox", "source.tables"],
-        mend: "ALTER TABLE outbox SET LOGGED; ALTER PUBLICATION postrider ADD TABLE outbox",
+        fix: "ALTER TABLE outbox SET LOGGED; ALTER PUBLICATION postrider ADD TABLE outbox",
     },
     Fault {
         spoil: "CREATE TABLE child () INHERITS (outbox)",
         exit: 78,
         code: "PR-P055",
         words: &["public.child is an inheritance child of table public.outbox", "source.tables"],
-        mend: "DROP TABLE child",
+        fix: "DROP TABLE child",
     },
     Fault {
         spoil: "ALTER TABLE outbox RENAME TO plain;
@@ -120,7 +120,7 @@ const FAULTS: [Fault; 13] = [
         exit: 78,
         code: "PR-P055",
         words: &["public.part is an unlogged partition of table public.outbox", "SET LOGGED"],
-        mend: "DROP TABLE outbox; ALTER TABLE plain RENAME TO outbox;
+        fix: "DROP TABLE outbox; ALTER TABLE plain RENAME TO outbox;
                ALTER PUBLICATION postrider SET TABLE outbox",
     },
 ];
@@ -139,8 +139,8 @@ fn answer(outbox: &Outbox, fault: &Fault) {
     outbox.run(fault.spoil);
     let refusal = refused(&outbox.relay(), &["run", "--once"], fault.exit);
     refusal.assert(fault.code, fault.words);
-    outbox.run(fault.mend);
-    if fault.mend.contains("pg_drop_replication_slot") {
+    outbox.run(fault.fix);
+    if fault.fix.contains("pg_drop_replication_slot") {
         // A new slot begins anew; the row waits in the table for whoever re-sends it.
         outbox.forget_written();
         outbox.relay().creates_slot().allow_log("created slot").run_once();

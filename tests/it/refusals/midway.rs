@@ -52,7 +52,7 @@ fn a_publication_younger_than_a_row_of_the_slot_is_a_definite_error() {
         outbox.write();
         let before = outbox.acknowledged();
         for _ in 0..2 {
-            // Not once only: it stays refused until somebody mends it.
+            // Not once only: it stays refused until somebody fixes it.
             let refusal = refused(&outbox.relay(), &["run"], 70);
             assert_publication(&outbox, &refusal);
             assert_eq!(outbox.acknowledged(), before, "nothing is acknowledged");

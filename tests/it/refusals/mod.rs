@@ -2,7 +2,7 @@
 //! that nothing is lost by it.
 //!
 //! Each case holds the whole contract: the exit code, one error with its code and help, no other
-//! warning, no secret in any output, and the rows written meanwhile delivered once it is mended.
+//! warning, no secret in any output, and the rows written meanwhile delivered once it is fixed.
 
 mod access;
 mod attempt;

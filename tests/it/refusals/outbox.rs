@@ -1,4 +1,4 @@
-//! An outbox that a case spoils and mends, with its slot and a topic to deliver to.
+//! An outbox that a case spoils and fixes, with its slot and a topic to deliver to.
 
 use std::cell::Cell;
 

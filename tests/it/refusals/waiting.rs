@@ -54,10 +54,10 @@ fn brokers_that_start_later_are_waited_for() {
     outbox.write();
     let port = port::free().unwrap();
     let relay = outbox.relay_to(&outbox.database.address(), &format!("127.0.0.1:{port}"));
-    let mut running = relay.expect_log("no Kafka broker answers").run();
-    running.wait_for_log("no Kafka broker answers");
+    let mut running = relay.expect_log("cannot reach Kafka").run();
+    running.wait_for_log("cannot reach Kafka");
     forward(port, outbox.bootstrap().parse().unwrap());
-    running.wait_for_log("a Kafka broker answers");
+    running.wait_for_log("connected to Kafka");
     running.wait_for_log("caught up");
     outbox.write();
     running.stop();

@@ -17,7 +17,7 @@ fn metrics_and_probes_tell_the_truth() {
     let mock = MockCluster::new(1).unwrap();
     let stage = Stage::new(postgres::installed(), &mock.bootstrap_servers(), "http");
     let relay = stage.relay().expect_log("became a dead letter").expect_log("trying again");
-    let mut running = impatient(relay).expect_log("no Kafka broker answers").run();
+    let mut running = impatient(relay).expect_log("cannot reach Kafka").run();
     let face = Face::of(&mut running);
     face.wait_ready(200);
     assert_eq!(face.probe("/livez").0, 200);
@@ -88,7 +88,7 @@ fn rows_that_wait_keep_their_age_across_sessions() {
     let mock = MockCluster::new(1).unwrap();
     let stage = Stage::new(postgres::installed(), &mock.bootstrap_servers(), "age");
     let relay = stage.relay().expect_log("trying again").allow_log("BrokerTransportFailure");
-    let mut running = relay.set("retry.initial", "2s").allow_log("no Kafka broker answers").run();
+    let mut running = relay.set("retry.initial", "2s").allow_log("cannot reach Kafka").run();
     let face = Face::of(&mut running);
     stage.insert("A", 1);
     face.wait_count(CONFIRMED, 1);
@@ -117,7 +117,7 @@ fn rows_that_wait_keep_their_age_across_sessions() {
 fn silent_connections_keep_the_relay_neither_from_its_brokers_nor_from_probes() {
     let mock = MockCluster::new(1).unwrap();
     let stage = Stage::new(postgres::installed(), &mock.bootstrap_servers(), "silent_clients");
-    let relay = stage.relay().after("ulimit -n 256").expect_log("no Kafka broker answers");
+    let relay = stage.relay().after("ulimit -n 256").expect_log("cannot reach Kafka");
     let relay = relay.allow_log("BrokerTransportFailure");
     let mut running = impatient(relay).run();
     let face = Face::of(&mut running);
@@ -127,7 +127,7 @@ fn silent_connections_keep_the_relay_neither_from_its_brokers_nor_from_probes() 
     assert_eq!(face.probe("/livez").0, 200);
     assert!(asked.elapsed() < Duration::from_secs(5), "{:?}", asked.elapsed());
     take_down(&mock, ALL);
-    running.wait_for_log("no Kafka broker answers");
+    running.wait_for_log("cannot reach Kafka");
     stage.insert("A", 10);
     mock.broker_up(ALL).unwrap();
     stage.wait_for_records(10);

@@ -29,7 +29,7 @@ fn g1_g3_an_outage_of_kafka_stalls_and_loses_nothing() {
     let relay = stage.relay().set("kafka.max_in_flight", "1MiB");
     // A broker that has just started may take its time to create a topic, and this is not about that.
     let relay = relay.set("route.missing_topic", "wait").allow_log("its rows wait");
-    let mut running = relay.expect_log("no Kafka broker answers").run();
+    let mut running = relay.expect_log("cannot reach Kafka").run();
     let face = Face::of(&mut running);
     face.wait_ready(200);
     let load = Load::start(&stage, &[(500, 1), (1_000, 50)]);

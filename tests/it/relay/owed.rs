@@ -29,7 +29,7 @@ fn terminate(stage: &Stage) {
 /// A relay that has sent 7 records without an answer and lost its slot to another one, which sends them
 /// too: both.
 fn ousted(stage: &Stage, mock: &MockCluster<'_, impl rdkafka::ClientContext>) -> [Running; 2] {
-    let relay = impatient(stage.relay()).allow_log("no Kafka broker answers");
+    let relay = impatient(stage.relay()).allow_log("cannot reach Kafka");
     let slow = relay.clone().set("retry.initial", PAUSE).set("retry.max", PAUSE);
     let first = slow.set("shutdown.grace", "5s").expect_log("trying again").allow_log("PR-X011");
     let first = first.start(&["--output", "json", "run"]);
@@ -84,10 +84,10 @@ fn g8_a_drain_whose_connection_breaks_goes_on_over_another_one() {
     let oracle = stage.oracle();
     let sluice = Sluice::start(&stage.database.address());
     let relay = stage.relay_at(sluice.address()).set("source.url", &sluice.url());
-    let relay = impatient(relay).expect_log("no Kafka broker answers").expect_log("trying again");
+    let relay = impatient(relay).expect_log("cannot reach Kafka").expect_log("trying again");
     let mut running = relay.run();
     stage.strand(&mock, 7);
-    running.wait_for_log("no Kafka broker answers");
+    running.wait_for_log("cannot reach Kafka");
     running.signal(Signal::TERM);
     running.wait_for_log("\"unconfirmed\":7");
     sluice.cut(Kind::Stream);

@@ -56,7 +56,7 @@ fn g8_a_row_too_large_to_be_held_stops_the_relay_after_what_came_before_it_where
          SELECT 't', 'k', 'A', to_jsonb(repeat(md5(random()::text), 500000))",
     );
     let relay = stage.relay().set("source.frame_max", "4MiB");
-    let relay = relay.allow_log("no Kafka broker answers");
+    let relay = relay.allow_log("cannot reach Kafka");
     let stopping = relay.clone().set("route.rejected", "stop").expect_log("source.frame_max");
     for _ in 0..2 {
         let status = stopping.start(&["run", "--output", "json"]).wait();

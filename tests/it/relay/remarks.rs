@@ -1,4 +1,4 @@
-//! What the relay says of a database that it can work with, but that should be mended.
+//! What the relay says of a database that it can work with, but that should be fixed.
 
 use super::stage::Stage;
 use crate::support::broker::Broker;

@@ -19,7 +19,7 @@ fn clusters() -> impl Iterator<Item = Cluster> {
     options.map(|options| postgres::start(&options))
 }
 
-/// A relay that bears with outages of Postgres, and looks often whether it is back.
+/// A relay that has with outages of Postgres, and looks often whether it is back.
 fn patient(relay: Relay) -> Relay {
     relay.allow_log("trying again").set("retry.max", "500ms")
 }
@@ -58,10 +58,9 @@ fn g1_a_fast_stop_waits_seconds_for_a_relay_without_kafka() {
         let mock = MockCluster::new(1).unwrap();
         let stage = Stage::new(&cluster, &mock.bootstrap_servers(), "stuck");
         let oracle = stage.oracle();
-        let mut running =
-            impatient(patient(stage.relay())).expect_log("no Kafka broker answers").run();
+        let mut running = impatient(patient(stage.relay())).expect_log("cannot reach Kafka").run();
         stage.strand(&mock, 10);
-        running.wait_for_log("no Kafka broker answers");
+        running.wait_for_log("cannot reach Kafka");
         let took = stop_fast(&mut cluster);
         eprintln!("PostgreSQL {}, Kafka down: stopped in {took:?}", cluster.version());
         assert!(took < Duration::from_secs(20), "{took:?}");

@@ -43,7 +43,7 @@ fn stuck(
     mock: &MockCluster<'_, impl rdkafka::client::ClientContext>,
     code: &str,
 ) -> Running {
-    let relay = stage.relay().expect_log("no Kafka broker answers").expect_log(code);
+    let relay = stage.relay().expect_log("cannot reach Kafka").expect_log(code);
     let grace = match code {
         GRACE_EXPIRED => "500ms",
         BROKEN_OFF => "3s",
@@ -71,7 +71,7 @@ fn g8_a_drain_without_kafka_ends_with_the_number_of_unconfirmed_rows() {
     let stage = Stage::new(postgres::installed(), &mock.bootstrap_servers(), "grace");
     let oracle = stage.oracle();
     let mut running = stuck(&stage, &mock, GRACE_EXPIRED);
-    running.wait_for_log("no Kafka broker answers");
+    running.wait_for_log("cannot reach Kafka");
     let begun = Instant::now();
     running.signal(Signal::TERM);
     let error = running.wait_for_log(GRACE_EXPIRED);
@@ -90,7 +90,7 @@ fn g8_a_second_signal_aborts_at_once() {
     let stage = Stage::new(postgres::installed(), &mock.bootstrap_servers(), "abort");
     let oracle = stage.oracle();
     let mut running = stuck(&stage, &mock, ABORTED);
-    running.wait_for_log("no Kafka broker answers");
+    running.wait_for_log("cannot reach Kafka");
     running.signal(Signal::TERM);
     running.wait_for_log("draining");
     let_pass(APART, "the second signal is one of its own");
@@ -151,7 +151,7 @@ fn g8_a_drain_that_postgres_breaks_off_is_no_clean_stop() {
     let set = format!("ALTER DATABASE {} SET wal_sender_timeout = '1s'", stage.slot());
     stage.sql().run(&set);
     let mut running = stuck(&stage, &mock, BROKEN_OFF);
-    running.wait_for_log("no Kafka broker answers");
+    running.wait_for_log("cannot reach Kafka");
     running.signal(Signal::TERM);
     running.wait_for_log("\"unconfirmed\":7");
     cluster.stop(Stop::Kill).unwrap();
@@ -167,7 +167,7 @@ fn g8_a_drain_without_kafka_does_not_hold_up_a_fast_stop() {
     let mut cluster = postgres::start(&Options::default());
     let stage = Stage::new(&cluster, &mock.bootstrap_servers(), "hurried");
     let mut running = stuck(&stage, &mock, ABANDONED);
-    running.wait_for_log("no Kafka broker answers");
+    running.wait_for_log("cannot reach Kafka");
     running.signal(Signal::TERM);
     running.wait_for_log("\"unconfirmed\":7");
     let begun = Instant::now();
@@ -188,9 +188,9 @@ fn g8_a_drain_outlives_the_sql_session_beside_it() {
     let oracle = stage.oracle();
     let sluice = Sluice::start(&stage.database.address());
     let relay = stage.relay_at(sluice.address()).set("source.url", &sluice.url());
-    let mut running = impatient(relay).expect_log("no Kafka broker answers").run();
+    let mut running = impatient(relay).expect_log("cannot reach Kafka").run();
     stage.strand(&mock, 7);
-    running.wait_for_log("no Kafka broker answers");
+    running.wait_for_log("cannot reach Kafka");
     running.signal(Signal::TERM);
     running.wait_for_log("\"unconfirmed\":7");
     sluice.cut(Kind::Sql);
@@ -206,7 +206,7 @@ fn g8_sigterm_after_letting_go_of_unconfirmed_records_is_no_clean_stop() {
     let mut cluster = postgres::start(&Options::default());
     let stage = Stage::new(&cluster, &mock.bootstrap_servers(), "let_go");
     let mut running = stuck(&stage, &mock, BROKEN_OFF);
-    running.wait_for_log("no Kafka broker answers");
+    running.wait_for_log("cannot reach Kafka");
     cluster.stop(Stop::Fast).unwrap();
     running.wait_for_log("closing the replication stream");
     running.signal(Signal::TERM);

@@ -193,7 +193,7 @@ impl Deref for HeldTrial {
 }
 
 impl HeldTrial {
-    /// A relay that bears with a broker that is down.
+    /// A relay that has with a broker that is down.
     pub(crate) fn relay(&self) -> Relay {
         impatient(self.trial.relay())
             .property("reconnect.backoff.max.ms", "300")

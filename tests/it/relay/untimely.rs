@@ -106,10 +106,10 @@ fn g8_a_signal_while_connecting_again_still_tells_what_is_owed() {
     let stage = Stage::new(postgres::installed(), &mock.bootstrap_servers(), "owing");
     let sluice = Sluice::start(&stage.database.address());
     let relay = stage.relay_at(sluice.address()).set("source.url", &sluice.url());
-    let relay = impatient(relay).allow_log("no Kafka broker answers").expect_log("trying again");
+    let relay = impatient(relay).allow_log("cannot reach Kafka").expect_log("trying again");
     let mut running = relay.expect_log("7 records unconfirmed").start(JSON);
     stage.strand(&mock, 7);
-    running.wait_for_log("no Kafka broker answers");
+    running.wait_for_log("cannot reach Kafka");
     sluice.hold(Kind::Stream);
     sluice.cut(Kind::Stream);
     running.wait_for_log("trying again");

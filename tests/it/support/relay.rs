@@ -109,7 +109,7 @@ impl Relay {
         self
     }
 
-    /// Demands lines that contain `part`, and bears with them.
+    /// Demands lines that contain `part`, and has with them.
     #[must_use]
     pub(crate) fn expect_log(mut self, part: &str) -> Self {
         self.expected.push(part.to_owned());

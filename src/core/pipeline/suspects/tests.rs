@@ -200,7 +200,7 @@ fn g4_what_may_be_the_brokers_own_fault_gets_more_attempts_and_time_between_them
     assert!(suspects.judge((row(), 0), Ok(Some(1)), |_| record(b"odd")).0.is_err());
 }
 
-/// Its time, which its value bears, is another one in each session.
+/// Its time, which its value has, is another one in each session.
 #[test]
 fn g4_a_message_of_its_own_is_known_whatever_its_value_is() {
     let mut suspects = Suspects::default();
