@@ -30,22 +30,28 @@
 //! * More than one late record for each partition; they leave no trace once their epoch is fenced.
 //! * Time. Nothing here waits, so nothing here rests on a timeout.
 //!
+//! `traces` holds the code that ships against the model: whatever that does must be a step of this.
+//!
 //! `cargo test --test model -- --nocapture` prints a line for each exploration.
 
 #![expect(
     clippy::expect_used,
     clippy::indexing_slicing,
     clippy::print_stdout,
+    clippy::unwrap_used,
     unreachable_pub,
     reason = "a test says what is wrong by panicking; indices are small numbers of its own making"
 )]
 
 mod broker;
+#[path = "../sim/chance.rs"]
+mod chance;
 mod rules;
 mod search;
 mod state;
 mod steps;
 mod stream;
+mod traces;
 mod violation;
 
 use rules::{Mistake, Rules};
@@ -58,6 +64,7 @@ use violation::Violation;
 const WIDE: Rules = Rules {
     mistake: None,
     places: stream::PLACES,
+    idle_progress: true,
     left: Left { sessions: 2, rewinds: 1, expiries: 1, aborts: 1 },
 };
 
@@ -65,6 +72,7 @@ const WIDE: Rules = Rules {
 const DEEP: Rules = Rules {
     mistake: None,
     places: 2,
+    idle_progress: false,
     left: Left { sessions: 3, rewinds: 1, expiries: 1, aborts: 0 },
 };
 
@@ -72,6 +80,7 @@ const DEEP: Rules = Rules {
 const SMALL: Rules = Rules {
     mistake: None,
     places: stream::PLACES,
+    idle_progress: false,
     left: Left { sessions: 2, rewinds: 0, expiries: 0, aborts: 1 },
 };
 

@@ -13,6 +13,8 @@ pub struct Rules {
     pub mistake: Option<Mistake>,
     /// How many places of the stream there are, at most [`stream::PLACES`](crate::stream::PLACES).
     pub places: Place,
+    /// Whether progress is written, now and then, though nothing was taken since the last.
+    pub idle_progress: bool,
     /// What the world may do.
     pub left: Left,
 }

@@ -270,10 +270,11 @@ impl<'a> Steps<'a> {
         });
     }
 
-    /// A transaction may end behind any row: a split giant's does.
+    /// A transaction may end behind any row: a split giant's does. It may hold nothing else: progress is
+    /// written for its own sake while the slot advances over what has no row.
     fn send_progress(&mut self, n: u8) {
         let Relay { epoch, done, taken, .. } = self.from.relays[usize::from(n)];
-        if taken == 0 {
+        if taken == 0 && (done == 0 || !self.rules.idle_progress) {
             return;
         }
         let outside = self.makes(Mistake::ProgressOutsideTheTransaction);
@@ -358,7 +359,8 @@ impl<'a> Steps<'a> {
         });
     }
 
-    /// Follows progress: what is done is whole transactions under a commit that was answered.
+    /// Follows progress: what is done is whole transactions under a commit that was answered. Fewer may be
+    /// told: of a giant in pieces the last row can be done before its commit is read.
     fn acknowledge(&mut self, n: u8) {
         let relay = self.from.relays[usize::from(n)];
         if self.from.slot.holder != Some(n) || !relay.stage.is_running() {
@@ -366,8 +368,7 @@ impl<'a> Steps<'a> {
         }
         let hasty = self.makes(Mistake::AcknowledgesBeforeCommit) && relay.has_all_reports();
         let done = relay.done + if hasty { relay.taken } else { 0 };
-        let whole = stream::whole_transactions(done);
-        if whole > self.from.slot.confirmed {
+        for whole in self.from.slot.confirmed + 1..=stream::whole_transactions(done) {
             self.try_step(Step::Acknowledge(n), |state| {
                 state.slot.confirmed = whole;
                 true
