@@ -93,7 +93,7 @@ pub(crate) use on_this_thread::is;
 pub use on_this_thread::{made, make};
 
 #[cfg(not(feature = "mutants"))]
-#[inline(always)]
+#[inline]
 pub(crate) const fn is(_: Mutant) -> bool {
     false
 }
