@@ -32,6 +32,7 @@ check: ## format, lints, house rules, documentation, docker
 	@.ci/setup
 	@mkdir -p .servers && rm -f $(SKIPPED)
 	$(CARGO) fmt --check
+	$(CARGO) clippy --locked --workspace --quiet -- --deny warnings
 	$(CARGO) clippy --locked --workspace --all-targets --features faults,mutants --quiet -- --deny warnings
 	$(CARGO) check --locked --no-default-features --features zstd --quiet
 	fuzz/check

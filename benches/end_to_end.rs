@@ -93,6 +93,7 @@ where
             stream.consume();
         }
         session.confirm(now, sink).unwrap();
+        session.advance(now, sink).unwrap();
         if let Some(status) = session.status_due(now, sink) {
             told = stream.acknowledge(status.settled, status.ask_reply).unwrap();
         }
@@ -100,7 +101,7 @@ where
             assert!(session.pipeline().is_idle());
             return told;
         }
-        if let Next::Read(_) = session.next(sink) {
+        if let Next::Read(_) = session.next(false, sink) {
             stream.fill(Duration::ZERO).unwrap();
         }
     }

@@ -41,7 +41,7 @@ mod armed {
     use rustix::process::{Signal, getpid, kill_process};
 
     /// How long `sleep` lasts.
-    const NAP: Duration = Duration::from_secs(1);
+    const SLEEP: Duration = Duration::from_secs(1);
 
     struct Armed {
         place: String,
@@ -67,7 +67,7 @@ mod armed {
             return;
         }
         match armed.act {
-            Act::Sleep => std::thread::sleep(NAP),
+            Act::Sleep => std::thread::sleep(SLEEP),
             // A process can always send these to itself.
             Act::Kill => drop(kill_process(getpid(), Signal::KILL)),
             Act::Stop => drop(kill_process(getpid(), Signal::STOP)),

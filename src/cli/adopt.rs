@@ -27,7 +27,7 @@ use crate::relay::{Plan, RelayError};
 use crate::wal::{Connection, SessionParams, Stream, WalError};
 
 /// How long the server may take to take its leave.
-const FAREWELL: Duration = Duration::from_secs(2);
+const FINISH_LIMIT: Duration = Duration::from_secs(2);
 
 const UNREAD: &str = "nothing was written: see that the brokers of kafka.brokers can be reached with \
     [kafka.properties] and that the topic may be read, then run it again; a transaction that a killed \
@@ -79,7 +79,7 @@ pub fn run(args: &AdoptArgs, context: &Context) -> Result<ExitCode, Failure> {
     base.slot = sample.confirmed_flush;
     base.write(kafka)?;
     // It is let go of in any case.
-    let _ = held.finish(FAREWELL);
+    let _ = held.finish(FINISH_LIMIT);
     print(&base, true, context)?;
     Ok(ExitCode::Ok)
 }

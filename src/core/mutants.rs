@@ -20,6 +20,8 @@ pub enum Mutant {
     ConsumesUnsent,
     /// Frames are taken though the budget is used up.
     IgnoresBudget,
+    /// The socket is waited for though a frame is buffered that may be taken.
+    WaitsBesideFrames,
     /// No heartbeat: the server ends the stream of an idle outbox.
     StaysSilent,
     /// A drain ends with records unconfirmed.
@@ -42,7 +44,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::SettlesUnconfirmed,
         Self::CountsOneTooFew,
         Self::SettlesKeepalives,
@@ -50,6 +52,7 @@ impl Mutant {
         Self::ForgetsRefused,
         Self::ConsumesUnsent,
         Self::IgnoresBudget,
+        Self::WaitsBesideFrames,
         Self::StaysSilent,
         Self::EndsUnconfirmed,
         Self::EndsWithinTransaction,

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use rdkafka::producer::{BaseProducer, Producer as _};
 
 use super::deliveries::Deliveries;
-use super::introductions::Admission;
+use super::first_write_gate::Admission;
 use super::producer::invalid_topic;
 use super::questions::{Answer, Count, Listed, Question, Questions};
 use super::settings::KafkaSpec;
@@ -101,7 +101,7 @@ impl Admissions {
         self.at = (row, received);
     }
 
-    /// Whether the record may go to its partition now; see `introductions`.
+    /// Whether the record may go to its partition now; see `first_write_gate`.
     pub(super) fn admit(
         &mut self,
         inner: &Arc<BaseProducer<Deliveries>>,
@@ -115,7 +115,7 @@ impl Admissions {
             return Ok(Admission::Wait);
         }
         let Record { topic, key, partition, .. } = *record;
-        let admits = || inner.context().gathered().introductions.admit(topic, key, partition);
+        let admits = || inner.context().gathered().first_writes.admit(topic, key, partition);
         match admits() {
             Admission::Count => {}
             answer => return Ok(answer),
@@ -176,7 +176,7 @@ impl Admissions {
         if is_counted {
             return false;
         }
-        if !inner.context().gathered().introductions.count_again(topic) {
+        if !inner.context().gathered().first_writes.count_again(topic) {
             return true;
         }
         if self.recounts.len() >= RECOUNTS_MAX {
@@ -309,7 +309,7 @@ fn counted(inner: &BaseProducer<Deliveries>, kafka: &KafkaSpec, topic: &str, par
     if partitions > 0 {
         kafka.topics.seen(topic);
     }
-    inner.context().gathered().introductions.counted(topic, partitions);
+    inner.context().gathered().first_writes.counted(topic, partitions);
 }
 
 fn started(questions: std::io::Result<Questions>) -> Result<Questions, SinkError> {

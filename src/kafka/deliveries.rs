@@ -21,7 +21,7 @@ use rdkafka::{ClientContext, Message};
 
 use super::blame::{self, Fault, Refusal};
 use super::client_events::{Barred, ClientEvents};
-use super::introductions::{Introductions, Report};
+use super::first_write_gate::{FirstWriteGate, Report};
 use super::settings::KafkaSpec;
 use super::verdict::{Case, Verdict, is_a_rule, is_of_the_broker, judge, words};
 use super::{Confirmation, Outcome, Refused, SinkError, TopicBook};
@@ -61,7 +61,7 @@ pub(super) struct Gathered {
     /// By key: the timestamp of the record under way, in milliseconds since the Unix epoch, which a
     /// report of failure leaves out. Used in cautious mode only.
     pub(super) keys_under_way: HashMap<u64, i64>,
-    pub(super) introductions: Introductions,
+    pub(super) first_writes: FirstWriteGate,
     /// Reports so far.
     pub(super) answered: u64,
     /// The record under way that was sent alone.
@@ -117,14 +117,14 @@ impl Gathered {
 impl Deliveries {
     /// A context that has heard nothing yet.
     pub(super) fn new(spec: &KafkaSpec) -> Self {
-        let introductions = Introductions::new(spec.partitioner);
+        let first_writes = FirstWriteGate::new(spec.partitioner);
         Self {
             cautious: spec.cautious,
             topics: spec.topics.clone(),
             served: AtomicU64::new(0),
             reports: AtomicU64::new(0),
             events: Mutex::new(ClientEvents::default()),
-            gathered: Mutex::new(Gathered { introductions, ..Gathered::default() }),
+            gathered: Mutex::new(Gathered { first_writes, ..Gathered::default() }),
         }
     }
 
@@ -181,14 +181,14 @@ impl Deliveries {
         }
     }
 
-    /// Counts a report, and passes on what it says of an introduction; costs next to nothing when there
+    /// Counts a report, and passes on what it says of a first write; costs next to nothing when there
     /// is none. Returns whether the record was sent alone.
     fn answered(&self, result: &DeliveryResult<'_>, ticket: Ticket) -> bool {
         let mut gathered = self.gathered();
         gathered.answered += 1;
         // What else is reported meanwhile had been answered before.
         let was_alone = gathered.alone.take_if(|alone| alone.ticket == ticket).is_some();
-        if gathered.introductions.are_settled() {
+        if gathered.first_writes.are_settled() {
             return was_alone;
         }
         let (Ok(message) | Err((_, message))) = result;
@@ -199,7 +199,7 @@ impl Deliveries {
             // See `delivery` for reports without an offset.
             stored: result.is_ok() && message.offset() >= 0,
         };
-        gathered.introductions.reported(ticket, report);
+        gathered.first_writes.reported(ticket, report);
         was_alone
     }
 

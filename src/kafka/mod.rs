@@ -15,7 +15,7 @@ mod consumer_events;
 mod deliveries;
 pub mod embedded;
 mod fence;
-mod introductions;
+mod first_write_gate;
 mod listener;
 mod null;
 mod producer;

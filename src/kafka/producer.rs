@@ -6,7 +6,7 @@
 //! What always holds:
 //! * `Stored` comes from a delivery report under `acks=all` (G1);
 //! * each producer appends to each partition a run of records without gaps, in the order of `send`,
-//!   after one record that introduces it ([`introductions`](super::introductions)) (G2). So even
+//!   after one first record ([`first_write_gate`](super::first_write_gate)) (G2). So even
 //!   with repeats after a crash, first occurrences stay in order;
 //! * the library's queue is bounded by records and by bytes; beyond that `send` says `Full` (G3);
 //! * an outage of the brokers stalls: records wait for ever (`message.timeout.ms=0`).
@@ -50,7 +50,7 @@ use rdkafka::types::RDKafkaErrorCode as Code;
 
 use super::admissions::Admissions;
 use super::deliveries::{Alone, Deliveries, key_id};
-use super::introductions::Admission;
+use super::first_write_gate::Admission;
 use super::settings::{KafkaSpec, SettingsError};
 use super::verdict::{Case, Verdict, judge, words};
 use super::{Confirmation, KafkaSink, SendError, Sink, SinkError};
@@ -220,7 +220,7 @@ impl Producer {
             return Err(SendError::Full);
         }
         self.alone = false;
-        let introduces = match self.admissions.admit(&self.inner, &self.spec, record)? {
+        let first_write = match self.admissions.admit(&self.inner, &self.spec, record)? {
             Admission::Free => None,
             Admission::First(place) => Some(place),
             Admission::Wait | Admission::Count => return Err(SendError::Full),
@@ -257,8 +257,8 @@ impl Producer {
                 if let Some(id) = key_id {
                     context.gathered().keys_under_way.insert(id, record.timestamp_ms);
                 }
-                if let Some(place) = introduces {
-                    context.gathered().introductions.begun(ticket, place);
+                if let Some(place) = first_write {
+                    context.gathered().first_writes.begun(ticket, place);
                 }
                 Ok(())
             }

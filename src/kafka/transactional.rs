@@ -28,6 +28,8 @@ use crate::transaction::{Activity, BatchLimits, Client, PROGRESS_TICKET, State, 
 pub struct ExactlyOnce {
     machine: Transactional<TransactionClient>,
     found: Option<Progress>,
+    /// The time as it was last told.
+    seen: Instant,
 }
 
 /// What the machine gives its orders to.
@@ -53,18 +55,15 @@ impl ExactlyOnce {
         let client = TransactionClient { producer, committer, lineage: lineage.clone(), topic };
         let limits = BatchLimits::new(spec.transaction_age, spec.cautious);
         let linger = Duration::from_millis(spec.linger_ms.into());
-        Ok(Self { machine: Transactional::new(client, limits, linger, kept, now), found })
+        let machine = Transactional::new(client, limits, linger, kept, now);
+        Ok(Self { machine, found, seen: now })
     }
 
-    /// Passes the failpoints of the states that the machine has come through since `before`.
-    fn passed(&self, before: State) {
-        let now = self.machine.state();
-        match (before, now) {
-            (State::Idle, State::Open { .. }) => failpoint::pass("transaction_begun"),
-            (_, State::Settling { .. }) if before != now => failpoint::pass("progress_sent"),
-            (_, State::Ending { .. }) if before != now => failpoint::pass("commit_asked"),
-            (State::Ending { .. }, State::Pausing { .. }) => failpoint::pass("committed"),
-            _ => {}
+    /// Everything of the open transaction was sent since then, its progress record included.
+    fn pass_if_closed(&self, before: State) {
+        let is_closed = |state| matches!(state, State::Settling { .. });
+        if is_closed(self.machine.state()) && !is_closed(before) {
+            failpoint::pass("progress_sent");
         }
     }
 }
@@ -73,10 +72,7 @@ impl Sink for ExactlyOnce {
     type Error = SinkError;
 
     fn send(&mut self, now: Instant, outgoing: &Outgoing<'_>) -> Result<(), SendError> {
-        let before = self.machine.state();
-        let sent = self.machine.send(now, outgoing);
-        self.passed(before);
-        sent
+        self.machine.send(now, outgoing)
     }
 
     fn poll(
@@ -86,7 +82,8 @@ impl Sink for ExactlyOnce {
     ) -> Result<(), SinkError> {
         let before = self.machine.state();
         let polled = self.machine.poll(now, confirmations);
-        self.passed(before);
+        self.pass_if_closed(before);
+        self.seen = now;
         polled
     }
 
@@ -97,7 +94,7 @@ impl Sink for ExactlyOnce {
     fn reached(&mut self, now: Instant, reached: Reached) -> Result<(), SinkError> {
         let before = self.machine.state();
         let result = self.machine.reached(now, reached);
-        self.passed(before);
+        self.pass_if_closed(before);
         result
     }
 
@@ -135,7 +132,7 @@ impl KafkaSink for ExactlyOnce {
 /// For whoever tunes batches.
 impl Drop for ExactlyOnce {
     fn drop(&mut self) {
-        let timings = self.machine.timings();
+        let timings = self.machine.timings(self.seen);
         let ms = |activity| timings.spent(activity).as_millis();
         tracing::debug!(
             transactions = timings.transactions,
@@ -174,7 +171,10 @@ impl Client for TransactionClient {
     type Error = SinkError;
 
     fn begin(&mut self) -> Result<(), SinkError> {
-        self.producer.client().begin_transaction().map_err(|error| self.broken(&error))
+        let begun = self.producer.client().begin_transaction();
+        begun.map_err(|error| self.broken(&error))?;
+        failpoint::pass("transaction_begun");
+        Ok(())
     }
 
     fn admits(&mut self, record: &Record<'_>) -> Result<(), SendError> {
@@ -202,14 +202,20 @@ impl Client for TransactionClient {
 
     fn commit(&mut self) -> Result<(), SinkError> {
         failpoint::pass("commit_due");
-        self.committer.commit().map_err(|error| self.broken(&error))
+        self.committer.commit().map_err(|error| self.broken(&error))?;
+        failpoint::pass("commit_asked");
+        Ok(())
     }
 
     fn outcome(&mut self) -> Option<Result<(), SinkError>> {
         let outcome = self.committer.outcome()?;
         // What was logged before the call returned has been waiting in this queue since.
         self.producer.serve();
-        Some(outcome.map_err(|error| self.uncertain(&error)))
+        let outcome = outcome.map_err(|error| self.uncertain(&error));
+        if outcome.is_ok() {
+            failpoint::pass("committed");
+        }
+        Some(outcome)
     }
 
     fn disturbances(&self) -> u64 {

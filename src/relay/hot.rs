@@ -51,7 +51,7 @@ impl<S: KafkaSink> Hot<S> {
         let result = self.turn_until_end(&mut put_off, reporter);
         if result.as_ref().is_err_and(RelayError::is_of_a_record) {
             // The next session would repeat what is settled; a server that does not take it is met by that one.
-            let _ = self.session.last_status(&self.sink).map(|status| self.tell(status));
+            let _ = self.session.final_status(&self.sink).map(|status| self.tell(status));
         }
         reporter.session_ended(&self.session, &self.sink, &self.stream);
         let settled = self.session.settled(&self.sink);
@@ -113,6 +113,8 @@ impl<S: KafkaSink> Hot<S> {
             let confirmed = self.session.confirm(now, &mut self.sink);
             self.session.drain_skipped().for_each(|refused| audit::skipped_record(&refused));
             confirmed.map_err(|error| self.judged(error.into()))?;
+            let advanced = self.session.advance(now, &mut self.sink);
+            advanced.map_err(|error| self.judged(error.into()))?;
             if let Some(status) = self.session.status_due(now, &self.sink) {
                 failpoint::pass("status_due");
                 self.tell(status)?;
@@ -165,7 +167,8 @@ impl<S: KafkaSink> Hot<S> {
 
     /// Waits as the session says, and reads.
     fn listen(&mut self, reporter: &mut Reporter) -> Result<(), RelayError> {
-        let mut wait = match self.session.next(&self.sink) {
+        let has_frame = self.stream.peek()?.is_some();
+        let mut wait = match self.session.next(has_frame, &self.sink) {
             Next::Wait(time) => {
                 std::thread::sleep(time);
                 reporter.held_back(time);
@@ -194,13 +197,14 @@ impl<S: KafkaSink> Hot<S> {
     /// whoever waits for that waits behind a row that only a human can help.
     fn judged(&self, error: RelayError) -> RelayError {
         let pipeline = self.session.pipeline();
+        let is_of_dead_letters = |cause: &SinkError| match cause {
+            SinkError::UnknownTopic { topic } | SinkError::Unauthorised { topic } => {
+                pipeline.sends_dead_letters_to(topic)
+            }
+            _ => false,
+        };
         match error {
-            RelayError::Sink(
-                SinkError::UnknownTopic { ref topic } | SinkError::Unauthorised { ref topic },
-            ) if pipeline.sends_dead_letters_to(topic) => match error {
-                RelayError::Sink(cause) => RelayError::DeadLetters(cause),
-                error => error,
-            },
+            RelayError::Sink(cause) if is_of_dead_letters(&cause) => RelayError::DeadLetters(cause),
             RelayError::Sink(SinkError::BatchRefused { topic, reason, records, batch_bytes }) => {
                 let dead = |one: &&Blame| pipeline.sends_dead_letters_to(&one.topic);
                 // For its size it is sent again with a note in its body's place, for its time without one.

@@ -52,7 +52,7 @@ pub struct Tether {
 pub enum LastSignal {
     /// PostgreSQL's immediate shutdown.
     Quit,
-    /// No farewell.
+    /// Without letting them end in good order.
     Kill,
 }
 

@@ -136,7 +136,10 @@ impl Relay {
         let result = self.session.request(now, asked);
         result.map_err(|error| self.failed(error))?;
         self.forward(now, server, chance)?;
-        let confirmed = self.session.confirm(now, &mut self.sink);
+        let mut confirmed = self.session.confirm(now, &mut self.sink);
+        if confirmed.is_ok() {
+            confirmed = self.session.advance(now, &mut self.sink);
+        }
         if self.session.drain_skipped().next().is_some() {
             return Err(violation("G4", "a record was skipped"));
         }
@@ -150,8 +153,13 @@ impl Relay {
         {
             return Err(Ended::Well(end));
         }
-        match self.session.next(&self.sink) {
+        let has_frame = server.peek().is_some();
+        let can_go_on = has_frame && self.session.takes_frames(&self.sink);
+        match self.session.next(has_frame, &self.sink) {
             Next::Wait(_) | Next::Refill(_) => Ok(false),
+            Next::Read(wait) if can_go_on && wait > Duration::ZERO => {
+                Err(violation("latency", "a frame that may be taken waits for another one"))
+            }
             Next::Read(wait) => {
                 let bytes = server.arrived() * FRAME_BYTES;
                 let waited = if bytes > 0 { Duration::ZERO } else { wait };

@@ -5,9 +5,8 @@
 //! waits for nothing, so that the code that ships is simulated by seeds in virtual time.
 //!
 //! What always holds:
-//! * Postgres is told a position in one place only ([`Session::status_due`] and [`Session::last_status`]
-//!   both make their [`StatusUpdate`] there), and only what the pipeline calls settled and, where progress
-//!   is kept, what is kept (G1, G6);
+//! * a [`StatusUpdate`] names only what the pipeline calls settled and, where progress is kept, what is
+//!   kept (G1, G6);
 //! * a session that has begun to end takes no further transaction, reads the open one to its commit, and
 //!   ends in good order only once everything that was sent is confirmed and acknowledged (G8);
 //! * while there is no room the socket is left alone, so that TCP holds the server back (G3).
@@ -19,12 +18,15 @@
 //!   loop {
 //!       session.request(now, ..)          what is asked from outside
 //!       session.frame(now, ..)            for each frame, while session.takes_frames(..)
-//!       session.confirm(now, ..)          delivery reports, dead letters, Kafka transactions
+//!       session.confirm(now, ..)          delivery reports; then session.drain_skipped(), for the audit
+//!       session.advance(now, ..)          dead letters of refused records, Kafka transactions
 //!       session.status_due(now, ..)       send it
 //!       session.ended(now, ..)            leave the loop
 //!       session.next(..)                  wait and read, then session.has_read(now, ..)
 //!   }
 //! ```
+//! Whoever meets a frame that must end the relay calls [`Session::stop_reading`]; a read between two frames
+//! is told by [`Session::has_refilled`].
 
 mod burst;
 mod coalescing;
@@ -273,8 +275,7 @@ impl Session {
         Ok(handled)
     }
 
-    /// Books what the sink has confirmed, sends the dead letters of records that the brokers refused, and
-    /// tells the sink how far the session has come.
+    /// Books what the sink has confirmed.
     pub fn confirm<S: Sink>(
         &mut self,
         now: Now,
@@ -287,7 +288,16 @@ impl Session {
             self.book(confirmation)?;
         }
         self.confirmations = confirmations;
-        polled.map_err(SessionError::Sink)?;
+        polled.map_err(SessionError::Sink)
+    }
+
+    /// Sends the dead letters of records that the brokers refused, and tells the sink how far the session has
+    /// come: between two frames, when all that was confirmed is booked.
+    pub fn advance<S: Sink>(
+        &mut self,
+        now: Now,
+        sink: &mut S,
+    ) -> Result<(), SessionError<S::Error>> {
         self.send_dead_letters(now.at, sink)?;
         if self.dead_letters.is_empty() {
             sink.reached(now.at, self.reached(now)).map_err(SessionError::Sink)?;
@@ -384,7 +394,7 @@ impl Session {
 
     /// What Postgres is told by a session that ends for the sake of a record, for the next one would repeat
     /// it; `None` where nothing is acknowledged.
-    pub fn last_status(&self, sink: &impl Sink) -> Option<StatusUpdate> {
+    pub fn final_status(&self, sink: &impl Sink) -> Option<StatusUpdate> {
         let settled = self.settled(sink);
         self.limits.acknowledge.then_some(StatusUpdate { settled, ask_reply: false })
     }
@@ -424,15 +434,20 @@ impl Session {
         }
     }
 
-    /// What to do before the next turn.
-    pub fn next(&mut self, sink: &impl Sink) -> Next {
+    /// What to do before the next turn; `has_frame`: a whole frame is buffered.
+    pub fn next(&mut self, has_frame: bool, sink: &impl Sink) -> Next {
+        let sink_was_full = std::mem::take(&mut self.sink_is_full);
         if !sink.takes_records() {
             self.liveness.rest();
             return Next::Refill(COMMIT_TICK);
         }
-        if std::mem::take(&mut self.sink_is_full) || !self.wants_frames(sink) {
+        if sink_was_full || !self.wants_frames(sink) {
             self.liveness.rest();
             return Next::Wait(CONFIRM_TICK);
+        }
+        // It came while a Kafka transaction ended, or was left behind by a burst: it waits for nothing.
+        if has_frame && self.takes_frames(sink) && !mutants::is(Mutant::WaitsBesideFrames) {
+            return Next::Read(Duration::ZERO);
         }
         let unconfirmed = self.unconfirmed() > 0;
         Next::Read(if unconfirmed { CONFIRM_TICK } else { IDLE_TICK })

@@ -88,9 +88,11 @@ fn g1_a_status_is_due_within_the_interval_of_an_advance_and_at_once_when_idle() 
     let (mut session, mut sink) = (session(LIMITS), TestSink::default());
     hand_in(&mut session, &mut sink, 4);
     session.confirm(at(INTERVAL), &mut sink).unwrap();
+    session.advance(at(INTERVAL), &mut sink).unwrap();
     assert_eq!(session.status_due(at(INTERVAL), &sink), None, "nothing is confirmed");
     sink.confirms = true;
     session.confirm(at(INTERVAL), &mut sink).unwrap();
+    session.advance(at(INTERVAL), &mut sink).unwrap();
     let due = StatusUpdate { settled: END, ask_reply: false };
     assert_eq!(session.status_due(at(IDLE_ACKNOWLEDGE / 2), &sink), None);
     assert_eq!(session.status_due(at(IDLE_ACKNOWLEDGE), &sink), Some(due));
@@ -125,8 +127,9 @@ fn a_dry_run_tells_nothing() {
         (session(limits), TestSink { confirms: true, ..TestSink::default() });
     hand_in(&mut session, &mut sink, 4);
     session.confirm(at(INTERVAL), &mut sink).unwrap();
+    session.advance(at(INTERVAL), &mut sink).unwrap();
     assert_eq!(session.status_due(at(INTERVAL), &sink), None);
-    assert_eq!((session.settled(&sink), session.last_status(&sink)), (END, None));
+    assert_eq!((session.settled(&sink), session.final_status(&sink)), (END, None));
 }
 
 #[test]
@@ -138,6 +141,7 @@ fn g8_a_drain_reads_the_open_transaction_to_its_end_and_waits_for_what_was_sent(
     assert_eq!(request(&mut session, at(INTERVAL), DRAIN), None, "said once");
     sink.confirms = true;
     session.confirm(at(INTERVAL), &mut sink).unwrap();
+    session.advance(at(INTERVAL), &mut sink).unwrap();
     assert_eq!(session.ended(at(INTERVAL), &sink), Ok(None), "the commit was not read");
     assert!(session.takes_frames(&sink));
     let commit = &transaction(b"payload")[3];
@@ -159,6 +163,7 @@ fn g8_a_drain_that_takes_too_long_says_what_is_unconfirmed() {
     let draining = Draining { unconfirmed: 1, grace };
     assert_eq!(request(&mut session, at(Duration::ZERO), asked), Some(draining));
     session.confirm(at(INTERVAL), &mut sink).unwrap();
+    session.advance(at(INTERVAL), &mut sink).unwrap();
     assert_eq!(session.ended(at(grace.mul_f64(0.99)), &sink), Ok(None));
     let expired = Err(SessionError::GraceExpired { records: 1 });
     assert_eq!(session.ended(at(grace), &sink), expired);
@@ -195,10 +200,21 @@ fn g4_a_dead_letter_that_is_refused_at_once_is_sent_again_without_its_time() {
     session.confirmations.push(Confirmation { ticket, outcome: Outcome::Refused(refused) });
     sink.refuses = 1;
     session.confirm(at(INTERVAL), &mut sink).unwrap();
+    session.advance(at(INTERVAL), &mut sink).unwrap();
     let [(letter, again)] = &sink.sent[..] else { panic!("one dead letter: {:?}", sink.sent) };
     assert_eq!((letter.topic.as_str(), *again), ("dead", ticket));
     assert_eq!(letter.timestamp_ms, crate::route::NO_TIMESTAMP);
     sink.confirms = true;
     session.confirm(at(INTERVAL), &mut sink).unwrap();
+    session.advance(at(INTERVAL), &mut sink).unwrap();
     assert_eq!(session.settled(&sink), END);
+}
+
+#[test]
+fn a_frame_that_is_there_already_waits_for_nothing() {
+    let (mut session, mut sink) = (session(LIMITS), TestSink::default());
+    assert_eq!(session.next(true, &sink), Next::Read(Duration::ZERO));
+    assert_eq!(session.next(false, &sink), Next::Read(IDLE_TICK));
+    hand_in(&mut session, &mut sink, 4);
+    assert_eq!(session.next(false, &sink), Next::Read(CONFIRM_TICK));
 }

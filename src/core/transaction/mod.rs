@@ -192,9 +192,9 @@ impl<C: Client> Transactional<C> {
         self.state
     }
 
-    /// Where the time went.
-    pub const fn timings(&self) -> &Timings {
-        &self.timings
+    /// Where the time went until now.
+    pub fn timings(&self, now: Instant) -> Timings {
+        self.timings.clone().until(now)
     }
 
     fn begin(&mut self, now: Instant) -> Result<(), C::Error> {
@@ -205,14 +205,14 @@ impl<C: Client> Transactional<C> {
         let pause = if self.begun.is_some() { self.backoff.pause() } else { Duration::ZERO };
         self.enter(State::Open { since: now.before(pause) }, now);
         if !self.alone {
-            self.introduce_progress()?;
+            self.send_progress_first()?;
         }
         Ok(())
     }
 
     /// Says again how far the last transaction came. It is not news, but the partition of progress then
     /// joins the transaction with the first records, and not when everything waits for it.
-    fn introduce_progress(&mut self) -> Result<(), C::Error> {
+    fn send_progress_first(&mut self) -> Result<(), C::Error> {
         match self.client.send_progress(self.kept) {
             Ok(()) => self.sent += 1,
             Err(SendError::Full | SendError::Refused(_)) => {}

@@ -40,7 +40,14 @@ impl Timings {
         Self { activity: Activity::Idle, since: now, totals, transactions: 0, records: 0 }
     }
 
-    /// How long the session has done this, as far as it turned to something else since.
+    /// With what it does now up to this moment.
+    #[must_use]
+    pub(super) const fn until(mut self, now: Instant) -> Self {
+        self.turn_to(self.activity, now);
+        self
+    }
+
+    /// How long the session has done this.
     pub const fn spent(&self, activity: Activity) -> Duration {
         let [idle, taking, settling, ending] = self.totals;
         match activity {

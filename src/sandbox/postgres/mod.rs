@@ -33,7 +33,7 @@ const PORT_TRIES: u32 = 5;
 pub enum Stop {
     /// Sessions are ended, walsenders wait for their client: `pg_ctl stop -m fast`.
     Fast,
-    /// No farewell, recovery at the next start: `pg_ctl stop -m immediate`.
+    /// No shutdown checkpoint, recovery at the next start: `pg_ctl stop -m immediate`.
     Immediate,
     /// kill -9 of the postmaster; its children notice and end by themselves.
     Kill,

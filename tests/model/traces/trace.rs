@@ -212,7 +212,10 @@ impl<'p> Trace<'p> {
                 Err(error) => return ended(&error),
             }
         }
-        let confirmed = machine.session.confirm(now, &mut machine.sink);
+        let mut confirmed = machine.session.confirm(now, &mut machine.sink);
+        if confirmed.is_ok() {
+            confirmed = machine.session.advance(now, &mut machine.sink);
+        }
         if let Err(error) = confirmed {
             return ended(&error);
         }

@@ -1,11 +1,11 @@
-//! A producer introduces itself to each partition with one record, and follows it with others only
-//! when that one is stored.
+//! The first write of a producer to each partition is one record; others follow only when that one is
+//! stored.
 //!
 //! Enters: the records about to be sent with a key, and what the broker reported of them. Leaves:
 //! whether a record may go now. What always holds: until a partition has stored a record of this
 //! session, at most one record with a key is under way to it. Upholds G2. Memory is bounded: a topic is
-//! known once its partitions are counted, and of too many those are forgotten to which no introduction
-//! is under way, and introduced to again (G3).
+//! known once its partitions are counted, and of too many those are forgotten to which no first write is
+//! under way, and written to first again (G3).
 //!
 //! Why: Kafka takes whatever sequence number comes first from a producer that a partition knows
 //! nothing of. When a leader has just been elected it can refuse a session's first batch and take
@@ -13,10 +13,10 @@
 //! Apache Kafka 4.3 with topics that had just come into being). Once one batch is stored, every
 //! leader to come knows the producer from the log, and refuses what arrives out of turn.
 //!
-//! Which partition a record will go to is foretold as the library will decide it: the key's hash,
+//! Which partition a record will go to is predicted as the library will decide it: the key's hash,
 //! modulo the number of partitions, which is asked for first. A topic whose number is not known,
 //! such as one that does not exist yet, counts as one partition until it has stored a record; then
-//! it is asked for again. Foretelling wrongly, after partitions were added, costs the protection
+//! it is asked for again. A wrong prediction, after partitions were added, costs the protection
 //! and nothing else, and is noticed.
 
 use std::collections::{HashMap, HashSet};
@@ -33,21 +33,21 @@ const TOPICS_MAX: usize = 10_000;
 pub(super) enum Admission {
     /// It may: its partition knows us, or it has no place in any order.
     Free,
-    /// It may, and introduces us; tell [`Introductions::begun`] when it is sent.
-    First(Introduction),
-    /// The introduction is under way.
+    /// It may, as the first write; tell [`FirstWriteGate::begun`] when it is sent.
+    First(FirstWrite),
+    /// The first write is under way.
     Wait,
-    /// Find the topic's number of partitions, tell [`Introductions::counted`], and ask again.
+    /// Find the topic's number of partitions, tell [`FirstWriteGate::counted`], and ask again.
     Count,
 }
 
-/// A record that introduces us, and where.
+/// The first write, and where it goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Introduction {
+pub(super) struct FirstWrite {
     topic: usize,
     /// Known once the partitions are counted.
     partition: Option<usize>,
-    /// The row said where it goes, so that nothing was foretold.
+    /// The row said where it goes, so that nothing was predicted.
     chosen: bool,
     key_hash: u32,
 }
@@ -64,37 +64,37 @@ pub(super) struct Report<'a> {
 
 /// What a partition, or an uncounted topic, knows of us.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-enum Acquaintance {
+enum FirstWriteState {
     #[default]
     None,
     UnderWay,
-    Made,
+    Stored,
 }
 
 #[derive(Debug, Default)]
 struct Topic {
     /// Of the topic as long as its partitions are not counted; if made, they are to be.
-    whole: Acquaintance,
-    partitions: Vec<Acquaintance>,
+    whole: FirstWriteState,
+    partitions: Vec<FirstWriteState>,
 }
 
 impl Topic {
-    const UNCOUNTED: Self = Self { whole: Acquaintance::Made, partitions: Vec::new() };
+    const UNCOUNTED: Self = Self { whole: FirstWriteState::Stored, partitions: Vec::new() };
 }
 
 /// See the module's documentation.
 #[derive(Debug, Default)]
-pub(super) struct Introductions {
+pub(super) struct FirstWriteGate {
     hash: Option<fn(&[u8]) -> u32>,
     names: HashMap<String, usize>,
     topics: Vec<Topic>,
     /// Places in `topics` that nobody has.
     free: Vec<usize>,
-    under_way: Vec<(Ticket, Introduction)>,
+    under_way: Vec<(Ticket, FirstWrite)>,
 }
 
-impl Introductions {
-    /// Foretells as this partitioner of the library decides; `random` leaves nothing to foretell.
+impl FirstWriteGate {
+    /// Predicts as this partitioner of the library decides; `random` leaves nothing to predict.
     pub(super) fn new(partitioner: Partitioner) -> Self {
         let hash: Option<fn(&[u8]) -> u32> = match partitioner {
             Partitioner::Murmur2 | Partitioner::Murmur2Random => Some(murmur2),
@@ -117,29 +117,29 @@ impl Introductions {
         let Some(Topic { whole, partitions }) = self.topics.get(topic) else {
             unreachable!("a name has its place")
         };
-        if partitions.is_empty() && *whole == Acquaintance::Made {
+        if partitions.is_empty() && *whole == FirstWriteState::Stored {
             return Admission::Count;
         }
         let (Some(hash), Some(key)) = (self.hash, key) else { return Admission::Free };
         let key_hash = hash(key);
         if partitions.is_empty() {
-            let introduction = Introduction { topic, partition: None, chosen: false, key_hash };
+            let first_write = FirstWrite { topic, partition: None, chosen: false, key_hash };
             return match whole {
-                Acquaintance::None => Admission::First(introduction),
-                Acquaintance::UnderWay | Acquaintance::Made => Admission::Wait,
+                FirstWriteState::None => Admission::First(first_write),
+                FirstWriteState::UnderWay | FirstWriteState::Stored => Admission::Wait,
             };
         }
         let chosen = partition.and_then(|partition| usize::try_from(partition).ok());
         let partition = chosen.unwrap_or_else(|| key_hash as usize % partitions.len());
         match partitions.get(partition) {
-            Some(Acquaintance::None) => Admission::First(Introduction {
+            Some(FirstWriteState::None) => Admission::First(FirstWrite {
                 topic,
                 partition: Some(partition),
                 chosen: chosen.is_some(),
                 key_hash,
             }),
-            Some(Acquaintance::UnderWay) => Admission::Wait,
-            Some(Acquaintance::Made) | None => Admission::Free,
+            Some(FirstWriteState::UnderWay) => Admission::Wait,
+            Some(FirstWriteState::Stored) | None => Admission::Free,
         }
     }
 
@@ -155,7 +155,7 @@ impl Introductions {
         topic
     }
 
-    /// Forgets every topic to which no introduction is under way: what is under way besides was sent
+    /// Forgets every topic to which no first_write is under way: what is under way besides was sent
     /// to partitions that know us already.
     #[cold]
     fn forget(&mut self) {
@@ -174,21 +174,21 @@ impl Introductions {
     }
 
     /// A record that was admitted as the first is sent.
-    pub(super) fn begun(&mut self, ticket: Ticket, introduction: Introduction) {
-        self.set(introduction, Acquaintance::UnderWay);
-        self.under_way.push((ticket, introduction));
+    pub(super) fn begun(&mut self, ticket: Ticket, first_write: FirstWrite) {
+        self.set(first_write, FirstWriteState::UnderWay);
+        self.under_way.push((ticket, first_write));
     }
 
-    /// The number of a topic's partitions; 0 if it could not be found, then the topic is introduced
+    /// The number of a topic's partitions; 0 if it could not be found, then the topic is written
     /// to once more as a whole.
     pub(super) fn counted(&mut self, name: &str, partitions: usize) {
         let topic = self.names.get(name).copied().unwrap_or_else(|| self.add(name));
         let Some(topic) = self.topics.get_mut(topic) else { unreachable!("a name has its place") };
-        topic.whole = Acquaintance::None;
-        topic.partitions = vec![Acquaintance::None; partitions];
+        topic.whole = FirstWriteState::None;
+        topic.partitions = vec![FirstWriteState::None; partitions];
     }
 
-    /// Whether no introduction is under way, so that no report matters.
+    /// Whether no first_write is under way, so that no report matters.
     pub(super) fn are_settled(&self) -> bool {
         self.under_way.is_empty()
     }
@@ -199,24 +199,24 @@ impl Introductions {
         let Some(&topic) = self.names.get(report.topic) else { return };
         let (key_hash, partition) = (hash(key), usize::try_from(report.partition).ok());
         // Tickets are shared by records of one transaction and size, so the key must agree too.
-        let mut ours = self.under_way.iter().enumerate().filter(|(_, (of, introduction))| {
-            *of == ticket && introduction.topic == topic && introduction.key_hash == key_hash
+        let mut ours = self.under_way.iter().enumerate().filter(|(_, (of, first_write))| {
+            *of == ticket && first_write.topic == topic && first_write.key_hash == key_hash
         });
-        let there = |introduction: &Introduction| {
-            introduction.partition.is_none_or(|foretold| partition.is_none_or(|p| p == foretold))
+        let there = |first_write: &FirstWrite| {
+            first_write.partition.is_none_or(|foretold| partition.is_none_or(|p| p == foretold))
         };
-        let found = ours.clone().find(|(_, (_, introduction))| there(introduction));
+        let found = ours.clone().find(|(_, (_, first_write))| there(first_write));
         if let Some((at, _)) = found {
-            let (_, introduction) = self.under_way.swap_remove(at);
-            // A refused record introduces nobody.
-            let made = if report.stored { Acquaintance::Made } else { Acquaintance::None };
-            self.set(introduction, made);
-        } else if ours.any(|(_, (_, introduction))| !introduction.chosen) {
+            let (_, first_write) = self.under_way.swap_remove(at);
+            // A refused record is no first write.
+            let made = if report.stored { FirstWriteState::Stored } else { FirstWriteState::None };
+            self.set(first_write, made);
+        } else if ours.any(|(_, (_, first_write))| !first_write.chosen) {
             self.recount(topic);
         }
     }
 
-    /// Partitions may have been added: the topic is to be counted again. False while an introduction to it
+    /// Partitions may have been added: the topic is to be counted again. False while an first_write to it
     /// is under way.
     pub(super) fn count_again(&mut self, name: &str) -> bool {
         let Some(&topic) = self.names.get(name) else { return true };
@@ -229,20 +229,20 @@ impl Introductions {
 
     /// The foretelling was wrong: partitions were added.
     fn recount(&mut self, topic: usize) {
-        self.under_way.retain(|(_, introduction)| introduction.topic != topic);
+        self.under_way.retain(|(_, first_write)| first_write.topic != topic);
         if let Some(topic) = self.topics.get_mut(topic) {
             *topic = Topic::UNCOUNTED;
         }
     }
 
-    fn set(&mut self, introduction: Introduction, acquaintance: Acquaintance) {
-        let Some(topic) = self.topics.get_mut(introduction.topic) else { return };
-        let known = match introduction.partition {
+    fn set(&mut self, first_write: FirstWrite, state: FirstWriteState) {
+        let Some(topic) = self.topics.get_mut(first_write.topic) else { return };
+        let known = match first_write.partition {
             None => Some(&mut topic.whole),
             Some(partition) => topic.partitions.get_mut(partition),
         };
         if let Some(known) = known {
-            *known = acquaintance;
+            *known = state;
         }
     }
 }
@@ -290,9 +290,9 @@ mod tests {
         Ticket::new(transaction, 100)
     }
 
-    fn first(all: &mut Introductions, key: &[u8]) -> Introduction {
+    fn first(all: &mut FirstWriteGate, key: &[u8]) -> FirstWrite {
         match all.admit("t", Some(key), None) {
-            Admission::First(introduction) => introduction,
+            Admission::First(first_write) => first_write,
             other => panic!("{other:?}"),
         }
     }
@@ -302,15 +302,15 @@ mod tests {
     }
 
     /// A topic of three partitions.
-    fn counted() -> Introductions {
-        let mut all = Introductions::new(Partitioner::Murmur2Random);
+    fn counted() -> FirstWriteGate {
+        let mut all = FirstWriteGate::new(Partitioner::Murmur2Random);
         assert_eq!(all.admit("t", Some(K), None), Admission::Count);
         all.counted("t", 3);
         all
     }
 
     /// A key that goes to another partition than `K`, and its partition.
-    fn elsewhere(all: &mut Introductions) -> (Vec<u8>, i32) {
+    fn elsewhere(all: &mut FirstWriteGate) -> (Vec<u8>, i32) {
         let home = first(all, K).partition;
         let mut keys = (0..20_u8).map(|key| vec![key]);
         let key = keys.find(|key| first(all, key).partition != home).unwrap();
@@ -318,17 +318,17 @@ mod tests {
         (key, partition.try_into().unwrap())
     }
 
-    fn home(introduction: Introduction) -> i32 {
-        introduction.partition.unwrap().try_into().unwrap()
+    fn home(first_write: FirstWrite) -> i32 {
+        first_write.partition.unwrap().try_into().unwrap()
     }
 
     #[test]
     fn g2_an_uncounted_topic_is_one_partition() {
-        let mut all = Introductions::new(Partitioner::Murmur2Random);
+        let mut all = FirstWriteGate::new(Partitioner::Murmur2Random);
         assert_eq!(all.admit("t", Some(K), None), Admission::Count);
         all.counted("t", 0);
-        let introduction = first(&mut all, K);
-        all.begun(ticket(1), introduction);
+        let first_write = first(&mut all, K);
+        all.begun(ticket(1), first_write);
         assert_eq!(all.admit("t", Some(b"other"), None), Admission::Wait);
         all.reported(ticket(1), stored(K, 2));
         assert_eq!(all.admit("t", Some(K), None), Admission::Count, "it exists by now");
@@ -338,13 +338,13 @@ mod tests {
     fn g2_a_partition_takes_one_record_until_it_has_stored_one() {
         let mut all = counted();
         let (other, _) = elsewhere(&mut all);
-        let introduction = first(&mut all, K);
-        all.begun(ticket(2), introduction);
+        let first_write = first(&mut all, K);
+        all.begun(ticket(2), first_write);
         assert_eq!(all.admit("t", Some(K), None), Admission::Wait);
         first(&mut all, &other);
-        all.reported(ticket(9), stored(K, home(introduction)));
+        all.reported(ticket(9), stored(K, home(first_write)));
         assert_eq!(all.admit("t", Some(K), None), Admission::Wait, "another record's report");
-        all.reported(ticket(2), stored(K, home(introduction)));
+        all.reported(ticket(2), stored(K, home(first_write)));
         assert_eq!(all.admit("t", Some(K), None), Admission::Free);
     }
 
@@ -352,33 +352,33 @@ mod tests {
     fn g2_records_of_one_transaction_and_size_are_told_apart_by_their_keys() {
         let mut all = counted();
         let (other, there) = elsewhere(&mut all);
-        let introduction = first(&mut all, &other);
-        all.begun(ticket(1), introduction);
+        let first_write = first(&mut all, &other);
+        all.begun(ticket(1), first_write);
         all.reported(ticket(1), stored(&other, there));
-        let introduction = first(&mut all, K);
-        all.begun(ticket(2), introduction);
+        let first_write = first(&mut all, K);
+        all.begun(ticket(2), first_write);
         all.reported(ticket(2), stored(&other, there));
         assert_eq!(all.admit("t", Some(K), None), Admission::Wait);
         assert_eq!(all.admit("t", Some(&other), None), Admission::Free);
-        all.reported(ticket(2), stored(K, home(introduction)));
+        all.reported(ticket(2), stored(K, home(first_write)));
         assert_eq!(all.admit("t", Some(K), None), Admission::Free);
     }
 
     #[test]
-    fn a_refused_record_introduces_nobody() {
+    fn a_refused_record_is_no_first_write() {
         let mut all = counted();
-        let introduction = first(&mut all, K);
-        all.begun(ticket(2), introduction);
-        all.reported(ticket(2), Report { stored: false, ..stored(K, home(introduction)) });
-        assert_eq!(first(&mut all, K), introduction);
+        let first_write = first(&mut all, K);
+        all.begun(ticket(2), first_write);
+        all.reported(ticket(2), Report { stored: false, ..stored(K, home(first_write)) });
+        assert_eq!(first(&mut all, K), first_write);
     }
 
     #[test]
     fn partitions_that_were_added_are_noticed_and_block_nothing() {
         let mut all = counted();
-        let introduction = first(&mut all, K);
-        all.begun(ticket(2), introduction);
-        all.reported(ticket(2), stored(K, (home(introduction) + 1) % 3));
+        let first_write = first(&mut all, K);
+        all.begun(ticket(2), first_write);
+        all.reported(ticket(2), stored(K, (home(first_write) + 1) % 3));
         assert_eq!(all.admit("t", Some(K), None), Admission::Count);
         all.counted("t", 0);
         assert_eq!(first(&mut all, K).partition, None);
@@ -387,17 +387,17 @@ mod tests {
     #[test]
     fn a_row_that_chooses_its_partition_proves_no_foretelling_wrong() {
         let mut all = counted();
-        let Admission::First(introduction) = all.admit("t", Some(K), Some(0)) else {
+        let Admission::First(first_write) = all.admit("t", Some(K), Some(0)) else {
             panic!("the first")
         };
-        all.begun(ticket(1), introduction);
+        all.begun(ticket(1), first_write);
         all.reported(ticket(1), stored(K, 1));
         assert_eq!(all.admit("t", Some(K), Some(0)), Admission::Wait);
         all.reported(ticket(1), stored(K, 0));
         assert_eq!(all.admit("t", Some(K), Some(0)), Admission::Free);
     }
 
-    /// The library decides; we only foretell.
+    /// The library decides; we only predict.
     #[test]
     fn keys_go_where_it_was_foretold() {
         const PARTITIONS: i32 = 7;
@@ -416,7 +416,7 @@ mod tests {
             producer.flush(limit).unwrap();
             let mut reader = Reader::open(&spec, ReaderSpec::whole(&["t"]), limit).unwrap();
             let stored = reader.collect(59, limit).unwrap();
-            let hash = Introductions::new(partitioner).hash.unwrap();
+            let hash = FirstWriteGate::new(partitioner).hash.unwrap();
             for record in &stored {
                 let foretold = hash(record.key.as_ref().unwrap()) % PARTITIONS.cast_unsigned();
                 assert_eq!(foretold, record.partition.cast_unsigned(), "{partitioner:?}");
@@ -427,8 +427,8 @@ mod tests {
     #[test]
     fn g3_topics_that_rows_name_do_not_grow_what_is_known() {
         let mut all = counted();
-        let introduction = first(&mut all, K);
-        all.begun(ticket(1), introduction);
+        let first_write = first(&mut all, K);
+        all.begun(ticket(1), first_write);
         for number in 0..3 * TOPICS_MAX {
             let name = number.to_string();
             assert_eq!(all.admit(&name, Some(K), None), Admission::Count);
@@ -443,9 +443,9 @@ mod tests {
             all.counted(&format!("more-{number}"), 1);
         }
         assert!(all.names.len() <= TOPICS_MAX && all.topics.len() <= TOPICS_MAX + 1);
-        // Upholds G2: whom we are being introduced to is not forgotten.
+        // Upholds G2: a partition whose first write is under way is not forgotten.
         assert_eq!(all.admit("t", Some(K), None), Admission::Wait);
-        all.reported(ticket(1), stored(K, home(introduction)));
+        all.reported(ticket(1), stored(K, home(first_write)));
         assert_eq!(all.admit("t", Some(K), None), Admission::Free);
     }
 
@@ -453,7 +453,7 @@ mod tests {
     fn what_has_no_order_is_free() {
         let mut all = counted();
         assert_eq!(all.admit("t", None, None), Admission::Free);
-        let mut all = Introductions::new(Partitioner::Random);
+        let mut all = FirstWriteGate::new(Partitioner::Random);
         assert_eq!(all.admit("t", Some(K), None), Admission::Count);
         all.counted("t", 0);
         assert_eq!(all.admit("t", Some(K), None), Admission::Free);
