@@ -27,6 +27,8 @@ mod sizes;
 mod source;
 #[path = "tidy/tree.rs"]
 mod tree;
+#[path = "tidy/way.rs"]
+mod way;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -90,6 +92,12 @@ fn documents_link_to_files_that_exist() {
 fn the_guarantees_name_tests_that_exist() {
     let document = texts().into_iter().find(|text| text.path == "docs/guarantees.md");
     report(&tree::guarantees(&document.expect("docs/guarantees.md"), &sources()));
+}
+
+#[test]
+fn a_row_takes_the_way_that_is_listed() {
+    let document = texts().into_iter().find(|text| text.path == "docs/architecture.md");
+    report(&way::row(&document.expect("docs/architecture.md"), &sources()));
 }
 
 #[test]
