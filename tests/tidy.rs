@@ -29,6 +29,8 @@ mod source;
 mod tree;
 #[path = "tidy/way.rs"]
 mod way;
+#[path = "tidy/words.rs"]
+mod words;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -78,6 +80,11 @@ fn the_top_level_holds_what_belongs_there() {
 #[test]
 fn no_file_names_a_path_of_one_machine() {
     report(&texts().iter().flat_map(tree::machine_paths).collect::<Vec<_>>());
+}
+
+#[test]
+fn nobody_speaks_the_language_of_this_house_alone() {
+    report(&texts().iter().flat_map(words::of_the_house).collect::<Vec<_>>());
 }
 
 #[test]

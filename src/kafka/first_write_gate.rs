@@ -203,7 +203,7 @@ impl FirstWriteGate {
             *of == ticket && first_write.topic == topic && first_write.key_hash == key_hash
         });
         let there = |first_write: &FirstWrite| {
-            first_write.partition.is_none_or(|foretold| partition.is_none_or(|p| p == foretold))
+            first_write.partition.is_none_or(|predicted| partition.is_none_or(|p| p == predicted))
         };
         let found = ours.clone().find(|(_, (_, first_write))| there(first_write));
         if let Some((at, _)) = found {
@@ -399,7 +399,7 @@ mod tests {
 
     /// The library decides; we only predict.
     #[test]
-    fn keys_go_where_it_was_foretold() {
+    fn keys_go_where_it_was_predicted() {
         const PARTITIONS: i32 = 7;
         let limit = Duration::from_secs(20);
         let hashes =
@@ -418,8 +418,8 @@ mod tests {
             let stored = reader.collect(59, limit).unwrap();
             let hash = FirstWriteGate::new(partitioner).hash.unwrap();
             for record in &stored {
-                let foretold = hash(record.key.as_ref().unwrap()) % PARTITIONS.cast_unsigned();
-                assert_eq!(foretold, record.partition.cast_unsigned(), "{partitioner:?}");
+                let predicted = hash(record.key.as_ref().unwrap()) % PARTITIONS.cast_unsigned();
+                assert_eq!(predicted, record.partition.cast_unsigned(), "{partitioner:?}");
             }
         }
     }

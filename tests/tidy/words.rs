@@ -1,0 +1,49 @@
+//! Words that only this house ever spoke: whoever searches for the thing would not find them.
+//!
+//! Enters: texts and sources. Leaves: a [`Finding`] for each line that has one. The field's words for them
+//! are in CONTRIBUTING.md.
+
+use std::sync::LazyLock;
+
+use regex::Regex;
+
+use super::source::Finding;
+use super::tree::Text;
+
+static WORDS: LazyLock<Regex> = LazyLock::new(|| {
+    let words = "gulps?|naps?|sips?|bites?|meals?|gaits?|foretells?|foretold|acquaintances?|forbearance|epitaphs?|\
+                 lookouts?|detours?|burials?|errands?|couriers?|parcels?|dampers?|vigils?|farewells?|\
+                 mend|mends|mended|mending";
+    Regex::new(&format!(r"(?i)\b({words})\b")).expect("a pattern")
+});
+
+/// Of sources and of what users read.
+pub fn of_the_house(text: &Text) -> Vec<Finding> {
+    let is_read = text.path == "README.md" || text.path.starts_with("docs/");
+    if !is_read && !text.path.starts_with("src/") {
+        return Vec::new();
+    }
+    let lines = text.text.lines().enumerate();
+    lines
+        .filter_map(|(index, line)| Some((index, WORDS.find(line)?.as_str())))
+        .map(|(index, word)| {
+            text.finding(index + 1, format!("`{word}`: say it in the field's words"))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_the_house_are_reported_where_users_and_engineers_read() {
+        let found = |path: &str, text: &str| {
+            of_the_house(&Text { path: path.to_owned(), text: text.to_owned() }).len()
+        };
+        assert_eq!(found("src/x.rs", "//! Reads in Gulps.\n"), 1);
+        assert_eq!(found("docs/x.md", "mend it\nmends it\n"), 2);
+        assert_eq!(found("docs/x.md", "amended by a snapshot\n"), 0);
+        assert_eq!(found("tests/x.rs", "a gulp\n"), 0);
+    }
+}
