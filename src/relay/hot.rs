@@ -167,7 +167,8 @@ impl<S: KafkaSink> Hot<S> {
 
     /// Waits as the session says, and reads.
     fn listen(&mut self, reporter: &mut Reporter) -> Result<(), RelayError> {
-        let has_frame = self.stream.peek()?.is_some();
+        // Where no frame is wanted, what ends the stream is not either: what was sent is confirmed first.
+        let has_frame = self.session.takes_frames(&self.sink) && self.stream.peek()?.is_some();
         let mut wait = match self.session.next(has_frame, &self.sink) {
             Next::Wait(time) => {
                 std::thread::sleep(time);
