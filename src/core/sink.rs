@@ -1,4 +1,4 @@
-//! The one seam to Kafka: where records leave and confirmations come back.
+//! The one seam of a session to what stores records: where they leave, and confirmations come back.
 //!
 //! Contract, for every implementation:
 //! * records of one partition are appended in the order of `send` (G2);

@@ -452,9 +452,9 @@ mod tests {
     #[test]
     fn a_runtime_beside_the_stream_is_reported() {
         let both = "use crate::wal::{Frame, Stream};\nuse tokio::sync::watch;";
-        assert_eq!(hot_path(&Source::new("src/relay/session.rs", both)).len(), 1);
+        assert_eq!(hot_path(&Source::new("src/relay/hot.rs", both)).len(), 1);
         let frame_only = "use crate::wal::Frame;\nuse tokio::sync::watch;";
-        assert_eq!(hot_path(&Source::new("src/relay/session.rs", frame_only)), []);
+        assert_eq!(hot_path(&Source::new("src/relay/hot.rs", frame_only)), []);
     }
 
     #[test]
@@ -463,7 +463,7 @@ mod tests {
             let text = "use std::time::SystemTime;\n#[cfg(test)]\nmod t { use X::SystemTime; }";
             wall_clock(&[Source::new(path, text)]).len()
         };
-        assert_eq!(found("src/relay/vigil.rs"), 1);
+        assert_eq!(found("src/relay/report.rs"), 1);
         assert_eq!(found("src/telemetry/mod.rs"), 0);
         assert_eq!(found("tests/it/main.rs"), 0);
     }

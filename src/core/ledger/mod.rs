@@ -153,7 +153,7 @@ impl Ledger {
     }
 
     /// The ticket of the open transaction's next record, weighing `weight` bytes. Does not count:
-    /// until [`Ledger::count`] the record may be offered again, or not at all.
+    /// until [`Ledger::count`] the record may be handed in again, or not at all.
     pub fn next_ticket(&self, weight: usize) -> Result<Ticket, LedgerError> {
         if !self.open {
             return Err(LedgerError::NotOpen);
@@ -259,7 +259,7 @@ impl Ledger {
         self.horizon
     }
 
-    /// Whether another frame may be offered. Upholds G3.
+    /// Whether another frame may be handed in. Upholds G3.
     pub fn has_room(&self) -> bool {
         let closed = self.ring.len() - usize::from(self.open);
         if mutants::is(Mutant::IgnoresBudget) {

@@ -43,8 +43,8 @@ pub(super) enum Found<'a> {
 }
 
 impl<'a> Found<'a> {
-    #[inline]
     /// Decodes a frame.
+    #[inline]
     pub(super) fn in_frame(frame: Frame<'a>, outbox: &Outbox) -> Result<Self, PipelineError> {
         let (data, sent_us, excerpt, untranslatable) = match frame {
             Frame::Wal { data, sent_us, .. } => (data, sent_us, None, &[][..]),

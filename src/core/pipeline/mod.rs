@@ -197,7 +197,7 @@ impl Pipeline {
         if self.check.is_some() { Lsn::ZERO } else { self.ledger.settled() }
     }
 
-    /// Whether a frame may be offered; if not, stop reading. Upholds G3.
+    /// Whether a frame may be handed in; if not, stop reading. Upholds G3.
     pub fn has_room(&self) -> bool {
         self.ledger.has_room()
     }

@@ -26,7 +26,7 @@ impl Place {
         self.next.ok_or(LedgerError::NotOpen)
     }
 
-    /// The position of a logical message; the same one when it is offered again. `sent_us` is the
+    /// The position of a logical message; the same one when it is handed in again. `sent_us` is the
     /// server's clock when it sent it: a message of its own has no commit time.
     pub(super) fn message(
         &mut self,

@@ -1,7 +1,7 @@
 //! Frames in a single-byte encoding → frames in UTF-8.
 //!
-//! Enters: frames of a stream that the server does not convert, each as often as it is offered. Leaves:
-//! the same frames in UTF-8. Always holds: a frame is converted once, however often it is offered; what is
+//! Enters: frames of a stream that the server does not convert, each as often as it is handed in. Leaves:
+//! the same frames in UTF-8. Always holds: a frame is converted once, however often it is handed in; what is
 //! needed beside the frame is no larger than the largest row that is delivered (G3): a row that would be
 //! larger in UTF-8 is treated as one that comes too large; a row of ASCII alone is lent as it lies in the
 //! read buffer.

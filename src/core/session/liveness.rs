@@ -51,7 +51,8 @@ impl Liveness {
         self.lost(now)
     }
 
-    /// To be asked after a read that found nothing, never before.
+    /// How long the server has been silent, once that is too long. To be asked after a read, which may have
+    /// brought the answer, never before.
     fn lost(&self, now: Instant) -> Option<Duration> {
         let silence = now - self.asked?;
         (silence >= self.timeout).then_some(silence)
