@@ -54,11 +54,12 @@
 pub use postrider_core::{frame, gate, ledger, lsn, mutants, outbox, pgoutput, pipeline, route};
 pub use postrider_core::{progress, record, session, sink, time, transaction};
 
+pub use postrider_postgres::{control, libpq, wal};
 pub use postrider_sandbox as sandbox;
+pub use postrider_secrets as secrets;
 
 pub mod backoff;
 pub mod config;
-pub mod control;
 pub mod dead_letter;
 pub mod failpoint;
 pub mod http;
@@ -77,6 +78,5 @@ pub mod saga;
 #[cfg(feature = "shop")]
 pub mod shop;
 pub mod telemetry;
-pub mod wal;
 
 pub mod cli;

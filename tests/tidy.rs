@@ -17,8 +17,6 @@ mod calls;
 mod codes;
 #[path = "tidy/faults.rs"]
 mod faults;
-#[path = "tidy/layers.rs"]
-mod layers;
 #[path = "faults/register.rs"]
 mod register;
 #[path = "tidy/sizes.rs"]
@@ -27,6 +25,8 @@ mod sizes;
 mod source;
 #[path = "tidy/tree.rs"]
 mod tree;
+#[path = "tidy/walls.rs"]
+mod walls;
 #[path = "tidy/way.rs"]
 mod way;
 #[path = "tidy/words.rs"]
@@ -44,9 +44,7 @@ const FILE_RULES: &[fn(&Source) -> Vec<Finding>] = &[
     sizes::functions,
     sizes::parameters,
     sizes::library_root,
-    layers::rooms,
-    layers::crates,
-    layers::hot_path,
+    walls::hot_path,
     calls::banned,
     calls::undone,
     calls::sleeping_tests,
@@ -139,7 +137,14 @@ fn every_error_code_stands_for_one_situation_and_has_its_line() {
 /// The clock on the wall may jump: it stamps what others read, and decides nothing.
 #[test]
 fn no_timeout_looks_at_the_clock_on_the_wall() {
-    report(&layers::wall_clock(&sources()));
+    report(&sources().iter().flat_map(walls::wall_clock).collect::<Vec<_>>());
+}
+
+#[test]
+fn no_crate_is_built_with_what_it_keeps_out() {
+    for wall in walls::WALLS {
+        report(&walls::broken(wall, &walls::tree(wall, root())));
+    }
 }
 
 fn report(findings: &[Finding]) {

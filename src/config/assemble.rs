@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 
 use super::checks;
 use super::layer::{Setting, Value};
-use super::libpq::ConnectInfoWarning;
 use super::mistake::{Mistake, MistakeKind};
 use super::model::{
     Config, DeadLetters, Http, Kafka, Log, Messages, Outbox, Progress, Retry, Route, Shutdown,
@@ -24,6 +23,7 @@ use crate::route::{
     ByteaForm, ColumnStyle, EmptyPayload, EpochUnit, FieldSpec, FormatSpec, KeyFormat, Members,
     MissingColumn, PROGRESS_PREFIX, ValueFormat, check_members,
 };
+use postrider_postgres::libpq::ConnectInfoWarning;
 
 /// Builds the configuration. Mistakes of the layers are to be reported before these.
 pub(super) fn assemble(

@@ -6,13 +6,13 @@ use std::fmt;
 use serde::Serialize;
 
 use super::layer::{Origin, Setting, Value, toml_text};
-use super::libpq::SslMode;
 use super::model::Config;
 use super::options::{Kind, PROPERTIES};
 use super::rule_options::is_rules;
-use super::secrets::{MASK, mask_connection_string, mask_text, shown};
 use super::table::{OPTIONS, option};
 use super::values::{format_duration, format_size};
+use postrider_postgres::libpq::SslMode;
+use postrider_secrets::mask::{MASK, mask_connection_string, mask_text, shown};
 
 /// One line of `config show`.
 #[derive(Debug, Clone, PartialEq, Eq)]

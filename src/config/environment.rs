@@ -10,8 +10,8 @@ use super::FlagValue;
 use super::layer::{Layer, Origin, Raw};
 use super::mistake::{Mistake, MistakeKind, Place};
 use super::options::{ENV_PREFIX, OptionSpec, PROPERTIES, env_name};
-use super::secrets::MASK;
 use super::table::{OPTIONS, option};
+use postrider_secrets::mask::MASK;
 
 /// Reads `POSTRIDER_A__B` and `POSTRIDER_A__B_FILE`. Names without `__` are not settings (a
 /// Kubernetes service called postrider sets `POSTRIDER_PORT` and its kin) unless they are one of

@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::secrets::{mask_line, mask_text, scrub};
+use postrider_secrets::mask::{mask_line, mask_text, scrub};
 
 /// Why there is no configuration.
 #[derive(Debug, thiserror::Error)]
@@ -82,7 +82,7 @@ pub struct Mistake {
 
 impl Mistake {
     /// The same without what it may repeat of a secret that was typed where none belongs.
-    /// `secrets` are those that are known, in the order of [`super::secrets::for_scrubbing`].
+    /// `secrets` are those that are known, in the order of [`postrider_secrets::mask::for_scrubbing`].
     pub(super) fn masked(self, secrets: &[String]) -> Self {
         let masked = |text: String| scrub(&mask_text(&text), secrets);
         let kind = match self.kind {

@@ -14,7 +14,6 @@ mod effective;
 mod environment;
 mod file;
 mod layer;
-pub mod libpq;
 mod mistake;
 mod model;
 mod options;
@@ -23,7 +22,6 @@ mod reference;
 mod rule_options;
 mod rules;
 mod secret_sources;
-mod secrets;
 mod specs;
 mod table;
 #[cfg(test)]
@@ -36,13 +34,13 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
-use libpq::ConnectInfoWarning;
+use postrider_postgres::libpq::ConnectInfoWarning;
+use postrider_secrets::mask;
 
 use layer::{Layer, Origin as LayerOrigin, Raw, Setting, Value};
 
 pub use effective::{Effective, Shown};
 pub use layer::Origin;
-pub use libpq::ConnectInfo;
 pub use mistake::{ConfigError, Excerpt, Mistake, MistakeKind, Place, to_read};
 pub use model::{
     Config, DeadLetters, Http, Kafka, Log, Messages, Outbox, Progress, Retry, Route, Shutdown,
@@ -51,7 +49,6 @@ pub use model::{
 pub use options::{Kind, OptionSpec};
 pub use reference::{example_toml, reference_markdown};
 pub use rule_options::RULE_OPTIONS;
-pub use secrets::{MASK, is_secret_name, mask_connection_string, mask_text, shown};
 pub use table::OPTIONS;
 pub use typed::{clap_error_without_secrets, typed_words, without_typed_secrets};
 pub use values::{
@@ -184,13 +181,13 @@ pub fn load(inputs: &Inputs, review: Review<'_>) -> Result<Loaded, ConfigError> 
 /// What a mistake may repeat a piece of that no longer looks like a secret.
 fn secrets_of(settings: &BTreeMap<String, Setting>) -> Vec<String> {
     let parts = settings.iter().flat_map(|(key, setting)| match &setting.value {
-        Value::Text(text) => secrets::secret_parts(key, text),
+        Value::Text(text) => mask::secret_parts(key, text),
         Value::List(items) => {
-            items.iter().flat_map(|item| secrets::secret_parts("", &item.text)).collect()
+            items.iter().flat_map(|item| mask::secret_parts("", &item.text)).collect()
         }
         Value::Switch(_) | Value::Duration(_) | Value::Size(_) => Vec::new(),
     });
-    secrets::for_scrubbing(parts.collect())
+    mask::for_scrubbing(parts.collect())
 }
 
 fn to_mistake(objection: Objection, settings: &BTreeMap<String, Setting>) -> Mistake {

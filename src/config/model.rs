@@ -14,11 +14,11 @@ use crate::route::{
     EmptyPayload, EpochUnit, FieldSpec, FormatSpec, Members, MissingColumn, RuleSpec,
 };
 
-use super::libpq::{ConnectInfo, PasswordCommand};
 use super::values::{
     Compression, ConnectionString, Create, Delivery, LogFormat, LogLevel, OnUpdate, Partitioner,
     Property, Rejected,
 };
+use postrider_postgres::libpq::{ConnectInfo, PasswordCommand};
 
 /// Everything an operator can decide. Names and meanings are those of docs/configuration.md.
 #[derive(Debug, Clone, PartialEq, Eq)]

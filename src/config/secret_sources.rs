@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use super::layer::{Origin, Value};
-use super::libpq::{ConnectInfo, PasswordCommand};
 use super::options::PROPERTIES;
 use super::reader::Reader;
 use super::values::{ConnectionString, Property, Refusal};
+use postrider_postgres::libpq::{ConnectInfo, PasswordCommand};
 
 impl Reader<'_> {
     /// Understands the connection string, with what it leaves to files and a command.

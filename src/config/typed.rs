@@ -4,7 +4,7 @@
 //! secrets. What always holds: a URL with a password in a wrong place of the command line, which
 //! parsers and file systems like to repeat, is not shown by the error that says so.
 
-use super::secrets::{for_scrubbing, mask_text, scrub, secret_parts};
+use postrider_secrets::mask::{for_scrubbing, mask_text, scrub, secret_parts};
 
 /// The text, in which words that hold a secret stand without it.
 pub fn without_typed_secrets(text: &str, words: impl IntoIterator<Item = String>) -> String {

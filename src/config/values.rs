@@ -44,7 +44,7 @@ impl ConnectionString {
 
 impl fmt::Display for ConnectionString {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&super::secrets::mask_connection_string(&self.0))
+        f.write_str(&postrider_secrets::mask::mask_connection_string(&self.0))
     }
 }
 
@@ -65,7 +65,7 @@ pub struct Property {
 
 impl fmt::Debug for Property {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let shown = super::secrets::shown(&self.name, &self.value);
+        let shown = postrider_secrets::mask::shown(&self.name, &self.value);
         write!(f, "{}={shown:?}", self.name)
     }
 }

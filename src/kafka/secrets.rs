@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use crate::config::libpq::{PasswordCommand, SecretError, read_secret};
+use crate::libpq::{PasswordCommand, SecretError, read_secret};
 
 /// Properties that are not what was read at the start, but what holds now.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

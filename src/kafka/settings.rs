@@ -16,8 +16,9 @@ use rdkafka::types::RDKafkaConfRes;
 use super::TopicBook;
 use super::properties::{advice_for_unknown, is_javas, refuse_reserved};
 use super::secrets::KafkaSecrets;
-use crate::config::libpq::SecretError;
-use crate::config::{Partitioner, shown};
+use crate::config::Partitioner;
+use crate::libpq::SecretError;
+use crate::secrets::shown;
 
 /// How long the brokers let a transaction of a relay that is gone hold back readers of committed
 /// records, unless another relay follows it. Kafka's default; its brokers allow 15 minutes.

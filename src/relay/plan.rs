@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use crate::config::{Config, Delivery};
+use crate::config::{Config, Create, Delivery};
 use crate::control::{self, Client, ControlError, Inspection, Requirements, TableFacts};
 use crate::gate::Facts;
 use crate::kafka::{KafkaSpec, Lineage};
@@ -119,7 +119,16 @@ impl Plan {
     pub fn requirements(&self) -> Result<Requirements, RouteSpecError> {
         let mut spec = self.config.outbox_spec();
         Router::compile(&self.config.route_spec(), &mut spec)?;
-        Ok(Requirements::of(&self.config, &spec))
+        let source = &self.config.source;
+        Ok(Requirements {
+            slot: source.slot.clone(),
+            publication: source.publication.clone(),
+            tables: source.tables.clone(),
+            // `compile` asked for the columns that rows are routed by.
+            columns: spec.wanted().to_vec(),
+            messages: !self.config.messages.prefixes.is_empty(),
+            create: source.create == Create::Auto,
+        })
     }
 
     /// Whether a later session is to find how far we came.

@@ -8,9 +8,9 @@
 
 use std::time::{Duration, Instant};
 
-use crate::config::ConnectInfo;
 use crate::control::ControlError;
 use crate::kafka::{SettingsError, SinkError};
+use crate::libpq::ConnectInfo;
 use crate::relay::error::RelayError;
 use crate::relay::plan::Plan;
 use crate::wal::WalError;
@@ -77,7 +77,7 @@ fn another_may_help(error: &WalError, connect: &ConnectInfo) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::libpq::PasswordCommand;
+    use crate::libpq::PasswordCommand;
     use crate::wal::ServerMessage;
 
     #[test]

@@ -10,9 +10,9 @@ use std::convert::Infallible;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::config::ConnectInfo;
 use crate::control::{self, Client, ControlError, Inspection, Known, Requirements};
 use crate::gate::Warning;
+use crate::libpq::ConnectInfo;
 use crate::relay::alterations::Alterations;
 use crate::relay::error::RelayError;
 use crate::relay::stop::Stop;

@@ -10,11 +10,11 @@ use deadpool_postgres::PoolError;
 use tokio_postgres::error::SqlState;
 
 use super::kafka::KafkaSettingError;
-use crate::config::libpq::ConnectInfoError;
 use crate::control::{AddressError, LoginRefused};
 use crate::dead_letter::DeadLetterError;
 use crate::idempotency::IdempotencyError;
 use crate::inbox::{InboxError, describe};
+use crate::libpq::ConnectInfoError;
 use crate::outbox_writer::WriterError;
 use crate::saga::SagaError;
 

@@ -13,7 +13,7 @@ use rdkafka::error::KafkaError;
 use rdkafka::types::RDKafkaConfRes;
 
 use super::error::ShopError;
-use crate::config::is_secret_name;
+use crate::secrets::is_secret_name;
 
 /// What has a flag of its own, by librdkafka's two names.
 const BROKERS: [&str; 2] = ["bootstrap.servers", "metadata.broker.list"];

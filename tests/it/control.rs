@@ -4,11 +4,11 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use postrider::config::ConnectInfo;
 use postrider::control::{
     self, Client, ControlError, Inspection, Requirements, SetupChoices, SetupPlan, preflight,
     sample,
 };
+use postrider::libpq::ConnectInfo;
 use postrider::outbox::{TableName, Wanted};
 use postrider::sandbox::postgres::{Cluster, Options, Stop};
 use postrider::wal::{Class, Connection, Frame, SessionParams};

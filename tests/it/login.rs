@@ -6,8 +6,8 @@ use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::Path;
 use std::time::Duration;
 
-use postrider::config::ConnectInfo;
 use postrider::control::{self, ControlError};
+use postrider::libpq::ConnectInfo;
 use postrider::lsn::Lsn;
 use postrider::sandbox::postgres::{Options, Tls};
 use postrider::wal::{Class, Connection, Frame, SessionParams, WalError};
@@ -64,7 +64,7 @@ fn every_method_lets_the_right_password_in() {
         assert_eq!(log_in(&fortress.info(role, "")), Ok(true), "{role}");
         let mut wrong = fortress.info(role, "");
         let ConnectInfo { endpoints, .. } = &mut wrong;
-        endpoints[0].password = Some(postrider::config::libpq::Password::new("guess"));
+        endpoints[0].password = Some(postrider::libpq::Password::new("guess"));
         let error = log_in(&wrong).unwrap_err();
         assert!(matches!(&error, WalError::Server(server) if server.code == "28P01"), "{error:?}");
         assert_eq!(error.class(), Class::Permission);

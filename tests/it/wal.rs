@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use postrider::config::ConnectInfo;
+use postrider::libpq::ConnectInfo;
 use postrider::lsn::Lsn;
 use postrider::pgoutput::{self, Column, Cut, Digest, Excerpt, Message, VALUE_BYTES_KEPT};
 use postrider::sandbox::postgres::{Cluster, Options, Stop};

@@ -107,13 +107,9 @@ impl Source {
     }
 
     /// The top-level module: `wal` for `src/wal/frame.rs`, `bin` for `src/bin/shop.rs`, `lib` and
-    /// `main` for those files; nothing outside `src`, nor in a crate of its own, whose walls the
-    /// compiler keeps.
+    /// `main` for those files; nothing outside `src`.
     pub fn room(&self) -> Option<&str> {
         let inside = self.path.strip_prefix("src/")?;
-        if ["core/", "sandbox/"].iter().any(|krate| inside.starts_with(krate)) {
-            return None;
-        }
         inside.split('/').next()?.split('.').next()
     }
 }

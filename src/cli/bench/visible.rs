@@ -14,9 +14,9 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use super::programs::{EmbeddedBroker, ProgramError, Surroundings, carry};
 use super::{DeliveryArgs, round, wal_load};
 use crate::config::Delivery as Guarantee;
-use crate::config::libpq::{ConnectInfo, ConnectInfoError};
 use crate::control::{self, Client, ControlError};
 use crate::kafka::{KafkaSpec, Reader, ReaderError, ReaderSpec, Start, Step};
+use crate::libpq::{ConnectInfo, ConnectInfoError};
 use crate::sandbox::postgres::Cluster;
 use crate::telemetry::unix_us;
 

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use tokio_postgres::error::SqlState;
 
 use crate::config::Delivery;
-use crate::config::libpq::ConnectInfo;
 use crate::control::{self, Client, SetupChoices, SetupPlan};
 use crate::kafka::embedded::Broker;
 use crate::kafka::{KafkaSpec, create_missing};
+use crate::libpq::ConnectInfo;
 use crate::relay::{Plan, RelayError, begin_stream};
 use crate::sandbox::account::Account;
 use crate::sandbox::postgres::{Cluster, Options};

@@ -223,7 +223,7 @@ pub(super) fn nowhere(name: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::libpq::ConnectInfo;
+    use postrider_postgres::libpq::ConnectInfo;
     use proptest::prelude::*;
 
     #[test]

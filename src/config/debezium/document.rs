@@ -8,8 +8,8 @@ use std::fmt::Write as _;
 use super::draft::{Draft, Setting, text};
 use crate::config::options::{PROPERTIES, env_name};
 use crate::config::reference::wrap;
-use crate::config::secrets::is_secret_name;
 use crate::config::table::OPTIONS;
+use postrider_secrets::mask::is_secret_name;
 
 const HEAD: &str = "\
 # Imported from a Debezium configuration by `postrider import debezium`.

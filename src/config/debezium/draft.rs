@@ -7,7 +7,7 @@
 use super::given::{Content, Entry, Flavour, Given};
 use super::{Finding, Outcome};
 use crate::config::layer::toml_text;
-use crate::config::secrets::{self, MASK, for_scrubbing, is_secret_name, scrub, secret_parts};
+use postrider_secrets::mask::{MASK, for_scrubbing, is_secret_name, scrub, secret_parts};
 
 /// What the producer's options begin with, wherever a file has them.
 pub(super) const PRODUCER: &str = "producer.override.";
@@ -375,7 +375,7 @@ fn shown(name: &str, value: &str, flavour: Flavour) -> String {
     if value.is_empty() || whole_placeholder && !alone.contains(char::is_control) {
         return value.to_owned();
     }
-    let value = secrets::shown(name, value);
+    let value = postrider_secrets::shown(name, value);
     let visible = |char: char| if char.is_control() { ' ' } else { char };
     let mut shown: String = value.chars().take(SHOWN_CHARS).map(visible).collect();
     if value.chars().nth(SHOWN_CHARS).is_some() {

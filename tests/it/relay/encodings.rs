@@ -1,7 +1,7 @@
 //! Databases in single-byte encodings, of which some have characters that UTF8 lacks.
 
-use postrider::config::ConnectInfo;
 use postrider::control;
+use postrider::libpq::ConnectInfo;
 use postrider::lsn::Lsn;
 use postrider::sandbox::postgres::Cluster;
 use postrider::wal::{Class, Connection, SessionParams, StreamEncoding};

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use super::*;
-use crate::config::is_secret_name;
+use postrider_secrets::is_secret_name;
 
 /// Names that mean something, so that generated files are not all unknown to the importer.
 const NAMES: [&str; 60] = [

@@ -1,0 +1,385 @@
+//! SQL sessions beside the stream.
+//!
+//! Enters: a [`ConnectInfo`]. Leaves: a [`Client`], over the same servers, TLS rules and password
+//! as the replication connection (`wal` dials and checks certificates for both). Always holds: no
+//! statement waits longer than [`STATEMENT_LIMIT`] unless it says so; the end of the session is
+//! seen even while nobody asks anything of it, which makes it the canary of a server's shutdown.
+
+use std::error::Error as _;
+use std::future::Future;
+use std::io::{self, ErrorKind};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::watch;
+use tokio_postgres::config::{self, SslMode as TokioSslMode};
+use tokio_postgres::tls::{MakeTlsConnect, NoTls, TlsConnect};
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use super::authentication::{Watched, WatchedTls, unwanted};
+use super::error::ControlError;
+use crate::libpq::ConnectInfo;
+use crate::libpq::{
+    Address, ChannelBinding, Endpoint, SslMode, SslNegotiation, TargetSessionAttrs,
+};
+use crate::wal::dial::{self, SessionCheck};
+use crate::wal::{ServerMessage, Socket, WalError, tls};
+
+/// Every statement of the control plane reads catalogs or creates one object: a server that takes
+/// longer is in trouble, and the caller should say so instead of waiting.
+pub const STATEMENT_LIMIT: Duration = Duration::from_secs(15);
+
+/// What a session relies on, whatever `options` in the connection string and the defaults of role and
+/// database say: limits are ours to set, and a session that waits is not idle. Later versions have more.
+const OWN_SETTINGS: &str = "\
+    SELECT pg_catalog.set_config(own.name, own.value, false) \
+    FROM (VALUES ('client_min_messages', 'notice'), ('statement_timeout', '0'), \
+        ('lock_timeout', '0'), ('idle_in_transaction_session_timeout', '0'), \
+        ('idle_session_timeout', '0'), ('transaction_timeout', '0')) AS own (name, value) \
+    WHERE pg_catalog.current_setting(own.name, true) IS NOT NULL";
+
+/// A SQL session, served by a task of its own.
+#[derive(Debug)]
+pub struct Client {
+    sql: tokio_postgres::Client,
+    /// Closed when the session ends.
+    end: watch::Receiver<()>,
+    server: ConnectInfo,
+}
+
+impl Client {
+    /// The session itself, for statements of the caller's own.
+    pub fn sql(&self) -> &tokio_postgres::Client {
+        &self.sql
+    }
+
+    /// The one server that this session reached, for connections that must lead to the same: of a
+    /// list of hosts the host, of a name with several addresses the address.
+    pub fn server(&self) -> &ConnectInfo {
+        &self.server
+    }
+
+    /// Resolves when the session ends. The shutdown canary: a server that is stopped in `fast` mode
+    /// ends this session at once, but waits for the stream's reader, which must then let go. An operator may
+    /// have ended it as well, with the same word (57P01): whoever connects again is told which it was.
+    pub fn ended(&self) -> impl Future<Output = ()> + Send + 'static {
+        let mut end = self.end.clone();
+        async move { while end.changed().await.is_ok() {} }
+    }
+
+    /// Whether the session has ended.
+    pub fn is_closed(&self) -> bool {
+        self.sql.is_closed()
+    }
+
+    /// Runs a statement under the usual limit; `doing` is for the error.
+    pub(super) async fn run<T>(
+        &self,
+        doing: &'static str,
+        statement: impl Future<Output = Result<T, tokio_postgres::Error>>,
+    ) -> Result<T, ControlError> {
+        let result = tokio::time::timeout(STATEMENT_LIMIT, statement).await;
+        let source = match result {
+            Ok(Ok(value)) => return Ok(value),
+            Ok(Err(error)) => sql_error(&error),
+            Err(_) => WalError::TimedOut { doing: "running a statement" },
+        };
+        Err(ControlError::Connection { doing, source })
+    }
+}
+
+/// Connects to the first acceptable server and logs in. Must be called on a tokio runtime, which
+/// then serves the session.
+pub async fn connect(info: &ConnectInfo) -> Result<Client, ControlError> {
+    let failed = |source| ControlError::Connection { doing: "connecting", source };
+    let info = &renewed(info).await.map_err(failed)?;
+    let result = if info.target_session_attrs == TargetSessionAttrs::PreferStandby {
+        match connect_wanted(info, TargetSessionAttrs::Standby).await {
+            Err(error) if error.class().is_transient() => {
+                connect_wanted(info, TargetSessionAttrs::Any).await
+            }
+            result => result,
+        }
+    } else {
+        connect_wanted(info, info.target_session_attrs).await
+    };
+    result.map_err(failed)
+}
+
+/// With the secrets that hold now; files and commands are no work for this thread.
+async fn renewed(info: &ConnectInfo) -> Result<ConnectInfo, WalError> {
+    if !info.secret_can_change() {
+        return Ok(info.clone());
+    }
+    let info = info.clone();
+    let renewed = tokio::task::spawn_blocking(move || info.renewed()).await;
+    Ok(renewed.map_err(|error| WalError::Io(error.to_string()))??)
+}
+
+async fn connect_wanted(
+    info: &ConnectInfo,
+    wanted: TargetSessionAttrs,
+) -> Result<Client, WalError> {
+    let needs_tls = info.endpoints.iter().any(|endpoint| dial::uses_tls(info, endpoint));
+    let config = if needs_tls { Some(tls::client_config(&info.tls)?) } else { None };
+    let tls = config.map(MakeRustlsConnect::new);
+    let mut failures = Vec::new();
+    for endpoint in dial::order(info) {
+        let tls = tls.as_ref().filter(|_| dial::uses_tls(info, endpoint));
+        let mut result = attempt(info, endpoint, tls, wanted).await;
+        if let Err(error) = &result
+            && tls.is_some()
+            && dial::may_retry_without_tls(info, error)
+        {
+            result = attempt(info, endpoint, None, wanted).await;
+        }
+        match result {
+            Ok(client) => return Ok(client),
+            Err(error) if error.class().is_transient() => failures.push(error),
+            Err(error) => return Err(error),
+        }
+    }
+    Err(dial::combined(failures))
+}
+
+async fn attempt(
+    info: &ConnectInfo,
+    endpoint: &Endpoint,
+    tls: Option<&MakeRustlsConnect>,
+    wanted: TargetSessionAttrs,
+) -> Result<Client, WalError> {
+    let limit = info.connect_timeout.unwrap_or(Duration::MAX);
+    let opened = tokio::time::timeout(limit, async {
+        let socket = dial_in_background(info, endpoint).await?;
+        let client = log_in(info, endpoint, socket, tls).await?;
+        let settings = client.sql.batch_execute(OWN_SETTINGS).await;
+        settings.map_err(|error| sql_error(&error))?;
+        if let Some(check) = dial::session_check(wanted) {
+            expect(&client, endpoint, &check).await?;
+        }
+        Ok(client)
+    });
+    opened.await.unwrap_or_else(|_| {
+        let endpoint = endpoint.to_string();
+        Err(WalError::LoginTimedOut { endpoint, doing: "logging in" })
+    })
+}
+
+/// Names are resolved and sockets connected by the system's blocking calls, so not on this thread.
+async fn dial_in_background(info: &ConnectInfo, endpoint: &Endpoint) -> Result<Socket, WalError> {
+    let (endpoint, keepalives, limit) = (endpoint.clone(), info.keepalives, info.connect_timeout);
+    let socket = tokio::task::spawn_blocking(move || Socket::connect(&endpoint, keepalives, limit));
+    let socket = socket.await.map_err(|error| WalError::Io(error.to_string()))??;
+    socket.set_nonblocking().map_err(|error| WalError::Io(error.to_string()))?;
+    Ok(socket)
+}
+
+async fn log_in(
+    info: &ConnectInfo,
+    endpoint: &Endpoint,
+    socket: Socket,
+    tls: Option<&MakeRustlsConnect>,
+) -> Result<Client, WalError> {
+    let io = |error: io::Error| WalError::Io(error.to_string());
+    let config = login_config(info, endpoint, tls.is_some());
+    let require = &info.require_auth;
+    let mut server = info.clone();
+    server.endpoints = vec![endpoint.clone()];
+    let opened = match socket {
+        Socket::Unix(socket) => {
+            let socket = UnixStream::from_std(socket).map_err(io)?;
+            serve(&config, Watched::plain(socket, require), NoTls).await
+        }
+        Socket::Tcp(socket) => {
+            let peer = socket.peer_addr().map_err(io)?.ip();
+            for Endpoint { address, .. } in &mut server.endpoints {
+                if let Address::Tcp { ip, .. } = address {
+                    *ip = Some(peer);
+                }
+            }
+            let socket = TcpStream::from_std(socket).map_err(io)?;
+            match tls {
+                None => serve(&config, Watched::plain(socket, require), NoTls).await,
+                Some(maker) => {
+                    let socket = match info.tls.negotiation {
+                        SslNegotiation::Postgres => Watched::asking_for_tls(socket, require),
+                        SslNegotiation::Direct => Watched::opaque(socket, require),
+                    };
+                    let name = tls::server_name(endpoint).to_str().into_owned();
+                    let made: Result<_, _> = MakeTlsConnect::<Watched<TcpStream>>::make_tls_connect(
+                        &mut maker.clone(),
+                        &name,
+                    );
+                    let Ok(connector) = made;
+                    let tls = WatchedTls { connector, require: require.clone() };
+                    serve(&config, socket, tls).await
+                }
+            }
+        }
+    };
+    let (sql, end) = opened.map_err(|error| login_error(&error, info, endpoint))?;
+    Ok(Client { sql, end, server })
+}
+
+pub(super) fn login_config(info: &ConnectInfo, endpoint: &Endpoint, tls: bool) -> config::Config {
+    let mut config = config::Config::new();
+    config
+        .user(&info.user)
+        .dbname(&info.database)
+        .application_name(&info.application_name)
+        .ssl_mode(match info.tls.mode {
+            _ if !tls => TokioSslMode::Disable,
+            SslMode::Disable => TokioSslMode::Disable,
+            SslMode::Prefer => TokioSslMode::Prefer,
+            SslMode::Require | SslMode::VerifyCa | SslMode::VerifyFull => TokioSslMode::Require,
+        })
+        .ssl_negotiation(match info.tls.negotiation {
+            SslNegotiation::Postgres => config::SslNegotiation::Postgres,
+            SslNegotiation::Direct => config::SslNegotiation::Direct,
+        })
+        .channel_binding(match info.channel_binding {
+            ChannelBinding::Disable => config::ChannelBinding::Disable,
+            ChannelBinding::Prefer => config::ChannelBinding::Prefer,
+            ChannelBinding::Require => config::ChannelBinding::Require,
+        });
+    if !info.options.is_empty() {
+        config.options(&info.options);
+    }
+    if let Some(password) = &endpoint.password {
+        config.password(password.reveal());
+    }
+    config
+}
+
+/// Logs in and leaves the session to a task.
+async fn serve<S, T>(
+    config: &config::Config,
+    socket: S,
+    tls: T,
+) -> Result<(tokio_postgres::Client, watch::Receiver<()>), tokio_postgres::Error>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    T: TlsConnect<S>,
+    T::Stream: Send + 'static,
+{
+    let (sql, connection) = config.connect_raw(socket, tls).await?;
+    let (open, end) = watch::channel(());
+    tokio::spawn(async move {
+        // Why it ended is told to whoever runs a statement.
+        let _ = connection.await;
+        drop(open);
+    });
+    Ok((sql, end))
+}
+
+async fn expect(
+    client: &Client,
+    endpoint: &Endpoint,
+    check: &SessionCheck,
+) -> Result<(), WalError> {
+    let row = client.sql.query_one(check.sql, &[]).await.map_err(|error| sql_error(&error))?;
+    let value: String = row.try_get(0).map_err(|error| sql_error(&error))?;
+    if value == check.expected {
+        return Ok(());
+    }
+    Err(WalError::WrongSession { endpoint: endpoint.to_string(), wanted: check.name })
+}
+
+fn login_error(error: &tokio_postgres::Error, info: &ConnectInfo, endpoint: &Endpoint) -> WalError {
+    if error.as_db_error().is_some() {
+        return match sql_error(error) {
+            WalError::Server(message) => WalError::Server(Box::new(message.of_login(info))),
+            other => other,
+        };
+    }
+    if let Some(asked) = unwanted(error) {
+        return WalError::unwanted(endpoint, asked, &info.require_auth);
+    }
+    // The library tells its kinds apart by text only.
+    let text = error.to_string();
+    let source = error.source().map(ToString::to_string).unwrap_or_default();
+    if text.starts_with("authentication error") && !source.contains("password missing") {
+        return WalError::authentication(endpoint, source);
+    }
+    let endpoint = endpoint.to_string();
+    if text.contains("password missing") || source.contains("password missing") {
+        let (user, hint) = (info.user.clone(), info.missing_password_hint());
+        return WalError::PasswordMissing { endpoint, user, hint };
+    }
+    if source.contains("server does not support TLS") {
+        return WalError::TlsNotOffered { endpoint };
+    }
+    if text.starts_with("error performing TLS handshake") {
+        if is_broken_off(error) {
+            return WalError::Io(format!("TLS handshake with {endpoint}: {source}"));
+        }
+        return WalError::TlsHandshake { endpoint, reason: source };
+    }
+    sql_error(error)
+}
+
+/// Whether the peer went away, rather than refuse us or be refused: a restart, a proxy without a
+/// server behind it.
+fn is_broken_off(error: &(dyn std::error::Error + 'static)) -> bool {
+    let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
+    let gone = [ErrorKind::UnexpectedEof, ErrorKind::ConnectionReset, ErrorKind::BrokenPipe];
+    kind.is_some_and(|kind| gone.contains(&kind)) || error.source().is_some_and(is_broken_off)
+}
+
+/// A statement's error in the words of the replication connection.
+pub(super) fn sql_error(error: &tokio_postgres::Error) -> WalError {
+    if let Some(server) = error.as_db_error() {
+        return WalError::Server(Box::new(ServerMessage {
+            severity: server.severity().to_owned(),
+            code: server.code().code().to_owned(),
+            message: server.message().to_owned(),
+            hint: server.hint().unwrap_or_default().to_owned(),
+            routine: server.routine().unwrap_or_default().to_owned(),
+        }));
+    }
+    if error.is_closed() {
+        return WalError::Closed;
+    }
+    let source = error.source().map(|source| format!(": {source}")).unwrap_or_default();
+    WalError::Io(format!("{error}{source}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::net::TcpListener;
+
+    use super::*;
+    use crate::wal::Class;
+
+    /// Connects to a server that offers TLS, reads the first words and says this instead of its own.
+    async fn refused_with(words: &'static [u8]) -> ControlError {
+        let server = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = server.local_addr().unwrap().port();
+        std::thread::spawn(move || {
+            let (mut client, _) = server.accept().unwrap();
+            let mut heard = [0; 4096];
+            client.read_exact(&mut heard[..8]).unwrap();
+            client.write_all(b"S").unwrap();
+            assert!(client.read(&mut heard).unwrap() > 0);
+            client.write_all(words).unwrap();
+        });
+        let text = format!("user=u host=127.0.0.1 port={port} sslmode=require");
+        connect(&ConnectInfo::resolve(&text, &|_| None).unwrap().0).await.unwrap_err()
+    }
+
+    #[tokio::test]
+    async fn a_handshake_that_the_peer_breaks_off_is_tried_again() {
+        let error = refused_with(b"").await;
+        assert_eq!(error.class(), Class::Transient, "{error}");
+        assert!(error.to_string().contains("TLS handshake"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_handshake_that_is_refused_is_a_matter_of_configuration() {
+        // Alert, TLS 1.2, two bytes: fatal, handshake_failure (RFC 8446, section 6).
+        let error = refused_with(&[21, 3, 3, 0, 2, 2, 40]).await;
+        assert_eq!(error.class(), Class::Configuration, "{error}");
+    }
+}

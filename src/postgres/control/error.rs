@@ -1,0 +1,496 @@
+//! Why the relay may not start, each with the command that fixes it.
+//!
+//! Always holds: every refusal names the object, has a hint and a class, and the class decides the
+//! exit code. Errors of the connection itself are [`WalError`], the same as on the replication
+//! connection, so that one mistake reads the same wherever it is met.
+
+use super::remedy::{
+    INSERT_AGAIN, ONLY_INSERTS, RESEND, UNSUITABLE, after_vanishing, create_publication, is_right,
+    listed, lost, named_besides, of_part, publish_under_root, publish_whole, qualified,
+    without_publication, without_two_phase,
+};
+use crate::wal::quote::identifier;
+use crate::wal::{Class, STANDBY_REACHED, WalError};
+use postrider_core::lsn::Lsn;
+use postrider_core::outbox::TableName;
+
+/// A check that failed, or a statement that could not be run.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ControlError {
+    /// Connecting, logging in, or a statement of ours failed.
+    #[error("{doing}: {source}")]
+    Connection {
+        /// What we were doing.
+        doing: &'static str,
+        /// What happened.
+        source: WalError,
+    },
+    /// The server does not send logical messages.
+    #[error("logical messages are to be read, and PostgreSQL {version} does not send them")]
+    MessagesUnknown {
+        /// The major version.
+        version: i32,
+    },
+    /// The server writes too little into its log.
+    #[error("wal_level is `{current}`, logical decoding needs `logical`")]
+    WalLevel {
+        /// The setting.
+        current: String,
+    },
+    /// The role cannot replicate.
+    #[error("role `{role}` may not replicate")]
+    RoleMayNotReplicate {
+        /// The role.
+        role: String,
+    },
+    /// The outbox table does not exist here.
+    #[error("table {table} does not exist in database `{database}`")]
+    TableMissing {
+        /// The table.
+        table: TableName,
+        /// The database we are connected to.
+        database: String,
+    },
+    /// The relation cannot be published.
+    #[error("{table} is {kind}, which cannot be an outbox")]
+    TableUnsuitable {
+        /// The table.
+        table: TableName,
+        /// Such as `a view`.
+        kind: &'static str,
+    },
+    /// The role cannot read the table, which only a dry run does.
+    #[error("role `{role}` may not read table {table}")]
+    TableForbidden {
+        /// The table.
+        table: TableName,
+        /// The role.
+        role: String,
+    },
+    /// Columns that the configuration needs are not there.
+    #[error("table {table} has no column {} (it has {})", .missing.join(", "), listed(.present))]
+    ColumnsMissing {
+        /// The table.
+        table: TableName,
+        /// The columns.
+        missing: Vec<String>,
+        /// All columns there are.
+        present: Vec<String>,
+    },
+    /// There is no such publication.
+    #[error("publication `{publication}` does not exist{}", if *.slot_exists { format!(", but slot `{slot}` does") } else { String::new() })]
+    PublicationMissing {
+        /// The publication.
+        publication: String,
+        /// The tables it should have.
+        tables: Vec<TableName>,
+        /// The slot, if it exists already: creating the publication now would not help it.
+        slot: String,
+        /// Whether the slot exists.
+        slot_exists: bool,
+        /// The publications that this database has.
+        others: Vec<String>,
+    },
+    /// The publication does not send inserts.
+    #[error("publication `{publication}` does not publish inserts")]
+    PublicationWithoutInserts {
+        /// The publication.
+        publication: String,
+    },
+    /// The publication does not have the table.
+    #[error("publication `{publication}` does not contain table {table}")]
+    PublicationLacksTable {
+        /// The publication.
+        publication: String,
+        /// The table.
+        table: TableName,
+        /// The table is partitioned and its partitions are published under their own names.
+        partitioned: bool,
+    },
+    /// The publication hides rows, which would be lost silently.
+    #[error("publication `{publication}` filters the rows of table {table}")]
+    PublicationFiltersRows {
+        /// The publication.
+        publication: String,
+        /// The table.
+        table: TableName,
+    },
+    /// The publication hides columns that are needed.
+    #[error("publication `{publication}` hides column {} of table {table}", .columns.join(", "))]
+    PublicationHidesColumns {
+        /// The publication.
+        publication: String,
+        /// The table.
+        table: TableName,
+        /// The hidden columns.
+        columns: Vec<String>,
+    },
+    /// A slot that delivers some tables would be read for others only.
+    #[error(
+        "replication slot `{slot}` delivers {others} by publication `{publication}`, and \
+         source.tables names only {tables}"
+    )]
+    TablesLeftOut {
+        /// The slot.
+        slot: String,
+        /// The publication.
+        publication: String,
+        /// What it has that source.tables does not name.
+        others: String,
+        /// What source.tables names and the publication has not.
+        tables: String,
+    },
+    /// There is no such slot, and creating it was not asked for.
+    #[error("replication slot `{slot}` does not exist")]
+    SlotMissing {
+        /// The slot.
+        slot: String,
+        /// The slots of this database that a relay could read.
+        others: Vec<String>,
+    },
+    /// A slot, or a table's place in the publication, would be made that leaves out rows.
+    #[error(
+        "table {table} has {rows} that no new slot delivers: the relay delivers what is committed from now on"
+    )]
+    RowsBefore {
+        /// The table.
+        table: TableName,
+        /// How many rows, as [`RowsBefore`](super::RowsBefore) says it.
+        rows: String,
+    },
+    /// The slot that this process has seen is gone, and with it the position.
+    #[error("replication slot `{slot}` is gone: this relay had found it before")]
+    SlotVanished {
+        /// The slot.
+        slot: String,
+        /// Up to where its rows were delivered, if this process has delivered any.
+        delivered: Option<Lsn>,
+    },
+    /// The server belongs to another cluster than before.
+    #[error("the server is of another cluster: its system identifier is {now}, it was {before}")]
+    OtherCluster {
+        /// The identifier of the first session.
+        before: String,
+        /// The identifier now.
+        now: String,
+    },
+    /// The publication was dropped and created again.
+    #[error("publication `{publication}` is not the one this relay started with: it was replaced")]
+    PublicationReplaced {
+        /// The publication.
+        publication: String,
+    },
+    /// The table was taken out of the publication and put in again.
+    #[error("table {table} was taken out of publication `{publication}` and put in again")]
+    MemberReplaced {
+        /// The publication.
+        publication: String,
+        /// The table.
+        table: TableName,
+    },
+    /// The table was dropped or renamed, and perhaps another one has its name.
+    #[error(
+        "table {table} is not the one this relay started with: it was renamed, dropped or replaced"
+    )]
+    TableReplaced {
+        /// The table.
+        table: TableName,
+    },
+    /// The slot belongs to something else.
+    #[error("replication slot `{slot}` is not ours: {what}")]
+    SlotForeign {
+        /// The slot.
+        slot: String,
+        /// Such as ``its plugin is `wal2json` ``.
+        what: String,
+    },
+    /// The slot sends transactions as they are prepared, before they commit.
+    #[error(
+        "replication slot `{slot}` was created with two_phase: it sends a transaction at PREPARE \
+         TRANSACTION and only a marker at COMMIT PREPARED, and the relay needs its rows at the commit"
+    )]
+    SlotTwoPhase {
+        /// The slot.
+        slot: String,
+    },
+    /// The log that the slot needs is gone. With the server's reason, `wal_removed` where it says none.
+    #[error("replication slot `{slot}` is lost: {reason}")]
+    SlotLost {
+        /// The slot.
+        slot: String,
+        /// The server's reason.
+        reason: String,
+    },
+    /// Another session streams from the slot.
+    #[error("replication slot `{slot}` is in use by process {pid}{}", if .holder.is_empty() { String::new() } else { format!(" ({holder})") })]
+    SlotHeld {
+        /// The slot.
+        slot: String,
+        /// The server process.
+        pid: i32,
+        /// Its application name and client address, as far as we may see them.
+        holder: String,
+    },
+    /// The slot is not held by our stream any more: whatever is said of it now is about somebody
+    /// else's work.
+    #[error(
+        "replication slot `{slot}` is no longer held by this relay's stream: the server ended it{}",
+        if *.is_held { ", and another session has the slot" } else { "" }
+    )]
+    SlotTaken {
+        /// The slot.
+        slot: String,
+        /// Whether another stream has it.
+        is_held: bool,
+    },
+    /// Facts would come from one server and rows from another.
+    #[error("the replication stream and the SQL session beside it reached different servers")]
+    OtherServer,
+    /// A standby has become the primary, and its log a new timeline.
+    #[error("the server was promoted, and the stream begins anew on its new timeline")]
+    Promoted,
+    /// A list of hosts has led to a standby, and the slot is the primary's.
+    #[error("the server that was reached is a standby, and {what} replication slot `{slot}`")]
+    StandbyReached {
+        /// The slot.
+        slot: String,
+        /// `does not have`, `only has a copy of` or `cannot stream from`.
+        what: &'static str,
+    },
+    /// Rows of a part of the table do not come under the table's name, or do not come at all.
+    #[error("{part} is {kind} of table {table}, and rows in it are not delivered")]
+    PartUnsuitable {
+        /// The table.
+        table: TableName,
+        /// The part.
+        part: TableName,
+        /// Such as `an unlogged partition`.
+        kind: &'static str,
+    },
+    /// Creating the slot waits for transactions that are still open.
+    #[error("replication slot `{slot}` cannot be created while a write transaction is open: {}", .blockers.join("; "))]
+    SlotBlocked {
+        /// The slot.
+        slot: String,
+        /// Who holds it up, oldest first.
+        blockers: Vec<String>,
+        /// A process to end, if it is a process.
+        pid: Option<i32>,
+    },
+    /// The server keeps no more slots.
+    #[error("the server has no free replication slot for `{slot}`")]
+    NoFreeSlot {
+        /// The slot.
+        slot: String,
+    },
+    /// The role may not create what is missing.
+    #[error("the role may not create {object}")]
+    CreationForbidden {
+        /// Such as ``publication `postrider` ``.
+        object: String,
+        /// What the role lacks.
+        needs: String,
+        /// The statement or command that somebody else must run.
+        sql: String,
+    },
+    /// The server is a standby; slots and publications must be created on the primary.
+    #[error("the server is a standby and cannot create `{object}`")]
+    ReadOnly {
+        /// What should have been created.
+        object: String,
+    },
+}
+
+/// Rows of before a rename are decoded with the names of then.
+const COLUMNS_MISSING: &str = "name the table's own columns in [outbox] and [route]; after a rename \
+    list both names, the new one first, as in outbox.aggregate_id = [\"new\", \"old\"]";
+
+const RENAMED: &str = "if it was renamed, and published all the time, give source.tables its new name \
+    and start again: no row is lost; if it was dropped or replaced, run `postrider setup`";
+
+/// Beyond what made it so, and before the next start.
+const REPLACED: &str = "re-send the rows committed since the change: Postgres passes over those that \
+    were not published; where progress is kept the next start wants `postrider adopt --execute`";
+
+impl ControlError {
+    /// Whether it is the server's, with one of these SQLSTATEs.
+    pub(super) fn is_of(&self, codes: &[&str]) -> bool {
+        matches!(self, Self::Connection { source: WalError::Server(server), .. }
+            if codes.contains(&server.code.as_str()))
+    }
+
+    /// What it means for the relay.
+    pub fn class(&self) -> Class {
+        match self {
+            Self::Connection { source, .. } => source.class(),
+            Self::RoleMayNotReplicate { .. }
+            | Self::TableForbidden { .. }
+            | Self::CreationForbidden { .. } => Class::Permission,
+            Self::SlotHeld { .. } | Self::SlotTaken { is_held: true, .. } => Class::Held,
+            Self::SlotLost { .. }
+            | Self::SlotVanished { .. }
+            | Self::OtherCluster { .. }
+            | Self::PublicationReplaced { .. }
+            | Self::MemberReplaced { .. }
+            | Self::TableReplaced { .. }
+            | Self::PublicationMissing { slot_exists: true, .. } => Class::Position,
+            Self::SlotBlocked { .. }
+            | Self::SlotTaken { .. }
+            | Self::OtherServer
+            | Self::Promoted
+            | Self::StandbyReached { .. } => Class::Transient,
+            _ => Class::Configuration,
+        }
+    }
+
+    /// Whether the server says that it takes no sessions, as one does that shuts down: `fast` stop
+    /// waits for whoever still streams.
+    pub fn says_shutdown(&self) -> bool {
+        matches!(self, Self::Connection { source, .. } if source.says_shutdown())
+    }
+
+    /// The process's exit code for it.
+    pub fn exit_code(&self) -> u8 {
+        self.class().exit_code()
+    }
+
+    /// The command that fixes it.
+    pub fn hint(&self) -> Option<String> {
+        Some(match self {
+            Self::Connection { source, .. } => return source.hint(),
+            Self::MessagesUnknown { .. } => {
+                "use PostgreSQL 14 or later, or leave messages.prefixes empty".to_owned()
+            }
+            Self::WalLevel { .. } => {
+                "ALTER SYSTEM SET wal_level = 'logical'; then restart the server".to_owned()
+            }
+            Self::RoleMayNotReplicate { role } => {
+                format!(
+                    "ALTER ROLE {role} REPLICATION; (on Amazon RDS: GRANT rds_replication TO {role};)",
+                    role = identifier(role)
+                )
+            }
+            Self::TableMissing { .. } => {
+                "set source.tables to the outbox of this database; only if there is none yet, run \
+                 `postrider setup`: rows of a table that source.tables does not name are passed over, \
+                 and not delivered later"
+                    .to_owned()
+            }
+            Self::TableUnsuitable { .. } => UNSUITABLE.to_owned(),
+            Self::Promoted => "nothing to do".to_owned(),
+            Self::PartUnsuitable { part, kind, .. } => of_part(part, kind),
+            Self::TableForbidden { table, role } => format!(
+                "GRANT USAGE ON SCHEMA {schema} TO {role}; GRANT SELECT ON {table} TO {role};",
+                schema = identifier(&table.schema),
+                table = qualified(table),
+                role = identifier(role),
+            ),
+            Self::ColumnsMissing { .. } => COLUMNS_MISSING.to_owned(),
+            Self::ReadOnly { .. } => {
+                "connect to the primary: add target_session_attrs=primary".to_owned()
+            }
+            Self::CreationForbidden { needs, sql, .. } => {
+                format!("it needs {needs}; or as a superuser, or a role that has that: {sql}")
+            }
+            Self::NoFreeSlot { .. } => {
+                "raise max_replication_slots and restart; or drop a slot whose reader is gone for \
+                 good (what that reader has not read is lost to it)"
+                    .to_owned()
+            }
+            Self::SlotHeld { pid, .. } => format!(
+                "another relay is at work; if it is not: SELECT pg_terminate_backend({pid});"
+            ),
+            Self::SlotTaken { .. } => {
+                "nothing to do: this relay begins anew; the server's log says why".to_owned()
+            }
+            Self::OtherServer => {
+                "what stands before the servers sends each connection to another one: name the \
+                 servers themselves in source.url, with target_session_attrs=primary"
+                    .to_owned()
+            }
+            Self::SlotBlocked { pid, .. } => match pid {
+                Some(pid) => {
+                    format!(
+                        "let it end, or, which rolls it back: SELECT pg_terminate_backend({pid}); \
+                         then start again"
+                    )
+                }
+                None => "COMMIT PREPARED it (or ROLLBACK PREPARED, which discards what it wrote), \
+                         then start again"
+                    .to_owned(),
+            },
+            _ => return self.object_hint(),
+        })
+    }
+
+    /// Hints about publication and slot. What a publication leaves out at the time of the commit,
+    /// the slot never sends, however the publication is changed afterwards.
+    fn object_hint(&self) -> Option<String> {
+        Some(match self {
+            Self::PublicationMissing { publication, tables, slot, slot_exists, others } => {
+                let name = is_right("source.publication", publication, "publications", others);
+                if *slot_exists {
+                    format!("{name}; {}", without_publication(slot))
+                } else {
+                    let create = create_publication(publication, tables);
+                    format!("{name}; if it is new: `postrider setup`, which does: {create}")
+                }
+            }
+            Self::PublicationWithoutInserts { publication } => {
+                let name = identifier(publication);
+                format!(
+                    "ALTER PUBLICATION {name} SET ({ONLY_INSERTS});{RESEND}; another \
+                     subscriber of this publication would get no more updates and deletes"
+                )
+            }
+            Self::PublicationLacksTable { publication, partitioned: true, .. } => {
+                publish_under_root(publication)
+            }
+            Self::PublicationLacksTable { publication, table, .. } => format!(
+                "ALTER PUBLICATION {} ADD TABLE {};{RESEND}",
+                identifier(publication),
+                qualified(table)
+            ),
+            Self::PublicationFiltersRows { publication, table } => {
+                publish_whole(publication, table)
+            }
+            Self::PublicationHidesColumns { publication, table, .. } => format!(
+                "{}; a generated column is published from 18 on only, if it is stored and the \
+                 publication has publish_generated_columns = stored: name another one in [outbox]",
+                publish_whole(publication, table)
+            ),
+            Self::SlotMissing { slot, others } => format!(
+                "{}; at a first start: `postrider setup`; if the slot was there before (a failover, \
+                 a restored backup, a dropped slot), a new one delivers nothing that was committed \
+                 before it: `postrider setup --from-now`, and {INSERT_AGAIN}",
+                is_right("source.slot", slot, "slots", others)
+            ),
+            Self::TablesLeftOut { publication, others, .. } => named_besides(publication, others),
+            Self::SlotVanished { delivered, .. } => after_vanishing(*delivered),
+            Self::StandbyReached { .. } => STANDBY_REACHED.to_owned(),
+            Self::RowsBefore { .. } => format!(
+                "`postrider setup --from-now` if they need not be delivered, or were already; \
+                 otherwise do the same, and {INSERT_AGAIN}"
+            ),
+            Self::OtherCluster { .. } => {
+                "connect to the old cluster; if this one is to take its place, start again, and \
+                 re-send the rows committed before its slot was created"
+                    .to_owned()
+            }
+            Self::MemberReplaced { .. } => format!("start again, and {REPLACED}"),
+            Self::PublicationReplaced { .. } => {
+                format!("run `postrider setup`, start again, and {REPLACED}")
+            }
+            Self::TableReplaced { .. } => format!("{RENAMED}, start again, and {REPLACED}"),
+            Self::SlotForeign { .. } => {
+                "set source.slot to another name, or connect to the slot's own database".to_owned()
+            }
+            Self::SlotTwoPhase { slot } => without_two_phase(slot),
+            Self::SlotLost { slot, reason } => lost(slot, reason),
+            _ => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

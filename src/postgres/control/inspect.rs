@@ -1,0 +1,453 @@
+//! What the database looks like to the relay: a plain snapshot, read by a handful of statements.
+//!
+//! Enters: a [`Client`] and what is wanted. Leaves: an [`Inspection`] without any verdict; `judge`
+//! has the verdicts, so that they can be tested without a server.
+//! Works on PostgreSQL 12 to 18: columns that a version lacks are read through `to_jsonb`.
+
+use std::time::Duration;
+
+use tokio_postgres::Row;
+
+use super::connect::{Client, sql_error};
+use super::error::ControlError;
+use super::slot::{SlotFacts, slot};
+use crate::wal::WalError;
+use postrider_core::lsn::Lsn;
+use postrider_core::outbox::{TableName, Wanted};
+
+const DOING: &str = "inspecting the database";
+
+/// The first server version that publishes every table of a schema.
+const SCHEMAS_SINCE: i32 = 150_000;
+
+/// What the relay needs to find.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Requirements {
+    /// The slot.
+    pub slot: String,
+    /// The publication.
+    pub publication: String,
+    /// The outbox tables.
+    pub tables: Vec<TableName>,
+    /// The columns that are read; those that are required must be in each table.
+    pub columns: Vec<Wanted>,
+    /// Whether logical messages are read, which servers before 14 do not send.
+    pub messages: bool,
+    /// Whether publication and slot are created when missing.
+    pub create: bool,
+}
+
+/// The snapshot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Inspection {
+    /// The server.
+    pub server: ServerFacts,
+    /// In the order of [`Requirements::tables`]; `None` where there is no such relation.
+    pub tables: Vec<Option<TableFacts>>,
+    /// `None` if there is no such publication.
+    pub publication: Option<PublicationFacts>,
+    /// `None` if there is no such slot.
+    pub slot: Option<SlotFacts>,
+    /// What else there is, where something is missing: perhaps its name is mistyped.
+    pub others: Others,
+}
+
+/// Names that may be meant by one that does not exist.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Others {
+    /// The database's publications, if ours is missing.
+    pub publications: Vec<String>,
+    /// Its slots with our plugin, if ours is missing.
+    pub slots: Vec<String>,
+}
+
+impl Inspection {
+    /// Every column that is declared NOT NULL.
+    pub fn not_null(&self, wanted: &Requirements) -> Vec<(TableName, String)> {
+        let tables = wanted.tables.iter().zip(&self.tables);
+        let columns = tables.flat_map(|(name, facts)| {
+            let columns = facts.iter().flat_map(|facts| &facts.not_null);
+            columns.map(|column| (name.clone(), column.clone()))
+        });
+        columns.collect()
+    }
+
+    /// The OIDs under which their rows come: a partition's own, where `publish_via_partition_root` was off
+    /// when they were written. The tables' own come last: one of them may be another's partition.
+    pub fn oids(&self, wanted: &Requirements) -> Vec<(TableName, u32)> {
+        let tables = || wanted.tables.iter().zip(&self.tables);
+        let partitions = tables().flat_map(|(name, facts)| {
+            let parts = facts.iter().flat_map(|facts| &facts.parts);
+            parts.filter(|part| part.is_partition).map(|part| (name.clone(), part.oid))
+        });
+        let own = tables().filter_map(|(name, facts)| Some((name.clone(), facts.as_ref()?.oid)));
+        partitions.chain(own).collect()
+    }
+}
+
+/// Server, database and role.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerFacts {
+    /// Such as 150018 for 15.18.
+    pub version_num: i32,
+    /// The database's encoding, such as `UTF8` or `SQL_ASCII`.
+    pub encoding: String,
+    /// The setting.
+    pub wal_level: String,
+    /// Silence after which the server drops a stream's reader; zero is never.
+    pub wal_sender_timeout: Duration,
+    /// Whether it is a standby.
+    pub in_recovery: bool,
+    /// The database we are in.
+    pub database: String,
+    /// Who we are.
+    pub role: String,
+    /// Whether that role may replicate.
+    pub may_replicate: bool,
+    /// The cluster's identifier and the timeline of its last checkpoint, if we may ask. The
+    /// replication connection's IDENTIFY_SYSTEM is the authority.
+    pub system: Option<(String, u32)>,
+}
+
+impl ServerFacts {
+    /// Whether the database does not know what its text is in.
+    pub fn is_sql_ascii(&self) -> bool {
+        self.encoding == "SQL_ASCII"
+    }
+}
+
+/// One outbox table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TableFacts {
+    /// Its OID, which changes when it is dropped and created again.
+    pub oid: u32,
+    /// `pg_class.relkind`.
+    pub kind: char,
+    /// `pg_class.relpersistence`.
+    pub persistence: char,
+    /// Its columns, in order.
+    pub columns: Vec<String>,
+    /// Those of them that are declared NOT NULL.
+    pub not_null: Vec<String>,
+    /// Those that are generated, which the log has from 18 on only, and only where the publication says so.
+    pub generated: Vec<String>,
+    /// Its partitions and inheritance children, theirs included.
+    pub parts: Vec<PartFacts>,
+    /// How the publication has it; `None` if it does not.
+    pub published: Option<Published>,
+}
+
+/// A partition or an inheritance child.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PartFacts {
+    /// Its OID.
+    pub oid: u32,
+    /// Its name.
+    pub name: TableName,
+    /// Whether it is a partition, whose rows come under the table's name.
+    pub is_partition: bool,
+    /// `pg_class.relkind`.
+    pub kind: char,
+    /// `pg_class.relpersistence`.
+    pub persistence: char,
+}
+
+/// How a table is published.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Published {
+    /// Whether some rows are left out.
+    pub filters_rows: bool,
+    /// The published columns; empty where the server does not tell (before 15: all). Before 18 generated
+    /// ones are among them, and are not sent.
+    pub columns: Vec<String>,
+    /// The OID of its entry in the publication, or else of its schema's, which changes when it is taken out
+    /// and put in again; `None` if it is there as one of all tables.
+    pub member: Option<u32>,
+    /// The transaction that put it into its schema (`xmin` of the dependency, which `SET SCHEMA` writes anew),
+    /// where it is published as a table of that.
+    pub place: Option<u32>,
+}
+
+/// The publication.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PublicationFacts {
+    /// Its OID, which changes when it is dropped and created again.
+    pub oid: u32,
+    /// The transaction that wrote its row last (`xmin`): it changes with what is published of every table,
+    /// and with its name and owner.
+    pub xid: u32,
+    /// Sends INSERT.
+    pub inserts: bool,
+    /// Sends UPDATE, DELETE or TRUNCATE too, which the relay only counts.
+    pub other_changes: bool,
+    /// Sends a partition's rows under the name of the partitioned table.
+    pub via_partition_root: bool,
+    /// How many tables it has that are not in [`Requirements::tables`].
+    pub others: i64,
+    /// The first few of those.
+    pub first_others: Vec<TableName>,
+}
+
+/// Takes the snapshot.
+pub async fn inspect(client: &Client, wanted: &Requirements) -> Result<Inspection, ControlError> {
+    let server = server(client).await?;
+    // The slot before the publication: another relay creates them in the other order, so a slot
+    // that is seen here without its publication really lacks it.
+    let slot = slot(client, &wanted.slot).await?;
+    let publication = publication(client, wanted).await?;
+    let mut tables = Vec::new();
+    for table in &wanted.tables {
+        let publication = (wanted.publication.as_str(), server.version_num >= SCHEMAS_SINCE);
+        tables.push(self::table(client, table, publication).await?);
+    }
+    let mut others = Others::default();
+    if publication.is_none() {
+        const SQL: &str = "SELECT pubname::text FROM pg_catalog.pg_publication ORDER BY 1 LIMIT 20";
+        others.publications = names(client, SQL).await?;
+    }
+    if slot.is_none() {
+        const SQL: &str = "SELECT slot_name::text FROM pg_catalog.pg_replication_slots \
+            WHERE database = current_database() AND plugin = 'pgoutput' ORDER BY 1 LIMIT 20";
+        others.slots = names(client, SQL).await?;
+    }
+    Ok(Inspection { server, tables, publication, slot, others })
+}
+
+async fn names(client: &Client, sql: &str) -> Result<Vec<String>, ControlError> {
+    let rows = client.run(DOING, client.sql().query(sql, &[])).await?;
+    rows.iter().map(|row| get(row, 0)).collect()
+}
+
+async fn server(client: &Client) -> Result<ServerFacts, ControlError> {
+    const SQL: &str = "\
+        SELECT current_setting('server_version_num')::int, current_setting('server_encoding'), \
+            current_setting('wal_level'), \
+            (SELECT setting::bigint FROM pg_catalog.pg_settings WHERE name = 'wal_sender_timeout'), \
+            pg_is_in_recovery(), current_database()::text, session_user::text, \
+            EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = session_user \
+                AND (r.rolsuper OR r.rolreplication)) \
+            OR EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = 'rds_replication' \
+                AND pg_has_role(session_user, r.oid, 'member'))";
+    const SYSTEM: &str = "\
+        SELECT (SELECT system_identifier::text FROM pg_control_system()), \
+            (SELECT timeline_id FROM pg_control_checkpoint())";
+    let row = client.run(DOING, client.sql().query_one(SQL, &[])).await?;
+    let timeout_ms: i64 = get(&row, 3)?;
+    assert!(timeout_ms >= 0, "wal_sender_timeout is {timeout_ms} ms, and its least value is 0");
+    let system = match client.run(DOING, client.sql().query_one(SYSTEM, &[])).await {
+        // SQL has no unsigned numbers, and shows one as the signed number of the same bits.
+        Ok(row) => Some((get(&row, 0)?, get::<i32>(&row, 1)?.cast_unsigned())),
+        // Managed servers may keep it to themselves.
+        Err(error) if error.class() == crate::wal::Class::Permission => None,
+        Err(error) => return Err(error),
+    };
+    Ok(ServerFacts {
+        version_num: get(&row, 0)?,
+        encoding: get(&row, 1)?,
+        wal_level: get(&row, 2)?,
+        wal_sender_timeout: Duration::from_millis(timeout_ms.unsigned_abs()),
+        in_recovery: get(&row, 4)?,
+        database: get(&row, 5)?,
+        role: get(&row, 6)?,
+        may_replicate: get(&row, 7)?,
+        system,
+    })
+}
+
+async fn publication(
+    client: &Client,
+    wanted: &Requirements,
+) -> Result<Option<PublicationFacts>, ControlError> {
+    const SQL: &str = "\
+        SELECT p.oid, p.pubinsert, p.pubupdate OR p.pubdelete OR p.pubtruncate, \
+            coalesce((to_jsonb(p)->>'pubviaroot')::bool, false), p.xmin::text::oid \
+        FROM pg_catalog.pg_publication p WHERE p.pubname = $1::text";
+    const OTHERS: &str = "\
+        SELECT t.schemaname::text, t.tablename::text, count(*) OVER () \
+        FROM pg_catalog.pg_publication_tables t \
+        WHERE t.pubname = $1::text AND (t.schemaname::text, t.tablename::text) NOT IN \
+            (SELECT s.name, r.name FROM unnest($2::text[]) WITH ORDINALITY AS s (name, place) \
+                JOIN unnest($3::text[]) WITH ORDINALITY AS r (name, place) USING (place)) \
+        ORDER BY 1, 2 LIMIT 5";
+    let name = &wanted.publication;
+    let row = client.run(DOING, client.sql().query_opt(SQL, &[name])).await?;
+    let Some(row) = row else { return Ok(None) };
+    let (schemas, names): (Vec<_>, Vec<_>) =
+        wanted.tables.iter().map(|table| (&table.schema, &table.name)).unzip();
+    let others = client.run(DOING, client.sql().query(OTHERS, &[name, &schemas, &names])).await?;
+    let table = |row: &Row| Ok(TableName::new(&get::<String>(row, 0)?, &get::<String>(row, 1)?));
+    Ok(Some(PublicationFacts {
+        oid: get(&row, 0)?,
+        // SQL has no other unsigned number.
+        xid: get(&row, 4)?,
+        inserts: get(&row, 1)?,
+        other_changes: get(&row, 2)?,
+        via_partition_root: get(&row, 3)?,
+        others: others.first().map_or(Ok(0), |row| get(row, 2))?,
+        first_others: others.iter().map(table).collect::<Result<_, ControlError>>()?,
+    }))
+}
+
+/// Looks that a table takes at most until it was the same before and after.
+const LOOKS_MAX: usize = 5;
+
+/// The columns that a publication has of a table come from the server's caches as much as from our
+/// snapshot, so no single statement has one moment of both: a look that DDL fell into is repeated.
+async fn table(
+    client: &Client,
+    table: &TableName,
+    publication: (&str, bool),
+) -> Result<Option<TableFacts>, ControlError> {
+    let mut before = relation(client, table).await?;
+    for _ in 0..LOOKS_MAX {
+        let Some(relation) = before else { return Ok(None) };
+        let oid = relation.facts.oid;
+        let published = published(client, table, publication, oid).await?;
+        let parts = parts(client, oid).await?;
+        before = self::relation(client, table).await?;
+        if before.as_ref() == Some(&relation) {
+            return Ok(Some(TableFacts { parts, published, ..relation.facts }));
+        }
+    }
+    Err(ControlError::Connection {
+        doing: DOING,
+        source: WalError::Protocol("a table that changes again and again while it is looked at"),
+    })
+}
+
+/// A table by itself, without its parts and how it is published.
+#[derive(PartialEq)]
+struct Relation {
+    facts: TableFacts,
+    /// What wrote its columns' entries last: a name that was changed and changed back shows here.
+    writers: Vec<String>,
+}
+
+async fn relation(client: &Client, table: &TableName) -> Result<Option<Relation>, ControlError> {
+    const SQL: &str = "\
+        SELECT c.oid, c.relkind::text, c.relpersistence::text, \
+            ARRAY(SELECT a.attname::text FROM pg_catalog.pg_attribute a \
+                WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum), \
+            ARRAY(SELECT a.attname::text FROM pg_catalog.pg_attribute a \
+                WHERE a.attrelid = c.oid AND a.attnum > 0 AND a.attnotnull AND NOT a.attisdropped \
+                ORDER BY a.attnum), \
+            ARRAY(SELECT a.xmin::text FROM pg_catalog.pg_attribute a \
+                WHERE a.attrelid = c.oid AND a.attnum > 0 ORDER BY a.attnum), \
+            ARRAY(SELECT a.attname::text FROM pg_catalog.pg_attribute a \
+                WHERE a.attrelid = c.oid AND a.attnum > 0 AND a.attgenerated <> '' ORDER BY a.attnum) \
+        FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+        WHERE n.nspname = $1::text AND c.relname = $2::text";
+    let (schema, name) = (table.schema.as_str(), table.name.as_str());
+    let found = client.run(DOING, client.sql().query_opt(SQL, &[&schema, &name])).await?;
+    let Some(row) = found else { return Ok(None) };
+    let facts = TableFacts {
+        oid: get(&row, 0)?,
+        kind: letter(&row, 1)?,
+        persistence: letter(&row, 2)?,
+        columns: get(&row, 3)?,
+        not_null: get(&row, 4)?,
+        generated: get(&row, 6)?,
+        parts: Vec::new(),
+        published: None,
+    };
+    Ok(Some(Relation { facts, writers: get(&row, 5)? }))
+}
+
+/// By name, and whether the server can publish schemas.
+async fn published(
+    client: &Client,
+    table: &TableName,
+    (publication, has_schemas): (&str, bool),
+    oid: u32,
+) -> Result<Option<Published>, ControlError> {
+    const OF_SCHEMA: &str = "\
+        (SELECT s.oid FROM pg_catalog.pg_publication_namespace s \
+            JOIN pg_catalog.pg_publication p ON p.oid = s.pnpubid \
+            JOIN pg_catalog.pg_class c ON c.relnamespace = s.pnnspid \
+            WHERE p.pubname = t.pubname AND c.oid = $4::oid)";
+    const OF_TABLE: &str = "\
+        (SELECT r.oid FROM pg_catalog.pg_publication_rel r \
+            JOIN pg_catalog.pg_publication p ON p.oid = r.prpubid \
+            WHERE p.pubname = t.pubname AND r.prrelid = $4::oid)";
+    const PLACE: &str = "\
+        (SELECT d.xmin::text::oid FROM pg_catalog.pg_depend d \
+            WHERE d.classid = 'pg_catalog.pg_class'::regclass AND d.objid = $4::oid AND d.objsubid = 0 \
+            AND d.refclassid = 'pg_catalog.pg_namespace'::regclass LIMIT 1)";
+    let of_schema = if has_schemas { OF_SCHEMA } else { "NULL" };
+    let sql = format!(
+        "SELECT to_jsonb(t)->>'rowfilter' IS NOT NULL, \
+            ARRAY(SELECT jsonb_array_elements_text(to_jsonb(t)->'attnames')), \
+            coalesce({OF_TABLE}, {of_schema}), \
+            CASE WHEN {OF_TABLE} IS NULL AND {of_schema} IS NOT NULL THEN {PLACE} END \
+        FROM pg_catalog.pg_publication_tables t \
+        WHERE t.pubname = $1::text AND t.schemaname = $2::text AND t.tablename = $3::text"
+    );
+    let (schema, name) = (table.schema.as_str(), table.name.as_str());
+    let found = client
+        .run(DOING, client.sql().query_opt(&sql, &[&publication, &schema, &name, &oid]))
+        .await?;
+    found
+        .map(|row| {
+            let (filters_rows, columns) = (get(&row, 0)?, get(&row, 1)?);
+            Ok(Published { filters_rows, columns, member: get(&row, 2)?, place: get(&row, 3)? })
+        })
+        .transpose()
+}
+
+async fn parts(client: &Client, table: u32) -> Result<Vec<PartFacts>, ControlError> {
+    const SQL: &str = "\
+        WITH RECURSIVE part (oid) AS ( \
+            SELECT inhrelid FROM pg_catalog.pg_inherits WHERE inhparent = $1::oid \
+            UNION SELECT i.inhrelid FROM pg_catalog.pg_inherits i JOIN part ON i.inhparent = part.oid) \
+        SELECT n.nspname::text, c.relname::text, c.relispartition, c.relkind::text, \
+            c.relpersistence::text, c.oid \
+        FROM part JOIN pg_catalog.pg_class c ON c.oid = part.oid \
+        JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace ORDER BY 1, 2";
+    let rows = client.run(DOING, client.sql().query(SQL, &[&table])).await?;
+    let part = |row: &Row| {
+        Ok(PartFacts {
+            name: TableName::new(&get::<String>(row, 0)?, &get::<String>(row, 1)?),
+            is_partition: get(row, 2)?,
+            kind: letter(row, 3)?,
+            persistence: letter(row, 4)?,
+            oid: get(row, 5)?,
+        })
+    };
+    rows.iter().map(part).collect()
+}
+
+/// What the catalog says in one letter.
+pub(super) fn letter(row: &Row, column: usize) -> Result<char, ControlError> {
+    get::<&str>(row, column)?.chars().next().ok_or(ControlError::Connection {
+        doing: DOING,
+        source: WalError::Protocol("an empty letter in the catalog"),
+    })
+}
+
+/// A column's value; our statements name every type, so a mismatch is the server's.
+pub(super) fn get<'a, T: tokio_postgres::types::FromSql<'a>>(
+    row: &'a Row,
+    column: usize,
+) -> Result<T, ControlError> {
+    row.try_get(column)
+        .map_err(|error| ControlError::Connection { doing: DOING, source: sql_error(&error) })
+}
+
+/// A position that must be there: the end of a log of which something was written or replayed, or what a
+/// logical slot has confirmed once it is made. A server that cannot say yet is asked again.
+pub(super) fn known(row: &Row, column: usize) -> Result<Lsn, ControlError> {
+    position(row, column)?.ok_or(ControlError::Connection {
+        doing: DOING,
+        source: WalError::Protocol("a position that the server does not know yet"),
+    })
+}
+
+/// A position that was read as text.
+pub(super) fn position(row: &Row, column: usize) -> Result<Option<Lsn>, ControlError> {
+    let text: Option<String> = get(row, column)?;
+    let unreadable = |_| ControlError::Connection {
+        doing: DOING,
+        source: WalError::Protocol("a position that is none"),
+    };
+    text.map(|text| text.parse().map_err(unreadable)).transpose()
+}

@@ -1,0 +1,240 @@
+//! What forbids a run, and what harms one.
+
+use std::time::Duration;
+
+use super::*;
+use crate::control::inspect::{Others, PartFacts, PublicationFacts, Published, ServerFacts};
+use postrider_core::lsn::Lsn;
+
+fn wanted() -> Requirements {
+    Requirements {
+        slot: "postrider".to_owned(),
+        publication: "postrider".to_owned(),
+        tables: vec![TableName::new("public", "outbox")],
+        columns: vec![
+            Wanted::required("id"),
+            Wanted::required("event_type"),
+            Wanted::optional("traceparent"),
+        ],
+        messages: false,
+        create: false,
+    }
+}
+
+fn good() -> Inspection {
+    Inspection {
+        server: ServerFacts {
+            version_num: 150_000,
+            encoding: "UTF8".to_owned(),
+            wal_level: "logical".to_owned(),
+            wal_sender_timeout: Duration::from_mins(1),
+            in_recovery: false,
+            database: "shop".to_owned(),
+            role: "relay".to_owned(),
+            may_replicate: true,
+            system: None,
+        },
+        tables: vec![Some(TableFacts {
+            oid: 1,
+            kind: 'r',
+            persistence: 'p',
+            columns: vec!["id".to_owned(), "type".to_owned()],
+            not_null: Vec::new(),
+            generated: Vec::new(),
+            parts: Vec::new(),
+            published: Some(Published {
+                filters_rows: false,
+                columns: Vec::new(),
+                member: Some(3),
+                place: None,
+            }),
+        })],
+        publication: Some(PublicationFacts {
+            oid: 2,
+            xid: 700,
+            inserts: true,
+            other_changes: false,
+            via_partition_root: false,
+            others: 0,
+            first_others: Vec::new(),
+        }),
+        slot: Some(SlotFacts {
+            plugin: Some("pgoutput".to_owned()),
+            database: Some("shop".to_owned()),
+            active_pid: None,
+            holder: String::new(),
+            confirmed_flush: Some(Lsn::new(1)),
+            restart: Some(Lsn::new(1)),
+            wal_status: Some("reserved".to_owned()),
+            invalidation: None,
+            synced: false,
+            two_phase: false,
+        }),
+        others: Others::default(),
+    }
+}
+
+/// The only refusal after a change for the worse.
+fn refusal(worsen: impl FnOnce(&mut Inspection)) -> ControlError {
+    let mut inspection = good();
+    worsen(&mut inspection);
+    let mut refusals = inspection.refusals(&wanted());
+    assert_eq!(refusals.len(), 1, "{refusals:?}");
+    refusals.remove(0)
+}
+
+fn table(inspection: &mut Inspection) -> &mut TableFacts {
+    inspection.tables[0].as_mut().unwrap()
+}
+
+#[test]
+fn a_good_database_is_not_refused() {
+    assert_eq!(good().refusals(&wanted()), []);
+    assert_eq!(good().warnings(&wanted()), []);
+    assert_eq!(good().held(&wanted()), None);
+}
+
+#[test]
+fn each_fault_is_refused_with_a_hint() {
+    type Worsen = fn(&mut Inspection);
+    let faults: [(Worsen, u8); 12] = [
+        (|i| i.server.wal_level = "replica".to_owned(), 78),
+        (|i| i.server.may_replicate = false, 77),
+        (|i| i.tables[0] = None, 78),
+        (|i| table(i).kind = 'v', 78),
+        (|i| table(i).persistence = 'u', 78),
+        (|i| table(i).columns = vec!["id".to_owned()], 78),
+        (|i| table(i).published = None, 78),
+        (|i| table(i).published.as_mut().unwrap().filters_rows = true, 78),
+        (|i| table(i).published.as_mut().unwrap().columns = vec!["id".to_owned()], 78),
+        (|i| i.publication.as_mut().unwrap().inserts = false, 78),
+        (|i| i.slot.as_mut().unwrap().database = Some("mail".to_owned()), 78),
+        (|i| i.slot.as_mut().unwrap().wal_status = Some("lost".to_owned()), 70),
+    ];
+    for (worsen, exit_code) in faults {
+        let refusal = refusal(worsen);
+        assert_eq!(refusal.exit_code(), exit_code, "{refusal}");
+        assert!(refusal.hint().is_some(), "{refusal}");
+    }
+    let missing = refusal(|i| i.slot = None);
+    let slot = "postrider".to_owned();
+    assert_eq!(missing, ControlError::SlotMissing { slot, others: Vec::new() });
+}
+
+#[test]
+fn g1_a_part_whose_rows_never_come_is_refused() {
+    let part = |name: &str, is_partition, kind, persistence| PartFacts {
+        oid: 7,
+        name: TableName::new("public", name),
+        is_partition,
+        kind,
+        persistence,
+    };
+    for (bad, word) in [
+        (part("p1", true, 'r', 'u'), "unlogged"),
+        (part("p1", true, 'f', 'p'), "foreign"),
+        (part("p1", false, 'r', 'p'), "inheritance"),
+    ] {
+        let refusal = refusal(|i| table(i).parts = vec![bad]);
+        assert_eq!(refusal.exit_code(), 78);
+        assert!(refusal.to_string().contains(word), "{refusal}");
+        assert!(refusal.hint().unwrap().contains("re-send"), "{refusal}");
+    }
+    let mut inspection = good();
+    let listed = part("outbox", false, 'r', 'p');
+    table(&mut inspection).parts = vec![part("p1", true, 'r', 'p'), listed];
+    assert_eq!(inspection.refusals(&wanted()), []);
+}
+
+/// What the slot has delivered so far would be acknowledged and not delivered.
+#[test]
+fn g1_new_tables_do_not_take_the_place_of_those_that_the_slot_delivers() {
+    let with_others = |i: &mut Inspection| {
+        let publication = i.publication.as_mut().unwrap();
+        (publication.others, publication.first_others) =
+            (2, vec![TableName::new("public", "letters")]);
+    };
+    let mut inspection = good();
+    with_others(&mut inspection);
+    assert_eq!(inspection.refusals(&wanted()), []);
+    let (warning, _) = inspection.warnings(&wanted()).remove(0);
+    assert!(warning.contains("public.letters, ..") && warning.contains("undelivered"));
+    table(&mut inspection).published = None;
+    let refusals = inspection.refusals(&wanted());
+    assert!(matches!(refusals.as_slice(), [ControlError::TablesLeftOut { .. }]), "{refusals:?}");
+    inspection.tables[0] = None;
+    let refusals = inspection.refusals(&wanted());
+    assert!(
+        matches!(
+            refusals.as_slice(),
+            [ControlError::TableMissing { .. }, ControlError::TablesLeftOut { .. }]
+        ),
+        "{refusals:?}"
+    );
+    inspection.slot = None;
+    let refusals = inspection.refusals(&wanted());
+    assert!(!refusals.iter().any(|one| matches!(one, ControlError::TablesLeftOut { .. })));
+}
+
+#[test]
+fn a_generated_column_is_sent_from_18_on_where_it_is_published() {
+    let generated = |version: i32, published: &[&str]| {
+        let mut inspection = good();
+        inspection.server.version_num = version;
+        table(&mut inspection).generated = vec!["type".to_owned()];
+        let columns = published.iter().map(|column| (*column).to_owned()).collect();
+        table(&mut inspection).published.as_mut().unwrap().columns = columns;
+        inspection.refusals(&wanted())
+    };
+    for (version, published) in [(140_000, &[][..]), (170_000, &["id", "type"]), (180_000, &["id"])]
+    {
+        let refusals = generated(version, published);
+        assert!(
+            matches!(&refusals[..], [ControlError::PublicationHidesColumns { .. }]),
+            "{version}: {refusals:?}"
+        );
+    }
+    assert!(generated(180_000, &["id", "type"]).is_empty());
+    // Before `setup` makes anything.
+    let mut inspection = good();
+    (inspection.publication, inspection.slot) = (None, None);
+    table(&mut inspection).published = None;
+    table(&mut inspection).generated = vec!["type".to_owned()];
+    let hides =
+        |refusal: &ControlError| matches!(refusal, ControlError::PublicationHidesColumns { .. });
+    assert!(inspection.refusals(&wanted()).iter().any(hides));
+}
+
+#[test]
+fn a_publication_that_came_after_the_slot_is_a_lost_position() {
+    let late = refusal(|i| i.publication = None);
+    assert_eq!(late.exit_code(), 70);
+    assert!(late.hint().unwrap().contains("pg_drop_replication_slot"), "{late}");
+}
+
+#[test]
+fn a_partitioned_table_must_be_published_via_its_root() {
+    let refusal = refusal(|i| {
+        table(i).kind = 'p';
+        table(i).published = None;
+    });
+    assert!(refusal.hint().unwrap().contains("publish_via_partition_root"), "{refusal}");
+}
+
+#[test]
+fn a_held_slot_is_told_apart() {
+    let mut inspection = good();
+    inspection.slot.as_mut().unwrap().active_pid = Some(7);
+    assert_eq!(inspection.refusals(&wanted()), []);
+    assert_eq!(inspection.held(&wanted()).unwrap().exit_code(), 75);
+}
+
+#[test]
+fn what_only_costs_is_a_warning() {
+    let mut inspection = good();
+    inspection.publication.as_mut().unwrap().other_changes = true;
+    inspection.publication.as_mut().unwrap().others = 9;
+    inspection.server.encoding = "SQL_ASCII".to_owned();
+    inspection.slot.as_mut().unwrap().wal_status = Some("unreserved".to_owned());
+    assert_eq!(inspection.warnings(&wanted()).len(), 4);
+}

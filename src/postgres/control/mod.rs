@@ -1,0 +1,41 @@
+//! The control plane towards Postgres: SQL beside the stream.
+//!
+//! Enters: a [`ConnectInfo`](crate::libpq::ConnectInfo) and what the configuration needs. Leaves:
+//! permission to stream ([`preflight`]) or a typed refusal with its remedy, the set-up SQL
+//! ([`SetupPlan`]), samples of the slot ([`sample`]) and the news that the server is going away
+//! ([`Client::ended`]). Runs on tokio beside the hot path, never on it. Nothing here moves the slot: that is the
+//! stream's acknowledgement alone.
+
+mod address;
+mod authentication;
+mod connect;
+mod encoding;
+mod error;
+mod inspect;
+mod judge;
+mod known;
+mod left_behind;
+mod preflight;
+mod remedy;
+mod row_size;
+mod rows;
+mod setup;
+mod slot;
+mod watch;
+
+pub use address::{AddressError, LoginRefused, SqlAddress};
+pub use connect::{Client, STATEMENT_LIMIT, connect};
+pub use encoding::stream_encoding;
+pub use error::ControlError;
+pub use inspect::{
+    Inspection, Others, PartFacts, PublicationFacts, Published, Requirements, ServerFacts,
+    TableFacts, inspect,
+};
+pub use known::Known;
+pub use left_behind::RowsBefore;
+pub use preflight::preflight;
+pub use row_size::{Unguarded, unguarded};
+pub use rows::{NewestRows, RowColumn, newest_rows};
+pub use setup::{Became, Made, MadeSlot, SetupChoices, SetupPlan, SetupStep};
+pub use slot::{SlotFacts, slot};
+pub use watch::{SlotSample, current_flush_lsn, held_sample, sample};

@@ -1,0 +1,207 @@
+//! The gate before every session: is everything there, and is it ours?
+//!
+//! Enters: a [`Client`] and [`Requirements`]. Leaves: the [`Inspection`] of a database that is fit
+//! to stream from, or the first reason why it is not. Always holds: a publication is created before
+//! the slot, never after it (the slot could not decode what was written in between); nothing that
+//! exists is changed, and nothing that this process has seen before is created again. Upholds G1.
+//! What harms without forbidding is logged once in a process, not before every session.
+
+use super::connect::{Client, STATEMENT_LIMIT};
+use super::error::ControlError;
+use super::inspect::{Inspection, Requirements, ServerFacts, inspect};
+use super::known::Known;
+use super::remedy::create_publication;
+use crate::wal::quote::{identifier, literal};
+use crate::wal::{Class, WalError};
+use postrider_core::lsn::Lsn;
+
+/// How long creating a slot may wait for open write transactions; below [`STATEMENT_LIMIT`], so
+/// that the server gives up first and says so.
+const SLOT_LIMIT_MS: u64 = 10_000;
+
+/// At most so many transactions are named.
+const BLOCKERS_MAX: i64 = 5;
+
+/// Inspects, creates what is missing if that is wanted, and judges. A process that has passed
+/// before says what is `known`: then whatever is gone or replaced is an error. What merely harms is
+/// logged when a process passes for the first time.
+pub async fn preflight(
+    client: &Client,
+    wanted: &Requirements,
+    known: Option<&Known>,
+) -> Result<Inspection, ControlError> {
+    let inspection = fit(client, wanted, known).await?;
+    if known.is_none() {
+        remark(&inspection, wanted);
+    }
+    Ok(inspection)
+}
+
+/// Says once what the operator should fix or know, though the relay can run.
+fn remark(inspection: &Inspection, wanted: &Requirements) {
+    for (warning, help) in inspection.warnings(wanted) {
+        tracing::warn!(help, "{warning}");
+    }
+    if let Some(held) = inspection.held(wanted) {
+        let help = held.hint().unwrap_or_default();
+        tracing::info!(help, "{held}");
+    }
+}
+
+async fn fit(
+    client: &Client,
+    wanted: &Requirements,
+    known: Option<&Known>,
+) -> Result<Inspection, ControlError> {
+    let inspection = inspect(client, wanted).await?;
+    if let Some(departure) = known.and_then(|known| known.departure(&inspection, wanted)) {
+        return Err(departure);
+    }
+    let refusals = inspection.refusals(wanted);
+    let (creatable, fatal): (Vec<_>, Vec<_>) = refusals.into_iter().partition(|refusal| {
+        matches!(
+            refusal,
+            ControlError::SlotMissing { .. }
+                | ControlError::PublicationMissing { slot_exists: false, .. }
+        )
+    });
+    let readmission = || known?.readmission(&inspection, wanted);
+    if let Some(first) = fatal.into_iter().next().or_else(readmission) {
+        return Err(first);
+    }
+    let Some(first) = creatable.into_iter().next() else { return Ok(inspection) };
+    if !wanted.create {
+        return Err(first);
+    }
+    if inspection.server.in_recovery {
+        let object = match first {
+            ControlError::PublicationMissing { publication, .. } => publication,
+            _ => wanted.slot.clone(),
+        };
+        return Err(ControlError::ReadOnly { object });
+    }
+    if inspection.publication.is_none() {
+        create_missing_publication(client, wanted, &inspection.server).await?;
+    }
+    if inspection.slot.is_none()
+        && let Some(start) = create_missing_slot(client, &wanted.slot).await?
+    {
+        announce(&wanted.slot, start, inspection.publication.is_some());
+    }
+    let inspection = inspect(client, wanted).await?;
+    match inspection.refusals(wanted).into_iter().next() {
+        Some(first) => Err(first),
+        None => Ok(inspection),
+    }
+}
+
+/// Says where the stream begins. A publication without its slot is what a lost slot leaves behind,
+/// and what a first start finds: nothing tells them apart.
+fn announce(slot: &str, start: Lsn, publication_existed: bool) {
+    const WHAT: &str = "rows committed before that are not delivered";
+    if publication_existed {
+        let help = "nothing to do at a first start; if the slot existed before (another server, \
+                    a failover, a dropped slot), re-send the rows that are still in the outbox; \
+                    source.create = \"never\" makes no slot at start";
+        tracing::warn!(help, "created slot `{slot}` at {start}; {WHAT}");
+    } else {
+        tracing::info!("created slot `{slot}` at {start}; {WHAT}");
+    }
+}
+
+/// Creates the publication; one that another relay created meanwhile is as good.
+pub(super) async fn create_missing_publication(
+    client: &Client,
+    wanted: &Requirements,
+    server: &ServerFacts,
+) -> Result<(), ControlError> {
+    let publication = &wanted.publication;
+    let sql = create_publication(publication, &wanted.tables);
+    let created = client.run("creating the publication", client.sql().batch_execute(&sql)).await;
+    forgive_existing(created, || ControlError::CreationForbidden {
+        object: format!("publication `{publication}`"),
+        needs: format!(
+            "to own the tables, and CREATE on the database: GRANT CREATE ON DATABASE {} TO {}",
+            identifier(&server.database),
+            identifier(&server.role)
+        ),
+        sql,
+    })
+}
+
+/// Creates the slot. That waits for every open write transaction of the cluster, so it has a limit
+/// and then names them. Returns where the new slot begins, or `None` if another relay was faster.
+pub(super) async fn create_missing_slot(
+    client: &Client,
+    slot: &str,
+) -> Result<Option<Lsn>, ControlError> {
+    const DOING: &str = "creating the replication slot";
+    const SQL: &str =
+        "SELECT lsn::text FROM pg_catalog.pg_create_logical_replication_slot($1::text, 'pgoutput')";
+    debug_assert!(STATEMENT_LIMIT.as_millis() > u128::from(SLOT_LIMIT_MS));
+    let limit = format!("SET statement_timeout = {SLOT_LIMIT_MS}");
+    client.run(DOING, client.sql().batch_execute(&limit)).await?;
+    let created = client.run(DOING, client.sql().query_one(SQL, &[&slot])).await;
+    client.run(DOING, client.sql().batch_execute("SET statement_timeout = 0")).await?;
+    let created = match created {
+        Ok(row) => return Ok(Some(super::inspect::known(&row, 0)?)),
+        Err(error) if code(&error) == Some("57014") => Err(blocked(client, slot).await?),
+        Err(error) if code(&error) == Some("53400") => {
+            Err(ControlError::NoFreeSlot { slot: slot.to_owned() })
+        }
+        Err(error) => Err(error),
+    };
+    forgive_existing(created, || ControlError::CreationForbidden {
+        object: format!("replication slot `{slot}`"),
+        needs: "REPLICATION".to_owned(),
+        sql: format!("SELECT pg_create_logical_replication_slot({}, 'pgoutput');", literal(slot)),
+    })
+    .map(|()| None)
+}
+
+fn forgive_existing(
+    created: Result<(), ControlError>,
+    forbidden: impl FnOnce() -> ControlError,
+) -> Result<(), ControlError> {
+    match created {
+        // duplicate_object, or the catalog's own unique index when two create at the same instant.
+        Err(error) if matches!(code(&error), Some("42710" | "23505")) => Ok(()),
+        Err(error) if error.class() == Class::Permission => Err(forbidden()),
+        other => other,
+    }
+}
+
+fn code(error: &ControlError) -> Option<&str> {
+    match error {
+        ControlError::Connection { source: WalError::Server(server), .. } => Some(&server.code),
+        _ => None,
+    }
+}
+
+/// Names the open write transactions. Locks are visible to every role, what their sessions do only
+/// to some.
+async fn blocked(client: &Client, slot: &str) -> Result<ControlError, ControlError> {
+    const SQL: &str = "\
+        SELECT l.pid, CASE WHEN l.pid IS NULL \
+                THEN format('prepared transaction %L since %s', x.gid, x.prepared::timestamptz(0)) \
+                ELSE concat_ws(', ', 'process ' || l.pid, nullif(a.application_name, ''), a.state, \
+                    'since ' || a.xact_start::timestamptz(0)) END \
+        FROM pg_catalog.pg_locks l \
+        LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid \
+        LEFT JOIN pg_catalog.pg_prepared_xacts x ON l.pid IS NULL AND x.transaction = l.transactionid \
+        WHERE l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted \
+            AND l.pid IS DISTINCT FROM pg_backend_pid() \
+        ORDER BY a.xact_start NULLS FIRST LIMIT $1";
+    const DOING: &str = "looking for open transactions";
+    let rows = client.run(DOING, client.sql().query(SQL, &[&BLOCKERS_MAX])).await?;
+    let mut pid = None;
+    let mut blockers = Vec::new();
+    for row in &rows {
+        pid = pid.or(super::inspect::get::<Option<i32>>(row, 0)?);
+        blockers.push(super::inspect::get::<String>(row, 1)?);
+    }
+    if blockers.is_empty() {
+        blockers.push("it has ended meanwhile".to_owned());
+    }
+    Ok(ControlError::SlotBlocked { slot: slot.to_owned(), blockers, pid })
+}

@@ -1,0 +1,161 @@
+//! Sentences and statements that hints are made of.
+//!
+//! Enters: names. Leaves: text. Pure. What always holds: what loses rows says so.
+
+use crate::wal::quote::{identifier, literal};
+use postrider_core::lsn::Lsn;
+use postrider_core::outbox::TableName;
+
+/// What rows need that no slot has.
+pub(super) const INSERT_AGAIN: &str =
+    "insert those again that are still in the table and must be delivered";
+
+/// What an outbox is.
+pub(super) const UNSUITABLE: &str = "set source.tables to an ordinary or partitioned table that is not \
+    unlogged; rows that were written to an unlogged one are not in the log: re-send them";
+
+/// A question comes before any remedy: a name that is mistyped needs none.
+pub(super) fn is_right(setting: &str, name: &str, what: &str, others: &[String]) -> String {
+    let others: Vec<_> = others.iter().map(|other| format!("`{other}`")).collect();
+    let others = match others.as_slice() {
+        [] => format!("this database has no {what}"),
+        others => format!("this database has {}", others.join(", ")),
+    };
+    format!("is {setting} = `{name}` right? {others}")
+}
+
+/// Names with commas between them, or a word for none.
+pub(super) fn listed(names: &[String]) -> String {
+    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+}
+
+/// What is done about a slot whose publication was renamed or dropped, and at which cost.
+pub(super) fn without_publication(slot: &str) -> String {
+    format!(
+        "if it was renamed: ALTER PUBLICATION .. RENAME TO its former name, which loses nothing; if it was \
+         dropped: what was committed since then cannot be read from this slot, nor what lies behind it. \
+         To go on without: SELECT pg_drop_replication_slot({}); which loses every row that the slot has \
+         not delivered; then `postrider setup --from-now`, and re-send the rows that are still in \
+         the outbox",
+        literal(slot)
+    )
+}
+
+/// How a slot that the server has invalidated is replaced, and what keeps that from happening again
+/// (`pg_replication_slots.invalidation_reason`).
+pub(super) fn lost(slot: &str, reason: &str) -> String {
+    let prevention = match reason {
+        "wal_removed" => "raise max_slot_wal_keep_size",
+        "idle_timeout" => {
+            "raise idle_replication_slot_timeout, or let no relay be away for so long"
+        }
+        "wal_level_insufficient" => "keep wal_level = logical, on the primary too",
+        "rows_removed" => "set hot_standby_feedback, as the slot is a standby's",
+        _ => "the server's log says why it was invalidated",
+    };
+    format!(
+        "the rows that it had not delivered cannot be read from the log any more: SELECT \
+         pg_drop_replication_slot({}); then `postrider setup --from-now`, and re-send those that are \
+         still in the outbox; where progress is kept in Kafka, `postrider adopt --execute` before the relay \
+         is started again; {prevention}",
+        literal(slot)
+    )
+}
+
+/// What a partition is called that can be fixed in place.
+pub(super) const UNLOGGED_PART: &str = "an unlogged partition";
+
+/// Nothing but inserts is a message.
+pub(super) const ONLY_INSERTS: &str = "publish = 'insert'";
+
+/// Partitions would be published under names of their own; it means nothing to other tables.
+const VIA_ROOT: &str = "publish_via_partition_root = true";
+
+/// A comment, so that the whole hint is still SQL.
+pub(super) const RESEND: &str =
+    " -- and re-send the rows committed meanwhile: Postgres passes over them";
+
+/// Publishes a table without a row filter and without a list of columns. SET TABLE would take every other
+/// table out of the publication.
+pub(super) fn publish_whole(publication: &str, table: &TableName) -> String {
+    let (name, table) = (identifier(publication), qualified(table));
+    format!(
+        "BEGIN; ALTER PUBLICATION {name} DROP TABLE {table}; \
+         ALTER PUBLICATION {name} ADD TABLE {table}; COMMIT;{RESEND}; where progress is kept, \
+         `postrider adopt` then goes on with the table as it is (PR-P067)"
+    )
+}
+
+/// Publishes partitions under their table's name. Those that a session knew when it began are told by their OIDs
+/// meanwhile.
+pub(super) fn publish_under_root(publication: &str) -> String {
+    format!(
+        "ALTER PUBLICATION {} SET ({VIA_ROOT}); -- and re-send the rows of partitions that were made while it \
+         was off and the relay was running",
+        identifier(publication)
+    )
+}
+
+/// A table's name, quoted.
+pub(super) fn qualified(table: &TableName) -> String {
+    format!("{}.{}", identifier(&table.schema), identifier(&table.name))
+}
+
+/// The statement that creates the publication as it should be.
+pub(super) fn create_publication(publication: &str, tables: &[TableName]) -> String {
+    let tables: Vec<_> = tables.iter().map(qualified).collect();
+    let tables = tables.join(", ");
+    // A publication of no table is enough for logical messages.
+    let tables = if tables.is_empty() { tables } else { format!(" FOR TABLE {tables}") };
+    format!(
+        "CREATE PUBLICATION {}{tables} WITH ({ONLY_INSERTS}, {VIA_ROOT});",
+        identifier(publication)
+    )
+}
+
+/// What is left to do when a slot is gone that was there, whose rows were `delivered` up to a position.
+pub(super) fn after_vanishing(delivered: Option<Lsn>) -> String {
+    let delivered = delivered.map(|delivered| format!(", {delivered}")).unwrap_or_default();
+    format!(
+        "`postrider setup --from-now` makes a new one, which delivers nothing that was committed \
+         before it: {INSERT_AGAIN} (re-send those since the last acknowledged position{delivered}); \
+         where progress is kept in Kafka, `postrider adopt --execute` before the relay is started again"
+    )
+}
+
+/// What to do about a part of a table whose rows do not come, where `kind` says what it is.
+pub(super) fn of_part(part: &TableName, kind: &str) -> String {
+    if kind == UNLOGGED_PART {
+        let part = qualified(part);
+        return format!(
+            "ALTER TABLE {part} SET LOGGED; -- and re-send the rows that were written to it"
+        );
+    }
+    "publish it and name it in source.tables beside the table, or write elsewhere; and re-send the rows \
+     that were written to it"
+        .to_owned()
+}
+
+/// What to do where source.tables leaves out tables that the slot delivers.
+pub(super) fn named_besides(publication: &str, others: &str) -> String {
+    let publication = identifier(publication);
+    format!(
+        "if that is a mistake, set source.tables to {others}; if it is to be read besides, name all of \
+         them; if {others} is no outbox any more, because it was replaced, say: ALTER PUBLICATION {publication} \
+         DROP TABLE {others}; and start again. As it is, a relay would acknowledge its rows undelivered"
+    )
+}
+
+/// A copy has the position, and nothing else of the slot (`copy_replication_slot` in slotfuncs.c).
+pub(super) fn without_two_phase(slot: &str) -> String {
+    let (slot, copy) = (literal(slot), literal(&format!("{slot}_copy")));
+    // A copy that fails must not leave the drop behind it to be run.
+    format!(
+        "stop the relays, have one slot free (max_replication_slots), and copy it there and back, which \
+         keeps its position and leaves out two_phase (and failover, if it had that: set it again): \
+         SELECT pg_drop_replication_slot({slot}) \
+            FROM pg_copy_logical_replication_slot({slot}, {copy}); \
+         SELECT pg_drop_replication_slot({copy}) \
+            FROM pg_copy_logical_replication_slot({copy}, {slot});"
+    )
+}

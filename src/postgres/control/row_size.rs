@@ -1,0 +1,145 @@
+//! Whether a table keeps out rows that Postgres could not send.
+//!
+//! Enters: tables. Leaves: those that have a column of any length without a CHECK on it, each with the
+//! constraint that closes it. The walsender builds a row's message in memory and cannot build one of
+//! 1 GiB: such a row, once committed, stops the slot for good.
+//! Always holds: it reads the catalog alone, and changes nothing. Works on PostgreSQL 12 to 18.
+
+use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
+
+use super::connect::{Client, sql_error};
+use super::error::ControlError;
+use super::remedy::qualified;
+use crate::wal::quote::identifier;
+use postrider_core::outbox::TableName;
+
+const DOING: &str = "looking for a limit on the size of rows";
+
+/// The limit, as in `migrations/0001_outbox.sql`, where it is argued.
+const ROW_BYTES_MAX: u32 = 16 << 20;
+
+/// Columns of any length, and whether a CHECK measures each: `length(..)` and `octet_length(..)` do,
+/// `pg_column_size(..)` does not, for it sees what a value takes when compressed. A NUMERIC prints as
+/// 150 kB at most, and what has a length is measured by that.
+const COLUMNS: &str = "\
+    SELECT a.attname::text, t.typcategory = 'S', t.typname = 'bytea', EXISTS ( \
+        SELECT FROM pg_catalog.pg_constraint k \
+        WHERE k.conrelid = c.oid AND k.contype = 'c' AND a.attnum = ANY (k.conkey) \
+            AND pg_catalog.pg_get_constraintdef(k.oid) ~ 'length[(]' \
+            AND coalesce((to_jsonb(k)->>'conenforced')::boolean, true)) \
+    FROM pg_catalog.pg_class c \
+    JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+    JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid \
+    JOIN pg_catalog.pg_type t ON t.oid = a.atttypid \
+    WHERE n.nspname = $1::text AND c.relname = $2::text AND a.attnum > 0 AND NOT a.attisdropped \
+        AND a.attgenerated = '' AND a.attlen = -1 AND t.typname <> 'numeric' \
+        AND NOT (t.typname IN ('varchar', 'bpchar') AND a.atttypmod > 0) \
+    ORDER BY a.attnum";
+
+/// A table that takes rows of any size.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unguarded {
+    /// The table.
+    pub table: TableName,
+    /// The columns that no CHECK measures.
+    pub columns: Vec<String>,
+    /// What keeps such rows out.
+    pub sql: String,
+}
+
+/// Looks at tables; one that does not exist has nothing to be guarded.
+pub async fn unguarded(
+    client: &Client,
+    tables: &[TableName],
+) -> Result<Vec<Unguarded>, ControlError> {
+    let mut found = Vec::new();
+    for table in tables {
+        let names: [&(dyn ToSql + Sync); 2] = [&table.schema, &table.name];
+        let rows = client.run(DOING, client.sql().query(COLUMNS, &names)).await?;
+        let columns: Result<Vec<_>, _> = rows.iter().map(Column::read).collect();
+        let columns = columns.map_err(|error| ControlError::Connection {
+            doing: DOING,
+            source: sql_error(&error),
+        })?;
+        found.extend(judge(table, &columns));
+    }
+    Ok(found)
+}
+
+#[derive(Debug)]
+struct Column {
+    name: String,
+    is_text: bool,
+    is_bytea: bool,
+    is_measured: bool,
+}
+
+impl Column {
+    fn read(row: &Row) -> Result<Self, tokio_postgres::Error> {
+        let (name, is_text) = (row.try_get(0)?, row.try_get(1)?);
+        Ok(Self { name, is_text, is_bytea: row.try_get(2)?, is_measured: row.try_get(3)? })
+    }
+
+    /// The bytes that Postgres sends of it.
+    fn size(&self) -> String {
+        let name = identifier(&self.name);
+        match (self.is_text, self.is_bytea) {
+            (true, _) => format!("coalesce(octet_length({name}), 0)::bigint"),
+            // Two digits a byte.
+            (_, true) => format!("2 * coalesce(octet_length({name}), 0)::bigint"),
+            _ => format!("coalesce(octet_length({name}::text), 0)::bigint"),
+        }
+    }
+}
+
+fn judge(table: &TableName, columns: &[Column]) -> Option<Unguarded> {
+    let open: Vec<String> =
+        columns.iter().filter(|column| !column.is_measured).map(|c| c.name.clone()).collect();
+    let sizes: Vec<String> = columns.iter().map(Column::size).collect();
+    (!open.is_empty()).then(|| Unguarded {
+        table: table.clone(),
+        columns: open,
+        sql: format!(
+            "ALTER TABLE {} ADD CONSTRAINT outbox_row_size CHECK (\n    {} <= {ROW_BYTES_MAX}\n) NOT VALID;",
+            qualified(table),
+            sizes.join("\n    + ")
+        ),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn column(name: &str, is_measured: bool) -> Column {
+        let (is_text, is_bytea) = (name != "payload", name == "raw");
+        Column { name: name.to_owned(), is_text: is_text && !is_bytea, is_bytea, is_measured }
+    }
+
+    #[test]
+    fn a_column_without_a_limit_asks_for_one_over_all() {
+        let table = TableName::new("Shop", "outbox");
+        assert_eq!(judge(&table, &[column("id", true), column("payload", true)]), None);
+        let columns = [column("Key", true), column("payload", false), column("raw", false)];
+        let found = judge(&table, &columns).unwrap();
+        assert_eq!(found.columns, ["payload", "raw"]);
+        assert_eq!(
+            found.sql,
+            "ALTER TABLE \"Shop\".\"outbox\" ADD CONSTRAINT outbox_row_size CHECK (\n    \
+             coalesce(octet_length(\"Key\"), 0)::bigint\n    \
+             + coalesce(octet_length(\"payload\"::text), 0)::bigint\n    \
+             + 2 * coalesce(octet_length(\"raw\"), 0)::bigint <= 16777216\n) NOT VALID;"
+        );
+    }
+
+    #[test]
+    fn the_limit_is_the_migrations() {
+        const OUTBOX: &str = include_str!("../migrations/0001_outbox.sql");
+        const LATER: &str = include_str!("../migrations/0005_outbox_row_size.sql");
+        for text in [OUTBOX, LATER] {
+            assert!(text.contains("CONSTRAINT outbox_row_size CHECK"), "{text}");
+            assert!(text.contains(&format!("<= {ROW_BYTES_MAX}")), "{text}");
+        }
+    }
+}

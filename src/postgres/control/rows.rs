@@ -1,0 +1,152 @@
+//! The newest rows of a table, as the stream would have printed them.
+//!
+//! Enters: a [`Client`] and a table. Leaves: its columns and rows. Always holds: nothing is written
+//! and nothing locked beyond what a SELECT does.
+
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{SimpleQueryMessage, SimpleQueryRow};
+
+use super::connect::Client;
+use super::encoding::UNTRANSLATABLE;
+use super::error::ControlError;
+use super::inspect::{get, letter};
+use super::judge::unsuitable;
+use super::remedy::qualified;
+use crate::wal::Class;
+use crate::wal::quote::identifier;
+use postrider_core::outbox::TableName;
+
+const DOING: &str = "reading rows";
+
+/// Columns, and rows from the oldest to the newest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewestRows {
+    /// In the table's order; generated ones are not sent, and not here.
+    pub columns: Vec<RowColumn>,
+    /// Values in the order of the columns; `None` is NULL.
+    pub rows: Vec<Vec<Option<String>>>,
+    /// Rows left out for a character that UTF8 lacks.
+    pub untranslatable: usize,
+}
+
+/// A column as the catalog has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RowColumn {
+    /// Its name.
+    pub name: String,
+    /// Its type; for a domain over a built-in type, that type.
+    pub type_oid: u32,
+    /// `pg_attribute.atttypmod`.
+    pub modifier: i32,
+    /// Whether it may be NULL.
+    pub is_nullable: bool,
+}
+
+/// What the replication session asks for too, so that text is the same.
+const SETTINGS: &str = "SET TimeZone = 'UTC'; SET DateStyle = 'ISO'; SET IntervalStyle = 'postgres'; \
+    SET extra_float_digits = 3; SET bytea_output = 'hex'";
+
+const TABLE: &str = "\
+    SELECT c.oid, c.relkind::text, c.relpersistence::text \
+    FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+    WHERE n.nspname = $1::text AND c.relname = $2::text";
+
+// The stream names a domain's innermost type (`logicalrep_write_typ` in
+// `replication/logical/proto.c`). Objects of the system have OIDs below 16384 (`FirstNormalObjectId`).
+const COLUMNS: &str = "\
+    WITH RECURSIVE type AS ( \
+        SELECT a.attnum, t.oid, t.typtype, t.typbasetype \
+        FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid \
+        WHERE a.attrelid = $1::oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = '' \
+        UNION ALL \
+        SELECT type.attnum, t.oid, t.typtype, t.typbasetype \
+        FROM type JOIN pg_catalog.pg_type t ON type.typtype = 'd' AND t.oid = type.typbasetype) \
+    SELECT a.attname::text, CASE WHEN type.oid < 16384 THEN type.oid ELSE a.atttypid END, \
+        a.atttypmod, NOT a.attnotnull \
+    FROM type JOIN pg_catalog.pg_attribute a ON a.attrelid = $1::oid AND a.attnum = type.attnum \
+    WHERE type.typtype <> 'd' ORDER BY a.attnum";
+
+/// Up to `limit` rows. The newest are taken to be those that lie last in the table, as they do in
+/// one that is only appended to.
+pub async fn newest_rows(
+    client: &Client,
+    table: &TableName,
+    limit: u32,
+) -> Result<NewestRows, ControlError> {
+    client.run(DOING, client.sql().batch_execute(SETTINGS)).await?;
+    let oid = find(client, table).await?;
+    let mut columns = Vec::new();
+    for row in &client.run(DOING, client.sql().query(COLUMNS, &[&oid])).await? {
+        columns.push(RowColumn {
+            name: get(row, 0)?,
+            type_oid: get(row, 1)?,
+            modifier: get(row, 2)?,
+            is_nullable: get(row, 3)?,
+        });
+    }
+    let list: Vec<String> = columns.iter().map(|column| identifier(&column.name)).collect();
+    let (list, name) = (list.join(", "), qualified(table));
+    let newest = format!("ORDER BY ctid DESC LIMIT {limit}");
+    let mut untranslatable = 0;
+    let mut rows = match texts(client, &format!("SELECT {list} FROM {name} {newest}")).await {
+        Err(error) if error.class() == Class::Permission => {
+            let (_, role) = whereabouts(client).await?;
+            return Err(ControlError::TableForbidden { table: table.clone(), role });
+        }
+        // One row fails the whole query.
+        Err(error) if error.is_of(&UNTRANSLATABLE) => {
+            let mut rows = Vec::new();
+            for place in
+                texts(client, &format!("SELECT tableoid, ctid FROM {name} {newest}")).await?
+            {
+                let [Some(part), Some(ctid)] = place.as_slice() else {
+                    unreachable!("every row has these")
+                };
+                let one = format!(
+                    "SELECT {list} FROM {name} WHERE tableoid = '{part}' AND ctid = '{ctid}'"
+                );
+                match texts(client, &one).await {
+                    Err(error) if error.is_of(&UNTRANSLATABLE) => untranslatable += 1,
+                    // None, if it was deleted meanwhile.
+                    found => rows.extend(found?),
+                }
+            }
+            rows
+        }
+        found => found?,
+    };
+    rows.reverse();
+    Ok(NewestRows { columns, rows, untranslatable })
+}
+
+/// Rows as the simple protocol prints them, which is how the stream does.
+async fn texts(client: &Client, sql: &str) -> Result<Vec<Vec<Option<String>>>, ControlError> {
+    let answer = client.run(DOING, client.sql().simple_query(sql)).await?;
+    let rows = answer.iter().filter_map(|message| match message {
+        SimpleQueryMessage::Row(row) => Some(row),
+        _ => None,
+    });
+    let values =
+        |row: &SimpleQueryRow| (0..row.len()).map(|at| row.get(at).map(str::to_owned)).collect();
+    Ok(rows.map(values).collect())
+}
+
+/// The table's OID. What `run` would not stream from is refused here too.
+async fn find(client: &Client, table: &TableName) -> Result<u32, ControlError> {
+    let names: [&(dyn ToSql + Sync); 2] = [&table.schema, &table.name];
+    let Some(row) = client.run(DOING, client.sql().query_opt(TABLE, &names)).await? else {
+        let (database, _) = whereabouts(client).await?;
+        return Err(ControlError::TableMissing { table: table.clone(), database });
+    };
+    match unsuitable(letter(&row, 1)?, letter(&row, 2)?) {
+        Some(kind) => Err(ControlError::TableUnsuitable { table: table.clone(), kind }),
+        None => get(&row, 0),
+    }
+}
+
+/// Database and role.
+async fn whereabouts(client: &Client) -> Result<(String, String), ControlError> {
+    const SQL: &str = "SELECT current_database()::text, session_user::text";
+    let row = client.run(DOING, client.sql().query_one(SQL, &[])).await?;
+    Ok((get(&row, 0)?, get(&row, 1)?))
+}

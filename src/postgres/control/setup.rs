@@ -1,0 +1,457 @@
+//! `postrider setup`: the SQL that makes a database ready, to be shown or run.
+//!
+//! Enters: names. Leaves: a [`SetupPlan`] that can be run any number of times. Always holds:
+//! the table comes before its publication and the publication before the slot; what exists is
+//! completed, never replaced; what exists already needs no right; what `run` would refuse is refused
+//! before a slot is made; rows that the log will not bring are left behind only on demand.
+
+use std::fmt::Write as _;
+
+use super::connect::Client;
+use super::error::ControlError;
+use super::inspect::{Inspection, Requirements, inspect};
+use super::left_behind::{RowsBefore, rows_before};
+use super::preflight::{create_missing_publication, create_missing_slot};
+use super::remedy::{create_publication, qualified};
+use crate::wal::Class;
+use crate::wal::quote::{identifier, literal};
+use postrider_core::lsn::Lsn;
+use postrider_core::outbox::TableName;
+
+/// The migration, which also creates the publication under its default name.
+const OUTBOX: &str = include_str!("../migrations/0001_outbox.sql");
+
+/// Where the migration's second part begins.
+const PUBLICATION_MARK: &str = "\n-- Only inserts are messages.";
+
+const DOING: &str = "setting up";
+
+/// What the caller decides besides names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SetupChoices {
+    /// The tables are the application's own: they are published, not made.
+    pub existing_tables: bool,
+    /// Rows that are in the tables already need not be delivered.
+    pub from_now: bool,
+    /// The slot is made by another role.
+    pub without_slot: bool,
+}
+
+/// One step of a plan.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SetupStep {
+    /// Such as ``publication `postrider` ``.
+    pub object: String,
+    /// SQL that does nothing if the object is already as it should be.
+    pub sql: String,
+}
+
+/// What became of one object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Made {
+    /// Such as ``publication `postrider` ``.
+    pub object: String,
+    /// What was done.
+    pub became: Became,
+}
+
+/// What was done with an object that must be there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Became {
+    /// It was missing, and is made.
+    Created,
+    /// It lacked this, and has it now.
+    Added,
+    /// It was as it should be.
+    Existed,
+}
+
+impl Made {
+    /// An object that was missing, or was not.
+    pub const fn new(object: String, created: bool) -> Self {
+        Self { object, became: if created { Became::Created } else { Became::Existed } }
+    }
+}
+
+/// A slot that was made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MadeSlot {
+    /// Where it begins.
+    pub start: Lsn,
+    /// Tables with rows that it does not deliver.
+    pub left_behind: Vec<(TableName, RowsBefore)>,
+}
+
+/// What is to be made, in its order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SetupPlan {
+    /// For psql; see [`SetupStep`].
+    pub steps: Vec<SetupStep>,
+    wanted: Requirements,
+    choices: SetupChoices,
+}
+
+impl SetupPlan {
+    /// Plans for what `run` will demand.
+    pub fn new(wanted: Requirements, choices: SetupChoices) -> Self {
+        let Requirements { slot, publication, tables, .. } = &wanted;
+        let mut steps = Vec::new();
+        if !choices.existing_tables {
+            for table in tables {
+                steps.push(SetupStep { object: named(table), sql: outbox_table(table) });
+            }
+        }
+        steps.push(SetupStep {
+            object: format!("publication `{publication}`"),
+            sql: publish(publication, tables, slot),
+        });
+        if !choices.without_slot {
+            let guarded = if choices.from_now { &[][..] } else { tables.as_slice() };
+            let object = format!("replication slot `{slot}`");
+            steps.push(SetupStep { object, sql: make_slot(&wanted, guarded) });
+        }
+        Self { steps, wanted, choices }
+    }
+
+    /// The whole plan as a script for psql.
+    pub fn script(&self) -> String {
+        let steps: Vec<_> = self.steps.iter().map(|step| step.sql.as_str()).collect();
+        steps.join("\n")
+    }
+
+    /// Looks, and refuses what `run` would refuse and this cannot make. Changes nothing.
+    pub async fn look(&self, client: &Client) -> Result<Inspection, ControlError> {
+        let now = inspect(client, &self.wanted).await?;
+        if let Some(refusal) = self.unmendable(&now) {
+            return Err(refusal);
+        }
+        if !self.choices.from_now {
+            let leaves = self.leaves(&now);
+            if let Some((table, rows)) = rows_before(client, &leaves).await?.into_iter().next() {
+                let rows = rows.to_string();
+                return Err(ControlError::RowsBefore { table, rows });
+            }
+        }
+        Ok(now)
+    }
+
+    /// Makes tables and publication where they are missing. Stops at the first error; running again
+    /// continues.
+    pub async fn make_tables(&self, client: &Client) -> Result<Vec<Made>, ControlError> {
+        let before = self.look(client).await?;
+        let mut made = Vec::new();
+        for (table, facts) in self.wanted.tables.iter().zip(&before.tables) {
+            if facts.is_none() {
+                self.make_table(client, table, &before).await?;
+            }
+            made.push(Made::new(named(table), facts.is_none()));
+        }
+        // The configuration may name columns that a table made here does not have.
+        let between = inspect(client, &self.wanted).await?;
+        if let Some(refusal) = self.unmendable(&between) {
+            return Err(refusal);
+        }
+        made.extend(self.complete_publication(client, &between).await?);
+        Ok(made)
+    }
+
+    /// The database as it is, if nothing but the slot is missing.
+    pub async fn ready_for_slot(&self, client: &Client) -> Result<Inspection, ControlError> {
+        let now = inspect(client, &self.wanted).await?;
+        let is_slot = |refusal: &ControlError| matches!(refusal, ControlError::SlotMissing { .. });
+        match now.refusals(&self.wanted).into_iter().find(|refusal| !is_slot(refusal)) {
+            Some(refusal) => Err(refusal),
+            None => Ok(now),
+        }
+    }
+
+    /// Makes the slot, unless it exists. Tables and publication must be there.
+    pub async fn make_slot(&self, client: &Client) -> Result<Option<MadeSlot>, ControlError> {
+        let now = inspect(client, &self.wanted).await?;
+        if now.slot.is_some() {
+            return Ok(None);
+        }
+        if !now.server.may_replicate {
+            return Err(ControlError::RoleMayNotReplicate { role: now.server.role });
+        }
+        let Some(start) = create_missing_slot(client, &self.wanted.slot).await? else {
+            return Ok(None);
+        };
+        // Asked last: rows may have come while the slot was being made, and lie before it.
+        let left_behind = rows_before(client, &self.wanted.tables).await?;
+        Ok(Some(MadeSlot { start, left_behind }))
+    }
+
+    /// Whether the slot is missing, and is this plan's to make.
+    pub const fn lacks_slot(&self, now: &Inspection) -> bool {
+        now.slot.is_none() && !self.choices.without_slot
+    }
+
+    /// The first reason why this cannot make the database ready.
+    fn unmendable(&self, now: &Inspection) -> Option<ControlError> {
+        let mendable = |refusal: &ControlError| match refusal {
+            ControlError::TableMissing { .. } => !self.choices.existing_tables,
+            ControlError::SlotMissing { .. }
+            | ControlError::PublicationMissing { slot_exists: false, .. }
+            | ControlError::PublicationLacksTable { partitioned: false, .. }
+            // It is the slot that needs the right, and perhaps another role makes it.
+            | ControlError::RoleMayNotReplicate { .. } => true,
+            _ => false,
+        };
+        let refusals = now.refusals(&self.wanted);
+        let is_complete = refusals
+            .iter()
+            .all(|refusal| matches!(refusal, ControlError::RoleMayNotReplicate { .. }));
+        if let Some(refusal) = refusals.into_iter().find(|refusal| !mendable(refusal)) {
+            return Some(refusal);
+        }
+        let object = || self.wanted.publication.clone();
+        (now.server.in_recovery && !is_complete)
+            .then(|| ControlError::ReadOnly { object: object() })
+    }
+
+    /// Tables whose rows of today would be left behind by what is to be made.
+    fn leaves(&self, now: &Inspection) -> Vec<TableName> {
+        let tables = self.wanted.tables.iter().zip(&now.tables);
+        let leaves = tables.filter(|(_, facts)| {
+            let facts = facts.as_ref();
+            // With a slot, a table that is published only now is read from now on.
+            facts.is_some_and(|facts| match now.slot {
+                None => !self.choices.without_slot,
+                Some(_) => facts.published.is_none(),
+            })
+        });
+        leaves.map(|(name, _)| name.clone()).collect()
+    }
+
+    async fn make_table(
+        &self,
+        client: &Client,
+        table: &TableName,
+        now: &Inspection,
+    ) -> Result<(), ControlError> {
+        let sql = outbox_table(table);
+        let made = client.run(DOING, client.sql().batch_execute(&sql)).await;
+        let (schema, role) = (identifier(&table.schema), identifier(&now.server.role));
+        allowed(made, || ControlError::CreationForbidden {
+            object: named(table),
+            needs: format!("CREATE on the schema: GRANT CREATE ON SCHEMA {schema} TO {role}"),
+            sql:
+                "`postrider setup --no-slot` (or `postrider setup --no-slot --print | psql`), then \
+                  this command again"
+                    .to_owned(),
+        })
+    }
+
+    /// Creates the publication, or adds tables to it.
+    async fn complete_publication(
+        &self,
+        client: &Client,
+        now: &Inspection,
+    ) -> Result<Vec<Made>, ControlError> {
+        let Requirements { publication, tables, .. } = &self.wanted;
+        let object = format!("publication `{publication}`");
+        if now.publication.is_none() {
+            create_missing_publication(client, &self.wanted, &now.server).await?;
+            return Ok(vec![Made::new(object, true)]);
+        }
+        let facts = tables.iter().zip(&now.tables);
+        let lacks = |facts: &super::TableFacts| facts.published.is_none();
+        let missing = facts.filter(|(_, facts)| facts.as_ref().is_some_and(lacks));
+        let missing: Vec<&TableName> = missing.map(|(table, _)| table).collect();
+        if missing.is_empty() {
+            return Ok(vec![Made::new(object, false)]);
+        }
+        let name = identifier(publication);
+        let list: Vec<String> = missing.iter().map(|table| qualified(table)).collect();
+        let sql = format!("ALTER PUBLICATION {name} ADD TABLE {};", list.join(", "));
+        let added = client.run(DOING, client.sql().batch_execute(&sql)).await;
+        allowed(added, || ControlError::CreationForbidden {
+            object: format!("what publication `{publication}` lacks"),
+            needs: "to own the publication and the tables".to_owned(),
+            sql: sql.clone(),
+        })?;
+        let added = |table: &TableName| format!("{} to {object}", named(table));
+        let added = missing.into_iter().map(added);
+        Ok(added.map(|object| Made { object, became: Became::Added }).collect())
+    }
+}
+
+fn allowed(
+    done: Result<(), ControlError>,
+    forbidden: impl FnOnce() -> ControlError,
+) -> Result<(), ControlError> {
+    match done {
+        Err(error) if error.class() == Class::Permission => Err(forbidden()),
+        done => done,
+    }
+}
+
+fn named(table: &TableName) -> String {
+    format!("table {table}")
+}
+
+/// The migration's table under another name. One that exists needs no right to create any.
+fn outbox_table(table: &TableName) -> String {
+    let Some((text, _)) = OUTBOX.split_once(PUBLICATION_MARK) else {
+        unreachable!("the migration has its mark before the publication");
+    };
+    let sql = text.replace("IF NOT EXISTS outbox (", &format!("{} (", qualified(table)));
+    assert_ne!(sql, text, "the migration creates the table by this name");
+    let (schema, name) = (literal(&table.schema), literal(&table.name));
+    format!(
+        "DO $setup$\nBEGIN\n    IF EXISTS (\n        SELECT FROM pg_catalog.pg_class c\n        \
+         JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace\n        \
+         WHERE n.nspname = {schema} AND c.relname = {name}\n    ) THEN\n        RETURN;\n    END IF;\n\
+         {sql}END\n$setup$;\n"
+    )
+}
+
+/// The tables as rows of SQL, between commas.
+fn pairs(tables: &[TableName]) -> String {
+    let pair =
+        |table: &TableName| format!("({}, {})", literal(&table.schema), literal(&table.name));
+    tables.iter().map(pair).collect::<Vec<_>>().join(", ")
+}
+
+/// Creates the publication, or adds the tables that it lacks, unless a slot delivers others by it.
+fn publish(publication: &str, tables: &[TableName], slot: &str) -> String {
+    let (name, quoted) = (literal(publication), identifier(publication));
+    let wanted = pairs(tables);
+    let mut sql = format!(
+        "DO $$\nBEGIN\n    \
+         IF EXISTS (SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = {}\n        \
+         AND database = pg_catalog.current_database()) AND (\n        \
+         SELECT count(*) FILTER (WHERE (schemaname, tablename) IN ({wanted})) < {}\n            \
+         AND count(*) FILTER (WHERE (schemaname, tablename) NOT IN ({wanted})) > 0\n        \
+         FROM pg_catalog.pg_publication_tables WHERE pubname = {name}\n    ) THEN\n        \
+         RAISE EXCEPTION 'the slot delivers other tables by this publication'\n            \
+         USING HINT = 'name them in source.tables too: their rows would be acknowledged undelivered';\n    \
+         END IF;\n    \
+         IF NOT EXISTS (SELECT FROM pg_catalog.pg_publication WHERE pubname = {name}) THEN\n        \
+         {}\n",
+        literal(slot),
+        tables.len(),
+        create_publication(publication, tables)
+    );
+    for table in tables {
+        let (schema, relation) = (literal(&table.schema), literal(&table.name));
+        sql += if tables.len() == 1 { "    ELSIF" } else { "    END IF;\n    IF" };
+        // Writing to a string cannot fail.
+        let _ = write!(
+            sql,
+            " NOT EXISTS (\n        SELECT FROM pg_catalog.pg_publication_tables\n        \
+             WHERE pubname = {name} AND schemaname = {schema} AND tablename = {relation}\n    ) THEN\n        \
+             ALTER PUBLICATION {quoted} ADD TABLE {};\n",
+            qualified(table)
+        );
+    }
+    sql + "    END IF;\nEND\n$$;\n"
+}
+
+/// Creates the slot, unless the publication lacks a table, as where a statement before failed, or one of
+/// these tables has rows. A role without the right is told so, and the script goes on: another role makes
+/// the slot then.
+///
+/// The slot is made by a statement of its own. Within PL/pgSQL it fails with "snapshot reference is not
+/// owned by resource owner TopTransaction" where another session commits DDL meanwhile (measured): the
+/// server decodes that commit in an internal subtransaction, and leaves another resource owner behind than
+/// it found.
+fn make_slot(wanted: &Requirements, guarded: &[TableName]) -> String {
+    let (name, publication) = (literal(&wanted.slot), literal(&wanted.publication));
+    let (tables, count) = (pairs(&wanted.tables), wanted.tables.len());
+    let mut sql = format!(
+        "SET postrider.makes_slot = 'no';\n\
+         DO $$\nDECLARE\n    relation oid;\n    has_rows boolean;\nBEGIN\n    \
+         IF EXISTS (SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = {name}\n        \
+         AND database IS DISTINCT FROM pg_catalog.current_database())\n    THEN\n        \
+         RAISE EXCEPTION 'slot % is not of this database, and slots of a cluster share their names', {name}\n            \
+         USING HINT = 'set source.slot to another name';\n    END IF;\n    \
+         IF EXISTS (SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = {name}) THEN\n        \
+         RETURN;\n    END IF;\n    \
+         IF (SELECT pg_catalog.count(*) FROM pg_catalog.pg_publication_tables WHERE pubname = {publication}\n        \
+         AND (schemaname, tablename) IN ({tables})) < {count}\n    THEN\n        \
+         RAISE EXCEPTION 'the replication slot was not made: publication % lacks a table', {publication}\n            \
+         USING HINT = 'a slot reads by a publication that is older than itself; see the errors before this one';\n    \
+         END IF;\n    \
+         IF NOT EXISTS (\n        SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = current_user\n        \
+         AND (r.rolsuper OR r.rolreplication)\n    ) AND NOT EXISTS (\n        \
+         SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = 'rds_replication'\n        \
+         AND pg_catalog.pg_has_role(r.oid, 'member')\n    ) THEN\n        \
+         RAISE WARNING 'the replication slot was not made: role % may not replicate', current_user\n            \
+         USING HINT = 'run postrider setup as the role of the relay, which makes it';\n        \
+         RETURN;\n    END IF;\n"
+    );
+    for table in guarded {
+        let (schema, relation, quoted) =
+            (literal(&table.schema), literal(&table.name), qualified(table));
+        let _ = write!(
+            sql,
+            "    SELECT c.oid, pg_catalog.pg_relation_size(c.oid) + (\n        \
+             SELECT coalesce(pg_catalog.sum(pg_catalog.pg_relation_size(t.relid)), 0)\n        \
+             FROM pg_catalog.pg_partition_tree(c.oid) t\n    ) > 0\n    \
+             INTO relation, has_rows\n    FROM pg_catalog.pg_class c\n    \
+             JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace\n    \
+             WHERE n.nspname = {schema} AND c.relname = {relation};\n    \
+             IF has_rows AND pg_catalog.has_table_privilege(relation, 'SELECT')\n        \
+             AND pg_catalog.has_schema_privilege({schema}, 'USAGE')\n        \
+             AND NOT pg_catalog.row_security_active(relation)\n    THEN\n        \
+             has_rows := EXISTS (SELECT FROM {quoted});\n    END IF;\n    \
+             IF has_rows THEN\n        \
+             RAISE EXCEPTION 'table % has rows, which a new slot does not deliver', {relation}\n            \
+             USING HINT = 'postrider setup --print --from-now leaves them behind';\n    END IF;\n"
+        );
+    }
+    let _ = writeln!(
+        sql,
+        "    SET postrider.makes_slot = 'yes';\nEND\n$$;\n\
+         SELECT pg_catalog.pg_create_logical_replication_slot({name}, 'pgoutput')\n\
+         WHERE pg_catalog.current_setting('postrider.makes_slot') = 'yes';"
+    );
+    sql
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(slot: &str, publication: &str, tables: &[TableName], owned: bool) -> SetupPlan {
+        let wanted = Requirements {
+            slot: slot.to_owned(),
+            publication: publication.to_owned(),
+            tables: tables.to_vec(),
+            columns: Vec::new(),
+            messages: false,
+            create: false,
+        };
+        SetupPlan::new(wanted, SetupChoices { existing_tables: owned, ..SetupChoices::default() })
+    }
+
+    #[test]
+    fn the_plan_is_the_migration_and_the_slot() {
+        let plan = plan("postrider", "postrider", &[TableName::new("public", "outbox")], false);
+        let [outbox, publication, slot] = plan.steps.as_slice() else { panic!("three steps") };
+        let start = "CREATE TABLE \"public\".\"outbox\" (";
+        assert!(outbox.sql.contains(start), "{}", outbox.sql);
+        assert!(!outbox.sql.contains("PUBLICATION postrider"), "{}", outbox.sql);
+        let words = |sql: &str| sql.split_whitespace().collect::<Vec<_>>().join(" ");
+        let made = create_publication("postrider", &[TableName::new("public", "outbox")]);
+        assert!(publication.sql.contains(&made), "{}", publication.sql);
+        let unquoted = made.replace("\"public\".", "").replace('"', "");
+        assert!(words(OUTBOX).contains(&unquoted), "the migration makes another: {unquoted}");
+        assert!(slot.sql.contains("pg_create_logical_replication_slot('postrider', 'pgoutput')"));
+    }
+
+    #[test]
+    fn other_names_are_quoted() {
+        let quoted = [TableName::new("Sales", "out\"box")];
+        let script = plan("s", "P'1", &quoted, false).script();
+        assert!(script.contains("CREATE TABLE \"Sales\".\"out\"\"box\" ("), "{script}");
+        assert!(script.contains("pubname = 'P''1'"), "{script}");
+        assert!(script.contains("CREATE PUBLICATION \"P'1\" FOR TABLE"), "{script}");
+        let tables = [TableName::new("a", "b"), TableName::new("a", "c")];
+        let plan = plan("s", "p", &tables, true);
+        assert_eq!(plan.steps.len(), 2);
+        assert_eq!(plan.steps[0].sql.matches("ADD TABLE").count(), 2);
+    }
+}

@@ -1,0 +1,67 @@
+//! One replication slot as `pg_replication_slots` shows it.
+//!
+//! Enters: a [`Client`] and the slot's name. Leaves: its [`SlotFacts`], without any verdict.
+
+use super::connect::Client;
+use super::error::ControlError;
+use super::inspect::{get, position};
+use postrider_core::lsn::Lsn;
+
+const DOING: &str = "looking at the replication slot";
+
+/// The slot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SlotFacts {
+    /// `None` for a physical slot.
+    pub plugin: Option<String>,
+    /// Its database.
+    pub database: Option<String>,
+    /// Who streams from it.
+    pub active_pid: Option<i32>,
+    /// That session's application name and address, as far as we may see them.
+    pub holder: String,
+    /// Everything before it is acknowledged.
+    pub confirmed_flush: Option<Lsn>,
+    /// Log from here on is kept for the slot.
+    pub restart: Option<Lsn>,
+    /// `reserved`, `extended`, `unreserved` or `lost` (13 and later).
+    pub wal_status: Option<String>,
+    /// Why the server gave it up, if it did.
+    pub invalidation: Option<String>,
+    /// Whether a standby keeps it in step with the primary's slot (17 and later); it can be streamed from
+    /// once the standby is promoted.
+    pub synced: bool,
+    /// Whether it sends transactions as they are prepared (14 and later).
+    pub two_phase: bool,
+}
+
+/// The slot alone, for callers that wait for it.
+pub async fn slot(client: &Client, name: &str) -> Result<Option<SlotFacts>, ControlError> {
+    const SQL: &str = "\
+        SELECT s.plugin::text, s.database::text, s.active_pid, \
+            concat_ws(' from ', nullif(a.application_name, ''), host(a.client_addr)), \
+            s.confirmed_flush_lsn::text, s.restart_lsn::text, to_jsonb(s)->>'wal_status', \
+            coalesce(to_jsonb(s)->>'invalidation_reason', \
+                CASE WHEN to_jsonb(s)->>'conflicting' = 'true' THEN 'conflict with recovery' END), \
+            coalesce((to_jsonb(s)->>'synced')::bool, false) AND pg_is_in_recovery(), \
+            coalesce((to_jsonb(s)->>'two_phase')::bool, false) \
+        FROM pg_catalog.pg_replication_slots s \
+        LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = s.active_pid \
+        WHERE s.slot_name = $1::text";
+    let row = client.run(DOING, client.sql().query_opt(SQL, &[&name])).await?;
+    row.map(|row| {
+        Ok(SlotFacts {
+            plugin: get(&row, 0)?,
+            database: get(&row, 1)?,
+            active_pid: get(&row, 2)?,
+            holder: get(&row, 3)?,
+            confirmed_flush: position(&row, 4)?,
+            restart: position(&row, 5)?,
+            wal_status: get(&row, 6)?,
+            invalidation: get(&row, 7)?,
+            synced: get(&row, 8)?,
+            two_phase: get(&row, 9)?,
+        })
+    })
+    .transpose()
+}

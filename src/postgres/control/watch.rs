@@ -1,0 +1,127 @@
+//! What the slot costs the server, and where the log ends.
+//!
+//! Enters: a [`Client`]. Leaves: one [`SlotSample`] per statement, for metrics, `status` and the
+//! dashboard; the target position of `run --once`.
+
+use super::connect::Client;
+use super::error::ControlError;
+use super::inspect::{get, known, position};
+use crate::wal::ServerProcess;
+use postrider_core::lsn::Lsn;
+
+const DOING: &str = "sampling the replication slot";
+
+/// One look at the slot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SlotSample {
+    /// End of the server's log (of what was replayed, on a standby).
+    pub current: Lsn,
+    /// Everything before it is acknowledged.
+    pub confirmed_flush: Lsn,
+    /// Log from here on is kept for the slot; `None` once the slot is lost.
+    pub restart: Option<Lsn>,
+    /// `reserved`, `extended`, `unreserved` or `lost`; empty before version 13.
+    pub wal_status: String,
+    /// Bytes that may still be written before the slot is lost; `None` without a limit.
+    pub safe_wal_bytes: Option<u64>,
+    /// Who streams from it.
+    pub active_pid: Option<i32>,
+    /// When the server was started, in microseconds since the Unix epoch.
+    pub server_started_us: i64,
+}
+
+impl SlotSample {
+    /// Bytes of log that are not acknowledged: includes what other tables wrote since.
+    pub fn lag_bytes(&self) -> u64 {
+        self.current.bytes_since(self.confirmed_flush)
+    }
+
+    /// Whether it was `stream` that held the slot at the time of this very look. A process that was
+    /// stopped for a while, or whose server process was ended, learns here that others went on.
+    pub fn is_held_by(&self, stream: ServerProcess) -> bool {
+        self.server_started_us == stream.server_started_us && self.active_pid == Some(stream.pid)
+    }
+
+    /// Bytes of log that the server keeps for the slot.
+    pub fn retained_bytes(&self) -> u64 {
+        self.restart.map_or(0, |restart| self.current.bytes_since(restart))
+    }
+}
+
+/// Samples the slot; `None` if it does not exist (any more).
+pub async fn sample(client: &Client, slot: &str) -> Result<Option<SlotSample>, ControlError> {
+    const SQL: &str = "\
+        SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() \
+                ELSE pg_current_wal_lsn() END::text, \
+            s.confirmed_flush_lsn::text, s.restart_lsn::text, \
+            coalesce(to_jsonb(s)->>'wal_status', ''), (to_jsonb(s)->>'safe_wal_size')::bigint, \
+            s.active_pid, \
+            (extract(epoch FROM pg_catalog.pg_postmaster_start_time()) * 1000000)::bigint \
+        FROM pg_catalog.pg_replication_slots s WHERE s.slot_name = $1::text";
+    let row = client.run(DOING, client.sql().query_opt(SQL, &[&slot])).await?;
+    let Some(row) = row else { return Ok(None) };
+    let safe: Option<i64> = get(&row, 4)?;
+    Ok(Some(SlotSample {
+        current: known(&row, 0)?,
+        confirmed_flush: known(&row, 1)?,
+        restart: position(&row, 2)?,
+        wal_status: get(&row, 3)?,
+        // Negative once more was written than may be kept, until the next checkpoint.
+        safe_wal_bytes: safe.map(|bytes| u64::try_from(bytes).unwrap_or(0)),
+        active_pid: get(&row, 5)?,
+        server_started_us: get(&row, 6)?,
+    }))
+}
+
+/// Samples the slot while `stream` holds it. Whatever was read over this session since that stream
+/// began was then read while the slot was ours, and of the server that streams.
+///
+/// Errors: [`ControlError::OtherServer`], [`ControlError::SlotTaken`]; both pass by themselves.
+pub async fn held_sample(
+    client: &Client,
+    slot: &str,
+    stream: ServerProcess,
+) -> Result<SlotSample, ControlError> {
+    match sample(client, slot).await? {
+        Some(sample) if sample.is_held_by(stream) => Ok(sample),
+        Some(sample) if sample.server_started_us != stream.server_started_us => {
+            Err(ControlError::OtherServer)
+        }
+        other => {
+            let is_held = other.is_some_and(|other| other.active_pid.is_some());
+            Err(ControlError::SlotTaken { slot: slot.to_owned(), is_held })
+        }
+    }
+}
+
+/// A position at or after the end of everything committed so far, that the stream is sure to reach:
+/// the target of `run --once`. Writes a small message into the log first, because commits with
+/// `synchronous_commit=off` may not be on disk yet and are not streamed before; where that is not
+/// allowed, it warns that such commits of the last seconds may be missed. A standby writes nothing, and has
+/// only what was on the primary's disk.
+pub async fn current_flush_lsn(client: &Client) -> Result<Lsn, ControlError> {
+    const DOING: &str = "asking for the end of the log";
+    // Both are one transaction, whose commit must not be `off` as the database's default may be.
+    const PUSH: &str = "\
+        SET LOCAL synchronous_commit = local; \
+        SELECT pg_catalog.pg_logical_emit_message(true, 'postrider', '')";
+    const UNPUSHED: &str =
+        "commits with synchronous_commit = off of the last seconds may be missed";
+    const RECOVERY: &str = "SELECT pg_catalog.pg_is_in_recovery()";
+    const SQL: &str = "\
+        SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() \
+            ELSE pg_current_wal_flush_lsn() END::text";
+    let recovery = client.run(DOING, client.sql().query_one(RECOVERY, &[])).await?;
+    if !get::<bool>(&recovery, 0)? {
+        match client.run(DOING, client.sql().batch_execute(PUSH)).await {
+            Err(error) if error.class().is_transient() => return Err(error),
+            Err(error) => {
+                let help = "run it again some seconds after the last commit";
+                tracing::warn!(help, "{error}; {UNPUSHED}");
+            }
+            Ok(()) => {}
+        }
+    }
+    let row = client.run(DOING, client.sql().query_one(SQL, &[])).await?;
+    known(&row, 0)
+}

@@ -1,0 +1,20 @@
+//! PostgreSQL as Postrider uses it.
+//!
+//! [`libpq`] understands a connection string with its environment and files, [`wal`] is the replication
+//! connection, [`control`] checks and sets up over SQL. All three reach a server in the same way: its
+//! addresses, its certificate and the password come from one [`ConnectInfo`](libpq::ConnectInfo).
+//!
+//! ```
+//! use postrider_postgres::libpq::{ConnectInfo, SslMode};
+//!
+//! let no_environment = |_: &str| None;
+//! let (info, _) = ConnectInfo::resolve("postgres://app@db:6432/shop?sslmode=require", &no_environment)?;
+//! assert_eq!((info.user.as_str(), info.database.as_str()), ("app", "shop"));
+//! assert_eq!(info.endpoints[0].to_string(), "db:6432");
+//! assert_eq!(info.tls.mode, SslMode::Require);
+//! # Ok::<(), postrider_postgres::libpq::ConnectInfoError>(())
+//! ```
+
+pub mod control;
+pub mod libpq;
+pub mod wal;

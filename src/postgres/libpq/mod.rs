@@ -1,0 +1,123 @@
+//! Where the database is and how to get in, understood as libpq understands it.
+//!
+//! Enters: a URL or `keyword=value` string, the `PG*` environment (as a function, so that tests
+//! need no process environment), the service file and the password file. Leaves: a
+//! [`ConnectInfo`] with every default filled in, shared by `wal` (replication connection) and
+//! `control` (SQL). Always holds: the first of string, service file,
+//! environment, default that names a parameter wins; no password is ever printed.
+
+mod dsn;
+mod error;
+mod files;
+#[macro_use]
+mod options;
+mod auth;
+mod parameters;
+mod resolve;
+mod secret;
+mod url;
+
+use std::fmt;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+pub use auth::{AuthMethod, RequireAuth};
+pub use error::{ConnectInfoError, ConnectInfoWarning};
+pub use options::{
+    ChannelBinding, ClientCertificate, Keepalives, LoadBalanceHosts, RootCertificate, SslMode,
+    SslNegotiation, TargetSessionAttrs, TlsSettings, TlsVersion,
+};
+pub use postrider_secrets::{Password, PasswordCommand, SecretError, read_secret};
+
+/// Everything needed to open a connection; nothing but secrets that can change is looked up later,
+/// by [`ConnectInfo::renewed`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConnectInfo {
+    /// The servers, in the order in which they are tried; never empty.
+    pub endpoints: Vec<Endpoint>,
+    /// Whether that order is shuffled at every attempt.
+    pub load_balance_hosts: LoadBalanceHosts,
+    /// Database role.
+    pub user: String,
+    /// Database name.
+    pub database: String,
+    /// TLS towards TCP endpoints; unix sockets are never encrypted.
+    pub tls: TlsSettings,
+    /// Binding of SCRAM to TLS.
+    pub channel_binding: ChannelBinding,
+    /// How the server may ask who we are.
+    pub require_auth: RequireAuth,
+    /// Limit for one endpoint to connect and let us in; `None` waits for ever.
+    pub connect_timeout: Option<Duration>,
+    /// Shown in pg_stat_activity and pg_stat_replication.
+    pub application_name: String,
+    /// Command-line options for the server process (`-c name=value ..`); empty for none.
+    pub options: String,
+    /// Which of the servers are acceptable.
+    pub target_session_attrs: TargetSessionAttrs,
+    /// TCP keepalive.
+    pub keepalives: Keepalives,
+    /// Where user and passwords came from.
+    secrets: secret::SecretSource,
+}
+
+/// One server to try.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Endpoint {
+    /// Where.
+    pub address: Address,
+    /// TCP port, or the number in the unix socket's name.
+    pub port: u16,
+    /// The password for this server, if one was given or found.
+    pub password: Option<Password>,
+}
+
+/// How a server is reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Address {
+    /// The directory of the unix socket `.s.PGSQL.<port>`.
+    Unix(PathBuf),
+    /// A name or address; with `ip` the name serves only to check the certificate.
+    Tcp {
+        /// What `host` said, or the address's text.
+        host: String,
+        /// What `hostaddr` said.
+        ip: Option<IpAddr>,
+    },
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.address {
+            Address::Unix(directory) => write!(f, "{}", self.socket_of(directory).display()),
+            Address::Tcp { host, .. } if host.contains(':') => write!(f, "[{host}]:{}", self.port),
+            Address::Tcp { host, .. } => write!(f, "{host}:{}", self.port),
+        }
+    }
+}
+
+impl Endpoint {
+    /// The unix socket's path, if it is one.
+    pub fn socket_path(&self) -> Option<PathBuf> {
+        match &self.address {
+            Address::Unix(directory) => Some(self.socket_of(directory)),
+            Address::Tcp { .. } => None,
+        }
+    }
+
+    fn socket_of(&self, directory: &std::path::Path) -> PathBuf {
+        directory.join(format!(".s.PGSQL.{}", self.port))
+    }
+}
+
+impl ConnectInfo {
+    /// Understands `text` (a URL, `keyword=value` pairs, or nothing) with the environment `env`.
+    /// The warnings concern files that were passed over.
+    pub fn resolve(
+        text: &str,
+        env: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<(Self, Vec<ConnectInfoWarning>), ConnectInfoError> {
+        resolve::resolve(text, env)
+    }
+}

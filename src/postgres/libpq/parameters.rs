@@ -1,0 +1,220 @@
+//! The connection parameters libpq knows, and the values given for them.
+//!
+//! Enters: names and texts from a string, service file or environment. Leaves: [`Settings`], where
+//! stronger sources are only ever filled up by weaker ones. Source of names, variables and meanings: the PostgreSQL
+//! documentation, "Database Connection Control Functions" and "Environment Variables".
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use super::error::ConnectInfoError;
+use postrider_secrets::mask::mask_text;
+
+/// What is done with a known parameter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Treatment {
+    /// Obeyed.
+    Used,
+    /// Has no effect here, and none that weakens anything.
+    Ignored,
+    /// Refused with this reason, since obeying it matters and it is not implemented.
+    Refused(&'static str),
+}
+
+use Treatment::{Ignored, Refused, Used};
+
+/// A known parameter: name, environment variable (empty: none), treatment.
+type Parameter = (&'static str, &'static str, Treatment);
+
+const PARAMETERS: &[Parameter] = &[
+    ("service", "PGSERVICE", Used),
+    ("servicefile", "PGSERVICEFILE", Used),
+    ("host", "PGHOST", Used),
+    ("hostaddr", "PGHOSTADDR", Used),
+    ("port", "PGPORT", Used),
+    ("dbname", "PGDATABASE", Used),
+    ("user", "PGUSER", Used),
+    ("password", "PGPASSWORD", Used),
+    ("passfile", "PGPASSFILE", Used),
+    ("channel_binding", "PGCHANNELBINDING", Used),
+    ("require_auth", "PGREQUIREAUTH", Used),
+    ("connect_timeout", "PGCONNECT_TIMEOUT", Used),
+    ("options", "PGOPTIONS", Used),
+    ("application_name", "PGAPPNAME", Used),
+    ("fallback_application_name", "", Used),
+    ("keepalives", "", Used),
+    ("keepalives_idle", "", Used),
+    ("keepalives_interval", "", Used),
+    ("keepalives_count", "", Used),
+    ("tcp_user_timeout", "", Used),
+    ("sslmode", "PGSSLMODE", Used),
+    ("sslnegotiation", "PGSSLNEGOTIATION", Used),
+    ("sslcert", "PGSSLCERT", Used),
+    ("sslkey", "PGSSLKEY", Used),
+    ("sslcertmode", "PGSSLCERTMODE", Used),
+    ("sslrootcert", "PGSSLROOTCERT", Used),
+    ("sslsni", "PGSSLSNI", Used),
+    ("ssl_min_protocol_version", "PGSSLMINPROTOCOLVERSION", Used),
+    ("ssl_max_protocol_version", "PGSSLMAXPROTOCOLVERSION", Used),
+    ("target_session_attrs", "PGTARGETSESSIONATTRS", Used),
+    ("load_balance_hosts", "PGLOADBALANCEHOSTS", Used),
+    ("gssencmode", "PGGSSENCMODE", Used),
+    ("client_encoding", "PGCLIENTENCODING", Ignored),
+    ("sslcompression", "PGSSLCOMPRESSION", Ignored),
+    ("krbsrvname", "PGKRBSRVNAME", Ignored),
+    ("gsslib", "PGGSSLIB", Ignored),
+    ("gssdelegation", "PGGSSDELEGATION", Ignored),
+    ("min_protocol_version", "PGMINPROTOCOLVERSION", Ignored),
+    ("max_protocol_version", "PGMAXPROTOCOLVERSION", Ignored),
+    ("replication", "", Refused("the relay sets it itself")),
+    ("sslpassword", "", Refused("use a key file without a passphrase")),
+    ("sslcrl", "PGSSLCRL", Refused("revocation lists are not checked")),
+    ("sslcrldir", "PGSSLCRLDIR", Refused("revocation lists are not checked")),
+    ("sslkeylogfile", "", Refused("session keys are never written out")),
+    ("requirepeer", "PGREQUIREPEER", Refused("protect the socket's directory instead")),
+];
+
+/// Parameters that logs and errors show, and what they hold: none of it is a secret.
+const SHOWN: [(&str, &str); 10] = [
+    ("service", "a service's name"),
+    ("servicefile", "a path"),
+    ("host", "a name, an address or a directory"),
+    ("hostaddr", "a numeric address"),
+    ("dbname", "a database's name"),
+    ("user", "a role's name"),
+    ("passfile", "a path"),
+    ("sslcert", "a path"),
+    ("sslkey", "a path"),
+    ("sslrootcert", "a path"),
+];
+
+/// How alike a mistyped word must be to be named in an error (Jaro-Winkler, 0 to 1): below this a
+/// suggestion misleads, and the word might be a piece of a password.
+const RESEMBLANCE_MIN: f64 = 0.85;
+
+/// Values by parameter name. `Debug` shows the names only.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub(super) struct Settings(BTreeMap<&'static str, String>);
+
+impl Settings {
+    /// Takes a value typed by name; a later one replaces it, as in libpq.
+    pub(super) fn put(&mut self, name: &str, value: String) -> Result<(), ConnectInfoError> {
+        let Some((known, _, treatment)) = PARAMETERS.iter().find(|(known, ..)| *known == name)
+        else {
+            return Err(unknown(name));
+        };
+        match treatment {
+            Used => {
+                self.0.insert(known, value);
+            }
+            Ignored => {}
+            Refused(_) if value.is_empty() => {}
+            Refused(reason) => {
+                return Err(ConnectInfoError::Unsupported { parameter: known, reason });
+            }
+        }
+        Ok(())
+    }
+
+    /// Fills what is missing from `weaker`.
+    pub(super) fn fill(&mut self, weaker: Self) {
+        for (name, value) in weaker.0 {
+            self.0.entry(name).or_insert(value);
+        }
+    }
+
+    /// What the environment says.
+    pub(super) fn of_environment(
+        env: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<Self, ConnectInfoError> {
+        let mut settings = Self::default();
+        for (name, variable, _) in PARAMETERS {
+            if let Some(value) = Some(variable).filter(|v| !v.is_empty()).and_then(|v| env(v)) {
+                settings.put(name, value)?;
+            }
+        }
+        Ok(settings)
+    }
+
+    /// Refuses what [`check_shown`] does.
+    pub(super) fn check_shown(&self) -> Result<(), ConnectInfoError> {
+        self.0.iter().try_for_each(|(parameter, value)| check_shown(parameter, value))
+    }
+
+    /// The value of a parameter, unless it is missing or empty.
+    pub(super) fn get(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str).filter(|value| !value.is_empty())
+    }
+}
+
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.0.keys()).finish()
+    }
+}
+
+/// Refuses a connection string, or a text with a password in it, for a parameter that logs and errors
+/// show.
+pub(super) fn check_shown(parameter: &'static str, value: &str) -> Result<(), ConnectInfoError> {
+    let Some((_, expected)) = SHOWN.iter().find(|(shown, _)| *shown == parameter) else {
+        return Ok(());
+    };
+    // Masking changes a text that has a secret in it.
+    if !value.contains("://") && mask_text(value) == value {
+        return Ok(());
+    }
+    let Some((_, variable, _)) = PARAMETERS.iter().find(|(known, ..)| *known == parameter) else {
+        unreachable!("what is shown is a parameter: {parameter}");
+    };
+    Err(ConnectInfoError::NotAName { parameter, variable, expected })
+}
+
+/// What is no name at all may be a piece of a password: `user:p=w@host` begins with `user:p`.
+fn unknown(name: &str) -> ConnectInfoError {
+    let is_name = name.chars().all(|char| char.is_ascii_alphanumeric() || "_-.".contains(char));
+    let known = PARAMETERS.iter().map(|(known, ..)| *known);
+    let suggestion = is_name.then(|| resembling(name, known)).flatten();
+    ConnectInfoError::UnknownParameter { name: suggestion.map(|_| name.to_owned()), suggestion }
+}
+
+/// The word most like `typed`, if any is like it at all.
+pub(super) fn resembling(
+    typed: &str,
+    known: impl Iterator<Item = &'static str>,
+) -> Option<&'static str> {
+    known
+        .map(|word| (strsim::jaro_winkler(typed, word), word))
+        .filter(|(likeness, _)| *likeness >= RESEMBLANCE_MIN)
+        .max_by(|(left, _), (right, _)| left.total_cmp(right))
+        .map(|(_, word)| word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mistyped_name_gets_a_suggestion_and_a_strange_one_is_not_repeated() {
+        let error = Settings::default().put("sslmod", String::new()).unwrap_err();
+        assert_eq!(error.hint().unwrap(), "did you mean `sslmode`?");
+        assert!(error.to_string().contains("`sslmod`"));
+        let error = Settings::default().put("qzxwvk", String::new()).unwrap_err();
+        assert!(!error.to_string().contains("qzxwvk"), "{error}");
+    }
+
+    #[test]
+    fn neglect_that_would_weaken_is_refused() {
+        let error = Settings::default().put("sslcrl", "x".to_owned()).unwrap_err();
+        assert!(matches!(error, ConnectInfoError::Unsupported { parameter: "sslcrl", .. }));
+        Settings::default().put("sslcrl", String::new()).unwrap();
+        Settings::default().put("sslcompression", "1".to_owned()).unwrap();
+    }
+
+    #[test]
+    fn the_environment_is_read_by_its_names() {
+        let env = |name: &str| (name == "PGHOST").then(|| "db".to_owned());
+        let settings = Settings::of_environment(&env).unwrap();
+        assert_eq!(settings.get("host"), Some("db"));
+        assert_eq!(settings.get("port"), None);
+    }
+}

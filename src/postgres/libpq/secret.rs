@@ -1,0 +1,211 @@
+//! Where a connection's secrets come from, to ask there again at every connect.
+//!
+//! Enters: the connection string or the file that holds it, the environment as it was, a command.
+//! Leaves: the user and the passwords that hold now. What always holds: servers, database and TLS
+//! stay as they were at the start; nothing secret is in `Debug` or in an error.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+
+use postrider_secrets::{PasswordCommand, SecretError, read_secret};
+
+use super::{Address, ConnectInfo};
+
+/// What named the password, or would have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum NamedBy {
+    /// The connection string.
+    Text,
+    /// The service file.
+    Service,
+    /// `PGPASSWORD`.
+    Environment,
+    /// The password file, whether it has one or not; `None`: there is no home to have one in.
+    PasswordFile(Option<PathBuf>),
+}
+
+/// Where user and password came from. `Debug` says only whether they can change.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct SecretSource {
+    pub(super) text: Text,
+    /// What was asked of the environment, and its answers.
+    pub(super) environment: BTreeMap<String, String>,
+    pub(super) command: Option<PasswordCommand>,
+    pub(super) named_by: NamedBy,
+    /// Whether a later look may find another secret.
+    pub(super) can_change: bool,
+}
+
+/// The connection string.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) enum Text {
+    Typed(String),
+    File(PathBuf),
+}
+
+impl fmt::Debug for SecretSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SecretSource").field("can_change", &self.can_change).finish_non_exhaustive()
+    }
+}
+
+impl ConnectInfo {
+    /// The same, with the connection string read from this file again whenever it is needed.
+    #[must_use]
+    pub fn read_from(mut self, path: PathBuf) -> Self {
+        self.secrets.text = Text::File(path);
+        self.secrets.can_change = true;
+        self
+    }
+
+    /// The same, with this command's output for a password.
+    #[must_use]
+    pub fn ask(mut self, command: PasswordCommand) -> Self {
+        self.secrets.command = Some(command);
+        self.secrets.can_change = true;
+        self
+    }
+
+    /// What to do about a password that the server refuses: where it came from.
+    pub fn wrong_password_hint(&self) -> String {
+        let SecretSource { text, command, named_by, .. } = &self.secrets;
+        let place = match (command, named_by, text) {
+            (Some(command), ..) => format!("what the command `{}` prints", command.program()),
+            (None, NamedBy::Text, Text::File(path)) => {
+                format!("the connection string in {}", path.display())
+            }
+            (None, NamedBy::Text, Text::Typed(_)) => "the connection string".to_owned(),
+            (None, NamedBy::Service, _) => "the service file".to_owned(),
+            (None, NamedBy::Environment, _) => "PGPASSWORD".to_owned(),
+            (None, NamedBy::PasswordFile(path), _) => format!(
+                "the first line that fits in {}",
+                path.as_deref()
+                    .map_or("the password file".into(), std::path::Path::to_string_lossy)
+            ),
+        };
+        format!(
+            "the password is wrong, the role has none, or there is no such role; the password came from \
+             {place}"
+        )
+    }
+
+    /// What to do where the server asks for a password and there is none.
+    pub fn missing_password_hint(&self) -> String {
+        match &self.secrets.named_by {
+            NamedBy::PasswordFile(Some(path)) => format!(
+                "set PGPASSWORD, or add a line for user `{}` to {}",
+                self.user,
+                path.display()
+            ),
+            _ => "set PGPASSWORD".to_owned(),
+        }
+    }
+
+    /// Whether the password comes from a file, a service or a command: one that is refused may be
+    /// right at the next look.
+    pub fn secret_can_change(&self) -> bool {
+        self.secrets.can_change
+    }
+
+    /// Whether the role, too, comes from what may be another at the next look: the file that holds the
+    /// connection string, or the service file.
+    pub fn user_can_change(&self) -> bool {
+        let SecretSource { text, named_by, can_change, .. } = &self.secrets;
+        *can_change && (matches!(text, Text::File(_)) || *named_by == NamedBy::Service)
+    }
+
+    /// The same with the user and the passwords that hold now. Reads files and runs the command, so
+    /// it blocks.
+    pub fn renewed(&self) -> Result<Self, SecretError> {
+        if !self.secrets.can_change {
+            return Ok(self.clone());
+        }
+        let text = match &self.secrets.text {
+            Text::Typed(text) => text.clone(),
+            Text::File(path) => read_secret(path)?,
+        };
+        let environment = |name: &str| self.secrets.environment.get(name).cloned();
+        let (now, _) = Self::resolve(&text, &environment)
+            .map_err(|error| SecretError::Settings(error.to_string()))?;
+        let mut info = Self { user: now.user, ..self.clone() };
+        let asked = self.secrets.command.as_ref().map(PasswordCommand::run).transpose()?;
+        for endpoint in &mut info.endpoints {
+            let same = |other: &&super::Endpoint| {
+                other.port == endpoint.port && has_same_name(&other.address, &endpoint.address)
+            };
+            let found = now.endpoints.iter().find(same).and_then(|it| it.password.clone());
+            endpoint.password = asked.clone().or(found);
+        }
+        Ok(info)
+    }
+}
+
+/// Whether a password is looked up for both under one name; their addresses may be resolved or not.
+fn has_same_name(one: &Address, other: &Address) -> bool {
+    match (one, other) {
+        (Address::Tcp { host: one, .. }, Address::Tcp { host: other, .. }) => one == other,
+        (Address::Unix(one), Address::Unix(other)) => one == other,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    fn shell(script: &str) -> PasswordCommand {
+        PasswordCommand::new(vec!["sh".into(), "-c".into(), script.into()]).unwrap()
+    }
+
+    #[test]
+    fn files_are_read_again_and_what_was_typed_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("pgpass");
+        let write = |text: &str| {
+            fs::write(&path, text).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        };
+        let password = |info: &ConnectInfo| info.endpoints[0].password.clone().unwrap();
+        write("*:*:*:*:first");
+        let text = format!("host=db user=u passfile={}", path.display());
+        let (info, _) = ConnectInfo::resolve(&text, &|_| None).unwrap();
+        write("*:*:*:*:second");
+        assert!(info.secret_can_change());
+        assert_eq!(password(&info.renewed().unwrap()).reveal(), "second");
+
+        let (typed, _) = ConnectInfo::resolve(&format!("{text} password=x"), &|_| None).unwrap();
+        assert!(!typed.secret_can_change());
+        assert_eq!(password(&typed.renewed().unwrap()).reveal(), "x");
+        let asked = typed.ask(shell("echo third")).renewed().unwrap();
+        assert_eq!(password(&asked).reveal(), "third");
+
+        write("postgres://other:fourth@db/shop\n");
+        let info = info.read_from(path.clone()).renewed().unwrap();
+        assert_eq!((info.user.as_str(), password(&info).reveal()), ("other", "fourth"));
+        fs::remove_file(&path).unwrap();
+        assert!(info.renewed().unwrap_err().to_string().contains("cannot be read"));
+        assert!(!format!("{info:?}").contains("fourth"));
+    }
+
+    #[test]
+    fn a_service_file_is_read_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("service");
+        fs::write(&path, "[shop]\nhost=db\npassword=first\n").unwrap();
+        let file = path.display().to_string();
+        let environment = move |name: &str| match name {
+            "PGSERVICE" => Some("shop".to_owned()),
+            "PGSERVICEFILE" => Some(file.clone()),
+            "PGUSER" => Some("u".to_owned()),
+            _ => None,
+        };
+        let (info, _) = ConnectInfo::resolve("", &environment).unwrap();
+        fs::write(&path, "[shop]\nhost=db\npassword=second\n").unwrap();
+        let info = info.renewed().unwrap();
+        assert_eq!(info.endpoints[0].password.as_ref().unwrap().reveal(), "second");
+    }
+}

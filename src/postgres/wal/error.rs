@@ -1,0 +1,451 @@
+//! What can go wrong on the replication connection, and what to do about it.
+//!
+//! Always holds: an error is either fixed by a new session ([`Class::Transient`], [`Class::Held`])
+//! or needs a human; no row content, no password is in any of them. A server's DETAIL may quote
+//! rows, so it is never kept.
+
+use std::fmt;
+
+use crate::libpq::{AuthMethod, ConnectInfo, Endpoint, RequireAuth};
+use postrider_core::pgoutput::DecodeError;
+
+/// What an error means for the relay, and so for the process's exit code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Class {
+    /// Passes by itself: try again with back-off; 69 once patience is over.
+    Transient,
+    /// Another relay has the slot: wait for it (75 with `--no-wait`).
+    Held,
+    /// The server does not let us: 77.
+    Permission,
+    /// Something must be set up differently: 78.
+    Configuration,
+    /// The position we would start from is not ours or is gone: 70.
+    Position,
+}
+
+impl Class {
+    /// The process's exit code for it.
+    pub const fn exit_code(self) -> u8 {
+        match self {
+            Self::Transient => 69,
+            Self::Position => 70,
+            Self::Held => 75,
+            Self::Permission => 77,
+            Self::Configuration => 78,
+        }
+    }
+
+    /// Whether a new session may succeed without anybody's help.
+    pub const fn is_transient(self) -> bool {
+        matches!(self, Self::Transient | Self::Held)
+    }
+
+    /// The class of a server error, by SQLSTATE (PostgreSQL documentation, appendix A). Codes that
+    /// are not known to be permanent count as passing: stopping for good would be worse.
+    pub fn of_sqlstate(code: &str) -> Self {
+        match code {
+            "55006" => Self::Held,
+            "42501" => Self::Permission,
+            // Slot invalidated, or its log removed.
+            "55000" => Self::Position,
+            "57P04" => Self::Configuration,
+            _ => match code.get(..2) {
+                Some("28") => Self::Permission,
+                Some("0A" | "22" | "26" | "2B" | "3D" | "3F" | "42" | "F0") => Self::Configuration,
+                _ => Self::Transient,
+            },
+        }
+    }
+}
+
+/// An ErrorResponse or NoticeResponse: the parts that are safe to show.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ServerMessage {
+    /// `ERROR`, `FATAL`, `WARNING`, ..., not translated.
+    pub severity: String,
+    /// SQLSTATE.
+    pub code: String,
+    /// The primary message.
+    pub message: String,
+    /// The server's own advice.
+    pub hint: String,
+    /// The server's C function, which is not translated.
+    pub routine: String,
+}
+
+impl ServerMessage {
+    /// The same, where it refuses a login's password: with where that came from for advice.
+    #[must_use]
+    pub fn of_login(self, info: &ConnectInfo) -> Self {
+        let is_refused = self.code == "28P01" && self.hint.is_empty();
+        let hint = if is_refused { info.wrong_password_hint() } else { self.hint };
+        Self { hint, ..self }
+    }
+}
+
+impl fmt::Display for ServerMessage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.message, self.code)
+    }
+}
+
+/// Why the replication connection failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum WalError {
+    /// Nothing answers there.
+    #[error("cannot connect to Postgres at {endpoint}: {reason}")]
+    Unreachable {
+        /// `host:port` or the socket's path.
+        endpoint: String,
+        /// The system's reason.
+        reason: String,
+    },
+    /// The peer took longer than allowed.
+    #[error("Postgres did not answer in time while {doing}")]
+    TimedOut {
+        /// What we were waiting for.
+        doing: &'static str,
+    },
+    /// The same before we were let in: who it is that does not answer is not known.
+    #[error("Postgres at {endpoint} did not answer in time while {doing}")]
+    LoginTimedOut {
+        /// `host:port` or the socket's path.
+        endpoint: String,
+        /// What we were waiting for.
+        doing: &'static str,
+    },
+    /// TLS is demanded and the server has none.
+    #[error("{endpoint} does not offer TLS, and sslmode demands it")]
+    TlsNotOffered {
+        /// The server.
+        endpoint: String,
+    },
+    /// The TLS handshake failed: certificate, name or protocol version.
+    #[error("no TLS with {endpoint}: {reason}")]
+    TlsHandshake {
+        /// The server.
+        endpoint: String,
+        /// The TLS library's reason.
+        reason: String,
+    },
+    /// Certificates or keys of ours that cannot be used.
+    #[error("{0}")]
+    TlsFiles(#[from] super::tls::TlsFilesError),
+    /// The server asks for a password and there is none.
+    #[error("{endpoint} asks for a password for user `{user}` and none is given")]
+    PasswordMissing {
+        /// The server.
+        endpoint: String,
+        /// The role.
+        user: String,
+        /// Where one can be put.
+        hint: String,
+    },
+    /// The file, service or command that the password comes from has none now.
+    #[error("{0}")]
+    Secret(#[from] crate::libpq::SecretError),
+    /// The exchange failed on our side: a method that is not supported or not permitted, or the server
+    /// could not prove itself.
+    #[error("cannot authenticate with {endpoint}: {reason}")]
+    Authentication {
+        /// The server.
+        endpoint: String,
+        /// What is wrong.
+        reason: String,
+        /// What the operator should do.
+        hint: &'static str,
+    },
+    /// The server is not of the kind `target_session_attrs` wants.
+    #[error("{endpoint} is not a `{wanted}` server")]
+    WrongSession {
+        /// The server.
+        endpoint: String,
+        /// The kind.
+        wanted: &'static str,
+    },
+    /// The slot is in use.
+    #[error("replication slot `{slot}` is in use: {}", .server.message)]
+    SlotHeld {
+        /// The slot.
+        slot: String,
+        /// What the server said; names the process.
+        server: Box<ServerMessage>,
+    },
+    /// The server reported an error.
+    #[error("Postgres: {0}")]
+    Server(Box<ServerMessage>),
+    /// The publication did not exist when a row of the slot was written. PostgreSQL ends the stream
+    /// there, up to 17 at least; 18 only warns and skips the row.
+    #[error(
+        "publication `{publication}` does not exist at this point of the log, so rows would be lost"
+    )]
+    PublicationMissing {
+        /// The publication.
+        publication: String,
+        /// The slot, which cannot get past that row.
+        slot: String,
+    },
+    /// The connection ended without a word.
+    #[error("Postgres closed the connection")]
+    Closed,
+    /// Not even an answer to our questions comes: the network is gone, or the server hangs.
+    #[error("Postgres has sent nothing for {seconds} s, though it was asked to")]
+    Silent {
+        /// Since the first question that nothing followed.
+        seconds: u64,
+    },
+    /// The server ended the stream in good order: it is shutting down.
+    #[error("Postgres ended the replication stream; it is shutting down")]
+    Ended,
+    /// Reading or writing failed.
+    #[error("the connection to Postgres failed: {0}")]
+    Io(String),
+    /// Bytes that are not the protocol.
+    #[error("malformed message from Postgres: {0}")]
+    Protocol(&'static str),
+    /// A message that is no row, and larger than any such message.
+    #[error("a message 0x{tag:02X} of {bytes} bytes from Postgres, where {limit} are the most")]
+    MessageTooLarge {
+        /// Its kind.
+        tag: u8,
+        /// Its length.
+        bytes: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// A row over the limit on frames that is no pgoutput message.
+    #[error(transparent)]
+    Malformed(#[from] DecodeError),
+}
+
+impl WalError {
+    /// The exchange failed on our side.
+    pub(crate) fn authentication(endpoint: &Endpoint, reason: String) -> Self {
+        let hint = "use scram-sha-256 in pg_hba.conf; channel_binding=require needs TLS beside it";
+        Self::Authentication { endpoint: endpoint.to_string(), reason, hint }
+    }
+
+    /// The server does not authenticate us by a method that `require_auth` permits. Nothing was
+    /// answered to it.
+    pub(crate) fn unwanted(endpoint: &Endpoint, asked: AuthMethod, required: &RequireAuth) -> Self {
+        let reason = format!("it {asked}, which require_auth={required} does not permit");
+        let hint = "check that host and port are those of the right server; then let its pg_hba.conf \
+             authenticate this role by a method that require_auth (or PGREQUIREAUTH) permits, or \
+             permit the method that it uses";
+        Self::Authentication { endpoint: endpoint.to_string(), reason, hint }
+    }
+
+    /// The same, where a wait at the login is over: with the server's name.
+    pub(crate) fn at_login(self, endpoint: &Endpoint) -> Self {
+        match self {
+            Self::TimedOut { doing } => {
+                Self::LoginTimedOut { endpoint: endpoint.to_string(), doing }
+            }
+            other => other,
+        }
+    }
+
+    /// What it means for the relay.
+    pub fn class(&self) -> Class {
+        match self {
+            Self::Unreachable { .. }
+            | Self::TimedOut { .. }
+            | Self::LoginTimedOut { .. }
+            | Self::WrongSession { .. }
+            | Self::Closed
+            | Self::Silent { .. }
+            | Self::Ended
+            | Self::Protocol(_)
+            | Self::MessageTooLarge { .. }
+            | Self::Malformed(_)
+            | Self::Io(_) => Class::Transient,
+            Self::TlsNotOffered { .. } | Self::TlsHandshake { .. } | Self::TlsFiles(_) => {
+                Class::Configuration
+            }
+            Self::PasswordMissing { .. } | Self::Authentication { .. } | Self::Secret(_) => {
+                Class::Permission
+            }
+            Self::SlotHeld { .. } => Class::Held,
+            Self::PublicationMissing { .. } => Class::Position,
+            Self::Server(message) => class_of(message),
+        }
+    }
+
+    /// Whether these are the server's own words that it shuts down (or ended us as if it did):
+    /// `admin_shutdown`, `crash_shutdown`, `cannot_connect_now`. A broken connection says nothing.
+    pub fn says_shutdown(&self) -> bool {
+        let codes = ["57P01", "57P02", "57P03"];
+        matches!(self, Self::Server(server) if codes.contains(&server.code.as_str()))
+    }
+
+    /// Whether the server let us in no further than to say who we are, or we could not even say it: a
+    /// password that is being changed looks like this. 28000 is a role that is made or renamed.
+    pub fn is_login_refused(&self) -> bool {
+        match self {
+            Self::PasswordMissing { .. } | Self::Secret(_) => true,
+            Self::Server(message) => ["28P01", "28000"].contains(&message.code.as_str()),
+            _ => false,
+        }
+    }
+
+    /// Whether pg_hba.conf bars the way: it has no line for this role, database and host, or one that
+    /// rejects them. No other password helps then, though another role might.
+    pub fn is_barred_by_hba(&self) -> bool {
+        matches!(self, Self::Server(message)
+            if message.code == "28000" && message.routine == LOGIN_BY_HBA)
+    }
+
+    /// What the operator should do, if there is anything to do.
+    pub fn hint(&self) -> Option<String> {
+        let hint = match self {
+            Self::Unreachable { .. } => {
+                "check that the server runs and that host, port and firewall are right"
+            }
+            Self::TimedOut { .. } => {
+                "check the server's load, the network between, and locks on the published tables \
+                 (pg_locks): PostgreSQL waits for a VACUUM FULL or ALTER TABLE to tell what it publishes"
+            }
+            Self::LoginTimedOut { .. } => {
+                "check host and port: what listens there may not be Postgres; if it is, check the server's \
+                 load and the network between"
+            }
+            Self::Closed | Self::Ended | Self::Io(_) => {
+                "try again, as the relay does by itself; if it repeats, look in the server's log and at the \
+                 network between; nothing is lost, the slot keeps every row"
+            }
+            Self::SlotHeld { .. } => "nothing to do while another relay is at work",
+            Self::Silent { .. } => {
+                "check the network between the relay and the server, and that the server is not \
+                 stopped; nothing is lost, the slot keeps every row"
+            }
+            Self::TlsNotOffered { .. } => {
+                "set ssl = on in postgresql.conf; sslmode=prefer would send rows, and a password that the server asks \
+                 for in the clear, unencrypted"
+            }
+            Self::TlsHandshake { .. } => {
+                "sslrootcert must hold the authority that signed the server's certificate; with \
+                 verify-full the certificate must be issued for the host as written"
+            }
+            Self::TlsFiles(error) => return error.hint(),
+            Self::Secret(error) => return error.hint(),
+            Self::Authentication { hint, .. } => hint,
+            Self::PasswordMissing { hint, .. } => hint,
+            Self::WrongSession { .. } => "add the right server to the host list",
+            Self::PublicationMissing { publication, slot } => {
+                return Some(format!(
+                    "is source.publication = `{publication}` right? SELECT pubname FROM \
+                     pg_publication shows what there is; if it was renamed: give it its former \
+                     name, deliver, and rename it then; if it was dropped, or made after the slot: what was committed without it cannot be read from this slot, nor what lies \
+                     behind it. To go on without: SELECT pg_drop_replication_slot({}); which loses \
+                     every row that the slot has not delivered; then `postrider setup --from-now`, \
+                     and re-send the rows that are still in the outbox",
+                    super::quote::literal(slot)
+                ));
+            }
+            Self::MessageTooLarge { .. } | Self::Protocol(_) => {
+                "check that host and port in source.url are those of Postgres, and that no proxy \
+                 between here and there changes what passes; nothing is lost"
+            }
+            Self::Malformed(error) => return error.hint(),
+            Self::Server(message) => return server_hint(message),
+        };
+        Some(hint.to_owned())
+    }
+}
+
+/// What to do where a list of hosts has led to a standby, and the slot is the primary's.
+pub(crate) const STANDBY_REACHED: &str = "nothing to do while the primary is restarted or another server \
+    is promoted: the relay tries again, and the slot keeps every row; to pass over standbys from the \
+    start: target_session_attrs=read-write in source.url";
+
+/// Whether a standby says that it only copies the slot (17 and later). Its text is translated where
+/// `lc_messages` wants it: then this is no exception. The slot itself was looked at before.
+fn is_copied_slot(message: &ServerMessage) -> bool {
+    message.code == "55000"
+        && message.routine == "CreateDecodingContext"
+        && message.message.starts_with("cannot use replication slot ")
+}
+
+fn class_of(message: &ServerMessage) -> Class {
+    match message.code.as_str() {
+        _ if is_copied_slot(message) => Class::Transient,
+        // Said of the database, before any slot is named: it is closed for a while.
+        "55000" if message.routine == LOGIN_TO_DATABASE => Class::Transient,
+        // Names of settings are not translated.
+        "55000" if message.message.contains("wal_level") => Class::Configuration,
+        code => Class::of_sqlstate(code),
+    }
+}
+
+const UNSENDABLE: &str = "a row's text has 1 GiB or more, which Postgres cannot send; nothing is \
+    lost, but nothing behind it is delivered either: see `A row that Postgres itself cannot send` in \
+    docs/operations.md";
+
+const UNTRANSLATABLE: &str = "a row has a character that UTF8 lacks, which Postgres cannot convert; where \
+    the database's encoding has several bytes for a character, nothing behind the row is delivered (nothing is \
+    lost): see `A row that Postgres itself cannot send` in docs/operations.md";
+
+/// Where the server looks at pg_hba.conf (`libpq/auth.c`; refusals by a method that a line asks for are
+/// `auth_failed`'s), at the role that logs in (`utils/init/miscinit.c`) and at its database
+/// (`postinit.c`); messages are translated, names of routines are not.
+const LOGIN_BY_HBA: &str = "ClientAuthentication";
+const LOGIN_OF_ROLE: &str = "InitializeSessionUserId";
+const LOGIN_TO_DATABASE: &str = "CheckMyDatabase";
+
+fn server_hint(message: &ServerMessage) -> Option<String> {
+    let known = match message.code.as_str() {
+        // A buffer that cannot grow beyond 1 GiB; messages of this kind are not translated.
+        "54000" => UNSENDABLE,
+        "XX000" if message.message.contains("invalid memory alloc request size") => UNSENDABLE,
+        "22P05" | "22021" => UNTRANSLATABLE,
+        // A login says where the password came from.
+        "28P01" if message.hint.is_empty() => {
+            "the password is wrong, the role has none, or there is no such role"
+        }
+        "28000" if message.routine == LOGIN_OF_ROLE => {
+            "the role does not exist (any more), or may not log in: name another one in the URL or \
+             PGUSER, or ALTER ROLE <role> LOGIN;"
+        }
+        "28000" => {
+            "the role may not log in here: pg_hba.conf needs a line for this database (not \
+             `replication`), this role and this host; where it wants a certificate, set sslcert \
+             and sslkey"
+        }
+        "42501" if message.message.contains("replication") => {
+            "the role must be allowed to replicate: ALTER ROLE <role> REPLICATION;"
+        }
+        "42501" => {
+            "grant the role what the message names, or let a role do it that has it; which command \
+             needs which rights: docs/operations.md, Privileges"
+        }
+        "42704" => {
+            "are source.slot and source.publication right? If this database was never set up: \
+             `postrider setup`"
+        }
+        // The server advises another slot, which would pass over rows.
+        "55000" if is_copied_slot(message) => STANDBY_REACHED,
+        "3F000" => {
+            "create the schema, or name the table in one that exists, as schema.table, in source.tables"
+        }
+        "55000" if message.routine == LOGIN_TO_DATABASE => {
+            "nothing is lost while the database takes no connections, and the relay tries again: ALTER \
+             DATABASE <database> ALLOW_CONNECTIONS true;"
+        }
+        "3D000" => "check the database's name in source.url or PGDATABASE",
+        "53300" if message.routine == LOGIN_OF_ROLE => {
+            "the role's own limit: ALTER ROLE <role> CONNECTION LIMIT -1; the relay needs two, and one more \
+             for each standby"
+        }
+        "53300" if message.routine == LOGIN_TO_DATABASE => {
+            "the database's own limit: ALTER DATABASE <database> CONNECTION LIMIT -1;"
+        }
+        "53300" => "raise max_wal_senders or max_connections, or free a connection",
+        _ => "",
+    };
+    let hint = if known.is_empty() { message.hint.as_str() } else { known };
+    (!hint.is_empty()).then(|| hint.to_owned())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,54 @@
+//! Names inside SQL and replication commands.
+//!
+//! Enters: any name. Leaves: text that the server reads as exactly that name. Used by every place
+//! that builds a command, here and in `control`.
+
+/// A name as an identifier: always quoted, so that case and keywords do not matter.
+pub(crate) fn identifier(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+/// Text as a string literal. With a backslash it becomes an `E''` literal, so that
+/// `standard_conforming_strings` does not matter.
+pub(crate) fn literal(text: &str) -> String {
+    let quoted = text.replace('\'', "''");
+    if quoted.contains('\\') {
+        format!("E'{}'", quoted.replace('\\', "\\\\"))
+    } else {
+        format!("'{quoted}'")
+    }
+}
+
+/// The replication command. Its grammar has plain literals only and knows no backslashes; the
+/// publication option is a list of identifiers inside a literal. Servers before 14 know no option
+/// `messages`, so it is left out unless it is wanted.
+pub(super) fn start_replication(
+    slot: &str,
+    publication: &str,
+    start: postrider_core::lsn::Lsn,
+    messages: bool,
+) -> String {
+    let publication = identifier(publication).replace('\'', "''");
+    let messages = if messages { ", messages 'true'" } else { "" };
+    format!(
+        "START_REPLICATION SLOT {} LOGICAL {start} (proto_version '1', publication_names '{publication}'{messages})",
+        identifier(slot),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use postrider_core::lsn::Lsn;
+
+    #[test]
+    fn names_cannot_break_out() {
+        assert_eq!(identifier("a\"b"), "\"a\"\"b\"");
+        assert_eq!(literal("it's"), "'it''s'");
+        assert_eq!(literal("a\\'b"), "E'a\\\\''b'");
+        assert_eq!(
+            start_replication("s", "p'\"x", Lsn::new(0x1_0000_0002), false),
+            "START_REPLICATION SLOT \"s\" LOGICAL 1/2 (proto_version '1', publication_names '\"p''\"\"x\"')"
+        );
+    }
+}

@@ -1,0 +1,277 @@
+//! Messages over a transport: the part that logging in, querying and streaming share.
+//!
+//! Enters: bytes of a [`Transport`]. Leaves: messages, with those that may come at any time
+//! (notices, parameter changes, notifications) already put aside. Always holds: what is kept of
+//! them is bounded (G3); nothing waits past its deadline.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io::ErrorKind;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::BytesMut;
+use fallible_iterator::FallibleIterator;
+use postgres_protocol::message::backend::{ErrorFields, Message};
+
+use super::buffer::{Head, ReadBuffer};
+use super::error::{ServerMessage, WalError};
+use super::transport::Transport;
+use postrider_core::pgoutput::Charset;
+
+/// Before the server has proven anything, messages are small (libpq's own bound is 30,000 bytes).
+const MESSAGE_BYTES_MAX_BEFORE_LOGIN: usize = 64 * 1024;
+
+/// Notices kept until the caller takes them; a server that chatters loses its oldest.
+const NOTICES_MAX: usize = 64;
+
+/// Server parameters kept; a server reports about fifteen.
+const PARAMETERS_MAX: usize = 64;
+
+/// A wait without a deadline still wakes up now and then.
+const WAIT_MAX: Duration = Duration::from_hours(1);
+
+/// Time left until the deadline.
+pub(super) fn remaining(
+    deadline: Option<Instant>,
+    doing: &'static str,
+) -> Result<Duration, WalError> {
+    let Some(deadline) = deadline else { return Ok(WAIT_MAX) };
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() { Err(WalError::TimedOut { doing }) } else { Ok(left) }
+}
+
+/// A message of the login and query phases.
+pub(super) enum Incoming {
+    /// CopyBothResponse, which postgres-protocol does not know: streaming begins.
+    CopyBoth,
+    /// Everything else.
+    Message(Message),
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(super) struct Session<T> {
+    pub(super) transport: T,
+    pub(super) buffer: ReadBuffer,
+    outgoing: VecDeque<u8>,
+    /// A write found that the peer no longer listens.
+    unheard: bool,
+    /// What the server's text is in, if that is not UTF-8.
+    pub(super) charset: Option<Arc<Charset>>,
+    notices: VecDeque<ServerMessage>,
+    parameters: BTreeMap<String, String>,
+}
+
+impl<T: Transport> Session<T> {
+    pub(super) fn new(transport: T) -> Self {
+        Self {
+            transport,
+            buffer: ReadBuffer::new(MESSAGE_BYTES_MAX_BEFORE_LOGIN),
+            outgoing: VecDeque::new(),
+            unheard: false,
+            charset: None,
+            notices: VecDeque::new(),
+            parameters: BTreeMap::new(),
+        }
+    }
+
+    /// One read of what is there and fits; 0 when nothing is, or nothing fits.
+    pub(super) fn read_available(&mut self) -> Result<usize, WalError> {
+        let room = self.buffer.room()?;
+        if room.is_empty() {
+            return Ok(0);
+        }
+        match self.transport.read(room) {
+            Ok(0) => Err(WalError::Closed),
+            Ok(bytes) => {
+                self.buffer.filled(bytes);
+                Ok(bytes)
+            }
+            Err(error) => match error.kind() {
+                ErrorKind::WouldBlock | ErrorKind::Interrupted => Ok(0),
+                ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => Err(WalError::Closed),
+                _ => Err(WalError::Io(error.to_string())),
+            },
+        }
+    }
+
+    /// Waits for something to read, or room to write if something is waiting to go out.
+    pub(super) fn wait(&mut self, limit: Duration) -> Result<(), WalError> {
+        let writing = !self.outgoing.is_empty();
+        self.transport.wait(writing, limit).map_err(|error| WalError::Io(error.to_string()))
+    }
+
+    /// Queues bytes; `push_out` sends them.
+    pub(super) fn queue(&mut self, bytes: &[u8]) {
+        self.outgoing.extend(bytes);
+    }
+
+    /// Whether queued bytes are still here.
+    pub(super) fn has_outgoing(&self) -> bool {
+        !self.outgoing.is_empty()
+    }
+
+    /// Sends what can be sent without waiting; true when all of it is out, or when the peer no
+    /// longer listens: what it said before it left is still to be read and tells why. A caller that
+    /// has not read it by its next write is told then.
+    pub(super) fn push_out(&mut self) -> Result<bool, WalError> {
+        if self.unheard && self.outgoing.is_empty() {
+            return Ok(true);
+        }
+        while !self.outgoing.is_empty() {
+            let (front, _) = self.outgoing.as_slices();
+            match self.transport.write(front) {
+                Ok(sent) => {
+                    self.outgoing.drain(..sent.min(front.len()));
+                }
+                Err(error) => match error.kind() {
+                    ErrorKind::Interrupted => {}
+                    ErrorKind::WouldBlock => {
+                        self.flush()?;
+                        return Ok(false);
+                    }
+                    _ => return self.unheard(&error),
+                },
+            }
+        }
+        self.flush()
+    }
+
+    fn flush(&mut self) -> Result<bool, WalError> {
+        match self.transport.flush() {
+            Ok(flushed) => Ok(flushed),
+            Err(error) => self.unheard(&error),
+        }
+    }
+
+    fn unheard(&mut self, error: &std::io::Error) -> Result<bool, WalError> {
+        if matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe) {
+            self.outgoing.clear();
+            if std::mem::replace(&mut self.unheard, true) {
+                return Err(WalError::Closed);
+            }
+            return Ok(true);
+        }
+        Err(WalError::Io(error.to_string()))
+    }
+
+    /// Sends everything, waiting as needed.
+    pub(super) fn send(
+        &mut self,
+        bytes: &[u8],
+        deadline: Option<Instant>,
+        doing: &'static str,
+    ) -> Result<(), WalError> {
+        self.queue(bytes);
+        while !self.push_out()? {
+            let limit = remaining(deadline, doing)?;
+            self.transport.wait(true, limit).map_err(|error| WalError::Io(error.to_string()))?;
+        }
+        Ok(())
+    }
+
+    /// The next message that means something, waiting as needed.
+    pub(super) fn next(
+        &mut self,
+        deadline: Option<Instant>,
+        doing: &'static str,
+    ) -> Result<Incoming, WalError> {
+        loop {
+            let Some(head) = self.buffer.head()? else {
+                if self.read_available()? == 0 {
+                    let limit = remaining(deadline, doing)?;
+                    self.wait(limit)?;
+                    remaining(deadline, doing)?;
+                }
+                continue;
+            };
+            if self.set_aside(head)? {
+                continue;
+            }
+            if head.tag == b'W' {
+                self.buffer.consume(head);
+                return Ok(Incoming::CopyBoth);
+            }
+            let message = parse(self.buffer.whole(head))?;
+            self.buffer.consume(head);
+            return Ok(Incoming::Message(message));
+        }
+    }
+
+    /// Takes a message that may come at any time; false if it is not one of those.
+    pub(super) fn set_aside(&mut self, head: Head) -> Result<bool, WalError> {
+        match head.tag {
+            b'N' | b'S' | b'A' => {}
+            // NegotiateProtocolVersion: we ask for 3.0 and no extension, so nothing is denied.
+            b'v' => {
+                self.buffer.consume(head);
+                return Ok(true);
+            }
+            _ => return Ok(false),
+        }
+        match parse(self.buffer.whole(head))? {
+            Message::NoticeResponse(body) => {
+                if self.notices.len() == NOTICES_MAX {
+                    self.notices.pop_front();
+                }
+                let notice = self.server_message(body.fields());
+                self.notices.push_back(notice);
+            }
+            Message::ParameterStatus(body) => {
+                if let (Ok(name), Ok(value)) = (body.name(), body.value())
+                    && (self.parameters.len() < PARAMETERS_MAX
+                        || self.parameters.contains_key(name))
+                {
+                    self.parameters.insert(name.to_owned(), value.to_owned());
+                }
+            }
+            _ => {}
+        }
+        self.buffer.consume(head);
+        Ok(true)
+    }
+
+    /// The notice that came last.
+    pub(super) fn last_notice(&self) -> Option<&ServerMessage> {
+        self.notices.back()
+    }
+
+    /// Hands over the notices.
+    pub(super) fn take_notices(&mut self) -> Vec<ServerMessage> {
+        self.notices.drain(..).collect()
+    }
+
+    /// The showable parts of an error or notice.
+    pub(super) fn server_message(&self, mut fields: ErrorFields<'_>) -> ServerMessage {
+        let mut message = ServerMessage::default();
+        while let Ok(Some(field)) = fields.next() {
+            let text = || match &self.charset {
+                None => String::from_utf8_lossy(field.value_bytes()).into_owned(),
+                Some(charset) => charset.text(field.value_bytes()),
+            };
+            match field.type_() {
+                b'S' if message.severity.is_empty() => message.severity = text(),
+                b'V' => message.severity = text(),
+                b'C' => message.code = text(),
+                b'M' => message.message = text(),
+                b'H' => message.hint = text(),
+                b'R' => message.routine = text(),
+                _ => {}
+            }
+        }
+        message
+    }
+
+    /// A setting the server reported, such as `server_version`.
+    pub(super) fn parameter(&self, name: &str) -> Option<&str> {
+        self.parameters.get(name).map(String::as_str)
+    }
+}
+
+/// Parses one whole message.
+pub(super) fn parse(whole: &[u8]) -> Result<Message, WalError> {
+    match Message::parse(&mut BytesMut::from(whole)) {
+        Ok(Some(message)) => Ok(message),
+        _ => Err(WalError::Protocol("a message whose body does not fit its tag")),
+    }
+}

@@ -1,0 +1,406 @@
+//! The replication stream: frames in, acknowledgements out.
+//!
+//! Enters: CopyData from the walsender. Leaves: [`Frame`]s borrowed from the read buffer; of one over
+//! the limit an excerpt, made while it passed. Always
+//! holds: an acknowledged position was received in this session and never goes backwards
+//! (upholds G1: a position of the future would be accepted silently and lose rows); a full buffer
+//! stops the reading but not the acknowledging (G3); malformed bytes are an error (G7).
+//! The only caller is the relay's loop, on its one thread.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use postgres_protocol::message::backend::Message;
+
+use super::buffer::{HEADER_BYTES, Head};
+use super::error::{ServerMessage, WalError};
+use super::session::{Session, parse, remaining};
+use super::transport::{Transport, Wire};
+use postrider_core::frame::Frame;
+use postrider_core::lsn::Lsn;
+use postrider_core::pgoutput::Excerpt;
+
+/// Seconds from 1970 to 2000, where Postgres's clock starts.
+const POSTGRES_EPOCH_S: u64 = 946_684_800;
+
+/// CopyData header, then: tag, three positions, a time, a flag.
+const STATUS_BYTES: usize = 39;
+
+/// CopyDone and Terminate are a tag and a length.
+const COPY_DONE: [u8; 5] = [b'c', 0, 0, 0, 4];
+const TERMINATE: [u8; 5] = [b'X', 0, 0, 0, 4];
+
+/// What a goodbye is called in errors.
+const ENDING: &str = "ending the stream";
+
+/// What comes before the pgoutput message: a tag, two positions, a time.
+const XLOG_DATA_BYTES: usize = 25;
+
+/// What is streamed; for errors.
+#[derive(Debug)]
+pub(super) struct Names {
+    pub(super) slot: String,
+    pub(super) publication: String,
+}
+
+/// A streaming replication connection.
+#[derive(Debug)]
+pub struct Stream<T = Wire> {
+    session: Session<T>,
+    names: Names,
+    received: Lsn,
+    received_bytes: u64,
+    acknowledged: Lsn,
+    /// A status that found the socket full and must follow; asks for a reply if true inside.
+    owed: Option<bool>,
+    /// The frame over the limit that passes, or has passed and was not consumed yet.
+    large: Option<Box<Large>>,
+}
+
+/// A frame over the limit.
+#[derive(Debug)]
+struct Large {
+    start: Lsn,
+    sent_us: i64,
+    excerpt: Excerpt,
+}
+
+impl<T: Transport> Stream<T> {
+    /// A stream that has begun already, over whatever carries its bytes: for benches and fuzzing,
+    /// which have no server. Of a frame of more than `frame_bytes_max` an excerpt is made.
+    pub fn over(transport: T, frame_bytes_max: usize) -> Self {
+        let mut session = Session::new(transport);
+        session.buffer.set_limit(frame_bytes_max);
+        let name = "postrider".to_owned();
+        Self::new(session, Names { slot: name.clone(), publication: name })
+    }
+
+    pub(super) fn new(session: Session<T>, names: Names) -> Self {
+        let (received, acknowledged) = (Lsn::ZERO, Lsn::ZERO);
+        Self { session, names, received, received_bytes: 0, acknowledged, owed: None, large: None }
+    }
+
+    /// Reads what is there and fits, in one call to the system; if nothing is there, waits at most
+    /// `wait` for it. Returns the bytes read: 0 when nothing came, or when the buffer is full of
+    /// whole frames (then without waiting). Also sends what an earlier call could not.
+    pub fn fill(&mut self, wait: Duration) -> Result<usize, WalError> {
+        self.push_out()?;
+        let bytes = self.read_available()?;
+        if bytes > 0 || wait.is_zero() || self.is_full()? {
+            return Ok(bytes);
+        }
+        self.session.buffer.shrink();
+        self.session.wait(wait)?;
+        self.push_out()?;
+        self.read_available()
+    }
+
+    fn read_available(&mut self) -> Result<usize, WalError> {
+        let bytes = self.session.read_available()?;
+        self.received_bytes += bytes as u64;
+        Ok(bytes)
+    }
+
+    fn is_full(&mut self) -> Result<bool, WalError> {
+        Ok(self.session.buffer.room()?.is_empty())
+    }
+
+    /// The next whole frame that is buffered; the same one until [`Stream::consume`]. Costs a few
+    /// nanoseconds and no system call, unless a frame over the limit passes. Errors that the server
+    /// reports come from here.
+    #[inline]
+    pub fn peek(&mut self) -> Result<Option<Frame<'_>>, WalError> {
+        loop {
+            if self.large.is_some() {
+                return self.peek_large();
+            }
+            let head = match self.session.buffer.head() {
+                Ok(Some(head)) => head,
+                Ok(None) => return Ok(None),
+                Err(error) if self.begin_large(&error)? => continue,
+                Err(error) if is_frame(&error) => return Ok(None),
+                Err(error) => return Err(error),
+            };
+            if head.tag != b'd' {
+                self.aside(head)?;
+                continue;
+            }
+            let frame = parse_frame(self.session.buffer.body(head))?;
+            let position = match frame {
+                Frame::Wal { start, .. }
+                | Frame::Excerpt { start, .. }
+                | Frame::Untranslatable { start, .. } => start,
+                Frame::Keepalive { end, .. } => end,
+            };
+            self.received = self.received.max(position);
+            return Ok(Some(frame));
+        }
+    }
+
+    /// Where that frame begins in [`Stream::received_bytes`]; of one over the limit, where it ends.
+    #[inline]
+    pub fn place(&mut self) -> Result<Option<u64>, WalError> {
+        if self.peek()?.is_none() {
+            return Ok(None);
+        }
+        // What came with the answer that began the stream is not counted.
+        Ok(Some(self.received_bytes.saturating_sub(self.buffered() as u64)))
+    }
+
+    /// Begins to let the frame pass that is over the limit, once its header is there; false if it
+    /// is not, or if this is another error.
+    #[cold]
+    fn begin_large(&mut self, error: &WalError) -> Result<bool, WalError> {
+        let &WalError::MessageTooLarge { tag: b'd', bytes, .. } = error else { return Ok(false) };
+        if bytes < HEADER_BYTES + XLOG_DATA_BYTES {
+            return Err(WalError::Protocol("a frame without a row, over the limit"));
+        }
+        let Some(header) = self.session.buffer.beginning(XLOG_DATA_BYTES) else { return Ok(false) };
+        let Frame::Wal { start, sent_us, .. } = parse_frame(header)? else {
+            return Err(WalError::Protocol("a keepalive of the size of a row"));
+        };
+        self.session.buffer.pass(bytes, XLOG_DATA_BYTES);
+        let excerpt =
+            Excerpt::begin(self.session.buffer.passing()).in_charset(self.session.charset.clone());
+        self.large = Some(Box::new(Large { start, sent_us, excerpt }));
+        Ok(true)
+    }
+
+    #[cold]
+    fn peek_large(&mut self) -> Result<Option<Frame<'_>>, WalError> {
+        let Some(large) = &mut self.large else { return Ok(None) };
+        if self.session.buffer.passing() > 0 {
+            large.excerpt.take(self.session.buffer.piece())?;
+            if !self.session.buffer.pass_piece() {
+                return Ok(None);
+            }
+        }
+        let Large { start, sent_us, excerpt } = &**large;
+        self.received = self.received.max(*start);
+        Ok(Some(Frame::Excerpt { start: *start, sent_us: *sent_us, excerpt }))
+    }
+
+    /// Lets go of the frame that `peek` showed.
+    #[inline]
+    pub fn consume(&mut self) {
+        if self.large.is_some() {
+            self.large = None;
+        } else if let Ok(Some(head)) = self.session.buffer.head()
+            && head.tag == b'd'
+        {
+            self.session.buffer.consume(head);
+        }
+    }
+
+    /// Handles everything that is not a frame.
+    fn aside(&mut self, head: Head) -> Result<(), WalError> {
+        if self.session.set_aside(head)? {
+            return match self.session.last_notice() {
+                Some(notice) if head.tag == b'N' && is_missing_publication(notice) => {
+                    Err(self.publication_missing())
+                }
+                _ => Ok(()),
+            };
+        }
+        match head.tag {
+            // Not consumed: every further call says the same.
+            b'c' | b'C' => Err(WalError::Ended),
+            b'E' => match parse(self.session.buffer.whole(head))? {
+                Message::ErrorResponse(body) => {
+                    let server = self.session.server_message(body.fields());
+                    if is_missing_publication(&server) {
+                        return Err(self.publication_missing());
+                    }
+                    Err(WalError::Server(Box::new(server)))
+                }
+                _ => Err(WalError::Protocol("a malformed error")),
+            },
+            _ => Err(WalError::Protocol("an unexpected message in the stream")),
+        }
+    }
+
+    fn publication_missing(&self) -> WalError {
+        let Names { slot, publication } = &self.names;
+        WalError::PublicationMissing { publication: publication.clone(), slot: slot.clone() }
+    }
+
+    /// Tells the server what was received (write) and what is settled (flush and apply), and
+    /// returns what it was told is settled: never more than was received in this session, never
+    /// less than before. With `ask_reply` the server answers with a keepalive at once. Never
+    /// waits: if the socket is full, the message follows with the next `fill`.
+    /// Upholds G1.
+    pub fn acknowledge(&mut self, settled: Lsn, ask_reply: bool) -> Result<Lsn, WalError> {
+        self.acknowledged = self.acknowledged.max(settled.min(self.received));
+        self.owed = Some(self.owed.unwrap_or(false) || ask_reply);
+        self.push_out()?;
+        Ok(self.acknowledged)
+    }
+
+    /// Tells the server that we live, and nothing else that is new: it ends a stream that says nothing for
+    /// as long as its `wal_sender_timeout`. Never waits.
+    pub fn keep_alive(&mut self) -> Result<(), WalError> {
+        self.owed.get_or_insert(false);
+        self.push_out()
+    }
+
+    /// Sends what is waiting; a status goes out only whole and only when nothing waits before it,
+    /// so that the queue never holds more than one (G3).
+    fn push_out(&mut self) -> Result<(), WalError> {
+        if !self.session.has_outgoing()
+            && let Some(ask_reply) = self.owed.take()
+        {
+            let status = status_update(self.received, self.acknowledged, ask_reply);
+            self.session.queue(&status);
+        }
+        self.session.push_out()?;
+        Ok(())
+    }
+
+    /// Ends the stream in good order: a last status, CopyDone, then reads (and discards) until the
+    /// server agrees, and says goodbye. The slot is free when this returns without error. Frames
+    /// that were not settled come again in the next session.
+    ///
+    /// A server that stops says that it is done once it has heard that everything it sent is settled, and
+    /// nothing more (`WalSndDone` in walsender.c): that is an end in good order too. Until it has heard of any
+    /// position that is settled, it goes by what was received.
+    pub fn finish(mut self, limit: Duration) -> Result<(), WalError> {
+        let deadline = Instant::now().checked_add(limit);
+        let status = status_update(self.received, self.acknowledged, false);
+        let told = self.session.send(&status, deadline, ENDING);
+        let told = told.and_then(|()| self.session.send(&COPY_DONE, deadline, ENDING));
+        let mut is_done = false;
+        match self.read_goodbye(deadline, &mut is_done) {
+            Ok(()) => self.session.send(&TERMINATE, deadline, ENDING),
+            Err(_) if is_done && self.acknowledged > Lsn::ZERO => Ok(()),
+            Err(error) => Err(told.err().unwrap_or(error)),
+        }
+    }
+
+    /// Reads until the server is ready for something else; whether it `is_done` is known before that.
+    fn read_goodbye(
+        &mut self,
+        deadline: Option<Instant>,
+        is_done: &mut bool,
+    ) -> Result<(), WalError> {
+        loop {
+            self.session.buffer.pass_piece();
+            let head = match self.session.buffer.head() {
+                Err(WalError::MessageTooLarge { tag: b'd', bytes, .. }) => {
+                    self.session.buffer.pass(bytes, 0);
+                    continue;
+                }
+                head => head?,
+            };
+            let Some(head) = head else {
+                if self.session.read_available()? == 0 {
+                    let limit = remaining(deadline, ENDING)?;
+                    self.session.wait(limit)?;
+                }
+                remaining(deadline, ENDING)?;
+                continue;
+            };
+            match head.tag {
+                b'E' => return self.aside(head),
+                b'Z' => return Ok(()),
+                tag => {
+                    *is_done |= tag == b'C';
+                    self.session.buffer.consume(head);
+                }
+            }
+            remaining(deadline, ENDING)?;
+        }
+    }
+
+    /// The highest position the server has sent us a frame of.
+    pub fn received(&self) -> Lsn {
+        self.received
+    }
+
+    /// Bytes read in this session, framing included.
+    pub fn received_bytes(&self) -> u64 {
+        self.received_bytes
+    }
+
+    /// The highest position the server was told is settled.
+    pub fn acknowledged(&self) -> Lsn {
+        self.acknowledged
+    }
+
+    /// Bytes that are read and not consumed.
+    pub fn buffered(&self) -> usize {
+        self.session.buffer.len()
+    }
+
+    /// The notices that came so far.
+    pub fn take_notices(&mut self) -> Vec<ServerMessage> {
+        self.session.take_notices()
+    }
+}
+
+impl AsFd for Stream<Wire> {
+    /// The socket, to be waited for together with other things. Wait only after `fill` returned 0
+    /// (under TLS, bytes may be buffered where the socket does not show them).
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.session.transport.as_fd()
+    }
+}
+
+/// Whether a frame is over the limit.
+const fn is_frame(error: &WalError) -> bool {
+    matches!(error, WalError::MessageTooLarge { tag: b'd', .. })
+}
+
+/// A publication that did not exist when a row was written: PostgreSQL 18 skips the row and only
+/// warns, earlier versions end the stream. Messages are translated, names of functions are not.
+fn is_missing_publication(server: &ServerMessage) -> bool {
+    server.message.contains("skipped loading publication")
+        || (server.code == "55000" && server.routine == "LoadPublications")
+        || (server.code == "42704" && server.routine == "get_publication_oid")
+}
+
+/// Reads a frame's header (protocol documentation, "Streaming Replication Protocol").
+#[inline]
+fn parse_frame(body: &[u8]) -> Result<Frame<'_>, WalError> {
+    // A position, then: end position and time; or time and flag.
+    if let Some((tag, rest)) = body.split_first()
+        && let Some((position, rest)) = rest.split_first_chunk::<8>()
+    {
+        let position = Lsn::new(u64::from_be_bytes(*position));
+        match (tag, rest) {
+            (b'w', _) => {
+                // The end of the log as of now, and the server's clock.
+                if let Some((rest, data)) = rest.split_first_chunk::<16>()
+                    && let Some(clock) = rest.last_chunk::<8>()
+                {
+                    let sent_us = i64::from_be_bytes(*clock);
+                    return Ok(Frame::Wal { start: position, sent_us, data });
+                }
+            }
+            (b'k', [_, _, _, _, _, _, _, _, reply]) => {
+                return Ok(Frame::Keepalive { end: position, reply_now: *reply != 0 });
+            }
+            _ => {}
+        }
+    }
+    Err(WalError::Protocol("a replication message of unknown kind or length"))
+}
+
+/// A standby status update. Write, flush and apply are each the byte after the last one, which is
+/// what an end position already is.
+fn status_update(received: Lsn, settled: Lsn, ask_reply: bool) -> Vec<u8> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now = now.saturating_sub(Duration::from_secs(POSTGRES_EPOCH_S)).as_micros();
+    let mut status = Vec::with_capacity(STATUS_BYTES);
+    status.push(b'd');
+    status.extend(38_u32.to_be_bytes());
+    status.push(b'r');
+    for position in [received, settled, settled] {
+        status.extend(position.get().to_be_bytes());
+    }
+    status.extend(u64::try_from(now).unwrap_or(u64::MAX).to_be_bytes());
+    status.push(u8::from(ask_reply));
+    status
+}
+
+#[cfg(test)]
+mod tests;

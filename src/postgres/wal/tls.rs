@@ -1,0 +1,216 @@
+//! TLS as libpq's settings ask for it, on rustls with ring.
+//!
+//! Enters: [`TlsSettings`] and the endpoint. Leaves: a client configuration and the name to check,
+//! used by this room's blocking transport and by `control`'s asynchronous one alike, so that both
+//! connections of the relay trust the same servers.
+
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::client::danger::ServerCertVerifier;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+
+use super::verifier::{Check, LibpqVerifier};
+use crate::libpq::{
+    Address, Endpoint, RootCertificate, SslMode, SslNegotiation, TlsSettings, TlsVersion,
+};
+
+/// Certificates and keys of ours that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TlsFilesError {
+    /// verify-ca and verify-full need somebody to trust.
+    #[error(
+        "sslmode demands that the server's certificate is checked, and no root certificate is given"
+    )]
+    NoRoot,
+    /// A file cannot be read or holds nothing of its kind.
+    #[error("cannot use {what} {}: {reason}", .path.display())]
+    Unusable {
+        /// Which setting.
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// Others may read the private key.
+    #[error("private key file {} may be read by others (mode {mode:04o})", .path.display())]
+    KeyExposed {
+        /// The file.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// The system has no trusted certificates.
+    #[error("no trusted certificates of the system can be loaded: {0}")]
+    NoSystemRoots(String),
+    /// Certificate, key or versions do not fit each other.
+    #[error("the TLS settings do not fit together: {0}")]
+    Mismatch(String),
+}
+
+impl TlsFilesError {
+    /// What the operator should do.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::NoRoot => Some(
+                "set sslrootcert to the authority's PEM file, or sslrootcert=system for a \
+                 publicly trusted server"
+                    .to_owned(),
+            ),
+            Self::KeyExposed { path, .. } => Some(format!("chmod 0600 {}", path.display())),
+            Self::NoSystemRoots(_) => Some("install the ca-certificates package".to_owned()),
+            Self::Unusable { what, .. } => Some(format!(
+                "set {what} to a PEM file that exists and that the relay's user may read"
+            )),
+            Self::Mismatch(_) => Some(
+                "check that sslcert and sslkey belong together, and the protocol versions"
+                    .to_owned(),
+            ),
+        }
+    }
+}
+
+/// The configuration for all endpoints of a connection.
+pub(crate) fn client_config(tls: &TlsSettings) -> Result<ClientConfig, TlsFilesError> {
+    let mismatch = |error: rustls::Error| TlsFilesError::Mismatch(error.to_string());
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let versions: Vec<_> = [
+        (TlsVersion::Tls12, &rustls::version::TLS12),
+        (TlsVersion::Tls13, &rustls::version::TLS13),
+    ]
+    .into_iter()
+    .filter(|(version, _)| {
+        (*version == TlsVersion::Tls13 || tls.version_min == TlsVersion::Tls12)
+            && (*version == TlsVersion::Tls12 || tls.version_max == TlsVersion::Tls13)
+    })
+    .map(|(_, version)| version)
+    .collect();
+    let check = match (tls.mode, &tls.root) {
+        (SslMode::VerifyCa | SslMode::VerifyFull, RootCertificate::None) => {
+            return Err(TlsFilesError::NoRoot);
+        }
+        (SslMode::VerifyFull, _) => Check::AuthorityAndName,
+        (SslMode::VerifyCa, _) | (SslMode::Require, RootCertificate::File(_)) => Check::Authority,
+        _ => Check::Nothing,
+    };
+    let roots = if check == Check::Nothing { Vec::new() } else { roots(&tls.root)? };
+    let mut store = RootCertStore::empty();
+    store.add_parsable_certificates(roots.iter().cloned());
+    let verifier = LibpqVerifier::new(check, store, roots, &provider)
+        .map_err(|error| TlsFilesError::Mismatch(error.to_string()))?;
+    let verifier: Arc<dyn ServerCertVerifier> = Arc::new(verifier);
+    let builder = ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&versions)
+        .map_err(mismatch)?
+        .dangerous()
+        .with_custom_certificate_verifier(verifier);
+    let mut config = match &tls.client {
+        None => builder.with_no_client_auth(),
+        Some(client) => {
+            let chain = certificates("sslcert", &client.certificate)?;
+            builder.with_client_auth_cert(chain, private_key(&client.key)?).map_err(mismatch)?
+        }
+    };
+    config.enable_sni = tls.sni;
+    if tls.negotiation == SslNegotiation::Direct {
+        config.alpn_protocols = vec![b"postgresql".to_vec()];
+    }
+    Ok(config)
+}
+
+/// The name to check and to announce. A name that no certificate can have (an underscore at the
+/// wrong place, a container's alias) is replaced; it can then never be verified.
+pub(crate) fn server_name(endpoint: &Endpoint) -> ServerName<'static> {
+    let host = match &endpoint.address {
+        Address::Tcp { host, .. } => host.clone(),
+        Address::Unix(_) => String::new(),
+    };
+    ServerName::try_from(host).unwrap_or_else(|_| {
+        let nobody = std::net::Ipv6Addr::UNSPECIFIED;
+        ServerName::IpAddress(std::net::IpAddr::V6(nobody).into())
+    })
+}
+
+fn roots(root: &RootCertificate) -> Result<Vec<CertificateDer<'static>>, TlsFilesError> {
+    match root {
+        RootCertificate::None => Ok(Vec::new()),
+        RootCertificate::File(path) => certificates("sslrootcert", path),
+        RootCertificate::System => {
+            let loaded = rustls_native_certs::load_native_certs();
+            if loaded.certs.is_empty() {
+                let reason = loaded.errors.first().map(ToString::to_string);
+                return Err(TlsFilesError::NoSystemRoots(reason.unwrap_or_default()));
+            }
+            Ok(loaded.certs)
+        }
+    }
+}
+
+fn certificates(
+    what: &'static str,
+    path: &Path,
+) -> Result<Vec<CertificateDer<'static>>, TlsFilesError> {
+    let unusable = |reason: String| TlsFilesError::Unusable { what, path: path.to_owned(), reason };
+    let found: Vec<_> = CertificateDer::pem_file_iter(path)
+        .and_then(Iterator::collect::<Result<_, _>>)
+        .map_err(|error| unusable(error.to_string()))?;
+    if found.is_empty() {
+        return Err(unusable("it holds no certificate".to_owned()));
+    }
+    Ok(found)
+}
+
+/// Reads the key under libpq's condition: nobody else may read it, except that a key of root's may
+/// be readable for its group.
+fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsFilesError> {
+    let unusable =
+        |reason: String| TlsFilesError::Unusable { what: "sslkey", path: path.to_owned(), reason };
+    let metadata = std::fs::metadata(path).map_err(|error| unusable(error.to_string()))?;
+    let mode = metadata.permissions().mode() & 0o7777;
+    let forbidden = if metadata.uid() == 0 { 0o037 } else { 0o077 };
+    if mode & forbidden != 0 {
+        return Err(TlsFilesError::KeyExposed { path: path.to_owned(), mode });
+    }
+    PrivateKeyDer::from_pem_file(path).map_err(|error| unusable(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::libpq::ConnectInfo;
+
+    fn settings(text: &str) -> TlsSettings {
+        ConnectInfo::resolve(&format!("user=u host=h {text}"), &|_| None).unwrap().0.tls
+    }
+
+    #[test]
+    fn verification_needs_somebody_to_trust() {
+        let error = client_config(&settings("sslmode=verify-full")).unwrap_err();
+        assert_eq!(error, TlsFilesError::NoRoot);
+        client_config(&settings("sslmode=require")).unwrap();
+        let tls = settings("ssl_min_protocol_version=TLSv1.3 ssl_max_protocol_version=TLSv1.2");
+        assert!(matches!(client_config(&tls), Err(TlsFilesError::Mismatch(_))));
+    }
+
+    #[test]
+    fn an_exposed_key_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let issued = rcgen::generate_simple_self_signed(["client".to_owned()]).unwrap();
+        let (cert, key) = (dir.path().join("c.pem"), dir.path().join("k.pem"));
+        std::fs::write(&cert, issued.cert.pem()).unwrap();
+        std::fs::write(&key, issued.signing_key.serialize_pem()).unwrap();
+        let text = format!("sslcert={} sslkey={}", cert.display(), key.display());
+        std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o644)).unwrap();
+        let error = client_config(&settings(&text)).unwrap_err();
+        assert!(error.hint().unwrap().starts_with("chmod 0600"), "{error}");
+        std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o600)).unwrap();
+        client_config(&settings(&text)).unwrap();
+        let text = format!("sslmode=verify-ca sslrootcert={}", key.display());
+        let error = client_config(&settings(&text)).unwrap_err();
+        assert!(error.to_string().contains("sslrootcert"), "{error}");
+    }
+}

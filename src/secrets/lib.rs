@@ -1,0 +1,21 @@
+//! Secrets: where they are read, and how nothing of them is shown.
+//!
+//! ```
+//! use postrider_secrets::{Password, PasswordCommand, mask_text};
+//!
+//! let shown = mask_text("postgres://app:hunter2@db/shop");
+//! assert_eq!(shown, "postgres://app:****@db/shop");
+//!
+//! let words = vec!["printf".to_owned(), "hunter2".to_owned()];
+//! let password: Password = PasswordCommand::new(words).expect("a program").run()?;
+//! assert_eq!(format!("{password:?}"), "***");
+//! # Ok::<(), postrider_secrets::SecretError>(())
+//! ```
+
+pub mod mask;
+mod password;
+mod source;
+
+pub use mask::{MASK, is_secret_name, mask_connection_string, mask_text, shown};
+pub use password::Password;
+pub use source::{PasswordCommand, SecretError, read_secret};

@@ -1,0 +1,224 @@
+//! Where a secret is read: a file, or a command that prints it.
+//!
+//! Enters: a path, or a program and its arguments. Leaves: the secret, or a [`SecretError`] that holds no
+//! part of one. What always holds: a command is run without a shell, is killed with its children at its
+//! time limit, and its output is bounded.
+
+use std::fmt;
+use std::io::Read as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use crate::password::Password;
+
+/// How long a password command may take: cloud tokens take a second or two.
+const COMMAND_LIMIT: Duration = Duration::from_secs(15);
+/// How much it may print; tokens have some kilobytes.
+const OUTPUT_BYTES_MAX: u64 = 64 * 1024;
+/// How often its end is looked for.
+const TICK: Duration = Duration::from_millis(10);
+
+/// Why there is no secret. Holds no part of one.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SecretError {
+    /// A file that held it cannot be read now.
+    #[error("the file that holds the secret, {}, cannot be read: {reason}", .path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        reason: String,
+    },
+    /// What is there now is no connection string, or names a service that is gone.
+    #[error("the connection settings cannot be used any more: {0}")]
+    Settings(String),
+    /// The command did not print one.
+    #[error("the password command `{program}` {reason}")]
+    Command {
+        /// Its first word.
+        program: String,
+        /// What it did instead.
+        reason: String,
+    },
+}
+
+impl SecretError {
+    /// What to do about it.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::File { .. } => Some("make it readable for the relay's user".to_owned()),
+            Self::Settings(_) => None,
+            Self::Command { program, .. } if program.contains(' ') => Some(
+                "if these are a program and its arguments, write a list: [\"program\", \"argument\"]"
+                    .to_owned(),
+            ),
+            Self::Command { .. } => Some(
+                "run it by hand as the relay's user: it must print the password and exit with 0; \
+                 what it says on stderr is not logged"
+                    .to_owned(),
+            ),
+        }
+    }
+}
+
+/// A command that prints a password: the program and its arguments, for no shell.
+#[derive(Clone, PartialEq, Eq)]
+pub struct PasswordCommand(Vec<String>);
+
+impl fmt::Debug for PasswordCommand {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Arguments may hold what a helper logs in with.
+        write!(f, "PasswordCommand({:?})", self.program())
+    }
+}
+
+impl PasswordCommand {
+    /// `None` if there is no program.
+    pub fn new(words: Vec<String>) -> Option<Self> {
+        words.first().is_some_and(|program| !program.is_empty()).then_some(Self(words))
+    }
+
+    /// Its first word, which may be shown.
+    pub fn program(&self) -> &str {
+        self.0.first().map_or("", String::as_str)
+    }
+
+    /// Runs it; what it prints, less one line end, is the password. Blocks up to fifteen seconds.
+    pub fn run(&self) -> Result<Password, SecretError> {
+        self.run_within(COMMAND_LIMIT)
+    }
+
+    fn run_within(&self, limit: Duration) -> Result<Password, SecretError> {
+        let failed = |reason: String| {
+            let program = self.program().to_owned();
+            SecretError::Command { program, reason }
+        };
+        let mut child = Command::new(self.program())
+            .args(self.0.iter().skip(1))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            // To be killed with its children.
+            .process_group(0)
+            .spawn()
+            .map_err(|error| failed(format!("cannot be run: {error}")))?;
+        let result = answer(&mut child, limit);
+        if result.is_err() {
+            kill(&mut child);
+        }
+        let text = String::from_utf8(result.map_err(failed)?)
+            .map_err(|_| failed("printed something else than UTF-8".to_owned()))?;
+        let line = text.strip_suffix('\n').unwrap_or(&text);
+        match line.strip_suffix('\r').unwrap_or(line) {
+            "" => Err(failed("printed nothing".to_owned())),
+            password => Ok(Password::new(password)),
+        }
+    }
+}
+
+/// What the child prints until it ends.
+fn answer(child: &mut Child, limit: Duration) -> Result<Vec<u8>, String> {
+    let too_long = || format!("did not end within {} s", limit.as_secs_f32());
+    let deadline = Instant::now() + limit;
+    let Some(stdout) = child.stdout.take() else { return Err("has no stdout".to_owned()) };
+    let (send, printed) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        let read = stdout.take(OUTPUT_BYTES_MAX + 1).read_to_end(&mut bytes);
+        // Nobody waits once the limit is over.
+        let _ = send.send(read.map(|_| bytes));
+    });
+    let bytes = printed
+        .recv_timeout(limit)
+        .map_err(|_| too_long())?
+        .map_err(|error| format!("cannot be read from: {error}"))?;
+    if bytes.len() as u64 > OUTPUT_BYTES_MAX {
+        return Err(format!("printed more than {OUTPUT_BYTES_MAX} bytes"));
+    }
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) if status.success() => return Ok(bytes),
+            Ok(Some(status)) => return Err(format!("failed: {status}")),
+            Ok(None) if Instant::now() >= deadline => return Err(too_long()),
+            Ok(None) => std::thread::sleep(TICK),
+            Err(error) => return Err(format!("cannot be waited for: {error}")),
+        }
+    }
+}
+
+fn kill(child: &mut Child) {
+    if let Some(group) = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw) {
+        // It may have ended by itself.
+        let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+    }
+    let _ = child.wait();
+}
+
+/// Reads a file that holds a secret, less the line end.
+pub fn read_secret(path: &std::path::Path) -> Result<String, SecretError> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| SecretError::File { path: path.to_owned(), reason: error.to_string() })?;
+    Ok(text.trim_end_matches(['\r', '\n']).to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn shell(script: &str) -> PasswordCommand {
+        PasswordCommand::new(vec!["sh".into(), "-c".into(), script.into()]).unwrap()
+    }
+
+    #[test]
+    fn a_command_prints_a_password_less_one_line_end() {
+        for (script, expected) in
+            [("echo hunter2", "hunter2"), ("printf 'a\\n\\n'", "a\n"), ("printf ' a b '", " a b ")]
+        {
+            assert_eq!(shell(script).run().unwrap().reveal(), expected);
+        }
+        let words = vec!["printf".to_owned(), "%s".to_owned(), "$HOME; `x`".to_owned()];
+        let command = PasswordCommand::new(words).unwrap();
+        assert_eq!(command.run().unwrap().reveal(), "$HOME; `x`", "there is no shell");
+        assert!(PasswordCommand::new(Vec::new()).is_none());
+    }
+
+    #[test]
+    fn a_command_that_fails_says_how_and_nothing_secret() {
+        let limit = Duration::from_millis(300);
+        for (script, words) in [
+            ("echo hunter2; echo hunter2 >&2; exit 3", "exit status: 3"),
+            ("true", "printed nothing"),
+            ("echo hunter2; sleep 60", "did not end within 0.3 s"),
+            ("sleep 60 & echo hunter2", "did not end within 0.3 s"),
+            ("head -c 70000 /dev/zero", "printed more than"),
+            ("printf 'hunter2\\377'", "UTF-8"),
+        ] {
+            let error = shell(script).run_within(limit).unwrap_err();
+            let said = format!("{error} {error:?} {:?} {:?}", error.hint(), shell(script));
+            assert!(said.contains(words) && !said.contains("hunter2"), "{script}: {said}");
+        }
+        let missing = PasswordCommand::new(vec!["/no/such/program".to_owned()]).unwrap();
+        assert!(missing.run().unwrap_err().to_string().contains("cannot be run"));
+    }
+
+    #[test]
+    fn a_command_that_takes_too_long_is_killed_with_its_children() {
+        let folder = tempfile::tempdir().unwrap();
+        let pid = folder.path().join("pid");
+        let script = format!("sleep 60 & echo $! > {}; wait", pid.display());
+        shell(&script).run_within(Duration::from_secs(1)).unwrap_err();
+        let pid = fs::read_to_string(pid).unwrap();
+        let stat = format!("/proc/{}/stat", pid.trim());
+        let deadline = Instant::now() + Duration::from_secs(5);
+        // Gone, or dead and not yet collected by init.
+        while fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z ")) {
+            assert!(Instant::now() < deadline, "{pid} lives");
+            std::thread::sleep(TICK);
+        }
+    }
+}

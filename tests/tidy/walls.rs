@@ -1,0 +1,114 @@
+//! What no crate may be built with, and what the compiler cannot keep apart inside one.
+//!
+//! Enters: cargo's list of what a crate is built from, and every [`Source`]. Leaves: a [`Finding`] for each
+//! place. Which crate may know which other is in their manifests; this is about what comes along.
+
+use std::path::Path;
+use std::process::Command;
+
+use super::source::{Finding, Source};
+
+/// A crate with the features it is built with, and what may not come along.
+pub struct Wall {
+    krate: &'static str,
+    features: &'static str,
+    keeps_out: &'static [&'static str],
+}
+
+/// What has a runtime, a client or a terminal in it.
+const ANY_IO: &[&str] = &["tokio", "rdkafka", "rustls", "clap", "axum", "redis", "tracing"];
+
+/// Every wall that a manifest alone does not show.
+pub const WALLS: &[Wall] = &[
+    Wall { krate: "postrider-core", features: "", keeps_out: ANY_IO },
+    Wall {
+        krate: "postrider-postgres",
+        features: "",
+        keeps_out: &["rdkafka", "redis", "axum", "clap"],
+    },
+];
+
+/// What stands in the tree behind a wall and may not.
+pub fn broken(wall: &Wall, tree: &str) -> Vec<Finding> {
+    let names = tree.lines().filter_map(|line| line.split_whitespace().next());
+    let found = names.filter(|name| wall.keeps_out.contains(name));
+    let what = |name| format!("`{}` is built with `{name}`", wall.krate);
+    found.map(|name| Finding { path: "Cargo.toml".into(), line: 0, what: what(name) }).collect()
+}
+
+/// What a crate is built from, one name and version per line.
+pub fn tree(wall: &Wall, root: &Path) -> String {
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["tree", "--locked", "--prefix", "none", "--edges", "normal", "-p", wall.krate]);
+    cargo.args(["--no-default-features", "--features", wall.features]).current_dir(root);
+    let output = cargo.output().expect("cargo, which runs this test");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{error}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// The thread that owns the replication socket has no runtime under it.
+pub fn hot_path(source: &Source) -> Vec<Finding> {
+    if !source.path.starts_with("src/relay/") {
+        return Vec::new();
+    }
+    let line_of = |wanted: &str| {
+        let mut lines = source.shipped_lines();
+        lines.find(|(_, line)| line.contains(wanted)).map(|(number, _)| number)
+    };
+    let runtime = line_of("tokio::").or(line_of("tokio_postgres::"));
+    let owns_stream = line_of("Stream<").or(line_of("wal::Stream"));
+    let what = "a file that owns `wal::Stream` is on the hot path: no tokio there";
+    match (owns_stream, runtime) {
+        (Some(_), Some(line)) => vec![source.finding(line, what)],
+        _ => Vec::new(),
+    }
+}
+
+/// Where the time of day is asked for: to be shown, sent, or written down.
+const STAMPS: [&str; 5] = [
+    "src/postgres/wal/stream.rs",
+    "src/kafka/deliveries.rs",
+    "src/telemetry/mod.rs",
+    "src/cli/logs/line.rs",
+    "src/dead_letter/mod.rs",
+];
+
+/// Every other place asks a clock that does not jump.
+pub fn wall_clock(source: &Source) -> Vec<Finding> {
+    if !source.path.starts_with("src/") || STAMPS.contains(&source.path.as_str()) {
+        return Vec::new();
+    }
+    let asked = source.shipped_lines().filter(|(_, line)| line.contains("SystemTime"));
+    let what = "the time of day may jump; measure with Instant, or list the place";
+    asked.map(|(line, _)| source.finding(line, what)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_crate_that_comes_along_is_reported() {
+        let found = broken(&WALLS[0], "postrider-core v0.1.0\nserde v1.0.1\ntokio v1.54.1 (*)\n");
+        assert_eq!(found.len(), 1);
+        assert!(found[0].what.contains("`tokio`"));
+        assert!(broken(&WALLS[0], "postrider-core v0.1.0\ntokio-util v1\n").is_empty());
+    }
+
+    #[test]
+    fn the_hot_path_has_no_runtime() {
+        let text = "use crate::wal::Stream;\nuse tokio::time::sleep;";
+        assert_eq!(hot_path(&Source::new("src/relay/hot.rs", text)).len(), 1);
+        assert!(hot_path(&Source::new("src/relay/supervise.rs", "use tokio::time;")).is_empty());
+        assert!(hot_path(&Source::new("src/cli/mod.rs", text)).is_empty());
+    }
+
+    #[test]
+    fn the_time_of_day_is_asked_in_listed_places_only() {
+        let text = "use std::time::SystemTime;";
+        assert_eq!(wall_clock(&Source::new("src/relay/hot.rs", text)).len(), 1);
+        assert!(wall_clock(&Source::new(STAMPS[0], text)).is_empty());
+        assert!(wall_clock(&Source::new("tests/it/main.rs", text)).is_empty());
+    }
+}
