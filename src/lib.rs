@@ -54,24 +54,20 @@
 pub use postrider_core::{frame, gate, ledger, lsn, mutants, outbox, pgoutput, pipeline, route};
 pub use postrider_core::{progress, record, session, sink, time, transaction};
 
+pub use postrider_kafka::{self as kafka, failpoint};
 pub use postrider_postgres::{control, libpq, wal};
 pub use postrider_sandbox as sandbox;
 pub use postrider_secrets as secrets;
+pub use postrider_service::{backoff, http, log_throttle, prometheus};
 
-pub mod backoff;
 pub mod config;
 pub mod dead_letter;
-pub mod failpoint;
-pub mod http;
 #[cfg(feature = "idempotency")]
 pub mod idempotency;
 #[cfg(feature = "inbox")]
 pub mod inbox;
-pub mod kafka;
-mod log_throttle;
 #[cfg(feature = "outbox-writer")]
 pub mod outbox_writer;
-mod prometheus;
 pub mod relay;
 #[cfg(feature = "saga")]
 pub mod saga;

@@ -28,11 +28,12 @@ pub mod specs;
 pub mod tail;
 pub mod version;
 
-use crate::config::{FlagValue, parse_duration};
+use crate::config::FlagValue;
 pub use arguments::{Cli, Command, Output, parse};
 pub use context::Context;
 pub use exit::ExitCode;
 pub use failure::{Failure, Finding, Form};
+use postrider_service::units::parse_duration;
 
 /// Runs one command.
 pub fn dispatch(command: &Command, context: &Context) -> Result<ExitCode, Failure> {

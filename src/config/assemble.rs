@@ -3,6 +3,7 @@
 //! What always holds: nothing outside of this process is asked or touched; a mistake points at
 //! the place its value was typed in, whichever layer that was.
 
+use postrider_core::record::Partitioner;
 use std::collections::BTreeMap;
 
 use super::checks;
@@ -16,7 +17,7 @@ use super::reader::Reader;
 use super::rules;
 use super::values::{
     Compression, ConnectionString, Create, Delivery, LogFormat, LogLevel, MissingTopicWord,
-    OnUpdate, Partitioner, Refusal, Rejected,
+    OnUpdate, Rejected,
 };
 use crate::pipeline::{MissingPolicy, MissingTopic};
 use crate::route::{
@@ -24,6 +25,7 @@ use crate::route::{
     MissingColumn, PROGRESS_PREFIX, ValueFormat, check_members,
 };
 use postrider_postgres::libpq::ConnectInfoWarning;
+use postrider_service::units::Refusal;
 
 /// Builds the configuration. Mistakes of the layers are to be reported before these.
 pub(super) fn assemble(

@@ -12,8 +12,8 @@ use crate::route::{
 };
 
 use super::model::{Route, unquoted};
-use super::values::Refusal;
 use postrider_secrets::mask::mask_text;
+use postrider_service::units::Refusal;
 
 /// Postgres's NAMEDATALEN - 1, in bytes.
 const NAME_BYTES_MAX: usize = 63;

@@ -10,9 +10,9 @@ use super::model::Config;
 use super::options::{Kind, PROPERTIES};
 use super::rule_options::is_rules;
 use super::table::{OPTIONS, option};
-use super::values::{format_duration, format_size};
 use postrider_postgres::libpq::SslMode;
 use postrider_secrets::mask::{MASK, mask_connection_string, mask_text, shown};
+use postrider_service::units::{format_duration, format_size};
 
 /// One line of `config show`.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -13,7 +13,7 @@ use super::options::{Kind, OptionSpec};
 use super::rule_options::{RULE_OPTIONS, RULES, is_rules};
 use super::table::{OPTIONS, option};
 use super::typo;
-use super::values::{format_duration, format_size, parse_size, read_duration};
+use postrider_service::units::{format_duration, format_size, parse_size, read_duration};
 
 /// Where an effective value came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -209,7 +209,7 @@ pub(super) fn did_you_mean(key: &str) -> String {
 type Wrong = (MistakeKind, Option<String>);
 
 fn read_option(key: &str, option: &OptionSpec, raw: Raw) -> Result<Value, Wrong> {
-    let invalid = |refusal: super::values::Refusal| {
+    let invalid = |refusal: postrider_service::units::Refusal| {
         let key = key.to_owned();
         (MistakeKind::Invalid { key, reason: refusal.reason }, refusal.help)
     };

@@ -53,7 +53,7 @@ pub use table::OPTIONS;
 pub use typed::{clap_error_without_secrets, typed_words, without_typed_secrets};
 pub use values::{
     Compression, ConnectionString, Create, Delivery, LogFormat, LogLevel, MissingTopicWord,
-    OnUpdate, Partitioner, Property, Rejected, format_duration, format_size, parse_duration,
+    OnUpdate, Property, Rejected,
 };
 
 /// Where the file is looked for when none is named, in this order.

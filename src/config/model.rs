@@ -3,6 +3,7 @@
 //! Enters: nothing, these are plain values that `assemble` fills. What always holds: every field
 //! was checked, there is no `Option` that means "default", and `Debug` shows no secret.
 
+use postrider_core::record::Partitioner;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -15,8 +16,8 @@ use crate::route::{
 };
 
 use super::values::{
-    Compression, ConnectionString, Create, Delivery, LogFormat, LogLevel, OnUpdate, Partitioner,
-    Property, Rejected,
+    Compression, ConnectionString, Create, Delivery, LogFormat, LogLevel, OnUpdate, Property,
+    Rejected,
 };
 use postrider_postgres::libpq::{ConnectInfo, PasswordCommand};
 

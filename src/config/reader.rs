@@ -9,8 +9,8 @@ use std::time::Duration;
 use super::checks;
 use super::layer::{Item, Setting, Value, place_of};
 use super::mistake::{Mistake, MistakeKind, Place};
-use super::values::Refusal;
 use postrider_postgres::libpq::ConnectInfoWarning;
+use postrider_service::units::Refusal;
 
 type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
 

@@ -80,11 +80,17 @@ pub fn reference_markdown() -> String {
                 let _ = write!(meaning, " One of {}.", words.join(", "));
             }
             Kind::Duration(min, max) => {
-                let (min, max) = (super::format_duration(min), super::format_duration(max));
+                let (min, max) = (
+                    postrider_service::units::format_duration(min),
+                    postrider_service::units::format_duration(max),
+                );
                 let _ = write!(meaning, " From {min} to {max}.");
             }
             Kind::Size(min, max) => {
-                let (min, max) = (super::format_size(min), super::format_size(max));
+                let (min, max) = (
+                    postrider_service::units::format_size(min),
+                    postrider_service::units::format_size(max),
+                );
                 let _ = write!(meaning, " From {min} to {max}.");
             }
             Kind::Text | Kind::Connection | Kind::List | Kind::Names | Kind::Switch => {}

@@ -12,8 +12,8 @@ use super::model::Outbox;
 use super::options::OptionSpec;
 use super::reader::Reader;
 use super::rule_options::{RULE_OPTIONS, RULES};
-use super::values::Refusal;
 use crate::route::{DestinationSpec, FieldSpec, PatternSpec, RuleAction, RuleSpec, WHOLE_VALUE};
+use postrider_service::units::Refusal;
 
 /// The numbers that are in use, in order.
 fn numbers(settings: &BTreeMap<String, Setting>) -> BTreeSet<u16> {

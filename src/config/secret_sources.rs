@@ -9,8 +9,9 @@ use std::path::PathBuf;
 use super::layer::{Origin, Value};
 use super::options::PROPERTIES;
 use super::reader::Reader;
-use super::values::{ConnectionString, Property, Refusal};
+use super::values::{ConnectionString, Property};
 use postrider_postgres::libpq::{ConnectInfo, PasswordCommand};
+use postrider_service::units::Refusal;
 
 impl Reader<'_> {
     /// Understands the connection string, with what it leaves to files and a command.

@@ -5,14 +5,14 @@
 //! holds: an option exists if and only if it is here or is a rule's, and every default is valid
 //! (tested).
 
+use postrider_core::record::Partitioner;
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use super::options::{Kind, OptionSpec, choice, duration, list, names, switch, text};
 use super::rule_options;
 use super::values::{
-    Compression, Create, Delivery, LogFormat, LogLevel, MissingTopicWord, OnUpdate, Partitioner,
-    Rejected,
+    Compression, Create, Delivery, LogFormat, LogLevel, MissingTopicWord, OnUpdate, Rejected,
 };
 use crate::route::{
     ByteaForm, ColumnStyle, EmptyPayload, EpochUnit, KeyFormat, Members, MissingColumn, ValueFormat,

@@ -25,8 +25,8 @@ use super::producer::invalid_topic;
 use super::questions::{Answer, Count, Listed, Question, Questions};
 use super::settings::KafkaSpec;
 use super::{SendError, SinkError};
-use crate::pipeline::{Allowance, Decision, TopicFault};
-use crate::route::Record;
+use postrider_core::pipeline::{Allowance, Decision, TopicFault};
+use postrider_core::route::Record;
 
 /// How long one call may hurry the library to connect.
 const CONNECT_LIMIT: Duration = Duration::from_millis(100);

@@ -4,9 +4,9 @@
 //! records to look at. Pure. What always holds: a record is refused for good
 //! only where nothing else was in its batch, or where the brokers named it (KIP-467).
 
-use crate::ledger::Ticket;
-use crate::pipeline::{Aspect, Blame};
-use crate::route::Rejection;
+use postrider_core::ledger::Ticket;
+use postrider_core::pipeline::{Aspect, Blame};
+use postrider_core::route::Rejection;
 
 use super::SinkError;
 
@@ -143,7 +143,7 @@ impl<'a> Batch<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::route::RejectionCode;
+    use postrider_core::route::RejectionCode;
 
     fn rejection() -> Rejection {
         Rejection { code: RejectionCode::TooLarge, reason: "too large".into() }

@@ -16,7 +16,7 @@ pub(super) use super::barred::Barred;
 use super::brokers::{Brokers, Change};
 use super::listener::{broke_off, hung_up_at, mismatch, no_broker_at};
 use super::withdrawn::Withdrawn;
-use crate::log_throttle::LogThrottle;
+use postrider_service::log_throttle::LogThrottle;
 
 /// A first connection, the first of two addresses of a name, or a broker's restart may take this
 /// long before it is worth a warning.

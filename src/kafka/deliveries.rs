@@ -25,10 +25,10 @@ use super::first_write_gate::{FirstWriteGate, Report};
 use super::settings::KafkaSpec;
 use super::verdict::{Case, Verdict, is_a_rule, is_of_the_broker, judge, words};
 use super::{Confirmation, Outcome, Refused, SinkError, TopicBook};
-use crate::ledger::Ticket;
-use crate::pipeline::{Aspect, Blame};
-use crate::route::{OwnedRecord, Rejection, RejectionCode, content_of};
-use crate::transaction::PROGRESS_TICKET;
+use postrider_core::ledger::Ticket;
+use postrider_core::pipeline::{Aspect, Blame};
+use postrider_core::route::{OwnedRecord, Rejection, RejectionCode, content_of};
+use postrider_core::transaction::PROGRESS_TICKET;
 
 /// How long a dead producer's reason may take to arrive. The library announces the death first and
 /// the delivery report that says why a moment later, from the same thread.

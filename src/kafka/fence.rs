@@ -18,7 +18,7 @@ use rdkafka::types::RDKafkaErrorCode as Code;
 use super::settings::KafkaSpec;
 use super::transactional::code;
 use super::{Producer, SinkError};
-use crate::progress::Lineage;
+use postrider_core::progress::Lineage;
 
 /// How long all of it may take. A stream is open meanwhile, so it must be well below what makes
 /// Postgres's `fast` stop slow.

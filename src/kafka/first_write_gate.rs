@@ -21,8 +21,8 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::config::Partitioner;
-use crate::ledger::Ticket;
+use postrider_core::ledger::Ticket;
+use postrider_core::record::Partitioner;
 
 /// Topics known at a time. Rows choose topics, so their number is not ours to trust; it is far beyond
 /// what one outbox writes to.
@@ -281,8 +281,8 @@ mod tests {
     use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 
     use super::*;
-    use crate::kafka::embedded::Broker;
-    use crate::kafka::{KafkaSpec, Reader, ReaderSpec};
+    use crate::embedded::Broker;
+    use crate::{KafkaSpec, Reader, ReaderSpec};
 
     const K: &[u8] = b"k";
 

@@ -3,9 +3,9 @@
 //! Enters: records. Leaves: `Stored` for each ticket at the next poll.
 
 use super::{Confirmation, KafkaSink, Outcome, SendError, Sink, SinkError};
-use crate::ledger::Ticket;
-use crate::pipeline::Outgoing;
-use crate::time::Instant;
+use postrider_core::ledger::Ticket;
+use postrider_core::pipeline::Outgoing;
+use postrider_core::time::Instant;
 
 /// Confirms everything, stores nothing.
 #[derive(Debug, Default)]

@@ -54,10 +54,10 @@ use super::first_write_gate::Admission;
 use super::settings::{KafkaSpec, SettingsError};
 use super::verdict::{Case, Verdict, judge, words};
 use super::{Confirmation, KafkaSink, SendError, Sink, SinkError};
-use crate::ledger::Ticket;
-use crate::pipeline::Outgoing;
-use crate::route::{NO_TIMESTAMP, Record, Rejection, RejectionCode, content_of};
-use crate::time::Instant;
+use postrider_core::ledger::Ticket;
+use postrider_core::pipeline::Outgoing;
+use postrider_core::route::{NO_TIMESTAMP, Record, Rejection, RejectionCode, content_of};
+use postrider_core::time::Instant;
 
 /// Most events served by one `poll`. An event is the reports of one batch; this keeps the call to
 /// a few milliseconds while the brokers answer faster than we listen.

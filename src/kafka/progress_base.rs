@@ -12,8 +12,8 @@ use rdkafka::producer::Producer as _;
 use super::fence::fence_patiently;
 use super::progress_topic::newest_progress;
 use super::{KafkaSpec, Lineage, Outcome, Producer, Progress, SendError, SinkError};
-use crate::pipeline::Mark;
-use crate::transaction::PROGRESS_TICKET;
+use postrider_core::pipeline::Mark;
+use postrider_core::transaction::PROGRESS_TICKET;
 
 /// How often a stream is begun while others begin it too.
 const ATTEMPTS: u32 = 5;
@@ -117,7 +117,7 @@ fn store(producer: &mut Producer, kafka: &KafkaSpec, progress: &Progress) -> Res
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lsn::Lsn;
+    use postrider_core::lsn::Lsn;
 
     #[test]
     fn g6_a_base_is_written_over_a_base_of_what_was_replaced_and_over_nothing_else() {

@@ -21,7 +21,7 @@ use super::SinkError;
 use super::consumer_events::{ConsumerEvents, serve};
 use super::settings::KafkaSpec;
 use super::topic_book::TopicBook;
-use crate::progress::{Progress, ProgressSyntax};
+use postrider_core::progress::{Progress, ProgressSyntax};
 
 /// The one partition.
 const PARTITION: i32 = 0;

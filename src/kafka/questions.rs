@@ -14,8 +14,8 @@ use rdkafka::producer::{BaseProducer, Producer as _};
 use rdkafka::types::RDKafkaErrorCode as Code;
 
 use super::deliveries::Deliveries;
-use crate::pipeline::TopicFault;
-use crate::route::as_compared;
+use postrider_core::pipeline::TopicFault;
+use postrider_core::route::as_compared;
 
 /// How long a broker that answers may take to say how many partitions a topic has.
 const COUNT_LIMIT: Duration = Duration::from_millis(500);

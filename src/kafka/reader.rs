@@ -21,7 +21,7 @@ use rdkafka::{ClientConfig, Message, TopicPartitionList};
 use super::consumer_events::{ConsumerEvents, serve};
 use super::start::{Start, place};
 use super::{KafkaSpec, SettingsError, SinkError};
-use crate::record::StoredRecord;
+use postrider_core::record::StoredRecord;
 
 /// Longest single call into the client library, so that limits are kept to this precision.
 const SLICE: Duration = Duration::from_millis(100);
@@ -204,7 +204,7 @@ impl Received<'_> {
 }
 
 /// A copy of a record, as the client library lends it.
-pub(crate) fn stored(message: &BorrowedMessage<'_>) -> StoredRecord {
+pub fn stored(message: &BorrowedMessage<'_>) -> StoredRecord {
     let headers = message.headers().into_iter().flat_map(Headers::iter);
     let owned = |bytes: &[u8]| bytes.to_vec();
     StoredRecord {

@@ -14,12 +14,12 @@ use super::{
     Confirmation, KafkaSink, KafkaSpec, Outcome, Producer, SendError, Sink, SinkError,
     progress_topic,
 };
-use crate::lsn::Lsn;
-use crate::pipeline::{Mark, Outgoing};
-use crate::progress::{Lineage, Progress};
-use crate::sink::Reached;
-use crate::time::Instant;
-use crate::transaction::PROGRESS_TICKET;
+use postrider_core::lsn::Lsn;
+use postrider_core::pipeline::{Mark, Outgoing};
+use postrider_core::progress::{Lineage, Progress};
+use postrider_core::sink::Reached;
+use postrider_core::time::Instant;
+use postrider_core::transaction::PROGRESS_TICKET;
 
 /// A producer that remembers how far it came.
 pub struct Remembering {

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use crate::libpq::{PasswordCommand, SecretError, read_secret};
+use postrider_secrets::{PasswordCommand, SecretError, read_secret};
 
 /// Properties that are not what was read at the start, but what holds now.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -39,7 +39,7 @@ impl KafkaSecrets {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kafka::{KafkaSpec, Producer};
+    use crate::{KafkaSpec, Producer};
 
     #[test]
     fn every_client_gets_what_holds_when_it_is_made() {

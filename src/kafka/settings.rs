@@ -16,9 +16,9 @@ use rdkafka::types::RDKafkaConfRes;
 use super::TopicBook;
 use super::properties::{advice_for_unknown, is_javas, refuse_reserved};
 use super::secrets::KafkaSecrets;
-use crate::config::Partitioner;
-use crate::libpq::SecretError;
-use crate::secrets::shown;
+use postrider_core::record::Partitioner;
+use postrider_secrets::SecretError;
+use postrider_secrets::shown;
 
 /// How long the brokers let a transaction of a relay that is gone hold back readers of committed
 /// records, unless another relay follows it. Kafka's default; its brokers allow 15 minutes.
@@ -161,7 +161,7 @@ pub enum SettingsError {
 }
 
 /// Whether the client library was built with OpenSSL, which SCRAM needs too.
-const HAS_TLS: bool = cfg!(any(feature = "kafka-tls", feature = "kafka-tls-vendored"));
+const HAS_TLS: bool = cfg!(any(feature = "tls", feature = "tls-vendored"));
 
 /// Which mechanisms there are. The client library takes GSSAPI where none is set, and has it in no build
 /// of ours.

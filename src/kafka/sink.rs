@@ -5,10 +5,10 @@
 use super::listener::{NO_LOGIN_HELP, offers_no_login};
 use super::settings::SettingsError;
 use super::topic_book::{to_allow, to_create};
-use crate::pipeline::Blame;
-use crate::progress::{Progress, ProgressSyntax};
-use crate::route::{Rejection, RejectionCode};
-use crate::sink::Sink;
+use postrider_core::pipeline::Blame;
+use postrider_core::progress::{Progress, ProgressSyntax};
+use postrider_core::route::{Rejection, RejectionCode};
+use postrider_core::sink::Sink;
 
 /// Why a record was not taken.
 pub type SendError = postrider_core::sink::SendError<SinkError>;

@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 use super::SinkError;
 use super::settings::KafkaSpec;
 use super::topics::create_one;
-use crate::pipeline::{
+use postrider_core::pipeline::{
     AbsentTopic, CreateRule, Decision, MissingPolicy, MissingTopic, MissingTopics, TopicFault,
 };
-use crate::route::PROGRESS_PREFIX;
+use postrider_core::route::PROGRESS_PREFIX;
 
 /// Topics named in the log, in probes and in metrics at a time; more are counted.
 pub(super) const NAMED_MAX: usize = 20;

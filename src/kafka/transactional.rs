@@ -1,6 +1,6 @@
 //! The transactional producer: exactly-once delivery.
 //!
-//! Enters: what the machine of transactions ([`crate::transaction`]) orders. Leaves: what the brokers
+//! Enters: what the machine of transactions ([`postrider_core::transaction`]) orders. Leaves: what the brokers
 //! answer. What always holds: earlier producers of the stream are fenced before progress is read; no call
 //! but [`open`] waits for the brokers.
 
@@ -16,13 +16,15 @@ use super::settings::KafkaSpec;
 use super::verdict::is_fencing;
 use super::{Confirmation, KafkaSink, Producer, SendError, Sink, SinkError, progress_topic};
 use crate::failpoint;
-use crate::lsn::Lsn;
-use crate::pipeline::{Mark, Outgoing};
-use crate::progress::{Lineage, Progress};
-use crate::route::{Record, Rejection};
-use crate::sink::Reached;
-use crate::time::Instant;
-use crate::transaction::{Activity, BatchLimits, Client, PROGRESS_TICKET, State, Transactional};
+use postrider_core::lsn::Lsn;
+use postrider_core::pipeline::{Mark, Outgoing};
+use postrider_core::progress::{Lineage, Progress};
+use postrider_core::route::{Record, Rejection};
+use postrider_core::sink::Reached;
+use postrider_core::time::Instant;
+use postrider_core::transaction::{
+    Activity, BatchLimits, Client, PROGRESS_TICKET, State, Transactional,
+};
 
 /// A sink that delivers each row exactly once.
 pub struct ExactlyOnce {

@@ -5,7 +5,7 @@
 use rdkafka::types::RDKafkaErrorCode as Code;
 
 use super::SinkError;
-use crate::route::{Rejection, RejectionCode};
+use postrider_core::route::{Rejection, RejectionCode};
 
 /// What to do about a record that was not stored.
 #[derive(Debug, Clone, PartialEq, Eq)]

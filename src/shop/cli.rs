@@ -17,7 +17,7 @@ use super::maintenance::MaintenanceArgs;
 use super::orders::Terms;
 use super::settings::{Place, Settings, interrupted};
 use super::{inventory, orders, payments};
-use crate::config::parse_duration;
+use postrider_service::units::parse_duration;
 
 /// A shop whose services meet through the outbox: what the relay is for.
 #[derive(Debug, Parser)]

@@ -12,10 +12,10 @@ use serde_json::json;
 
 use super::error::ShopError;
 use super::kafka::Kafka;
-use crate::config::parse_duration;
 use crate::dead_letter::{
     DeadLetter, DeadLetters, Filter, Origin, PartitionOffset, Redrive, Target, now_ms,
 };
+use postrider_service::units::parse_duration;
 
 /// Whose letters, and what about them.
 #[derive(Debug, Args)]

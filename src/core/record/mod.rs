@@ -9,6 +9,7 @@ mod consumer;
 mod dead_letter;
 mod filter;
 mod headers;
+mod partitioner;
 mod stored;
 
 pub use consumer::{ConsumerFailure, Cut};
@@ -20,6 +21,7 @@ pub use headers::{
     OFFSET_HEADER, PARTITION_HEADER, RETRIED_HEADER, TABLE_HEADER, TIMESTAMP_HEADER,
     TOO_LARGE_CODE, TOPIC_HEADER,
 };
+pub use partitioner::Partitioner;
 pub use stored::{Header, PartitionOffset, StoredRecord};
 
 fn text(name: &str, value: impl Into<Vec<u8>>) -> Header {

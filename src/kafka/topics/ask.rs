@@ -20,8 +20,8 @@ use rdkafka::types::RDKafkaErrorCode as Code;
 
 use super::judge::{Finding, TopicFacts, age_of};
 use super::{TopicsError, of_client};
-use crate::kafka::consumer_events::{ConsumerEvents, serve};
-use crate::kafka::settings::KafkaSpec;
+use crate::consumer_events::{ConsumerEvents, serve};
+use crate::settings::KafkaSpec;
 
 /// Brokers that have not answered by then are out of reach. A topic that was just created is known to
 /// all of them well within this.

@@ -10,7 +10,7 @@ use rdkafka::admin::{NewTopic, TopicReplication};
 use super::ask::{Inquiry, Seen, wait};
 use super::judge::{Finding, Grade, Purpose, judge};
 use super::{PROGRESS_SETTINGS, TopicsError, create};
-use crate::kafka::settings::KafkaSpec;
+use crate::settings::KafkaSpec;
 
 /// A dead letter is kept until somebody has seen to it, not for the seven days of other topics.
 const DEAD_LETTER_SETTINGS: [(&str, &str); 1] = [("retention.ms", "-1")];

@@ -24,9 +24,9 @@ use rdkafka::types::RDKafkaErrorCode as Code;
 use super::Producer;
 use super::settings::{KafkaSpec, SettingsError};
 use super::sink::SinkError;
-use crate::pipeline::CreateRule;
 use ask::{Inquiry, Seen, wait};
 use judge::{TopicFacts, judge, missing};
+use postrider_core::pipeline::CreateRule;
 
 pub use judge::{Finding, Grade, Purpose};
 pub use make::{MadeTopics, WantedTopic, make_topics};

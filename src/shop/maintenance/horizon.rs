@@ -7,8 +7,8 @@ use std::time::Duration;
 use clap::Args;
 
 use super::table::Table;
-use crate::config::parse_duration;
 use crate::shop::ShopError;
+use postrider_service::units::parse_duration;
 
 /// Clocks differ, and cleaners are late: on top of every horizon.
 const MARGIN: Duration = Duration::from_hours(24);

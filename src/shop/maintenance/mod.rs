@@ -28,8 +28,8 @@ use tracing::{info, warn};
 use super::error::ShopError;
 use super::face::Face;
 use super::settings::{database, interrupted, pool};
-use crate::config::parse_duration;
 use horizon::Horizons;
+use postrider_service::units::parse_duration;
 use sweep::{Sweep, Swept, Totals, pause};
 use table::Table;
 

@@ -9,44 +9,46 @@
 use std::fmt::{Display, Write as _};
 
 /// The media type of a page.
-pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Name and value of each label.
-pub(crate) type Labels<'a> = &'a [(&'a str, &'a str)];
+pub type Labels<'a> = &'a [(&'a str, &'a str)];
 
 /// Families of metrics whose names begin alike. Writing to a string cannot fail.
-pub(crate) struct Page {
+pub struct Page {
     prefix: &'static str,
     text: String,
 }
 
 impl Page {
-    pub(crate) const fn new(prefix: &'static str) -> Self {
+    /// An empty page, whose names begin so.
+    pub const fn new(prefix: &'static str) -> Self {
         Self { prefix, text: String::new() }
     }
 
     /// The page so far, whose next families begin otherwise.
-    pub(crate) fn then(self, prefix: &'static str) -> Self {
+    pub fn then(self, prefix: &'static str) -> Self {
         Self { prefix, ..self }
     }
 
-    pub(crate) fn into_text(self) -> String {
+    /// The page as it is served.
+    pub fn into_text(self) -> String {
         self.text
     }
 
     /// Begins a family of counters or gauges.
-    pub(crate) fn family(&mut self, name: &str, help: &str) {
+    pub fn family(&mut self, name: &str, help: &str) {
         self.family_of(name, if name.ends_with("_total") { "counter" } else { "gauge" }, help);
     }
 
     /// Begins a family of this kind.
-    pub(crate) fn family_of(&mut self, name: &str, kind: &str, help: &str) {
+    pub fn family_of(&mut self, name: &str, kind: &str, help: &str) {
         let prefix = self.prefix;
         let _ = writeln!(self.text, "# HELP {prefix}{name} {help}\n# TYPE {prefix}{name} {kind}");
     }
 
     /// One number of the family that was begun last.
-    pub(crate) fn sample(&mut self, name: &str, labels: Labels<'_>, value: impl Display) {
+    pub fn sample(&mut self, name: &str, labels: Labels<'_>, value: impl Display) {
         let _ = write!(self.text, "{}{name}", self.prefix);
         for (index, (label, text)) in labels.iter().enumerate() {
             let open = if index == 0 { '{' } else { ',' };
@@ -57,7 +59,7 @@ impl Page {
     }
 
     /// A family of one number.
-    pub(crate) fn single(&mut self, name: &str, help: &str, value: impl Display) {
+    pub fn single(&mut self, name: &str, help: &str, value: impl Display) {
         self.family(name, help);
         self.sample(name, &[], value);
     }

@@ -11,7 +11,7 @@ const TEXTS_MAX: usize = 256;
 
 /// Lets one line per text and interval through.
 #[derive(Debug)]
-pub(crate) struct LogThrottle {
+pub struct LogThrottle {
     interval: Duration,
     texts: HashMap<String, Seen>,
 }
@@ -31,12 +31,12 @@ impl Default for LogThrottle {
 
 impl LogThrottle {
     /// An interval of zero lets every line through.
-    pub(crate) fn new(interval: Duration) -> Self {
+    pub fn new(interval: Duration) -> Self {
         Self { interval, texts: HashMap::new() }
     }
 
     /// `Some(n)`: write the line; `n` of its like were held back since the last one.
-    pub(crate) fn admit(&mut self, text: &str, now: Instant) -> Option<u64> {
+    pub fn admit(&mut self, text: &str, now: Instant) -> Option<u64> {
         let interval = self.interval;
         let is_recent = |seen: &Seen| now.saturating_duration_since(seen.written) < interval;
         if let Some(seen) = self.texts.get_mut(text) {
@@ -57,8 +57,7 @@ impl LogThrottle {
     }
 
     /// Whether to write this line now.
-    #[cfg(feature = "dead-letter")]
-    pub(crate) fn is_due(&mut self, text: &str) -> bool {
+    pub fn is_due(&mut self, text: &str) -> bool {
         self.admit(text, Instant::now()).is_some()
     }
 }

@@ -1,6 +1,6 @@
 //! The Kafka side: the contract of a sink, the producer that fulfils it, and a reader.
 //!
-//! Enters: [`Record`](crate::route::Record)s with their tickets, and a [`KafkaSpec`]. Leaves:
+//! Enters: [`Record`](postrider_core::route::Record)s with their tickets, and a [`KafkaSpec`]. Leaves:
 //! [`Confirmation`]s with the same tickets, or a [`SinkError`]. What always holds is the contract
 //! in the module of [`Sink`]. The relay calls the producer; the demo, `tail` and the tests also call
 //! [`Reader`] and the [`embedded`] broker. No other room but the shop names the client library.
@@ -14,6 +14,7 @@ mod committer;
 mod consumer_events;
 mod deliveries;
 pub mod embedded;
+pub mod failpoint;
 mod fence;
 mod first_write_gate;
 mod listener;
@@ -36,18 +37,18 @@ mod verdict;
 mod version;
 mod withdrawn;
 
-pub use crate::pipeline::{Confirmation, Outcome, Refused};
-pub use crate::progress::{Lineage, Progress, ProgressSyntax};
-pub use crate::record::StoredRecord;
-pub use crate::sink::Sink;
 pub use fence::fence_off;
 pub use null::Null;
+pub use postrider_core::pipeline::{Confirmation, Outcome, Refused};
+pub use postrider_core::progress::{Lineage, Progress, ProgressSyntax};
+pub use postrider_core::record::StoredRecord;
+pub use postrider_core::sink::Sink;
 pub use producer::Producer;
 pub use progress_base::{begin_progress, begin_unfenced, write_progress};
 pub use progress_topic::newest_progress;
 pub use properties::refuse_reserved;
-#[cfg(feature = "inbox")]
-pub(crate) use reader::stored;
+
+pub use reader::stored;
 pub use reader::{Isolation, Reader, ReaderError, ReaderSpec, Received, Step};
 pub use remembering::Remembering;
 pub use secrets::KafkaSecrets;

@@ -26,7 +26,7 @@ impl Default for Backoff {
 
 impl Backoff {
     /// The wait after so many failures in a row, at least 1: between half of the longest and all.
-    pub(crate) fn wait(&self, failures: u32) -> Duration {
+    pub fn wait(&self, failures: u32) -> Duration {
         self.wait_drawn(failures, RandomState::new().hash_one(failures))
     }
 

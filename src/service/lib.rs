@@ -1,0 +1,24 @@
+//! What a service needs around its work: attempts that wait, a log that does not repeat itself, metrics and
+//! HTTP within bounds.
+//!
+//! ```
+//! use std::time::{Duration, Instant};
+//!
+//! use postrider_service::backoff::Backoff;
+//! use postrider_service::log_throttle::LogThrottle;
+//!
+//! let pause = Backoff::default().wait(3);
+//! assert!((Duration::from_millis(200)..=Duration::from_millis(400)).contains(&pause));
+//!
+//! let mut throttle = LogThrottle::default();
+//! let now = Instant::now();
+//! assert_eq!(throttle.admit("cannot reach Kafka; retrying", now), Some(0));
+//! assert_eq!(throttle.admit("cannot reach Kafka; retrying", now), None, "said a moment ago");
+//! ```
+
+pub mod backoff;
+#[cfg(feature = "http")]
+pub mod http;
+pub mod log_throttle;
+pub mod prometheus;
+pub mod units;

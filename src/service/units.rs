@@ -1,0 +1,177 @@
+//! Durations and sizes as people type them.
+//!
+//! Enters: a text, or a value. Leaves: the value, or a [`Refusal`] that says how to write it; the shortest
+//! text. What always holds: what is printed parses back to the same value.
+
+use std::time::Duration;
+
+/// Why a text is not a value of its kind: a fragment that goes after "`key`: ", and a hint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// A fragment.
+    pub reason: String,
+    /// What to type instead.
+    pub help: Option<String>,
+}
+
+impl Refusal {
+    /// Without a hint.
+    pub fn new(reason: impl Into<String>) -> Self {
+        Self { reason: reason.into(), help: None }
+    }
+
+    /// With one.
+    #[must_use]
+    pub fn help(mut self, help: impl Into<String>) -> Self {
+        self.help = Some(help.into());
+        self
+    }
+}
+
+/// Parses `250ms`, `1s`, `1m30s`, `2h`, `7d`: whole numbers with a unit, added up.
+///
+/// # Errors
+/// What is wrong with the text and how to write it, in one line.
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
+    read_duration(text).map_err(|Refusal { reason, help }| match help {
+        Some(help) => format!("{reason}: {help}"),
+        None => reason,
+    })
+}
+
+/// As [`parse_duration`], reason and hint apart.
+pub fn read_duration(text: &str) -> Result<Duration, Refusal> {
+    let refused = || {
+        let refusal = Refusal::new(format!("`{text}` is not a duration"));
+        match text.trim().parse::<u64>() {
+            Ok(number) => refusal.help(format!("say the unit: \"{number}s\" or \"{number}ms\"")),
+            Err(_) => refusal.help("write a whole number and a unit: \"250ms\", \"1s\", \"5m\""),
+        }
+    };
+    let mut rest = text.trim();
+    let mut total = Duration::ZERO;
+    if rest.is_empty() {
+        return Err(refused());
+    }
+    while !rest.is_empty() {
+        let (number, tail) = leading_number(rest).ok_or_else(refused)?;
+        let letters = tail.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(tail.len());
+        let (unit, tail) = tail.split_at(letters);
+        let milliseconds = match unit {
+            "ms" => 1,
+            "s" => 1_000,
+            "m" | "min" => 60_000,
+            "h" => 3_600_000,
+            "d" => 86_400_000,
+            _ => return Err(refused()),
+        };
+        let part = number.checked_mul(milliseconds).ok_or_else(refused)?;
+        total = total.checked_add(Duration::from_millis(part)).ok_or_else(refused)?;
+        rest = tail;
+    }
+    Ok(total)
+}
+
+/// Parses `32MiB`, `64kB`, `512B` into bytes. Powers of two with an `i`, powers of ten without.
+pub fn parse_size(text: &str) -> Result<u64, Refusal> {
+    let refused = || {
+        let refusal = Refusal::new(format!("`{text}` is not a size"));
+        match text.trim().parse::<u64>() {
+            Ok(number) => refusal.help(format!("say the unit: \"{number}B\" or \"{number}MiB\"")),
+            Err(_) => refusal.help("write a whole number and a unit: \"512KiB\", \"32MiB\""),
+        }
+    };
+    let (number, unit) = leading_number(text.trim()).ok_or_else(refused)?;
+    let factor: u64 = match unit.trim_start().to_ascii_lowercase().as_str() {
+        "b" => 1,
+        "kb" => 1_000,
+        "mb" => 1_000_000,
+        "gb" => 1_000_000_000,
+        "kib" => 1 << 10,
+        "mib" => 1 << 20,
+        "gib" => 1 << 30,
+        _ => return Err(refused()),
+    };
+    number.checked_mul(factor).ok_or_else(refused)
+}
+
+/// The shortest exact text of a duration in one unit: `1s`, `1500ms`, `5m`.
+pub fn format_duration(duration: Duration) -> String {
+    let milliseconds = duration.as_millis();
+    match milliseconds {
+        0 => "0s".to_owned(),
+        ms if ms % 3_600_000 == 0 => format!("{}h", ms / 3_600_000),
+        ms if ms % 60_000 == 0 => format!("{}m", ms / 60_000),
+        ms if ms % 1_000 == 0 => format!("{}s", ms / 1_000),
+        ms => format!("{ms}ms"),
+    }
+}
+
+/// The shortest exact text of a size: `32MiB`, `1MB`, `1000B`.
+pub fn format_size(bytes: u64) -> String {
+    match bytes {
+        0 => "0B".to_owned(),
+        b if b % (1 << 30) == 0 => format!("{}GiB", b >> 30),
+        b if b % (1 << 20) == 0 => format!("{}MiB", b >> 20),
+        b if b % (1 << 10) == 0 => format!("{}KiB", b >> 10),
+        b if b % 1_000_000 == 0 => format!("{}MB", b / 1_000_000),
+        b => format!("{b}B"),
+    }
+}
+
+fn leading_number(text: &str) -> Option<(u64, &str)> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, rest) = text.split_at(digits);
+    Some((number.parse().ok()?, rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn durations() {
+        for (text, ms) in [
+            ("1s", 1_000),
+            ("250ms", 250),
+            ("1m30s", 90_000),
+            ("2h", 7_200_000),
+            ("7d", 604_800_000),
+        ] {
+            assert_eq!(read_duration(text).unwrap(), Duration::from_millis(ms), "{text}");
+        }
+        for wrong in ["", "1", "s", "1.5s", "-1s", "1 s x", "1w", "99999999999999999999s"] {
+            assert!(read_duration(wrong).is_err(), "{wrong}");
+        }
+        assert!(read_duration("5").unwrap_err().help.unwrap().contains("\"5s\""));
+    }
+
+    #[test]
+    fn sizes() {
+        for (text, bytes) in [("32MiB", 32 << 20), ("1kB", 1000), ("7B", 7), ("1 GiB", 1 << 30)] {
+            assert_eq!(parse_size(text).unwrap(), bytes, "{text}");
+        }
+        for wrong in ["", "32", "MiB", "1.5MiB", "1TiB", "99999999999GiB"] {
+            assert!(parse_size(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn printed_durations_parse_back(ms in 0_u64..10_000_000) {
+            let duration = Duration::from_millis(ms);
+            prop_assert_eq!(read_duration(&format_duration(duration)).unwrap(), duration);
+        }
+
+        #[test]
+        fn printed_sizes_parse_back(bytes in 0_u64..1 << 40) {
+            prop_assert_eq!(parse_size(&format_size(bytes)).unwrap(), bytes);
+        }
+
+        #[test]
+        fn any_text_is_parsed_or_refused(text in ".{0,20}") {
+            let _ = (read_duration(&text), parse_size(&text));
+        }
+    }
+}
