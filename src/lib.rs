@@ -54,13 +54,14 @@
 pub use postrider_core::{frame, gate, ledger, lsn, mutants, outbox, pgoutput, pipeline, route};
 pub use postrider_core::{progress, record, session, sink, time, transaction};
 
+pub use postrider_config as config;
+pub use postrider_debezium as debezium;
 pub use postrider_kafka::{self as kafka, failpoint};
 pub use postrider_postgres::{control, libpq, wal};
 pub use postrider_sandbox as sandbox;
 pub use postrider_secrets as secrets;
 pub use postrider_service::{backoff, http, log_throttle, prometheus};
 
-pub mod config;
 pub mod dead_letter;
 #[cfg(feature = "idempotency")]
 pub mod idempotency;

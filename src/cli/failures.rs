@@ -10,7 +10,6 @@ use super::codes;
 use super::exit::ExitCode;
 use super::failure::{Failure, Finding};
 use super::tail::TailError;
-use crate::config::debezium::{ImportError, Outcome};
 use crate::config::{ConfigError, Mistake, Place};
 use crate::control::ControlError;
 use crate::kafka::{ReaderError, SettingsError, SinkError, TopicsError};
@@ -18,6 +17,7 @@ use crate::pipeline::PipelineError;
 use crate::route::RouteSpecError;
 use crate::telemetry::HttpError;
 use crate::wal::WalError;
+use postrider_debezium::{ImportError, Outcome};
 
 impl From<ConfigError> for Failure {
     fn from(error: ConfigError) -> Self {

@@ -26,6 +26,7 @@ pub mod run;
 pub mod setup;
 pub mod specs;
 pub mod tail;
+pub mod typed;
 pub mod version;
 
 use crate::config::FlagValue;

@@ -19,8 +19,8 @@ use super::values::{
     Compression, ConnectionString, Create, Delivery, LogFormat, LogLevel, MissingTopicWord,
     OnUpdate, Rejected,
 };
-use crate::pipeline::{MissingPolicy, MissingTopic};
-use crate::route::{
+use postrider_core::pipeline::{MissingPolicy, MissingTopic};
+use postrider_core::route::{
     ByteaForm, ColumnStyle, EmptyPayload, EpochUnit, FieldSpec, FormatSpec, KeyFormat, Members,
     MissingColumn, PROGRESS_PREFIX, ValueFormat, check_members,
 };

@@ -4,9 +4,9 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
-use crate::outbox::TableName;
-use crate::pipeline::CreateRule;
-use crate::route::{
+use postrider_core::outbox::TableName;
+use postrider_core::pipeline::CreateRule;
+use postrider_core::route::{
     FieldSpec, PROGRESS_PREFIX, RouteSpecError, RuleAction, RuleSpec, TopicTemplate, TopicsSpec,
     check_beginning, check_topic,
 };

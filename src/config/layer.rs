@@ -344,6 +344,6 @@ fn wrong_type(key: &str, option: &OptionSpec, found: &'static str, help: Option<
 }
 
 /// A text as a TOML basic string.
-pub(super) fn toml_text(text: &str) -> String {
+pub fn toml_text(text: &str) -> String {
     toml::Value::String(text.to_owned()).to_string()
 }

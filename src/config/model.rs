@@ -9,9 +9,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::outbox::TableName;
-use crate::pipeline::MissingPolicy;
-use crate::route::{
+use postrider_core::outbox::TableName;
+use postrider_core::pipeline::MissingPolicy;
+use postrider_core::route::{
     EmptyPayload, EpochUnit, FieldSpec, FormatSpec, Members, MissingColumn, RuleSpec,
 };
 

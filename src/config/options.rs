@@ -80,10 +80,10 @@ impl OptionSpec {
 pub(super) const ENV_PREFIX: &str = "POSTRIDER_";
 
 /// The section whose keys are librdkafka's, not ours.
-pub(super) const PROPERTIES: &str = "kafka.properties";
+pub const PROPERTIES: &str = "kafka.properties";
 
 /// The environment variable for a key of the table.
-pub(super) fn env_name(key: &str) -> String {
+pub fn env_name(key: &str) -> String {
     format!("{ENV_PREFIX}{}", key.to_ascii_uppercase().replace('.', "__"))
 }
 

@@ -134,7 +134,8 @@ fn start_section(out: &mut String, option: &OptionSpec, heading: impl Fn(&str) -
     }
 }
 
-pub(super) fn wrap(text: &str, width: usize) -> Vec<String> {
+/// The words of a text in lines of at most so many bytes, but for a longer word.
+pub fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {
         match lines.last_mut() {

@@ -61,7 +61,7 @@ pub(super) fn is_rule(key: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Kind;
+    use crate::Kind;
 
     #[test]
     fn a_rules_keys_are_options() {

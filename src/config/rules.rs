@@ -12,7 +12,9 @@ use super::model::Outbox;
 use super::options::OptionSpec;
 use super::reader::Reader;
 use super::rule_options::{RULE_OPTIONS, RULES};
-use crate::route::{DestinationSpec, FieldSpec, PatternSpec, RuleAction, RuleSpec, WHOLE_VALUE};
+use postrider_core::route::{
+    DestinationSpec, FieldSpec, PatternSpec, RuleAction, RuleSpec, WHOLE_VALUE,
+};
 use postrider_service::units::Refusal;
 
 /// The numbers that are in use, in order.

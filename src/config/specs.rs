@@ -1,8 +1,8 @@
 //! What the core is told: the configuration in the core's own words.
 
-use crate::outbox::{MessageSpec, OutboxSpec};
-use crate::pipeline::{Policy, RejectPolicy, UpdatePolicy};
-use crate::route::{Members, RouteSpec, TimestampSource, TopicsSpec};
+use postrider_core::outbox::{MessageSpec, OutboxSpec};
+use postrider_core::pipeline::{Policy, RejectPolicy, UpdatePolicy};
+use postrider_core::route::{Members, RouteSpec, TimestampSource, TopicsSpec};
 
 use super::model::Config;
 use super::values::{OnUpdate, Rejected};
@@ -83,8 +83,8 @@ impl Config {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{FileChoice, Inputs, load};
-    use crate::route::{EpochUnit, Router};
+    use crate::{FileChoice, Inputs, load};
+    use postrider_core::route::{EpochUnit, Router};
 
     fn config(set: &[&str]) -> Config {
         let set = set.iter().map(|text| (*text).to_owned()).collect();

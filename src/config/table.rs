@@ -14,7 +14,7 @@ use super::rule_options;
 use super::values::{
     Compression, Create, Delivery, LogFormat, LogLevel, MissingTopicWord, OnUpdate, Rejected,
 };
-use crate::route::{
+use postrider_core::route::{
     ByteaForm, ColumnStyle, EmptyPayload, EpochUnit, KeyFormat, Members, MissingColumn, ValueFormat,
 };
 

@@ -5,7 +5,7 @@ mod precedence;
 mod reference;
 
 use super::{FileChoice, FlagValue, Inputs, Loaded, load};
-use crate::config::ConfigError;
+use crate::ConfigError;
 
 /// Everything there is to set, beside an optional file.
 #[derive(Default)]

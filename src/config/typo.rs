@@ -4,7 +4,7 @@
 //! takes no longer than the shorter name deserves, whatever was typed.
 
 /// Letters added, left out, changed or swapped with the next between two names, if at most `most`.
-pub(super) fn distance(name: &str, other: &str, most: usize) -> Option<usize> {
+pub fn distance(name: &str, other: &str, most: usize) -> Option<usize> {
     // Names that differ in length by more are further apart.
     let longer = name.chars().count().abs_diff(other.chars().count());
     let apart = || strsim::damerau_levenshtein(name, other);

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use crate::route::words;
+use postrider_core::route::words;
 
 /// A connection string that may hold a password: `Debug` and `Display` mask it.
 #[derive(Clone, PartialEq, Eq, Default)]

@@ -1,6 +1,6 @@
 //! Any text is a Debezium configuration whose TOML loads, or is refused with a reason.
 
-use postrider::config::debezium::{Outcome, import};
+use postrider::debezium::{Outcome, import};
 use postrider::config::{FileChoice, Inputs, load};
 
 /// Tries one input.

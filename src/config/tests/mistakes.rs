@@ -1,7 +1,7 @@
 //! Mistakes an operator makes, each of which must be told where it is and how to fix it.
 
 use super::*;
-use crate::config::{Mistake, OPTIONS, Objection, Place};
+use crate::{Mistake, OPTIONS, Objection, Place};
 
 fn mistakes(given: &Given<'_>) -> Vec<Mistake> {
     match given.load() {

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use super::*;
-use crate::config::{Origin, Rejected, Shown};
+use crate::{Origin, Rejected, Shown};
 
-fn effective<'a>(loaded: &'a Loaded, key: &str) -> &'a crate::config::Effective {
+fn effective<'a>(loaded: &'a Loaded, key: &str) -> &'a crate::Effective {
     loaded.effective.iter().find(|line| line.key == key).unwrap()
 }
 
@@ -59,7 +59,7 @@ fn rules_have_numbers_in_every_layer() {
     let loaded = Given { file: Some(file), env: &env, set: &set, ..Given::default() };
     let loaded = loaded.load().unwrap();
     let globs: Vec<_> = loaded.config.route.rules.iter().map(|rule| &rule.pattern).collect();
-    let glob = |text: &str| crate::route::PatternSpec::Glob(text.to_owned());
+    let glob = |text: &str| postrider_core::route::PatternSpec::Glob(text.to_owned());
     assert_eq!(globs, [&glob("a"), &glob("from_env"), &glob("from_set")]);
     let line = effective(&loaded, "route.rules.1.glob");
     assert_eq!(line.origin.to_string(), "env POSTRIDER_ROUTE__RULES__1__GLOB");

@@ -1,7 +1,7 @@
 //! What is generated from the option table is true, and is what is in docs/.
 
 use super::*;
-use crate::config::{OPTIONS, example_toml, reference_markdown};
+use crate::{OPTIONS, example_toml, reference_markdown};
 
 #[test]
 fn the_example_file_loads_and_is_the_default() {
@@ -25,7 +25,7 @@ fn every_default_prints_as_it_would_be_typed() {
 
 #[test]
 fn the_reference_page_is_the_generated_one() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/configuration.md");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/configuration.md");
     let generated = reference_markdown();
     if std::env::var_os("UPDATE_DOCS").is_some() {
         std::fs::write(path, &generated).unwrap();
@@ -33,6 +33,6 @@ fn the_reference_page_is_the_generated_one() {
     let written = std::fs::read_to_string(path).unwrap_or_default();
     assert!(
         written == generated,
-        "docs/configuration.md is out of date: UPDATE_DOCS=1 cargo test --lib config"
+        "docs/configuration.md is out of date: UPDATE_DOCS=1 cargo test -p postrider-config"
     );
 }

@@ -9,7 +9,7 @@ use super::chain::Chain;
 use super::draft::{Draft, Taken, list, text};
 use super::given::Flavour;
 use super::names::DECODER_NULLS;
-use crate::outbox::TableName;
+use postrider_core::outbox::TableName;
 
 const CLASS: &str = "io.debezium.connector.postgresql.PostgresConnector";
 

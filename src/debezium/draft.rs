@@ -6,7 +6,7 @@
 
 use super::given::{Content, Entry, Flavour, Given};
 use super::{Finding, Outcome};
-use crate::config::layer::toml_text;
+use postrider_config::toml_text;
 use postrider_secrets::mask::{MASK, for_scrubbing, is_secret_name, scrub, secret_parts};
 
 /// What the producer's options begin with, wherever a file has them.

@@ -9,7 +9,6 @@
 
 mod assemble;
 mod checks;
-pub mod debezium;
 mod effective;
 mod environment;
 mod file;
@@ -26,8 +25,7 @@ mod specs;
 mod table;
 #[cfg(test)]
 mod tests;
-mod typed;
-mod typo;
+pub mod typo;
 mod values;
 
 use std::collections::BTreeMap;
@@ -40,17 +38,16 @@ use postrider_secrets::mask;
 use layer::{Layer, Origin as LayerOrigin, Raw, Setting, Value};
 
 pub use effective::{Effective, Shown};
-pub use layer::Origin;
+pub use layer::{Origin, toml_text};
 pub use mistake::{ConfigError, Excerpt, Mistake, MistakeKind, Place, to_read};
 pub use model::{
     Config, DeadLetters, Http, Kafka, Log, Messages, Outbox, Progress, Retry, Route, Shutdown,
     Source,
 };
-pub use options::{Kind, OptionSpec};
-pub use reference::{example_toml, reference_markdown};
+pub use options::{Kind, OptionSpec, PROPERTIES, env_name};
+pub use reference::{example_toml, reference_markdown, wrap};
 pub use rule_options::RULE_OPTIONS;
 pub use table::OPTIONS;
-pub use typed::{clap_error_without_secrets, typed_words, without_typed_secrets};
 pub use values::{
     Compression, ConnectionString, Create, Delivery, LogFormat, LogLevel, MissingTopicWord,
     OnUpdate, Property, Rejected,
@@ -193,7 +190,7 @@ fn secrets_of(settings: &BTreeMap<String, Setting>) -> Vec<String> {
 fn to_mistake(objection: Objection, settings: &BTreeMap<String, Setting>) -> Mistake {
     let Objection { key, reason, help } = objection;
     let place = settings.get(&key).map_or(Place::Nowhere, Setting::place);
-    let property = key.strip_prefix(options::PROPERTIES).and_then(|rest| rest.strip_prefix('.'));
+    let property = key.strip_prefix(PROPERTIES).and_then(|rest| rest.strip_prefix('.'));
     let kind = match property {
         Some(name) => MistakeKind::RefusedProperty { key: name.to_owned(), reason },
         None => MistakeKind::Invalid { key, reason },
@@ -204,6 +201,19 @@ fn to_mistake(objection: Objection, settings: &BTreeMap<String, Setting>) -> Mis
 fn read_text(path: &Path) -> Result<String, ConfigError> {
     std::fs::read_to_string(path)
         .map_err(|source| ConfigError::Unreadable { path: path.to_owned(), source })
+}
+
+/// What a configuration that consists of this text alone would be refused for. `variable` is the
+/// environment.
+pub fn mistakes_of(text: &str, variable: &dyn Fn(&str) -> Option<String>) -> Vec<Mistake> {
+    let layer = file::read(Path::new(""), text);
+    let mut mistakes = layer.mistakes;
+    let mut settings = defaults().clone();
+    settings.extend(layer.settings);
+    if let Err(more) = assemble::assemble(&settings, variable) {
+        mistakes.extend(more);
+    }
+    mistakes
 }
 
 /// What every option is unless somebody says otherwise.

@@ -6,9 +6,7 @@
 use std::fmt::Write as _;
 
 use super::draft::{Draft, Setting, text};
-use crate::config::options::{PROPERTIES, env_name};
-use crate::config::reference::wrap;
-use crate::config::table::OPTIONS;
+use postrider_config::{OPTIONS, PROPERTIES, env_name, wrap};
 use postrider_secrets::mask::is_secret_name;
 
 const HEAD: &str = "\

@@ -8,8 +8,8 @@
 use super::draft::{Draft, Taken, list};
 use super::given::Flavour;
 use super::names::{BARE_DECODER, BARE_ROUTER, DECODE, simple_class};
-use crate::outbox::TableName;
-use crate::route::Matcher;
+use postrider_core::outbox::TableName;
+use postrider_core::route::Matcher;
 
 /// Under which prefixes the options of the two transformations are.
 #[derive(Default)]

@@ -9,10 +9,10 @@ mod generated;
 use std::path::{Path, PathBuf};
 
 use super::*;
-use crate::config::{Config, FileChoice, Inputs, load};
+use postrider_config::{Config, FileChoice, Inputs, load};
 
 fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/debezium/import")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/debezium/import")
 }
 
 fn fixture(name: &str) -> String {

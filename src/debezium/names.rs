@@ -2,7 +2,7 @@
 //!
 //! Enters: names as files have them. Leaves: the names of this release of Debezium.
 
-use crate::config::typo;
+use postrider_config::typo;
 
 /// The options of the outbox router, without the `transforms.<alias>.` before them. The last two
 /// are of older releases.
