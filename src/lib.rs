@@ -58,6 +58,7 @@ pub use postrider_config as config;
 pub use postrider_debezium as debezium;
 pub use postrider_kafka::{self as kafka, failpoint};
 pub use postrider_postgres::{control, libpq, wal};
+pub use postrider_relay::{self as relay, telemetry};
 pub use postrider_sandbox as sandbox;
 pub use postrider_secrets as secrets;
 pub use postrider_service::{backoff, http, log_throttle, prometheus};
@@ -69,11 +70,9 @@ pub mod idempotency;
 pub mod inbox;
 #[cfg(feature = "outbox-writer")]
 pub mod outbox_writer;
-pub mod relay;
 #[cfg(feature = "saga")]
 pub mod saga;
 #[cfg(feature = "shop")]
 pub mod shop;
-pub mod telemetry;
 
 pub mod cli;

@@ -5,8 +5,8 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::gate::Warning;
-use crate::lsn::Lsn;
+use postrider_core::gate::Warning;
+use postrider_core::lsn::Lsn;
 
 /// See the module. Copies share what they know.
 #[derive(Debug, Clone, Default)]

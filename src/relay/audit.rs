@@ -5,8 +5,8 @@
 //! tell of it; dead letters tell of themselves, so their lines are collapsed when they come in a flood.
 //! Ids are written, payloads and keys are not.
 
-use crate::pipeline::{Refused, Skipped};
-use crate::route::{
+use postrider_core::pipeline::{Refused, Skipped};
+use postrider_core::route::{
     ERROR_HEADER, EXPLANATION_HEADERS, LSN_HEADER, Record, RejectionCode, TABLE_HEADER,
 };
 

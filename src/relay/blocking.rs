@@ -5,7 +5,7 @@
 
 use tokio::sync::oneshot;
 
-use crate::relay::error::RelayError;
+use crate::error::RelayError;
 
 /// Runs `work` on a thread of its own.
 pub(super) async fn run_blocking<T: Send + 'static>(

@@ -6,18 +6,18 @@
 //! a slot that is gone although rows of it were delivered is not created again. What is published already
 //! is named in the base, so that the first session notices if it was replaced since. Upholds G1, G6.
 
-use crate::config::Delivery;
-use crate::control::{self, Client, Inspection, Requirements};
-use crate::gate::GateError;
-use crate::kafka::{
+use crate::blocking::run_blocking;
+use crate::error::RelayError;
+use crate::plan::Plan;
+use postrider_config::Delivery;
+use postrider_core::gate::GateError;
+use postrider_core::lsn::Lsn;
+use postrider_core::pipeline::Mark;
+use postrider_kafka::{
     Finding, Grade, Lineage, begin_progress, begin_unfenced, ensure_progress_topic, newest_progress,
 };
-use crate::lsn::Lsn;
-use crate::pipeline::Mark;
-use crate::relay::blocking::run_blocking;
-use crate::relay::error::RelayError;
-use crate::relay::plan::Plan;
-use crate::wal::{Connection, SessionParams};
+use postrider_postgres::control::{self, Client, Inspection, Requirements};
+use postrider_postgres::wal::{Connection, SessionParams};
 
 /// What this process has arranged.
 #[derive(Debug, Default)]

@@ -6,7 +6,7 @@
 use std::time;
 
 use crate::telemetry::unix_us;
-use crate::time::{Instant, Now};
+use postrider_core::time::{Instant, Now};
 
 /// A clock that begins when it is made.
 #[derive(Debug, Clone, Copy)]

@@ -4,14 +4,14 @@
 //! stopping, and so the exit code. What always holds: a transient error never ends the process
 //! before the retry budget does, a definite one always does.
 
-use crate::control::ControlError;
-use crate::gate::GateError;
-use crate::kafka::{SinkError, TopicsError};
-use crate::lsn::Lsn;
-use crate::pipeline::{Lesson, PipelineError};
-use crate::route::RouteSpecError;
-use crate::session::{SessionError, Stalled};
-use crate::wal::{Class, WalError};
+use postrider_core::gate::GateError;
+use postrider_core::lsn::Lsn;
+use postrider_core::pipeline::{Lesson, PipelineError};
+use postrider_core::route::RouteSpecError;
+use postrider_core::session::{SessionError, Stalled};
+use postrider_kafka::{SinkError, TopicsError};
+use postrider_postgres::control::ControlError;
+use postrider_postgres::wal::{Class, WalError};
 
 /// Why the relay, or one of its sessions, ended.
 #[derive(Debug, thiserror::Error)]

@@ -1,5 +1,5 @@
 //! The loop that drives a session: it reads the socket, hands frames to the session and records to Kafka,
-//! sends status updates, and sleeps. What to do and when is decided in [`crate::session`].
+//! sends status updates, and sleeps. What to do and when is decided in [`postrider_core::session`].
 //!
 //! Enters: a stream, a session and a sink. Leaves: how the session ended. What always holds: one OS thread
 //! owns all three, without a runtime under it; Postgres is told a position in one place, `Hot::tell`, and
@@ -8,19 +8,19 @@
 
 use std::time::Duration;
 
-use crate::failpoint;
-use crate::kafka::{Confirmation, KafkaSink, SendError, SinkError};
-use crate::lsn::Lsn;
-use crate::pipeline::{Aspect, Blame, Handled, Mark, Outgoing, PipelineError};
-use crate::relay::audit;
-use crate::relay::clock::Clock;
-use crate::relay::error::RelayError;
-use crate::relay::report::Reporter;
-use crate::relay::stop::Stop;
-use crate::session::{Burst, End, Next, Session, StatusUpdate, Work};
-use crate::sink::{Reached, Sink};
-use crate::time::Instant;
-use crate::wal::{Stream, WalError};
+use crate::audit;
+use crate::clock::Clock;
+use crate::error::RelayError;
+use crate::report::Reporter;
+use crate::stop::Stop;
+use postrider_core::lsn::Lsn;
+use postrider_core::pipeline::{Aspect, Blame, Handled, Mark, Outgoing, PipelineError};
+use postrider_core::session::{Burst, End, Next, Session, StatusUpdate, Work};
+use postrider_core::sink::{Reached, Sink};
+use postrider_core::time::Instant;
+use postrider_kafka::failpoint;
+use postrider_kafka::{Confirmation, KafkaSink, SendError, SinkError};
+use postrider_postgres::wal::{Stream, WalError};
 
 /// How long the server may take to end the stream; it sends what it has begun to send before it hears
 /// that we want no more. Everything is acknowledged by then.

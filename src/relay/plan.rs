@@ -5,15 +5,17 @@
 
 use std::time::Duration;
 
-use crate::config::{Config, Create, Delivery};
-use crate::control::{self, Client, ControlError, Inspection, Requirements, TableFacts};
-use crate::gate::Facts;
-use crate::kafka::{KafkaSpec, Lineage};
-use crate::ledger::Budget;
-use crate::outbox::{Outbox, TableName};
-use crate::pipeline::Pipeline;
-use crate::route::{RouteSpecError, Router};
-use crate::wal::SessionParams;
+use postrider_config::{Config, Create, Delivery};
+use postrider_core::gate::Facts;
+use postrider_core::ledger::Budget;
+use postrider_core::outbox::{Outbox, TableName};
+use postrider_core::pipeline::Pipeline;
+use postrider_core::route::{RouteSpecError, Router};
+use postrider_kafka::{KafkaSpec, Lineage};
+use postrider_postgres::control::{
+    self, Client, ControlError, Inspection, Requirements, TableFacts,
+};
+use postrider_postgres::wal::SessionParams;
 
 /// What a session begins with: a connection, and what was found over it.
 pub(super) type Prepared = (SessionParams, Client, Requirements, Inspection);

@@ -8,11 +8,13 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-use crate::control::{self, Client, ControlError, Inspection, Requirements, SlotSample};
-use crate::relay::error::RelayError;
-use crate::relay::stop::Stop;
-use crate::session::Request;
-use crate::wal::{ServerProcess, WalError};
+use crate::error::RelayError;
+use crate::stop::Stop;
+use postrider_core::session::Request;
+use postrider_postgres::control::{
+    self, Client, ControlError, Inspection, Requirements, SlotSample,
+};
+use postrider_postgres::wal::{ServerProcess, WalError};
 
 /// How long the answer may take: as long as a stream may go on without a look at what is published. A
 /// server that is busy, or whose publication is of very many tables, needs some of it.

@@ -8,9 +8,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use crate::kafka::SinkError;
-use crate::lsn::Lsn;
-use crate::pipeline::{Aspect, Blame, Lesson, Suspects};
+use postrider_core::lsn::Lsn;
+use postrider_core::pipeline::{Aspect, Blame, Lesson, Suspects};
+use postrider_kafka::SinkError;
 
 /// For so long no batch of any topic is larger than one topic takes; then a session may find out again.
 const SMALL_BATCHES_FOR: Duration = Duration::from_hours(1);
@@ -123,7 +123,7 @@ impl Refusals {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ledger::Ticket;
+    use postrider_core::ledger::Ticket;
 
     fn refused(batch_bytes: u32) -> SinkError {
         SinkError::BatchRefused {

@@ -8,12 +8,12 @@
 
 use std::time::{Duration, Instant};
 
-use crate::control::ControlError;
-use crate::kafka::{SettingsError, SinkError};
-use crate::libpq::ConnectInfo;
-use crate::relay::error::RelayError;
-use crate::relay::plan::Plan;
-use crate::wal::WalError;
+use crate::error::RelayError;
+use crate::plan::Plan;
+use postrider_kafka::{SettingsError, SinkError};
+use postrider_postgres::control::ControlError;
+use postrider_postgres::libpq::ConnectInfo;
+use postrider_postgres::wal::WalError;
 
 /// Refusals that are further apart than this, back-off not counted, are two: between them the relay
 /// was let in.
@@ -77,8 +77,8 @@ fn another_may_help(error: &WalError, connect: &ConnectInfo) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::libpq::PasswordCommand;
-    use crate::wal::ServerMessage;
+    use postrider_postgres::libpq::PasswordCommand;
+    use postrider_postgres::wal::ServerMessage;
 
     #[test]
     fn a_login_is_tried_again_where_another_secret_may_help() {

@@ -7,20 +7,20 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use crate::failpoint;
-use crate::kafka::{SinkError, TopicBook};
-use crate::lsn::Lsn;
-use crate::pipeline::{Counters, Pipeline, TopicTotal, UpdatePolicy};
-use crate::relay::clock::Clock;
-use crate::relay::error::RelayError;
-use crate::route::RejectionCode;
-use crate::session::{Draining, Oldest, Owed, Session, StallDetector, Stalled};
-use crate::sink::Sink;
+use crate::clock::Clock;
+use crate::error::RelayError;
 use crate::telemetry::{
     Count, SKIPPED, STALL, STALL_HELP, Snapshot, State, Telemetry, TopicCount, UnavailableTopic,
     UnavailableTopics, unix_us,
 };
-use crate::wal::Stream;
+use postrider_core::lsn::Lsn;
+use postrider_core::pipeline::{Counters, Pipeline, TopicTotal, UpdatePolicy};
+use postrider_core::route::RejectionCode;
+use postrider_core::session::{Draining, Oldest, Owed, Session, StallDetector, Stalled};
+use postrider_core::sink::Sink;
+use postrider_kafka::failpoint;
+use postrider_kafka::{SinkError, TopicBook};
+use postrider_postgres::wal::Stream;
 
 /// How often a snapshot is published: fine enough for a chart, rare enough to cost nothing.
 const PUBLISH_EVERY: Duration = Duration::from_millis(250);

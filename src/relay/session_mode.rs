@@ -5,8 +5,8 @@
 //! sessions that end at one place for no known record's sake come to send single records, so that the
 //! next refusal names one (G4).
 
-use crate::kafka::{KafkaSpec, SinkError};
-use crate::lsn::Lsn;
+use postrider_core::lsn::Lsn;
+use postrider_kafka::{KafkaSpec, SinkError};
 
 /// A log this long holds seconds of work, so that what a row waits for its batch is not noticed.
 const BACKLOG_BYTES: u64 = 64 << 20;

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use crate::session::{Owed, Request, Requested};
+use postrider_core::session::{Owed, Request, Requested};
 
 /// How soon a request is noticed by those who wait for something else.
 const TICK: Duration = Duration::from_millis(20);

@@ -9,32 +9,34 @@ mod standby;
 
 use std::time::{Duration, Instant};
 
-use crate::backoff::Backoff;
-use crate::config::Delivery;
-use crate::control::{self, Client, ControlError, Inspection, Known, Requirements, ServerFacts};
-use crate::gate::Facts;
-use crate::kafka::{KafkaSink, SinkError, note_settings};
-use crate::lsn::Lsn;
-use crate::pipeline::Lesson;
-use crate::relay::alterations::Alterations;
-use crate::relay::blocking::run_blocking;
-use crate::relay::bootstrap::Bootstrap;
-use crate::relay::error::RelayError;
-use crate::relay::plan::{Plan, Prepared};
-use crate::relay::question::{Asked, Question};
-use crate::relay::refusals::Refusals;
-use crate::relay::relogin::Relogin;
-use crate::relay::report::Reporter;
-use crate::relay::session_mode::{Narrowing, SessionMode};
-use crate::relay::start::{HotStart, OpenSink};
-use crate::relay::start_gate::StartGate;
-use crate::relay::stop::Stop;
-use crate::relay::topic_monitor::TopicMonitor;
-use crate::relay::watch::{self, Unwatched, Watch};
-use crate::relay::{Options, Summary};
-use crate::session::{End, Limits, Owed, Request, TimeoutEscalation};
+use crate::alterations::Alterations;
+use crate::blocking::run_blocking;
+use crate::bootstrap::Bootstrap;
+use crate::error::RelayError;
+use crate::plan::{Plan, Prepared};
+use crate::question::{Asked, Question};
+use crate::refusals::Refusals;
+use crate::relogin::Relogin;
+use crate::report::Reporter;
+use crate::session_mode::{Narrowing, SessionMode};
+use crate::start::{HotStart, OpenSink};
+use crate::start_gate::StartGate;
+use crate::stop::Stop;
 use crate::telemetry::{State, Telemetry};
-use crate::wal::{Class, WalError};
+use crate::topic_monitor::TopicMonitor;
+use crate::watch::{self, Unwatched, Watch};
+use crate::{Options, Summary};
+use postrider_config::Delivery;
+use postrider_core::gate::Facts;
+use postrider_core::lsn::Lsn;
+use postrider_core::pipeline::Lesson;
+use postrider_core::session::{End, Limits, Owed, Request, TimeoutEscalation};
+use postrider_kafka::{KafkaSink, SinkError, note_settings};
+use postrider_postgres::control::{
+    self, Client, ControlError, Inspection, Known, Requirements, ServerFacts,
+};
+use postrider_postgres::wal::{Class, WalError};
+use postrider_service::backoff::Backoff;
 
 /// How soon a pause notices a request to stop.
 const PAUSE_TICK: Duration = Duration::from_millis(50);

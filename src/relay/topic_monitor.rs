@@ -8,16 +8,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::config::Rejected;
-use crate::kafka::{
+use crate::blocking::run_blocking;
+use crate::bootstrap::tell;
+use crate::error::RelayError;
+use crate::plan::Plan;
+use crate::telemetry::{State, Telemetry};
+use postrider_config::Rejected;
+use postrider_core::pipeline::TopicTotal;
+use postrider_kafka::{
     Finding, Grade, KafkaSpec, Purpose, TopicsError, look_for_absent, look_for_gone, survey,
 };
-use crate::pipeline::TopicTotal;
-use crate::relay::blocking::run_blocking;
-use crate::relay::bootstrap::tell;
-use crate::relay::error::RelayError;
-use crate::relay::plan::Plan;
-use crate::telemetry::{State, Telemetry};
 
 /// How often it looks whether rows have chosen topics that it has not looked at.
 const EVERY: Duration = Duration::from_secs(5);

@@ -10,16 +10,16 @@ use std::convert::Infallible;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::control::{self, Client, ControlError, Inspection, Known, Requirements};
-use crate::gate::Warning;
-use crate::libpq::ConnectInfo;
-use crate::relay::alterations::Alterations;
-use crate::relay::error::RelayError;
-use crate::relay::stop::Stop;
-use crate::session::End;
-use crate::session::Request;
+use crate::alterations::Alterations;
+use crate::error::RelayError;
+use crate::stop::Stop;
 use crate::telemetry::{SlotSample, Telemetry};
-use crate::wal::{ServerProcess, WalError};
+use postrider_core::gate::Warning;
+use postrider_core::session::End;
+use postrider_core::session::Request;
+use postrider_postgres::control::{self, Client, ControlError, Inspection, Known, Requirements};
+use postrider_postgres::libpq::ConnectInfo;
+use postrider_postgres::wal::{ServerProcess, WalError};
 
 /// How often the slot's lag is sampled.
 const SAMPLE_EVERY: Duration = Duration::from_secs(5);

@@ -1,7 +1,7 @@
 //! Any text is a Debezium configuration whose TOML loads, or is refused with a reason.
 
-use postrider::debezium::{Outcome, import};
 use postrider::config::{FileChoice, Inputs, load};
+use postrider::debezium::{Outcome, import};
 
 /// Tries one input.
 pub(crate) fn run(data: &[u8]) {

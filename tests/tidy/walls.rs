@@ -69,7 +69,7 @@ pub fn hot_path(source: &Source) -> Vec<Finding> {
 const STAMPS: [&str; 5] = [
     "src/postgres/wal/stream.rs",
     "src/kafka/deliveries.rs",
-    "src/telemetry/mod.rs",
+    "src/relay/telemetry/mod.rs",
     "src/cli/logs/line.rs",
     "src/dead_letter/mod.rs",
 ];

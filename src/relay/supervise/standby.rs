@@ -7,12 +7,12 @@
 use std::time::Duration;
 
 use super::Supervisor;
-use crate::control::{self, Client, ControlError, SlotSample};
-use crate::relay::error::RelayError;
-use crate::relay::report::Reporter;
-use crate::relay::session_mode::SessionMode;
-use crate::relay::watch;
+use crate::error::RelayError;
+use crate::report::Reporter;
+use crate::session_mode::SessionMode;
 use crate::telemetry::State;
+use crate::watch;
+use postrider_postgres::control::{self, Client, ControlError, SlotSample};
 
 /// How often a standby looks whether the slot is free: fast enough to take over well within a second.
 const EVERY: Duration = Duration::from_millis(200);

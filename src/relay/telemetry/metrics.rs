@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::process::Usage;
 use super::snapshot::{Count, SlotSample, Snapshot, State, TopicCount};
 use super::{BuildInfo, Histogram, View};
-use crate::prometheus::Page;
+use postrider_service::prometheus::Page;
 
 /// Topics with series of their own; further ones share `topic="other"`. A template over a column
 /// with free text must not flood the monitoring.

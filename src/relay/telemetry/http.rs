@@ -2,7 +2,7 @@
 //!
 //! Enters: requests. Leaves: answers from the latest [`View`]. What always holds: read-only, no
 //! configuration and no payload is served, and a slow client holds up nobody but itself (see
-//! [`crate::http`]). Runs on the control plane's tokio; started by `cli`.
+//! [`postrider_service::http`]). Runs on the control plane's tokio; started by `cli`.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -15,7 +15,7 @@ use axum::routing::get;
 
 use super::health::{Health, Role, liveness, readiness};
 use super::{Telemetry, metrics, process};
-use crate::{http, prometheus};
+use postrider_service::{http, prometheus};
 
 /// Why there is no HTTP face.
 #[derive(Debug, thiserror::Error)]

@@ -21,6 +21,7 @@ mod start;
 mod start_gate;
 mod stop;
 mod supervise;
+pub mod telemetry;
 mod topic_monitor;
 mod watch;
 
@@ -28,15 +29,15 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::lsn::Lsn;
-use crate::session::CoalescingProfile;
 use crate::telemetry::Snapshot;
+use postrider_core::lsn::Lsn;
+use postrider_core::session::CoalescingProfile;
 
-pub use crate::gate::{Facts, GateError, Resume, Warning, judge};
-pub use crate::session::Request;
 pub use bootstrap::begin_stream;
 pub use error::RelayError;
 pub use plan::Plan;
+pub use postrider_core::gate::{Facts, GateError, Resume, Warning, judge};
+pub use postrider_core::session::Request;
 pub use start::OpenSink;
 pub use stop::Stop;
 pub use supervise::run;
