@@ -17,24 +17,19 @@
 //! Data goes left to right once; confirmations come back as numbers only; exactly one line of code
 //! tells Postgres a position, and the session says which.
 //!
-//! # Rooms
+//! # Crates
 //!
-//! * the core, a crate without I/O, clock or threads: [`lsn`], [`pgoutput`], [`outbox`], [`record`],
-//!   [`route`], [`ledger`], [`pipeline`], [`session`], [`transaction`], [`gate`];
-//! * both ends: [`wal`] (the replication connection), [`kafka`] (producer, reader, embedded broker);
-//! * what acts: [`relay`] (the only loop, on a thread of its own), [`control`] (SQL sessions),
-//!   [`telemetry`] (health and metrics);
-//! * what people touch: [`cli`], [`config`];
-//! * bounds for who connects over HTTP, and what Prometheus reads there: [`http`], `prometheus`;
-//! * what finds dead letters and sends them again: [`dead_letter`];
-//! * for tests alone: [`failpoint`];
-//! * for whoever tries again, and for every log line that may repeat: [`backoff`], `log_throttle`;
-//! * the application's half, a cargo feature each: `outbox_writer`, `idempotency`, `inbox`, `saga`,
-//!   a consumer's own dead letters, and `shop`, whose services use them;
-//! * beside the relay: [`sandbox`] (private servers).
+//! Each wall is one that the compiler keeps; this crate holds both programs and the tests, and re-exports
+//! the rest for those.
 //!
-//! The core is a crate of its own, so that the compiler keeps its wall; who else may know whom is
-//! written, and checked, in `tests/tidy/layers.rs`.
+//! * what decides, without I/O, clock or threads: `postrider-core`;
+//! * both ends: `postrider-postgres` (connection strings, replication, SQL), `postrider-kafka` (producer,
+//!   reader, embedded broker);
+//! * what acts: `postrider-relay` (the only loop, on a thread of its own; its supervisor; health, metrics);
+//! * what people touch: `postrider-config`, `postrider-debezium` (import), `postrider-cli`;
+//! * the application's half: `postrider-patterns`, a feature each, and `postrider-shop`, which uses them;
+//! * beside them: `postrider-service` (back-off, log throttle, metrics, HTTP), `postrider-secrets`,
+//!   `postrider-sandbox` (private servers).
 //!
 //! # Guarantees
 //!
@@ -54,25 +49,16 @@
 pub use postrider_core::{frame, gate, ledger, lsn, mutants, outbox, pgoutput, pipeline, route};
 pub use postrider_core::{progress, record, session, sink, time, transaction};
 
+pub use postrider_cli as cli;
 pub use postrider_config as config;
 pub use postrider_debezium as debezium;
 pub use postrider_kafka::{self as kafka, failpoint};
+#[cfg(feature = "shop")]
+pub use postrider_patterns::{dead_letter, idempotency, inbox, outbox_writer, saga};
 pub use postrider_postgres::{control, libpq, wal};
 pub use postrider_relay::{self as relay, telemetry};
 pub use postrider_sandbox as sandbox;
 pub use postrider_secrets as secrets;
 pub use postrider_service::{backoff, http, log_throttle, prometheus};
-
-pub mod dead_letter;
-#[cfg(feature = "idempotency")]
-pub mod idempotency;
-#[cfg(feature = "inbox")]
-pub mod inbox;
-#[cfg(feature = "outbox-writer")]
-pub mod outbox_writer;
-#[cfg(feature = "saga")]
-pub mod saga;
 #[cfg(feature = "shop")]
-pub mod shop;
-
-pub mod cli;
+pub use postrider_shop as shop;

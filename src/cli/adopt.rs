@@ -15,16 +15,16 @@ use super::exit::ExitCode;
 use super::failure::Failure;
 use super::runtime;
 use super::specs::kafka_spec;
-use crate::config::Delivery;
-use crate::control::{self, Client, ControlError, Inspection, Requirements};
-use crate::kafka::{
+use postrider_config::Delivery;
+use postrider_core::lsn::Lsn;
+use postrider_core::pipeline::Mark;
+use postrider_kafka::{
     Grade, KafkaSpec, Lineage, Progress, SinkError, ensure_progress_topic, fence_off,
     newest_progress, write_progress,
 };
-use crate::lsn::Lsn;
-use crate::pipeline::Mark;
-use crate::relay::{Plan, RelayError};
-use crate::wal::{Connection, SessionParams, Stream, WalError};
+use postrider_postgres::control::{self, Client, ControlError, Inspection, Requirements};
+use postrider_postgres::wal::{Connection, SessionParams, Stream, WalError};
+use postrider_relay::{Plan, RelayError};
 
 /// How long the server may take to take its leave.
 const FINISH_LIMIT: Duration = Duration::from_secs(2);
@@ -252,7 +252,7 @@ fn print(base: &Base, written: bool, context: &Context) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pipeline::Part;
+    use postrider_core::pipeline::Part;
 
     fn base(slot: u64, before: Option<(u32, Mark)>) -> Base {
         let lineage = |timeline| Lineage { timeline, ..Lineage::default() };

@@ -16,7 +16,7 @@ use serde::Serialize;
 use super::context::Context;
 use super::exit::ExitCode;
 use super::failure::Failure;
-use crate::config::Delivery as Guarantee;
+use postrider_config::Delivery as Guarantee;
 
 pub use ceiling::CeilingArgs;
 

@@ -6,7 +6,7 @@
 
 use std::io::{self, Read, Write};
 
-use crate::kafka::embedded::{Broker, BrokerError};
+use postrider_kafka::embedded::{Broker, BrokerError};
 
 /// Arguments of `postrider broker`.
 #[derive(Debug, Clone, clap::Args)]

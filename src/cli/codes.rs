@@ -4,13 +4,13 @@
 //! What always holds: a code stands for one situation, whichever room met it, and has its line in
 //! docs/codes.md (`tests/tidy/codes.rs`).
 
-use crate::cli::dead_letters::DeadLettersError;
-use crate::control::ControlError;
-use crate::dead_letter::DeadLetterError;
-use crate::kafka::{ReaderError, SinkError, TopicsError};
-use crate::pipeline::PipelineError;
-use crate::relay::GateError;
-use crate::wal::{Class, WalError};
+use crate::dead_letters::DeadLettersError;
+use postrider_core::pipeline::PipelineError;
+use postrider_kafka::{ReaderError, SinkError, TopicsError};
+use postrider_patterns::dead_letter::DeadLetterError;
+use postrider_postgres::control::ControlError;
+use postrider_postgres::wal::{Class, WalError};
+use postrider_relay::GateError;
 
 /// `PR-P001` to `PR-P029`.
 pub(super) fn wal(error: &WalError) -> &'static str {

@@ -8,7 +8,7 @@ use serde_json::json;
 use super::context::Context;
 use super::exit::ExitCode;
 use super::failure::Failure;
-use crate::config::{Loaded, Shown, example_toml};
+use postrider_config::{Loaded, Shown, example_toml};
 
 /// The two commands.
 #[derive(Debug, Subcommand)]

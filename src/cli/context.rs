@@ -14,7 +14,7 @@ use super::exit::ExitCode;
 use super::failure::{Failure, Form};
 use super::logs;
 use super::specs::review;
-use crate::config::{self, ConfigError, FileChoice, FlagValue, Inputs, Loaded, LogFormat};
+use postrider_config::{ConfigError, FileChoice, FlagValue, Inputs, Loaded, LogFormat};
 
 /// An empty configuration file: no other is looked for.
 const NO_FILE: &str = "/dev/null";
@@ -92,7 +92,7 @@ impl Context {
     /// The same with this in the place of a configuration file: environment, `--set` and flags go above
     /// it as ever.
     pub fn load_file(&self, file: FileChoice, flags: Vec<FlagValue>) -> Result<Loaded, Failure> {
-        let loaded = config::load(&Inputs { file, ..self.inputs(flags) }, &review)?;
+        let loaded = postrider_config::load(&Inputs { file, ..self.inputs(flags) }, &review)?;
         self.start_log(&loaded);
         Ok(loaded)
     }
@@ -100,7 +100,7 @@ impl Context {
     /// Starts the log for a command that has no configuration file: the benchmarks.
     pub fn start_logs(&self) -> Result<(), Failure> {
         let inputs = Inputs { file: FileChoice::Absent, ..self.inputs(Vec::new()) };
-        let loaded = config::load(&inputs, &|_| Vec::new())?;
+        let loaded = postrider_config::load(&inputs, &|_| Vec::new())?;
         logs::start(&loaded.config.log, self.asks_for_level(), self.color_stderr());
         Ok(())
     }
@@ -109,7 +109,7 @@ impl Context {
     /// `--set` and the environment count. The log is left alone.
     pub fn read_named(&self, flags: Vec<FlagValue>) -> Result<Loaded, ConfigError> {
         let file = self.globals.config.clone().map_or(FileChoice::Absent, FileChoice::At);
-        config::load(&Inputs { file, ..self.inputs(flags) }, &review)
+        postrider_config::load(&Inputs { file, ..self.inputs(flags) }, &review)
     }
 
     /// The same, with the log started.
@@ -138,7 +138,7 @@ impl Context {
 
     /// Loads the configuration and leaves the log alone.
     pub fn read(&self, flags: Vec<FlagValue>) -> Result<Loaded, ConfigError> {
-        config::load(&self.inputs(flags), &review)
+        postrider_config::load(&self.inputs(flags), &review)
     }
 
     /// Writes data to stdout.

@@ -22,8 +22,10 @@ use super::context::Context;
 use super::exit::ExitCode;
 use super::failure::Failure;
 use super::specs::kafka_spec;
-use crate::dead_letter::{DeadLetterError, DeadLetterTopic, Filter, Keep, Survey, Target, now_ms};
-use crate::route::{FormatSpec, RejectionCode, TopicsSpec};
+use postrider_core::route::{FormatSpec, RejectionCode, TopicsSpec};
+use postrider_patterns::dead_letter::{
+    DeadLetterError, DeadLetterTopic, Filter, Keep, Survey, Target, now_ms,
+};
 use progress::Progress;
 
 pub use error::DeadLettersError;
@@ -71,7 +73,7 @@ pub struct FilterArgs {
     pub id: Option<String>,
 
     /// With a timestamp no older than this, such as 30m or 24h
-    #[arg(long, value_name = "DURATION", value_parser = crate::cli::parse_duration)]
+    #[arg(long, value_name = "DURATION", value_parser = crate::parse_duration)]
     pub since: Option<Duration>,
 
     /// Only the first N, by partition and offset

@@ -11,8 +11,8 @@ use std::fmt::Write as _;
 use serde_json::json;
 
 use super::exit::ExitCode;
-use crate::cli::typed::{typed_words, without_typed_secrets};
-use crate::config::Excerpt;
+use crate::typed::{typed_words, without_typed_secrets};
+use postrider_config::Excerpt;
 
 /// Why a command failed.
 #[derive(Debug, Clone, PartialEq, Eq)]

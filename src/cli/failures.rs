@@ -10,14 +10,14 @@ use super::codes;
 use super::exit::ExitCode;
 use super::failure::{Failure, Finding};
 use super::tail::TailError;
-use crate::config::{ConfigError, Mistake, Place};
-use crate::control::ControlError;
-use crate::kafka::{ReaderError, SettingsError, SinkError, TopicsError};
-use crate::pipeline::PipelineError;
-use crate::route::RouteSpecError;
-use crate::telemetry::HttpError;
-use crate::wal::WalError;
+use postrider_config::{ConfigError, Mistake, Place};
+use postrider_core::pipeline::PipelineError;
+use postrider_core::route::RouteSpecError;
 use postrider_debezium::{ImportError, Outcome};
+use postrider_kafka::{ReaderError, SettingsError, SinkError, TopicsError};
+use postrider_postgres::control::ControlError;
+use postrider_postgres::wal::WalError;
+use postrider_relay::telemetry::HttpError;
 
 impl From<ConfigError> for Failure {
     fn from(error: ConfigError) -> Self {
@@ -187,8 +187,8 @@ impl From<RouteSpecError> for Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::route::{Rejection, RejectionCode};
-    use crate::wal::ServerMessage;
+    use postrider_core::route::{Rejection, RejectionCode};
+    use postrider_postgres::wal::ServerMessage;
 
     fn server(sqlstate: &str, message: &str) -> Failure {
         let message = ServerMessage {

@@ -15,7 +15,7 @@ use super::context::Context;
 use super::exit::ExitCode;
 use super::failure::Failure;
 use super::specs::review;
-use crate::config::{ConfigError, FileChoice, FlagValue, Inputs, Loaded, load, to_read};
+use postrider_config::{ConfigError, FileChoice, FlagValue, Inputs, Loaded, load, to_read};
 use postrider_debezium::{Finding, ImportError, Imported, Outcome, import};
 
 /// The programs there are to come from.

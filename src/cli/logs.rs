@@ -7,6 +7,7 @@
 
 mod line;
 mod queue;
+mod target;
 
 use std::io::{self, Write as _};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -27,8 +28,8 @@ pub(super) use line::now;
 use line::Line;
 use queue::{Outs, Queue};
 
-use crate::config::{Log, LogFormat, LogLevel};
-use crate::log_throttle::LogThrottle;
+use postrider_config::{Log, LogFormat, LogLevel};
+use postrider_service::log_throttle::LogThrottle;
 
 /// Target of lines that are a record of what was done to a row, each of which counts.
 pub const AUDIT: &str = "postrider::audit";
@@ -99,7 +100,7 @@ fn audit_directive() -> Directive {
 pub fn start(log: &Log, from_flag: bool, color: bool) {
     let asked = std::env::var("RUST_LOG").ok().filter(|text| !text.is_empty() && !from_flag);
     let filter = asked
-        .and_then(|text| EnvFilter::try_new(text).ok())
+        .and_then(|text| EnvFilter::try_new(target::filter(&text)).ok())
         .unwrap_or_else(|| EnvFilter::new(directives(log.level)));
     // Nothing else tells of a row that was left out, whatever the level.
     let filter = filter.add_directive(audit_directive());

@@ -15,9 +15,9 @@ use super::context::{Context, broken};
 use super::exit::ExitCode;
 use super::failure::Failure;
 use super::import::load_imported;
-use crate::config::{Config, FlagValue, Loaded};
-use crate::control::{self, Client};
-use crate::route::EmptyPayload;
+use postrider_config::{Config, FlagValue, Loaded};
+use postrider_core::route::EmptyPayload;
+use postrider_postgres::control::{self, Client};
 
 mod answer;
 mod line;

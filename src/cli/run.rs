@@ -20,10 +20,10 @@ use super::failure::Failure;
 use super::import::load_imported;
 use super::specs::kafka_spec;
 use super::version;
-use crate::config::{Config, Delivery, Loaded};
-use crate::kafka::{ExactlyOnce, KafkaSink, KafkaSpec, Producer, Remembering, TopicBook};
-use crate::relay::{self, OpenSink, Options, Plan, Request, Stop, Summary};
-use crate::telemetry::{HttpError, Listener, Telemetry, serve};
+use postrider_config::{Config, Delivery, Loaded};
+use postrider_kafka::{ExactlyOnce, KafkaSink, KafkaSpec, Producer, Remembering, TopicBook};
+use postrider_relay::telemetry::{HttpError, Listener, Telemetry, serve};
+use postrider_relay::{OpenSink, Options, Plan, Request, Stop, Summary};
 
 mod print;
 
@@ -189,9 +189,9 @@ fn drive<S: KafkaSink + Send + 'static>(
     stop: Stop,
     telemetry: Telemetry,
     open_sink: impl OpenSink<S>,
-) -> Pin<Box<impl Future<Output = Result<Summary, relay::RelayError>>>> {
+) -> Pin<Box<impl Future<Output = Result<Summary, postrider_relay::RelayError>>>> {
     // Not on the stack of whoever waits, which would have room for each kind of sink.
-    Box::pin(relay::run(plan, options, stop, telemetry, open_sink))
+    Box::pin(postrider_relay::run(plan, options, stop, telemetry, open_sink))
 }
 
 fn finish(args: &RunArgs, context: &Context, summary: &Summary) -> Result<ExitCode, Failure> {

@@ -15,16 +15,16 @@ use super::exit::ExitCode;
 use super::failure::Failure;
 use super::route;
 use super::specs::kafka_spec;
-use crate::config::{
+use postrider_config::{
     Config, ConfigError, Delivery, FlagValue, Mistake, MistakeKind, Place, Rejected,
 };
-use crate::control::{
+use postrider_core::route::check_topic;
+use postrider_kafka::{Grade, KafkaSpec, MadeTopics, Purpose, WantedTopic, make_topics};
+use postrider_postgres::control::{
     Became, ControlError, Made, MadeSlot, SetupChoices, SetupPlan, SetupStep, Unguarded, connect,
     unguarded,
 };
-use crate::kafka::{Grade, KafkaSpec, MadeTopics, Purpose, WantedTopic, make_topics};
-use crate::relay::{Plan, begin_stream};
-use crate::route::check_topic;
+use postrider_relay::{Plan, begin_stream};
 
 /// `setup [--print] [--table SCHEMA.NAME] [--from-now] [--no-slot] [--topics[=NAME,..]]`
 #[derive(Debug, Args)]
@@ -80,7 +80,7 @@ pub fn run(args: &SetupArgs, context: &Context) -> Result<ExitCode, Failure> {
     // Before anything is made.
     check_names(args.topics.as_deref().unwrap_or(&[]), &config)?;
     let relay = Plan::new(kafka_spec(&config), config);
-    let wanted = relay.requirements().map_err(crate::relay::RelayError::from)?;
+    let wanted = relay.requirements().map_err(postrider_relay::RelayError::from)?;
     let choices =
         SetupChoices { existing_tables, from_now: args.from_now, without_slot: args.no_slot };
     let plan = SetupPlan::new(wanted, choices);
@@ -350,7 +350,7 @@ fn print(steps: &[SetupStep], topics: &[WantedTopic], context: &Context) -> Resu
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::outbox::TableName;
+    use postrider_core::outbox::TableName;
 
     #[test]
     fn a_table_that_may_not_be_read_is_no_news_to_who_names_the_topics() {

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::config::{Config, Objection};
-use crate::kafka::{KafkaSecrets, KafkaSpec, Producer, SettingsError, refuse_reserved};
+use postrider_config::{Config, Objection};
+use postrider_kafka::{KafkaSecrets, KafkaSpec, Producer, SettingsError, refuse_reserved};
 
 /// What the producer is built from.
 pub fn kafka_spec(config: &Config) -> KafkaSpec {

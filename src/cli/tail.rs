@@ -13,7 +13,9 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::kafka::{Isolation, KafkaSpec, Reader, ReaderError, ReaderSpec, Received, Start, Step};
+use postrider_kafka::{
+    Isolation, KafkaSpec, Reader, ReaderError, ReaderSpec, Received, Start, Step,
+};
 
 use format::Template;
 

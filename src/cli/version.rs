@@ -5,8 +5,7 @@ use serde_json::json;
 use super::context::Context;
 use super::exit::ExitCode;
 use super::failure::Failure;
-use crate::kafka;
-use crate::telemetry::BuildInfo;
+use postrider_relay::telemetry::BuildInfo;
 
 /// The commit this was built from, where the build said so.
 const GIT_SHA: Option<&str> = option_env!("POSTRIDER_GIT_SHA");
@@ -16,7 +15,7 @@ pub fn build_info(slot: &str) -> BuildInfo {
     BuildInfo {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         git: GIT_SHA.unwrap_or("unknown").to_owned(),
-        librdkafka: kafka::client_version(),
+        librdkafka: postrider_kafka::client_version(),
         slot: slot.to_owned(),
     }
 }
@@ -24,7 +23,7 @@ pub fn build_info(slot: &str) -> BuildInfo {
 /// Runs it.
 pub fn run(context: &Context) -> Result<ExitCode, Failure> {
     let build = build_info("");
-    let features = kafka::client_features();
+    let features = postrider_kafka::client_features();
     if context.json() {
         context.print_json(&json!({
             "version": build.version,

@@ -27,6 +27,7 @@ impl Page {
     }
 
     /// The page so far, whose next families begin otherwise.
+    #[must_use]
     pub fn then(self, prefix: &'static str) -> Self {
         Self { prefix, ..self }
     }

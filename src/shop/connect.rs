@@ -8,8 +8,8 @@ use tokio_postgres::Client;
 use tracing::warn;
 
 use super::error::ShopError;
-use crate::control::SqlAddress;
-use crate::libpq::ConnectInfo;
+use postrider_postgres::control::SqlAddress;
+use postrider_postgres::libpq::ConnectInfo;
 
 /// How the session names itself in `pg_stat_activity`.
 const APPLICATION_NAME: &str = "postrider-shop";

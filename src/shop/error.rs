@@ -10,13 +10,13 @@ use deadpool_postgres::PoolError;
 use tokio_postgres::error::SqlState;
 
 use super::kafka::KafkaSettingError;
-use crate::control::{AddressError, LoginRefused};
-use crate::dead_letter::DeadLetterError;
-use crate::idempotency::IdempotencyError;
-use crate::inbox::{InboxError, describe};
-use crate::libpq::ConnectInfoError;
-use crate::outbox_writer::WriterError;
-use crate::saga::SagaError;
+use postrider_patterns::dead_letter::DeadLetterError;
+use postrider_patterns::idempotency::IdempotencyError;
+use postrider_patterns::inbox::{InboxError, describe};
+use postrider_patterns::outbox_writer::WriterError;
+use postrider_patterns::saga::SagaError;
+use postrider_postgres::control::{AddressError, LoginRefused};
+use postrider_postgres::libpq::ConnectInfoError;
 
 /// A situation in which the shop stops.
 #[derive(Debug, thiserror::Error)]

@@ -17,8 +17,8 @@ use deadpool_postgres::{Object, Pool, PoolError};
 use tokio_postgres::SimpleQueryMessage;
 
 use super::error::is_login_refused;
-use crate::inbox::{Counters, Snapshot, Standing};
-use crate::prometheus::{CONTENT_TYPE, Page};
+use postrider_patterns::inbox::{Counters, Snapshot, Standing};
+use postrider_service::prometheus::{CONTENT_TYPE, Page};
 
 const SILENT: &str = "the database does not answer";
 const NO_WRITES: &str = "the database takes no writes";
@@ -158,7 +158,7 @@ mod tests {
     use axum::http::StatusCode;
 
     use super::{Face, Standing, gauges, metrics, ready, text};
-    use crate::shop::settings::{database, pool};
+    use crate::settings::{database, pool};
 
     /// Its database is nowhere.
     fn face() -> Face {

@@ -13,7 +13,7 @@ use rdkafka::error::KafkaError;
 use rdkafka::types::RDKafkaConfRes;
 
 use super::error::ShopError;
-use crate::secrets::is_secret_name;
+use postrider_secrets::is_secret_name;
 
 /// What has a flag of its own, by librdkafka's two names.
 const BROKERS: [&str; 2] = ["bootstrap.servers", "metadata.broker.list"];

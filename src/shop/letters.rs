@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::error::ShopError;
 use super::kafka::Kafka;
-use crate::dead_letter::{
+use postrider_patterns::dead_letter::{
     DeadLetter, DeadLetters, Filter, Origin, PartitionOffset, Redrive, Target, now_ms,
 };
 use postrider_service::units::parse_duration;

@@ -4,7 +4,7 @@
 
 use uuid::Uuid;
 
-use crate::inbox::{Failure, Interest, Message};
+use postrider_patterns::inbox::{Failure, Interest, Message};
 
 /// A service has something to do with each message of the topics it reads, and with no other.
 pub(super) fn interest(topics: &[&str], event_type: &str) -> Interest {

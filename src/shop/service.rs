@@ -14,8 +14,8 @@ use tracing::info;
 
 use super::error::ShopError;
 use super::settings::Place;
-use crate::http;
-use crate::inbox::{Consumer, Effects};
+use postrider_patterns::inbox::{Consumer, Effects};
+use postrider_service::http;
 
 /// How long requests may go on after the service was told to stop: a client that never finishes its
 /// own must not hold it up.

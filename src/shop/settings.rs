@@ -17,8 +17,8 @@ use tracing::info;
 use super::connect::resolve;
 use super::error::ShopError;
 use super::kafka::Kafka;
-use crate::control::{LoginRefused, SqlAddress};
-use crate::inbox::{ConsumerSpec, RememberedSpec};
+use postrider_patterns::inbox::{ConsumerSpec, RememberedSpec};
+use postrider_postgres::control::{LoginRefused, SqlAddress};
 
 /// Sessions with the database at most. Each is a process there.
 pub(super) const SESSIONS: usize = 16;
@@ -91,7 +91,7 @@ impl<S: Future<Output = ()>> Place<S> {
 }
 
 /// Ends with SIGINT or SIGTERM.
-pub(crate) async fn interrupted() {
+pub async fn interrupted() {
     match signal(SignalKind::terminate()) {
         Ok(mut terminate) => tokio::select! {
             _ = terminate.recv() => {}

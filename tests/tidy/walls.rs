@@ -26,6 +26,33 @@ pub const WALLS: &[Wall] = &[
         features: "",
         keeps_out: &["rdkafka", "redis", "axum", "clap"],
     },
+    Wall { krate: "postrider-config", features: "", keeps_out: &["rdkafka", "axum", "clap"] },
+    Wall { krate: "postrider-kafka", features: "", keeps_out: &["tokio-postgres", "axum", "clap"] },
+    Wall {
+        krate: "postrider-relay",
+        features: "",
+        keeps_out: &["redis", "clap", "postrider-patterns"],
+    },
+    Wall {
+        krate: "postrider-patterns",
+        features: "outbox-writer",
+        keeps_out: &["rdkafka", "redis", "rustls", "axum", "clap"],
+    },
+    Wall {
+        krate: "postrider-patterns",
+        features: "idempotency",
+        keeps_out: &["rdkafka", "axum", "clap"],
+    },
+    Wall {
+        krate: "postrider-patterns",
+        features: "outbox-writer,idempotency,dead-letter,inbox,saga",
+        keeps_out: &["postrider-relay", "postrider-postgres", "axum", "clap"],
+    },
+    Wall {
+        krate: "postrider-shop",
+        features: "",
+        keeps_out: &["postrider-relay", "postrider-config"],
+    },
 ];
 
 /// What stands in the tree behind a wall and may not.
@@ -71,7 +98,7 @@ const STAMPS: [&str; 5] = [
     "src/kafka/deliveries.rs",
     "src/relay/telemetry/mod.rs",
     "src/cli/logs/line.rs",
-    "src/dead_letter/mod.rs",
+    "src/patterns/dead_letter/mod.rs",
 ];
 
 /// Every other place asks a clock that does not jump.

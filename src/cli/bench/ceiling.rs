@@ -15,11 +15,11 @@ use super::drain::{DrainError, Weighed, weigh};
 use super::programs::{DRAIN_LIMIT, EmbeddedBroker, ProgramError, RunSummary, Surroundings, drain};
 use super::wal_load::{self, Rows};
 use super::{round, to_mib};
-use crate::control::{self, ControlError};
-use crate::libpq::{ConnectInfo, ConnectInfoError};
-use crate::lsn::Lsn;
-use crate::sandbox::SandboxError;
-use crate::sandbox::postgres::{Address, Cluster, Options};
+use postrider_core::lsn::Lsn;
+use postrider_postgres::control::{self, ControlError};
+use postrider_postgres::libpq::{ConnectInfo, ConnectInfoError};
+use postrider_sandbox::SandboxError;
+use postrider_sandbox::postgres::{Address, Cluster, Options};
 
 /// The slots, both made before the rows are written.
 const RECEIVE_SLOT: &str = "bench_recvlogical";
@@ -136,7 +136,7 @@ pub(super) async fn measure(args: &CeilingArgs) -> Result<Ceiling, CeilingError>
 
 /// Writes the rows behind two slots, and returns the position behind the last of their commits.
 async fn load(client: &Client, args: &CeilingArgs) -> Result<Lsn, CeilingError> {
-    client.batch_execute(include_str!("../../../migrations/0001_outbox.sql")).await?;
+    client.batch_execute(include_str!("../migrations/0001_outbox.sql")).await?;
     for slot in [RECEIVE_SLOT, RELAY_SLOT] {
         client
             .execute("SELECT pg_create_logical_replication_slot($1, 'pgoutput')", &[&slot])

@@ -13,13 +13,13 @@ use super::programs::{EmbeddedBroker, PARTITIONS, ProgramError, RunSummary, Surr
 use super::visible::{self, Latencies, VisibleError};
 use super::wal_load::{self, Rows};
 use super::{DeliveryArgs, round, to_mib};
-use crate::config::Delivery as Guarantee;
-use crate::control::{self, ControlError};
-use crate::kafka::{KafkaSpec, TopicsError, create_missing};
-use crate::libpq::{ConnectInfo, ConnectInfoError};
-use crate::lsn::Lsn;
-use crate::sandbox::SandboxError;
-use crate::sandbox::postgres::{Cluster, Options};
+use postrider_config::Delivery as Guarantee;
+use postrider_core::lsn::Lsn;
+use postrider_kafka::{KafkaSpec, TopicsError, create_missing};
+use postrider_postgres::control::{self, ControlError};
+use postrider_postgres::libpq::{ConnectInfo, ConnectInfoError};
+use postrider_sandbox::SandboxError;
+use postrider_sandbox::postgres::{Cluster, Options};
 
 /// Some 350 bytes of JSON.
 const NOTE_WORDS: u32 = 26;
@@ -138,7 +138,7 @@ pub(super) async fn measure(args: &DeliveryArgs) -> Result<Delivery, DeliveryErr
     let cluster = Cluster::start(&options)?;
     let info = ConnectInfo::resolve(&cluster.unix_url(), &|_| None)?.0;
     let client = control::connect(&info).await?;
-    client.sql().batch_execute(include_str!("../../../migrations/0001_outbox.sql")).await?;
+    client.sql().batch_execute(include_str!("../migrations/0001_outbox.sql")).await?;
     if let Some(rate) = args.latency {
         return Ok(Delivery::Visible(visible::measure(args, rate, &cluster, &client).await?));
     }

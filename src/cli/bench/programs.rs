@@ -13,7 +13,7 @@ use serde::Deserialize;
 
 use super::drain::{DrainError, Weighed, weigh};
 use super::wal_load;
-use crate::cli::set_source;
+use crate::set_source;
 
 /// Partitions of each topic.
 pub(super) const PARTITIONS: u32 = 3;

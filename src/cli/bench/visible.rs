@@ -13,12 +13,12 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use super::programs::{EmbeddedBroker, ProgramError, Surroundings, carry};
 use super::{DeliveryArgs, round, wal_load};
-use crate::config::Delivery as Guarantee;
-use crate::control::{self, Client, ControlError};
-use crate::kafka::{KafkaSpec, Reader, ReaderError, ReaderSpec, Start, Step};
-use crate::libpq::{ConnectInfo, ConnectInfoError};
-use crate::sandbox::postgres::Cluster;
-use crate::telemetry::unix_us;
+use postrider_config::Delivery as Guarantee;
+use postrider_kafka::{KafkaSpec, Reader, ReaderError, ReaderSpec, Start, Step};
+use postrider_postgres::control::{self, Client, ControlError};
+use postrider_postgres::libpq::{ConnectInfo, ConnectInfoError};
+use postrider_relay::telemetry::unix_us;
+use postrider_sandbox::postgres::Cluster;
 
 /// How long rows are written.
 const LOAD_SECONDS: u32 = 20;

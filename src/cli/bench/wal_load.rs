@@ -6,7 +6,7 @@
 
 use tokio_postgres::Client;
 
-use crate::lsn::Lsn;
+use postrider_core::lsn::Lsn;
 
 /// How many rows share a key; spreads records over every partition.
 const ROWS_PER_KEY: u32 = 100;

@@ -1,8 +1,8 @@
 //! Why a command on dead letters ended early.
 
 use super::DeadLetterError;
-use crate::dead_letter::{PartitionOffset, listed};
-use crate::kafka::ReaderError;
+use postrider_kafka::ReaderError;
+use postrider_patterns::dead_letter::{PartitionOffset, listed};
 
 /// Why a command on dead letters ended early.
 #[derive(Debug, thiserror::Error)]

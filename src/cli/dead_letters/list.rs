@@ -9,12 +9,12 @@ use std::io::{self, IsTerminal as _, Write as _};
 use serde_json::json;
 
 use super::{FilterArgs, Source, SourceArgs};
-use crate::cli::context::{Context, json_line};
-use crate::cli::exit::ExitCode;
-use crate::cli::failure::Failure;
-use crate::cli::legible::{Bytes, shown};
-use crate::dead_letter::{DeadLetter, PartitionOffset};
-use crate::route::rfc3339;
+use crate::context::{Context, json_line};
+use crate::exit::ExitCode;
+use crate::failure::Failure;
+use crate::legible::{Bytes, shown};
+use postrider_core::route::rfc3339;
+use postrider_patterns::dead_letter::{DeadLetter, PartitionOffset};
 
 /// A column is no wider than this: a UUID fits, and a long topic does not push the rest away.
 const COLUMN_CHARS_MAX: usize = 40;

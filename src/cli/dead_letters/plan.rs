@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 
 use super::Source;
 use super::retry::RetryArgs;
-use crate::dead_letter::{DeadLetter, Job, PartitionOffset};
-use crate::route::RejectionCode;
+use postrider_core::route::RejectionCode;
+use postrider_patterns::dead_letter::{DeadLetter, Job, PartitionOffset};
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -158,10 +158,10 @@ impl Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::dead_letters::FilterArgs;
-    use crate::dead_letter::{ConsumerFailure, DeadLetterTopic, Origin};
-    use crate::kafka::KafkaSpec;
-    use crate::route::TopicsSpec;
+    use crate::dead_letters::FilterArgs;
+    use postrider_core::route::TopicsSpec;
+    use postrider_kafka::KafkaSpec;
+    use postrider_patterns::dead_letter::{ConsumerFailure, DeadLetterTopic, Origin};
 
     fn letter(offset: i64, topic: Option<&str>) -> DeadLetter {
         let topic = topic.map(str::to_owned);

@@ -8,13 +8,13 @@ use super::error::DeadLettersError;
 use super::plan::Plan;
 use super::progress::Progress;
 use super::{FilterArgs, Source, SourceArgs};
-use crate::cli::context::Context;
-use crate::cli::exit::ExitCode;
-use crate::cli::failure::Failure;
-use crate::cli::{run, runtime};
-use crate::dead_letter::{DeadLetterError, Interrupt, Pace, Target};
-use crate::relay::{Request, Stop};
-use crate::route::check_topic;
+use crate::context::Context;
+use crate::exit::ExitCode;
+use crate::failure::Failure;
+use crate::{run, runtime};
+use postrider_core::route::check_topic;
+use postrider_patterns::dead_letter::{DeadLetterError, Interrupt, Pace, Target};
+use postrider_relay::{Request, Stop};
 
 /// `dead-letters retry [filters] [PARTITION:OFFSET|ID ..] [--to TOPIC] [--rate N] [--execute]`
 #[derive(Debug, Default, clap::Args)]

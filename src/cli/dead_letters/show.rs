@@ -7,12 +7,12 @@ use serde_json::{Value, json};
 use super::error::DeadLettersError;
 use super::layout::pretty;
 use super::{Source, SourceArgs};
-use crate::cli::context::Context;
-use crate::cli::exit::ExitCode;
-use crate::cli::failure::Failure;
-use crate::cli::legible::{Bytes, hex, shown};
-use crate::dead_letter::{DeadLetterError, Filter, StoredRecord, Target};
-use crate::route::rfc3339;
+use crate::context::Context;
+use crate::exit::ExitCode;
+use crate::failure::Failure;
+use crate::legible::{Bytes, hex, shown};
+use postrider_core::route::rfc3339;
+use postrider_patterns::dead_letter::{DeadLetterError, Filter, StoredRecord, Target};
 
 /// `dead-letters show PARTITION:OFFSET|ID [--raw]`
 #[derive(Debug, clap::Args)]

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use serde::Deserialize;
 use uuid::Uuid;
 
-use crate::cli::demo::judge::{Arrival, Judge};
-use crate::kafka::{KafkaSpec, Reader, ReaderError, ReaderSpec, Received, Start, Step};
+use crate::demo::judge::{Arrival, Judge};
+use postrider_kafka::{KafkaSpec, Reader, ReaderError, ReaderSpec, Received, Start, Step};
 
 /// Topics are there before the consumer starts; a broker that takes longer is out of reach.
 const OPEN_LIMIT: Duration = Duration::from_secs(20);

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::cli::set_source;
-use crate::sandbox::tether::{LastSignal, Tether};
+use crate::set_source;
+use postrider_sandbox::tether::{LastSignal, Tether};
 
 /// A supervised `postrider run`.
 pub(super) struct Relay {

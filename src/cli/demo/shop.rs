@@ -18,10 +18,10 @@ use uuid::Uuid;
 
 use super::DemoError;
 use super::stage::Stage;
-use crate::shop::orders::Terms;
-use crate::shop::payments::CARD_LIMIT_CENTS;
-use crate::shop::settings::{Place, Settings};
-use crate::shop::{Kafka, ShopError, inventory, orders, payments};
+use postrider_shop::orders::Terms;
+use postrider_shop::payments::CARD_LIMIT_CENTS;
+use postrider_shop::settings::{Place, Settings};
+use postrider_shop::{Kafka, ShopError, inventory, orders, payments};
 
 /// Orders placed.
 const ORDERS: usize = 24;

@@ -8,15 +8,15 @@ use std::time::{Duration, Instant};
 
 use tokio_postgres::error::SqlState;
 
-use crate::config::Delivery;
-use crate::control::{self, Client, SetupChoices, SetupPlan};
-use crate::kafka::embedded::Broker;
-use crate::kafka::{KafkaSpec, create_missing};
-use crate::libpq::ConnectInfo;
-use crate::relay::{Plan, RelayError, begin_stream};
-use crate::sandbox::account::Account;
-use crate::sandbox::postgres::{Cluster, Options};
-use crate::sandbox::tether::Tether;
+use postrider_config::Delivery;
+use postrider_kafka::embedded::Broker;
+use postrider_kafka::{KafkaSpec, create_missing};
+use postrider_postgres::control::{self, Client, SetupChoices, SetupPlan};
+use postrider_postgres::libpq::ConnectInfo;
+use postrider_relay::{Plan, RelayError, begin_stream};
+use postrider_sandbox::account::Account;
+use postrider_sandbox::postgres::{Cluster, Options};
+use postrider_sandbox::tether::Tether;
 
 use super::DemoError;
 
@@ -115,10 +115,10 @@ impl Stage {
         self.slot = format!("postrider_demo_{database}");
         self.refuse_a_database_in_use(&client).await?;
         for migration in [
-            include_str!("../../../migrations/0001_outbox.sql"),
-            include_str!("../../../migrations/0002_shop.sql"),
-            include_str!("../../../migrations/0003_application.sql"),
-            include_str!("../../../migrations/0004_services.sql"),
+            include_str!("../migrations/0001_outbox.sql"),
+            include_str!("../migrations/0002_shop.sql"),
+            include_str!("../migrations/0003_application.sql"),
+            include_str!("../migrations/0004_services.sql"),
         ] {
             client.sql().batch_execute(migration).await?;
         }

@@ -1,11 +1,11 @@
 //! What ended a command on dead letters, as a failure.
 
-use crate::cli::codes;
-use crate::cli::dead_letters::DeadLettersError;
-use crate::cli::exit::ExitCode;
-use crate::cli::failure::Failure;
-use crate::dead_letter::DeadLetterError;
-use crate::kafka::ReaderError;
+use crate::codes;
+use crate::dead_letters::DeadLettersError;
+use crate::exit::ExitCode;
+use crate::failure::Failure;
+use postrider_kafka::ReaderError;
+use postrider_patterns::dead_letter::DeadLetterError;
 
 impl From<DeadLettersError> for Failure {
     fn from(error: DeadLettersError) -> Self {

@@ -1,9 +1,9 @@
 //! What ended the relay, as a failure.
 
-use crate::cli::codes;
-use crate::cli::exit::ExitCode;
-use crate::cli::failure::Failure;
-use crate::relay::RelayError;
+use crate::codes;
+use crate::exit::ExitCode;
+use crate::failure::Failure;
+use postrider_relay::RelayError;
 
 impl From<RelayError> for Failure {
     fn from(error: RelayError) -> Self {

@@ -8,7 +8,9 @@ use tracing::{Event, Level};
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime as _, SystemTime};
 
-use crate::config::LogFormat;
+use super::target;
+
+use postrider_config::LogFormat;
 
 /// Fields that are another one for each row.
 const OF_ONE_ROW: [&str; 2] = ["id", "position"];
@@ -104,7 +106,7 @@ impl Line {
         let mut object = Map::new();
         object.insert("time".to_owned(), now().into());
         object.insert("level".to_owned(), self.level.as_str().into());
-        object.insert("target".to_owned(), self.target.into());
+        object.insert("target".to_owned(), target::shown(self.target).into());
         object.insert("message".to_owned(), self.message.as_str().into());
         for (name, value) in &self.fields {
             object.entry(*name).or_insert_with(|| value.clone());
@@ -181,7 +183,7 @@ fn quoted_if_needed(text: &str) -> String {
 }
 
 /// The time, as every line begins with it.
-pub(in crate::cli) fn now() -> String {
+pub(crate) fn now() -> String {
     let mut text = String::new();
     let _ = SystemTime.format_time(&mut Writer::new(&mut text));
     // Microseconds are noise to a reader.

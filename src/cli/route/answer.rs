@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde_json::{Value, json};
 
-use crate::route::{Record, Rejection};
+use postrider_core::route::{Record, Rejection};
 
 /// One line of the output.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -6,7 +6,7 @@
 use serde_json::{Map, Value};
 
 use super::types::{self, ColumnType};
-use crate::outbox::{TableName, type_oid as oid};
+use postrider_core::outbox::{TableName, type_oid as oid};
 
 /// One change.
 #[derive(Debug, Clone, PartialEq)]

@@ -2,16 +2,16 @@
 
 use super::answer::Answer;
 use super::line::{Change, Line};
-use crate::cli::failure::Failure;
-use crate::cli::specs::kafka_spec;
-use crate::config::{Config, Rejected};
-use crate::lsn::Lsn;
-use crate::outbox::TableName;
-use crate::pgoutput::encode::{self, Old, Table};
-use crate::pgoutput::{Begin, Column, Commit, LogicalMessage, PgTime};
-use crate::pipeline::{Confirmation, Counters, Handled, Outcome, Pipeline, PipelineError};
-use crate::relay::Plan;
-use crate::wal::Frame;
+use crate::failure::Failure;
+use crate::specs::kafka_spec;
+use postrider_config::{Config, Rejected};
+use postrider_core::lsn::Lsn;
+use postrider_core::outbox::TableName;
+use postrider_core::pgoutput::encode::{self, Old, Table};
+use postrider_core::pgoutput::{Begin, Column, Commit, LogicalMessage, PgTime};
+use postrider_core::pipeline::{Confirmation, Counters, Handled, Outcome, Pipeline, PipelineError};
+use postrider_postgres::wal::Frame;
+use postrider_relay::Plan;
 
 /// Any; the relation cache goes by it.
 const TABLE_OID: u32 = 1;
@@ -61,7 +61,7 @@ impl Rehearsal {
         let shape: Shape = not_null.map(|column| (table.clone(), column.name.clone())).collect();
         if self.stage.as_ref().is_none_or(|stage| stage.shape != shape) {
             let plan = Plan { not_null: shape.clone(), ..self.plan.clone() };
-            let pipeline = plan.pipeline().map_err(crate::relay::RelayError::from)?;
+            let pipeline = plan.pipeline().map_err(postrider_relay::RelayError::from)?;
             let null_is_tombstone = self.null_is_tombstone;
             self.stage = Some(Stage { shape, pipeline, null_is_tombstone, next: 1 });
         }

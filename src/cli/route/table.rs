@@ -2,8 +2,8 @@
 
 use super::line::{Change, Column, Line};
 use super::types::ColumnType;
-use crate::control::{Client, ControlError, RowColumn, newest_rows};
-use crate::outbox::TableName;
+use postrider_core::outbox::TableName;
+use postrider_postgres::control::{Client, ControlError, RowColumn, newest_rows};
 
 /// Up to `limit` rows of each table, oldest first.
 pub(super) async fn newest(

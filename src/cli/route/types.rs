@@ -3,7 +3,7 @@
 //! Enters: `varchar(255) null`. Leaves: OID, modifier and nullability, as the catalog has them. A
 //! name that is not known is a type whose values are text.
 
-use crate::outbox::type_oid as oid;
+use postrider_core::outbox::type_oid as oid;
 
 /// What a column is declared as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,11 +9,11 @@ use std::io::{self, Write};
 
 use serde_json::{Value, json};
 
-use crate::kafka::{Confirmation, KafkaSink, Outcome, SendError, Sink, SinkError};
-use crate::ledger::Ticket;
-use crate::pipeline::Outgoing;
-use crate::route::Record;
-use crate::time::Instant;
+use postrider_core::ledger::Ticket;
+use postrider_core::pipeline::Outgoing;
+use postrider_core::route::Record;
+use postrider_core::time::Instant;
+use postrider_kafka::{Confirmation, KafkaSink, Outcome, SendError, Sink, SinkError};
 
 /// Prints to `out`, as long as that can be written to.
 pub(super) struct Printer<W, F> {

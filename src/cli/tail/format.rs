@@ -6,7 +6,7 @@
 use std::io::{self, Write};
 use std::str::{Chars, FromStr};
 
-use crate::kafka::Received;
+use postrider_kafka::Received;
 
 /// A format, ready to write records.
 #[derive(Debug, Clone, PartialEq, Eq)]

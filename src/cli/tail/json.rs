@@ -6,8 +6,8 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
-use crate::cli::legible::Bytes;
-use crate::kafka::Received;
+use crate::legible::Bytes;
+use postrider_kafka::Received;
 
 #[derive(Serialize)]
 struct Envelope<'a> {

@@ -9,9 +9,9 @@
 
 use std::io::{self, Write};
 
-use crate::cli::legible::shown;
-use crate::kafka::Received;
-use crate::route::rfc3339;
+use crate::legible::shown;
+use postrider_core::route::rfc3339;
+use postrider_kafka::Received;
 
 /// Writes one record over two or three lines.
 pub(super) fn write(out: &mut impl Write, record: &Received<'_>, color: bool) -> io::Result<()> {

@@ -11,9 +11,9 @@ use serde_json::{Value, json};
 use tokio_postgres::Transaction;
 use uuid::Uuid;
 
-use crate::inbox::{Effects, Failure, Interest, Message};
-use crate::outbox_writer::{Event, append};
-use crate::shop::messages::{interest, order_id};
+use crate::messages::{interest, order_id};
+use postrider_patterns::inbox::{Effects, Failure, Interest, Message};
+use postrider_patterns::outbox_writer::{Event, append};
 
 /// The topics that the inventory service reads.
 pub(super) const TOPICS: [&str; 2] = ["PaymentProcessed", "OrderTimedOut"];

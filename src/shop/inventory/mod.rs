@@ -12,8 +12,8 @@ use super::error::ShopError;
 use super::face::Face;
 use super::service;
 use super::settings::{Place, Settings, pool};
-use crate::inbox::Consumer;
 use effects::{InventoryEffects, TOPICS};
+use postrider_patterns::inbox::Consumer;
 
 /// Consumer group, owner of markers, beginning of the dead-letter topic.
 pub const NAME: &str = "shop-inventory";

@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::table::Table;
-use crate::shop::ShopError;
+use crate::ShopError;
 use postrider_service::units::parse_duration;
 
 /// Clocks differ, and cleaners are late: on top of every horizon.

@@ -5,7 +5,7 @@
 
 use tokio_postgres::Client;
 
-use crate::shop::ShopError;
+use crate::ShopError;
 
 /// Refuses where the slot is not there, or lost. How far it got is a question for each row (`table`).
 pub(super) async fn check(client: &Client, slot: &str) -> Result<(), ShopError> {

@@ -18,8 +18,8 @@ use tracing::info;
 
 use super::table::{Along, Table, Type};
 use super::{MaintenanceArgs, slot};
-use crate::shop::ShopError;
-use crate::shop::face::Count;
+use crate::ShopError;
+use crate::face::Count;
 
 /// How often a sweep says how far it is.
 const PROGRESS: Duration = Duration::from_secs(2);

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::shop::settings::SESSIONS;
+use crate::settings::SESSIONS;
 
 /// Sessions that no request takes: one for who asks whether the service is ready, one for who looks
 /// after deadlines, one for who counts what is open.

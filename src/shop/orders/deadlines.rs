@@ -14,10 +14,10 @@ use uuid::Uuid;
 
 use super::effects::go_on;
 use super::process::{Fact, OrderProcess};
-use crate::log_throttle::LogThrottle;
-use crate::saga::{self, SagaError, Standing};
-use crate::shop::ShopError;
-use crate::shop::face::Count;
+use crate::ShopError;
+use crate::face::Count;
+use postrider_patterns::saga::{self, SagaError, Standing};
+use postrider_service::log_throttle::LogThrottle;
 
 /// Orders in one transaction.
 const BATCH: u32 = 100;

@@ -10,9 +10,9 @@ use tokio_postgres::Transaction;
 use uuid::Uuid;
 
 use super::process::{Fact, OrderProcess};
-use crate::inbox::{Effects, Failure, Interest, Message};
-use crate::saga::{self, SagaError};
-use crate::shop::messages::{interest, order_id};
+use crate::messages::{interest, order_id};
+use postrider_patterns::inbox::{Effects, Failure, Interest, Message};
+use postrider_patterns::saga::{self, SagaError};
 
 /// The topics that the order service reads.
 pub(super) const TOPICS: [&str; 6] = [

@@ -24,10 +24,10 @@ use super::place::{Placed, Placing};
 use super::problem::Problem;
 use super::process::OrderProcess;
 use super::request::{BODY_MAX, Order};
-use crate::idempotency::{Fingerprint, Key, Request};
-use crate::saga;
-use crate::shop::ShopError;
-use crate::shop::face::Face;
+use crate::ShopError;
+use crate::face::Face;
+use postrider_patterns::idempotency::{Fingerprint, Key, Request};
+use postrider_patterns::saga;
 
 /// Keys of clients that share this scope must differ; a service with tenants puts the tenant here.
 const SCOPE: &str = "POST /orders";

@@ -26,11 +26,11 @@ use super::error::ShopError;
 use super::face::{Count, Face};
 use super::service;
 use super::settings::{Place, Settings, pool};
-use crate::idempotency::{self, Counts, Guard};
-use crate::inbox::Consumer;
 use admission::Admission;
 use effects::{OrderEffects, TOPICS};
 use place::Placing;
+use postrider_patterns::idempotency::{self, Counts, Guard};
+use postrider_patterns::inbox::Consumer;
 
 /// Consumer group, owner of markers, beginning of the dead-letter topic.
 pub const NAME: &str = "shop-orders";

@@ -5,7 +5,7 @@
 use proptest::prelude::*;
 
 use super::process::{Fact, OrderProcess};
-use crate::saga::Saga as _;
+use postrider_patterns::saga::Saga as _;
 
 /// Enough for everything to come to rest.
 const ROUNDS: usize = 40;

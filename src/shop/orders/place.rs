@@ -20,11 +20,11 @@ use super::problem::Problem;
 use super::process::OrderProcess;
 use super::request::Order;
 use super::under_way::UnderWay;
-use crate::idempotency::{
+use crate::ShopError;
+use postrider_patterns::idempotency::{
     Answer, Begun, Claim, Completed, Guard, IdempotencyError, Permit, Request, claim,
 };
-use crate::saga::{self, Emitted, Saga as _};
-use crate::shop::ShopError;
+use postrider_patterns::saga::{self, Emitted, Saga as _};
 
 /// Clients that conflict should not come back all at once.
 const RETRY_AFTER_S: u64 = 1;

@@ -8,7 +8,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::saga::{Emitted, Saga};
+use postrider_patterns::saga::{Emitted, Saga};
 
 /// What came of the payment. A later variant never gives way to an earlier one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

@@ -7,7 +7,7 @@
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::idempotency::Key;
+use postrider_patterns::idempotency::Key;
 
 /// All of them. They share one scope.
 #[derive(Debug, Default)]

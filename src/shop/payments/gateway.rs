@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use deadpool_postgres::Pool;
 
-use crate::shop::ShopError;
+use crate::ShopError;
 
 /// Above this a card is declined, in cents.
 pub const CARD_LIMIT_CENTS: i64 = 80_000;

@@ -17,9 +17,9 @@ use super::error::ShopError;
 use super::face::Face;
 use super::service;
 use super::settings::{Place, Settings, pool};
-use crate::inbox::Consumer;
 use effects::{PaymentEffects, TOPICS};
 use gateway::Gateway;
+use postrider_patterns::inbox::Consumer;
 use settlement::settle;
 
 pub use gateway::CARD_LIMIT_CENTS;

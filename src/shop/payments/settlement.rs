@@ -17,10 +17,10 @@ use tracing::warn;
 use uuid::Uuid;
 
 use super::gateway::{Answer, Gateway, Kind};
-use crate::log_throttle::LogThrottle;
-use crate::outbox_writer::{Event, append};
-use crate::shop::ShopError;
-use crate::shop::face::Count;
+use crate::ShopError;
+use crate::face::Count;
+use postrider_patterns::outbox_writer::{Event, append};
+use postrider_service::log_throttle::LogThrottle;
 
 /// Payments that are called for at a time.
 const BATCH: i64 = 32;

@@ -22,7 +22,7 @@
 //! # Use
 //!
 //! ```no_run
-//! use postrider::idempotency::{
+//! use postrider_patterns::idempotency::{
 //!     Answer, Begun, Claim, Guard, IdempotencyError, Known, Request, claim, look_up,
 //! };
 //!

@@ -11,8 +11,10 @@ use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use super::DeadLetterError;
-use crate::kafka::{KafkaSpec, Reader, ReaderError, ReaderSpec, Received, Start, Step};
-use crate::record::{DeadLetter, Filter, PartitionOffset, StoredRecord, Target, receipt_of};
+use postrider_core::record::{
+    DeadLetter, Filter, PartitionOffset, StoredRecord, Target, receipt_of,
+};
+use postrider_kafka::{KafkaSpec, Reader, ReaderError, ReaderSpec, Received, Start, Step};
 
 /// How long the brokers may take to answer and to name the topic's partitions.
 const CONNECT_LIMIT: Duration = Duration::from_secs(15);

@@ -7,7 +7,7 @@
 use rdkafka::error::KafkaError;
 use rdkafka::types::RDKafkaConfRes;
 
-use crate::kafka::SinkError;
+use postrider_kafka::SinkError;
 
 /// A situation in which a consumer ends.
 #[derive(Debug, thiserror::Error)]

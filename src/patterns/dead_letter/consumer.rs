@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use super::{DeadLetter, DeadLetterError, DeadLetterTopic, Filter, Interrupt, Job, Keep, Pace};
-use crate::kafka::{KafkaSpec, ReaderError, refuse_reserved, topic_names};
+use postrider_kafka::{KafkaSpec, ReaderError, refuse_reserved, topic_names};
 
 /// How the name of a consumer's dead-letter topic ends.
 const SUFFIX: &str = ".dead-letters";
@@ -155,7 +155,7 @@ fn plan(letters: &[DeadLetter], how: &Redrive) -> (Redriven, Vec<Job>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::{ConsumerFailure, Origin, PartitionOffset};
+    use postrider_core::record::{ConsumerFailure, Origin, PartitionOffset};
 
     fn letter(first_failed_ms: i64) -> DeadLetter {
         let failure = ConsumerFailure {

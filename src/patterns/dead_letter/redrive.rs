@@ -12,12 +12,14 @@ use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use super::{DeadLetterError, DeadLetterTopic, now_ms};
-use crate::kafka::{Confirmation, KafkaSpec, Outcome, Producer, SendError, Sink, SinkError, Start};
-use crate::ledger::Ticket;
-use crate::pipeline::Outgoing;
-use crate::record::{DeadLetter, PartitionOffset, retried};
-use crate::route::{OwnedRecord, Rejection};
-use crate::time;
+use postrider_core::ledger::Ticket;
+use postrider_core::pipeline::Outgoing;
+use postrider_core::record::{DeadLetter, PartitionOffset, retried};
+use postrider_core::route::{OwnedRecord, Rejection};
+use postrider_core::time;
+use postrider_kafka::{
+    Confirmation, KafkaSpec, Outcome, Producer, SendError, Sink, SinkError, Start,
+};
 
 /// Records and receipts under way at most: what a crash can repeat, against round trips that are
 /// waited for in turn.
@@ -334,9 +336,9 @@ mod tests {
     use std::rc::Rc;
 
     use super::*;
-    use crate::kafka::Refused;
-    use crate::record::RETRIED_HEADER;
-    use crate::route::RejectionCode;
+    use postrider_core::record::RETRIED_HEADER;
+    use postrider_core::route::RejectionCode;
+    use postrider_kafka::Refused;
 
     /// Topics, keys and marks in the order of sending.
     type Log = Rc<RefCell<Vec<(String, String, Option<String>)>>>;

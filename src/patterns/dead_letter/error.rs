@@ -5,8 +5,8 @@
 
 use std::fmt::Write as _;
 
-use crate::kafka::{ReaderError, SinkError};
-use crate::record::{PartitionOffset, Target};
+use postrider_core::record::{PartitionOffset, Target};
+use postrider_kafka::{ReaderError, SinkError};
 
 /// A situation in which dead letters are not read or not sent again.
 #[derive(Debug, thiserror::Error)]
@@ -133,7 +133,7 @@ impl DeadLetterError {
 }
 
 /// Up to ten, and how many more.
-pub(crate) fn listed(all: &[impl ToString]) -> String {
+pub fn listed(all: &[impl ToString]) -> String {
     const MOST: usize = 10;
     let mut text = all.iter().take(MOST).map(ToString::to_string).collect::<Vec<_>>().join(", ");
     if all.len() > MOST {

@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 use super::Backoff;
 use super::stop::Stop;
 use crate::dead_letter::{creation_of, kafka_of, now_ms, topic_of};
-use crate::kafka::{
+use postrider_core::ledger::Ticket;
+use postrider_core::record::{ConsumerFailure, Cut, StoredRecord};
+use postrider_core::route::{OwnedRecord, Rejection, RejectionCode};
+use postrider_kafka::{
     Confirmation, KafkaSpec, Outcome, Producer, Reader, ReaderError, ReaderSpec, SendError,
     SinkError,
 };
-use crate::ledger::Ticket;
-use crate::log_throttle::LogThrottle;
-use crate::record::{ConsumerFailure, Cut, StoredRecord};
-use crate::route::{OwnedRecord, Rejection, RejectionCode};
+use postrider_service::log_throttle::LogThrottle;
 
 /// How soon a confirmation is noticed.
 const TICK: Duration = Duration::from_millis(2);

@@ -82,7 +82,7 @@ pub(super) fn is_outdated(error: &(dyn Error + 'static)) -> bool {
 }
 
 /// What may be said of an error.
-pub(crate) fn describe(error: &(dyn Error + 'static)) -> String {
+pub fn describe(error: &(dyn Error + 'static)) -> String {
     let mut text = String::new();
     for cause in causes(error) {
         if !text.is_empty() {

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::record::StoredRecord;
+use postrider_core::record::StoredRecord;
 
 /// A partition by its topic and number.
 pub(super) type Partition = (String, i32);

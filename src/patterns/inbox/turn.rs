@@ -20,7 +20,7 @@ use super::stop::Stop;
 use super::trouble::describe;
 use super::{ConsumerSpec, Effects, Failure, InboxError, Interest, Message, Unfit};
 use crate::dead_letter::{ConsumerFailure, StoredRecord, now_ms};
-use crate::log_throttle::LogThrottle;
+use postrider_service::log_throttle::LogThrottle;
 
 /// The code of a message whose effects call it poison.
 const POISON_CODE: &str = "poison";

@@ -8,7 +8,7 @@
 //! Redis, if there is one, remembers only what was committed.
 //!
 //! ```no_run
-//! use postrider::inbox::{Consumer, ConsumerSpec, Effects, Failure, Interest, Message, Prepared};
+//! use postrider_patterns::inbox::{Consumer, ConsumerSpec, Effects, Failure, Interest, Message, Prepared};
 //! use tokio_postgres::Transaction;
 //!
 //! static DUE: Prepared =
@@ -35,7 +35,7 @@
 //!     }
 //! }
 //!
-//! # async fn shop(database: tokio_postgres::Config) -> Result<(), postrider::inbox::InboxError> {
+//! # async fn shop(database: tokio_postgres::Config) -> Result<(), postrider_patterns::inbox::InboxError> {
 //! let spec = ConsumerSpec::new("payments", ["orders"], "localhost:9092", database);
 //! let stop = async { drop(tokio::signal::ctrl_c().await) };
 //! let totals = Consumer::new(spec, Payments)?.run(stop).await?;
@@ -65,7 +65,6 @@ mod stop;
 mod trouble;
 mod turn;
 
-pub use crate::backoff::Backoff;
 pub use consumer::Consumer;
 pub use counters::{Counters, Snapshot};
 pub use effects::{Effects, Failure, Interest};
@@ -73,8 +72,8 @@ pub use error::InboxError;
 pub use message::{
     AGGREGATE_TYPE_HEADER, EVENT_TYPE_HEADER, ID_HEADER, Message, SEQUENCE_HEADER, Unfit,
 };
+pub use postrider_service::backoff::Backoff;
 pub use prepared::Prepared;
 pub use spec::{ConsumerSpec, RememberedSpec};
 pub use standing::Standing;
-#[cfg(feature = "shop")]
-pub(crate) use trouble::describe;
+pub use trouble::describe;

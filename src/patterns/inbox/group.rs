@@ -20,8 +20,8 @@ use super::lag::{Ends, unseen};
 use super::membership::{Holdings, Partition, Place, Received};
 use super::{ConsumerSpec, Counters, InboxError};
 use crate::dead_letter::now_ms;
-use crate::kafka::stored;
-use crate::log_throttle::LogThrottle;
+use postrider_kafka::stored;
+use postrider_service::log_throttle::LogThrottle;
 
 /// How soon a consumer that waits for records notices that it should stop.
 const IDLE: Duration = Duration::from_millis(100);

@@ -29,11 +29,11 @@ pub mod tail;
 pub mod typed;
 pub mod version;
 
-use crate::config::FlagValue;
 pub use arguments::{Cli, Command, Output, parse};
 pub use context::Context;
 pub use exit::ExitCode;
 pub use failure::{Failure, Finding, Form};
+use postrider_config::FlagValue;
 use postrider_service::units::parse_duration;
 
 /// Runs one command.

@@ -7,7 +7,7 @@
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::record::StoredRecord;
+use postrider_core::record::StoredRecord;
 
 /// The outbox row's id, as text.
 pub const ID_HEADER: &str = "id";

@@ -8,7 +8,7 @@
 //!
 //! ```no_run
 //! # async fn place(client: &mut tokio_postgres::Client) -> Result<(), Box<dyn std::error::Error>> {
-//! use postrider::outbox_writer::{Event, append};
+//! use postrider_patterns::outbox_writer::{Event, append};
 //!
 //! let transaction = client.transaction().await?;
 //! transaction.execute("UPDATE accounts SET balance = balance - 990 WHERE id = 42", &[]).await?;

@@ -9,10 +9,9 @@
 //! `<consumer>.dead-letters`, with what its markers demand:
 //!
 //! ```no_run
-//! # #[cfg(feature = "dead-letter")]
-//! # fn main() -> Result<(), postrider::dead_letter::DeadLetterError> {
+//! # //! # fn main() -> Result<(), postrider_patterns::dead_letter::DeadLetterError> {
 //! # use std::time::Duration;
-//! use postrider::dead_letter::{DeadLetters, Filter, Redrive, now_ms};
+//! use postrider_patterns::dead_letter::{DeadLetters, Filter, Redrive, now_ms};
 //!
 //! let kafka = vec![("bootstrap.servers".to_owned(), "localhost:9092".to_owned())];
 //! let letters = DeadLetters::new("payments", &kafka);
@@ -23,11 +22,8 @@
 //! letters.redrive(&Filter::default(), &Redrive { horizon, force: false, now_ms: now_ms() })?;
 //! # Ok(())
 //! # }
-//! # #[cfg(not(feature = "dead-letter"))]
-//! # fn main() {}
 //! ```
 
-#[cfg(feature = "dead-letter")]
 mod consumer;
 mod error;
 mod redrive;
@@ -35,15 +31,14 @@ mod topic;
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-pub use crate::record::{
-    ConsumerFailure, DeadLetter, Filter, Header, Origin, PartitionOffset, StoredRecord, Target,
-};
-#[cfg(feature = "dead-letter")]
 pub use consumer::{DeadLetters, Redrive, Redriven, topic_of};
 #[cfg(feature = "inbox")]
 pub(crate) use consumer::{creation_of, kafka_of};
 pub use error::DeadLetterError;
-pub(crate) use error::listed;
+pub use error::listed;
+pub use postrider_core::record::{
+    ConsumerFailure, DeadLetter, Filter, Header, Origin, PartitionOffset, StoredRecord, Target,
+};
 pub use redrive::{Interrupt, Job, Pace};
 pub use topic::{DeadLetterTopic, Keep, Survey};
 

@@ -1,0 +1,33 @@
+//! The application's half of a transactional outbox, a cargo feature for each pattern.
+//!
+//! | module | feature | |
+//! |---|---|---|
+//! | `outbox_writer` | `outbox-writer` | appends an event inside the transaction that changes the rows |
+//! | `idempotency` | `idempotency` | answers a repeated request with the first answer: Redis and Postgres |
+//! | `inbox` | `inbox` | a consumer that takes each event once |
+//! | `saga` | `saga` | steps over several services, with compensation |
+//! | `dead_letter` | `dead-letter` | what could not be delivered or consumed: found, and sent again |
+//!
+//! What always holds: nothing here knows the relay, and a service that only writes an outbox compiles
+//! neither a Kafka client nor a web server.
+//!
+//! ```
+//! # #[cfg(feature = "outbox-writer")] {
+//! use postrider_patterns::outbox_writer::Event;
+//!
+//! let payload = serde_json::json!({ "order": 42, "cents": 990 });
+//! let event = Event::new("order", "42", "OrderPlaced", payload);
+//! assert_eq!(event.id.get_version_num(), 7, "ids rise, so that the index grows at one end");
+//! # }
+//! ```
+
+#[cfg(feature = "dead-letter")]
+pub mod dead_letter;
+#[cfg(feature = "idempotency")]
+pub mod idempotency;
+#[cfg(feature = "inbox")]
+pub mod inbox;
+#[cfg(feature = "outbox-writer")]
+pub mod outbox_writer;
+#[cfg(feature = "saga")]
+pub mod saga;
