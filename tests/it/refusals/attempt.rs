@@ -49,7 +49,7 @@ pub(super) fn judge(outcome: &Outcome, exit: i32) -> Refusal {
     }
     // The topic for dead letters is looked at beside, and may be told of before the end.
     let is_aside = |line: &Value| {
-        line["target"] == "postrider::relay::beforehand"
+        line["target"] == "postrider::relay::bootstrap"
             && line["message"].to_string().contains("dead-letters")
     };
     let warnings = log.into_iter().filter(|line| is_warning(line) && !is_aside(line)).collect();
