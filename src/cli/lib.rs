@@ -3,6 +3,14 @@
 //! Enters: arguments and the environment. Leaves: data on stdout, logs and errors on stderr, an
 //! exit code. What always holds: stdout is data; every error says what, why, help and a code; no
 //! secret is printed. One file per command; called by `main` and nothing else.
+//!
+//! ```
+//! use postrider_cli::{Command, parse};
+//!
+//! let arguments = ["postrider", "run", "--once"].map(Into::into);
+//! let cli = parse(arguments).expect("a command line");
+//! assert!(matches!(cli.command, Command::Run(run) if run.once));
+//! ```
 
 pub mod adopt;
 pub mod arguments;

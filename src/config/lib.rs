@@ -6,6 +6,22 @@
 //! in any `Debug`, error or listing.
 //!
 //! Precedence: flag, `--set`, environment, file, libpq's `PG*`, default.
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! use postrider_config::{FileChoice, Inputs, load};
+//!
+//! let set = ["kafka.brokers=kafka:9092", "source.url=postgres://app@db/shop", "retry.max=1m"];
+//! let inputs = Inputs {
+//!     file: FileChoice::Absent,
+//!     set: set.map(str::to_owned).to_vec(),
+//!     ..Inputs::default()
+//! };
+//! let config = load(&inputs, &|_| Vec::new())?.config;
+//! assert_eq!(config.retry.max, Duration::from_secs(60));
+//! # Ok::<(), postrider_config::ConfigError>(())
+//! ```
 
 mod assemble;
 mod checks;

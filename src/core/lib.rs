@@ -10,6 +10,21 @@
 //! environment, starts a thread or depends on a runtime, so that the code that ships is the code that is
 //! simulated by seeds, fuzzed and replayed from scripts. [`session`] is the whole of it, around a
 //! [`pipeline`] whose stages the others are; [`transaction`] is the sink that delivers exactly once.
+//!
+//! ```
+//! use postrider_core::ledger::{Budget, Ledger};
+//! use postrider_core::lsn::Lsn;
+//!
+//! let mut ledger = Ledger::new(Budget::default());
+//! ledger.begin(Lsn::ZERO, 0)?;
+//! let ticket = ledger.next_ticket(300)?;
+//! ledger.count(ticket)?;
+//! ledger.commit(Lsn::new(0x16_B374))?;
+//! assert_eq!(ledger.settled(), Lsn::ZERO, "a record is unconfirmed");
+//! ledger.confirm(ticket)?;
+//! assert_eq!(ledger.settled(), Lsn::new(0x16_B374), "Postgres may be told");
+//! # Ok::<(), postrider_core::ledger::LedgerError>(())
+//! ```
 
 pub mod frame;
 pub mod gate;

@@ -8,6 +8,22 @@
 //!
 //! Names and meanings of the options: Debezium's documentation, "Outbox Event Router" and "Debezium
 //! connector for PostgreSQL" (3.7); Kafka's, "Connect" and "Producer Configs" (4.x).
+//!
+//! ```
+//! use postrider_debezium::import;
+//!
+//! let connector = r#"{
+//!     "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
+//!     "database.hostname": "db", "database.user": "app", "database.dbname": "shop",
+//!     "table.include.list": "public.outbox", "topic.prefix": "shop",
+//!     "transforms": "outbox",
+//!     "transforms.outbox.type": "io.debezium.transforms.outbox.EventRouter"
+//! }"#;
+//! let imported = import(connector)?;
+//! assert!(imported.toml_without_secrets.contains("public.outbox"));
+//! assert!(imported.report.iter().any(|finding| finding.option == "table.include.list"));
+//! # Ok::<(), postrider_debezium::ImportError>(())
+//! ```
 
 mod chain;
 mod check;

@@ -4,6 +4,41 @@
 //! [`Confirmation`]s with the same tickets, or a [`SinkError`]. What always holds is the contract
 //! in the module of [`Sink`]. The relay calls the producer; the demo, `tail` and the tests also call
 //! [`Reader`] and the [`embedded`] broker. No other room but the shop names the client library.
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! use postrider_core::ledger::{Budget, Ledger};
+//! use postrider_core::lsn::Lsn;
+//! use postrider_core::route::OwnedRecord;
+//! use postrider_kafka::embedded::Broker;
+//! use postrider_kafka::{KafkaSpec, Producer, Reader, ReaderSpec, SendError};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let broker = Broker::start(1, &[("orders", 1)])?;
+//! let spec = KafkaSpec::of_brokers(&broker.bootstrap());
+//!
+//! let mut ledger = Ledger::new(Budget::default());
+//! ledger.begin(Lsn::ZERO, 0)?;
+//! let ticket = ledger.next_ticket(100)?;
+//! let record = OwnedRecord { topic: "orders".into(), value: Some(b"placed".to_vec()), ..OwnedRecord::default() };
+//! let mut producer = Producer::open(&spec)?;
+//! let mut confirmations = Vec::new();
+//! // There is no room until the brokers have said what partitions the topic has.
+//! while let Err(SendError::Full) = producer.send(&record.as_record(), ticket) {
+//!     producer.poll(&mut confirmations)?;
+//! }
+//! while confirmations.is_empty() {
+//!     producer.poll(&mut confirmations)?;
+//! }
+//! assert_eq!(confirmations[0].ticket, ticket);
+//!
+//! let mut reader = Reader::open(&spec, ReaderSpec::whole(&["orders"]), Duration::from_secs(30))?;
+//! let records = reader.collect(1, Duration::from_secs(30))?;
+//! assert_eq!(records[0].value.as_deref(), Some(&b"placed"[..]));
+//! # Ok(())
+//! # }
+//! ```
 
 mod admissions;
 mod barred;

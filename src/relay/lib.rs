@@ -3,6 +3,27 @@
 //! Enters: a [`Plan`] and requests to [`Stop`]. Leaves: records in Kafka, acknowledged positions in
 //! Postgres, and a [`Summary`]. What always holds: Postgres is told an LSN in one place only
 //! (`hot`), and only what the pipeline calls settled (G1).
+//!
+//! A relay inside a program of one's own, until everything is delivered that was committed when it began:
+//!
+//! ```no_run
+//! use postrider_config::{Inputs, load};
+//! use postrider_kafka::{KafkaSpec, Producer};
+//! use postrider_relay::telemetry::{BuildInfo, Telemetry};
+//! use postrider_relay::{Options, Plan, Stop, run};
+//!
+//! # async fn deliver() -> Result<(), Box<dyn std::error::Error>> {
+//! let config = load(&Inputs::default(), &|_| Vec::new())?.config;
+//! let kafka = KafkaSpec::of_brokers("kafka:9092");
+//! let plan = Plan::new(kafka, config);
+//! let options = Options { once: true, ..Options::default() };
+//! let telemetry = Telemetry::new(BuildInfo::default());
+//! let open = |spec: &_, _: &_, _| Producer::open(spec);
+//! let summary = run(plan, options, Stop::default(), telemetry, open).await?;
+//! println!("{} records are confirmed", summary.confirmed);
+//! # Ok(())
+//! # }
+//! ```
 
 mod alterations;
 mod audit;
