@@ -5,16 +5,8 @@
 
 #![expect(
     clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::print_stderr,
     reason = "all of this crate is a bench; what goes wrong should stop it"
 )]
-#![expect(dead_code, unused_imports, reason = "the integration tests use more of what is shared")]
-
-#[path = "../tests/it/support/mod.rs"]
-mod support;
 
 use std::process::{Command, ExitCode};
 

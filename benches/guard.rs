@@ -14,9 +14,6 @@
     reason = "all of this crate is a bench; what goes wrong should stop it"
 )]
 
-#[path = "../tests/idempotency/setnx.rs"]
-mod setnx;
-
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -28,7 +25,7 @@ use redis::IntoConnectionInfo as _;
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
 use serde_json::json;
-use setnx::{Setnx, Tried};
+use support::setnx::{Setnx, Tried};
 use tokio::runtime::Builder;
 use tokio::task::JoinSet;
 

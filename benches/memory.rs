@@ -6,25 +6,16 @@
 
 #![expect(
     clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
     clippy::print_stdout,
     clippy::print_stderr,
     reason = "all of this crate is a bench; what goes wrong should stop it"
 )]
-#![expect(dead_code, unused_imports, reason = "the integration tests use more of what is shared")]
-
-#[path = "../tests/it/relay/face.rs"]
-mod face;
-#[path = "../tests/it/support/mod.rs"]
-mod support;
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use face::Face;
 use serde_json::json;
+use support::face::Face;
 use support::kafka::Kafka;
 use support::postgres::Database;
 use support::relay::{Relay, Running};
@@ -79,9 +70,15 @@ impl Scene {
         database.sql().run(&slot);
         topic::create(&kafka.bootstrap(), TOPIC, 3, &[]);
         topic::create(&kafka.bootstrap(), "dead-letters", 3, &[]);
-        let relay = Relay::new(&database.address(), name, &kafka.bootstrap(), "")
-            .set("kafka.delivery", "exactly_once")
-            .allow_log("");
+        let relay = Relay::new(
+            env!("CARGO_BIN_EXE_postrider"),
+            &database.address(),
+            name,
+            &kafka.bootstrap(),
+            "",
+        )
+        .set("kafka.delivery", "exactly_once")
+        .allow_log("");
         Self { kafka, database, relay }
     }
 

@@ -5,10 +5,6 @@
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test stops where it fails")]
 
-#[path = "it/support/wait.rs"]
-#[expect(dead_code, reason = "the tests of the relay wait in more ways")]
-mod wait;
-
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
@@ -19,7 +15,7 @@ use postrider::kafka::{
 };
 use postrider::ledger::Ticket;
 use postrider::route::{Headers, Record, RejectionCode};
-use wait::{let_pass, wait_for, wait_until};
+use support::wait::{let_pass, wait_for, wait_until};
 
 const TOPIC: &str = "orders";
 const LIMIT: Duration = Duration::from_secs(20);

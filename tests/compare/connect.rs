@@ -21,7 +21,7 @@ use postrider::sandbox::port;
 use postrider::sandbox::tether::{LastSignal, Tether};
 use serde_json::Value;
 
-use crate::support::java;
+use support::java;
 
 /// Heap of the worker, in MiB: a dozen connectors with small queues.
 const HEAP_MIB: u32 = 512;

@@ -9,30 +9,24 @@
 
 #![expect(
     clippy::unwrap_used,
-    clippy::expect_used,
     clippy::panic,
     clippy::indexing_slicing,
     clippy::print_stdout,
     clippy::print_stderr,
     reason = "all of this crate is test code; clippy sees only the marked functions as such"
 )]
-#![expect(dead_code, unused_imports, reason = "the integration tests use more of what is shared")]
 
-#[path = "../sim/chance.rs"]
-mod chance;
 mod connect;
 mod plans;
 mod rows;
 mod sides;
-#[path = "../it/support/mod.rs"]
-mod support;
 mod verdict;
 
 use std::process::ExitCode;
 
-use chance::Chance;
 use plans::{PLANS, Plan};
 use sides::{Shop, deliver};
+use support::chance::Chance;
 use support::kafka::{self, Options};
 use support::{java, skip, topic};
 use verdict::{Verdict, comparable};

@@ -1,11 +1,11 @@
 //! What is compared: for each configuration of `fixtures/debezium` a table and a way to draw rows
 //! for it. Which bytes come of them is Debezium's business and the relay's, and nobody else's.
 
-use crate::chance::Chance;
 use crate::rows::{
     array, bytea, exact, json_string, jsonb, name, object, or_null, payload, quoted, text, time,
     uuid,
 };
+use support::chance::Chance;
 
 /// One configuration and its rows.
 pub(crate) struct Plan {

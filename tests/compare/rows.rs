@@ -3,7 +3,7 @@
 //! Always holds: whatever is drawn here, Debezium survives. What kills its task (an integer beyond
 //! 64 bits in an expanded payload, a payload that is an array) is a test of Postrider alone.
 
-use crate::chance::Chance;
+use support::chance::Chance;
 
 /// A SQL literal of a text.
 pub(crate) fn quoted(text: &str) -> String {

@@ -2,17 +2,17 @@
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rdkafka::consumer::BaseConsumer;
 use serde_json::Value;
 
-use crate::chance::Chance;
 use crate::connect::Connect;
 use crate::plans::Plan;
-use crate::support::postgres::{self, Database};
-use crate::support::topic;
-use crate::support::wait::within;
+use support::chance::Chance;
+use support::postgres::{self, Database};
+use support::topic;
+use support::wait::within;
 
 /// How long Debezium may take for everything, on a machine busy with other tests.
 const LIMIT: Duration = Duration::from_mins(4);

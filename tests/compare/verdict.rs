@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 use serde_json::Value;
 
 use crate::rows::PADDED_MEMBER;
-use crate::support::topic::Stored;
+use support::topic::Stored;
 
 /// Debezium's own headers, of which the relay sends none: where a record came from in Debezium.
 const CONTEXT: &str = "__debezium.context.";

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use crate::judge::{Committed, Truth};
 use crate::rows::{self, Lane};
-use crate::support::postgres::Database;
-use crate::support::sql::Sql;
+use support::postgres::Database;
+use support::sql::Sql;
 
 /// Pause between two looks. Each reads the log again from where the slot may restart, some 15 s
 /// back, so looking often is dear.

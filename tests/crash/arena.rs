@@ -15,13 +15,13 @@ use crate::pair::Pair;
 use crate::readers::{Reader, Shelf, now_ms, say_goodbye};
 use crate::rows::PARTITIONS;
 use crate::settings::{Mode, Plan, Victim};
-use crate::support::fault::cluster;
-use crate::support::postgres::{self, Database};
-use crate::support::relay::Relay;
-use crate::support::sql::Sql;
-use crate::support::{kafka, topic};
 use crate::watch::Watch;
 use crate::writers::Writers;
+use support::fault::cluster;
+use support::postgres::{self, Database};
+use support::relay::Relay;
+use support::sql::Sql;
+use support::{kafka, topic};
 
 /// `kafka.max_in_flight`: its least, so that repeats beyond it are noticed.
 const IN_FLIGHT_BYTES_MAX: u64 = 1 << 20;
@@ -241,13 +241,19 @@ fn transactional_id(database: &Database, mode: Mode) -> Option<String> {
 fn relay(watch: &Watch, bootstrap: &str, shelf: &Shelf, slot: &str, plan: &Plan) -> Relay {
     // What Postgres forgets about the slot in a crash is for progress to remember.
     let keeps_progress = matches!(plan.victim, Victim::Any | Victim::Postgres);
-    let relay = Relay::new(&watch.address(), slot, bootstrap, &shelf.prefix)
-        .set("kafka.delivery", plan.mode.name())
-        .set("progress.at_least_once", &keeps_progress.to_string())
-        .set("kafka.max_in_flight", &format!("{IN_FLIGHT_BYTES_MAX}B"))
-        .set("source.status_interval", &format!("{STATUS_INTERVAL_MS}ms"))
-        .set("retry.max", "500ms")
-        .allow_log("");
+    let relay = Relay::new(
+        env!("CARGO_BIN_EXE_postrider"),
+        &watch.address(),
+        slot,
+        bootstrap,
+        &shelf.prefix,
+    )
+    .set("kafka.delivery", plan.mode.name())
+    .set("progress.at_least_once", &keeps_progress.to_string())
+    .set("kafka.max_in_flight", &format!("{IN_FLIGHT_BYTES_MAX}B"))
+    .set("source.status_interval", &format!("{STATUS_INTERVAL_MS}ms"))
+    .set("retry.max", "500ms")
+    .allow_log("");
     if plan.victim == Victim::EndTxn {
         relay.property("socket.timeout.ms", &SOCKET_TIMEOUT.as_millis().to_string())
     } else {

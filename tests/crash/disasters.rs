@@ -3,8 +3,8 @@
 //! Enters: the victim and a seed. Leaves: one [`Disaster`] after the other. Always holds: each that a
 //! victim can suffer comes within [`Disasters::ROUND`] cycles, however the seed falls. Pure.
 
-use crate::chance::Chance;
 use crate::settings::Victim;
+use support::chance::Chance;
 
 /// One thing that goes wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value};
 
-use crate::chance::Chance;
-use crate::face::Face;
 use crate::settings::Plan;
-use crate::support::fault::endtxn::{End, EndTxns, Injection, Journal};
-use crate::support::fault::kafka_frame::Producer;
-use crate::support::fault::proxy::Proxy;
-use crate::support::relay::Running;
+use support::chance::Chance;
+use support::face::Face;
+use support::fault::endtxn::{End, EndTxns, Injection, Journal};
+use support::fault::kafka_frame::Producer;
+use support::fault::proxy::Proxy;
+use support::relay::Running;
 
 /// How long the relay's client waits for an answer (`socket.timeout.ms`). It looks once a second, so
 /// it may take twice as long.

@@ -10,11 +10,11 @@ use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::metadata::MetadataTopic;
 
 use crate::arena::Arena;
-use crate::chance::Chance;
 use crate::disasters::{Disaster, Disasters};
 use crate::pair::Pair;
 use crate::settings::Victim;
-use crate::support::topic;
+use support::chance::Chance;
+use support::topic;
 
 /// How long it may take until rows are visible again.
 const RECOVERY_LIMIT: Duration = Duration::from_mins(2);

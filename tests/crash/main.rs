@@ -18,17 +18,12 @@
     clippy::print_stderr,
     reason = "all of this crate is test code; clippy sees only the marked functions as such"
 )]
-#![expect(dead_code, unused_imports, reason = "the integration tests use more of what is shared")]
 
 mod account;
 mod arena;
-#[path = "../sim/chance.rs"]
-mod chance;
 mod coordinator;
 mod disasters;
 mod ends;
-#[path = "../it/relay/face.rs"]
-mod face;
 mod judge;
 mod kills;
 mod pair;
@@ -36,8 +31,6 @@ mod readers;
 mod report;
 mod rows;
 mod settings;
-#[path = "../it/support/mod.rs"]
-mod support;
 mod watch;
 mod writers;
 

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::chance::Chance;
-use crate::support::relay::{Outcome, Relay, Running};
+use support::chance::Chance;
+use support::relay::{Outcome, Relay, Running};
 
 /// How often it is the relay with the slot that suffers, of 100 times.
 const HOLDER_PERCENT: u64 = 80;

@@ -16,7 +16,7 @@ use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 
 use crate::judge::{Moment, Seen};
 use crate::rows::{self, NO_LANE, NOBODY, PARTITIONS, PLACES, TOPICS};
-use crate::support::topic;
+use support::topic;
 
 /// The key of the last record of every partition.
 const GOODBYE: &[u8] = b"goodbye";

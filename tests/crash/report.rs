@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use crate::arena::Outcome;
 use crate::judge::{SHOWN, Verdict};
-use crate::settings::{Mode, Plan, Victim};
+use crate::settings::{Mode, Plan};
 
 /// Judges, prints, and says whether the guarantee held.
 pub(crate) fn report(plan: &Plan, outcome: &Outcome) -> bool {

@@ -13,8 +13,8 @@ use crate::coordinator;
 use crate::judge::Told;
 use crate::readers::Shelf;
 use crate::rows::PLACES;
-use crate::support::tap::{Said, Tap};
-use crate::support::topic;
+use support::tap::{Said, Tap};
+use support::topic;
 
 /// How long the brokers may take to say how far their topics reach, while leaders move.
 const ENDS_LIMIT: Duration = Duration::from_mins(1);

@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::chance::Chance;
 use crate::rows;
-use crate::support::sql::Sql;
+use support::chance::Chance;
+use support::sql::Sql;
 
 /// Rows of a transaction, and the writer's part of all rows in percent.
 const WRITERS: [(u32, u32); 5] = [(1, 8), (7, 20), (60, 30), (500, 32), (5_000, 10)];

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::chance::Chance;
+use support::chance::Chance;
 
 /// The header that every record must begin with.
 pub(crate) const ID_HEADER: &str = "id";

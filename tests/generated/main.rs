@@ -11,8 +11,6 @@
     reason = "all of this crate is test code; clippy sees only the marked functions as such"
 )]
 
-#[path = "../sim/chance.rs"]
-mod chance;
 mod draw;
 
 use std::io::Write as _;
@@ -21,7 +19,7 @@ use std::process::{Command, Output, Stdio};
 use postrider::route::check_topic;
 use serde_json::Value;
 
-use chance::Chance;
+use support::chance::Chance;
 
 /// Configurations that are drawn, and rows for each.
 const CONFIGURATIONS: usize = 32;

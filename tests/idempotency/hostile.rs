@@ -3,7 +3,7 @@
 use postrider::idempotency::{Answer, Begun, Claim, Completed, Fingerprint, Key, Request, claim};
 use redis::Value;
 
-use crate::support::{
+use crate::fixture::{
     Database, answer, guarded, only_key, permit, replayed, request, session, settings, tell,
 };
 

@@ -11,14 +11,12 @@
     reason = "all of this crate is test code; clippy sees only the marked functions as such"
 )]
 
+mod fixture;
 mod hostile;
 mod memory;
 mod outages;
 mod published;
-mod setnx;
 mod storm;
-mod support;
 mod transitions;
 mod truth;
-mod wait;
 mod zombies;

@@ -6,7 +6,7 @@ use postrider::idempotency::{Answer, Completed, Fingerprint, Guard, Key, Request
 use postrider::sandbox::redis::Redis;
 use tokio::task::JoinSet;
 
-use crate::support::{answer, guarded, only_key, permit, session, settings};
+use crate::fixture::{answer, guarded, only_key, permit, session, settings};
 
 /// `dictEntry`, and `robj` before a string.
 const ENTRY: usize = 24;
@@ -101,7 +101,7 @@ async fn fill(guard: &Arc<Guard>, numbers: std::ops::Range<usize>) {
     for number in numbers {
         let guard = Arc::clone(guard);
         tasks.spawn(async move {
-            let request = crate::support::request(&format!("8e03978e-40d5-43dd-bc93-{number:012}"));
+            let request = crate::fixture::request(&format!("8e03978e-40d5-43dd-bc93-{number:012}"));
             let owner = permit(guard.begin(&request).await);
             assert_eq!(guard.complete(&owner, &answer("{}")).await, Completed::Done);
         });

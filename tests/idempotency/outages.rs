@@ -6,10 +6,10 @@ use postrider::idempotency::{Begun, Claim, Completed, Guard, Known, Settings, cl
 use postrider::sandbox::password::Password;
 use postrider::sandbox::redis::Redis;
 
-use crate::support::{
+use crate::fixture::{
     Database, answer, begin_when_sure, calls, guarded, permit, replayed, request, settings, tell,
 };
-use crate::wait::let_pass;
+use support::task::let_pass;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scripts_are_loaded_again_after_script_flush() {

@@ -6,11 +6,11 @@ use std::time::Duration;
 use postrider::idempotency::{Begun, Claim, Settings, claim};
 use postrider::sandbox::redis::Redis;
 
-use crate::setnx::{self, Setnx, Tried};
-use crate::support::{
+use crate::fixture::{
     Database, answer, asking, guarded, only_key, permit, replayed, request, session, settings, tell,
 };
-use crate::wait::let_pass;
+use support::setnx::{self, Setnx, Tried};
+use support::task::let_pass;
 
 async fn usual(redis: &Redis) -> Setnx {
     Setnx { connection: session(redis).await }

@@ -12,8 +12,8 @@ use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 use tokio_postgres::Client;
 
-use crate::support::{Database, answer, guarded, request, settings, tell};
-use crate::wait::let_pass;
+use crate::fixture::{Database, answer, guarded, request, settings, tell};
+use support::task::let_pass;
 
 const REQUESTS: usize = 200;
 const SESSIONS: usize = 32;

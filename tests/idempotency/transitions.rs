@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use postrider::idempotency::{Answer, Begun, Completed, Counts, Guard, Settings};
 
-use crate::support::{
+use crate::fixture::{
     answer, asking, calls, guarded, only_key, permit, replayed, request, session, settings, tell,
 };
-use crate::wait::{let_pass, wait_for};
+use support::task::{let_pass, wait_for};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_is_new_then_pending_then_replayed() {

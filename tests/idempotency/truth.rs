@@ -5,7 +5,7 @@ use postrider::idempotency::{
 };
 use tokio_postgres::Client;
 
-use crate::support::{Database, answer, asking, request};
+use crate::fixture::{Database, answer, asking, request};
 
 async fn claim_and_commit(client: &mut Client, request: &Request, mine: &Answer) -> Claim {
     let transaction = client.transaction().await.unwrap();

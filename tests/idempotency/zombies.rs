@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use postrider::idempotency::{Begun, Claim, Completed, Permit, Settings, claim};
 
-use crate::support::{Database, answer, guarded, permit, replayed, request, settings};
-use crate::wait::let_pass;
+use crate::fixture::{Database, answer, guarded, permit, replayed, request, settings};
+use support::task::let_pass;
 
 const TTL: Duration = Duration::from_secs(5);
 

@@ -83,15 +83,14 @@ fn a_cache_that_is_killed_and_comes_back_stops_nothing() {
     let failures = running.await_that("a failure", |now| now.cache_failures > 0).cache_failures;
     redis.restart().unwrap();
     // It is asked again after a moment, and then remembers.
-    crate::support::wait_for("the cache to be used", || {
+    support::wait_for("the cache to be used", || {
         scene.send(&Draft::many(10));
         (ask(&redis, "DBSIZE") > 0).then_some(())
     });
-    let sent: i64 =
-        crate::support::topic::read(&scene.bootstrap, std::slice::from_ref(&scene.topic))
-            .len()
-            .try_into()
-            .unwrap();
+    let sent: i64 = support::topic::read(&scene.bootstrap, std::slice::from_ref(&scene.topic))
+        .len()
+        .try_into()
+        .unwrap();
     scene.await_deeds(sent.try_into().unwrap());
     let end = running.stop();
     assert_eq!((end.dead_letters, end.duplicates), (0, 0));

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::scene::{Deeds, Draft, Running, Scene, Whim};
-use crate::support::wait_for;
+use support::wait_for;
 
 /// Each message takes one from the shelf of its number, as orders take stock.
 fn shelves(stem: &str) -> Option<Scene> {

@@ -7,9 +7,9 @@ use postrider::sandbox::postgres::{Options, Stop};
 use uuid::Uuid;
 
 use crate::scene::{Deeds, Draft, Running, Scene, Whim};
-use crate::support::postgres::{self, Database};
-use crate::support::wait::wait_until;
-use crate::support::{kafka, topic, unique, wait_for};
+use support::postgres::{self, Database};
+use support::wait::wait_until;
+use support::{kafka, topic};
 
 #[test]
 fn an_effect_that_fails_for_a_while_works_in_the_end_and_once() {

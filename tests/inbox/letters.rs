@@ -9,7 +9,7 @@ use postrider::dead_letter::{
 };
 
 use crate::scene::{Deeds, Draft, Scene, Whim};
-use crate::support::topic;
+use support::topic;
 
 fn now() -> Redrive {
     Redrive { horizon: Duration::from_hours(1), force: false, now_ms: now_ms() }

@@ -2,16 +2,10 @@
 
 #![expect(
     clippy::unwrap_used,
-    clippy::expect_used,
     clippy::panic,
     clippy::indexing_slicing,
-    clippy::print_stderr,
     reason = "all of this crate is a test"
 )]
-#![expect(dead_code, unused_imports, reason = "the integration tests use more of what is shared")]
-
-#[path = "../it/support/mod.rs"]
-mod support;
 
 mod cache;
 mod contention;
@@ -22,5 +16,3 @@ mod once;
 mod outages;
 mod rebalances;
 mod scene;
-#[path = "../idempotency/wait.rs"]
-mod wait;

@@ -6,8 +6,8 @@ use std::collections::{HashSet, VecDeque};
 use uuid::Uuid;
 
 use crate::scene::{Deeds, Draft, Running, Scene, Whim};
-use crate::support::postgres::{self, Database};
-use crate::support::sql::Sql;
+use support::postgres::{self, Database};
+use support::sql::Sql;
 
 /// Where a consumer dies. Everything after it is left undone; what is open is rolled back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

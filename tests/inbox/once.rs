@@ -1,13 +1,11 @@
 //! Each message has its effect once, however it is delivered.
 
-use std::time::Duration;
-
 use postrider::inbox::{Consumer, Effects, Failure, InboxError, Interest, Message, Prepared};
 use tokio_postgres::Transaction;
 use uuid::Uuid;
 
 use crate::scene::{Deeds, Draft, PASSED_OVER, Running, Scene, Whim, cut_sessions};
-use crate::support::wait_for;
+use support::wait_for;
 
 #[test]
 fn what_is_delivered_again_from_the_beginning_has_no_second_effect() {
@@ -135,7 +133,7 @@ fn a_consumer_that_is_dropped_ends_and_leaves_its_offsets() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let are_processed = async || (counters.snapshot().processed >= 20).then_some(());
-        let seen = crate::wait::wait_for("the messages to be processed", are_processed);
+        let seen = support::task::wait_for("the messages to be processed", are_processed);
         tokio::select! {
             _ = consumer.run(std::future::pending()) => unreachable!("nobody asked it to"),
             () = seen => {}

@@ -5,7 +5,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use crate::scene::{Deeds, Draft, Running, Scene, TAKEN, Whim};
-use crate::support::wait_for;
+use support::wait_for;
 
 const COUNT: usize = 3_000;
 
@@ -110,6 +110,6 @@ fn a_frozen_transaction_is_ended_by_the_server_and_its_message_taken_over() {
 }
 
 fn id_of_only_message(scene: &Scene) -> String {
-    let records = crate::support::topic::read(&scene.bootstrap, std::slice::from_ref(&scene.topic));
+    let records = support::topic::read(&scene.bootstrap, std::slice::from_ref(&scene.topic));
     records[0].header("id").unwrap().to_owned()
 }

@@ -20,9 +20,9 @@ use tokio::sync::oneshot;
 use tokio_postgres::Transaction;
 use uuid::Uuid;
 
-use crate::support::postgres::{self, Database};
-use crate::support::{kafka, topic, unique, wait_for};
-use crate::wait::let_pass;
+use support::postgres::{self, Database};
+use support::task::let_pass;
+use support::{kafka, topic, unique, wait_for};
 
 pub(crate) const PARTITIONS: i32 = 3;
 /// What `Deeds` takes; everything else it does not know.

@@ -8,8 +8,8 @@ use std::process::Command;
 use postrider::sandbox::binaries;
 use postrider::sandbox::postgres::Options;
 
-use crate::support::postgres;
-use crate::support::sql::Sql;
+use support::postgres;
+use support::sql::Sql;
 
 fn script(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("docker").join(name)

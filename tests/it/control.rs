@@ -13,9 +13,9 @@ use postrider::outbox::{TableName, Wanted};
 use postrider::sandbox::postgres::{Cluster, Options, Stop};
 use postrider::wal::{Class, Connection, Frame, SessionParams};
 
-use crate::support::postgres::{self, Database};
-use crate::support::sql::Sql;
-use crate::support::unique;
+use support::postgres::{self, Database};
+use support::sql::Sql;
+use support::unique;
 
 const LIMIT: Duration = Duration::from_mins(1);
 

@@ -9,10 +9,10 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::relay::stage::Stage;
-use crate::support::broker::Broker;
-use crate::support::relay::{Outcome, Relay};
-use crate::support::topic::{self, Stored};
-use crate::support::{kafka, postgres, wait_for};
+use support::broker::Broker;
+use support::relay::{Outcome, Relay};
+use support::topic::{self, Stored};
+use support::{kafka, postgres, wait_for};
 
 /// What no list may show.
 const BODY: &str = "the-body-of-a-row";

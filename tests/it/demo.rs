@@ -4,9 +4,9 @@ use std::process::{Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::support::postgres::{self, Database};
-use crate::support::wait::wait_until;
-use crate::support::{kafka, wait_for};
+use support::postgres::{self, Database};
+use support::wait::wait_until;
+use support::{kafka, wait_for};
 
 const LEFT_BEHIND: &str = "SELECT (SELECT count(*) FROM pg_replication_slots
                                     WHERE database = current_database())

@@ -14,14 +14,14 @@ use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use rustix::process::Signal;
 
-use crate::chance::Chance;
 use crate::relay::stage::Stage;
-use crate::support::acl::{May, On, grant};
-use crate::support::kafka::{DENIED_USER, Kafka, PASSWORD};
-use crate::support::relay::Relay;
-use crate::support::retention::{self, now_ms};
-use crate::support::topic::{self, Stored};
-use crate::support::{kafka, postgres};
+use support::acl::{May, On, grant};
+use support::chance::Chance;
+use support::kafka::{DENIED_USER, Kafka, PASSWORD};
+use support::relay::Relay;
+use support::retention::{self, now_ms};
+use support::topic::{self, Stored};
+use support::{kafka, postgres};
 
 /// Put another seed here to draw other rows.
 const SEED: u64 = 20_261_122;

@@ -9,13 +9,13 @@ use std::collections::BTreeMap;
 
 use postrider::route::RejectionCode;
 
-use crate::relay::face::Face;
 use crate::relay::stage::Stage;
-use crate::support::broker::Broker;
-use crate::support::kafka::{self, Kafka};
-use crate::support::postgres;
-use crate::support::relay::Relay;
-use crate::support::topic::{self, Stored};
+use support::broker::Broker;
+use support::face::Face;
+use support::kafka::{self, Kafka};
+use support::postgres;
+use support::relay::Relay;
+use support::topic::{self, Stored};
 
 const ROWS: u64 = 10_000;
 

@@ -2,10 +2,10 @@
 
 use postrider::sandbox::postgres::Options;
 
-use crate::support::broker::Broker;
-use crate::support::postgres::{self, Database};
-use crate::support::relay::Relay;
-use crate::support::topic::{self, Stored};
+use support::broker::Broker;
+use support::postgres::{self, Database};
+use support::relay::Relay;
+use support::topic::{self, Stored};
 
 /// The JSON of a widely read article. It routes by `event_type` and names neither its key nor its
 /// type column, so that Debezium itself would refuse the rows of this table.
@@ -15,7 +15,7 @@ const CONNECTOR: &str =
 /// The connector as it stands; only where the servers are is another place.
 fn relay(database: &Database, bootstrap: &str) -> Relay {
     let address = database.address();
-    Relay::new(&address, "", bootstrap, "")
+    Relay::new(env!("CARGO_BIN_EXE_postrider"), &address, "", bootstrap, "")
         .unset("source.slot")
         .unset("route.topic")
         .unset("dead_letters.topic")
@@ -98,7 +98,7 @@ fn a_database_without_slot_and_publication_gets_those_of_the_file() {
     let mut running = relay.start(&["run", "--debezium", CONNECTOR]);
     running.wait_for_log("\"streaming\"");
     insert(&database, "OrderPlaced", 1..=3);
-    crate::support::wait_for("records", || (records(&bootstrap).len() == 3).then_some(()));
+    support::wait_for("records", || (records(&bootstrap).len() == 3).then_some(()));
     running.stop();
     let slots = "SELECT string_agg(slot_name, ',') FROM pg_replication_slots";
     assert_eq!(database.sql().value(slots), "debezium");

@@ -17,9 +17,9 @@ use postrider::ledger::Ticket;
 use postrider::route::{Headers, Record, RejectionCode};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 
-use crate::support::retention::now_ms;
-use crate::support::wait::{let_pass, wait_until};
-use crate::support::{kafka, topic, unique};
+use support::retention::now_ms;
+use support::wait::{let_pass, wait_until};
+use support::{kafka, topic, unique};
 
 const LIMIT: Duration = Duration::from_mins(1);
 

@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use crate::relay::face::Face;
 use crate::relay::stage::Stage;
-use crate::support::fortress::{authority, issue};
-use crate::support::kafka::{self, Options};
-use crate::support::postgres;
+use support::face::Face;
+use support::fortress::{authority, issue};
+use support::kafka::{self, Options};
+use support::postgres;
 
 /// How soon the log names what is wrong.
 const NAMED: Duration = Duration::from_secs(40);

@@ -12,10 +12,15 @@ use postrider::lsn::Lsn;
 use postrider::sandbox::postgres::{Options, Tls};
 use postrider::wal::{Class, Connection, Frame, SessionParams, WalError};
 
-use crate::support::fortress::{Fortress, PASSWORD, authority, fortress, issue};
-use crate::support::postgres;
+use support::fortress::{Fortress, PASSWORD, authority, fortress, issue};
+use support::postgres;
 
-impl Fortress {
+/// What a connection string says, as the relay reads it.
+trait Resolved {
+    fn info(&self, role: &str, extra: &str) -> ConnectInfo;
+}
+
+impl Resolved for Fortress {
     fn info(&self, role: &str, extra: &str) -> ConnectInfo {
         resolve(&self.address(role, extra))
     }

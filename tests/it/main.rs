@@ -12,12 +12,7 @@
     clippy::print_stderr,
     reason = "all of this crate is test code; clippy sees only the marked functions as such"
 )]
-#![cfg_attr(not(feature = "faults"), allow(dead_code, reason = "the fault matrix uses more"))]
 
-#[cfg(feature = "faults")]
-#[path = "../sim/chance.rs"]
-#[expect(dead_code, reason = "the simulation draws more")]
-mod chance;
 mod containers;
 mod control;
 mod dead_letters;
@@ -46,7 +41,6 @@ mod routing;
 mod servers;
 mod setup;
 mod shop;
-mod support;
 mod tail;
 mod topics;
 mod transactions;

@@ -14,9 +14,9 @@ use postrider::sandbox::password::Password;
 use postrider::sandbox::postgres::Options;
 use postrider::sandbox::redis::Redis;
 
-use crate::support::postgres;
-use crate::support::sql::Sql;
-use crate::support::wait::let_pass;
+use support::postgres;
+use support::sql::Sql;
+use support::wait::let_pass;
 
 /// How often the command lines are read: initdb runs for much longer, and a connection too.
 const POLL: Duration = Duration::from_millis(5);

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use postrider::sandbox::postgres::{Cluster, Options, Stop};
 
 use crate::relay::stage::Stage;
-use crate::support::broker::Broker;
-use crate::support::{kafka, postgres, topic, wait_for};
+use support::broker::Broker;
+use support::{kafka, postgres, topic, wait_for};
 
 const ROWS: usize = 100;
 

@@ -7,8 +7,8 @@ use std::process::{Command, Stdio};
 use postrider::sandbox::binaries;
 use postrider::sandbox::postgres::{Cluster, Options};
 
-use crate::support::sql::Sql;
-use crate::support::{kafka, postgres, skip, topic};
+use support::sql::Sql;
+use support::{kafka, postgres, skip, topic};
 
 /// The section of the README that is run.
 const SECTION: &str = "## Your own database, in five minutes";

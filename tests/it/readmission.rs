@@ -5,15 +5,13 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::relay::face::Face;
 use crate::relay::stage::Stage;
-use crate::support::kafka::{
-    self, ALLOWED_USER, Kafka, Options, PASSWORD, PLAIN_LOGINS, plain_logins,
-};
-use crate::support::postgres;
-use crate::support::relay::{Relay, Running};
-use crate::support::requests::{self, Ask};
-use crate::support::wait::stays;
+use support::face::Face;
+use support::kafka::{self, ALLOWED_USER, Kafka, Options, PASSWORD, PLAIN_LOGINS, plain_logins};
+use support::postgres;
+use support::relay::{Relay, Running};
+use support::requests::{self, Ask};
+use support::wait::stays;
 
 const DELIVERIES: [&str; 2] = ["at_least_once", "exactly_once"];
 

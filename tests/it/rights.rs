@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use crate::relay::face::Face;
 use crate::relay::stage::Stage;
-use crate::support::acl::{May, On, grant};
-use crate::support::kafka::{self, DENIED_USER, Kafka, PASSWORD};
-use crate::support::relay::{Outcome, Relay};
-use crate::support::{postgres, topic, wait_for};
+use support::acl::{May, On, grant};
+use support::face::Face;
+use support::kafka::{self, DENIED_USER, Kafka, PASSWORD};
+use support::relay::{Outcome, Relay};
+use support::{postgres, topic, wait_for};
 
 const TO_WRITE: [May; 2] = [May::Write, May::Describe];
 

@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use rdkafka::mocking::MockCluster;
 
 use crate::relay::stage::Stage;
-use crate::support::fortress::fortress;
-use crate::support::relay::{Relay, Running};
+use support::fortress::fortress;
+use support::relay::{Relay, Running};
 
 /// What the log says of each attempt.
 const AGAIN: &str = "reading the secret again";

@@ -6,10 +6,10 @@ use std::time::Duration;
 use postrider::sandbox::postgres::{Cluster, Options, Stop};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 
-use crate::support::broker::Broker;
-use crate::support::sql::Sql;
-use crate::support::wait::let_pass;
-use crate::support::{kafka, postgres, retention, topic, unique, wait_for};
+use support::broker::Broker;
+use support::sql::Sql;
+use support::wait::let_pass;
+use support::{kafka, postgres, retention, topic, unique, wait_for};
 
 #[test]
 fn every_postgres_decodes_logically() {

@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use postrider::sandbox::binaries;
 use postrider::sandbox::postgres::{Address, Cluster};
 
-use crate::support::broker::Broker;
-use crate::support::postgres::{self, Database};
-use crate::support::relay::{Outcome, Relay};
-use crate::support::{kafka, topic, unique};
+use support::broker::Broker;
+use support::postgres::{self, Database};
+use support::relay::{Outcome, Relay};
+use support::{kafka, topic, unique};
 
 /// A database of an owner, and a role for the relay that owns nothing.
 struct Scene {
@@ -37,7 +37,13 @@ impl Scene {
 
     fn run_as(&self, role: &str) -> Relay {
         let slot = self.database.name();
-        Relay::new(&self.address(role), slot, &self.broker.bootstrap(), &format!("{slot}."))
+        Relay::new(
+            env!("CARGO_BIN_EXE_postrider"),
+            &self.address(role),
+            slot,
+            &self.broker.bootstrap(),
+            &format!("{slot}."),
+        )
     }
 
     /// `postrider setup` by this role.

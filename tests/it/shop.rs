@@ -1,9 +1,6 @@
 //! The shop's services towards servers that are picky: PostgreSQL with TLS and SCRAM, Kafka with logins
 //! and access lists, Redis with TLS. What must be secret stays so.
 
-#[path = "../services/client.rs"]
-mod client;
-
 use std::fs::{read_to_string, write};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{Ipv4Addr, TcpStream};
@@ -19,10 +16,10 @@ use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::support::fortress::{self, Fortress, fortress};
-use super::support::kafka::{self, ALLOWED_USER, Kafka, PASSWORD};
-use super::support::postgres::Database;
-use super::support::{topic, wait_for};
+use support::fortress::{self, Fortress, fortress};
+use support::kafka::{self, ALLOWED_USER, Kafka, PASSWORD};
+use support::postgres::Database;
+use support::{http, topic, wait_for};
 
 const BODY: &str = r#"{"customer":"ada","sku":"tea","quantity":2,"amount_cents":990}"#;
 const CHECKED: &str = "sslmode=verify-full sslrootcert=$root.crt";
@@ -190,20 +187,20 @@ fn a_service_reaches_all_it_needs_by_tls_and_logins_and_shows_no_secret() {
             .env("SSL_CERT_FILE", &redis.authority)
             .env_remove("SSL_CERT_DIR"),
     );
-    let placed = client::place(&service.address, "k", BODY).unwrap();
+    let placed = http::place(&service.address, "k", BODY).unwrap();
     assert_eq!(placed.status, 201, "{placed:?}");
     let order = placed.json()["id"].as_str().unwrap().to_owned();
     let status = format!("{}/status", placed.header("location").unwrap());
     let mut keys = 0..;
     wait_for("an answer of Redis", || {
         let key = format!("again-{}", keys.next()?);
-        assert_eq!(client::place(&service.address, &key, BODY).unwrap().status, 201);
-        let page = client::get(&service.address, "/metrics").body;
+        assert_eq!(http::place(&service.address, &key, BODY).unwrap().status, 201);
+        let page = http::get(&service.address, "/metrics").body;
         (!page.contains("\nshop_requests_new_total 0\n")).then_some(())
     });
     stage.report_payment(&order);
     wait_for("the consumer", || {
-        let status = client::get(&service.address, &status).json()["status"].clone();
+        let status = http::get(&service.address, &status).json()["status"].clone();
         (status == "PAID").then_some(())
     });
     let encrypted = "SELECT bool_and(ssl) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) \

@@ -5,11 +5,11 @@ use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
-use crate::support::wait::within;
-use crate::support::{kafka, topic, unique};
 use postrider::kafka::{KafkaSpec, Producer, SendError};
 use postrider::ledger::Ticket;
 use postrider::route::{Headers, Record};
+use support::wait::within;
+use support::{kafka, topic, unique};
 
 const LIMIT: Duration = Duration::from_mins(2);
 

@@ -11,9 +11,9 @@ use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::mocking::MockCluster;
 
 use crate::relay::stage::Stage;
-use crate::support::broker::Broker;
-use crate::support::requests::{self, Ask};
-use crate::support::{kafka, postgres, topic, unique};
+use support::broker::Broker;
+use support::requests::{self, Ask};
+use support::{kafka, postgres, topic, unique};
 
 fn spec(bootstrap: &str, progress: &str) -> KafkaSpec {
     KafkaSpec { progress_topic: progress.to_owned(), ..KafkaSpec::of_brokers(bootstrap) }

@@ -16,13 +16,13 @@ use postrider::sandbox::postgres::Cluster;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-use crate::support::broker::Broker;
-use crate::support::judge::judge;
-use crate::support::oracle::Oracle;
-use crate::support::postgres::{self, Database};
-use crate::support::relay::Relay;
-use crate::support::topic::{self, Stored};
-use crate::support::wiretap::Wiretap;
+use support::broker::Broker;
+use support::judge::judge;
+use support::oracle::Oracle;
+use support::postgres::{self, Database};
+use support::relay::Relay;
+use support::topic::{self, Stored};
+use support::wiretap::Wiretap;
 
 /// The header that carries commit LSN and index.
 const POSITION: &str = "postrider-lsn";
@@ -144,7 +144,13 @@ impl Fixture {
             }
         }
         let tap = Wiretap::start(&database.address(), &broker.bootstrap(), &prefix);
-        let mut relay = Relay::new(&tap.address(), slot, &broker.bootstrap(), &prefix);
+        let mut relay = Relay::new(
+            env!("CARGO_BIN_EXE_postrider"),
+            &tap.address(),
+            slot,
+            &broker.bootstrap(),
+            &prefix,
+        );
         for (option, value) in &self.settings {
             relay = relay.set(option, value);
         }

@@ -8,9 +8,9 @@ use postrider::pgoutput::{self, Column, Cut, Digest, Excerpt, Message, VALUE_BYT
 use postrider::sandbox::postgres::{Cluster, Options, Stop};
 use postrider::wal::{Class, Connection, Frame, SessionParams, Stream, StreamEncoding, WalError};
 
-use crate::support::postgres::{self, Database};
-use crate::support::unique;
-use crate::support::wait::{let_pass, wait_for, wait_until};
+use support::postgres::{self, Database};
+use support::unique;
+use support::wait::{let_pass, wait_for, wait_until};
 
 /// How long a test waits for something that the server should do at once.
 const LIMIT: Duration = Duration::from_mins(1);

@@ -44,8 +44,6 @@
 )]
 
 mod broker;
-#[path = "../sim/chance.rs"]
-mod chance;
 mod rules;
 mod search;
 mod state;

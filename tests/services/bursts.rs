@@ -1,8 +1,8 @@
 //! More requests than the database has sessions for.
 
-use crate::client::{get, place};
 use crate::stage::Stage;
-use crate::wait::wait_until;
+use support::http::{get, place};
+use support::wait::wait_until;
 
 const BODY: &str = r#"{"customer":"ada","sku":"tea","quantity":2,"amount_cents":990}"#;
 /// Many more than there are sessions.

@@ -1,7 +1,7 @@
 //! Orders that took too long are given up, whatever becomes of others.
 
 use crate::stage::Stage;
-use crate::wait::wait_until;
+use support::wait::wait_until;
 
 #[test]
 fn an_order_that_cannot_be_given_up_makes_no_other_wait() {

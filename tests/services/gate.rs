@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 
-use crate::wait::wait_until;
+use support::wait::wait_until;
 
 /// The running proxy.
 pub(crate) struct Gate {

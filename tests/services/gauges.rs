@@ -2,7 +2,7 @@
 
 use crate::maintenance::{SLOT, deliver};
 use crate::stage::Stage;
-use crate::wait::wait_until;
+use support::wait::wait_until;
 
 /// 20,000 rows of each table that is swept, half of them older than 42 days, and what goes with them.
 const FILL: &str = "

@@ -11,7 +11,7 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::stage::Stage;
-use crate::wait::wait_for;
+use support::wait::wait_for;
 
 const LIMIT: Duration = Duration::from_mins(1);
 

@@ -7,9 +7,9 @@ use std::time::Duration;
 use postrider::kafka::embedded::Broker;
 use postrider::sandbox::postgres::{Cluster, Options};
 
-use crate::client::get;
 use crate::stage::Stage;
-use crate::wait::{stays, wait_until};
+use support::http::get;
+use support::wait::{stays, wait_until};
 
 /// Never to be seen in what a service says.
 const CANARY: &str = "canary-in-a-coal-mine";

@@ -10,7 +10,6 @@
 )]
 
 mod bursts;
-mod client;
 mod deadlines;
 mod gate;
 mod gauges;
@@ -23,6 +22,3 @@ mod refusals;
 mod silent;
 mod stage;
 mod standby;
-#[path = "../it/support/wait.rs"]
-#[expect(dead_code, reason = "the tests of the relay wait in more ways")]
-mod wait;

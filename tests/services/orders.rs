@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::client::{Answer, get, place};
 use crate::stage::Stage;
-use crate::wait::{wait_for, wait_until};
+use support::http::{Answer, get, place};
+use support::wait::{wait_for, wait_until};
 
 pub(crate) const BODY: &str = r#"{"customer":"ada","sku":"tea","quantity":2,"amount_cents":990}"#;
 const CLIENTS: usize = 200;

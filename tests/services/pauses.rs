@@ -2,9 +2,9 @@
 
 use std::thread;
 
-use crate::client::{Answer, place};
 use crate::orders::{BODY, assert_one_order, assert_remembered, storm};
 use crate::stage::{Service, Stage};
+use support::http::{Answer, place};
 
 /// An owner that is silent for so long is taken for dead.
 const BRIEF: [&str; 2] = ["--owner-silence", "500ms"];

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::client::{Answer, get, send};
 use crate::stage::Stage;
+use support::http::{Answer, get, send};
 
 const BODY: &str = r#"{"customer":"ada","sku":"tea","quantity":2,"amount_cents":990}"#;
 const POST: &str = "POST /orders HTTP/1.1";

@@ -3,9 +3,9 @@
 use std::io::Write as _;
 use std::net::TcpStream;
 
-use crate::client::{get, place};
 use crate::orders::BODY;
 use crate::stage::Stage;
+use support::http::{get, place};
 
 /// What a shell gives a process by default is four times as many.
 const DESCRIPTORS: u32 = 256;

@@ -11,9 +11,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::runtime::Runtime;
 use tokio_postgres::Client;
 
-use crate::client::get;
 use crate::gate::Gate;
-use crate::wait::wait_until;
+use support::http::get;
+use support::wait::wait_until;
 
 const MIGRATIONS: [&str; 4] = [
     include_str!("../../migrations/0001_outbox.sql"),

@@ -1,9 +1,9 @@
 //! A server that takes no writes, as a standby, is not taken for one that does.
 
-use crate::client::{get, place};
 use crate::orders::BODY;
 use crate::stage::Stage;
-use crate::wait::wait_until;
+use support::http::{get, place};
+use support::wait::wait_until;
 
 #[test]
 fn a_database_that_takes_no_writes_makes_the_service_unready_until_it_does() {

@@ -10,8 +10,8 @@ use crate::echo::Copies;
 use crate::shelf;
 use crate::stage::Stage;
 use crate::stories::Traces;
-use crate::support::sql::Sql;
-use crate::support::topic::Stored;
+use support::sql::Sql;
+use support::topic::Stored;
 
 /// By order: each row of payment and reservation, each event of the outbox, each marker of a consumer
 /// for an event, each event that has changed the saga.

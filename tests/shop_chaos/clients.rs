@@ -15,10 +15,10 @@ use tokio::runtime::Builder;
 use tokio::task::LocalSet;
 
 use crate::audit::{self, Told};
-use crate::chance::Chance;
 use crate::http::{self, Answer};
-use crate::wait::let_pass;
 use crate::wishes::{Sending, Wish};
+use support::chance::Chance;
+use support::task::let_pass;
 
 /// Where a service answers, while it does.
 pub(crate) type Door = Arc<Mutex<Option<SocketAddr>>>;

@@ -16,11 +16,11 @@ use rdkafka::message::{Headers as _, Message as _, OwnedMessage};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 
-use crate::chance::Chance;
 use crate::poison;
 use crate::stage::PARTITIONS;
-use crate::support::topic;
 use crate::who;
+use support::chance::Chance;
+use support::topic;
 
 /// How many records are repeated, and how many of those once more.
 const REPEATED_PERCENT: u64 = 30;

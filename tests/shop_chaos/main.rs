@@ -10,19 +10,15 @@
 
 #![expect(
     clippy::unwrap_used,
-    clippy::expect_used,
     clippy::panic,
     clippy::indexing_slicing,
     clippy::print_stdout,
     clippy::print_stderr,
     reason = "all of this crate is test code; clippy sees only the marked functions as such"
 )]
-#![expect(dead_code, unused_imports, reason = "the integration tests use more of what is shared")]
 
 mod audit;
 mod books;
-#[path = "../sim/chance.rs"]
-mod chance;
 mod clients;
 mod echo;
 mod http;
@@ -33,12 +29,8 @@ mod settings;
 mod shelf;
 mod stage;
 mod stories;
-#[path = "../it/support/mod.rs"]
-mod support;
 mod trials;
 mod unrest;
-#[path = "../idempotency/wait.rs"]
-mod wait;
 mod who;
 mod wishes;
 
@@ -46,13 +38,13 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use audit::Beginning;
-use chance::Chance;
 use clients::Clients;
 use echo::Echo;
 use poison::Poison;
 use report::Course;
 use settings::Plan;
 use stage::Stage;
+use support::chance::Chance;
 
 /// What is asked for by name: `cargo test shop_chaos`.
 const NAME: &str = "shop_chaos";

@@ -10,9 +10,9 @@ use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use uuid::Uuid;
 
-use crate::chance::Chance;
-use crate::support::topic;
 use crate::who::readers_of;
+use support::chance::Chance;
+use support::topic;
 
 /// The mark: the poison's number.
 pub(crate) const HEADER: &str = "chaos-poison";

@@ -5,10 +5,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{BufRead as _, BufReader, Read};
-use std::net::SocketAddr;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use postrider::sandbox::tether::{LastSignal, Tether};
 use rustix::process::{Pid, Signal, kill_process};
@@ -16,7 +15,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::clients::Door;
 use crate::http;
 use crate::settings;
-use crate::support::wait::within;
+use support::wait::within;
 
 /// How long a service may take to end when it is asked to.
 const STOP_LIMIT: Duration = Duration::from_secs(30);

@@ -12,8 +12,8 @@ use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use crate::audit::Letter;
 use crate::poison;
 use crate::stage::PARTITIONS;
-use crate::support::topic::{self, Stored};
 use crate::who::{self, READERS, Reader};
+use support::topic::{self, Stored};
 
 /// Where the relay lays rows that it cannot route; there must be none.
 pub(crate) const UNROUTED: &str = "relay.dead-letters";

@@ -16,13 +16,13 @@ use crate::clients::Door;
 use crate::echo::Echo;
 use crate::process::{Service, State};
 use crate::shelf;
-use crate::support::kafka::{self, Kafka};
-use crate::support::postgres::{self, Database};
-use crate::support::relay::{Relay, Running};
-use crate::support::sql::Sql;
-use crate::support::wait::let_pass;
-use crate::support::{topic, wait_for};
 use crate::who::{self, READERS};
+use support::kafka::{self, Kafka};
+use support::postgres::{self, Database};
+use support::relay::{Relay, Running};
+use support::sql::Sql;
+use support::wait::let_pass;
+use support::{topic, wait_for};
 
 /// Of each of the shop's topics.
 pub(crate) const PARTITIONS: i32 = 3;
@@ -217,7 +217,7 @@ fn services(database: &Database, bootstrap: &str, redis: &Redis) -> Vec<Service>
 /// What it warns of is counted, not judged: kills have consequences.
 fn relay(database: &Database, bootstrap: &str) -> Relay {
     assert!(Path::new(env!("CARGO_BIN_EXE_postrider")).exists());
-    Relay::new(&database.address(), database.name(), bootstrap, "")
+    Relay::new(env!("CARGO_BIN_EXE_postrider"), &database.address(), database.name(), bootstrap, "")
         .set("kafka.delivery", "exactly_once")
         .set("dead_letters.topic", shelf::UNROUTED)
         .set("route.headers", "event_type,aggregate_type,sequence")

@@ -6,14 +6,14 @@
 
 use std::time::{Duration, Instant};
 
-use crate::chance::Chance;
 use crate::clients::Clients;
 use crate::poison::Poison;
 use crate::process::State;
 use crate::settings::Plan;
 use crate::stage::Stage;
-use crate::support::relay::Running;
-use crate::support::wait::let_pass;
+use support::chance::Chance;
+use support::relay::Running;
+use support::wait::let_pass;
 
 /// How often it looks whose time has come.
 const TICK: Duration = Duration::from_millis(20);

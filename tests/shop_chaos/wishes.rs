@@ -9,8 +9,8 @@ use std::time::Duration;
 use postrider::shop::payments::CARD_LIMIT_CENTS;
 use serde_json::json;
 
-use crate::chance::Chance;
 use crate::settings::Plan;
+use support::chance::Chance;
 
 /// Goods that there is enough of, and goods that there is not.
 const PLENTIFUL: [&str; 4] = ["tea", "coffee", "cocoa", "sugar"];

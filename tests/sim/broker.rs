@@ -13,8 +13,8 @@ use postrider::route::{OwnedRecord, Record, Rejection, RejectionCode};
 use postrider::sink::{SendError, Sink};
 use postrider::time::Instant;
 
-use crate::chance::Chance;
 use crate::judge::Judge;
+use support::chance::Chance;
 
 /// Keys spread over this many partitions, whatever their topic: partitions of different topics
 /// are independent anyway, so sharing them only makes the model stricter about nothing.

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::chance::Chance;
+use support::chance::Chance;
 
 /// What must become of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

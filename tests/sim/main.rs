@@ -15,7 +15,6 @@
 )]
 
 mod broker;
-mod chance;
 mod cluster;
 mod history;
 mod judge;

@@ -17,11 +17,11 @@ use postrider::time::Now;
 use postrider::transaction::{BatchLimits, Transactional};
 
 use crate::broker::{DEAD_LETTERS, Died, Producer};
-use crate::chance::Chance;
 use crate::cluster::{Cluster, TransactionalProducer};
 use crate::judge::{Judge, Violation};
 use crate::server::Server;
 use crate::sink::{Delivery, ModelSink};
+use support::chance::Chance;
 
 /// What bounds every session, but for the position to end at.
 pub(crate) const LIMITS: Limits = Limits {

@@ -16,8 +16,8 @@ use postrider::pgoutput::{Begin, Column, Commit, LogicalMessage, PgTime};
 use postrider::time::Instant;
 use postrider::wal::Frame;
 
-use crate::chance::Chance;
 use crate::history::{Change, History, Row, Transaction};
+use support::chance::Chance;
 
 const OUTBOX: u32 = 16_384;
 const FOREIGN: u32 = 16_400;

@@ -11,12 +11,12 @@ use postrider::time::{Instant, Now};
 use postrider::transaction::BatchLimits;
 
 use crate::broker::{PARTITIONS, Producer};
-use crate::chance::Chance;
 use crate::cluster::{ALL, Cluster, TransactionalProducer};
 use crate::judge::{Judge, Violation};
 use crate::relay::{Ended, LIMITS, Plan, Relay, Start};
 use crate::server::Server;
 use crate::sink::Delivery;
+use support::chance::Chance;
 
 /// Steps of chaos per seed: enough for some twenty transactions and ten crashes.
 const CHAOS_STEPS: usize = 350;

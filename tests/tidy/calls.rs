@@ -33,7 +33,7 @@ const PRINTS: &[Ban] = &[
 ];
 
 /// The only files of the tests that sleep: waits that end, and times that pass for a reason that is given.
-const WAITING: [&str; 2] = ["tests/it/support/wait.rs", "tests/idempotency/wait.rs"];
+const WAITING: [&str; 2] = ["tests/support/src/wait.rs", "tests/support/src/task.rs"];
 
 /// Where a seed draws the moments of what happens, and time passes until the next of them.
 const DRAWN: [&str; 2] = ["tests/crash/", "tests/it/drawn.rs"];
@@ -84,7 +84,7 @@ pub fn sleeping_tests(source: &Source) -> Vec<Finding> {
     let lines = source.code.lines().enumerate().map(|(index, line)| (index + 1, line));
     let sleeps = lines.filter(|(_, line)| SLEEPS.iter().any(|code| holds(line, code)));
     let what = "a test sleeps: wait until it is so (`wait_until`), see that it stays so (`stays`), or \
-                say why a time must pass (`let_pass`), all of tests/it/support/wait.rs";
+                say why a time must pass (`let_pass`), all of tests/support/src/wait.rs";
     sleeps.map(|(number, _)| source.finding(number, what)).collect()
 }
 

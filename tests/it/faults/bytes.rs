@@ -4,9 +4,9 @@ use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use crate::support::fault::link::{Fault, Way};
-use crate::support::fault::proxy::{Proxy, blind};
-use crate::support::wait::let_pass;
+use support::fault::link::{Fault, Way};
+use support::fault::proxy::{Proxy, blind};
+use support::wait::let_pass;
 
 /// How long something is waited for that should not come.
 const SILENCE: Duration = Duration::from_millis(200);
@@ -159,7 +159,7 @@ fn a_server_that_is_haunted_sends_into_the_void() {
     let (proxy, mut client, mut server) = pair(&[]);
     client.write_all(b"boo").unwrap();
     exactly(&mut server, 3);
-    proxy.each(crate::support::fault::link::Link::haunt);
+    proxy.each(support::fault::link::Link::haunt);
     assert_eq!(all(&mut client), b"");
     for _ in 0..100 {
         server.write_all(&vec![0; 100_000]).unwrap();

@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 use rdkafka::ClientConfig;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 
-use crate::support::fault::cluster::{self, Cluster};
-use crate::support::fault::endtxn::{End, Injection};
-use crate::support::fault::link::Kind;
-use crate::support::kafka::Options;
-use crate::support::wait::stays;
-use crate::support::{topic, unique, wait_for};
+use support::fault::cluster::{self, Cluster};
+use support::fault::endtxn::{End, Injection};
+use support::fault::link::Kind;
+use support::kafka::Options;
+use support::wait::stays;
+use support::{topic, unique, wait_for};
 
 /// How long the client waits for an answer. It looks once a second, so it may take twice as long.
 pub(super) const SOCKET_TIMEOUT: Duration = Duration::from_secs(1);

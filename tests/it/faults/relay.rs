@@ -4,13 +4,13 @@
 use std::time::Duration;
 
 use super::ends::{SOCKET_TIMEOUT, shared};
-use crate::relay::face::Face;
 use crate::relay::stage::Stage;
-use crate::support::fault::cluster;
-use crate::support::fault::endtxn::Injection;
-use crate::support::fault::link::{BOTH, Fault};
-use crate::support::kafka::Options;
-use crate::support::postgres;
+use support::face::Face;
+use support::fault::cluster;
+use support::fault::endtxn::Injection;
+use support::fault::link::{BOTH, Fault};
+use support::kafka::Options;
+use support::postgres;
 
 /// What is done, and whether a client must notice.
 const INJECTIONS: [(Injection, bool); 7] = [

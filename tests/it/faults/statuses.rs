@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use crate::relay::stage::Stage;
-use crate::support::broker::Broker;
-use crate::support::fault::link::{BOTH, Fault, Way};
-use crate::support::wait::stays;
-use crate::support::{postgres, wait_for};
+use support::broker::Broker;
+use support::fault::link::{BOTH, Fault, Way};
+use support::wait::stays;
+use support::{postgres, wait_for};
 
 #[test]
 fn a_held_status_update_acknowledges_nothing_until_it_is_released() {

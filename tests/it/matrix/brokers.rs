@@ -8,12 +8,12 @@ use rdkafka::mocking::MockCluster;
 use rdkafka::producer::{BaseProducer, BaseRecord, DefaultProducerContext, Producer as _};
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 
-use crate::relay::face::Face;
 use crate::relay::idle::impatient;
 use crate::relay::trial::{DELIVERIES, TOPIC, Trial, trials};
-use crate::support::relay::Relay;
-use crate::support::wait::{let_pass, stays};
-use crate::support::{kafka, topic, unique, wait_for};
+use support::face::Face;
+use support::relay::Relay;
+use support::wait::{let_pass, stays};
+use support::{kafka, topic, unique, wait_for};
 
 /// An embedded broker, and a trial before it. It shows what no transaction has committed, so that
 /// exactly-once delivery is judged on real brokers only.
@@ -24,7 +24,7 @@ fn scripted(stem: &str) -> (MockCluster<'static, DefaultProducerContext>, Trial)
 }
 
 /// Delivers the first rows, after which the producer is known to every partition.
-fn introduce(trial: &Trial, relay: &Relay) -> crate::support::relay::Running {
+fn introduce(trial: &Trial, relay: &Relay) -> support::relay::Running {
     let running = relay.run();
     trial.stage.insert(TOPIC, 10);
     trial.wait_settled();

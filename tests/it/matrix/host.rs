@@ -1,9 +1,9 @@
 //! What the machine withholds from the relay.
 
 use crate::relay::trial::{DELIVERIES, TOPIC, Trial, trials};
-use crate::support::postgres::{self, Database};
-use crate::support::relay::Relay;
-use crate::support::topic;
+use support::postgres::{self, Database};
+use support::relay::Relay;
+use support::topic;
 
 /// Rows flow for a while, the relay is killed where it can say nothing, and all is there.
 fn goes_on(trial: &Trial, relay: &Relay) {

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use crate::relay::trial::{TOPIC, Trial, trials};
-use crate::support::fault::link::{BOTH, Fault};
-use crate::support::fault::proxy::{Proxy, blind};
-use crate::support::relay::Relay;
-use crate::support::scissors::{HEAD, Scissors, Treated};
-use crate::support::wait_for;
+use support::fault::link::{BOTH, Fault};
+use support::fault::proxy::{Proxy, blind};
+use support::relay::Relay;
+use support::scissors::{HEAD, Scissors, Treated};
+use support::wait_for;
 
 /// A relay that connects without TLS, so that a proxy can tell what is what, and says every time that
 /// it tries again.

@@ -7,10 +7,10 @@ use postrider::sandbox::account::Account;
 use postrider::sandbox::postgres::{Cluster, Options, Stop};
 
 use crate::relay::trial::{DELIVERIES, TOPIC, Trial, trials};
-use crate::support::postgres;
-use crate::support::sluice::Sluice;
-use crate::support::sql::Sql;
-use crate::support::wait_for;
+use support::postgres;
+use support::sluice::Sluice;
+use support::sql::Sql;
+use support::wait_for;
 
 /// A trial for each manner of delivery on a cluster of its own; the server first, so that it outlives
 /// the trial.

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::relay::face::Face;
 use crate::relay::trial::{Trial, trials};
-use crate::support::relay::{Relay, Running};
-use crate::support::sluice::{Kind, Sluice};
-use crate::support::wait::let_pass;
-use crate::support::{postgres, wait_for};
+use support::face::Face;
+use support::relay::{Relay, Running};
+use support::sluice::{Kind, Sluice};
+use support::wait::let_pass;
+use support::{postgres, wait_for};
 
 /// The server gives up a client that says nothing for so long.
 const WAL_SENDER_TIMEOUT: &str = "2s";

@@ -1,7 +1,7 @@
 //! Transactions that are huge, tiny, foreign or open for long, and what is no insert at all.
 
-use crate::relay::face::Face;
 use crate::relay::trial::{TOPIC, trials};
+use support::face::Face;
 
 /// Above what the relay needs for its budget of 8 MiB in flight and the build that the tests use; far
 /// below what is written here.

@@ -2,9 +2,9 @@
 
 use super::attempt::{CANARY, assert_no_secret, refused};
 use super::outbox::Outbox;
-use crate::support::fortress::{Fortress, PASSWORD, fortress};
-use crate::support::postgres;
-use crate::support::relay::Relay;
+use support::fortress::{Fortress, PASSWORD, fortress};
+use support::postgres;
+use support::relay::Relay;
 
 /// A relay that logs in as `ROLE_role` to the outbox's database.
 fn relay(fortress: &Fortress, outbox: &Outbox, role: &str, extra: &str) -> Relay {

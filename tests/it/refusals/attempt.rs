@@ -2,9 +2,9 @@
 
 use serde_json::Value;
 
-use crate::support::fortress;
-use crate::support::kafka;
-use crate::support::relay::{Outcome, Relay};
+use support::fortress;
+use support::kafka;
+use support::relay::{Outcome, Relay};
 
 /// A password that lets nobody in, and that nobody may see.
 pub(super) const CANARY: &str = "canary-in-a-coal-mine";

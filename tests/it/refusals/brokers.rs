@@ -6,10 +6,10 @@ use postrider::sandbox::port;
 
 use super::attempt::{CANARY, assert_no_secret, is_warning, refused};
 use super::outbox::Outbox;
-use crate::support::kafka::{self, ALLOWED_USER, DENIED_USER, Kafka, PASSWORD};
-use crate::support::relay::{Outcome, Relay, Running};
-use crate::support::wait::stays;
-use crate::support::{postgres, topic};
+use support::kafka::{self, ALLOWED_USER, DENIED_USER, Kafka, PASSWORD};
+use support::relay::{Outcome, Relay, Running};
+use support::wait::stays;
+use support::{postgres, topic};
 
 fn log_in(outbox: &Outbox, kafka: &Kafka, user: &str, password: &str) -> Relay {
     outbox

@@ -5,10 +5,10 @@ use std::sync::OnceLock;
 
 use super::attempt::{CANARY, refused};
 use super::outbox::Outbox;
-use crate::support::fortress::{authority, issue};
-use crate::support::kafka::{self, ALLOWED_USER, Kafka, PASSWORD};
-use crate::support::postgres;
-use crate::support::relay::Relay;
+use support::fortress::{authority, issue};
+use support::kafka::{self, ALLOWED_USER, Kafka, PASSWORD};
+use support::postgres;
+use support::relay::Relay;
 
 /// Kafka with a certificate for `localhost`, and files of two authorities, one of them a stranger.
 struct Vault {

@@ -9,9 +9,9 @@ use postrider::sandbox::port;
 
 use super::attempt::{assert_no_secret, refused};
 use super::outbox::Outbox;
-use crate::support::fortress::{PASSWORD, fortress};
-use crate::support::postgres;
-use crate::support::relay::Relay;
+use support::fortress::{PASSWORD, fortress};
+use support::postgres;
+use support::relay::Relay;
 
 /// An outbox on a server that asks for a password, and a relay that is told nothing of it but the
 /// role and the database.

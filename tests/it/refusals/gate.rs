@@ -4,7 +4,7 @@ use postrider::sandbox::postgres::{Options, Stop};
 
 use super::attempt::refused;
 use super::outbox::Outbox;
-use crate::support::{postgres, unique};
+use support::{postgres, unique};
 
 /// A fault, what it is answered with, and what fixes it.
 struct Fault {

@@ -4,11 +4,11 @@ use postrider::sandbox::postgres::{Cluster, Options};
 
 use super::attempt::{Refusal, judge, refused};
 use super::outbox::Outbox;
-use crate::support::postgres;
-use crate::support::relay::{Relay, Running};
-use crate::support::sluice::Sluice;
-use crate::support::sql::Sql;
-use crate::support::wait_for;
+use support::postgres;
+use support::relay::{Relay, Running};
+use support::sluice::Sluice;
+use support::sql::Sql;
+use support::wait_for;
 
 /// A relay that has delivered one row and goes on.
 fn streaming(relay: &Relay, outbox: &Outbox) -> Running {

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use super::attempt::judge;
 use super::outbox::Outbox;
-use crate::relay::face::Face;
-use crate::support::relay::Relay;
-use crate::support::{postgres, unique};
+use support::face::Face;
+use support::relay::Relay;
+use support::{postgres, unique};
 
 /// From the change to the end of the relay.
 const NOTICED: Duration = Duration::from_secs(40);

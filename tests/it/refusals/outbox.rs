@@ -4,10 +4,10 @@ use std::cell::Cell;
 
 use postrider::sandbox::postgres::{Address, Cluster};
 
-use crate::support::broker::Broker;
-use crate::support::postgres::Database;
-use crate::support::relay::Relay;
-use crate::support::topic;
+use support::broker::Broker;
+use support::postgres::Database;
+use support::relay::Relay;
+use support::topic;
 
 /// See the module.
 pub(super) struct Outbox {
@@ -65,7 +65,13 @@ impl Outbox {
 
     /// The same with other servers.
     pub(super) fn relay_to(&self, source: &Address, bootstrap: &str) -> Relay {
-        Relay::new(source, self.database.name(), bootstrap, &self.prefix())
+        Relay::new(
+            env!("CARGO_BIN_EXE_postrider"),
+            source,
+            self.database.name(),
+            bootstrap,
+            &self.prefix(),
+        )
     }
 
     /// The embedded broker.

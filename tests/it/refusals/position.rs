@@ -7,10 +7,10 @@ use postrider::sandbox::postgres::{Cluster, Options};
 
 use super::attempt::{Refusal, refused};
 use crate::relay::stage::Stage;
-use crate::support::broker::Broker;
-use crate::support::kafka::Kafka;
-use crate::support::relay::Relay;
-use crate::support::{kafka, postgres, topic};
+use support::broker::Broker;
+use support::kafka::Kafka;
+use support::relay::Relay;
+use support::{kafka, postgres, topic};
 
 /// Told where the publication is older than the slot.
 const CREATED: &str = "created slot";

@@ -7,7 +7,7 @@ use tempfile::NamedTempFile;
 
 use super::attempt::refused;
 use super::outbox::Outbox;
-use crate::support::postgres;
+use support::postgres;
 
 /// A file, the refusal's code, and words that it has.
 const FILES: [(&str, &str, &str); 22] = [

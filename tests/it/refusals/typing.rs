@@ -4,7 +4,7 @@ use std::net::TcpListener;
 
 use super::attempt::{CANARY, refused};
 use super::outbox::Outbox;
-use crate::support::postgres;
+use support::postgres;
 
 #[test]
 fn a_mistyped_setting_is_refused_before_anything_is_touched() {

@@ -8,7 +8,7 @@ use postrider::sandbox::postgres::{Options, Stop};
 
 use super::attempt::refused;
 use super::outbox::Outbox;
-use crate::support::postgres;
+use support::postgres;
 
 #[test]
 fn a_postgres_that_starts_later_is_waited_for() {

@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
-use crate::relay::face::Face;
 use crate::relay::idle::make_noise;
-use crate::relay::trial::{HELD, HeldTrial, TOPIC, held_trials, trials};
-use crate::support::relay::Running;
-use crate::support::wait::{stays, wait_until};
-use crate::support::wait_for;
+use crate::relay::trial::{TOPIC, trials};
+
+use super::held::{HELD, HeldTrial, held_trials};
+use support::face::Face;
+use support::relay::Running;
+use support::wait::{stays, wait_until};
+use support::wait_for;
 
 /// How often progress is written for its own sake, which an idle slot follows.
 const IDLE_PROGRESS: Duration = Duration::from_secs(10);

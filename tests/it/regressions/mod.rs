@@ -5,5 +5,6 @@
 //! "after the slot".
 
 mod acknowledgements;
+mod held;
 mod restarts;
 mod slots;

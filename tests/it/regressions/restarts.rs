@@ -2,9 +2,9 @@
 
 use crate::relay::idle::impatient;
 use crate::relay::trial::{DELIVERIES, TOPIC, Trial, trials};
-use crate::support::scissors::Scissors;
-use crate::support::sql::Sql;
-use crate::support::{kafka, unique, wait_for};
+use support::scissors::Scissors;
+use support::sql::Sql;
+use support::{kafka, unique, wait_for};
 
 /// A transaction on a session of its own, with one row, left open.
 fn open_transaction(trial: &Trial) -> Sql {

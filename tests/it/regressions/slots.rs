@@ -1,8 +1,8 @@
 //! Where a slot begins, and what stands in its place later.
 
 use crate::relay::trial::{DELIVERIES, TOPIC, Trial, trials};
-use crate::support::judge::judge;
-use crate::support::{postgres, wait_for};
+use support::judge::judge;
+use support::{postgres, wait_for};
 
 /// The first change after the slot was made had the slot's own position, and was passed over as known.
 /// Here the row that begins exactly at the slot's position would be lost, in one of eight new slots.

@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 use rdkafka::mocking::MockCluster;
 use rdkafka::types::RDKafkaRespErr as Answer;
 
-use super::face::Face;
 use super::stage::Stage;
-use crate::support::relay::{Relay, Running};
-use crate::support::wait::stays;
-use crate::support::{kafka, postgres, topic, wait_for};
+use support::face::Face;
+use support::relay::{Relay, Running};
+use support::wait::stays;
+use support::{kafka, postgres, topic, wait_for};
 
 const MODES: [&str; 2] = ["at_least_once", "exactly_once"];
 

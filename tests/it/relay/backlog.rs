@@ -2,8 +2,8 @@
 
 use super::load::Load;
 use super::stage::Stage;
-use crate::support::broker::Broker;
-use crate::support::postgres;
+use support::broker::Broker;
+use support::postgres;
 
 #[test]
 fn a_backlog_is_worked_off_in_a_session_of_its_own() {

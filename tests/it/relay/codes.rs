@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use rdkafka::mocking::MockCluster;
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr as Answer};
 
-use super::face::Face;
 use super::stage::Stage;
-use crate::support::{postgres, wait_for};
+use support::face::Face;
+use support::{postgres, wait_for};
 
 /// What the brokers may answer to a record (Kafka's `ProduceResponse` and what its handlers throw).
 const CODES: [Answer; 36] = [

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use super::load::Load;
 use super::stage::Stage;
-use crate::support::broker::Broker;
-use crate::support::wait::let_pass;
-use crate::support::{postgres, wait_for};
+use support::broker::Broker;
+use support::wait::let_pass;
+use support::{postgres, wait_for};
 
 const KILLS: u32 = 8;
 /// Rows per second and rows per transaction of each writer.

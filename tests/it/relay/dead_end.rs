@@ -7,9 +7,9 @@ use rdkafka::mocking::MockCluster;
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr as Answer};
 
 use super::stage::Stage;
-use crate::support::relay::Relay;
-use crate::support::wait::let_pass;
-use crate::support::{kafka, postgres, topic};
+use support::relay::Relay;
+use support::wait::let_pass;
+use support::{kafka, postgres, topic};
 
 /// Good rows around one that can go nowhere.
 fn write(stage: &Stage) {

@@ -7,8 +7,8 @@ use postrider::sandbox::postgres::Cluster;
 use postrider::wal::{Class, Connection, SessionParams, StreamEncoding};
 
 use super::trial::{DELIVERIES, TOPIC, Trial};
-use crate::support::postgres::{self, Database};
-use crate::support::topic::Stored;
+use support::postgres::{self, Database};
+use support::topic::Stored;
 
 /// All that Postgres has, but for SQL_ASCII.
 const SINGLE_BYTE: [&str; 26] = [

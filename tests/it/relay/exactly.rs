@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use super::face::Face;
 use super::load::{Load, commit, prepare};
 use super::stage::Stage;
-use crate::support::broker::Broker;
-use crate::support::wait::let_pass;
-use crate::support::{kafka, postgres, topic, wait_for};
+use support::broker::Broker;
+use support::face::Face;
+use support::wait::let_pass;
+use support::{kafka, postgres, topic, wait_for};
 
 /// More than is delivered before a stop that comes at once, three times.
 const ROWS_WITHIN: usize = 150_000;

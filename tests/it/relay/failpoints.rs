@@ -7,8 +7,8 @@ use std::time::Duration;
 use postrider::failpoint::PLACES;
 
 use super::stage::Stage;
-use crate::support::wait::let_pass;
-use crate::support::{kafka, postgres, topic};
+use support::wait::let_pass;
+use support::{kafka, postgres, topic};
 
 /// Rows in each of the transactions.
 const ROWS: usize = 40;

@@ -2,8 +2,8 @@
 
 use super::load::{commit, prepare};
 use super::stage::Stage;
-use crate::support::broker::Broker;
-use crate::support::{kafka, postgres};
+use support::broker::Broker;
+use support::{kafka, postgres};
 
 #[test]
 fn g1_g2_every_row_arrives_once_and_in_order_while_orders_flow() {

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use super::face::Face;
 use super::stage::Stage;
-use crate::support::wait::let_pass;
-use crate::support::{kafka, postgres, topic};
+use support::face::Face;
+use support::wait::let_pass;
+use support::{kafka, postgres, topic};
 
 const DELIVERIES: [&str; 2] = ["at_least_once", "exactly_once"];
 

@@ -4,11 +4,11 @@ use std::time::{Duration, Instant};
 
 use rdkafka::mocking::MockCluster;
 
-use super::face::Face;
 use super::idle::{ALL, impatient};
 use super::stage::Stage;
-use crate::support::broker::take_down;
-use crate::support::{postgres, wait_for};
+use support::broker::take_down;
+use support::face::Face;
+use support::{postgres, wait_for};
 
 const CONFIRMED: &str = "postrider_records_confirmed_total";
 

@@ -6,10 +6,10 @@ use postrider::sandbox::postgres::Cluster;
 use rdkafka::mocking::MockCluster;
 
 use super::stage::Stage;
-use crate::support::broker::{Broker, take_down};
-use crate::support::postgres;
-use crate::support::relay::Relay;
-use crate::support::wait::stays;
+use support::broker::{Broker, take_down};
+use support::postgres;
+use support::relay::Relay;
+use support::wait::stays;
 
 /// All brokers of an embedded cluster.
 pub(super) const ALL: i32 = -1;

@@ -3,8 +3,8 @@
 use postrider::route::{ERROR_CODE_HEADER, ERROR_HEADER};
 
 use super::stage::Stage;
-use crate::support::topic::Stored;
-use crate::support::{kafka, postgres, topic};
+use support::topic::Stored;
+use support::{kafka, postgres, topic};
 
 /// So many bytes that do not compress.
 fn random(bytes: usize) -> String {

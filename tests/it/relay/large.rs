@@ -8,14 +8,14 @@ use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use tokio_postgres::error::SqlState;
 
-use super::face::Face;
 use super::stage::Stage;
 use super::trial::{DELIVERIES, Trial};
-use crate::support::broker::Broker;
-use crate::support::fault::link::{Fault, Kind, Way};
-use crate::support::fault::proxy::{Proxy, blind};
-use crate::support::postgres;
-use crate::support::topic::Stored;
+use support::broker::Broker;
+use support::face::Face;
+use support::fault::link::{Fault, Kind, Way};
+use support::fault::proxy::{Proxy, blind};
+use support::postgres;
+use support::topic::Stored;
 
 const MIB: usize = 1 << 20;
 
@@ -200,7 +200,7 @@ fn g3_g8_a_row_may_take_longer_than_the_server_waits_and_a_stop_is_obeyed_meanwh
     insert(&stage, "payload", 10 * MIB);
     let received = || face.metric("postrider_received_bytes_total").unwrap_or_default();
     let passing = || received() > 4_000_000.0;
-    crate::support::wait_for("four seconds of the row", || passing().then_some(()));
+    support::wait_for("four seconds of the row", || passing().then_some(()));
     let asked = Instant::now();
     running.stop();
     assert!(asked.elapsed() < Duration::from_secs(15), "{:?}", asked.elapsed());

@@ -9,9 +9,9 @@ use postrider::shop::draw::event_types;
 use postrider::shop::load::{LoadPlan, Pace, run};
 
 use super::stage::Stage;
-use crate::support::broker::Broker;
-use crate::support::topic;
-use crate::support::wait::{let_pass, wait_until};
+use support::broker::Broker;
+use support::topic;
+use support::wait::{let_pass, wait_until};
 
 /// Writers that go on until told to stop, also over restarts of Postgres.
 pub(crate) struct Load {

@@ -12,7 +12,6 @@ mod crash;
 mod dead_end;
 mod encodings;
 mod exactly;
-pub(crate) mod face;
 #[cfg(feature = "failpoints")]
 mod failpoints;
 mod flow;

@@ -4,12 +4,12 @@ use std::time::{Duration, Instant};
 
 use rdkafka::consumer::BaseConsumer;
 
-use super::face::Face;
 use super::stage::Stage;
-use crate::support::kafka::{self, Kafka, Options};
-use crate::support::relay::{Relay, Running};
-use crate::support::wait::{let_pass, within};
-use crate::support::{postgres, topic};
+use support::face::Face;
+use support::kafka::{self, Kafka, Options};
+use support::relay::{Relay, Running};
+use support::wait::{let_pass, within};
+use support::{postgres, topic};
 
 const MODES: [&str; 2] = ["at_least_once", "exactly_once"];
 

@@ -6,9 +6,9 @@ use serde_json::Value;
 
 use super::load::Load;
 use super::stage::Stage;
-use crate::support::broker::Broker;
-use crate::support::postgres;
-use crate::support::relay::Outcome;
+use support::broker::Broker;
+use support::postgres;
+use support::relay::Outcome;
 
 #[test]
 fn once_delivers_and_acknowledges_what_was_committed() {

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use postrider::sandbox::postgres::Address;
 
 use super::stage::Stage;
-use crate::support::broker::Broker;
-use crate::support::postgres;
+use support::broker::Broker;
+use support::postgres;
 
 /// Starts; each chooses one of two servers.
 const STARTS: usize = 8;

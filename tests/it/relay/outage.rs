@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 use rdkafka::mocking::MockCluster;
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 
-use super::face::Face;
 use super::load::{Load, commit, prepare_at};
 use super::stage::Stage;
-use crate::support::wait::let_pass;
-use crate::support::{kafka, postgres};
+use support::face::Face;
+use support::wait::let_pass;
+use support::{kafka, postgres};
 
 /// Longer than an outage may leave the walsender without a status update.
 const WAL_SENDER_TIMEOUT: Duration = Duration::from_secs(6);

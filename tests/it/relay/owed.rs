@@ -9,9 +9,9 @@ use rustix::process::Signal;
 
 use super::idle::{ALL, impatient};
 use super::stage::Stage;
-use crate::support::relay::Running;
-use crate::support::sluice::{Kind, Sluice};
-use crate::support::{kafka, postgres, topic, wait_for};
+use support::relay::Running;
+use support::sluice::{Kind, Sluice};
+use support::{kafka, postgres, topic, wait_for};
 
 /// A pause between two sessions that outlasts a takeover.
 const PAUSE: &str = "10s";

@@ -1,8 +1,8 @@
 //! Rows of a partitioned outbox.
 
 use super::stage::Stage;
-use crate::support::broker::Broker;
-use crate::support::postgres;
+use support::broker::Broker;
+use support::postgres;
 
 const PARTITIONED: &str = "
     ALTER TABLE outbox RENAME TO plain;

@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::face::Face;
 use super::stage::Stage;
-use crate::support::relay::Relay;
-use crate::support::topic::Stored;
-use crate::support::{kafka, postgres, topic};
+use support::face::Face;
+use support::relay::Relay;
+use support::topic::Stored;
+use support::{kafka, postgres, topic};
 
 const DELIVERIES: [&str; 2] = ["at_least_once", "exactly_once"];
 

@@ -6,12 +6,12 @@ use std::time::Duration;
 use postrider::route::ERROR_CODE_HEADER;
 use rdkafka::mocking::MockCluster;
 
-use super::face::Face;
 use super::idle::ALL;
 use super::stage::Stage;
-use crate::support::broker::Broker;
-use crate::support::topic::Stored;
-use crate::support::{kafka, postgres, retention, topic};
+use support::broker::Broker;
+use support::face::Face;
+use support::topic::Stored;
+use support::{kafka, postgres, retention, topic};
 
 /// Good rows around one of each kind that cannot go; every row has the key `k`.
 fn write(stage: &Stage) {

@@ -1,8 +1,8 @@
 //! What the relay says of a database that it can work with, but that should be fixed.
 
 use super::stage::Stage;
-use crate::support::broker::Broker;
-use crate::support::postgres;
+use support::broker::Broker;
+use support::postgres;
 
 #[test]
 fn what_merely_harms_is_warned_of_once_in_a_process() {

@@ -3,12 +3,12 @@
 
 use std::collections::BTreeSet;
 
-use super::face::Face;
 use super::stage::Stage;
-use crate::support::broker::Broker;
-use crate::support::relay::Relay;
-use crate::support::topic::{self, Stored};
-use crate::support::{kafka, postgres, wait_for};
+use support::broker::Broker;
+use support::face::Face;
+use support::relay::Relay;
+use support::topic::{self, Stored};
+use support::{kafka, postgres, wait_for};
 
 const DELIVERIES: [&str; 2] = ["at_least_once", "exactly_once"];
 

@@ -1,8 +1,8 @@
 //! Topics that no row may choose: the relay's own, other relays', Kafka's.
 
 use super::stage::Stage;
-use crate::support::topic::Stored;
-use crate::support::{kafka, postgres, topic};
+use support::topic::Stored;
+use support::{kafka, postgres, topic};
 
 /// Rows for these topics, each between two good ones, with the key that the stream's progress has.
 fn attack(stage: &Stage, topics: &[String]) {

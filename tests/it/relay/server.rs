@@ -8,10 +8,10 @@ use rdkafka::mocking::MockCluster;
 use super::idle::{ALL, impatient};
 use super::load::Load;
 use super::stage::Stage;
-use crate::support::broker::Broker;
-use crate::support::postgres;
-use crate::support::relay::Relay;
-use crate::support::wait::let_pass;
+use support::broker::Broker;
+use support::postgres;
+use support::relay::Relay;
+use support::wait::let_pass;
 
 /// A cluster of each version, for this test alone.
 fn clusters() -> impl Iterator<Item = Cluster> {

@@ -7,12 +7,12 @@ use rustix::process::Signal;
 
 use super::load::Load;
 use super::stage::Stage;
-use crate::support::broker::Broker;
-use crate::support::fault::link::{Fault, Kind, Link, Way};
-use crate::support::fault::proxy::{Proxy, blind};
-use crate::support::postgres;
-use crate::support::relay::Relay;
-use crate::support::sql::Sql;
+use support::broker::Broker;
+use support::fault::link::{Fault, Kind, Link, Way};
+use support::fault::proxy::{Proxy, blind};
+use support::postgres;
+use support::relay::Relay;
+use support::sql::Sql;
 
 /// Rows of some 300 bytes each, in transactions of ten.
 const TRANSACTIONS: usize = 1_000;

@@ -9,11 +9,11 @@ use rustix::process::Signal;
 use super::idle::{ALL, impatient};
 use super::load::Load;
 use super::stage::Stage;
-use crate::support::broker::Broker;
-use crate::support::postgres;
-use crate::support::relay::Running;
-use crate::support::sluice::{Kind, Sluice};
-use crate::support::wait::let_pass;
+use support::broker::Broker;
+use support::postgres;
+use support::relay::Running;
+use support::sluice::{Kind, Sluice};
+use support::wait::let_pass;
 
 #[test]
 fn g8_sigterm_under_load_leaves_nothing_to_repeat() {

@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use super::stage::Stage;
-use crate::support::broker::Broker;
-use crate::support::postgres;
-use crate::support::sluice::Sluice;
-use crate::support::wait::let_pass;
+use support::broker::Broker;
+use support::postgres;
+use support::sluice::Sluice;
+use support::wait::let_pass;
 
 /// The relay is patient for five seconds at least; the system would be for a quarter of an hour.
 const NOTICED: Duration = Duration::from_secs(40);

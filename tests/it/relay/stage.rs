@@ -7,15 +7,15 @@ use rdkafka::ClientContext;
 use rdkafka::mocking::MockCluster;
 
 use super::idle::ALL;
-use crate::support::broker::take_down;
-use crate::support::judge::{Verdict, judge};
-use crate::support::oracle::{Committed, Oracle};
-use crate::support::postgres::Database;
-use crate::support::relay::Relay;
-use crate::support::sql::Sql;
-use crate::support::topic::{self, Stored};
-use crate::support::wait_for;
-use crate::support::wiretap::{Status, Wiretap};
+use support::broker::take_down;
+use support::judge::{Verdict, judge};
+use support::oracle::{Committed, Oracle};
+use support::postgres::Database;
+use support::relay::Relay;
+use support::sql::Sql;
+use support::topic::{self, Stored};
+use support::wait_for;
+use support::wiretap::{Status, Wiretap};
 
 /// See the module. Dropping it drops the slot, so that it holds back no log for other tests.
 pub(crate) struct Stage {
@@ -82,7 +82,13 @@ impl Stage {
 
     /// A relay that connects to something in between.
     pub(crate) fn relay_at(&self, address: &Address) -> Relay {
-        Relay::new(address, self.slot(), &self.bootstrap, &self.prefix)
+        Relay::new(
+            env!("CARGO_BIN_EXE_postrider"),
+            address,
+            self.slot(),
+            &self.bootstrap,
+            &self.prefix,
+        )
     }
 
     /// A proxy that sees every status update.

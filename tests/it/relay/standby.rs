@@ -2,13 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use super::face::Face;
 use super::load::Load;
 use super::stage::Stage;
-use crate::support::broker::Broker;
-use crate::support::relay::{Relay, Running};
-use crate::support::sluice::Sluice;
-use crate::support::{kafka, postgres, topic};
+use support::broker::Broker;
+use support::face::Face;
+use support::relay::{Relay, Running};
+use support::sluice::Sluice;
+use support::{kafka, postgres, topic};
 
 /// A takeover may take this much longer than promised on a machine busy with other tests.
 const PATIENCE: u32 = 10;

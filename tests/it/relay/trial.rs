@@ -1,25 +1,19 @@
 //! One test, run in every manner of delivery: real Postgres, the best broker there is, every status
 //! update read along, and the judge's word at the end.
 
-use std::ops::Deref;
-
-use postrider::sandbox::postgres::Cluster;
-use postrider::shop::draw::event_types;
-use postrider::shop::load::LoadPlan;
-
-use rdkafka::mocking::{MockCluster, MockCoordinator};
-use rdkafka::producer::DefaultProducerContext;
-
-use super::idle::impatient;
+#[cfg(feature = "faults")]
 use super::load::Load;
 use super::stage::Stage;
-use crate::support::broker::{Broker, take_down};
-use crate::support::judge::Verdict;
-use crate::support::oracle::Oracle;
-use crate::support::postgres::Database;
-use crate::support::relay::Relay;
-use crate::support::wiretap::{Status, Wiretap};
-use crate::support::{postgres, topic};
+use postrider::sandbox::postgres::Cluster;
+#[cfg(feature = "faults")]
+use postrider::shop::{draw::event_types, load::LoadPlan};
+use support::broker::Broker;
+use support::judge::Verdict;
+use support::oracle::Oracle;
+use support::postgres::Database;
+use support::relay::Relay;
+use support::topic;
+use support::wiretap::{Status, Wiretap};
 
 /// Every value of `kafka.delivery`.
 pub(crate) const DELIVERIES: [&str; 2] = ["at_least_once", "exactly_once"];
@@ -31,14 +25,22 @@ pub(crate) const TOPIC: &str = "A";
 pub(crate) struct Trial {
     pub(crate) delivery: &'static str,
     pub(crate) stage: Stage,
+    /// Ends with the trial.
+    #[cfg_attr(
+        not(feature = "faults"),
+        expect(dead_code, reason = "the fault matrix asks which it is")
+    )]
     broker: Option<Broker>,
     pub(crate) tap: Wiretap,
     pub(crate) oracle: Oracle,
 }
 
+#[cfg(feature = "faults")]
 /// A trial for each manner of delivery, on the installed Postgres.
 pub(crate) fn trials(stem: &str) -> impl Iterator<Item = Trial> {
-    DELIVERIES.into_iter().map(move |delivery| Trial::new(postgres::installed(), stem, delivery))
+    DELIVERIES
+        .into_iter()
+        .map(move |delivery| Trial::new(support::postgres::installed(), stem, delivery))
 }
 
 impl Trial {
@@ -70,9 +72,10 @@ impl Trial {
         Self { delivery, stage, broker: None, tap, oracle }
     }
 
+    #[cfg(feature = "faults")]
     /// A trial before brokers that will not answer: its wiretap asks them nothing.
     pub(crate) fn blind(bootstrap: &str, stem: &str, delivery: &'static str) -> Self {
-        let database = Database::migrated(postgres::installed(), stem);
+        let database = Database::migrated(support::postgres::installed(), stem);
         let trial = Self::before(bootstrap, database, delivery);
         trial.stage.create_slot();
         // A relay that acknowledges nothing speaks three times within this.
@@ -84,6 +87,7 @@ impl Trial {
         Self { tap, ..trial }
     }
 
+    #[cfg(feature = "faults")]
     /// Asserts what this manner of delivery promises, but for what a blind wiretap did not see.
     pub(crate) fn assert_kept_unseen(&self) -> Verdict {
         self.assert_kept_with(&[])
@@ -96,6 +100,7 @@ impl Trial {
         }
     }
 
+    #[cfg(feature = "faults")]
     /// Writers as in earnest, with their topics made beforehand.
     pub(crate) fn load(&self, writers: &[(u32, u32)]) -> Load {
         if let Some(Broker::Kafka(_)) = self.broker {
@@ -119,6 +124,7 @@ impl Trial {
             .set("retry.max", "500ms")
     }
 
+    #[cfg(feature = "faults")]
     /// Waits until all that is committed is acknowledged.
     pub(crate) fn wait_settled(&self) {
         self.stage.wait_acknowledged(self.stage.log_end());
@@ -143,67 +149,5 @@ impl Trial {
         let verdict = self.stage.verdict(&self.oracle, &self.tap.statuses());
         verdict.assert_exactly_once();
         verdict
-    }
-}
-
-/// The topic that stores nothing yet.
-pub(crate) const HELD: &str = "Held";
-
-/// The embedded broker that leads everything else, transactions included.
-const UP: i32 = 1;
-
-/// The one that leads it, and is down.
-const DOWN: i32 = 2;
-
-/// A trial in which one topic stores nothing until it is told to, while the others go on. On the
-/// embedded broker, which shows what no transaction has committed: nothing may be killed here.
-pub(crate) struct HeldTrial {
-    trial: Trial,
-    mock: MockCluster<'static, DefaultProducerContext>,
-}
-
-/// One for each manner of delivery.
-pub(crate) fn held_trials(stem: &str) -> impl Iterator<Item = HeldTrial> {
-    DELIVERIES.into_iter().map(move |delivery| {
-        let mock = MockCluster::new(DOWN).unwrap();
-        let trial = Trial::blind(&mock.bootstrap_servers(), stem, delivery);
-        let topic = |name| trial.stage.topic(name);
-        let progress = format!("postrider.progress.{}", trial.stage.slot());
-        let up = [topic(TOPIC), topic("dead-letters"), progress].map(|name| (name, UP));
-        for (name, leader) in up.into_iter().chain([(topic(HELD), DOWN)]) {
-            let partitions = if name.starts_with("postrider") { 1 } else { 3 };
-            mock.create_topic(&name, partitions, 1).unwrap();
-            for partition in 0..partitions {
-                mock.partition_leader(&name, partition, Some(leader)).unwrap();
-            }
-        }
-        let id = trial.stage.transactional_id();
-        mock.coordinator(MockCoordinator::Transaction(id), UP).unwrap();
-        take_down(&mock, DOWN);
-        HeldTrial { trial, mock }
-    })
-}
-
-impl Deref for HeldTrial {
-    type Target = Trial;
-
-    fn deref(&self) -> &Trial {
-        &self.trial
-    }
-}
-
-impl HeldTrial {
-    /// A relay that has with a broker that is down.
-    pub(crate) fn relay(&self) -> Relay {
-        impatient(self.trial.relay())
-            .property("reconnect.backoff.max.ms", "300")
-            .allow_log("broker")
-            .allow_log("Broker")
-    }
-
-    /// From now on the topic stores; waits until all is acknowledged.
-    pub(crate) fn release(&self) {
-        self.mock.broker_up(DOWN).unwrap();
-        self.wait_settled();
     }
 }

@@ -8,11 +8,11 @@ use rustix::process::Signal;
 
 use super::idle::impatient;
 use super::stage::Stage;
-use crate::support::broker::Broker;
-use crate::support::postgres;
-use crate::support::relay::Running;
-use crate::support::sluice::{Kind, Sluice};
-use crate::support::wait::let_pass;
+use support::broker::Broker;
+use support::postgres;
+use support::relay::Running;
+use support::sluice::{Kind, Sluice};
+use support::wait::let_pass;
 
 /// Signals within half a second are one.
 const APART: Duration = Duration::from_millis(700);

@@ -2,9 +2,9 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::support::postgres::Database;
-use crate::support::sql::Sql;
-use crate::support::topic::Stored;
+use support::postgres::Database;
+use support::sql::Sql;
+use support::topic::Stored;
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/routing/eventrouter.json");
 

@@ -4,9 +4,9 @@
 use serde_json::{Value, json};
 
 use crate::relay::stage::Stage;
-use crate::support::broker::Broker;
-use crate::support::postgres;
-use crate::support::topic::Stored;
+use support::broker::Broker;
+use support::postgres;
+use support::topic::Stored;
 
 fn insert(stage: &Stage, id: u32, event_type: &str, payload: &str) {
     stage.sql().run(&format!(

@@ -9,13 +9,13 @@ use serde_json::{Value, json};
 use tempfile::NamedTempFile;
 
 use super::case::Case;
-use crate::relay::face::Face;
 use crate::relay::stage::Stage;
-use crate::support::broker::Broker;
-use crate::support::relay::Relay;
-use crate::support::retention::now_ms;
-use crate::support::topic::{self, Stored};
-use crate::support::{kafka, postgres};
+use support::broker::Broker;
+use support::face::Face;
+use support::relay::Relay;
+use support::retention::now_ms;
+use support::topic::{self, Stored};
+use support::{kafka, postgres};
 
 /// Those that come out as they do with Debezium.
 const SAME: [&str; 27] = [

@@ -5,14 +5,14 @@ use serde_json::json;
 
 use std::time::Duration;
 
-use crate::relay::face::Face;
 use crate::relay::stage::Stage;
-use crate::support::broker::Broker;
-use crate::support::postgres;
-use crate::support::relay::Relay;
-use crate::support::sql::Sql;
-use crate::support::topic::Stored;
-use crate::support::wait::let_pass;
+use support::broker::Broker;
+use support::face::Face;
+use support::postgres;
+use support::relay::Relay;
+use support::sql::Sql;
+use support::topic::Stored;
+use support::wait::let_pass;
 
 /// A relay that knows no table.
 fn tableless(stage: &Stage, prefixes: &str) -> Relay {

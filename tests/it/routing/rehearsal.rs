@@ -4,10 +4,10 @@ use postrider::sandbox::postgres::Address;
 use serde_json::{Value, json};
 
 use crate::relay::stage::Stage;
-use crate::support::broker::Broker;
-use crate::support::postgres;
-use crate::support::relay::{Outcome, Relay};
-use crate::support::topic::Stored;
+use support::broker::Broker;
+use support::postgres;
+use support::relay::{Outcome, Relay};
+use support::topic::Stored;
 
 /// A table of every kind of column whose form is not obvious.
 const SCHEMA: &str = "

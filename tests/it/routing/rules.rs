@@ -1,11 +1,11 @@
 //! Route rules in a running relay: other topics, keys, headers and partitions, and rows that are left
 //! out on purpose.
 
-use crate::relay::face::Face;
 use crate::relay::stage::Stage;
-use crate::support::relay::Relay;
-use crate::support::topic::{self, Stored};
-use crate::support::{broker::Broker, kafka, postgres};
+use support::face::Face;
+use support::relay::Relay;
+use support::topic::{self, Stored};
+use support::{broker::Broker, kafka, postgres};
 
 /// The table's own columns and two more, which rules look at and send.
 const SHAPE: &str = "ALTER TABLE outbox ADD tenant text, ADD part bigint";

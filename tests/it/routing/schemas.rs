@@ -3,10 +3,10 @@
 use serde_json::{Value, json};
 
 use crate::relay::stage::Stage;
-use crate::support::broker::Broker;
-use crate::support::postgres;
-use crate::support::relay::Relay;
-use crate::support::topic::Stored;
+use support::broker::Broker;
+use support::postgres;
+use support::relay::Relay;
+use support::topic::Stored;
 
 fn relay(stage: &Stage) -> Relay {
     stage

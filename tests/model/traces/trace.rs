@@ -16,12 +16,12 @@ use super::machine::{Machine, Plan, Start, View};
 use super::marks::Marks;
 use super::wire::{self, Sent};
 use crate::broker::Partition;
-use crate::chance::Chance;
 use crate::rules::Rules;
 use crate::state::{Left, PROGRESS_STORED, Relay, Stage, State};
 use crate::steps::{Next, Step, Steps};
 use crate::stream;
 use crate::violation::{Violation, judge};
+use support::chance::Chance;
 
 /// 2000-01-01, when the rows committed.
 const COMMITTED_US: i64 = 946_684_800_000_000;

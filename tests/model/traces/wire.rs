@@ -13,9 +13,9 @@ use postrider::pgoutput::{Begin, Column, Commit, PgTime};
 use postrider::pipeline::Mark;
 use postrider::time::{Instant, Now};
 
-use crate::chance::Chance;
 use crate::rules::Rules;
 use crate::stream::{self, PLACES, Place, TRANSACTIONS};
+use support::chance::Chance;
 
 /// Transactions lie so far apart in the log, and are so long.
 const DISTANCE: u64 = 100;

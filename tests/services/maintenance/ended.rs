@@ -1,8 +1,8 @@
 //! What an order left behind goes once it has ended for long; what is open stays.
 
 use super::line;
-use crate::client::get;
 use crate::stage::Stage;
+use support::http::get;
 
 /// Four orders, which are 60 days old but for the young one: one that has ended, one that is open, one
 /// that ended lately, one whose payment was never carried out.

@@ -2,7 +2,7 @@
 
 use super::{SLOT, deliver, line};
 use crate::stage::Stage;
-use crate::wait::wait_until;
+use support::wait::wait_until;
 
 /// What earlier files made otherwise than today's.
 const EARLIER: &str = include_str!("earlier.sql");

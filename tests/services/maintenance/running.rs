@@ -3,9 +3,9 @@
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
 
-use crate::client::get;
 use crate::stage::{Stage, terminate};
-use crate::wait::wait_until;
+use support::http::get;
+use support::wait::wait_until;
 
 /// At one row each 20 ms, work for half a minute: these tests are done long before.
 const ROWS: i64 = 1_500;

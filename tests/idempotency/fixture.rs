@@ -1,0 +1,158 @@
+//! Servers, requests and answers that the tests share.
+
+use std::path::Path;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use postrider::idempotency::{Answer, Begun, Fingerprint, Guard, Key, Permit, Request, Settings};
+use postrider::sandbox::postgres::{Address, Cluster, Options};
+use postrider::sandbox::redis::Redis;
+use redis::AsyncConnectionConfig;
+use redis::aio::MultiplexedConnection;
+use support::task::wait_for;
+use tokio_postgres::{Client, NoTls};
+
+/// For what must happen, some time.
+const LIMIT: Duration = Duration::from_mins(1);
+
+/// Patient with Redis, so that a busy machine is not taken for a dead server; quick to ask it again.
+pub(crate) fn settings() -> Settings {
+    Settings {
+        response_timeout: Duration::from_secs(20),
+        pass_over: Duration::from_millis(50),
+        ..Settings::default()
+    }
+}
+
+/// A guard before a Redis of its own.
+pub(crate) fn guarded(settings: &Settings) -> (Redis, Guard) {
+    let redis = Redis::start().unwrap();
+    let guard = Guard::connect(&redis.url(), settings).unwrap();
+    (redis, guard)
+}
+
+/// A session beside the guard's.
+pub(crate) async fn session(redis: &Redis) -> MultiplexedConnection {
+    let client = redis::Client::open(redis.url()).unwrap();
+    // Patient, as its default of half a second is not.
+    let config = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(LIMIT))
+        .set_response_timeout(Some(LIMIT));
+    client.get_multiplexed_async_connection_with_config(&config).await.unwrap()
+}
+
+/// Runs one command, its words separated by spaces.
+pub(crate) async fn tell(redis: &Redis, command: &str) -> redis::Value {
+    let mut words = command.split(' ');
+    let mut command = redis::cmd(words.next().unwrap());
+    words.for_each(|word| {
+        command.arg(word);
+    });
+    command.query_async(&mut session(redis).await).await.unwrap()
+}
+
+/// The only key in Redis.
+pub(crate) async fn only_key(redis: &Redis) -> Vec<u8> {
+    let keys: Vec<Vec<u8>> =
+        redis::cmd("KEYS").arg("*").query_async(&mut session(redis).await).await.unwrap();
+    let [key] = keys.as_slice() else { panic!("{} keys", keys.len()) };
+    key.clone()
+}
+
+/// How often a command was run, by clients and scripts, since the server's start.
+pub(crate) async fn calls(redis: &Redis, command: &str) -> u64 {
+    let mut session = session(redis).await;
+    let text: String =
+        redis::cmd("INFO").arg("commandstats").query_async(&mut session).await.unwrap();
+    let prefix = format!("cmdstat_{command}:calls=");
+    let line = text.lines().find_map(|line| line.strip_prefix(&prefix));
+    line.map_or(0, |rest| rest.split(',').next().unwrap().parse().unwrap())
+}
+
+pub(crate) fn request(key: &str) -> Request {
+    asking(key, "{\"item\":1}")
+}
+
+/// The same key with a body of its own.
+pub(crate) fn asking(key: &str, body: &str) -> Request {
+    let fingerprint = Fingerprint::of("POST", "/orders", body.as_bytes());
+    Request::new("tenant-7 POST /orders", Key::parse(key).unwrap(), fingerprint).unwrap()
+}
+
+pub(crate) fn answer(body: &str) -> Answer {
+    let headers = vec![("content-type".to_owned(), "application/json".to_owned())];
+    Answer::new(201, headers, body.to_owned()).unwrap()
+}
+
+pub(crate) fn permit(begun: Begun) -> Permit {
+    match begun {
+        Begun::New(permit) => permit,
+        other => panic!("not new: {other:?}"),
+    }
+}
+
+pub(crate) fn replayed(begun: Begun) -> Answer {
+    match begun {
+        Begun::Replay(answer) => answer,
+        other => panic!("not replayed: {other:?}"),
+    }
+}
+
+/// Begins again and again until Redis decides.
+pub(crate) async fn begin_when_sure(guard: &Guard, request: &Request) -> Begun {
+    let decided =
+        async || Some(guard.begin(request).await).filter(|it| !matches!(it, Begun::Unsure));
+    wait_for("Redis to decide", decided).await
+}
+
+/// A database with the tables of `migrations`, and one that records every effect.
+pub(crate) struct Database(Address);
+
+impl Database {
+    pub(crate) async fn migrated() -> Self {
+        let empty = Self::empty().await;
+        let client = empty.client().await;
+        for file in ["0001_outbox.sql", "0003_application.sql"] {
+            let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("migrations").join(file);
+            client.batch_execute(&std::fs::read_to_string(path).unwrap()).await.unwrap();
+        }
+        // Nothing here is unique but the key of the guard.
+        client.batch_execute("CREATE TABLE effects (key text NOT NULL)").await.unwrap();
+        empty
+    }
+
+    pub(crate) async fn empty() -> Self {
+        static CLUSTER: OnceLock<Cluster> = OnceLock::new();
+        static NEXT: AtomicU32 = AtomicU32::new(1);
+        let cluster = CLUSTER.get_or_init(|| Cluster::start(&Options::default()).unwrap());
+        let name = format!("idempotency_{}", NEXT.fetch_add(1, Ordering::Relaxed));
+        let server = Self(cluster.address()).client().await;
+        server.batch_execute(&format!("CREATE DATABASE {name}")).await.unwrap();
+        Self(cluster.address().database(&name))
+    }
+
+    pub(crate) async fn client(&self) -> Client {
+        let (client, connection) =
+            tokio_postgres::connect(&self.0.unix_url(), NoTls).await.unwrap();
+        tokio::spawn(connection);
+        client
+    }
+
+    pub(crate) async fn effects(&self) -> i64 {
+        let client = self.client().await;
+        client.query_one("SELECT count(*) FROM effects", &[]).await.unwrap().get(0)
+    }
+
+    /// Waits until this many sessions wait for a lock.
+    pub(crate) async fn await_blocked(&self, sessions: i64) {
+        let client = self.client().await;
+        let blocked = "SELECT count(*) FROM pg_stat_activity \
+                       WHERE datname = current_database() AND wait_event_type = 'Lock'";
+        wait_for("sessions that wait for a lock", async || {
+            let waiting: i64 = client.query_one(blocked, &[]).await.unwrap().get(0);
+            (waiting >= sessions).then_some(())
+        })
+        .await;
+    }
+}

@@ -1,0 +1,59 @@
+//! Servers, clients, judges and waits that the tests and the benchmarks share.
+//!
+//! Enters: what a test asks for, and the path of the binary it runs, which cargo tells the tests of the
+//! root package alone. Always holds: what a machine lacks is skipped with a line on stderr, and fails
+//! where `CI=true`; servers end with the process that started them.
+
+#![expect(missing_docs, clippy::missing_panics_doc, reason = "a test that cannot go on panics")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stderr,
+    reason = "all of this crate is test code; clippy sees only the marked functions as such"
+)]
+
+pub mod acl;
+pub mod broker;
+pub mod chance;
+pub mod face;
+pub mod fault;
+pub mod fortress;
+pub mod http;
+pub mod java;
+pub mod judge;
+pub mod kafka;
+mod kafka_settings;
+pub mod oracle;
+pub mod postgres;
+pub mod relay;
+pub mod requests;
+pub mod retention;
+pub mod scissors;
+pub mod setnx;
+pub mod skip;
+pub mod sluice;
+pub mod sql;
+pub mod tap;
+pub mod task;
+pub mod topic;
+pub mod wait;
+pub mod wiretap;
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+pub use wait::wait_for;
+
+/// The folder of the whole repository.
+pub fn root() -> &'static Path {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
+    own.ancestors().nth(2).expect("tests/support lies two folders below")
+}
+
+/// A name that no other test of this run uses: for databases, slots, topics and groups.
+pub fn unique(stem: &str) -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(1);
+    format!("{stem}_{}", NEXT.fetch_add(1, Ordering::Relaxed))
+}

@@ -1,0 +1,60 @@
+//! A blocking SQL session for tests.
+
+use tokio::runtime::{Builder, Runtime};
+use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
+
+/// One session. Its connection is served while a call waits, which is all a test needs.
+#[derive(Debug)]
+pub struct Sql {
+    runtime: Runtime,
+    client: Client,
+}
+
+impl Sql {
+    /// Connects.
+    pub fn connect(url: &str) -> Self {
+        Self::try_connect(url).unwrap_or_else(|error| panic!("cannot connect: {error:?}"))
+    }
+
+    /// Connects, for a server that may be down.
+    pub fn try_connect(url: &str) -> Result<Self, tokio_postgres::Error> {
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        let (client, connection) = runtime.block_on(tokio_postgres::connect(url, NoTls))?;
+        runtime.spawn(connection);
+        Ok(Self { runtime, client })
+    }
+
+    /// Runs statements, separated by semicolons.
+    pub fn run(&self, sql: &str) {
+        self.try_run(sql).unwrap_or_else(|error| panic!("{sql}: {error:?}"));
+    }
+
+    /// Runs statements that may fail.
+    pub fn try_run(&self, sql: &str) -> Result<(), tokio_postgres::Error> {
+        self.runtime.block_on(self.client.batch_execute(sql))
+    }
+
+    /// Every row of a query, its values as text.
+    pub fn rows(&self, sql: &str) -> Vec<Vec<Option<String>>> {
+        self.try_rows(sql).unwrap_or_else(|error| panic!("{sql}: {error:?}"))
+    }
+
+    /// The same, of a query that may fail.
+    pub fn try_rows(&self, sql: &str) -> Result<Vec<Vec<Option<String>>>, tokio_postgres::Error> {
+        let messages = self.runtime.block_on(self.client.simple_query(sql))?;
+        let rows = messages.into_iter().filter_map(|message| match message {
+            SimpleQueryMessage::Row(row) => {
+                Some((0..row.len()).map(|column| row.get(column).map(str::to_owned)).collect())
+            }
+            _ => None,
+        });
+        Ok(rows.collect())
+    }
+
+    /// The only value of a query's only row.
+    pub fn value(&self, sql: &str) -> String {
+        let rows = self.rows(sql);
+        let [row] = rows.as_slice() else { panic!("{sql}: {} rows", rows.len()) };
+        row.first().cloned().flatten().unwrap_or_else(|| panic!("{sql}: NULL"))
+    }
+}

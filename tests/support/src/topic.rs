@@ -1,0 +1,211 @@
+//! Reads topics, and creates them, with a client that knows nothing of the product.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use rdkafka::ClientConfig;
+use rdkafka::admin::{
+    AdminClient, AdminOptions, AlterConfig, NewPartitions, NewTopic, ResourceSpecifier,
+    TopicReplication,
+};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
+use rdkafka::message::{Headers as _, Message as _};
+use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
+
+use super::wait::within;
+
+/// How long a reader may wait for what the brokers say is there.
+const READ_LIMIT: Duration = Duration::from_mins(1);
+
+/// How long one question to a broker may take.
+const ASK_LIMIT: Duration = Duration::from_secs(10);
+
+/// A record as it lies in a topic.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stored {
+    pub topic: String,
+    pub partition: i32,
+    pub offset: i64,
+    pub key: Option<Vec<u8>>,
+    pub value: Option<Vec<u8>>,
+    /// In wire order.
+    pub headers: Vec<(String, Option<Vec<u8>>)>,
+    pub timestamp_ms: Option<i64>,
+}
+
+impl Stored {
+    /// The text of the first header of that name.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        let (_, value) = self.headers.iter().find(|(header, _)| header == name)?;
+        std::str::from_utf8(value.as_deref()?).ok()
+    }
+}
+
+/// Settings of every client here.
+pub fn client(bootstrap: &str) -> ClientConfig {
+    let mut config = ClientConfig::new();
+    config
+        .set("bootstrap.servers", bootstrap)
+        .set("group.id", super::unique("reader"))
+        .set("enable.auto.commit", "false")
+        .set("isolation.level", "read_committed")
+        .set("allow.auto.create.topics", "false")
+        .set("reconnect.backoff.max.ms", "500");
+    config
+}
+
+/// Creates a topic on real Kafka, with `name=value` topic settings, and waits for its leaders.
+pub fn create(bootstrap: &str, topic: &str, partitions: i32, settings: &[(&str, &str)]) {
+    create_only(bootstrap, topic, partitions, settings);
+    let consumer: BaseConsumer = client(bootstrap).create().unwrap();
+    let is_led = || ends(&consumer, topic).len() == usize::try_from(partitions).unwrap();
+    super::wait_for("the topic", || is_led().then_some(()));
+}
+
+/// Creates one until the controller has it; a broker may not know of it yet.
+pub fn create_only(bootstrap: &str, topic: &str, partitions: i32, settings: &[(&str, &str)]) {
+    let admin: AdminClient<DefaultClientContext> = client(bootstrap).create().unwrap();
+    let mut wanted = NewTopic::new(topic, partitions, TopicReplication::Fixed(-1));
+    for (name, value) in settings {
+        wanted = wanted.set(name, value);
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let outcome = runtime.block_on(admin.create_topics([&wanted], &AdminOptions::new()));
+    for created in outcome.unwrap() {
+        created.unwrap();
+    }
+}
+
+/// Gives a topic of real Kafka so many partitions in all, and waits for their leaders.
+pub fn grow(bootstrap: &str, topic: &str, partitions: usize) {
+    let admin: AdminClient<DefaultClientContext> = client(bootstrap).create().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let wanted = NewPartitions::new(topic, partitions);
+    let outcome = runtime.block_on(admin.create_partitions([&wanted], &AdminOptions::new()));
+    for grown in outcome.unwrap() {
+        grown.unwrap();
+    }
+    let consumer: BaseConsumer = client(bootstrap).create().unwrap();
+    super::wait_for("the partitions", || {
+        (ends(&consumer, topic).len() == partitions).then_some(())
+    });
+}
+
+/// Replaces the settings of a topic of real Kafka, and waits until its broker has them.
+pub fn alter(bootstrap: &str, topic: &str, settings: &[(&str, &str)]) {
+    let admin: AdminClient<DefaultClientContext> = client(bootstrap).create().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let mut wanted = AlterConfig::new(ResourceSpecifier::Topic(topic));
+    for (name, value) in settings {
+        wanted = wanted.set(name, value);
+    }
+    let outcome = runtime.block_on(admin.alter_configs([&wanted], &AdminOptions::new()));
+    for altered in outcome.unwrap() {
+        altered.unwrap();
+    }
+    super::wait_for("the settings", || {
+        let asked = [&ResourceSpecifier::Topic(topic)];
+        let told = runtime.block_on(admin.describe_configs(asked, &AdminOptions::new())).ok()?;
+        let told = told.into_iter().next()?.ok()?;
+        let has = |(name, value): &(&str, &str)| {
+            told.get(name).is_some_and(|entry| entry.value.as_deref() == Some(*value))
+        };
+        settings.iter().all(has).then_some(())
+    });
+}
+
+/// Deletes a topic of real Kafka, and waits until it is gone.
+pub fn delete(bootstrap: &str, topic: &str) {
+    let admin: AdminClient<DefaultClientContext> = client(bootstrap).create().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let outcome = runtime.block_on(admin.delete_topics(&[topic], &AdminOptions::new()));
+    for deleted in outcome.unwrap() {
+        deleted.unwrap();
+    }
+    super::wait_for("the topic to go", || names(bootstrap, topic).is_empty().then_some(()));
+}
+
+/// Names of all topics that begin with `prefix`.
+pub fn names(bootstrap: &str, prefix: &str) -> Vec<String> {
+    let consumer: BaseConsumer = client(bootstrap).create().unwrap();
+    let metadata = consumer.fetch_metadata(None, ASK_LIMIT).unwrap();
+    let topics = metadata.topics().iter().map(|topic| topic.name().to_owned());
+    let mut names: Vec<String> = topics.filter(|name| name.starts_with(prefix)).collect();
+    names.sort();
+    names
+}
+
+/// The end of every partition of a topic: what lies below was stored before this was called. Asks
+/// again while a leader is being elected.
+pub fn ends(consumer: &BaseConsumer, topic: &str) -> Vec<(i32, i64)> {
+    let metadata = patiently(|| consumer.fetch_metadata(Some(topic), ASK_LIMIT));
+    let partitions = metadata.topics()[0].partitions().iter().map(|partition| {
+        let id = partition.id();
+        let (_, end) = patiently(|| consumer.fetch_watermarks(topic, id, ASK_LIMIT));
+        (id, end)
+    });
+    partitions.collect()
+}
+
+fn patiently<T>(mut ask: impl FnMut() -> KafkaResult<T>) -> T {
+    let mut last = None;
+    let answer = within(READ_LIMIT, || ask().map_err(|error| last = Some(error)).ok());
+    answer.unwrap_or_else(|| panic!("{last:?}"))
+}
+
+/// Everything that lies in the topics now, per partition in offset order; of transactions what was
+/// committed. Offsets have gaps where transactions end, so that only the end can be waited for.
+pub fn read(bootstrap: &str, topics: &[String]) -> Vec<Stored> {
+    topics.iter().flat_map(|topic| read_one(bootstrap, topic)).collect()
+}
+
+fn read_one(bootstrap: &str, topic: &str) -> Vec<Stored> {
+    let mut config = client(bootstrap);
+    // A broker that has no more says so soon.
+    config.set("enable.partition.eof", "true").set("fetch.wait.max.ms", "10");
+    let consumer: BaseConsumer = config.create().unwrap();
+    let mut assignment = TopicPartitionList::new();
+    let mut unfinished = BTreeSet::new();
+    for (partition, end) in ends(&consumer, topic) {
+        let (low, _) = consumer.fetch_watermarks(topic, partition, ASK_LIMIT).unwrap();
+        if low < end {
+            assignment.add_partition_offset(topic, partition, Offset::Beginning).unwrap();
+            unfinished.insert(partition);
+        }
+    }
+    consumer.assign(&assignment).unwrap();
+    let mut records = Vec::new();
+    let deadline = Instant::now() + READ_LIMIT;
+    while !unfinished.is_empty() {
+        assert!(Instant::now() < deadline, "the end of {unfinished:?} of {topic} never came");
+        match consumer.poll(Duration::from_millis(200)) {
+            Some(Err(KafkaError::PartitionEOF(partition))) => {
+                unfinished.remove(&partition);
+            }
+            // Of a broker that went: the client finds the new leader by itself.
+            None
+            | Some(Err(KafkaError::MessageConsumption(
+                RDKafkaErrorCode::BrokerTransportFailure | RDKafkaErrorCode::AllBrokersDown,
+            ))) => {}
+            Some(message) => records.push(stored(&message.unwrap())),
+        }
+    }
+    records
+}
+
+fn stored(message: &rdkafka::message::BorrowedMessage<'_>) -> Stored {
+    let headers = message.headers().into_iter().flat_map(|headers| headers.iter());
+    Stored {
+        topic: message.topic().to_owned(),
+        partition: message.partition(),
+        offset: message.offset(),
+        key: message.key().map(<[u8]>::to_vec),
+        value: message.payload().map(<[u8]>::to_vec),
+        headers: headers
+            .map(|header| (header.key.to_owned(), header.value.map(<[u8]>::to_vec)))
+            .collect(),
+        timestamp_ms: message.timestamp().to_millis(),
+    }
+}
