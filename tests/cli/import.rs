@@ -1,23 +1,18 @@
 //! `postrider import debezium` and `run --debezium` as a user meets them: the built binary.
 //!
-//! No server is touched here; `tests/it/import.rs` runs what is imported.
+//! `tests/relay/routing/import.rs` runs what is imported.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
 
 use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Output, Stdio};
+
+use super::postrider;
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/debezium/import").join(name)
-}
-
-/// The binary in this folder, with no environment but a user's name for Postgres.
-fn postrider(folder: &Path) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_postrider"));
-    command.env_clear().env("PGUSER", "tester").env("HOME", folder).current_dir(folder);
-    command
 }
 
 fn run(folder: &Path, arguments: &[&str], file: &Path) -> Output {

@@ -1,19 +1,11 @@
-//! The command line as a user meets it: the built binary, its output, its exit codes.
-//!
-//! No server is touched here; what needs one is in `tests/it`.
+//! Each command without its servers: what it prints, and with which exit code it ends.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on must fail")]
 
 use std::io::Read as _;
-use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Output, Stdio};
 
-/// The binary in an empty folder, with no environment but a user's name for Postgres.
-fn postrider(folder: &Path) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_postrider"));
-    command.env_clear().env("PGUSER", "tester").env("HOME", folder).current_dir(folder);
-    command
-}
+use super::postrider;
 
 fn run(arguments: &[&str]) -> Output {
     let folder = tempfile::tempdir().unwrap();
