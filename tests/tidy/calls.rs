@@ -36,7 +36,7 @@ const PRINTS: &[Ban] = &[
 const WAITING: [&str; 2] = ["tests/support/src/wait.rs", "tests/support/src/task.rs"];
 
 /// Where a seed draws the moments of what happens, and time passes until the next of them.
-const DRAWN: [&str; 2] = ["tests/crash/", "tests/it/drawn.rs"];
+const DRAWN: [&str; 2] = ["tests/crash/", "tests/relay/delivery/drawn.rs"];
 
 /// What sleeps.
 const SLEEPS: [&str; 4] = ["sleep(", "sleep_until(", "sleep_ms(", "park_timeout("];
@@ -176,13 +176,17 @@ mod tests {
     fn tests_that_sleep_are_reported() {
         for code in SLEEPS {
             let text = format!("//! D.\nfn f() {{ std::thread::{code}x) }}");
-            assert_eq!(sleeping_tests(&Source::new("tests/it/wal.rs", &text)).len(), 1, "{code}");
+            assert_eq!(
+                sleeping_tests(&Source::new("tests/relay/wal.rs", &text)).len(),
+                1,
+                "{code}"
+            );
             for path in ["src/wal/mod.rs", WAITING[0], DRAWN[1]] {
                 assert_eq!(sleeping_tests(&Source::new(path, &text)), []);
             }
         }
         let text = "fn f() { let_pass(PAUSE, \"why\"); is_asleep(); } // sleep(1)";
-        assert_eq!(sleeping_tests(&Source::new("tests/it/wal.rs", text)), []);
+        assert_eq!(sleeping_tests(&Source::new("tests/relay/wal.rs", text)), []);
     }
 
     #[test]
@@ -220,6 +224,6 @@ mod tests {
             concat!("pg_replication_slot", "_advance")
         );
         assert_eq!(no_back_door(&Source::new("src/control/mod.rs", &text)).len(), 1);
-        assert_eq!(no_back_door(&Source::new("tests/it/main.rs", &text)), []);
+        assert_eq!(no_back_door(&Source::new("tests/relay/main.rs", &text)), []);
     }
 }

@@ -113,10 +113,10 @@ mod tests {
             let sources = [Source::new(path, text)];
             named_tests_exist(&rows(1), &sources, &|_| false).len()
         };
-        assert_eq!(missing("tests/it/a.rs", "fn t() {}"), 0);
-        assert_eq!(missing("tests/it/a/mod.rs", "fn t() {}"), 0);
-        assert_eq!(missing("tests/it/b.rs", "fn t() {}"), 1);
-        assert_eq!(missing("tests/it/a.rs", "fn u() {}"), 1);
+        assert_eq!(missing("tests/relay/a.rs", "fn t() {}"), 0);
+        assert_eq!(missing("tests/relay/a/mod.rs", "fn t() {}"), 0);
+        assert_eq!(missing("tests/relay/b.rs", "fn t() {}"), 1);
+        assert_eq!(missing("tests/relay/a.rs", "fn u() {}"), 1);
         let mut replayed = rows(1);
         replayed[0].shown_by = vec!["transactions::copy".to_owned()];
         let exists = |path: &str| path == "fixtures/transactions/copy.sql";

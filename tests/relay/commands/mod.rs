@@ -1,0 +1,8 @@
+//! Commands other than `run` that need servers, and the documents that show them.
+
+mod containers;
+mod demo;
+mod readme;
+mod setup;
+mod setup_roles;
+mod tail;

@@ -1,0 +1,214 @@
+//! Exactly once: records and progress in one Kafka transaction.
+
+use std::time::{Duration, Instant};
+
+use crate::load::{Load, commit, prepare};
+use crate::stage::Stage;
+use support::broker::Broker;
+use support::face::Face;
+use support::wait::let_pass;
+use support::{kafka, postgres, topic, wait_for};
+
+/// More than is delivered before a stop that comes at once, three times.
+const ROWS_WITHIN: usize = 150_000;
+/// `transaction.timeout.ms` of the relay.
+const TRANSACTION_LIMIT: Duration = Duration::from_mins(1);
+/// Ten seconds of rows.
+const ROWS_OF_EACH: usize = 400;
+const KILLS: u32 = 8;
+/// Rows per second and rows per transaction of each writer.
+const WRITERS: [(u32, u32); 3] = [(300, 1), (600, 7), (900, 60)];
+
+#[test]
+fn g6_every_row_arrives_once_on_a_good_day() {
+    for broker in Broker::all() {
+        let stage = Stage::new(postgres::installed(), &broker.bootstrap(), "exact");
+        prepare(&stage, &broker);
+        let (oracle, tap) = (stage.oracle(), stage.tap());
+        let relay = stage.relay_at(&tap.address()).set("kafka.delivery", "exactly_once");
+        let mut running = relay.run();
+        running.wait_for_log("\"streaming\"");
+        commit(&stage, 2_000, 1_000);
+        stage.wait_acknowledged(stage.log_end());
+        running.stop();
+        stage.verdict(&oracle, &tap.statuses()).assert_exactly_once();
+    }
+}
+
+/// Of a transaction that is left off within, nothing was told to Postgres that it might not have heard.
+#[test]
+fn g8_stops_within_one_transaction_are_clean_stops() {
+    let Some(kafka) = kafka::shared() else { return };
+    let stage = Stage::new(postgres::installed(), &kafka.bootstrap(), "within");
+    let relay = stage.relay().set("kafka.delivery", "exactly_once");
+    // So that it is carried in many pieces.
+    let relay = relay.set("kafka.max_in_flight", "1MiB");
+    relay.prepare();
+    let oracle = stage.oracle();
+    stage.insert("A", 10);
+    relay.run_once();
+    stage.insert("A", ROWS_WITHIN);
+    for _ in 0..3 {
+        let mut running = relay.run();
+        let face = Face::of(&mut running);
+        face.wait_metric("postrider_records_confirmed_total", |records| records > 0.0);
+        running.stop();
+        assert!(stage.records().len() < ROWS_WITHIN, "all of it was delivered too soon");
+    }
+    relay.run_once();
+    let verdict = stage.verdict(&oracle, &[]);
+    verdict.assert_exactly_once();
+}
+
+/// Brokers hold no time against a record that has none, whatever the clock of the relay says.
+#[test]
+fn g6_progress_has_no_time_that_brokers_could_refuse() {
+    let Some(kafka) = kafka::shared() else { return };
+    for (delivery, kept) in [("exactly_once", "false"), ("at_least_once", "true")] {
+        let stage = Stage::new(postgres::installed(), &kafka.bootstrap(), "clock");
+        let progress = format!("postrider.progress.{}", stage.slot());
+        // Less would refuse the markers that end Kafka's transactions.
+        let limits = [
+            ("cleanup.policy", "compact"),
+            ("message.timestamp.before.max.ms", "60000"),
+            ("message.timestamp.after.max.ms", "60000"),
+        ];
+        topic::create(&kafka.bootstrap(), &progress, 1, &limits);
+        let relay = stage.relay().set("kafka.delivery", delivery);
+        let relay = relay.set("progress.at_least_once", kept);
+        for _ in 0..2 {
+            stage.insert("A", 10);
+            relay.run_once();
+        }
+        assert_eq!(stage.records().len(), 20);
+        let times: Vec<_> = topic::read(&kafka.bootstrap(), &[progress])
+            .into_iter()
+            .map(|record| record.timestamp_ms)
+            .collect();
+        assert!(!times.is_empty() && times.iter().all(Option::is_none), "{times:?}");
+    }
+}
+
+/// A Kafka transaction that was begun for a row which then was left out holds nothing that would end it.
+#[test]
+fn g5_g6_a_row_left_out_at_the_last_moment_holds_up_nothing() {
+    let Some(kafka) = kafka::shared() else { return };
+    let stage = Stage::new(postgres::installed(), &kafka.bootstrap(), "left_out");
+    topic::create(&kafka.bootstrap(), &stage.topic("A"), 3, &[]);
+    let relay = stage
+        .relay()
+        .set("kafka.delivery", "exactly_once")
+        .set("route.partition", "shard")
+        .set("route.rejected", "skip")
+        .expect_log("a row was left out");
+    stage.sql().run(
+        "ALTER TABLE outbox ADD COLUMN shard int; \
+         INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload, shard) \
+         VALUES ('t', '1', 'A', '{}', 99)",
+    );
+    relay.run_once();
+    assert_eq!(stage.records().len(), 0);
+    assert!(stage.acknowledged() > 0);
+}
+
+#[test]
+fn g6_eight_kills_lose_nothing_and_repeat_nothing() {
+    let Some(kafka) = kafka::shared() else { return };
+    let stage = Stage::new(postgres::installed(), &kafka.bootstrap(), "exact_crash");
+    let (oracle, tap) = (stage.oracle(), stage.tap());
+    let relay = stage
+        .relay_at(&tap.address())
+        .set("kafka.delivery", "exactly_once")
+        .set("source.status_interval", "200ms");
+    let load = Load::start(&stage, &WRITERS);
+    for kill in 0..KILLS {
+        let mut running = relay.run();
+        running.wait_for_log("streaming");
+        if kill % 4 != 3 {
+            let enough = tap.statuses().len() + 2;
+            wait_for("status updates", || (tap.statuses().len() >= enough).then_some(()));
+        }
+        let_pass(Duration::from_millis(u64::from(kill) * 37), "each dies at another moment");
+        running.kill();
+    }
+    let committed = load.stop();
+    let running = relay.run();
+    stage.wait_acknowledged(stage.log_end());
+    running.stop();
+    let verdict = stage.verdict(&oracle, &tap.statuses());
+    eprintln!("{committed} rows over {KILLS} kills");
+    verdict.assert_exactly_once();
+    assert!(verdict.committed as u64 >= committed);
+}
+
+/// At least once, what it said can be said again.
+#[test]
+fn g1_a_progress_topic_that_is_deleted_at_least_once_is_made_again() {
+    let options = kafka::Options { auto_create: false, ..kafka::Options::default() };
+    let Some(kafka) = kafka::start(&options) else { return };
+    let stage = Stage::new(postgres::installed(), &kafka.bootstrap(), "remade");
+    topic::create(&kafka.bootstrap(), &stage.topic("A"), 3, &[]);
+    let progress = format!("postrider.progress.{}", stage.slot());
+    let relay = stage.relay().set("progress.at_least_once", "true").allow_log("does not exist");
+    let mut running = relay.run();
+    running.wait_for_log("\"streaming\"");
+    stage.insert("A", 10);
+    stage.wait_acknowledged(stage.log_end());
+    topic::delete(&kafka.bootstrap(), &progress);
+    stage.insert("A", 10);
+    stage.wait_acknowledged(stage.log_end());
+    running.stop();
+    assert_eq!(topic::names(&kafka.bootstrap(), &progress), [progress]);
+    // Once with the session that noticed it, and once with the next.
+    let records = stage.records().len();
+    assert!((20..=30).contains(&records), "{records}");
+}
+
+/// Within a Kafka transaction the library asks for a topic that is gone for as long as the transaction may
+/// last, in some runs: a minute in which nobody's rows would come. Four relays, as one may be lucky.
+#[test]
+fn g4_a_topic_deleted_under_its_rows_is_noticed_before_they_time_out() {
+    let Some(kafka) = kafka::strict() else { return };
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| delete_under_rows(&kafka.bootstrap()));
+        }
+    });
+}
+
+fn delete_under_rows(bootstrap: &str) {
+    let stage = Stage::new(postgres::installed(), bootstrap, "deleted");
+    for name in ["A", "B", "dead-letters"] {
+        topic::create(bootstrap, &stage.topic(name), 3, &[]);
+    }
+    let relay = stage.relay().set("kafka.delivery", "exactly_once").allow_log("");
+    let mut running = relay.run();
+    running.wait_for_log("\"streaming\"");
+    let sql = stage.sql();
+    let rows = || {
+        for _ in 0..ROWS_OF_EACH {
+            for name in ["A", "B"] {
+                sql.run(&format!(
+                    "INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload) \
+                     VALUES ('t', 'k', '{name}', '{{}}')"
+                ));
+            }
+            let_pass(Duration::from_millis(20), "records are under way all the time");
+        }
+    };
+    let gone = std::thread::scope(|scope| {
+        let rows = scope.spawn(rows);
+        let_pass(Duration::from_secs(3), "rows flow");
+        topic::delete(bootstrap, &stage.topic("B"));
+        let gone = Instant::now();
+        rows.join().unwrap();
+        gone
+    });
+    stage.wait_acknowledged(stage.log_end());
+    let took = gone.elapsed();
+    eprintln!("{took:?}");
+    assert!(took < TRANSACTION_LIMIT.mul_f64(0.75), "{took:?}");
+    running.stop();
+    let of_a = stage.records().iter().filter(|record| record.topic == stage.topic("A")).count();
+    assert_eq!(of_a, ROWS_OF_EACH, "each once");
+}

@@ -1,0 +1,90 @@
+//! kill -9 at every named place of the relay, in both kinds of delivery. Needs the feature
+//! `failpoints`, with which `make test` builds.
+
+use std::os::unix::process::ExitStatusExt as _;
+use std::time::Duration;
+
+use postrider::failpoint::PLACES;
+
+use crate::stage::Stage;
+use support::wait::let_pass;
+use support::{kafka, postgres, topic};
+
+/// Rows in each of the transactions.
+const ROWS: usize = 40;
+/// After so many the relay must have died.
+const TRANSACTIONS_MAX: usize = 400;
+/// How often a place is passed before the relay dies there.
+const TIMES: [u32; 3] = [1, 2, 9];
+/// Places that only exactly-once delivery passes.
+const OF_TRANSACTIONS: [&str; 6] = [
+    "transaction_begun",
+    "record_sent",
+    "progress_sent",
+    "commit_due",
+    "commit_asked",
+    "committed",
+];
+/// Passed once, or not by these rows.
+const RARE: [&str; 5] = ["slot_taken", "progress_read", "draining", "drained", "dead_letter_sent"];
+
+#[test]
+fn g1_g6_a_kill_at_any_place_loses_nothing_and_repeats_nothing() {
+    for place in PLACES.iter().filter(|place| !RARE.contains(place)) {
+        for times in TIMES {
+            die_at(place, times, "exactly_once", "A");
+        }
+    }
+}
+
+#[test]
+fn g1_a_kill_at_any_place_loses_nothing() {
+    let places = PLACES.iter().filter(|place| !RARE.contains(place));
+    for place in places.filter(|place| !OF_TRANSACTIONS.contains(place)) {
+        die_at(place, 5, "at_least_once", "A");
+    }
+}
+
+#[test]
+fn g4_g6_a_kill_between_a_dead_letter_and_its_commit_repeats_neither() {
+    for times in TIMES {
+        die_at("dead_letter_sent", times, "exactly_once", "no such topic");
+    }
+}
+
+/// A relay that dies at a place, and another one that carries on.
+fn die_at(place: &str, times: u32, delivery: &str, event_type: &str) {
+    let Some(kafka) = kafka::shared() else { return };
+    let stage = Stage::new(postgres::installed(), &kafka.bootstrap(), "place");
+    for name in ["A", "dead-letters"] {
+        topic::create(&kafka.bootstrap(), &stage.topic(name), 3, &[]);
+    }
+    let (oracle, tap) = (stage.oracle(), stage.tap());
+    let relay = stage
+        .relay_at(&tap.address())
+        .set("kafka.delivery", delivery)
+        .set("kafka.transaction_age", "1ms")
+        .set("source.status_interval", "50ms")
+        .allow_log("dead letter");
+    let mut doomed = relay.clone().variable("FAILPOINT", &format!("{place}=kill@{times}")).run();
+    doomed.wait_for_log("\"streaming\"");
+    let mut committed = 0;
+    while !doomed.has_ended() {
+        assert!(committed < TRANSACTIONS_MAX * ROWS, "{place}@{times} was never passed");
+        stage.insert(event_type, ROWS);
+        committed += ROWS;
+        let_pass(Duration::from_millis(20), "transactions come one by one");
+    }
+    let status = doomed.outcome().status;
+    assert_eq!(status.signal(), Some(9), "{place}@{times}: {status}");
+    let running = relay.run();
+    stage.wait_acknowledged(stage.log_end());
+    running.stop();
+    let verdict = stage.verdict(&oracle, &tap.statuses());
+    eprintln!("{place}@{times}, {delivery}: {} repeated", verdict.duplicated.len());
+    match delivery {
+        "exactly_once" => verdict.assert_exactly_once(),
+        _ => verdict.assert_at_least_once(),
+    }
+    assert_eq!(verdict.delivered, committed, "{place}@{times}");
+}

@@ -1,0 +1,17 @@
+//! The source: logging in, the stream, the checks before it, and a server that stops, moves or changes.
+
+mod control;
+#[cfg(feature = "faults")]
+mod disasters;
+mod login;
+#[cfg(feature = "faults")]
+mod network;
+mod one_server;
+mod promotion;
+mod remarks;
+mod renamed;
+mod rotation;
+mod server;
+mod severed;
+mod silence;
+mod stream;
