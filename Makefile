@@ -26,7 +26,8 @@ test: setup ## everything, on real PostgreSQL and real Kafka, with 10,000 simula
 	exit $$status
 
 quick: ## what needs no server and takes less than a minute: unit and property tests, 1,000 simulated histories, mutants, the command line
-	@POSTRIDER_SIM_SEEDS=1000 $(CARGO) test --locked --quiet --features failpoints,mutants --lib --test sim --test cli --test tidy
+	@$(CARGO) test --locked --quiet --features failpoints,mutants --lib --test cli --test tidy
+	@POSTRIDER_SIM_SEEDS=1000 $(CARGO) test --locked --quiet --features failpoints,mutants --test core session::
 
 check: ## format, lints, house rules, documentation, docker
 	@.ci/setup
@@ -72,7 +73,7 @@ nightly: ## what takes hours: disasters in both modes, disturbed ends of transac
 	@$(MAKE) crash MODE=exactly_once CYCLES=500
 	@$(MAKE) endtxn
 	@$(MAKE) faults
-	@POSTRIDER_SIM_SEEDS=1000000 $(CARGO) test --locked --release --quiet --test sim
+	@POSTRIDER_SIM_SEEDS=1000000 $(CARGO) test --locked --release --quiet --test core session::
 	@$(MAKE) fuzz TIME=$(or $(TIME),600)
 
 shop: ## the whole shop under kill -9 with CHAOS=1, and an account of every order; ORDERS=2000 KILLS=50 SEED=..

@@ -1,8 +1,8 @@
-//! `tests/fuzz/config.rs` under libFuzzer.
+//! `tests/core/any_input/config.rs` under libFuzzer.
 
 #![no_main]
 
-#[path = "../../tests/fuzz/config.rs"]
+#[path = "../../tests/core/any_input/config.rs"]
 mod config;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| config::run(data));

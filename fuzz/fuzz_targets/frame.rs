@@ -1,8 +1,8 @@
-//! `tests/fuzz/frame.rs` under libFuzzer.
+//! `tests/core/any_input/frame.rs` under libFuzzer.
 
 #![no_main]
 
-#[path = "../../tests/fuzz/frame.rs"]
+#[path = "../../tests/core/any_input/frame.rs"]
 mod frame;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| frame::run(data));

@@ -1,8 +1,8 @@
-//! `tests/fuzz/import.rs` under libFuzzer.
+//! `tests/core/any_input/import.rs` under libFuzzer.
 
 #![no_main]
 
-#[path = "../../tests/fuzz/import.rs"]
+#[path = "../../tests/core/any_input/import.rs"]
 mod import;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| import::run(data));

@@ -1,8 +1,8 @@
-//! `tests/fuzz/pgoutput.rs` under libFuzzer.
+//! `tests/core/any_input/pgoutput.rs` under libFuzzer.
 
 #![no_main]
 
-#[path = "../../tests/fuzz/pgoutput.rs"]
+#[path = "../../tests/core/any_input/pgoutput.rs"]
 mod pgoutput;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| pgoutput::run(data));

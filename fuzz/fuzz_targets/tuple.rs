@@ -1,8 +1,8 @@
-//! `tests/fuzz/tuple.rs` under libFuzzer.
+//! `tests/core/any_input/tuple.rs` under libFuzzer.
 
 #![no_main]
 
-#[path = "../../tests/fuzz/tuple.rs"]
+#[path = "../../tests/core/any_input/tuple.rs"]
 mod tuple;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| tuple::run(data));

@@ -1,0 +1,244 @@
+//! The relay: the session that ships, driven as the hot thread drives it, with a model at either end.
+
+use std::time::Duration;
+
+use postrider::ledger::Budget;
+use postrider::lsn::Lsn;
+use postrider::outbox::{MessageSpec, Outbox, OutboxSpec, TableName};
+use postrider::pipeline::{
+    Handled, Mark, Pipeline, PipelineError, Policy, RejectPolicy, ResumeCheck, Suspects,
+    UpdatePolicy,
+};
+use postrider::route::{RouteSpec, Router};
+use postrider::session::{
+    CoalescingProfile, End, Limits, Next, Owed, Requested, Session, SessionError,
+};
+use postrider::time::Now;
+use postrider::transaction::{BatchLimits, Transactional};
+
+use crate::session::broker::{DEAD_LETTERS, Died, Producer};
+use crate::session::cluster::{Cluster, TransactionalProducer};
+use crate::session::judge::{Judge, Violation};
+use crate::session::server::Server;
+use crate::session::sink::{Delivery, ModelSink};
+use support::chance::Chance;
+
+/// What bounds every session, but for the position to end at.
+pub(crate) const LIMITS: Limits = Limits {
+    status_interval: Duration::from_secs(1),
+    heartbeat: Duration::from_secs(10),
+    silence: Duration::from_secs(30),
+    grace: Duration::from_secs(25),
+    until: None,
+    acknowledge: true,
+};
+
+const PROFILE: CoalescingProfile = CoalescingProfile {
+    delay: Duration::from_micros(200),
+    batch_max: Duration::from_millis(2),
+    batch_bytes: 1 << 20,
+};
+
+/// A frame counts for so many bytes where only their number matters.
+const FRAME_BYTES: usize = 100;
+
+/// What ends a session.
+#[derive(Debug)]
+pub(crate) enum Ended {
+    /// In good order.
+    Well(End),
+    /// Start again from the slot; with what is known of a record that was refused.
+    Badly(Option<Suspects>),
+    /// The product is wrong.
+    Violation(Violation),
+}
+
+/// One session.
+pub(crate) struct Relay {
+    pub(crate) session: Session,
+    pub(crate) sink: ModelSink,
+    budget: Budget,
+    told: u64,
+}
+
+/// Compiled once: compiling a route costs more than a whole simulated run.
+#[derive(Clone)]
+pub(crate) struct Plan {
+    spec: OutboxSpec,
+    router: Router,
+}
+
+/// What a session begins with.
+pub(crate) struct Start<'a> {
+    pub(crate) budget: Budget,
+    pub(crate) queue: usize,
+    pub(crate) suspects: Suspects,
+    pub(crate) owed: Owed,
+    pub(crate) until: Option<(Lsn, End)>,
+    /// Where records are delivered exactly once.
+    pub(crate) cluster: Option<&'a mut Cluster>,
+    pub(crate) batch: BatchLimits,
+}
+
+impl Plan {
+    pub(crate) fn new() -> Self {
+        let messages = MessageSpec { prefixes: vec!["outbox".to_owned()], null_is_missing: false };
+        let tables = vec![TableName::new("public", "outbox")];
+        let mut spec = OutboxSpec::new(tables).with_messages(messages);
+        let route = RouteSpec {
+            by: "aggregate_type".to_owned(),
+            topic: "outbox.event.${routedByValue}".to_owned(),
+            ..RouteSpec::default()
+        };
+        let router = Router::compile(&route, &mut spec).unwrap();
+        Self { spec, router }
+    }
+}
+
+impl Relay {
+    /// The slot is ours, and at `confirmed`.
+    pub(crate) fn start(plan: &Plan, start: Start<'_>, confirmed: u64, now: Now) -> Self {
+        let policy = Policy {
+            rejected: RejectPolicy::DeadLetter { topic: DEAD_LETTERS.to_owned() },
+            on_update: UpdatePolicy::Ignore,
+        };
+        let outbox = Outbox::new(plan.spec.clone());
+        let mut pipeline = Pipeline::new(outbox, plan.router.clone(), policy, start.budget);
+        let delivery = match start.cluster {
+            None => Delivery::AtLeastOnce(Box::new(Producer::new(start.queue))),
+            Some(cluster) => {
+                let (epoch, progress) = cluster.fence();
+                let confirmed = Lsn::new(confirmed);
+                // Postgres is told no more than progress covers, and progress says how much that is.
+                let mark = progress.unwrap_or_default().max(Mark::at(confirmed));
+                pipeline.resume_at(mark, ResumeCheck::new(mark, confirmed, true));
+                let client = TransactionalProducer::new(epoch, start.queue);
+                let linger = Duration::from_millis(5);
+                let machine = Transactional::new(client, start.batch, linger, mark, now.at);
+                Delivery::ExactlyOnce(Box::new(machine))
+            }
+        };
+        pipeline.beware(start.suspects);
+        let limits = Limits { until: start.until, ..LIMITS };
+        let session = Session::new(pipeline, None, limits, PROFILE, (now.at, start.owed));
+        let sink = ModelSink { delivery, taken: Vec::new() };
+        Self { session, sink, budget: start.budget, told: 0 }
+    }
+
+    /// One turn of the loop. Returns whether it read the socket: while there is no room it does not.
+    pub(crate) fn turn(
+        &mut self,
+        now: Now,
+        asked: Requested,
+        (server, judge): (&mut Server, &Judge),
+        chance: &mut Chance,
+    ) -> Result<bool, Ended> {
+        let result = self.session.request(now, asked);
+        result.map_err(|error| self.failed(error))?;
+        self.forward(now, server, chance)?;
+        let mut confirmed = self.session.confirm(now, &mut self.sink);
+        if confirmed.is_ok() {
+            confirmed = self.session.advance(now, &mut self.sink);
+        }
+        if self.session.drain_skipped().next().is_some() {
+            return Err(violation("G4", "a record was skipped"));
+        }
+        confirmed.map_err(|error| self.failed(error))?;
+        if let Some(status) = self.session.status_due(now, &self.sink) {
+            self.tell(status.settled.get(), (server, judge))?;
+            server.hear(now.at, status.settled.get(), status.ask_reply);
+        }
+        if let Some(end) =
+            self.session.ended(now, &self.sink).map_err(|error| self.failed(error))?
+        {
+            return Err(Ended::Well(end));
+        }
+        let has_frame = server.peek().is_some();
+        let can_go_on = has_frame && self.session.takes_frames(&self.sink);
+        match self.session.next(has_frame, &self.sink) {
+            Next::Wait(_) | Next::Refill(_) => Ok(false),
+            Next::Read(wait) if can_go_on && wait > Duration::ZERO => {
+                Err(violation("latency", "a frame that may be taken waits for another one"))
+            }
+            Next::Read(wait) => {
+                let bytes = server.arrived() * FRAME_BYTES;
+                let waited = if bytes > 0 { Duration::ZERO } else { wait };
+                let later = Now { at: now.at + waited, ..now };
+                let buffered = server.backlog() * FRAME_BYTES;
+                let read = self.session.has_read(later, bytes, buffered);
+                read.map_err(|error| self.failed(error))?;
+                Ok(true)
+            }
+        }
+    }
+
+    /// Some of the frames that have come.
+    fn forward(&mut self, now: Now, server: &mut Server, chance: &mut Chance) -> Result<(), Ended> {
+        for _ in 0..chance.between(1, 6) {
+            if !self.session.takes_frames(&self.sink) {
+                break;
+            }
+            let Some(sent) = server.peek() else { break };
+            let handled = self.session.frame(now.at, sent.as_frame(), &mut self.sink);
+            match handled.map_err(|error| self.failed(error))? {
+                Handled::Done => server.consume(),
+                Handled::Full => break,
+                Handled::Skipped(_) => return Err(violation("G4", "a row was skipped")),
+            }
+        }
+        Ok(())
+    }
+
+    /// Postgres is told a position.
+    fn tell(&mut self, settled: u64, (server, judge): (&Server, &Judge)) -> Result<(), Ended> {
+        if settled < self.told {
+            return Err(violation("G1", &format!("{settled} told after {}", self.told)));
+        }
+        self.told = settled;
+        judge.acknowledged(settled, &server.history).map_err(Ended::Violation)
+    }
+
+    fn failed(&self, error: SessionError<Died>) -> Ended {
+        match error {
+            SessionError::Sink(Died::Refused(blame)) => {
+                match self.session.pipeline().lesson(&[*blame], None) {
+                    Ok(lesson) => Ended::Badly(Some(lesson.suspects)),
+                    Err(error) => violation("error", &error.to_string()),
+                }
+            }
+            // A grace is over only where the brokers make no progress.
+            SessionError::Sink(Died::Fatally)
+            | SessionError::Silent { .. }
+            | SessionError::GraceExpired { .. }
+            | SessionError::Aborted { .. } => Ended::Badly(None),
+            // No peer breaks its protocol here, so the pipeline has nothing to complain about.
+            SessionError::Pipeline(error) => violation("error", &complaint(&error)),
+        }
+    }
+
+    /// G3: what is in flight, by our books and by the producer's.
+    pub(crate) fn within_budget(&self) -> Result<(), Violation> {
+        let books = self.session.pipeline().in_flight();
+        // Soft by one record: see `Budget`.
+        let bytes_max = self.budget.bytes + RECORD_BYTES_MAX;
+        let is_over = books.records > self.budget.records
+            || books.bytes >= bytes_max
+            || books.transactions > self.budget.transactions;
+        if is_over { Err(Violation::new("G3", format!("{books:?} in flight"))) } else { Ok(()) }
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.session.pipeline().is_idle()
+    }
+}
+
+/// No record of the simulation weighs more, dead letters included.
+const RECORD_BYTES_MAX: u64 = 600;
+
+fn complaint(error: &PipelineError) -> String {
+    format!("the pipeline complains: {error}")
+}
+
+fn violation(guarantee: &'static str, what: &str) -> Ended {
+    Ended::Violation(Violation::new(guarantee, what))
+}
