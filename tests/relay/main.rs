@@ -23,7 +23,6 @@ mod postgres;
 mod refusals;
 mod routing;
 mod sandbox;
-mod shop;
 mod shutdown;
 mod stage;
 mod standby;

@@ -1,0 +1,137 @@
+//! The row in Postgres: who commits first is right.
+
+use postrider::idempotency::{
+    Answer, Claim, Fingerprint, IdempotencyError, Key, Known, Request, claim, look_up,
+};
+use tokio_postgres::Client;
+
+use crate::idempotency::fixture::{Database, answer, asking, request};
+
+async fn claim_and_commit(client: &mut Client, request: &Request, mine: &Answer) -> Claim {
+    let transaction = client.transaction().await.unwrap();
+    let claimed = claim(&transaction, request, mine).await.unwrap();
+    transaction.commit().await.unwrap();
+    claimed
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_first_to_commit_wins_and_all_others_get_its_answer() {
+    let database = Database::migrated().await;
+    let mut client = database.client().await;
+    let headers = [("location", "/orders/1"), ("x-empty", ""), ("x-quote", "\"a\\b\t{}\"")];
+    let headers = headers.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
+    let first = Answer::new(404, headers, vec![0, 1, 0xff, 0]).unwrap();
+    assert_eq!(look_up(&client, &request("k")).await.unwrap(), None);
+    assert_eq!(claim_and_commit(&mut client, &request("k"), &first).await, Claim::Won);
+
+    let claimed = claim_and_commit(&mut client, &request("k"), &answer("second")).await;
+    assert_eq!(claimed, Claim::Done(first.clone()));
+    assert_eq!(look_up(&client, &request("k")).await.unwrap(), Some(Known::Done(first)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_same_key_with_another_request_is_a_mismatch_in_postgres_too() {
+    let database = Database::migrated().await;
+    let mut client = database.client().await;
+    claim_and_commit(&mut client, &request("k"), &answer("{}")).await;
+    let other = asking("k", "another body");
+    assert_eq!(claim_and_commit(&mut client, &other, &answer("{}")).await, Claim::Mismatch);
+    assert_eq!(look_up(&client, &other).await.unwrap(), Some(Known::Mismatch));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_same_key_in_another_scope_is_another_key() {
+    let database = Database::migrated().await;
+    let mut client = database.client().await;
+    for scope in ["tenant-7 POST /orders", "tenant-8 POST /orders", "tenant-7 POST /refunds"] {
+        let (key, fingerprint) = (Key::parse("k").unwrap(), Fingerprint::of("POST", scope, b""));
+        let request = Request::new(scope, key, fingerprint).unwrap();
+        assert_eq!(claim_and_commit(&mut client, &request, &answer("{}")).await, Claim::Won);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_claim_is_gone_with_its_transaction() {
+    let database = Database::migrated().await;
+    let mut client = database.client().await;
+    let transaction = client.transaction().await.unwrap();
+    assert_eq!(claim(&transaction, &request("k"), &answer("1")).await.unwrap(), Claim::Won);
+    transaction.rollback().await.unwrap();
+    assert_eq!(look_up(&client, &request("k")).await.unwrap(), None);
+    assert_eq!(claim_and_commit(&mut client, &request("k"), &answer("2")).await, Claim::Won);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_second_claim_waits_for_the_first_to_end() {
+    let database = Database::migrated().await;
+    for first_commits in [true, false] {
+        let key = request(if first_commits { "committed" } else { "rolled-back" });
+        let (mut one, mut two) = (database.client().await, database.client().await);
+        let transaction = one.transaction().await.unwrap();
+        assert_eq!(claim(&transaction, &key, &answer("1")).await.unwrap(), Claim::Won);
+        let second = tokio::spawn({
+            let key = key.clone();
+            async move { claim_and_commit(&mut two, &key, &answer("2")).await }
+        });
+        database.await_blocked(1).await;
+        assert_eq!(look_up(&database.client().await, &key).await.unwrap(), None, "not committed");
+        let expected = if first_commits {
+            transaction.commit().await.unwrap();
+            Claim::Done(answer("1"))
+        } else {
+            transaction.rollback().await.unwrap();
+            Claim::Won
+        };
+        assert_eq!(second.await.unwrap(), expected);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wait_that_is_bounded_ends_busy() {
+    let database = Database::migrated().await;
+    let (mut one, mut two) = (database.client().await, database.client().await);
+    let first = one.transaction().await.unwrap();
+    claim(&first, &request("k"), &answer("1")).await.unwrap();
+    two.batch_execute("SET lock_timeout = '20ms'").await.unwrap();
+    let second = two.transaction().await.unwrap();
+    let error = claim(&second, &request("k"), &answer("2")).await.unwrap_err();
+    assert!(matches!(error, IdempotencyError::Busy(_)), "{error:?}");
+    assert_eq!(error.database().unwrap().code().unwrap().code(), "55P03");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn errors_name_the_situation_and_the_remedy() {
+    let empty = Database::empty().await;
+    let error = look_up(&empty.client().await, &request("k")).await.unwrap_err();
+    assert!(matches!(error, IdempotencyError::Missing(_)), "{error:?}");
+    assert!(error.hint().unwrap().contains("0003_application.sql"));
+
+    let database = Database::migrated().await;
+    let client = database.client().await;
+    client.batch_execute("SET ROLE pg_monitor").await.unwrap();
+    let error = look_up(&client, &request("k")).await.unwrap_err();
+    assert!(matches!(error, IdempotencyError::Forbidden(_)), "{error:?}");
+    assert!(error.hint().unwrap().contains("GRANT SELECT, INSERT"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_row_that_holds_no_answer_is_reported_and_not_replayed() {
+    let database = Database::migrated().await;
+    let mut client = database.client().await;
+    claim_and_commit(&mut client, &request("k"), &answer("{}")).await;
+    for garbled in [
+        "status = -1",
+        "status = 600",
+        "headers = '{}'",
+        "headers = '[[\"a\"]]'",
+        "headers = '[[\"a\", 1]]'",
+        "headers = '[[\"a\", \"b\\r\\nset-cookie: c\"]]'",
+    ] {
+        let text = "UPDATE idempotency_keys SET status = 200, headers = '[]'";
+        client.batch_execute(text).await.unwrap();
+        assert!(matches!(look_up(&client, &request("k")).await, Ok(Some(Known::Done(_)))));
+        client.batch_execute(&format!("UPDATE idempotency_keys SET {garbled}")).await.unwrap();
+        let error = look_up(&client, &request("k")).await.unwrap_err();
+        assert!(matches!(error, IdempotencyError::Garbled), "{garbled}: {error:?}");
+    }
+}

@@ -1,0 +1,120 @@
+//! Redis in front of the markers: it may know, forget, or be away.
+
+use std::time::Duration;
+
+use postrider::inbox::{ConsumerSpec, RememberedSpec};
+use postrider::sandbox::redis::Redis;
+
+use crate::inbox::scene::{Deeds, Draft, Running, Scene, Whim};
+
+const COUNT: u64 = 400;
+
+fn remembering(scene: &Scene, redis: &Redis) -> ConsumerSpec {
+    let mut spec = scene.spec();
+    let mut remembered = RememberedSpec::new(redis.url());
+    // Builds run beside the tests.
+    remembered.timeout = Duration::from_secs(5);
+    spec.remembered = Some(remembered);
+    spec
+}
+
+fn ask(redis: &Redis, command: &str) -> i64 {
+    let client = redis::Client::open(redis.url()).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+        redis::cmd(command).query_async(&mut connection).await.unwrap()
+    })
+}
+
+#[test]
+fn repeats_that_are_remembered_cost_no_statement() {
+    let Some(scene) = Scene::new("remembered") else { return };
+    let redis = Redis::start().unwrap();
+    scene.send(&Draft::many(400));
+    let first = Running::start(remembering(&scene, &redis), Deeds::plain());
+    scene.await_deeds(400);
+    let first = first.stop();
+    assert_eq!((first.cache_hits, first.cache_misses), (0, COUNT));
+    assert_eq!(ask(&redis, "DBSIZE"), 400);
+
+    scene.rewind();
+    let again = Running::start(remembering(&scene, &redis), Deeds::plain());
+    again.await_that("the repeats", |now| now.duplicates == COUNT);
+    let again = again.stop();
+    assert_eq!((again.cache_hits, again.cache_misses, again.statements), (COUNT, 0, 0));
+    scene.await_deeds(400);
+}
+
+#[test]
+fn a_cache_that_forgot_everything_costs_time_and_no_more() {
+    let Some(scene) = Scene::new("forgotten") else { return };
+    let redis = Redis::start().unwrap();
+    scene.send(&Draft::many(400));
+    let first = Running::start(remembering(&scene, &redis), Deeds::plain());
+    scene.await_deeds(400);
+    first.stop();
+    let client = redis::Client::open(redis.url()).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+        redis::cmd("FLUSHALL").query_async::<()>(&mut connection).await.unwrap();
+    });
+    scene.rewind();
+    let again = Running::start(remembering(&scene, &redis), Deeds::plain());
+    again.await_that("the repeats", |now| now.duplicates == COUNT);
+    let again = again.stop();
+    assert_eq!((again.cache_hits, again.cache_misses), (0, COUNT));
+    scene.await_deeds(400);
+    // What the markers said is remembered from now on.
+    assert_eq!(ask(&redis, "DBSIZE"), 400);
+}
+
+#[test]
+fn a_cache_that_is_killed_and_comes_back_stops_nothing() {
+    let Some(scene) = Scene::new("killed_cache") else { return };
+    let mut redis = Redis::start().unwrap();
+    let running = Running::start(remembering(&scene, &redis), Deeds::plain());
+    scene.send(&Draft::many(100));
+    scene.await_deeds(100);
+    redis.kill().unwrap();
+    scene.send(&Draft::many(100));
+    scene.await_deeds(200);
+    let failures = running.await_that("a failure", |now| now.cache_failures > 0).cache_failures;
+    redis.restart().unwrap();
+    // It is asked again after a moment, and then remembers.
+    support::wait_for("the cache to be used", || {
+        scene.send(&Draft::many(10));
+        (ask(&redis, "DBSIZE") > 0).then_some(())
+    });
+    let sent: i64 = support::topic::read(&scene.bootstrap, std::slice::from_ref(&scene.topic))
+        .len()
+        .try_into()
+        .unwrap();
+    scene.await_deeds(sent.try_into().unwrap());
+    let end = running.stop();
+    assert_eq!((end.dead_letters, end.duplicates), (0, 0));
+    assert!(end.cache_failures >= failures);
+}
+
+#[test]
+fn what_is_rolled_back_is_not_remembered() {
+    let Some(scene) = Scene::new("unremembered") else { return };
+    let redis = Redis::start().unwrap();
+    let url = redis.url();
+    scene.send(&Draft::many(1));
+    // Looked at from outside, after each attempt that was rolled back and before the next.
+    let deeds = Deeds::with(move |_, attempt| {
+        let url = url.clone();
+        let known = std::thread::spawn(move || {
+            let mut session = redis::Client::open(url).unwrap().get_connection().unwrap();
+            redis::cmd("DBSIZE").query::<i64>(&mut session).unwrap()
+        });
+        assert_eq!(known.join().unwrap(), 0);
+        if attempt < 4 { Whim::Fail } else { Whim::Work }
+    });
+    let running = Running::start(remembering(&scene, &redis), deeds.clone());
+    scene.await_deeds(1);
+    running.stop();
+    assert_eq!((deeds.attempts(0), ask(&redis, "DBSIZE")), (4, 1));
+}

@@ -1,0 +1,169 @@
+//! Dead letters: listed, and sent again to have their effect once.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use postrider::dead_letter::{
+    DeadLetter, DeadLetterError, Filter, PartitionOffset, Redrive, Redriven, Target, now_ms,
+};
+
+use crate::inbox::scene::{Deeds, Draft, Scene, Whim};
+use support::topic;
+
+fn now() -> Redrive {
+    Redrive { horizon: Duration::from_hours(1), force: false, now_ms: now_ms() }
+}
+
+/// A consumer that fails with every tenth message until it is fixed.
+fn mendable() -> (Deeds, Arc<AtomicBool>) {
+    let fixed = Arc::new(AtomicBool::new(false));
+    let is_mended = Arc::clone(&fixed);
+    let deeds = Deeds::with(move |number, _| {
+        let is_good = is_mended.load(Ordering::Relaxed) || number % 10 != 0;
+        if is_good { Whim::Work } else { Whim::Poison }
+    });
+    (deeds, fixed)
+}
+
+#[test]
+fn what_is_sent_again_has_its_effect_once_and_is_not_sent_a_third_time() {
+    let Some(scene) = Scene::new("redriven") else { return };
+    scene.send(&Draft::many(100));
+    let (deeds, fixed) = mendable();
+    let running = scene.start(deeds);
+    running.await_that("the dead letters", |now| now.dead_letters == 10);
+    scene.await_deeds(90);
+    let letters = scene.letters();
+    assert!(letters.len() == 10 && letters.iter().all(|letter| !letter.is_retried));
+
+    fixed.store(true, Ordering::Relaxed);
+    let told = scene.dead_letters().redrive(&Filter::default(), &now()).unwrap();
+    assert_eq!(told, Redriven { sent: 10, ..Redriven::default() });
+    scene.await_deeds(100);
+    let told = scene.dead_letters().redrive(&Filter::default(), &now()).unwrap();
+    assert_eq!(told, Redriven { already: 10, ..Redriven::default() });
+    assert!(scene.letters().iter().all(|letter| letter.is_retried));
+
+    // Where it lay before, with its own headers and a mark.
+    let records = topic::read(&scene.bootstrap, std::slice::from_ref(&scene.topic));
+    let again: Vec<_> =
+        records.iter().filter(|record| record.header("postrider-retried").is_some()).collect();
+    assert_eq!(again.len(), 10);
+    for record in again {
+        let first = records.iter().find(|it| it.header("id") == record.header("id")).unwrap();
+        assert_eq!(
+            (first.partition, &first.key, &first.value),
+            (record.partition, &record.key, &record.value)
+        );
+        assert_eq!(first.headers, record.headers[..first.headers.len()]);
+    }
+    assert_eq!(running.stop().duplicates, 0);
+}
+
+#[test]
+fn a_letter_that_is_sent_again_twice_has_its_effect_once() {
+    let Some(scene) = Scene::new("twice") else { return };
+    scene.send(&Draft::many(20));
+    let (deeds, fixed) = mendable();
+    let running = scene.start(deeds);
+    running.await_that("the dead letters", |now| now.dead_letters == 2);
+    fixed.store(true, Ordering::Relaxed);
+    // As a crash between record and receipt would have it.
+    let letters = scene.letters();
+    let repeat = |letter: &DeadLetter| {
+        let text = |name: &str| letter.header(name).unwrap().to_owned();
+        let value = letter.value.clone().unwrap();
+        Draft {
+            headers: vec![("id", text("id")), ("event_type", text("event_type"))],
+            key: String::from_utf8(letter.key.clone().unwrap()).unwrap(),
+            value: String::from_utf8(value).unwrap(),
+        }
+    };
+    scene.send(&letters.iter().map(repeat).collect::<Vec<_>>());
+    scene.dead_letters().redrive(&Filter::default(), &now()).unwrap();
+    scene.await_deeds(20);
+    running.await_that("the repeats", |now| now.duplicates == 2);
+    scene.await_deeds(20);
+}
+
+#[test]
+fn what_is_older_than_the_markers_is_sent_by_force_alone() {
+    let Some(scene) = Scene::new("aged") else { return };
+    scene.send(&Draft::many(20));
+    let (deeds, fixed) = mendable();
+    let running = scene.start(deeds);
+    running.await_that("the dead letters", |now| now.dead_letters == 2);
+    fixed.store(true, Ordering::Relaxed);
+    let late = Redrive { now_ms: now_ms() + 2 * 3_600_000, ..now() };
+    let letters = scene.dead_letters();
+    let told = letters.redrive(&Filter::default(), &late).unwrap();
+    assert_eq!(told, Redriven { too_old: 2, ..Redriven::default() });
+    assert_eq!(scene.deeds().0, 18);
+    let told = letters.redrive(&Filter::default(), &Redrive { force: true, ..late }).unwrap();
+    assert_eq!(told.sent, 2);
+    scene.await_deeds(20);
+    running.stop();
+}
+
+#[test]
+fn what_fails_again_keeps_the_time_of_its_first_failure_and_all_its_attempts() {
+    let Some(scene) = Scene::new("again") else { return };
+    scene.send(&[Draft::new(1)]);
+    let running = scene.start(Deeds::with(|_, _| Whim::Fail));
+    for rounds in 1..=3 {
+        running.await_that("the dead letter", |now| now.dead_letters == rounds);
+        let told = scene.dead_letters().redrive(&Filter::default(), &now()).unwrap();
+        assert_eq!(told, Redriven { sent: 1, already: rounds - 1, ..Redriven::default() });
+    }
+    running.await_that("the dead letter", |now| now.dead_letters == 4);
+    running.stop();
+    let letters = scene.letters();
+    let failures: Vec<_> = letters.iter().map(|letter| letter.failure().unwrap()).collect();
+    let first = failures[0];
+    let attempts: Vec<u32> = failures.iter().map(|failure| failure.attempts).collect();
+    assert_eq!(attempts, [5, 10, 15, 20]);
+    assert!(failures.iter().all(|it| it.first_failed_ms == first.first_failed_ms));
+    assert!(failures[3].failed_ms > first.failed_ms);
+    // So what counts for the markers of others is when it came first.
+    let horizon_ms = u64::try_from(failures[3].failed_ms - first.first_failed_ms).unwrap();
+    let how = Redrive {
+        horizon: Duration::from_millis(horizon_ms - 1),
+        force: false,
+        now_ms: failures[3].failed_ms,
+    };
+    let told = scene.dead_letters().redrive(&Filter::default(), &how).unwrap();
+    assert_eq!((told.too_old, told.sent), (1, 0));
+}
+
+#[test]
+fn letters_are_found_by_what_is_known_of_them() {
+    let Some(scene) = Scene::new("filtered") else { return };
+    let mut drafts = Draft::many(20);
+    drafts.push(Draft { headers: Vec::new(), ..Draft::new(1) });
+    scene.send(&drafts);
+    let running = scene.start(mendable().0);
+    running.await_that("the dead letters", |now| now.dead_letters == 3);
+    running.stop();
+    let letters = scene.dead_letters();
+    let all = scene.letters();
+    let count = |filter: Filter| letters.list(&filter).unwrap().len();
+    assert_eq!(count(Filter { code: Some("poison".into()), ..Filter::default() }), 2);
+    assert_eq!(count(Filter { code: Some("missing_header".into()), ..Filter::default() }), 1);
+    assert_eq!(count(Filter { event_type: Some("Counted".into()), ..Filter::default() }), 2);
+    assert_eq!(count(Filter { topic: Some("elsewhere".into()), ..Filter::default() }), 0);
+    let id = all.iter().find_map(|letter| letter.header("id")).unwrap().to_owned();
+    assert_eq!(count(Filter { id: Some(id), ..Filter::default() }), 1);
+    assert_eq!(count(Filter { targets: vec![Target::At(all[1].at)], ..Filter::default() }), 1);
+    let nowhere = vec![Target::At(PartitionOffset { partition: 0, offset: 999 })];
+    let missing = letters.list(&Filter { targets: nowhere.clone(), ..Filter::default() });
+    assert!(matches!(missing, Err(DeadLetterError::Missing(targets)) if targets == nowhere));
+}
+
+#[test]
+fn a_consumer_without_dead_letters_has_no_topic_of_them() {
+    let Some(scene) = Scene::new("none") else { return };
+    let error = scene.dead_letters().list(&Filter::default()).unwrap_err();
+    assert!(matches!(error, DeadLetterError::NoLetters { .. }), "{error}");
+    assert!(error.hint().unwrap().starts_with("is the name"), "{error:?}");
+}

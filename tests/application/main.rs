@@ -1,0 +1,10 @@
+//! The application's half of the pattern against real PostgreSQL, Kafka and Redis: what writes the outbox,
+//! what is done once for each request and each message, and the services that show all of it.
+
+mod database;
+mod idempotency;
+mod inbox;
+mod load;
+mod outbox_writer;
+mod saga;
+mod services;

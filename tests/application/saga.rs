@@ -1,0 +1,158 @@
+//! Sagas go on under a lock, remember what happened, and are found when they take too long.
+
+use std::time::Duration;
+
+use postrider::outbox_writer::{Event, append};
+use postrider::saga::{self, Emitted, Saga, SagaError};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use crate::database::{Stage, count};
+
+/// Counts to three, and says so.
+#[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
+struct Three {
+    steps: u32,
+}
+
+impl Saga for Three {
+    const KIND: &'static str = "three";
+    type Event = &'static str;
+
+    fn on(&mut self, _: &&'static str) -> Vec<Emitted> {
+        self.steps += 1;
+        let ends = self.steps == 3;
+        let done = Emitted { event_type: "Done", payload: json!({ "steps": 3 }) };
+        ends.then_some(done).into_iter().collect()
+    }
+
+    fn name(event: &&'static str) -> &'static str {
+        event
+    }
+
+    fn status(&self) -> &'static str {
+        if self.has_ended() { "DONE" } else { "COUNTING" }
+    }
+
+    fn has_ended(&self) -> bool {
+        self.steps >= 3
+    }
+}
+
+const HOUR: Duration = Duration::from_hours(1);
+
+#[tokio::test]
+async fn a_saga_goes_on_event_by_event_and_remembers_them() {
+    let (stage, mut client) = Stage::set().await;
+    let begun = Emitted { event_type: "Begun", payload: json!({}) };
+    let transaction = client.transaction().await.unwrap();
+    saga::start(&transaction, "a", &Three::default(), &[begun], HOUR).await.unwrap();
+    transaction.commit().await.unwrap();
+
+    // At the same time: the row's lock takes them one by one.
+    let mut steps = tokio::task::JoinSet::new();
+    for event in ["x", "y", "z"] {
+        let mut client = stage.connect().await;
+        steps.spawn(async move {
+            let transaction = client.transaction().await.unwrap();
+            let step = saga::advance::<Three>(&transaction, "a", &event).await.unwrap();
+            transaction.commit().await.unwrap();
+            step.ended
+        });
+    }
+    assert_eq!(steps.join_all().await.iter().filter(|ended| **ended).count(), 1);
+    let view = saga::view::<Three>(&client, "a").await.unwrap().unwrap();
+    assert_eq!((view.state, view.status.as_str()), (Three { steps: 3 }, "DONE"));
+    let history = saga::history::<Three>(&client, "a").await.unwrap();
+    let statuses: Vec<_> = history.iter().map(|(_, status, _)| status.as_str()).collect();
+    assert_eq!(statuses, ["COUNTING", "COUNTING", "COUNTING", "DONE"]);
+    assert_eq!(history[0].0, "Begun");
+    assert_eq!(count(&client, "SELECT count(*) FROM outbox WHERE event_type = 'Done'").await, 1);
+    assert_eq!(saga::view::<Three>(&client, "b").await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn an_unknown_saga_and_an_unknown_state_are_told_apart() {
+    let (_stage, mut client) = Stage::set().await;
+    let transaction = client.transaction().await.unwrap();
+    let error = saga::advance::<Three>(&transaction, "a", &"x").await.unwrap_err();
+    assert!(matches!(error, SagaError::Unknown { .. }), "{error:?}");
+    let sql = "INSERT INTO sagas (kind, id, state, status) VALUES ('three', 'a', '[]', '')";
+    transaction.execute(sql, &[]).await.unwrap();
+    let error = saga::advance::<Three>(&transaction, "a", &"x").await.unwrap_err();
+    assert!(matches!(error, SagaError::State { .. }), "{error:?}");
+    assert!(error.hint().unwrap().contains("sagas"));
+    transaction.rollback().await.unwrap();
+}
+
+#[tokio::test]
+async fn sagas_that_take_too_long_are_found_by_one_and_put_off() {
+    let (stage, mut client) = Stage::set().await;
+    let transaction = client.transaction().await.unwrap();
+    for (id, patience) in [("late", Duration::ZERO), ("later", Duration::ZERO), ("early", HOUR)] {
+        saga::start(&transaction, id, &Three::default(), &[], patience).await.unwrap();
+    }
+    transaction.commit().await.unwrap();
+    let transaction = client.transaction().await.unwrap();
+    let mut found = saga::overdue::<Three>(&transaction, HOUR, 10).await.unwrap();
+    found.sort();
+    assert_eq!(found, ["late", "later"]);
+    let mut other = stage.connect().await;
+    let beside = other.transaction().await.unwrap();
+    let second = saga::overdue::<Three>(&beside, HOUR, 10).await.unwrap();
+    assert_eq!(second, Vec::<String>::new(), "the first one has them");
+    transaction.commit().await.unwrap();
+    beside.rollback().await.unwrap();
+    let third = client.transaction().await.unwrap();
+    let again = saga::overdue::<Three>(&third, HOUR, 10).await.unwrap();
+    assert_eq!(again, Vec::<String>::new(), "they were put off");
+    third.commit().await.unwrap();
+    for _ in 0..3 {
+        let step = client.transaction().await.unwrap();
+        saga::advance::<Three>(&step, "late", &"x").await.unwrap();
+        step.commit().await.unwrap();
+    }
+    let sql = "SELECT count(*) FROM sagas WHERE deadline IS NOT NULL";
+    assert_eq!(count(&client, sql).await, 2, "what has ended has no deadline");
+}
+
+#[tokio::test]
+async fn each_deadline_is_twice_as_far_away_as_the_one_before_up_to_a_limit() {
+    let (_stage, mut client) = Stage::set().await;
+    let transaction = client.transaction().await.unwrap();
+    saga::start(&transaction, "a", &Three::default(), &[], HOUR).await.unwrap();
+    transaction.commit().await.unwrap();
+    let hours = "SELECT round(extract(epoch FROM deadline - now()) / 3600)::bigint FROM sagas";
+    let mut pauses = vec![count(&client, hours).await];
+    for _ in 0..9 {
+        client.execute("UPDATE sagas SET deadline = now()", &[]).await.unwrap();
+        let transaction = client.transaction().await.unwrap();
+        assert_eq!(saga::overdue::<Three>(&transaction, HOUR, 10).await.unwrap(), ["a"]);
+        transaction.commit().await.unwrap();
+        pauses.push(count(&client, hours).await);
+    }
+    assert_eq!(pauses, [1, 1, 2, 4, 8, 16, 32, 64, 64, 64]);
+}
+
+/// The well-known mistake: the handler writes the event of the failure, and then fails.
+#[tokio::test]
+async fn a_failure_event_of_a_handler_that_fails_is_rolled_back_with_it() {
+    let (_stage, mut client) = Stage::set().await;
+    let failed = || Event::new("payment", "7", "PaymentFailed", json!({}));
+    let declined: Result<(), &str> = async {
+        let transaction = client.transaction().await.unwrap();
+        append(&transaction, &failed()).await.unwrap();
+        // Dropped without a commit, as an exception would.
+        Err("the card was declined")
+    }
+    .await;
+    assert!(declined.is_err());
+    let events = "SELECT count(*) FROM outbox";
+    assert_eq!(count(&client, events).await, 0, "nobody will ever hear of it: the saga hangs");
+
+    // A refusal is a result: it commits, and its event with it.
+    let transaction = client.transaction().await.unwrap();
+    append(&transaction, &failed()).await.unwrap();
+    transaction.commit().await.unwrap();
+    assert_eq!(count(&client, events).await, 1);
+}

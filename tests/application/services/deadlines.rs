@@ -1,0 +1,28 @@
+//! Orders that took too long are given up, whatever becomes of others.
+
+use crate::services::stage::Stage;
+use support::wait::wait_until;
+
+#[test]
+fn an_order_that_cannot_be_given_up_makes_no_other_wait() {
+    let stage = Stage::set();
+    stage.run(
+        "INSERT INTO sagas (kind, id, state, status, deadline)
+             SELECT 'order', '00000000-0000-0000-0000-00000000000' || n,
+                 '{\"payment\": \"awaited\", \"stock\": \"awaited\", \"given_up\": false}',
+                 'PENDING', now() FROM generate_series(1, 6) AS n;
+         INSERT INTO outbox_sequences SELECT kind, id, 1 FROM sagas",
+    );
+    // The first and the last, from whichever end it begins: the numbers of their events are taken.
+    let other = stage.connect();
+    stage.run_in(
+        &other,
+        "BEGIN; SELECT FROM outbox_sequences
+         WHERE aggregate_id LIKE '%1' OR aggregate_id LIKE '%6' FOR UPDATE",
+    );
+    let service = stage.start(&["orders", "--patience", "1h"]);
+    let given_up = "SELECT count(*) FROM outbox WHERE event_type = 'OrderTimedOut'";
+    wait_until("the others to be given up", || stage.count(given_up) == 4);
+    service.stop();
+    stage.run_in(&other, "COMMIT");
+}

@@ -1,0 +1,99 @@
+//! `shop dead-letters` shows what a service could not take, and sends it again once; and what else a
+//! message of a test's own does.
+
+use std::process::Command;
+use std::time::Duration;
+
+use rdkafka::ClientConfig;
+use rdkafka::message::{Header, OwnedHeaders};
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
+use serde_json::Value;
+use uuid::Uuid;
+
+use crate::services::stage::Stage;
+use support::wait::wait_for;
+
+const LIMIT: Duration = Duration::from_mins(1);
+
+fn produce(bootstrap: &str, event_type: &str, order: &str) {
+    let producer: BaseProducer =
+        ClientConfig::new().set("bootstrap.servers", bootstrap).create().unwrap();
+    let id = Uuid::now_v7().to_string();
+    let header = |key, value| Header { key, value: Some(value) };
+    let headers = OwnedHeaders::new()
+        .insert(header("id", id.as_str()))
+        .insert(header("event_type", event_type));
+    let record = BaseRecord::to(event_type).key(order).payload("{}").headers(headers);
+    producer.send(record).map_err(|(error, _)| error).unwrap();
+    producer.flush(LIMIT).unwrap();
+}
+
+#[test]
+fn goods_that_are_no_longer_listed_are_released_all_the_same() {
+    let stage = Stage::set();
+    let order = Uuid::now_v7().to_string();
+    // Reserved, and then taken off the list: there is no such row in `stock`.
+    stage.run(&format!(
+        "INSERT INTO reservations (order_id, sku, quantity, status)
+         VALUES ('{order}', 'gone', 2, 'RESERVED')"
+    ));
+    let service = stage.start(&["inventory"]);
+    produce(&stage.bootstrap(), "OrderTimedOut", &order);
+    let told = "SELECT count(*) FROM outbox WHERE event_type = 'InventoryReleased'";
+    wait_for("InventoryReleased", || (stage.count(told) == 1).then_some(()));
+    let released = "SELECT count(*) FROM reservations WHERE status = 'RELEASED'";
+    assert_eq!(stage.count(released), 1);
+    service.stop();
+}
+
+#[test]
+fn a_dead_letter_is_listed_sent_again_and_then_has_its_effect() {
+    let stage = Stage::set();
+    let service = stage.orders();
+    let order = Uuid::now_v7().to_string();
+    produce(&stage.bootstrap(), "PaymentProcessed", &order);
+    let list = || stage.letters(&["list", "shop-orders", "--code", "poison"]);
+    let letter = wait_for("a dead letter", || {
+        let line = list().lines().next()?.to_owned();
+        Some(serde_json::from_str::<Value>(&line).unwrap())
+    });
+    assert_eq!(letter["reason"], "nobody placed this order");
+    assert_eq!((&letter["topic"], &letter["retried"]), (&"PaymentProcessed".into(), &false.into()));
+    assert_eq!(stage.letters(&["list", "shop-orders", "--code", "unknown_type"]), "");
+    // The relay's command reads it too, and leaves sending to the shop, which knows the horizon.
+    let relays = |command: &str| -> Value {
+        let from = ["--from", "shop-orders.dead-letters", "-b", &stage.bootstrap()];
+        let mut run = Command::new(env!("CARGO_BIN_EXE_postrider"));
+        run.env_clear().env("PGUSER", "nobody").current_dir("/");
+        run.args(["dead-letters", command, "--output", "json"]).args(from);
+        serde_json::from_slice(&run.output().unwrap().stdout).unwrap()
+    };
+    let line = relays("list");
+    assert_eq!((&line["topic"], &line["id"]), (&"PaymentProcessed".into(), &letter["id"]));
+    assert_eq!((&line["reason"], &line["table"]), (&letter["reason"], &Value::Null));
+    assert_eq!(relays("retry")["cannot"][0]["offset"], line["offset"]);
+
+    stage.run(&format!(
+        "INSERT INTO orders (id, customer, amount_cents, status) VALUES ('{order}', 'a', 1, '');
+         INSERT INTO sagas (kind, id, state, status) VALUES ('order', '{order}',
+             '{{\"payment\": \"awaited\", \"stock\": \"awaited\", \"given_up\": false}}', 'PENDING')"
+    ));
+    let place = letter["place"].as_str().unwrap();
+    let only = |args: &[&str]| -> Value {
+        let args = [&["redrive", "shop-orders", "--place", place], args].concat();
+        serde_json::from_str(&stage.letters(&args)).unwrap()
+    };
+    assert_eq!(only(&[])["planned"]["sent"], 1);
+    assert!(list().contains("\"retried\":false"), "nothing was sent");
+    assert_eq!(stage.letters(&["list", "shop-orders", "--place", place]).lines().count(), 1);
+    let redrive = || -> Value {
+        serde_json::from_str(&stage.letters(&["redrive", "shop-orders", "--execute"])).unwrap()
+    };
+    assert_eq!(only(&["--execute"])["done"]["sent"], 1);
+    let paid = "SELECT count(*) FROM sagas WHERE status = 'PAID'";
+    wait_for("the effect", || (stage.count(paid) == 1).then_some(()));
+    let again = &redrive()["done"];
+    assert_eq!((&again["sent"], &again["already"]), (&0.into(), &1.into()));
+    assert!(list().contains("\"retried\":true"));
+    service.stop();
+}

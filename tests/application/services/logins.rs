@@ -1,0 +1,137 @@
+//! Whoever does not let a service in, or has not what it needs, is named, and no secret with it.
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use postrider::kafka::embedded::Broker;
+use postrider::sandbox::postgres::{Cluster, Options};
+
+use crate::services::stage::Stage;
+use support::http::get;
+use support::wait::{stays, wait_until};
+
+/// Never to be seen in what a service says.
+const CANARY: &str = "canary-in-a-coal-mine";
+
+fn shop(args: &[&str], url: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_shop"));
+    command
+        .args(args)
+        .env("DATABASE_URL", url)
+        .env("KAFKA_BROKERS", "127.0.0.1:1")
+        .stdin(Stdio::null());
+    command
+}
+
+fn told(output: &Output) -> String {
+    let told = [&output.stdout, &output.stderr].map(|it| String::from_utf8_lossy(it)).concat();
+    assert!(!told.contains(CANARY), "{told}");
+    told
+}
+
+#[test]
+fn a_login_that_is_refused_ends_every_service_with_one_clear_error() {
+    let cluster = Cluster::start(&Options::default()).unwrap();
+    let login = |password| cluster.address().login_as("postgres", password).url();
+    let (wrong, nobody) = (login(Some(CANARY)), login(None));
+    let nowhere = cluster.address().database("nowhere").url();
+    for service in ["orders", "payments", "inventory"] {
+        for (url, exit, words) in [
+            (&wrong, 77, ["password authentication failed for user \"postgres\"", "help:"]),
+            (&nobody, 77, ["asks for a password for user `postgres`", "PGPASSWORD"]),
+            (&nowhere, 78, ["database \"nowhere\" does not exist", "help:"]),
+        ] {
+            let mut command = shop(&[service, "--bind", "127.0.0.1:0"], url);
+            let output = command.env("HOME", "/nowhere").output().unwrap();
+            let told = told(&output);
+            assert_eq!(output.status.code(), Some(exit), "{service}: {told}");
+            assert!(words.iter().all(|word| told.contains(word)), "{service}: {told}");
+            let errors = told.lines().filter(|line| line.starts_with("error: ")).count();
+            assert_eq!(errors, 1, "{service}: {told}");
+        }
+    }
+    let output = shop(&["load", "--count", "1"], &wrong).output().unwrap();
+    let told = told(&output);
+    assert_eq!(output.status.code(), Some(77), "{told}");
+    assert!(told.contains("password authentication failed") && told.contains("help:"), "{told}");
+}
+
+/// It may be allowed in again, so it goes on; but says why it does nothing, once and not twice a second.
+#[test]
+fn a_login_that_is_withdrawn_is_told_once_and_makes_the_service_unready() {
+    let stage = Stage::set();
+    stage.run("CREATE ROLE seller LOGIN SUPERUSER PASSWORD 'right'");
+    let service = stage.orders_as("seller", "right");
+    wait_until("a service that is ready", || get(&service.address, "/readyz").status == 200);
+    stage.run("ALTER ROLE seller PASSWORD 'other'");
+    stage.run(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+         WHERE usename = 'seller'",
+    );
+    let refused = "the database refuses the login\n";
+    wait_until("a service that says so", || get(&service.address, "/readyz").body == refused);
+    // For six looks at the deadlines.
+    stays("refused", Duration::from_secs(3), || get(&service.address, "/readyz").body == refused);
+    stage.run("ALTER ROLE seller PASSWORD 'right'");
+    wait_until("a service that is ready", || get(&service.address, "/readyz").status == 200);
+    let log = service.stop();
+    let refused: Vec<_> = log.iter().filter(|line| line.contains("28P01")).collect();
+    let watching = refused.iter().filter(|line| line.contains("cannot watch deadlines")).count();
+    assert_eq!(watching, 1, "{refused:#?}");
+    let first = refused.first().unwrap();
+    assert!(first.contains("password authentication failed for user"), "{first}");
+    assert!(refused.iter().any(|line| line.contains("DATABASE_URL")), "{refused:#?}");
+}
+
+#[test]
+fn a_missing_topic_is_named() {
+    let cluster = Cluster::start(&Options::default()).unwrap();
+    let topics = ["PaymentProcessed", "PaymentFailed", "shop-orders.dead-letters"];
+    let broker = Broker::start(1, &topics.map(|topic| (topic, 1))).unwrap();
+    let mut service = shop(&["orders", "--bind", "127.0.0.1:0"], &cluster.unix_url())
+        .env("KAFKA_BROKERS", broker.bootstrap())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let log = BufReader::new(service.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let line = log.into_iter().find(|line| line.contains("topics are missing")).unwrap();
+    assert!(line.contains("InventoryReserved") && line.contains("--create"), "{line}");
+    assert!(!line.contains("PaymentProcessed,"), "{line}");
+    service.kill().unwrap();
+    service.wait().unwrap();
+}
+
+#[test]
+fn a_mistyped_consumer_is_asked_about_before_a_topic_is_advised() {
+    let topics = [("shop-orders.dead-letters", 1), ("OrderCreated", 1)];
+    let broker = Broker::start(1, &topics).unwrap();
+    let output = shop(&["dead-letters", "list", "shop-order"], "")
+        .env("KAFKA_BROKERS", broker.bootstrap())
+        .output()
+        .unwrap();
+    let told = told(&output);
+    assert!(told.contains("help: is the name `shop-order` right? there are"), "{told}");
+    assert!(told.contains("dead letters of: shop-orders") && !told.contains("--create"), "{told}");
+}
+
+#[test]
+fn a_secret_in_the_wrong_place_of_the_command_line_is_not_repeated() {
+    let url = format!("postgres://u:{CANARY}@db/shop");
+    for args in [
+        vec!["orders", &url],
+        vec!["orders", "--bind", &url],
+        vec!["orders", "--kafka-file", &url],
+        vec!["orders", "--kafka", &url],
+        vec!["load", "--count", &url],
+        vec!["dead-letters", "list", "x", &url],
+        vec![&url],
+    ] {
+        let output = shop(&args, "user=u").output().unwrap();
+        assert_ne!(output.status.code(), Some(0), "{args:?}");
+        let told = told(&output);
+        assert!(told.starts_with("error: ") || told.contains("\nerror: "), "{told}");
+    }
+    let output = shop(&["orders"], "user=u").env("SHOP_BIND", &url).output().unwrap();
+    assert!(told(&output).contains("invalid value"), "{output:?}");
+}

@@ -1,0 +1,83 @@
+//! What an order left behind goes once it has ended for long; what is open stays.
+
+use super::line;
+use crate::services::stage::Stage;
+use support::http::get;
+
+/// Four orders, which are 60 days old but for the young one: one that has ended, one that is open, one
+/// that ended lately, one whose payment was never carried out.
+const ORDERS: &str = "
+    CREATE TEMP TABLE story AS
+        SELECT n, ('00000000-0000-0000-0000-00000000000' || n)::uuid AS id,
+            CASE n WHEN 3 THEN now() - interval '40 days' ELSE now() - interval '60 days' END AS at
+        FROM generate_series(1, 4) AS n;
+    INSERT INTO orders SELECT id, 'a', 1, '', at, 'tea', 1 FROM story;
+    INSERT INTO sagas (kind, id, state, status, deadline, updated_at, ended_at)
+        SELECT 'order', id, '{}', '', CASE n WHEN 2 THEN at END, at,
+            CASE WHEN n IN (1, 3) THEN at END FROM story WHERE n < 4;
+    INSERT INTO saga_history SELECT 'order', id, number, '', '', at
+        FROM story, generate_series(1, 3) AS number WHERE n < 4;
+    INSERT INTO payments (order_id, order_placed, amount_cents, status, updated_at)
+        SELECT id, '{}', 1, CASE n WHEN 4 THEN 'PENDING' ELSE 'CHARGED' END, at FROM story;
+    INSERT INTO gateway_operations SELECT kind || '-' || id, kind, 1, NULL, at
+        FROM story, (VALUES ('charge'), ('refund')) AS known (kind);
+    INSERT INTO reservations SELECT id, 'tea', 1, 'RESERVED', at FROM story WHERE n < 4;
+    INSERT INTO outbox_sequences SELECT kind, id, 4
+        FROM story, (VALUES ('order'), ('payment'), ('reservation'), ('account')) AS known (kind);";
+
+#[test]
+fn what_an_order_left_behind_goes_long_after_its_end_and_never_before() {
+    let stage = Stage::set();
+    stage.run(ORDERS);
+    let maintain = |args: &[&str]| {
+        let tables = ["--table", "sagas", "--table", "payments", "--table", "reservations"];
+        let (status, out, said) = stage.maintain(&[&tables, args].concat());
+        assert_eq!(status, 0, "{said}");
+        out
+    };
+    let told = |dry_run| {
+        let with = |table, held_back, along: &str| {
+            let line = line(table, 1, held_back, dry_run);
+            line.replace(",\"dry_run\"", &format!(",\"along\":{{{along}}},\"dry_run\""))
+        };
+        [
+            with("sagas", 0, "\"outbox_sequences\":1,\"saga_history\":3"),
+            with("payments", 1, "\"gateway_operations\":2,\"outbox_sequences\":1"),
+            with("reservations", 1, "\"outbox_sequences\":1"),
+        ]
+        .concat()
+    };
+    assert_eq!(maintain(&["--dry-run"]), told(true));
+    assert_eq!(maintain(&["--batch", "1"]), told(false));
+    let left = |table, column, is_like| {
+        let sql = format!("SELECT count(*) FROM {table} WHERE {column}::text {is_like}");
+        stage.count(&sql)
+    };
+    for (table, column, of_others) in [
+        ("sagas", "id", 2),
+        ("saga_history", "id", 6),
+        ("payments", "order_id", 3),
+        ("gateway_operations", "key", 6),
+        ("reservations", "order_id", 2),
+    ] {
+        assert_eq!(left(table, column, "LIKE '%01'"), 0, "{table}");
+        assert_eq!(left(table, column, "NOT LIKE '%01'"), of_others, "{table}");
+    }
+    // Who still lives goes on counting where it was.
+    assert_eq!(left("outbox_sequences", "aggregate_id", "LIKE '%01'"), 1);
+    assert_eq!(left("outbox_sequences", "aggregate_type", "= 'account'"), 4);
+    assert_eq!(left("orders", "id", "LIKE '%'"), 4, "orders are nobody's rubbish");
+}
+
+#[test]
+fn an_order_shows_how_it_ended_though_its_saga_is_gone() {
+    let stage = Stage::set();
+    stage.run(ORDERS);
+    stage.run("UPDATE orders SET status = 'CONFIRMED'");
+    let (status, out, said) = stage.maintain(&["--table", "sagas"]);
+    assert_eq!((status, out.contains("\"deleted\":1,")), (0, true), "{said}");
+    let service = stage.orders();
+    let order = get(&service.address, "/orders/00000000-0000-0000-0000-000000000001");
+    assert_eq!((order.status, order.json()["status"].as_str()), (200, Some("CONFIRMED")));
+    service.stop();
+}

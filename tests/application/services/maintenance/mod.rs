@@ -1,0 +1,90 @@
+//! `shop maintain` deletes what is old enough, and nothing else.
+
+mod ended;
+mod outbox;
+mod plan;
+mod running;
+
+use crate::services::stage::Stage;
+
+/// The slot that the relay would have made.
+pub(crate) const SLOT: &str = "SELECT pg_create_logical_replication_slot('postrider', 'pgoutput')";
+
+/// Rows of every age in days, from today: 200 of them, 32 of which are older than 42 days.
+const FILL: &str = "
+    INSERT INTO processed_messages SELECT 'c', gen_random_uuid(), now() - n * interval '6 hours'
+        FROM generate_series(0, 199) AS n;
+    INSERT INTO idempotency_keys
+        SELECT 's', n::text, '', 200, '[]', '', now() - n * interval '6 hours'
+        FROM generate_series(0, 199) AS n;
+    INSERT INTO outbox (aggregate_type, aggregate_id, event_type, created_at)
+        SELECT 't', n::text, 'e', now() - n * interval '6 hours' FROM generate_series(0, 199) AS n;";
+
+/// The relay delivers all that is committed, and Postgres hears of it. What was running is written down
+/// by a checkpoint, among others.
+pub(crate) fn deliver(stage: &Stage) {
+    for _ in 0..2 {
+        stage.run("CHECKPOINT");
+        stage.run("SELECT pg_replication_slot_advance('postrider', pg_current_wal_lsn())");
+    }
+}
+
+fn line(table: &str, deleted: u64, held_back: u64, dry_run: bool) -> String {
+    format!(
+        "{{\"table\":\"{table}\",\"deleted\":{deleted},\"held_back\":{held_back},\
+         \"dry_run\":{dry_run}}}\n"
+    )
+}
+
+#[test]
+fn old_rows_go_in_small_transactions_and_young_ones_stay() {
+    let stage = Stage::set();
+    stage.run(SLOT);
+    stage.run(FILL);
+    deliver(&stage);
+    let tables = ["processed_messages", "idempotency_keys", "outbox"];
+    let named = tables.map(|table| ["--table", table]).concat();
+    let maintain = |args: &[&str]| {
+        let (status, out, _) =
+            stage.maintain(&[&named[..], &["--older-than", "42d"], args].concat());
+        (status, out)
+    };
+    let told =
+        |count: u64, dry_run: bool| tables.map(|table| line(table, count, 0, dry_run)).concat();
+    // 42 days of four rows each are 0 to 167, and 168 is just old enough.
+    assert_eq!(maintain(&["--dry-run"]), (0, told(32, true)));
+    assert_eq!(maintain(&["--dry-run", "--batch", "7"]), (0, told(32, true)));
+    assert_eq!(maintain(&["--batch", "7", "--pause", "1ms"]), (0, told(32, false)));
+    assert_eq!(maintain(&[]), (0, told(0, false)));
+    for (table, column) in tables.into_iter().zip(["processed_at", "created_at", "created_at"]) {
+        assert_eq!(stage.count(&format!("SELECT count(*) FROM {table}")), 168, "{table}");
+        let old =
+            format!("SELECT count(*) FROM {table} WHERE {column} < now() - interval '42 days'");
+        assert_eq!(stage.count(&old), 0, "{table}");
+    }
+}
+
+#[test]
+fn a_row_that_somebody_holds_is_left_for_the_next_run() {
+    let stage = Stage::set();
+    stage.run(FILL);
+    let other = stage.connect();
+    stage.run_in(&other, "BEGIN; SELECT FROM idempotency_keys WHERE key = '199' FOR UPDATE");
+    let maintain = || stage.maintain(&["--table", "idempotency_keys", "--batch", "5"]).1;
+    assert_eq!(maintain(), line("idempotency_keys", 31, 0, false));
+    stage.run_in(&other, "COMMIT");
+    assert_eq!(maintain(), line("idempotency_keys", 1, 0, false));
+}
+
+#[test]
+fn an_age_at_which_a_row_may_be_needed_is_refused() {
+    let stage = Stage::set();
+    stage.run(SLOT);
+    stage.run(FILL);
+    let (status, _, said) = stage.maintain(&["--older-than", "10d"]);
+    assert_eq!(status, 2, "{said}");
+    assert!(said.contains("`processed_messages` may be needed for 864 hours"), "{said}");
+    let (status, _, said) = stage.maintain(&["--older-than", "10d", "--table", "outbox"]);
+    assert_eq!(status, 0, "{said}");
+    assert_eq!(stage.count("SELECT count(*) FROM processed_messages"), 200);
+}

@@ -1,0 +1,103 @@
+//! Outbox rows go when the slot has passed them, and where there is no slot to ask, they stay.
+
+use super::{FILL, SLOT, deliver, line};
+use crate::services::stage::Stage;
+
+const OUTBOX: [&str; 2] = ["--table", "outbox"];
+
+/// The last line, whatever was cleaned before.
+fn last(out: &str) -> &str {
+    out.lines().last().unwrap()
+}
+
+#[test]
+fn without_a_slot_the_outbox_is_left_alone_and_the_rest_is_cleaned() {
+    let stage = Stage::set();
+    stage.run(FILL);
+    // As good as none: it knows nothing of transactions.
+    stage.run("SELECT pg_create_physical_replication_slot('postrider', true)");
+    for (dry_run, keys) in [("--dry-run", 200), ("--batch=100", 168)] {
+        let (status, out, said) = stage.maintain(&[dry_run]);
+        assert_eq!(status, 78, "{said}");
+        assert!(said.contains("has no logical replication slot `postrider`"), "{said}");
+        assert!(said.contains("help: name the slot of the relay with --slot"), "{said}");
+        assert!(last(&out).starts_with("{\"table\":\"outbox\",\"deleted\":0,"), "{out}");
+        assert!(last(&out).contains("\"left_alone\":\"the outbox was left alone: "), "{out}");
+        assert_eq!(stage.count("SELECT count(*) FROM idempotency_keys"), keys);
+    }
+    assert_eq!(stage.count("SELECT count(*) FROM outbox"), 200);
+    stage.run(&SLOT.replace("postrider", "another"));
+    deliver_to(&stage, "another");
+    let (status, out, said) = stage.maintain(&["--slot", "another"]);
+    assert_eq!((status, last(&out)), (0, line("outbox", 32, 0, false).trim_end()), "{said}");
+}
+
+fn deliver_to(stage: &Stage, slot: &str) {
+    stage.run("CHECKPOINT");
+    stage.run(&format!("SELECT pg_replication_slot_advance('{slot}', pg_current_wal_lsn())"));
+}
+
+#[test]
+fn a_lost_slot_keeps_the_outbox_whole() {
+    let stage = Stage::set();
+    stage.run(FILL);
+    stage.run(SLOT);
+    deliver(&stage);
+    stage.run("ALTER SYSTEM SET max_slot_wal_keep_size = '1MB'");
+    stage.run("SELECT pg_reload_conf()");
+    for _ in 0..4 {
+        stage.run("SELECT pg_logical_emit_message(false, '', 'x'); SELECT pg_switch_wal()");
+    }
+    stage.run("CHECKPOINT");
+    let lost = "SELECT count(*) FROM pg_replication_slots WHERE wal_status = 'lost'";
+    assert_eq!(stage.count(lost), 1);
+    let (status, out, said) = stage.maintain(&OUTBOX);
+    assert_eq!(status, 70, "{said}");
+    assert!(said.contains("replication slot `postrider` is lost"), "{said}");
+    assert!(said.contains("help: send again from the table"), "{said}");
+    assert!(out.contains("\"left_alone\""), "{out}");
+    assert_eq!(stage.count("SELECT count(*) FROM outbox"), 200);
+}
+
+#[test]
+fn rows_that_the_slot_has_not_passed_stay_however_old_they_are() {
+    let stage = Stage::set();
+    stage.run(SLOT);
+    stage.run(FILL);
+    for args in [["--dry-run"], ["--batch=5"]] {
+        let (status, out, _) = stage.maintain(&[&OUTBOX[..], &args].concat());
+        let told = line("outbox", 0, 32, args == ["--dry-run"]);
+        assert_eq!((status, out), (0, told));
+    }
+    deliver(&stage);
+    // What is sent again from the table keeps its time, and the relay has it to read again.
+    stage.run(
+        "WITH again AS (DELETE FROM outbox WHERE aggregate_id = '199' RETURNING *)
+         INSERT INTO outbox SELECT * FROM again",
+    );
+    assert_eq!(stage.maintain(&OUTBOX).1, line("outbox", 31, 1, false));
+    assert_eq!(stage.count("SELECT count(*) FROM outbox WHERE aggregate_id = '199'"), 1);
+    deliver(&stage);
+    assert_eq!(stage.maintain(&OUTBOX).1, line("outbox", 1, 0, false));
+}
+
+#[test]
+fn a_row_of_a_transaction_that_was_open_for_long_stays_until_its_commit_is_delivered() {
+    let stage = Stage::set();
+    stage.run(SLOT);
+    let slow = stage.connect();
+    // The savepoint gives the row a transaction number of its own.
+    stage.run_in(
+        &slow,
+        "BEGIN; SELECT pg_current_xact_id(); SAVEPOINT inner_one;
+         INSERT INTO outbox (aggregate_type, aggregate_id, event_type, created_at)
+         VALUES ('t', 'slow', 'e', now() - interval '50 days'); RELEASE inner_one",
+    );
+    stage.run(FILL);
+    // The slot passes the row's insert, and what committed meanwhile, but not the slow commit.
+    deliver(&stage);
+    stage.run_in(&slow, "COMMIT");
+    assert_eq!(stage.maintain(&OUTBOX).1, line("outbox", 0, 33, false));
+    deliver(&stage);
+    assert_eq!(stage.maintain(&OUTBOX).1, line("outbox", 33, 0, false));
+}

@@ -1,0 +1,95 @@
+//! What a sweep costs, and what it needs of a database that an earlier version made.
+
+use super::{SLOT, deliver, line};
+use crate::services::stage::Stage;
+use support::wait::wait_until;
+
+/// What earlier files made otherwise than today's.
+const EARLIER: &str = include_str!("earlier.sql");
+const TODAY: [&str; 2] = [
+    include_str!("../../../../migrations/0003_application.sql"),
+    include_str!("../../../../migrations/0004_services.sql"),
+];
+
+#[test]
+fn rows_of_one_age_are_swept_without_reading_them_again_for_each_page() {
+    const ROWS: u64 = 20_000;
+    let stage = Stage::set();
+    stage.run(SLOT);
+    stage.run(&format!(
+        "INSERT INTO outbox (aggregate_type, aggregate_id, event_type, created_at)
+             SELECT 't', n::text, 'e', '2020-01-01' FROM generate_series(1, {ROWS}) AS n;
+         INSERT INTO processed_messages
+             SELECT 'c' || n % 3, gen_random_uuid(), '2020-01-01' FROM generate_series(1, {ROWS}) AS n"
+    ));
+    deliver(&stage);
+    stage.run("ANALYZE");
+    // Or this session's own counts would come after it.
+    stage.run("SELECT pg_stat_force_next_flush()");
+    stage.run("SELECT pg_stat_reset()");
+    let tables = ["processed_messages", "outbox"];
+    let named = tables.map(|table| ["--table", table]).concat();
+    let (status, out, said) =
+        stage.maintain(&[&named[..], &["--batch", "500", "--pause", "1ms"]].concat());
+    assert_eq!(
+        (status, out),
+        (0, tables.map(|table| line(table, ROWS, 0, false)).concat()),
+        "{said}"
+    );
+    for table in tables {
+        let count = |what: &str, of: &str| {
+            stage.count(&format!(
+                "SELECT coalesce(sum({what}), 0)::bigint FROM {of} WHERE relname = '{table}'"
+            ))
+        };
+        // A process's counts are there when its sessions have ended.
+        wait_until(table, || count("n_tup_del", "pg_stat_user_tables") == 20_000);
+        let entries = count("idx_tup_read", "pg_stat_user_indexes");
+        assert!((20_000..21_000).contains(&entries), "{table}: {entries} entries");
+        // Neither are they passed over one by one to find where the page before ended.
+        let blocks = count("idx_blks_hit + idx_blks_read", "pg_statio_user_indexes");
+        assert!(blocks < 1_000, "{table}: {blocks} blocks of the index");
+    }
+}
+
+#[test]
+fn the_files_may_be_run_again_also_on_what_an_earlier_version_made() {
+    let stage = Stage::set();
+    let indexes = "SELECT count(*) FROM pg_indexes WHERE indexname LIKE '%\\_by\\_age'";
+    let made = stage.count(indexes);
+    stage.run(EARLIER);
+    for _ in 0..2 {
+        for file in TODAY {
+            stage.run(file);
+        }
+        assert_eq!(stage.count(indexes), made);
+        let others = "SELECT count(*) FROM pg_indexes WHERE indexdef LIKE '%USING brin%' OR \
+                      indexname ~ '_(created_at|processed_at|updated_at|ended|settled)$'";
+        assert_eq!(stage.count(others), 0);
+        let ended = "SELECT count(*) FROM sagas WHERE ended_at = updated_at AND put_off = 0";
+        assert_eq!(stage.count(ended), 1, "the one that has ended");
+        assert_eq!(stage.count("SELECT count(*) FROM sagas WHERE ended_at IS NULL"), 1);
+    }
+    let (status, out, said) = stage.maintain(&["--table", "sagas"]);
+    assert_eq!((status, out.contains("\"deleted\":1,")), (0, true), "{said}");
+}
+
+#[test]
+fn a_table_that_cannot_be_cleaned_keeps_no_other_from_it() {
+    let stage = Stage::set();
+    stage.run(SLOT);
+    stage.run(super::FILL);
+    deliver(&stage);
+    stage.run("ALTER TABLE processed_messages RENAME TO elsewhere");
+    let (status, out, said) = stage.maintain(&[]);
+    assert_eq!(status, 78, "{said}");
+    assert!(said.contains("error: `processed_messages` was not cleaned: a table or"), "{said}");
+    assert!(out.contains(&line("idempotency_keys", 32, 0, false)), "{out}");
+    assert!(out.contains(&line("outbox", 32, 0, false)), "{out}");
+    stage.run("ALTER TABLE elsewhere RENAME TO processed_messages");
+    stage.run("CREATE ROLE reader LOGIN; GRANT SELECT ON ALL TABLES IN SCHEMA public TO reader");
+    stage.run("ALTER ROLE CURRENT_USER SET role = 'reader'");
+    let (status, _, said) = stage.maintain(&[]);
+    assert_eq!(status, 77, "{said}");
+    assert!(said.contains("help: GRANT SELECT, UPDATE, DELETE ON"), "{said}");
+}

@@ -1,0 +1,29 @@
+//! A server that takes no writes, as a standby, is not taken for one that does.
+
+use crate::services::orders::BODY;
+use crate::services::stage::Stage;
+use support::http::{get, place};
+use support::wait::wait_until;
+
+#[test]
+fn a_database_that_takes_no_writes_makes_the_service_unready_until_it_does() {
+    let stage = Stage::set();
+    let service = stage.orders();
+    let ready = || {
+        let answer = get(&service.address, "/readyz");
+        (answer.status, answer.body)
+    };
+    assert_eq!(ready().0, 200);
+    // Holds for sessions that are open already, this one among them, and may be undone from it.
+    stage.run("ALTER SYSTEM SET default_transaction_read_only = on");
+    stage.run("SELECT pg_reload_conf()");
+    let refused = (503, "the database takes no writes\n".to_owned());
+    wait_until("a service that is not ready", || ready() == refused);
+    assert_eq!(place(&service.address, "k", BODY).unwrap().status, 503);
+    assert_eq!(ready(), refused, "a new session is refused, and for that reason");
+    stage.run("ALTER SYSTEM RESET default_transaction_read_only");
+    stage.run("SELECT pg_reload_conf()");
+    wait_until("a service that is ready", || ready().0 == 200);
+    wait_until("an order", || place(&service.address, "k", BODY).unwrap().status == 201);
+    service.stop();
+}
