@@ -45,7 +45,7 @@ check: ## format, lints, house rules, documentation, docker
 
 compare-bytes: ## Debezium and Postrider on the same tables, byte for byte; one line of JSON (part of test)
 	@.ci/setup >&2
-	@CI=true $(CARGO) test --locked --quiet --test compare
+	@CI=true $(CARGO) test --locked --quiet --test long compare_bytes
 
 faults: ## each row of the fault matrix, and its table in docs/guarantees.md; ROWS="14 43" for some
 	@.ci/setup >&2
@@ -57,12 +57,12 @@ faults-table: ## the same table after a change of the register, running nothing
 crash: ## two relays on one slot, disasters while rows flow, and an account of every row; MODE=exactly_once|at_least_once CYCLES=100 KILL=any|relay|postgres|broker ROWS_PER_S=.. SEED=..
 	@.ci/setup >&2
 	@CI=true CRASH_MODE=$(MODE) CRASH_CYCLES=$(CYCLES) CRASH_KILL=$(KILL) CRASH_ROWS_PER_S=$(ROWS_PER_S) \
-	CRASH_SEED=$(SEED) $(CARGO) test --locked --quiet --test crash
+	CRASH_SEED=$(SEED) $(CARGO) test --locked --quiet --test long crash
 
 endtxn: ## the end of Kafka transactions delayed, dropped, doubled and cut off while rows flow; INJECTIONS=1000 ROWS_PER_S=.. SEED=..
 	@.ci/setup >&2
 	@CI=true CRASH_MODE=exactly_once CRASH_KILL=endtxn CRASH_CYCLES=$(INJECTIONS) \
-	CRASH_ROWS_PER_S=$(ROWS_PER_S) CRASH_SEED=$(SEED) $(CARGO) test --locked --quiet --test crash
+	CRASH_ROWS_PER_S=$(ROWS_PER_S) CRASH_SEED=$(SEED) $(CARGO) test --locked --quiet --test long crash
 
 fuzz: ## libFuzzer over every target, from the committed inputs, and executions of each; TIME=60 TARGETS="tuple import"
 	@.ci/setup demo >&2
@@ -79,7 +79,7 @@ nightly: ## what takes hours: disasters in both modes, disturbed ends of transac
 shop: ## the whole shop under kill -9 with CHAOS=1, and an account of every order; ORDERS=2000 KILLS=50 SEED=..
 	@.ci/setup >&2
 	@CI=true SHOP_ORDERS=$(or $(ORDERS),2000) SHOP_CHAOS=$(or $(CHAOS),0) SHOP_KILLS=$(KILLS) SHOP_SEED=$(SEED) \
-	$(CARGO) test --locked --quiet --test shop_chaos
+	$(CARGO) test --locked --quiet --test long shop_chaos
 
 bench: ## the benchmarks, in release mode; ARGS are passed on
 	@.ci/setup demo >&2

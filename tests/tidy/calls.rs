@@ -36,7 +36,7 @@ const PRINTS: &[Ban] = &[
 const WAITING: [&str; 2] = ["tests/support/src/wait.rs", "tests/support/src/task.rs"];
 
 /// Where a seed draws the moments of what happens, and time passes until the next of them.
-const DRAWN: [&str; 2] = ["tests/crash/", "tests/relay/delivery/drawn.rs"];
+const DRAWN: [&str; 2] = ["tests/long/crash/", "tests/relay/delivery/drawn.rs"];
 
 /// What sleeps.
 const SLEEPS: [&str; 4] = ["sleep(", "sleep_until(", "sleep_ms(", "park_timeout("];

@@ -1,5 +1,5 @@
 //! Cases that were observed with Debezium's router, from a real table through `run --debezium` to real
-//! Kafka. All of them, without servers: `fixtures/routing`. Against Debezium itself: `tests/compare`.
+//! Kafka. All of them, without servers: `fixtures/routing`. Against Debezium itself: `tests/long/compare`.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;

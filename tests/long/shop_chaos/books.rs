@@ -1,0 +1,109 @@
+//! All that is there in the end: tables, topics, dead letters, offsets.
+//!
+//! Enters: a [`Stage`] at rest. Leaves: [`Books`], in which each trace of an order is one word of SQL's
+//! or of a topic's. What always holds: nothing is asked of the services.
+
+use std::collections::BTreeMap;
+
+use crate::shop_chaos::audit::{Books, Operation, Order};
+use crate::shop_chaos::echo::Copies;
+use crate::shop_chaos::shelf;
+use crate::shop_chaos::stage::Stage;
+use crate::shop_chaos::stories::Traces;
+use support::sql::Sql;
+use support::topic::Stored;
+
+/// By order: each row of payment and reservation, each event of the outbox, each marker of a consumer
+/// for an event, each event that has changed the saga.
+const TRACES: &str = "\
+    SELECT order_id::text, 'payment ' || status || ' ' || amount_cents FROM payments \
+    UNION ALL SELECT order_id::text, 'reservation ' || status || ' ' || sku || ' ' || quantity \
+        FROM reservations \
+    UNION ALL SELECT aggregate_id, 'event ' || event_type FROM outbox \
+    UNION ALL SELECT aggregate_id, 'done ' || consumer || ' ' || event_type \
+        FROM outbox JOIN processed_messages ON message_id = outbox.id \
+    UNION ALL SELECT id, 'heard ' || event FROM saga_history";
+
+const ORDERS: &str = "\
+    SELECT orders.id::text, customer, sku, quantity, amount_cents, orders.status, sagas.status \
+    FROM orders LEFT JOIN sagas ON sagas.id = orders.id::text AND kind = 'order'";
+
+/// The keys are the payment service's: `charge-` or `refund-`, and the order.
+const GATEWAY: &str = "\
+    SELECT regexp_replace(key, '^(charge|refund)-', ''), kind, declined, amount_cents \
+    FROM gateway_operations";
+
+/// Reads everything. `copies` is how often the echo has repeated each record.
+pub(crate) fn read(stage: &Stage, copies: &Copies) -> Books {
+    let sql = stage.database.sql();
+    let records = shelf::read(&stage.bootstrap);
+    let mut traces: BTreeMap<String, Traces> = BTreeMap::new();
+    let mut leave = |order: String, trace: String, count: u32| {
+        *traces.entry(order).or_default().entry(trace).or_default() += count;
+    };
+    for row in sql.rows(TRACES) {
+        let [order, trace] = texts(row);
+        leave(order, trace, 1);
+    }
+    for (order, event, count) in deliveries(&sql, &records, copies) {
+        leave(order, format!("record {event}"), count);
+    }
+    Books {
+        orders: sql.rows(ORDERS).into_iter().map(order).collect(),
+        gateway: sql.rows(GATEWAY).into_iter().map(operation).collect(),
+        traces,
+        available: available(&sql),
+        letters: shelf::letters(&stage.bootstrap),
+        lag: shelf::lag(&stage.bootstrap, &records),
+    }
+}
+
+/// Records of each row of the outbox in its topic, without the echo's; and of each row that there is
+/// none of.
+fn deliveries(sql: &Sql, records: &[Stored], copies: &Copies) -> Vec<(String, String, u32)> {
+    let mut found: BTreeMap<(String, String), u32> = BTreeMap::new();
+    let is_poison = |record: &&Stored| record.header(crate::shop_chaos::poison::HEADER).is_some();
+    for record in records.iter().filter(|record| !is_poison(record)) {
+        let id = record.header("id").unwrap_or("(no id)");
+        *found.entry((id.to_owned(), record.topic.clone())).or_default() += 1;
+    }
+    let mut deliveries = Vec::new();
+    for row in sql.rows("SELECT id::text, aggregate_id, event_type FROM outbox") {
+        let [id, order, event] = texts(row);
+        let repeated = copies.get(&id).copied().unwrap_or(0);
+        let all = found.remove(&(id, event.clone())).unwrap_or(0);
+        // An echo that is not there is not held against the services, nor for them.
+        let count = if all == 0 { 0 } else { all.saturating_sub(repeated) };
+        deliveries.push((order, event, count));
+    }
+    let strays = found
+        .into_iter()
+        .map(|((id, topic), count)| (format!("(record {id} without a row)"), topic, count));
+    deliveries.extend(strays);
+    deliveries.retain(|(.., count)| *count > 0);
+    deliveries
+}
+
+fn order(row: Vec<Option<String>>) -> Order {
+    let [id, customer, sku, quantity, amount_cents, status, saga] = texts(row);
+    let (quantity, amount_cents) = (quantity.parse().unwrap_or(0), amount_cents.parse().unwrap());
+    Order { id, customer, sku, quantity, amount_cents, status, saga }
+}
+
+fn operation(row: Vec<Option<String>>) -> Operation {
+    let is_approved = row[2].is_none();
+    let [order, kind, _, amount_cents] = texts(row);
+    let (is_refund, amount_cents) = (kind == "refund", amount_cents.parse().unwrap());
+    Operation { order, is_refund, is_approved, amount_cents }
+}
+
+fn available(sql: &Sql) -> BTreeMap<String, i64> {
+    let rows = sql.rows("SELECT sku, available FROM stock").into_iter().map(texts);
+    rows.map(|[sku, available]| (sku, available.parse().unwrap())).collect()
+}
+
+/// A row of so many columns; NULL is nothing.
+fn texts<const COLUMNS: usize>(row: Vec<Option<String>>) -> [String; COLUMNS] {
+    let texts: Vec<String> = row.into_iter().map(Option::unwrap_or_default).collect();
+    texts.try_into().unwrap()
+}

@@ -1,0 +1,114 @@
+//! One line of JSON for a run, and what is wrong in words.
+//!
+//! Enters: a [`Verdict`] and how it went. Leaves: a line on stdout, words on stderr, and whether all
+//! is well.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::shop_chaos::audit::Verdict;
+use crate::shop_chaos::clients::Tally;
+use crate::shop_chaos::echo::Copies;
+use crate::shop_chaos::process::Service;
+use crate::shop_chaos::settings::Plan;
+use crate::shop_chaos::unrest::Toll;
+
+/// Faults that are told in words.
+const SHOWN: usize = 20;
+
+/// How it went, beside what came of it.
+pub(crate) struct Course<'c> {
+    pub(crate) tally: Tally,
+    pub(crate) toll: &'c Toll,
+    pub(crate) copies: &'c Copies,
+    pub(crate) services: &'c [Service],
+    /// Whether everything came to rest, and every service ended well.
+    pub(crate) faults: Vec<String>,
+    pub(crate) took: Duration,
+}
+
+/// Prints, and says whether all is well.
+pub(crate) fn report(plan: &Plan, verdict: &Verdict, course: &Course<'_>) -> bool {
+    println!("{}", line(verdict, course));
+    explain(course);
+    let faults = verdict.faults.iter().chain(&course.faults).chain(&course.toll.ended);
+    for fault in faults.clone().take(SHOWN) {
+        eprintln!("{fault}");
+    }
+    let count = faults.count();
+    if count > SHOWN {
+        eprintln!("... and {} more", count - SHOWN);
+    }
+    let is_struck = course.toll.kills >= plan.kills;
+    let is_varied = verdict.confirmed > 0 && verdict.cancelled > 0;
+    if !is_varied {
+        eprintln!("a run in which all orders end alike shows little");
+    }
+    verdict.is_sound() && count == 0 && is_struck && is_varied
+}
+
+fn line(verdict: &Verdict, course: &Course<'_>) -> Value {
+    let Course { tally, toll, copies, .. } = course;
+    let counted = counted(course.services);
+    let count = |name: &str| counted.get(name).copied().unwrap_or(0);
+    let (hits, misses) = (count("shop_cache_hits_total"), count("shop_cache_misses_total"));
+    let percent = |part: u64, whole: u64| (part * 100).checked_div(whole).unwrap_or(0);
+    json!({
+        "orders": verdict.orders,
+        "double_orders": verdict.double_orders,
+        "confirmed": verdict.confirmed,
+        "cancelled": verdict.cancelled,
+        "stuck": verdict.stuck,
+        "effects_missing": verdict.effects_missing,
+        "effects_doubled": verdict.effects_doubled,
+        "money_balance": verdict.money_balance,
+        "stock_balance": verdict.stock_balance,
+        "dead_letters": verdict.dead_letters,
+        "kills": toll.kills,
+        "kills_of_relay": toll.kills_of_relay,
+        "kills_of_redis": toll.kills_of_redis,
+        "redis_flushes": toll.flushes,
+        "freezes": toll.freezes,
+        "requests": tally.requests,
+        "replays": tally.replays,
+        "conflicts": tally.conflicts,
+        "unavailable": tally.unavailable,
+        "broken": tally.broken,
+        "answers_wrong": verdict.answers_wrong,
+        "dead_letters_wrong": verdict.dead_letters_wrong,
+        "dead_letters_repeated": verdict.dead_letters_repeated,
+        "lag": verdict.lag,
+        "duplicated_deliveries": copies.values().sum::<u32>(),
+        "messages_repeated": count("shop_messages_repeated_total"),
+        "retries": count("shop_retries_total"),
+        "cache_hit_percent": percent(hits, hits + misses),
+        "timed_out": verdict.timed_out,
+        "seconds": course.took.as_secs(),
+    })
+}
+
+/// What all services counted in all their lives; what they counted after they were asked for the last
+/// time is lost with them.
+fn counted(services: &[Service]) -> BTreeMap<&str, u64> {
+    let mut all = BTreeMap::new();
+    for (name, value) in services.iter().flat_map(Service::counted) {
+        *all.entry(name.as_str()).or_default() += value;
+    }
+    all
+}
+
+fn explain(course: &Course<'_>) {
+    let mut warnings: BTreeMap<String, u32> = BTreeMap::new();
+    for service in course.services {
+        for (text, count) in service.warnings() {
+            *warnings.entry(text).or_default() += count;
+        }
+    }
+    // Dead letters are counted where they lie.
+    warnings.retain(|text, _| !text.contains("a dead letter "));
+    for (text, count) in warnings {
+        eprintln!("{count} times a service logged: {text}");
+    }
+}

@@ -1,0 +1,212 @@
+//! The ways in which an order can go, and everything that each leaves behind.
+//!
+//! Enters: a [`Wish`], how its order ended, and how often it was given up. Leaves: [`Expected`] traces,
+//! in the words of [`crate::shop_chaos::books`]. What always holds: a story names every trace, so one too many is
+//! seen as well as one that is not there. Written from the shop's description, without its code. Pure.
+
+use std::collections::BTreeMap;
+
+use crate::shop_chaos::who::{READERS, readers_of};
+use crate::shop_chaos::wishes::Wish;
+
+/// Traces of one order, and how often each is there.
+pub(crate) type Traces = BTreeMap<String, u32>;
+
+/// What one way leaves behind.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Expected {
+    /// What must be there, and so often.
+    pub(crate) wanted: Traces,
+    /// What may be there, and so often at most: what is wanted, and what depends on the order in which
+    /// messages came.
+    pub(crate) allowed: Traces,
+}
+
+/// What becomes of the reservation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stock {
+    /// Nobody asked.
+    Untouched,
+    Reserved,
+    Unavailable,
+    /// Reserved, and given back.
+    Released,
+    /// Given up before anybody asked.
+    Barred,
+}
+
+/// One way from the beginning to the end.
+#[derive(Debug)]
+struct Story {
+    is_confirmed: bool,
+    /// The payment's last status.
+    payment: &'static str,
+    /// Whether the gateway approved; `None` where it was never asked.
+    charged: Option<bool>,
+    stock: Stock,
+    /// What is told besides OrderCreated and the end; OrderTimedOut at each deadline anew.
+    events: &'static [&'static str],
+}
+
+/// What the saga writes down only where it changes the picture: a charge that is heard of after its
+/// refund does not, nor does anything after the end.
+const MAY_COME_LATE: [&str; 3] = ["PaymentProcessed", "InventoryReserved", "InventoryReleased"];
+
+const STORIES: [Story; 9] = [
+    story("CHARGED", Some(true), Stock::Reserved, &["PaymentProcessed", "InventoryReserved"]),
+    story("DECLINED", Some(false), Stock::Untouched, &["PaymentFailed"]),
+    story(
+        "REFUNDED",
+        Some(true),
+        Stock::Unavailable,
+        &["PaymentProcessed", "InventoryUnavailable", "PaymentRefunded"],
+    ),
+    // Given up before the payment service had begun to charge.
+    story("VOIDED", None, Stock::Barred, &["OrderTimedOut", "PaymentFailed", "InventoryReleased"]),
+    // Given up, and then declined.
+    story(
+        "DECLINED",
+        Some(false),
+        Stock::Barred,
+        &["OrderTimedOut", "PaymentFailed", "InventoryReleased"],
+    ),
+    // Given up while the charge was under way.
+    story(
+        "REFUNDED",
+        Some(true),
+        Stock::Barred,
+        &["OrderTimedOut", "PaymentRefunded", "InventoryReleased"],
+    ),
+    // Given up after the charge, before the reservation.
+    story(
+        "REFUNDED",
+        Some(true),
+        Stock::Barred,
+        &["PaymentProcessed", "OrderTimedOut", "PaymentRefunded", "InventoryReleased"],
+    ),
+    // Given up after both.
+    story(
+        "REFUNDED",
+        Some(true),
+        Stock::Released,
+        &[
+            "PaymentProcessed",
+            "InventoryReserved",
+            "OrderTimedOut",
+            "PaymentRefunded",
+            "InventoryReleased",
+        ],
+    ),
+    // Given up, and sold out besides.
+    story(
+        "REFUNDED",
+        Some(true),
+        Stock::Unavailable,
+        &["PaymentProcessed", "InventoryUnavailable", "OrderTimedOut", "PaymentRefunded"],
+    ),
+];
+
+const fn story(
+    payment: &'static str,
+    charged: Option<bool>,
+    stock: Stock,
+    events: &'static [&'static str],
+) -> Story {
+    let is_confirmed = matches!(stock, Stock::Reserved);
+    Story { is_confirmed, payment, charged, stock, events }
+}
+
+/// All that could be there for an order that was given up so many times: one expectation for each way
+/// in which it may have gone.
+pub(crate) fn possible(wish: &Wish, is_confirmed: bool, timeouts: u32) -> Vec<Expected> {
+    let is_possible = |story: &&Story| {
+        let is_paid_right = story.charged.is_none_or(|charged| charged == wish.is_payable());
+        story.is_confirmed == is_confirmed && is_paid_right
+    };
+    // What was voided may have been heard of, or not.
+    let amounts = |story: &Story| {
+        if story.charged.is_some() { vec![wish.amount_cents] } else { vec![0, wish.amount_cents] }
+    };
+    let stories = STORIES.iter().filter(is_possible);
+    stories
+        .flat_map(|story| amounts(story).into_iter().map(move |amount| (story, amount)))
+        .map(|(story, amount)| story.expected(wish, amount, timeouts.max(1)))
+        .collect()
+}
+
+impl Expected {
+    fn want(&mut self, trace: String, count: u32) {
+        *self.wanted.entry(trace.clone()).or_default() += count;
+        self.allow(trace, count);
+    }
+
+    fn allow(&mut self, trace: String, count: u32) {
+        *self.allowed.entry(trace).or_default() += count;
+    }
+
+    fn want_rows(&mut self, story: &Story, wish: &Wish, intended_cents: i64) {
+        let Wish { sku, quantity, amount_cents, .. } = wish;
+        self.want(format!("payment {} {intended_cents}", story.payment), 1);
+        if let Some(charged) = story.charged {
+            self.want(operation("charge", charged, *amount_cents), 1);
+        }
+        if story.payment == "REFUNDED" {
+            self.want(operation("refund", true, *amount_cents), 1);
+        }
+        let reservation = match story.stock {
+            Stock::Untouched => return,
+            Stock::Reserved => format!("RESERVED {sku} {quantity}"),
+            Stock::Unavailable => format!("UNAVAILABLE {sku} 0"),
+            Stock::Released => format!("RELEASED {sku} {quantity}"),
+            Stock::Barred => "RELEASED  0".to_owned(),
+        };
+        self.want(format!("reservation {reservation}"), 1);
+    }
+
+    fn want_event(&mut self, event: &str, count: u32) {
+        self.want(format!("event {event}"), count);
+        self.want(format!("record {event}"), count);
+        for reader in readers_of(event) {
+            self.want(format!("done {reader} {event}"), count);
+        }
+    }
+}
+
+impl Story {
+    fn expected(&self, wish: &Wish, intended_cents: i64, timeouts: u32) -> Expected {
+        let mut expected = Expected::default();
+        expected.want_rows(self, wish, intended_cents);
+        let end = if self.is_confirmed { "OrderConfirmed" } else { "OrderCancelled" };
+        for event in ["OrderCreated", end] {
+            expected.want_event(event, 1);
+        }
+        expected.want("heard OrderCreated".to_owned(), 1);
+        let orders = READERS[0].name;
+        for &event in self.events {
+            let is_timeout = event == "OrderTimedOut";
+            expected.want_event(event, if is_timeout { timeouts } else { 1 });
+            if is_timeout {
+                // The first alone changes the picture.
+                expected.want("heard DeadlinePassed".to_owned(), 1);
+            } else if readers_of(event).any(|reader| reader == orders) {
+                let heard = format!("heard {event}");
+                if !self.is_confirmed && MAY_COME_LATE.contains(&event) {
+                    expected.allow(heard, 1);
+                } else {
+                    expected.want(heard, 1);
+                }
+            }
+        }
+        if self.payment == "REFUNDED" && self.stock != Stock::Unavailable {
+            // Refunded alone is not undone: it ends when both are heard of.
+            expected.wanted.insert("heard InventoryReleased".to_owned(), 1);
+        }
+        expected
+    }
+}
+
+/// A booking of the gateway.
+pub(crate) fn operation(kind: &str, is_approved: bool, amount_cents: i64) -> String {
+    let outcome = if is_approved { "approved" } else { "declined" };
+    format!("{kind} {outcome} {amount_cents}")
+}
