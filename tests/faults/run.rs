@@ -13,16 +13,13 @@
     clippy::print_stderr,
     reason = "a program for developers, which stops where it fails and says so"
 )]
-#![expect(unreachable_pub, reason = "the modules of a program are private to it")]
-
-mod register;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
-use register::{DOCUMENT, REGISTER, Row};
+use support::register::{self, DOCUMENT, REGISTER, Row};
 
 /// Tests at a time: most of them wait for a server most of the time.
 const THREADS: &str = "6";

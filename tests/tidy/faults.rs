@@ -4,8 +4,8 @@
 //! Enters: the register, the sources, the document. Leaves: a [`Finding`] for each row that is not as
 //! it should be.
 
-use super::register::{DOCUMENT, REGISTER, Row, table};
 use super::source::{Finding, Source};
+use support::register::{DOCUMENT, REGISTER, Row, table};
 
 /// How many rows the matrix has.
 const ROWS: usize = 176;
@@ -79,8 +79,8 @@ fn finding(what: String) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use super::super::register::{parse, with_table};
     use super::*;
+    use support::register::{parse, with_table};
 
     fn rows(count: usize) -> Vec<Row> {
         let row = |number| {

@@ -11,31 +11,21 @@
 )]
 #![expect(unreachable_pub, reason = "the modules of a test binary are private to it")]
 
-#[path = "tidy/calls.rs"]
 mod calls;
-#[path = "tidy/codes.rs"]
 mod codes;
-#[path = "tidy/faults.rs"]
 mod faults;
-#[path = "faults/register.rs"]
-mod register;
-#[path = "tidy/sizes.rs"]
 mod sizes;
-#[path = "tidy/source.rs"]
 mod source;
-#[path = "tidy/tree.rs"]
 mod tree;
-#[path = "tidy/walls.rs"]
 mod walls;
-#[path = "tidy/way.rs"]
 mod way;
-#[path = "tidy/words.rs"]
 mod words;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use source::{Finding, Source};
+use support::register;
 use tree::Text;
 
 /// Rules that look at one Rust file at a time.
