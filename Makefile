@@ -5,6 +5,8 @@
 .PHONY: help setup demo test quick check compare-bytes crash endtxn fuzz nightly shop bench bench-delivery bench-memory faults faults-table
 
 CARGO ?= cargo
+# Most tests wait for a server most of the time: this many run at a time.
+THREADS ?= $(shell echo $$((2 * $$(nproc))))
 # What the suites left out, one line each; printed last.
 SKIPPED := $(CURDIR)/.servers/skipped
 
@@ -21,7 +23,8 @@ demo: ## orders from a private Postgres to an embedded broker; ARGS="--count 200
 test: setup ## everything, on real PostgreSQL and real Kafka, with 10,000 simulated histories
 	@mkdir -p .servers && rm -f $(SKIPPED)
 	@status=0; \
-	POSTRIDER_SKIPPED=$(SKIPPED) $(CARGO) test --locked --no-fail-fast --features failpoints,mutants || status=$$?; \
+	POSTRIDER_SKIPPED=$(SKIPPED) RUST_TEST_THREADS=$(THREADS) \
+	$(CARGO) test --locked --no-fail-fast --features failpoints,mutants || status=$$?; \
 	if [ -s $(SKIPPED) ]; then sort -u $(SKIPPED); else echo "nothing was skipped"; fi; \
 	exit $$status
 
