@@ -83,8 +83,11 @@ mod tests {
         }
 
         #[test]
-        fn any_text_is_parsed_or_refused(text in ".{0,24}") {
-            let _ = text.parse::<Lsn>();
+        fn any_text_is_a_position_that_prints_alike_or_is_refused(text in ".{0,24}|[0-9a-fA-F]{1,9}/[0-9a-fA-F]{1,9}") {
+            match text.parse::<Lsn>() {
+                Ok(lsn) => prop_assert_eq!(lsn.to_string().parse::<Lsn>(), Ok(lsn)),
+                Err(refused) => prop_assert!(refused.to_string().contains(&text)),
+            }
         }
     }
 

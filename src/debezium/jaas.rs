@@ -91,8 +91,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_read_or_refused(text in ".{0,60}") {
-            let _ = parse(&text);
+        fn any_text_is_a_login_whose_module_it_names_or_none(text in ".{0,60}|[a-zM.]{1,8} required( [a-z]{1,4}=\"[a-z]{0,3}\"){0,2};") {
+            if let Some(login) = parse(&text) {
+                prop_assert!(!login.module.is_empty() && text.contains(&login.module));
+            }
         }
     }
 }

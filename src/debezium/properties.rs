@@ -129,8 +129,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_read_or_refused(text in "(?s).{0,60}") {
-            let _ = parse(&text);
+        fn any_text_is_a_pair_a_line_at_most_or_refused_at_a_line(text in "(?s).{0,60}") {
+            let lines = text.lines().count();
+            match parse(&text) {
+                Ok(pairs) => prop_assert!(pairs.len() <= lines),
+                Err(ImportError::Properties { line, .. }) => prop_assert!((1..=lines).contains(&line)),
+                Err(other) => prop_assert!(false, "{}", other),
+            }
         }
 
         #[test]

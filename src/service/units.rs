@@ -170,8 +170,13 @@ mod tests {
         }
 
         #[test]
-        fn any_text_is_parsed_or_refused(text in ".{0,20}") {
-            let _ = (read_duration(&text), parse_size(&text));
+        fn any_text_is_a_quantity_that_prints_alike_or_is_refused(text in ".{0,20}|[0-9]{1,8} ?[kKmMgG]?i?(B|ms|s|m|h)") {
+            if let Ok(duration) = read_duration(&text) {
+                prop_assert_eq!(read_duration(&format_duration(duration)).unwrap(), duration);
+            }
+            if let Ok(bytes) = parse_size(&text) {
+                prop_assert_eq!(parse_size(&format_size(bytes)).unwrap(), bytes);
+            }
         }
     }
 }

@@ -100,8 +100,12 @@ mod tests {
         }
 
         #[test]
-        fn g7_any_bytes_are_read_or_not(bytes: Vec<u8>) {
-            let _ = read(&bytes);
+        fn g7_any_bytes_are_elements_that_lie_in_them_or_no_array(
+            bytes in r#"\{[a,"{}\\ ]{0,8}\}|(?s:.){0,12}"#.prop_map(String::into_bytes)
+        ) {
+            let Some(elements) = read(&bytes) else { return Ok(()) };
+            prop_assert!(elements.len() <= bytes.split(|byte| *byte == b',').count());
+            prop_assert!(elements.iter().flatten().map(Vec::len).sum::<usize>() <= bytes.len());
         }
     }
 }

@@ -289,8 +289,14 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_read_or_refused(text: Vec<u8>) {
-            let _ = parse(&text);
+        fn any_text_is_a_moment_or_its_digits_are_no_date(
+            text in "[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}|(?s:.){0,24}"
+        ) {
+            // A moment is the same with an offset of none said.
+            if let Some(us) = parse(text.as_bytes()).filter(|_| text.len() == 19 && text.is_ascii()) {
+                prop_assert_eq!(parse(format!("{text}+00").as_bytes()), Some(us));
+                prop_assert_eq!(parse(format!("{text}+01").as_bytes()), Some(us - 3_600_000_000));
+            }
         }
     }
 }

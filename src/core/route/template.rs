@@ -47,7 +47,8 @@ impl TopicTemplate {
         Ok(Self { pattern, pieces: Replacement { topic, groups }.parse()? })
     }
 
-    /// The only name that it gives to what it matches, if there is one.
+    /// The only name that it gives to what its first match takes as a whole, if there is one: `|.*` takes
+    /// nothing, and the value follows.
     pub fn fixed(&self) -> Option<&str> {
         match self.pieces.as_slice() {
             [Piece::Literal(text)] => Some(text),
@@ -263,9 +264,12 @@ mod tests {
         }
 
         #[test]
-        fn any_template_is_compiled_or_refused(regex in ".{0,12}", topic in ".{0,12}", value: String) {
-            if let Ok(template) = TopicTemplate::compile(&regex, &topic) {
-                let _ = template.expand(&value, &mut String::new());
+        fn any_name_begins_as_its_template_says_or_is_the_value(regex in ".{0,12}", topic in ".{0,12}", value: String) {
+            let Ok(template) = TopicTemplate::compile(&regex, &topic) else { return Ok(()) };
+            let mut name = String::from("before");
+            if template.expand(&value, &mut name).is_ok() {
+                let name = name.strip_prefix("before").expect("appended");
+                prop_assert!(name == value || name.starts_with(template.beginning()));
             }
         }
     }

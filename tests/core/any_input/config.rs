@@ -4,7 +4,9 @@
 //! the name's prefix left out, or of `--set` if it begins with a dash. Pieces that name files of this
 //! machine are left out: what they hold would not be the fuzzer's.
 
-use postrider::config::{ConfigError, FileChoice, Inputs, load};
+use std::collections::BTreeSet;
+
+use postrider::config::{ConfigError, FileChoice, Inputs, Loaded, load};
 
 /// Tries one input.
 pub(crate) fn run(data: &[u8]) {
@@ -29,10 +31,18 @@ pub(crate) fn run(data: &[u8]) {
     match load(&inputs, &|_| Vec::new()) {
         Ok(loaded) => {
             assert!(!loaded.effective.is_empty());
-            for line in &loaded.effective {
-                let _ = format!("{} = {} # {}", line.key, line.value, line.origin);
-            }
-            let _ = format!("{:?}", loaded.config);
+            let shown = |loaded: &Loaded| {
+                let lines = loaded.effective.iter();
+                let lines =
+                    lines.map(|line| format!("{} = {} # {}", line.key, line.value, line.origin));
+                (lines.collect::<Vec<_>>(), format!("{:?}", loaded.config))
+            };
+            // One line for each option, and the same inputs are the same configuration.
+            let keys: BTreeSet<&str> =
+                loaded.effective.iter().map(|line| line.key.as_str()).collect();
+            assert_eq!(keys.len(), loaded.effective.len());
+            let again = load(&inputs, &|_| Vec::new()).expect("loaded before");
+            assert_eq!(shown(&loaded), shown(&again));
         }
         Err(ConfigError::Mistakes(mistakes)) => {
             assert!(!mistakes.is_empty());

@@ -1,4 +1,5 @@
-//! Any pattern and topic compile or are refused, and any value is then expanded (G7).
+//! Any pattern and topic compile or are refused, and any value is then a name that begins as the topic does, or
+//! the value itself (G7).
 //!
 //! The pattern, the topic and the value are separated by zero bytes.
 
@@ -18,11 +19,19 @@ pub(crate) fn run(data: &[u8]) {
                 return;
             }
             let name = name.strip_prefix("before").expect("appended");
-            let _ = check_topic(name);
+            // What the pattern does not match as a whole is its own name.
+            assert!(name == value || name.starts_with(template.beginning()), "{name}");
+            assert_eq!(check_topic(name).is_ok(), is_legal(name), "{name}");
         }
         Err(error) => {
             assert!(!error.to_string().is_empty());
-            let _ = error.hint();
+            assert!(error.hint().is_none_or(|hint| !hint.is_empty()));
         }
     }
+}
+
+/// As Kafka has it (`Topic.validate`).
+fn is_legal(name: &str) -> bool {
+    let is_known = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    (1..=249).contains(&name.len()) && name != "." && name != ".." && name.bytes().all(is_known)
 }
