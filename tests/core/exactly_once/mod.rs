@@ -32,7 +32,7 @@
 //!
 //! `traces` holds the code that ships against the model: whatever that does must be a step of this.
 //!
-//! `cargo test --test core exactly_once -- --nocapture` prints a line for each exploration.
+//! `cargo test --test core exactly_once:: -- --nocapture` prints a line for each exploration.
 
 #![expect(
     clippy::expect_used,

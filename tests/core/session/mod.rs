@@ -2,7 +2,7 @@
 //!
 //! One seed is one history of writes, crashes, held and refused records, delivered at least once or
 //! exactly once; the judge checks every guarantee after every step. A failing run prints its seed; replay
-//! it with `POSTRIDER_SIM_SEED=<seed> cargo test --test core session`, then put it into [`FAILING_SEEDS`].
+//! it with `POSTRIDER_SIM_SEED=<seed> cargo test --test core session::`, then put it into [`FAILING_SEEDS`].
 //! `POSTRIDER_SIM_SEEDS=<count>` sets how many are run, 10,000 by default.
 //!
 //! Each [`Mutant`] is a mistake made in the shipped code, and must be noticed within a hundred seeds.
