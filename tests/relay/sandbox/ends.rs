@@ -14,7 +14,7 @@ use support::wait::stays;
 use support::{topic, unique, wait_for};
 
 /// How long the client waits for an answer. It looks once a second, so it may take twice as long.
-pub(crate) const SOCKET_TIMEOUT: Duration = Duration::from_secs(1);
+pub(crate) const SOCKET_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a call may take.
 const LIMIT: Duration = Duration::from_secs(30);
 
