@@ -47,7 +47,7 @@
 //! Their conditions and limits, and the tests that show them: `docs/guarantees.md`.
 
 pub use postrider_core::{frame, gate, ledger, lsn, mutants, outbox, pgoutput, pipeline, route};
-pub use postrider_core::{progress, record, session, sink, time, transaction};
+pub use postrider_core::{progress, record, session, sink, supervisor, time, transaction};
 
 pub use postrider_cli as cli;
 pub use postrider_config as config;

@@ -9,7 +9,8 @@
 //! Enters: values. Leaves: values. Always holds: nothing here reads a clock, a socket, a file or the
 //! environment, starts a thread or depends on a runtime, so that the code that ships is the code that is
 //! simulated by seeds, fuzzed and replayed from scripts. [`session`] is the whole of it, around a
-//! [`pipeline`] whose stages the others are; [`transaction`] is the sink that delivers exactly once.
+//! [`pipeline`] whose stages the others are; [`transaction`] is the sink that delivers exactly once;
+//! [`supervisor`] says what happens between two sessions.
 //!
 //! ```
 //! use postrider_core::ledger::{Budget, Ledger};
@@ -26,6 +27,7 @@
 //! # Ok::<(), postrider_core::ledger::LedgerError>(())
 //! ```
 
+pub mod backoff;
 pub mod frame;
 pub mod gate;
 pub mod ledger;
@@ -39,5 +41,6 @@ pub mod record;
 pub mod route;
 pub mod session;
 pub mod sink;
+pub mod supervisor;
 pub mod time;
 pub mod transaction;

@@ -15,7 +15,7 @@ use crate::report::Reporter;
 use crate::stop::Stop;
 use postrider_core::lsn::Lsn;
 use postrider_core::pipeline::{Aspect, Blame, Handled, Mark, Outgoing, PipelineError};
-use postrider_core::session::{Burst, End, Next, Session, StatusUpdate, Work};
+use postrider_core::session::{Burst, End, Next, Owed, Session, StatusUpdate, Work};
 use postrider_core::sink::{Reached, Sink};
 use postrider_core::time::Instant;
 use postrider_kafka::failpoint;
@@ -45,26 +45,26 @@ pub(super) struct Audited<S> {
 }
 
 impl<S: KafkaSink> Hot<S> {
-    /// Drives the session to its end.
-    pub(super) fn run(mut self, reporter: &mut Reporter) -> Result<End, RelayError> {
+    /// Drives the session to its end. What is owed before it becomes what is owed after it.
+    pub(super) fn run(
+        mut self,
+        reporter: &mut Reporter,
+        owed: &mut Owed,
+    ) -> Result<End, RelayError> {
         let mut put_off = None;
         let result = self.turn_until_end(&mut put_off, reporter);
         if result.as_ref().is_err_and(RelayError::is_of_a_record) {
             // The next session would repeat what is settled; a server that does not take it is met by that one.
             let _ = self.session.final_status(&self.sink).map(|status| self.tell(status));
         }
-        reporter.session_ended(&self.session, &self.sink, &self.stream);
+        reporter.session_ended(&self.session, &self.stream);
+        *owed = self.session.leaves(&self.sink);
         let settled = self.session.settled(&self.sink);
-        if self.session.limits().acknowledge {
-            // Of a transaction that is delivered in part nothing was told.
-            let told = self.session.pipeline().last_row().filter(|last| *last < settled);
-            reporter.told(told, self.sink.kept());
-        }
         failpoint::pass("drained");
         let end = match result {
             // It says so once it has heard of what was acknowledged; see `Stream::finish`.
             Err(RelayError::Wal(WalError::Ended)) => {
-                reporter.acknowledged(self.stream.acknowledged());
+                *owed = owed.settled(self.stream.acknowledged());
                 return Ok(End::ServerShutdown);
             }
             result => result?,
@@ -75,7 +75,7 @@ impl<S: KafkaSink> Hot<S> {
         };
         let finished = self.stream.finish(limit);
         if finished.is_ok() {
-            reporter.acknowledged(settled);
+            *owed = owed.settled(settled);
         }
         match (put_off, end) {
             (Some(error), End::Drained) => Err(error),

@@ -16,16 +16,13 @@ use crate::telemetry::{
 use postrider_core::lsn::Lsn;
 use postrider_core::pipeline::{Counters, Pipeline, TopicTotal, UpdatePolicy};
 use postrider_core::route::RejectionCode;
-use postrider_core::session::{Draining, Oldest, Owed, Session, StallDetector, Stalled};
-use postrider_core::sink::Sink;
+use postrider_core::session::{Draining, Oldest, Session, StallDetector, Stalled};
 use postrider_kafka::failpoint;
 use postrider_kafka::{SinkError, TopicBook};
 use postrider_postgres::wal::Stream;
 
 /// How often a snapshot is published: fine enough for a chart, rare enough to cost nothing.
 const PUBLISH_EVERY: Duration = Duration::from_millis(250);
-/// A session that streamed this long was healthy.
-const HEALTHY_AFTER: Duration = Duration::from_secs(10);
 /// A progress line a minute says that all is well without filling a disk.
 const PROGRESS_EVERY: Duration = Duration::from_mins(1);
 
@@ -54,7 +51,6 @@ pub(super) struct Reporter {
     /// Where the log ended before the session, if there was something to read in it.
     unread: Option<Lsn>,
     updates_warned_of: u64,
-    owed: Owed,
     oldest: Oldest,
     standby_since: Option<Instant>,
 }
@@ -79,7 +75,6 @@ impl Reporter {
             caught_up: false,
             unread: None,
             updates_warned_of: 0,
-            owed: Owed::default(),
             oldest: Oldest::default(),
             standby_since: None,
         }
@@ -201,49 +196,25 @@ impl Reporter {
     }
 
     /// The session is over; its counts become part of the totals.
-    pub(super) fn session_ended(&mut self, session: &Session, sink: &impl Sink, stream: &Stream) {
+    pub(super) fn session_ended(&mut self, session: &Session, stream: &Stream) {
         let pipeline = session.pipeline();
         self.gather(pipeline, stream);
-        self.owed = session.owed(sink);
         let (settled, reached) = (pipeline.settled(), pipeline.reached());
         self.oldest = self.oldest.after(settled, reached, pipeline.oldest_commit_time_us());
         self.past = self.current.clone();
         self.last_session = self.streamed_for().saturating_sub(self.stall.unconfirmed_for());
     }
 
-    /// Whether the session that has just ended streamed to some purpose for a while: time at its end in
-    /// which nothing was confirmed does not count. False when asked again, or when none began.
-    pub(super) fn take_health(&mut self) -> bool {
-        std::mem::take(&mut self.last_session) >= HEALTHY_AFTER
-    }
-
-    /// What ended sessions have sent and nobody is known to have confirmed.
-    pub(super) const fn owed(&self) -> Owed {
-        self.owed
-    }
-
-    /// Postgres was told of the rows of the commit at `last_row`, and may not have heard it; `kept` is where
-    /// the next session goes on, if it knows that from Kafka.
-    pub(super) fn told(&mut self, last_row: Option<Lsn>, kept: Option<Lsn>) {
-        let last_row = last_row.filter(|last| kept.is_none_or(|kept| kept <= *last));
-        self.owed = last_row.map_or(self.owed, |last| self.owed.told(last));
-    }
-
-    /// Postgres has this position for certain.
-    pub(super) fn acknowledged(&mut self, position: Lsn) {
-        self.owed = self.owed.settled(position);
+    /// How long the session that has just ended streamed to some purpose: time at its end in which nothing
+    /// was confirmed does not count. Zero when asked again, or when none began.
+    pub(super) fn take_useful_time(&mut self) -> Duration {
+        std::mem::take(&mut self.last_session)
     }
 
     /// Everything up to `acknowledged` is, by this relay or by another one; the log goes on to `log_end`.
     pub(super) fn slot_reaches(&mut self, acknowledged: Lsn, log_end: Lsn) {
-        self.acknowledged(acknowledged);
         self.oldest = self.oldest.settled(acknowledged);
         self.unread = (acknowledged < log_end).then_some(log_end);
-    }
-
-    /// The transactions of ended sessions are over, and what is in them is delivered or was never sent.
-    pub(super) fn fenced(&mut self) {
-        self.owed = Owed::default();
     }
 
     /// The totals so far.

@@ -1,15 +1,10 @@
-//! Ways of sending that hold up to a position in the log, and no further.
+//! What a session's mode means for the producer.
 //!
-//! Enters: how far behind the slot is when a session begins, and how sessions end. Leaves:
-//! [`SessionMode`], with the producer's settings for it. Pure. What always holds:
-//! sessions that end at one place for no known record's sake come to send single records, so that the
-//! next refusal names one (G4).
+//! Enters: [`SessionMode`], as the supervisor decided it. Leaves: the producer's settings. Pure.
 
-use postrider_core::lsn::Lsn;
-use postrider_kafka::{KafkaSpec, SinkError};
+use postrider_core::supervisor::{ModeKind, SessionMode};
+use postrider_kafka::KafkaSpec;
 
-/// A log this long holds seconds of work, so that what a row waits for its batch is not noticed.
-const BACKLOG_BYTES: u64 = 64 << 20;
 /// How long a batch may wait for company while a backlog is worked off. The client library's cost
 /// goes with the number of requests; beyond this little is gained (decision 0009).
 pub(super) const BACKLOG_LINGER_MS: u32 = 20;
@@ -18,192 +13,44 @@ pub(super) const BACKLOG_LINGER_MS: u32 = 20;
 /// a minute, brokers must take 17 kB of this a second; of the usual 32 MiB it is half a MiB.
 const SMALL_BYTES: u64 = 1 << 20;
 
-/// How a session differs from the usual.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ModeKind {
-    /// Old rows are many: larger batches.
-    Backlog,
-    /// What was under way did not reach the brokers in time, as it may be more than they take in that time:
-    /// less at once.
-    Small,
-    /// Sessions end at one place and no record is known to be at fault: single records, so that it is
-    /// named.
-    Cautious,
-}
-
-impl ModeKind {
-    const fn as_str(self) -> &'static str {
-        match self {
-            Self::Backlog => "backlog",
-            Self::Small => "small",
-            Self::Cautious => "cautious",
+/// The producer's settings, with a mode or without.
+pub(super) fn settings(mode: Option<SessionMode>, usual: &KafkaSpec) -> KafkaSpec {
+    let usual = usual.clone();
+    match mode.map(|mode| mode.kind) {
+        None => usual,
+        Some(ModeKind::Backlog) => {
+            KafkaSpec { linger_ms: usual.linger_ms.max(BACKLOG_LINGER_MS), ..usual }
         }
-    }
-}
-
-/// A kind, and the position where it ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct SessionMode {
-    pub(super) kind: ModeKind,
-    pub(super) until: Lsn,
-}
-
-impl SessionMode {
-    /// What a session that begins at `confirmed` needs when the log ends at `current`.
-    pub(super) fn of_backlog(confirmed: Lsn, current: Lsn) -> Option<Self> {
-        let is_long = current.bytes_since(confirmed) > BACKLOG_BYTES;
-        is_long.then_some(Self { kind: ModeKind::Backlog, until: current })
-    }
-
-    /// As the log names it.
-    pub(super) const fn mode(self) -> &'static str {
-        self.kind.as_str()
-    }
-
-    /// Whether an end of a session asked for it.
-    pub(super) const fn is_for_an_end(self) -> bool {
-        matches!(self.kind, ModeKind::Small | ModeKind::Cautious)
-    }
-
-    /// Whether it looks for a record that the brokers refuse.
-    pub(super) const fn is_cautious(self) -> bool {
-        matches!(self.kind, ModeKind::Cautious)
-    }
-
-    /// The producer's settings, with a mode or without.
-    pub(super) fn settings(mode: Option<Self>, usual: &KafkaSpec) -> KafkaSpec {
-        mode.map_or_else(|| usual.clone(), |mode| mode.adapt(usual))
-    }
-
-    /// The producer's settings.
-    fn adapt(self, usual: &KafkaSpec) -> KafkaSpec {
-        let usual = usual.clone();
-        match self.kind {
-            ModeKind::Backlog => {
-                KafkaSpec { linger_ms: usual.linger_ms.max(BACKLOG_LINGER_MS), ..usual }
-            }
-            ModeKind::Small => {
-                KafkaSpec { in_flight_bytes: usual.in_flight_bytes.min(SMALL_BYTES), ..usual }
-            }
-            ModeKind::Cautious => KafkaSpec { cautious: true, ..usual },
+        Some(ModeKind::Small) => {
+            KafkaSpec { in_flight_bytes: usual.in_flight_bytes.min(SMALL_BYTES), ..usual }
         }
-    }
-}
-
-/// How often sessions ended at one place.
-#[derive(Debug, Default)]
-pub(super) struct Narrowing {
-    settled: Lsn,
-    ended: u32,
-}
-
-/// Sessions that may end at one place, for a reason that names no record, before single records are
-/// sent: a broker that is replaced can end two.
-const ENDS_MAX: u32 = 3;
-
-impl Narrowing {
-    /// What the next session needs after one that ended so, having settled everything up to `settled`
-    /// and received up to `received`.
-    pub(super) fn after(
-        &mut self,
-        error: &SinkError,
-        now: Option<SessionMode>,
-        (settled, received): (Lsn, Lsn),
-    ) -> Option<SessionMode> {
-        if !error.may_repeat() {
-            return now;
-        }
-        self.ended = if settled == self.settled { self.ended + 1 } else { 1 };
-        self.settled = settled;
-        let is_cautious = now.is_some_and(SessionMode::is_cautious);
-        if is_cautious || error.wants_caution() || self.ended >= ENDS_MAX {
-            let until = now.filter(|_| is_cautious).map_or(received, |at| at.until.max(received));
-            return Some(SessionMode { kind: ModeKind::Cautious, until });
-        }
-        match error {
-            SinkError::Delivery { .. } => {
-                Some(SessionMode { kind: ModeKind::Small, until: received })
-            }
-            _ => now,
-        }
+        Some(ModeKind::Cautious) => KafkaSpec { cautious: true, ..usual },
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use postrider_core::lsn::Lsn;
 
-    const LONG_AGO: Lsn = Lsn::new(1 << 30);
-    const NOW: Lsn = Lsn::new(2 << 30);
+    fn adapt(kind: ModeKind, usual: &KafkaSpec) -> KafkaSpec {
+        settings(Some(SessionMode { kind, until: Lsn::new(1) }), usual)
+    }
 
     #[test]
-    fn a_long_backlog_is_sent_in_larger_batches_as_far_as_it_reaches() {
-        let mode = SessionMode::of_backlog(LONG_AGO, NOW).unwrap();
-        assert_eq!(mode, SessionMode { kind: ModeKind::Backlog, until: NOW });
+    fn a_backlog_is_sent_in_larger_batches() {
         let usual = KafkaSpec { linger_ms: 0, ..KafkaSpec::default() };
-        assert_eq!(mode.adapt(&usual).linger_ms, BACKLOG_LINGER_MS);
+        assert_eq!(adapt(ModeKind::Backlog, &usual).linger_ms, BACKLOG_LINGER_MS);
         let patient = KafkaSpec { linger_ms: 100, ..KafkaSpec::default() };
-        assert_eq!(mode.adapt(&patient).linger_ms, 100);
+        assert_eq!(adapt(ModeKind::Backlog, &patient).linger_ms, 100);
     }
 
     #[test]
-    fn a_short_backlog_is_nothing_special() {
-        assert_eq!(SessionMode::of_backlog(Lsn::new(NOW.get() - BACKLOG_BYTES), NOW), None);
-        assert_eq!(SessionMode::of_backlog(NOW, LONG_AGO), None);
-    }
-
-    fn refused() -> SinkError {
-        let (topic, reason) = ("t".into(), "why".into());
-        SinkError::BatchRefused { topic, reason, records: Vec::new(), batch_bytes: None }
-    }
-
-    #[test]
-    fn g4_a_batch_refused_for_nobody_knows_whom_is_narrowed_down_to_a_record() {
-        let mut narrowing = Narrowing::default();
-        let at = (LONG_AGO, NOW);
-        let first = narrowing.after(&refused(), None, at).unwrap();
-        assert_eq!(first, SessionMode { kind: ModeKind::Cautious, until: NOW });
-        assert!(first.adapt(&KafkaSpec::default()).cautious);
-    }
-
-    #[test]
-    fn g4_sessions_that_end_at_one_place_do_not_go_on_like_that() {
-        let (mut narrowing, mut mode) = (Narrowing::default(), None);
-        let fatal = SinkError::Fatal("why".into());
-        let mut kinds = Vec::new();
-        for _ in 0..2 * ENDS_MAX {
-            mode = narrowing.after(&fatal, mode, (LONG_AGO, NOW));
-            kinds.push(mode.map(|mode| mode.kind));
-        }
-        let cautious = Some(ModeKind::Cautious);
-        assert_eq!(kinds, [None, None, cautious, cautious, cautious, cautious]);
-    }
-
-    /// Brokers that throttle us, say: 24 MiB in one Kafka transaction took longer than it may.
-    #[test]
-    fn g3_what_was_late_is_sent_in_smaller_parts_before_it_is_sent_singly() {
-        let mut narrowing = Narrowing::default();
-        let late = SinkError::Delivery { topic: "t".into(), reason: "MessageTimedOut".into() };
-        let small = narrowing.after(&late, None, (LONG_AGO, NOW)).unwrap();
-        assert_eq!(small, SessionMode { kind: ModeKind::Small, until: NOW });
-        let spec = small.adapt(&KafkaSpec::default());
-        assert!(!spec.cautious && spec.in_flight_bytes == SMALL_BYTES);
+    fn g3_what_was_late_is_sent_in_smaller_parts_and_what_may_be_refused_singly() {
+        let small = adapt(ModeKind::Small, &KafkaSpec::default());
+        assert!(!small.cautious && small.in_flight_bytes == SMALL_BYTES);
         let less = KafkaSpec { in_flight_bytes: 9, ..KafkaSpec::default() };
-        assert_eq!(small.adapt(&less).in_flight_bytes, 9);
-        let further = narrowing.after(&late, Some(small), (NOW, NOW)).unwrap();
-        assert!(!further.is_cautious(), "it came further");
-    }
-
-    #[test]
-    fn sessions_that_get_on_and_outages_change_nothing() {
-        let mut narrowing = Narrowing::default();
-        let fatal = SinkError::Fatal("why".into());
-        for settled in 1..100 {
-            assert_eq!(narrowing.after(&fatal, None, (Lsn::new(settled), NOW)), None);
-        }
-        for _ in 0..100 {
-            let away = SinkError::NotReady("why".into());
-            assert_eq!(narrowing.after(&away, None, (LONG_AGO, NOW)), None);
-        }
+        assert_eq!(adapt(ModeKind::Small, &less).in_flight_bytes, 9);
+        assert!(adapt(ModeKind::Cautious, &KafkaSpec::default()).cautious);
     }
 }

@@ -17,13 +17,14 @@ use crate::hot::{Audited, Hot};
 use crate::plan::Plan;
 use crate::question::Question;
 use crate::report::Reporter;
-use crate::session_mode::{BACKLOG_LINGER_MS, SessionMode};
+use crate::session_mode::{BACKLOG_LINGER_MS, settings};
 use crate::start_gate::StartGate;
 use crate::stop::Stop;
 use postrider_core::gate::{Facts, Resume, Warning, judge, other_log};
 use postrider_core::lsn::Lsn;
 use postrider_core::pipeline::{Mark, Pipeline, Suspects, Translator};
-use postrider_core::session::{End, Limits, Session};
+use postrider_core::session::{End, Limits, Owed, Session};
+use postrider_core::supervisor::SessionMode;
 use postrider_core::time;
 use postrider_kafka::failpoint;
 use postrider_kafka::{KafkaSink, KafkaSpec, Lineage, SinkError};
@@ -68,9 +69,10 @@ impl HotStart {
     pub(super) fn run<S: KafkaSink + Send>(
         mut self,
         reporter: &mut Reporter,
+        owed: &mut Owed,
         open_sink: impl OpenSink<S>,
     ) -> Result<End, RelayError> {
-        self.plan.kafka = SessionMode::settings(self.mode, &self.plan.kafka);
+        self.plan.kafka = settings(self.mode, &self.plan.kafka);
         let source = &self.plan.config.source;
         let mut pipeline = self.plan.pipeline()?;
         let mut connection = Connection::open(&source.connect, &self.params)?;
@@ -97,7 +99,8 @@ impl HotStart {
         let open = move || open_sink(spec, lineage, clock.instant());
         let mut sink = meanwhile(&mut stream, self.limits.heartbeat, open)?;
         if facts.exactly_once {
-            reporter.fenced();
+            // The transactions of ended sessions are over, and what is in them is delivered or was never sent.
+            *owed = Owed::default();
         }
         failpoint::pass("progress_read");
         // Asked anew, and last: until the slot was ours another relay may have carried on, and it may
@@ -119,13 +122,17 @@ impl HotStart {
         pipeline.beware(self.suspects);
         // Who reads the line may ask the HTTP server next.
         reporter.streaming();
-        tracing::info!(slot = source.slot, mode = self.mode.map(SessionMode::mode), "streaming");
+        tracing::info!(
+            slot = source.slot,
+            mode = self.mode.map(|mode| mode.kind.as_str()),
+            "streaming"
+        );
         let profile = coalescing(is_local, spec.linger_ms >= BACKLOG_LINGER_MS);
         let Self { stop, limits, .. } = self;
-        let began = (clock.instant(), reporter.owed());
+        let began = (clock.instant(), *owed);
         let session = Session::new(pipeline, translator(&self.params), limits, profile, began);
         let sink = Audited { inner: sink, acknowledges: limits.acknowledge };
-        Hot { stream, session, sink, stop, clock }.run(reporter).map_err(of_the_gate)
+        Hot { stream, session, sink, stop, clock }.run(reporter, owed).map_err(of_the_gate)
     }
 }
 

@@ -59,11 +59,7 @@ impl Stop {
 
     /// Whether it was told to end, and nothing is left to confirm or no time for it.
     pub(super) fn must_end(&self, owed: Owed, grace: Duration) -> bool {
-        match self.requested() {
-            Request::Run | Request::ServerShutdown => false,
-            Request::Drain => owed.is_nothing() || self.told_for() >= grace,
-            Request::Abort => true,
-        }
+        self.asked().must_end(owed, grace)
     }
 
     /// Resolves once that is so.

@@ -1,9 +1,10 @@
-//! Opens one session after the other until there is a reason to stop.
+//! Opens one session after the other, as [`postrider_core::supervisor`] says: connects, starts the hot thread, waits,
+//! logs.
 //!
 //! Enters: a [`Plan`] and requests to stop. Leaves: a [`Summary`] or the error that ended it. What
-//! always holds: a stop is a clean one only when all is confirmed that any session has sent; a
-//! transient error costs a pause, a definite one ends the relay; a slot that another process holds
-//! is waited for (hot standby). Runs on the control plane; each session gets a thread of its own.
+//! always holds: whether, when and how the next session begins is decided in the supervisor, which has no
+//! clock; a session that has not begun to send is called off, one that has is waited for. Runs on the control
+//! plane; each session gets a thread of its own.
 
 mod standby;
 
@@ -12,13 +13,12 @@ use std::time::{Duration, Instant};
 use crate::alterations::Alterations;
 use crate::blocking::run_blocking;
 use crate::bootstrap::Bootstrap;
+use crate::clock::Clock;
 use crate::error::RelayError;
+use crate::failure::failure;
 use crate::plan::{Plan, Prepared};
 use crate::question::{Asked, Question};
-use crate::refusals::Refusals;
-use crate::relogin::Relogin;
 use crate::report::Reporter;
-use crate::session_mode::{Narrowing, SessionMode};
 use crate::start::{HotStart, OpenSink};
 use crate::start_gate::StartGate;
 use crate::stop::Stop;
@@ -29,17 +29,14 @@ use crate::{Options, Summary};
 use postrider_config::Delivery;
 use postrider_core::gate::Facts;
 use postrider_core::lsn::Lsn;
-use postrider_core::pipeline::Lesson;
-use postrider_core::session::{End, Limits, Owed, Request, TimeoutEscalation};
+use postrider_core::session::{End, Limits, Owed, Request};
+use postrider_core::supervisor::{Conclusion, Learned, Left, Next, Policy, Supervisor, Verdict};
 use postrider_kafka::{KafkaSink, SinkError, note_settings};
 use postrider_postgres::control::{
     self, Client, ControlError, Inspection, Known, Requirements, ServerFacts,
 };
-use postrider_postgres::wal::{Class, WalError};
-use postrider_service::backoff::Backoff;
+use postrider_service::backoff::{Backoff, draw};
 
-/// How soon a pause notices a request to stop.
-const PAUSE_TICK: Duration = Duration::from_millis(50);
 /// How soon a second signal is noticed while a session opens.
 const STOP_TICK: Duration = Duration::from_millis(20);
 /// How long a session that must end at once may take to close its connections.
@@ -59,71 +56,57 @@ pub async fn run<S: KafkaSink + Send + 'static>(
     telemetry: Telemetry,
     open_sink: impl OpenSink<S>,
 ) -> Result<Summary, RelayError> {
-    let (retry, topics) = (&plan.config.retry, plan.kafka.topics.clone());
-    let reporter =
-        Reporter::new(telemetry.clone(), options.patience.unwrap_or(retry.give_up_after), topics);
-    let mut supervisor = Supervisor {
+    let retry = &plan.config.retry;
+    let patience = options.patience.unwrap_or(retry.give_up_after);
+    let policy = Policy {
         backoff: Backoff { first: retry.initial, max: retry.max },
-        failures: 0,
-        patience: options.patience.unwrap_or(retry.give_up_after),
-        last_progress: Instant::now(),
+        give_up_after: patience,
+        login_give_up_after: retry.login_give_up_after,
+        grace: plan.config.shutdown.grace,
+        wait_for_slot: options.wait_for_slot,
+        acknowledge: options.acknowledge,
+    };
+    let clock = Clock::start();
+    let mut relay = Relay {
+        supervisor: Supervisor::new(policy, draw(), clock.instant()),
+        clock,
+        reporter: Some(Reporter::new(telemetry.clone(), patience, plan.kafka.topics.clone())),
         plan,
         options,
         stop,
         telemetry,
-        reporter: Some(reporter),
-        owed: Owed::default(),
-        settling: false,
-        target: None,
-        mode: None,
-        narrowing: Narrowing::default(),
-        refusals: Refusals::default(),
+        owed: None,
         known: None,
         alterations: Alterations::default(),
         standby: false,
         bootstrap: Bootstrap::default(),
-        escalation: TimeoutEscalation::default(),
-        relogin: Relogin::default(),
     };
-    let topic_monitor = supervisor.topic_monitor();
-    let stop = supervisor.stop.clone();
+    let topic_monitor = relay.topic_monitor();
+    let stop = relay.stop.clone();
     let result = tokio::select! {
-        result = supervisor.supervise(open_sink) => result,
+        result = relay.supervise(open_sink) => result,
         error = topic_monitor => {
             stop.request(Request::Abort);
             Err(error)
         }
     };
-    let delivered = Lsn::new(supervisor.reporter_totals().settled_lsn);
+    let delivered = Lsn::new(relay.reporter_totals().settled_lsn);
     let result = result.map_err(|error| error.after(delivered));
-    supervisor.set_state(if result.is_ok() { State::Stopped } else { State::Failed });
+    relay.set_state(if result.is_ok() { State::Stopped } else { State::Failed });
     result
 }
 
-struct Supervisor {
+struct Relay {
+    supervisor: Supervisor,
+    clock: Clock,
     plan: Plan,
     options: Options,
     stop: Stop,
     telemetry: Telemetry,
     /// Lent to the hot thread while a session runs.
     reporter: Option<Reporter>,
-    /// What sessions before the one that runs left unconfirmed.
-    owed: Owed,
-    /// It was told to stop between two sessions, and goes on for what is owed.
-    settling: bool,
-    backoff: Backoff,
-    /// Sessions that failed since one did useful work.
-    failures: u32,
-    patience: Duration,
-    last_progress: Instant,
-    /// What `--once` has to reach; fixed when the relay first reaches Postgres.
-    target: Option<Lsn>,
-    /// The way of sending that holds up to a position, if it is not the usual one.
-    mode: Option<SessionMode>,
-    /// How often sessions ended where the last one did.
-    narrowing: Narrowing,
-    /// What the brokers refused, and with it a session.
-    refusals: Refusals,
+    /// What the session that has just ended leaves unconfirmed, if it got so far.
+    owed: Option<Owed>,
     /// The source as this process first found it; it must stay the same.
     known: Option<Known>,
     /// What it was told of its publication.
@@ -132,124 +115,144 @@ struct Supervisor {
     standby: bool,
     /// What Kafka was prepared for.
     bootstrap: Bootstrap,
-    /// How long the server may be silent.
-    escalation: TimeoutEscalation,
-    /// How long logins have been refused.
-    relogin: Relogin,
 }
 
-impl Supervisor {
+impl Relay {
     async fn supervise<S: KafkaSink + Send + 'static>(
         &mut self,
         open_sink: impl OpenSink<S>,
     ) -> Result<Summary, RelayError> {
         let started = Instant::now();
         loop {
-            if self.must_end() {
-                return self.stopped(started);
-            }
-            if self.stop.requested() >= Request::Drain
-                && !std::mem::replace(&mut self.settling, true)
-            {
-                let (unconfirmed, help) = (self.owed().records(), SETTLING_HELP);
-                tracing::info!(unconfirmed, help, "told to stop while no session runs");
-            }
-            let ended = Box::pin(self.session(open_sink.clone())).await;
-            self.forgive();
-            match ended {
-                Ok(End::Drained) => return self.stopped(started),
-                Ok(End::CaughtUp) => return Ok(self.summary(started, true)),
-                Ok(End::ModeOver) => self.mode = None,
-                // A server that is shutting down takes as long as it likes.
-                Ok(End::ServerShutdown) if self.stop.requested() >= Request::Drain => {
-                    return self.stopped(started);
+            match self.supervisor.next(self.clock.instant(), self.stop.asked()) {
+                Next::End(conclusion) => return self.concluded(conclusion, started),
+                Next::Standby(every) => self.stand_by(every).await,
+                Next::Wait(time) => {
+                    self.telemetry.tick();
+                    tokio::time::sleep(time).await;
                 }
-                Ok(End::ServerShutdown) => {
-                    tracing::info!("Postgres is shutting down; closing the replication stream");
-                    self.pause("postgres_shutdown").await;
+                Next::Begin(told) => {
+                    if let Some(unconfirmed) = told {
+                        let help = SETTLING_HELP;
+                        tracing::info!(unconfirmed, help, "told to stop while no session runs");
+                    }
+                    let ended = Box::pin(self.session(open_sink.clone())).await;
+                    self.ended(ended).await?;
                 }
-                Err(error) if error.is_final() => self.wait_for_secret(error).await?,
-                Err(error) => self.survive(error).await?,
             }
         }
     }
 
-    /// A session that did its work for a while is forgiven its end: the next pause is short again.
-    fn forgive(&mut self) {
-        if self.reporter.as_mut().is_some_and(Reporter::take_health) {
-            self.failures = 0;
-            self.relogin = Relogin::default();
-            self.last_progress = Instant::now();
-        }
-    }
-
-    /// Waits for another password, if one may come; every other final error is given back.
-    async fn wait_for_secret(&mut self, error: RelayError) -> Result<(), RelayError> {
-        let error = self.relogin.refused(error, &self.plan, Instant::now())?;
-        let (help, failures) = (error.hint(), self.failures);
-        let help = help.as_deref();
-        tracing::warn!(failures, help, "{error}; reading the secret again and trying again");
-        self.pause("login_refused").await;
-        Ok(())
-    }
-
-    /// Waits out a transient error, or a slot that is held.
-    async fn survive(&mut self, error: RelayError) -> Result<(), RelayError> {
-        if error.class() == Class::Held {
-            return self.standby_or(error).await;
-        }
-        if let RelayError::Refused { cause, lesson } = &error
-            && self.narrow_down(cause, lesson).await
-        {
+    /// Tells the supervisor how a session ended, and the operator what comes of it. An error that ends the
+    /// relay is given back.
+    async fn ended(&mut self, ended: Result<End, RelayError>) -> Result<(), RelayError> {
+        let left = self.left();
+        let (now, request) = (self.clock.instant(), self.stop.requested());
+        let result = match &ended {
+            Ok(end) => Ok(*end),
+            Err(error) => Err(failure(error, &self.plan)),
+        };
+        let (verdict, learned) = self.supervisor.ended(now, request, left, result);
+        let Err(error) = ended else {
+            if verdict == Verdict::ServerShutdown {
+                tracing::info!("Postgres is shutting down; closing the replication stream");
+                self.count_restart("postgres_shutdown");
+            }
             return Ok(());
+        };
+        if let Some(learned) = learned {
+            self.take_over(&error, learned).await;
         }
-        if let RelayError::Sink(sink) | RelayError::Refused { cause: sink, .. } = &error {
-            let totals = self.reporter_totals();
-            let place = (Lsn::new(totals.settled_lsn), Lsn::new(totals.received_lsn));
-            self.mode = self.narrowing.after(sink, self.mode, place);
-            let denied = matches!(sink, SinkError::Unauthorised { .. });
-            // The next session does otherwise, so that it need not wait.
-            if sink.wants_caution() || (denied && !self.plan.kafka.topics.waits()) {
-                self.failures = 0;
+        self.note_missing(&error);
+        let hint = error.hint();
+        let help = hint.as_deref();
+        match verdict {
+            Verdict::Final => return Err(error),
+            Verdict::GaveUp { quiet } => {
+                let last = Box::new(error);
+                return Err(RelayError::GaveUp { seconds: quiet.as_secs(), last });
             }
+            Verdict::SlotHeld => {
+                return Err(RelayError::SlotHeld { slot: self.plan.config.source.slot.clone() });
+            }
+            Verdict::Standby => self.tell_standby(&error),
+            Verdict::Retry { failures } if error.is_final() => {
+                tracing::warn!(
+                    failures,
+                    help,
+                    "{error}; reading the secret again and trying again"
+                );
+                self.count_restart("login_refused");
+            }
+            Verdict::Retry { failures } => {
+                tracing::warn!(failures, help, "{error}; trying again");
+                self.count_restart(error.reason());
+            }
+            Verdict::SendDifferently => self.count_restart("batch_refused"),
+            Verdict::GoOn | Verdict::ServerShutdown => {}
         }
-        // Exactly once that would be an end (PR-P064): what it said is in no other place.
-        if let RelayError::Sink(SinkError::UnknownTopic { topic }) = &error
-            && *topic == self.plan.kafka.progress_topic
-            && self.plan.config.kafka.delivery == Delivery::AtLeastOnce
-        {
-            self.bootstrap.topic_is_gone();
-        }
-        if let RelayError::Wal(WalError::Silent { .. }) = error {
-            self.escalation.silent(Lsn::new(self.reporter_totals().settled_lsn));
-        }
-        let quiet = self.last_progress.elapsed();
-        if !self.patience.is_zero() && quiet >= self.patience {
-            let last = Box::new(error);
-            return Err(RelayError::GaveUp { seconds: quiet.as_secs(), last });
-        }
-        let (help, failures) = (error.hint(), self.failures);
-        tracing::warn!(failures, help = help.as_deref(), "{error}; trying again");
-        self.pause(error.reason()).await;
         Ok(())
     }
 
-    /// Makes the next session treat the records at fault in another way than this one; false if there is
-    /// none. It begins at once, but where the fault may be the brokers' own.
-    async fn narrow_down(&mut self, cause: &SinkError, lesson: &Lesson) -> bool {
-        let settled = Lsn::new(self.reporter_totals().settled_lsn);
-        let is_news = self.refusals.learn(cause, lesson, (settled, Instant::now()));
-        let topics = self.refusals.unexplained(cause, Instant::now());
+    /// What the session that has just ended leaves.
+    fn left(&mut self) -> Left {
+        let totals = self.reporter_totals();
+        let reporter = self.reporter.as_mut();
+        Left {
+            owed: self.owed.take().unwrap_or(self.supervisor.owed()),
+            settled: Lsn::new(totals.settled_lsn),
+            received: Lsn::new(totals.received_lsn),
+            has_streamed: reporter.as_ref().is_some_and(|reporter| reporter.has_streamed()),
+            useful: reporter.map_or(Duration::ZERO, Reporter::take_useful_time),
+        }
+    }
+
+    /// Says what was learned of a refused batch, and looks for what else may explain it.
+    async fn take_over(&self, error: &RelayError, learned: Learned) {
+        let RelayError::Refused { cause: cause @ SinkError::BatchRefused { topic, .. }, lesson } =
+            error
+        else {
+            return;
+        };
+        if let Some(bytes) = learned.smaller_batches {
+            tracing::warn!(
+                topic,
+                bytes,
+                help = cause.hint(),
+                "the topic takes smaller batches only: batches for all topics are made smaller, for an hour at least"
+            );
+        }
+        if learned.is_news {
+            let next = match lesson.refused {
+                0 => "trying again with single records",
+                _ => "trying again without what it refused",
+            };
+            tracing::warn!(refused = lesson.refused, help = cause.hint(), "{cause}; {next}");
+        }
+        let topics = learned.unexplained;
         if !topics.is_empty() {
             // Their settings may say why; brokers that do not answer are left to the sessions.
             let kafka = self.plan.kafka.clone();
             let asked = run_blocking(move || note_settings(&kafka, &topics));
             let _ = tokio::time::timeout(SETTINGS_LIMIT, asked).await;
         }
-        if is_news {
-            self.pause_for("batch_refused", lesson.wait).await;
+    }
+
+    /// A progress topic that is gone is arranged anew. Exactly once that would be an end (PR-P064): what it
+    /// said is in no other place.
+    fn note_missing(&mut self, error: &RelayError) {
+        if let RelayError::Sink(SinkError::UnknownTopic { topic }) = error
+            && *topic == self.plan.kafka.progress_topic
+            && self.plan.config.kafka.delivery == Delivery::AtLeastOnce
+        {
+            self.bootstrap.topic_is_gone();
         }
-        is_news
+    }
+
+    fn count_restart(&mut self, reason: &'static str) {
+        if let Some(reporter) = &mut self.reporter {
+            reporter.restart(reason);
+        }
     }
 
     /// What a session needs to begin with.
@@ -265,8 +268,8 @@ impl Supervisor {
         let looked = control::preflight(&client, &wanted, self.known.as_ref());
         let inspection = Box::pin(looked).await?;
         self.known.get_or_insert_with(|| Known::of(&inspection));
-        if self.options.once && self.target.is_none() {
-            self.target = Some(control::current_flush_lsn(&client).await?);
+        if self.options.once && self.supervisor.target().is_none() {
+            self.supervisor.end_at(control::current_flush_lsn(&client).await?);
         }
         self.look_at_slot(&client).await?;
         Ok((self.plan.session_params(&client, &inspection).await?, client, wanted, inspection))
@@ -287,7 +290,6 @@ impl Supervisor {
             ready = Box::pin(self.prepare()) => ready?,
             () = told => return Ok(End::Drained),
         };
-        self.owed = self.owed();
         self.standby = inspection.server.in_recovery;
         if self.must_end() {
             return Ok(End::Drained);
@@ -297,15 +299,17 @@ impl Supervisor {
         let (question, asked) = Question::new();
         let mut plan = self.plan.found(&inspection, &wanted);
         plan.config.source.connect = client.server().clone();
-        plan.kafka.batch_bytes = self.refusals.batch_bytes(Instant::now());
+        let usual = self.usual_limits(&inspection.server);
+        let begun = self.supervisor.start(self.clock.instant(), usual);
+        plan.kafka.batch_bytes = begun.batch_bytes;
         let start = HotStart {
             facts: self.facts(&inspection),
             alterations: self.alterations.clone(),
             question,
-            suspects: self.refusals.suspects(),
+            suspects: begun.suspects,
             plan,
-            limits: self.limits(&inspection.server),
-            mode: self.mode,
+            limits: begun.limits,
+            mode: begun.mode,
             params,
             inspection,
             stop,
@@ -314,17 +318,16 @@ impl Supervisor {
         let (done, mut finished) = tokio::sync::oneshot::channel();
         let thread = std::thread::Builder::new().name("postrider-hot".to_owned());
         let spawned = thread.spawn(move || {
-            let result = start.run(&mut reporter, open_sink);
+            let mut owed = begun.owed;
+            let result = start.run(&mut reporter, &mut owed, open_sink);
             // Nobody waits for a session that was called off.
-            let _ = done.send((result, reporter));
+            let _ = done.send((result, reporter, owed));
         });
         spawned.map_err(|_| RelayError::Thread)?;
         tokio::select! {
             ended = &mut finished => {
-                let (result, mut reporter) = ended.map_err(|_| RelayError::Thread)?;
-                if let Some(slot) = &self.telemetry.view().slot {
-                    reporter.acknowledged(Lsn::new(slot.acknowledged_lsn));
-                }
+                let (result, reporter, owed) = ended.map_err(|_| RelayError::Thread)?;
+                self.owed = Some(owed.settled(self.acknowledged()));
                 self.reporter = Some(reporter);
                 unwatched.or(result)
             }
@@ -332,14 +335,22 @@ impl Supervisor {
                 // Nothing more is acknowledged: Postgres may be passing over rows.
                 self.stop.request(Request::Abort);
                 if !start_gate.close()
-                    && let Ok(Ok((_, reporter))) = tokio::time::timeout(ABORT_LIMIT, finished).await
+                    && let Ok(Ok((_, reporter, owed))) =
+                        tokio::time::timeout(ABORT_LIMIT, finished).await
                 {
+                    self.owed = Some(owed);
                     self.reporter = Some(reporter);
                 }
                 Err(departure.into())
             }
             end = self.call_off(&start_gate) => end,
         }
+    }
+
+    /// What the slot was last seen to have acknowledged.
+    fn acknowledged(&self) -> Lsn {
+        let view = self.telemetry.view();
+        view.slot.as_ref().map_or(Lsn::ZERO, |slot| Lsn::new(slot.acknowledged_lsn))
     }
 
     /// Ends, when told to, before a session that has not begun, or that does not end at once.
@@ -399,41 +410,16 @@ impl Supervisor {
         async move { if sends { topic_monitor.keep().await } else { std::future::pending().await } }
     }
 
-    fn limits(&self, server: &ServerFacts) -> Limits {
-        let once = self.target.map(|target| (target.max(self.owed.until()), End::CaughtUp));
-        let spot = self.mode.map(|mode| (mode.until, End::ModeOver));
+    /// What bounds a session, but for what the supervisor has to say.
+    fn usual_limits(&self, server: &ServerFacts) -> Limits {
         let heartbeat = Plan::heartbeat(server.wal_sender_timeout);
         Limits {
             status_interval: self.plan.config.source.status_interval.min(heartbeat),
             heartbeat,
-            silence: self.escalation.timeout(heartbeat),
+            silence: Duration::ZERO,
             grace: self.plan.config.shutdown.grace,
-            until: [once, spot].into_iter().flatten().min_by_key(|(position, _)| *position),
+            until: None,
             acknowledge: self.options.acknowledge,
-        }
-    }
-
-    /// Counts a restart and sleeps, longer each time.
-    async fn pause(&mut self, reason: &'static str) {
-        self.failures = self.failures.saturating_add(1);
-        self.pause_for(reason, self.backoff.wait(self.failures)).await;
-    }
-
-    /// Counts a restart and sleeps for so long, but never through a request to stop.
-    async fn pause_for(&mut self, reason: &'static str, wait: Duration) {
-        let stopping = self.stop.requested() >= Request::Drain;
-        if let Some(reporter) = &mut self.reporter {
-            reporter.restart(reason);
-        }
-        let until = Instant::now() + wait;
-        while Instant::now() < until && !self.must_end() {
-            if !stopping && self.stop.requested() >= Request::Drain {
-                // There is something to confirm, and little time.
-                self.failures = 0;
-                return;
-            }
-            self.telemetry.tick();
-            tokio::time::sleep(PAUSE_TICK.min(wait)).await;
         }
     }
 
@@ -443,31 +429,21 @@ impl Supervisor {
         }
     }
 
-    /// The end that a signal asked for: a clean one only when every record is confirmed that any
-    /// session has sent. Upholds G8.
-    fn stopped(&self, started: Instant) -> Result<Summary, RelayError> {
-        let owed = self.owed();
-        if owed.is_nothing() {
-            return Ok(self.summary(started, false));
+    fn concluded(&self, conclusion: Conclusion, started: Instant) -> Result<Summary, RelayError> {
+        match conclusion {
+            Conclusion::Stopped => Ok(self.summary(started, false)),
+            Conclusion::CaughtUp => Ok(self.summary(started, true)),
+            Conclusion::GraceExpired { records } => Err(RelayError::GraceExpired { records }),
+            Conclusion::Aborted { records } => Err(RelayError::Aborted { records }),
         }
-        let records = owed.records();
-        Err(match self.stop.requested() {
-            Request::Abort => RelayError::Aborted { records },
-            _ => RelayError::GraceExpired { records },
-        })
-    }
-
-    /// What no session that has ended is known to have confirmed.
-    fn owed(&self) -> Owed {
-        self.reporter.as_ref().map_or(self.owed, Reporter::owed)
     }
 
     fn must_end(&self) -> bool {
-        self.stop.must_end(self.owed(), self.plan.config.shutdown.grace)
+        self.stop.must_end(self.supervisor.owed(), self.plan.config.shutdown.grace)
     }
 
     fn told_to_end(&self) -> impl Future<Output = ()> + use<> {
-        self.stop.clone().until_end(self.owed(), self.plan.config.shutdown.grace)
+        self.stop.clone().until_end(self.supervisor.owed(), self.plan.config.shutdown.grace)
     }
 
     fn reporter_totals(&self) -> crate::telemetry::Snapshot {

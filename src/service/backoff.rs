@@ -1,66 +1,12 @@
-//! How long to wait before the next attempt.
+//! How long to wait before the next attempt, by a draw of this process.
 //!
-//! Enters: how many attempts failed. Leaves: a time that doubles up to a limit, shortened by chance so
-//! that those who failed together do not come back together. What always holds: it lies between half
-//! of the longest wait and the whole of it.
+//! Enters: how many attempts failed. Leaves: [`Backoff`]'s time, drawn anew at each call.
 
 use std::hash::{BuildHasher as _, RandomState};
-use std::time::Duration;
 
-/// Waits between attempts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Backoff {
-    /// The longest wait after the first failure.
-    pub first: Duration,
-    /// The longest wait of all.
-    pub max: Duration,
-}
+pub use postrider_core::backoff::Backoff;
 
-impl Default for Backoff {
-    /// 100 ms, doubled up to 10 s: five attempts take up to 1.5 s, and a database that comes back
-    /// is noticed soon.
-    fn default() -> Self {
-        Self { first: Duration::from_millis(100), max: Duration::from_secs(10) }
-    }
-}
-
-impl Backoff {
-    /// The wait after so many failures in a row, at least 1: between half of the longest and all.
-    pub fn wait(&self, failures: u32) -> Duration {
-        self.wait_drawn(failures, RandomState::new().hash_one(failures))
-    }
-
-    fn wait_drawn(&self, failures: u32, draw: u64) -> Duration {
-        let doublings = failures.saturating_sub(1).min(31);
-        let half = self.first.saturating_mul(1 << doublings).min(self.max) / 2;
-        let per_mille = u32::try_from(draw % 1_001).unwrap_or(0);
-        half + half / 1_000 * per_mille
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    #[test]
-    fn it_doubles_up_to_its_limit() {
-        let backoff = Backoff::default();
-        let longest = |failures| backoff.wait_drawn(failures, 1_000).as_millis();
-        assert_eq!([1, 2, 3, 4].map(longest), [100, 200, 400, 800]);
-        assert_eq!([12, 20, u32::MAX].map(longest), [10_000; 3]);
-        assert_eq!(backoff.wait_drawn(1, 0), Duration::from_millis(50));
-    }
-
-    proptest! {
-        #[test]
-        fn it_is_never_less_than_half_nor_more_than_the_longest(
-            failures in 1_u32.., draw: u64, first_ms in 0_u64..100_000,
-        ) {
-            let backoff = Backoff { first: Duration::from_millis(first_ms), ..Backoff::default() };
-            let wait = backoff.wait_drawn(failures, draw);
-            prop_assert!(wait <= backoff.max && wait >= backoff.first.min(backoff.max) / 2);
-        }
-    }
+/// A number that nobody can predict.
+pub fn draw() -> u64 {
+    RandomState::new().hash_one(0)
 }

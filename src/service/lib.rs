@@ -4,10 +4,10 @@
 //! ```
 //! use std::time::{Duration, Instant};
 //!
-//! use postrider_service::backoff::Backoff;
+//! use postrider_service::backoff::{Backoff, draw};
 //! use postrider_service::log_throttle::LogThrottle;
 //!
-//! let pause = Backoff::default().wait(3);
+//! let pause = Backoff::default().wait(3, draw());
 //! assert!((Duration::from_millis(200)..=Duration::from_millis(400)).contains(&pause));
 //!
 //! let mut throttle = LogThrottle::default();

@@ -47,7 +47,7 @@ use crate::frame::Frame;
 use crate::lsn::Lsn;
 use crate::mutants::{self, Mutant};
 use crate::pipeline::{
-    Answer, Confirmation, Handled, Mark, Outcome, Outgoing, OwnedOutgoing, Pipeline, PipelineError,
+    Answer, Confirmation, Handled, Outcome, Outgoing, OwnedOutgoing, Pipeline, PipelineError,
     Refused, Translator,
 };
 use crate::sink::{Reached, SendError, Sink};
@@ -187,15 +187,6 @@ impl Session {
     /// What bounds it.
     pub const fn limits(&self) -> &Limits {
         &self.limits
-    }
-
-    /// What earlier sessions and this one have sent and the next start would repeat.
-    pub fn owed(&self, sink: &impl Sink) -> Owed {
-        let reached = self.pipeline.reached();
-        // Of an open transaction nothing is repeated if nothing was sent, or if progress says how much was.
-        let is_repeated = !self.pipeline.may_end_here() && !sink.may_end_within();
-        let part = reached.part.filter(|_| is_repeated || self.unconfirmed() > 0);
-        self.owed.after(self.pipeline.settled(), Mark { part, ..reached }, self.unconfirmed())
     }
 
     /// Turns what is asked from outside into a phase. `Some`: it has begun to end, or has less time.

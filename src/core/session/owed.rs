@@ -8,8 +8,10 @@
 //! Delivered exactly once, nothing is owed once a later producer has fenced the session's own: its open
 //! transaction is over, and what is in none that was committed is a row of the slot like any other.
 
+use super::Session;
 use crate::lsn::Lsn;
 use crate::pipeline::Mark;
+use crate::sink::Sink;
 
 /// See the module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -64,6 +66,29 @@ impl Owed {
     /// Records, at least.
     pub const fn records(self) -> u64 {
         self.records
+    }
+}
+
+impl Session {
+    /// What earlier sessions and this one have sent and the next start would repeat.
+    pub fn owed(&self, sink: &impl Sink) -> Owed {
+        let reached = self.pipeline.reached();
+        // Of an open transaction nothing is repeated if nothing was sent, or if progress says how much was.
+        let is_repeated = !self.pipeline.may_end_here() && !sink.may_end_within();
+        let part = reached.part.filter(|_| is_repeated || self.unconfirmed() > 0);
+        self.owed.after(self.pipeline.settled(), Mark { part, ..reached }, self.unconfirmed())
+    }
+
+    /// What the session leaves when it ends: what is owed, and rows of which Postgres was told that it may not
+    /// have heard. Of a transaction that is delivered in part nothing was told.
+    pub fn leaves(&self, sink: &impl Sink) -> Owed {
+        let owed = self.owed(sink);
+        let settled = self.settled(sink);
+        let told =
+            self.pipeline.last_row().filter(|last| self.limits.acknowledge && *last < settled);
+        // Where the next session knows from Kafka where to go on, it need not be heard.
+        let told = told.filter(|last| sink.kept().is_none_or(|kept| kept <= *last));
+        told.map_or(owed, |last| owed.told(last))
     }
 }
 

@@ -4,6 +4,8 @@
 
 use std::time::Duration;
 
+use super::owed::Owed;
+
 /// What a session is asked to do from outside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Request {
@@ -27,6 +29,17 @@ pub struct Requested {
     pub server_stops: bool,
     /// How long ago the relay was told to end; zero if it was not.
     pub told_for: Duration,
+}
+
+impl Requested {
+    /// Whether the relay was told to end, and nothing is left to confirm or no time for it.
+    pub fn must_end(self, owed: Owed, grace: Duration) -> bool {
+        match self.request {
+            Request::Run | Request::ServerShutdown => false,
+            Request::Drain => owed.is_nothing() || self.told_for >= grace,
+            Request::Abort => true,
+        }
+    }
 }
 
 /// A session has begun to end, or has less time for it than before.

@@ -7,7 +7,6 @@
 
 use std::time::{Duration, Instant};
 
-use super::Backoff;
 use super::stop::Stop;
 use crate::dead_letter::{creation_of, kafka_of, now_ms, topic_of};
 use postrider_core::ledger::Ticket;
@@ -17,6 +16,7 @@ use postrider_kafka::{
     Confirmation, KafkaSpec, Outcome, Producer, Reader, ReaderError, ReaderSpec, SendError,
     SinkError,
 };
+use postrider_service::backoff::{Backoff, draw};
 use postrider_service::log_throttle::LogThrottle;
 
 /// How soon a confirmation is noticed.
@@ -69,7 +69,7 @@ impl DlqPublisher {
                 );
             }
             failures += 1;
-            if !self.stop.pause(self.backoff.wait(failures)).await {
+            if !self.stop.pause(self.backoff.wait(failures, draw())).await {
                 return;
             }
         }
@@ -115,7 +115,7 @@ impl DlqPublisher {
             failures += 1;
             let topic = &self.topic;
             tracing::error!(%error, topic, "a dead letter is not taken, and the consumer waits");
-            if !self.stop.pause(self.backoff.wait(failures)).await {
+            if !self.stop.pause(self.backoff.wait(failures, draw())).await {
                 return false;
             }
             if let SendError::Broken(_) = error {

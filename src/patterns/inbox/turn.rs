@@ -20,6 +20,7 @@ use super::stop::Stop;
 use super::trouble::describe;
 use super::{ConsumerSpec, Effects, Failure, InboxError, Interest, Message, Unfit};
 use crate::dead_letter::{ConsumerFailure, StoredRecord, now_ms};
+use postrider_service::backoff::draw;
 use postrider_service::log_throttle::LogThrottle;
 
 /// The code of a message whose effects call it poison.
@@ -192,7 +193,7 @@ impl<E: Effects> Turn<E> {
     }
 
     async fn wait(&self, failures: u32) -> Result<(), Halt> {
-        if !self.stop.pause(self.spec.backoff.wait(failures)).await {
+        if !self.stop.pause(self.spec.backoff.wait(failures, draw())).await {
             return Err(Halt::Asked);
         }
         add(&self.counters.retries, 1);

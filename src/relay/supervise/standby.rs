@@ -6,39 +6,33 @@
 
 use std::time::Duration;
 
-use super::Supervisor;
+use super::Relay;
 use crate::error::RelayError;
-use crate::report::Reporter;
-use crate::session_mode::SessionMode;
 use crate::telemetry::State;
 use crate::watch;
 use postrider_postgres::control::{self, Client, ControlError, SlotSample};
 
-/// How often a standby looks whether the slot is free: fast enough to take over well within a second.
-const EVERY: Duration = Duration::from_millis(200);
-
-impl Supervisor {
-    /// The slot is held: says so once, and waits until it is free.
-    pub(super) async fn standby_or(&mut self, error: RelayError) -> Result<(), RelayError> {
-        // Once it has streamed, what holds the slot is most likely what is left of its own session.
-        let has_streamed = self.reporter.as_ref().is_some_and(Reporter::has_streamed);
-        if !self.options.wait_for_slot && !has_streamed {
-            return Err(RelayError::SlotHeld { slot: self.plan.config.source.slot.clone() });
-        }
+impl Relay {
+    /// The slot is held: says so, once.
+    pub(super) fn tell_standby(&mut self, error: &RelayError) {
         if self.telemetry.view().snapshot.state != State::Standby {
             tracing::info!(slot = self.plan.config.source.slot, "standby: {error}");
             self.set_state(State::Standby);
         }
+    }
+
+    /// Looks at the slot `every` so often, until it is free or the relay is told to stop.
+    pub(super) async fn stand_by(&mut self, every: Duration) {
         // What cannot be asked, the next session finds out and tells. A server that does not answer keeps
         // no signal waiting.
         let told = self.told_to_end();
         let client = tokio::select! {
             client = Box::pin(control::connect(&self.plan.config.source.connect)) => client.ok(),
-            () = told => return Ok(()),
+            () = told => return,
         };
         loop {
             self.telemetry.tick();
-            if tokio::time::timeout(EVERY, self.told_to_end()).await.is_ok() {
+            if tokio::time::timeout(every, self.told_to_end()).await.is_ok() {
                 break;
             }
             let Some(client) = &client else { break };
@@ -51,12 +45,10 @@ impl Supervisor {
                 break;
             }
         }
-        self.last_progress = std::time::Instant::now();
-        Ok(())
+        self.supervisor.slot_is_free(self.clock.instant());
     }
 
-    /// Learns where the log ends and what another relay has acknowledged in the meantime, and sends larger
-    /// batches while there is much to catch up with. What an end of a session asks for has precedence.
+    /// Learns where the log ends and what another relay has acknowledged in the meantime.
     pub(super) async fn look_at_slot(
         &mut self,
         client: &Client,
@@ -66,11 +58,7 @@ impl Supervisor {
         if let (Some(slot), Some(reporter)) = (&slot, &mut self.reporter) {
             reporter.slot_reaches(slot.confirmed_flush, slot.current);
         }
-        // What acknowledges nothing would begin anew behind every mode.
-        if self.options.acknowledge && !self.mode.is_some_and(SessionMode::is_for_an_end) {
-            let place = slot.as_ref().map(|at| (at.confirmed_flush, at.current));
-            self.mode = place.and_then(|(from, to)| SessionMode::of_backlog(from, to));
-        }
+        self.supervisor.slot_reaches(slot.as_ref().map(|at| (at.confirmed_flush, at.current)));
         Ok(slot)
     }
 }

@@ -6,11 +6,12 @@
 //! ever (G4).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use postrider_core::lsn::Lsn;
-use postrider_core::pipeline::{Aspect, Blame, Lesson, Suspects};
-use postrider_kafka::SinkError;
+use super::failure::{Learned, RefusedBatch};
+use crate::lsn::Lsn;
+use crate::pipeline::{Aspect, Blame, Lesson, Suspects};
+use crate::time::Instant;
 
 /// For so long no batch of any topic is larger than one topic takes; then a session may find out again.
 const SMALL_BATCHES_FOR: Duration = Duration::from_hours(1);
@@ -56,10 +57,33 @@ impl Refusals {
         self.small_batches.map(|small| small.bytes)
     }
 
+    /// Takes over what a session has learned that came as far as `settled`. What it comes to is no news if
+    /// the next one would end the same way, or many have already that were to end in another.
+    pub(super) fn learn(
+        &mut self,
+        refused: &RefusedBatch<'_>,
+        (settled, now): (Lsn, Instant),
+    ) -> Learned {
+        let lesson = refused.lesson;
+        self.suspects = lesson.suspects.clone();
+        let is_fruitful = lesson.is_news && self.is_fruitful(lesson, settled);
+        let smaller_batches = refused.batch_bytes.filter(|bytes| {
+            let before = self.small_batches.map(|small| small.bytes);
+            lesson.is_of_the_batch && before.is_none_or(|before| *bytes < before)
+        });
+        if let Some(bytes) = smaller_batches {
+            self.small_batches = Some(SmallBatches { bytes, since: now });
+        }
+        Learned {
+            smaller_batches,
+            is_news: is_fruitful || smaller_batches.is_some(),
+            unexplained: self.unexplained(refused.records, now),
+        }
+    }
+
     /// Topics that refused something for what their settings may explain and are to be asked for: what they
     /// say is not known, or old. A refusal for size explains itself.
-    pub(super) fn unexplained(&mut self, cause: &SinkError, now: Instant) -> Vec<String> {
-        let SinkError::BatchRefused { records, .. } = cause else { return Vec::new() };
+    fn unexplained(&mut self, records: &[Blame], now: Instant) -> Vec<String> {
         let is_unexplained = |one: &&Blame| one.aspect == Aspect::Unknown;
         let refusing: BTreeSet<&String> =
             records.iter().filter(is_unexplained).map(|one| &one.topic).collect();
@@ -73,39 +97,6 @@ impl Refusals {
         }
         self.topics.extend(due.iter().map(|topic| (topic.clone(), now)));
         due
-    }
-
-    /// Takes over what a session has learned that came as far as `settled`, and says so; false if the next
-    /// one would end the same way, or many have already that were to end in another.
-    pub(super) fn learn(
-        &mut self,
-        cause: &SinkError,
-        lesson: &Lesson,
-        (settled, now): (Lsn, Instant),
-    ) -> bool {
-        let SinkError::BatchRefused { topic, batch_bytes, .. } = cause else { return false };
-        self.suspects = lesson.suspects.clone();
-        let mut is_news = lesson.is_news && self.is_fruitful(lesson, settled);
-        if let Some(bytes) = batch_bytes.filter(|_| lesson.is_of_the_batch)
-            && self.small_batches.is_none_or(|small| bytes < small.bytes)
-        {
-            self.small_batches = Some(SmallBatches { bytes, since: now });
-            is_news = true;
-            tracing::warn!(
-                topic,
-                bytes,
-                help = cause.hint(),
-                "the topic takes smaller batches only: batches for all topics are made smaller, for an hour at least"
-            );
-        }
-        if is_news {
-            let next = match lesson.refused {
-                0 => "trying again with single records",
-                _ => "trying again without what it refused",
-            };
-            tracing::warn!(refused = lesson.refused, help = cause.hint(), "{cause}; {next}");
-        }
-        is_news
     }
 
     /// Whether something comes of what sessions learn.
@@ -123,16 +114,7 @@ impl Refusals {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use postrider_core::ledger::Ticket;
-
-    fn refused(batch_bytes: u32) -> SinkError {
-        SinkError::BatchRefused {
-            topic: "t".into(),
-            reason: "too large".into(),
-            records: Vec::new(),
-            batch_bytes: Some(batch_bytes),
-        }
-    }
+    use crate::ledger::Ticket;
 
     fn lesson(is_news: bool, is_of_the_batch: bool) -> Lesson {
         Lesson {
@@ -144,8 +126,8 @@ mod tests {
         }
     }
 
-    fn refused_for(aspect: Aspect) -> SinkError {
-        let record = Blame {
+    fn refused_for(aspect: Aspect) -> Blame {
+        Blame {
             ticket: Ticket::new(1, 1),
             topic: "t".into(),
             content: 0,
@@ -154,57 +136,55 @@ mod tests {
             at_ms: 0,
             reason: "why".into(),
             rejection: None,
-        };
-        SinkError::BatchRefused {
-            topic: "t".into(),
-            reason: "why".into(),
-            records: vec![record],
-            batch_bytes: None,
         }
     }
 
     #[test]
     fn settings_are_asked_for_again_after_a_while_and_of_each_topic() {
-        let (mut refusals, now) = (Refusals::default(), Instant::now());
-        let refused = refused_for(Aspect::Unknown);
+        let (mut refusals, now) = (Refusals::default(), Instant::START);
+        let refused = [refused_for(Aspect::Unknown)];
         assert_eq!(refusals.unexplained(&refused, now), ["t"]);
         assert!(refusals.unexplained(&refused, now + SETTINGS_AGE / 2).is_empty());
         assert_eq!(refusals.unexplained(&refused, now + SETTINGS_AGE), ["t"]);
-        let of_size = refused_for(Aspect::Size);
+        let of_size = [refused_for(Aspect::Size)];
         assert!(Refusals::default().unexplained(&of_size, now).is_empty(), "it explains itself");
-        let other = SinkError::Fatal("why".into());
-        assert!(refusals.unexplained(&other, now).is_empty());
+        assert!(Refusals::default().unexplained(&[], now).is_empty());
     }
 
     #[test]
     fn g4_sessions_that_learn_and_come_to_nothing_are_given_pauses_in_the_end() {
-        let (mut refusals, now) = (Refusals::default(), Instant::now());
-        let at = |lsn| (Lsn::new(lsn), now);
-        let news = |refusals: &mut Refusals, lsn| {
-            refusals.learn(&refused_for(Aspect::Unknown), &lesson(true, false), at(lsn))
-        };
+        let (mut refusals, now) = (Refusals::default(), Instant::START);
+        let records = [refused_for(Aspect::Unknown)];
+        let lesson_of_one = lesson(true, false);
+        let of_one = RefusedBatch { lesson: &lesson_of_one, records: &records, batch_bytes: None };
+        let news =
+            |refusals: &mut Refusals, lsn| refusals.learn(&of_one, (Lsn::new(lsn), now)).is_news;
         let sessions = (0..100).take_while(|_| news(&mut refusals, 7)).count();
         assert!((10..=21).contains(&sessions), "{sessions}");
         assert!(news(&mut refusals, 8), "rows were settled");
         let found = Lesson { refused: 1, ..lesson(true, false) };
+        let records = [refused_for(Aspect::Size)];
+        let found = RefusedBatch { lesson: &found, records: &records, batch_bytes: None };
         for _ in 0..100 {
-            assert!(refusals.learn(&refused_for(Aspect::Size), &found, at(8)));
+            assert!(refusals.learn(&found, (Lsn::new(8), now)).is_news);
         }
     }
 
     #[test]
     fn batches_become_smaller_for_an_hour() {
         let mut refusals = Refusals::default();
-        let (lsn, now) = (Lsn::new(7), Instant::now());
-        assert!(refusals.learn(&refused(9_000), &lesson(true, false), (lsn, now)));
+        let (lsn, now) = (Lsn::new(7), Instant::START);
+        let learn = |refusals: &mut Refusals, bytes, lesson: &Lesson| {
+            let refused = RefusedBatch { lesson, records: &[], batch_bytes: Some(bytes) };
+            refusals.learn(&refused, (lsn, now))
+        };
+        assert!(learn(&mut refusals, 9_000, &lesson(true, false)).is_news);
         assert_eq!(refusals.batch_bytes(now), None, "a record goes alone first");
-        assert!(refusals.learn(&refused(9_000), &lesson(false, true), (lsn, now)));
+        let learned = learn(&mut refusals, 9_000, &lesson(false, true));
+        assert_eq!((learned.is_news, learned.smaller_batches), (true, Some(9_000)));
         assert_eq!(refusals.batch_bytes(now), Some(9_000));
-        assert!(
-            !refusals.learn(&refused(9_000), &lesson(false, true), (lsn, now)),
-            "it did not help"
-        );
-        assert!(refusals.learn(&refused(5_000), &lesson(false, true), (lsn, now)));
+        assert!(!learn(&mut refusals, 9_000, &lesson(false, true)).is_news, "it did not help");
+        assert!(learn(&mut refusals, 5_000, &lesson(false, true)).is_news);
         assert_eq!(refusals.batch_bytes(now + SMALL_BATCHES_FOR / 2), Some(5_000));
         assert_eq!(refusals.batch_bytes(now + SMALL_BATCHES_FOR), None);
     }

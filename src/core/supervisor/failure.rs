@@ -1,0 +1,92 @@
+//! How sessions end, by what follows from it: the words for it stay with whoever met it.
+//!
+//! Enters: nothing; this is a vocabulary. The caller sorts the errors of its libraries into it.
+
+use std::time::Duration;
+
+use crate::lsn::Lsn;
+use crate::pipeline::{Blame, Lesson};
+use crate::session::Owed;
+
+/// What ended a session, or kept it from beginning.
+#[derive(Debug, Clone, Copy)]
+pub enum Failure<'a> {
+    /// It passes by itself, and says nothing of the next session.
+    Transient,
+    /// Another process has the slot.
+    Held,
+    /// The server was silent for too long.
+    Silent,
+    /// The producer ended.
+    Sink(SinkFault),
+    /// The brokers refused records, and with them a batch.
+    Refused(RefusedBatch<'a>),
+    /// A login was refused that another secret may pass.
+    Login,
+    /// Only a human can help, or no time is left.
+    Final,
+}
+
+/// What the end of a producer means for the next one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SinkFault {
+    /// The brokers are away, or do not let us now.
+    Outage,
+    /// A topic is forbidden, and the next session does not wait for it.
+    Forbidden,
+    /// A session that sends the same may end in the same way.
+    Fatal,
+    /// Likewise: records did not reach the brokers in time.
+    Late,
+    /// Likewise: a batch was refused.
+    Refused,
+}
+
+impl SinkFault {
+    /// Whether a session that sends the same may end in the same way, and no outage need be the reason.
+    pub(super) const fn may_repeat(self) -> bool {
+        matches!(self, Self::Fatal | Self::Late | Self::Refused)
+    }
+
+    /// Whether the next session does otherwise, so that it need not wait.
+    pub(super) const fn is_met_otherwise(self) -> bool {
+        matches!(self, Self::Forbidden | Self::Refused)
+    }
+}
+
+/// A refused batch, or several.
+#[derive(Debug, Clone, Copy)]
+pub struct RefusedBatch<'a> {
+    /// What the session made of it.
+    pub lesson: &'a Lesson,
+    /// The records that may be at fault.
+    pub records: &'a [Blame],
+    /// Batches must not be larger than so many bytes: no record stood out.
+    pub batch_bytes: Option<u32>,
+}
+
+/// What came of a refused batch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Learned {
+    /// From now on no batch of any topic is larger than this.
+    pub smaller_batches: Option<u32>,
+    /// The next session will not end the same way.
+    pub is_news: bool,
+    /// Topics whose settings may say why, and are to be asked for before it.
+    pub unexplained: Vec<String>,
+}
+
+/// What a session leaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Left {
+    /// What it and those before it have sent and the next start would repeat.
+    pub owed: Owed,
+    /// Everything up to here is confirmed, by the last session that streamed.
+    pub settled: Lsn,
+    /// And this much was received.
+    pub received: Lsn,
+    /// How long it streamed to some purpose.
+    pub useful: Duration,
+    /// Whether it, or one before it, streamed.
+    pub has_streamed: bool,
+}

@@ -1,0 +1,403 @@
+//! What happens between two sessions: whether another one begins, when, and in which way.
+//!
+//! Enters: how each session ended ([`Failure`]), what it left ([`Left`]), where the slot stands, what is
+//! asked from outside, and the time. Leaves: what to do next ([`Next`]), and what the next session is to do
+//! otherwise ([`Start`]). It connects to nothing, reads no clock and writes no log, so that whole lives of a
+//! relay are simulated by seeds in virtual time.
+//!
+//! What always holds:
+//! * a stop is a clean one only when all is confirmed that any session has sent (G8);
+//! * a failure that passes costs a pause that grows, until a session has done useful work; one that does not
+//!   pass ends the relay;
+//! * a session that would end as the last one did for a record's sake is not begun again and again: records
+//!   are sent alone, or in smaller parts, until the one at fault is named (G4);
+//! * a slot that another process holds is waited for.
+//!
+//! ```text
+//!   loop {
+//!       match supervisor.next(now, ..) {
+//!           Next::Begin(_) => run a session with supervisor.start(now, ..),
+//!                             and tell supervisor.ended(now, ..)
+//!           Next::Wait(time) => wait
+//!           Next::Standby(every) => look at the slot that often, then supervisor.slot_is_free(now)
+//!           Next::End(conclusion) => leave the loop
+//!       }
+//!   }
+//! ```
+
+mod failure;
+mod mode;
+mod refusals;
+mod relogin;
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use crate::backoff::Backoff;
+use crate::lsn::Lsn;
+use crate::pipeline::Suspects;
+use crate::session::{End, Limits, Owed, Request, Requested, TimeoutEscalation};
+use crate::time::Instant;
+use mode::Narrowing;
+use refusals::Refusals;
+use relogin::Relogin;
+
+pub use failure::{Failure, Learned, Left, RefusedBatch, SinkFault};
+pub use mode::{ModeKind, SessionMode};
+
+/// How soon a pause notices a request to stop.
+const PAUSE_TICK: Duration = Duration::from_millis(50);
+/// How often a standby looks whether the slot is free: fast enough to take over well within a second.
+const STANDBY_TICK: Duration = Duration::from_millis(200);
+/// A session that streamed this long was healthy.
+const HEALTHY_AFTER: Duration = Duration::from_secs(10);
+
+/// What the operator wants.
+#[derive(Debug, Clone, Copy)]
+pub struct Policy {
+    /// Pauses after sessions that failed.
+    pub backoff: Backoff,
+    /// Time without progress after which the relay gives up; zero: never.
+    pub give_up_after: Duration,
+    /// The same for logins that are refused while a password is being changed; zero: at once.
+    pub login_give_up_after: Duration,
+    /// How long what was sent may take to be confirmed, from the first request to stop.
+    pub grace: Duration,
+    /// Whether a slot that another process holds is waited for.
+    pub wait_for_slot: bool,
+    /// Whether positions are acknowledged at all (`run --dry-run` does not).
+    pub acknowledge: bool,
+}
+
+/// What to do next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Next {
+    /// Begin a session. With a number: it was told to stop while none ran, and goes on for so many records
+    /// that are unconfirmed, at least; said once.
+    Begin(Option<u64>),
+    /// Wait so long at most, then ask again.
+    Wait(Duration),
+    /// Look at the slot that often until nobody holds it, or until told to stop; then say
+    /// [`Supervisor::slot_is_free`].
+    Standby(Duration),
+    /// There is nothing more to do.
+    End(Conclusion),
+}
+
+/// How the relay ended without a failure of a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Conclusion {
+    /// It was told to, and everything is confirmed.
+    Stopped,
+    /// Everything is delivered that was asked for.
+    CaughtUp,
+    /// It was told to, and had no more time.
+    GraceExpired {
+        /// Unconfirmed.
+        records: u64,
+    },
+    /// It was told to end at once.
+    Aborted {
+        /// Unconfirmed.
+        records: u64,
+    },
+}
+
+/// What the end of a session comes to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// It ended in good order: [`Supervisor::next`] says how to go on.
+    GoOn,
+    /// Postgres is shutting down. Another session begins after a pause.
+    ServerShutdown,
+    /// Another session begins after a pause.
+    Retry {
+        /// Sessions that failed before this one, since one did useful work.
+        failures: u32,
+    },
+    /// Another session sends what was refused in another way.
+    SendDifferently,
+    /// The slot is waited for.
+    Standby,
+    /// The slot is held, and not waited for.
+    SlotHeld,
+    /// There was no progress for longer than allowed.
+    GaveUp {
+        /// How long.
+        quiet: Duration,
+    },
+    /// The relay ends with it.
+    Final,
+}
+
+/// What a session begins with.
+#[derive(Debug, Clone)]
+pub struct Start {
+    /// What bounds it.
+    pub limits: Limits,
+    /// How it differs from the usual, if it does.
+    pub mode: Option<SessionMode>,
+    /// Records that the brokers refused.
+    pub suspects: Suspects,
+    /// The largest batch in bytes, where it is not as configured.
+    pub batch_bytes: Option<u32>,
+    /// What earlier sessions left unconfirmed.
+    pub owed: Owed,
+}
+
+/// What stands between the relay and its next session.
+#[derive(Debug, Clone, Copy)]
+enum Waiting {
+    Nothing,
+    /// So long; once it has begun, until then, and whether the relay was told to stop before.
+    Pause(Duration, Option<(Instant, bool)>),
+    Standby,
+    ForEver(Conclusion),
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Supervisor {
+    policy: Policy,
+    waiting: Waiting,
+    /// For pauses: those who failed together do not come back together.
+    draw: u64,
+    /// Sessions that failed since one did useful work.
+    failures: u32,
+    last_progress: Instant,
+    /// What sessions left unconfirmed.
+    owed: Owed,
+    /// It was told to stop between two sessions, and goes on for what is owed.
+    settling: bool,
+    has_streamed: bool,
+    /// What `--once` has to reach; fixed when the relay first reaches Postgres.
+    target: Option<Lsn>,
+    /// The way of sending that holds up to a position, if it is not the usual one.
+    mode: Option<SessionMode>,
+    /// How often sessions ended where the last one did.
+    narrowing: Narrowing,
+    /// What the brokers refused, and with it a session.
+    refusals: Refusals,
+    /// How long the server may be silent.
+    escalation: TimeoutEscalation,
+    /// How long logins have been refused.
+    relogin: Relogin,
+}
+
+impl Supervisor {
+    /// A relay that begins now. Its pauses go by `draw`, a number that no other relay has.
+    pub fn new(policy: Policy, draw: u64, now: Instant) -> Self {
+        Self {
+            policy,
+            waiting: Waiting::Nothing,
+            draw,
+            failures: 0,
+            last_progress: now,
+            owed: Owed::default(),
+            settling: false,
+            has_streamed: false,
+            target: None,
+            mode: None,
+            narrowing: Narrowing::default(),
+            refusals: Refusals::default(),
+            escalation: TimeoutEscalation::default(),
+            relogin: Relogin::default(),
+        }
+    }
+
+    /// What to do now, while no session runs.
+    pub fn next(&mut self, now: Instant, asked: Requested) -> Next {
+        if let Waiting::ForEver(conclusion) = self.waiting {
+            return Next::End(conclusion);
+        }
+        if asked.must_end(self.owed, self.policy.grace) {
+            return Next::End(self.stopped(asked.request));
+        }
+        let is_told = asked.request >= Request::Drain;
+        match &mut self.waiting {
+            Waiting::Standby => return Next::Standby(STANDBY_TICK),
+            Waiting::Pause(wait, began) => {
+                let (until, was_told) = *began.get_or_insert((now + *wait, is_told));
+                let goes_on = was_told || !is_told;
+                if now < until && goes_on {
+                    return Next::Wait(PAUSE_TICK.min(*wait));
+                }
+                if now < until {
+                    // There is something to confirm, and little time.
+                    self.failures = 0;
+                }
+                self.waiting = Waiting::Nothing;
+            }
+            Waiting::Nothing | Waiting::ForEver(_) => {}
+        }
+        let is_news = is_told && !std::mem::replace(&mut self.settling, is_told);
+        Next::Begin(is_news.then(|| self.owed.records()))
+    }
+
+    /// What the session that begins now is to do, where the limits are usually these.
+    pub fn start(&mut self, now: Instant, usual: Limits) -> Start {
+        let owed = self.owed;
+        let once = self.target.map(|target| (target.max(owed.until()), End::CaughtUp));
+        let mode = self.mode.map(|mode| (mode.until, End::ModeOver));
+        let silence = self.escalation.timeout(usual.heartbeat);
+        let until = [once, mode].into_iter().flatten().min_by_key(|(position, _)| *position);
+        Start {
+            limits: Limits { silence, until, ..usual },
+            mode: self.mode,
+            suspects: self.refusals.suspects(),
+            batch_bytes: self.refusals.batch_bytes(now),
+            owed,
+        }
+    }
+
+    /// A session has ended, or did not begin.
+    pub fn ended(
+        &mut self,
+        now: Instant,
+        request: Request,
+        left: Left,
+        result: Result<End, Failure<'_>>,
+    ) -> (Verdict, Option<Learned>) {
+        self.owed = left.owed;
+        self.has_streamed |= left.has_streamed;
+        // One that did its work for a while is forgiven its end: the next pause is short again.
+        if left.useful >= HEALTHY_AFTER {
+            (self.failures, self.relogin, self.last_progress) = (0, Relogin::default(), now);
+        }
+        let verdict = match result {
+            Ok(end) => self.ended_well(end, request),
+            Err(Failure::Refused(refused)) => {
+                let learned = self.refusals.learn(&refused, (left.settled, now));
+                let verdict = if learned.is_news {
+                    self.waiting = Waiting::Pause(refused.lesson.wait, None);
+                    Verdict::SendDifferently
+                } else {
+                    self.narrow(SinkFault::Refused, left);
+                    self.retry(now)
+                };
+                return (verdict, Some(learned));
+            }
+            Err(failure) => self.failed(failure, left, now),
+        };
+        (verdict, None)
+    }
+
+    fn ended_well(&mut self, end: End, request: Request) -> Verdict {
+        match end {
+            End::ModeOver => self.mode = None,
+            // A server that is shutting down takes as long as it likes.
+            End::ServerShutdown if request < Request::Drain => {
+                self.pause();
+                return Verdict::ServerShutdown;
+            }
+            End::ServerShutdown | End::Drained => {
+                self.waiting = Waiting::ForEver(self.stopped(request));
+            }
+            End::CaughtUp => self.waiting = Waiting::ForEver(Conclusion::CaughtUp),
+        }
+        Verdict::GoOn
+    }
+
+    fn failed(&mut self, failure: Failure<'_>, left: Left, now: Instant) -> Verdict {
+        match failure {
+            Failure::Final => return Verdict::Final,
+            // Once it has streamed, what holds the slot is most likely what is left of its own session.
+            Failure::Held if !self.policy.wait_for_slot && !self.has_streamed => {
+                return Verdict::SlotHeld;
+            }
+            Failure::Held => {
+                self.waiting = Waiting::Standby;
+                return Verdict::Standby;
+            }
+            Failure::Login => {
+                let (limit, pause_max) = (self.policy.login_give_up_after, self.policy.backoff.max);
+                if !self.relogin.refused(now, limit, pause_max) {
+                    return Verdict::Final;
+                }
+                return self.pause();
+            }
+            Failure::Silent => self.escalation.silent(left.settled),
+            Failure::Sink(fault) => self.narrow(fault, left),
+            Failure::Refused(_) | Failure::Transient => {}
+        }
+        self.retry(now)
+    }
+
+    /// Makes the next session send in another way, where it would end like this one.
+    fn narrow(&mut self, fault: SinkFault, left: Left) {
+        self.mode = self.narrowing.after(fault, self.mode, (left.settled, left.received));
+        if fault.is_met_otherwise() {
+            self.failures = 0;
+        }
+    }
+
+    fn retry(&mut self, now: Instant) -> Verdict {
+        let (quiet, limit) = (now - self.last_progress, self.policy.give_up_after);
+        if !limit.is_zero() && quiet >= limit {
+            return Verdict::GaveUp { quiet };
+        }
+        self.pause()
+    }
+
+    /// Waits before the next session, longer each time.
+    fn pause(&mut self) -> Verdict {
+        let failures = self.failures;
+        self.failures = failures.saturating_add(1);
+        self.draw = split_mix(self.draw);
+        self.waiting = Waiting::Pause(self.policy.backoff.wait(self.failures, self.draw), None);
+        Verdict::Retry { failures }
+    }
+
+    /// The end that a signal asked for: a clean one only when every record is confirmed that any
+    /// session has sent. Upholds G8.
+    fn stopped(&self, request: Request) -> Conclusion {
+        let records = self.owed.records();
+        match request {
+            _ if self.owed.is_nothing() => Conclusion::Stopped,
+            Request::Abort => Conclusion::Aborted { records },
+            _ => Conclusion::GraceExpired { records },
+        }
+    }
+
+    /// The slot is waited for no longer.
+    pub const fn slot_is_free(&mut self, now: Instant) {
+        (self.waiting, self.last_progress) = (Waiting::Nothing, now);
+    }
+
+    /// Where the slot stands, if there is one: what is acknowledged there, by whomever, and where the log
+    /// ends. While there is much to catch up with, batches are larger; what an end of a session asks for has
+    /// precedence.
+    pub fn slot_reaches(&mut self, place: Option<(Lsn, Lsn)>) {
+        if let Some((acknowledged, _)) = place {
+            self.owed = self.owed.settled(acknowledged);
+        }
+        // What acknowledges nothing would begin anew behind every mode.
+        if self.policy.acknowledge && !self.mode.is_some_and(SessionMode::is_for_an_end) {
+            self.mode = place.and_then(|(from, to)| SessionMode::of_backlog(from, to));
+        }
+    }
+
+    /// The position that `--once` has to reach, if it is known.
+    pub const fn target(&self) -> Option<Lsn> {
+        self.target
+    }
+
+    /// The position after which the relay ends.
+    pub const fn end_at(&mut self, target: Lsn) {
+        self.target = Some(target);
+    }
+
+    /// What sessions that have ended left unconfirmed.
+    pub const fn owed(&self) -> Owed {
+        self.owed
+    }
+}
+
+/// The next of a sequence of numbers (SplitMix64).
+const fn split_mix(number: u64) -> u64 {
+    let number = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    let mixed = (number ^ (number >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    mixed ^ (mixed >> 31)
+}

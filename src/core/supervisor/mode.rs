@@ -1,0 +1,161 @@
+//! Ways of sending that hold up to a position in the log, and no further.
+//!
+//! Enters: how far behind the slot is when a session begins, and how sessions end. Leaves:
+//! [`SessionMode`]; what it means for the producer's settings is the caller's. What always holds:
+//! sessions that end at one place for no known record's sake come to send single records, so that the
+//! next refusal names one (G4).
+
+use super::failure::SinkFault;
+use crate::lsn::Lsn;
+
+/// A log this long holds seconds of work, so that what a row waits for its batch is not noticed.
+const BACKLOG_BYTES: u64 = 64 << 20;
+
+/// How a session differs from the usual.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ModeKind {
+    /// Old rows are many: larger batches.
+    Backlog,
+    /// What was under way did not reach the brokers in time, as it may be more than they take in that time:
+    /// less at once.
+    Small,
+    /// Sessions end at one place and no record is known to be at fault: single records, so that it is
+    /// named.
+    Cautious,
+}
+
+impl ModeKind {
+    /// As the log names it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Backlog => "backlog",
+            Self::Small => "small",
+            Self::Cautious => "cautious",
+        }
+    }
+}
+
+/// A kind, and the position where it ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SessionMode {
+    /// In what the session differs.
+    pub kind: ModeKind,
+    /// Up to where.
+    pub until: Lsn,
+}
+
+impl SessionMode {
+    /// What a session that begins at `confirmed` needs when the log ends at `current`.
+    pub(super) fn of_backlog(confirmed: Lsn, current: Lsn) -> Option<Self> {
+        let is_long = current.bytes_since(confirmed) > BACKLOG_BYTES;
+        is_long.then_some(Self { kind: ModeKind::Backlog, until: current })
+    }
+
+    /// Whether an end of a session asked for it.
+    pub(super) const fn is_for_an_end(self) -> bool {
+        matches!(self.kind, ModeKind::Small | ModeKind::Cautious)
+    }
+
+    /// Whether it looks for a record that the brokers refuse.
+    const fn is_cautious(self) -> bool {
+        matches!(self.kind, ModeKind::Cautious)
+    }
+}
+
+/// How often sessions ended at one place.
+#[derive(Debug, Default)]
+pub(super) struct Narrowing {
+    settled: Lsn,
+    ended: u32,
+}
+
+/// Sessions that may end at one place, for a reason that names no record, before single records are
+/// sent: a broker that is replaced can end two.
+const ENDS_MAX: u32 = 3;
+
+impl Narrowing {
+    /// What the next session needs after one that ended so, having settled everything up to `settled`
+    /// and received up to `received`.
+    pub(super) fn after(
+        &mut self,
+        fault: SinkFault,
+        now: Option<SessionMode>,
+        (settled, received): (Lsn, Lsn),
+    ) -> Option<SessionMode> {
+        if !fault.may_repeat() {
+            return now;
+        }
+        self.ended = if settled == self.settled { self.ended + 1 } else { 1 };
+        self.settled = settled;
+        let is_cautious = now.is_some_and(SessionMode::is_cautious);
+        if is_cautious || fault == SinkFault::Refused || self.ended >= ENDS_MAX {
+            let until = now.filter(|_| is_cautious).map_or(received, |at| at.until.max(received));
+            return Some(SessionMode { kind: ModeKind::Cautious, until });
+        }
+        if fault == SinkFault::Late {
+            return Some(SessionMode { kind: ModeKind::Small, until: received });
+        }
+        now
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG_AGO: Lsn = Lsn::new(1 << 30);
+    const NOW: Lsn = Lsn::new(2 << 30);
+
+    #[test]
+    fn a_long_backlog_is_sent_in_larger_batches_as_far_as_it_reaches() {
+        let mode = SessionMode::of_backlog(LONG_AGO, NOW).unwrap();
+        assert_eq!(mode, SessionMode { kind: ModeKind::Backlog, until: NOW });
+    }
+
+    #[test]
+    fn a_short_backlog_is_nothing_special() {
+        assert_eq!(SessionMode::of_backlog(Lsn::new(NOW.get() - BACKLOG_BYTES), NOW), None);
+        assert_eq!(SessionMode::of_backlog(NOW, LONG_AGO), None);
+    }
+
+    #[test]
+    fn g4_a_batch_refused_for_nobody_knows_whom_is_narrowed_down_to_a_record() {
+        let mut narrowing = Narrowing::default();
+        let first = narrowing.after(SinkFault::Refused, None, (LONG_AGO, NOW)).unwrap();
+        assert_eq!(first, SessionMode { kind: ModeKind::Cautious, until: NOW });
+    }
+
+    #[test]
+    fn g4_sessions_that_end_at_one_place_do_not_go_on_like_that() {
+        let (mut narrowing, mut mode) = (Narrowing::default(), None);
+        let mut kinds = Vec::new();
+        for _ in 0..2 * ENDS_MAX {
+            mode = narrowing.after(SinkFault::Fatal, mode, (LONG_AGO, NOW));
+            kinds.push(mode.map(|mode| mode.kind));
+        }
+        let cautious = Some(ModeKind::Cautious);
+        assert_eq!(kinds, [None, None, cautious, cautious, cautious, cautious]);
+    }
+
+    /// Brokers that throttle us, say: 24 MiB in one Kafka transaction took longer than it may.
+    #[test]
+    fn g3_what_was_late_is_sent_in_smaller_parts_before_it_is_sent_singly() {
+        let mut narrowing = Narrowing::default();
+        let small = narrowing.after(SinkFault::Late, None, (LONG_AGO, NOW)).unwrap();
+        assert_eq!(small, SessionMode { kind: ModeKind::Small, until: NOW });
+        let further = narrowing.after(SinkFault::Late, Some(small), (NOW, NOW)).unwrap();
+        assert!(!further.is_cautious(), "it came further");
+    }
+
+    #[test]
+    fn sessions_that_get_on_and_outages_change_nothing() {
+        let mut narrowing = Narrowing::default();
+        for settled in 1..100 {
+            let place = (Lsn::new(settled), NOW);
+            assert_eq!(narrowing.after(SinkFault::Fatal, None, place), None);
+        }
+        for fault in [SinkFault::Outage, SinkFault::Forbidden].repeat(50) {
+            assert_eq!(narrowing.after(fault, None, (LONG_AGO, NOW)), None);
+        }
+    }
+}

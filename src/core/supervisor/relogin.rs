@@ -1,0 +1,57 @@
+//! A login that is refused while the password is being changed.
+//!
+//! Enters: that a login was refused which another secret may pass, and when. Leaves: whether it is worth
+//! another attempt. What always holds: attempts go on no longer than `retry.login_give_up_after`. See
+//! docs/decisions/0018.
+
+use std::time::Duration;
+
+use crate::time::Instant;
+
+/// Refusals that are further apart than this, back-off not counted, are two: between them the relay
+/// was let in.
+const TOGETHER: Duration = Duration::from_mins(2);
+
+/// How long logins have been refused without a break.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Relogin {
+    refused: Option<(Instant, Instant)>,
+}
+
+impl Relogin {
+    /// Whether it is tried again. `give_up_after`: zero never tries again. `pause_max`: the longest back-off.
+    pub(super) fn refused(
+        &mut self,
+        now: Instant,
+        give_up_after: Duration,
+        pause_max: Duration,
+    ) -> bool {
+        if give_up_after.is_zero() {
+            return false;
+        }
+        let since = match self.refused {
+            Some((since, last)) if now - last < TOGETHER + pause_max => since,
+            _ => now,
+        };
+        self.refused = Some((since, now));
+        now - since < give_up_after
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MINUTE: Duration = Duration::from_mins(1);
+
+    #[test]
+    fn refusals_without_a_break_are_tried_again_for_a_while() {
+        let (mut relogin, start) = (Relogin::default(), Instant::START);
+        let mut refused = |at| relogin.refused(at, 5 * MINUTE, MINUTE);
+        assert!((0..5).all(|minute| refused(start + minute * MINUTE)));
+        assert!(!refused(start + 5 * MINUTE));
+        let later = start + 8 * MINUTE;
+        assert!(refused(later), "it was let in meanwhile");
+        assert!(!Relogin::default().refused(start, Duration::ZERO, MINUTE));
+    }
+}
