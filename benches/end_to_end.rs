@@ -101,7 +101,7 @@ where
             assert!(session.pipeline().is_idle());
             return told;
         }
-        if let Next::Read(_) = session.next(false, sink) {
+        if let Ok(Next::Read(_)) = session.next(sink, || Ok::<_, ()>(false)) {
             stream.fill(Duration::ZERO).unwrap();
         }
     }

@@ -40,11 +40,23 @@ pub enum Mutant {
     IgnoresProgress,
     /// Records are taken behind the progress record.
     SendsBehindProgress,
+    /// The session looks at what follows in the stream though no frame is wanted, and meets its end.
+    LooksForTheEnd,
+    /// The supervisor calls a stop a clean one, whatever sessions left unconfirmed.
+    ForgetsOwed,
+    /// A session begins without what earlier ones learned of refused records.
+    ForgetsSuspects,
+    /// A request to stop waits for the end of a pause.
+    SleepsThroughStop,
+    /// Pauses after failures do not grow.
+    NeverBacksOff,
+    /// A server that is silent over the same work again is given no more time.
+    KeepsTimeout,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 23] = [
         Self::SettlesUnconfirmed,
         Self::CountsOneTooFew,
         Self::SettlesKeepalives,
@@ -62,6 +74,12 @@ impl Mutant {
         Self::ForgetsPart,
         Self::IgnoresProgress,
         Self::SendsBehindProgress,
+        Self::LooksForTheEnd,
+        Self::ForgetsOwed,
+        Self::ForgetsSuspects,
+        Self::SleepsThroughStop,
+        Self::NeverBacksOff,
+        Self::KeepsTimeout,
     ];
 }
 

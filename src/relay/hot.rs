@@ -167,9 +167,9 @@ impl<S: KafkaSink> Hot<S> {
 
     /// Waits as the session says, and reads.
     fn listen(&mut self, reporter: &mut Reporter) -> Result<(), RelayError> {
-        // Where no frame is wanted, what ends the stream is not either: what was sent is confirmed first.
-        let has_frame = self.session.takes_frames(&self.sink) && self.stream.peek()?.is_some();
-        let mut wait = match self.session.next(has_frame, &self.sink) {
+        let stream = &mut self.stream;
+        let next = self.session.next(&self.sink, || stream.peek().map(|frame| frame.is_some()))?;
+        let mut wait = match next {
             Next::Wait(time) => {
                 std::thread::sleep(time);
                 reporter.held_back(time);

@@ -425,23 +425,32 @@ impl Session {
         }
     }
 
-    /// What to do before the next turn; `has_frame`: a whole frame is buffered.
-    pub fn next(&mut self, has_frame: bool, sink: &impl Sink) -> Next {
+    /// What to do before the next turn. Whether a whole frame is buffered is asked only where one is wanted:
+    /// what ends the stream is not wanted while what was sent is unconfirmed.
+    pub fn next<S: Sink, E>(
+        &mut self,
+        sink: &S,
+        mut has_frame: impl FnMut() -> Result<bool, E>,
+    ) -> Result<Next, E> {
         let sink_was_full = std::mem::take(&mut self.sink_is_full);
+        if mutants::is(Mutant::LooksForTheEnd) {
+            has_frame()?;
+        }
         if !sink.takes_records() {
             self.liveness.rest();
-            return Next::Refill(COMMIT_TICK);
+            return Ok(Next::Refill(COMMIT_TICK));
         }
         if sink_was_full || !self.wants_frames(sink) {
             self.liveness.rest();
-            return Next::Wait(CONFIRM_TICK);
+            return Ok(Next::Wait(CONFIRM_TICK));
         }
         // It came while a Kafka transaction ended, or was left behind by a burst: it waits for nothing.
-        if has_frame && self.takes_frames(sink) && !mutants::is(Mutant::WaitsBesideFrames) {
-            return Next::Read(Duration::ZERO);
+        let looks = self.takes_frames(sink) && !mutants::is(Mutant::WaitsBesideFrames);
+        if looks && has_frame()? {
+            return Ok(Next::Read(Duration::ZERO));
         }
         let unconfirmed = self.unconfirmed() > 0;
-        Next::Read(if unconfirmed { CONFIRM_TICK } else { IDLE_TICK })
+        Ok(Next::Read(if unconfirmed { CONFIRM_TICK } else { IDLE_TICK }))
     }
 
     /// A read brought so many bytes, and so many are buffered now. How long to wait before reading on;

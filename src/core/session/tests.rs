@@ -213,8 +213,11 @@ fn g4_a_dead_letter_that_is_refused_at_once_is_sent_again_without_its_time() {
 #[test]
 fn a_frame_that_is_there_already_waits_for_nothing() {
     let (mut session, mut sink) = (session(LIMITS), TestSink::default());
-    assert_eq!(session.next(true, &sink), Next::Read(Duration::ZERO));
-    assert_eq!(session.next(false, &sink), Next::Read(IDLE_TICK));
+    let next = |session: &mut Session, sink: &TestSink, has_frame| {
+        session.next(sink, || Ok::<_, ()>(has_frame)).unwrap()
+    };
+    assert_eq!(next(&mut session, &sink, true), Next::Read(Duration::ZERO));
+    assert_eq!(next(&mut session, &sink, false), Next::Read(IDLE_TICK));
     hand_in(&mut session, &mut sink, 4);
-    assert_eq!(session.next(false, &sink), Next::Read(CONFIRM_TICK));
+    assert_eq!(next(&mut session, &sink, false), Next::Read(CONFIRM_TICK));
 }

@@ -36,6 +36,7 @@ use std::time::Duration;
 
 use crate::backoff::Backoff;
 use crate::lsn::Lsn;
+use crate::mutants::{self, Mutant};
 use crate::pipeline::Suspects;
 use crate::session::{End, Limits, Owed, Request, Requested, TimeoutEscalation};
 use crate::time::Instant;
@@ -150,8 +151,8 @@ pub struct Start {
 #[derive(Debug, Clone, Copy)]
 enum Waiting {
     Nothing,
-    /// So long; once it has begun, until then, and whether the relay was told to stop before.
-    Pause(Duration, Option<(Instant, bool)>),
+    /// So long; once it has begun, until then.
+    Pause(Duration, Option<Instant>),
     Standby,
     ForEver(Conclusion),
 }
@@ -168,6 +169,8 @@ pub struct Supervisor {
     last_progress: Instant,
     /// What sessions left unconfirmed.
     owed: Owed,
+    /// It was told to stop before the last session ended: a pause that follows is not cut short.
+    was_told: bool,
     /// It was told to stop between two sessions, and goes on for what is owed.
     settling: bool,
     has_streamed: bool,
@@ -195,6 +198,7 @@ impl Supervisor {
             failures: 0,
             last_progress: now,
             owed: Owed::default(),
+            was_told: false,
             settling: false,
             has_streamed: false,
             target: None,
@@ -218,8 +222,8 @@ impl Supervisor {
         match &mut self.waiting {
             Waiting::Standby => return Next::Standby(STANDBY_TICK),
             Waiting::Pause(wait, began) => {
-                let (until, was_told) = *began.get_or_insert((now + *wait, is_told));
-                let goes_on = was_told || !is_told;
+                let until = *began.get_or_insert(now + *wait);
+                let goes_on = self.was_told || !is_told || mutants::is(Mutant::SleepsThroughStop);
                 if now < until && goes_on {
                     return Next::Wait(PAUSE_TICK.min(*wait));
                 }
@@ -240,7 +244,11 @@ impl Supervisor {
         let owed = self.owed;
         let once = self.target.map(|target| (target.max(owed.until()), End::CaughtUp));
         let mode = self.mode.map(|mode| (mode.until, End::ModeOver));
-        let silence = self.escalation.timeout(usual.heartbeat);
+        let silence = if mutants::is(Mutant::KeepsTimeout) {
+            TimeoutEscalation::default().timeout(usual.heartbeat)
+        } else {
+            self.escalation.timeout(usual.heartbeat)
+        };
         let until = [once, mode].into_iter().flatten().min_by_key(|(position, _)| *position);
         Start {
             limits: Limits { silence, until, ..usual },
@@ -259,7 +267,7 @@ impl Supervisor {
         left: Left,
         result: Result<End, Failure<'_>>,
     ) -> (Verdict, Option<Learned>) {
-        self.owed = left.owed;
+        (self.owed, self.was_told) = (left.owed, request >= Request::Drain);
         self.has_streamed |= left.has_streamed;
         // One that did its work for a while is forgiven its end: the next pause is short again.
         if left.useful >= HEALTHY_AFTER {
@@ -344,8 +352,9 @@ impl Supervisor {
     fn pause(&mut self) -> Verdict {
         let failures = self.failures;
         self.failures = failures.saturating_add(1);
+        let counted = if mutants::is(Mutant::NeverBacksOff) { 1 } else { self.failures };
         self.draw = split_mix(self.draw);
-        self.waiting = Waiting::Pause(self.policy.backoff.wait(self.failures, self.draw), None);
+        self.waiting = Waiting::Pause(self.policy.backoff.wait(counted, self.draw), None);
         Verdict::Retry { failures }
     }
 
@@ -354,7 +363,7 @@ impl Supervisor {
     fn stopped(&self, request: Request) -> Conclusion {
         let records = self.owed.records();
         match request {
-            _ if self.owed.is_nothing() => Conclusion::Stopped,
+            _ if self.owed.is_nothing() || mutants::is(Mutant::ForgetsOwed) => Conclusion::Stopped,
             Request::Abort => Conclusion::Aborted { records },
             _ => Conclusion::GraceExpired { records },
         }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use super::failure::{Learned, RefusedBatch};
 use crate::lsn::Lsn;
+use crate::mutants::{self, Mutant};
 use crate::pipeline::{Aspect, Blame, Lesson, Suspects};
 use crate::time::Instant;
 
@@ -48,6 +49,9 @@ struct SmallBatches {
 impl Refusals {
     /// How records of rows are treated.
     pub(super) fn suspects(&self) -> Suspects {
+        if mutants::is(Mutant::ForgetsSuspects) {
+            return Suspects::default();
+        }
         self.suspects.clone()
     }
 

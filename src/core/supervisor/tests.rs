@@ -76,7 +76,7 @@ fn pauses_grow_until_a_session_has_done_useful_work() {
     }
     assert!(pauses[0] <= SECOND + PAUSE_TICK && pauses[0] >= SECOND / 2, "{pauses:?}");
     assert!(pauses[8] >= 15 * SECOND && pauses[8] <= 30 * SECOND + PAUSE_TICK, "{pauses:?}");
-    let brief = Left { useful: HEALTHY_AFTER - SECOND, ..Left::default() };
+    let brief = Left { useful: HEALTHY_AFTER / 2, ..Left::default() };
     let verdict = fails(&mut supervisor, START, Failure::Transient, brief);
     assert_eq!(verdict, Verdict::Retry { failures: 9 });
     let useful = Left { useful: HEALTHY_AFTER, ..Left::default() };
@@ -87,7 +87,7 @@ fn pauses_grow_until_a_session_has_done_useful_work() {
 #[test]
 fn patience_ends_without_progress_and_a_standby_is_progress() {
     let mut relay = supervisor();
-    let almost = START + (GIVE_UP - SECOND);
+    let almost = START + GIVE_UP / 2;
     let verdict = fails(&mut relay, almost, Failure::Transient, Left::default());
     assert_eq!(verdict, Verdict::Retry { failures: 0 });
     let verdict = fails(&mut relay, START + GIVE_UP, Failure::Silent, Left::default());
@@ -125,13 +125,16 @@ fn g8_a_stop_between_sessions_is_clean_once_nothing_is_owed() {
     assert!(matches!(relay.next(START, RUN), Next::Wait(_)));
     assert_eq!(relay.next(START, DRAIN), Next::End(Conclusion::Stopped));
 
+    // Told before the pause, but after the session.
+    fails(&mut relay, START, Failure::Transient, owing(7));
+    assert_eq!(relay.next(START, DRAIN), Next::Begin(Some(7)), "no pause is slept through");
     fails(&mut relay, START, Failure::Transient, owing(7));
     assert!(matches!(relay.next(START, RUN), Next::Wait(_)));
-    assert_eq!(relay.next(START, DRAIN), Next::Begin(Some(7)), "no pause is slept through");
+    assert_eq!(relay.next(START, DRAIN), Next::Begin(None), "nor its rest");
     assert_eq!(relay.start(START, limits()).owed.records(), 7);
     assert_eq!(relay.next(START, DRAIN), Next::Begin(None), "said once");
     // A session that fails after that costs its pause.
-    fails(&mut relay, START, Failure::Transient, owing(7));
+    relay.ended(START, Request::Drain, owing(7), Err(Failure::Transient));
     assert!(matches!(relay.next(START, DRAIN), Next::Wait(_)));
     let late = Requested { told_for: GRACE, ..DRAIN };
     let expired = Conclusion::GraceExpired { records: 7 };

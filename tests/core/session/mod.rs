@@ -1,7 +1,8 @@
-//! Seeded simulation: the session that ships between a model server and model brokers, in virtual time.
+//! Seeded simulation: the session that ships between a model server and model brokers, and between two sessions
+//! the supervisor that ships, in virtual time.
 //!
-//! One seed is one history of writes, crashes, held and refused records, delivered at least once or
-//! exactly once; the judge checks every guarantee after every step. A failing run prints its seed; replay
+//! One seed is one history of writes, crashes, outages, held slots, held and refused records, delivered at least
+//! once or exactly once; the judge checks every guarantee after every step. A failing run prints its seed; replay
 //! it with `POSTRIDER_SIM_SEED=<seed> cargo test --test core session::`, then put it into [`FAILING_SEEDS`].
 //! `POSTRIDER_SIM_SEEDS=<count>` sets how many are run, 10,000 by default.
 //!
@@ -20,6 +21,7 @@ mod history;
 mod judge;
 #[cfg(feature = "mutants")]
 mod mutants;
+mod process;
 mod relay;
 mod scenarios;
 mod script;

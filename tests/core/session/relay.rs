@@ -6,20 +6,21 @@ use postrider::ledger::Budget;
 use postrider::lsn::Lsn;
 use postrider::outbox::{MessageSpec, Outbox, OutboxSpec, TableName};
 use postrider::pipeline::{
-    Handled, Mark, Pipeline, PipelineError, Policy, RejectPolicy, ResumeCheck, Suspects,
+    Blame, Handled, Lesson, Mark, Pipeline, PipelineError, Policy, RejectPolicy, ResumeCheck,
     UpdatePolicy,
 };
 use postrider::route::{RouteSpec, Router};
 use postrider::session::{
     CoalescingProfile, End, Limits, Next, Owed, Requested, Session, SessionError,
 };
+use postrider::supervisor::{self, Failure, ModeKind, SinkFault};
 use postrider::time::Now;
 use postrider::transaction::{BatchLimits, Transactional};
 
 use crate::session::broker::{DEAD_LETTERS, Died, Producer};
 use crate::session::cluster::{Cluster, TransactionalProducer};
 use crate::session::judge::{Judge, Violation};
-use crate::session::server::Server;
+use crate::session::server::{Sent, Server};
 use crate::session::sink::{Delivery, ModelSink};
 use support::chance::Chance;
 
@@ -47,8 +48,10 @@ const FRAME_BYTES: usize = 100;
 pub(crate) enum Ended {
     /// In good order.
     Well(End),
-    /// Start again from the slot; with what is known of a record that was refused.
-    Badly(Option<Suspects>),
+    /// By a failure.
+    Badly(Failure<'static>),
+    /// By a record that was refused; with what is known of it.
+    Refused(Box<Lesson>, Box<Blame>),
     /// The product is wrong.
     Violation(Violation),
 }
@@ -72,9 +75,8 @@ pub(crate) struct Plan {
 pub(crate) struct Start<'a> {
     pub(crate) budget: Budget,
     pub(crate) queue: usize,
-    pub(crate) suspects: Suspects,
-    pub(crate) owed: Owed,
-    pub(crate) until: Option<(Lsn, End)>,
+    /// As the supervisor wants it.
+    pub(crate) wanted: supervisor::Start,
     /// Where records are delivered exactly once.
     pub(crate) cluster: Option<&'a mut Cluster>,
     pub(crate) batch: BatchLimits,
@@ -103,26 +105,35 @@ impl Relay {
             on_update: UpdatePolicy::Ignore,
         };
         let outbox = Outbox::new(plan.spec.clone());
-        let mut pipeline = Pipeline::new(outbox, plan.router.clone(), policy, start.budget);
+        let supervisor::Start { limits, mode, suspects, mut owed, .. } = start.wanted;
+        // What the modes come to in the producer's settings.
+        let (mut budget, mut queue) = (start.budget, start.queue);
+        match mode.map(|mode| mode.kind) {
+            Some(ModeKind::Small) => budget.bytes = budget.bytes.min(SMALL_BYTES),
+            Some(ModeKind::Cautious) => queue = 1,
+            Some(ModeKind::Backlog) | None => {}
+        }
+        let mut pipeline = Pipeline::new(outbox, plan.router.clone(), policy, budget);
         let delivery = match start.cluster {
-            None => Delivery::AtLeastOnce(Box::new(Producer::new(start.queue))),
+            None => Delivery::AtLeastOnce(Box::new(Producer::new(queue))),
             Some(cluster) => {
                 let (epoch, progress) = cluster.fence();
+                // What is in no committed transaction is a row of the slot like any other.
+                owed = Owed::default();
                 let confirmed = Lsn::new(confirmed);
                 // Postgres is told no more than progress covers, and progress says how much that is.
                 let mark = progress.unwrap_or_default().max(Mark::at(confirmed));
                 pipeline.resume_at(mark, ResumeCheck::new(mark, confirmed, true));
-                let client = TransactionalProducer::new(epoch, start.queue);
+                let client = TransactionalProducer::new(epoch, queue);
                 let linger = Duration::from_millis(5);
                 let machine = Transactional::new(client, start.batch, linger, mark, now.at);
                 Delivery::ExactlyOnce(Box::new(machine))
             }
         };
-        pipeline.beware(start.suspects);
-        let limits = Limits { until: start.until, ..LIMITS };
-        let session = Session::new(pipeline, None, limits, PROFILE, (now.at, start.owed));
+        pipeline.beware(suspects);
+        let session = Session::new(pipeline, None, limits, PROFILE, (now.at, owed));
         let sink = ModelSink { delivery, taken: Vec::new() };
-        Self { session, sink, budget: start.budget, told: 0 }
+        Self { session, sink, budget, told: 0 }
     }
 
     /// One turn of the loop. Returns whether it read the socket: while there is no room it does not.
@@ -153,9 +164,13 @@ impl Relay {
         {
             return Err(Ended::Well(end));
         }
-        let has_frame = server.peek().is_some();
-        let can_go_on = has_frame && self.session.takes_frames(&self.sink);
-        match self.session.next(has_frame, &self.sink) {
+        let takes_frames = self.session.takes_frames(&self.sink);
+        let can_go_on =
+            matches!(server.peek(), Some(sent) if !matches!(sent, Sent::End)) && takes_frames;
+        match self
+            .session
+            .next(&self.sink, || look(server, takes_frames).map(|sent| sent.is_some()))?
+        {
             Next::Wait(_) | Next::Refill(_) => Ok(false),
             Next::Read(wait) if can_go_on && wait > Duration::ZERO => {
                 Err(violation("latency", "a frame that may be taken waits for another one"))
@@ -178,7 +193,7 @@ impl Relay {
             if !self.session.takes_frames(&self.sink) {
                 break;
             }
-            let Some(sent) = server.peek() else { break };
+            let Some(sent) = look(server, true)? else { break };
             let handled = self.session.frame(now.at, sent.as_frame(), &mut self.sink);
             match handled.map_err(|error| self.failed(error))? {
                 Handled::Done => server.consume(),
@@ -201,16 +216,17 @@ impl Relay {
     fn failed(&self, error: SessionError<Died>) -> Ended {
         match error {
             SessionError::Sink(Died::Refused(blame)) => {
-                match self.session.pipeline().lesson(&[*blame], None) {
-                    Ok(lesson) => Ended::Badly(Some(lesson.suspects)),
+                match self.session.pipeline().lesson(&[(*blame).clone()], None) {
+                    Ok(lesson) => Ended::Refused(Box::new(lesson), blame),
                     Err(error) => violation("error", &error.to_string()),
                 }
             }
+            SessionError::Sink(Died::Fatally) => Ended::Badly(Failure::Sink(SinkFault::Fatal)),
+            SessionError::Silent { .. } => Ended::Badly(Failure::Silent),
             // A grace is over only where the brokers make no progress.
-            SessionError::Sink(Died::Fatally)
-            | SessionError::Silent { .. }
-            | SessionError::GraceExpired { .. }
-            | SessionError::Aborted { .. } => Ended::Badly(None),
+            SessionError::GraceExpired { .. } | SessionError::Aborted { .. } => {
+                Ended::Badly(Failure::Final)
+            }
             // No peer breaks its protocol here, so the pipeline has nothing to complain about.
             SessionError::Pipeline(error) => violation("error", &complaint(&error)),
         }
@@ -231,6 +247,20 @@ impl Relay {
         self.session.pipeline().is_idle()
     }
 }
+
+/// The next frame, where one is wanted; what ends the stream is not to be met otherwise.
+fn look(server: &Server, is_wanted: bool) -> Result<Option<&Sent>, Ended> {
+    match server.peek() {
+        Some(Sent::End) if is_wanted => Err(Ended::Badly(Failure::Transient)),
+        Some(Sent::End) => {
+            Err(violation("G8", "the stream's end is met before what was sent is confirmed"))
+        }
+        sent => Ok(sent),
+    }
+}
+
+/// What a session may have under way after one whose records were late.
+const SMALL_BYTES: u64 = 500;
 
 /// No record of the simulation weighs more, dead letters included.
 const RECORD_BYTES_MAX: u64 = 600;

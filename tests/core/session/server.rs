@@ -5,7 +5,8 @@
 //! and is persisted now and then, so a crash rewinds it; tables are described once per session and
 //! again after DDL, also inside a transaction; a keepalive carries the sent position, which inside
 //! a transaction is at most the beginning of its commit record; a server that has not heard of us for half
-//! of `wal_sender_timeout` asks, and after the whole of it ends the stream; it may hang.
+//! of `wal_sender_timeout` asks, and after the whole of it ends the stream; it may hang, be away, be busy over
+//! what it does not publish, end the stream at any time, and keep the slot for a session that is gone.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -37,6 +38,8 @@ pub(crate) enum Sent {
     Keepalive(u64),
     /// One that is to be answered.
     Question(u64),
+    /// The stream has ended; nothing follows.
+    End,
 }
 
 impl Sent {
@@ -45,6 +48,7 @@ impl Sent {
             Self::Wal(data) => Frame::Wal { start: Lsn::ZERO, sent_us: 0, data },
             Self::Keepalive(end) => Frame::Keepalive { end: Lsn::new(*end), reply_now: false },
             Self::Question(end) => Frame::Keepalive { end: Lsn::new(*end), reply_now: true },
+            Self::End => unreachable!("the end of a stream is no frame"),
         }
     }
 }
@@ -60,6 +64,13 @@ pub(crate) struct Server {
     walsender: Option<Walsender>,
     /// It hangs since then: nothing is sent and nothing is heard.
     pub(crate) frozen: Option<Instant>,
+    /// So long each session is silent first, until one waits for it: something large is decoded of which
+    /// nothing is published.
+    pub(crate) work: Option<Duration>,
+    /// Nobody can connect until then.
+    pub(crate) away_until: Instant,
+    /// What is left of an earlier session holds the slot until then.
+    pub(crate) held_until: Instant,
 }
 
 /// The server's default.
@@ -89,7 +100,7 @@ struct Walsender {
 impl Server {
     /// START_REPLICATION with position 0/0: from the slot.
     pub(crate) fn connect(&mut self, now: Instant) {
-        self.frozen = None;
+        self.frozen = self.work.map(|_| now);
         let confirmed = self.confirmed;
         let unsent = |transaction: &Transaction| transaction.end_lsn > confirmed;
         let transactions = &self.history.transactions;
@@ -105,6 +116,35 @@ impl Server {
         self.walsender = None;
     }
 
+    /// Time has passed: what was to be decoded may be.
+    pub(crate) fn wake(&mut self, now: Instant) {
+        if let (Some(work), Some(since)) = (self.work, self.frozen)
+            && now - since >= work
+        {
+            (self.work, self.frozen) = (None, None);
+            // It reads what was sent to it meanwhile.
+            self.walsender.iter_mut().for_each(|session| session.heard = now);
+        }
+    }
+
+    /// The walsender is terminated: what it has sent still arrives.
+    pub(crate) fn end_stream(&mut self) {
+        if let Some(session) = self.walsender.as_mut().filter(|session| !session.has_ended()) {
+            session.push(Sent::End);
+        }
+    }
+
+    /// Whether the walsender is gone, noticed or not.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.walsender.as_ref().is_some_and(Walsender::has_ended)
+    }
+
+    /// The walsender, if it does anything.
+    fn active(&mut self) -> Option<&mut Walsender> {
+        let is_frozen = self.frozen.is_some();
+        self.walsender.as_mut().filter(|session| !is_frozen && !session.has_ended())
+    }
+
     /// kill -9: the slot goes back to what was written down.
     pub(crate) fn crash(&mut self) {
         self.walsender = None;
@@ -117,10 +157,11 @@ impl Server {
 
     /// A status update. Like the real server, believes whatever it is told.
     pub(crate) fn hear(&mut self, now: Instant, settled: u64, ask_reply: bool) {
-        let Some(session) = self.walsender.as_mut().filter(|_| self.frozen.is_none()) else {
+        if self.active().is_none() {
             return;
-        };
+        }
         self.confirmed = self.confirmed.max(settled);
+        let Some(session) = &mut self.walsender else { return };
         (session.heard, session.has_asked) = (now, false);
         if ask_reply {
             session.push(Sent::Keepalive(session.sent));
@@ -129,9 +170,7 @@ impl Server {
 
     /// Time has passed. True if the server ends the stream, for want of a sign of life.
     pub(crate) fn times_out(&mut self, now: Instant) -> bool {
-        let Some(session) = self.walsender.as_mut().filter(|_| self.frozen.is_none()) else {
-            return false;
-        };
+        let Some(session) = self.active() else { return false };
         let silence = now - session.heard;
         if silence >= WAL_SENDER_TIMEOUT / 2 && !session.has_asked {
             session.has_asked = true;
@@ -143,9 +182,10 @@ impl Server {
     /// The walsender puts one frame on the wire; a keepalive if there is nothing else, or by
     /// chance.
     pub(crate) fn send(&mut self, chance: &mut Chance) {
-        let Some(session) = self.walsender.as_mut().filter(|_| self.frozen.is_none()) else {
+        if self.active().is_none() {
             return;
-        };
+        }
+        let Some(session) = &mut self.walsender else { return };
         if session.open.is_empty() {
             if let Some(transaction) = self.history.transactions.get(session.transaction) {
                 if chance.percent(90) {
@@ -202,6 +242,10 @@ impl Server {
 }
 
 impl Walsender {
+    fn has_ended(&self) -> bool {
+        matches!(self.socket.back(), Some(Sent::End))
+    }
+
     fn push(&mut self, frame: Sent) {
         self.socket.push_back(frame);
         self.arrived += 1;

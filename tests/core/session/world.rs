@@ -1,19 +1,19 @@
 //! Server, relay and brokers in virtual time, and what befalls them.
 
+mod between;
+
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use postrider::ledger::Budget;
-use postrider::lsn::Lsn;
-use postrider::pipeline::Suspects;
-use postrider::session::{End, Owed, Request, Requested};
 use postrider::time::{Instant, Now};
 use postrider::transaction::BatchLimits;
 
 use crate::session::broker::{PARTITIONS, Producer};
 use crate::session::cluster::{ALL, Cluster, TransactionalProducer};
 use crate::session::judge::{Judge, Violation};
-use crate::session::relay::{Ended, LIMITS, Plan, Relay, Start};
+use crate::session::process::Process;
+use crate::session::relay::{Ended, Plan, Relay};
 use crate::session::server::Server;
 use crate::session::sink::Delivery;
 use support::chance::Chance;
@@ -34,8 +34,8 @@ const WIRE_FRAMES: usize = 8;
 /// A queue that no run fills.
 const QUEUE_UNLIMITED: usize = usize::MAX;
 
-/// A session must give up a server that hangs within this time.
-const HANG_MAX: Duration = Duration::from_mins(1);
+/// A session must give up a server that hangs so soon after the time that its supervisor gives it.
+const HANG_MAX: Duration = Duration::from_secs(30);
 
 /// What a run came to.
 #[derive(Debug, Default, Clone, Copy)]
@@ -47,18 +47,6 @@ pub(crate) struct Tally {
     pub(crate) drained: usize,
     /// Virtual time.
     pub(crate) seconds: u64,
-}
-
-/// What the relay knows from one session to the next, until it is killed.
-#[derive(Debug, Default)]
-struct Process {
-    owed: Owed,
-    suspects: Suspects,
-    /// Told to end since then.
-    told: Option<Now>,
-    server_stops: bool,
-    /// `--once`: the position to reach.
-    target: Option<Lsn>,
 }
 
 /// Producers of sessions that ended, whose requests are still on their way.
@@ -110,7 +98,7 @@ impl<'p> World<'p> {
             now: Now { unix_us: 1_000_000, ..Now::default() },
             server: Server::default(),
             relay: None,
-            process: Process::default(),
+            process: Process::new(seed, Instant::START),
             cluster: exactly_once.then(Cluster::default),
             ghosts: Vec::new(),
             judge: Judge::new(exactly_once),
@@ -146,17 +134,28 @@ impl<'p> World<'p> {
             13 => {
                 self.judge.known(self.server.confirmed, &self.server.history);
                 self.server.crash();
-                self.end_session();
+                self.server.away_until =
+                    self.now.at + Duration::from_secs(self.chance.between(0, 20));
+                self.break_off()?;
             }
-            14 => self.end_session(),
+            14 => {
+                if self.relay.is_some() && self.chance.percent(20) {
+                    let held = Duration::from_secs(self.chance.between(0, 60));
+                    self.server.held_until = self.now.at + held;
+                }
+                self.break_off()?;
+            }
             15 => self.fail_producer(),
             16..=18 => self.disturb_producer(),
             19..=21 => self.haunt(),
             22 => self.kill(),
             23 => self.process.told = self.process.told.or(Some(self.now)),
+            24 if self.chance.percent(50) => self.server.end_stream(),
             24 => self.process.server_stops = self.relay.is_some(),
             25 if self.relay.is_some() && self.chance.percent(30) => {
                 self.server.frozen = self.server.frozen.or(Some(self.now.at));
+                let work = Duration::from_secs(self.chance.between(65, 100));
+                self.server.work = self.server.work.or(self.chance.percent(20).then_some(work));
             }
             26..=31 => return self.time_passes(),
             _ => return self.work(),
@@ -169,7 +168,7 @@ impl<'p> World<'p> {
         let time = Duration::from_micros(self.chance.between(0, 2_000));
         self.advance(time);
         if self.relay.is_none() {
-            self.start_session()?;
+            self.between_sessions()?;
             return self.check();
         }
         match self.chance.below(10) {
@@ -195,6 +194,7 @@ impl<'p> World<'p> {
     fn advance(&mut self, time: Duration) {
         self.now.at += time;
         self.now.unix_us += i64::try_from(time.as_micros()).unwrap();
+        self.server.wake(self.now.at);
     }
 
     /// Nothing happens for a while, and then the relay wakes up.
@@ -202,8 +202,10 @@ impl<'p> World<'p> {
         let time = Duration::from_millis(self.chance.between(1, 5_000));
         self.advance(time);
         self.turn()?;
-        let is_hanging = self.hangs_since.is_some_and(|since| self.now.at - since > HANG_MAX);
-        if self.relay.is_some() && is_hanging {
+        let silence =
+            self.relay.as_ref().map_or(Duration::MAX, |relay| relay.session.limits().silence);
+        let hangs_for = self.hangs_since.map_or(Duration::ZERO, |since| self.now.at - since);
+        if self.relay.is_some() && hangs_for > silence + HANG_MAX {
             return Err(Violation::new("G5", "a server that hangs is not given up"));
         }
         if self.relay.is_some() && self.server.times_out(self.now.at) {
@@ -214,7 +216,7 @@ impl<'p> World<'p> {
 
     /// One turn of the relay's loop.
     fn turn(&mut self) -> Result<(), Violation> {
-        let asked = self.asked();
+        let asked = self.process.asked(self.now);
         let Some(relay) = &mut self.relay else { return Ok(()) };
         self.judge.examine(&self.server.history)?;
         let ends = (&mut self.server, &self.judge);
@@ -225,125 +227,10 @@ impl<'p> World<'p> {
                 let hangs = reads && self.server.frozen.is_some();
                 self.hangs_since = hangs.then(|| self.hangs_since.unwrap_or(self.now.at));
             }
-            Err(Ended::Violation(violation)) => return Err(violation),
-            Err(Ended::Badly(suspects)) => {
-                self.process.suspects =
-                    suspects.unwrap_or(std::mem::take(&mut self.process.suspects));
-                self.end_session();
-            }
             Err(Ended::Well(end)) => self.ended_well(end)?,
+            Err(ended) => self.end_session(ended)?,
         }
         self.check()
-    }
-
-    fn ended_well(&mut self, end: End) -> Result<(), Violation> {
-        // A server that hangs does not confirm the end of the stream.
-        let is_confirmed = self.server.frozen.is_none();
-        if let Some(target) = self.process.target.filter(|_| end == End::CaughtUp)
-            && is_confirmed
-            && Lsn::new(self.server.confirmed) < target
-        {
-            return Err(Violation::new("G8", "caught up before its target"));
-        }
-        if end == End::ServerShutdown {
-            self.server.checkpoint();
-        }
-        self.end_session();
-        if is_confirmed && end >= End::Drained {
-            // The supervisor would not call it a clean stop.
-            let owed = self.process.owed.settled(Lsn::new(self.server.confirmed));
-            if !owed.is_nothing() {
-                return Err(Violation::new("G8", format!("{end:?} with {owed:?}")));
-            }
-            self.process_ends()?;
-        }
-        Ok(())
-    }
-
-    /// The relay ends in good order.
-    fn process_ends(&mut self) -> Result<(), Violation> {
-        self.judge.examine(&self.server.history)?;
-        self.judge.ended_well(self.server.confirmed, &self.server.history)?;
-        self.tally.drained += 1;
-        self.process = Process::default();
-        Ok(())
-    }
-
-    fn asked(&self) -> Requested {
-        let Process { told, server_stops, .. } = self.process;
-        let request = match (told, server_stops) {
-            (Some(_), _) => Request::Drain,
-            (None, true) => Request::ServerShutdown,
-            (None, false) => Request::Run,
-        };
-        let told_for = told.map_or(Duration::ZERO, |told| self.now.at - told.at);
-        Requested { request, server_stops, told_for }
-    }
-
-    fn start_session(&mut self) -> Result<(), Violation> {
-        self.process.server_stops = false;
-        self.process.owed = self.process.owed.settled(Lsn::new(self.server.confirmed));
-        let exactly_once = self.cluster.is_some();
-        if self.process.told.is_some() {
-            if self.process.owed.is_nothing() {
-                return self.process_ends();
-            }
-            if self.asked().told_for >= LIMITS.grace {
-                // It ends, and says that something is unconfirmed.
-                self.kill();
-            }
-        }
-        if exactly_once {
-            // What is in no committed transaction is a row of the slot like any other.
-            self.judge.forget();
-            self.process.owed = Owed::default();
-        }
-        if self.process.target.is_none() && self.chance.percent(10) {
-            self.process.target = Some(Lsn::new(self.server.history.end));
-        }
-        let owed = self.process.owed;
-        let start = Start {
-            budget: self.budget,
-            queue: if self.chance.percent(50) { QUEUE_UNLIMITED } else { 4 },
-            suspects: self.process.suspects.clone(),
-            owed,
-            until: self.process.target.map(|at| (at.max(owed.until()), End::CaughtUp)),
-            cluster: self.cluster.as_mut(),
-            batch: self.batch,
-        };
-        self.server.connect(self.now.at);
-        self.relay = Some(Relay::start(self.plan, start, self.server.confirmed, self.now));
-        self.tally.sessions += 1;
-        Ok(())
-    }
-
-    /// The session is gone; what the brokers have not appended is lost, or still under way.
-    fn end_session(&mut self) {
-        self.server.disconnect();
-        self.hangs_since = None;
-        let Some(relay) = self.relay.take() else { return };
-        self.process.owed = relay.session.owed(&relay.sink);
-        let pipeline = relay.session.pipeline();
-        let settled = pipeline.settled();
-        if let Some(last) = pipeline.last_row().filter(|last| *last < settled) {
-            self.process.owed = self.process.owed.told(last);
-        }
-        self.ghosts.push(match relay.sink.delivery {
-            Delivery::AtLeastOnce(producer) => Ghost::Idempotent(*producer),
-            Delivery::ExactlyOnce(mut machine) => {
-                Ghost::Transactional(std::mem::take(machine.client_mut()))
-            }
-        });
-        if self.chance.percent(50) {
-            self.ghosts.pop();
-        }
-    }
-
-    /// kill -9 of the relay.
-    fn kill(&mut self) {
-        self.end_session();
-        self.process = Process::default();
-        self.judge.forget();
     }
 
     fn fail_producer(&mut self) {

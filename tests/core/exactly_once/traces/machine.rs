@@ -160,7 +160,7 @@ impl Machine {
 
     /// Reads the socket.
     pub fn listen(&mut self, now: Now) -> Result<(), SessionError<Gone>> {
-        self.session.next(false, &self.sink);
+        self.session.next(&self.sink, || Ok::<_, SessionError<Gone>>(false))?;
         let buffered = self.frames.len() * FRAME_BYTES;
         self.session.has_read(now, FRAME_BYTES, buffered).map(drop)
     }
