@@ -116,7 +116,7 @@ pub enum Next {
     /// Wait so long, then read what has come: a Kafka transaction ends, and what is read now need not be
     /// waited for later.
     Refill(Duration),
-    /// Wait so long and leave the socket alone: there is no room (G3).
+    /// Wait so long and leave the socket alone: there is no room (G3), or no frame is wanted.
     Wait(Duration),
 }
 
@@ -425,8 +425,7 @@ impl Session {
         }
     }
 
-    /// What to do before the next turn. Whether a whole frame is buffered is asked only where one is wanted:
-    /// what ends the stream is not wanted while what was sent is unconfirmed.
+    /// What to do before the next turn. A frame is looked for only where one is wanted: so is what ends the stream.
     pub fn next<S: Sink, E>(
         &mut self,
         sink: &S,
@@ -438,19 +437,18 @@ impl Session {
         }
         if !sink.takes_records() {
             self.liveness.rest();
-            return Ok(Next::Refill(COMMIT_TICK));
+            let next = if self.allows_frames(sink) { Next::Refill } else { Next::Wait };
+            return Ok(next(COMMIT_TICK));
         }
         if sink_was_full || !self.wants_frames(sink) {
             self.liveness.rest();
             return Ok(Next::Wait(CONFIRM_TICK));
         }
         // It came while a Kafka transaction ended, or was left behind by a burst: it waits for nothing.
-        let looks = self.takes_frames(sink) && !mutants::is(Mutant::WaitsBesideFrames);
-        if looks && has_frame()? {
+        if self.takes_frames(sink) && !mutants::is(Mutant::WaitsBesideFrames) && has_frame()? {
             return Ok(Next::Read(Duration::ZERO));
         }
-        let unconfirmed = self.unconfirmed() > 0;
-        Ok(Next::Read(if unconfirmed { CONFIRM_TICK } else { IDLE_TICK }))
+        Ok(Next::Read(if self.unconfirmed() > 0 { CONFIRM_TICK } else { IDLE_TICK }))
     }
 
     /// A read brought so many bytes, and so many are buffered now. How long to wait before reading on;
@@ -473,14 +471,17 @@ impl Session {
         self.liveness.rest();
     }
 
-    /// Whether another frame may be taken: there is room, and the phase allows it. A session that
-    /// ends still reads the open transaction to its commit, where otherwise some of it would be sent
-    /// twice, and what earlier sessions left unconfirmed.
+    /// Whether another frame may be taken: the phase allows it, and there is room.
     fn wants_frames(&self, sink: &impl Sink) -> bool {
-        let allowed = matches!(self.phase, Phase::Streaming)
-            || self.pipeline.is_open() && !sink.may_end_within()
-            || self.pays() && self.pipeline.reached().end < self.owed.until();
-        allowed && !self.stops_reading && self.pipeline.has_room() && sink.takes_records()
+        self.allows_frames(sink) && self.pipeline.has_room() && sink.takes_records()
+    }
+
+    /// A session that ends still reads the open transaction to its commit, where otherwise some of it would
+    /// be sent twice, and what earlier sessions left unconfirmed.
+    fn allows_frames(&self, sink: &impl Sink) -> bool {
+        let is_open = self.pipeline.is_open() && !sink.may_end_within();
+        let owes = || self.pays() && self.pipeline.reached().end < self.owed.until();
+        !self.stops_reading && (self.phase == Phase::Streaming || is_open || owes())
     }
 
     /// Whether what earlier sessions left unconfirmed is confirmed before the end. Upholds G8.

@@ -27,6 +27,8 @@ struct TestSink {
     sent: Vec<(OwnedRecord, crate::ledger::Ticket)>,
     refuses: usize,
     confirms: bool,
+    /// A Kafka transaction ends.
+    commits: bool,
 }
 
 impl Sink for TestSink {
@@ -47,6 +49,10 @@ impl Sink for TestSink {
             confirmations.extend(self.sent.drain(..).map(stored));
         }
         Ok(())
+    }
+
+    fn takes_records(&self) -> bool {
+        !self.commits
     }
 }
 
@@ -220,4 +226,26 @@ fn a_frame_that_is_there_already_waits_for_nothing() {
     assert_eq!(next(&mut session, &sink, false), Next::Read(IDLE_TICK));
     hand_in(&mut session, &mut sink, 4);
     assert_eq!(next(&mut session, &sink, false), Next::Read(CONFIRM_TICK));
+}
+
+#[test]
+fn g8_a_drain_that_wants_no_frame_leaves_the_stream_alone() {
+    // By how many frames of the transaction are read, and whether the Kafka transaction ends meanwhile.
+    for (frames, commits, streaming, draining) in [
+        (4, false, Next::Read(CONFIRM_TICK), Next::Wait(CONFIRM_TICK)),
+        (4, true, Next::Refill(COMMIT_TICK), Next::Wait(COMMIT_TICK)),
+        (3, false, Next::Read(CONFIRM_TICK), Next::Read(CONFIRM_TICK)),
+        (3, true, Next::Refill(COMMIT_TICK), Next::Refill(COMMIT_TICK)),
+    ] {
+        let (mut session, mut sink) = (session(LIMITS), TestSink::default());
+        hand_in(&mut session, &mut sink, frames);
+        sink.commits = commits;
+        let next = |session: &mut Session, is_wanted: bool| {
+            let look = || if is_wanted { Ok(false) } else { Err("the end of the stream") };
+            session.next(&sink, look).unwrap()
+        };
+        assert_eq!(next(&mut session, !commits), streaming);
+        request(&mut session, at(INTERVAL), DRAIN);
+        assert_eq!(next(&mut session, draining == Next::Read(CONFIRM_TICK)), draining);
+    }
 }

@@ -171,7 +171,9 @@ impl Relay {
             .session
             .next(&self.sink, || look(server, takes_frames).map(|sent| sent.is_some()))?
         {
-            Next::Wait(_) | Next::Refill(_) => Ok(false),
+            Next::Wait(_) => Ok(false),
+            // The read meets what has come, and that may be the end.
+            Next::Refill(_) => look(server, true).map(|_| false),
             Next::Read(wait) if can_go_on && wait > Duration::ZERO => {
                 Err(violation("latency", "a frame that may be taken waits for another one"))
             }
