@@ -425,13 +425,13 @@ impl Session {
         }
     }
 
-    /// What to do before the next turn. A frame is looked for only where one is wanted: so is what ends the stream.
+    /// What to do before the next turn. Where no frame is wanted, none is looked for: it may be the stream's end.
     pub fn next<S: Sink, E>(
         &mut self,
         sink: &S,
         mut has_frame: impl FnMut() -> Result<bool, E>,
     ) -> Result<Next, E> {
-        let sink_was_full = std::mem::take(&mut self.sink_is_full);
+        let was_full = std::mem::take(&mut self.sink_is_full);
         if mutants::is(Mutant::LooksForTheEnd) {
             has_frame()?;
         }
@@ -440,7 +440,7 @@ impl Session {
             let next = if self.allows_frames(sink) { Next::Refill } else { Next::Wait };
             return Ok(next(COMMIT_TICK));
         }
-        if sink_was_full || !self.wants_frames(sink) {
+        if was_full || !self.wants_frames(sink) {
             self.liveness.rest();
             return Ok(Next::Wait(CONFIRM_TICK));
         }
