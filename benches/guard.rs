@@ -2,7 +2,7 @@
 //! commands of the version that is usually published ([`setnx`]).
 //!
 //! Both run on the same private Redis, each on one multiplexed connection, in rounds that take turns;
-//! every request has a key of its own and stores the same answer. Leaves a line of JSON for each number
+//! every request has a key of its own and stores the same response. Leaves a line of JSON for each number
 //! of concurrent requests, with the median of its rounds: `cargo bench --bench guard -- figures`. A
 //! plain `cargo bench` runs nothing of it.
 
@@ -18,14 +18,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use postrider::idempotency::{
-    Answer, Begun, Completed, Fingerprint, Guard, Key, Request, Settings,
+    Begin, Fingerprint, Guard, Key, OwnerUpdate, Request, Settings, StoredResponse,
 };
 use postrider::sandbox::redis::Redis;
 use redis::IntoConnectionInfo as _;
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
 use serde_json::json;
-use support::setnx::{Setnx, Tried};
+use support::setnx::{Setnx, SetnxBegin};
 use tokio::runtime::Builder;
 use tokio::task::JoinSet;
 
@@ -35,7 +35,7 @@ const WORD: &str = "figures";
 const ROUNDS: usize = 9;
 const ROUND: Duration = Duration::from_millis(1_200);
 const CONCURRENCIES: [u64; 3] = [1, 16, 64];
-/// As an order service answers.
+/// As an order service responds.
 const BODY: &str =
     r#"{"id":"01936d3e-7c1a-7b90-a6a1-1f0c3c1f5a10","status":"placed","total_cents":1990}"#;
 
@@ -54,7 +54,7 @@ fn main() {
 async fn measure(redis: &Redis, concurrency: u64) -> serde_json::Value {
     let settings = Settings { response_timeout: Duration::from_secs(5), ..Settings::default() };
     let guard = Arc::new(Guard::connect(&redis.url(), &settings).unwrap());
-    let guard = Side::Guard(guard, Arc::new(answer()));
+    let guard = Side::Guard(guard, Arc::new(response()));
     let setnx = Side::Setnx(Setnx { connection: session(redis).await });
     let mut session = session(redis).await;
 
@@ -81,7 +81,7 @@ async fn measure(redis: &Redis, concurrency: u64) -> serde_json::Value {
 /// Who is measured.
 #[derive(Clone)]
 enum Side {
-    Guard(Arc<Guard>, Arc<Answer>),
+    Guard(Arc<Guard>, Arc<StoredResponse>),
     Setnx(Setnx),
 }
 
@@ -89,14 +89,14 @@ impl Side {
     /// Begins and completes one request, the first of its key.
     async fn run(&mut self, key: &str) {
         match self {
-            Self::Guard(guard, answer) => {
+            Self::Guard(guard, response) => {
                 let request = request(key);
-                let Begun::New(permit) = guard.begin(&request).await else { panic!("not new") };
-                let completed = guard.complete(&permit, answer).await;
-                assert_eq!(completed, Completed::Done);
+                let Begin::New(lease) = guard.begin(&request).await else { panic!("not new") };
+                let completed = guard.complete(&lease, response).await;
+                assert_eq!(completed, OwnerUpdate::Applied);
             }
             Self::Setnx(setnx) => {
-                assert_eq!(setnx.begin(key).await.unwrap(), Tried::New);
+                assert_eq!(setnx.begin(key).await.unwrap(), SetnxBegin::New);
                 setnx.complete(key, BODY.as_bytes()).await.unwrap();
             }
         }
@@ -108,9 +108,9 @@ fn request(key: &str) -> Request {
     Request::new("tenant-7 POST /orders", Key::parse(key).unwrap(), fingerprint).unwrap()
 }
 
-fn answer() -> Answer {
+fn response() -> StoredResponse {
     let headers = vec![("content-type".to_owned(), "application/json".to_owned())];
-    Answer::new(201, headers, BODY).unwrap()
+    StoredResponse::new(201, headers, BODY).unwrap()
 }
 
 fn key(task: u64, number: u64) -> String {
@@ -138,11 +138,11 @@ async fn per_s(side: &Side, concurrency: u64) -> f64 {
 
 /// Bytes of one key, as Redis counts them, while a request is at work and when it is answered.
 async fn memory(side: &Side, session: &mut MultiplexedConnection) -> (u64, u64) {
-    let Side::Guard(guard, answer) = side else { panic!("the guard's") };
+    let Side::Guard(guard, response) = side else { panic!("the guard's") };
     let () = redis::cmd("FLUSHALL").query_async(session).await.unwrap();
-    let Begun::New(permit) = guard.begin(&request(&key(0, 0))).await else { panic!("not new") };
+    let Begin::New(lease) = guard.begin(&request(&key(0, 0))).await else { panic!("not new") };
     let pending = usage(session).await;
-    guard.complete(&permit, answer).await;
+    guard.complete(&lease, response).await;
     (pending, usage(session).await)
 }
 

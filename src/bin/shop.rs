@@ -31,7 +31,7 @@ fn main() -> ExitCode {
 }
 
 fn explain(error: &ShopError, stderr: &mut dyn Write) -> std::io::Result<()> {
-    let what = without_typed_secrets(&error.in_full(), typed_words());
+    let what = without_typed_secrets(&error.with_causes(), typed_words());
     writeln!(stderr, "error: {what}")?;
     error.hint().map_or(Ok(()), |hint| writeln!(stderr, " help: {hint}"))
 }

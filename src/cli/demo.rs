@@ -35,8 +35,8 @@ use postrider_relay::{Plan, RelayError};
 use postrider_sandbox::SandboxError;
 use postrider_shop::ShopError;
 use postrider_shop::draw::{Fate, event_types};
-use postrider_shop::load::{self, LoadPlan, Pace};
-use postrider_shop::settings::interrupted;
+use postrider_shop::load::{self, LoadPlan, Rate};
+use postrider_shop::settings::stop_signal;
 use relay::Relay;
 use shop::ShopFigures;
 use stage::{SOURCE, Stage};
@@ -142,7 +142,7 @@ pub enum DemoError {
         slot: String,
     },
     /// SIGINT or SIGTERM.
-    #[error("interrupted")]
+    #[error("stop_signal")]
     Interrupted,
 }
 
@@ -226,7 +226,7 @@ fn demo_flags(settings: &[(&'static str, String)]) -> Vec<FlagValue> {
 
 async fn show(args: &DemoArgs, context: &Context) -> Result<Figures, DemoError> {
     let plan =
-        LoadPlan { count: args.count, pace: Pace::PerSecond(args.rate), ..LoadPlan::default() };
+        LoadPlan { count: args.count, rate: Rate::PerSecond(args.rate), ..LoadPlan::default() };
     let topics: Vec<String> = event_types(plan.types).into_iter().chain(shop::topics()).collect();
     let mut stage = Stage::set(args.database_url.as_deref(), args.brokers.as_deref(), &topics)?;
     if !context.json() {
@@ -244,7 +244,7 @@ async fn show(args: &DemoArgs, context: &Context) -> Result<Figures, DemoError> 
     let cast = Cast { kafka: relay.kafka, arguments, shows_arrivals: !context.json() };
     let result = tokio::select! {
         result = play(args, &plan, &stage, &client, cast) => result,
-        () = interrupted() => Err(DemoError::Interrupted),
+        () = stop_signal() => Err(DemoError::Interrupted),
     };
     let cleared = stage.clear(&client).await;
     let figures = result?;

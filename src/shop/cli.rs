@@ -10,16 +10,16 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use tracing_subscriber::EnvFilter;
 
 use super::connect::connect;
+use super::dead_letters::DeadLettersArgs;
 use super::error::ShopError;
-use super::letters::LettersArgs;
-use super::load::{LoadPlan, LoadReport, Pace, run};
+use super::load::{LoadPlan, LoadReport, Rate, run};
 use super::maintenance::MaintenanceArgs;
-use super::orders::Terms;
-use super::settings::{Place, Settings, interrupted};
+use super::orders::OrderLimits;
+use super::settings::{Endpoint, Settings, stop_signal};
 use super::{inventory, orders, payments};
 use postrider_service::units::parse_duration;
 
-/// A shop whose services meet through the outbox: what the relay is for.
+/// A reference shop whose services communicate through the outbox
 #[derive(Debug, Parser)]
 #[command(name = "shop", version)]
 pub struct Shop {
@@ -31,36 +31,36 @@ pub struct Shop {
 enum Command {
     /// Write orders at a steady rate, some of which are rolled back on purpose
     Load(LoadArgs),
-    /// Serve orders over HTTP, each placed once, and see them through to their end
+    /// Serve orders over HTTP, each placed once, and run their sagas
     Orders(OrdersArgs),
-    /// Charge and refund, once, through a simulated gateway
+    /// Charge and refund each order at most once, through a simulated gateway
     Payments(Settings),
-    /// Reserve and release stock, once
+    /// Reserve and release stock, once for each order
     Inventory(Settings),
-    /// Delete markers, keys, ended sagas and outbox rows that nobody can need any more
+    /// Delete old markers, idempotency keys, ended sagas and outbox rows
     Maintain(MaintenanceArgs),
-    /// List what a consumer could not take, and send it again
-    DeadLetters(LettersArgs),
+    /// List and redrive the dead letters of a consumer
+    DeadLetters(DeadLettersArgs),
 }
 
 #[derive(Debug, Args)]
 struct OrdersArgs {
     #[command(flatten)]
     settings: Settings,
-    /// How long an order may take before it is given up and undone, such as 30s
+    /// How long an order may take before it is cancelled and undone, such as 30s
     #[arg(long, env = "ORDER_PATIENCE", default_value = "60s", value_name = "TIME",
         value_parser = parse_duration)]
     patience: Duration,
-    /// After how much silence whoever works for an Idempotency-Key counts as dead, so that another may;
-    /// longer than any usual pause, shorter than clients are patient
+    /// How long the lease of an Idempotency-Key lasts without renewal before another request may execute;
+    /// longer than usual pauses of a process, shorter than clients wait
     #[arg(long, env = "ORDER_OWNER_SILENCE", default_value = "30s", value_name = "TIME",
         value_parser = parse_duration)]
     owner_silence: Duration,
 }
 
 impl OrdersArgs {
-    fn terms(&self) -> Terms {
-        Terms { patience: self.patience, owner_silence: self.owner_silence }
+    fn limits(&self) -> OrderLimits {
+        OrderLimits { order_timeout: self.patience, owner_silence: self.owner_silence }
     }
 }
 
@@ -81,13 +81,13 @@ struct LoadArgs {
     /// Committed rows per second; without it, as fast as the database takes them
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     rate: Option<u32>,
-    /// Draws customers, event types, amounts and failures
+    /// Seed for customers, event types, amounts and failures
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Of 100 transactions, how many roll back
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(0..=99))]
     rollback_percent: u8,
-    /// Of 100 committing transactions, how many take a row back through a savepoint
+    /// Of 100 committing transactions, how many roll a row back to a savepoint
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(0..=100))]
     savepoint_percent: u8,
     /// Customers: the record keys
@@ -123,18 +123,18 @@ impl Shop {
                 }
                 Command::Orders(args) => {
                     start_logs();
-                    let place = Place::take(args.settings.bind, interrupted()).await?;
-                    orders::run(&args.settings, args.terms(), place).await
+                    let endpoint = Endpoint::listen(args.settings.bind, stop_signal()).await?;
+                    orders::run(&args.settings, args.limits(), endpoint).await
                 }
                 Command::Payments(settings) => {
                     start_logs();
-                    let place = Place::take(settings.bind, interrupted()).await?;
-                    payments::run(&settings, place).await
+                    let endpoint = Endpoint::listen(settings.bind, stop_signal()).await?;
+                    payments::run(&settings, endpoint).await
                 }
                 Command::Inventory(settings) => {
                     start_logs();
-                    let place = Place::take(settings.bind, interrupted()).await?;
-                    inventory::run(&settings, place).await
+                    let endpoint = Endpoint::listen(settings.bind, stop_signal()).await?;
+                    inventory::run(&settings, endpoint).await
                 }
                 Command::DeadLetters(args) => args.run(stdout),
                 Command::Maintain(args) => {
@@ -146,10 +146,10 @@ impl Shop {
     }
 }
 
-/// What `RUST_LOG` asks for, or INFO.
+/// The filter of `RUST_LOG`, or INFO.
 fn start_logs() {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    // Somebody who started logs before may keep them.
+    // A subscriber that is already set stays.
     let _ = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
@@ -161,7 +161,7 @@ impl LoadArgs {
     fn plan(&self) -> LoadPlan {
         LoadPlan {
             count: self.count,
-            pace: self.rate.map_or(Pace::Unlimited, Pace::PerSecond),
+            rate: self.rate.map_or(Rate::Unlimited, Rate::PerSecond),
             seed: self.seed,
             rollback_percent: self.rollback_percent,
             savepoint_percent: self.savepoint_percent,
@@ -179,8 +179,8 @@ impl Output {
             Self::Json => writeln!(stdout, "{}", serde_json::to_string(report)?),
             Self::Human => writeln!(
                 stdout,
-                "committed {} rows in {:.1} s; on purpose rolled back {} with their transaction \
-                 and {} through a savepoint",
+                "committed {} rows in {:.1} s; rolled back on purpose: {} with their transaction, \
+                 {} to a savepoint",
                 report.committed, report.seconds, report.rolled_back, report.savepoints_rolled_back,
             ),
         }
@@ -217,7 +217,7 @@ mod tests {
             .plan();
         let expected = LoadPlan {
             count: 7,
-            pace: Pace::PerSecond(50),
+            rate: Rate::PerSecond(50),
             tx_rows: 3,
             types: 9,
             ..LoadPlan::default()

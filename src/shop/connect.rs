@@ -1,7 +1,7 @@
-//! The way to Postgres.
+//! Connections to Postgres.
 //!
-//! Enters: a database URL or key=value pairs. Leaves: where that leads, by libpq's rules, for whoever
-//! opens sessions; or a connected client whose socket is served by a task of the current runtime. What
+//! Enters: a database URL or key=value pairs. Leaves: the connection settings, by libpq's rules; or a
+//! connected client whose socket is served by a task of the current runtime. What
 //! always holds: the server is checked as `sslmode` asks, as on the relay's connections.
 
 use tokio_postgres::Client;
@@ -11,7 +11,7 @@ use super::error::ShopError;
 use postrider_postgres::control::SqlAddress;
 use postrider_postgres::libpq::ConnectInfo;
 
-/// How the session names itself in `pg_stat_activity`.
+/// `application_name` in `pg_stat_activity`.
 const APPLICATION_NAME: &str = "postrider-shop";
 
 /// What `url` says, then the environment, the service file and the password file, and last `ours`:

@@ -1,4 +1,4 @@
-//! What the load writes: orders and their outbox rows, drawn from a seed.
+//! The rows of a load: orders and their outbox rows, generated from a seed.
 //!
 //! Enters: a [`LoadPlan`]. Leaves: one [`Transaction`] after the other, pure values. What always
 //! holds: the committed rows of an aggregate are numbered 1, 2, 3, ... without a gap, in the order
@@ -32,7 +32,7 @@ pub fn event_types(types: u32) -> Vec<String> {
     named.chain((9u64..).map(|n| format!("OrderEvent{n:02}"))).take(types as usize).collect()
 }
 
-/// What becomes of a row. Only [`Fate::Committed`] rows may ever be seen outside Postgres.
+/// Whether a row commits. Only [`Fate::Committed`] rows may ever be visible outside Postgres.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Fate {
     /// Its transaction commits.
@@ -54,7 +54,7 @@ impl Fate {
     }
 }
 
-/// An order and the outbox row that tells of it.
+/// An order and its outbox row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Row {
     /// The outbox row's id, UUID version 7: the consumer's idempotency key.
@@ -67,43 +67,43 @@ pub struct Row {
     pub sequence: u64,
     /// One of [`event_types`].
     pub event_type: String,
-    /// What the order is worth, in cents, 1 to 100,000.
+    /// The amount of the order, in cents, 1 to 100,000.
     pub amount_cents: i64,
     /// The JSON text of the payload, with `seq`, `fate` and `run` members for a checker.
     pub payload: String,
-    /// What will become of it.
+    /// Whether it commits.
     pub fate: Fate,
 }
 
-/// Where the rows that a savepoint takes back stand.
+/// Where the rolled-back savepoint is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SavepointPlace {
-    /// Before the rows that stay.
+pub enum SavepointPosition {
+    /// Before the committed rows.
     First,
-    /// After the rows that stay.
+    /// After the committed rows.
     Last,
 }
 
 /// The rows of one transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Transaction {
-    /// Commits `rows`; `doomed` rows, if any, are written and taken back by a savepoint.
+    /// Commits `rows`; `rolled_back_rows`, if any, are written and rolled back to a savepoint.
     Commit {
-        /// Rows that stay.
+        /// Rows that commit.
         rows: Vec<Row>,
         /// Rows inside the savepoint that is rolled back.
-        doomed: Vec<Row>,
-        /// Where the savepoint stands.
-        place: SavepointPlace,
+        rolled_back: Vec<Row>,
+        /// Where the savepoint is.
+        position: SavepointPosition,
     },
     /// Writes `rows` and rolls back.
     Rollback {
-        /// Rows that must never be seen.
+        /// Rows that must never be visible.
         rows: Vec<Row>,
     },
 }
 
-/// Draws transactions until the plan's number of committed rows is reached.
+/// Generates transactions until the plan's number of committed rows is reached.
 #[derive(Debug)]
 pub struct Orders {
     plan: LoadPlan,
@@ -111,7 +111,7 @@ pub struct Orders {
     types: Vec<String>,
     sequences: Vec<u64>,
     remaining: u64,
-    dice: Dice,
+    random: Random,
 }
 
 impl Orders {
@@ -122,7 +122,7 @@ impl Orders {
             types: event_types(plan.types),
             sequences: vec![0; plan.customers as usize],
             remaining: plan.count,
-            dice: Dice(plan.seed),
+            random: Random(plan.seed),
             plan: plan.clone(),
         }
     }
@@ -132,9 +132,9 @@ impl Orders {
     }
 
     fn row(&mut self, fate: Fate) -> Row {
-        let customer = self.dice.below(u64::from(self.plan.customers));
-        let event = self.dice.below(u64::from(self.plan.types));
-        let amount = self.dice.below(100_000) + 1;
+        let customer = self.random.below(u64::from(self.plan.customers));
+        let event = self.random.below(u64::from(self.plan.types));
+        let amount = self.random.below(100_000) + 1;
         let sequence = self.next_sequence(customer, fate);
         let (id, order_id) = (Uuid::now_v7(), Uuid::now_v7());
         let aggregate_id = format!("customer-{customer:05}");
@@ -156,13 +156,13 @@ impl Orders {
                 .and_then(|event| self.types.get(event).cloned())
                 .unwrap_or_default(),
             amount_cents: i64::try_from(amount).unwrap_or(i64::MAX),
-            payload: self.padded(payload),
+            payload: self.pad(payload),
             fate,
         }
     }
 
-    /// The number the row has. Rows that are rolled back have one that a committed row will have
-    /// again, so the committed rows have no gaps.
+    /// The sequence number of the row. Numbers of rolled-back rows are used again, so that committed rows have
+    /// no gaps.
     fn next_sequence(&mut self, customer: u64, fate: Fate) -> u64 {
         let slot = usize::try_from(customer).ok().and_then(|slot| self.sequences.get_mut(slot));
         let Some(last) = slot else { return 0 };
@@ -173,8 +173,8 @@ impl Orders {
         *last + 1
     }
 
-    /// Fills the payload up to the plan's size with letters that do not compress to nothing.
-    fn padded(&mut self, mut payload: serde_json::Value) -> String {
+    /// Pads the payload to the plan's size with random letters, which do not compress well.
+    fn pad(&mut self, mut payload: serde_json::Value) -> String {
         const MEMBER: usize = r#","note":"""#.len();
         let bare = payload.to_string();
         let missing = (self.plan.payload_bytes as usize).saturating_sub(bare.len());
@@ -182,7 +182,7 @@ impl Orders {
             return bare;
         }
         let note: String =
-            std::iter::repeat_with(|| self.dice.letter()).take(missing - MEMBER).collect();
+            std::iter::repeat_with(|| self.random.letter()).take(missing - MEMBER).collect();
         if let Some(members) = payload.as_object_mut() {
             members.insert("note".to_owned(), note.into());
         }
@@ -198,27 +198,27 @@ impl Iterator for Orders {
             return None;
         }
         let count = u64::from(self.plan.tx_rows).min(self.remaining);
-        if self.dice.percent(self.plan.rollback_percent) {
+        if self.random.percent(self.plan.rollback_percent) {
             return Some(Transaction::Rollback { rows: self.rows(count, Fate::RolledBack) });
         }
-        let savepoint = self.dice.percent(self.plan.savepoint_percent);
-        let first = self.dice.percent(50);
-        let doomed = self.rows(u64::from(savepoint), Fate::SavepointRolledBack);
+        let savepoint = self.random.percent(self.plan.savepoint_percent);
+        let first = self.random.percent(50);
+        let rolled_back = self.rows(u64::from(savepoint), Fate::SavepointRolledBack);
         self.remaining -= count;
         Some(Transaction::Commit {
             rows: self.rows(count, Fate::Committed),
-            doomed,
-            place: if first { SavepointPlace::First } else { SavepointPlace::Last },
+            rolled_back,
+            position: if first { SavepointPosition::First } else { SavepointPosition::Last },
         })
     }
 }
 
 /// SplitMix64: a seeded generator small enough to need no dependency (Steele, Lea and Flood, 2014).
 #[derive(Debug)]
-struct Dice(u64);
+struct Random(u64);
 
-impl Dice {
-    fn roll(&mut self) -> u64 {
+impl Random {
+    fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -229,7 +229,7 @@ impl Dice {
     /// A number below `bound`; 0 for a bound of 0. The bias of the remainder is far below anything
     /// a load could show.
     fn below(&mut self, bound: u64) -> u64 {
-        self.roll().checked_rem(bound).unwrap_or(0)
+        self.next_u64().checked_rem(bound).unwrap_or(0)
     }
 
     fn letter(&mut self) -> char {
@@ -285,18 +285,18 @@ mod tests {
     fn rows_that_roll_back_say_so_in_their_payload() {
         let (mut rolled_back, mut doomed_rows) = (0, 0);
         for transaction in Orders::new(&plan()) {
-            let (doomed, spelled) = match transaction {
+            let (rolled_back, spelled) = match transaction {
                 Transaction::Rollback { rows } => {
                     rolled_back += rows.len();
                     (rows, "rolled_back")
                 }
-                Transaction::Commit { doomed, rows, .. } => {
+                Transaction::Commit { rolled_back, rows, .. } => {
                     assert!(rows.iter().all(|row| row.payload.contains(r#""fate":"committed""#)));
-                    doomed_rows += doomed.len();
-                    (doomed, "savepoint_rolled_back")
+                    doomed_rows += rolled_back.len();
+                    (rolled_back, "savepoint_rolled_back")
                 }
             };
-            for row in doomed {
+            for row in rolled_back {
                 let payload: serde_json::Value = serde_json::from_str(&row.payload).unwrap();
                 assert_eq!(payload["fate"], spelled);
                 assert_eq!(payload["seq"], row.sequence);
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn one_seed_draws_one_load() {
+    fn one_seed_generates_one_load() {
         let shape = |seed| -> Vec<(String, u64, String, i64)> {
             committed(Orders::new(&LoadPlan { seed, ..plan() }))
                 .into_iter()

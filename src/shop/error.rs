@@ -1,4 +1,4 @@
-//! What can go wrong in the shop, and what to do about it.
+//! What can go wrong in the shop, and how to fix it.
 //!
 //! Enters: errors of the clients. Leaves: [`ShopError`], which names a situation, its exit
 //! code and its remedy. What always holds: no password and no payload in any text.
@@ -18,47 +18,47 @@ use postrider_patterns::saga::SagaError;
 use postrider_postgres::control::{AddressError, LoginRefused};
 use postrider_postgres::libpq::ConnectInfoError;
 
-/// A situation in which the shop stops.
+/// Why a command of the shop fails.
 #[derive(Debug, thiserror::Error)]
 pub enum ShopError {
     /// The plan cannot be carried out.
-    #[error("the plan is not possible: {0}")]
+    #[error("invalid load: {0}")]
     Plan(&'static str),
-    /// The database URL cannot be understood. Its text is not repeated: it may hold a password.
-    #[error("the database URL is not understood")]
+    /// The database URL cannot be parsed. Its text is not repeated: it may contain a password.
+    #[error("the database URL is not valid")]
     Url(#[source] ConnectInfoError),
-    /// The database URL asks for what sessions here cannot have, or for certificates that cannot be used.
+    /// The database URL asks for settings that are not supported here, or for unusable certificates.
     #[error("the database cannot be reached as its URL asks")]
     Address(#[source] AddressError),
     /// A Kafka setting cannot be used.
     #[error(transparent)]
     Kafka(#[from] KafkaSettingError),
-    /// The database does not let the service in, and would not the next time.
+    /// The database refuses the login, and retrying would not help.
     #[error("the database refuses the login: {0}")]
     Refused(LoginRefused),
     /// No session with Postgres.
     #[error("cannot connect to the database")]
     Connect(#[source] tokio_postgres::Error),
-    /// The tables are not there.
-    #[error("a table or a column is not in the database")]
+    /// The tables do not exist.
+    #[error("a table or a column is missing in the database")]
     TablesMissing(#[source] tokio_postgres::Error),
-    /// The role may not do what it has to.
+    /// The role lacks a privilege.
     #[error("the role lacks a permission in the database")]
     Forbidden(#[source] tokio_postgres::Error),
     /// The session ended or a statement failed. The transaction under way may or may not have
     /// committed.
-    #[error("the database failed, or a statement in it")]
+    #[error("a statement or the connection to the database failed")]
     Database(#[source] tokio_postgres::Error),
-    /// The pool of sessions cannot be made.
-    #[error("the pool of database sessions cannot be made")]
+    /// The connection pool cannot be created.
+    #[error("cannot create the connection pool")]
     Pool(#[source] deadpool_postgres::BuildError),
-    /// No session with the database, for want of one that is free or of the server.
-    #[error("no session with the database")]
+    /// The pool has no free session, or the server is unavailable.
+    #[error("cannot get a database session")]
     Session(#[from] PoolError),
     /// An event could not be appended to the outbox.
     #[error(transparent)]
     Outbox(#[from] WriterError),
-    /// An order's saga did not go on.
+    /// An order's saga cannot advance.
     #[error(transparent)]
     Saga(#[from] SagaError),
     /// The guard, or the keys in the database.
@@ -70,31 +70,31 @@ pub enum ShopError {
     /// Dead letters could not be read or sent again.
     #[error(transparent)]
     DeadLetters(#[from] DeadLetterError),
-    /// The address is somebody else's.
+    /// The address is in use, or not one of this host.
     #[error("cannot listen at {0}")]
     Bind(SocketAddr, #[source] std::io::Error),
     /// The HTTP server ended.
     #[error("the HTTP server ended")]
     Http(#[source] std::io::Error),
-    /// Rows would be deleted that somebody may still need.
+    /// Rows would be deleted that may still be needed.
     #[error("{0}")]
-    TooYoung(String),
+    TooRecent(String),
     /// A table could not be cleaned, or not all of it.
-    #[error("`{0}` was not cleaned")]
+    #[error("cannot clean up `{0}`")]
     NotCleaned(&'static str, #[source] Box<ShopError>),
-    /// Nobody can say which outbox rows were delivered: the slot is not there.
-    #[error("the outbox was left alone: this database has no logical replication slot `{0}`")]
+    /// Which outbox rows were delivered is unknown: the slot does not exist.
+    #[error("the outbox was not cleaned up: this database has no logical replication slot `{0}`")]
     NoSlot(String),
-    /// The slot is there, and what it has not passed is in the table alone.
-    #[error("the outbox was left alone: replication slot `{slot}` is lost ({reason})")]
+    /// The slot is lost, and rows that it has not passed exist in the table alone.
+    #[error("the outbox was not cleaned up: replication slot `{slot}` is lost ({reason})")]
     SlotLost {
         /// Its name.
         slot: String,
-        /// What Postgres says of it.
+        /// The reason that Postgres gives.
         reason: String,
     },
     /// The async runtime could not start.
-    #[error("the runtime does not start")]
+    #[error("cannot start the async runtime")]
     Runtime(#[source] std::io::Error),
     /// Standard output is closed or full.
     #[error("cannot write the summary")]
@@ -118,30 +118,30 @@ impl ShopError {
                 if is_login_refused(error) =>
             {
                 "check user and password in DATABASE_URL, PGPASSWORD or ~/.pgpass, and the server's \
-                 pg_hba.conf; what has changed there is read when the service starts again"
+                 pg_hba.conf; then restart the service"
             }
             Self::Kafka(error) => return error.hint(),
             Self::Connect(_) => "check that the server runs: pg_isready -d \"$DATABASE_URL\"",
             Self::TablesMissing(_) => {
-                "create them: psql -d \"$DATABASE_URL\" -f migrations/<file>.sql for each file there"
+                "create them: psql -d \"$DATABASE_URL\" -f migrations/<file>.sql for each file"
             }
             Self::Forbidden(_) => {
-                "GRANT it to the shop's role; `shop load` needs INSERT on orders and outbox"
+                "GRANT it to the role; `shop load` needs INSERT on orders and outbox"
             }
             Self::NotCleaned(_, error) if matches!(**error, Self::Forbidden(_)) => {
-                "GRANT SELECT, UPDATE, DELETE ON <the table and what goes with it> TO <the role>; payments \
+                "GRANT SELECT, UPDATE, DELETE ON <the table and its dependent tables> TO <role>; payments \
                  and reservations need SELECT ON sagas too: docs/patterns/cleaning-up.md"
             }
             Self::NotCleaned(_, error) if matches!(**error, Self::Database(_)) => {
-                "the next run goes on; a statement that took too long wants a smaller --batch"
+                "the next run continues; if a statement timed out, use a smaller --batch"
             }
             Self::NotCleaned(_, error) => return error.hint(),
             Self::NoSlot(_) => {
-                "name the slot of the relay with --slot; without a relay, name the other tables with \
+                "set --slot to the relay's slot; without a relay, list the other tables with \
                  --table"
             }
             Self::SlotLost { .. } => {
-                "send again from the table what was not delivered, and make the slot anew: \
+                "resend undelivered rows from the table, and create the slot again: \
                  docs/operations.md, \"The slot is lost\""
             }
             _ => return None,
@@ -159,7 +159,7 @@ impl ShopError {
             {
                 77
             }
-            Self::Plan(_) | Self::Url(_) | Self::Kafka(_) | Self::TooYoung(_) => 2,
+            Self::Plan(_) | Self::Url(_) | Self::Kafka(_) | Self::TooRecent(_) => 2,
             Self::Connect(_) | Self::Database(_) | Self::Session(_) | Self::Bind(..) => 69,
             Self::NotCleaned(_, error) => error.exit_code(),
             Self::SlotLost { .. } => 70,
@@ -175,7 +175,7 @@ impl ShopError {
         }
     }
 
-    /// Whether the server takes no writes: a standby, as a rule.
+    /// Whether the server is read-only, such as a standby.
     pub(super) fn is_read_only(&self) -> bool {
         let mut cause: Option<&(dyn Error + 'static)> = Some(self);
         while let Some(error) = cause {
@@ -188,14 +188,13 @@ impl ShopError {
         false
     }
 
-    /// With its causes, for a log; of Postgres's words codes and names only, as the rest may quote rows.
-    pub fn in_full(&self) -> String {
+    /// With its causes, for a log; of errors of Postgres only codes and names, as messages may quote rows.
+    pub fn with_causes(&self) -> String {
         describe(self)
     }
 }
 
-/// Whether the server knows neither this role nor this password, or lets it in from nowhere near here
-/// (class 28 of SQLSTATE).
+/// Whether the login was refused: role, password or pg_hba.conf (class 28 of SQLSTATE).
 pub(super) fn is_login_refused(error: &tokio_postgres::Error) -> bool {
     error.code().is_some_and(|code| code.code().starts_with("28"))
 }

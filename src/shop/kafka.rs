@@ -1,8 +1,8 @@
-//! How services reach Kafka: any setting of librdkafka, for TLS and logins above all.
+//! How services connect to Kafka: any setting of librdkafka, above all for TLS and SASL.
 //!
 //! Enters: flags, environment, a file. Leaves: settings for every client of a service. What always
-//! holds: a secret comes from the file alone, since everybody on the machine may read a command line;
-//! no value is ever repeated.
+//! holds: a secret comes from the file alone, since any user of the machine can read command lines;
+//! no error repeats a value.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -15,10 +15,10 @@ use rdkafka::types::RDKafkaConfRes;
 use super::error::ShopError;
 use postrider_secrets::is_secret_name;
 
-/// What has a flag of its own, by librdkafka's two names.
+/// The setting that has a flag of its own, by librdkafka's two names.
 const BROKERS: [&str; 2] = ["bootstrap.servers", "metadata.broker.list"];
 
-/// Where Kafka is, and how to get in.
+/// Kafka's brokers, and settings of the client.
 #[derive(Clone, Args)]
 pub struct Kafka {
     /// Kafka's bootstrap servers
@@ -27,7 +27,7 @@ pub struct Kafka {
     /// A setting of librdkafka, such as security.protocol=SASL_SSL; may be repeated
     #[arg(long = "kafka", value_name = "NAME=VALUE")]
     settings: Vec<String>,
-    /// A file of such settings, one a line, # before comments: the place for passwords
+    /// A file of such settings, one per line, # for comments: the place for passwords
     #[arg(long = "kafka-file", env = "KAFKA_FILE", value_name = "PATH")]
     file: Option<PathBuf>,
 }
@@ -35,26 +35,26 @@ pub struct Kafka {
 /// Settings that cannot be used. No variant holds a value.
 #[derive(Debug, thiserror::Error)]
 pub enum KafkaSettingError {
-    /// It is not `NAME=VALUE`; `0` says where it stands.
+    /// It is not `NAME=VALUE`; `0` says where it is.
     #[error("{0} is not NAME=VALUE")]
     Malformed(String),
-    /// The command line is no place for it.
-    #[error("the Kafka setting `{0}` is a secret, and a command line is not")]
+    /// Secrets are not accepted on the command line.
+    #[error("the Kafka setting `{0}` is a secret and must not be on the command line")]
     Exposed(String),
     /// It has a flag of its own.
     #[error("the Kafka setting `{0}` is given by --brokers")]
     Brokers(String),
     /// librdkafka does not know it.
-    #[error("the Kafka client knows no setting `{0}`")]
+    #[error("the Kafka client has no setting `{0}`")]
     Unknown(String),
     /// librdkafka knows it and does not take the value.
-    #[error("the Kafka client does not take this value of `{0}`")]
+    #[error("the Kafka client refuses this value of `{0}`")]
     Value(String),
     /// This program was built without it.
-    #[error("the Kafka setting `{0}` asks for something that is not in this build")]
+    #[error("the Kafka setting `{0}` needs a feature that is not in this build")]
     NotBuilt(String),
     /// The file cannot be read.
-    #[error("the file {} of Kafka settings cannot be read", .0.display())]
+    #[error("cannot read the file {} of Kafka settings", .0.display())]
     File(PathBuf, #[source] std::io::Error),
 }
 
@@ -79,8 +79,8 @@ impl Kafka {
         Self { brokers: brokers.into(), settings: Vec::new(), file: None }
     }
 
-    /// `bootstrap.servers`, what the file says, what the flags say; of two that are the same the later
-    /// holds. Each is one that librdkafka takes.
+    /// `bootstrap.servers`, then the file, then the flags; of duplicates the later wins. librdkafka accepts
+    /// each of them.
     pub(super) fn settings(&self) -> Result<Vec<(String, String)>, ShopError> {
         let mut all = vec![("bootstrap.servers".to_owned(), self.brokers.clone())];
         if let Some(path) = &self.file {

@@ -1,10 +1,9 @@
 //! The reference shop: the application side of the outbox, without the relay.
 //!
-//! Enters: what the operator asked for (`cli`) or a plan built in-process (`load`). Leaves: rows in
-//! `orders` and `outbox`, written together or not at all. What always holds: the shop meets the
-//! relay through Postgres and Kafka only; of its rooms `config` may be imported here, and `control`'s
-//! `SqlAddress`, which knows how a server is checked. Called
-//! by `bin/shop` and by the demo.
+//! Enters: a command line (`cli`) or a plan built in-process (`load`). Leaves: rows in `orders` and
+//! `outbox`, written in one transaction. What always holds: the shop communicates with the relay through
+//! Postgres and Kafka only; of the relay's modules it imports `config`, and `control`'s `SqlAddress`, which
+//! knows how a server is authenticated.
 
 pub mod cli;
 pub mod draw;
@@ -16,11 +15,11 @@ pub mod payments;
 pub mod settings;
 
 mod connect;
+mod dead_letters;
 mod error;
-mod face;
 mod kafka;
-mod letters;
 mod messages;
+mod probes;
 mod service;
 
 pub use connect::connect;

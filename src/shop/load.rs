@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 use tokio_postgres::{Client, Statement};
 use uuid::Uuid;
 
-use super::draw::{AGGREGATE_TYPE, Fate, Orders, Row, SavepointPlace, Transaction};
+use super::draw::{AGGREGATE_TYPE, Fate, Orders, Row, SavepointPosition, Transaction};
 use super::error::ShopError;
 
 /// How fast to write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pace {
+pub enum Rate {
     /// This many committed rows per second, whatever the database does.
     PerSecond(u32),
     /// One transaction after the other, without a pause.
@@ -28,12 +28,12 @@ pub struct LoadPlan {
     /// Outbox rows to commit, each with its order.
     pub count: u64,
     /// How fast.
-    pub pace: Pace,
-    /// Draws customers, event types, amounts and which transactions fail.
+    pub rate: Rate,
+    /// Seed for customers, event types, amounts and rollbacks.
     pub seed: u64,
     /// Of 100 transactions, how many are rolled back on purpose; below 100.
     pub rollback_percent: u8,
-    /// Of 100 committing transactions, how many take one row back through a savepoint.
+    /// Of 100 committing transactions, how many roll one row back to a savepoint.
     pub savepoint_percent: u8,
     /// Customers, which are the aggregates and so the record keys; at least 1.
     pub customers: u32,
@@ -49,7 +49,7 @@ impl Default for LoadPlan {
     fn default() -> Self {
         Self {
             count: 1_000,
-            pace: Pace::Unlimited,
+            rate: Rate::Unlimited,
             seed: 1,
             rollback_percent: 2,
             savepoint_percent: 2,
@@ -66,7 +66,7 @@ impl LoadPlan {
         let checks = [
             (self.customers == 0, "there must be at least one customer"),
             (self.types == 0, "there must be at least one event type"),
-            (self.pace == Pace::PerSecond(0), "the rate must be at least one row per second"),
+            (self.rate == Rate::PerSecond(0), "the rate must be at least one row per second"),
             (self.rollback_percent > 99, "if every transaction rolls back, none ever commits"),
             (self.savepoint_percent > 100, "the savepoint percentage is at most 100"),
             (!(1..=100_000).contains(&self.tx_rows), "a transaction holds 1 to 100,000 rows"),
@@ -79,15 +79,15 @@ impl LoadPlan {
 
     /// When, after the start, the transaction is due that follows `committed` rows.
     fn due(&self, committed: u64) -> Duration {
-        match self.pace {
-            Pace::Unlimited => Duration::ZERO,
+        match self.rate {
+            Rate::Unlimited => Duration::ZERO,
             #[expect(clippy::cast_precision_loss, reason = "exact up to 2^53 rows")]
-            Pace::PerSecond(rate) => Duration::from_secs_f64(committed as f64 / f64::from(rate)),
+            Rate::PerSecond(rate) => Duration::from_secs_f64(committed as f64 / f64::from(rate)),
         }
     }
 }
 
-/// A row whose fate is known.
+/// A row whose transaction has ended.
 #[derive(Debug)]
 pub struct Written<'a> {
     /// The row as it was written.
@@ -103,13 +103,13 @@ pub struct LoadReport {
     pub committed: u64,
     /// Outbox rows written by transactions that were rolled back on purpose.
     pub rolled_back: u64,
-    /// Outbox rows taken back by a savepoint inside a transaction that committed.
+    /// Outbox rows rolled back to a savepoint inside a transaction that committed.
     pub savepoints_rolled_back: u64,
     /// Wall time of the load.
     pub seconds: f64,
 }
 
-/// Carries out the plan on one session. `observe` is called once for each row, after Postgres
+/// Runs the load on one session. `observe` is called once for each row, after Postgres
 /// confirmed its transaction's COMMIT or ROLLBACK; a consumer may well have seen the row before.
 ///
 /// If the future is dropped, the session may be left inside a transaction: drop the client too.
@@ -155,35 +155,35 @@ struct Writer<'c> {
 impl Writer<'_> {
     /// Returns the instant just before the COMMIT or ROLLBACK was sent.
     async fn write(&self, transaction: &Transaction) -> Result<Instant, ShopError> {
-        let (rows, doomed, place, end) = match transaction {
+        let (rows, rolled_back, position, end) = match transaction {
             Transaction::Rollback { rows } => {
-                (rows, [].as_slice(), SavepointPlace::Last, "ROLLBACK")
+                (rows, [].as_slice(), SavepointPosition::Last, "ROLLBACK")
             }
-            Transaction::Commit { rows, doomed, place } => {
-                (rows, doomed.as_slice(), *place, "COMMIT")
+            Transaction::Commit { rows, rolled_back, position } => {
+                (rows, rolled_back.as_slice(), *position, "COMMIT")
             }
         };
         // Sent together: joined futures put their requests on the wire in this order.
-        if place == SavepointPlace::First && !doomed.is_empty() {
+        if position == SavepointPosition::First && !rolled_back.is_empty() {
             self.client.batch_execute("BEGIN").await?;
-            self.insert_and_take_back(doomed).await?;
+            self.insert_and_roll_back(rolled_back).await?;
             self.insert(rows).await?;
         } else {
             tokio::try_join!(self.simple("BEGIN"), self.insert(rows))?;
-            self.insert_and_take_back(doomed).await?;
+            self.insert_and_roll_back(rolled_back).await?;
         }
         let commit_sent = Instant::now();
         self.simple(end).await?;
         Ok(commit_sent)
     }
 
-    async fn insert_and_take_back(&self, doomed: &[Row]) -> Result<(), ShopError> {
-        if doomed.is_empty() {
+    async fn insert_and_roll_back(&self, rolled_back: &[Row]) -> Result<(), ShopError> {
+        if rolled_back.is_empty() {
             return Ok(());
         }
         let savepoint = self.simple("SAVEPOINT doomed");
-        let take_back = self.simple("ROLLBACK TO SAVEPOINT doomed");
-        tokio::try_join!(savepoint, self.insert(doomed), take_back)?;
+        let roll_back = self.simple("ROLLBACK TO SAVEPOINT doomed");
+        tokio::try_join!(savepoint, self.insert(rolled_back), roll_back)?;
         Ok(())
     }
 
@@ -209,11 +209,11 @@ impl Writer<'_> {
 }
 
 fn rows_of(transaction: &Transaction) -> impl Iterator<Item = &Row> {
-    let (rows, doomed) = match transaction {
-        Transaction::Commit { rows, doomed, .. } => (rows, doomed.as_slice()),
+    let (rows, rolled_back) = match transaction {
+        Transaction::Commit { rows, rolled_back, .. } => (rows, rolled_back.as_slice()),
         Transaction::Rollback { rows } => (rows, [].as_slice()),
     };
-    rows.iter().chain(doomed)
+    rows.iter().chain(rolled_back)
 }
 
 fn counter(report: &mut LoadReport, fate: Fate) -> &mut u64 {
@@ -230,7 +230,7 @@ mod tests {
 
     #[test]
     fn the_schedule_does_not_slip() {
-        let plan = LoadPlan { pace: Pace::PerSecond(1_000), ..LoadPlan::default() };
+        let plan = LoadPlan { rate: Rate::PerSecond(1_000), ..LoadPlan::default() };
         assert_eq!(plan.due(0), Duration::ZERO);
         assert_eq!(plan.due(250), Duration::from_millis(250));
         assert_eq!(plan.due(3_600_000), Duration::from_hours(1));
@@ -244,7 +244,7 @@ mod tests {
         for bad in [
             LoadPlan { customers: 0, ..good.clone() },
             LoadPlan { types: 0, ..good.clone() },
-            LoadPlan { pace: Pace::PerSecond(0), ..good.clone() },
+            LoadPlan { rate: Rate::PerSecond(0), ..good.clone() },
             LoadPlan { rollback_percent: 100, ..good.clone() },
             LoadPlan { savepoint_percent: 101, ..good.clone() },
             LoadPlan { tx_rows: 0, ..good.clone() },

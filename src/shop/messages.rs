@@ -1,6 +1,6 @@
 //! What the services' messages have in common.
 //!
-//! Enters: messages. Leaves: the order they tell of. Pure.
+//! Enters: messages. Leaves: the order they are about. Pure.
 
 use uuid::Uuid;
 
@@ -11,8 +11,8 @@ pub(super) fn interest(topics: &[&str], event_type: &str) -> Interest {
     if topics.contains(&event_type) { Interest::Take } else { Interest::Unknown }
 }
 
-/// The order that a message tells of: its key.
+/// The order that a message is about: its key.
 pub(super) fn order_id(message: &Message) -> Result<Uuid, Failure> {
     Uuid::parse_str(&message.aggregate_id)
-        .map_err(|_| Failure::poison("the key is not an order's id"))
+        .map_err(|_| Failure::poison("the key is not an order id"))
 }

@@ -1,8 +1,8 @@
-//! What a service is made of: a consumer, an HTTP face, and whatever works beside them.
+//! A service: a consumer, an HTTP server and background tasks, which run and stop together.
 //!
-//! Enters: the parts, and a future that ends when the service shall. Leaves: nothing until then; then
-//! the consumer finishes its batch, the face its requests. What always holds: if one part ends by
-//! itself, all do, with its error.
+//! Enters: the parts, and a future that completes when the service should stop. Then the consumer finishes
+//! its batch and the HTTP server its requests. What always holds: if one part ends by itself, all stop,
+//! with its error.
 
 use std::future::Future;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 use tracing::info;
 
 use super::error::ShopError;
-use super::settings::Place;
+use super::settings::Endpoint;
 use postrider_patterns::inbox::{Consumer, Effects};
 use postrider_service::http;
 
@@ -21,15 +21,15 @@ use postrider_service::http;
 /// own must not hold it up.
 const DRAIN_LIMIT: Duration = Duration::from_secs(10);
 
-/// Runs a service to its end. `tls` secures the consumer's session; `beside` ends with an error only.
+/// Runs a service to its end. `tls` secures the consumer's session; `background` ends with an error only.
 pub(super) async fn run<E: Effects>(
     consumer: Consumer<E>,
     tls: MakeRustlsConnect,
     router: Router,
-    beside: impl Future<Output = ShopError>,
-    place: Place<impl Future<Output = ()>>,
+    background: impl Future<Output = ShopError>,
+    endpoint: Endpoint<impl Future<Output = ()>>,
 ) -> Result<(), ShopError> {
-    let Place { listener, stop: asked_to_stop } = place;
+    let Endpoint { listener, stop: asked_to_stop } = endpoint;
     let (stopping, stop) = watch::channel(false);
     let stopped = |mut stop: watch::Receiver<bool>| async move {
         // The sender outlives whoever waits here.
@@ -58,7 +58,7 @@ pub(super) async fn run<E: Effects>(
         tokio::select! {
             () = asked_to_stop => info!("stopping"),
             () = stopped(stop.clone()) => {}
-            error = beside => ended = Err(error),
+            error = background => ended = Err(error),
         }
         stopping.send_replace(true);
         ended

@@ -1,4 +1,4 @@
-//! What every service is told, and what it makes of it.
+//! Settings that all services share.
 //!
 //! Enters: flags and environment. Leaves: a pool of database sessions, and the specification of a
 //! consumer. What always holds: no database and no broker is connected here.
@@ -20,27 +20,27 @@ use super::kafka::Kafka;
 use postrider_patterns::inbox::{ConsumerSpec, RememberedSpec};
 use postrider_postgres::control::{LoginRefused, SqlAddress};
 
-/// Sessions with the database at most. Each is a process there.
+/// Most sessions with the database. Each is a backend process there.
 pub(super) const SESSIONS: usize = 16;
 /// How long a request waits for a session, or for the database to take a connection.
 const SESSION_LIMIT: Duration = Duration::from_secs(5);
-/// What libpq's variables are here, where neither they nor the URL say otherwise: the same limit in
-/// seconds, and no server that takes no writes.
+/// Defaults for libpq's variables, where neither the environment nor the URL sets them: the same limit in
+/// seconds, and only servers that accept writes.
 const DEFAULTS: [(&str, &str); 2] =
     [("PGCONNECT_TIMEOUT", "5"), ("PGTARGETSESSIONATTRS", "read-write")];
-/// After so long without a word it is asked whether the server is still there. One that does not take
-/// what is sent is given up after `TCP_USER_TIMEOUT` of the relay.
-const SILENCE_LIMIT: Duration = Duration::from_secs(15);
-/// A request that waits longer for another with the same key is told to come again; a process that is
-/// frozen must not hold its locks for ever.
-const LIMITS: &str = "-c lock_timeout=1s -c statement_timeout=30s \
+/// Idle time before the first TCP keepalive. A server that does not acknowledge data is given up after the
+/// relay's `tcp_user_timeout`.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
+/// A request that waits longer for another with the same key gets 409; a frozen process must not hold its
+/// locks for ever.
+const TIMEOUT_OPTIONS: &str = "-c lock_timeout=1s -c statement_timeout=30s \
                       -c idle_in_transaction_session_timeout=10s";
 
-/// How long a service may be silent in its Kafka group before others take over what it reads, in ms. A
-/// killed one's partitions stand still for that long, and an order takes several steps.
-const SILENCE_MS_MAX: &str = "10000";
+/// `session.timeout.ms`: how long a member of the consumer group may be silent before its partitions are
+/// reassigned. Those of a killed member are not read for that long, and an order takes several steps.
+const SESSION_TIMEOUT_MS: &str = "10000";
 
-/// Where a service finds what it needs.
+/// Connections of a service.
 #[derive(Clone, Args)]
 pub struct Settings {
     /// The database: a URL or key=value pairs
@@ -49,7 +49,7 @@ pub struct Settings {
     /// Kafka
     #[command(flatten)]
     pub kafka: Kafka,
-    /// Redis, which saves the database from repeats; without it everything works, from Postgres alone
+    /// Redis, a cache in front of the database; everything works without it
     #[arg(long, env = "REDIS_URL", hide_env_values = true, value_name = "URL")]
     pub redis_url: Option<String>,
     /// Where health, metrics and, for orders, the API are served
@@ -67,31 +67,31 @@ impl fmt::Debug for Settings {
     }
 }
 
-/// Where a service listens, and until when.
-pub struct Place<S> {
+/// The listening socket of a service, and when to stop.
+pub struct Endpoint<S> {
     pub(super) listener: TcpListener,
     pub(super) stop: S,
 }
 
-impl<S: Future<Output = ()>> Place<S> {
+impl<S: Future<Output = ()>> Endpoint<S> {
     /// Listens at `bind`; the service ends when `stop` does.
-    pub async fn take(bind: SocketAddr, stop: S) -> Result<Self, ShopError> {
-        let taken = |source| ShopError::Bind(bind, source);
-        let listener = TcpListener::bind(bind).await.map_err(taken)?;
-        let address = listener.local_addr().map_err(taken)?;
+    pub async fn listen(bind: SocketAddr, stop: S) -> Result<Self, ShopError> {
+        let failed = |source| ShopError::Bind(bind, source);
+        let listener = TcpListener::bind(bind).await.map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
         info!(%address, "serving");
         Ok(Self { listener, stop })
     }
 
-    /// Where it listens; of use where `bind` left the port open.
+    /// The address it listens at; useful where `bind` had port 0.
     pub fn address(&self) -> Result<SocketAddr, ShopError> {
         let unknown = SocketAddr::from(([0, 0, 0, 0], 0));
         self.listener.local_addr().map_err(|source| ShopError::Bind(unknown, source))
     }
 }
 
-/// Ends with SIGINT or SIGTERM.
-pub async fn interrupted() {
+/// Completes on SIGINT or SIGTERM.
+pub async fn stop_signal() {
     match signal(SignalKind::terminate()) {
         Ok(mut terminate) => tokio::select! {
             _ = terminate.recv() => {}
@@ -107,8 +107,8 @@ impl Settings {
         database(&self.database_url)
     }
 
-    /// Ends with an error if the database refuses the login now, and never otherwise: who waits for a
-    /// server that is away would wait for ever for one that says no.
+    /// Completes with an error if the database refuses the login now, and never otherwise: an unreachable
+    /// server is retried, but retries do not help against a refused login.
     pub(super) async fn login_refused(&self) -> ShopError {
         match resolve(&self.database_url, &DEFAULTS) {
             Err(error) => return error,
@@ -121,7 +121,7 @@ impl Settings {
         std::future::pending().await
     }
 
-    /// A consumer that reads `topics` in the name of a service.
+    /// The consumer of a service, of these topics.
     pub(super) fn consumer(
         &self,
         name: &str,
@@ -130,14 +130,14 @@ impl Settings {
     ) -> Result<ConsumerSpec, ShopError> {
         let topics = topics.iter().copied();
         let mut spec = ConsumerSpec::new(name, topics, "", database.config.clone());
-        spec.kafka = vec![("session.timeout.ms".to_owned(), SILENCE_MS_MAX.to_owned())];
+        spec.kafka = vec![("session.timeout.ms".to_owned(), SESSION_TIMEOUT_MS.to_owned())];
         spec.kafka.extend(self.kafka.settings()?);
         spec.remembered = self.redis_url.as_deref().map(RememberedSpec::new);
         Ok(spec)
     }
 }
 
-/// Sessions with the database, made as they are needed.
+/// The connection pool; sessions are opened on demand.
 pub(super) fn pool(database: &SqlAddress) -> Result<Pool, ShopError> {
     let recycle = ManagerConfig { recycling_method: RecyclingMethod::Fast };
     let SqlAddress { config, tls } = database.clone();
@@ -151,12 +151,12 @@ pub(super) fn pool(database: &SqlAddress) -> Result<Pool, ShopError> {
         .map_err(ShopError::Pool)
 }
 
-/// Where `url` leads, with this room's limits where it has none of its own.
+/// Connection settings from `url`, with the defaults of this module where it has none.
 pub(super) fn database(url: &str) -> Result<SqlAddress, ShopError> {
     let mut info = resolve(url, &DEFAULTS)?;
     // Of two options with one name the later holds.
-    info.options = format!("{LIMITS} {}", info.options);
-    info.keepalives.idle.get_or_insert(SILENCE_LIMIT);
+    info.options = format!("{TIMEOUT_OPTIONS} {}", info.options);
+    info.keepalives.idle.get_or_insert(KEEPALIVE_IDLE);
     SqlAddress::of(&info).map_err(ShopError::Address)
 }
 
@@ -181,14 +181,14 @@ mod tests {
     #[test]
     fn options_of_the_url_come_after_the_limits_and_take_none_away() {
         let options = config("options=-csearch_path=shop").get_options().unwrap().to_owned();
-        assert_eq!(options, format!("{LIMITS} -csearch_path=shop"));
+        assert_eq!(options, format!("{TIMEOUT_OPTIONS} -csearch_path=shop"));
     }
 
     #[test]
     fn what_the_url_says_of_time_and_servers_holds_and_the_rest_is_ours() {
         let ours = config("");
         assert_eq!(ours.get_connect_timeout(), Some(&SESSION_LIMIT));
-        assert_eq!(ours.get_keepalives_idle(), SILENCE_LIMIT);
+        assert_eq!(ours.get_keepalives_idle(), KEEPALIVE_IDLE);
         assert_eq!(ours.get_target_session_attrs(), TargetSessionAttrs::ReadWrite);
         let theirs = config(
             "connect_timeout=2 tcp_user_timeout=3000 keepalives_idle=4 target_session_attrs=any",

@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use postrider::sandbox::postgres::{Cluster, Options};
 use postrider::shop::draw::Fate;
-use postrider::shop::load::{LoadPlan, LoadReport, Pace, run};
+use postrider::shop::load::{LoadPlan, LoadReport, Rate, run};
 use postrider::shop::{ShopError, connect};
 use tokio_postgres::Client;
 use uuid::Uuid;
@@ -77,7 +77,7 @@ async fn assert_told_is_true(client: &Client, plan: &LoadPlan) {
 }
 
 async fn assert_rate_is_kept(client: &Client) {
-    let plan = LoadPlan { count: 100, pace: Pace::PerSecond(200), ..LoadPlan::default() };
+    let plan = LoadPlan { count: 100, rate: Rate::PerSecond(200), ..LoadPlan::default() };
     let (report, _) = load(client, &plan).await;
     // 100 rows at 200 a second: the last is due after 0.495 s.
     assert!(report.seconds >= 0.49, "{report:?}");

@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use postrider::shop::draw::event_types;
-use postrider::shop::load::{LoadPlan, Pace, run};
+use postrider::shop::load::{LoadPlan, Rate, run};
 
 use crate::stage::Stage;
 use support::broker::Broker;
@@ -50,7 +50,7 @@ pub(crate) fn commit(stage: &Stage, count: u64, rate: u32) {
 fn plan(rate: u32, seed: u64, tx_rows: u32) -> LoadPlan {
     LoadPlan {
         count: rate.div_ceil(ROUNDS_PER_SECOND).into(),
-        pace: Pace::PerSecond(rate),
+        rate: Rate::PerSecond(rate),
         seed,
         rollback_percent: 10,
         savepoint_percent: 20,

@@ -18,9 +18,9 @@ use uuid::Uuid;
 
 use super::DemoError;
 use super::stage::Stage;
-use postrider_shop::orders::Terms;
+use postrider_shop::orders::OrderLimits;
 use postrider_shop::payments::CARD_LIMIT_CENTS;
-use postrider_shop::settings::{Place, Settings};
+use postrider_shop::settings::{Endpoint, Settings};
 use postrider_shop::{Kafka, ShopError, inventory, orders, payments};
 
 /// Orders placed.
@@ -35,7 +35,7 @@ const REPEATED_EVERY: usize = 4;
 /// How long all orders together may take.
 const LIMIT: Duration = Duration::from_mins(3);
 /// No order is given up before; without Redis nobody owns a key.
-const TERMS: Terms = Terms { patience: LIMIT, owner_silence: LIMIT };
+const ORDER_LIMITS: OrderLimits = OrderLimits { order_timeout: LIMIT, owner_silence: LIMIT };
 
 /// How the orders ended.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -88,16 +88,16 @@ pub(super) async fn play(
             // The sender outlives whoever waits here.
             let _ = closed.wait_for(|closed| *closed).await;
         };
-        Place::take(settings.bind, stop).await
+        Endpoint::listen(settings.bind, stop).await
     };
-    let place = at().await?;
-    let address = place.address()?;
+    let endpoint = at().await?;
+    let address = endpoint.address()?;
     let own = settings.clone();
-    services.spawn(async move { orders::run(&own, TERMS, place).await });
-    let (own, place) = (settings.clone(), at().await?);
-    services.spawn(async move { payments::run(&own, place).await });
-    let (own, place) = (settings.clone(), at().await?);
-    services.spawn(async move { inventory::run(&own, place).await });
+    services.spawn(async move { orders::run(&own, ORDER_LIMITS, endpoint).await });
+    let (own, endpoint) = (settings.clone(), at().await?);
+    services.spawn(async move { payments::run(&own, endpoint).await });
+    let (own, endpoint) = (settings.clone(), at().await?);
+    services.spawn(async move { inventory::run(&own, endpoint).await });
 
     let played = tokio::select! {
         played = place_and_wait(address, client, shows) => played,

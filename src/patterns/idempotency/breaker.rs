@@ -1,53 +1,53 @@
-//! Passes over a Redis that just failed, so that a dead one costs no request any time.
+//! A circuit breaker: bypasses Redis after a failure, so that an unavailable Redis slows down no request.
 //!
-//! Enters: what became of calls, and the time. Leaves: whether to ask. What always holds: after a
-//! failure nobody asks for the length of the pause; then one call tries, and only its success lets the
-//! others ask again.
+//! Enters: outcomes of calls, and the time. Leaves: whether to call. What always holds: after a failure
+//! the circuit is open (no calls) for the length of the pause; then it is half-open: one call probes, and
+//! only its success closes the circuit.
 
 use std::time::{Duration, Instant};
 
-/// Whether to ask, and what depends on it.
+/// Whether to call Redis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ask {
-    /// As always.
-    Usual,
-    /// This call alone finds out whether Redis is back.
-    Trial,
-    /// It would only cost time.
-    PassOver,
+pub(super) enum Attempt {
+    /// Closed: call it.
+    Normal,
+    /// Half-open: this call probes whether Redis is back.
+    Probe,
+    /// Open: do without it.
+    Bypass,
 }
 
-/// Closed while nothing is amiss.
+/// Closed until a call fails.
 #[derive(Debug)]
-pub(super) struct Breaker {
+pub(super) struct CircuitBreaker {
     pause: Duration,
-    /// Until when Redis is passed over; `None` while nothing is amiss.
+    /// Until when the circuit is open; `None` while it is closed.
     until: Option<Instant>,
 }
 
-impl Breaker {
+impl CircuitBreaker {
     pub(super) fn new(pause: Duration) -> Self {
         Self { pause, until: None }
     }
 
-    pub(super) fn ask(&mut self, now: Instant) -> Ask {
+    pub(super) fn ask(&mut self, now: Instant) -> Attempt {
         match self.until {
-            None => Ask::Usual,
-            Some(until) if now < until => Ask::PassOver,
+            None => Attempt::Normal,
+            Some(until) if now < until => Attempt::Bypass,
             Some(_) => {
-                // Also should the trial be dropped half-way: then the next comes a pause later.
+                // If the probe is cancelled half-way, the next follows a pause later.
                 self.until = Some(now + self.pause);
-                Ask::Trial
+                Attempt::Probe
             }
         }
     }
 
-    /// A trial found Redis well.
+    /// A probe succeeded.
     pub(super) fn recovered(&mut self) {
         self.until = None;
     }
 
-    /// Returns whether this is the first failure of a row.
+    /// Returns whether this failure opened the circuit.
     pub(super) fn failed(&mut self, now: Instant) -> bool {
         self.until.replace(now + self.pause).is_none()
     }
@@ -60,37 +60,37 @@ mod tests {
     const PAUSE: Duration = Duration::from_secs(1);
 
     #[test]
-    fn a_failure_passes_over_redis_for_the_pause_and_lets_one_call_try() {
-        let (mut breaker, start) = (Breaker::new(PAUSE), Instant::now());
+    fn a_failure_bypasses_redis_for_the_pause_and_then_lets_one_call_probe() {
+        let (mut breaker, start) = (CircuitBreaker::new(PAUSE), Instant::now());
         let at = |ms| start + Duration::from_millis(ms);
-        assert_eq!([breaker.ask(at(0)), breaker.ask(at(1))], [Ask::Usual; 2]);
-        assert!(breaker.failed(at(10)), "the first of a row");
-        assert_eq!([breaker.ask(at(11)), breaker.ask(at(1_009))], [Ask::PassOver; 2]);
-        assert_eq!(breaker.ask(at(1_010)), Ask::Trial);
-        assert_eq!(breaker.ask(at(1_011)), Ask::PassOver, "one tries, the others go on without");
+        assert_eq!([breaker.ask(at(0)), breaker.ask(at(1))], [Attempt::Normal; 2]);
+        assert!(breaker.failed(at(10)), "it opens");
+        assert_eq!([breaker.ask(at(11)), breaker.ask(at(1_009))], [Attempt::Bypass; 2]);
+        assert_eq!(breaker.ask(at(1_010)), Attempt::Probe);
+        assert_eq!(breaker.ask(at(1_011)), Attempt::Bypass, "one probes, the others do without");
         breaker.recovered();
-        assert_eq!(breaker.ask(at(1_012)), Ask::Usual);
-        assert!(breaker.failed(at(1_013)), "the first of another row");
+        assert_eq!(breaker.ask(at(1_012)), Attempt::Normal);
+        assert!(breaker.failed(at(1_013)), "it opens again");
     }
 
     #[test]
-    fn each_failed_trial_is_followed_by_a_whole_pause() {
-        let (mut breaker, mut now) = (Breaker::new(PAUSE), Instant::now());
+    fn each_failed_probe_is_followed_by_a_whole_pause() {
+        let (mut breaker, mut now) = (CircuitBreaker::new(PAUSE), Instant::now());
         breaker.failed(now);
         for _ in 0..5 {
             now += PAUSE;
-            assert_eq!(breaker.ask(now), Ask::Trial);
+            assert_eq!(breaker.ask(now), Attempt::Probe);
             now += Duration::from_millis(100);
             assert!(!breaker.failed(now), "not the first");
-            assert_eq!(breaker.ask(now + PAUSE / 2), Ask::PassOver);
+            assert_eq!(breaker.ask(now + PAUSE / 2), Attempt::Bypass);
         }
     }
 
     #[test]
-    fn a_trial_that_nobody_finished_is_followed_by_another() {
-        let (mut breaker, now) = (Breaker::new(PAUSE), Instant::now());
+    fn a_cancelled_probe_is_followed_by_another() {
+        let (mut breaker, now) = (CircuitBreaker::new(PAUSE), Instant::now());
         breaker.failed(now);
-        assert_eq!(breaker.ask(now + PAUSE), Ask::Trial);
-        assert_eq!(breaker.ask(now + PAUSE * 2), Ask::Trial);
+        assert_eq!(breaker.ask(now + PAUSE), Attempt::Probe);
+        assert_eq!(breaker.ask(now + PAUSE * 2), Attempt::Probe);
     }
 }

@@ -1,4 +1,4 @@
-//! How often each thing happened.
+//! Counters of the guard.
 //!
 //! Enters: what [`Guard`](super::Guard) found. Leaves: [`Counts`], a plain snapshot for metrics. What
 //! always holds: numbers only grow; each call of `begin` is counted once.
@@ -10,21 +10,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct Counts {
     /// Requests that were the first of their key.
     pub new: u64,
-    /// Requests that came while the first was at work.
+    /// Requests that arrived while the first was in progress.
     pub pending: u64,
     /// Requests answered from Redis.
     pub replayed: u64,
-    /// Requests that Redis knew to be another than the key's first.
+    /// Requests whose fingerprint differs from the one stored in Redis.
     pub mismatched: u64,
-    /// Requests on which Redis could not decide: it did not answer, was passed over or is not
-    /// configured, or holds a pointer or garbage.
+    /// Requests that Redis could not decide: it did not answer, was bypassed, is not configured, or has
+    /// a pointer or a corrupt value.
     pub unsure: u64,
-    /// Calls of `complete`, `renew` and `release` by who was no longer the owner.
+    /// Calls of `complete`, `renew` and `release` by a former owner.
     pub stale: u64,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Tally {
+pub(super) struct AtomicCounts {
     pub(super) new: AtomicU64,
     pub(super) pending: AtomicU64,
     pub(super) replayed: AtomicU64,
@@ -33,9 +33,9 @@ pub(super) struct Tally {
     pub(super) stale: AtomicU64,
 }
 
-impl Tally {
+impl AtomicCounts {
     pub(super) fn snapshot(&self) -> Counts {
-        // Each stands alone: nothing is ordered by them.
+        // The counters are independent: no memory is ordered by them.
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
         Counts {
             new: of(&self.new),

@@ -1,54 +1,54 @@
-//! What can go wrong with the guard, apart from a client's bad key, and what to do about it.
+//! What can go wrong with the guard, apart from a client's bad key, and how to fix it.
 //!
 //! Enters: errors of the two clients. Leaves: [`IdempotencyError`], which names a situation. What
-//! always holds: no key, no payload and no password in any text. Trouble with a running Redis is not
+//! always holds: no key, no payload and no password in any text. A failure of Redis is not
 //! among them: it makes the guard unsure, and nothing else.
 
 use tokio_postgres::error::SqlState;
 
-/// Why the guard cannot be made, an answer cannot be kept, or Postgres did not decide. After an error
-/// of Postgres the transaction is aborted: roll it back.
+/// Why the guard cannot be created, a response cannot be stored, or Postgres did not decide. After an
+/// error of Postgres the transaction is aborted: roll it back.
 #[derive(Debug, thiserror::Error)]
 pub enum IdempotencyError {
-    /// Settings that cannot work.
-    #[error("the guard's settings are not possible: {0}")]
+    /// Settings that are out of range.
+    #[error("invalid settings of the idempotency guard: {0}")]
     Settings(&'static str),
-    /// The Redis URL is not understood. Its text is not repeated: it may hold a password.
-    #[error("the Redis URL is not understood")]
+    /// The Redis URL cannot be parsed. Its text is not repeated: it may contain a password.
+    #[error("the Redis URL is not valid")]
     Url(#[source] redis::RedisError),
     /// The scope is not 1 to 255 bytes without control characters.
     #[error("the scope of the request is empty, too long, or has a control character")]
     Scope,
-    /// The status is not one that ends a request, 200 to 599.
-    #[error("{0} is not the status of a final answer")]
+    /// The status is not that of a final response, 200 to 599.
+    #[error("{0} is not the status of a final response")]
     Status(u16),
-    /// A header that HTTP does not allow, by its place from 0. A value with a line break would smuggle
+    /// A header that HTTP does not allow, by its index from 0. A value with a line break would inject
     /// another header into every replay.
-    #[error("header {0} of the answer has a name or value that HTTP does not allow")]
+    #[error("header {0} of the response has a name or value that HTTP does not allow")]
     Header(usize),
-    /// The table is not there.
-    #[error("the table `idempotency_keys` is not in the database")]
+    /// The table does not exist.
+    #[error("the table `idempotency_keys` does not exist")]
     Missing(#[source] tokio_postgres::Error),
-    /// The role may not use it.
-    #[error("the role may not read and insert into `idempotency_keys`")]
+    /// The role lacks a privilege on it.
+    #[error("the role lacks SELECT or INSERT on `idempotency_keys`")]
     Forbidden(#[source] tokio_postgres::Error),
-    /// Another transaction holds the key longer than this session's `lock_timeout`: tell the client to
-    /// come again.
-    #[error("another transaction holds the idempotency key")]
+    /// Another transaction has locked the key for longer than this session's `lock_timeout`: tell the
+    /// client to retry.
+    #[error("another transaction has locked the idempotency key")]
     Busy(#[source] tokio_postgres::Error),
     /// The row is not what [`claim`](super::claim) writes.
-    #[error("a row of `idempotency_keys` holds no answer")]
-    Garbled,
-    /// The row was there and gone again, several times in a row: somebody deletes keys that are in use.
-    #[error("the idempotency key is deleted as fast as it is written")]
+    #[error("a row of `idempotency_keys` does not contain a valid response")]
+    CorruptRow,
+    /// The row existed and was deleted, several times: something deletes keys that are in use.
+    #[error("rows of `idempotency_keys` are deleted while they are in use")]
     Vanishing,
     /// The statement failed for another reason.
-    #[error("the database did not decide on the idempotency key")]
+    #[error("cannot claim the idempotency key in the database")]
     Database(#[source] tokio_postgres::Error),
 }
 
 impl IdempotencyError {
-    /// The exact remedy, where one is known.
+    /// The exact fix, where one is known.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Url(_) => {
@@ -63,7 +63,7 @@ impl IdempotencyError {
         }
     }
 
-    /// The database's own error, for who tells a conflict from a fault by its code.
+    /// The error of Postgres, for callers that distinguish errors by SQLSTATE.
     pub fn database(&self) -> Option<&tokio_postgres::Error> {
         match self {
             Self::Missing(error)

@@ -1,142 +1,145 @@
-//! The guard in front: who may work on a key, who waits, who gets the answer again.
+//! The guard: which request executes, which has to wait, which gets the stored response.
 //!
 //! ```text
 //!            begin: New                      complete by the owner
-//!  absent ---------------> PENDING(token) ----------------------------> COMPLETED(answer or pointer)
+//!  absent ---------------> PENDING(token) ----------------------------> COMPLETED(response or pointer)
 //!    ^                        |  |                                           |
-//!    +------------------------+  +-- renew by the owner: more time           |
+//!    +------------------------+  +-- renew by the owner                      |
 //!    |   release by the owner,                                               |
-//!    |   or its time is over                                                 |
-//!    +---------------------------------------- its time is over -------------+
+//!    |   or expiry                                                           |
+//!    +---------------------------------------- expiry -----------------------+
 //! ```
 //!
-//! Enters: a [`Request`], a [`Permit`], an [`Answer`]. Leaves: [`Begun`], [`Completed`]. What always
-//! holds: who is not the owner changes nothing; each call is one round trip, and none where Redis is
-//! passed over; nothing here fails.
+//! Enters: a [`Request`], a [`Lease`], a [`StoredResponse`]. Leaves: [`Begin`], [`OwnerUpdate`]. What always
+//! holds: only the owner changes a key; each call is one round trip, and none while Redis is bypassed;
+//! no call returns an error.
 
 use std::convert::Infallible;
 use std::time::Duration;
 
-use super::answer::Answer;
-use super::counts::{Counts, Tally, count};
+use super::cache_entry::CacheEntry;
+use super::counts::{AtomicCounts, Counts, count};
 use super::error::IdempotencyError;
-use super::held::Held;
-use super::redis_side::{Permit, RedisSide, Said, Settings};
+use super::redis_store::{BeginReply, Lease, RedisStore, Settings};
 use super::request::Request;
+use super::response::StoredResponse;
 
 /// What to do with a request.
 #[derive(Debug)]
-pub enum Begun {
-    /// It is the first: work, then [`Guard::complete`].
-    New(Permit),
-    /// The same request is at work: 409, come again.
+pub enum Begin {
+    /// It is the first: execute it, then [`Guard::complete`].
+    New(Lease),
+    /// The same request is in progress: 409, retry later.
     Pending {
         /// For the Retry-After header.
         retry_after: Duration,
     },
-    /// It was answered already.
-    Replay(Answer),
+    /// It has completed: send this response again.
+    Replay(StoredResponse),
     /// The key belongs to another request: 422.
     Mismatch,
-    /// Redis cannot say: [`look_up`](super::look_up) in Postgres; if that knows nothing either, work
-    /// without a permit. It is as safe, only slower for those who come at the same time: they wait in
-    /// [`claim`](super::claim) for each other.
+    /// Redis cannot say: [`find_claim`](super::find_claim) in Postgres; if there is none, execute without a
+    /// lease. It is as safe, only slower for concurrent duplicates: they wait for each other in
+    /// [`claim`](super::claim).
     Unsure,
 }
 
-/// What became of the owner's word.
+/// The outcome of `complete`, `renew` or `release`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Completed {
-    /// Redis did as it was told.
-    Done,
-    /// The time was over, and another may have begun since. Nothing was changed; what Postgres holds
+pub enum OwnerUpdate {
+    /// Redis made the change.
+    Applied,
+    /// The lease had expired, and another owner may have begun. Nothing was changed; what Postgres has
     /// is valid.
     Stale,
-    /// Redis did not answer. The key is free again when its time is over; until then a client may be
-    /// told to wait.
+    /// Redis did not answer. The key is free when it expires; until then clients may be told to wait.
     Unsure,
 }
 
-/// The Redis side of idempotency, or the lack of one. Share it: all of its calls take `&self`.
+/// The cache in front of the claims table, with or without Redis. Share it: all its calls take `&self`.
 #[derive(Debug)]
 pub struct Guard {
-    redis: Option<RedisSide>,
-    tally: Tally,
+    redis: Option<RedisStore>,
+    tally: AtomicCounts,
 }
 
 impl Guard {
-    /// A guard in front of which stands the Redis at `url`. Returns at once, whether or not Redis is
-    /// there, and connects meanwhile; must be called inside a tokio runtime. Errors:
+    /// A guard with the Redis at `url`. Returns at once, whether or not Redis is available, and connects
+    /// in the background; must be called inside a tokio runtime. Errors:
     /// [`IdempotencyError::Url`], [`IdempotencyError::Settings`].
     pub fn connect(url: &str, settings: &Settings) -> Result<Self, IdempotencyError> {
-        Ok(Self { redis: Some(RedisSide::connect(url, settings)?), tally: Tally::default() })
-    }
-
-    /// A guard that leaves everything to Postgres: always [`Begun::Unsure`].
-    pub fn without_redis() -> Self {
-        Self { redis: None, tally: Tally::default() }
-    }
-
-    /// Asks for the right to work.
-    ///
-    /// If the caller goes away while it waits, the key may be PENDING without an owner, until its time
-    /// is over.
-    pub async fn begin(&self, request: &Request) -> Begun {
-        let begun = self.ask(request).await.unwrap_or(Begun::Unsure);
-        count(match &begun {
-            Begun::New(_) => &self.tally.new,
-            Begun::Pending { .. } => &self.tally.pending,
-            Begun::Replay(_) => &self.tally.replayed,
-            Begun::Mismatch => &self.tally.mismatched,
-            Begun::Unsure => &self.tally.unsure,
-        });
-        begun
-    }
-
-    async fn ask(&self, request: &Request) -> Option<Begun> {
-        let redis = self.redis.as_ref()?;
-        let value = match redis.begin(request).await? {
-            Said::New(permit) => return Some(Begun::New(permit)),
-            Said::Held(value) => value,
-        };
-        Some(match Held::read(value, request.fingerprint()) {
-            Held::Pending => Begun::Pending { retry_after: redis.settings().retry_after },
-            Held::Completed(answer) => Begun::Replay(answer),
-            Held::Mismatch => Begun::Mismatch,
-            Held::Pointer | Held::Garbage => Begun::Unsure,
+        Ok(Self {
+            redis: Some(RedisStore::connect(url, settings)?),
+            tally: AtomicCounts::default(),
         })
     }
 
-    /// Hands in the answer that the owner's transaction committed, or found committed by another. Call
-    /// it after the COMMIT, never before.
-    pub async fn complete(&self, permit: &Permit, answer: &Answer) -> Completed {
-        let Some(redis) = &self.redis else { return Completed::Unsure };
-        self.judge(redis.complete(permit, answer).await)
+    /// A guard that leaves everything to Postgres: always [`Begin::Unsure`].
+    pub fn without_redis() -> Self {
+        Self { redis: None, tally: AtomicCounts::default() }
     }
 
-    /// Asks for more time. [`Guard::hold`] does it by itself.
-    pub async fn renew(&self, permit: &Permit) -> Completed {
-        let Some(redis) = &self.redis else { return Completed::Unsure };
-        self.judge(redis.renew(permit).await)
-    }
-
-    /// Gives the key back after a failure without effect, so that the client's next attempt need not
-    /// wait. Not after a COMMIT whose outcome is unknown.
-    pub async fn release(&self, permit: &Permit) -> Completed {
-        let Some(redis) = &self.redis else { return Completed::Unsure };
-        self.judge(redis.release(permit).await)
-    }
-
-    /// Runs the work, and asks for more time at every third of it, so that two renewals may fail.
+    /// Tries to get the lease.
     ///
-    /// Work that was overtaken is not cut off: half a COMMIT away nobody could say what it did, and
-    /// [`claim`](super::claim) settles who was first. The work should not block its thread, or nothing
-    /// is renewed.
-    pub async fn hold<F: Future>(&self, permit: &Permit, work: F) -> F::Output {
+    /// If the future is dropped while it waits, the key may stay PENDING without an owner until it
+    /// expires.
+    pub async fn begin(&self, request: &Request) -> Begin {
+        let begin = self.ask(request).await.unwrap_or(Begin::Unsure);
+        count(match &begin {
+            Begin::New(_) => &self.tally.new,
+            Begin::Pending { .. } => &self.tally.pending,
+            Begin::Replay(_) => &self.tally.replayed,
+            Begin::Mismatch => &self.tally.mismatched,
+            Begin::Unsure => &self.tally.unsure,
+        });
+        begin
+    }
+
+    async fn ask(&self, request: &Request) -> Option<Begin> {
+        let redis = self.redis.as_ref()?;
+        let value = match redis.begin(request).await? {
+            BeginReply::New(lease) => return Some(Begin::New(lease)),
+            BeginReply::Existing(value) => value,
+        };
+        Some(match CacheEntry::decode(value, request.fingerprint()) {
+            CacheEntry::Pending => Begin::Pending { retry_after: redis.settings().retry_after },
+            CacheEntry::Completed(response) => Begin::Replay(response),
+            CacheEntry::Mismatch => Begin::Mismatch,
+            CacheEntry::Pointer | CacheEntry::Corrupt => Begin::Unsure,
+        })
+    }
+
+    /// Stores the response that the owner's transaction committed, or found committed by another. Call it
+    /// after the COMMIT, never before.
+    pub async fn complete(&self, lease: &Lease, response: &StoredResponse) -> OwnerUpdate {
+        let Some(redis) = &self.redis else { return OwnerUpdate::Unsure };
+        self.owner_update(redis.complete(lease, response).await)
+    }
+
+    /// Extends the lease. [`Guard::run_renewing`] does it by itself.
+    pub async fn renew(&self, lease: &Lease) -> OwnerUpdate {
+        let Some(redis) = &self.redis else { return OwnerUpdate::Unsure };
+        self.owner_update(redis.renew(lease).await)
+    }
+
+    /// Deletes the key after a failure without effect, so that the client's next attempt need not wait.
+    /// Not after a COMMIT whose outcome is unknown.
+    pub async fn release(&self, lease: &Lease) -> OwnerUpdate {
+        let Some(redis) = &self.redis else { return OwnerUpdate::Unsure };
+        self.owner_update(redis.release(lease).await)
+    }
+
+    /// Runs the work, and renews the lease at every third of its time to live, so that two renewals may
+    /// fail.
+    ///
+    /// Work whose lease expired is not cancelled: in the midst of a COMMIT its outcome would be unknown,
+    /// and [`claim`](super::claim) decides who was first. The work should not block its thread, or
+    /// nothing is renewed.
+    pub async fn run_renewing<F: Future>(&self, lease: &Lease, work: F) -> F::Output {
         tokio::select! {
             biased;
             output = work => output,
-            never = self.keep_renewing(permit) => match never {},
+            never = self.renew_until_stale(lease) => match never {},
         }
     }
 
@@ -145,12 +148,12 @@ impl Guard {
         self.tally.snapshot()
     }
 
-    async fn keep_renewing(&self, permit: &Permit) -> Infallible {
+    async fn renew_until_stale(&self, lease: &Lease) -> Infallible {
         if let Some(redis) = &self.redis {
             let third = redis.settings().pending_ttl / 3;
             loop {
                 tokio::time::sleep(third).await;
-                if self.renew(permit).await == Completed::Stale {
+                if self.renew(lease).await == OwnerUpdate::Stale {
                     break;
                 }
             }
@@ -158,14 +161,14 @@ impl Guard {
         std::future::pending().await
     }
 
-    fn judge(&self, was_owner: Option<bool>) -> Completed {
+    fn owner_update(&self, was_owner: Option<bool>) -> OwnerUpdate {
         match was_owner {
-            Some(true) => Completed::Done,
+            Some(true) => OwnerUpdate::Applied,
             Some(false) => {
                 count(&self.tally.stale);
-                Completed::Stale
+                OwnerUpdate::Stale
             }
-            None => Completed::Unsure,
+            None => OwnerUpdate::Unsure,
         }
     }
 }

@@ -20,7 +20,7 @@ const SCOPE_LENGTH_MAX: usize = 255;
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Key(String);
 
-/// Why a key is none: the client's mistake, for a 400 that says so.
+/// Why a key is not valid: the client's mistake, for a 400 that says so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum KeyRefusal {
     /// Nothing in it.
@@ -29,7 +29,7 @@ pub enum KeyRefusal {
     /// Its length in bytes.
     #[error("the idempotency key has {0} characters; at most 255 are allowed")]
     TooLong(usize),
-    /// Where a byte is that is no visible ASCII character, from 0. A space is none.
+    /// The index, from 0, of a byte that is not a visible ASCII character. A space is not one.
     #[error("byte {0} of the idempotency key is not a visible ASCII character")]
     NotVisible(usize),
 }
@@ -119,7 +119,7 @@ impl Request {
         Ok(Self { scope, key, fingerprint })
     }
 
-    /// Whose and which key.
+    /// Which keys share a namespace.
     pub fn scope(&self) -> &str {
         &self.scope
     }

@@ -1,26 +1,25 @@
 //! The four transitions, as Lua: each sees and changes one key, in one round trip.
 //!
 //! Leaves: [`Scripts`], loaded by digest; the client loads the text where Redis does not know it yet.
-//! What always holds: a script reads before it writes and nothing comes between, since Redis runs one
-//! at a time; a key of another type is left alone and raises no error, so that one such key does not
-//! look like a Redis in trouble. Redis 5 or newer: the clock is read before a write.
-//! PSETEX and locals rather than SET with options: a call from Lua costs more than what it does, and
-//! each argument some of that.
+//! What always holds: reads and writes of a script are atomic; a key of another type is left alone and
+//! raises no error, so that one such key does not look like a failure of Redis. Redis 5 or newer: the clock is read before a write.
+//! PSETEX and locals rather than SET with options: a call from Lua costs more than the command itself, and
+//! each argument adds to that.
 //!
 //! # The fencing token
 //!
 //! Microseconds of Redis's own clock at the moment of `begin`: it rises from owner to owner of a key
 //! without a counter that a flush, an eviction or the key's expiry would forget. Between two owners lie
-//! at least two other scripts, which take more than a microsecond. Its limits are the clock's: set back,
-//! or after a failover to a server whose clock is behind, a later owner may have a smaller token. Redis
-//! compares tokens for equality alone, so even then the earlier owner is told that it is stale; only a
-//! second system that compares them by size must know of this. Lua's numbers hold microseconds exactly
+//! at least two other scripts, which take more than a microsecond. If the clock is set back, or after a
+//! failover to a server whose clock is behind, a later owner may have a smaller token. The scripts compare
+//! tokens for equality alone, so even then the former owner is told that it is stale; only another
+//! system that compares them by size is affected. Lua's numbers hold microseconds exactly
 //! until the year 2255.
 
 use redis::Script;
 
 /// KEYS: the key. ARGV: what PENDING begins with, its time to live in ms.
-/// Returns the token, or what is held, or nil where that is no string.
+/// Returns the token, or the existing value, or nil if that is not a string.
 const BEGIN: &str = "\
 local call, key = redis.call, KEYS[1]
 local held = redis.pcall('GET', key)
@@ -30,7 +29,7 @@ local token = now[1] * 1000000 + now[2]
 call('PSETEX', key, ARGV[2], ARGV[1] .. struct.pack('>I8', token))
 return token";
 
-/// ARGV: the owner's PENDING, what to put in its place, its time to live in ms.
+/// ARGV: the owner's PENDING, the value to replace it with, its time to live in ms.
 const COMPLETE: &str = "\
 local key = KEYS[1]
 if redis.pcall('GET', key) ~= ARGV[1] then return 0 end

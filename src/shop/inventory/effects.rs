@@ -1,10 +1,9 @@
-//! What the inventory service does with a message: reserves goods for what is paid, and releases them.
+//! What the inventory service does with a message: reserves stock for paid orders, and releases it.
 //!
-//! Enters: PaymentProcessed, OrderTimedOut. Leaves: reservations, stock, and the events that tell of
-//! them, in the transaction that marks the message as done. What always holds: goods that are not
-//! there are a result, committed and told, and no error; an order that was given up before its
-//! payment was heard of is never reserved: a RELEASED row stands where the reservation would. Called
-//! by `inbox`.
+//! Enters: PaymentProcessed, OrderTimedOut. Leaves: reservations, stock and their events, in the
+//! transaction of the message's marker. What always holds: insufficient stock is a result, committed
+//! with its event, and not an error; an order that timed out before its payment arrived is never
+//! reserved: a RELEASED row takes the place of the reservation.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -18,12 +17,12 @@ use postrider_patterns::outbox_writer::{Event, append};
 /// The topics that the inventory service reads.
 pub(super) const TOPICS: [&str; 2] = ["PaymentProcessed", "OrderTimedOut"];
 
-/// Keeps the stock.
+/// Reserves and releases stock.
 pub(super) struct InventoryEffects;
 
-/// What PaymentProcessed says that matters here.
+/// The fields of PaymentProcessed that are needed here.
 #[derive(Deserialize)]
-struct Wanted {
+struct PaidOrder {
     sku: String,
     quantity: i32,
 }
@@ -48,17 +47,17 @@ async fn reserve(
     order: Uuid,
     payload: &Value,
 ) -> Result<(), Failure> {
-    let wanted = Wanted::deserialize(payload)
-        .map_err(|_| Failure::poison("the payload is no paid order"))?;
-    if wanted.quantity <= 0 {
-        return Err(Failure::poison("quantity is not above 0"));
+    let paid = PaidOrder::deserialize(payload)
+        .map_err(|_| Failure::poison("the payload is not a paid order"))?;
+    if paid.quantity <= 0 {
+        return Err(Failure::poison("quantity must be greater than 0"));
     }
-    // The row first: it is what two messages about one order meet at.
+    // The reservation first: two messages about one order conflict on this row.
     let reserved = transaction
         .execute(
             "INSERT INTO reservations (order_id, sku, quantity, status) \
              VALUES ($1, $2, $3, 'RESERVED') ON CONFLICT (order_id) DO NOTHING",
-            &[&order, &wanted.sku, &wanted.quantity],
+            &[&order, &paid.sku, &paid.quantity],
         )
         .await?;
     if reserved == 0 {
@@ -67,20 +66,20 @@ async fn reserve(
     let taken = transaction
         .execute(
             "UPDATE stock SET available = available - $2 WHERE sku = $1 AND available >= $2",
-            &[&wanted.sku, &i64::from(wanted.quantity)],
+            &[&paid.sku, &i64::from(paid.quantity)],
         )
         .await?;
     if taken > 0 {
-        return tell(transaction, order, "InventoryReserved", json!({})).await;
+        return emit(transaction, order, "InventoryReserved", json!({})).await;
     }
     let sql = "UPDATE reservations SET status = 'UNAVAILABLE', quantity = 0 WHERE order_id = $1";
     transaction.execute(sql, &[&order]).await?;
-    let reason = format!("`{}` is sold out", wanted.sku);
-    tell(transaction, order, "InventoryUnavailable", json!({ "reason": reason })).await
+    let reason = format!("`{}` is sold out", paid.sku);
+    emit(transaction, order, "InventoryUnavailable", json!({ "reason": reason })).await
 }
 
 async fn release(transaction: &Transaction<'_>, order: Uuid) -> Result<(), Failure> {
-    let barred = transaction
+    let inserted = transaction
         .execute(
             "INSERT INTO reservations (order_id, sku, quantity, status) \
              VALUES ($1, '', 0, 'RELEASED') ON CONFLICT (order_id) DO NOTHING",
@@ -98,14 +97,14 @@ async fn release(transaction: &Transaction<'_>, order: Uuid) -> Result<(), Failu
             &[&order],
         )
         .await?;
-    if barred + released == 0 {
-        // It was sold out, which has been told.
+    if inserted + released == 0 {
+        // It was sold out, and that event was emitted already.
         return Ok(());
     }
-    tell(transaction, order, "InventoryReleased", json!({})).await
+    emit(transaction, order, "InventoryReleased", json!({})).await
 }
 
-async fn tell(
+async fn emit(
     transaction: &Transaction<'_>,
     order: Uuid,
     event_type: &str,

@@ -9,24 +9,30 @@ mod effects;
 use std::future::Future;
 
 use super::error::ShopError;
-use super::face::Face;
+use super::probes::Probes;
 use super::service;
-use super::settings::{Place, Settings, pool};
+use super::settings::{Endpoint, Settings, pool};
 use effects::{InventoryEffects, TOPICS};
 use postrider_patterns::inbox::Consumer;
 
-/// Consumer group, owner of markers, beginning of the dead-letter topic.
+/// Consumer group, owner of the markers, and prefix of the dead-letter topic.
 pub const NAME: &str = "shop-inventory";
 
-/// Serves at `place` until its end.
+/// Serves at `endpoint` until it is told to stop.
 pub async fn run(
     settings: &Settings,
-    place: Place<impl Future<Output = ()>>,
+    endpoint: Endpoint<impl Future<Output = ()>>,
 ) -> Result<(), ShopError> {
     let database = settings.database()?;
     let pool = pool(&database)?;
     let consumer = Consumer::new(settings.consumer(NAME, &TOPICS, &database)?, InventoryEffects)?;
-    let face = Face::new(pool, Vec::new).needing(consumer.counters());
-    service::run(consumer, database.tls, face.router(), Box::pin(settings.login_refused()), place)
-        .await
+    let probes = Probes::new(pool, Vec::new).with_required_consumer(consumer.counters());
+    service::run(
+        consumer,
+        database.tls,
+        probes.router(),
+        Box::pin(settings.login_refused()),
+        endpoint,
+    )
+    .await
 }

@@ -1,6 +1,6 @@
-//! How old a row must be before nobody can need it.
+//! How old a row must be before it can be deleted safely.
 //!
-//! Enters: how long messages and dead letters live. Leaves: whether an age is safe. Pure.
+//! Enters: how long messages and dead letters are kept. Leaves: whether an age is safe. Pure.
 
 use std::time::Duration;
 
@@ -10,16 +10,16 @@ use super::table::Table;
 use crate::ShopError;
 use postrider_service::units::parse_duration;
 
-/// Clocks differ, and cleaners are late: on top of every horizon.
+/// For clock skew and late retention: added to every horizon.
 const MARGIN: Duration = Duration::from_hours(24);
-/// A record lives until the youngest one of its segment is old enough: segment.ms, by default.
-const SEGMENT: Duration = Duration::from_hours(7 * 24);
-/// What the guard remembers an answer for: clients have stopped asking by then.
-const KEYS: Duration = Duration::from_hours(24);
-/// The relay reads the log, not the table; but who has lost a slot sends again from the table.
+/// A record is kept until the newest one of its segment expires: the default of segment.ms.
+const SEGMENT_MS: Duration = Duration::from_hours(7 * 24);
+/// How long the guard caches a response: clients no longer retry by then.
+const IDEMPOTENCY_KEY_TTL: Duration = Duration::from_hours(24);
+/// The relay reads the WAL, not the table; but after a lost slot rows are resent from the table.
 const OUTBOX: Duration = Duration::from_hours(24);
 
-/// How long a message can come again.
+/// How long a message can be redelivered.
 #[derive(Debug, Clone, Copy, Args)]
 pub(super) struct Horizons {
     /// How long the topics keep messages: retention.ms
@@ -39,8 +39,8 @@ impl Horizons {
         if older_than >= safe {
             return Ok(());
         }
-        Err(ShopError::TooYoung(format!(
-            "rows of `{}` may be needed for {} hours; --older-than is {}",
+        Err(ShopError::TooRecent(format!(
+            "rows of `{}` must be kept for {} hours; --older-than is {}",
             table.name(),
             safe.as_secs() / 3600,
             older_than.as_secs() / 3600,
@@ -50,14 +50,14 @@ impl Horizons {
     fn safe(&self, table: Table) -> Duration {
         MARGIN
             + match table {
-                // A topic may hold a message that long, then a dead letter, then, sent again, the
-                // topic once more, for all who read it.
-                // What a message of an order meets stands as long as the markers, for those that
-                // come late, to find that there is nothing left to do.
+                // A message may stay in its topic that long, then in the dead-letter topic, then,
+                // redriven, in its topic once more, for all consumers.
+                // Sagas, payments and reservations are kept as long as the markers, so that a late
+                // message finds that it has been processed.
                 Table::ProcessedMessages | Table::Sagas | Table::Payments | Table::Reservations => {
-                    2 * (self.topic_retention + SEGMENT) + self.redrive_horizon
+                    2 * (self.topic_retention + SEGMENT_MS) + self.redrive_horizon
                 }
-                Table::IdempotencyKeys => KEYS,
+                Table::IdempotencyKeys => IDEMPOTENCY_KEY_TTL,
                 Table::Outbox => OUTBOX,
             }
     }
@@ -70,7 +70,7 @@ mod tests {
     const DAY: Duration = Duration::from_hours(24);
 
     #[test]
-    fn a_marker_outlives_everything_that_can_bring_its_message_back() {
+    fn a_marker_outlives_every_redelivery_of_its_message() {
         let horizons = Horizons { topic_retention: 7 * DAY, redrive_horizon: 3 * DAY };
         let check = |table, days| horizons.check(table, days * DAY);
         assert!(check(Table::ProcessedMessages, 32).is_ok());

@@ -1,10 +1,10 @@
-//! Deletes what nobody needs any more: markers, idempotency keys, sagas that have ended and what their
-//! services kept of them, outbox rows.
+//! Deletes old rows: markers, idempotency keys, ended sagas with their payments and reservations, outbox
+//! rows.
 //!
-//! Enters: how old rows may become, and the slot by which the relay reads. Leaves: fewer rows, and how
-//! many. What always holds: no row younger than its table's safe horizon is deleted, whatever is asked
-//! for, nor an outbox row that the slot has not passed; rows go in small transactions, so nobody waits
-//! for them; a run that is broken off has done what it has done.
+//! Enters: an age, and the relay's slot. Leaves: the number of deleted rows. What always holds: no row
+//! younger than its table's safe horizon is deleted, whatever the arguments, nor an outbox row that the
+//! slot has not passed; rows are deleted in small transactions, so locks are short; a run that is
+//! interrupted keeps what it has committed.
 
 mod horizon;
 mod slot;
@@ -26,23 +26,23 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 
 use super::error::ShopError;
-use super::face::Face;
-use super::settings::{database, interrupted, pool};
+use super::probes::Probes;
+use super::settings::{database, pool, stop_signal};
 use horizon::Horizons;
 use postrider_service::units::parse_duration;
-use sweep::{Sweep, Swept, Totals, pause};
+use sweep::{MaintenanceTotals, Sweep, Swept, pause};
 use table::Table;
 
-/// Which rows, and how.
+/// Arguments of `shop maintain`.
 #[derive(Debug, Clone, Args)]
 pub(super) struct MaintenanceArgs {
     /// The database: a URL or key=value pairs
     #[arg(long, env = "DATABASE_URL", hide_env_values = true)]
     database_url: String,
-    /// How old a row must be, such as 42d; not below what is safe for its table
+    /// How old a row must be, such as 42d; ages that are unsafe for its table are refused
     #[arg(long, default_value = "42d", value_name = "TIME", value_parser = parse_duration)]
     older_than: Duration,
-    /// Clean these tables alone
+    /// Clean up only these tables
     #[arg(long = "table", value_enum, value_name = "TABLE")]
     tables: Vec<Table>,
     #[command(flatten)]
@@ -53,14 +53,14 @@ pub(super) struct MaintenanceArgs {
     /// Rows in one transaction
     #[arg(long, default_value_t = 5_000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     batch: u32,
-    /// Pause after each of these, for the sake of others
+    /// Pause after each transaction, to limit the load
     #[arg(long, default_value = "20ms", value_name = "TIME",
         value_parser = parse_duration)]
     pause: Duration,
     /// Count what would be deleted, and delete nothing
     #[arg(long)]
     dry_run: bool,
-    /// Run again and again, this often, until SIGTERM; without it, once
+    /// Run repeatedly at this interval, until SIGTERM; without it, run once
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     every: Option<Duration>,
     /// With --every: where health and metrics are served
@@ -68,7 +68,7 @@ pub(super) struct MaintenanceArgs {
     bind: Option<SocketAddr>,
 }
 
-/// What a run did to one table, as it is written down.
+/// The outcome of a run for one table, as it is printed.
 #[derive(Debug, Serialize)]
 struct Cleaned<'a> {
     table: &'static str,
@@ -77,20 +77,19 @@ struct Cleaned<'a> {
     dry_run: bool,
 }
 
-/// A run's surroundings.
+/// The context of a run.
 struct Run<'a> {
     args: &'a MaintenanceArgs,
     pool: Pool,
-    totals: Arc<Totals>,
+    totals: Arc<MaintenanceTotals>,
     stop: watch::Receiver<bool>,
 }
 
 impl MaintenanceArgs {
-    /// Runs once and writes down what it did, a line of JSON for each table; or runs until it is told to
-    /// stop. SIGTERM ends either after the transaction under way, as if all were done.
+    /// Runs once and prints a line of JSON for each table; or runs until it is told to stop. SIGTERM ends
+    /// either after the current transaction, with success.
     ///
-    /// Fails where a table could not be cleaned or the outbox had to be left alone, after the other tables
-    /// were cleaned, unless it runs again.
+    /// A single run fails if a table could not be cleaned up, after the other tables were.
     pub(super) async fn run(&self, stdout: &mut dyn Write) -> Result<(), ShopError> {
         for table in self.tables() {
             self.horizons.check(*table, self.older_than)?;
@@ -101,13 +100,13 @@ impl MaintenanceArgs {
         let mut work = pin!(async {
             let Some(every) = self.every else { return run.clean(stdout).await };
             tokio::select! {
-                () = run.clean_again_and_again(every) => Ok(()),
+                () = run.clean_repeatedly(every) => Ok(()),
                 served = run.serve() => served,
             }
         });
         tokio::select! {
             done = &mut work => return done,
-            () = interrupted() => info!("stopping"),
+            () = stop_signal() => info!("stopping"),
         }
         stopping.send_replace(true);
         work.await
@@ -119,7 +118,7 @@ impl MaintenanceArgs {
 }
 
 impl Run<'_> {
-    /// Cleans what can be; then fails with the first reason why that was not all.
+    /// Cleans up all tables; then fails with the first error, if there was one.
     async fn clean(&self, output: &mut dyn Write) -> Result<(), ShopError> {
         let client = self.pool.get().await?;
         let (args, totals, stop) = (self.args, &*self.totals, self.stop.clone());
@@ -137,10 +136,10 @@ impl Run<'_> {
                     Swept { left_alone, ..Swept::default() }
                 }
                 Err(error) => {
-                    // The other tables grow none the less.
+                    // The other tables are cleaned up all the same.
                     let error = ShopError::NotCleaned(table.name(), Box::new(error));
-                    let (error_text, help) = (error.in_full(), error.hint());
-                    warn!(error = error_text, help, "going on with the next table");
+                    let (error_text, help) = (error.with_causes(), error.hint());
+                    warn!(error = error_text, help, "continuing with the next table");
                     failure.get_or_insert(error);
                     continue;
                 }
@@ -163,26 +162,26 @@ impl Run<'_> {
         failure.map_or(Ok(()), Err)
     }
 
-    async fn clean_again_and_again(&self, every: Duration) {
+    async fn clean_repeatedly(&self, every: Duration) {
         while !*self.stop.borrow() {
             if let Err(error) = self.clean(&mut std::io::sink()).await {
                 self.totals.failed.fetch_add(1, Ordering::Relaxed);
-                let (error, help) = (error.in_full(), error.hint());
-                warn!(error, help, "not all was cleaned; trying again later");
+                let (error, help) = (error.with_causes(), error.hint());
+                warn!(error, help, "cleaning up failed; retrying at the next interval");
             }
             pause(every, &self.stop).await;
         }
     }
 
-    /// Never ends without an error; without an address it does nothing.
+    /// Serves probes and metrics; returns on error only.
     async fn serve(&self) -> Result<(), ShopError> {
         let Some(bind) = self.args.bind else { return std::future::pending().await };
-        let taken = |source| ShopError::Bind(bind, source);
-        let listener = tokio::net::TcpListener::bind(bind).await.map_err(taken)?;
-        let address = listener.local_addr().map_err(taken)?;
+        let failed = |source| ShopError::Bind(bind, source);
+        let listener = tokio::net::TcpListener::bind(bind).await.map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
         info!(%address, "serving");
         let totals = Arc::clone(&self.totals);
-        let router: Router = Face::new(self.pool.clone(), move || totals.counts()).router();
+        let router: Router = Probes::new(self.pool.clone(), move || totals.counts()).router();
         axum::serve(listener, router).await.map_err(ShopError::Http)
     }
 }

@@ -1,9 +1,9 @@
 //! Deletes old rows of one table, page by page from the oldest.
 //!
-//! Enters: a table and an age. Leaves: how many rows are gone, and how many were old enough and are
-//! needed all the same. What always holds: each row is looked at once, through the index over its age
-//! and its key, however many are of one age; a page is a transaction, and between two of them it
-//! stops when told to.
+//! Enters: a table and an age. Leaves: how many rows were deleted, and how many were old enough but are
+//! still needed. What always holds: each row is visited once, by keyset pagination through the index over
+//! age and key, however many have the same age; a page is a transaction, and between pages it stops when
+//! told to.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -16,72 +16,76 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row, Statement};
 use tracing::info;
 
-use super::table::{Along, Table, Type};
+use super::table::{ColumnType, Dependent, Table};
 use super::{MaintenanceArgs, slot};
 use crate::ShopError;
-use crate::face::Count;
+use crate::probes::Count;
 
-/// How often a sweep says how far it is.
-const PROGRESS: Duration = Duration::from_secs(2);
+/// How often progress is logged.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(2);
 
-/// What this process has done so far, over all tables.
+/// Counters of this process, over all tables.
 #[derive(Debug, Default)]
-pub(super) struct Totals {
-    /// Rows that are gone.
+pub(super) struct MaintenanceTotals {
+    /// Deleted rows.
     pub(super) deleted: AtomicU64,
-    /// Outbox rows that the last look at them found old enough, and not passed by the slot.
+    /// Outbox rows that the last run found old enough, but not passed by the slot.
     pub(super) held_back: AtomicU64,
-    /// Runs that found no slot, or a lost one.
+    /// Runs that skipped the outbox because the slot was missing or lost.
     pub(super) left_alone: AtomicU64,
-    /// Runs that did not clean all, for that or another reason.
+    /// Runs that failed for any table.
     pub(super) failed: AtomicU64,
 }
 
-impl Totals {
-    /// For the face.
+impl MaintenanceTotals {
+    /// The metrics.
     pub(super) fn counts(&self) -> Vec<Count> {
         let now = |number: &AtomicU64| number.load(Ordering::Relaxed);
         vec![
             ("shop_maintenance_rows_deleted_total", "rows deleted", now(&self.deleted)),
             (
                 "shop_maintenance_outbox_rows_held_back",
-                "outbox rows old enough that the slot has not passed",
+                "outbox rows that are old enough but not passed by the slot",
                 now(&self.held_back),
             ),
             (
                 "shop_maintenance_outbox_left_alone_total",
-                "runs without a slot, or with a lost one",
+                "runs that skipped the outbox: slot missing or lost",
                 now(&self.left_alone),
             ),
-            ("shop_maintenance_failures_total", "runs that did not clean all", now(&self.failed)),
+            (
+                "shop_maintenance_failures_total",
+                "runs that failed for any table",
+                now(&self.failed),
+            ),
         ]
     }
 }
 
-/// What a sweep did to one table.
+/// The outcome for one table.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Swept {
-    /// Rows that are gone, or would be.
+    /// Rows that were deleted, or would be.
     pub(super) deleted: u64,
-    /// Rows that are old enough, and needed.
+    /// Rows that are old enough but still needed.
     pub(super) held_back: u64,
-    /// Rows of other tables that went with them.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub(super) along: BTreeMap<&'static str, u64>,
-    /// Why nothing was looked at.
+    /// Rows of dependent tables that were deleted with them.
+    #[serde(rename = "along", skip_serializing_if = "BTreeMap::is_empty")]
+    pub(super) dependents: BTreeMap<&'static str, u64>,
+    /// Why the table was skipped.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) left_alone: Option<String>,
 }
 
-/// Sweeps tables over one session.
+/// Cleans up tables over one session.
 pub(super) struct Sweep<'a> {
     /// The session.
     pub(super) client: &'a Client,
-    /// How.
+    /// The arguments.
     pub(super) args: &'a MaintenanceArgs,
-    /// Counts while it runs.
-    pub(super) totals: &'a Totals,
-    /// Turns true when it shall end.
+    /// Updated while it runs.
+    pub(super) totals: &'a MaintenanceTotals,
+    /// Becomes true when it should stop.
     pub(super) stop: watch::Receiver<bool>,
 }
 
@@ -92,18 +96,18 @@ impl Sweep<'_> {
             slot::check(self.client, &self.args.slot).await?;
         }
         let page = self.client.prepare(&page(table, self.args.dry_run)).await?;
-        // Where the page before ended: age and key, as Postgres writes them.
+        // The end of the previous page: age and key as text.
         let mut from = vec!["-infinity".to_owned()];
         from.extend(table.key().iter().map(|(_, kind)| kind.least()));
         let (mut swept, mut told) = (Swept::default(), Instant::now());
         while !*self.stop.borrow() {
-            let row = self.turn(table, &page, &from).await?;
+            let row = self.fetch_page(table, &page, &from).await?;
             let seen = self.add(table, &row, &mut swept)?;
             if seen < u64::from(self.args.batch) {
                 break;
             }
             from = row.try_get("last")?;
-            if told.elapsed() >= PROGRESS {
+            if told.elapsed() >= PROGRESS_INTERVAL {
                 told = Instant::now();
                 info!(
                     table = table.name(),
@@ -120,7 +124,7 @@ impl Sweep<'_> {
         Ok(swept)
     }
 
-    async fn turn(
+    async fn fetch_page(
         &self,
         table: Table,
         page: &Statement,
@@ -134,7 +138,7 @@ impl Sweep<'_> {
         Ok(self.client.query_one(page, &values).await?)
     }
 
-    /// Adds a page up. Returns how many rows it looked at.
+    /// Adds the counts of a page. Returns how many rows it visited.
     fn add(&self, table: Table, row: &Row, swept: &mut Swept) -> Result<u64, ShopError> {
         let number = |column: &str| {
             let number: i64 = row.try_get(column)?;
@@ -143,9 +147,9 @@ impl Sweep<'_> {
         let mut gone = number("gone")?;
         swept.deleted += gone;
         swept.held_back += number("needed")?;
-        for along in table.along() {
-            let rows = number(along.table)?;
-            *swept.along.entry(along.table).or_default() += rows;
+        for dependent in table.dependents() {
+            let rows = number(dependent.table)?;
+            *swept.dependents.entry(dependent.table).or_default() += rows;
             gone += rows;
         }
         if !self.args.dry_run {
@@ -155,18 +159,18 @@ impl Sweep<'_> {
     }
 }
 
-/// Waits, unless or until told to stop.
+/// Sleeps, or returns early when told to stop.
 pub(super) async fn pause(time: Duration, stop: &watch::Receiver<bool>) {
     let mut stop = stop.clone();
-    // A sender that is gone tells nobody to stop, but ends the wait; it outlives every sweep.
+    // A dropped sender would end the wait early; it outlives every sweep.
     let _ = tokio::time::timeout(time, stop.wait_for(|stop| *stop)).await;
 }
 
-/// One page. Columns: how many rows were seen, are gone, are needed; age and key of the last one; how
-/// many of each other table went along.
+/// The SQL of one page. Columns: how many rows were visited, deleted, still needed; age and key of the last
+/// one; how many were deleted of each dependent table.
 fn page(table: Table, dry_run: bool) -> String {
     let (name, age) = (table.name(), table.age());
-    let columns = |show: fn(usize, &str, Type) -> String| {
+    let columns = |show: fn(usize, &str, ColumnType) -> String| {
         let key = table.key().iter().enumerate();
         key.map(|(at, (name, kind))| show(at, name, *kind)).collect::<Vec<_>>().join(", ")
     };
@@ -179,32 +183,32 @@ fn page(table: Table, dry_run: bool) -> String {
     let gone = if dry_run {
         format!("SELECT {key} FROM {name} AS t WHERE t.ctid = ANY ({places})")
     } else {
-        // A row that somebody holds is left for the next run.
+        // A locked row is left for the next run.
         format!(
             "DELETE FROM {name} AS t WHERE t.ctid = ANY (ARRAY(SELECT h.ctid FROM {name} AS h \
                  WHERE h.ctid = ANY ({places}) FOR UPDATE SKIP LOCKED)) RETURNING {key}"
         )
     };
-    let (mut along, mut counts) = (String::new(), String::new());
-    for Along { table, which } in table.along() {
+    let (mut dependents, mut counts) = (String::new(), String::new());
+    for Dependent { table, which } in table.dependents() {
         let rows = if dry_run {
             format!("SELECT 1 FROM {table} AS a, gone AS g WHERE {which}")
         } else {
             format!("DELETE FROM {table} AS a USING gone AS g WHERE {which} RETURNING 1")
         };
         // Writing to a string cannot fail.
-        let _ = write!(along, ", gone_{table} AS ({rows})");
+        let _ = write!(dependents, ", gone_{table} AS ({rows})");
         let _ = write!(counts, ", (SELECT count(*) FROM gone_{table}) AS {table}");
     }
     format!(
-        // One comparison of all columns is a place in the index. A second one, of the age alone, would
-        // be another, before all rows of that age.
+        // One row comparison is an index position. A separate comparison of the age alone would start the
+        // scan before all rows of that age.
         "WITH page AS MATERIALIZED (SELECT t.ctid AS place, t.{age} AS age, {key}, \
                  {is_needed} AS needed FROM {name} AS t WHERE {has_ended} \
                  AND (t.{age}, {key}) > (($1::text[])[1]::timestamptz, {from}) \
                  AND t.{age} < now() - $2::float8 * interval '1 second' \
              ORDER BY t.{age}, {key} LIMIT $3::int8), \
-         gone AS ({gone}){along} \
+         gone AS ({gone}){dependents} \
          SELECT (SELECT count(*) FROM page) AS seen, (SELECT count(*) FROM gone) AS gone, \
              (SELECT count(*) FROM page WHERE needed) AS needed{counts}, \
              (SELECT ARRAY[age::text, {place}] FROM page ORDER BY age DESC, {back} LIMIT 1) AS last"

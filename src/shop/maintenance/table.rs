@@ -1,49 +1,49 @@
-//! What is cleaned, and what of it may go.
+//! The tables that are cleaned up, and which of their rows may be deleted.
 //!
-//! Enters: nothing. Leaves: for each table the SQL that says how old a row is, whether its thing has
-//! ended, whether it is needed all the same, and what goes with it. What always holds: no row of a saga
-//! that has not ended, and no outbox row that the slot has not passed, may go. Pure.
+//! Enters: nothing. Leaves: for each table the SQL for the age of a row, whether it is complete, whether
+//! it is still needed, and its dependent rows. What always holds: no row of a saga that has not ended,
+//! and no outbox row that the slot has not passed, may be deleted. Pure.
 
 use clap::ValueEnum;
 use uuid::Uuid;
 
-/// A table that grows for ever unless it is cleaned.
+/// A table that grows for ever unless it is cleaned up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub(super) enum Table {
-    /// Messages that consumers have done.
+    /// Markers of messages that consumers have processed.
     ProcessedMessages,
-    /// Requests that have had their effect.
+    /// Claims of requests that were executed.
     IdempotencyKeys,
-    /// Sagas that have ended, their history, and the numbers of their events.
+    /// Ended sagas, their history, and the sequences of their events.
     Sagas,
-    /// Payments that are settled, what the gateway knows of them, and the numbers of their events.
+    /// Settled payments, their gateway operations, and the sequences of their events.
     Payments,
-    /// Reservations of orders that have ended, and the numbers of their events.
+    /// Reservations of ended orders, and the sequences of their events.
     Reservations,
     /// Events that were written.
     Outbox,
 }
 
-/// Rows of another table that go with a row `g` of this one.
+/// Rows of another table that are deleted with a row `g` of this one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Along {
+pub(super) struct Dependent {
     /// The other table, `a`.
     pub(super) table: &'static str,
     /// Which rows of it.
     pub(super) which: &'static str,
 }
 
-/// What a column of a key holds.
+/// The type of a key column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Type {
+pub(super) enum ColumnType {
     /// Text of any kind.
     Text,
     /// A UUID.
     Uuid,
 }
 
-impl Type {
+impl ColumnType {
     /// As Postgres calls it.
     pub(super) const fn name(self) -> &'static str {
         match self {
@@ -52,7 +52,7 @@ impl Type {
         }
     }
 
-    /// A value that no other is below.
+    /// The smallest value.
     pub(super) fn least(self) -> String {
         match self {
             Self::Text => String::new(),
@@ -61,8 +61,8 @@ impl Type {
     }
 }
 
-/// A payment or a reservation is what undoing its order finds, so it stays while that can come.
-/// Written as a scalar: Postgres may answer EXISTS by reading all of `sagas`.
+/// Cancelling an order needs its payment and reservation, so they are kept while it is open.
+/// A scalar subquery: Postgres may plan EXISTS as a scan of all of `sagas`.
 const ORDER_IS_OPEN: &str = "coalesce((SELECT ended_at IS NULL FROM sagas \
      WHERE kind = 'order' AND id = t.order_id::text), false)";
 
@@ -77,7 +77,7 @@ const NOT_PASSED: &str = "coalesce(NOT (age(t.xmin) < 0 OR age(t.xmin) > \
           AND wal_status IS DISTINCT FROM 'lost')), true)";
 
 impl Table {
-    /// All of them. The outbox is the last: it is the one that may have to be left alone.
+    /// All tables. The outbox is the last: it is the one that may have to be skipped.
     pub(super) const ALL: [Self; 6] = [
         Self::ProcessedMessages,
         Self::IdempotencyKeys,
@@ -99,7 +99,7 @@ impl Table {
         }
     }
 
-    /// The column that says how old a row is. It begins an index, which the key completes.
+    /// The timestamp column for the age of a row: the first column of an index, followed by the key.
     pub(super) const fn age(self) -> &'static str {
         match self {
             Self::ProcessedMessages => "processed_at",
@@ -109,7 +109,7 @@ impl Table {
         }
     }
 
-    /// Which rows of `t` are looked at: what the index over the age holds.
+    /// Which rows of `t` are visited: the predicate of the index over the age.
     pub(super) const fn has_ended(self) -> &'static str {
         match self {
             Self::Sagas => "t.ended_at IS NOT NULL",
@@ -118,7 +118,7 @@ impl Table {
         }
     }
 
-    /// Which of them are needed, however old. `$4` is the slot.
+    /// Which of them are still needed, however old. `$4` is the slot.
     pub(super) const fn is_needed(self) -> &'static str {
         match self {
             Self::Payments | Self::Reservations => ORDER_IS_OPEN,
@@ -128,40 +128,42 @@ impl Table {
     }
 
     /// The primary key: its columns with their types. It tells rows of one age
-    /// apart, and `along` finds by it what goes with a row.
-    pub(super) const fn key(self) -> &'static [(&'static str, Type)] {
+    /// apart, and `dependents` finds by it what goes with a row.
+    pub(super) const fn key(self) -> &'static [(&'static str, ColumnType)] {
         match self {
-            Self::ProcessedMessages => &[("consumer", Type::Text), ("message_id", Type::Uuid)],
-            Self::IdempotencyKeys => &[("scope", Type::Text), ("key", Type::Text)],
-            Self::Sagas => &[("kind", Type::Text), ("id", Type::Text)],
-            Self::Payments | Self::Reservations => &[("order_id", Type::Uuid)],
-            Self::Outbox => &[("id", Type::Uuid)],
+            Self::ProcessedMessages => {
+                &[("consumer", ColumnType::Text), ("message_id", ColumnType::Uuid)]
+            }
+            Self::IdempotencyKeys => &[("scope", ColumnType::Text), ("key", ColumnType::Text)],
+            Self::Sagas => &[("kind", ColumnType::Text), ("id", ColumnType::Text)],
+            Self::Payments | Self::Reservations => &[("order_id", ColumnType::Uuid)],
+            Self::Outbox => &[("id", ColumnType::Uuid)],
         }
     }
 
-    /// What goes with a row. The counter of an aggregate goes with what it counted for; one that
-    /// lives on keeps it, or its numbers would begin anew.
-    pub(super) const fn along(self) -> &'static [Along] {
+    /// The dependent rows. The sequence of an aggregate is deleted with the aggregate, never before: its
+    /// numbers would restart at 1.
+    pub(super) const fn dependents(self) -> &'static [Dependent] {
         const COUNTER: &str = "outbox_sequences";
         match self {
             Self::Sagas => &[
-                Along { table: "saga_history", which: "a.kind = g.kind AND a.id = g.id" },
-                Along {
+                Dependent { table: "saga_history", which: "a.kind = g.kind AND a.id = g.id" },
+                Dependent {
                     table: COUNTER,
                     which: "a.aggregate_type = g.kind AND a.aggregate_id = g.id",
                 },
             ],
             Self::Payments => &[
-                Along {
+                Dependent {
                     table: "gateway_operations",
                     which: "a.key = ANY (ARRAY['charge-' || g.order_id, 'refund-' || g.order_id])",
                 },
-                Along {
+                Dependent {
                     table: COUNTER,
                     which: "a.aggregate_type = 'payment' AND a.aggregate_id = g.order_id::text",
                 },
             ],
-            Self::Reservations => &[Along {
+            Self::Reservations => &[Dependent {
                 table: COUNTER,
                 which: "a.aggregate_type = 'reservation' AND a.aggregate_id = g.order_id::text",
             }],

@@ -1,9 +1,8 @@
-//! What the order service does with a message: tells the order's saga.
+//! What the order service does with a message: advances the order's saga.
 //!
-//! Enters: what payment and inventory report. Leaves: the saga's next state, the order's status and
-//! what is told to others, in the transaction that marks the message as done. What always holds: a
-//! report that comes late or out of order is a fact all the same; one about an order that nobody
-//! placed is a dead letter.
+//! Enters: events of payment and inventory. Leaves: the saga's next state, the order's status and the
+//! emitted events, in the transaction of the message's marker. What always holds: an event that arrives
+//! late or out of order is still applied; one about an order that does not exist is a dead letter.
 
 use serde::Deserialize;
 use tokio_postgres::Transaction;
@@ -24,12 +23,12 @@ pub(super) const TOPICS: [&str; 6] = [
     "InventoryReleased",
 ];
 
-/// Lets sagas hear of what happened.
+/// Applies events to order sagas.
 pub(super) struct OrderEffects;
 
-/// Events of failures say why.
+/// The payload of events that report a failure.
 #[derive(Deserialize)]
-struct Told {
+struct FailurePayload {
     reason: Option<String>,
 }
 
@@ -40,19 +39,20 @@ impl Effects for OrderEffects {
 
     async fn apply(&self, transaction: &Transaction<'_>, message: &Message) -> Result<(), Failure> {
         let order = order_id(message)?;
-        let told = Told::deserialize(&message.payload)
-            .map_err(|_| Failure::poison("the payload is no object, or its reason no text"))?;
-        let fact = Fact::of_event(&message.event_type, told.reason.as_deref())
-            .ok_or_else(|| Failure::poison("the type is not one that an order hears of"))?;
-        go_on(transaction, order, &fact).await.map_err(|error| match error {
-            SagaError::Unknown { .. } => Failure::poison("nobody placed this order"),
+        let failure = FailurePayload::deserialize(&message.payload).map_err(|_| {
+            Failure::poison("the payload is not an object, or its reason is not a string")
+        })?;
+        let fact = Fact::of_event(&message.event_type, failure.reason.as_deref())
+            .ok_or_else(|| Failure::poison("the event type is not one that an order handles"))?;
+        advance(transaction, order, &fact).await.map_err(|error| match error {
+            SagaError::Unknown { .. } => Failure::poison("there is no such order"),
             other => Failure::technical(other),
         })
     }
 }
 
-/// Lets one order's saga go on; the order's own row shows how it ended.
-pub(super) async fn go_on(
+/// Advances one order's saga, and updates the status in the order's row.
+pub(super) async fn advance(
     transaction: &Transaction<'_>,
     order: Uuid,
     fact: &Fact,

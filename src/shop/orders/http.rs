@@ -1,9 +1,8 @@
-//! The order service's HTTP face.
+//! The order service's HTTP API.
 //!
 //! Enters: requests. Leaves: orders, their state and history, health, metrics, and the description of
 //! all this as OpenAPI. What always holds: every answer that is not a success is a problem of
-//! RFC 9457; what needs the database has been admitted before, health and metrics need not be. Called
-//! by `service`.
+//! RFC 9457; requests that need the database pass admission control, probes and metrics do not.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,39 +19,39 @@ use tracing::warn;
 use uuid::Uuid;
 
 use super::admission::Admitted;
-use super::place::{Placed, Placing};
+use super::place::{OrderPlacer, Placed};
 use super::problem::Problem;
 use super::process::OrderProcess;
 use super::request::{BODY_MAX, Order};
 use crate::ShopError;
-use crate::face::Face;
+use crate::probes::Probes;
 use postrider_patterns::idempotency::{Fingerprint, Key, Request};
 use postrider_patterns::saga;
 
 /// Keys of clients that share this scope must differ; a service with tenants puts the tenant here.
 const SCOPE: &str = "POST /orders";
 const KEY_HEADER: &str = "idempotency-key";
-/// For a body of 16 KiB more than enough. Who sends it slower holds a connection and memory meanwhile.
+/// More than enough for a body of 16 KiB. A slower client would occupy a connection and memory.
 const BODY_TIME_MAX: Duration = Duration::from_secs(5);
-/// Tells an answer that an earlier request has got too.
+/// Marks a response that is a replay.
 const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
 /// All routes.
-pub(super) fn router(placing: Placing, face: Face) -> Router {
+pub(super) fn router(placer: OrderPlacer, probes: Probes) -> Router {
     Router::new()
         .route("/orders", post(place))
         .route("/orders/{id}", get(order))
         .route("/orders/{id}/status", get(status))
         .route("/openapi.json", get(openapi))
-        .with_state(Arc::new(placing))
-        .merge(face.router())
+        .with_state(Arc::new(placer))
+        .merge(probes.router())
         .method_not_allowed_fallback(method_not_allowed)
         .fallback(not_found)
         .layer(DefaultBodyLimit::max(BODY_MAX))
 }
 
 async fn place(
-    State(placing): State<Arc<Placing>>,
+    State(placer): State<Arc<OrderPlacer>>,
     request: HttpRequest,
 ) -> Result<Response, Problem> {
     let headers = request.headers().clone();
@@ -62,11 +61,11 @@ async fn place(
     let order = Order::parse(&headers, &body)?;
     let fingerprint = Fingerprint::of("POST", "/orders", &order.canonical());
     let request = Request::new(SCOPE, key, fingerprint).map_err(|_| Problem::unavailable())?;
-    let admitted = admit(&placing).await?;
-    // A client that hangs up must not leave the work half done and its key pending, nor make room for
-    // another before it is done.
+    let admitted = admit(&placer).await?;
+    // A client that disconnects must not cancel the work half-way and leave its key pending, nor free its
+    // slot before the work is done.
     let work = tokio::spawn(async move {
-        let placed = placing.place(&request, &order).await;
+        let placed = placer.place(&request, &order).await;
         drop(admitted);
         placed
     });
@@ -74,8 +73,8 @@ async fn place(
     Ok(respond(&placed?))
 }
 
-async fn admit(placing: &Placing) -> Result<Admitted, Problem> {
-    placing.admission.enter().await.ok_or_else(Problem::overloaded)
+async fn admit(placer: &OrderPlacer) -> Result<Admitted, Problem> {
+    placer.admission.enter().await.ok_or_else(Problem::overloaded)
 }
 
 /// The one key that the request has.
@@ -84,12 +83,12 @@ fn key(headers: &HeaderMap) -> Result<Key, Problem> {
         |title, detail: String| Problem::new(StatusCode::BAD_REQUEST, title, detail).of(KEY_HEADER);
     let mut values = headers.get_all(KEY_HEADER).iter();
     let Some(value) = values.next() else {
-        let detail = "send a key of your own choosing, such as a UUID, that stays the same when you \
-                      send the same order again";
+        let detail = "send a key of your own choice, such as a UUID, and the same key when you \
+                      retry the same order";
         return Err(refused("idempotency key missing", detail.to_owned()));
     };
     if values.next().is_some() {
-        return Err(refused("idempotency key not usable", "send one key only".to_owned()));
+        return Err(refused("idempotency key not usable", "send exactly one key".to_owned()));
     }
     Key::parse(value.as_bytes())
         .map_err(|error| refused("idempotency key not usable", error.to_string()))
@@ -100,7 +99,11 @@ fn too_large(refused: &BytesRejection) -> Problem {
         let detail = format!("the body may have {BODY_MAX} bytes");
         return Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "body too large", detail).of("body");
     }
-    Problem::new(StatusCode::BAD_REQUEST, "malformed request", "the body did not arrive whole")
+    Problem::new(
+        StatusCode::BAD_REQUEST,
+        "malformed request",
+        "the body was not received completely",
+    )
 }
 
 fn too_slow() -> Problem {
@@ -109,12 +112,12 @@ fn too_slow() -> Problem {
 }
 
 fn respond(placed: &Placed) -> Response {
-    let mut response = Response::new(Body::from(placed.answer.body().clone()));
-    let Ok(status) = StatusCode::from_u16(placed.answer.status()) else {
+    let mut response = Response::new(Body::from(placed.response.body().clone()));
+    let Ok(status) = StatusCode::from_u16(placed.response.status()) else {
         unreachable!("an answer has a status from 200 to 599");
     };
     *response.status_mut() = status;
-    for (name, value) in placed.answer.headers() {
+    for (name, value) in placed.response.headers() {
         if let (Ok(name), Ok(value)) = (name.parse::<HeaderName>(), HeaderValue::from_str(value)) {
             response.headers_mut().append(name, value);
         }
@@ -126,17 +129,17 @@ fn respond(placed: &Placed) -> Response {
 }
 
 async fn order(
-    State(placing): State<Arc<Placing>>,
+    State(placer): State<Arc<OrderPlacer>>,
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Response, Problem> {
     let id = order_id(id)?;
-    let _admitted = admit(&placing).await?;
-    let found = look_up(&placing, id).await.map_err(|error| unavailable(&error))?;
+    let _admitted = admit(&placer).await?;
+    let found = look_up(&placer, id).await.map_err(|error| unavailable(&error))?;
     found.map(|order| axum::Json(order).into_response()).ok_or_else(unknown_order)
 }
 
-async fn look_up(placing: &Placing, id: Uuid) -> Result<Option<Value>, ShopError> {
-    let client = placing.pool.get().await?;
+async fn look_up(placer: &OrderPlacer, id: Uuid) -> Result<Option<Value>, ShopError> {
+    let client = placer.pool.get().await?;
     let sql = "SELECT customer, sku, quantity, amount_cents, \
                coalesce((SELECT status FROM sagas WHERE kind = 'order' \
                    AND sagas.id = orders.id::text), status) \
@@ -153,18 +156,18 @@ async fn look_up(placing: &Placing, id: Uuid) -> Result<Option<Value>, ShopError
 }
 
 async fn status(
-    State(placing): State<Arc<Placing>>,
+    State(placer): State<Arc<OrderPlacer>>,
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Response, Problem> {
     let id = order_id(id)?.to_string();
-    let _admitted = admit(&placing).await?;
-    let found = process(&placing, &id).await.map_err(|error| unavailable(&error))?;
+    let _admitted = admit(&placer).await?;
+    let found = process(&placer, &id).await.map_err(|error| unavailable(&error))?;
     found.map(|process| axum::Json(process).into_response()).ok_or_else(unknown_order)
 }
 
 /// The saga's state and its history.
-async fn process(placing: &Placing, id: &str) -> Result<Option<Value>, ShopError> {
-    let client = placing.pool.get().await?;
+async fn process(placer: &OrderPlacer, id: &str) -> Result<Option<Value>, ShopError> {
+    let client = placer.pool.get().await?;
     let client = &**client;
     let Some(view) = saga::view::<OrderProcess>(client, id).await? else { return Ok(None) };
     let history = saga::history::<OrderProcess>(client, id).await?;
@@ -190,7 +193,7 @@ fn unknown_order() -> Problem {
 }
 
 fn unavailable(error: &ShopError) -> Problem {
-    warn!(error = %error.in_full(), "an order was not read");
+    warn!(error = %error.with_causes(), "cannot read an order");
     Problem::unavailable()
 }
 
@@ -200,11 +203,11 @@ async fn openapi() -> Response {
 }
 
 async fn method_not_allowed(method: Method) -> Problem {
-    let detail = format!("there is no {method} here; /openapi.json says what there is");
+    let detail = format!("{method} is not supported here; see /openapi.json");
     Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method not allowed", detail)
 }
 
 async fn not_found() -> Problem {
-    let detail = "there is nothing here; /openapi.json says what there is";
+    let detail = "no such resource; see /openapi.json";
     Problem::new(StatusCode::NOT_FOUND, "not found", detail)
 }

@@ -8,13 +8,13 @@ mod admission;
 mod deadlines;
 mod effects;
 mod http;
+mod in_flight;
 #[cfg(test)]
 mod model;
 mod place;
 mod problem;
 mod process;
 mod request;
-mod under_way;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -23,16 +23,16 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use super::error::ShopError;
-use super::face::{Count, Face};
+use super::probes::{Count, Probes};
 use super::service;
-use super::settings::{Place, Settings, pool};
-use admission::Admission;
+use super::settings::{Endpoint, Settings, pool};
+use admission::AdmissionControl;
 use effects::{OrderEffects, TOPICS};
-use place::Placing;
+use place::OrderPlacer;
 use postrider_patterns::idempotency::{self, Counts, Guard};
 use postrider_patterns::inbox::Consumer;
 
-/// Consumer group, owner of markers, beginning of the dead-letter topic.
+/// Consumer group, owner of the markers, and prefix of the dead-letter topic.
 pub const NAME: &str = "shop-orders";
 /// The event types of the whole shop, which are its topics.
 pub const EVENT_TYPES: [&str; 10] = [
@@ -48,25 +48,25 @@ pub const EVENT_TYPES: [&str; 10] = [
     "InventoryReleased",
 ];
 
-/// Counts what was not even begun.
+/// Counts requests that were refused without being started.
 const SHED: &str = "shop_requests_shed_total";
 
-/// What holds for orders alone.
+/// Time limits of the order service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Terms {
-    /// How long an order may take before it is given up.
-    pub patience: Duration,
-    /// After how much silence the owner of an idempotency key counts as dead, 30 ms to 366 days.
+pub struct OrderLimits {
+    /// How long an order may take before it is cancelled.
+    pub order_timeout: Duration,
+    /// How long the lease of an idempotency key lasts without renewal, 30 ms to 366 days.
     pub owner_silence: Duration,
 }
 
-/// Serves at `place` until its end.
+/// Serves at `endpoint` until it is told to stop.
 pub async fn run(
     settings: &Settings,
-    terms: Terms,
-    place: Place<impl Future<Output = ()>>,
+    limits: OrderLimits,
+    endpoint: Endpoint<impl Future<Output = ()>>,
 ) -> Result<(), ShopError> {
-    let Terms { patience, owner_silence } = terms;
+    let OrderLimits { order_timeout, owner_silence } = limits;
     let database = settings.database()?;
     let pool = pool(&database)?;
     let guard = Arc::new(match &settings.redis_url {
@@ -77,38 +77,48 @@ pub async fn run(
         None => Guard::without_redis(),
     });
     let consumer = Consumer::new(settings.consumer(NAME, &TOPICS, &database)?, OrderEffects)?;
-    let admission = Arc::new(Admission::default());
+    let admission = Arc::new(AdmissionControl::default());
     let guarded = Arc::clone(&guard);
     let admitting = Arc::clone(&admission);
     let (counting, known) = watch::channel(None);
-    let face = Face::new(pool.clone(), move || {
+    let probes = Probes::new(pool.clone(), move || {
         let mut all = guard_counts(&guarded.counts()).to_vec();
         all.extend(deadlines::counts(*known.borrow()));
-        all.push((SHED, "requests turned away, as too many were under way", admitting.shed()));
+        all.push((SHED, "requests refused because too many were in flight", admitting.shed()));
         all
     })
-    // Orders are taken while Kafka is away: that is what the outbox is for.
-    .beside(consumer.counters());
-    let watching = deadlines::watch(pool.clone(), patience);
+    // Orders are accepted while Kafka is unavailable: that is what the outbox is for.
+    .with_optional_consumer(consumer.counters());
+    let watching = deadlines::watch(pool.clone(), order_timeout);
     let standing = deadlines::count(pool.clone(), counting);
-    let beside = Box::pin(async move {
+    let background = Box::pin(async move {
         tokio::select! {
             error = settings.login_refused() => error,
             ((), ()) = async { tokio::join!(watching, standing) } => std::future::pending().await,
         }
     });
-    let router =
-        http::router(Placing { pool, guard, admission, under_way: Arc::default(), patience }, face);
-    service::run(consumer, database.tls, router, beside, place).await
+    let router = http::router(
+        OrderPlacer { pool, guard, admission, in_flight: Arc::default(), order_timeout },
+        probes,
+    );
+    service::run(consumer, database.tls, router, background, endpoint).await
 }
 
 fn guard_counts(guard: &Counts) -> [Count; 6] {
     [
-        ("shop_requests_new_total", "requests nobody had sent before", guard.new),
-        ("shop_requests_pending_total", "requests that met one under way", guard.pending),
-        ("shop_requests_replayed_total", "requests Redis had the answer of", guard.replayed),
-        ("shop_requests_mismatched_total", "keys used for another request", guard.mismatched),
-        ("shop_requests_unsure_total", "requests Redis knew nothing of", guard.unsure),
-        ("shop_requests_stale_total", "answers that came after their permit", guard.stale),
+        ("shop_requests_new_total", "first requests of their key", guard.new),
+        (
+            "shop_requests_pending_total",
+            "requests that found the same one in progress",
+            guard.pending,
+        ),
+        ("shop_requests_replayed_total", "requests answered from Redis", guard.replayed),
+        (
+            "shop_requests_mismatched_total",
+            "requests that reused the key of another",
+            guard.mismatched,
+        ),
+        ("shop_requests_unsure_total", "requests that Redis could not decide", guard.unsure),
+        ("shop_requests_stale_total", "requests that outlasted their lease", guard.stale),
     ]
 }

@@ -1,18 +1,18 @@
-//! One order among all three services, every message delivered at any time, some twice, the deadline
-//! at any time: it ends, and money and goods end where its end says. Payment and inventory are modelled
-//! after their effects (`payments/effects`, `payments/settlement`, `inventory/effects`).
+//! A model of one order in all three services: messages are delivered in any order, some twice, and the
+//! deadline passes at any time. The order ends, and payment and stock match its end. Payment and inventory
+//! are modelled after their effects (`payments/effects`, `payments/settlement`, `inventory/effects`).
 
 use proptest::prelude::*;
 
 use super::process::{Fact, OrderProcess};
 use postrider_patterns::saga::Saga as _;
 
-/// Enough for everything to come to rest.
+/// Enough for everything to finish.
 const ROUNDS: usize = 40;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Payment {
-    Unheard,
+    Unknown,
     /// Whether it is to be undone, whether the gateway has been asked.
     Pending {
         undo: bool,
@@ -27,14 +27,14 @@ enum Payment {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stock {
-    Unheard,
+    Unknown,
     Reserved,
     Unavailable,
     Released,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Reader {
+enum Service {
     Orders,
     Payments,
     Inventory,
@@ -45,40 +45,40 @@ struct World {
     payment: Payment,
     stock: Stock,
     card_is_good: bool,
-    is_on_the_shelf: bool,
-    /// What lies in the topics, for each that reads it.
-    messages: Vec<(Reader, &'static str)>,
+    is_in_stock: bool,
+    /// Undelivered messages, by consumer.
+    messages: Vec<(Service, &'static str)>,
     ends: Vec<&'static str>,
 }
 
 impl World {
-    fn new(card_is_good: bool, is_on_the_shelf: bool) -> Self {
-        let (process, payment, stock) = (OrderProcess::default(), Payment::Unheard, Stock::Unheard);
-        let messages = vec![(Reader::Payments, "OrderCreated")];
-        Self { process, payment, stock, card_is_good, is_on_the_shelf, messages, ends: Vec::new() }
+    fn new(card_is_good: bool, is_in_stock: bool) -> Self {
+        let (process, payment, stock) = (OrderProcess::default(), Payment::Unknown, Stock::Unknown);
+        let messages = vec![(Service::Payments, "OrderCreated")];
+        Self { process, payment, stock, card_is_good, is_in_stock, messages, ends: Vec::new() }
     }
 
-    fn tell(&mut self, event: &'static str) {
-        let readers: &[Reader] = match event {
-            "OrderTimedOut" => &[Reader::Payments, Reader::Inventory],
-            "PaymentProcessed" => &[Reader::Orders, Reader::Inventory],
-            "InventoryUnavailable" => &[Reader::Orders, Reader::Payments],
+    fn emit(&mut self, event: &'static str) {
+        let services: &[Service] = match event {
+            "OrderTimedOut" => &[Service::Payments, Service::Inventory],
+            "PaymentProcessed" => &[Service::Orders, Service::Inventory],
+            "InventoryUnavailable" => &[Service::Orders, Service::Payments],
             "OrderConfirmed" | "OrderCancelled" => {
                 self.ends.push(event);
                 &[]
             }
-            _ => &[Reader::Orders],
+            _ => &[Service::Orders],
         };
-        self.messages.extend(readers.iter().map(|reader| (*reader, event)));
+        self.messages.extend(services.iter().map(|service| (*service, event)));
     }
 
-    fn hear(&mut self, fact: &Fact) {
+    fn apply(&mut self, fact: &Fact) {
         for emitted in self.process.on(fact) {
-            self.tell(emitted.event_type);
+            self.emit(emitted.event_type);
         }
     }
 
-    /// Delivers one message, and leaves it there to come again if it is to.
+    /// Delivers one message, and keeps it for redelivery if `again`.
     fn deliver(&mut self, place: usize, again: bool) {
         if self.messages.is_empty() {
             return;
@@ -89,23 +89,23 @@ impl World {
             self.messages.remove(place);
         }
         match message {
-            (Reader::Orders, event) => self.hear(&Fact::of_event(event, None).unwrap()),
-            (Reader::Payments, "OrderCreated") => {
-                if self.payment == Payment::Unheard {
+            (Service::Orders, event) => self.apply(&Fact::of_event(event, None).unwrap()),
+            (Service::Payments, "OrderCreated") => {
+                if self.payment == Payment::Unknown {
                     self.payment = Payment::Pending { undo: false, begun: false };
                 }
             }
-            (Reader::Payments, _) => self.undo_payment(),
-            (Reader::Inventory, "PaymentProcessed") => self.reserve(),
-            (Reader::Inventory, _) => self.release(),
+            (Service::Payments, _) => self.undo_payment(),
+            (Service::Inventory, "PaymentProcessed") => self.reserve(),
+            (Service::Inventory, _) => self.release(),
         }
     }
 
     fn undo_payment(&mut self) {
         match self.payment {
-            Payment::Unheard | Payment::Pending { begun: false, .. } => {
+            Payment::Unknown | Payment::Pending { begun: false, .. } => {
                 self.payment = Payment::Voided;
-                self.tell("PaymentFailed");
+                self.emit("PaymentFailed");
             }
             Payment::Pending { begun, .. } => {
                 self.payment = Payment::Pending { undo: true, begun };
@@ -116,26 +116,26 @@ impl World {
     }
 
     fn reserve(&mut self) {
-        if self.stock != Stock::Unheard {
+        if self.stock != Stock::Unknown {
             return;
         }
-        let (stock, event) = if self.is_on_the_shelf {
+        let (stock, event) = if self.is_in_stock {
             (Stock::Reserved, "InventoryReserved")
         } else {
             (Stock::Unavailable, "InventoryUnavailable")
         };
         self.stock = stock;
-        self.tell(event);
+        self.emit(event);
     }
 
     fn release(&mut self) {
-        if matches!(self.stock, Stock::Unheard | Stock::Reserved) {
+        if matches!(self.stock, Stock::Unknown | Stock::Reserved) {
             self.stock = Stock::Released;
-            self.tell("InventoryReleased");
+            self.emit("InventoryReleased");
         }
     }
 
-    /// The gateway is asked, then answers: two steps.
+    /// The gateway is called, then replies: two steps.
     fn settle(&mut self) {
         match self.payment {
             Payment::Pending { undo, begun: false } => {
@@ -143,16 +143,16 @@ impl World {
             }
             Payment::Pending { .. } if !self.card_is_good => {
                 self.payment = Payment::Declined;
-                self.tell("PaymentFailed");
+                self.emit("PaymentFailed");
             }
             Payment::Pending { undo: true, .. } => self.payment = Payment::Refunding,
             Payment::Pending { .. } => {
                 self.payment = Payment::Charged;
-                self.tell("PaymentProcessed");
+                self.emit("PaymentProcessed");
             }
             Payment::Refunding => {
                 self.payment = Payment::Refunded;
-                self.tell("PaymentRefunded");
+                self.emit("PaymentRefunded");
             }
             _ => {}
         }
@@ -160,22 +160,22 @@ impl World {
 
     fn step(&mut self, choice: u8) {
         match choice % 8 {
-            0 => self.hear(&Fact::DeadlinePassed),
+            0 => self.apply(&Fact::DeadlinePassed),
             1 | 2 => self.settle(),
             3 => self.deliver(usize::from(choice / 8), true),
             _ => self.deliver(usize::from(choice / 8), false),
         }
     }
 
-    /// Everything is delivered, and time goes on.
-    fn come_to_rest(&mut self) {
+    /// Delivers everything, and lets deadlines pass.
+    fn run_to_end(&mut self) {
         for _ in 0..ROUNDS {
             while !self.messages.is_empty() {
                 self.deliver(0, false);
             }
             self.settle();
             if self.messages.is_empty() && !self.process.has_ended() {
-                self.hear(&Fact::DeadlinePassed);
+                self.apply(&Fact::DeadlinePassed);
             }
         }
     }
@@ -183,16 +183,16 @@ impl World {
 
 proptest! {
     #[test]
-    fn every_order_ends_with_money_and_goods_where_its_end_says(
+    fn every_order_ends_with_payment_and_stock_that_match_its_end(
         card_is_good in any::<bool>(),
-        is_on_the_shelf in any::<bool>(),
+        is_in_stock in any::<bool>(),
         choices in prop::collection::vec(any::<u8>(), 0..60),
     ) {
-        let mut world = World::new(card_is_good, is_on_the_shelf);
+        let mut world = World::new(card_is_good, is_in_stock);
         for choice in choices {
             world.step(choice);
         }
-        world.come_to_rest();
+        world.run_to_end();
         prop_assert_eq!(world.ends.len(), 1, "{:?}", world.process);
         let is_confirmed = world.ends == ["OrderConfirmed"];
         prop_assert_eq!(world.payment == Payment::Charged, is_confirmed);

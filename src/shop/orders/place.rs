@@ -1,9 +1,8 @@
-//! Places an order once, however often it is asked for.
+//! Places an order once, however often the request is sent.
 //!
-//! Enters: a checked [`Order`] and an idempotency key. Leaves: the answer that this key has got, or
-//! gets now. What always holds: order, saga, outbox row and key are written in one transaction, so an
-//! order is there once, whatever becomes of Redis; Redis only saves the database from repeats. Called
-//! by `http`.
+//! Enters: a checked [`Order`] and an idempotency key. Leaves: the response stored for the key, or a new
+//! one. What always holds: order, saga, outbox row and key are written in one transaction, so an order
+//! exists once, whatever happens to Redis, which is only a cache.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,122 +14,122 @@ use tokio_postgres::Transaction;
 use tracing::warn;
 use uuid::Uuid;
 
-use super::admission::Admission;
+use super::admission::AdmissionControl;
+use super::in_flight::InFlightKeys;
 use super::problem::Problem;
 use super::process::OrderProcess;
 use super::request::Order;
-use super::under_way::UnderWay;
 use crate::ShopError;
 use postrider_patterns::idempotency::{
-    Answer, Begun, Claim, Completed, Guard, IdempotencyError, Permit, Request, claim,
+    Begin, Claim, Guard, IdempotencyError, Lease, OwnerUpdate, Request, StoredResponse, claim,
 };
 use postrider_patterns::saga::{self, Emitted, Saga as _};
 
-/// Clients that conflict should not come back all at once.
+/// For the Retry-After header of requests that conflict.
 const RETRY_AFTER_S: u64 = 1;
 
-/// What places orders.
+/// Places orders.
 #[derive(Clone)]
-pub(super) struct Placing {
+pub(super) struct OrderPlacer {
     /// The service's database.
     pub(super) pool: Pool,
-    /// In front of it.
+    /// The idempotency guard in front of it.
     pub(super) guard: Arc<Guard>,
-    /// In front of both.
-    pub(super) admission: Arc<Admission>,
-    /// The keys that are being written for.
-    pub(super) under_way: Arc<UnderWay>,
-    /// How long an order may take before it is given up.
-    pub(super) patience: Duration,
+    /// Load shedding in front of both.
+    pub(super) admission: Arc<AdmissionControl>,
+    /// The keys of requests in flight.
+    pub(super) in_flight: Arc<InFlightKeys>,
+    /// How long an order may take before it is cancelled.
+    pub(super) order_timeout: Duration,
 }
 
-/// An answer, and whether an earlier request has got it too.
+/// A response, and whether it is a replay.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Placed {
     /// What the client gets.
-    pub(super) answer: Answer,
-    /// Whether it is an earlier answer.
+    pub(super) response: StoredResponse,
+    /// Whether it is that of an earlier request.
     pub(super) is_replayed: bool,
 }
 
-/// Why an order is not known to be written.
-enum Unwritten {
-    /// It may not be.
+/// Why an order was not written, or may not have been.
+enum PlaceError {
+    /// The request is refused.
     Refused(Problem),
-    /// It was not.
+    /// It was not written.
     Failed(ShopError),
-    /// The commit was asked for, and nobody said what became of it.
+    /// COMMIT was sent and its outcome is unknown.
     Undecided(ShopError),
 }
 
-impl<E: Into<ShopError>> From<E> for Unwritten {
+impl<E: Into<ShopError>> From<E> for PlaceError {
     fn from(error: E) -> Self {
         Self::Failed(error.into())
     }
 }
 
-impl Unwritten {
-    /// What the client is told.
-    fn tell(self) -> Problem {
+impl PlaceError {
+    /// The response to the client.
+    fn into_problem(self) -> Problem {
         match self {
             Self::Refused(problem) => problem,
             Self::Failed(ShopError::Key(IdempotencyError::Busy(_))) => {
                 pending(Duration::from_secs(RETRY_AFTER_S))
             }
             Self::Failed(error) | Self::Undecided(error) => {
-                warn!(error = %error.in_full(), "an order was not written");
+                warn!(error = %error.with_causes(), "cannot write an order");
                 Problem::unavailable()
             }
         }
     }
 }
 
-impl Placing {
-    /// Places the order, or finds the answer that the key has got.
+impl OrderPlacer {
+    /// Places the order, or finds the response stored for the key.
     pub(super) async fn place(&self, request: &Request, order: &Order) -> Result<Placed, Problem> {
         let written = match self.guard.begin(request).await {
-            Begun::New(permit) => self.write_as_owner(request, order, &permit).await,
-            Begun::Pending { retry_after } => return Err(pending(retry_after)),
-            Begun::Replay(answer) => Ok(Placed { answer, is_replayed: true }),
-            Begun::Mismatch => return Err(mismatch()),
-            // Redis does not know: Postgres does.
-            Begun::Unsure => self.write(request, order).await,
+            Begin::New(lease) => self.write_as_owner(request, order, &lease).await,
+            Begin::Pending { retry_after } => return Err(pending(retry_after)),
+            Begin::Replay(response) => Ok(Placed { response, is_replayed: true }),
+            Begin::Mismatch => return Err(mismatch()),
+            // Redis cannot decide: Postgres does.
+            Begin::Unsure => self.write(request, order).await,
         };
-        written.map_err(Unwritten::tell)
+        written.map_err(PlaceError::into_problem)
     }
 
     async fn write_as_owner(
         &self,
         request: &Request,
         order: &Order,
-        permit: &Permit,
-    ) -> Result<Placed, Unwritten> {
-        let written = self.guard.hold(permit, self.write(request, order)).await;
+        lease: &Lease,
+    ) -> Result<Placed, PlaceError> {
+        let written = self.guard.run_renewing(lease, self.write(request, order)).await;
         match &written {
             Ok(placed) => {
-                let completed = self.guard.complete(permit, &placed.answer).await;
-                if completed == Completed::Stale {
-                    // The order is there once all the same: the key in Postgres saw to that.
-                    warn!("a request took longer than its permit; its answer was not remembered");
+                let completed = self.guard.complete(lease, &placed.response).await;
+                if completed == OwnerUpdate::Stale {
+                    // The order exists once all the same: the unique key in Postgres ensures that.
+                    warn!("a request outlasted its idempotency lease; its response was not cached");
                 }
             }
-            // Whoever comes next must not take it for undone; the permit ends by itself.
-            Err(Unwritten::Undecided(_)) => {}
+            // The next request must not find the key free; the lease expires by itself.
+            Err(PlaceError::Undecided(_)) => {}
             Err(_) => {
-                self.guard.release(permit).await;
+                self.guard.release(lease).await;
             }
         }
         written
     }
 
-    async fn write(&self, request: &Request, order: &Order) -> Result<Placed, Unwritten> {
-        let Some(_turn) = self.under_way.enter(request.key()) else {
-            return Err(Unwritten::Refused(pending(Duration::from_secs(RETRY_AFTER_S))));
+    async fn write(&self, request: &Request, order: &Order) -> Result<Placed, PlaceError> {
+        let Some(_in_flight) = self.in_flight.enter(request.key()) else {
+            return Err(PlaceError::Refused(pending(Duration::from_secs(RETRY_AFTER_S))));
         };
         let mut client = self.pool.get().await?;
         let written = self.write_in(&mut client, request, order).await;
-        if matches!(&written, Err(Unwritten::Failed(error)) if error.is_read_only()) {
-            // The next session may lead to another server.
+        if matches!(&written, Err(PlaceError::Failed(error)) if error.is_read_only()) {
+            // A new session may reach another server.
             drop(Object::take(client));
         }
         written
@@ -141,19 +140,19 @@ impl Placing {
         client: &mut Object,
         request: &Request,
         order: &Order,
-    ) -> Result<Placed, Unwritten> {
+    ) -> Result<Placed, PlaceError> {
         let transaction = client.transaction().await?;
         let id = Uuid::now_v7();
-        let answer = answer(id, order)?;
-        match claim(&transaction, request, &answer).await? {
+        let response = response(id, order)?;
+        match claim(&transaction, request, &response).await? {
             Claim::Won => {
-                insert(&transaction, id, order, self.patience).await?;
+                insert(&transaction, id, order, self.order_timeout).await?;
                 let committed = transaction.commit().await;
-                committed.map_err(|error| Unwritten::Undecided(error.into()))?;
-                Ok(Placed { answer, is_replayed: false })
+                committed.map_err(|error| PlaceError::Undecided(error.into()))?;
+                Ok(Placed { response, is_replayed: false })
             }
-            Claim::Done(answer) => Ok(Placed { answer, is_replayed: true }),
-            Claim::Mismatch => Err(Unwritten::Refused(mismatch())),
+            Claim::Done(response) => Ok(Placed { response, is_replayed: true }),
+            Claim::Mismatch => Err(PlaceError::Refused(mismatch())),
         }
     }
 }
@@ -163,7 +162,7 @@ async fn insert(
     transaction: &Transaction<'_>,
     id: Uuid,
     order: &Order,
-    patience: Duration,
+    order_timeout: Duration,
 ) -> Result<(), ShopError> {
     let process = OrderProcess::default();
     transaction
@@ -190,11 +189,11 @@ async fn insert(
             "amount_cents": order.amount_cents,
         }),
     };
-    saga::start(transaction, &id.to_string(), &process, &[created], patience).await?;
+    saga::start(transaction, &id.to_string(), &process, &[created], order_timeout).await?;
     Ok(())
 }
 
-fn answer(id: Uuid, order: &Order) -> Result<Answer, IdempotencyError> {
+fn response(id: Uuid, order: &Order) -> Result<StoredResponse, IdempotencyError> {
     let body = json!({
         "id": id.to_string(),
         "status": OrderProcess::default().status(),
@@ -207,15 +206,14 @@ fn answer(id: Uuid, order: &Order) -> Result<Answer, IdempotencyError> {
         ("content-type".to_owned(), "application/json".to_owned()),
         ("location".to_owned(), format!("/orders/{id}")),
     ];
-    Answer::new(StatusCode::CREATED.as_u16(), headers, body.to_string())
+    StoredResponse::new(StatusCode::CREATED.as_u16(), headers, body.to_string())
 }
 
 fn pending(retry_after: Duration) -> Problem {
-    let detail =
-        "a request with this Idempotency-Key is being carried out; come again for its answer";
+    let detail = "a request with this Idempotency-Key is in progress; retry later for its response";
     Problem::new(StatusCode::CONFLICT, "request in progress", detail)
         .of("idempotency-key")
-        .again_after(retry_after.as_secs().clamp(RETRY_AFTER_S, 30))
+        .retry_after(retry_after.as_secs().clamp(RETRY_AFTER_S, 30))
 }
 
 fn mismatch() -> Problem {

@@ -1,6 +1,6 @@
-//! Answers that say what is wrong, as RFC 9457 writes them.
+//! Error responses: Problem Details of RFC 9457.
 //!
-//! Enters: a status, and words. Leaves: an `application/problem+json` answer. What always holds: no
+//! Enters: a status and texts. Leaves: an `application/problem+json` response. What always holds: no
 //! value that a client sent is repeated, only the name of the field that holds it.
 
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
@@ -18,11 +18,11 @@ pub(super) struct Problem {
     pub(super) detail: String,
     /// The field or header that is wrong.
     pub(super) field: Option<String>,
-    /// When to come again, seconds.
+    /// When to retry, in seconds.
     pub(super) retry_after_s: Option<u64>,
 }
 
-/// Its members on the wire; `type` is `about:blank`, so `title` goes with the status (section 4.2.1).
+/// Its JSON; `type` is `about:blank`, so `title` goes with the status (section 4.2.1).
 #[derive(Serialize)]
 struct Body<'a> {
     title: &'a str,
@@ -45,25 +45,25 @@ impl Problem {
         self
     }
 
-    /// The same, asking the client to come again.
+    /// The same, with Retry-After.
     #[must_use]
-    pub(super) fn again_after(mut self, seconds: u64) -> Self {
+    pub(super) fn retry_after(mut self, seconds: u64) -> Self {
         self.retry_after_s = Some(seconds);
         self
     }
 
-    /// The service cannot answer now, for no fault of the client.
+    /// The service cannot respond now, through no fault of the client.
     pub(super) fn unavailable() -> Self {
-        let detail = "the order service cannot reach what it needs; nothing is lost by sending the \
-                      same request with the same Idempotency-Key again";
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, "service unavailable", detail).again_after(1)
+        let detail = "the order service cannot reach a dependency; it is safe to retry the same \
+                      request with the same Idempotency-Key";
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "service unavailable", detail).retry_after(1)
     }
 
-    /// So much is under way that this request was not begun.
+    /// Too many requests are in flight, so this one was not started.
     pub(super) fn overloaded() -> Self {
-        let detail = "too many requests are under way; nothing was done for this one, so send the \
-                      same again, with the same Idempotency-Key if it has one";
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, "service overloaded", detail).again_after(1)
+        let detail = "too many requests are in flight; nothing was done for this one, so retry it, \
+                      with the same Idempotency-Key if it has one";
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "service overloaded", detail).retry_after(1)
     }
 }
 

@@ -1,7 +1,7 @@
-//! How an order goes on: a pure function of the facts that payment and inventory reported.
+//! The order saga: a pure function of the facts that payment and inventory reported.
 //!
-//! Enters: [`Fact`]s in any order. Leaves: the order's status and what is told to others. What always
-//! holds: facts only grow, so the outcome does not depend on the order in which they come; every
+//! Enters: [`Fact`]s in any order. Leaves: the order's status and the events to emit. What always
+//! holds: facts only grow, so the outcome does not depend on the order in which they arrive; every
 //! order ends confirmed or cancelled once payment and inventory have answered; a cancelled order's
 //! money is refunded or was never taken, and its stock released or never reserved.
 
@@ -10,7 +10,7 @@ use serde_json::json;
 
 use postrider_patterns::saga::{Emitted, Saga};
 
-/// What came of the payment. A later variant never gives way to an earlier one.
+/// The state of the payment. It only moves to later variants.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Payment {
@@ -21,7 +21,7 @@ enum Payment {
     Refunded,
 }
 
-/// What came of the reservation. A later variant never gives way to an earlier one.
+/// The state of the reservation. It only moves to later variants.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Stock {
@@ -37,14 +37,14 @@ enum Stock {
 pub(super) struct OrderProcess {
     payment: Payment,
     stock: Stock,
-    /// Nobody waits for it any more; everything done for it is undone.
+    /// Its deadline passed; everything done for it is undone.
     given_up: bool,
-    /// Why it did not come about, in the words of whoever said so first.
+    /// Why it was cancelled: the first reason that was reported.
     #[serde(default)]
     reason: Option<String>,
 }
 
-/// What others report of an order, or the clock.
+/// A fact about an order, reported by another service or the clock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Fact {
     /// The payment service charged the customer.
@@ -64,7 +64,7 @@ pub(super) enum Fact {
 }
 
 impl Fact {
-    /// From an event type and a reason, where the type is one that an order hears of.
+    /// From an event type and a reason; `None` if the type is not one that an order handles.
     pub(super) fn of_event(event_type: &str, reason: Option<&str>) -> Option<Self> {
         let reason = || reason.unwrap_or("no reason given").to_owned();
         Some(match event_type {
@@ -141,7 +141,7 @@ impl Saga for OrderProcess {
                 event_type: "OrderCancelled",
                 payload: json!({ "reason": self.reason() }),
             }],
-            // At each deadline anew: whoever could not undo it may be able to by then.
+            // At each deadline again: a service that could not undo its part may be able to by then.
             None if *fact == Fact::DeadlinePassed => vec![Emitted {
                 event_type: "OrderTimedOut",
                 payload: json!({ "reason": self.reason() }),
@@ -251,7 +251,7 @@ mod tests {
         assert_eq!(emitted, ["OrderConfirmed"]);
     }
 
-    /// What payment and inventory can report of one order, from both sides' point of view.
+    /// Sequences of facts that payment and inventory can report about one order.
     fn stories() -> Vec<(Vec<Fact>, &'static str)> {
         vec![
             (vec![Fact::PaymentProcessed, Fact::InventoryReserved], "CONFIRMED"),

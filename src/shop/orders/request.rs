@@ -33,18 +33,18 @@ pub(super) struct Order {
 }
 
 impl Order {
-    /// Reads and checks a body.
+    /// Parses and checks a body.
     pub(super) fn parse(headers: &HeaderMap, body: &[u8]) -> Result<Self, Problem> {
         check_content_type(headers)?;
         let mut json = serde_json::Deserializer::from_slice(body);
         let parsed = serde_path_to_error::deserialize::<_, Self>(&mut json);
         let order = parsed.map_err(|error| malformed(&error))?;
-        json.end().map_err(|_| invalid("there is something behind the JSON object"))?;
+        json.end().map_err(|_| invalid("there is trailing data after the JSON object"))?;
         order.check()?;
         Ok(order)
     }
 
-    /// What tells this order from another, whatever the spaces and the order of members.
+    /// Canonical JSON, independent of white space and of the order of members.
     pub(super) fn canonical(&self) -> Vec<u8> {
         match serde_json::to_vec(self) {
             Ok(bytes) => bytes,
@@ -59,7 +59,7 @@ impl Order {
                 return Err(invalid(format!("it must have 1 to {NAME_MAX} characters")).of(field));
             }
             if name.chars().any(char::is_control) {
-                return Err(invalid("it must not hold control characters").of(field));
+                return Err(invalid("it must not contain control characters").of(field));
             }
         }
         if !(1..=QUANTITY_MAX).contains(&self.quantity) {

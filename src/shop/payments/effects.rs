@@ -1,8 +1,8 @@
 //! What the payment service does with a message: writes an intent, never calls the gateway.
 //!
 //! Enters: OrderCreated, InventoryUnavailable, OrderTimedOut. Leaves: a row in `payments`, in the
-//! transaction that marks the message as done. What always holds: an order that was given up before
-//! its payment began is never charged: a VOIDED row stands where the intent would.
+//! transaction of the message's marker. What always holds: an order that timed out before its payment
+//! began is never charged: a VOIDED row takes the place of the intent.
 
 use std::sync::Arc;
 
@@ -19,13 +19,13 @@ use postrider_patterns::outbox_writer::{Event, append};
 /// The topics that the payment service reads.
 pub(super) const TOPICS: [&str; 3] = ["OrderCreated", "InventoryUnavailable", "OrderTimedOut"];
 
-/// Writes intents, and wakes whoever carries them out.
+/// Writes intents, and wakes the task that executes them.
 pub(super) struct PaymentEffects {
-    /// Told after each commit.
+    /// Notified after each commit.
     pub(super) intents: Arc<Notify>,
 }
 
-/// What OrderCreated says that matters here.
+/// The fields of OrderCreated that are needed here.
 #[derive(Deserialize)]
 struct OrderCreated {
     amount_cents: i64,
@@ -56,9 +56,9 @@ async fn intend(
     payload: &Value,
 ) -> Result<(), Failure> {
     let placed = OrderCreated::deserialize(payload)
-        .map_err(|_| Failure::poison("the payload is no order"))?;
+        .map_err(|_| Failure::poison("the payload is not an order"))?;
     if placed.amount_cents <= 0 {
-        return Err(Failure::poison("amount_cents is not above 0"));
+        return Err(Failure::poison("amount_cents must be greater than 0"));
     }
     transaction
         .execute(
@@ -70,11 +70,11 @@ async fn intend(
     Ok(())
 }
 
-/// Money that was taken goes back, money that is being taken will, and money that was not is not.
+/// Refunds a charge, marks one in progress for a refund, and voids one that has not begun.
 async fn undo(transaction: &Transaction<'_>, order: Uuid) -> Result<(), Failure> {
     let voided = transaction
         .execute(
-            // An intent that nobody has begun to carry out counts as none.
+            // An intent that was never attempted counts as none.
             "INSERT INTO payments AS known (order_id, order_placed, amount_cents, status, reason) \
              VALUES ($1, '{}', 0, 'VOIDED', 'the order was given up') \
              ON CONFLICT (order_id) DO UPDATE SET status = 'VOIDED', reason = excluded.reason, \

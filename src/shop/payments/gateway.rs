@@ -1,9 +1,8 @@
-//! A payment gateway as a stranger: slow, forgetful of its answers, and with books of its own.
+//! A simulated external payment gateway: slow, with a ledger of its own, and some replies are lost.
 //!
-//! Enters: a charge or a refund with an idempotency key. Leaves: what became of it. What always holds:
-//! one key is booked once, however often it is asked for, and gets the same answer; some answers are
-//! lost after the booking, as on a real network, so who got no answer must ask again with the same
-//! key.
+//! Enters: a charge or a refund with an idempotency key. Leaves: its outcome. What always holds: one key
+//! is booked once, however often it is sent, and gets the same reply; some replies are lost after the
+//! booking, as on a real network, so a caller without a reply must retry with the same key.
 
 use std::time::Duration;
 
@@ -15,20 +14,20 @@ use crate::ShopError;
 pub const CARD_LIMIT_CENTS: i64 = 80_000;
 /// How long a call takes.
 const DELAY: Duration = Duration::from_millis(5);
-/// Of so many first calls, one's answer is lost after the booking.
+/// One in this many first calls loses its reply after the booking.
 const LOST_ONE_IN: u32 = 20;
 
-/// What is asked of the gateway.
+/// An operation of the gateway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum Operation {
     /// Take money.
     Charge,
     /// Give it back.
     Refund,
 }
 
-impl Kind {
-    /// As the books spell it.
+impl Operation {
+    /// As it is stored in the ledger.
     pub(super) const fn as_str(self) -> &'static str {
         match self {
             Self::Charge => "charge",
@@ -37,14 +36,14 @@ impl Kind {
     }
 }
 
-/// What became of a call.
+/// The outcome of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(super) enum GatewayReply {
     /// It is booked.
     Approved,
-    /// It will never be, and why.
+    /// It is refused for good, and why.
     Declined(String),
-    /// Nobody knows: ask again with the same key.
+    /// No reply: retry with the same key.
     Lost,
 }
 
@@ -55,7 +54,7 @@ pub(super) struct Gateway {
 }
 
 impl Gateway {
-    /// A gateway whose books are in the database behind this pool.
+    /// A gateway whose ledger is in the database of this pool.
     pub(super) fn new(books: Pool) -> Self {
         Self { books }
     }
@@ -63,13 +62,13 @@ impl Gateway {
     /// Books once for each key. `attempt` counts the caller's calls for it, from 1.
     pub(super) async fn call(
         &self,
-        kind: Kind,
+        kind: Operation,
         key: &str,
         amount_cents: i64,
         attempt: i32,
-    ) -> Result<Answer, ShopError> {
+    ) -> Result<GatewayReply, ShopError> {
         tokio::time::sleep(DELAY).await;
-        let is_declined = kind == Kind::Charge && amount_cents > CARD_LIMIT_CENTS;
+        let is_declined = kind == Operation::Charge && amount_cents > CARD_LIMIT_CENTS;
         let declined = is_declined.then_some("the card's limit is exceeded");
         let client = self.books.get().await?;
         client
@@ -82,8 +81,8 @@ impl Gateway {
         let sql = "SELECT declined FROM gateway_operations WHERE key = $1";
         let booked: Option<String> = client.query_one(sql, &[&key]).await?.try_get(0)?;
         if attempt == 1 && crc32fast::hash(key.as_bytes()).is_multiple_of(LOST_ONE_IN) {
-            return Ok(Answer::Lost);
+            return Ok(GatewayReply::Lost);
         }
-        Ok(booked.map_or(Answer::Approved, Answer::Declined))
+        Ok(booked.map_or(GatewayReply::Approved, GatewayReply::Declined))
     }
 }

@@ -1,8 +1,8 @@
 //! The payment service.
 //!
 //! Enters: orders to be charged, and orders to be undone. Leaves: PaymentProcessed, PaymentFailed,
-//! PaymentRefunded. What always holds: an order is charged once and refunded once at most, whatever is
-//! delivered twice and whoever dies in between.
+//! PaymentRefunded. What always holds: an order is charged at most once and refunded at most once,
+//! whatever is redelivered and whichever process crashes.
 
 mod effects;
 mod gateway;
@@ -14,9 +14,9 @@ use std::sync::Arc;
 use tokio::sync::{Notify, watch};
 
 use super::error::ShopError;
-use super::face::Face;
+use super::probes::Probes;
 use super::service;
-use super::settings::{Place, Settings, pool};
+use super::settings::{Endpoint, Settings, pool};
 use effects::{PaymentEffects, TOPICS};
 use gateway::Gateway;
 use postrider_patterns::inbox::Consumer;
@@ -24,13 +24,13 @@ use settlement::settle;
 
 pub use gateway::CARD_LIMIT_CENTS;
 
-/// Consumer group, owner of markers, beginning of the dead-letter topic.
+/// Consumer group, owner of the markers, and prefix of the dead-letter topic.
 pub const NAME: &str = "shop-payments";
 
-/// Serves at `place` until its end.
+/// Serves at `endpoint` until it is told to stop.
 pub async fn run(
     settings: &Settings,
-    place: Place<impl Future<Output = ()>>,
+    endpoint: Endpoint<impl Future<Output = ()>>,
 ) -> Result<(), ShopError> {
     let database = settings.database()?;
     let pool = pool(&database)?;
@@ -38,10 +38,10 @@ pub async fn run(
     let effects = PaymentEffects { intents: Arc::clone(&intents) };
     let consumer = Consumer::new(settings.consumer(NAME, &TOPICS, &database)?, effects)?;
     let (counting, waiting) = watch::channel(None);
-    let face = Face::new(pool.clone(), move || settlement::counts(*waiting.borrow()).collect())
-        .needing(consumer.counters());
+    let probes = Probes::new(pool.clone(), move || settlement::counts(*waiting.borrow()).collect())
+        .with_required_consumer(consumer.counters());
     let settling = settle(pool.clone(), Gateway::new(pool.clone()), intents);
-    let beside = Box::pin(async move {
+    let background = Box::pin(async move {
         tokio::select! {
             error = settings.login_refused() => error,
             ((), ()) = async { tokio::join!(settling, settlement::count(pool, counting)) } => {
@@ -49,5 +49,5 @@ pub async fn run(
             }
         }
     });
-    service::run(consumer, database.tls, face.router(), beside, place).await
+    service::run(consumer, database.tls, probes.router(), background, endpoint).await
 }

@@ -1,11 +1,13 @@
-//! Servers, requests and answers that the tests share.
+//! Servers, requests and responses that the tests share.
 
 use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use postrider::idempotency::{Answer, Begun, Fingerprint, Guard, Key, Permit, Request, Settings};
+use postrider::idempotency::{
+    Begin, Fingerprint, Guard, Key, Lease, Request, Settings, StoredResponse,
+};
 use postrider::sandbox::postgres::{Address, Cluster, Options};
 use postrider::sandbox::redis::Redis;
 use redis::AsyncConnectionConfig;
@@ -20,7 +22,7 @@ const LIMIT: Duration = Duration::from_mins(1);
 pub(crate) fn settings() -> Settings {
     Settings {
         response_timeout: Duration::from_secs(20),
-        pass_over: Duration::from_millis(50),
+        bypass: Duration::from_millis(50),
         ..Settings::default()
     }
 }
@@ -43,7 +45,7 @@ pub(crate) async fn session(redis: &Redis) -> MultiplexedConnection {
 }
 
 /// Runs one command, its words separated by spaces.
-pub(crate) async fn tell(redis: &Redis, command: &str) -> redis::Value {
+pub(crate) async fn command(redis: &Redis, command: &str) -> redis::Value {
     let mut words = command.split(' ');
     let mut command = redis::cmd(words.next().unwrap());
     words.for_each(|word| {
@@ -71,38 +73,38 @@ pub(crate) async fn calls(redis: &Redis, command: &str) -> u64 {
 }
 
 pub(crate) fn request(key: &str) -> Request {
-    asking(key, "{\"item\":1}")
+    request_with_body(key, "{\"item\":1}")
 }
 
 /// The same key with a body of its own.
-pub(crate) fn asking(key: &str, body: &str) -> Request {
+pub(crate) fn request_with_body(key: &str, body: &str) -> Request {
     let fingerprint = Fingerprint::of("POST", "/orders", body.as_bytes());
     Request::new("tenant-7 POST /orders", Key::parse(key).unwrap(), fingerprint).unwrap()
 }
 
-pub(crate) fn answer(body: &str) -> Answer {
+pub(crate) fn response(body: &str) -> StoredResponse {
     let headers = vec![("content-type".to_owned(), "application/json".to_owned())];
-    Answer::new(201, headers, body.to_owned()).unwrap()
+    StoredResponse::new(201, headers, body.to_owned()).unwrap()
 }
 
-pub(crate) fn permit(begun: Begun) -> Permit {
-    match begun {
-        Begun::New(permit) => permit,
+pub(crate) fn lease(begin: Begin) -> Lease {
+    match begin {
+        Begin::New(lease) => lease,
         other => panic!("not new: {other:?}"),
     }
 }
 
-pub(crate) fn replayed(begun: Begun) -> Answer {
-    match begun {
-        Begun::Replay(answer) => answer,
+pub(crate) fn replayed(begin: Begin) -> StoredResponse {
+    match begin {
+        Begin::Replay(response) => response,
         other => panic!("not replayed: {other:?}"),
     }
 }
 
 /// Begins again and again until Redis decides.
-pub(crate) async fn begin_when_sure(guard: &Guard, request: &Request) -> Begun {
+pub(crate) async fn begin_when_redis_is_back(guard: &Guard, request: &Request) -> Begin {
     let decided =
-        async || Some(guard.begin(request).await).filter(|it| !matches!(it, Begun::Unsure));
+        async || Some(guard.begin(request).await).filter(|it| !matches!(it, Begin::Unsure));
     wait_for("Redis to decide", decided).await
 }
 

@@ -1,10 +1,12 @@
 //! Keys, headers and values that somebody else chose.
 
-use postrider::idempotency::{Answer, Begun, Claim, Completed, Fingerprint, Key, Request, claim};
+use postrider::idempotency::{
+    Begin, Claim, Fingerprint, Key, OwnerUpdate, Request, StoredResponse, claim,
+};
 use redis::Value;
 
 use crate::idempotency::fixture::{
-    Database, answer, guarded, only_key, permit, replayed, request, session, settings, tell,
+    Database, command, guarded, lease, only_key, replayed, request, response, session, settings,
 };
 
 /// Every character that a key may have, among them what means something to Redis Cluster, to SQL, to
@@ -18,28 +20,28 @@ async fn every_key_that_is_allowed_works_in_redis_and_in_postgres() {
     let keys = [&all, "'; DROP TABLE effects; --", "{a}b", "*", "%00%0d%0a", "]]--", "\\0", "$1"];
     for key in keys.map(|key| key.replace(' ', "_")).into_iter().chain(["k".repeat(255)]) {
         let request = request(&key);
-        let owner = permit(guard.begin(&request).await);
+        let owner = lease(guard.begin(&request).await);
         let transaction = client.transaction().await.unwrap();
-        let mine = answer(&key);
+        let mine = response(&key);
         assert_eq!(claim(&transaction, &request, &mine).await.unwrap(), Claim::Won, "{key}");
         transaction.commit().await.unwrap();
-        assert_eq!(guard.complete(&owner, &mine).await, Completed::Done, "{key}");
+        assert_eq!(guard.complete(&owner, &mine).await, OwnerUpdate::Applied, "{key}");
         assert_eq!(replayed(guard.begin(&request).await), mine, "{key}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_two_pairs_of_scope_and_key_run_together() {
+async fn different_pairs_of_scope_and_key_have_different_redis_keys() {
     let (redis, guard) = guarded(&settings());
     let pairs =
         [("a", "b:c"), ("a:b", "c"), ("a b", "c"), ("a", "b"), ("a b c", "d"), ("a:b c", "d")];
     for (scope, key) in pairs {
         let fingerprint = Fingerprint::of("POST", "/", b"");
         let request = Request::new(scope, Key::parse(key).unwrap(), fingerprint).unwrap();
-        permit(guard.begin(&request).await);
+        lease(guard.begin(&request).await);
     }
     let keys = i64::try_from(pairs.len()).unwrap();
-    assert_eq!(tell(&redis, "DBSIZE").await, Value::Int(keys));
+    assert_eq!(command(&redis, "DBSIZE").await, Value::Int(keys));
 }
 
 /// As large and as odd as HTTP allows.
@@ -53,17 +55,17 @@ async fn headers_come_back_as_they_were() {
         ("x-long".to_owned(), "v".repeat(8_000)),
     ];
     headers.extend((0..200).map(|number| (format!("x-{number}"), "same".to_owned())));
-    let mine = Answer::new(200, headers, "").unwrap();
-    let owner = permit(guard.begin(&request("k")).await);
-    assert_eq!(guard.complete(&owner, &mine).await, Completed::Done);
+    let mine = StoredResponse::new(200, headers, "").unwrap();
+    let owner = lease(guard.begin(&request("k")).await);
+    assert_eq!(guard.complete(&owner, &mine).await, OwnerUpdate::Applied);
     assert_eq!(replayed(guard.begin(&request("k")).await), mine);
 }
 
 /// Of any type and with any bytes: nothing is overwritten, no other key suffers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn garbage_under_a_key_makes_the_guard_unsure_of_that_key_alone() {
+async fn a_corrupt_value_makes_the_guard_unsure_of_that_key_alone() {
     let (redis, guard) = guarded(&settings());
-    let owner = permit(guard.begin(&request("k")).await);
+    let owner = lease(guard.begin(&request("k")).await);
     let key = only_key(&redis).await;
     let mut session = session(&redis).await;
     let pending: Vec<u8> = redis::cmd("GET").arg(&key).query_async(&mut session).await.unwrap();
@@ -89,12 +91,12 @@ async fn garbage_under_a_key_makes_the_guard_unsure_of_that_key_alone() {
             redis::cmd("DUMP").arg(&key).query_async(session).await.unwrap()
         };
         let before = dump(&mut session).await;
-        assert!(matches!(guard.begin(&request("k")).await, Begun::Unsure), "{command}");
-        assert_eq!(guard.complete(&owner, &answer("{}")).await, Completed::Stale, "{command}");
-        assert_eq!(guard.renew(&owner).await, Completed::Stale, "{command}");
-        assert_eq!(guard.release(&owner).await, Completed::Stale, "{command}");
+        assert!(matches!(guard.begin(&request("k")).await, Begin::Unsure), "{command}");
+        assert_eq!(guard.complete(&owner, &response("{}")).await, OwnerUpdate::Stale, "{command}");
+        assert_eq!(guard.renew(&owner).await, OwnerUpdate::Stale, "{command}");
+        assert_eq!(guard.release(&owner).await, OwnerUpdate::Stale, "{command}");
         assert_eq!(dump(&mut session).await, before, "{command}");
-        let other = permit(guard.begin(&request("other")).await);
-        assert_eq!(guard.release(&other).await, Completed::Done);
+        let other = lease(guard.begin(&request("other")).await);
+        assert_eq!(guard.release(&other).await, OwnerUpdate::Applied);
     }
 }

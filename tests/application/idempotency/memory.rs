@@ -2,18 +2,18 @@
 
 use std::sync::Arc;
 
-use postrider::idempotency::{Answer, Completed, Fingerprint, Guard, Key, Request};
+use postrider::idempotency::{Fingerprint, Guard, Key, OwnerUpdate, Request, StoredResponse};
 use postrider::sandbox::redis::Redis;
 use tokio::task::JoinSet;
 
-use crate::idempotency::fixture::{answer, guarded, only_key, permit, session, settings};
+use crate::idempotency::fixture::{guarded, lease, only_key, response, session, settings};
 
 /// `dictEntry`, and `robj` before a string.
 const ENTRY: usize = 24;
 const OBJECT: usize = 16;
 /// The longest prefix of a string below 64 KiB, and the zero at its end.
 const STRING: usize = 5 + 1;
-/// With its state and fingerprint, and the token or what begins an answer.
+/// With its state and fingerprint, and the token or the beginning of a response.
 const PENDING: usize = 41;
 const COMPLETED: usize = 33 + 2 + 1;
 
@@ -67,13 +67,13 @@ async fn a_key_takes_the_memory_that_the_formula_says() {
         let request = Request::new("tenant-7 POST /orders", parsed, fingerprint).unwrap();
         let length = "idem:tenant-7 POST /orders ".len() + key;
 
-        let owner = permit(guard.begin(&request).await);
+        let owner = lease(guard.begin(&request).await);
         let (measured, formula) = (usage(&redis).await, pending_bytes(length));
         let range = least(formula)..=most(formula);
         assert!(range.contains(&measured), "pending: {measured}, {formula}");
 
-        let mine = Answer::new(201, headers(header), vec![b'x'; body]).unwrap();
-        assert_eq!(guard.complete(&owner, &mine).await, Completed::Done);
+        let mine = StoredResponse::new(201, headers(header), vec![b'x'; body]).unwrap();
+        assert_eq!(guard.complete(&owner, &mine).await, OwnerUpdate::Applied);
         let formula = memory_bytes(length, mine.headers(), body);
         let (measured, range) = (usage(&redis).await, least(formula)..=most(formula));
         assert!(range.contains(&measured), "completed: {measured}, {formula}");
@@ -104,8 +104,8 @@ async fn fill(guard: &Arc<Guard>, numbers: std::ops::Range<usize>) {
             let request = crate::idempotency::fixture::request(&format!(
                 "8e03978e-40d5-43dd-bc93-{number:012}"
             ));
-            let owner = permit(guard.begin(&request).await);
-            assert_eq!(guard.complete(&owner, &answer("{}")).await, Completed::Done);
+            let owner = lease(guard.begin(&request).await);
+            assert_eq!(guard.complete(&owner, &response("{}")).await, OwnerUpdate::Applied);
         });
     }
     tasks.join_all().await;

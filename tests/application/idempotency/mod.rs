@@ -11,6 +11,7 @@
     reason = "all of this crate is test code; clippy sees only the marked functions as such"
 )]
 
+mod claims;
 mod fixture;
 mod hostile;
 mod memory;
@@ -18,5 +19,4 @@ mod outages;
 mod published;
 mod storm;
 mod transitions;
-mod truth;
 mod zombies;

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use postrider::idempotency::{Answer, Begun, Completed, Counts, Guard, Settings};
+use postrider::idempotency::{Begin, Counts, Guard, OwnerUpdate, Settings, StoredResponse};
 
 use crate::idempotency::fixture::{
-    answer, asking, calls, guarded, only_key, permit, replayed, request, session, settings, tell,
+    calls, command, guarded, lease, only_key, replayed, request, request_with_body, response,
+    session, settings,
 };
 use support::task::{let_pass, wait_for};
 
@@ -14,14 +15,14 @@ async fn a_request_is_new_then_pending_then_replayed() {
     let chosen = Settings { retry_after: Duration::from_secs(7), ..settings() };
     let (redis, guard) = guarded(&chosen);
     let request = request("one");
-    let owner = permit(guard.begin(&request).await);
+    let owner = lease(guard.begin(&request).await);
     for _ in 0..2 {
-        let Begun::Pending { retry_after } = guard.begin(&request).await else { panic!() };
+        let Begin::Pending { retry_after } = guard.begin(&request).await else { panic!() };
         assert_eq!(retry_after, chosen.retry_after);
     }
     let headers = vec![("location".to_owned(), "/orders/1".to_owned())];
-    let first = Answer::new(422, headers, vec![0, 0xff, b'\r', b'\n']).unwrap();
-    assert_eq!(guard.complete(&owner, &first).await, Completed::Done);
+    let first = StoredResponse::new(422, headers, vec![0, 0xff, b'\r', b'\n']).unwrap();
+    assert_eq!(guard.complete(&owner, &first).await, OwnerUpdate::Applied);
     for _ in 0..3 {
         assert_eq!(replayed(guard.begin(&request).await), first);
     }
@@ -37,7 +38,7 @@ async fn every_state_ends_by_itself() {
         let key = only_key(&redis).await;
         redis::cmd("PTTL").arg(key).query_async(&mut session(&redis).await).await.unwrap()
     };
-    let owner = permit(guard.begin(&request("k")).await);
+    let owner = lease(guard.begin(&request("k")).await);
     assert!((1..=30_000).contains(&ttl().await), "a crash after `begin` locks nobody out");
     let () = redis::cmd("PEXPIRE")
         .arg(only_key(&redis).await)
@@ -46,22 +47,22 @@ async fn every_state_ends_by_itself() {
         .await
         .unwrap();
     assert!((1..=5_000).contains(&ttl().await));
-    assert_eq!(guard.renew(&owner).await, Completed::Done);
+    assert_eq!(guard.renew(&owner).await, OwnerUpdate::Applied);
     assert!((5_001..=30_000).contains(&ttl().await), "renewed");
-    assert_eq!(guard.complete(&owner, &answer("{}")).await, Completed::Done);
+    assert_eq!(guard.complete(&owner, &response("{}")).await, OwnerUpdate::Applied);
     assert!((30_001..=86_400_000).contains(&ttl().await));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_released_key_is_free_at_once() {
     let (redis, guard) = guarded(&settings());
-    let first = permit(guard.begin(&request("k")).await);
-    assert_eq!(guard.release(&first).await, Completed::Done);
-    assert_eq!(tell(&redis, "DBSIZE").await, redis::Value::Int(0));
-    let second = permit(guard.begin(&request("k")).await);
+    let first = lease(guard.begin(&request("k")).await);
+    assert_eq!(guard.release(&first).await, OwnerUpdate::Applied);
+    assert_eq!(command(&redis, "DBSIZE").await, redis::Value::Int(0));
+    let second = lease(guard.begin(&request("k")).await);
     assert!(second.token() > first.token());
-    assert_eq!(guard.release(&first).await, Completed::Stale, "twice is once too often");
-    assert!(matches!(guard.begin(&request("k")).await, Begun::Pending { .. }));
+    assert_eq!(guard.release(&first).await, OwnerUpdate::Stale, "twice is once too often");
+    assert!(matches!(guard.begin(&request("k")).await, Begin::Pending { .. }));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -69,46 +70,48 @@ async fn a_key_whose_time_is_over_is_free() {
     let brief = Duration::from_millis(30);
     let (_redis, guard) =
         guarded(&Settings { pending_ttl: brief, completed_ttl: brief, ..settings() });
-    let dead = permit(guard.begin(&request("k")).await);
-    let_pass(brief * 2, "its time is over").await;
-    let owner = permit(guard.begin(&request("k")).await);
+    let dead = lease(guard.begin(&request("k")).await);
+    let_pass(brief * 2, "the lease expires").await;
+    let owner = lease(guard.begin(&request("k")).await);
     assert!(owner.token() > dead.token());
     // On a busy machine its own time may be over before it completes.
-    if guard.complete(&owner, &answer("{}")).await == Completed::Done {
-        let_pass(brief * 2, "the answer's time is over").await;
+    if guard.complete(&owner, &response("{}")).await == OwnerUpdate::Applied {
+        let_pass(brief * 2, "the response expires").await;
     }
-    permit(guard.begin(&request("k")).await);
+    lease(guard.begin(&request("k")).await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_same_key_with_another_request_is_a_mismatch_in_every_state() {
     let (_redis, guard) = guarded(&Settings { stored_bytes_max: 100, ..settings() });
-    let (first, other) = (asking("k", "{\"cents\":1}"), asking("k", "{\"cents\":100}"));
-    let owner = permit(guard.begin(&first).await);
-    assert!(matches!(guard.begin(&other).await, Begun::Mismatch), "pending");
-    guard.complete(&owner, &answer("{}")).await;
-    assert!(matches!(guard.begin(&other).await, Begun::Mismatch), "completed");
-    let (first, other) = (asking("large", "{\"cents\":1}"), asking("large", "{}"));
-    let owner = permit(guard.begin(&first).await);
-    guard.complete(&owner, &answer(&"x".repeat(200))).await;
-    assert!(matches!(guard.begin(&other).await, Begun::Mismatch), "by pointer");
+    let (first, other) =
+        (request_with_body("k", "{\"cents\":1}"), request_with_body("k", "{\"cents\":100}"));
+    let owner = lease(guard.begin(&first).await);
+    assert!(matches!(guard.begin(&other).await, Begin::Mismatch), "pending");
+    guard.complete(&owner, &response("{}")).await;
+    assert!(matches!(guard.begin(&other).await, Begin::Mismatch), "completed");
+    let (first, other) =
+        (request_with_body("large", "{\"cents\":1}"), request_with_body("large", "{}"));
+    let owner = lease(guard.begin(&first).await);
+    guard.complete(&owner, &response(&"x".repeat(200))).await;
+    assert!(matches!(guard.begin(&other).await, Begin::Mismatch), "by pointer");
     assert_eq!(guard.counts().mismatched, 3);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_large_answer_is_a_pointer_to_postgres() {
+async fn a_large_response_is_a_pointer_to_postgres() {
     let (redis, guard) = guarded(&settings());
-    let owner = permit(guard.begin(&request("k")).await);
-    let large = answer(&"x".repeat(16 * 1024));
-    assert_eq!(guard.complete(&owner, &large).await, Completed::Done);
+    let owner = lease(guard.begin(&request("k")).await);
+    let large = response(&"x".repeat(16 * 1024));
+    assert_eq!(guard.complete(&owner, &large).await, OwnerUpdate::Applied);
     let value: Vec<u8> = redis::cmd("GET")
         .arg(only_key(&redis).await)
         .query_async(&mut session(&redis).await)
         .await
         .unwrap();
     assert_eq!(value.len(), 33, "state and fingerprint");
-    assert!(matches!(guard.begin(&request("k")).await, Begun::Unsure));
-    assert_eq!(guard.complete(&owner, &large).await, Completed::Stale, "it is completed");
+    assert!(matches!(guard.begin(&request("k")).await, Begin::Unsure));
+    assert_eq!(guard.complete(&owner, &large).await, OwnerUpdate::Stale, "it is completed");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -116,16 +119,16 @@ async fn each_transition_is_one_command() {
     let (redis, guard) = guarded(&settings());
     let (a, b) = (request("a"), request("b"));
     let run = async || {
-        let owner = permit(guard.begin(&a).await);
-        assert_eq!(guard.renew(&owner).await, Completed::Done);
-        assert_eq!(guard.complete(&owner, &answer("{}")).await, Completed::Done);
+        let owner = lease(guard.begin(&a).await);
+        assert_eq!(guard.renew(&owner).await, OwnerUpdate::Applied);
+        assert_eq!(guard.complete(&owner, &response("{}")).await, OwnerUpdate::Applied);
         replayed(guard.begin(&a).await);
-        let owner = permit(guard.begin(&b).await);
-        assert_eq!(guard.release(&owner).await, Completed::Done);
+        let owner = lease(guard.begin(&b).await);
+        assert_eq!(guard.release(&owner).await, OwnerUpdate::Applied);
     };
     run().await;
-    tell(&redis, "FLUSHALL").await;
-    tell(&redis, "CONFIG RESETSTAT").await;
+    command(&redis, "FLUSHALL").await;
+    command(&redis, "CONFIG RESETSTAT").await;
     run().await;
     assert_eq!(calls(&redis, "evalsha").await, 6);
     assert_eq!((calls(&redis, "eval").await, calls(&redis, "script|load").await), (0, 0));
@@ -136,11 +139,11 @@ async fn tokens_rise_whatever_redis_forgets() {
     let (redis, guard) = guarded(&settings());
     let mut last = 0;
     for round in 0..50 {
-        let owner = permit(guard.begin(&request("k")).await);
+        let owner = lease(guard.begin(&request("k")).await);
         assert!(owner.token() > last, "round {round}");
         last = owner.token();
         if round % 2 == 0 {
-            tell(&redis, "FLUSHALL").await;
+            command(&redis, "FLUSHALL").await;
         } else {
             guard.release(&owner).await;
         }
@@ -148,46 +151,49 @@ async fn tokens_rise_whatever_redis_forgets() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn work_that_is_held_outlives_the_time_to_live() {
+async fn work_with_renewal_outlives_the_time_to_live() {
     let ttl = Duration::from_secs(1);
     let (_redis, guard) = guarded(&Settings { pending_ttl: ttl, ..settings() });
-    let owner = permit(guard.begin(&request("k")).await);
+    let owner = lease(guard.begin(&request("k")).await);
     let work = async {
         for _ in 0..5 {
             let_pass(ttl / 2, "work that takes longer than the key lives").await;
-            let begun = guard.begin(&request("k")).await;
-            assert!(matches!(begun, Begun::Pending { .. }), "{begun:?}");
+            let begin = guard.begin(&request("k")).await;
+            assert!(matches!(begin, Begin::Pending { .. }), "{begin:?}");
         }
         "done"
     };
-    assert_eq!(guard.hold(&owner, work).await, "done");
-    assert_eq!(guard.complete(&owner, &answer("{}")).await, Completed::Done);
+    assert_eq!(guard.run_renewing(&owner, work).await, "done");
+    assert_eq!(guard.complete(&owner, &response("{}")).await, OwnerUpdate::Applied);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn work_that_was_overtaken_is_held_to_its_end() {
+async fn work_whose_lease_was_lost_runs_to_its_end() {
     let ttl = Duration::from_millis(60);
     let (redis, guard) = guarded(&Settings { pending_ttl: ttl, ..settings() });
-    let owner = permit(guard.begin(&request("k")).await);
-    tell(&redis, "FLUSHALL").await;
+    let owner = lease(guard.begin(&request("k")).await);
+    command(&redis, "FLUSHALL").await;
     let work = async {
-        wait_for("the guard to be told", async || (guard.counts().stale > 0).then_some(())).await;
-        let_pass(ttl * 2, "it would ask again meanwhile").await;
+        wait_for("a renewal to find the lease expired", async || {
+            (guard.counts().stale > 0).then_some(())
+        })
+        .await;
+        let_pass(ttl * 2, "long enough for another renewal").await;
         "done"
     };
-    assert_eq!(guard.hold(&owner, work).await, "done");
-    assert_eq!(guard.counts().stale, 1, "it asked no more once it knew");
+    assert_eq!(guard.run_renewing(&owner, work).await, "done");
+    assert_eq!(guard.counts().stale, 1, "it does not renew an expired lease again");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_guard_without_redis_leaves_all_to_postgres() {
     let (_redis, other) = guarded(&settings());
-    let owner = permit(other.begin(&request("k")).await);
+    let owner = lease(other.begin(&request("k")).await);
     let guard = Guard::without_redis();
-    assert!(matches!(guard.begin(&request("k")).await, Begun::Unsure));
-    assert_eq!(guard.complete(&owner, &answer("{}")).await, Completed::Unsure);
-    assert_eq!(guard.renew(&owner).await, Completed::Unsure);
-    assert_eq!(guard.release(&owner).await, Completed::Unsure);
-    assert_eq!(guard.hold(&owner, async { 1 }).await, 1);
+    assert!(matches!(guard.begin(&request("k")).await, Begin::Unsure));
+    assert_eq!(guard.complete(&owner, &response("{}")).await, OwnerUpdate::Unsure);
+    assert_eq!(guard.renew(&owner).await, OwnerUpdate::Unsure);
+    assert_eq!(guard.release(&owner).await, OwnerUpdate::Unsure);
+    assert_eq!(guard.run_renewing(&owner, async { 1 }).await, 1);
     assert_eq!(guard.counts(), Counts { unsure: 1, ..Counts::default() });
 }

@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
-use postrider::idempotency::{Begun, Claim, Completed, Permit, Settings, claim};
+use postrider::idempotency::{Begin, Claim, Lease, OwnerUpdate, Settings, claim};
 
-use crate::idempotency::fixture::{Database, answer, guarded, permit, replayed, request, settings};
+use crate::idempotency::fixture::{
+    Database, guarded, lease, replayed, request, response, settings,
+};
 use support::task::let_pass;
 
 const TTL: Duration = Duration::from_secs(5);
@@ -14,35 +16,35 @@ fn brief() -> Settings {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_zombie_is_told_and_its_successors_answer_stays() {
+async fn a_zombie_is_told_and_its_successors_response_stays() {
     let (_redis, guard) = guarded(&brief());
-    let zombie = permit(guard.begin(&request("k")).await);
-    let_pass(TTL + TTL / 10, "its time is over").await;
-    let successor = permit(guard.begin(&request("k")).await);
+    let zombie = lease(guard.begin(&request("k")).await);
+    let_pass(TTL + TTL / 10, "the lease expires").await;
+    let successor = lease(guard.begin(&request("k")).await);
     assert!(successor.token() > zombie.token());
-    assert_eq!(guard.complete(&successor, &answer("successor")).await, Completed::Done);
+    assert_eq!(guard.complete(&successor, &response("successor")).await, OwnerUpdate::Applied);
 
-    assert_eq!(guard.complete(&zombie, &answer("zombie")).await, Completed::Stale);
-    assert_eq!(guard.renew(&zombie).await, Completed::Stale);
-    assert_eq!(guard.release(&zombie).await, Completed::Stale);
-    assert_eq!(replayed(guard.begin(&request("k")).await), answer("successor"));
+    assert_eq!(guard.complete(&zombie, &response("zombie")).await, OwnerUpdate::Stale);
+    assert_eq!(guard.renew(&zombie).await, OwnerUpdate::Stale);
+    assert_eq!(guard.release(&zombie).await, OwnerUpdate::Stale);
+    assert_eq!(replayed(guard.begin(&request("k")).await), response("successor"));
     assert_eq!(guard.counts().stale, 3);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_zombie_does_not_end_its_successors_work() {
     let (_redis, guard) = guarded(&brief());
-    let zombie = permit(guard.begin(&request("k")).await);
-    let_pass(TTL + TTL / 10, "its time is over").await;
-    let successor = permit(guard.begin(&request("k")).await);
+    let zombie = lease(guard.begin(&request("k")).await);
+    let_pass(TTL + TTL / 10, "the lease expires").await;
+    let successor = lease(guard.begin(&request("k")).await);
     let work = async {
-        assert_eq!(guard.complete(&zombie, &answer("zombie")).await, Completed::Stale);
-        assert_eq!(guard.release(&zombie).await, Completed::Stale);
-        assert_eq!(guard.renew(&zombie).await, Completed::Stale);
-        assert!(matches!(guard.begin(&request("k")).await, Begun::Pending { .. }));
+        assert_eq!(guard.complete(&zombie, &response("zombie")).await, OwnerUpdate::Stale);
+        assert_eq!(guard.release(&zombie).await, OwnerUpdate::Stale);
+        assert_eq!(guard.renew(&zombie).await, OwnerUpdate::Stale);
+        assert!(matches!(guard.begin(&request("k")).await, Begin::Pending { .. }));
     };
-    guard.hold(&successor, work).await;
-    assert_eq!(guard.complete(&successor, &answer("successor")).await, Completed::Done);
+    guard.run_renewing(&successor, work).await;
+    assert_eq!(guard.complete(&successor, &response("successor")).await, OwnerUpdate::Applied);
 }
 
 /// Both believe to own the key; the unique key lets one of them have its effect, whichever of them
@@ -52,14 +54,14 @@ async fn of_a_zombie_and_its_successor_one_has_its_effect() {
     for zombie_commits_first in [true, false] {
         let (_redis, guard) = guarded(&brief());
         let database = Database::migrated().await;
-        let zombie = permit(guard.begin(&request("k")).await);
-        let_pass(TTL + TTL / 10, "its time is over").await;
-        let successor = permit(guard.begin(&request("k")).await);
+        let zombie = lease(guard.begin(&request("k")).await);
+        let_pass(TTL + TTL / 10, "the lease expires").await;
+        let successor = lease(guard.begin(&request("k")).await);
 
-        let execute = async |owner: &Permit, body: &str| {
+        let execute = async |owner: &Lease, body: &str| {
             let mut client = database.client().await;
             let transaction = client.transaction().await.unwrap();
-            let mine = answer(body);
+            let mine = response(body);
             let claimed = claim(&transaction, &request("k"), &mine).await.unwrap();
             let valid = match claimed {
                 Claim::Won => {
@@ -67,7 +69,7 @@ async fn of_a_zombie_and_its_successor_one_has_its_effect() {
                     transaction.commit().await.unwrap();
                     mine
                 }
-                Claim::Done(answer) => answer,
+                Claim::Done(response) => response,
                 Claim::Mismatch => panic!("the same request"),
             };
             let completed = guard.complete(owner, &valid).await;
@@ -78,10 +80,10 @@ async fn of_a_zombie_and_its_successor_one_has_its_effect() {
         } else {
             (execute(&successor, "successor").await, execute(&zombie, "zombie").await)
         };
-        assert_eq!(first.0, second.0, "both give the same answer");
+        assert_eq!(first.0, second.0, "both return the same response");
         assert_eq!(database.effects().await, 1);
         let of_zombie = if zombie_commits_first { first.1 } else { second.1 };
-        assert_eq!(of_zombie, Completed::Stale);
+        assert_eq!(of_zombie, OwnerUpdate::Stale);
         assert_eq!(replayed(guard.begin(&request("k")).await), first.0);
     }
 }

@@ -9,36 +9,36 @@ const BODY: &str = r#"{"customer":"ada","sku":"tea","quantity":2,"amount_cents":
 const CLIENTS: usize = 60;
 
 #[test]
-fn who_gets_no_turn_in_time_is_told_to_come_again_and_leaves_nothing_behind() {
+fn a_request_without_a_slot_is_told_to_retry_and_leaves_nothing_behind() {
     let stage = Stage::set();
-    let service = stage.patient_orders(&[]);
+    let service = stage.orders_without_timeouts(&[]);
     let address = service.address.as_str();
-    stage.hold_orders();
+    stage.lock_orders();
     let shed = || service.metric("shop_requests_shed_total");
     assert_eq!(shed(), 0);
-    let answers = std::thread::scope(|scope| {
+    let responses = std::thread::scope(|scope| {
         let clients: Vec<_> = (0..CLIENTS)
             .map(|number| {
                 scope.spawn(move || (number, place(address, &number.to_string(), BODY).unwrap()))
             })
             .collect();
-        wait_until("requests that are turned away", || shed() > 0);
-        // Those under way still are, and whoever looks after the service gets through.
+        wait_until("requests that are refused", || shed() > 0);
+        // Those in flight still are, and probes and metrics are served.
         for path in ["/livez", "/readyz", "/metrics"] {
             assert_eq!(get(address, path).status, 200, "{path}");
         }
         let unknown = get(address, "/orders/0199f2a4-7c1e-7cc3-98c4-dc0c0c07398f/status");
         assert_eq!((unknown.status, unknown.json()["title"].as_str()), OVERLOADED);
-        stage.let_go();
+        stage.unlock_orders();
         clients.into_iter().map(|client| client.join().unwrap()).collect::<Vec<_>>()
     });
     let (placed, turned): (Vec<_>, Vec<_>) =
-        answers.iter().partition(|(_, answer)| answer.status == 201);
+        responses.iter().partition(|(_, response)| response.status == 201);
     assert!(!placed.is_empty() && !turned.is_empty());
-    for (_, answer) in &turned {
-        assert_eq!((answer.status, answer.json()["title"].as_str()), OVERLOADED);
-        assert_eq!(answer.header("content-type"), Some("application/problem+json"));
-        assert_eq!(answer.header("retry-after"), Some("1"));
+    for (_, response) in &turned {
+        assert_eq!((response.status, response.json()["title"].as_str()), OVERLOADED);
+        assert_eq!(response.header("content-type"), Some("application/problem+json"));
+        assert_eq!(response.header("retry-after"), Some("1"));
     }
     assert_eq!(shed(), turned.len() as u64 + 1);
     assert_eq!(stage.written(), [i64::try_from(placed.len()).unwrap(); 4]);
@@ -48,12 +48,12 @@ fn who_gets_no_turn_in_time_is_told_to_come_again_and_leaves_nothing_behind() {
     service.stop();
 }
 
-/// Its owner stands still inside its transaction, in another process, and Redis is away: so each repeat
-/// has to ask Postgres, where it would wait.
+/// The key's owner hangs inside its transaction, in another process, and Redis is unavailable: so each
+/// repeat has to go to Postgres, where it would wait.
 #[test]
-fn one_hot_key_takes_one_turn_and_leaves_the_others_to_other_keys() {
+fn one_hot_key_takes_one_slot_and_leaves_the_others_to_other_keys() {
     let stage = Stage::set();
-    let service = stage.patient_orders(&["--redis-url", "redis://127.0.0.1:1"]);
+    let service = stage.orders_without_timeouts(&["--redis-url", "redis://127.0.0.1:1"]);
     let address = service.address.as_str();
     stage.run(
         "BEGIN; INSERT INTO idempotency_keys (scope, key, fingerprint, status, headers, body) \

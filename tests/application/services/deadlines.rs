@@ -1,10 +1,10 @@
-//! Orders that took too long are given up, whatever becomes of others.
+//! Orders that took too long time out, whatever happens to others.
 
 use crate::services::stage::Stage;
 use support::wait::wait_until;
 
 #[test]
-fn an_order_that_cannot_be_given_up_makes_no_other_wait() {
+fn an_order_that_cannot_time_out_does_not_block_others() {
     let stage = Stage::set();
     stage.run(
         "INSERT INTO sagas (kind, id, state, status, deadline)
@@ -22,7 +22,7 @@ fn an_order_that_cannot_be_given_up_makes_no_other_wait() {
     );
     let service = stage.start(&["orders", "--patience", "1h"]);
     let given_up = "SELECT count(*) FROM outbox WHERE event_type = 'OrderTimedOut'";
-    wait_until("the others to be given up", || stage.count(given_up) == 4);
+    wait_until("the others to time out", || stage.count(given_up) == 4);
     service.stop();
     stage.run_in(&other, "COMMIT");
 }

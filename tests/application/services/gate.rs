@@ -1,5 +1,5 @@
-//! A proxy before Postgres that stops one connection at a chosen statement, which the server does not
-//! hear of before the gate is opened. Its threads end with this process.
+//! A proxy in front of Postgres that stops a connection at a chosen statement and forwards it when the
+//! gate is opened. Its threads end with this process.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
@@ -11,11 +11,11 @@ use support::wait::wait_until;
 /// The running proxy.
 pub(crate) struct Gate {
     pub(crate) port: u16,
-    bar: Arc<Bar>,
+    barrier: Arc<Barrier>,
 }
 
 #[derive(Default)]
-struct Bar {
+struct Barrier {
     state: Mutex<State>,
     opened: Condvar,
 }
@@ -30,33 +30,33 @@ impl Gate {
     pub(crate) fn before(server: u16, needle: &'static str) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
-        let bar = Arc::<Bar>::default();
-        let shared = Arc::clone(&bar);
+        let barrier = Arc::<Barrier>::default();
+        let shared = Arc::clone(&barrier);
         thread::spawn(move || {
             for client in listener.incoming().map_while(Result::ok) {
                 let server = TcpStream::connect((Ipv4Addr::LOCALHOST, server)).unwrap();
                 let (from, to) = (server.try_clone().unwrap(), client.try_clone().unwrap());
-                let bar = Arc::clone(&shared);
-                thread::spawn(move || carry(client, server, |bytes| bar.pass(bytes, needle)));
+                let barrier = Arc::clone(&shared);
+                thread::spawn(move || carry(client, server, |bytes| barrier.pass(bytes, needle)));
                 thread::spawn(move || carry(from, to, |_| ()));
             }
         });
-        Self { port, bar }
+        Self { port, barrier }
     }
 
-    /// Waits until a connection stands still.
+    /// Waits until a connection is stopped.
     pub(crate) fn await_held(&self) {
-        wait_until("the statement", || self.bar.state.lock().unwrap().held > 0);
+        wait_until("the statement", || self.barrier.state.lock().unwrap().held > 0);
     }
 
-    /// Lets it go on, and all others from now on.
+    /// Lets it continue, and all others from now on.
     pub(crate) fn open(&self) {
-        self.bar.state.lock().unwrap().is_open = true;
-        self.bar.opened.notify_all();
+        self.barrier.state.lock().unwrap().is_open = true;
+        self.barrier.opened.notify_all();
     }
 }
 
-impl Bar {
+impl Barrier {
     /// Returns when the bytes may pass. A small statement comes in one piece.
     fn pass(&self, bytes: &[u8], needle: &str) {
         if bytes.windows(needle.len()).any(|window| window == needle.as_bytes()) {

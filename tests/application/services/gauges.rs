@@ -1,4 +1,4 @@
-//! What waits is on the metrics, and no poll reads a whole table for it.
+//! Open orders and payments are on the metrics, and no poll scans a whole table for them.
 
 use crate::services::maintenance::{SLOT, deliver};
 use crate::services::stage::Stage;
@@ -42,20 +42,20 @@ fn assert_read_by_index(stage: &Stage, tables: &[&str]) {
             stage.count(&sql)
         };
         wait_until(table, || count("idx_scan") > 0);
-        assert_eq!(count("seq_scan"), 0, "{table} is read from end to end");
+        assert_eq!(count("seq_scan"), 0, "{table} is scanned sequentially");
     }
 }
 
 #[test]
-fn a_sweep_reads_no_table_from_end_to_end() {
+fn a_run_does_no_sequential_scan() {
     let stage = Stage::set();
     stage.run(SLOT);
     fill(&stage);
     deliver(&stage);
     // Counting with large pages; deleting with so many that Postgres plans once for all of them.
     stage.maintain(&["--dry-run"]);
-    let (status, out, said) = stage.maintain(&["--batch", "500", "--pause", "1ms"]);
-    assert_eq!(status, 0, "{said}");
+    let (status, out, stderr) = stage.maintain(&["--batch", "500", "--pause", "1ms"]);
+    assert_eq!(status, 0, "{stderr}");
     // 42 days of 240 rows each stay, but for the one that is just old enough.
     assert_eq!(out.matches("\"deleted\":9921,\"held_back\":0").count(), 6, "{out}");
     assert_read_by_index(
@@ -75,7 +75,7 @@ fn a_sweep_reads_no_table_from_end_to_end() {
 }
 
 #[test]
-fn open_and_overdue_orders_are_on_the_metrics_though_their_deadlines_were_put_off() {
+fn open_and_overdue_orders_are_on_the_metrics_though_their_deadlines_were_postponed() {
     let stage = Stage::set();
     stage.run(
         "INSERT INTO sagas (kind, id, state, status, deadline) SELECT 'order', gen_random_uuid(),
@@ -87,7 +87,7 @@ fn open_and_overdue_orders_are_on_the_metrics_though_their_deadlines_were_put_of
     let service = stage.start(&["orders", "--patience", "1h"]);
     wait_until("OrderTimedOut", || stage.count(given_up) == 2);
     service.stop();
-    // To this one, no deadline seems to have passed.
+    // For this process, no deadline has passed: they are postponed.
     let service = stage.start(&["orders", "--patience", "1h"]);
     service.wait_for(&[
         "\n# TYPE shop_sagas_open gauge\nshop_sagas_open 5\n",
@@ -98,7 +98,7 @@ fn open_and_overdue_orders_are_on_the_metrics_though_their_deadlines_were_put_of
 }
 
 #[test]
-fn payments_that_wait_are_on_the_metrics() {
+fn open_and_due_payments_are_on_the_metrics() {
     let stage = Stage::set();
     stage.run(
         "INSERT INTO payments (order_id, order_placed, amount_cents, status, next_attempt_at)
@@ -106,7 +106,7 @@ fn payments_that_wait_are_on_the_metrics() {
              now() + (n - 2.5) * interval '1 hour' FROM generate_series(1, 5) AS n",
     );
     fill(&stage);
-    // Nobody can take these two: they stay due.
+    // These two are locked: they stay due.
     let other = stage.connect();
     stage.run_in(&other, "BEGIN; SELECT FROM payments WHERE next_attempt_at < now() FOR UPDATE");
     let service = stage.start(&["payments"]);

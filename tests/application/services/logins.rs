@@ -24,10 +24,10 @@ fn shop(args: &[&str], url: &str) -> Command {
     command
 }
 
-fn told(output: &Output) -> String {
-    let told = [&output.stdout, &output.stderr].map(|it| String::from_utf8_lossy(it)).concat();
-    assert!(!told.contains(CANARY), "{told}");
-    told
+fn stderr(output: &Output) -> String {
+    let stderr = [&output.stdout, &output.stderr].map(|it| String::from_utf8_lossy(it)).concat();
+    assert!(!stderr.contains(CANARY), "{stderr}");
+    stderr
 }
 
 #[test]
@@ -44,17 +44,20 @@ fn a_login_that_is_refused_ends_every_service_with_one_clear_error() {
         ] {
             let mut command = shop(&[service, "--bind", "127.0.0.1:0"], url);
             let output = command.env("HOME", "/nowhere").output().unwrap();
-            let told = told(&output);
-            assert_eq!(output.status.code(), Some(exit), "{service}: {told}");
-            assert!(words.iter().all(|word| told.contains(word)), "{service}: {told}");
-            let errors = told.lines().filter(|line| line.starts_with("error: ")).count();
-            assert_eq!(errors, 1, "{service}: {told}");
+            let stderr = stderr(&output);
+            assert_eq!(output.status.code(), Some(exit), "{service}: {stderr}");
+            assert!(words.iter().all(|word| stderr.contains(word)), "{service}: {stderr}");
+            let errors = stderr.lines().filter(|line| line.starts_with("error: ")).count();
+            assert_eq!(errors, 1, "{service}: {stderr}");
         }
     }
     let output = shop(&["load", "--count", "1"], &wrong).output().unwrap();
-    let told = told(&output);
-    assert_eq!(output.status.code(), Some(77), "{told}");
-    assert!(told.contains("password authentication failed") && told.contains("help:"), "{told}");
+    let stderr = stderr(&output);
+    assert_eq!(output.status.code(), Some(77), "{stderr}");
+    assert!(
+        stderr.contains("password authentication failed") && stderr.contains("help:"),
+        "{stderr}"
+    );
 }
 
 /// It may be allowed in again, so it goes on; but says why it does nothing, once and not twice a second.
@@ -110,9 +113,12 @@ fn a_mistyped_consumer_is_asked_about_before_a_topic_is_advised() {
         .env("KAFKA_BROKERS", broker.bootstrap())
         .output()
         .unwrap();
-    let told = told(&output);
-    assert!(told.contains("help: is the name `shop-order` right? there are"), "{told}");
-    assert!(told.contains("dead letters of: shop-orders") && !told.contains("--create"), "{told}");
+    let stderr = stderr(&output);
+    assert!(stderr.contains("help: is the name `shop-order` right? there are"), "{stderr}");
+    assert!(
+        stderr.contains("dead letters of: shop-orders") && !stderr.contains("--create"),
+        "{stderr}"
+    );
 }
 
 #[test]
@@ -129,9 +135,9 @@ fn a_secret_in_the_wrong_place_of_the_command_line_is_not_repeated() {
     ] {
         let output = shop(&args, "user=u").output().unwrap();
         assert_ne!(output.status.code(), Some(0), "{args:?}");
-        let told = told(&output);
-        assert!(told.starts_with("error: ") || told.contains("\nerror: "), "{told}");
+        let stderr = stderr(&output);
+        assert!(stderr.starts_with("error: ") || stderr.contains("\nerror: "), "{stderr}");
     }
     let output = shop(&["orders"], "user=u").env("SHOP_BIND", &url).output().unwrap();
-    assert!(told(&output).contains("invalid value"), "{output:?}");
+    assert!(stderr(&output).contains("invalid value"), "{output:?}");
 }

@@ -1,5 +1,5 @@
 //! The order service over HTTP, as a process of its own, against real PostgreSQL and Redis: one key
-//! makes one order, and what is wrong is said and leaves nothing behind.
+//! makes one order, and bad requests are reported and write nothing.
 
 #![expect(
     clippy::unwrap_used,
@@ -10,16 +10,16 @@
 )]
 
 mod bursts;
+mod dead_letters;
 mod deadlines;
 mod gate;
 mod gauges;
-mod letters;
+mod idle_connections;
 mod logins;
 mod maintenance;
 mod orders;
 mod pauses;
 mod refusals;
 mod secured;
-mod silent;
 mod stage;
 mod standby;

@@ -4,14 +4,14 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::services::stage::Stage;
-use support::http::{Answer, get, place};
+use support::http::{Response, get, place};
 use support::wait::{wait_for, wait_until};
 
 pub(crate) const BODY: &str = r#"{"customer":"ada","sku":"tea","quantity":2,"amount_cents":990}"#;
 const CLIENTS: usize = 200;
 
 #[test]
-fn a_request_that_is_sent_again_is_answered_again_and_makes_one_order() {
+fn a_repeated_request_gets_the_same_response_and_makes_one_order() {
     let stage = Stage::set();
     let service = stage.orders();
     let first = place(&service.address, "k-1", BODY).unwrap();
@@ -41,21 +41,21 @@ fn a_request_that_is_sent_again_is_answered_again_and_makes_one_order() {
 }
 
 /// Sends the same request from many clients at once, one half before `between` and one after;
-/// `then` comes while the second half is under way. `between` is told how many have been answered.
-pub(crate) fn storm(
+/// `then` runs while the second half is in flight. `between` gets the number of responses so far.
+pub(crate) fn burst(
     addresses: &[&str],
     key: &str,
     between: impl FnOnce(&AtomicUsize),
     then: impl FnOnce(),
-) -> Vec<Answer> {
+) -> Vec<Response> {
     let answered = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         let send = |number: usize| {
             let (address, answered) = (addresses[number % addresses.len()], &answered);
             scope.spawn(move || {
-                let answer = place_admitted(address, key);
+                let response = place_admitted(address, key);
                 answered.fetch_add(1, Ordering::Relaxed);
-                answer
+                response
             })
         };
         let mut clients: Vec<_> = (0..CLIENTS / 2).map(send).collect();
@@ -66,44 +66,44 @@ pub(crate) fn storm(
     })
 }
 
-/// Sends again what was turned away before it began, as a client does.
-pub(crate) fn place_admitted(address: &str, key: &str) -> Answer {
+/// Retries requests that were refused without being started, as a client does.
+pub(crate) fn place_admitted(address: &str, key: &str) -> Response {
     loop {
-        let answer = place(address, key, BODY).unwrap();
-        if answer.status != 503 || answer.json()["title"] != "service overloaded" {
-            return answer;
+        let response = place(address, key, BODY).unwrap();
+        if response.status != 503 || response.json()["title"] != "service overloaded" {
+            return response;
         }
     }
 }
 
-fn is_placed(answer: &Answer) -> bool {
-    answer.status == 201
+fn is_placed(response: &Response) -> bool {
+    response.status == 201
 }
 
-/// One order, one first answer; all others are the same again, or are told to come again, and then
-/// get it.
-pub(crate) fn assert_one_order(before: [i64; 4], stage: &Stage, answers: &[Answer]) -> String {
+/// One order, one first response; all others are replays of it, or 409 with Retry-After.
+pub(crate) fn assert_one_order(before: [i64; 4], stage: &Stage, responses: &[Response]) -> String {
     assert_eq!(stage.written(), before.map(|count| count + 1), "one order");
-    let is_first = |answer: &&Answer| answer.header("idempotent-replayed").is_none();
-    let (placed, rest): (Vec<_>, Vec<_>) = answers.iter().partition(|answer| answer.status == 201);
+    let is_first = |response: &&Response| response.header("idempotent-replayed").is_none();
+    let (placed, rest): (Vec<_>, Vec<_>) =
+        responses.iter().partition(|response| response.status == 201);
     assert_eq!(placed.iter().copied().filter(is_first).count(), 1, "one is the first");
-    let bodies: BTreeSet<_> = placed.iter().map(|answer| &answer.body).collect();
-    assert_eq!(bodies.len(), 1, "all get the same answer");
-    for answer in rest {
-        assert_eq!(answer.status, 409, "{answer:?}");
-        assert!(answer.header("retry-after").is_some());
+    let bodies: BTreeSet<_> = placed.iter().map(|response| &response.body).collect();
+    assert_eq!(bodies.len(), 1, "all get the same response");
+    for response in rest {
+        assert_eq!(response.status, 409, "{response:?}");
+        assert!(response.header("retry-after").is_some());
     }
     placed[0].body.clone()
 }
 
-/// Whoever comes later gets that answer. Redis may have taken a claim whose answer came too late for the
-/// service to hear: until that lapses, who asks is told to come again.
-pub(crate) fn assert_remembered(addresses: &[&str], key: &str, body: &str) {
+/// Later requests get that response. Redis may have taken a lease whose reply was too late for the service:
+/// until it expires, requests get 409.
+pub(crate) fn assert_replayed(addresses: &[&str], key: &str, body: &str) {
     for address in addresses {
-        let last = wait_for("the answer that is remembered", || {
-            let answer = place(address, key, BODY).unwrap();
-            let told_to_wait = answer.status == 409 && answer.header("retry-after").is_some();
-            (!told_to_wait).then_some(answer)
+        let last = wait_for("the stored response", || {
+            let response = place(address, key, BODY).unwrap();
+            let told_to_wait = response.status == 409 && response.header("retry-after").is_some();
+            (!told_to_wait).then_some(response)
         });
         assert_eq!((last.status, last.header("idempotent-replayed")), (201, Some("true")));
         assert_eq!(last.body, body);
@@ -111,14 +111,14 @@ pub(crate) fn assert_remembered(addresses: &[&str], key: &str, body: &str) {
 }
 
 #[test]
-fn two_hundred_identical_requests_make_one_order_whatever_becomes_of_redis() {
+fn two_hundred_identical_requests_make_one_order_whatever_happens_to_redis() {
     let mut stage = Stage::set();
     let (one, two) = (stage.orders(), stage.orders());
     let addresses = [one.address.as_str(), two.address.as_str()];
     let judged = |stage: &Stage, key: &str| {
         let before = stage.written();
-        let answers = storm(&addresses, key, |_| (), || ());
-        assert_remembered(&addresses, key, &assert_one_order(before, stage, &answers));
+        let responses = burst(&addresses, key, |_| (), || ());
+        assert_replayed(&addresses, key, &assert_one_order(before, stage, &responses));
     };
     judged(&stage, "calm");
     stage.redis.kill().unwrap();
@@ -129,49 +129,49 @@ fn two_hundred_identical_requests_make_one_order_whatever_becomes_of_redis() {
     two.stop();
 }
 
-/// The owner is inside its transaction, most of the first half has been told so, and Redis forgets all
-/// of it before the second half is sent. So another becomes the owner, and waits for the first one.
+/// The owner is inside its transaction, most of the first half has got 409, and Redis is flushed before the
+/// second half is sent. So another request becomes the owner, and waits for the first one.
 #[test]
 fn two_hundred_identical_requests_make_one_order_though_redis_is_flushed_half_way() {
     let stage = Stage::set();
-    let (one, two) = (stage.patient_orders(&[]), stage.patient_orders(&[]));
+    let (one, two) = (stage.orders_without_timeouts(&[]), stage.orders_without_timeouts(&[]));
     let addresses = [one.address.as_str(), two.address.as_str()];
     let before = stage.written();
-    stage.hold_orders();
+    stage.lock_orders();
     let flush = |answered: &AtomicUsize| {
         stage.await_blocked(1);
         wait_until("answers", || answered.load(Ordering::Relaxed) >= CLIENTS / 4);
         stage.flush();
     };
-    // The first owner's service gives its claims back at once, which may be all that the others see: one
-    // client comes again until it is an owner.
+    // The first owner's service releases its keys at once, which may be all that the others see: one client
+    // retries until it is an owner.
     let come_again = || {
         wait_for("an order", || {
             addresses.iter().map(|address| place_admitted(address, "flushed")).find(is_placed)
         })
     };
-    let answers = storm(&addresses, "flushed", flush, || {
+    let responses = burst(&addresses, "flushed", flush, || {
         std::thread::scope(|scope| {
             let owner = scope.spawn(come_again);
             stage.await_blocked(2);
-            stage.let_go();
+            stage.unlock_orders();
             owner.join().unwrap();
         });
     });
-    let body = assert_one_order(before, &stage, &answers);
-    assert_remembered(&addresses, "flushed", &body);
+    let body = assert_one_order(before, &stage, &responses);
+    assert_replayed(&addresses, "flushed", &body);
     let owners = [&one, &two].map(|service| service.metric("shop_requests_new_total"));
-    assert!(owners.iter().sum::<u64>() >= 2, "Redis forgot the first owner: {owners:?}");
+    assert!(owners.iter().sum::<u64>() >= 2, "the flush removed the first owner: {owners:?}");
     one.stop();
     two.stop();
 }
 
-/// Nobody knows what became of a COMMIT that fails, so the key is kept until its time is over; and
-/// Redis has not been told of an answer before.
+/// The outcome of a failed COMMIT is unknown, so the key is kept until it expires; and no response was
+/// cached before.
 #[test]
-fn an_order_whose_commit_fails_is_not_remembered_and_is_placed_by_who_comes_next() {
+fn an_order_whose_commit_fails_is_not_cached_and_is_placed_by_the_next_request() {
     let stage = Stage::set();
-    let service = stage.patient_orders(&["--owner-silence", "500ms"]);
+    let service = stage.orders_without_timeouts(&["--owner-silence", "500ms"]);
     stage.run(
         "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
              RAISE 'not this one'; END $$;

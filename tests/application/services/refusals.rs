@@ -1,4 +1,4 @@
-//! What is wrong is said as RFC 9457 has it, names the field, and leaves nothing behind.
+//! Bad requests get Problem Details of RFC 9457 that name the field, and write nothing.
 
 use std::collections::BTreeSet;
 use std::io::{Read as _, Write as _};
@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::services::stage::Stage;
-use support::http::{Answer, get, send};
+use support::http::{Response, get, send};
 
 const BODY: &str = r#"{"customer":"ada","sku":"tea","quantity":2,"amount_cents":990}"#;
 const POST: &str = "POST /orders HTTP/1.1";
@@ -18,18 +18,18 @@ const JSON: &str = "content-type: application/json";
 /// What is wrong, headers, body; status and field of the answer.
 type Case<'a> = (&'a str, Vec<&'a str>, &'a str, u16, Option<&'a str>);
 
-fn assert_problem(answer: &Answer, status: u16, field: Option<&str>, what: &str) {
-    assert_eq!(answer.status, status, "{what}: {answer:?}");
-    let kind = answer.header("content-type");
-    assert_eq!(kind, Some("application/problem+json"), "{what}: {answer:?}");
-    let problem = answer.json();
+fn assert_problem(response: &Response, status: u16, field: Option<&str>, what: &str) {
+    assert_eq!(response.status, status, "{what}: {response:?}");
+    let kind = response.header("content-type");
+    assert_eq!(kind, Some("application/problem+json"), "{what}: {response:?}");
+    let problem = response.json();
     assert_eq!(problem["field"].as_str(), field, "{what}: {problem}");
     assert_eq!(problem["status"], status, "{what}");
     assert!(problem["detail"].is_string() && problem["title"].is_string(), "{what}");
 }
 
 #[test]
-fn bad_requests_are_told_what_is_wrong_and_write_nothing() {
+fn bad_requests_get_a_problem_that_names_the_field_and_write_nothing() {
     let stage = Stage::set();
     let service = stage.orders();
     let key = |value: &str| format!("idempotency-key: {value}");
@@ -71,8 +71,8 @@ fn bad_requests_are_told_what_is_wrong_and_write_nothing() {
     ];
     for (what, headers, body, status, field) in cases {
         let head = [&[POST], headers.as_slice()].concat().join("\r\n");
-        let answer = send(&service.address, &head, body.as_bytes()).expect(what);
-        assert_problem(&answer, status, field, what);
+        let response = send(&service.address, &head, body.as_bytes()).expect(what);
+        assert_problem(&response, status, field, what);
     }
     assert_eq!(stage.written(), [0; 4], "nothing was written");
     service.stop();
@@ -82,19 +82,19 @@ fn bad_requests_are_told_what_is_wrong_and_write_nothing() {
 fn a_key_has_255_characters_at_most() {
     let stage = Stage::set();
     let service = stage.orders();
-    let answer = |length: usize| {
+    let response = |length: usize| {
         let key = "k".repeat(length);
         let head = format!("{POST}\r\n{JSON}\r\nidempotency-key: {key}");
         send(&service.address, &head, BODY.as_bytes()).unwrap()
     };
-    assert_problem(&answer(256), 400, Some("idempotency-key"), "a long key");
+    assert_problem(&response(256), 400, Some("idempotency-key"), "a long key");
     assert_eq!(stage.written(), [0; 4], "nothing was written");
-    assert_eq!(answer(255).status, 201);
+    assert_eq!(response(255).status, 201);
     service.stop();
 }
 
 #[test]
-fn what_is_not_there_is_a_problem_too() {
+fn unknown_resources_are_problems_too() {
     let stage = Stage::set();
     let service = stage.orders();
     assert_problem(&get(&service.address, "/orders/7"), 400, Some("id"), "no UUID");
@@ -109,7 +109,7 @@ fn what_is_not_there_is_a_problem_too() {
 }
 
 #[test]
-fn the_description_tells_of_every_route() {
+fn the_openapi_document_has_every_route() {
     let stage = Stage::set();
     let service = stage.orders();
     let described = get(&service.address, "/openapi.json").json();
@@ -138,7 +138,7 @@ fn the_description_tells_of_every_route() {
 }
 
 #[test]
-fn a_body_that_does_not_come_to_its_end_is_given_up() {
+fn a_body_that_does_not_arrive_completely_is_answered_with_408() {
     let stage = Stage::set();
     let service = stage.orders();
     let mut stream = TcpStream::connect(&service.address).unwrap();
@@ -147,9 +147,9 @@ fn a_body_that_does_not_come_to_its_end_is_given_up() {
         "{POST}\r\nhost: shop\r\n{JSON}\r\nidempotency-key: k\r\ncontent-length: 99\r\n\r\n{{"
     );
     stream.write_all(head.as_bytes()).unwrap();
-    let mut answer = [0; 12];
-    stream.read_exact(&mut answer).unwrap();
-    assert_eq!(&answer, b"HTTP/1.1 408");
+    let mut response = [0; 12];
+    stream.read_exact(&mut response).unwrap();
+    assert_eq!(&response, b"HTTP/1.1 408");
     assert_eq!(stage.written(), [0; 4], "nothing was written");
     service.stop();
 }
@@ -163,9 +163,9 @@ fn a_row_that_is_refused_is_not_quoted_when_the_shop_stops() {
         .env("DATABASE_URL", stage.database_url())
         .output()
         .unwrap();
-    let told = String::from_utf8(output.stderr).unwrap();
-    assert!(!output.status.success() && told.contains("constraint picky"), "{told}");
-    assert!(!told.contains("row contains") && !told.contains("customer"), "{told}");
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success() && stderr.contains("constraint picky"), "{stderr}");
+    assert!(!stderr.contains("row contains") && !stderr.contains("customer"), "{stderr}");
 }
 
 fn find_references(value: &Value, found: &mut Vec<String>) {

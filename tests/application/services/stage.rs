@@ -22,8 +22,8 @@ const MIGRATIONS: [&str; 4] = [
     include_str!("../../../migrations/0004_services.sql"),
 ];
 const DEAD_LETTERS: &str = "shop-orders.dead-letters";
-/// Of a URL: locks are waited for as long as whoever holds them does, whatever the machine's load.
-const PATIENT: &str = "options=-c%20lock_timeout%3D60s%20-c%20statement_timeout%3D0\
+/// Options of a URL without time limits for locks, whatever the machine's load.
+const NO_TIMEOUTS: &str = "options=-c%20lock_timeout%3D60s%20-c%20statement_timeout%3D0\
                        %20-c%20idle_in_transaction_session_timeout%3D0";
 
 pub(crate) struct Stage {
@@ -60,15 +60,15 @@ impl Stage {
         self.orders_with(&self.cluster.unix_url(), &[])
     }
 
-    /// One that waits for locks as long as a test may take.
-    pub(crate) fn patient_orders(&self, args: &[&str]) -> Service {
-        self.orders_with(&format!("{}&{PATIENT}", self.cluster.unix_url()), args)
+    /// One without a limit for lock waits.
+    pub(crate) fn orders_without_timeouts(&self, args: &[&str]) -> Service {
+        self.orders_with(&format!("{}&{NO_TIMEOUTS}", self.cluster.unix_url()), args)
     }
 
     /// The same behind a gate.
-    pub(crate) fn patient_orders_behind(&self, gate: &Gate, args: &[&str]) -> Service {
+    pub(crate) fn orders_without_timeouts_behind(&self, gate: &Gate, args: &[&str]) -> Service {
         let address = Address { port: gate.port, ..self.cluster.address() };
-        self.orders_with(&format!("{}?{PATIENT}", address.url()), args)
+        self.orders_with(&format!("{}?{NO_TIMEOUTS}", address.url()), args)
     }
 
     /// A gate before Postgres that lets everything pass until it sees `needle`.
@@ -123,12 +123,12 @@ impl Stage {
                 line.contains("serving").then(|| address.to_owned())
             })
             .expect("the service serves");
-        // Whoever writes into a pipe that nobody reads waits for ever.
+        // The pipe must be drained, or the process blocks when it is full.
         let reader = std::thread::spawn(move || log.map_while(Result::ok).collect());
         Service { child, address, reader: Some(reader) }
     }
 
-    /// `shop maintain`: its exit code, its output, what it said besides.
+    /// `shop maintain`: its exit code, stdout and stderr.
     pub(crate) fn maintain(&self, args: &[&str]) -> (i32, String, String) {
         let output = Command::new(env!("CARGO_BIN_EXE_shop"))
             .arg("maintain")
@@ -146,7 +146,7 @@ impl Stage {
     }
 
     /// What `shop dead-letters` prints.
-    pub(crate) fn letters(&self, args: &[&str]) -> String {
+    pub(crate) fn dead_letters(&self, args: &[&str]) -> String {
         let output = Command::new(env!("CARGO_BIN_EXE_shop"))
             .arg("dead-letters")
             .args(args)
@@ -182,13 +182,13 @@ impl Stage {
         self.runtime.block_on(self.client.query_one(sql, &[])).unwrap().get(0)
     }
 
-    /// Holds whoever writes an order at its INSERT, with its key already claimed; until `let_go`.
-    pub(crate) fn hold_orders(&self) {
+    /// Holds whoever writes an order at its INSERT, with its key already claimed; until `unlock_orders`.
+    pub(crate) fn lock_orders(&self) {
         self.run("BEGIN; LOCK TABLE orders IN SHARE MODE");
     }
 
     /// Lets them go on.
-    pub(crate) fn let_go(&self) {
+    pub(crate) fn unlock_orders(&self) {
         self.run("COMMIT");
     }
 

@@ -1,4 +1,4 @@
-//! A server that takes no writes, as a standby, is not taken for one that does.
+//! A read-only server, such as a standby, makes the service not ready.
 
 use crate::services::orders::BODY;
 use crate::services::stage::Stage;
@@ -6,18 +6,18 @@ use support::http::{get, place};
 use support::wait::wait_until;
 
 #[test]
-fn a_database_that_takes_no_writes_makes_the_service_unready_until_it_does() {
+fn a_read_only_database_makes_the_service_not_ready_until_it_accepts_writes() {
     let stage = Stage::set();
     let service = stage.orders();
     let ready = || {
-        let answer = get(&service.address, "/readyz");
-        (answer.status, answer.body)
+        let response = get(&service.address, "/readyz");
+        (response.status, response.body)
     };
     assert_eq!(ready().0, 200);
     // Holds for sessions that are open already, this one among them, and may be undone from it.
     stage.run("ALTER SYSTEM SET default_transaction_read_only = on");
     stage.run("SELECT pg_reload_conf()");
-    let refused = (503, "the database takes no writes\n".to_owned());
+    let refused = (503, "the database is read-only\n".to_owned());
     wait_until("a service that is not ready", || ready() == refused);
     assert_eq!(place(&service.address, "k", BODY).unwrap().status, 503);
     assert_eq!(ready(), refused, "a new session is refused, and for that reason");

@@ -8,13 +8,13 @@ use serde_json::Value;
 
 /// What came back.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Answer {
+pub struct Response {
     pub status: u16,
     pub headers: Vec<(String, String)>,
     pub body: String,
 }
 
-impl Answer {
+impl Response {
     pub fn header(&self, name: &str) -> Option<&str> {
         let found = self.headers.iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
         found.map(|(_, value)| value.as_str())
@@ -26,7 +26,7 @@ impl Answer {
 }
 
 /// Sends a request; `None` where the connection broke.
-pub fn send(address: &str, head: &str, body: &[u8]) -> Option<Answer> {
+pub fn send(address: &str, head: &str, body: &[u8]) -> Option<Response> {
     let mut stream = TcpStream::connect(address).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
     let length = body.len();
@@ -43,11 +43,11 @@ pub fn send(address: &str, head: &str, body: &[u8]) -> Option<Answer> {
     let header = |line: &str| {
         line.split_once(':').map(|(name, value)| (name.to_owned(), value.trim().to_owned()))
     };
-    Some(Answer { status, headers: lines.filter_map(header).collect(), body: body.to_owned() })
+    Some(Response { status, headers: lines.filter_map(header).collect(), body: body.to_owned() })
 }
 
 /// `POST /orders` with a key.
-pub fn place(address: &str, key: &str, body: &str) -> Option<Answer> {
+pub fn place(address: &str, key: &str, body: &str) -> Option<Response> {
     let head = format!(
         "POST /orders HTTP/1.1\r\ncontent-type: application/json\r\nidempotency-key: {key}"
     );
@@ -55,6 +55,6 @@ pub fn place(address: &str, key: &str, body: &str) -> Option<Answer> {
 }
 
 /// `GET`.
-pub fn get(address: &str, path: &str) -> Answer {
+pub fn get(address: &str, path: &str) -> Response {
     send(address, &format!("GET {path} HTTP/1.1"), b"").unwrap()
 }

@@ -9,7 +9,7 @@ const RESULT_TTL_S: u64 = 86_400;
 
 /// What it says of a request.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Tried {
+pub enum SetnxBegin {
     New,
     Locked,
     Stored(Vec<u8>),
@@ -22,18 +22,18 @@ pub struct Setnx {
 }
 
 impl Setnx {
-    pub async fn begin(&mut self, key: &str) -> RedisResult<Tried> {
+    pub async fn begin(&mut self, key: &str) -> RedisResult<SetnxBegin> {
         let stored: Option<Vec<u8>> =
             cmd("GET").arg(result(key)).query_async(&mut self.connection).await?;
         if let Some(stored) = stored {
-            return Ok(Tried::Stored(stored));
+            return Ok(SetnxBegin::Stored(stored));
         }
         if !self.lock(key).await? {
-            return Ok(Tried::Locked);
+            return Ok(SetnxBegin::Locked);
         }
         let () =
             cmd("EXPIRE").arg(lock(key)).arg(LOCK_TTL_S).query_async(&mut self.connection).await?;
-        Ok(Tried::New)
+        Ok(SetnxBegin::New)
     }
 
     /// The second step of `begin`.
@@ -41,8 +41,9 @@ impl Setnx {
         cmd("SETNX").arg(lock(key)).arg(1).query_async(&mut self.connection).await
     }
 
-    pub async fn complete(&mut self, key: &str, answer: &[u8]) -> RedisResult<()> {
-        let () = cmd("SET").arg(result(key)).arg(answer).query_async(&mut self.connection).await?;
+    pub async fn complete(&mut self, key: &str, response: &[u8]) -> RedisResult<()> {
+        let () =
+            cmd("SET").arg(result(key)).arg(response).query_async(&mut self.connection).await?;
         let () = cmd("EXPIRE")
             .arg(result(key))
             .arg(RESULT_TTL_S)

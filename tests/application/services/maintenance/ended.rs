@@ -1,11 +1,11 @@
-//! What an order left behind goes once it has ended for long; what is open stays.
+//! Rows of an order are deleted long after its end; those of open orders stay.
 
 use super::line;
 use crate::services::stage::Stage;
 use support::http::get;
 
 /// Four orders, which are 60 days old but for the young one: one that has ended, one that is open, one
-/// that ended lately, one whose payment was never carried out.
+/// that ended recently, one whose payment was never executed.
 const ORDERS: &str = "
     CREATE TEMP TABLE story AS
         SELECT n, ('00000000-0000-0000-0000-00000000000' || n)::uuid AS id,
@@ -26,16 +26,16 @@ const ORDERS: &str = "
         FROM story, (VALUES ('order'), ('payment'), ('reservation'), ('account')) AS known (kind);";
 
 #[test]
-fn what_an_order_left_behind_goes_long_after_its_end_and_never_before() {
+fn rows_of_an_order_are_deleted_long_after_its_end_and_never_before() {
     let stage = Stage::set();
     stage.run(ORDERS);
     let maintain = |args: &[&str]| {
         let tables = ["--table", "sagas", "--table", "payments", "--table", "reservations"];
-        let (status, out, said) = stage.maintain(&[&tables, args].concat());
-        assert_eq!(status, 0, "{said}");
+        let (status, out, stderr) = stage.maintain(&[&tables, args].concat());
+        assert_eq!(status, 0, "{stderr}");
         out
     };
-    let told = |dry_run| {
+    let expected = |dry_run| {
         let with = |table, held_back, along: &str| {
             let line = line(table, 1, held_back, dry_run);
             line.replace(",\"dry_run\"", &format!(",\"along\":{{{along}}},\"dry_run\""))
@@ -47,8 +47,8 @@ fn what_an_order_left_behind_goes_long_after_its_end_and_never_before() {
         ]
         .concat()
     };
-    assert_eq!(maintain(&["--dry-run"]), told(true));
-    assert_eq!(maintain(&["--batch", "1"]), told(false));
+    assert_eq!(maintain(&["--dry-run"]), expected(true));
+    assert_eq!(maintain(&["--batch", "1"]), expected(false));
     let left = |table, column, is_like| {
         let sql = format!("SELECT count(*) FROM {table} WHERE {column}::text {is_like}");
         stage.count(&sql)
@@ -63,10 +63,10 @@ fn what_an_order_left_behind_goes_long_after_its_end_and_never_before() {
         assert_eq!(left(table, column, "LIKE '%01'"), 0, "{table}");
         assert_eq!(left(table, column, "NOT LIKE '%01'"), of_others, "{table}");
     }
-    // Who still lives goes on counting where it was.
+    // Aggregates that still exist keep their sequence.
     assert_eq!(left("outbox_sequences", "aggregate_id", "LIKE '%01'"), 1);
     assert_eq!(left("outbox_sequences", "aggregate_type", "= 'account'"), 4);
-    assert_eq!(left("orders", "id", "LIKE '%'"), 4, "orders are nobody's rubbish");
+    assert_eq!(left("orders", "id", "LIKE '%'"), 4, "orders are never deleted");
 }
 
 #[test]
@@ -74,8 +74,8 @@ fn an_order_shows_how_it_ended_though_its_saga_is_gone() {
     let stage = Stage::set();
     stage.run(ORDERS);
     stage.run("UPDATE orders SET status = 'CONFIRMED'");
-    let (status, out, said) = stage.maintain(&["--table", "sagas"]);
-    assert_eq!((status, out.contains("\"deleted\":1,")), (0, true), "{said}");
+    let (status, out, stderr) = stage.maintain(&["--table", "sagas"]);
+    assert_eq!((status, out.contains("\"deleted\":1,")), (0, true), "{stderr}");
     let service = stage.orders();
     let order = get(&service.address, "/orders/00000000-0000-0000-0000-000000000001");
     assert_eq!((order.status, order.json()["status"].as_str()), (200, Some("CONFIRMED")));

@@ -1,4 +1,4 @@
-//! `shop maintain` deletes what is old enough, and nothing else.
+//! `shop maintain` deletes old rows, and nothing else.
 
 mod ended;
 mod outbox;
@@ -20,8 +20,8 @@ const FILL: &str = "
     INSERT INTO outbox (aggregate_type, aggregate_id, event_type, created_at)
         SELECT 't', n::text, 'e', now() - n * interval '6 hours' FROM generate_series(0, 199) AS n;";
 
-/// The relay delivers all that is committed, and Postgres hears of it. What was running is written down
-/// by a checkpoint, among others.
+/// The relay delivers all that is committed, and the slot advances. A checkpoint logs the running
+/// transactions.
 pub(crate) fn deliver(stage: &Stage) {
     for _ in 0..2 {
         stage.run("CHECKPOINT");
@@ -37,7 +37,7 @@ fn line(table: &str, deleted: u64, held_back: u64, dry_run: bool) -> String {
 }
 
 #[test]
-fn old_rows_go_in_small_transactions_and_young_ones_stay() {
+fn old_rows_are_deleted_in_small_transactions_and_young_ones_stay() {
     let stage = Stage::set();
     stage.run(SLOT);
     stage.run(FILL);
@@ -49,13 +49,13 @@ fn old_rows_go_in_small_transactions_and_young_ones_stay() {
             stage.maintain(&[&named[..], &["--older-than", "42d"], args].concat());
         (status, out)
     };
-    let told =
+    let expected =
         |count: u64, dry_run: bool| tables.map(|table| line(table, count, 0, dry_run)).concat();
     // 42 days of four rows each are 0 to 167, and 168 is just old enough.
-    assert_eq!(maintain(&["--dry-run"]), (0, told(32, true)));
-    assert_eq!(maintain(&["--dry-run", "--batch", "7"]), (0, told(32, true)));
-    assert_eq!(maintain(&["--batch", "7", "--pause", "1ms"]), (0, told(32, false)));
-    assert_eq!(maintain(&[]), (0, told(0, false)));
+    assert_eq!(maintain(&["--dry-run"]), (0, expected(32, true)));
+    assert_eq!(maintain(&["--dry-run", "--batch", "7"]), (0, expected(32, true)));
+    assert_eq!(maintain(&["--batch", "7", "--pause", "1ms"]), (0, expected(32, false)));
+    assert_eq!(maintain(&[]), (0, expected(0, false)));
     for (table, column) in tables.into_iter().zip(["processed_at", "created_at", "created_at"]) {
         assert_eq!(stage.count(&format!("SELECT count(*) FROM {table}")), 168, "{table}");
         let old =
@@ -65,7 +65,7 @@ fn old_rows_go_in_small_transactions_and_young_ones_stay() {
 }
 
 #[test]
-fn a_row_that_somebody_holds_is_left_for_the_next_run() {
+fn a_locked_row_is_left_for_the_next_run() {
     let stage = Stage::set();
     stage.run(FILL);
     let other = stage.connect();
@@ -81,10 +81,10 @@ fn an_age_at_which_a_row_may_be_needed_is_refused() {
     let stage = Stage::set();
     stage.run(SLOT);
     stage.run(FILL);
-    let (status, _, said) = stage.maintain(&["--older-than", "10d"]);
-    assert_eq!(status, 2, "{said}");
-    assert!(said.contains("`processed_messages` may be needed for 864 hours"), "{said}");
-    let (status, _, said) = stage.maintain(&["--older-than", "10d", "--table", "outbox"]);
-    assert_eq!(status, 0, "{said}");
+    let (status, _, stderr) = stage.maintain(&["--older-than", "10d"]);
+    assert_eq!(status, 2, "{stderr}");
+    assert!(stderr.contains("`processed_messages` must be kept for 864 hours"), "{stderr}");
+    let (status, _, stderr) = stage.maintain(&["--older-than", "10d", "--table", "outbox"]);
+    assert_eq!(status, 0, "{stderr}");
     assert_eq!(stage.count("SELECT count(*) FROM processed_messages"), 200);
 }

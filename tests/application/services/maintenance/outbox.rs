@@ -1,35 +1,35 @@
-//! Outbox rows go when the slot has passed them, and where there is no slot to ask, they stay.
+//! Outbox rows are deleted when the slot has passed them; without a slot they stay.
 
 use super::{FILL, SLOT, deliver, line};
 use crate::services::stage::Stage;
 
 const OUTBOX: [&str; 2] = ["--table", "outbox"];
 
-/// The last line, whatever was cleaned before.
+/// The last line.
 fn last(out: &str) -> &str {
     out.lines().last().unwrap()
 }
 
 #[test]
-fn without_a_slot_the_outbox_is_left_alone_and_the_rest_is_cleaned() {
+fn without_a_slot_the_outbox_is_skipped_and_the_rest_is_cleaned() {
     let stage = Stage::set();
     stage.run(FILL);
-    // As good as none: it knows nothing of transactions.
+    // A physical slot has no catalog_xmin.
     stage.run("SELECT pg_create_physical_replication_slot('postrider', true)");
     for (dry_run, keys) in [("--dry-run", 200), ("--batch=100", 168)] {
-        let (status, out, said) = stage.maintain(&[dry_run]);
-        assert_eq!(status, 78, "{said}");
-        assert!(said.contains("has no logical replication slot `postrider`"), "{said}");
-        assert!(said.contains("help: name the slot of the relay with --slot"), "{said}");
+        let (status, out, stderr) = stage.maintain(&[dry_run]);
+        assert_eq!(status, 78, "{stderr}");
+        assert!(stderr.contains("has no logical replication slot `postrider`"), "{stderr}");
+        assert!(stderr.contains("help: set --slot to the relay's slot"), "{stderr}");
         assert!(last(&out).starts_with("{\"table\":\"outbox\",\"deleted\":0,"), "{out}");
-        assert!(last(&out).contains("\"left_alone\":\"the outbox was left alone: "), "{out}");
+        assert!(last(&out).contains("\"left_alone\":\"the outbox was not cleaned up: "), "{out}");
         assert_eq!(stage.count("SELECT count(*) FROM idempotency_keys"), keys);
     }
     assert_eq!(stage.count("SELECT count(*) FROM outbox"), 200);
     stage.run(&SLOT.replace("postrider", "another"));
     deliver_to(&stage, "another");
-    let (status, out, said) = stage.maintain(&["--slot", "another"]);
-    assert_eq!((status, last(&out)), (0, line("outbox", 32, 0, false).trim_end()), "{said}");
+    let (status, out, stderr) = stage.maintain(&["--slot", "another"]);
+    assert_eq!((status, last(&out)), (0, line("outbox", 32, 0, false).trim_end()), "{stderr}");
 }
 
 fn deliver_to(stage: &Stage, slot: &str) {
@@ -51,10 +51,10 @@ fn a_lost_slot_keeps_the_outbox_whole() {
     stage.run("CHECKPOINT");
     let lost = "SELECT count(*) FROM pg_replication_slots WHERE wal_status = 'lost'";
     assert_eq!(stage.count(lost), 1);
-    let (status, out, said) = stage.maintain(&OUTBOX);
-    assert_eq!(status, 70, "{said}");
-    assert!(said.contains("replication slot `postrider` is lost"), "{said}");
-    assert!(said.contains("help: send again from the table"), "{said}");
+    let (status, out, stderr) = stage.maintain(&OUTBOX);
+    assert_eq!(status, 70, "{stderr}");
+    assert!(stderr.contains("replication slot `postrider` is lost"), "{stderr}");
+    assert!(stderr.contains("help: resend undelivered rows from the table"), "{stderr}");
     assert!(out.contains("\"left_alone\""), "{out}");
     assert_eq!(stage.count("SELECT count(*) FROM outbox"), 200);
 }
@@ -66,11 +66,11 @@ fn rows_that_the_slot_has_not_passed_stay_however_old_they_are() {
     stage.run(FILL);
     for args in [["--dry-run"], ["--batch=5"]] {
         let (status, out, _) = stage.maintain(&[&OUTBOX[..], &args].concat());
-        let told = line("outbox", 0, 32, args == ["--dry-run"]);
-        assert_eq!((status, out), (0, told));
+        let expected = line("outbox", 0, 32, args == ["--dry-run"]);
+        assert_eq!((status, out), (0, expected));
     }
     deliver(&stage);
-    // What is sent again from the table keeps its time, and the relay has it to read again.
+    // Rows that are inserted again keep their time, and the slot has to pass them again.
     stage.run(
         "WITH again AS (DELETE FROM outbox WHERE aggregate_id = '199' RETURNING *)
          INSERT INTO outbox SELECT * FROM again",

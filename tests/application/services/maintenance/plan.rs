@@ -1,4 +1,4 @@
-//! What a sweep costs, and what it needs of a database that an earlier version made.
+//! What a run costs, and migrations of a database that an earlier version created.
 
 use super::{SLOT, deliver, line};
 use crate::services::stage::Stage;
@@ -12,7 +12,7 @@ const TODAY: [&str; 2] = [
 ];
 
 #[test]
-fn rows_of_one_age_are_swept_without_reading_them_again_for_each_page() {
+fn rows_of_one_age_are_deleted_without_reading_them_again_for_each_page() {
     const ROWS: u64 = 20_000;
     let stage = Stage::set();
     stage.run(SLOT);
@@ -29,12 +29,12 @@ fn rows_of_one_age_are_swept_without_reading_them_again_for_each_page() {
     stage.run("SELECT pg_stat_reset()");
     let tables = ["processed_messages", "outbox"];
     let named = tables.map(|table| ["--table", table]).concat();
-    let (status, out, said) =
+    let (status, out, stderr) =
         stage.maintain(&[&named[..], &["--batch", "500", "--pause", "1ms"]].concat());
     assert_eq!(
         (status, out),
         (0, tables.map(|table| line(table, ROWS, 0, false)).concat()),
-        "{said}"
+        "{stderr}"
     );
     for table in tables {
         let count = |what: &str, of: &str| {
@@ -46,14 +46,14 @@ fn rows_of_one_age_are_swept_without_reading_them_again_for_each_page() {
         wait_until(table, || count("n_tup_del", "pg_stat_user_tables") == 20_000);
         let entries = count("idx_tup_read", "pg_stat_user_indexes");
         assert!((20_000..21_000).contains(&entries), "{table}: {entries} entries");
-        // Neither are they passed over one by one to find where the page before ended.
+        // Nor are they skipped one by one to find the end of the previous page.
         let blocks = count("idx_blks_hit + idx_blks_read", "pg_statio_user_indexes");
         assert!(blocks < 1_000, "{table}: {blocks} blocks of the index");
     }
 }
 
 #[test]
-fn the_files_may_be_run_again_also_on_what_an_earlier_version_made() {
+fn migrations_can_be_repeated_also_on_tables_of_an_earlier_version() {
     let stage = Stage::set();
     let indexes = "SELECT count(*) FROM pg_indexes WHERE indexname LIKE '%\\_by\\_age'";
     let made = stage.count(indexes);
@@ -70,26 +70,26 @@ fn the_files_may_be_run_again_also_on_what_an_earlier_version_made() {
         assert_eq!(stage.count(ended), 1, "the one that has ended");
         assert_eq!(stage.count("SELECT count(*) FROM sagas WHERE ended_at IS NULL"), 1);
     }
-    let (status, out, said) = stage.maintain(&["--table", "sagas"]);
-    assert_eq!((status, out.contains("\"deleted\":1,")), (0, true), "{said}");
+    let (status, out, stderr) = stage.maintain(&["--table", "sagas"]);
+    assert_eq!((status, out.contains("\"deleted\":1,")), (0, true), "{stderr}");
 }
 
 #[test]
-fn a_table_that_cannot_be_cleaned_keeps_no_other_from_it() {
+fn a_table_that_cannot_be_cleaned_does_not_stop_the_others() {
     let stage = Stage::set();
     stage.run(SLOT);
     stage.run(super::FILL);
     deliver(&stage);
     stage.run("ALTER TABLE processed_messages RENAME TO elsewhere");
-    let (status, out, said) = stage.maintain(&[]);
-    assert_eq!(status, 78, "{said}");
-    assert!(said.contains("error: `processed_messages` was not cleaned: a table or"), "{said}");
+    let (status, out, stderr) = stage.maintain(&[]);
+    assert_eq!(status, 78, "{stderr}");
+    assert!(stderr.contains("error: cannot clean up `processed_messages`: a table or"), "{stderr}");
     assert!(out.contains(&line("idempotency_keys", 32, 0, false)), "{out}");
     assert!(out.contains(&line("outbox", 32, 0, false)), "{out}");
     stage.run("ALTER TABLE elsewhere RENAME TO processed_messages");
     stage.run("CREATE ROLE reader LOGIN; GRANT SELECT ON ALL TABLES IN SCHEMA public TO reader");
     stage.run("ALTER ROLE CURRENT_USER SET role = 'reader'");
-    let (status, _, said) = stage.maintain(&[]);
-    assert_eq!(status, 77, "{said}");
-    assert!(said.contains("help: GRANT SELECT, UPDATE, DELETE ON"), "{said}");
+    let (status, _, stderr) = stage.maintain(&[]);
+    assert_eq!(status, 77, "{stderr}");
+    assert!(stderr.contains("help: GRANT SELECT, UPDATE, DELETE ON"), "{stderr}");
 }

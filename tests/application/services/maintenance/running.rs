@@ -1,4 +1,4 @@
-//! A long run says how far it is, and ends when it is told to, between two transactions.
+//! A long run logs its progress, and stops between two transactions when told to.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
@@ -24,7 +24,7 @@ fn left(stage: &Stage) -> i64 {
 }
 
 #[test]
-fn a_run_that_is_told_to_end_has_told_how_far_it_was_and_does_so_at_its_end() {
+fn a_run_that_is_stopped_logs_progress_and_prints_its_result() {
     let stage = Stage::set();
     fill(&stage);
     let mut child = Command::new(env!("CARGO_BIN_EXE_shop"))
@@ -36,7 +36,7 @@ fn a_run_that_is_told_to_end_has_told_how_far_it_was_and_does_so_at_its_end() {
         .spawn()
         .unwrap();
     let mut log = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
-    let progress = log.find(|line| line.contains(" cleaning ")).expect("it says how far it is");
+    let progress = log.find(|line| line.contains(" cleaning ")).expect("progress is logged");
     let number = progress.split("deleted=").nth(1).unwrap().split(' ').next().unwrap();
     let (so_far, left_then) = (number.parse::<i64>().unwrap(), left(&stage));
     assert!(so_far > 0 && so_far <= ROWS - left_then, "{progress}");
@@ -44,13 +44,13 @@ fn a_run_that_is_told_to_end_has_told_how_far_it_was_and_does_so_at_its_end() {
     let rest: Vec<String> = log.collect();
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{rest:?}");
-    let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(told["deleted"].as_i64(), Some(ROWS - left(&stage)));
+    let result: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(result["deleted"].as_i64(), Some(ROWS - left(&stage)));
     assert!(left(&stage) > 0);
 }
 
 #[test]
-fn metrics_grow_while_a_run_goes_on_and_it_ends_when_told_to() {
+fn metrics_grow_during_a_run_and_it_stops_when_told_to() {
     let stage = Stage::set();
     fill(&stage);
     let service = stage.start(&[&["maintain", "--every", "1h"], &SLOWLY[..]].concat());
@@ -61,18 +61,18 @@ fn metrics_grow_while_a_run_goes_on_and_it_ends_when_told_to() {
     };
     let first = deleted();
     wait_until("more to be deleted", || deleted() > first);
-    assert!(left(&stage) > 0, "it is at it");
+    assert!(left(&stage) > 0, "the run is not finished");
     service.stop();
     assert!(left(&stage) > 0);
 }
 
 #[test]
-fn a_run_without_a_slot_is_counted_and_comes_again() {
+fn a_run_without_a_slot_is_counted_and_repeated() {
     let stage = Stage::set();
     let service = stage.start(&["maintain", "--every", "500ms"]);
-    let left_alone = |often: u64| format!("\nshop_maintenance_outbox_left_alone_total {often}\n");
+    let skipped = |often: u64| format!("\nshop_maintenance_outbox_left_alone_total {often}\n");
     let held_back = |rows: u64| format!("\nshop_maintenance_outbox_rows_held_back {rows}\n");
-    service.wait_for(&[&left_alone(2), &held_back(0)]);
+    service.wait_for(&[&skipped(2), &held_back(0)]);
     stage.run(super::SLOT);
     stage.run(super::FILL);
     service.wait_for(&[&held_back(32)]);

@@ -1,4 +1,4 @@
-//! Whoever connects and says nothing, or half of something, takes nothing from those who order.
+//! Clients that connect and send nothing, or half a request, do not keep others from ordering.
 
 use std::io::Write as _;
 use std::net::TcpStream;
@@ -13,7 +13,7 @@ const DESCRIPTORS: u32 = 256;
 const SILENT: usize = 300;
 
 #[test]
-fn silent_connections_keep_nobody_from_ordering() {
+fn silent_connections_do_not_keep_others_from_ordering() {
     let stage = Stage::set();
     let orders = stage.orders_with_descriptors(DESCRIPTORS);
     assert_eq!(place(&orders.address, "before", BODY).unwrap().status, 201);
@@ -28,10 +28,10 @@ fn silent_connections_keep_nobody_from_ordering() {
     let before = stage.written();
     let mut placed = 0;
     for number in 0..20 {
-        let answer = place(&orders.address, &format!("beside-{number}"), BODY);
-        assert_eq!(answer.map(|answer| answer.status), Some(201), "{number}");
+        let response = place(&orders.address, &format!("beside-{number}"), BODY);
+        assert_eq!(response.map(|response| response.status), Some(201), "{number}");
         placed += 1;
-        // Who was sent away comes again.
+        // Connections that were closed are opened again.
         open.extend((0..SILENT / 10).map(|_| connect()));
     }
     let written = stage.written();

@@ -39,8 +39,8 @@ fn goods_that_are_no_longer_listed_are_released_all_the_same() {
     ));
     let service = stage.start(&["inventory"]);
     produce(&stage.bootstrap(), "OrderTimedOut", &order);
-    let told = "SELECT count(*) FROM outbox WHERE event_type = 'InventoryReleased'";
-    wait_for("InventoryReleased", || (stage.count(told) == 1).then_some(()));
+    let events = "SELECT count(*) FROM outbox WHERE event_type = 'InventoryReleased'";
+    wait_for("InventoryReleased", || (stage.count(events) == 1).then_some(()));
     let released = "SELECT count(*) FROM reservations WHERE status = 'RELEASED'";
     assert_eq!(stage.count(released), 1);
     service.stop();
@@ -52,14 +52,14 @@ fn a_dead_letter_is_listed_sent_again_and_then_has_its_effect() {
     let service = stage.orders();
     let order = Uuid::now_v7().to_string();
     produce(&stage.bootstrap(), "PaymentProcessed", &order);
-    let list = || stage.letters(&["list", "shop-orders", "--code", "poison"]);
+    let list = || stage.dead_letters(&["list", "shop-orders", "--code", "poison"]);
     let letter = wait_for("a dead letter", || {
         let line = list().lines().next()?.to_owned();
         Some(serde_json::from_str::<Value>(&line).unwrap())
     });
-    assert_eq!(letter["reason"], "nobody placed this order");
+    assert_eq!(letter["reason"], "there is no such order");
     assert_eq!((&letter["topic"], &letter["retried"]), (&"PaymentProcessed".into(), &false.into()));
-    assert_eq!(stage.letters(&["list", "shop-orders", "--code", "unknown_type"]), "");
+    assert_eq!(stage.dead_letters(&["list", "shop-orders", "--code", "unknown_type"]), "");
     // The relay's command reads it too, and leaves sending to the shop, which knows the horizon.
     let relays = |command: &str| -> Value {
         let from = ["--from", "shop-orders.dead-letters", "-b", &stage.bootstrap()];
@@ -81,13 +81,13 @@ fn a_dead_letter_is_listed_sent_again_and_then_has_its_effect() {
     let place = letter["place"].as_str().unwrap();
     let only = |args: &[&str]| -> Value {
         let args = [&["redrive", "shop-orders", "--place", place], args].concat();
-        serde_json::from_str(&stage.letters(&args)).unwrap()
+        serde_json::from_str(&stage.dead_letters(&args)).unwrap()
     };
     assert_eq!(only(&[])["planned"]["sent"], 1);
     assert!(list().contains("\"retried\":false"), "nothing was sent");
-    assert_eq!(stage.letters(&["list", "shop-orders", "--place", place]).lines().count(), 1);
+    assert_eq!(stage.dead_letters(&["list", "shop-orders", "--place", place]).lines().count(), 1);
     let redrive = || -> Value {
-        serde_json::from_str(&stage.letters(&["redrive", "shop-orders", "--execute"])).unwrap()
+        serde_json::from_str(&stage.dead_letters(&["redrive", "shop-orders", "--execute"])).unwrap()
     };
     assert_eq!(only(&["--execute"])["done"]["sent"], 1);
     let paid = "SELECT count(*) FROM sagas WHERE status = 'PAID'";

@@ -1,9 +1,9 @@
-//! An answer that can be given again, and its bytes.
+//! A response that can be replayed, and its encoding.
 //!
-//! Enters: status, headers and body. Leaves: an [`Answer`], and its compact form for Redis. What
-//! always holds: an answer that exists can be sent as HTTP as it is, wherever it was read from: its
-//! headers hold no line break and no character that HTTP forbids. Decoding takes any bytes, and
-//! allocates no more than they are long.
+//! Enters: status, headers and body. Leaves: a [`StoredResponse`], and its compact encoding for Redis. What
+//! always holds: a response is valid HTTP, wherever it was read from: its headers contain no line break
+//! and no character that HTTP forbids. Decoding accepts any bytes, and allocates no more than their
+//! length.
 
 use std::fmt;
 
@@ -16,18 +16,18 @@ const MORE: u8 = 0x80;
 /// Enough for the length of anything that fits into memory.
 const NUMBER_BYTES_MAX: u32 = 9;
 
-/// What a request was answered, to be replayed.
+/// The response to a request, to be replayed.
 ///
-/// Store the headers that describe the answer (`content-type`, `location`, `etag`), not those of one
+/// Store the headers that describe the content (`content-type`, `location`, `etag`), not those of one
 /// exchange (`date`, `set-cookie`, `connection`).
 #[derive(Clone, PartialEq, Eq)]
-pub struct Answer {
+pub struct StoredResponse {
     status: u16,
     headers: Vec<(String, String)>,
     body: Bytes,
 }
 
-impl Answer {
+impl StoredResponse {
     /// Checks and keeps the parts. Errors: [`IdempotencyError::Status`], [`IdempotencyError::Header`].
     pub fn new(
         status: u16,
@@ -73,7 +73,7 @@ impl Answer {
         out.put_slice(&self.body);
     }
 
-    /// The answer whose compact form this is, if it is one.
+    /// Decodes the compact form.
     pub(super) fn decode(mut bytes: Bytes) -> Option<Self> {
         let status = bytes.split_off_front(2)?;
         let status = u16::from_be_bytes(<[u8; 2]>::try_from(&*status).ok()?);
@@ -86,10 +86,10 @@ impl Answer {
     }
 }
 
-impl fmt::Debug for Answer {
+impl fmt::Debug for StoredResponse {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (headers, body) = (self.headers.len(), self.body.len());
-        write!(out, "Answer({}, {headers} headers, {body} bytes)", self.status)
+        write!(out, "StoredResponse({}, {headers} headers, {body} bytes)", self.status)
     }
 }
 
@@ -104,7 +104,7 @@ fn is_value(value: &str) -> bool {
     value.bytes().all(|byte| byte == b'\t' || (b' '..=b'~').contains(&byte))
 }
 
-/// `Bytes::split_to` that answers instead of panicking.
+/// `Bytes::split_to` that returns `None` instead of panicking.
 trait SplitFront: Sized {
     fn split_off_front(&mut self, length: usize) -> Option<Self>;
 }
@@ -144,12 +144,12 @@ fn take_text(bytes: &mut Bytes) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn with(name: &str, value: &str) -> Result<Answer, IdempotencyError> {
-        Answer::new(201, vec![("ok".into(), "ok".into()), (name.into(), value.into())], "")
+    fn with(name: &str, value: &str) -> Result<StoredResponse, IdempotencyError> {
+        StoredResponse::new(201, vec![("ok".into(), "ok".into()), (name.into(), value.into())], "")
     }
 
     #[test]
-    fn an_answer_that_could_not_be_sent_is_none() {
+    fn a_response_that_is_not_valid_http_is_refused() {
         assert!(with("location", "/orders/1?a=b\tc").is_ok());
         for value in ["a\r\nset-cookie: b", "a\nb", "a\0b", "\u{7f}", "é", "\u{1b}[2J"] {
             assert!(matches!(with("x", value), Err(IdempotencyError::Header(1))), "{value:?}");
@@ -158,13 +158,13 @@ mod tests {
             assert!(matches!(with(name, "x"), Err(IdempotencyError::Header(1))), "{name:?}");
         }
         for status in [0, 100, 199, 600, u16::MAX] {
-            let refused = Answer::new(status, Vec::new(), "");
+            let refused = StoredResponse::new(status, Vec::new(), "");
             assert!(matches!(refused, Err(IdempotencyError::Status(_))), "{status}");
         }
     }
 
     #[test]
-    fn numbers_of_any_size_come_back() {
+    fn numbers_of_any_size_decode_to_themselves() {
         for number in [0, 1, 127, 128, 16_383, 16_384, 5_000_000_000, usize::MAX >> 1] {
             let mut out = Vec::new();
             put_number(&mut out, number);
@@ -175,9 +175,9 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_an_answer_shows_in_a_log() {
-        let answer =
-            Answer::new(201, vec![("x-token".into(), "s3cret".into())], "payload").unwrap();
-        assert_eq!(format!("{answer:?}"), "Answer(201, 1 headers, 7 bytes)");
+    fn debug_output_shows_nothing_of_a_response() {
+        let response =
+            StoredResponse::new(201, vec![("x-token".into(), "s3cret".into())], "payload").unwrap();
+        assert_eq!(format!("{response:?}"), "StoredResponse(201, 1 headers, 7 bytes)");
     }
 }

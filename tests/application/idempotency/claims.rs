@@ -1,13 +1,14 @@
-//! The row in Postgres: who commits first is right.
+//! The claims table in Postgres: the first to commit wins.
 
 use postrider::idempotency::{
-    Answer, Claim, Fingerprint, IdempotencyError, Key, Known, Request, claim, look_up,
+    Claim, ExistingClaim, Fingerprint, IdempotencyError, Key, Request, StoredResponse, claim,
+    find_claim,
 };
 use tokio_postgres::Client;
 
-use crate::idempotency::fixture::{Database, answer, asking, request};
+use crate::idempotency::fixture::{Database, request, request_with_body, response};
 
-async fn claim_and_commit(client: &mut Client, request: &Request, mine: &Answer) -> Claim {
+async fn claim_and_commit(client: &mut Client, request: &Request, mine: &StoredResponse) -> Claim {
     let transaction = client.transaction().await.unwrap();
     let claimed = claim(&transaction, request, mine).await.unwrap();
     transaction.commit().await.unwrap();
@@ -15,28 +16,28 @@ async fn claim_and_commit(client: &mut Client, request: &Request, mine: &Answer)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_first_to_commit_wins_and_all_others_get_its_answer() {
+async fn the_first_to_commit_wins_and_all_others_get_its_response() {
     let database = Database::migrated().await;
     let mut client = database.client().await;
     let headers = [("location", "/orders/1"), ("x-empty", ""), ("x-quote", "\"a\\b\t{}\"")];
     let headers = headers.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
-    let first = Answer::new(404, headers, vec![0, 1, 0xff, 0]).unwrap();
-    assert_eq!(look_up(&client, &request("k")).await.unwrap(), None);
+    let first = StoredResponse::new(404, headers, vec![0, 1, 0xff, 0]).unwrap();
+    assert_eq!(find_claim(&client, &request("k")).await.unwrap(), None);
     assert_eq!(claim_and_commit(&mut client, &request("k"), &first).await, Claim::Won);
 
-    let claimed = claim_and_commit(&mut client, &request("k"), &answer("second")).await;
+    let claimed = claim_and_commit(&mut client, &request("k"), &response("second")).await;
     assert_eq!(claimed, Claim::Done(first.clone()));
-    assert_eq!(look_up(&client, &request("k")).await.unwrap(), Some(Known::Done(first)));
+    assert_eq!(find_claim(&client, &request("k")).await.unwrap(), Some(ExistingClaim::Done(first)));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_same_key_with_another_request_is_a_mismatch_in_postgres_too() {
     let database = Database::migrated().await;
     let mut client = database.client().await;
-    claim_and_commit(&mut client, &request("k"), &answer("{}")).await;
-    let other = asking("k", "another body");
-    assert_eq!(claim_and_commit(&mut client, &other, &answer("{}")).await, Claim::Mismatch);
-    assert_eq!(look_up(&client, &other).await.unwrap(), Some(Known::Mismatch));
+    claim_and_commit(&mut client, &request("k"), &response("{}")).await;
+    let other = request_with_body("k", "another body");
+    assert_eq!(claim_and_commit(&mut client, &other, &response("{}")).await, Claim::Mismatch);
+    assert_eq!(find_claim(&client, &other).await.unwrap(), Some(ExistingClaim::Mismatch));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -46,7 +47,7 @@ async fn the_same_key_in_another_scope_is_another_key() {
     for scope in ["tenant-7 POST /orders", "tenant-8 POST /orders", "tenant-7 POST /refunds"] {
         let (key, fingerprint) = (Key::parse("k").unwrap(), Fingerprint::of("POST", scope, b""));
         let request = Request::new(scope, key, fingerprint).unwrap();
-        assert_eq!(claim_and_commit(&mut client, &request, &answer("{}")).await, Claim::Won);
+        assert_eq!(claim_and_commit(&mut client, &request, &response("{}")).await, Claim::Won);
     }
 }
 
@@ -55,10 +56,10 @@ async fn a_claim_is_gone_with_its_transaction() {
     let database = Database::migrated().await;
     let mut client = database.client().await;
     let transaction = client.transaction().await.unwrap();
-    assert_eq!(claim(&transaction, &request("k"), &answer("1")).await.unwrap(), Claim::Won);
+    assert_eq!(claim(&transaction, &request("k"), &response("1")).await.unwrap(), Claim::Won);
     transaction.rollback().await.unwrap();
-    assert_eq!(look_up(&client, &request("k")).await.unwrap(), None);
-    assert_eq!(claim_and_commit(&mut client, &request("k"), &answer("2")).await, Claim::Won);
+    assert_eq!(find_claim(&client, &request("k")).await.unwrap(), None);
+    assert_eq!(claim_and_commit(&mut client, &request("k"), &response("2")).await, Claim::Won);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -68,16 +69,20 @@ async fn a_second_claim_waits_for_the_first_to_end() {
         let key = request(if first_commits { "committed" } else { "rolled-back" });
         let (mut one, mut two) = (database.client().await, database.client().await);
         let transaction = one.transaction().await.unwrap();
-        assert_eq!(claim(&transaction, &key, &answer("1")).await.unwrap(), Claim::Won);
+        assert_eq!(claim(&transaction, &key, &response("1")).await.unwrap(), Claim::Won);
         let second = tokio::spawn({
             let key = key.clone();
-            async move { claim_and_commit(&mut two, &key, &answer("2")).await }
+            async move { claim_and_commit(&mut two, &key, &response("2")).await }
         });
         database.await_blocked(1).await;
-        assert_eq!(look_up(&database.client().await, &key).await.unwrap(), None, "not committed");
+        assert_eq!(
+            find_claim(&database.client().await, &key).await.unwrap(),
+            None,
+            "not committed"
+        );
         let expected = if first_commits {
             transaction.commit().await.unwrap();
-            Claim::Done(answer("1"))
+            Claim::Done(response("1"))
         } else {
             transaction.rollback().await.unwrap();
             Claim::Won
@@ -91,10 +96,10 @@ async fn a_wait_that_is_bounded_ends_busy() {
     let database = Database::migrated().await;
     let (mut one, mut two) = (database.client().await, database.client().await);
     let first = one.transaction().await.unwrap();
-    claim(&first, &request("k"), &answer("1")).await.unwrap();
+    claim(&first, &request("k"), &response("1")).await.unwrap();
     two.batch_execute("SET lock_timeout = '20ms'").await.unwrap();
     let second = two.transaction().await.unwrap();
-    let error = claim(&second, &request("k"), &answer("2")).await.unwrap_err();
+    let error = claim(&second, &request("k"), &response("2")).await.unwrap_err();
     assert!(matches!(error, IdempotencyError::Busy(_)), "{error:?}");
     assert_eq!(error.database().unwrap().code().unwrap().code(), "55P03");
 }
@@ -102,23 +107,23 @@ async fn a_wait_that_is_bounded_ends_busy() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn errors_name_the_situation_and_the_remedy() {
     let empty = Database::empty().await;
-    let error = look_up(&empty.client().await, &request("k")).await.unwrap_err();
+    let error = find_claim(&empty.client().await, &request("k")).await.unwrap_err();
     assert!(matches!(error, IdempotencyError::Missing(_)), "{error:?}");
     assert!(error.hint().unwrap().contains("0003_application.sql"));
 
     let database = Database::migrated().await;
     let client = database.client().await;
     client.batch_execute("SET ROLE pg_monitor").await.unwrap();
-    let error = look_up(&client, &request("k")).await.unwrap_err();
+    let error = find_claim(&client, &request("k")).await.unwrap_err();
     assert!(matches!(error, IdempotencyError::Forbidden(_)), "{error:?}");
     assert!(error.hint().unwrap().contains("GRANT SELECT, INSERT"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_row_that_holds_no_answer_is_reported_and_not_replayed() {
+async fn a_row_without_a_valid_response_is_reported_and_not_replayed() {
     let database = Database::migrated().await;
     let mut client = database.client().await;
-    claim_and_commit(&mut client, &request("k"), &answer("{}")).await;
+    claim_and_commit(&mut client, &request("k"), &response("{}")).await;
     for garbled in [
         "status = -1",
         "status = 600",
@@ -129,9 +134,12 @@ async fn a_row_that_holds_no_answer_is_reported_and_not_replayed() {
     ] {
         let text = "UPDATE idempotency_keys SET status = 200, headers = '[]'";
         client.batch_execute(text).await.unwrap();
-        assert!(matches!(look_up(&client, &request("k")).await, Ok(Some(Known::Done(_)))));
+        assert!(matches!(
+            find_claim(&client, &request("k")).await,
+            Ok(Some(ExistingClaim::Done(_)))
+        ));
         client.batch_execute(&format!("UPDATE idempotency_keys SET {garbled}")).await.unwrap();
-        let error = look_up(&client, &request("k")).await.unwrap_err();
-        assert!(matches!(error, IdempotencyError::Garbled), "{garbled}: {error:?}");
+        let error = find_claim(&client, &request("k")).await.unwrap_err();
+        assert!(matches!(error, IdempotencyError::CorruptRow), "{garbled}: {error:?}");
     }
 }

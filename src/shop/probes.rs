@@ -1,8 +1,8 @@
-//! Health and metrics of a service over HTTP.
+//! Liveness and readiness probes and metrics of a service over HTTP.
 //!
-//! Enters: named numbers, read when somebody asks, and the consumer of the service, if it has one.
-//! Leaves: `/livez`, `/readyz` and `/metrics` in Prometheus's text format. What always holds: readiness
-//! asks the database whether it takes writes, and the consumer where the service is no use without it.
+//! Enters: metrics, read at each scrape, and the consumer of the service, if it has one. Leaves: `/livez`,
+//! `/readyz` and `/metrics` in Prometheus's text format. What always holds: readiness checks that the
+//! database accepts writes, and the consumer where the service is useless without it.
 
 use std::error::Error as _;
 use std::io;
@@ -20,42 +20,42 @@ use super::error::is_login_refused;
 use postrider_patterns::inbox::{Counters, Snapshot, Standing};
 use postrider_service::prometheus::{CONTENT_TYPE, Page};
 
-const SILENT: &str = "the database does not answer";
-const NO_WRITES: &str = "the database takes no writes";
-const REFUSED: &str = "the database refuses the login";
+const UNAVAILABLE: &str = "the database does not answer";
+const READ_ONLY: &str = "the database is read-only";
+const LOGIN_REFUSED: &str = "the database refuses the login";
 
-/// A number: its name, what it counts, and how much it is now. One that only grows is named `.._total`.
+/// A metric: its name, its help text and its value. The name of a counter ends in `_total`.
 pub(super) type Count = (&'static str, &'static str, u64);
 
-/// The consumer of a service, and whether the service is not ready while that cannot work.
+/// The consumer of a service, and whether the service is ready only while the consumer works.
 #[derive(Clone)]
-struct Watched {
+struct ServiceConsumer {
     counters: Arc<Counters>,
-    is_vital: bool,
+    is_required: bool,
 }
 
-/// What a service shows of itself.
+/// The probes and metrics of a service.
 #[derive(Clone)]
-pub(super) struct Face {
+pub(super) struct Probes {
     pool: Pool,
     counts: Arc<dyn Fn() -> Vec<Count> + Send + Sync>,
-    consumer: Option<Watched>,
+    consumer: Option<ServiceConsumer>,
 }
 
-impl Face {
-    /// A face that reads its numbers from `counts` each time.
+impl Probes {
+    /// Reads the metrics from `counts` at each scrape.
     pub(super) fn new(pool: Pool, counts: impl Fn() -> Vec<Count> + Send + Sync + 'static) -> Self {
         Self { pool, counts: Arc::new(counts), consumer: None }
     }
 
-    /// Shows this consumer, without which the service is of no use.
-    pub(super) fn needing(self, counters: Arc<Counters>) -> Self {
-        Self { consumer: Some(Watched { counters, is_vital: true }), ..self }
+    /// Adds the consumer; the service is ready only while it works.
+    pub(super) fn with_required_consumer(self, counters: Arc<Counters>) -> Self {
+        Self { consumer: Some(ServiceConsumer { counters, is_required: true }), ..self }
     }
 
-    /// Shows this consumer, without which the service can be ready.
-    pub(super) fn beside(self, counters: Arc<Counters>) -> Self {
-        Self { consumer: Some(Watched { counters, is_vital: false }), ..self }
+    /// Adds the consumer; the service can be ready without it.
+    pub(super) fn with_optional_consumer(self, counters: Arc<Counters>) -> Self {
+        Self { consumer: Some(ServiceConsumer { counters, is_required: false }), ..self }
     }
 
     /// Its routes.
@@ -68,27 +68,27 @@ impl Face {
     }
 }
 
-async fn ready(State(face): State<Face>) -> Response {
-    let vital = face.consumer.as_ref().filter(|consumer| consumer.is_vital);
-    if let Some(why) = vital.and_then(|consumer| consumer.counters.standing().obstacle()) {
+async fn ready(State(probes): State<Probes>) -> Response {
+    let required = probes.consumer.as_ref().filter(|consumer| consumer.is_required);
+    if let Some(why) = required.and_then(|consumer| consumer.counters.standing().obstacle()) {
         return (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")).into_response();
     }
-    match obstacle(&face.pool).await {
+    match obstacle(&probes.pool).await {
         None => "ready\n".into_response(),
         Some(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")).into_response(),
     }
 }
 
-/// Why the database is of no use.
+/// Why the database cannot be used.
 async fn obstacle(pool: &Pool) -> Option<&'static str> {
     let client = match pool.get().await {
         Ok(client) => client,
-        Err(PoolError::Backend(error)) if is_refused(&error) => return Some(NO_WRITES),
-        Err(PoolError::Backend(error)) if is_login_refused(&error) => return Some(REFUSED),
-        Err(_) => return Some(SILENT),
+        Err(PoolError::Backend(error)) if is_refused(&error) => return Some(READ_ONLY),
+        Err(PoolError::Backend(error)) if is_login_refused(&error) => return Some(LOGIN_REFUSED),
+        Err(_) => return Some(UNAVAILABLE),
     };
     let Ok(answers) = client.simple_query("SHOW transaction_read_only").await else {
-        return Some(SILENT);
+        return Some(UNAVAILABLE);
     };
     let takes_writes = answers
         .iter()
@@ -96,13 +96,13 @@ async fn obstacle(pool: &Pool) -> Option<&'static str> {
     if takes_writes {
         return None;
     }
-    // The next session may lead to another server.
+    // A new session may reach another server.
     drop(Object::take(client));
-    Some(NO_WRITES)
+    Some(READ_ONLY)
 }
 
-/// Whether the client refused the server for taking no writes, which is what `target_session_attrs`
-/// asks for. An error of the system has a number of its own.
+/// Whether the client refused the server because it is read-only, as `target_session_attrs` asks for. An
+/// I/O error has an errno, this one has none.
 fn is_refused(error: &tokio_postgres::Error) -> bool {
     let cause = error.source().and_then(|cause| cause.downcast_ref::<io::Error>());
     cause.is_some_and(|cause| {
@@ -110,9 +110,9 @@ fn is_refused(error: &tokio_postgres::Error) -> bool {
     })
 }
 
-async fn metrics(State(face): State<Face>) -> Response {
-    let mut all = (face.counts)();
-    if let Some(Watched { counters, .. }) = &face.consumer {
+async fn metrics(State(probes): State<Probes>) -> Response {
+    let mut all = (probes.counts)();
+    if let Some(ServiceConsumer { counters, .. }) = &probes.consumer {
         all.extend(counts(&counters.snapshot()));
         all.extend(gauges(&counters.standing()));
     }
@@ -132,7 +132,7 @@ fn counts(consumer: &Snapshot) -> Vec<Count> {
     ]
 }
 
-/// What is not known is not shown.
+/// Omits what is not known.
 fn gauges(standing: &Standing) -> Vec<Count> {
     let Standing { partitions, lag_messages, .. } = *standing;
     let lag = ("shop_consumer_lag_messages", "messages that are not settled yet", lag_messages);
@@ -157,32 +157,38 @@ mod tests {
     use axum::extract::State;
     use axum::http::StatusCode;
 
-    use super::{Face, Standing, gauges, metrics, ready, text};
+    use super::{Probes, Standing, gauges, metrics, ready, text};
     use crate::settings::{database, pool};
 
     /// Its database is nowhere.
-    fn face() -> Face {
+    fn probes() -> Probes {
         let nowhere = database("postgres://nobody@127.0.0.1:1/none?sslmode=disable").unwrap();
-        Face::new(pool(&nowhere).unwrap(), Vec::new)
+        Probes::new(pool(&nowhere).unwrap(), Vec::new)
     }
 
-    async fn refused(face: Face) -> String {
-        let answer = ready(State(face)).await;
+    async fn refused(probes: Probes) -> String {
+        let answer = ready(State(probes)).await;
         assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
         let bytes = body::to_bytes(answer.into_body(), usize::MAX).await.unwrap();
         String::from_utf8(bytes.to_vec()).unwrap()
     }
 
     #[tokio::test]
-    async fn a_service_is_ready_with_its_consumer_only_where_that_is_vital() {
-        assert!(refused(face().needing(Arc::default())).await.contains("not joined"));
-        assert!(refused(face().beside(Arc::default())).await.contains("database does not answer"));
-        assert!(refused(face()).await.contains("database does not answer"));
+    async fn readiness_depends_on_the_consumer_only_where_it_is_required() {
+        assert!(
+            refused(probes().with_required_consumer(Arc::default())).await.contains("not joined")
+        );
+        assert!(
+            refused(probes().with_optional_consumer(Arc::default()))
+                .await
+                .contains("database does not answer")
+        );
+        assert!(refused(probes()).await.contains("database does not answer"));
     }
 
     #[tokio::test]
-    async fn a_consumer_shows_its_gauges_and_not_what_it_does_not_know() {
-        let answer = metrics(State(face().beside(Arc::default()))).await;
+    async fn gauges_without_a_value_are_omitted() {
+        let answer = metrics(State(probes().with_optional_consumer(Arc::default()))).await;
         let bytes = body::to_bytes(answer.into_body(), usize::MAX).await.unwrap();
         let page = String::from_utf8(bytes.to_vec()).unwrap();
         assert!(page.contains("# TYPE shop_consumer_partitions gauge\n"), "{page}");

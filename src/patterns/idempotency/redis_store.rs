@@ -1,8 +1,8 @@
-//! Talks to Redis, for as long as it answers.
+//! Runs the scripts in Redis, behind a circuit breaker.
 //!
-//! Enters: a script's arguments. Leaves: its answer, or `None` where Redis did not give one in time.
-//! What always holds: a call takes no longer than the response timeout, connecting included; a Redis
-//! that failed is passed over for a moment, so that it costs no time; nothing here fails a request.
+//! Enters: a script's arguments. Leaves: its result, or `None` if Redis did not answer in time.
+//! What always holds: a call takes no longer than the response timeout, connecting included; after a
+//! failure Redis is bypassed for a while, so that it costs no time; no request fails because of Redis.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -13,39 +13,39 @@ use redis::{
     Client, FromRedisValue, IntoConnectionInfo as _, RedisResult, ScriptInvocation, Value,
 };
 
-use super::breaker::{Ask, Breaker};
+use super::breaker::{Attempt, CircuitBreaker};
+use super::cache_entry::{self, Pending};
 use super::error::IdempotencyError;
-use super::held::{self, Pending};
 use super::request::{Fingerprint, Request};
 use super::scripts::Scripts;
 
-/// For TCP, TLS and the login of a new connection, which nobody waits for.
-const CONNECT_LIMIT: Duration = Duration::from_secs(2);
-/// How long the kernel sends into a void before it gives the connection up. Its own patience is some
-/// fifteen minutes, for which every trial would be sent into the same void.
-const VOID_LIMIT: Duration = Duration::from_secs(3);
-/// Shorter, and a renewal every third of it would be lost to any pause.
+/// For TCP, TLS and authentication of a new connection, in the background.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long sent data may stay unacknowledged before the kernel closes the connection. Its default is
+/// some fifteen minutes, during which every probe would go to the same dead connection.
+const TCP_USER_TIMEOUT: Duration = Duration::from_secs(3);
+/// With less, any pause would miss the renewal at every third of it.
 const PENDING_TTL_MIN: Duration = Duration::from_millis(30);
 /// Longer is a mistake in the unit.
 const TTL_MAX: Duration = Duration::from_hours(24 * 366);
 
-/// How the Redis side behaves.
+/// Settings of the guard's Redis cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     /// Before every key; 0 to 64 bytes.
     pub prefix: String,
-    /// After how much silence an owner counts as dead; 30 ms to 366 days. Longer than any pause that
-    /// is usual, shorter than clients are patient.
+    /// How long a lease lasts without renewal; 30 ms to 366 days. Longer than usual pauses of a process,
+    /// shorter than clients wait.
     pub pending_ttl: Duration,
-    /// How long an answer is kept in front of Postgres; 1 ms to 366 days.
+    /// How long a response is cached; 1 ms to 366 days.
     pub completed_ttl: Duration,
-    /// Bytes of an answer, headers included, up to which Redis holds it; beyond, a pointer to Postgres.
+    /// Largest response to cache, in bytes, headers included; a larger one becomes a pointer to Postgres.
     pub stored_bytes_max: usize,
     /// How long a request waits for Redis, at most; at least 1 ms.
     pub response_timeout: Duration,
-    /// For how long Redis is passed over after it failed.
-    pub pass_over: Duration,
-    /// What to tell who has to wait for the owner.
+    /// How long Redis is bypassed after a failure.
+    pub bypass: Duration,
+    /// The Retry-After of requests that have to wait for the owner.
     pub retry_after: Duration,
 }
 
@@ -57,7 +57,7 @@ impl Default for Settings {
             completed_ttl: Duration::from_hours(24),
             stored_bytes_max: 16 * 1024,
             response_timeout: Duration::from_millis(100),
-            pass_over: Duration::from_secs(1),
+            bypass: Duration::from_secs(1),
             retry_after: Duration::from_secs(1),
         }
     }
@@ -67,11 +67,14 @@ impl Settings {
     fn check(&self) -> Result<(), IdempotencyError> {
         let millisecond = Duration::from_millis(1);
         let checks = [
-            (self.prefix.len() > 64, "the prefix has at most 64 bytes"),
-            (self.pending_ttl < PENDING_TTL_MIN, "an owner has at least 30 ms"),
-            (self.completed_ttl < millisecond, "an answer is kept for at least 1 ms"),
-            (self.pending_ttl.max(self.completed_ttl) > TTL_MAX, "nothing is kept over 366 days"),
-            (self.response_timeout < millisecond, "Redis has at least 1 ms to answer"),
+            (self.prefix.len() > 64, "prefix must be at most 64 bytes"),
+            (self.pending_ttl < PENDING_TTL_MIN, "pending_ttl must be at least 30 ms"),
+            (self.completed_ttl < millisecond, "completed_ttl must be at least 1 ms"),
+            (
+                self.pending_ttl.max(self.completed_ttl) > TTL_MAX,
+                "a time to live must be at most 366 days",
+            ),
+            (self.response_timeout < millisecond, "response_timeout must be at least 1 ms"),
         ];
         match checks.iter().find(|(broken, _)| *broken) {
             Some((_, why)) => Err(IdempotencyError::Settings(why)),
@@ -80,27 +83,27 @@ impl Settings {
     }
 }
 
-/// The right to work on a request, until its time to live is over.
+/// The exclusive right to execute a request, until its time to live expires.
 #[derive(Debug, Clone)]
-pub struct Permit {
+pub struct Lease {
     redis_key: RedisKey,
     fingerprint: Fingerprint,
     token: u64,
 }
 
-impl Permit {
-    /// The fencing token: microseconds of Redis's clock, larger for a later owner of the key while that
-    /// clock is not set back. For a second system that should refuse an owner that was overtaken.
+impl Lease {
+    /// The fencing token: microseconds of Redis's clock, larger for a later owner of the key unless that
+    /// clock is set back. For other systems that should refuse a former owner.
     pub fn token(&self) -> u64 {
         self.token
     }
 
     fn pending(&self) -> Pending {
-        held::pending(&self.fingerprint, self.token)
+        cache_entry::pending(&self.fingerprint, self.token)
     }
 }
 
-/// Holds the client's key, so it does not show itself.
+/// Contains the client's key, so `Debug` hides it.
 #[derive(Clone)]
 struct RedisKey(String);
 
@@ -110,77 +113,77 @@ impl std::fmt::Debug for RedisKey {
     }
 }
 
-/// What Redis said of a request.
+/// The result of the `begin` script.
 #[derive(Debug)]
-pub(super) enum Said {
-    New(Permit),
-    Held(bytes::Bytes),
+pub(super) enum BeginReply {
+    New(Lease),
+    Existing(bytes::Bytes),
 }
 
-/// A Redis and what is known of its health.
+/// A Redis server and the state of its circuit breaker.
 #[derive(Debug)]
-pub(super) struct RedisSide {
+pub(super) struct RedisStore {
     client: Client,
     settings: Settings,
     scripts: Scripts,
-    line: Mutex<Line>,
+    state: Mutex<RedisState>,
 }
 
 #[derive(Debug)]
-struct Line {
-    breaker: Breaker,
+struct RedisState {
+    breaker: CircuitBreaker,
     connection: ConnectionManager,
 }
 
-impl RedisSide {
+impl RedisStore {
     pub(super) fn connect(url: &str, settings: &Settings) -> Result<Self, IdempotencyError> {
         settings.check()?;
         let settings = settings.clone();
         let client = client(url).map_err(IdempotencyError::Url)?;
         let connection = connection(&client).map_err(IdempotencyError::Url)?;
-        let line = Line { breaker: Breaker::new(settings.pass_over), connection };
-        Ok(Self { client, settings, scripts: Scripts::new(), line: Mutex::new(line) })
+        let state = RedisState { breaker: CircuitBreaker::new(settings.bypass), connection };
+        Ok(Self { client, settings, scripts: Scripts::new(), state: Mutex::new(state) })
     }
 
-    pub(super) async fn begin(&self, request: &Request) -> Option<Said> {
+    pub(super) async fn begin(&self, request: &Request) -> Option<BeginReply> {
         let fingerprint = *request.fingerprint();
         let redis_key = self.key_of(request);
         let mut call = self.scripts.begin.key(redis_key.0.as_str());
-        let head = held::pending_head(&fingerprint);
-        call.arg(head.as_slice()).arg(millis(self.settings.pending_ttl));
+        let prefix = cache_entry::pending_prefix(&fingerprint);
+        call.arg(prefix.as_slice()).arg(millis(self.settings.pending_ttl));
         match self.call(&call).await? {
             Value::Int(token) => {
                 let token = u64::try_from(token).ok()?;
-                Some(Said::New(Permit { redis_key, fingerprint, token }))
+                Some(BeginReply::New(Lease { redis_key, fingerprint, token }))
             }
-            Value::BulkString(value) => Some(Said::Held(value.into())),
+            Value::BulkString(value) => Some(BeginReply::Existing(value.into())),
             // A key of another type.
             _ => None,
         }
     }
 
-    /// Whether the permit's owner still had the key.
+    /// Whether the lease was still valid.
     pub(super) async fn complete(
         &self,
-        permit: &Permit,
-        answer: &super::answer::Answer,
+        lease: &Lease,
+        response: &super::response::StoredResponse,
     ) -> Option<bool> {
         let bytes_max = self.settings.stored_bytes_max;
-        let value = held::completed(&permit.fingerprint, answer, bytes_max);
-        let mut call = self.scripts.complete.key(permit.redis_key.0.as_str());
-        call.arg(permit.pending().as_slice()).arg(value).arg(millis(self.settings.completed_ttl));
+        let value = cache_entry::completed(&lease.fingerprint, response, bytes_max);
+        let mut call = self.scripts.complete.key(lease.redis_key.0.as_str());
+        call.arg(lease.pending().as_slice()).arg(value).arg(millis(self.settings.completed_ttl));
         self.call(&call).await
     }
 
-    pub(super) async fn renew(&self, permit: &Permit) -> Option<bool> {
-        let mut call = self.scripts.renew.key(permit.redis_key.0.as_str());
-        call.arg(permit.pending().as_slice()).arg(millis(self.settings.pending_ttl));
+    pub(super) async fn renew(&self, lease: &Lease) -> Option<bool> {
+        let mut call = self.scripts.renew.key(lease.redis_key.0.as_str());
+        call.arg(lease.pending().as_slice()).arg(millis(self.settings.pending_ttl));
         self.call(&call).await
     }
 
-    pub(super) async fn release(&self, permit: &Permit) -> Option<bool> {
-        let mut call = self.scripts.release.key(permit.redis_key.0.as_str());
-        call.arg(permit.pending().as_slice());
+    pub(super) async fn release(&self, lease: &Lease) -> Option<bool> {
+        let mut call = self.scripts.release.key(lease.redis_key.0.as_str());
+        call.arg(lease.pending().as_slice());
         self.call(&call).await
     }
 
@@ -188,7 +191,7 @@ impl RedisSide {
         &self.settings
     }
 
-    /// The client's key has no space, so that no two pairs of scope and key run together.
+    /// The client's key contains no space, so different pairs of scope and key give different Redis keys.
     fn key_of(&self, request: &Request) -> RedisKey {
         let parts = [&self.settings.prefix, request.scope(), " ", request.key().as_str()];
         RedisKey(parts.concat())
@@ -196,18 +199,18 @@ impl RedisSide {
 
     async fn call<T: FromRedisValue>(&self, call: &ScriptInvocation<'_>) -> Option<T> {
         let (ask, mut connection) = {
-            let mut line = self.line();
-            (line.breaker.ask(Instant::now()), line.connection.clone())
+            let mut state = self.state();
+            (state.breaker.ask(Instant::now()), state.connection.clone())
         };
-        if ask == Ask::PassOver {
+        if ask == Attempt::Bypass {
             return None;
         }
-        let answer = call.invoke_async(&mut connection);
-        match tokio::time::timeout(self.settings.response_timeout, answer).await {
+        let response = call.invoke_async(&mut connection);
+        match tokio::time::timeout(self.settings.response_timeout, response).await {
             Ok(Ok(value)) => {
-                if ask == Ask::Trial {
-                    self.line().breaker.recovered();
-                    tracing::info!("Redis answers again; the idempotency guard asks it first");
+                if ask == Attempt::Probe {
+                    self.state().breaker.recovered();
+                    tracing::info!("Redis is available again; the idempotency guard uses it");
                 }
                 Some(value)
             }
@@ -226,25 +229,25 @@ impl RedisSide {
     }
 
     fn failed(&self, why: &(dyn std::error::Error + 'static)) {
-        if self.line().breaker.failed(Instant::now()) {
+        if self.state().breaker.failed(Instant::now()) {
             tracing::warn!(
                 error = why,
-                "Redis does not answer; until it does, Postgres alone guards against duplicates"
+                "Redis is unavailable; until it is back, Postgres alone guards against duplicates"
             );
         }
     }
 
-    /// The connection's keeper connects again by itself after an error of the network, and after none
-    /// else: a refused login it would repeat for ever.
+    /// `ConnectionManager` reconnects by itself after a network error only: after a failed login it would
+    /// repeat the same error for ever.
     fn replace_connection(&self) {
         if let Ok(fresh) = connection(&self.client) {
-            self.line().connection = fresh;
+            self.state().connection = fresh;
         }
     }
 
-    fn line(&self) -> MutexGuard<'_, Line> {
-        // Nothing in there is left half changed by a panic.
-        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, RedisState> {
+        // A panic leaves nothing in there half changed.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -252,22 +255,22 @@ fn client(url: &str) -> RedisResult<Client> {
     // Without nodelay a small request waits until the one before it is acknowledged.
     let tcp = TcpSettings::default().set_nodelay(true);
     #[cfg(target_os = "linux")]
-    let tcp = tcp.set_user_timeout(VOID_LIMIT);
+    let tcp = tcp.set_user_timeout(TCP_USER_TIMEOUT);
     Client::open(url.into_connection_info()?.set_tcp_settings(tcp))
 }
 
 /// Returns at once, and connects meanwhile.
 fn connection(client: &Client) -> RedisResult<ConnectionManager> {
     let config = ConnectionManagerConfig::new()
-        // One attempt for each trial: nobody is to wait for the keeper's own.
+        // One attempt for each probe: no retries inside the manager.
         .set_number_of_retries(0)
-        .set_connection_timeout(Some(CONNECT_LIMIT))
+        .set_connection_timeout(Some(CONNECT_TIMEOUT))
         // `call` has a timeout of its own around everything.
         .set_response_timeout(None);
     let manager = ConnectionManager::new_lazy_with_config(client.clone(), config)?;
     let mut first = manager.clone();
     tokio::spawn(async move {
-        // It only drives the connection: whoever asks next sees for himself.
+        // It only drives the connection: the next call sees the outcome.
         let _: RedisResult<()> = redis::cmd("PING").query_async(&mut first).await;
     });
     Ok(manager)
@@ -298,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_url_that_is_none_is_refused_without_being_repeated() {
+    fn an_invalid_url_is_refused_without_being_repeated() {
         let error =
             client("redis://:s3cret@host:port/").map_err(IdempotencyError::Url).unwrap_err();
         let source = std::error::Error::source(&error).unwrap().to_string();

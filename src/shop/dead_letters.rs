@@ -1,8 +1,8 @@
-//! `shop dead-letters`: what a consumer could not take, and sending it again.
+//! `shop dead-letters`: lists the dead letters of a consumer, and redrives them.
 //!
-//! Enters: a consumer's name and which letters are meant. Leaves: a line for each letter, or an account
-//! of what was sent. What always holds: no payload is printed; nothing is sent without `redrive`, and
-//! what was sent before is not sent again.
+//! Enters: a consumer's name and a selection. Leaves: a line of JSON for each dead letter, or counts of
+//! what was sent. What always holds: no payload is printed; nothing is sent without `redrive --execute`,
+//! and what was sent before is not sent again.
 
 use std::io::Write;
 use std::time::Duration;
@@ -17,26 +17,26 @@ use postrider_patterns::dead_letter::{
 };
 use postrider_service::units::parse_duration;
 
-/// Whose letters, and what about them.
+/// Arguments of `shop dead-letters`.
 #[derive(Debug, Args)]
-pub(super) struct LettersArgs {
+pub(super) struct DeadLettersArgs {
     #[command(subcommand)]
     action: Action,
 }
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// One line of JSON for each letter, without its payload
-    List(Meant),
-    /// Send letters back to the topics they came from, each once; without --execute, count them only
+    /// Print one line of JSON for each dead letter, without its payload
+    List(Selection),
+    /// Send dead letters back to the topics they came from, each once; without --execute, only count them
     Redrive {
         #[command(flatten)]
-        meant: Meant,
-        /// For how long markers are kept: an older letter may have its effects twice elsewhere
+        selection: Selection,
+        /// How long markers are kept; an older message may be processed twice by other consumers
         #[arg(long, default_value = "7d", value_name = "TIME",
             value_parser = parse_duration)]
         horizon: Duration,
-        /// Send also what is older than that
+        /// Send older dead letters as well
         #[arg(long)]
         force: bool,
         /// Send them; without it, only print the plan
@@ -45,9 +45,9 @@ enum Action {
     },
 }
 
-/// Which letters are meant; all of the consumer's without any further flag.
+/// Which dead letters; without further flags, all of the consumer's.
 #[derive(Debug, Args)]
-struct Meant {
+struct Selection {
     /// The consumer: shop-orders, shop-payments or shop-inventory
     consumer: String,
     #[command(flatten)]
@@ -64,32 +64,32 @@ struct Meant {
     /// With this message id
     #[arg(long)]
     id: Option<String>,
-    /// Lying here, as `list` prints it; may be repeated
+    /// At this position, as printed by `list`; may be repeated
     #[arg(long = "place", value_name = "PARTITION:OFFSET", value_parser = parse_place)]
     places: Vec<PartitionOffset>,
 }
 
 fn parse_place(text: &str) -> Result<PartitionOffset, String> {
-    text.parse().map_err(|()| "it is not PARTITION:OFFSET, such as 0:17".to_owned())
+    text.parse().map_err(|()| "expected PARTITION:OFFSET, such as 0:17".to_owned())
 }
 
-impl LettersArgs {
+impl DeadLettersArgs {
     /// Runs it; blocks.
     pub(super) fn run(&self, stdout: &mut dyn Write) -> Result<(), ShopError> {
         match &self.action {
-            Action::List(meant) => {
-                let letters = meant.letters()?.list(&meant.filter())?;
-                for line in letters.iter().filter_map(line) {
+            Action::List(selection) => {
+                let dead_letters = selection.dead_letters()?.list(&selection.filter())?;
+                for line in dead_letters.iter().filter_map(line) {
                     writeln!(stdout, "{line}").map_err(ShopError::Output)?;
                 }
             }
-            Action::Redrive { meant, horizon, force, execute } => {
+            Action::Redrive { selection, horizon, force, execute } => {
                 let how = Redrive { horizon: *horizon, force: *force, now_ms: now_ms() };
-                let (letters, filter) = (meant.letters()?, meant.filter());
+                let (dead_letters, filter) = (selection.dead_letters()?, selection.filter());
                 let (word, redriven) = if *execute {
-                    ("done", letters.redrive(&filter, &how)?)
+                    ("done", dead_letters.redrive(&filter, &how)?)
                 } else {
-                    ("planned", letters.rehearse(&filter, &how)?)
+                    ("planned", dead_letters.rehearse(&filter, &how)?)
                 };
                 writeln!(stdout, "{}", json!({ word: redriven })).map_err(ShopError::Output)?;
             }
@@ -98,8 +98,8 @@ impl LettersArgs {
     }
 }
 
-impl Meant {
-    fn letters(&self) -> Result<DeadLetters, ShopError> {
+impl Selection {
+    fn dead_letters(&self) -> Result<DeadLetters, ShopError> {
         Ok(DeadLetters::new(&self.consumer, &self.kafka.settings()?))
     }
 
