@@ -18,7 +18,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use postrider::inbox::{
-    Consumer, ConsumerSpec, Effects, Failure, Interest, Message, Prepared, RememberedSpec, Snapshot,
+    CacheSpec, Consumer, ConsumerSpec, Effects, Failure, Interest, Message, Prepared, Snapshot,
 };
 use postrider::sandbox::redis::Redis;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
@@ -83,7 +83,7 @@ struct Insert;
 
 impl Effects for Insert {
     fn interest(&self, _: &str) -> Interest {
-        Interest::Take
+        Interest::Handle
     }
 
     async fn apply(&self, tx: &Transaction<'_>, message: &Message) -> Result<(), Failure> {
@@ -139,7 +139,7 @@ impl Scene {
     fn consume(&self, redis: Option<&Redis>) -> (Snapshot, f64) {
         let database = self.database.address().unix_url().parse().unwrap();
         let mut spec = ConsumerSpec::new(NAME, [TOPIC], &self.kafka.bootstrap(), database);
-        spec.remembered = redis.map(|redis| RememberedSpec::new(redis.url()));
+        spec.cache = redis.map(|redis| CacheSpec::new(redis.url()));
         let consumer = Consumer::new(spec, Insert).unwrap();
         let counters = consumer.counters();
         let done = move || {

@@ -178,7 +178,7 @@ pub(super) const fn dead_letters(error: &DeadLettersError) -> &'static str {
         ) => sink(error),
         // What a consumer without a topic has none of.
         DeadLettersError::Topic(
-            DeadLetterError::Missing(_) | DeadLetterError::NoLetters { .. },
+            DeadLetterError::Missing(_) | DeadLetterError::NoDeadLetters { .. },
         ) => "PR-D001",
         DeadLettersError::Several { .. } => "PR-D002",
         DeadLettersError::Hindered { .. } => "PR-D003",

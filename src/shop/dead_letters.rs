@@ -13,7 +13,7 @@ use serde_json::json;
 use super::error::ShopError;
 use super::kafka::Kafka;
 use postrider_patterns::dead_letter::{
-    DeadLetter, DeadLetters, Filter, Origin, PartitionOffset, Redrive, Target, now_ms,
+    DeadLetter, DeadLetters, Filter, Origin, PartitionOffset, RedriveOptions, Target, now_ms,
 };
 use postrider_service::units::parse_duration;
 
@@ -84,12 +84,12 @@ impl DeadLettersArgs {
                 }
             }
             Action::Redrive { selection, horizon, force, execute } => {
-                let how = Redrive { horizon: *horizon, force: *force, now_ms: now_ms() };
+                let how = RedriveOptions { horizon: *horizon, force: *force, now_ms: now_ms() };
                 let (dead_letters, filter) = (selection.dead_letters()?, selection.filter());
                 let (word, redriven) = if *execute {
                     ("done", dead_letters.redrive(&filter, &how)?)
                 } else {
-                    ("planned", dead_letters.rehearse(&filter, &how)?)
+                    ("planned", dead_letters.plan_redrive(&filter, &how)?)
                 };
                 writeln!(stdout, "{}", json!({ word: redriven })).map_err(ShopError::Output)?;
             }

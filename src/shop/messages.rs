@@ -8,7 +8,7 @@ use postrider_patterns::inbox::{Failure, Interest, Message};
 
 /// A service has something to do with each message of the topics it reads, and with no other.
 pub(super) fn interest(topics: &[&str], event_type: &str) -> Interest {
-    if topics.contains(&event_type) { Interest::Take } else { Interest::Unknown }
+    if topics.contains(&event_type) { Interest::Handle } else { Interest::Unknown }
 }
 
 /// The order that a message is about: its key.

@@ -17,7 +17,7 @@ use deadpool_postgres::{Object, Pool, PoolError};
 use tokio_postgres::SimpleQueryMessage;
 
 use super::error::is_login_refused;
-use postrider_patterns::inbox::{Counters, Snapshot, Standing};
+use postrider_patterns::inbox::{ConsumerStatus, Counters, Snapshot};
 use postrider_service::prometheus::{CONTENT_TYPE, Page};
 
 const UNAVAILABLE: &str = "the database does not answer";
@@ -70,17 +70,17 @@ impl Probes {
 
 async fn ready(State(probes): State<Probes>) -> Response {
     let required = probes.consumer.as_ref().filter(|consumer| consumer.is_required);
-    if let Some(why) = required.and_then(|consumer| consumer.counters.standing().obstacle()) {
+    if let Some(why) = required.and_then(|consumer| consumer.counters.status().not_ready_reason()) {
         return (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")).into_response();
     }
-    match obstacle(&probes.pool).await {
+    match not_ready_reason(&probes.pool).await {
         None => "ready\n".into_response(),
         Some(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")).into_response(),
     }
 }
 
 /// Why the database cannot be used.
-async fn obstacle(pool: &Pool) -> Option<&'static str> {
+async fn not_ready_reason(pool: &Pool) -> Option<&'static str> {
     let client = match pool.get().await {
         Ok(client) => client,
         Err(PoolError::Backend(error)) if is_refused(&error) => return Some(READ_ONLY),
@@ -114,7 +114,7 @@ async fn metrics(State(probes): State<Probes>) -> Response {
     let mut all = (probes.counts)();
     if let Some(ServiceConsumer { counters, .. }) = &probes.consumer {
         all.extend(counts(&counters.snapshot()));
-        all.extend(gauges(&counters.standing()));
+        all.extend(gauges(&counters.status()));
     }
     ([(header::CONTENT_TYPE, CONTENT_TYPE)], text(&all)).into_response()
 }
@@ -123,20 +123,29 @@ async fn metrics(State(probes): State<Probes>) -> Response {
 fn counts(consumer: &Snapshot) -> Vec<Count> {
     vec![
         ("shop_messages_processed_total", "messages that had their effect", consumer.processed),
-        ("shop_messages_repeated_total", "messages that had had it", consumer.duplicates),
-        ("shop_dead_letters_total", "messages set aside", consumer.dead_letters),
-        ("shop_retries_total", "attempts after a failure", consumer.retries),
-        ("shop_cache_hits_total", "repeats that Redis knew", consumer.cache_hits),
-        ("shop_cache_misses_total", "questions to the database", consumer.cache_misses),
-        ("shop_cache_failures_total", "questions Redis did not answer", consumer.cache_failures),
+        (
+            "shop_messages_repeated_total",
+            "messages that were processed before",
+            consumer.duplicates,
+        ),
+        (
+            "shop_dead_letters_total",
+            "messages sent to the dead-letter topic",
+            consumer.dead_letters,
+        ),
+        ("shop_retries_total", "retries after a failure", consumer.retries),
+        ("shop_cache_hits_total", "messages found in the cache", consumer.cache_hits),
+        ("shop_cache_misses_total", "messages not found in the cache", consumer.cache_misses),
+        ("shop_cache_failures_total", "failed requests to the cache", consumer.cache_failures),
     ]
 }
 
 /// Omits what is not known.
-fn gauges(standing: &Standing) -> Vec<Count> {
-    let Standing { partitions, lag_messages, .. } = *standing;
-    let lag = ("shop_consumer_lag_messages", "messages that are not settled yet", lag_messages);
-    let partitions = ("shop_consumer_partitions", "partitions it holds", Some(partitions));
+fn gauges(status: &ConsumerStatus) -> Vec<Count> {
+    let ConsumerStatus { partitions, lag_messages, .. } = *status;
+    let lag = ("shop_consumer_lag_messages", "messages that are not handled yet", lag_messages);
+    let partitions =
+        ("shop_consumer_partitions", "partitions assigned to this process", Some(partitions));
     let known = |(name, help, value): (_, _, Option<u64>)| Some((name, help, value?));
     [partitions, lag].into_iter().filter_map(known).collect()
 }
@@ -157,7 +166,7 @@ mod tests {
     use axum::extract::State;
     use axum::http::StatusCode;
 
-    use super::{Probes, Standing, gauges, metrics, ready, text};
+    use super::{ConsumerStatus, Probes, gauges, metrics, ready, text};
     use crate::settings::{database, pool};
 
     /// Its database is nowhere.
@@ -193,7 +202,7 @@ mod tests {
         let page = String::from_utf8(bytes.to_vec()).unwrap();
         assert!(page.contains("# TYPE shop_consumer_partitions gauge\n"), "{page}");
         assert!(!page.contains("lag"), "{page}");
-        let known = Standing { lag_messages: Some(7), ..Standing::default() };
+        let known = ConsumerStatus { lag_messages: Some(7), ..ConsumerStatus::default() };
         let page = text(&gauges(&known));
         assert!(page.contains("\nshop_consumer_lag_messages 7\n"), "{page}");
     }

@@ -17,7 +17,7 @@ use tracing::info;
 use super::connect::resolve;
 use super::error::ShopError;
 use super::kafka::Kafka;
-use postrider_patterns::inbox::{ConsumerSpec, RememberedSpec};
+use postrider_patterns::inbox::{CacheSpec, ConsumerSpec};
 use postrider_postgres::control::{LoginRefused, SqlAddress};
 
 /// Most sessions with the database. Each is a backend process there.
@@ -132,7 +132,7 @@ impl Settings {
         let mut spec = ConsumerSpec::new(name, topics, "", database.config.clone());
         spec.kafka = vec![("session.timeout.ms".to_owned(), SESSION_TIMEOUT_MS.to_owned())];
         spec.kafka.extend(self.kafka.settings()?);
-        spec.remembered = self.redis_url.as_deref().map(RememberedSpec::new);
+        spec.cache = self.redis_url.as_deref().map(CacheSpec::new);
         Ok(spec)
     }
 }
@@ -207,7 +207,10 @@ mod tests {
             "--redis-url=redis://:hush@cache",
             "--brokers=kafka:9092",
         ]);
-        let told = format!("{flags:?}");
-        assert!(told.contains("kafka:9092") && !told.contains("hush"), "{told}");
+        let describe_failure = format!("{flags:?}");
+        assert!(
+            describe_failure.contains("kafka:9092") && !describe_failure.contains("hush"),
+            "{describe_failure}"
+        );
     }
 }

@@ -15,7 +15,7 @@ impl Stage {
         for migration in [
             include_str!("../../migrations/0001_outbox.sql"),
             include_str!("../../migrations/0003_application.sql"),
-            // Migrations may be run again.
+            // Migrations can be repeated.
             include_str!("../../migrations/0003_application.sql"),
         ] {
             client.batch_execute(migration).await.unwrap();

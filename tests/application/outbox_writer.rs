@@ -1,4 +1,4 @@
-//! Events are there with the caller's transaction or not at all, and are numbered as they commit.
+//! Events commit with the caller's transaction or not at all, and are numbered in commit order.
 
 use postrider::outbox_writer::{Event, WriterError, append};
 use serde_json::json;
@@ -18,7 +18,7 @@ async fn an_event_is_there_if_and_only_if_the_transaction_commits() {
     assert_eq!(count(&client, "SELECT count(*) FROM outbox").await, 0);
 
     let kept = client.transaction().await.unwrap();
-    // The number that was rolled back is given again: no gap.
+    // The number that was rolled back is used again: no gap.
     assert_eq!(append(&kept, &event("7")).await.unwrap(), 1);
     assert_eq!(append(&kept, &event("8")).await.unwrap(), 1);
     assert_eq!(append(&kept, &event("7")).await.unwrap(), 2);
@@ -72,9 +72,9 @@ async fn writers_of_one_aggregate_number_their_events_in_the_order_of_their_comm
 }
 
 /// The well-known mistake: to poll for whatever has a higher id than the last one seen. The relay reads
-/// the log instead, which is in the order of commits.
+/// the WAL instead, in commit order.
 #[tokio::test]
-async fn who_polls_beyond_the_last_id_never_sees_what_took_its_id_early_and_commits_late() {
+async fn polling_by_id_misses_rows_that_take_their_id_early_and_commit_late() {
     let (stage, poller) = Stage::set().await;
     poller.batch_execute("CREATE TABLE polled (id bigserial, what text)").await.unwrap();
     let poll = async |last: i64| -> Vec<(i64, String)> {
@@ -101,7 +101,7 @@ async fn the_sql_function_serves_every_language() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_is_told_with_its_remedy() {
+async fn errors_name_the_situation_and_the_fix() {
     let (_stage, mut client) = Stage::set().await;
     let twice = event("7");
     let transaction = client.transaction().await.unwrap();

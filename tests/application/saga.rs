@@ -1,4 +1,4 @@
-//! Sagas go on under a lock, remember what happened, and are found when they take too long.
+//! Sagas advance under a lock, keep a history, and are found when they are overdue.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::database::{Stage, count};
 
-/// Counts to three, and says so.
+/// Counts to three, then emits an event.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Three {
     steps: u32,
@@ -19,7 +19,7 @@ impl Saga for Three {
     const KIND: &'static str = "three";
     type Event = &'static str;
 
-    fn on(&mut self, _: &&'static str) -> Vec<Emitted> {
+    fn apply(&mut self, _: &&'static str) -> Vec<Emitted> {
         self.steps += 1;
         let ends = self.steps == 3;
         let done = Emitted { event_type: "Done", payload: json!({ "steps": 3 }) };
@@ -42,14 +42,14 @@ impl Saga for Three {
 const HOUR: Duration = Duration::from_hours(1);
 
 #[tokio::test]
-async fn a_saga_goes_on_event_by_event_and_remembers_them() {
+async fn a_saga_advances_event_by_event_and_keeps_its_history() {
     let (stage, mut client) = Stage::set().await;
     let begun = Emitted { event_type: "Begun", payload: json!({}) };
     let transaction = client.transaction().await.unwrap();
     saga::start(&transaction, "a", &Three::default(), &[begun], HOUR).await.unwrap();
     transaction.commit().await.unwrap();
 
-    // At the same time: the row's lock takes them one by one.
+    // Concurrently: the row lock serializes them.
     let mut steps = tokio::task::JoinSet::new();
     for event in ["x", "y", "z"] {
         let mut client = stage.connect().await;
@@ -72,7 +72,7 @@ async fn a_saga_goes_on_event_by_event_and_remembers_them() {
 }
 
 #[tokio::test]
-async fn an_unknown_saga_and_an_unknown_state_are_told_apart() {
+async fn an_unknown_saga_and_an_invalid_state_are_different_errors() {
     let (_stage, mut client) = Stage::set().await;
     let transaction = client.transaction().await.unwrap();
     let error = saga::advance::<Three>(&transaction, "a", &"x").await.unwrap_err();
@@ -86,11 +86,11 @@ async fn an_unknown_saga_and_an_unknown_state_are_told_apart() {
 }
 
 #[tokio::test]
-async fn sagas_that_take_too_long_are_found_by_one_and_put_off() {
+async fn overdue_sagas_are_found_by_one_caller_and_postponed() {
     let (stage, mut client) = Stage::set().await;
     let transaction = client.transaction().await.unwrap();
-    for (id, patience) in [("late", Duration::ZERO), ("later", Duration::ZERO), ("early", HOUR)] {
-        saga::start(&transaction, id, &Three::default(), &[], patience).await.unwrap();
+    for (id, timeout) in [("late", Duration::ZERO), ("later", Duration::ZERO), ("early", HOUR)] {
+        saga::start(&transaction, id, &Three::default(), &[], timeout).await.unwrap();
     }
     transaction.commit().await.unwrap();
     let transaction = client.transaction().await.unwrap();
@@ -98,11 +98,11 @@ async fn sagas_that_take_too_long_are_found_by_one_and_put_off() {
     found.sort();
     assert_eq!(found, ["late", "later"]);
     let mut other = stage.connect().await;
-    let beside = other.transaction().await.unwrap();
-    let second = saga::overdue::<Three>(&beside, HOUR, 10).await.unwrap();
+    let other = other.transaction().await.unwrap();
+    let second = saga::overdue::<Three>(&other, HOUR, 10).await.unwrap();
     assert_eq!(second, Vec::<String>::new(), "the first one has them");
     transaction.commit().await.unwrap();
-    beside.rollback().await.unwrap();
+    other.rollback().await.unwrap();
     let third = client.transaction().await.unwrap();
     let again = saga::overdue::<Three>(&third, HOUR, 10).await.unwrap();
     assert_eq!(again, Vec::<String>::new(), "they were put off");

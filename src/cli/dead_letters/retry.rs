@@ -13,7 +13,7 @@ use crate::exit::ExitCode;
 use crate::failure::Failure;
 use crate::{run, runtime};
 use postrider_core::route::check_topic;
-use postrider_patterns::dead_letter::{DeadLetterError, Interrupt, Pace, Target};
+use postrider_patterns::dead_letter::{DeadLetterError, Interrupt, RedriveControl, Target};
 use postrider_relay::{Request, Stop};
 
 /// `dead-letters retry [filters] [PARTITION:OFFSET|ID ..] [--to TOPIC] [--rate N] [--execute]`
@@ -101,8 +101,8 @@ fn execute(
     };
     let mut progress = Progress::new();
     let total = plan.jobs.len();
-    let pace = Pace { rate, interrupt: &interrupt };
-    let done = source.topic.redrive(&plan.jobs, pace, &mut |done| {
+    let control = RedriveControl { rate, interrupt: &interrupt };
+    let done = source.topic.redrive(&plan.jobs, control, &mut |done| {
         progress.show(|| format!("{done} of {total} sent again"));
     });
     progress.clear();

@@ -1,18 +1,20 @@
-//! One consumer's dead letters as an operator sees them: what there is, and sending it again.
+//! The dead letters of one consumer: listed, and redriven.
 //!
 //! Enters: a consumer's name and a [`Filter`]. Leaves: dead letters; or their records in the topics they
-//! came from. What always holds: what has a receipt is not sent again, and what failed before the
-//! markers of others were cleaned up only by force.
+//! came from. What always holds: what has a receipt is not sent again, and what failed longer ago than
+//! markers are kept is sent only with `force`.
 
 use std::time::Duration;
 
-use super::{DeadLetter, DeadLetterError, DeadLetterTopic, Filter, Interrupt, Job, Keep, Pace};
+use super::{
+    DeadLetter, DeadLetterError, DeadLetterTopic, Filter, Interrupt, Job, Keep, RedriveControl,
+};
 use postrider_kafka::{KafkaSpec, ReaderError, refuse_reserved, topic_names};
 
-/// How the name of a consumer's dead-letter topic ends.
+/// The suffix of a consumer's dead-letter topic.
 const SUFFIX: &str = ".dead-letters";
 
-/// As large as librdkafka allows: what was received once is not refused here, but by the topic.
+/// The maximum of librdkafka: a size limit is for the topic to enforce.
 const RECORD_BYTES_MAX: u32 = 1_000_000_000;
 
 /// The name of a consumer's dead-letter topic.
@@ -21,13 +23,13 @@ pub fn topic_of(consumer: &str) -> String {
 }
 
 /// The command that creates a consumer's dead-letter topic.
-pub(crate) fn creation_of(topic: &str) -> String {
+pub(crate) fn create_command(topic: &str) -> String {
     format!(
         "kafka-topics.sh --bootstrap-server <address> --create --topic {topic} --config retention.ms=-1"
     )
 }
 
-/// From librdkafka's settings to clients of one topic. What Postrider decides itself is left out.
+/// Converts librdkafka's settings. Those that Postrider sets itself are dropped.
 pub(crate) fn kafka_of(settings: &[(String, String)]) -> KafkaSpec {
     let mut kafka = KafkaSpec {
         brokers: Vec::new(),
@@ -58,28 +60,28 @@ pub struct DeadLetters {
     topic: DeadLetterTopic,
 }
 
-/// How to send again.
+/// How to redrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Redrive {
-    /// For how long markers are kept. Other consumers of the topic receive the record as well, and
-    /// what failed longer ago may have lost its markers there, so that it is not sent.
+pub struct RedriveOptions {
+    /// How long markers are kept. Other consumers of the topic receive the record as well, and their markers
+    /// of older messages may be deleted, so older dead letters are not sent.
     pub horizon: Duration,
-    /// Sends it nevertheless.
+    /// Sends older ones as well.
     pub force: bool,
     /// Now, in milliseconds since the Unix epoch; see [`now_ms`](super::now_ms).
     pub now_ms: i64,
 }
 
-/// What has become of the dead letters that were meant.
+/// The outcome for the selected dead letters.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Redriven {
     /// Stored in their topics, with receipts.
     pub sent: u64,
-    /// They had receipts, and were left alone.
+    /// Skipped: they have receipts.
     pub already: u64,
-    /// Older than the markers, and not forced.
+    /// Skipped: older than the markers, and not forced.
     pub too_old: u64,
-    /// Their values are not here.
+    /// Skipped: their values were cut off.
     pub cut: u64,
 }
 
@@ -90,22 +92,30 @@ impl DeadLetters {
         Self { consumer: consumer.to_owned(), topic }
     }
 
-    /// Those that are meant, those that were sent again included, by partition and offset.
+    /// The selected dead letters, including those that were redriven, by partition and offset.
     pub fn list(&self, filter: &Filter) -> Result<Vec<DeadLetter>, DeadLetterError> {
         self.survey(filter, Keep::Whole)
     }
 
-    /// Sends those that are meant to the topics they came from. What was sent when a call fails has its
-    /// receipt; a process that is killed may repeat the 64 that were under way at most.
-    pub fn redrive(&self, filter: &Filter, how: &Redrive) -> Result<Redriven, DeadLetterError> {
+    /// Sends the selected dead letters to the topics they came from. What was sent before a call failed has its
+    /// receipt; a process that is killed may repeat at most the 64 that were in flight.
+    pub fn redrive(
+        &self,
+        filter: &Filter,
+        how: &RedriveOptions,
+    ) -> Result<Redriven, DeadLetterError> {
         let (planned, jobs) = plan(&self.survey(filter, Keep::Summary)?, how);
-        let pace = Pace { rate: u32::MAX, interrupt: &|| Interrupt::None };
-        let (sent, outcome) = self.topic.redrive(&jobs, pace, &mut |_| {});
+        let control = RedriveControl { rate: u32::MAX, interrupt: &|| Interrupt::None };
+        let (sent, outcome) = self.topic.redrive(&jobs, control, &mut |_| {});
         outcome.map(|()| Redriven { sent, ..planned })
     }
 
     /// What [`DeadLetters::redrive`] would do now. Sends nothing.
-    pub fn rehearse(&self, filter: &Filter, how: &Redrive) -> Result<Redriven, DeadLetterError> {
+    pub fn plan_redrive(
+        &self,
+        filter: &Filter,
+        how: &RedriveOptions,
+    ) -> Result<Redriven, DeadLetterError> {
         Ok(plan(&self.survey(filter, Keep::Summary)?, how).0)
     }
 
@@ -116,13 +126,13 @@ impl DeadLetters {
                 Ok(survey.letters)
             }
             Err(DeadLetterError::Reader(ReaderError::UnknownTopic(topic))) => {
-                // Where nobody tells, none is suggested.
+                // Without metadata none is suggested.
                 let names = topic_names(&self.topic.kafka).unwrap_or_default();
                 let others = names.iter().filter_map(|name| name.strip_suffix(SUFFIX));
-                Err(DeadLetterError::NoLetters {
+                Err(DeadLetterError::NoDeadLetters {
                     consumer: self.consumer.clone(),
                     others: others.map(str::to_owned).collect(),
-                    creation: creation_of(&topic),
+                    creation: create_command(&topic),
                     topic,
                 })
             }
@@ -131,8 +141,8 @@ impl DeadLetters {
     }
 }
 
-/// What is to be sent, in its order, and what of the rest.
-fn plan(letters: &[DeadLetter], how: &Redrive) -> (Redriven, Vec<Job>) {
+/// The jobs in order, and counts of what is skipped.
+fn plan(letters: &[DeadLetter], how: &RedriveOptions) -> (Redriven, Vec<Job>) {
     let (mut planned, mut jobs) = (Redriven::default(), Vec::new());
     let horizon_ms = i64::try_from(how.horizon.as_millis()).unwrap_or(i64::MAX);
     for letter in letters {
@@ -173,17 +183,17 @@ mod tests {
     }
 
     #[test]
-    fn what_is_older_than_the_markers_is_sent_by_force_alone() {
-        let how = Redrive { horizon: Duration::from_secs(1), force: false, now_ms: 5_000 };
+    fn what_is_older_than_the_markers_is_sent_with_force_only() {
+        let how = RedriveOptions { horizon: Duration::from_secs(1), force: false, now_ms: 5_000 };
         let letters = [letter(4_000), letter(3_999)];
         assert_eq!(plan(&letters, &how).0, Redriven { sent: 1, too_old: 1, ..Redriven::default() });
-        let (planned, jobs) = plan(&letters, &Redrive { force: true, ..how });
+        let (planned, jobs) = plan(&letters, &RedriveOptions { force: true, ..how });
         assert_eq!((planned.sent, jobs.len()), (2, 2));
     }
 
     #[test]
-    fn no_force_sends_what_was_sent_or_is_not_whole() {
-        let how = Redrive { horizon: Duration::MAX, force: true, now_ms: 0 };
+    fn force_does_not_send_what_was_redriven_or_is_cut() {
+        let how = RedriveOptions { horizon: Duration::MAX, force: true, now_ms: 0 };
         let retried = DeadLetter { is_retried: true, ..letter(0) };
         let (planned, jobs) = plan(&[retried, DeadLetter { is_cut: true, ..letter(0) }], &how);
         assert_eq!(planned, Redriven { already: 1, cut: 1, ..Redriven::default() });
@@ -198,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_that_are_postriders_own_are_left_out_and_the_others_hold() {
+    fn settings_of_postrider_are_dropped_and_the_others_kept() {
         let settings = [
             ("bootstrap.servers", "a:1,b:2"),
             ("client.id", "shop"),

@@ -14,9 +14,9 @@ pub enum DeadLetterError {
     /// Reading the topic.
     #[error(transparent)]
     Reader(#[from] ReaderError),
-    /// A consumer that has none yet, or a name that is mistyped.
+    /// A consumer that has none yet, or a mistyped name.
     #[error("there is no topic `{topic}`, so `{consumer}` has no dead letters")]
-    NoLetters {
+    NoDeadLetters {
         /// The consumer, as it was named.
         consumer: String,
         /// The topic of its dead letters.
@@ -26,22 +26,22 @@ pub enum DeadLetterError {
         /// The command that creates it.
         creation: String,
     },
-    /// The brokers went away, or send nothing, before the end was reached.
-    #[error("the brokers have sent nothing of the dead-letter topic for {seconds} s")]
+    /// The brokers sent nothing for too long, before the end was reached.
+    #[error("no data from the dead-letter topic for {seconds} s")]
     Unread {
         /// How long.
         seconds: u64,
     },
-    /// What was named is not in the topic.
+    /// A named dead letter is not in the topic.
     #[error("there is no dead letter {}", listed(.0))]
     Missing(Vec<Target>),
-    /// It was to be sent again, and is not in the topic any more.
-    #[error("the dead letter at {0} is gone")]
+    /// It was to be redriven, and is not in the topic any more.
+    #[error("the dead letter at {0} does not exist any more")]
     Gone(PartitionOffset),
     /// The producer, before anything was sent.
     #[error(transparent)]
     Sink(SinkError),
-    /// The producer, with these on their way.
+    /// The producer failed, with these in flight.
     #[error("the dead letter at {first} is not confirmed{}: {source}", and_more(*others))]
     Unconfirmed {
         /// The first of those on their way.
@@ -51,9 +51,9 @@ pub enum DeadLetterError {
         /// What happened.
         source: SinkError,
     },
-    /// The producer gave no sign for too long.
+    /// No delivery report for too long.
     #[error(
-        "the brokers have confirmed nothing for {seconds} s; waiting: the dead letter at {first}"
+        "the brokers have confirmed nothing for {seconds} s, first of all the dead letter at {first}"
     )]
     Silent {
         /// How long.
@@ -69,7 +69,7 @@ pub enum DeadLetterError {
         /// The brokers' reason.
         reason: String,
     },
-    /// It was sent again, but that cannot be written down.
+    /// It was redriven, but its receipt cannot be stored.
     #[error("the receipt for the dead letter at {at} is refused: {reason}")]
     ReceiptRefused {
         /// Which.
@@ -77,8 +77,8 @@ pub enum DeadLetterError {
         /// The brokers' reason.
         reason: String,
     },
-    /// The caller did not want to wait any more.
-    #[error("stopped at once with {count} dead letters on their way")]
+    /// The caller aborted.
+    #[error("aborted with {count} dead letters in flight")]
     Aborted {
         /// How many.
         count: usize,
@@ -86,47 +86,49 @@ pub enum DeadLetterError {
 }
 
 impl DeadLetterError {
-    /// Whether the producer is of no use any more.
-    pub(super) const fn is_of_the_sink(&self) -> bool {
+    /// Whether the producer cannot be used any more.
+    pub(super) const fn is_of_the_producer(&self) -> bool {
         matches!(
             self,
             Self::Sink(_) | Self::Unconfirmed { .. } | Self::Silent { .. } | Self::Aborted { .. }
         )
     }
 
-    /// The exact remedy, where there is one that does not depend on how the caller is configured.
+    /// The exact fix, where it does not depend on the caller's configuration.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::Reader(_) | Self::Sink(_) | Self::Unconfirmed { .. } => return None,
-            Self::NoLetters { consumer, topic, others, creation } if others.is_empty() => {
+            Self::NoDeadLetters { consumer, topic, others, creation } if others.is_empty() => {
                 let end = topic.strip_prefix(consumer).unwrap_or(topic);
                 return Some(format!(
                     "is the name `{consumer}` right? no topic ends in `{end}`; for a consumer that is \
                      yet to run: {creation}"
                 ));
             }
-            Self::NoLetters { consumer, others, .. } => {
+            Self::NoDeadLetters { consumer, others, .. } => {
                 let others = others.join(", ");
                 return Some(format!(
                     "is the name `{consumer}` right? there are dead letters of: {others}"
                 ));
             }
-            Self::Unread { .. } => "check that the brokers are up, and run it again",
-            Self::Missing(_) => "list them to see which there are",
-            Self::Gone(_) => "retention has removed it; run it again for the rest",
+            Self::Unread { .. } => "check that the brokers are running, then repeat the command",
+            Self::Missing(_) => "list the dead letters to see which exist",
+            Self::Gone(_) => "retention has deleted it; repeat the command for the rest",
             Self::Silent { .. } => {
-                "look for partitions below min.insync.replicas, then run it again: what has a \
-                 receipt is not sent twice"
+                "look for partitions below min.insync.replicas, then repeat the command: dead letters \
+                 with a receipt are not sent twice"
             }
             Self::Refused { .. } => {
-                "fix the topic or leave this one out; run it again for the rest: what has a \
-                 receipt is not sent twice"
+                "fix the topic or exclude this one, then repeat the command: dead letters with a \
+                 receipt are not sent twice"
             }
             Self::ReceiptRefused { .. } => {
                 "it was stored in its topic, and would be sent once more; allow null values and \
                  keys in the dead-letter topic (cleanup.policy=delete)"
             }
-            Self::Aborted { .. } => "run it again: those without a receipt are sent once more",
+            Self::Aborted { .. } => {
+                "repeat the command: those without a receipt are sent once more"
+            }
         };
         Some(hint.to_owned())
     }

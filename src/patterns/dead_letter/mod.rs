@@ -1,17 +1,17 @@
-//! Dead letters in their topics, the relay's and the consumers': found, and sent again.
+//! Dead letters in their topics, the relay's and the consumers': listed, and redriven.
 //!
 //! Enters: a dead-letter topic and a [`Filter`]. Leaves: [`DeadLetter`]s; or their records in the
 //! topics they were meant for, and in the dead-letter topic a receipt for each. What always holds: key,
-//! value and headers are kept byte for byte, so that a record that is sent again has its old id, and
-//! the markers of all who took it still protect them. Every call blocks.
+//! value and headers are kept byte for byte, so that a redriven record has its original id, and the
+//! markers of consumers that processed it still prevent a second effect. Every call blocks.
 //!
 //! [`DeadLetterTopic`] is any of these topics; `DeadLetters` is a consumer's own,
-//! `<consumer>.dead-letters`, with what its markers demand:
+//! `<consumer>.dead-letters`, with a check of the markers' age:
 //!
 //! ```no_run
 //! # //! # fn main() -> Result<(), postrider_patterns::dead_letter::DeadLetterError> {
 //! # use std::time::Duration;
-//! use postrider_patterns::dead_letter::{DeadLetters, Filter, Redrive, now_ms};
+//! use postrider_patterns::dead_letter::{DeadLetters, Filter, RedriveOptions, now_ms};
 //!
 //! let kafka = vec![("bootstrap.servers".to_owned(), "localhost:9092".to_owned())];
 //! let letters = DeadLetters::new("payments", &kafka);
@@ -19,7 +19,7 @@
 //!     println!("{} {} {:?}", letter.at, letter.code, letter.header("id"));
 //! }
 //! let horizon = Duration::from_hours(7 * 24);
-//! letters.redrive(&Filter::default(), &Redrive { horizon, force: false, now_ms: now_ms() })?;
+//! letters.redrive(&Filter::default(), &RedriveOptions { horizon, force: false, now_ms: now_ms() })?;
 //! # Ok(())
 //! # }
 //! ```
@@ -31,19 +31,18 @@ mod topic;
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-pub use consumer::{DeadLetters, Redrive, Redriven, topic_of};
+pub use consumer::{DeadLetters, RedriveOptions, Redriven, topic_of};
 #[cfg(feature = "inbox")]
-pub(crate) use consumer::{creation_of, kafka_of};
+pub(crate) use consumer::{create_command, kafka_of};
 pub use error::DeadLetterError;
 pub use error::listed;
 pub use postrider_core::record::{
     ConsumerFailure, DeadLetter, Filter, Header, Origin, PartitionOffset, StoredRecord, Target,
 };
-pub use redrive::{Interrupt, Job, Pace};
+pub use redrive::{Interrupt, Job, RedriveControl};
 pub use topic::{DeadLetterTopic, Keep, Survey};
 
-/// The time of day in milliseconds since the Unix epoch, to be written down and compared with what
-/// was written down.
+/// Wall-clock time in milliseconds since the Unix epoch.
 pub fn now_ms() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_millis()).unwrap_or(i64::MAX)

@@ -1,11 +1,11 @@
-//! Sends dead letters again, and writes down what was stored.
+//! Redrives dead letters, and stores a receipt for each.
 //!
 //! Enters: [`Job`]s in order of partition and offset. Leaves: the records in their topics, and in the
 //! dead-letter topic a receipt for each that the brokers have confirmed. What always holds: a receipt is
 //! sent only after its record is confirmed, so a crash in between repeats a record and loses none; of
-//! one topic and key one record is under way at a time (the producer is cautious), so that records of a
+//! one topic and key one record is in flight at a time (the producer is cautious), so that records of a
 //! key keep their order, and when one is refused nothing later of its key was sent. After a failure
-//! nothing new is sent, and what is under way is still confirmed and given its receipt.
+//! nothing new is sent, and records in flight are still confirmed and get their receipts.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::ControlFlow;
@@ -21,37 +21,36 @@ use postrider_kafka::{
     Confirmation, KafkaSpec, Outcome, Producer, SendError, Sink, SinkError, Start,
 };
 
-/// Records and receipts under way at most: what a crash can repeat, against round trips that are
-/// waited for in turn.
-const UNDER_WAY_MAX: usize = 64;
+/// Records and receipts in flight at most: a trade-off between what a crash can repeat and throughput.
+const IN_FLIGHT_MAX: usize = 64;
 
-/// How long the brokers may confirm nothing while something waits.
-const SILENCE_LIMIT: Duration = Duration::from_secs(30);
+/// How long the brokers may confirm nothing while records are in flight.
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How soon a confirmation is noticed.
 const TICK: Duration = Duration::from_millis(1);
 
-/// So much may be made up for after a wait; more would be a burst.
+/// How much delay may be made up for; more would be a burst.
 const CATCH_UP: Duration = Duration::from_millis(100);
 
-/// The producer asks for no time.
+/// This producer does not use the time.
 const NO_TIME: time::Instant = time::Instant::START;
 
 /// One dead letter to send.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Job {
-    /// Where it lies.
+    /// Its position.
     pub at: PartitionOffset,
     /// Where its record goes.
     pub topic: String,
 }
 
-/// How fast, and for how long.
+/// Rate limit and interruption of a redrive.
 #[derive(Clone, Copy)]
-pub struct Pace<'a> {
+pub struct RedriveControl<'a> {
     /// Records per second at most, from 1.
     pub rate: u32,
-    /// Whether to end early; asked about a thousand times per second.
+    /// Whether to end early; called about a thousand times per second.
     pub interrupt: &'a dyn Fn() -> Interrupt,
 }
 
@@ -60,19 +59,19 @@ pub struct Pace<'a> {
 pub enum Interrupt {
     /// No.
     None,
-    /// Send no more; what is under way is confirmed and given its receipt.
+    /// Send no more; records in flight are confirmed and get their receipts.
     Drain,
     /// At once.
     Abort,
 }
 
 impl DeadLetterTopic {
-    /// Does the jobs, which are in order. Leaves how many were stored and have their receipts, also
-    /// where it failed; `progress` hears that number meanwhile.
+    /// Runs the jobs, which are in order. Returns how many were stored and have their receipts, also after a
+    /// failure; `progress` gets that number meanwhile.
     pub fn redrive(
         &self,
         jobs: &[Job],
-        pace: Pace<'_>,
+        control: RedriveControl<'_>,
         progress: &mut dyn FnMut(u64),
     ) -> (u64, Result<(), DeadLetterError>) {
         if jobs.is_empty() {
@@ -83,7 +82,7 @@ impl DeadLetterTopic {
             Ok(sink) => sink,
             Err(error) => return (0, Err(DeadLetterError::Sink(error))),
         };
-        let mut redrive = Redrive::new(sink, &self.name, pace);
+        let mut redrive = Redrive::new(sink, &self.name, control);
         let mut result = Ok(true);
         for of_one in jobs.chunk_by(|a, b| a.at.partition == b.at.partition) {
             result = self.redrive_partition(of_one, &mut redrive, progress);
@@ -91,9 +90,9 @@ impl DeadLetterTopic {
                 break;
             }
         }
-        // What is under way when reading fails is confirmed all the same.
+        // Records in flight are confirmed even if reading fails.
         let finished = match &result {
-            Err(error) if error.is_of_the_sink() => Ok(()),
+            Err(error) if error.is_of_the_producer() => Ok(()),
             _ => redrive.finish(),
         };
         (redrive.done, result.and(finished))
@@ -108,7 +107,7 @@ impl DeadLetterTopic {
     ) -> Result<bool, DeadLetterError> {
         let mut ahead = jobs.iter().peekable();
         let Some(first) = jobs.first() else { return Ok(true) };
-        let mut goes_on = true;
+        let mut continues = true;
         self.walk(Some(first.at.partition), Start::Offset(first.at.offset), |record| {
             let record = record.to_stored();
             let at = record.at();
@@ -117,20 +116,24 @@ impl DeadLetterTopic {
             };
             let letter = DeadLetter::read(record).filter(|_| job.at == at);
             let letter = letter.ok_or(DeadLetterError::Gone(job.at))?;
-            goes_on = redrive.send(at, &again(letter, &job.topic))?;
+            continues = redrive.send(at, &record_to_resend(letter, &job.topic))?;
             progress(redrive.done);
             let is_last = ahead.peek().is_none();
-            Ok(if goes_on && !is_last { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
+            Ok(if continues && !is_last {
+                ControlFlow::Continue(())
+            } else {
+                ControlFlow::Break(())
+            })
         })?;
         match ahead.next() {
-            Some(job) if goes_on => Err(DeadLetterError::Gone(job.at)),
-            _ => Ok(goes_on),
+            Some(job) if continues => Err(DeadLetterError::Gone(job.at)),
+            _ => Ok(continues),
         }
     }
 }
 
 /// The record to send again.
-fn again(letter: DeadLetter, topic: &str) -> OwnedRecord {
+fn record_to_resend(letter: DeadLetter, topic: &str) -> OwnedRecord {
     OwnedRecord {
         topic: topic.to_owned(),
         partition: letter.partition_again(),
@@ -150,12 +153,12 @@ struct Redrive<'a, S> {
     interval: Duration,
     /// When the next record may go.
     due: Instant,
-    /// The last sign of life from the brokers, or the last moment when none was waited for.
-    heard: Instant,
+    /// The last confirmation, or the last moment without records in flight.
+    last_activity: Instant,
     tickets: u32,
-    under_way: BTreeMap<u32, Sent>,
+    in_flight: BTreeMap<u32, InFlight>,
     /// To be sent: their records are confirmed.
-    receipts: VecDeque<Sent>,
+    receipts: VecDeque<InFlight>,
     confirmations: Vec<Confirmation>,
     failure: Option<DeadLetterError>,
     /// Records that were stored and have their receipts.
@@ -163,24 +166,24 @@ struct Redrive<'a, S> {
 }
 
 /// A record, or the receipt for it.
-struct Sent {
+struct InFlight {
     at: PartitionOffset,
     key: Option<Vec<u8>>,
     is_receipt: bool,
 }
 
 impl<'a, S: Sink<Error = SinkError>> Redrive<'a, S> {
-    fn new(sink: S, dead_letter_topic: &'a str, pace: Pace<'a>) -> Self {
+    fn new(sink: S, dead_letter_topic: &'a str, control: RedriveControl<'a>) -> Self {
         let now = Instant::now();
         Self {
             sink,
             dead_letter_topic,
-            interrupt: pace.interrupt,
-            interval: Duration::from_secs(1) / pace.rate.max(1),
+            interrupt: control.interrupt,
+            interval: Duration::from_secs(1) / control.rate.max(1),
             due: now,
-            heard: now,
+            last_activity: now,
             tickets: 0,
-            under_way: BTreeMap::new(),
+            in_flight: BTreeMap::new(),
             receipts: VecDeque::new(),
             confirmations: Vec::new(),
             failure: None,
@@ -192,15 +195,15 @@ impl<'a, S: Sink<Error = SinkError>> Redrive<'a, S> {
     /// because of a failure or an interrupt; [`Redrive::finish`] tells.
     fn send(&mut self, at: PartitionOffset, record: &OwnedRecord) -> Result<bool, DeadLetterError> {
         loop {
-            self.turn()?;
+            self.poll()?;
             if self.failure.is_some() || (self.interrupt)() >= Interrupt::Drain {
                 return Ok(false);
             }
             let is_due = Instant::now() >= self.due;
-            let has_room = self.under_way.len() < UNDER_WAY_MAX && self.receipts.is_empty();
+            let has_room = self.in_flight.len() < IN_FLIGHT_MAX && self.receipts.is_empty();
             if is_due && has_room {
-                let sent = Sent { at, key: record.key.clone(), is_receipt: false };
-                if self.offer(record, sent)?.is_none() {
+                let sent = InFlight { at, key: record.key.clone(), is_receipt: false };
+                if self.send_now(record, sent)?.is_none() {
                     let now = Instant::now();
                     let earliest = now.checked_sub(CATCH_UP).unwrap_or(now);
                     self.due = (self.due + self.interval).max(earliest);
@@ -214,7 +217,7 @@ impl<'a, S: Sink<Error = SinkError>> Redrive<'a, S> {
     /// Waits until all that was sent has its receipt.
     fn finish(&mut self) -> Result<(), DeadLetterError> {
         loop {
-            self.turn()?;
+            self.poll()?;
             if self.is_idle() {
                 return self.failure.take().map_or(Ok(()), Err);
             }
@@ -222,16 +225,16 @@ impl<'a, S: Sink<Error = SinkError>> Redrive<'a, S> {
         }
     }
 
-    /// Books what was confirmed, and sends the receipts for it.
-    fn turn(&mut self) -> Result<(), DeadLetterError> {
+    /// Processes confirmations, and sends the receipts.
+    fn poll(&mut self) -> Result<(), DeadLetterError> {
         let mut confirmations = std::mem::take(&mut self.confirmations);
         let polled = self.sink.poll(NO_TIME, &mut confirmations);
         for Confirmation { ticket, outcome } in confirmations.drain(..) {
-            self.heard = Instant::now();
-            match (self.under_way.remove(&ticket.transaction()), outcome) {
+            self.last_activity = Instant::now();
+            match (self.in_flight.remove(&ticket.transaction()), outcome) {
                 (Some(sent), Outcome::Stored) if sent.is_receipt => self.done += 1,
                 (Some(sent), Outcome::Stored) => {
-                    self.receipts.push_back(Sent { is_receipt: true, ..sent });
+                    self.receipts.push_back(InFlight { is_receipt: true, ..sent });
                 }
                 (Some(sent), Outcome::Refused(refused)) => self.fail(&sent, refused.rejection),
                 (None, _) => unreachable!("an answer to nothing: each ticket has one"),
@@ -243,7 +246,7 @@ impl<'a, S: Sink<Error = SinkError>> Redrive<'a, S> {
             return Err(DeadLetterError::Aborted { count: self.waiting().len() });
         }
         while let Some(sent) = self.receipts.pop_front() {
-            if let Some(sent) = self.offer(&self.receipt(&sent), sent)? {
+            if let Some(sent) = self.send_now(&self.receipt(&sent), sent)? {
                 self.receipts.push_front(sent);
                 break;
             }
@@ -251,8 +254,8 @@ impl<'a, S: Sink<Error = SinkError>> Redrive<'a, S> {
         Ok(())
     }
 
-    /// Of the dead letter's key and partition, so that it shares its fate.
-    fn receipt(&self, sent: &Sent) -> OwnedRecord {
+    /// With the dead letter's key and partition, so that both are retained alike.
+    fn receipt(&self, sent: &InFlight) -> OwnedRecord {
         OwnedRecord {
             topic: self.dead_letter_topic.to_owned(),
             partition: Some(sent.at.partition),
@@ -263,30 +266,34 @@ impl<'a, S: Sink<Error = SinkError>> Redrive<'a, S> {
         }
     }
 
-    /// Hands a record to the sink; gives `sent` back when there is no room for it now.
-    fn offer(&mut self, record: &OwnedRecord, sent: Sent) -> Result<Option<Sent>, DeadLetterError> {
+    /// Hands a record to the sink; returns `sent` if its queue is full.
+    fn send_now(
+        &mut self,
+        record: &OwnedRecord,
+        sent: InFlight,
+    ) -> Result<Option<InFlight>, DeadLetterError> {
         let number = self.tickets;
         let outgoing = Outgoing::new(record.as_record(), Ticket::new(number, 0));
         match self.sink.send(NO_TIME, &outgoing) {
             Ok(()) => {
-                if self.under_way.is_empty() {
-                    self.heard = Instant::now();
+                if self.in_flight.is_empty() {
+                    self.last_activity = Instant::now();
                 }
                 self.tickets = number.wrapping_add(1);
-                self.under_way.insert(number, sent);
+                self.in_flight.insert(number, sent);
             }
             Err(SendError::Full) => return Ok(Some(sent)),
             Err(SendError::Refused(rejection)) => self.fail(&sent, rejection),
             Err(SendError::Broken(error)) => {
-                self.under_way.insert(number, sent);
+                self.in_flight.insert(number, sent);
                 return Err(self.broken(error));
             }
         }
         Ok(None)
     }
 
-    /// The brokers will not take this one; the first such is told.
-    fn fail(&mut self, sent: &Sent, rejection: Rejection) {
+    /// The brokers refuse this one; the first such failure is reported.
+    fn fail(&mut self, sent: &InFlight, rejection: Rejection) {
         let (at, reason) = (sent.at, rejection.reason);
         self.failure.get_or_insert(if sent.is_receipt {
             DeadLetterError::ReceiptRefused { at, reason }
@@ -307,26 +314,26 @@ impl<'a, S: Sink<Error = SinkError>> Redrive<'a, S> {
 
     /// What has no confirmed receipt, in the order of sending.
     fn waiting(&self) -> Vec<PartitionOffset> {
-        self.under_way.values().chain(&self.receipts).map(|sent| sent.at).collect()
+        self.in_flight.values().chain(&self.receipts).map(|sent| sent.at).collect()
     }
 
-    /// A moment. Brokers that owe nothing, and have nothing offered to them, may be silent.
+    /// Sleeps for a tick. Without records in flight or waiting, silence is not a failure.
     fn wait(&mut self, offered: Option<PartitionOffset>) -> Result<(), DeadLetterError> {
         let now = Instant::now();
         if offered.is_none() && self.is_idle() {
-            self.heard = now;
+            self.last_activity = now;
         }
-        if now.duration_since(self.heard) >= SILENCE_LIMIT
+        if now.duration_since(self.last_activity) >= SILENCE_TIMEOUT
             && let Some(first) = self.waiting().first().copied().or(offered)
         {
-            return Err(DeadLetterError::Silent { seconds: SILENCE_LIMIT.as_secs(), first });
+            return Err(DeadLetterError::Silent { seconds: SILENCE_TIMEOUT.as_secs(), first });
         }
         std::thread::sleep(TICK);
         Ok(())
     }
 
     fn is_idle(&self) -> bool {
-        self.under_way.is_empty() && self.receipts.is_empty()
+        self.in_flight.is_empty() && self.receipts.is_empty()
     }
 }
 
@@ -389,11 +396,16 @@ mod tests {
         }
     }
 
-    const PACE: Pace<'static> = Pace { rate: 1_000_000, interrupt: &|| Interrupt::None };
+    const CONTROL: RedriveControl<'static> =
+        RedriveControl { rate: 1_000_000, interrupt: &|| Interrupt::None };
 
-    fn redrive<'a>(log: &Log, dead_letter_topic: &'a str, pace: Pace<'a>) -> Redrive<'a, Fake> {
+    fn redrive<'a>(
+        log: &Log,
+        dead_letter_topic: &'a str,
+        control: RedriveControl<'a>,
+    ) -> Redrive<'a, Fake> {
         let fake = Fake { log: Rc::clone(log), ..Fake::default() };
-        Redrive::new(fake, dead_letter_topic, pace)
+        Redrive::new(fake, dead_letter_topic, control)
     }
 
     fn record(topic: &str, key: &str) -> OwnedRecord {
@@ -411,7 +423,7 @@ mod tests {
     #[test]
     fn each_record_is_confirmed_before_its_receipt_and_before_the_next_of_its_key() {
         let log = Log::default();
-        let mut redrive = redrive(&log, "dead", PACE);
+        let mut redrive = redrive(&log, "dead", CONTROL);
         for offset in 0..3 {
             assert!(redrive.send(at(offset), &record("orders", "k")).unwrap());
         }
@@ -424,7 +436,7 @@ mod tests {
     #[test]
     fn a_refused_record_has_no_receipt_and_nothing_follows_it() {
         let log = Log::default();
-        let mut redrive = redrive(&log, "dead", PACE);
+        let mut redrive = redrive(&log, "dead", CONTROL);
         assert!(redrive.send(at(0), &record("orders", "a")).unwrap());
         assert!(redrive.send(at(1), &record("refused", "b")).unwrap());
         assert!(!redrive.send(at(2), &record("orders", "c")).unwrap());
@@ -437,9 +449,9 @@ mod tests {
     }
 
     #[test]
-    fn a_receipt_that_is_refused_is_told_apart() {
+    fn a_refused_receipt_is_a_different_error() {
         let log = Log::default();
-        let mut redrive = redrive(&log, "compacted", PACE);
+        let mut redrive = redrive(&log, "compacted", CONTROL);
         assert!(redrive.send(at(7), &record("orders", "a")).unwrap());
         let error = redrive.finish().unwrap_err();
         assert!(error.to_string().contains("receipt for the dead letter at 0:7"), "{error}");
@@ -447,8 +459,8 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_sink_is_told_with_what_it_owes() {
-        let mut redrive = redrive(&Log::default(), "dead", PACE);
+    fn a_broken_producer_is_reported_with_what_is_unconfirmed() {
+        let mut redrive = redrive(&Log::default(), "dead", CONTROL);
         let error = redrive.send(at(7), &record("broken", "a")).unwrap_err();
         assert!(
             error.to_string().starts_with("the dead letter at 0:7 is not confirmed: "),
@@ -460,7 +472,8 @@ mod tests {
     fn an_interrupt_ends_it_between_two_records() {
         let (log, asked) = (Log::default(), Cell::new(Interrupt::None));
         let interrupt = || asked.get();
-        let mut redrive = redrive(&log, "dead", Pace { interrupt: &interrupt, ..PACE });
+        let mut redrive =
+            redrive(&log, "dead", RedriveControl { interrupt: &interrupt, ..CONTROL });
         assert!(redrive.send(at(0), &record("orders", "a")).unwrap());
         asked.set(Interrupt::Drain);
         assert!(!redrive.send(at(1), &record("orders", "b")).unwrap());
@@ -470,7 +483,7 @@ mod tests {
 
     #[test]
     fn the_rate_is_kept() {
-        let mut redrive = redrive(&Log::default(), "dead", PACE);
+        let mut redrive = redrive(&Log::default(), "dead", CONTROL);
         redrive.interval = Duration::from_millis(20);
         let begun = Instant::now();
         for offset in 0..11 {
@@ -480,12 +493,12 @@ mod tests {
     }
 
     #[test]
-    fn brokers_that_say_nothing_are_given_up_but_not_while_nothing_is_asked_of_them() {
-        let mut redrive = redrive(&Log::default(), "dead", PACE);
-        let long_ago = Instant::now().checked_sub(2 * SILENCE_LIMIT).unwrap();
-        redrive.heard = long_ago;
+    fn silence_of_the_brokers_is_a_failure_only_while_records_are_in_flight() {
+        let mut redrive = redrive(&Log::default(), "dead", CONTROL);
+        let long_ago = Instant::now().checked_sub(2 * SILENCE_TIMEOUT).unwrap();
+        redrive.last_activity = long_ago;
         redrive.wait(None).unwrap();
-        redrive.heard = long_ago;
+        redrive.last_activity = long_ago;
         let error = redrive.wait(Some(at(3))).unwrap_err();
         assert!(matches!(error, DeadLetterError::Silent { first, .. } if first == at(3)));
     }

@@ -1,10 +1,10 @@
-//! A dead-letter topic: what lies in it, and what of that was sent again.
+//! A dead-letter topic: its dead letters, and which of them were redriven.
 //!
 //! Enters: how to reach Kafka, the topic's name, a [`Filter`]. Leaves: a [`Survey`], or one record.
 //! What always holds: nothing is committed and no group is joined; whether a dead letter was sent again
-//! is known only at the end of the topic, since its receipt lies behind it. A survey that keeps
-//! summaries needs memory for the number of dead letters that are meant, some 550 bytes each, and not
-//! for their values.
+//! is known only at the end of the topic, since its receipt comes after it. A survey that keeps
+//! summaries needs memory for the number of selected dead letters, some 550 bytes each, and not for
+//! their values.
 
 use std::collections::HashSet;
 use std::ops::ControlFlow;
@@ -17,12 +17,12 @@ use postrider_core::record::{
 use postrider_kafka::{KafkaSpec, Reader, ReaderError, ReaderSpec, Received, Start, Step};
 
 /// How long the brokers may take to answer and to name the topic's partitions.
-const CONNECT_LIMIT: Duration = Duration::from_secs(15);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Brokers that are there and send nothing for this long, before the end is reached, have failed.
-const SILENCE_LIMIT: Duration = Duration::from_secs(30);
+/// Connected brokers that send nothing for this long, before the end is reached, have failed.
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How soon a reader that waits looks at the time.
+/// How often a waiting reader checks the time.
 const TICK: Duration = Duration::from_millis(100);
 
 /// A topic of dead letters, and how to reach it.
@@ -46,15 +46,15 @@ pub enum Keep {
 /// What was found.
 #[derive(Debug, Default)]
 pub struct Survey {
-    /// Those that are meant, in order of partition and offset; those that were sent again included.
+    /// The selected dead letters, in order of partition and offset, including those that were redriven.
     pub letters: Vec<DeadLetter>,
     /// Records that are neither dead letters nor receipts.
     pub foreign: usize,
 }
 
 impl DeadLetterTopic {
-    /// Reads to the end; `progress` hears how many records were read. What was named and is not there is
-    /// an error.
+    /// Reads to the end; `progress` gets the number of records read. A named dead letter that does not exist
+    /// is an error.
     pub fn survey(
         &self,
         filter: &Filter,
@@ -91,7 +91,7 @@ impl DeadLetterTopic {
         Ok(survey)
     }
 
-    /// The record that lies there, whatever it is.
+    /// The record at this position, whatever it is.
     pub fn record(&self, at: PartitionOffset) -> Result<StoredRecord, DeadLetterError> {
         let mut found = None;
         let read = self.walk(Some(at.partition), Start::Offset(at.offset), |record| {
@@ -115,20 +115,20 @@ impl DeadLetterTopic {
         mut each: impl FnMut(&Received<'_>) -> Result<ControlFlow<()>, DeadLetterError>,
     ) -> Result<(), DeadLetterError> {
         let spec = ReaderSpec { partition, start, ..ReaderSpec::whole(&[&self.name]) };
-        let mut reader = Reader::open(&self.kafka, spec, CONNECT_LIMIT)?;
-        let mut heard = Instant::now();
+        let mut reader = Reader::open(&self.kafka, spec, CONNECT_TIMEOUT)?;
+        let mut last_activity = Instant::now();
         loop {
             match reader.next(TICK)? {
                 Step::Record(record) => {
                     if each(&record)?.is_break() {
                         return Ok(());
                     }
-                    heard = Instant::now();
+                    last_activity = Instant::now();
                 }
                 Step::End => return Ok(()),
-                Step::Idle if heard.elapsed() < SILENCE_LIMIT => {}
+                Step::Idle if last_activity.elapsed() < SILENCE_TIMEOUT => {}
                 Step::Idle => {
-                    return Err(DeadLetterError::Unread { seconds: SILENCE_LIMIT.as_secs() });
+                    return Err(DeadLetterError::Unread { seconds: SILENCE_TIMEOUT.as_secs() });
                 }
             }
         }

@@ -1,16 +1,15 @@
-//! What a consumer has done, in numbers, and how it stands.
+//! Counters and status of a consumer.
 //!
-//! Enters: one call per batch or incident. Leaves: a [`Snapshot`] or a [`Standing`] at any time, from
-//! any thread. What always holds: each total only rises.
+//! Enters: updates. Leaves: a [`Snapshot`] or a [`ConsumerStatus`] at any time, from any thread. What always holds: each total only rises.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use serde::Serialize;
 
-use super::Standing;
+use super::ConsumerStatus;
 
-/// Running totals since the consumer was made, and its standing.
+/// Counters since the consumer was created, and its status.
 #[derive(Debug, Default)]
 pub struct Counters {
     pub(super) batches: AtomicU64,
@@ -23,7 +22,7 @@ pub struct Counters {
     pub(super) cache_hits: AtomicU64,
     pub(super) cache_misses: AtomicU64,
     pub(super) cache_failures: AtomicU64,
-    standing: Mutex<Standing>,
+    status: Mutex<ConsumerStatus>,
 }
 
 /// The numbers at one moment.
@@ -35,31 +34,31 @@ pub struct Snapshot {
     pub statements: u64,
     /// Messages whose effects were committed.
     pub processed: u64,
-    /// Messages that had had their effects before, as the markers or the cache said.
+    /// Messages that were processed before, by the markers or the cache.
     pub duplicates: u64,
-    /// Messages of types that are known and not wanted.
+    /// Messages of ignored types.
     pub passed_over: u64,
     /// Dead letters that the broker confirmed.
     pub dead_letters: u64,
-    /// Attempts that were made again after a technical failure, of batches and of single messages.
+    /// Retries after a technical failure, of batches and of single messages.
     pub retries: u64,
-    /// Messages that the cache remembered as done: no statement was spent on them.
+    /// Messages found in the cache: no statement was sent for them.
     pub cache_hits: u64,
-    /// Messages that the cache did not remember.
+    /// Messages not found in the cache.
     pub cache_misses: u64,
-    /// Exchanges with the cache that failed or took too long.
+    /// Requests to the cache that failed or timed out.
     pub cache_failures: u64,
 }
 
 impl Counters {
-    /// How it stands now.
-    pub fn standing(&self) -> Standing {
-        *self.standing.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The current status.
+    pub fn status(&self) -> ConsumerStatus {
+        *self.status.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes how it stands.
-    pub(super) fn stand(&self, change: impl FnOnce(&mut Standing)) {
-        change(&mut self.standing.lock().unwrap_or_else(PoisonError::into_inner));
+    /// Updates the status.
+    pub(super) fn update_status(&self, change: impl FnOnce(&mut ConsumerStatus)) {
+        change(&mut self.status.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
     /// The numbers now.

@@ -1,14 +1,14 @@
-//! Publishes dead letters: what the consumer could not take.
+//! Publishes dead letters: messages that the consumer could not process.
 //!
-//! Enters: a record and why it is set aside. Leaves: a confirmed dead letter in the consumer's own
-//! topic. What always holds: it is tried until the brokers confirm it or the consumer is to stop, since
-//! what is not confirmed may not be passed over; a record too large for the topic loses there its value,
-//! then most headers, then its key, and keeps its partition and offset.
+//! Enters: a record and the reason. Leaves: a confirmed dead letter in the consumer's own topic. What
+//! always holds: it is retried until the brokers confirm it or the consumer is to stop, since an
+//! unconfirmed record must not be skipped; a record too large for the topic is truncated: first its value,
+//! then most headers, then its key, never its partition and offset.
 
 use std::time::{Duration, Instant};
 
-use super::stop::Stop;
-use crate::dead_letter::{creation_of, kafka_of, now_ms, topic_of};
+use super::stop::StopSignal;
+use crate::dead_letter::{create_command, kafka_of, now_ms, topic_of};
 use postrider_core::ledger::Ticket;
 use postrider_core::record::{ConsumerFailure, Cut, StoredRecord};
 use postrider_core::route::{OwnedRecord, Rejection, RejectionCode};
@@ -21,19 +21,18 @@ use postrider_service::log_throttle::LogThrottle;
 
 /// How soon a confirmation is noticed.
 const TICK: Duration = Duration::from_millis(2);
-/// How long the brokers may take to say whether the topic is there.
-const ASK_LIMIT: Duration = Duration::from_secs(2);
-/// For brokers that start at the same time, or create the topic when they are first asked for it; who
-/// waits longer says so.
-const GRACE: Duration = Duration::from_secs(10);
+/// How long the brokers may take to say whether the topic exists.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
+/// No warning before this: the brokers may be starting, or creating the topic on demand.
+const TOPIC_WAIT_QUIET: Duration = Duration::from_secs(10);
 
-/// The way to the dead-letter topic.
+/// The producer of the dead-letter topic.
 pub(super) struct DlqPublisher {
     producer: Producer,
     kafka: KafkaSpec,
     topic: String,
     backoff: Backoff,
-    stop: Stop,
+    stop: StopSignal,
     /// The number of the last record.
     sent: u32,
 }
@@ -44,7 +43,7 @@ impl DlqPublisher {
         consumer: &str,
         settings: &[(String, String)],
         backoff: Backoff,
-        stop: Stop,
+        stop: StopSignal,
     ) -> Result<Self, SinkError> {
         let kafka = kafka_of(settings);
         let producer = Producer::open(&kafka)?;
@@ -52,20 +51,20 @@ impl DlqPublisher {
     }
 
     /// Waits for the brokers, and until there is a topic: better now than when the first dead letter
-    /// finds none. Ends early when the consumer is to stop.
+    /// finds none. Watermarks early when the consumer is to stop.
     pub(super) async fn prepare(&self) {
         let (begin, mut throttle, mut failures) = (Instant::now(), LogThrottle::default(), 0);
         while let Err(error) = self.find_topic() {
             let text = error.to_string();
-            if begin.elapsed() > GRACE && throttle.is_due(&text) {
+            if begin.elapsed() > TOPIC_WAIT_QUIET && throttle.is_due(&text) {
                 let is_missing = matches!(error, ReaderError::UnknownTopic(_));
-                let hint = is_missing.then(|| creation_of(&self.topic));
+                let hint = is_missing.then(|| create_command(&self.topic));
                 let topic = &self.topic;
                 tracing::warn!(
                     error = text,
                     topic,
                     hint,
-                    "the consumer waits for its dead-letter topic"
+                    "the consumer is waiting for its dead-letter topic"
                 );
             }
             failures += 1;
@@ -75,14 +74,14 @@ impl DlqPublisher {
         }
     }
 
-    /// Brokers that create topics by themselves create it now.
+    /// Brokers with auto.create.topics.enable create it now.
     fn find_topic(&self) -> Result<(), ReaderError> {
         let mut kafka = self.kafka.clone();
         kafka.properties.insert("allow.auto.create.topics".to_owned(), "true".to_owned());
-        Reader::open(&kafka, ReaderSpec::whole(&[&self.topic]), ASK_LIMIT).map(drop)
+        Reader::open(&kafka, ReaderSpec::whole(&[&self.topic]), REQUEST_TIMEOUT).map(drop)
     }
 
-    /// With the code and the reason. False: the consumer is to stop, and the dead letter may not be there.
+    /// With code and reason. False: the consumer is to stop, and the dead letter may not have been stored.
     pub(super) async fn publish(
         &mut self,
         record: &StoredRecord,
@@ -103,7 +102,15 @@ impl DlqPublisher {
             let Err(error) = self.send(&letter).await else {
                 let StoredRecord { topic, partition, offset, .. } = record;
                 let attempts = failure.attempts;
-                tracing::warn!(topic, partition, offset, code, reason, attempts, "a dead letter");
+                tracing::warn!(
+                    topic,
+                    partition,
+                    offset,
+                    code,
+                    reason,
+                    attempts,
+                    "message sent to the dead-letter topic"
+                );
                 return true;
             };
             if let SendError::Refused(Rejection { code: RejectionCode::TooLarge, .. }) = error
@@ -114,7 +121,7 @@ impl DlqPublisher {
             }
             failures += 1;
             let topic = &self.topic;
-            tracing::error!(%error, topic, "a dead letter is not taken, and the consumer waits");
+            tracing::error!(%error, topic, "cannot publish a dead letter; retrying");
             if !self.stop.pause(self.backoff.wait(failures, draw())).await {
                 return false;
             }
@@ -124,15 +131,15 @@ impl DlqPublisher {
         }
     }
 
-    /// A client that failed never sends again.
+    /// A producer that failed fatally never sends again.
     fn renew(&mut self) {
         match Producer::open(&self.kafka) {
             Ok(producer) => self.producer = producer,
-            Err(error) => tracing::error!(%error, "the client of dead letters is not renewed"),
+            Err(error) => tracing::error!(%error, "cannot create a new producer of dead letters"),
         }
     }
 
-    /// Until it is confirmed.
+    /// Sends, and waits for the confirmation.
     async fn send(&mut self, letter: &OwnedRecord) -> Result<(), SendError> {
         self.sent = self.sent.wrapping_add(1);
         let (ticket, mut is_sent) = (Ticket::new(self.sent, 0), false);

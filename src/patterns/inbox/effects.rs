@@ -1,9 +1,8 @@
-//! What an application says about a message: whether it wants it, what it does with it, and how
-//! that failed.
+//! The interface that applications implement: which messages they handle, their effects, and failures.
 //!
 //! Enters: a [`Message`] and the transaction its marker is written in. Leaves: the application's
 //! rows, in that transaction, or a [`Failure`]. What always holds: effects of a message are
-//! committed together with its marker or not at all. Implemented by applications; called by `turn`.
+//! committed together with its marker or not at all. Implemented by applications; called by `processor`.
 
 use std::error::Error;
 use std::future::Future;
@@ -13,28 +12,27 @@ use tokio_postgres::Transaction;
 
 use super::Message;
 
-/// What a consumer has to do with messages of a type.
+/// Whether a consumer handles messages of a type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Interest {
     /// It has effects.
-    Take,
-    /// The consumer knows it and has nothing to do: it is counted and leaves no marker.
-    PassOver,
-    /// The consumer does not know it: a dead letter. Passing over what nobody foresaw would lose it
+    Handle,
+    /// The consumer knows it and does nothing: it is counted and leaves no marker.
+    Ignore,
+    /// The consumer does not know it: a dead letter. Transient over what nobody foresaw would lose it
     /// without a word, and once the code understands it the dead letter can be sent again.
     Unknown,
 }
 
 /// The application's half of a consumer.
 pub trait Effects: Send + Sync + 'static {
-    /// What messages of this type are to this consumer. Asked before anything else.
+    /// Whether this consumer handles messages of this type. Called before anything else.
     fn interest(&self, event_type: &str) -> Interest;
 
     /// Does in `tx` all that the message asks for, rows of the application's own outbox included.
     ///
-    /// A refusal by the business (no money, no stock) is **not** a [`Failure`]: write it down as the
-    /// result it is, with the event that tells of it, and return `Ok`. A failure rolls `tx` back,
-    /// and with it whatever was written about the refusal.
+    /// A business refusal (no money, no stock) is **not** a [`Failure`]: write it as a result, with its event,
+    /// and return `Ok`. A failure rolls `tx` back, and with it whatever was written about the refusal.
     ///
     /// May be called again for the same message after a rollback, so nothing outside of `tx` may be
     /// done here: no call to others, no send. It must not end the transaction. What it waits for,
@@ -46,8 +44,8 @@ pub trait Effects: Send + Sync + 'static {
         message: &Message,
     ) -> impl Future<Output = Result<(), Failure>> + Send;
 
-    /// Called after each commit that had an effect, on the consumer's thread: a place to wake
-    /// somebody. It must return at once.
+    /// Called after each commit that had an effect, on the consumer's thread, for example to wake another task.
+    /// It must return at once.
     fn committed(&self) {}
 }
 
@@ -72,12 +70,12 @@ impl<E: Effects> Effects for Arc<E> {
 /// Why a message could not have its effects. Either way all of its transaction is rolled back.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// It never will: a dead letter at once. The reason goes into the dead letter and the log, so
+    /// It never will succeed: a dead letter at once. The reason goes into the dead letter and the log, so
     /// it must not repeat the payload.
     #[error("{0}")]
     Poison(String),
-    /// It may, another time. While the database is away or slow, or another transaction in the way, it is
-    /// tried without limit, else [`attempts_max`](super::ConsumerSpec::attempts_max) times before it
+    /// It may succeed later. While the database is unavailable or slow, or a row is locked, it is retried
+    /// without limit, else [`attempts_max`](super::ConsumerSpec::attempts_max) times before it
     /// becomes a dead letter. Of errors of Postgres the code and the names are told, of others their
     /// text, which must not repeat the payload.
     #[error("{0}")]
@@ -90,13 +88,13 @@ impl Failure {
         Self::Poison(reason.into())
     }
 
-    /// Something that may pass.
+    /// A failure that may be transient.
     pub fn technical(source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self::Technical(source.into())
     }
 }
 
-/// So that `?` does for statements.
+/// So that `?` works for statements.
 impl From<tokio_postgres::Error> for Failure {
     fn from(error: tokio_postgres::Error) -> Self {
         Self::Technical(Box::new(error))

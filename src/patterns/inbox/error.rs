@@ -1,8 +1,8 @@
 //! Why a consumer does not start, or ends.
 //!
 //! Enters: errors of the clients. Leaves: [`InboxError`], which names a situation and its remedy.
-//! What always holds: no password, key or payload in any text; what passes by itself, such as a
-//! database or a broker that is away, is no error here but waited for. Returned by `Consumer`.
+//! What always holds: no password, key or payload in any text; transient failures, such as an
+//! unavailable database or broker, are retried and not errors here. Returned by `Consumer`.
 
 use rdkafka::error::KafkaError;
 use rdkafka::types::RDKafkaConfRes;
@@ -12,29 +12,29 @@ use postrider_kafka::SinkError;
 /// A situation in which a consumer ends.
 #[derive(Debug, thiserror::Error)]
 pub enum InboxError {
-    /// The specification cannot be carried out.
-    #[error("the consumer's specification is not possible: {0}")]
+    /// The specification is not valid.
+    #[error("invalid specification of the consumer: {0}")]
     Spec(&'static str),
     /// A Kafka setting that the consumer decides on itself.
-    #[error("the Kafka setting `{0}` is the consumer's own")]
+    #[error("the Kafka setting `{0}` is set by the consumer and cannot be changed")]
     OwnSetting(String),
     /// librdkafka does not take the settings.
-    #[error("the Kafka consumer cannot be made")]
+    #[error("cannot create the Kafka consumer")]
     Client(#[source] KafkaError),
     /// The Kafka client has failed in a way that only a new one fixes.
-    #[error("the Kafka consumer has failed for good")]
+    #[error("the Kafka consumer failed fatally")]
     Fatal(#[source] KafkaError),
     /// The client of dead letters cannot be made.
-    #[error("dead letters cannot be published")]
+    #[error("cannot create the producer of dead letters")]
     DeadLetters(#[source] SinkError),
-    /// The URL of the cache is not understood. Its text is not repeated: it may hold a password.
-    #[error("the URL of the cache is not understood")]
+    /// The URL of the cache cannot be parsed. Its text is not repeated: it may contain a password.
+    #[error("the URL of the cache is not valid")]
     CacheUrl,
     /// The table of markers is not there, or not as expected.
     #[error("the table `processed_messages` cannot be used")]
     Markers(#[source] tokio_postgres::Error),
     /// The consumer's thread or its runtime does not start.
-    #[error("the consumer's thread does not start")]
+    #[error("cannot start the consumer's thread")]
     Thread(#[source] std::io::Error),
     /// The application's effects panicked, in a process that is built to unwind; nothing of the batch
     /// at hand was committed. It is no dead letter: the message comes again. Where panics abort, as in
@@ -51,11 +51,11 @@ impl InboxError {
             return Self::Client(error);
         };
         let reason = if outcome == RDKafkaConfRes::RD_KAFKA_CONF_UNKNOWN {
-            "there is no such setting:"
+            "no such setting:"
         } else if reason.contains("not available at build time") {
-            "what it asks for is not in this build:"
+            "not available in this build:"
         } else {
-            "its value is refused:"
+            "value refused:"
         };
         Self::Client(KafkaError::ClientConfig(outcome, reason.to_owned(), name, String::new()))
     }

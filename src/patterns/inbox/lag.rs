@@ -1,8 +1,8 @@
-//! How many messages are left, as the brokers know it.
+//! The consumer's lag, from the brokers' watermarks.
 //!
-//! Enters: what the member holds. Leaves: the number of messages after what is settled, or that the
-//! brokers did not answer. What always holds: nobody waits longer than the limit for one question,
-//! and there are three at most: one for the ends, two more where an assignment is new.
+//! Enters: the assigned partitions. Leaves: the number of unhandled messages, or that the brokers did not
+//! answer. What always holds: each request has a time limit, and there are three at most: one for the high
+//! watermarks, two more after a new assignment.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,23 +11,23 @@ use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext};
 use rdkafka::error::KafkaResult;
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 
-use super::membership::{Holdings, Partition};
+use super::assignments::{Assignments, Partition};
 
-/// How long one question to the brokers may take.
-const ASK_LIMIT: Duration = Duration::from_secs(1);
+/// How long one request to the brokers may take.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What the brokers say of the partitions that are held.
+/// Start offsets and high watermarks of the assigned partitions.
 #[derive(Debug, Default)]
-pub(super) struct Ends {
-    begins: BTreeMap<Partition, i64>,
+pub(super) struct Watermarks {
+    starts: BTreeMap<Partition, i64>,
     ends: BTreeMap<Partition, i64>,
 }
 
-impl Ends {
-    /// Asks the brokers. With nothing held, whether they answer at all, about one of the `topics`.
+impl Watermarks {
+    /// Asks the brokers. Without partitions, only checks that they answer, about one of the `topics`.
     ///
-    /// A member whose partitions are paused fetches nothing, so what it last heard of their ends with
-    /// a fetch may be old; they are asked for.
+    /// A member whose partitions are paused fetches nothing, so the watermarks cached by librdkafka may be
+    /// old; they are requested.
     pub(super) fn ask<C: ConsumerContext>(
         consumer: &BaseConsumer<C>,
         topics: &[String],
@@ -35,34 +35,35 @@ impl Ends {
     ) -> KafkaResult<Self> {
         if held.is_empty() {
             let topic = topics.first().map(String::as_str);
-            return consumer.fetch_metadata(topic, ASK_LIMIT).map(|_| Self::default());
+            return consumer.fetch_metadata(topic, REQUEST_TIMEOUT).map(|_| Self::default());
         }
-        let mut begins = BTreeMap::new();
+        let mut starts = BTreeMap::new();
         if !unknown.is_empty() {
-            let committed = consumer.committed_offsets(list(&unknown, Offset::Invalid)?, ASK_LIMIT);
-            begins = known(&committed?);
+            let committed =
+                consumer.committed_offsets(list(&unknown, Offset::Invalid)?, REQUEST_TIMEOUT);
+            starts = known(&committed?);
         }
         let fresh: Vec<Partition> =
-            unknown.into_iter().filter(|partition| !begins.contains_key(partition)).collect();
+            unknown.into_iter().filter(|partition| !starts.contains_key(partition)).collect();
         if !fresh.is_empty() {
-            begins.append(&mut limits(consumer, &fresh, Offset::Beginning)?);
+            starts.append(&mut watermark_offsets(consumer, &fresh, Offset::Beginning)?);
         }
-        Ok(Self { begins, ends: limits(consumer, &held, Offset::End)? })
+        Ok(Self { starts, ends: watermark_offsets(consumer, &held, Offset::End)? })
     }
 
-    /// Messages that are not settled.
-    pub(super) fn behind(&self, holdings: &mut Holdings) -> u64 {
-        holdings.begin(&self.begins);
-        holdings.behind(&self.ends)
+    /// Messages that are not handled.
+    pub(super) fn lag(&self, assignments: &mut Assignments) -> u64 {
+        assignments.set_start(&self.starts);
+        assignments.lag(&self.ends)
     }
 }
 
-/// Those of `topics` that the brokers do not show us; none where they do not answer.
-pub(super) fn unseen<C: ConsumerContext>(
+/// Those of `topics` that are not in the brokers' metadata; none if they do not answer.
+pub(super) fn missing_topics<C: ConsumerContext>(
     consumer: &BaseConsumer<C>,
     topics: &[String],
 ) -> Vec<String> {
-    let Ok(all) = consumer.fetch_metadata(None, ASK_LIMIT) else { return Vec::new() };
+    let Ok(all) = consumer.fetch_metadata(None, REQUEST_TIMEOUT) else { return Vec::new() };
     let is_shown = |name: &str| {
         let mut shown = all.topics().iter();
         shown.any(|topic| topic.name() == name && !topic.partitions().is_empty())
@@ -70,16 +71,16 @@ pub(super) fn unseen<C: ConsumerContext>(
     topics.iter().filter(|topic| !is_shown(topic)).cloned().collect()
 }
 
-/// The library sends the offset as the time that is asked for, and the protocol has the two limits
-/// as times of their own, so that one question does for all partitions of a broker. Under
+/// librdkafka sends the logical offset as the timestamp of ListOffsets, where -2 and -1 mean the two
+/// watermarks, so that one request does for all partitions of a broker. Under
 /// `read_committed` the end is that of what is committed.
 /// Source: Kafka's protocol, ListOffsets; librdkafka 2.12, `rd_kafka_offsets_for_times`.
-fn limits<C: ConsumerContext>(
+fn watermark_offsets<C: ConsumerContext>(
     consumer: &BaseConsumer<C>,
     partitions: &[Partition],
     which: Offset,
 ) -> KafkaResult<BTreeMap<Partition, i64>> {
-    let answer = consumer.offsets_for_times(list(partitions, which)?, ASK_LIMIT)?;
+    let answer = consumer.offsets_for_times(list(partitions, which)?, REQUEST_TIMEOUT)?;
     Ok(known(&answer))
 }
 

@@ -1,6 +1,6 @@
-//! A Kafka record, understood as the relay writes it.
+//! Parses a Kafka record as the relay writes it.
 //!
-//! Enters: a [`StoredRecord`]. Leaves: a [`Message`], or [`Unfit`] with the field that is wrong. What
+//! Enters: a [`StoredRecord`]. Leaves: a [`Message`], or [`InvalidMessage`] with the field that is wrong. What
 //! always holds: the record is kept byte for byte beside what was read of it; no error repeats a value.
 //! Pure.
 
@@ -18,7 +18,7 @@ pub const AGGREGATE_TYPE_HEADER: &str = "aggregate_type";
 /// The event's number within its aggregate, from 1.
 pub const SEQUENCE_HEADER: &str = "sequence";
 
-/// An event, ready to have its effects.
+/// A parsed event.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Message {
     /// The outbox row's id: the same at every delivery.
@@ -33,13 +33,13 @@ pub struct Message {
     pub sequence: Option<i64>,
     /// The value as JSON; `Null` for a null value, which is how a NULL payload is sent.
     pub payload: Value,
-    /// Where it lies (topic, partition, offset), its key, value, headers and time, as received.
+    /// Topic, partition, offset, key, value, headers and timestamp, as received.
     pub record: StoredRecord,
 }
 
 /// A record that is not a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Unfit {
+pub enum InvalidMessage {
     /// Every message has this header, which is not null or empty.
     #[error("the header `{0}` is missing")]
     Missing(&'static str),
@@ -63,11 +63,11 @@ pub enum Unfit {
         column: usize,
     },
     /// [`Interest::Unknown`](super::Interest::Unknown).
-    #[error("the type in the header `event_type` is not known to the consumer")]
+    #[error("the consumer does not know the type in the header `event_type`")]
     UnknownType,
 }
 
-impl Unfit {
+impl InvalidMessage {
     /// The reason in one word, for the dead letter and for metrics.
     pub const fn code(self) -> &'static str {
         match self {
@@ -91,24 +91,24 @@ impl Unfit {
 }
 
 impl Message {
-    /// Understands a record. One that is unfit is given back with the reason.
-    pub fn read(record: StoredRecord) -> Result<Self, Box<(StoredRecord, Unfit)>> {
+    /// Parses a record. An invalid one is returned with the reason.
+    pub fn read(record: StoredRecord) -> Result<Self, Box<(StoredRecord, InvalidMessage)>> {
         match Self::parts(&record) {
             Ok(message) => Ok(Self { record, ..message }),
-            Err(unfit) => Err(Box::new((record, unfit))),
+            Err(invalid) => Err(Box::new((record, invalid))),
         }
     }
 
     /// All but the record itself.
-    fn parts(record: &StoredRecord) -> Result<Self, Unfit> {
-        let id = text(record, ID_HEADER)?.ok_or(Unfit::Missing(ID_HEADER))?;
+    fn parts(record: &StoredRecord) -> Result<Self, InvalidMessage> {
+        let id = text(record, ID_HEADER)?.ok_or(InvalidMessage::Missing(ID_HEADER))?;
         let id = Uuid::try_parse(id)
-            .map_err(|_| Unfit::Malformed { field: ID_HEADER, wanted: "a UUID" })?;
+            .map_err(|_| InvalidMessage::Malformed { field: ID_HEADER, wanted: "a UUID" })?;
         let event_type =
-            text(record, EVENT_TYPE_HEADER)?.ok_or(Unfit::Missing(EVENT_TYPE_HEADER))?;
+            text(record, EVENT_TYPE_HEADER)?.ok_or(InvalidMessage::Missing(EVENT_TYPE_HEADER))?;
         let sequence = text(record, SEQUENCE_HEADER)?.map(|number| {
             let wanted = "a whole number of 64 bits";
-            number.parse().map_err(|_| Unfit::Malformed { field: SEQUENCE_HEADER, wanted })
+            number.parse().map_err(|_| InvalidMessage::Malformed { field: SEQUENCE_HEADER, wanted })
         });
         let aggregate_id = str::from_utf8(record.key.as_deref().unwrap_or_default());
         let payload = record.value.as_deref().map_or(Ok(Value::Null), serde_json::from_slice);
@@ -116,19 +116,25 @@ impl Message {
             id,
             event_type: event_type.to_owned(),
             aggregate_type: text(record, AGGREGATE_TYPE_HEADER)?.map(str::to_owned),
-            aggregate_id: aggregate_id.map_err(|_| Unfit::Key)?.to_owned(),
+            aggregate_id: aggregate_id.map_err(|_| InvalidMessage::Key)?.to_owned(),
             sequence: sequence.transpose()?,
-            payload: payload
-                .map_err(|error| Unfit::Payload { line: error.line(), column: error.column() })?,
+            payload: payload.map_err(|error| InvalidMessage::Payload {
+                line: error.line(),
+                column: error.column(),
+            })?,
             record: StoredRecord::default(),
         })
     }
 }
 
 /// `None` where the header is absent, null or empty.
-fn text<'r>(record: &'r StoredRecord, field: &'static str) -> Result<Option<&'r str>, Unfit> {
+fn text<'r>(
+    record: &'r StoredRecord,
+    field: &'static str,
+) -> Result<Option<&'r str>, InvalidMessage> {
     let Some(bytes) = record.header(field) else { return Ok(None) };
-    let text = str::from_utf8(bytes).map_err(|_| Unfit::Malformed { field, wanted: "UTF-8" })?;
+    let text =
+        str::from_utf8(bytes).map_err(|_| InvalidMessage::Malformed { field, wanted: "UTF-8" })?;
     Ok(Some(text).filter(|text| !text.is_empty()))
 }
 
@@ -153,14 +159,14 @@ mod tests {
         }
     }
 
-    fn unfit(headers: &[(&str, &[u8])], value: &[u8]) -> Unfit {
+    fn invalid(headers: &[(&str, &[u8])], value: &[u8]) -> InvalidMessage {
         Message::read(record(headers, Some(value))).unwrap_err().1
     }
 
     const GOOD: [(&str, &[u8]); 2] = [("id", ID.as_bytes()), ("event_type", b"OrderPaid")];
 
     #[test]
-    fn what_the_relay_writes_is_understood() {
+    fn what_the_relay_writes_is_parsed() {
         let optional = [("aggregate_type", &b"order"[..]), ("sequence", b"7")];
         let record = record(&[&GOOD[..], &optional].concat(), Some(b"{\"amount\": 1.50}"));
         let message = Message::read(record.clone()).unwrap();
@@ -182,38 +188,38 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unfit_is_told_by_its_field() {
+    fn an_invalid_message_names_the_field() {
         let with = |name, value: &'static [u8]| [GOOD[0], GOOD[1], (name, value)];
         let cases = [
-            (unfit(&GOOD[1..], b"1"), "missing_header", "id"),
-            (unfit(&[("id", b""), GOOD[1]], b"1"), "missing_header", "id"),
-            (unfit(&[("id", b"7"), GOOD[1]], b"1"), "malformed_header", "id"),
-            (unfit(&[("id", b"\xff"), GOOD[1]], b"1"), "malformed_header", "id"),
-            (unfit(&GOOD[..1], b"1"), "missing_header", "event_type"),
-            (unfit(&with("sequence", b"x"), b"1"), "malformed_header", "sequence"),
-            (unfit(&with("aggregate_type", b"\xff"), b"1"), "malformed_header", "aggregate_type"),
-            (unfit(&GOOD, b"{\"secret\": "), "malformed_payload", "payload"),
-            (unfit(&GOOD, b""), "malformed_payload", "payload"),
-            (unfit(&GOOD, &vec![b'['; 100_000]), "malformed_payload", "payload"),
+            (invalid(&GOOD[1..], b"1"), "missing_header", "id"),
+            (invalid(&[("id", b""), GOOD[1]], b"1"), "missing_header", "id"),
+            (invalid(&[("id", b"7"), GOOD[1]], b"1"), "malformed_header", "id"),
+            (invalid(&[("id", b"\xff"), GOOD[1]], b"1"), "malformed_header", "id"),
+            (invalid(&GOOD[..1], b"1"), "missing_header", "event_type"),
+            (invalid(&with("sequence", b"x"), b"1"), "malformed_header", "sequence"),
+            (invalid(&with("aggregate_type", b"\xff"), b"1"), "malformed_header", "aggregate_type"),
+            (invalid(&GOOD, b"{\"secret\": "), "malformed_payload", "payload"),
+            (invalid(&GOOD, b""), "malformed_payload", "payload"),
+            (invalid(&GOOD, &vec![b'['; 100_000]), "malformed_payload", "payload"),
         ];
-        for (unfit, code, field) in cases {
-            assert_eq!((unfit.code(), unfit.field()), (code, field));
-            assert!(!unfit.to_string().contains("secret"), "{unfit}");
+        for (invalid, code, field) in cases {
+            assert_eq!((invalid.code(), invalid.field()), (code, field));
+            assert!(!invalid.to_string().contains("secret"), "{invalid}");
         }
         let bad_key = StoredRecord { key: Some(vec![0xff]), ..record(&GOOD, Some(b"1")) };
-        assert_eq!(Message::read(bad_key).unwrap_err().1, Unfit::Key);
+        assert_eq!(Message::read(bad_key).unwrap_err().1, InvalidMessage::Key);
     }
 
     proptest! {
         #[test]
-        fn any_record_is_a_message_or_is_given_back_whole(
+        fn any_record_is_a_message_or_is_returned_unchanged(
             id in proptest::collection::vec(any::<u8>(), 0..40),
             value in proptest::option::of(proptest::collection::vec(any::<u8>(), 0..40)),
         ) {
             let record = record(&[("id", &id), GOOD[1]], value.as_deref());
             match Message::read(record.clone()) {
                 Ok(message) => prop_assert_eq!(message.record, record),
-                Err(unfit) => prop_assert_eq!(unfit.0, record),
+                Err(invalid) => prop_assert_eq!(invalid.0, record),
             }
         }
     }

@@ -4,8 +4,8 @@
 //! Leaves: the effects in Postgres, each message's once; offsets in Kafka; dead letters with the
 //! reason. What always holds: a message's marker in `processed_messages` is committed in the same
 //! transaction as its effects and the rows they write into the consumer's own outbox; the offset
-//! follows the commit; the unique index settles a message that two consumers have at the same time;
-//! Redis, if there is one, remembers only what was committed.
+//! follows the commit; the unique index decides between two consumers with the same message;
+//! Redis, if there is one, caches only what was committed.
 //!
 //! ```no_run
 //! use postrider_patterns::inbox::{Consumer, ConsumerSpec, Effects, Failure, Interest, Message, Prepared};
@@ -19,8 +19,8 @@
 //! impl Effects for Payments {
 //!     fn interest(&self, event_type: &str) -> Interest {
 //!         match event_type {
-//!             "OrderCreated" => Interest::Take,
-//!             "OrderShipped" => Interest::PassOver,
+//!             "OrderCreated" => Interest::Handle,
+//!             "OrderShipped" => Interest::Ignore,
 //!             _ => Interest::Unknown,
 //!         }
 //!     }
@@ -28,7 +28,7 @@
 //!     async fn apply(&self, tx: &Transaction<'_>, message: &Message) -> Result<(), Failure> {
 //!         let total = message.payload.get("total").and_then(serde_json::Value::as_i64);
 //!         let total = total.ok_or_else(|| Failure::poison("the payload has no total"))?;
-//!         // Too expensive is a result, written down like any other.
+//!         // Too expensive is a result like any other.
 //!         let status = if total > 100_000 { "refused" } else { "due" };
 //!         tx.execute(&DUE.of(tx).await?, &[&message.aggregate_id, &total, &status]).await?;
 //!         Ok(())
@@ -47,6 +47,9 @@
 //! The mistakes that published consumers make, and the tests that show them, are in
 //! `docs/patterns/idempotent-consumer.md` and `docs/patterns/dead-letters.md`.
 
+mod assignments;
+mod batch;
+mod cache;
 mod consumer;
 mod counters;
 mod dlq_publisher;
@@ -54,26 +57,23 @@ mod effects;
 mod error;
 mod group;
 mod lag;
-mod membership;
 mod message;
 mod prepared;
-mod remembered;
 mod session;
 mod spec;
-mod standing;
+mod sqlstate;
+mod status;
 mod stop;
-mod trouble;
-mod turn;
 
 pub use consumer::Consumer;
 pub use counters::{Counters, Snapshot};
 pub use effects::{Effects, Failure, Interest};
 pub use error::InboxError;
 pub use message::{
-    AGGREGATE_TYPE_HEADER, EVENT_TYPE_HEADER, ID_HEADER, Message, SEQUENCE_HEADER, Unfit,
+    AGGREGATE_TYPE_HEADER, EVENT_TYPE_HEADER, ID_HEADER, InvalidMessage, Message, SEQUENCE_HEADER,
 };
 pub use postrider_service::backoff::Backoff;
 pub use prepared::Prepared;
-pub use spec::{ConsumerSpec, RememberedSpec};
-pub use standing::Standing;
-pub use trouble::describe;
+pub use spec::{CacheSpec, ConsumerSpec};
+pub use sqlstate::describe;
+pub use status::ConsumerStatus;

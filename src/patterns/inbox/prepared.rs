@@ -15,7 +15,7 @@ use tokio_postgres::{Client, Error, Statement, Transaction};
 const SESSIONS_MAX: usize = 16;
 
 thread_local! {
-    /// Where the client of this thread's consumer is, and the number of its session.
+    /// The address of the client of this thread's consumer, and the number of its session.
     static CURRENT: Cell<Option<(*const Client, u64)>> = const { Cell::new(None) };
 }
 

@@ -1,4 +1,4 @@
-//! The consumer's session with Postgres, and the one transaction that everything happens in.
+//! The consumer's session with Postgres, and the transaction of markers and effects.
 //!
 //! Enters: messages, and the application's [`Effects`]. Leaves: which of them had their effects now.
 //! What always holds: the markers, the effects and whatever rows the effects wrote for others are
@@ -18,67 +18,66 @@ use uuid::Uuid;
 
 use super::counters::{Counters, add};
 use super::prepared;
-use super::trouble::{Passing, describe, is_outdated, passing};
+use super::sqlstate::{Transient, describe, is_outdated, transient};
 use super::{ConsumerSpec, Effects, Failure, InboxError, Message};
 
 /// How the session names itself in `pg_stat_activity`.
 const APPLICATION_NAME: &str = "postrider-inbox";
 /// A server that is there answers sooner, however busy.
-const CONNECT_LIMIT: Duration = Duration::from_secs(10);
-/// After so long without a sign of life from the server's machine, the session is given up.
-const SILENCE_LIMIT: Duration = Duration::from_secs(30);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// TCP keepalive and user timeout: after this the session is considered dead.
+const TCP_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Ids are inserted in their own order, so that two consumers with the same messages wait for each
-/// other and do not lock each other out.
-const MARK: &str = "\
+/// Ids are inserted in sorted order, so that two consumers with the same messages wait for each other and do
+/// not deadlock.
+const INSERT_MARKERS: &str = "\
     INSERT INTO processed_messages (consumer, message_id) \
     SELECT $1, id FROM unnest($2) AS id ON CONFLICT DO NOTHING RETURNING message_id";
 
 type Connecting = Pin<Box<dyn Future<Output = Result<Client, Error>>>>;
 
-/// Where the session leads, whatever secures it.
+/// How to connect, and the open session.
 pub(super) struct Database {
     connect: Box<dyn Fn() -> Connecting + Send>,
-    limits: String,
+    timeouts: String,
     consumer: String,
-    session: Option<Session>,
+    session: Option<PgSession>,
 }
 
-struct Session {
-    /// Boxed, so that it is known by its place.
+struct PgSession {
+    /// Boxed, so that it is identified by its address.
     client: Box<Client>,
     number: u64,
-    mark: Statement,
+    insert_markers: Statement,
 }
 
 /// Why a transaction was rolled back.
 #[derive(Debug)]
-pub(super) enum Undone {
-    /// The database is away; what may be said of it. It says nothing about the messages.
-    Away(String),
-    /// Another transaction is in the way: a deadlock, a serialization failure, a lock that was not
-    /// had in time. Or a statement was cancelled, since the database is slow. It says nothing about
-    /// the messages either, but fewer of them want fewer locks.
-    InTheWay(Failure),
+pub(super) enum RolledBack {
+    /// The database is unavailable, and why. It says nothing about the messages.
+    Unavailable(String),
+    /// Contention: a deadlock, a serialization failure, a lock timeout; or a statement was cancelled, since
+    /// the database is slow. It says nothing about the messages either, but fewer of them need fewer locks.
+    Contention(Failure),
     /// The effects of a message failed, or the commit of all.
     Failed(Failure),
-    /// The consumer cannot go on.
-    Broken(InboxError),
+    /// The consumer cannot continue.
+    Fatal(InboxError),
 }
 
 /// What a committed transaction did.
 #[derive(Debug, Default, Clone, Copy)]
-pub(super) struct Done {
+pub(super) struct TransactionResult {
     /// Messages that had their effects in it.
     pub(super) applied: usize,
-    /// Messages that had had them before, or stood in it twice.
+    /// Messages that were processed before, or twice in the batch.
     pub(super) duplicates: usize,
 }
 
-/// The server would answer COMMIT with a rollback, and the client would call that a success.
+/// The server would answer COMMIT with ROLLBACK, and the client would report success.
 #[derive(Debug, thiserror::Error)]
-#[error("a statement failed and the effects did not say so")]
-struct Hidden(#[source] Error);
+#[error("a statement failed and the effects did not report it")]
+struct IgnoredError(#[source] Error);
 
 impl Database {
     /// Connects when it is first needed.
@@ -99,12 +98,12 @@ impl Database {
                 Ok(client)
             })
         };
-        let limits = format!(
+        let timeouts = format!(
             "SET lock_timeout = {}; SET idle_in_transaction_session_timeout = {}",
             spec.lock_timeout.as_millis(),
             spec.idle_in_transaction_max.as_millis()
         );
-        Self { connect: Box::new(connect), limits, consumer: spec.name.clone(), session: None }
+        Self { connect: Box::new(connect), timeouts, consumer: spec.name.clone(), session: None }
     }
 
     /// Does all that the messages ask for in one transaction.
@@ -113,7 +112,7 @@ impl Database {
         messages: &[&Message],
         effects: &E,
         counters: &Counters,
-    ) -> Result<Done, Undone> {
+    ) -> Result<TransactionResult, RolledBack> {
         // Lets the connection's task notice a server that has gone meanwhile.
         tokio::task::yield_now().await;
         let session = match self.session.take().filter(|session| !session.client.is_closed()) {
@@ -122,59 +121,63 @@ impl Database {
         };
         let session = self.session.insert(session);
         let outcome = session.transact(&self.consumer, messages, effects, counters).await;
-        let Err(undone) = outcome else { return outcome };
-        // Whatever an effect made of it: a session that ended is the database's doing.
+        let Err(rolled_back) = outcome else { return outcome };
+        // Whatever error the effect returned: a closed session is a failure of the database.
         let ended = session.client.is_closed();
         let mut is_outdated_here = false;
-        let undone = match undone {
-            Undone::Failed(Failure::Technical(source)) => {
+        let rolled_back = match rolled_back {
+            RolledBack::Failed(Failure::Technical(source)) => {
                 is_outdated_here = is_outdated(&*source);
-                match passing(&*source) {
-                    Some(Passing::Away) => Undone::Away(describe(&*source)),
-                    _ if ended => Undone::Away(describe(&*source)),
-                    Some(Passing::InTheWay) => Undone::InTheWay(Failure::Technical(source)),
-                    None => Undone::Failed(Failure::Technical(source)),
+                match transient(&*source) {
+                    Some(Transient::Unavailable) => RolledBack::Unavailable(describe(&*source)),
+                    _ if ended => RolledBack::Unavailable(describe(&*source)),
+                    Some(Transient::Contention) => {
+                        RolledBack::Contention(Failure::Technical(source))
+                    }
+                    None => RolledBack::Failed(Failure::Technical(source)),
                 }
             }
             other => other,
         };
-        // A new one may lead to another server, or find what this one did not.
-        if is_outdated_here || matches!(undone, Undone::Away(_)) {
+        // A new session may reach another server, or see a migrated schema.
+        if is_outdated_here || matches!(rolled_back, RolledBack::Unavailable(_)) {
             self.session = None;
         }
-        Err(undone)
+        Err(rolled_back)
     }
 
-    async fn open(&self) -> Result<Session, Undone> {
-        let client = (self.connect)().await.map_err(|error| away(&error))?;
-        client.batch_execute(&self.limits).await.map_err(|error| away(&error))?;
+    async fn open(&self) -> Result<PgSession, RolledBack> {
+        let client = (self.connect)().await.map_err(|error| unavailable(&error))?;
+        client.batch_execute(&self.timeouts).await.map_err(|error| unavailable(&error))?;
         let types = [Type::TEXT, Type::UUID_ARRAY];
-        let mark = client.prepare_typed(MARK, &types).await.map_err(unmarked)?;
-        Ok(Session { client: Box::new(client), number: prepared::next_session(), mark })
+        let insert_markers =
+            client.prepare_typed(INSERT_MARKERS, &types).await.map_err(marker_error)?;
+        Ok(PgSession { client: Box::new(client), number: prepared::next_session(), insert_markers })
     }
 }
 
-impl Session {
+impl PgSession {
     async fn transact<E: Effects>(
         &mut self,
         consumer: &str,
         messages: &[&Message],
         effects: &E,
         counters: &Counters,
-    ) -> Result<Done, Undone> {
+    ) -> Result<TransactionResult, RolledBack> {
         let mut ids: Vec<Uuid> = messages.iter().map(|message| message.id).collect();
         ids.sort_unstable();
         ids.dedup();
         let _entered = prepared::enter(&self.client, self.number);
         add(&counters.statements, 3);
-        let tx = self.client.transaction().await.map_err(|error| away(&error))?;
-        let rows = tx.query(&self.mark, &[&consumer, &ids]).await.map_err(unmarked)?;
+        let tx = self.client.transaction().await.map_err(|error| unavailable(&error))?;
+        let rows =
+            tx.query(&self.insert_markers, &[&consumer, &ids]).await.map_err(marker_error)?;
         let fresh: Result<HashSet<Uuid>, Error> = rows.iter().map(|row| row.try_get(0)).collect();
-        let mut fresh = fresh.map_err(unmarked)?;
-        let mut done = Done::default();
+        let mut fresh = fresh.map_err(marker_error)?;
+        let mut done = TransactionResult::default();
         for message in messages {
             if fresh.remove(&message.id) {
-                effects.apply(&tx, message).await.map_err(Undone::Failed)?;
+                effects.apply(&tx, message).await.map_err(RolledBack::Failed)?;
                 done.applied += 1;
             } else {
                 done.duplicates += 1;
@@ -182,49 +185,53 @@ impl Session {
         }
         if done.applied > 0 {
             add(&counters.statements, 1);
-            tx.batch_execute("SELECT 1").await.map_err(hidden)?;
+            tx.batch_execute("SELECT 1").await.map_err(ignored)?;
         }
-        // An error leaves open what has become of it; the markers tell the next attempt.
-        tx.commit().await.map_err(|error| Undone::Failed(error.into()))?;
+        // After an error the outcome is unknown; the next attempt finds the markers.
+        tx.commit().await.map_err(|error| RolledBack::Failed(error.into()))?;
         Ok(done)
     }
 }
 
-fn away(error: &Error) -> Undone {
-    Undone::Away(describe(error))
+fn unavailable(error: &Error) -> RolledBack {
+    RolledBack::Unavailable(describe(error))
 }
 
-/// The markers are the consumer's own: nothing that fails there is a message's fault.
-fn unmarked(error: Error) -> Undone {
+/// Inserting markers failed, which is never a failure of a message.
+fn marker_error(error: Error) -> RolledBack {
     let not_there =
         [SqlState::UNDEFINED_TABLE, SqlState::UNDEFINED_COLUMN, SqlState::INSUFFICIENT_PRIVILEGE];
     if error.code().is_some_and(|code| not_there.contains(code)) {
-        return Undone::Broken(InboxError::Markers(error));
+        return RolledBack::Fatal(InboxError::Markers(error));
     }
-    match passing(&error) {
-        Some(Passing::InTheWay) => Undone::InTheWay(error.into()),
-        _ => away(&error),
+    match transient(&error) {
+        Some(Transient::Contention) => RolledBack::Contention(error.into()),
+        _ => unavailable(&error),
     }
 }
 
-fn hidden(error: Error) -> Undone {
-    let is_hidden = error.code() == Some(&SqlState::IN_FAILED_SQL_TRANSACTION);
-    Undone::Failed(if is_hidden { Failure::technical(Hidden(error)) } else { error.into() })
+fn ignored(error: Error) -> RolledBack {
+    let is_ignored = error.code() == Some(&SqlState::IN_FAILED_SQL_TRANSACTION);
+    RolledBack::Failed(if is_ignored {
+        Failure::technical(IgnoredError(error))
+    } else {
+        error.into()
+    })
 }
 
-/// What the application has not chosen, is chosen so that a server that vanished is noticed.
+/// Timeouts that the application has not set, so that a vanished server is noticed.
 fn with_limits(mut config: Config) -> Config {
     if config.get_application_name().is_none() {
         config.application_name(APPLICATION_NAME);
     }
     if config.get_connect_timeout().is_none() {
-        config.connect_timeout(CONNECT_LIMIT);
+        config.connect_timeout(CONNECT_TIMEOUT);
     }
     if config.get_tcp_user_timeout().is_none() {
-        config.tcp_user_timeout(SILENCE_LIMIT);
+        config.tcp_user_timeout(TCP_TIMEOUT);
     }
     if config.get_keepalives_idle() == Config::new().get_keepalives_idle() {
-        config.keepalives_idle(SILENCE_LIMIT);
+        config.keepalives_idle(TCP_TIMEOUT);
     }
     config
 }

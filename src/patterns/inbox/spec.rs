@@ -1,7 +1,7 @@
-//! What a consumer is told at its start.
+//! Settings of a consumer.
 //!
-//! Enters: the application's wishes. Leaves: a [`ConsumerSpec`] whose contradictions are refused
-//! before anything is connected. Pure.
+//! Enters: the application's settings. Leaves: a [`ConsumerSpec`], validated before anything is connected.
+//! Pure.
 
 use std::time::Duration;
 
@@ -38,8 +38,8 @@ pub struct ConsumerSpec {
     /// Messages in one transaction at most, 1 to 10,000. 200: a commit's cost is then small against
     /// the effects', and little is done again when one of them fails.
     pub batch_max: usize,
-    /// Attempts at one message before it becomes a dead letter, at least 1. Attempts that fail for
-    /// want of the database or of a lock do not count, nor does the one as part of a batch.
+    /// Attempts at one message before it becomes a dead letter, at least 1. Attempts that fail because the
+    /// database is unavailable or a row is locked do not count, nor does the one as part of a batch.
     pub attempts_max: u32,
     /// How long to wait between attempts.
     pub backoff: Backoff,
@@ -50,18 +50,18 @@ pub struct ConsumerSpec {
     /// How long a transaction may do nothing before the server ends its session, at least a
     /// millisecond: a consumer that is frozen must not hold its markers for ever.
     pub idle_in_transaction_max: Duration,
-    /// The cache of done messages in front of the markers; `None` for none.
-    pub remembered: Option<RememberedSpec>,
+    /// The cache of processed messages in front of the markers; `None` for none.
+    pub cache: Option<CacheSpec>,
 }
 
-/// Redis as a memory of done messages.
+/// The cache of processed messages in Redis.
 #[derive(Clone)]
-pub struct RememberedSpec {
+pub struct CacheSpec {
     /// `redis://host:port`; may hold a password.
     pub url: String,
-    /// How long a message is remembered, at least a second. Repeats mostly come soon.
+    /// How long a message is cached, at least a second. Repeats mostly come soon.
     pub ttl: Duration,
-    /// How long an answer may take before the cache is passed over, at least a millisecond.
+    /// How long Redis may take to answer before the cache is bypassed, at least a millisecond.
     pub timeout: Duration,
 }
 
@@ -78,20 +78,20 @@ impl std::fmt::Debug for ConsumerSpec {
             .field("backoff", &self.backoff)
             .field("lock_timeout", &self.lock_timeout)
             .field("idle_in_transaction_max", &self.idle_in_transaction_max)
-            .field("remembered", &self.remembered)
+            .field("remembered", &self.cache)
             .finish_non_exhaustive()
     }
 }
 
-impl std::fmt::Debug for RememberedSpec {
+impl std::fmt::Debug for CacheSpec {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { url: _, ttl, timeout } = self;
-        let mut out = f.debug_struct("RememberedSpec");
+        let mut out = f.debug_struct("CacheSpec");
         out.field("ttl", ttl).field("timeout", timeout).finish_non_exhaustive()
     }
 }
 
-impl RememberedSpec {
+impl CacheSpec {
     /// With the usual times: an hour, and 100 ms.
     pub fn new(url: impl Into<String>) -> Self {
         Self { url: url.into(), ttl: Duration::from_hours(1), timeout: Duration::from_millis(100) }
@@ -116,15 +116,15 @@ impl ConsumerSpec {
             backoff: Backoff::default(),
             lock_timeout: Duration::from_secs(2),
             idle_in_transaction_max: Duration::from_secs(30),
-            remembered: None,
+            cache: None,
         }
     }
 
-    /// Refuses what cannot be carried out.
+    /// Validates the settings.
     pub(super) fn check(&self) -> Result<(), InboxError> {
         let legal = |char: char| char.is_ascii_alphanumeric() || ['.', '_', '-'].contains(&char);
         let moment = Duration::from_millis(1);
-        let cache = self.remembered.as_ref();
+        let cache = self.cache.as_ref();
         let checks = [
             (
                 self.name.is_empty()
@@ -141,7 +141,7 @@ impl ConsumerSpec {
             ),
             (
                 cache.is_some_and(|cache| cache.ttl.as_secs() == 0 || cache.timeout < moment),
-                "the cache remembers for a second at least and answers within a millisecond or more",
+                "the cache's ttl must be at least a second, its timeout at least a millisecond",
             ),
         ];
         if let Some((_, why)) = checks.iter().find(|(broken, _)| *broken) {
@@ -164,7 +164,7 @@ mod tests {
     fn what_cannot_be_carried_out_is_refused() {
         assert!(good().check().is_ok());
         let cache = |ttl_s, timeout_ms| {
-            let mut spec = RememberedSpec::new("redis://localhost");
+            let mut spec = CacheSpec::new("redis://localhost");
             spec.ttl = Duration::from_secs(ttl_s);
             spec.timeout = Duration::from_millis(timeout_ms);
             Some(spec)
@@ -179,8 +179,8 @@ mod tests {
             ConsumerSpec { attempts_max: 0, ..good() },
             ConsumerSpec { lock_timeout: Duration::ZERO, ..good() },
             ConsumerSpec { idle_in_transaction_max: Duration::from_micros(10), ..good() },
-            ConsumerSpec { remembered: cache(0, 1), ..good() },
-            ConsumerSpec { remembered: cache(1, 0), ..good() },
+            ConsumerSpec { cache: cache(0, 1), ..good() },
+            ConsumerSpec { cache: cache(1, 0), ..good() },
         ] {
             assert!(matches!(bad.check(), Err(InboxError::Spec(_))), "{bad:?}");
         }
@@ -200,7 +200,7 @@ mod tests {
         let mut spec = good();
         spec.kafka.push(("sasl.password".to_owned(), "hunter2".to_owned()));
         spec.database.password("hunter2").application_name("hunter2");
-        spec.remembered = Some(RememberedSpec::new("redis://:hunter2@localhost"));
+        spec.cache = Some(CacheSpec::new("redis://:hunter2@localhost"));
         let text = format!("{spec:?}");
         assert!(text.contains("sasl.password") && !text.contains("hunter2"), "{text}");
     }

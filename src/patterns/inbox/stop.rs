@@ -1,38 +1,38 @@
-//! The word that a consumer should end.
+//! The signal that a consumer should stop.
 //!
-//! Enters: the end of the caller's future, or of the caller. Leaves: a yes at the next look, and an
-//! end of whatever is waited for.
+//! Enters: a request to stop, or that the sender was dropped. Leaves: a flag to poll, and waits that end
+//! early.
 
 use std::time::Duration;
 
 use tokio::sync::watch;
 
-/// One who listens.
+/// The receiving end.
 #[derive(Debug, Clone)]
-pub(super) struct Stop(watch::Receiver<bool>);
+pub(super) struct StopSignal(watch::Receiver<bool>);
 
-/// One who says it; being dropped says it too.
-pub(super) type Asker = watch::Sender<bool>;
+/// The sending end; dropping it requests the stop too.
+pub(super) type StopSender = watch::Sender<bool>;
 
 /// Both ends.
-pub(super) fn channel() -> (Asker, Stop) {
-    let (asker, listener) = watch::channel(false);
-    (asker, Stop(listener))
+pub(super) fn channel() -> (StopSender, StopSignal) {
+    let (stop_sender, listener) = watch::channel(false);
+    (stop_sender, StopSignal(listener))
 }
 
-impl Stop {
-    /// Whether it was said.
-    pub(super) fn is_asked(&self) -> bool {
+impl StopSignal {
+    /// Whether a stop was requested.
+    pub(super) fn is_requested(&self) -> bool {
         *self.0.borrow() || self.0.has_changed().is_err()
     }
 
-    /// Until it is said.
+    /// Completes when a stop is requested.
     pub(super) async fn asked(&self) {
-        // An error means that the asker is gone.
+        // An error means that the sender was dropped.
         let _ = self.0.clone().wait_for(|asked| *asked).await;
     }
 
-    /// False: it was said meanwhile.
+    /// Sleeps. False: a stop was requested meanwhile.
     pub(super) async fn pause(&self, time: Duration) -> bool {
         tokio::time::timeout(time, self.asked()).await.is_err()
     }

@@ -1,9 +1,8 @@
 //! Appends an event to the outbox, inside the caller's transaction.
 //!
 //! Enters: a transaction that also changes the business rows, and an [`Event`]. Leaves: an outbox row
-//! with the next number of its aggregate. What always holds: the event is there if and only if the
-//! caller's transaction commits; the numbers of one aggregate rise in the order of commits, without
-//! gaps. Needs `migrations/0001_outbox.sql` and `0003_application.sql`; other languages call the same
+//! with the next number of its aggregate. What always holds: the event exists if and only if the
+//! caller's transaction commits; the numbers of one aggregate rise in commit order, without gaps. Needs `migrations/0001_outbox.sql` and `0003_application.sql`; other languages call the same
 //! SQL function.
 //!
 //! ```no_run
@@ -24,16 +23,16 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{Json, Type};
 use uuid::Uuid;
 
-/// What happened, as the outbox tells it.
+/// An event of the outbox.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Event {
     /// The consumer's idempotency key. Version 7, so that the index grows at one end.
     pub id: Uuid,
-    /// The kind of thing that changed.
+    /// The type of the aggregate.
     pub aggregate_type: String,
-    /// Which one; becomes the record's key.
+    /// The id of the aggregate; becomes the record's key.
     pub aggregate_id: String,
-    /// What happened to it; becomes the topic unless the relay's `[route]` says otherwise.
+    /// The event type; becomes the topic unless the relay's `[route]` says otherwise.
     pub event_type: String,
     /// Becomes the record's value.
     pub payload: serde_json::Value,
@@ -60,22 +59,22 @@ impl Event {
 /// Why an event was not appended. The transaction is aborted then, as after any failed statement.
 #[derive(Debug, thiserror::Error)]
 pub enum WriterError {
-    /// The function or its tables are not there.
-    #[error("the function `outbox_append` is not in the database")]
+    /// The function or its tables do not exist.
+    #[error("the function `outbox_append` or its tables do not exist")]
     Missing(#[source] tokio_postgres::Error),
-    /// The role may not write them.
-    #[error("the role may not insert into `outbox` and `outbox_sequences`")]
+    /// The role lacks a privilege on them.
+    #[error("the role lacks INSERT on `outbox` or `outbox_sequences`")]
     Forbidden(#[source] tokio_postgres::Error),
-    /// An event with this id is there already.
-    #[error("the outbox has an event with this id already")]
+    /// An event with this id exists already.
+    #[error("the outbox already has an event with this id")]
     Repeated(#[source] tokio_postgres::Error),
     /// The statement failed for another reason.
-    #[error("the event was not appended")]
+    #[error("cannot append the event to the outbox")]
     Database(#[source] tokio_postgres::Error),
 }
 
 impl WriterError {
-    /// The exact remedy, where one is known.
+    /// The exact fix, where one is known.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Missing(_) => Some(
@@ -89,7 +88,7 @@ impl WriterError {
         }
     }
 
-    /// The database's own error, for who tells a conflict from a fault by its code.
+    /// The error of Postgres, for callers that distinguish errors by SQLSTATE.
     pub fn database(&self) -> &tokio_postgres::Error {
         match self {
             Self::Missing(error)

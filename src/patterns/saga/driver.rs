@@ -1,4 +1,4 @@
-//! Keeps sagas in Postgres: reads one under a lock, lets it go on, writes it and what it emits.
+//! Stores sagas in Postgres: reads one under a row lock, applies an event, writes state and emitted events.
 
 use std::time::Duration;
 
@@ -9,45 +9,45 @@ use tokio_postgres::{GenericClient, Row, Transaction};
 use super::{Emitted, Saga, SagaError};
 use crate::outbox_writer::{Event, append};
 
-/// What an event did to a saga.
+/// The effect of an event on a saga.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Step {
+pub struct Transition {
     /// The status before.
     pub from: String,
-    /// The status after; the same for an event that changed nothing one can see.
+    /// The status after; the same for an event that did not change it.
     pub to: &'static str,
     /// Whether the saga ended with this event.
     pub ended: bool,
 }
 
-/// A saga as people look at it.
+/// State and status of a saga.
 #[derive(Debug, Clone, PartialEq)]
-pub struct View<S> {
+pub struct SagaView<S> {
     /// Its state.
     pub state: S,
     /// Its status.
     pub status: String,
 }
 
-/// How the sagas of a kind stand.
+/// Counts of open sagas of a kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Standing {
+pub struct OpenSagas {
     /// Those that have not ended.
     pub open: u64,
     /// Those of them whose deadline has passed.
     pub overdue: u64,
 }
 
-/// Begins a saga in the caller's transaction, and tells others what it emits first. `patience` is how
-/// long it may take before [`overdue`] names it.
+/// Starts a saga in the caller's transaction, and emits its first events. After `timeout` [`overdue`]
+/// returns it.
 ///
-/// Fails with a unique violation where a saga of this id is there already.
+/// Fails with a unique violation if a saga with this id exists already.
 pub async fn start<S: Saga>(
     transaction: &Transaction<'_>,
     id: &str,
     state: &S,
     first: &[Emitted],
-    patience: Duration,
+    timeout: Duration,
 ) -> Result<(), SagaError> {
     let status = state.status();
     transaction
@@ -59,22 +59,22 @@ pub async fn start<S: Saga>(
                 (&id, Type::TEXT),
                 (&Json(state), Type::JSONB),
                 (&status, Type::TEXT),
-                (&patience.as_secs_f64(), Type::FLOAT8),
+                (&timeout.as_secs_f64(), Type::FLOAT8),
             ],
         )
         .await?;
     emit::<S>(transaction, id, first).await?;
     let name = first.first().map_or("", |emitted| emitted.event_type);
-    record::<S>(transaction, id, name, status).await
+    append_history::<S>(transaction, id, name, status).await
 }
 
-/// Lets a saga hear of an event, in the caller's transaction. The saga is locked until that ends, so
-/// two events about one saga are taken one after the other.
+/// Applies an event to a saga, in the caller's transaction. The saga is locked until that ends, so two
+/// events of one saga are applied one after the other.
 pub async fn advance<S: Saga>(
     transaction: &Transaction<'_>,
     id: &str,
     event: &S::Event,
-) -> Result<Step, SagaError> {
+) -> Result<Transition, SagaError> {
     let found = transaction
         .query_typed_opt(
             "SELECT state, status FROM sagas WHERE kind = $1 AND id = $2 FOR UPDATE",
@@ -83,15 +83,15 @@ pub async fn advance<S: Saga>(
         .await?;
     let row = found.ok_or_else(|| unknown::<S>(id))?;
     let Json(before): Json<Value> = row.try_get(0)?;
-    let View { mut state, status: from } = parse::<S>(id, &row)?;
+    let SagaView { mut state, status: from } = parse::<S>(id, &row)?;
     let was_open = !state.has_ended();
-    let emitted = state.on(event);
+    let emitted = state.apply(event);
     let (to, has_ended) = (state.status(), state.has_ended());
     emit::<S>(transaction, id, &emitted).await?;
-    let after = serde_json::to_value(&state).map_err(|source| misunderstood::<S>(id, source))?;
+    let after = serde_json::to_value(&state).map_err(|source| invalid_state::<S>(id, source))?;
     if after == before {
-        // Heard of before, or too late: nothing to write down.
-        return Ok(Step { from, to, ended: false });
+        // A repeat, or too late: nothing to write.
+        return Ok(Transition { from, to, ended: false });
     }
     transaction
         .query_typed(
@@ -107,18 +107,17 @@ pub async fn advance<S: Saga>(
             ],
         )
         .await?;
-    record::<S>(transaction, id, S::name(event), to).await?;
-    Ok(Step { from, to, ended: has_ended && was_open })
+    append_history::<S>(transaction, id, S::name(event), to).await?;
+    Ok(Transition { from, to, ended: has_ended && was_open })
 }
 
-/// Ids of sagas whose deadline has passed, the longest waiting ones if there are more than `limit`;
-/// those that others have locked are left out. Their deadline is put off by `patience`, by twice that
-/// the next time, and so on up to 64 times: what is told at a deadline adds up while nobody can hear
-/// it. Commit that before they go on, each in a transaction of its own, so that one that cannot go on
-/// does not stand in the way of the others.
+/// Ids of sagas whose deadline has passed, the oldest ones if there are more than `limit`; locked ones are
+/// skipped. Their deadline is postponed by `timeout`, by twice that the next time, and so on up to 64 times:
+/// events that are emitted at deadlines pile up during an outage of their consumers. Commit that before
+/// advancing them, each in a transaction of its own, so that one that fails does not block the others.
 pub async fn overdue<S: Saga>(
     transaction: &Transaction<'_>,
-    patience: Duration,
+    timeout: Duration,
     limit: u32,
 ) -> Result<Vec<String>, SagaError> {
     let rows = transaction
@@ -131,7 +130,7 @@ pub async fn overdue<S: Saga>(
                  FOR UPDATE SKIP LOCKED)) RETURNING id",
             &[
                 (&S::KIND, Type::TEXT),
-                (&patience.as_secs_f64(), Type::FLOAT8),
+                (&timeout.as_secs_f64(), Type::FLOAT8),
                 (&i64::from(limit), Type::INT8),
             ],
         )
@@ -139,22 +138,22 @@ pub async fn overdue<S: Saga>(
     rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
 }
 
-/// How many sagas of a kind have not ended, and for how many of these a deadline has passed, whether or
-/// not it was put off since. Looks at those alone, so it may be asked every few seconds.
-pub async fn standing<S: Saga>(client: &impl GenericClient) -> Result<Standing, SagaError> {
+/// How many sagas of a kind have not ended, and how many of these have passed a deadline, even if it was
+/// postponed since. Reads only those, so it may be called every few seconds.
+pub async fn count_open<S: Saga>(client: &impl GenericClient) -> Result<OpenSagas, SagaError> {
     let sql = "SELECT count(*), \
                count(*) FILTER (WHERE put_off > 0 OR deadline < statement_timestamp()) \
                FROM sagas WHERE kind = $1 AND deadline IS NOT NULL";
     let row = client.query_one(sql, &[&S::KIND]).await?;
     let number = |at| Ok::<_, SagaError>(u64::try_from(row.try_get::<_, i64>(at)?).unwrap_or(0));
-    Ok(Standing { open: number(0)?, overdue: number(1)? })
+    Ok(OpenSagas { open: number(0)?, overdue: number(1)? })
 }
 
-/// A saga as it stands, if there is one.
+/// The current state of a saga, if it exists.
 pub async fn view<S: Saga>(
     client: &impl GenericClient,
     id: &str,
-) -> Result<Option<View<S>>, SagaError> {
+) -> Result<Option<SagaView<S>>, SagaError> {
     let sql = "SELECT state, status FROM sagas WHERE kind = $1 AND id = $2";
     let found = client.query_opt(sql, &[&S::KIND, &id]).await?;
     found.map(|row| parse(id, &row)).transpose()
@@ -176,14 +175,14 @@ fn unknown<S: Saga>(id: &str) -> SagaError {
     SagaError::Unknown { kind: S::KIND, id: id.to_owned() }
 }
 
-fn misunderstood<S: Saga>(id: &str, source: serde_json::Error) -> SagaError {
+fn invalid_state<S: Saga>(id: &str, source: serde_json::Error) -> SagaError {
     SagaError::State { kind: S::KIND, id: id.to_owned(), source }
 }
 
-fn parse<S: Saga>(id: &str, row: &Row) -> Result<View<S>, SagaError> {
+fn parse<S: Saga>(id: &str, row: &Row) -> Result<SagaView<S>, SagaError> {
     let Json(state): Json<Value> = row.try_get(0)?;
-    let state = serde_json::from_value(state).map_err(|source| misunderstood::<S>(id, source))?;
-    Ok(View { state, status: row.try_get(1)? })
+    let state = serde_json::from_value(state).map_err(|source| invalid_state::<S>(id, source))?;
+    Ok(SagaView { state, status: row.try_get(1)? })
 }
 
 async fn emit<S: Saga>(
@@ -197,8 +196,8 @@ async fn emit<S: Saga>(
     Ok(())
 }
 
-/// The saga's row is locked, so the number is nobody else's.
-async fn record<S: Saga>(
+/// The saga's row is locked, so the number is unique.
+async fn append_history<S: Saga>(
     transaction: &Transaction<'_>,
     id: &str,
     event: &str,

@@ -1,18 +1,18 @@
-//! Sagas: a process over several services that ends well or is undone, and never hangs.
+//! Sagas: a process over several services that completes or is compensated, and never hangs.
 //!
-//! Enters: events about one saga, in any order, some twice, some late. Leaves: its next state and the
-//! events it emits, written in one transaction with the outbox. What always holds: [`Saga::on`] is
-//! pure, so every order of events can be tested; a saga that has not ended has a deadline, and
-//! [`overdue`] finds those that passed it. The caller keeps repeats away (`inbox`); a saga should
-//! tolerate them all the same.
+//! Enters: events of one saga, in any order, some twice, some late. Leaves: its next state and the events
+//! it emits, written in one transaction with the outbox. What always holds: [`Saga::apply`] is pure, so
+//! every order of events can be tested; a saga that has not ended has a deadline, and [`overdue`] finds
+//! those that passed it. The caller filters duplicates (`inbox`); a saga should tolerate them all the same.
 //!
-//! The way to tolerate reordered events is to keep *facts* that only grow (paid, then refunded; never
-//! back) and to derive the status from them: then the last event completes the picture, whichever it
-//! is.
+//! The way to tolerate reordered events is to store *facts* that only grow (paid, then refunded; never
+//! back) and to derive the status from them: then the outcome does not depend on the order of events.
 
 mod driver;
 
-pub use driver::{Standing, Step, View, advance, history, overdue, standing, start, view};
+pub use driver::{
+    OpenSagas, SagaView, Transition, advance, count_open, history, overdue, start, view,
+};
 
 use std::fmt::Debug;
 
@@ -22,28 +22,27 @@ use tokio_postgres::Error;
 
 use crate::outbox_writer::WriterError;
 
-/// The state of a process, and how it goes on.
+/// The state of a process, and its transitions.
 pub trait Saga: Serialize + DeserializeOwned + Debug + Send + Sync {
     /// Names this kind of saga in the tables, and its events' aggregate type in the outbox.
     const KIND: &'static str;
-    /// What it hears of.
+    /// The events that it handles.
     type Event: Sync;
 
-    /// Takes in one event; returns what is to be told to others. Must not fail: an event that does not
-    /// fit any more (late, repeated) changes nothing.
-    fn on(&mut self, event: &Self::Event) -> Vec<Emitted>;
+    /// Applies one event; returns the events to emit. Must not fail: a late or repeated event changes nothing.
+    fn apply(&mut self, event: &Self::Event) -> Vec<Emitted>;
 
-    /// How an event is named in the history.
+    /// The name of an event in the history.
     fn name(event: &Self::Event) -> &'static str;
 
-    /// The state in one word, for people.
+    /// The status, derived from the state.
     fn status(&self) -> &'static str;
 
     /// Whether it has ended, so that no deadline is needed any more.
     fn has_ended(&self) -> bool;
 }
 
-/// What a saga tells others through the outbox; its aggregate is the saga itself.
+/// An event that a saga emits through the outbox; its aggregate is the saga itself.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Emitted {
     /// What happened; becomes the topic.
@@ -52,10 +51,10 @@ pub struct Emitted {
     pub payload: serde_json::Value,
 }
 
-/// Why a saga did not go on. The caller's transaction has to be rolled back.
+/// Why a saga did not advance. The caller's transaction has to be rolled back.
 #[derive(Debug, thiserror::Error)]
 pub enum SagaError {
-    /// There is no such saga: its first event has not been here.
+    /// The saga does not exist: it was not started here.
     #[error("there is no saga `{kind}` `{id}`")]
     Unknown {
         /// [`Saga::KIND`].
@@ -63,8 +62,8 @@ pub enum SagaError {
         /// The saga's id.
         id: String,
     },
-    /// What is stored is no state of this kind: an older program wrote it, or somebody else.
-    #[error("the stored state of saga `{kind}` `{id}` is not understood")]
+    /// The stored state is not of this kind: an older version or another program wrote it.
+    #[error("cannot decode the stored state of saga `{kind}` `{id}`")]
     State {
         /// [`Saga::KIND`].
         kind: &'static str,
@@ -74,16 +73,16 @@ pub enum SagaError {
         #[source]
         source: serde_json::Error,
     },
-    /// What it tells others could not be appended to the outbox.
-    #[error("a saga's event was not appended")]
+    /// An emitted event could not be appended to the outbox.
+    #[error("cannot append a saga's event to the outbox")]
     Outbox(#[from] WriterError),
     /// The tables `sagas` and `saga_history`.
-    #[error("the saga's tables failed")]
+    #[error("a statement on the saga tables failed")]
     Database(#[from] Error),
 }
 
 impl SagaError {
-    /// The exact remedy, where one is known.
+    /// The exact fix, where one is known.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Outbox(error) => error.hint(),
@@ -94,7 +93,7 @@ impl SagaError {
         }
     }
 
-    /// The database's own error, for who tells a conflict from a fault by its code.
+    /// The error of Postgres, for callers that distinguish errors by SQLSTATE.
     pub fn database(&self) -> Option<&Error> {
         match self {
             Self::Outbox(error) => Some(error.database()),

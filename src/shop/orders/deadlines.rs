@@ -15,7 +15,7 @@ use super::effects::advance;
 use super::process::{Fact, OrderProcess};
 use crate::ShopError;
 use crate::probes::Count;
-use postrider_patterns::saga::{self, SagaError, Standing};
+use postrider_patterns::saga::{self, OpenSagas, SagaError};
 use postrider_service::log_throttle::LogThrottle;
 
 /// Orders in one transaction.
@@ -26,25 +26,25 @@ const TICK: Duration = Duration::from_millis(500);
 const COUNTING: Duration = Duration::from_secs(5);
 
 /// Open orders; `None` while the database is unavailable.
-pub(super) type OpenOrders = Option<Standing>;
+pub(super) type OpenOrders = Option<OpenSagas>;
 
 /// Counts the orders that have not ended, until it is dropped.
 pub(super) async fn count(pool: Pool, known: watch::Sender<OpenOrders>) {
     loop {
         // Without the database the metrics are absent; `watch` logs why.
-        known.send_replace(standing(&pool).await.ok());
+        known.send_replace(count_open(&pool).await.ok());
         tokio::time::sleep(COUNTING).await;
     }
 }
 
-async fn standing(pool: &Pool) -> Result<Standing, ShopError> {
+async fn count_open(pool: &Pool) -> Result<OpenSagas, ShopError> {
     let client = pool.get().await?;
-    Ok(saga::standing::<OrderProcess>(&**client).await?)
+    Ok(saga::count_open::<OrderProcess>(&**client).await?)
 }
 
 /// The metrics. Every process of the service reports the same of the one database.
 pub(super) fn counts(known: OpenOrders) -> impl Iterator<Item = Count> {
-    known.into_iter().flat_map(|Standing { open, overdue }| {
+    known.into_iter().flat_map(|OpenSagas { open, overdue }| {
         [
             ("shop_sagas_open", "orders that have not ended", open),
             ("shop_sagas_overdue", "of these, those whose deadline has passed", overdue),

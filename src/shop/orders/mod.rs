@@ -90,11 +90,11 @@ pub async fn run(
     // Orders are accepted while Kafka is unavailable: that is what the outbox is for.
     .with_optional_consumer(consumer.counters());
     let watching = deadlines::watch(pool.clone(), order_timeout);
-    let standing = deadlines::count(pool.clone(), counting);
+    let open_orders = deadlines::count(pool.clone(), counting);
     let background = Box::pin(async move {
         tokio::select! {
             error = settings.login_refused() => error,
-            ((), ()) = async { tokio::join!(watching, standing) } => std::future::pending().await,
+            ((), ()) = async { tokio::join!(watching, open_orders) } => std::future::pending().await,
         }
     });
     let router = http::router(

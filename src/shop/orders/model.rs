@@ -73,7 +73,7 @@ impl World {
     }
 
     fn apply(&mut self, fact: &Fact) {
-        for emitted in self.process.on(fact) {
+        for emitted in self.process.apply(fact) {
             self.emit(emitted.event_type);
         }
     }

@@ -96,7 +96,7 @@ impl OrderProcess {
         (self.payment == Payment::Failed || is_undone).then_some(Outcome::Cancelled)
     }
 
-    fn learn(&mut self, fact: &Fact) {
+    fn record_fact(&mut self, fact: &Fact) {
         let (payment, stock) = match fact {
             Fact::PaymentProcessed => (Payment::Charged, Stock::Awaited),
             Fact::PaymentFailed(_) => (Payment::Failed, Stock::Awaited),
@@ -128,11 +128,11 @@ impl Saga for OrderProcess {
     const KIND: &'static str = "order";
     type Event = Fact;
 
-    fn on(&mut self, fact: &Fact) -> Vec<Emitted> {
+    fn apply(&mut self, fact: &Fact) -> Vec<Emitted> {
         if self.has_ended() {
             return Vec::new();
         }
-        self.learn(fact);
+        self.record_fact(fact);
         match self.outcome() {
             Some(Outcome::Confirmed) => {
                 vec![Emitted { event_type: "OrderConfirmed", payload: json!({}) }]
@@ -196,7 +196,7 @@ mod tests {
         let mut process = OrderProcess::default();
         let (mut statuses, mut emitted) = (Vec::new(), Vec::new());
         for fact in facts {
-            emitted.extend(process.on(fact).into_iter().map(|emitted| emitted.event_type));
+            emitted.extend(process.apply(fact).into_iter().map(|emitted| emitted.event_type));
             statuses.push(process.status());
         }
         (statuses, emitted)

@@ -1,20 +1,20 @@
-//! Redis in front of the markers: it may know, forget, or be away.
+//! The cache in front of the markers: hits, misses, flushes and outages.
 
 use std::time::Duration;
 
-use postrider::inbox::{ConsumerSpec, RememberedSpec};
+use postrider::inbox::{CacheSpec, ConsumerSpec};
 use postrider::sandbox::redis::Redis;
 
-use crate::inbox::scene::{Deeds, Draft, Running, Scene, Whim};
+use crate::inbox::scene::{Draft, Outcome, Running, Scene, TestEffects};
 
 const COUNT: u64 = 400;
 
-fn remembering(scene: &Scene, redis: &Redis) -> ConsumerSpec {
+fn with_cache(scene: &Scene, redis: &Redis) -> ConsumerSpec {
     let mut spec = scene.spec();
-    let mut remembered = RememberedSpec::new(redis.url());
+    let mut cache = CacheSpec::new(redis.url());
     // Builds run beside the tests.
-    remembered.timeout = Duration::from_secs(5);
-    spec.remembered = Some(remembered);
+    cache.timeout = Duration::from_secs(5);
+    spec.cache = Some(cache);
     spec
 }
 
@@ -28,31 +28,31 @@ fn ask(redis: &Redis, command: &str) -> i64 {
 }
 
 #[test]
-fn repeats_that_are_remembered_cost_no_statement() {
+fn cached_repeats_cost_no_statement() {
     let Some(scene) = Scene::new("remembered") else { return };
     let redis = Redis::start().unwrap();
     scene.send(&Draft::many(400));
-    let first = Running::start(remembering(&scene, &redis), Deeds::plain());
-    scene.await_deeds(400);
+    let first = Running::start(with_cache(&scene, &redis), TestEffects::plain());
+    scene.await_effects(400);
     let first = first.stop();
     assert_eq!((first.cache_hits, first.cache_misses), (0, COUNT));
     assert_eq!(ask(&redis, "DBSIZE"), 400);
 
     scene.rewind();
-    let again = Running::start(remembering(&scene, &redis), Deeds::plain());
-    again.await_that("the repeats", |now| now.duplicates == COUNT);
+    let again = Running::start(with_cache(&scene, &redis), TestEffects::plain());
+    again.await_counters("the repeats", |now| now.duplicates == COUNT);
     let again = again.stop();
     assert_eq!((again.cache_hits, again.cache_misses, again.statements), (COUNT, 0, 0));
-    scene.await_deeds(400);
+    scene.await_effects(400);
 }
 
 #[test]
-fn a_cache_that_forgot_everything_costs_time_and_no_more() {
+fn a_flushed_cache_costs_time_and_no_more() {
     let Some(scene) = Scene::new("forgotten") else { return };
     let redis = Redis::start().unwrap();
     scene.send(&Draft::many(400));
-    let first = Running::start(remembering(&scene, &redis), Deeds::plain());
-    scene.await_deeds(400);
+    let first = Running::start(with_cache(&scene, &redis), TestEffects::plain());
+    scene.await_effects(400);
     first.stop();
     let client = redis::Client::open(redis.url()).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -61,11 +61,11 @@ fn a_cache_that_forgot_everything_costs_time_and_no_more() {
         redis::cmd("FLUSHALL").query_async::<()>(&mut connection).await.unwrap();
     });
     scene.rewind();
-    let again = Running::start(remembering(&scene, &redis), Deeds::plain());
-    again.await_that("the repeats", |now| now.duplicates == COUNT);
+    let again = Running::start(with_cache(&scene, &redis), TestEffects::plain());
+    again.await_counters("the repeats", |now| now.duplicates == COUNT);
     let again = again.stop();
     assert_eq!((again.cache_hits, again.cache_misses), (0, COUNT));
-    scene.await_deeds(400);
+    scene.await_effects(400);
     // What the markers said is remembered from now on.
     assert_eq!(ask(&redis, "DBSIZE"), 400);
 }
@@ -74,13 +74,13 @@ fn a_cache_that_forgot_everything_costs_time_and_no_more() {
 fn a_cache_that_is_killed_and_comes_back_stops_nothing() {
     let Some(scene) = Scene::new("killed_cache") else { return };
     let mut redis = Redis::start().unwrap();
-    let running = Running::start(remembering(&scene, &redis), Deeds::plain());
+    let running = Running::start(with_cache(&scene, &redis), TestEffects::plain());
     scene.send(&Draft::many(100));
-    scene.await_deeds(100);
+    scene.await_effects(100);
     redis.kill().unwrap();
     scene.send(&Draft::many(100));
-    scene.await_deeds(200);
-    let failures = running.await_that("a failure", |now| now.cache_failures > 0).cache_failures;
+    scene.await_effects(200);
+    let failures = running.await_counters("a failure", |now| now.cache_failures > 0).cache_failures;
     redis.restart().unwrap();
     // It is asked again after a moment, and then remembers.
     support::wait_for("the cache to be used", || {
@@ -91,30 +91,30 @@ fn a_cache_that_is_killed_and_comes_back_stops_nothing() {
         .len()
         .try_into()
         .unwrap();
-    scene.await_deeds(sent.try_into().unwrap());
+    scene.await_effects(sent.try_into().unwrap());
     let end = running.stop();
     assert_eq!((end.dead_letters, end.duplicates), (0, 0));
     assert!(end.cache_failures >= failures);
 }
 
 #[test]
-fn what_is_rolled_back_is_not_remembered() {
+fn what_is_rolled_back_is_not_cached() {
     let Some(scene) = Scene::new("unremembered") else { return };
     let redis = Redis::start().unwrap();
     let url = redis.url();
     scene.send(&Draft::many(1));
     // Looked at from outside, after each attempt that was rolled back and before the next.
-    let deeds = Deeds::with(move |_, attempt| {
+    let effect_rows = TestEffects::with(move |_, attempt| {
         let url = url.clone();
         let known = std::thread::spawn(move || {
             let mut session = redis::Client::open(url).unwrap().get_connection().unwrap();
             redis::cmd("DBSIZE").query::<i64>(&mut session).unwrap()
         });
         assert_eq!(known.join().unwrap(), 0);
-        if attempt < 4 { Whim::Fail } else { Whim::Work }
+        if attempt < 4 { Outcome::Fail } else { Outcome::Succeed }
     });
-    let running = Running::start(remembering(&scene, &redis), deeds.clone());
-    scene.await_deeds(1);
+    let running = Running::start(with_cache(&scene, &redis), effect_rows.clone());
+    scene.await_effects(1);
     running.stop();
-    assert_eq!((deeds.attempts(0), ask(&redis, "DBSIZE")), (4, 1));
+    assert_eq!((effect_rows.attempts(0), ask(&redis, "DBSIZE")), (4, 1));
 }

@@ -1,12 +1,12 @@
-//! Transactions in each other's way: rows that somebody else holds, and deadlocks.
+//! Lock contention: rows locked by another transaction, and deadlocks.
 
 use std::time::Duration;
 
-use crate::inbox::scene::{Deeds, Draft, Running, Scene, Whim};
+use crate::inbox::scene::{Draft, Outcome, Running, Scene, TestEffects};
 use support::wait_for;
 
 /// Each message takes one from the shelf of its number, as orders take stock.
-fn shelves(stem: &str) -> Option<Scene> {
+fn shelves_setup(stem: &str) -> Option<Scene> {
     let scene = Scene::new(stem)?;
     scene.database.sql().run(
         "CREATE TABLE shelves (number bigint PRIMARY KEY, stock bigint NOT NULL); \
@@ -19,8 +19,8 @@ fn shelves(stem: &str) -> Option<Scene> {
 }
 
 /// Everything was taken once, and nothing given up.
-fn ends_well(scene: &Scene, running: Running) {
-    scene.await_deeds(10);
+fn assert_all_taken_once(scene: &Scene, running: Running) {
+    scene.await_effects(10);
     let end = running.stop();
     assert_eq!((end.processed, end.dead_letters), (10, 0), "{end:?}");
     // Whoever was in the way took one from each shelf it held.
@@ -30,25 +30,25 @@ fn ends_well(scene: &Scene, running: Running) {
 }
 
 #[test]
-fn a_row_that_another_transaction_holds_lets_the_messages_before_it_pass_and_kills_none() {
-    let Some(scene) = shelves("held") else { return };
+fn a_locked_row_lets_earlier_messages_pass_and_makes_no_dead_letter() {
+    let Some(scene) = shelves_setup("held") else { return };
     let other = scene.database.sql();
     other.run("BEGIN; UPDATE shelves SET stock = stock - 1 WHERE number = 5");
     let mut spec = scene.spec();
     spec.lock_timeout = Duration::from_millis(50);
-    let running = Running::start(spec, Deeds::with(|_, _| Whim::Take));
-    scene.await_deeds(5);
+    let running = Running::start(spec, TestEffects::with(|_, _| Outcome::TakeStock));
+    scene.await_effects(5);
     // More often than a message may fail: it is not the message's fault.
     let before = running.now().retries;
-    running.await_that("more retries than attempts", |now| now.retries > before + 6);
+    running.await_counters("more retries than attempts", |now| now.retries > before + 6);
     assert_eq!(running.now().dead_letters, 0);
     other.run("COMMIT");
-    ends_well(&scene, running);
+    assert_all_taken_once(&scene, running);
 }
 
 #[test]
-fn a_batch_that_loses_a_deadlock_goes_on_one_by_one() {
-    let Some(scene) = shelves("deadlock") else { return };
+fn a_batch_that_loses_a_deadlock_continues_one_by_one() {
+    let Some(scene) = shelves_setup("deadlock") else { return };
     let name = scene.database.name().to_owned();
     // Long enough for the other to come into its way; whoever waits without end is no victim.
     scene.database.sql().run(&format!("ALTER DATABASE \"{name}\" SET deadlock_timeout = '5s'"));
@@ -57,7 +57,7 @@ fn a_batch_that_loses_a_deadlock_goes_on_one_by_one() {
     other.run("UPDATE shelves SET stock = stock - 1 WHERE number = 5");
     let mut spec = scene.spec();
     spec.lock_timeout = Duration::from_mins(1);
-    let running = Running::start(spec, Deeds::with(|_, _| Whim::Take));
+    let running = Running::start(spec, TestEffects::with(|_, _| Outcome::TakeStock));
     let watch = scene.database.sql();
     let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' \
                  AND application_name = 'postrider-inbox' AND datname = current_database()";
@@ -65,10 +65,11 @@ fn a_batch_that_loses_a_deadlock_goes_on_one_by_one() {
     other.run("UPDATE shelves SET stock = stock - 1 WHERE number = 4");
     // The batch wants 4 and 5 together with what is before them, and was given up. One by one it may be
     // sooner at 4 than the other, which wakes up for it; 5 is the other's.
-    let done = wait_for("the messages before", || Some(scene.deeds()).filter(|done| done.1 >= 4));
+    let done =
+        wait_for("the messages before", || Some(scene.effect_rows()).filter(|done| done.1 >= 4));
     assert!(done.0 == done.1 && done.1 <= 5, "{done:?}");
     other.run("COMMIT");
     let deadlocks = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()";
     wait_for("the deadlock to be counted", || (watch.value(deadlocks) == "1").then_some(()));
-    ends_well(&scene, running);
+    assert_all_taken_once(&scene, running);
 }

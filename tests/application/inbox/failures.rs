@@ -6,7 +6,7 @@ use postrider::inbox::InboxError;
 use postrider::sandbox::postgres::{Options, Stop};
 use uuid::Uuid;
 
-use crate::inbox::scene::{Deeds, Draft, Running, Scene, Whim};
+use crate::inbox::scene::{Draft, Outcome, Running, Scene, TestEffects};
 use support::postgres::{self, Database};
 use support::wait::wait_until;
 use support::{kafka, topic};
@@ -16,30 +16,30 @@ fn an_effect_that_fails_for_a_while_works_in_the_end_and_once() {
     let Some(scene) = Scene::new("hesitant") else { return };
     scene.send(&Draft::many(30));
     // One attempt with the batch, and four of the five that it has alone.
-    let deeds = Deeds::with(
-        |number, attempt| {
-            if number == 7 && attempt <= 5 { Whim::Fail } else { Whim::Work }
-        },
-    );
+    let effect_rows = TestEffects::with(|number, attempt| {
+        if number == 7 && attempt <= 5 { Outcome::Fail } else { Outcome::Succeed }
+    });
     let mut spec = scene.spec();
     // So that no attempt is the message's own in a batch of one.
     spec.attempts_max = 6;
-    let running = Running::start(spec, deeds.clone());
-    scene.await_deeds(30);
+    let running = Running::start(spec, effect_rows.clone());
+    scene.await_effects(30);
     let end = running.stop();
-    assert_eq!((end.processed, end.dead_letters, deeds.attempts(7)), (30, 0, 6));
+    assert_eq!((end.processed, end.dead_letters, effect_rows.attempts(7)), (30, 0, 6));
     assert!(end.retries >= 4, "{end:?}");
     assert_eq!(scene.committed().iter().sum::<i64>(), 30);
 }
 
 #[test]
-fn an_effect_that_always_fails_is_a_dead_letter_after_its_attempts_and_the_others_go_on() {
+fn an_effect_that_always_fails_is_a_dead_letter_after_its_attempts_and_the_others_continue() {
     let Some(scene) = Scene::new("hopeless") else { return };
     scene.send(&Draft::many(30));
     let running =
-        scene.start(Deeds::with(|number, _| if number == 7 { Whim::Fail } else { Whim::Work }));
-    scene.await_deeds(29);
-    running.await_that("the dead letter", |now| now.dead_letters == 1);
+        scene.start(TestEffects::with(
+            |number, _| if number == 7 { Outcome::Fail } else { Outcome::Succeed },
+        ));
+    scene.await_effects(29);
+    running.await_counters("the dead letter", |now| now.dead_letters == 1);
     running.stop();
     let letters = scene.letters();
     let [letter] = letters.as_slice() else { panic!("{letters:?}") };
@@ -53,13 +53,16 @@ fn an_effect_that_always_fails_is_a_dead_letter_after_its_attempts_and_the_other
 }
 
 #[test]
-fn poison_in_the_middle_of_a_batch_dooms_nothing_else_and_is_not_tried_again() {
+fn poison_in_the_middle_of_a_batch_fails_nothing_else_and_is_not_retried() {
     let Some(scene) = Scene::new("poisoned") else { return };
     scene.send(&Draft::many(200));
-    let deeds = Deeds::with(|number, _| if number % 50 == 25 { Whim::Poison } else { Whim::Work });
-    let running = scene.start(deeds.clone());
-    scene.await_deeds(196);
-    running.await_that("the dead letters", |now| now.dead_letters == 4);
+    let effect_rows =
+        TestEffects::with(
+            |number, _| if number % 50 == 25 { Outcome::Poison } else { Outcome::Succeed },
+        );
+    let running = scene.start(effect_rows.clone());
+    scene.await_effects(196);
+    running.await_counters("the dead letters", |now| now.dead_letters == 4);
     running.stop();
     for letter in scene.letters() {
         let failure = letter.failure().unwrap();
@@ -67,12 +70,12 @@ fn poison_in_the_middle_of_a_batch_dooms_nothing_else_and_is_not_tried_again() {
         assert_eq!(letter.reason, "the account is not in this ledger");
     }
     // Once with its batch, once alone.
-    assert!((25..200).step_by(50).all(|number| deeds.attempts(number) <= 2));
+    assert!((25..200).step_by(50).all(|number| effect_rows.attempts(number) <= 2));
     assert_eq!(scene.committed().iter().sum::<i64>(), 200);
 }
 
 #[test]
-fn what_is_no_message_is_a_dead_letter_at_once_and_the_consumer_goes_on() {
+fn an_invalid_message_is_a_dead_letter_at_once_and_the_consumer_continues() {
     let Some(scene) = Scene::new("unfit") else { return };
     let id = || Uuid::now_v7().to_string();
     let draft = |headers, value: &str| {
@@ -90,9 +93,9 @@ fn what_is_no_message_is_a_dead_letter_at_once_and_the_consumer_goes_on() {
     let mut drafts: Vec<Draft> = bad.iter().map(|(draft, ..)| draft.clone()).collect();
     drafts.extend(Draft::many(10));
     scene.send(&drafts);
-    let running = scene.start(Deeds::plain());
-    scene.await_deeds(10);
-    running.await_that("the dead letters", |now| now.dead_letters == 5);
+    let running = scene.start(TestEffects::plain());
+    scene.await_effects(10);
+    running.await_counters("the dead letters", |now| now.dead_letters == 5);
     running.stop();
     let letters = scene.letters();
     assert_eq!(letters.len(), 5);
@@ -118,13 +121,14 @@ fn what_is_no_message_is_a_dead_letter_at_once_and_the_consumer_goes_on() {
 fn a_statement_that_failed_unseen_commits_neither_marker_nor_offset() {
     let Some(scene) = Scene::new("hidden") else { return };
     scene.send(&Draft::many(20));
-    let running = scene
-        .start(Deeds::with(|number, _| if number == 3 { Whim::HideFailure } else { Whim::Work }));
-    scene.await_deeds(19);
-    running.await_that("the dead letter", |now| now.dead_letters == 1);
+    let running = scene.start(TestEffects::with(|number, _| {
+        if number == 3 { Outcome::HideFailure } else { Outcome::Succeed }
+    }));
+    scene.await_effects(19);
+    running.await_counters("the dead letter", |now| now.dead_letters == 1);
     running.stop();
     let letters = scene.letters();
-    let reason = "a statement failed and the effects did not say so: db error: SQLSTATE 25P02";
+    let reason = "a statement failed and the effects did not report it: db error: SQLSTATE 25P02";
     assert_eq!(letters[0].reason, reason);
     assert_eq!(scene.markers(), 19);
 }
@@ -133,33 +137,34 @@ fn a_statement_that_failed_unseen_commits_neither_marker_nor_offset() {
 fn an_effect_that_panics_ends_the_consumer_with_nothing_of_its_batch_done() {
     let Some(scene) = Scene::new("panicked") else { return };
     scene.send(&Draft::many(20));
-    let deeds = Deeds::with(|number, _| if number == 7 { Whim::Panic } else { Whim::Work });
-    let error = scene.start(deeds.clone()).end();
+    let effect_rows =
+        TestEffects::with(|number, _| if number == 7 { Outcome::Panic } else { Outcome::Succeed });
+    let error = scene.start(effect_rows.clone()).end();
     assert!(matches!(error, InboxError::Panicked));
     assert!(!format!("{error} {error:?} {:?}", error.hint()).contains("4711"));
     // What came in an earlier batch is done; what came with the panic is not, nor its offset.
-    let (done, _) = scene.deeds();
-    assert_eq!((deeds.attempts(7), scene.markers()), (1, done));
+    let (done, _) = scene.effect_rows();
+    assert_eq!((effect_rows.attempts(7), scene.markers()), (1, done));
     assert!(done < 20 && scene.letters().is_empty());
-    let next = scene.start(Deeds::plain());
-    scene.await_deeds(20);
+    let next = scene.start(TestEffects::plain());
+    scene.await_effects(20);
     next.stop();
 }
 
 #[test]
-fn an_error_of_the_database_is_told_without_the_row() {
+fn an_error_of_the_database_is_reported_without_the_row() {
     let Some(scene) = Scene::new("constrained") else { return };
     scene.database.sql().run("ALTER TABLE deeds ADD CONSTRAINT small CHECK (number < 5)");
     scene.send(&Draft::many(6));
-    let running = scene.start(Deeds::plain());
-    running.await_that("the dead letter", |now| now.dead_letters == 1);
+    let running = scene.start(TestEffects::plain());
+    running.await_counters("the dead letter", |now| now.dead_letters == 1);
     running.stop();
     let reason = scene.letters()[0].reason.clone();
     assert_eq!(reason, "db error: SQLSTATE 23514, constraint small, table deeds");
 }
 
 #[test]
-fn a_database_that_is_away_is_waited_for_and_makes_no_dead_letter() {
+fn an_unavailable_database_is_waited_for_and_makes_no_dead_letter() {
     let Some(shared) = Scene::new("outage") else { return };
     let mut cluster = postgres::start(&Options::default());
     let database = Database::migrated(&cluster, "outage");
@@ -167,29 +172,29 @@ fn a_database_that_is_away_is_waited_for_and_makes_no_dead_letter() {
     let scene = Scene { database, ..shared };
     // Away from the beginning.
     cluster.stop(Stop::Fast).unwrap();
-    let running = scene.start(Deeds::plain());
+    let running = scene.start(TestEffects::plain());
     scene.send(&Draft::many(50));
-    running.await_that("more retries than a message has", |now| now.retries > 6);
-    let standing = running.standing();
-    assert!(standing.is_database_away && standing.obstacle().is_some(), "{standing:?}");
-    assert_eq!((standing.partitions, standing.progress_ms), (3, None));
+    running.await_counters("more retries than a message has", |now| now.retries > 6);
+    let status = running.status();
+    assert!(status.is_database_unavailable && status.not_ready_reason().is_some(), "{status:?}");
+    assert_eq!((status.partitions, status.progress_ms), (3, None));
     // Its partitions are paused meanwhile, and what comes is counted all the same.
-    running.await_standing("what is left", |now| now.lag_messages == Some(50));
+    running.await_status("what is left", |now| now.lag_messages == Some(50));
     scene.send(&Draft::many(50));
-    running.await_standing("what is left", |now| now.lag_messages == Some(100));
+    running.await_status("what is left", |now| now.lag_messages == Some(100));
     cluster.start_again().unwrap();
-    scene.await_deeds(100);
-    running.await_standing("nothing to be left", |now| now.lag_messages == Some(0));
-    let standing = running.standing();
-    assert_eq!((standing.obstacle(), standing.are_brokers_away), (None, false));
-    assert!(standing.progress_ms.is_some());
+    scene.await_effects(100);
+    running.await_status("nothing to be left", |now| now.lag_messages == Some(0));
+    let status = running.status();
+    assert_eq!((status.not_ready_reason(), status.are_brokers_unavailable), (None, false));
+    assert!(status.progress_ms.is_some());
     // And in the middle.
     cluster.stop(Stop::Immediate).unwrap();
     scene.send(&Draft::many(50));
     let before = running.now().retries;
-    running.await_that("more retries than a message has", |now| now.retries > before + 6);
+    running.await_counters("more retries than a message has", |now| now.retries > before + 6);
     cluster.start_again().unwrap();
-    scene.await_deeds(150);
+    scene.await_effects(150);
     assert_eq!(running.stop().dead_letters, 0);
     assert_eq!(scene.committed().iter().sum::<i64>(), 150);
 }
@@ -200,21 +205,21 @@ fn a_consumer_that_is_stopped_while_it_waits_commits_nothing_of_the_batch() {
     scene.send(&Draft::many(20));
     let mut spec = scene.spec();
     spec.database = "host=127.0.0.1 port=1 user=nobody".parse().unwrap();
-    let running = Running::start(spec, Deeds::plain());
-    running.await_that("a retry", |now| now.retries > 0);
+    let running = Running::start(spec, TestEffects::plain());
+    running.await_counters("a retry", |now| now.retries > 0);
     assert_eq!(running.stop().processed, 0);
     assert!(scene.committed().iter().all(|&offset| offset <= 0));
-    let next = scene.start(Deeds::plain());
-    scene.await_deeds(20);
+    let next = scene.start(TestEffects::plain());
+    scene.await_effects(20);
     next.stop();
 }
 
 #[test]
-fn missing_markers_are_told_with_their_remedy() {
+fn missing_markers_are_reported_with_the_fix() {
     let Some(scene) = Scene::new("missing") else { return };
     scene.database.sql().run("ALTER TABLE processed_messages RENAME TO elsewhere");
     scene.send(&Draft::many(1));
-    let error = scene.start(Deeds::plain()).end();
+    let error = scene.start(TestEffects::plain()).end();
     assert!(error.to_string().contains("processed_messages"), "{error}");
     assert!(error.hint().unwrap().contains("0003_application.sql"));
 }
@@ -227,18 +232,20 @@ fn a_dead_letter_topic_that_is_missing_is_waited_for() {
     let bare = Scene { bootstrap: strict.bootstrap(), ..scene };
     topic::create(&bare.bootstrap, &bare.topic, 3, &[]);
     bare.send(&Draft::many(3));
-    let running = bare.start(Deeds::plain());
-    let obstacle = Some("the consumer has not joined its group yet");
-    wait_until("an obstacle that is told", || running.standing().obstacle() == obstacle);
+    let running = bare.start(TestEffects::plain());
+    let not_ready_reason = Some("the consumer has not joined its group yet");
+    wait_until("a reason that is reported", || {
+        running.status().not_ready_reason() == not_ready_reason
+    });
     assert!(running.is_alive());
     let dead = postrider::dead_letter::topic_of(&bare.name);
     topic::create(&bare.bootstrap, &dead, 1, &[]);
-    bare.await_deeds(3);
+    bare.await_effects(3);
     running.stop();
 }
 
 #[test]
-fn a_message_too_large_for_the_dead_letter_topic_leaves_behind_what_is_too_large() {
+fn a_message_too_large_for_the_dead_letter_topic_is_truncated() {
     let Some(scene) = Scene::new("large") else { return };
     let dead = postrider::dead_letter::topic_of(&scene.name);
     topic::create(&scene.bootstrap, &dead, 1, &[("max.message.bytes", "2000")]);
@@ -255,9 +262,9 @@ fn a_message_too_large_for_the_dead_letter_topic_leaves_behind_what_is_too_large
     let large_key = Draft { key: large.clone(), ..with_header("trace") };
     let large_type = Draft { headers: vec![("event_type", large.clone())], ..with_header("trace") };
     scene.send(&[draft, with_header("trace"), large_key, large_type, Draft::new(2)]);
-    let running = scene.start(Deeds::plain());
-    scene.await_deeds(1);
-    running.await_that("the dead letters", |now| now.dead_letters == 4);
+    let running = scene.start(TestEffects::plain());
+    scene.await_effects(1);
+    running.await_counters("the dead letters", |now| now.dead_letters == 4);
     running.stop();
     let letters = scene.letters();
     assert!(letters.iter().all(|it| it.is_cut && it.value.is_none()), "{letters:?}");
@@ -283,18 +290,15 @@ fn a_long_batch_does_not_cost_the_membership() {
     // A member that polls less often than this is given up by its group.
     spec.kafka.push(("session.timeout.ms".into(), "6000".into()));
     spec.kafka.push(("max.poll.interval.ms".into(), "6000".into()));
-    let deeds =
-        Deeds::with(
-            |number, _| {
-                if number == 0 { Whim::Dawdle(Duration::from_secs(9)) } else { Whim::Work }
-            },
-        );
-    let running = Running::start(spec, deeds.clone());
+    let effect_rows = TestEffects::with(|number, _| {
+        if number == 0 { Outcome::Sleep(Duration::from_secs(9)) } else { Outcome::Succeed }
+    });
+    let running = Running::start(spec, effect_rows.clone());
     scene.send(&[Draft::new(0)]);
-    scene.await_deeds(1);
+    scene.await_effects(1);
     // What was sent meanwhile, and what comes after.
     scene.send(&Draft::many(20).split_off(1));
-    scene.await_deeds(20);
+    scene.await_effects(20);
     let end = running.stop();
-    assert_eq!((end.processed, end.duplicates, deeds.attempts(0)), (20, 0, 1));
+    assert_eq!((end.processed, end.duplicates, effect_rows.attempts(0)), (20, 0, 1));
 }

@@ -5,7 +5,7 @@ use std::collections::{HashSet, VecDeque};
 
 use uuid::Uuid;
 
-use crate::inbox::scene::{Deeds, Draft, Running, Scene, Whim};
+use crate::inbox::scene::{Draft, Outcome, Running, Scene, TestEffects};
 use support::postgres::{self, Database};
 use support::sql::Sql;
 
@@ -51,7 +51,7 @@ impl Naive {
     }
 }
 
-const MARK: &str = "INSERT INTO processed_messages VALUES ('naive', 'ID')";
+const INSERT_MARKERS: &str = "INSERT INTO processed_messages VALUES ('naive', 'ID')";
 const ACT: &str = "INSERT INTO deeds VALUES ('ID')";
 const BOTH: &str = "BEGIN; INSERT INTO processed_messages VALUES ('naive', 'ID'); \
                     INSERT INTO deeds VALUES ('ID'); COMMIT";
@@ -64,14 +64,14 @@ fn naive(steps: &'static [&'static str]) -> Naive {
 
 #[test]
 fn a_marker_committed_before_the_effect_loses_the_message() {
-    let mistake = naive(&[MARK, ACT]);
+    let mistake = naive(&[INSERT_MARKERS, ACT]);
     assert_eq!(mistake.deliver(Death::Never), 1);
     assert_eq!(mistake.deliver(Death::Between), 0);
 }
 
 #[test]
 fn a_marker_committed_after_the_effect_doubles_it() {
-    let mistake = naive(&[ACT, MARK]);
+    let mistake = naive(&[ACT, INSERT_MARKERS]);
     assert_eq!(mistake.deliver(Death::Never), 1);
     assert_eq!(mistake.deliver(Death::Between), 2);
 }
@@ -90,7 +90,7 @@ fn the_marker_goes_with_the_effect_that_failed() {
     let observer = scene.database.clone();
     let name = scene.name.clone();
     // Looked at from outside, between two attempts.
-    let deeds = Deeds::with(move |_, attempt| {
+    let effect_rows = TestEffects::with(move |_, attempt| {
         let (observer, name) = (observer.clone(), name.clone());
         let seen = std::thread::spawn(move || {
             observer.sql().value(&format!(
@@ -99,12 +99,12 @@ fn the_marker_goes_with_the_effect_that_failed() {
             ))
         });
         assert_eq!(seen.join().unwrap(), "0");
-        if attempt < 4 { Whim::Fail } else { Whim::Work }
+        if attempt < 4 { Outcome::Fail } else { Outcome::Succeed }
     });
-    let running = scene.start(deeds.clone());
-    scene.await_deeds(1);
+    let running = scene.start(effect_rows.clone());
+    scene.await_effects(1);
     running.stop();
-    assert_eq!((deeds.attempts(0), scene.markers()), (4, 1));
+    assert_eq!((effect_rows.attempts(0), scene.markers()), (4, 1));
 }
 
 /// What a guard with a lock does when somebody else holds it.
@@ -126,16 +126,16 @@ fn work_off(if_held: IfHeld) -> (usize, usize) {
     let mut done = HashSet::new();
     let mut repeats = 0;
     let mut dying: HashSet<u32> = (0..MESSAGES).filter(|message| message % 3 == 0).collect();
-    for turn in 0..1_000 {
+    for processor in 0..1_000 {
         let Some(message) = queue.pop_front() else { break };
-        let is_locked = locks.iter().any(|&(held, until)| held == message && turn < until);
+        let is_locked = locks.iter().any(|&(held, until)| held == message && processor < until);
         if is_locked {
             if if_held == IfHeld::Leave {
                 queue.push_back(message);
             }
             continue;
         }
-        locks.push((message, turn + LOCK_TURNS));
+        locks.push((message, processor + LOCK_TURNS));
         if dying.remove(&message) {
             // Dead: no effect, no acknowledgement, and a lock that nobody gives back. The broker
             // notices sooner than the lock does.
@@ -160,11 +160,12 @@ fn a_refusal_that_is_thrown_is_rolled_back_with_the_event_that_tells_of_it() {
     // Number 0 writes the row of its refusal and then fails, as published; number 1 lets it stand.
     let mut spec = scene.spec();
     spec.attempts_max = 2;
-    let thrown = Deeds::with(|number, _| if number == 0 { Whim::Fail } else { Whim::Work });
+    let thrown =
+        TestEffects::with(|number, _| if number == 0 { Outcome::Fail } else { Outcome::Succeed });
     let running = Running::start(spec, thrown);
-    running.await_that("the dead letter", |now| now.dead_letters == 1);
-    running.await_that("the other", |now| now.processed == 1);
+    running.await_counters("the dead letter", |now| now.dead_letters == 1);
+    running.await_counters("the other", |now| now.processed == 1);
     running.stop();
-    let told = scene.database.sql().rows("SELECT number FROM deeds");
-    assert_eq!(told, [[Some("1".to_owned())]]);
+    let outcome = scene.database.sql().rows("SELECT number FROM deeds");
+    assert_eq!(outcome, [[Some("1".to_owned())]]);
 }

@@ -9,8 +9,8 @@
 
 mod cache;
 mod contention;
+mod dead_letters;
 mod failures;
-mod letters;
 mod mistakes;
 mod once;
 mod outages;

@@ -1,6 +1,6 @@
-//! What passes by itself, and what only looks like it: slow databases, standbys, late migrations.
+//! Transient failures: slow databases, standbys, late migrations; and failures that only look transient.
 
-use crate::inbox::scene::{Deeds, Draft, Scene, Whim};
+use crate::inbox::scene::{Draft, Outcome, Scene, TestEffects};
 
 /// As `statement_timeout` or `pg_cancel_backend` do it.
 const CANCELLED: &str = "DO $$ BEGIN RAISE query_canceled; END $$";
@@ -12,14 +12,11 @@ fn statements_that_are_cancelled_again_and_again_make_no_dead_letter() {
     let Some(scene) = Scene::new("cancelled") else { return };
     scene.send(&Draft::many(10));
     // More often than a message may fail.
-    let deeds =
-        Deeds::with(
-            |number, attempt| {
-                if number == 3 && attempt <= 8 { Whim::Run(CANCELLED) } else { Whim::Work }
-            },
-        );
-    let running = scene.start(deeds);
-    scene.await_deeds(10);
+    let effect_rows = TestEffects::with(|number, attempt| {
+        if number == 3 && attempt <= 8 { Outcome::Run(CANCELLED) } else { Outcome::Succeed }
+    });
+    let running = scene.start(effect_rows);
+    scene.await_effects(10);
     assert_eq!(running.stop().dead_letters, 0);
     assert_eq!(scene.committed().iter().sum::<i64>(), 10);
 }
@@ -32,11 +29,11 @@ fn a_session_that_reached_a_standby_is_left_for_a_new_one() {
     // As a session on a standby sees it, and for as long as the session lasts.
     sql.run(&format!("ALTER DATABASE \"{name}\" SET default_transaction_read_only = on"));
     scene.send(&Draft::many(10));
-    let running = scene.start(Deeds::plain());
-    running.await_that("more retries than a message has", |now| now.retries > 6);
-    assert!(running.standing().is_database_away);
+    let running = scene.start(TestEffects::plain());
+    running.await_counters("more retries than a message has", |now| now.retries > 6);
+    assert!(running.status().is_database_unavailable);
     sql.run(&format!("ALTER DATABASE \"{name}\" RESET default_transaction_read_only"));
-    scene.await_deeds(10);
+    scene.await_effects(10);
     assert_eq!(running.stop().dead_letters, 0);
 }
 
@@ -46,24 +43,28 @@ fn a_late_migration_is_waited_for_and_makes_no_dead_letter() {
     let sql = scene.database.sql();
     sql.run("ALTER TABLE deeds RENAME COLUMN number TO digits");
     scene.send(&Draft::many(10));
-    let running = scene.start(Deeds::with(|_, _| {
-        Whim::Run("INSERT INTO deeds (message_id, number) SELECT NULL, 0 WHERE false")
+    let running = scene.start(TestEffects::with(|_, _| {
+        Outcome::Run("INSERT INTO deeds (message_id, number) SELECT NULL, 0 WHERE false")
     }));
-    running.await_that("more retries than a message has", |now| now.retries > 6);
-    assert_eq!(running.standing().obstacle(), Some("the consumer waits for its database"));
+    running.await_counters("more retries than a message has", |now| now.retries > 6);
+    assert_eq!(
+        running.status().not_ready_reason(),
+        Some("the consumer is waiting for its database")
+    );
     sql.run("ALTER TABLE deeds RENAME COLUMN digits TO number");
-    scene.await_deeds(10);
+    scene.await_effects(10);
     assert_eq!(running.stop().dead_letters, 0);
 }
 
 #[test]
-fn a_statement_that_no_migration_mends_is_the_messages_own_failure() {
+fn a_statement_that_no_migration_fixes_is_a_failure_of_the_message() {
     let Some(scene) = Scene::new("untyped") else { return };
     scene.send(&Draft::many(10));
-    let running = scene
-        .start(Deeds::with(|number, _| if number == 3 { Whim::Run(NO_TYPE) } else { Whim::Work }));
-    scene.await_deeds(9);
-    running.await_that("the dead letter", |now| now.dead_letters == 1);
+    let running = scene.start(TestEffects::with(|number, _| {
+        if number == 3 { Outcome::Run(NO_TYPE) } else { Outcome::Succeed }
+    }));
+    scene.await_effects(9);
+    running.await_counters("the dead letter", |now| now.dead_letters == 1);
     running.stop();
     let letters = scene.letters();
     let letter = &letters[0];

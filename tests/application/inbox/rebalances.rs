@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use crate::inbox::scene::{Deeds, Draft, Running, Scene, TAKEN, Whim};
+use crate::inbox::scene::{Draft, HANDLED, Outcome, Running, Scene, TestEffects};
 use support::wait_for;
 
 const COUNT: usize = 3_000;
@@ -15,7 +15,7 @@ fn while_members_come_and_go_each_message_has_its_effect_once() {
     // A third comes twice.
     let drafts = Draft::many(COUNT);
     let repeats = drafts.iter().step_by(3).cloned().collect::<Vec<_>>();
-    let slow = || Deeds::with(|_, _| Whim::Dawdle(Duration::from_micros(200)));
+    let slow = || TestEffects::with(|_, _| Outcome::Sleep(Duration::from_micros(200)));
     let start = || {
         let mut spec = scene.spec();
         spec.batch_max = 20;
@@ -24,28 +24,28 @@ fn while_members_come_and_go_each_message_has_its_effect_once() {
     let mut members = vec![start()];
     for (sent, part) in drafts.chunks(COUNT / 5).enumerate() {
         scene.send(part);
-        wait_for("some of it", || (scene.deeds().1 > sent * COUNT / 5).then_some(()));
+        wait_for("some of it", || (scene.effect_rows().1 > sent * COUNT / 5).then_some(()));
         members.push(start());
         if sent % 2 == 1 {
             drop(members.remove(0));
         }
     }
     scene.send(&repeats);
-    scene.await_deeds(COUNT);
+    scene.await_effects(COUNT);
     let total = i64::try_from(COUNT + repeats.len()).unwrap();
     wait_for("the offsets", || (scene.committed().iter().sum::<i64>() == total).then_some(()));
     assert!(members.into_iter().all(|member| member.stop().dead_letters == 0));
-    assert_eq!(scene.deeds(), (COUNT, COUNT));
+    assert_eq!(scene.effect_rows(), (COUNT, COUNT));
 }
 
 #[test]
-fn a_member_more_than_there_are_partitions_stands_by_and_is_ready() {
+fn a_member_without_partitions_is_idle_and_ready() {
     let Some(scene) = Scene::new("surplus") else { return };
-    let members = [(); 4].map(|()| Running::start(scene.spec(), Deeds::plain()));
+    let members = [(); 4].map(|()| Running::start(scene.spec(), TestEffects::plain()));
     wait_for("all to have joined", || {
-        let standings = members.iter().map(Running::standing);
-        let idle = standings.clone().filter(|standing| standing.partitions == 0).count();
-        (idle == 1 && standings.clone().all(|it| it.obstacle().is_none())).then_some(())
+        let statuses = members.iter().map(Running::status);
+        let idle = statuses.clone().filter(|status| status.partitions == 0).count();
+        (idle == 1 && statuses.clone().all(|it| it.not_ready_reason().is_none())).then_some(())
     });
     for member in members {
         member.stop();
@@ -55,7 +55,7 @@ fn a_member_more_than_there_are_partitions_stands_by_and_is_ready() {
 #[test]
 fn a_zombie_that_holds_a_marker_is_waited_for_and_its_end_decides() {
     let Some(scene) = Scene::new("zombie") else { return };
-    for (fate, is_done_by_zombie) in [("ROLLBACK", false), ("COMMIT", true)] {
+    for (outcome_of, is_done_by_zombie) in [("ROLLBACK", false), ("COMMIT", true)] {
         let id = Uuid::now_v7();
         let zombie = scene.database.sql();
         zombie.run(&format!(
@@ -64,17 +64,17 @@ fn a_zombie_that_holds_a_marker_is_waited_for_and_its_end_decides() {
         ));
         let mut spec = scene.spec();
         spec.lock_timeout = Duration::from_millis(50);
-        let running = Running::start(spec, Deeds::plain());
-        scene.send(&[Draft::of(id, TAKEN, 1)]);
+        let running = Running::start(spec, TestEffects::plain());
+        scene.send(&[Draft::of(id, HANDLED, 1)]);
         // More often than a message may fail: it is not the message's fault.
-        running.await_that("waits for the lock", |now| now.retries > 6);
-        zombie.run(fate);
-        running.await_that("an end", |now| now.processed + now.duplicates == 1);
+        running.await_counters("waits for the lock", |now| now.retries > 6);
+        zombie.run(outcome_of);
+        running.await_counters("an end", |now| now.processed + now.duplicates == 1);
         let end = running.stop();
-        assert_eq!((end.duplicates == 1, end.dead_letters), (is_done_by_zombie, 0), "{fate}");
+        assert_eq!((end.duplicates == 1, end.dead_letters), (is_done_by_zombie, 0), "{outcome_of}");
         let sql = format!("SELECT count(*) FROM deeds WHERE message_id = '{id}'");
         let effects = if is_done_by_zombie { "0" } else { "1" };
-        assert_eq!(scene.database.sql().value(&sql), effects, "{fate}");
+        assert_eq!(scene.database.sql().value(&sql), effects, "{outcome_of}");
     }
 }
 
@@ -86,12 +86,9 @@ fn a_frozen_transaction_is_ended_by_the_server_and_its_message_taken_over() {
     spec.idle_in_transaction_max = Duration::from_millis(200);
     spec.lock_timeout = Duration::from_millis(100);
     // The first stands still within its transaction, once, and knows nothing of its end.
-    let frozen =
-        Deeds::with(
-            |_, attempt| {
-                if attempt == 1 { Whim::Dawdle(Duration::from_secs(5)) } else { Whim::Work }
-            },
-        );
+    let frozen = TestEffects::with(|_, attempt| {
+        if attempt == 1 { Outcome::Sleep(Duration::from_secs(5)) } else { Outcome::Succeed }
+    });
     let running = Running::start(spec, frozen.clone());
     wait_for("the frozen one to begin", || (frozen.attempts(1) == 1).then_some(()));
     // The same message, in the hands of a second consumer of that name.
@@ -104,9 +101,9 @@ fn a_frozen_transaction_is_ended_by_the_server_and_its_message_taken_over() {
         id_of_only_message(&scene)
     ));
     assert_eq!(marked.len(), 1, "the server should have ended the frozen transaction");
-    running.await_that("the first to find it done", |now| now.duplicates == 1);
+    running.await_counters("the first to find it done", |now| now.duplicates == 1);
     running.stop();
-    assert_eq!(scene.deeds().0, 0);
+    assert_eq!(scene.effect_rows().0, 0);
 }
 
 fn id_of_only_message(scene: &Scene) -> String {

@@ -1,5 +1,5 @@
 //! What every test here needs: a topic, a database, messages to send, and a consumer whose effect
-//! is a row that nothing keeps from being written twice but the consumer itself.
+//! is an insert without a unique key, so that only the consumer prevents duplicates.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use postrider::dead_letter::{DeadLetter, DeadLetters, Filter};
 use postrider::inbox::{
-    Backoff, Consumer, ConsumerSpec, Counters, Effects, Failure, InboxError, Interest, Message,
-    Prepared, Snapshot, Standing,
+    Backoff, Consumer, ConsumerSpec, ConsumerStatus, Counters, Effects, Failure, InboxError,
+    Interest, Message, Prepared, Snapshot,
 };
 use rdkafka::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
@@ -25,9 +25,9 @@ use support::task::let_pass;
 use support::{kafka, topic, unique, wait_for};
 
 pub(crate) const PARTITIONS: i32 = 3;
-/// What `Deeds` takes; everything else it does not know.
-pub(crate) const TAKEN: &str = "Counted";
-pub(crate) const PASSED_OVER: &str = "Ignored";
+/// What `TestEffects` takes; everything else it does not know.
+pub(crate) const HANDLED: &str = "Counted";
+pub(crate) const IGNORED: &str = "Ignored";
 
 /// A topic and a database of the test's own.
 pub(crate) struct Scene {
@@ -49,7 +49,7 @@ pub(crate) struct Draft {
 impl Draft {
     /// A good message.
     pub(crate) fn new(number: usize) -> Self {
-        Self::of(Uuid::now_v7(), TAKEN, number)
+        Self::of(Uuid::now_v7(), HANDLED, number)
     }
 
     pub(crate) fn of(id: Uuid, event_type: &str, number: usize) -> Self {
@@ -109,7 +109,7 @@ impl Scene {
     }
 
     /// Rows that the effects wrote, and how many different messages they are of.
-    pub(crate) fn deeds(&self) -> (usize, usize) {
+    pub(crate) fn effect_rows(&self) -> (usize, usize) {
         let sql = "SELECT count(*), count(DISTINCT message_id) FROM deeds";
         let rows = self.database.sql().rows(sql);
         let number = |index: usize| rows[0][index].as_ref().unwrap().parse().unwrap();
@@ -123,9 +123,9 @@ impl Scene {
     }
 
     /// Waits until that many messages have had their effects, and says that none had them twice.
-    pub(crate) fn await_deeds(&self, count: usize) {
-        wait_for("the effects", || (self.deeds().1 >= count).then_some(()));
-        assert_eq!(self.deeds(), (count, count));
+    pub(crate) fn await_effects(&self, count: usize) {
+        wait_for("the effects", || (self.effect_rows().1 >= count).then_some(()));
+        assert_eq!(self.effect_rows(), (count, count));
     }
 
     /// The group's offsets; -1 is none. The group may have members.
@@ -162,8 +162,8 @@ impl Scene {
     }
 }
 
-/// Ends all sessions of consumers in the database.
-pub(crate) fn cut_sessions(database: &Database) {
+/// Watermarks all sessions of consumers in the database.
+pub(crate) fn terminate_sessions(database: &Database) {
     database.sql().run(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
          WHERE application_name = 'postrider-inbox' AND datname = current_database()",
@@ -193,15 +193,15 @@ impl Running {
         self.counters.snapshot()
     }
 
-    pub(crate) fn standing(&self) -> Standing {
-        self.counters.standing()
+    pub(crate) fn status(&self) -> ConsumerStatus {
+        self.counters.status()
     }
 
-    pub(crate) fn await_standing(&self, what: &str, is_so: impl Fn(&Standing) -> bool) {
-        wait_for(what, || Some(self.standing()).filter(|standing| is_so(standing)));
+    pub(crate) fn await_status(&self, what: &str, is_so: impl Fn(&ConsumerStatus) -> bool) {
+        wait_for(what, || Some(self.status()).filter(|status| is_so(status)));
     }
 
-    pub(crate) fn await_that(&self, what: &str, is_so: impl Fn(&Snapshot) -> bool) -> Snapshot {
+    pub(crate) fn await_counters(&self, what: &str, is_so: impl Fn(&Snapshot) -> bool) -> Snapshot {
         wait_for(what, || Some(self.now()).filter(|snapshot| is_so(snapshot)))
     }
 
@@ -216,7 +216,7 @@ impl Running {
         self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
     }
 
-    /// Waits for an end that nobody asked for.
+    /// Waits until it ends by itself.
     pub(crate) fn end(mut self) -> InboxError {
         self.thread.take().unwrap().join().unwrap().unwrap_err()
     }
@@ -231,15 +231,14 @@ impl Drop for Running {
     }
 }
 
-/// What an effect does besides, or instead of, writing its row: the number of the message and of
-/// the attempt at it, from 1.
-type Fate = dyn Fn(i64, u32) -> Whim + Send + Sync;
+/// The outcome of an attempt, by the number of the message and the number of the attempt, from 1.
+type OutcomeOf = dyn Fn(i64, u32) -> Outcome + Send + Sync;
 
-/// What becomes of one attempt.
+/// The outcome of one attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Whim {
+pub(crate) enum Outcome {
     /// The row is written.
-    Work,
+    Succeed,
     /// The row is written, and then the effect fails.
     Fail,
     /// The row is written, and then the message is called poison.
@@ -248,35 +247,40 @@ pub(crate) enum Whim {
     CutSession,
     /// The row is written; then a statement fails, and the effect does not say so.
     HideFailure,
-    /// The row is written, which takes so long.
-    Dawdle(Duration),
-    /// The row is written, and then the code is wrong.
+    /// The row is written, after this time.
+    Sleep(Duration),
+    /// The row is written, and then the effect panics.
     Panic,
     /// The row is written, and then this is run.
     Run(&'static str),
-    /// The row is written, and one is taken from the shelf of the message's number.
-    Take,
+    /// The row is written, and the stock of the message's number is decremented.
+    TakeStock,
 }
 
 static WRITE: Prepared = Prepared::new("INSERT INTO deeds VALUES ($1, $2, $3)");
 
-static TAKE: Prepared = Prepared::new("UPDATE shelves SET stock = stock - 1 WHERE number = $1");
+static TAKE_STOCK: Prepared =
+    Prepared::new("UPDATE shelves SET stock = stock - 1 WHERE number = $1");
 
 /// Writes a row for each message.
 #[derive(Clone)]
-pub(crate) struct Deeds {
-    fate: Arc<Fate>,
+pub(crate) struct TestEffects {
+    outcome_of: Arc<OutcomeOf>,
     attempts: Arc<Mutex<HashMap<i64, u32>>>,
     on_commit: Arc<dyn Fn() + Send + Sync>,
 }
 
-impl Deeds {
+impl TestEffects {
     pub(crate) fn plain() -> Self {
-        Self::with(|_, _| Whim::Work)
+        Self::with(|_, _| Outcome::Succeed)
     }
 
-    pub(crate) fn with(fate: impl Fn(i64, u32) -> Whim + Send + Sync + 'static) -> Self {
-        Self { fate: Arc::new(fate), attempts: Arc::default(), on_commit: Arc::new(|| {}) }
+    pub(crate) fn with(outcome_of: impl Fn(i64, u32) -> Outcome + Send + Sync + 'static) -> Self {
+        Self {
+            outcome_of: Arc::new(outcome_of),
+            attempts: Arc::default(),
+            on_commit: Arc::new(|| {}),
+        }
     }
 
     pub(crate) fn then(mut self, on_commit: impl Fn() + Send + Sync + 'static) -> Self {
@@ -290,45 +294,45 @@ impl Deeds {
     }
 }
 
-impl Effects for Deeds {
+impl Effects for TestEffects {
     fn interest(&self, event_type: &str) -> Interest {
         match event_type {
-            TAKEN => Interest::Take,
-            PASSED_OVER => Interest::PassOver,
+            HANDLED => Interest::Handle,
+            IGNORED => Interest::Ignore,
             _ => Interest::Unknown,
         }
     }
 
     async fn apply(&self, tx: &Transaction<'_>, message: &Message) -> Result<(), Failure> {
         let number = message.payload["number"].as_i64().unwrap();
-        let place = format!("{}:{}", message.record.partition, message.record.offset);
-        tx.execute(&WRITE.of(tx).await?, &[&message.id, &number, &place]).await?;
+        let position = format!("{}:{}", message.record.partition, message.record.offset);
+        tx.execute(&WRITE.of(tx).await?, &[&message.id, &number, &position]).await?;
         let attempt = {
             let mut attempts = self.attempts.lock().unwrap();
             let attempt = attempts.entry(number).or_default();
             *attempt += 1;
             *attempt
         };
-        match (self.fate)(number, attempt) {
-            Whim::Work => Ok(()),
-            Whim::Fail => Err(Failure::technical("the bank does not answer")),
-            Whim::Poison => Err(Failure::poison("the account is not in this ledger")),
-            Whim::CutSession => {
+        match (self.outcome_of)(number, attempt) {
+            Outcome::Succeed => Ok(()),
+            Outcome::Fail => Err(Failure::technical("the bank does not answer")),
+            Outcome::Poison => Err(Failure::poison("the account is not in this ledger")),
+            Outcome::CutSession => {
                 tx.batch_execute("SELECT pg_terminate_backend(pg_backend_pid())").await?;
                 Ok(())
             }
-            Whim::HideFailure => {
+            Outcome::HideFailure => {
                 let _ = tx.batch_execute("SELECT 1 / 0").await;
                 Ok(())
             }
-            Whim::Dawdle(time) => {
-                let_pass(time, "it dawdles").await;
+            Outcome::Sleep(time) => {
+                let_pass(time, "a slow effect").await;
                 Ok(())
             }
-            Whim::Panic => panic!("account 4711 has no owner"),
-            Whim::Run(sql) => Ok(tx.batch_execute(sql).await?),
-            Whim::Take => {
-                tx.execute(&TAKE.of(tx).await?, &[&number]).await?;
+            Outcome::Panic => panic!("account 4711 has no owner"),
+            Outcome::Run(sql) => Ok(tx.batch_execute(sql).await?),
+            Outcome::TakeStock => {
+                tx.execute(&TAKE_STOCK.of(tx).await?, &[&number]).await?;
                 Ok(())
             }
         }

@@ -5,44 +5,44 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use postrider::dead_letter::{
-    DeadLetter, DeadLetterError, Filter, PartitionOffset, Redrive, Redriven, Target, now_ms,
+    DeadLetter, DeadLetterError, Filter, PartitionOffset, RedriveOptions, Redriven, Target, now_ms,
 };
 
-use crate::inbox::scene::{Deeds, Draft, Scene, Whim};
+use crate::inbox::scene::{Draft, Outcome, Scene, TestEffects};
 use support::topic;
 
-fn now() -> Redrive {
-    Redrive { horizon: Duration::from_hours(1), force: false, now_ms: now_ms() }
+fn now() -> RedriveOptions {
+    RedriveOptions { horizon: Duration::from_hours(1), force: false, now_ms: now_ms() }
 }
 
 /// A consumer that fails with every tenth message until it is fixed.
-fn mendable() -> (Deeds, Arc<AtomicBool>) {
+fn failing_until_fixed() -> (TestEffects, Arc<AtomicBool>) {
     let fixed = Arc::new(AtomicBool::new(false));
     let is_mended = Arc::clone(&fixed);
-    let deeds = Deeds::with(move |number, _| {
+    let effect_rows = TestEffects::with(move |number, _| {
         let is_good = is_mended.load(Ordering::Relaxed) || number % 10 != 0;
-        if is_good { Whim::Work } else { Whim::Poison }
+        if is_good { Outcome::Succeed } else { Outcome::Poison }
     });
-    (deeds, fixed)
+    (effect_rows, fixed)
 }
 
 #[test]
-fn what_is_sent_again_has_its_effect_once_and_is_not_sent_a_third_time() {
+fn a_redriven_message_has_its_effect_once_and_is_not_sent_a_third_time() {
     let Some(scene) = Scene::new("redriven") else { return };
     scene.send(&Draft::many(100));
-    let (deeds, fixed) = mendable();
-    let running = scene.start(deeds);
-    running.await_that("the dead letters", |now| now.dead_letters == 10);
-    scene.await_deeds(90);
+    let (effect_rows, fixed) = failing_until_fixed();
+    let running = scene.start(effect_rows);
+    running.await_counters("the dead letters", |now| now.dead_letters == 10);
+    scene.await_effects(90);
     let letters = scene.letters();
     assert!(letters.len() == 10 && letters.iter().all(|letter| !letter.is_retried));
 
     fixed.store(true, Ordering::Relaxed);
-    let told = scene.dead_letters().redrive(&Filter::default(), &now()).unwrap();
-    assert_eq!(told, Redriven { sent: 10, ..Redriven::default() });
-    scene.await_deeds(100);
-    let told = scene.dead_letters().redrive(&Filter::default(), &now()).unwrap();
-    assert_eq!(told, Redriven { already: 10, ..Redriven::default() });
+    let outcome = scene.dead_letters().redrive(&Filter::default(), &now()).unwrap();
+    assert_eq!(outcome, Redriven { sent: 10, ..Redriven::default() });
+    scene.await_effects(100);
+    let outcome = scene.dead_letters().redrive(&Filter::default(), &now()).unwrap();
+    assert_eq!(outcome, Redriven { already: 10, ..Redriven::default() });
     assert!(scene.letters().iter().all(|letter| letter.is_retried));
 
     // Where it lay before, with its own headers and a mark.
@@ -62,12 +62,12 @@ fn what_is_sent_again_has_its_effect_once_and_is_not_sent_a_third_time() {
 }
 
 #[test]
-fn a_letter_that_is_sent_again_twice_has_its_effect_once() {
+fn a_dead_letter_that_is_redriven_twice_has_its_effect_once() {
     let Some(scene) = Scene::new("twice") else { return };
     scene.send(&Draft::many(20));
-    let (deeds, fixed) = mendable();
-    let running = scene.start(deeds);
-    running.await_that("the dead letters", |now| now.dead_letters == 2);
+    let (effect_rows, fixed) = failing_until_fixed();
+    let running = scene.start(effect_rows);
+    running.await_counters("the dead letters", |now| now.dead_letters == 2);
     fixed.store(true, Ordering::Relaxed);
     // As a crash between record and receipt would have it.
     let letters = scene.letters();
@@ -82,27 +82,28 @@ fn a_letter_that_is_sent_again_twice_has_its_effect_once() {
     };
     scene.send(&letters.iter().map(repeat).collect::<Vec<_>>());
     scene.dead_letters().redrive(&Filter::default(), &now()).unwrap();
-    scene.await_deeds(20);
-    running.await_that("the repeats", |now| now.duplicates == 2);
-    scene.await_deeds(20);
+    scene.await_effects(20);
+    running.await_counters("the repeats", |now| now.duplicates == 2);
+    scene.await_effects(20);
 }
 
 #[test]
-fn what_is_older_than_the_markers_is_sent_by_force_alone() {
+fn what_is_older_than_the_markers_is_sent_with_force_only() {
     let Some(scene) = Scene::new("aged") else { return };
     scene.send(&Draft::many(20));
-    let (deeds, fixed) = mendable();
-    let running = scene.start(deeds);
-    running.await_that("the dead letters", |now| now.dead_letters == 2);
+    let (effect_rows, fixed) = failing_until_fixed();
+    let running = scene.start(effect_rows);
+    running.await_counters("the dead letters", |now| now.dead_letters == 2);
     fixed.store(true, Ordering::Relaxed);
-    let late = Redrive { now_ms: now_ms() + 2 * 3_600_000, ..now() };
+    let late = RedriveOptions { now_ms: now_ms() + 2 * 3_600_000, ..now() };
     let letters = scene.dead_letters();
-    let told = letters.redrive(&Filter::default(), &late).unwrap();
-    assert_eq!(told, Redriven { too_old: 2, ..Redriven::default() });
-    assert_eq!(scene.deeds().0, 18);
-    let told = letters.redrive(&Filter::default(), &Redrive { force: true, ..late }).unwrap();
-    assert_eq!(told.sent, 2);
-    scene.await_deeds(20);
+    let outcome = letters.redrive(&Filter::default(), &late).unwrap();
+    assert_eq!(outcome, Redriven { too_old: 2, ..Redriven::default() });
+    assert_eq!(scene.effect_rows().0, 18);
+    let outcome =
+        letters.redrive(&Filter::default(), &RedriveOptions { force: true, ..late }).unwrap();
+    assert_eq!(outcome.sent, 2);
+    scene.await_effects(20);
     running.stop();
 }
 
@@ -110,13 +111,13 @@ fn what_is_older_than_the_markers_is_sent_by_force_alone() {
 fn what_fails_again_keeps_the_time_of_its_first_failure_and_all_its_attempts() {
     let Some(scene) = Scene::new("again") else { return };
     scene.send(&[Draft::new(1)]);
-    let running = scene.start(Deeds::with(|_, _| Whim::Fail));
+    let running = scene.start(TestEffects::with(|_, _| Outcome::Fail));
     for rounds in 1..=3 {
-        running.await_that("the dead letter", |now| now.dead_letters == rounds);
-        let told = scene.dead_letters().redrive(&Filter::default(), &now()).unwrap();
-        assert_eq!(told, Redriven { sent: 1, already: rounds - 1, ..Redriven::default() });
+        running.await_counters("the dead letter", |now| now.dead_letters == rounds);
+        let outcome = scene.dead_letters().redrive(&Filter::default(), &now()).unwrap();
+        assert_eq!(outcome, Redriven { sent: 1, already: rounds - 1, ..Redriven::default() });
     }
-    running.await_that("the dead letter", |now| now.dead_letters == 4);
+    running.await_counters("the dead letter", |now| now.dead_letters == 4);
     running.stop();
     let letters = scene.letters();
     let failures: Vec<_> = letters.iter().map(|letter| letter.failure().unwrap()).collect();
@@ -127,23 +128,23 @@ fn what_fails_again_keeps_the_time_of_its_first_failure_and_all_its_attempts() {
     assert!(failures[3].failed_ms > first.failed_ms);
     // So what counts for the markers of others is when it came first.
     let horizon_ms = u64::try_from(failures[3].failed_ms - first.first_failed_ms).unwrap();
-    let how = Redrive {
+    let how = RedriveOptions {
         horizon: Duration::from_millis(horizon_ms - 1),
         force: false,
         now_ms: failures[3].failed_ms,
     };
-    let told = scene.dead_letters().redrive(&Filter::default(), &how).unwrap();
-    assert_eq!((told.too_old, told.sent), (1, 0));
+    let outcome = scene.dead_letters().redrive(&Filter::default(), &how).unwrap();
+    assert_eq!((outcome.too_old, outcome.sent), (1, 0));
 }
 
 #[test]
-fn letters_are_found_by_what_is_known_of_them() {
+fn dead_letters_are_found_by_each_filter() {
     let Some(scene) = Scene::new("filtered") else { return };
     let mut drafts = Draft::many(20);
     drafts.push(Draft { headers: Vec::new(), ..Draft::new(1) });
     scene.send(&drafts);
-    let running = scene.start(mendable().0);
-    running.await_that("the dead letters", |now| now.dead_letters == 3);
+    let running = scene.start(failing_until_fixed().0);
+    running.await_counters("the dead letters", |now| now.dead_letters == 3);
     running.stop();
     let letters = scene.dead_letters();
     let all = scene.letters();
@@ -164,6 +165,6 @@ fn letters_are_found_by_what_is_known_of_them() {
 fn a_consumer_without_dead_letters_has_no_topic_of_them() {
     let Some(scene) = Scene::new("none") else { return };
     let error = scene.dead_letters().list(&Filter::default()).unwrap_err();
-    assert!(matches!(error, DeadLetterError::NoLetters { .. }), "{error}");
+    assert!(matches!(error, DeadLetterError::NoDeadLetters { .. }), "{error}");
     assert!(error.hint().unwrap().starts_with("is the name"), "{error:?}");
 }

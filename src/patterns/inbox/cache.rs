@@ -1,8 +1,8 @@
-//! The cache in front of the markers: Redis remembers messages that are done.
+//! The cache in front of the markers: ids of processed messages in Redis.
 //!
-//! Enters: ids, before the database is asked and after its commit. Leaves: those of them that are
-//! surely done. What always holds: only what was committed is ever remembered, so a hit is true; a
-//! miss says nothing, so a cache that forgets, fails or is away costs time and no more.
+//! Enters: ids, before the transaction and after its commit. Leaves: those of them that are certainly
+//! processed. What always holds: only what was committed is ever cached, so a hit is true; a miss says
+//! nothing, so a cache that is flushed, fails or is unavailable costs time and no more.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -13,26 +13,26 @@ use redis::{AsyncConnectionConfig, Client, RedisResult};
 use uuid::Uuid;
 
 use super::counters::{Counters, add};
-use super::{InboxError, RememberedSpec};
+use super::{CacheSpec, InboxError};
 
-/// After a failure the cache is left alone for so long: an outage then costs one limit a second.
-const REST: Duration = Duration::from_secs(1);
+/// How long the cache is bypassed after a failure: an outage then costs one timeout per second.
+const BYPASS_TIME: Duration = Duration::from_secs(1);
 
-/// Which messages one consumer has done.
-pub(super) struct Remembered {
+/// The processed messages of one consumer.
+pub(super) struct DoneCache {
     client: Client,
-    spec: RememberedSpec,
+    spec: CacheSpec,
     /// Of all keys.
     prefix: String,
     connection: Option<MultiplexedConnection>,
-    rests_until: Option<Instant>,
+    bypassed_until: Option<Instant>,
     counters: Arc<Counters>,
 }
 
-impl Remembered {
+impl DoneCache {
     /// Connects when it is first asked.
     pub(super) fn new(
-        spec: &RememberedSpec,
+        spec: &CacheSpec,
         consumer: &str,
         counters: Arc<Counters>,
     ) -> Result<Self, InboxError> {
@@ -41,13 +41,13 @@ impl Remembered {
             spec: spec.clone(),
             prefix: format!("postrider:done:{consumer}:"),
             connection: None,
-            rests_until: None,
+            bypassed_until: None,
             counters,
         })
     }
 
-    /// Those of the ids that are done for certain.
-    pub(super) async fn recall(&mut self, ids: &[Uuid]) -> HashSet<Uuid> {
+    /// Those of the ids that are certainly processed.
+    pub(super) async fn find(&mut self, ids: &[Uuid]) -> HashSet<Uuid> {
         let mut question = redis::cmd("MGET");
         for id in ids {
             question.arg(self.key(*id));
@@ -63,7 +63,7 @@ impl Remembered {
         known
     }
 
-    /// Remembers what the database has committed.
+    /// Stores what the database has committed.
     pub(super) async fn keep(&mut self, ids: &[Uuid]) {
         let mut pipe = redis::pipe();
         for id in ids {
@@ -72,7 +72,7 @@ impl Remembered {
         let answer = async |mut connection: MultiplexedConnection| {
             pipe.query_async::<()>(&mut connection).await
         };
-        // Forgotten is as good as never known.
+        // A lost entry is only a miss.
         let _: Option<()> = self.exchange(ids, answer).await;
     }
 
@@ -80,14 +80,14 @@ impl Remembered {
         format!("{}{id}", self.prefix)
     }
 
-    /// One question and its answer within the limit; `None` while the cache is away.
+    /// One request within the time limit; `None` while the cache is unavailable.
     async fn exchange<T>(
         &mut self,
         ids: &[Uuid],
         ask: impl AsyncFnOnce(MultiplexedConnection) -> RedisResult<T>,
     ) -> Option<T> {
-        let rests = self.rests_until.is_some_and(|until| Instant::now() < until);
-        if rests || ids.is_empty() {
+        let is_bypassed = self.bypassed_until.is_some_and(|until| Instant::now() < until);
+        if is_bypassed || ids.is_empty() {
             return None;
         }
         let limit = self.spec.timeout;
@@ -101,17 +101,17 @@ impl Remembered {
             RedisResult::Ok((connection, answer))
         };
         if let Ok(Ok((connection, answer))) = tokio::time::timeout(limit, both).await {
-            if self.rests_until.take().is_some() {
-                tracing::info!("the cache of done messages answers again");
+            if self.bypassed_until.take().is_some() {
+                tracing::info!("the cache of processed messages is available again");
             }
             self.connection = Some(connection);
             return Some(answer);
         }
         add(&self.counters.cache_failures, 1);
-        if self.rests_until.is_none() {
-            tracing::warn!("the cache of done messages does not answer; the database is asked");
+        if self.bypassed_until.is_none() {
+            tracing::warn!("the cache of processed messages is unavailable; using the database");
         }
-        self.rests_until = Some(Instant::now() + REST);
+        self.bypassed_until = Some(Instant::now() + BYPASS_TIME);
         None
     }
 }

@@ -1,9 +1,9 @@
-//! What a failure of Postgres or of an effect means: wait, hold less, or count an attempt.
+//! Classifies errors of Postgres and of effects by SQLSTATE: transient or a failure of the message.
 //!
-//! Enters: an error, with all that it was made of. Leaves: whether the database is away or another
-//! transaction in the way, and a text for logs and dead letters. What always holds: of an error of
-//! Postgres only codes and names are told, since its message and detail may quote the row; only an
-//! error that ends the session, such as a login that is refused, is no statement's and told in full. Pure.
+//! Enters: an error with its causes. Leaves: whether the database is unavailable or there is contention,
+//! and a text for logs and dead letters. What always holds: of an error of Postgres the text has only codes
+//! and names, since message and detail may quote the row; only a FATAL error, such as a refused login, is
+//! not about a statement and quoted in full. Pure.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -15,12 +15,12 @@ const CAUSES_MAX: usize = 16;
 
 /// Classes of SQLSTATE that say nothing about the statement: connection, insufficient resources,
 /// system error. Source: PostgreSQL's documentation, appendix A.
-const AWAY_CLASSES: [&str; 3] = ["08", "53", "58"];
+const UNAVAILABLE_CLASSES: [&str; 3] = ["08", "53", "58"];
 
-/// The same of other classes: a server that shuts down, crashed, or starts, a session that the
-/// server ended, a server that is a standby; a table, column, function or right that is missing: a
-/// migration that is late makes no dead letters. What else class 42 has is the effect's doing.
-const AWAY_CODES: [SqlState; 9] = [
+/// The same in other classes: a server that shuts down, crashed, or starts, a session that the server
+/// ended, a standby; a missing table, column, function or privilege, so that a late migration makes no dead
+/// letters. Other errors of class 42 are failures of the effect.
+const UNAVAILABLE_CODES: [SqlState; 9] = [
     SqlState::ADMIN_SHUTDOWN,
     SqlState::CRASH_SHUTDOWN,
     SqlState::CANNOT_CONNECT_NOW,
@@ -32,9 +32,9 @@ const AWAY_CODES: [SqlState; 9] = [
     SqlState::INSUFFICIENT_PRIVILEGE,
 ];
 
-/// A lock that was not had in time; a statement that took longer than `statement_timeout`, or that
-/// somebody cancelled: a storage that stands still does that to any statement.
-const IN_THE_WAY_CODES: [SqlState; 2] = [SqlState::LOCK_NOT_AVAILABLE, SqlState::QUERY_CANCELED];
+/// A lock timeout; a statement that was cancelled, by `statement_timeout` or by request: stalled storage does
+/// that to any statement.
+const CONTENTION_CODES: [SqlState; 2] = [SqlState::LOCK_NOT_AVAILABLE, SqlState::QUERY_CANCELED];
 
 /// The class of a serialization failure and of a deadlock.
 const ROLLBACK_CLASS: &str = "40";
@@ -42,46 +42,46 @@ const ROLLBACK_CLASS: &str = "40";
 /// In class 40 and yet about the statement: a deferred constraint that the commit found violated.
 const VIOLATED_AT_COMMIT: SqlState = SqlState::T_R_INTEGRITY_CONSTRAINT_VIOLATION;
 
-/// What passes by itself and says nothing about the message at hand.
+/// A transient failure, which says nothing about the message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Passing {
-    /// The database is away: nothing works now.
-    Away,
-    /// Another transaction holds what this one wants, or the database is too slow for it. One that
-    /// wants less may get through.
-    InTheWay,
+pub(super) enum Transient {
+    /// The database is unavailable.
+    Unavailable,
+    /// Another transaction holds a lock, or the database is slow. A smaller transaction may succeed.
+    Contention,
 }
 
-/// Whether an error will pass; `None`: it is of the statement, or of the effect.
-pub(super) fn passing(error: &(dyn Error + 'static)) -> Option<Passing> {
+/// Whether an error is transient; `None`: it is a failure of the statement or the effect.
+pub(super) fn transient(error: &(dyn Error + 'static)) -> Option<Transient> {
     causes(error).find_map(|cause| {
         let error = cause.downcast_ref::<tokio_postgres::Error>()?;
         match error.as_db_error() {
-            Some(db) => passing_code(db.code()),
-            None => (error.is_closed() || source_is_io(error)).then_some(Passing::Away),
+            Some(db) => transient_code(db.code()),
+            None => (error.is_closed() || source_is_io(error)).then_some(Transient::Unavailable),
         }
     })
 }
 
-fn passing_code(code: &SqlState) -> Option<Passing> {
+fn transient_code(code: &SqlState) -> Option<Transient> {
     let class = code.code().get(..2).unwrap_or_default();
-    if IN_THE_WAY_CODES.contains(code) || (class == ROLLBACK_CLASS && *code != VIOLATED_AT_COMMIT) {
-        return Some(Passing::InTheWay);
+    if CONTENTION_CODES.contains(code) || (class == ROLLBACK_CLASS && *code != VIOLATED_AT_COMMIT) {
+        return Some(Transient::Contention);
     }
-    (AWAY_CODES.contains(code) || AWAY_CLASSES.contains(&class)).then_some(Passing::Away)
+    (UNAVAILABLE_CODES.contains(code) || UNAVAILABLE_CLASSES.contains(&class))
+        .then_some(Transient::Unavailable)
 }
 
 fn source_is_io(error: &tokio_postgres::Error) -> bool {
     error.source().is_some_and(<dyn Error>::is::<std::io::Error>)
 }
 
-/// Whether a prepared statement does not fit its tables any more. A new session prepares it anew.
+/// Whether a prepared statement is outdated because its table changed. A new session prepares it again.
 pub(super) fn is_outdated(error: &(dyn Error + 'static)) -> bool {
     let codes = causes(error).filter_map(|cause| cause.downcast_ref::<DbError>());
     codes.into_iter().any(|db| *db.code() == SqlState::FEATURE_NOT_SUPPORTED)
 }
 
-/// What may be said of an error.
+/// The error and its causes, without data of rows.
 pub fn describe(error: &(dyn Error + 'static)) -> String {
     let mut text = String::new();
     for cause in causes(error) {
@@ -97,7 +97,7 @@ pub fn describe(error: &(dyn Error + 'static)) -> String {
     text
 }
 
-/// A client's error prints those it was made of as well, the server's words among them.
+/// An error of the client prints its causes as well, including the server's message.
 fn first_words(error: &(dyn Error + 'static)) -> String {
     let text = error.to_string();
     let tail = error.source().map(|source| format!(": {source}")).unwrap_or_default();
@@ -129,29 +129,29 @@ mod tests {
 
     #[derive(Debug, thiserror::Error)]
     #[error("the ledger is not balanced")]
-    struct Outer(#[source] std::io::Error);
+    struct EffectError(#[source] std::io::Error);
 
     #[test]
-    fn what_passes_is_known_by_its_code_and_by_nothing_else() {
-        let of = |code: &str| passing_code(&SqlState::from_code(code));
+    fn transient_errors_are_known_by_their_code_alone() {
+        let of = |code: &str| transient_code(&SqlState::from_code(code));
         for away in
             ["57P01", "57P02", "57P03", "53300", "08006", "25006", "42P01", "42501", "42883"]
         {
-            assert_eq!(of(away), Some(Passing::Away), "{away}");
+            assert_eq!(of(away), Some(Transient::Unavailable), "{away}");
         }
         for in_the_way in ["40001", "40P01", "55P03", "57014"] {
-            assert_eq!(of(in_the_way), Some(Passing::InTheWay), "{in_the_way}");
+            assert_eq!(of(in_the_way), Some(Transient::Contention), "{in_the_way}");
         }
         for own in ["23505", "22P02", "40002", "42704", "42804", "P0001", "XX000", "25P02"] {
             assert_eq!(of(own), None, "{own}");
         }
-        // An effect's own trouble with files is not the database's.
-        assert_eq!(passing(&Outer(std::io::Error::other("disk"))), None);
+        // An I/O error of an effect is not one of the database.
+        assert_eq!(transient(&EffectError(std::io::Error::other("disk"))), None);
     }
 
     #[test]
-    fn each_cause_is_told_once() {
-        let error = Outer(std::io::Error::other("disk"));
+    fn each_cause_is_printed_once() {
+        let error = EffectError(std::io::Error::other("disk"));
         assert_eq!(describe(&error), "the ledger is not balanced: disk");
     }
 }
