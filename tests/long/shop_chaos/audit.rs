@@ -1,28 +1,28 @@
-//! The account: what customers were told, against everything that is there in the end.
+//! The audit: what clients were told, against the final state.
 //!
-//! Enters: the wishes with their answers, the [`Books`], the poison that was laid. Leaves: a
-//! [`Verdict`]. Pure, and knows nothing of the services. That it sees each kind of fault is asserted
-//! before every run (`trials`).
+//! Enters: the requests with their outcomes, the [`FinalState`], the poison that was produced. Leaves: a
+//! [`Verdict`]. Pure, and independent of the services. That it detects each kind of fault is asserted before
+//! every run (`audit_checks`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::shop_chaos::stories::{Expected, Traces, operation, possible};
-use crate::shop_chaos::wishes::Wish;
+use crate::shop_chaos::expected::{Expected, Traces, operation, possible};
+use crate::shop_chaos::workload::OrderRequest;
 
-/// What the client of one key was told.
+/// What the client of one key received.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Told {
-    /// Each different answer; there should be one.
-    pub(crate) answers: BTreeSet<Answer>,
-    /// What nobody should get.
+pub(crate) struct ClientOutcome {
+    /// Each different response; there should be one.
+    pub(crate) answers: BTreeSet<OrderResponse>,
+    /// Unexpected statuses.
     pub(crate) refusals: Vec<String>,
-    /// Sendings that got no answer at all.
+    /// Attempts without any response.
     pub(crate) unanswered: u32,
 }
 
 /// A 201.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Answer {
+pub(crate) struct OrderResponse {
     /// From `location`.
     pub(crate) order: String,
     pub(crate) body: String,
@@ -53,25 +53,25 @@ pub(crate) struct Operation {
 
 /// Poison that a consumer has set aside, or should: the consumer, and the number of the poison;
 /// `None` for what is no poison of ours.
-pub(crate) type Letter = (String, Option<u32>);
+pub(crate) type DeadLetter = (String, Option<u32>);
 
-/// All that is there in the end.
+/// The final state.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Books {
+pub(crate) struct FinalState {
     pub(crate) orders: Vec<Order>,
     pub(crate) gateway: Vec<Operation>,
     /// By order: rows, events, records, markers, in words.
     pub(crate) traces: BTreeMap<String, Traces>,
     pub(crate) available: BTreeMap<String, i64>,
-    pub(crate) letters: Vec<Letter>,
+    pub(crate) letters: Vec<DeadLetter>,
     /// Records that a consumer has not finished with, by consumer and partition.
     pub(crate) lag: BTreeMap<String, usize>,
 }
 
-/// What there was at the beginning, and what was asked for.
+/// The initial state, and the requests.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Beginning {
-    pub(crate) wishes: Vec<(Wish, Told)>,
+pub(crate) struct Inputs {
+    pub(crate) wishes: Vec<(OrderRequest, ClientOutcome)>,
     pub(crate) stock: BTreeMap<String, i64>,
     pub(crate) poison: BTreeSet<(String, u32)>,
 }
@@ -103,12 +103,12 @@ pub(crate) struct Verdict {
     /// Letters that are there twice, as a kill between letter and offset leaves them.
     pub(crate) dead_letters_repeated: usize,
     pub(crate) lag: usize,
-    /// The same in words.
+    /// The same as text.
     pub(crate) faults: Vec<String>,
 }
 
 impl Verdict {
-    /// Whether all is well.
+    /// Whether there is no fault.
     pub(crate) fn is_sound(&self) -> bool {
         // A fault in words that no number shows is one all the same.
         self.faults.is_empty()
@@ -124,9 +124,9 @@ impl Verdict {
 }
 
 /// Judges a run.
-pub(crate) fn audit(beginning: &Beginning, books: &Books) -> Verdict {
+pub(crate) fn audit(beginning: &Inputs, books: &FinalState) -> Verdict {
     let mut verdict = Verdict { orders: beginning.wishes.len(), ..Verdict::default() };
-    let wishes: BTreeMap<&str, &Wish> =
+    let wishes: BTreeMap<&str, &OrderRequest> =
         beginning.wishes.iter().map(|(wish, _)| (wish.key.as_str(), wish)).collect();
     // What explains the rest comes first.
     verdict.lag = books.lag.values().sum();
@@ -151,7 +151,7 @@ pub(crate) fn audit(beginning: &Beginning, books: &Books) -> Verdict {
 }
 
 /// One order for each key, as it was asked for and told.
-fn count_orders(verdict: &mut Verdict, beginning: &Beginning, books: &Books) {
+fn count_orders(verdict: &mut Verdict, beginning: &Inputs, books: &FinalState) {
     let mut by_key: BTreeMap<&str, Vec<&Order>> = BTreeMap::new();
     for order in &books.orders {
         by_key.entry(order.customer.as_str()).or_default().push(order);
@@ -162,7 +162,7 @@ fn count_orders(verdict: &mut Verdict, beginning: &Beginning, books: &Books) {
         if orders.len() > 1 {
             verdict.fault(format!("{}: {} orders", wish.key, orders.len()));
         }
-        let is_right = |answer: &Answer| {
+        let is_right = |answer: &OrderResponse| {
             let body: serde_json::Value = serde_json::from_str(&answer.body).unwrap_or_default();
             orders.iter().any(|order| {
                 order.id == answer.order
@@ -187,7 +187,7 @@ fn count_orders(verdict: &mut Verdict, beginning: &Beginning, books: &Books) {
 }
 
 /// How an order ended, and whether everything is there that belongs to this end, once.
-fn judge_order(verdict: &mut Verdict, wish: &Wish, order: &Order, books: &Books) {
+fn judge_order(verdict: &mut Verdict, wish: &OrderRequest, order: &Order, books: &FinalState) {
     let is_confirmed = match (order.status.as_str(), order.saga.as_str()) {
         ("CONFIRMED", "CONFIRMED") => true,
         ("CANCELLED", "CANCELLED") => false,
@@ -220,7 +220,7 @@ fn judge_order(verdict: &mut Verdict, wish: &Wish, order: &Order, books: &Books)
     }
 }
 
-impl Books {
+impl FinalState {
     /// All traces of an order, those in the gateway's books included.
     fn traces_of(&self, order: &str) -> Traces {
         let mut traces = self.traces.get(order).cloned().unwrap_or_default();
@@ -247,7 +247,11 @@ fn sum(traces: &Traces) -> u32 {
 }
 
 /// Charged less refunded against what confirmed orders cost, by the gateway's own books.
-fn balance_money(verdict: &mut Verdict, books: &Books, wishes: &BTreeMap<&str, &Wish>) {
+fn balance_money(
+    verdict: &mut Verdict,
+    books: &FinalState,
+    wishes: &BTreeMap<&str, &OrderRequest>,
+) {
     let mut held: BTreeMap<&str, i64> = BTreeMap::new();
     for booking in books.gateway.iter().filter(|booking| booking.is_approved) {
         let amount = if booking.is_refund { -booking.amount_cents } else { booking.amount_cents };
@@ -264,7 +268,7 @@ fn balance_money(verdict: &mut Verdict, books: &Books, wishes: &BTreeMap<&str, &
 }
 
 /// What is gone from the store against what confirmed orders took.
-fn balance_stock(verdict: &mut Verdict, beginning: &Beginning, books: &Books) {
+fn balance_stock(verdict: &mut Verdict, beginning: &Inputs, books: &FinalState) {
     let mut rest = beginning.stock.clone();
     for (sku, available) in &books.available {
         *rest.entry(sku.clone()).or_default() -= available;
@@ -279,7 +283,7 @@ fn balance_stock(verdict: &mut Verdict, beginning: &Beginning, books: &Books) {
 }
 
 /// The poison, all of it, and nothing else.
-fn count_letters(verdict: &mut Verdict, poison: &BTreeSet<(String, u32)>, letters: &[Letter]) {
+fn count_letters(verdict: &mut Verdict, poison: &BTreeSet<(String, u32)>, letters: &[DeadLetter]) {
     let mut seen = BTreeSet::new();
     for (consumer, number) in letters {
         let ours = number.map(|number| (consumer.clone(), number));

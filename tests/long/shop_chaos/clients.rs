@@ -1,8 +1,8 @@
-//! Those who order: each request until it has an answer, whoever dies meanwhile.
+//! The clients: each request is retried until it has a response, whichever process is killed.
 //!
-//! Enters: wishes with their sendings, and where the two order services answer. Leaves: what each key
-//! was told, and a [`Tally`] of how. What always holds: a request that is repeated is the same request
-//! with the same key; nobody gives up before [`PATIENCE`] is over.
+//! Enters: order requests with their attempts, and the addresses of the two order services. Leaves: the
+//! outcome of each key, and [`RequestCounts`]. What always holds: a retry is the same request with the same
+//! key; no client gives up before [`GIVE_UP_AFTER`].
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -14,31 +14,31 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Builder;
 use tokio::task::LocalSet;
 
-use crate::shop_chaos::audit::{self, Told};
-use crate::shop_chaos::http::{self, Answer};
-use crate::shop_chaos::wishes::{Sending, Wish};
+use crate::shop_chaos::audit::{self, ClientOutcome};
+use crate::shop_chaos::http::{self, Response};
+use crate::shop_chaos::workload::{Attempt, OrderRequest};
 use support::chance::Chance;
 use support::task::let_pass;
 
-/// Where a service answers, while it does.
-pub(crate) type Door = Arc<Mutex<Option<SocketAddr>>>;
+/// The address of a service, while it is up.
+pub(crate) type ServiceAddress = Arc<Mutex<Option<SocketAddr>>>;
 
-/// Who has no answer by then never gets one: everything that was killed or frozen is long back.
-const PATIENCE: Duration = Duration::from_mins(3);
+/// After this everything that was killed or frozen is up again, so a request without a response has failed.
+const GIVE_UP_AFTER: Duration = Duration::from_mins(3);
 
 /// How long a request may take: a frozen service accepts connections and says nothing.
 const REQUEST_LIMIT: Duration = Duration::from_secs(8);
 
-/// Before a request is sent again, in ms. `Retry-After` counts whole seconds; these are in a hurry.
+/// Pause before a retry, in ms: shorter than the whole seconds of `Retry-After`.
 const PAUSE_MS: (u64, u64) = (50, 600);
 
-/// How requests went.
+/// Counters of requests.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Tally {
+pub(crate) struct RequestCounts {
     pub(crate) requests: u64,
-    /// Answers that an earlier request had got.
+    /// Stored responses.
     pub(crate) replays: u64,
-    /// 409: another request with the key was at work.
+    /// 409: the same key was in progress.
     pub(crate) conflicts: u64,
     /// 503.
     pub(crate) unavailable: u64,
@@ -46,15 +46,19 @@ pub(crate) struct Tally {
     pub(crate) broken: u64,
 }
 
-/// The crowd, on a thread of its own.
+/// All clients, on a thread of their own.
 pub(crate) struct Clients {
-    thread: JoinHandle<(Vec<(Wish, Told)>, Tally)>,
+    thread: JoinHandle<(Vec<(OrderRequest, ClientOutcome)>, RequestCounts)>,
     answered: Arc<AtomicUsize>,
 }
 
 impl Clients {
-    /// Begins to order.
-    pub(crate) fn start(wishes: Vec<(Wish, Vec<Sending>)>, doors: [Door; 2], seed: u64) -> Self {
+    /// Starts sending orders.
+    pub(crate) fn start(
+        wishes: Vec<(OrderRequest, Vec<Attempt>)>,
+        doors: [ServiceAddress; 2],
+        seed: u64,
+    ) -> Self {
         let answered = Arc::new(AtomicUsize::new(0));
         let shared = Arc::clone(&answered);
         let thread = std::thread::spawn(move || {
@@ -64,41 +68,41 @@ impl Clients {
         Self { thread, answered }
     }
 
-    /// Keys that have an answer.
+    /// Keys that have a response.
     pub(crate) fn answered(&self) -> usize {
         self.answered.load(Ordering::Relaxed)
     }
 
-    /// Whether everybody has got an answer, or given up.
+    /// Whether all keys have a response, or were given up.
     pub(crate) fn are_done(&self) -> bool {
         self.thread.is_finished()
     }
 
-    /// What they were told.
-    pub(crate) fn finish(self) -> (Vec<(Wish, Told)>, Tally) {
+    /// The outcomes.
+    pub(crate) fn finish(self) -> (Vec<(OrderRequest, ClientOutcome)>, RequestCounts) {
         self.thread.join().unwrap()
     }
 }
 
-/// What the sendings of all keys share.
-struct Crowd {
-    wishes: Vec<(Wish, Mutex<Told>)>,
-    doors: [Door; 2],
-    tally: Mutex<Tally>,
+/// State that all clients share.
+struct ClientPool {
+    wishes: Vec<(OrderRequest, Mutex<ClientOutcome>)>,
+    doors: [ServiceAddress; 2],
+    tally: Mutex<RequestCounts>,
     chance: Mutex<Chance>,
     answered: Arc<AtomicUsize>,
 }
 
 async fn order_all(
-    wishes: Vec<(Wish, Vec<Sending>)>,
-    doors: [Door; 2],
+    wishes: Vec<(OrderRequest, Vec<Attempt>)>,
+    doors: [ServiceAddress; 2],
     seed: u64,
     answered: Arc<AtomicUsize>,
-) -> (Vec<(Wish, Told)>, Tally) {
+) -> (Vec<(OrderRequest, ClientOutcome)>, RequestCounts) {
     let begun = Instant::now();
     let (wishes, sendings): (Vec<_>, Vec<_>) =
         wishes.into_iter().map(|(wish, sendings)| ((wish, Mutex::default()), sendings)).unzip();
-    let crowd = Rc::new(Crowd {
+    let crowd = Rc::new(ClientPool {
         wishes,
         doors,
         tally: Mutex::default(),
@@ -124,13 +128,13 @@ async fn order_all(
     (wishes.map(|(wish, told)| (wish, told.into_inner().unwrap())).collect(), tally)
 }
 
-impl Crowd {
-    /// One sending, again and again until it is answered.
-    async fn order(&self, number: usize, sending: Sending) {
+impl ClientPool {
+    /// One attempt, retried until there is a response.
+    async fn order(&self, number: usize, sending: Attempt) {
         let (wish, told) = &self.wishes[number];
         let headers = [("content-type", "application/json"), ("idempotency-key", &wish.key)];
         let request = http::post("/orders", &headers, &wish.body());
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + GIVE_UP_AFTER;
         let mut door = sending.door;
         if sending.hangs_up {
             self.hang_up(door, &request).await;
@@ -142,14 +146,14 @@ impl Crowd {
                 None => {}
             }
             let pause = Duration::from_millis(self.draw(PAUSE_MS));
-            let_pass(pause, "a client's patience before it asks again").await;
-            // The same one or the other: who asks again may meet either.
+            let_pass(pause, "pause before a retry").await;
+            // A retry may reach either of the two services.
             door = usize::from(self.draw((0, 1)) == 1);
         }
         told.lock().unwrap().unanswered += 1;
     }
 
-    async fn ask(&self, door: usize, request: &str) -> Option<Answer> {
+    async fn ask(&self, door: usize, request: &str) -> Option<Response> {
         let address = *self.doors[door].lock().unwrap();
         let exchanged = match address {
             Some(address) => http::exchange(address, request, REQUEST_LIMIT).await.ok(),
@@ -178,7 +182,7 @@ impl Crowd {
         }
     }
 
-    fn note(&self, answer: &Answer, told: &Mutex<Told>) {
+    fn note(&self, answer: &Response, told: &Mutex<ClientOutcome>) {
         let mut told = told.lock().unwrap();
         let order = answer.header("location").and_then(|path| path.strip_prefix("/orders/"));
         match (answer.status, order) {
@@ -187,7 +191,7 @@ impl Crowd {
                     self.answered.fetch_add(1, Ordering::Relaxed);
                 }
                 let (order, body) = (order.to_owned(), answer.body.clone());
-                told.answers.insert(audit::Answer { order, body });
+                told.answers.insert(audit::OrderResponse { order, body });
             }
             _ => told.refusals.push(format!("{answer:?}")),
         }

@@ -1,6 +1,6 @@
-//! One HTTP request, and its answer, if it comes whole.
+//! One HTTP request, and its response, if it is complete.
 //!
-//! Enters: an address and a request. Leaves: an [`Answer`], or an error where the other side is not
+//! Enters: an address and a request. Leaves: an [`Response`], or an error where the other side is not
 //! there, dies meanwhile, or says nothing in time.
 
 use std::io::{Error, ErrorKind, Result};
@@ -12,16 +12,16 @@ use tokio::net::TcpStream;
 use tokio::runtime::Builder;
 use tokio::time::timeout;
 
-/// An answer that came whole.
+/// A complete response.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Answer {
+pub(crate) struct Response {
     pub(crate) status: u16,
     /// Names in small letters.
     headers: Vec<(String, String)>,
     pub(crate) body: String,
 }
 
-impl Answer {
+impl Response {
     /// The first header of that name, which is in small letters.
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
@@ -56,17 +56,17 @@ pub(crate) async fn exchange(
     address: SocketAddr,
     request: &str,
     limit: Duration,
-) -> Result<Answer> {
+) -> Result<Response> {
     let exchange = async {
         let mut stream = send(address, request).await?;
         let mut text = String::new();
         stream.read_to_string(&mut text).await?;
-        Answer::parse(&text).ok_or_else(|| Error::from(ErrorKind::UnexpectedEof))
+        Response::parse(&text).ok_or_else(|| Error::from(ErrorKind::UnexpectedEof))
     };
     timeout(limit, exchange).await.map_err(|_| Error::from(ErrorKind::TimedOut))?
 }
 
-/// Sends a request; whoever drops the connection has hung up.
+/// Sends a request; dropping the connection disconnects.
 pub(crate) async fn send(address: SocketAddr, request: &str) -> Result<TcpStream> {
     let mut stream = TcpStream::connect(address).await?;
     stream.write_all(request.as_bytes()).await?;
@@ -74,7 +74,7 @@ pub(crate) async fn send(address: SocketAddr, request: &str) -> Result<TcpStream
 }
 
 /// Asks for a page, outside of any runtime.
-pub(crate) fn get(address: SocketAddr, path: &str, limit: Duration) -> Result<Answer> {
+pub(crate) fn get(address: SocketAddr, path: &str, limit: Duration) -> Result<Response> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let request = format!("GET {path} HTTP/1.1\r\nhost: shop\r\nconnection: close\r\n\r\n");
     runtime.block_on(exchange(address, &request, limit))

@@ -1,10 +1,10 @@
 //! The whole shop under kill -9: orders, payments and inventory in two processes each, the relay, real
 //! PostgreSQL, Kafka and Redis; requests that are sent again, records that are delivered again, poison
-//! in every topic; then an account of every order.
+//! in every topic; then an audit of every order.
 //!
-//! Clients repeat each request until it has an answer. The account shares no code with the services:
+//! Clients repeat each request until it has a response. The audit shares no code with the services:
 //! it compares what clients were told, tables, topics, dead letters and offsets with what should be
-//! there for each order and its end (`stories`). `make shop` prints one line of JSON and fails when
+//! there for each order and its end (`expected`). `make shop` prints one line of JSON and fails when
 //! anything is missing, doubled, stuck or out of balance; plain `cargo test` runs it small.
 
 #![expect(
@@ -17,71 +17,71 @@
 )]
 
 mod audit;
-mod books;
+mod audit_checks;
+mod chaos;
 mod clients;
-mod echo;
+mod consumers;
+mod duplicates;
+mod expected;
+mod final_state;
 mod http;
 mod poison;
 mod process;
 mod report;
 mod settings;
-mod shelf;
 mod stage;
-mod stories;
-mod trials;
-mod unrest;
-mod who;
-mod wishes;
+mod topics;
+mod workload;
 
 use std::time::{Duration, Instant};
 
-use audit::Beginning;
+use audit::Inputs;
 use clients::Clients;
-use echo::Echo;
+use duplicates::Duplicator;
 use poison::Poison;
-use report::Course;
+use report::RunSummary;
 use settings::Plan;
 use stage::Stage;
 use support::chance::Chance;
 
-/// How long it may take until all is at rest once nobody strikes any more.
+/// How long all work may take to finish after the last fault.
 const REST_LIMIT: Duration = Duration::from_mins(5);
 
 /// Whether all is as it should be.
 pub(crate) fn all() -> bool {
-    trials::assert_sees_each_fault();
+    audit_checks::assert_detects_each_fault();
     run(&Plan::read())
 }
 
-/// Whether all is well.
+/// Whether there is no fault.
 fn run(plan: &Plan) -> bool {
     let begun = Instant::now();
     let Plan { orders, kills, seed, .. } = plan;
     eprintln!("{orders} orders, {kills} kills, seed {seed}");
     // Each draws for itself, so that what one does leaves the others as they are.
     let [wishing, asking, echoing, poisoning] = [1, 2, 3, 4].map(|part| seed ^ (part << 32));
-    let wishes = wishes::draw(plan, &mut Chance::new(wishing));
-    let stock = wishes::stock(wishes.iter().map(|(wish, _)| wish));
+    let wishes = workload::draw(plan, &mut Chance::new(wishing));
+    let stock = workload::stock(wishes.iter().map(|(wish, _)| wish));
     // Said already: this machine has no Kafka.
     let Some(mut stage) = Stage::open(&stock) else { return true };
     eprintln!("open after {:.1} s", begun.elapsed().as_secs_f64());
-    let echo = Echo::start(&stage.bootstrap, echoing);
+    let echo = Duplicator::start(&stage.bootstrap, echoing);
     let mut poison = Poison::new(&stage.bootstrap, poisoning);
     let clients = Clients::start(wishes, stage.doors(), asking);
-    let toll = unrest::rage(&mut stage, plan, &clients, &mut poison);
+    let toll = chaos::run(&mut stage, plan, &clients, &mut poison);
     let (wishes, tally) = clients.finish();
-    eprintln!("everybody has an answer after {:.1} s", begun.elapsed().as_secs_f64());
+    eprintln!("all keys have a response after {:.1} s", begun.elapsed().as_secs_f64());
     let mut faults = Vec::new();
     if !stage.settle(&echo, REST_LIMIT) {
-        faults.push("it did not come to rest".to_owned());
+        faults.push("work did not finish".to_owned());
     }
     let copies = echo.finish();
     faults.extend(stage.close());
-    eprintln!("at rest after {:.1} s", begun.elapsed().as_secs_f64());
-    let books = books::read(&stage, &copies);
-    let beginning = Beginning { wishes, stock, poison: poison.expected().clone() };
+    eprintln!("finished after {:.1} s", begun.elapsed().as_secs_f64());
+    let books = final_state::read(&stage, &copies);
+    let beginning = Inputs { wishes, stock, poison: poison.expected().clone() };
     let verdict = audit::audit(&beginning, &books);
     let (services, took) = (&stage.services, begun.elapsed());
-    let course = Course { tally, toll: &toll, copies: &copies, services, faults, took };
+    let course = RunSummary { tally, toll: &toll, copies: &copies, services, faults, took };
     report::report(plan, &verdict, &course)
 }

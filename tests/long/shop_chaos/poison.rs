@@ -1,4 +1,4 @@
-//! Records that no service can take, each with the services that must set it aside.
+//! Poison: records that no service can process, each with the services that must dead-letter it.
 //!
 //! Enters: chance. Leaves: records in the shop's topics, marked by a header that the services do not
 //! know. What always holds: a poison has no effect on any service that reads it.
@@ -10,7 +10,7 @@ use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use uuid::Uuid;
 
-use crate::shop_chaos::who::readers_of;
+use crate::shop_chaos::consumers::consumers_of;
 use support::chance::Chance;
 use support::topic;
 
@@ -31,7 +31,7 @@ enum Kind {
     /// JSON, and not what the type says.
     OtherPayload,
     BadKey,
-    /// An order that nobody placed.
+    /// An unknown order.
     UnknownOrder,
 }
 
@@ -68,7 +68,7 @@ impl Poison {
     /// How much there is.
     pub(crate) const COUNT: usize = POISONS.len();
 
-    /// Nothing is laid yet.
+    /// Nothing is produced yet.
     pub(crate) fn new(bootstrap: &str, seed: u64) -> Self {
         let producer = topic::client(bootstrap).set("enable.idempotence", "true").create().unwrap();
         Self { producer, chance: Chance::new(seed), laid: 0, expected: BTreeSet::new() }
@@ -79,12 +79,12 @@ impl Poison {
         self.laid.try_into().unwrap()
     }
 
-    /// Which consumer must set which aside.
+    /// The dead letters that each consumer must write.
     pub(crate) fn expected(&self) -> &BTreeSet<(String, u32)> {
         &self.expected
     }
 
-    /// Lays the next one, if there is one left.
+    /// Produces the next one, if there is one left.
     pub(crate) fn lay(&mut self) {
         let Some(&(kind, topic)) = POISONS.get(self.laid()) else { return };
         let number = self.laid;
@@ -95,7 +95,7 @@ impl Poison {
         let record = BaseRecord::to(topic).key(&key).payload(&payload).headers(headers);
         self.producer.send(record).map_err(|(error, _)| error).unwrap();
         self.producer.flush(FLUSH_LIMIT).unwrap();
-        self.expected.extend(readers_of(topic).map(|reader| (reader.to_owned(), number)));
+        self.expected.extend(consumers_of(topic).map(|reader| (reader.to_owned(), number)));
     }
 
     fn headers(&mut self, kind: Kind, topic: &str, number: u32) -> OwnedHeaders {

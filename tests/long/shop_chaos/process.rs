@@ -12,24 +12,24 @@ use std::time::Duration;
 use postrider::sandbox::tether::{LastSignal, Tether};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::shop_chaos::clients::Door;
+use crate::shop_chaos::clients::ServiceAddress;
 use crate::shop_chaos::http;
 use crate::shop_chaos::settings;
 use support::wait::within;
 
-/// How long a service may take to end when it is asked to.
+/// How long a service may take to stop.
 const STOP_LIMIT: Duration = Duration::from_secs(30);
 
-/// How long its numbers may take: whoever asks is about to kill it.
+/// How long reading its metrics may take, right before it is killed.
 const ASK_LIMIT: Duration = Duration::from_millis(500);
 
-/// Lines of a log that are kept for who has to find out why.
+/// Last lines of a log that are kept for diagnosis.
 const LINES_KEPT: usize = 60;
 
-/// What it says when it listens.
+/// Its log line when it listens.
 const SERVING: &str = "serving";
 
-/// How it is.
+/// The state of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
     Running,
@@ -41,17 +41,17 @@ pub(crate) enum State {
 pub(crate) struct Service {
     /// Such as `payments 2`.
     pub(crate) name: String,
-    pub(crate) door: Door,
+    pub(crate) door: ServiceAddress,
     pub(crate) state: State,
     arguments: Vec<String>,
     variables: Vec<(&'static str, String)>,
     child: Option<Child>,
     log: Arc<Mutex<Log>>,
-    /// What former lives counted, by the name of the metric.
+    /// Metrics of former runs of the process, by name.
     counted: BTreeMap<String, u64>,
 }
 
-/// What its lives have logged.
+/// The log of all its runs.
 #[derive(Debug, Default)]
 struct Log {
     last: VecDeque<String>,
@@ -68,7 +68,7 @@ impl Service {
     ) -> Self {
         Self {
             name,
-            door: Door::default(),
+            door: ServiceAddress::default(),
             state: State::Dead,
             arguments,
             variables,
@@ -78,7 +78,7 @@ impl Service {
         }
     }
 
-    /// Starts it; it says by itself when it listens.
+    /// Starts it; its log says when it listens.
     pub(crate) fn start(&mut self, tether: &mut Tether) {
         let mut child = Command::new(env!("CARGO_BIN_EXE_shop"))
             .args(&self.arguments)
@@ -113,14 +113,14 @@ impl Service {
         self.state = State::Frozen;
     }
 
-    /// Lets it go on, as if nothing had happened.
+    /// Resumes it.
     pub(crate) fn thaw(&mut self) {
         self.signal(Signal::CONT);
         self.state = State::Running;
     }
 
-    /// Asks it to end.
-    pub(crate) fn ask_to_stop(&mut self) {
+    /// Sends SIGTERM.
+    pub(crate) fn request_stop(&mut self) {
         self.count();
         self.signal(Signal::TERM);
     }
@@ -148,24 +148,24 @@ impl Service {
         address.and_then(ask).is_some_and(|answer| answer.status == 200)
     }
 
-    /// What it counted in all its lives, as far as it was asked in time.
+    /// Metrics of all its runs, as last read.
     pub(crate) fn counted(&self) -> &BTreeMap<String, u64> {
         &self.counted
     }
 
-    /// Warnings and errors of all its lives.
+    /// Warnings and errors of all its runs.
     pub(crate) fn warnings(&self) -> BTreeMap<String, u32> {
         self.log.lock().unwrap().warnings.clone()
     }
 
     /// The last lines of its log.
-    pub(crate) fn last_words(&self) -> String {
+    pub(crate) fn last_log_lines(&self) -> String {
         let log = self.log.lock().unwrap();
         let lines: Vec<String> = log.last.iter().map(|line| format!("  {line}")).collect();
         lines.join("\n")
     }
 
-    /// Adds what this life has counted so far; it must not count any further.
+    /// Adds the metrics of this run; it must not be used any further.
     fn count(&mut self) {
         let address = *self.door.lock().unwrap();
         if self.state != State::Running {
@@ -200,7 +200,7 @@ impl Drop for Service {
 }
 
 /// Reads a log to its end, on a thread of its own.
-fn follow(output: impl Read + Send + 'static, log: Arc<Mutex<Log>>, door: Door) {
+fn follow(output: impl Read + Send + 'static, log: Arc<Mutex<Log>>, door: ServiceAddress) {
     std::thread::spawn(move || {
         for line in BufReader::new(output).lines().map_while(Result::ok) {
             if line.contains(SERVING)

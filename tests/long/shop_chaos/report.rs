@@ -1,7 +1,6 @@
-//! One line of JSON for a run, and what is wrong in words.
+//! The report: one line of JSON on stdout, and faults on stderr.
 //!
-//! Enters: a [`Verdict`] and how it went. Leaves: a line on stdout, words on stderr, and whether all
-//! is well.
+//! Enters: a [`Verdict`] and a summary. Leaves: the report, and whether there is no fault.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,19 +8,19 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::shop_chaos::audit::Verdict;
-use crate::shop_chaos::clients::Tally;
-use crate::shop_chaos::echo::Copies;
+use crate::shop_chaos::chaos::FaultCounts;
+use crate::shop_chaos::clients::RequestCounts;
+use crate::shop_chaos::duplicates::Copies;
 use crate::shop_chaos::process::Service;
 use crate::shop_chaos::settings::Plan;
-use crate::shop_chaos::unrest::Toll;
 
-/// Faults that are told in words.
+/// Faults that are printed.
 const SHOWN: usize = 20;
 
-/// How it went, beside what came of it.
-pub(crate) struct Course<'c> {
-    pub(crate) tally: Tally,
-    pub(crate) toll: &'c Toll,
+/// Figures of a run besides its verdict.
+pub(crate) struct RunSummary<'c> {
+    pub(crate) tally: RequestCounts,
+    pub(crate) toll: &'c FaultCounts,
     pub(crate) copies: &'c Copies,
     pub(crate) services: &'c [Service],
     /// Whether everything came to rest, and every service ended well.
@@ -29,8 +28,8 @@ pub(crate) struct Course<'c> {
     pub(crate) took: Duration,
 }
 
-/// Prints, and says whether all is well.
-pub(crate) fn report(plan: &Plan, verdict: &Verdict, course: &Course<'_>) -> bool {
+/// Prints the report; returns whether there is no fault.
+pub(crate) fn report(plan: &Plan, verdict: &Verdict, course: &RunSummary<'_>) -> bool {
     println!("{}", line(verdict, course));
     explain(course);
     let faults = verdict.faults.iter().chain(&course.faults).chain(&course.toll.ended);
@@ -49,8 +48,8 @@ pub(crate) fn report(plan: &Plan, verdict: &Verdict, course: &Course<'_>) -> boo
     verdict.is_sound() && count == 0 && is_struck && is_varied
 }
 
-fn line(verdict: &Verdict, course: &Course<'_>) -> Value {
-    let Course { tally, toll, copies, .. } = course;
+fn line(verdict: &Verdict, course: &RunSummary<'_>) -> Value {
+    let RunSummary { tally, toll, copies, .. } = course;
     let counted = counted(course.services);
     let count = |name: &str| counted.get(name).copied().unwrap_or(0);
     let (hits, misses) = (count("shop_cache_hits_total"), count("shop_cache_misses_total"));
@@ -99,7 +98,7 @@ fn counted(services: &[Service]) -> BTreeMap<&str, u64> {
     all
 }
 
-fn explain(course: &Course<'_>) {
+fn explain(course: &RunSummary<'_>) {
     let mut warnings: BTreeMap<String, u32> = BTreeMap::new();
     for service in course.services {
         for (text, count) in service.warnings() {
@@ -107,7 +106,7 @@ fn explain(course: &Course<'_>) {
         }
     }
     // Dead letters are counted where they lie.
-    warnings.retain(|text, _| !text.contains("a dead letter "));
+    warnings.retain(|text, _| !text.contains("message sent to the dead-letter topic"));
     for (text, count) in warnings {
         eprintln!("{count} times a service logged: {text}");
     }

@@ -6,10 +6,10 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Orders and kills where nobody asks for anything: what every `cargo test` does.
+/// Orders and kills by default: what every `cargo test` does.
 const UNASKED: (usize, u32) = (200, 12);
 
-/// Orders and kills where somebody does and says no number.
+/// Orders and kills of `make shop` without numbers.
 const ASKED: (usize, u32) = (2_000, 50);
 
 /// From one kill to the next, on average. Long enough that a group of consumers is whole again now
@@ -33,7 +33,7 @@ pub(crate) struct Plan {
     pub(crate) kills: u32,
     /// From one to the next, on average.
     pub(crate) kill_pause: Duration,
-    /// Whether there is time for a freeze of an owner beyond its permit.
+    /// Whether there is time for a freeze of an owner beyond its lease.
     pub(crate) is_long: bool,
     /// Draws everything that is drawn.
     pub(crate) seed: u64,

@@ -1,7 +1,7 @@
-//! The servers of a run, the relay, the services, and whether all of them have come to rest.
+//! The servers of a run, the relay, the services, and whether all work is finished.
 //!
-//! Enters: a [`Plan`] and the stock. Leaves: a shop that is open. What always holds: everything ends
-//! with its [`Stage`].
+//! Enters: a [`Plan`] and the stock. Leaves: a running shop. What always holds: everything is stopped with
+//! its [`Stage`].
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,11 +12,11 @@ use postrider::sandbox::postgres::{Cluster, Options};
 use postrider::sandbox::redis::Redis;
 use postrider::sandbox::tether::Tether;
 
-use crate::shop_chaos::clients::Door;
-use crate::shop_chaos::echo::Echo;
+use crate::shop_chaos::clients::ServiceAddress;
+use crate::shop_chaos::consumers::{self, CONSUMERS};
+use crate::shop_chaos::duplicates::Duplicator;
 use crate::shop_chaos::process::{Service, State};
-use crate::shop_chaos::shelf;
-use crate::shop_chaos::who::{self, READERS};
+use crate::shop_chaos::topics;
 use support::kafka::{self, Kafka};
 use support::postgres::{self, Database};
 use support::relay::{Relay, Running};
@@ -27,16 +27,16 @@ use support::{topic, wait_for};
 /// Of each of the shop's topics.
 pub(crate) const PARTITIONS: i32 = 3;
 
-/// How long an order may take. Short enough that a kill at the wrong moment makes some late.
-const PATIENCE: &str = "20s";
+/// Short enough that some orders time out when a process is killed.
+const GIVE_UP_AFTER: &str = "20s";
 
 /// Sessions: six services with up to 17 each, and those of killed ones that Postgres has not missed.
 const SESSIONS: &str = "300";
 
-/// When nothing has moved for so long, nothing will: longer than any pause between attempts (30 s).
+/// Without progress for this long the run is stuck: longer than any pause between attempts (30 s).
 const STILL_LIMIT: Duration = Duration::from_secs(45);
 
-/// What grows as long as something happens. A deadline that passes again and again is nothing.
+/// Counts that grow while there is progress. Deadlines that pass again do not count.
 const MARKERS: &str = "processed_messages";
 const BOOKINGS: &str = "gateway_operations";
 const HEARD: &str = "saga_history WHERE event <> 'DeadlinePassed'";
@@ -72,10 +72,12 @@ impl Stage {
     pub(crate) fn open(stock: &BTreeMap<String, i64>) -> Option<Self> {
         let kafka = kafka::start(&kafka::Options::default())?;
         let bootstrap = kafka.bootstrap();
-        for name in who::topics() {
+        for name in consumers::topics() {
             topic::create(&bootstrap, &name, PARTITIONS, &[]);
         }
-        for name in READERS.iter().map(who::dead_letters_of).chain([shelf::UNROUTED.to_owned()]) {
+        for name in
+            CONSUMERS.iter().map(consumers::dead_letters_of).chain([topics::UNROUTED.to_owned()])
+        {
             topic::create(&bootstrap, &name, 1, &[]);
         }
         let cluster = postgres::start(&Options::default().with("max_connections", SESSIONS));
@@ -107,8 +109,8 @@ impl Stage {
     }
 
     /// Where orders are taken.
-    pub(crate) fn doors(&self) -> [Door; 2] {
-        [0, 1].map(|number| Door::clone(&self.services[number].door))
+    pub(crate) fn doors(&self) -> [ServiceAddress; 2] {
+        [0, 1].map(|number| ServiceAddress::clone(&self.services[number].door))
     }
 
     /// Starts a service that is dead.
@@ -121,17 +123,18 @@ impl Stage {
         self.relay = Some(self.relay_settings.run());
     }
 
-    /// Waits until every order has ended and every record is done with, or until nothing has moved for
-    /// a long time, or too long in all. Whoever ends by itself meanwhile is told.
-    pub(crate) fn settle(&mut self, echo: &Echo, limit: Duration) -> bool {
+    /// Waits until every order has ended and every record is handled, or until there is no progress for a long
+    /// time, or the limit is over.
+    pub(crate) fn settle(&mut self, echo: &Duplicator, limit: Duration) -> bool {
         let sql = self.database.sql();
         let begun = Instant::now();
         let (mut last, mut moved, mut told) = (String::new(), Instant::now(), Instant::now());
         loop {
             let rows = count(&sql, "outbox");
             if is_done(&sql) && echo.heard() == rows && echo.pending() == 0 {
-                let is_read = shelf::lag(&self.bootstrap, &shelf::read(&self.bootstrap)).is_empty();
-                // What was read may have had consequences.
+                let is_read =
+                    topics::lag(&self.bootstrap, &topics::read(&self.bootstrap)).is_empty();
+                // The last records may have produced others.
                 if is_read && is_done(&sql) && count(&sql, "outbox") == rows {
                     return true;
                 }
@@ -142,33 +145,33 @@ impl Stage {
                 (last, moved) = (now, Instant::now());
             }
             if moved.elapsed() > STILL_LIMIT || begun.elapsed() > limit {
-                eprintln!("it does not come to rest: {last}, {} echoes to come", echo.pending());
+                eprintln!("no progress: {last}, {} duplicates pending", echo.pending());
                 let unread = sql.rows(UNMARKED);
-                let lag = shelf::lag(&self.bootstrap, &shelf::read(&self.bootstrap));
+                let lag = topics::lag(&self.bootstrap, &topics::read(&self.bootstrap));
                 eprintln!("behind: {lag:?}; events without a marker: {unread:?}");
                 for service in &self.services {
-                    eprintln!("{} logged last:\n{}", service.name, service.last_words());
+                    eprintln!("{} logged last:\n{}", service.name, service.last_log_lines());
                 }
                 return false;
             }
             if told.elapsed() > Duration::from_secs(10) {
-                eprintln!("coming to rest: {last}");
+                eprintln!("finishing: {last}");
                 told = Instant::now();
             }
             let_pass(Duration::from_millis(300), "until the next look");
         }
     }
 
-    /// Ends the services as an operator would. Leaves: those that did not end well.
+    /// Stops the services with SIGTERM. Leaves: those that failed.
     pub(crate) fn close(&mut self) -> Vec<String> {
         let mut faults = Vec::new();
         for service in &mut self.services {
-            service.ask_to_stop();
+            service.request_stop();
         }
         for service in &mut self.services {
             let status = service.wait_stopped(&mut self.tether);
             if !status.is_some_and(|status| status.success()) {
-                let (name, words) = (&service.name, service.last_words());
+                let (name, words) = (&service.name, service.last_log_lines());
                 faults.push(format!("{name} did not stop well ({status:?}):\n{words}"));
             }
         }
@@ -201,7 +204,7 @@ fn services(database: &Database, bootstrap: &str, redis: &Redis) -> Vec<Service>
         let mut arguments = vec![command];
         arguments.extend(["--brokers", bootstrap, "--bind", "127.0.0.1:0"]);
         if command == "orders" {
-            arguments.extend(["--patience", PATIENCE]);
+            arguments.extend(["--patience", GIVE_UP_AFTER]);
         }
         let arguments = arguments.into_iter().map(str::to_owned).collect();
         // They hold passwords, and a command line can be read by every user of the machine.
@@ -214,12 +217,12 @@ fn services(database: &Database, bootstrap: &str, redis: &Redis) -> Vec<Service>
         .collect()
 }
 
-/// What it warns of is counted, not judged: kills have consequences.
+/// Its warnings are allowed: kills cause some.
 fn relay(database: &Database, bootstrap: &str) -> Relay {
     assert!(Path::new(env!("CARGO_BIN_EXE_postrider")).exists());
     Relay::new(env!("CARGO_BIN_EXE_postrider"), &database.address(), database.name(), bootstrap, "")
         .set("kafka.delivery", "exactly_once")
-        .set("dead_letters.topic", shelf::UNROUTED)
+        .set("dead_letters.topic", topics::UNROUTED)
         .set("route.headers", "event_type,aggregate_type,sequence")
         .set("retry.max", "500ms")
         .allow_log("")

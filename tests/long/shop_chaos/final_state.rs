@@ -1,15 +1,15 @@
-//! All that is there in the end: tables, topics, dead letters, offsets.
+//! The final state: tables, topics, dead letters, offsets.
 //!
-//! Enters: a [`Stage`] at rest. Leaves: [`Books`], in which each trace of an order is one word of SQL's
-//! or of a topic's. What always holds: nothing is asked of the services.
+//! Enters: a [`Stage`] at rest. Leaves: [`FinalState`], in which each trace of an order is one word of SQL's
+//! or of a topic's. What always holds: the services are not involved.
 
 use std::collections::BTreeMap;
 
-use crate::shop_chaos::audit::{Books, Operation, Order};
-use crate::shop_chaos::echo::Copies;
-use crate::shop_chaos::shelf;
+use crate::shop_chaos::audit::{FinalState, Operation, Order};
+use crate::shop_chaos::duplicates::Copies;
+use crate::shop_chaos::expected::Traces;
 use crate::shop_chaos::stage::Stage;
-use crate::shop_chaos::stories::Traces;
+use crate::shop_chaos::topics;
 use support::sql::Sql;
 use support::topic::Stored;
 
@@ -34,9 +34,9 @@ const GATEWAY: &str = "\
     FROM gateway_operations";
 
 /// Reads everything. `copies` is how often the echo has repeated each record.
-pub(crate) fn read(stage: &Stage, copies: &Copies) -> Books {
+pub(crate) fn read(stage: &Stage, copies: &Copies) -> FinalState {
     let sql = stage.database.sql();
-    let records = shelf::read(&stage.bootstrap);
+    let records = topics::read(&stage.bootstrap);
     let mut traces: BTreeMap<String, Traces> = BTreeMap::new();
     let mut leave = |order: String, trace: String, count: u32| {
         *traces.entry(order).or_default().entry(trace).or_default() += count;
@@ -48,13 +48,13 @@ pub(crate) fn read(stage: &Stage, copies: &Copies) -> Books {
     for (order, event, count) in deliveries(&sql, &records, copies) {
         leave(order, format!("record {event}"), count);
     }
-    Books {
+    FinalState {
         orders: sql.rows(ORDERS).into_iter().map(order).collect(),
         gateway: sql.rows(GATEWAY).into_iter().map(operation).collect(),
         traces,
         available: available(&sql),
-        letters: shelf::letters(&stage.bootstrap),
-        lag: shelf::lag(&stage.bootstrap, &records),
+        letters: topics::letters(&stage.bootstrap),
+        lag: topics::lag(&stage.bootstrap, &records),
     }
 }
 
@@ -72,7 +72,7 @@ fn deliveries(sql: &Sql, records: &[Stored], copies: &Copies) -> Vec<(String, St
         let [id, order, event] = texts(row);
         let repeated = copies.get(&id).copied().unwrap_or(0);
         let all = found.remove(&(id, event.clone())).unwrap_or(0);
-        // An echo that is not there is not held against the services, nor for them.
+        // A missing duplicate is not an error of the services.
         let count = if all == 0 { 0 } else { all.saturating_sub(repeated) };
         deliveries.push((order, event, count));
     }

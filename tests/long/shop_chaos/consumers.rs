@@ -1,20 +1,19 @@
-//! Who reads what: the shop's services and their topics, written down once more, so that the account
-//! does not rest on what the services say of themselves.
+//! The services and their topics, independent of the services' code, for the audit.
 //!
-//! Pure. Used by all that reads topics, and by the account.
+//! Pure.
 
 use postrider::shop::{inventory, orders, payments};
 
 /// A consumer, and the topics it reads.
-pub(crate) struct Reader {
+pub(crate) struct ConsumerTopics {
     /// Its group, and the owner of its markers.
     pub(crate) name: &'static str,
     pub(crate) topics: &'static [&'static str],
 }
 
 /// The three services.
-pub(crate) const READERS: [Reader; 3] = [
-    Reader {
+pub(crate) const CONSUMERS: [ConsumerTopics; 3] = [
+    ConsumerTopics {
         name: orders::NAME,
         topics: &[
             "PaymentProcessed",
@@ -25,17 +24,17 @@ pub(crate) const READERS: [Reader; 3] = [
             "InventoryReleased",
         ],
     },
-    Reader {
+    ConsumerTopics {
         name: payments::NAME,
         topics: &["OrderCreated", "InventoryUnavailable", "OrderTimedOut"],
     },
-    Reader { name: inventory::NAME, topics: &["PaymentProcessed", "OrderTimedOut"] },
+    ConsumerTopics { name: inventory::NAME, topics: &["PaymentProcessed", "OrderTimedOut"] },
 ];
 
-/// The names of those who read a topic.
-pub(crate) fn readers_of(topic: &str) -> impl Iterator<Item = &'static str> {
-    let reads = move |reader: &&Reader| reader.topics.contains(&topic);
-    READERS.iter().filter(reads).map(|reader| reader.name)
+/// The consumers of a topic.
+pub(crate) fn consumers_of(topic: &str) -> impl Iterator<Item = &'static str> {
+    let reads = move |reader: &&ConsumerTopics| reader.topics.contains(&topic);
+    CONSUMERS.iter().filter(reads).map(|reader| reader.name)
 }
 
 /// All topics of the shop.
@@ -43,7 +42,7 @@ pub(crate) fn topics() -> Vec<String> {
     orders::EVENT_TYPES.map(str::to_owned).to_vec()
 }
 
-/// Where a consumer lays what it cannot take.
-pub(crate) fn dead_letters_of(reader: &Reader) -> String {
+/// The dead-letter topic of a consumer.
+pub(crate) fn dead_letters_of(reader: &ConsumerTopics) -> String {
     format!("{}.dead-letters", reader.name)
 }

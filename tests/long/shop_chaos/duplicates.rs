@@ -1,7 +1,7 @@
-//! The echo: 30 % of all records a second time, or a third, a little later and in another order.
+//! Duplicates: produces 30 % of all records a second or third time, a little later and in another order.
 //!
 //! Enters: the shop's topics. Leaves: the same records again, verbatim, in the same partitions. What
-//! always holds: no echo of an echo; how often each record was repeated is known.
+//! always holds: duplicates are not duplicated; how often each record was repeated is known.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,9 +16,9 @@ use rdkafka::message::{Headers as _, Message as _, OwnedMessage};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 
+use crate::shop_chaos::consumers;
 use crate::shop_chaos::poison;
 use crate::shop_chaos::stage::PARTITIONS;
-use crate::shop_chaos::who;
 use support::chance::Chance;
 use support::topic;
 
@@ -36,7 +36,7 @@ const FLUSH_LIMIT: Duration = Duration::from_secs(30);
 pub(crate) type Copies = BTreeMap<String, u32>;
 
 /// See the module.
-pub(crate) struct Echo {
+pub(crate) struct Duplicator {
     shared: Arc<Shared>,
     thread: JoinHandle<Copies>,
 }
@@ -52,8 +52,8 @@ struct Shared {
     failure: Mutex<Option<KafkaError>>,
 }
 
-impl Echo {
-    /// Begins to listen.
+impl Duplicator {
+    /// Starts consuming.
     pub(crate) fn start(bootstrap: &str, seed: u64) -> Self {
         let shared = Arc::new(Shared::default());
         let repeater = Repeater::new(bootstrap, Arc::clone(&shared), Chance::new(seed));
@@ -97,7 +97,7 @@ impl Repeater {
         let consumer: BaseConsumer =
             topic::client(bootstrap).set("fetch.wait.max.ms", "50").create().unwrap();
         let mut all = TopicPartitionList::new();
-        for name in who::topics() {
+        for name in consumers::topics() {
             for partition in 0..PARTITIONS {
                 all.add_partition_offset(&name, partition, Offset::Beginning).unwrap();
             }

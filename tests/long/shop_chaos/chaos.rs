@@ -1,8 +1,8 @@
-//! The unrest: whom it strikes, when, and when they come back.
+//! Fault injection: kills, freezes and flushes, and restarts.
 //!
-//! Enters: a [`Stage`] that is open, and those who order. Leaves: a stage on which all are back, and a
-//! [`Toll`]. What always holds: moments and victims come from the seed; a process that ends without
-//! having been struck is a fault.
+//! Enters: a running [`Stage`], and the clients. Leaves: a stage with all processes running, and
+//! [`FaultCounts`]. What always holds: times and victims come from the seed; a process that ends by itself is
+//! a fault.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use support::chance::Chance;
 use support::relay::Running;
 use support::wait::let_pass;
 
-/// How often it looks whose time has come.
+/// How often it checks for due restarts.
 const TICK: Duration = Duration::from_millis(20);
 
 /// Pause between two lines on how it goes.
@@ -25,22 +25,22 @@ const TELL: Duration = Duration::from_secs(15);
 const RELAY_PERCENT: u64 = 17;
 const REDIS_PERCENT: u64 = 13;
 
-/// Instead of a kill: Redis forgets everything, or a service stands still. Percent.
+/// Instead of a kill: a flush of Redis, or a frozen service. Percent.
 const FLUSH_PERCENT: u64 = 8;
 const FREEZE_PERCENT: u64 = 6;
 
-/// Who comes back at once, percent; the others in up to so many ms.
+/// Percentage of immediate restarts; the others take up to so many ms.
 const AT_ONCE_PERCENT: u64 = 55;
 const PAUSE_MS_MAX: u64 = 4_000;
 
 /// Longer than a consumer may be silent in its group (10 s).
 const FREEZE: Duration = Duration::from_secs(14);
-/// Longer than the owner of a key may be silent (30 s).
+/// Longer than the lease of a key (30 s).
 const FREEZE_OWNER: Duration = Duration::from_secs(34);
 
 /// What was done.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Toll {
+pub(crate) struct FaultCounts {
     /// kill -9.
     pub(crate) kills: u32,
     pub(crate) kills_of_relay: u32,
@@ -58,31 +58,36 @@ enum Victim {
     Redis,
 }
 
-/// Strikes until everybody has an answer, all poison is laid, and all kills are done.
-pub(crate) fn rage(stage: &mut Stage, plan: &Plan, clients: &Clients, poison: &mut Poison) -> Toll {
-    let mut unrest = Unrest {
+/// Injects faults until all keys have a response, all poison is produced, and all kills are done.
+pub(crate) fn run(
+    stage: &mut Stage,
+    plan: &Plan,
+    clients: &Clients,
+    poison: &mut Poison,
+) -> FaultCounts {
+    let mut chaos = Chaos {
         stage,
         plan: *plan,
         chance: Chance::new(plan.seed),
-        toll: Toll::default(),
+        toll: FaultCounts::default(),
         down: Vec::new(),
         owner_frozen: !plan.is_long,
     };
-    unrest.rage(clients, poison);
-    unrest.toll
+    chaos.rage(clients, poison);
+    chaos.toll
 }
 
-struct Unrest<'s> {
+struct Chaos<'s> {
     stage: &'s mut Stage,
     plan: Plan,
     chance: Chance,
-    toll: Toll,
+    toll: FaultCounts,
     /// Who is down, and until when.
     down: Vec<(Instant, Victim)>,
     owner_frozen: bool,
 }
 
-impl Unrest<'_> {
+impl Chaos<'_> {
     fn rage(&mut self, clients: &Clients, poison: &mut Poison) {
         let begun = Instant::now();
         let mut told = Instant::now();
@@ -93,14 +98,14 @@ impl Unrest<'_> {
             || self.toll.kills < self.plan.kills
             || !self.down.is_empty()
         {
-            self.revive();
+            self.restart_due();
             self.watch();
             if begun.elapsed() > poison_every * u32::try_from(poison.laid() + 1).unwrap() {
                 poison.lay();
             }
             let is_enough = self.toll.kills >= self.plan.kills && clients.are_done();
             if self.plan.kills > 0 && !is_enough && strike_at <= Instant::now() {
-                self.strike();
+                self.inject_fault();
                 strike_at = Instant::now() + self.pause();
             }
             if told.elapsed() > TELL {
@@ -118,8 +123,8 @@ impl Unrest<'_> {
         Duration::from_millis(self.chance.between(average / 2, average * 3 / 2))
     }
 
-    fn strike(&mut self) {
-        // In the middle of the run, so that there is somebody to take over from.
+    fn inject_fault(&mut self) {
+        // In the middle of the run, so that there are keys in progress.
         if !self.owner_frozen && self.toll.kills >= self.plan.kills / 3 {
             self.owner_frozen = self.freeze(0, FREEZE_OWNER);
             return;
@@ -143,13 +148,13 @@ impl Unrest<'_> {
     fn kill_service(&mut self, first: usize) {
         let count = self.stage.services.len();
         let mut from_first = (0..count).map(|step| (first + step) % count);
-        // Whoever runs or is frozen can be killed; one that is down cannot.
+        // Running and frozen processes can be killed.
         let is_up = |number: &usize| self.stage.services[*number].state == State::Running;
         let Some(number) = from_first.find(is_up) else { return };
         let stage = &mut *self.stage;
         stage.services[number].kill(&mut stage.tether);
         self.toll.kills += 1;
-        self.bring_back(Victim::Service(number));
+        self.restart(Victim::Service(number));
     }
 
     fn kill_relay(&mut self) {
@@ -157,7 +162,7 @@ impl Unrest<'_> {
         running.kill();
         self.toll.kills += 1;
         self.toll.kills_of_relay += 1;
-        self.bring_back(Victim::Relay);
+        self.restart(Victim::Relay);
     }
 
     fn kill_redis(&mut self) {
@@ -168,12 +173,12 @@ impl Unrest<'_> {
         self.stage.redis_state = State::Dead;
         self.toll.kills += 1;
         self.toll.kills_of_redis += 1;
-        self.bring_back(Victim::Redis);
+        self.restart(Victim::Redis);
     }
 
     fn flush(&mut self) {
         if self.stage.redis_state == State::Running {
-            forget_everything(&self.stage.redis.url());
+            flush_redis(&self.stage.redis.url());
             self.toll.flushes += 1;
         }
     }
@@ -189,14 +194,14 @@ impl Unrest<'_> {
         true
     }
 
-    fn bring_back(&mut self, victim: Victim) {
+    fn restart(&mut self, victim: Victim) {
         let is_at_once = self.chance.percent(AT_ONCE_PERCENT);
         let pause = if is_at_once { 0 } else { self.chance.between(100, PAUSE_MS_MAX) };
         self.down.push((Instant::now() + Duration::from_millis(pause), victim));
     }
 
     /// Those whose time has come.
-    fn revive(&mut self) {
+    fn restart_due(&mut self) {
         let now = Instant::now();
         let due: Vec<_> = self.down.extract_if(.., |(at, _)| *at <= now).collect();
         for (_, victim) in due {
@@ -215,13 +220,13 @@ impl Unrest<'_> {
         }
     }
 
-    /// Whoever ended by itself comes back, and is told of.
+    /// Restarts processes that ended by themselves, and reports them.
     fn watch(&mut self) {
         for number in 0..self.stage.services.len() {
             let stage = &mut *self.stage;
             let service = &mut stage.services[number];
             let Some(status) = service.ended(&mut stage.tether) else { continue };
-            let words = format!("{} ended ({status}):\n{}", service.name, service.last_words());
+            let words = format!("{} ended ({status}):\n{}", service.name, service.last_log_lines());
             eprintln!("{words}");
             self.toll.ended.push(words);
             self.down.push((Instant::now() + Duration::from_secs(1), Victim::Service(number)));
@@ -240,7 +245,7 @@ impl Unrest<'_> {
 }
 
 /// FLUSHALL.
-fn forget_everything(url: &str) {
+fn flush_redis(url: &str) {
     let mut connection = redis::Client::open(url).unwrap().get_connection().unwrap();
     redis::cmd("FLUSHALL").exec(&mut connection).unwrap();
 }

@@ -1,7 +1,7 @@
-//! The topics, as they lie there in the end.
+//! The topics at the end of a run.
 //!
-//! Enters: a broker. Leaves: all records of the shop's topics, the dead letters, and how many records
-//! a consumer has not finished with.
+//! Enters: a broker. Leaves: all records of the shop's topics, the dead letters, and the lag of each
+//! consumer.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,27 +9,27 @@ use std::time::Duration;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 
-use crate::shop_chaos::audit::Letter;
+use crate::shop_chaos::audit::DeadLetter;
+use crate::shop_chaos::consumers::{self, CONSUMERS, ConsumerTopics};
 use crate::shop_chaos::poison;
 use crate::shop_chaos::stage::PARTITIONS;
-use crate::shop_chaos::who::{self, READERS, Reader};
 use support::topic::{self, Stored};
 
-/// Where the relay lays rows that it cannot route; there must be none.
+/// The relay's dead-letter topic; it must stay empty.
 pub(crate) const UNROUTED: &str = "relay.dead-letters";
 
 /// How long the broker may take to tell offsets.
 const ASK_LIMIT: Duration = Duration::from_secs(20);
 
-/// All records of the shop's topics, echoes and poison included.
+/// All records of the shop's topics, duplicates and poison included.
 pub(crate) fn read(bootstrap: &str) -> Vec<Stored> {
-    topic::read(bootstrap, &who::topics())
+    topic::read(bootstrap, &consumers::topics())
 }
 
 /// Records behind the offsets that the consumers have committed, for each of their partitions.
 pub(crate) fn lag(bootstrap: &str, records: &[Stored]) -> BTreeMap<String, usize> {
     let mut lag = BTreeMap::new();
-    for reader in &READERS {
+    for reader in &CONSUMERS {
         let committed = committed(bootstrap, reader);
         for record in records {
             let place = (record.topic.clone(), record.partition);
@@ -43,8 +43,8 @@ pub(crate) fn lag(bootstrap: &str, records: &[Stored]) -> BTreeMap<String, usize
     lag
 }
 
-/// By topic and partition, where a consumer would go on; 0 where it has never been.
-fn committed(bootstrap: &str, reader: &Reader) -> BTreeMap<(String, i32), i64> {
+/// Committed offsets by topic and partition; 0 where there is none.
+fn committed(bootstrap: &str, reader: &ConsumerTopics) -> BTreeMap<(String, i32), i64> {
     let consumer: BaseConsumer =
         topic::client(bootstrap).set("group.id", reader.name).create().unwrap();
     let mut wanted = TopicPartitionList::new();
@@ -61,9 +61,9 @@ fn committed(bootstrap: &str, reader: &Reader) -> BTreeMap<(String, i32), i64> {
 }
 
 /// All dead letters: by whom, and which poison.
-pub(crate) fn letters(bootstrap: &str) -> Vec<Letter> {
-    let letters_of = |reader: &Reader| {
-        let records = topic::read(bootstrap, &[who::dead_letters_of(reader)]);
+pub(crate) fn letters(bootstrap: &str) -> Vec<DeadLetter> {
+    let letters_of = |reader: &ConsumerTopics| {
+        let records = topic::read(bootstrap, &[consumers::dead_letters_of(reader)]);
         records.into_iter().map(|record| {
             let number = record.header(poison::HEADER).and_then(|number| number.parse().ok());
             (reader.name.to_owned(), number)
@@ -71,5 +71,5 @@ pub(crate) fn letters(bootstrap: &str) -> Vec<Letter> {
     };
     let unrouted = topic::read(bootstrap, &[UNROUTED.to_owned()]);
     let unrouted = unrouted.iter().map(|_| ("the relay".to_owned(), None));
-    READERS.iter().flat_map(letters_of).chain(unrouted).collect()
+    CONSUMERS.iter().flat_map(letters_of).chain(unrouted).collect()
 }

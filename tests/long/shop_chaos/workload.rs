@@ -1,7 +1,7 @@
-//! What customers wish for, and how often they say so.
+//! The workload: order requests and their attempts.
 //!
-//! Enters: a [`Plan`] and chance. Leaves: orders that come to every kind of end, and the stock that
-//! makes them do so. Pure.
+//! Enters: a [`Plan`] and a random generator. Leaves: requests that lead to every outcome, and the stock for
+//! them. Pure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,25 +12,25 @@ use serde_json::json;
 use crate::shop_chaos::settings::Plan;
 use support::chance::Chance;
 
-/// Goods that there is enough of, and goods that there is not.
+/// Goods with enough stock, and goods without.
 const PLENTIFUL: [&str; 4] = ["tea", "coffee", "cocoa", "sugar"];
 const SCARCE: [&str; 2] = ["saffron", "truffle"];
-/// What there is of the former.
+/// Stock of the former.
 const PLENTY: i64 = 1_000_000;
 
-/// Wishes for scarce goods, wishes above the card's limit, requests that are sent more than once,
-/// sendings whose sender does not wait for the answer: percent.
+/// Requests for scarce goods, requests above the card's limit, requests that are sent more than once, attempts
+/// whose client disconnects before the response: percent.
 const SCARCE_PERCENT: u64 = 30;
 const DEAR_PERCENT: u64 = 15;
 const AGAIN_PERCENT: u64 = 30;
 const HANG_UP_PERCENT: u64 = 4;
 
-/// How much later a request is sent again that is not sent at the same time.
+/// The latest time at which a request is repeated.
 const AGAIN_MS_MAX: u64 = 4_000;
 
-/// What one key asks for.
+/// The request of one key.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Wish {
+pub(crate) struct OrderRequest {
     /// The Idempotency-Key; also the customer, so that the order's row tells whose it is.
     pub(crate) key: String,
     pub(crate) sku: String,
@@ -40,15 +40,15 @@ pub(crate) struct Wish {
 
 /// When a request is sent, and to which of the two processes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Sending {
+pub(crate) struct Attempt {
     /// After the run's beginning.
     pub(crate) at: Duration,
     pub(crate) door: usize,
-    /// The sender hangs up after the first request, and sends it again.
+    /// The client disconnects after the first request, and retries.
     pub(crate) hangs_up: bool,
 }
 
-impl Wish {
+impl OrderRequest {
     /// The request's body.
     pub(crate) fn body(&self) -> String {
         let Self { key, sku, quantity, amount_cents } = self;
@@ -64,14 +64,14 @@ impl Wish {
     }
 }
 
-/// All wishes, each with the times at which it is said.
-pub(crate) fn draw(plan: &Plan, chance: &mut Chance) -> Vec<(Wish, Vec<Sending>)> {
+/// All requests, each with its attempts.
+pub(crate) fn draw(plan: &Plan, chance: &mut Chance) -> Vec<(OrderRequest, Vec<Attempt>)> {
     let step = plan.placing_time() / u32::try_from(plan.orders).unwrap();
     let at = |number: usize| step * u32::try_from(number).unwrap();
     (0..plan.orders).map(|number| (wish(number, chance), sendings(at(number), chance))).collect()
 }
 
-fn wish(number: usize, chance: &mut Chance) -> Wish {
+fn wish(number: usize, chance: &mut Chance) -> OrderRequest {
     let is_scarce = chance.percent(SCARCE_PERCENT);
     let goods: &[&str] = if is_scarce { &SCARCE } else { &PLENTIFUL };
     let limit = u64::try_from(CARD_LIMIT_CENTS).unwrap();
@@ -81,7 +81,7 @@ fn wish(number: usize, chance: &mut Chance) -> Wish {
         // The limit itself now and then.
         chance.between(1, limit + limit / 50).min(limit)
     };
-    Wish {
+    OrderRequest {
         key: format!("wish-{number:06}"),
         sku: goods[chance.below(goods.len())].to_owned(),
         quantity: i64::try_from(chance.between(1, 5)).unwrap(),
@@ -89,14 +89,14 @@ fn wish(number: usize, chance: &mut Chance) -> Wish {
     }
 }
 
-fn sendings(at: Duration, chance: &mut Chance) -> Vec<Sending> {
+fn sendings(at: Duration, chance: &mut Chance) -> Vec<Attempt> {
     let count = if chance.percent(AGAIN_PERCENT) { 2 + chance.below(3) } else { 1 };
     let first = chance.below(2);
     let sending = |number: usize| {
         let is_at_once = chance.percent(50);
         let later =
             if is_at_once { chance.between(0, 5) } else { chance.between(20, AGAIN_MS_MAX) };
-        Sending {
+        Attempt {
             at: if number == 0 { at } else { at + Duration::from_millis(later) },
             door: (first + if number == 0 { 0 } else { chance.below(2) }) % 2,
             hangs_up: chance.percent(HANG_UP_PERCENT),
@@ -105,8 +105,8 @@ fn sendings(at: Duration, chance: &mut Chance) -> Vec<Sending> {
     (0..count).map(sending).collect()
 }
 
-/// What lies in store at the beginning: of scarce goods half of what can be paid for.
-pub(crate) fn stock<'w>(wishes: impl Iterator<Item = &'w Wish>) -> BTreeMap<String, i64> {
+/// The initial stock: of scarce goods half of the payable demand.
+pub(crate) fn stock<'w>(wishes: impl Iterator<Item = &'w OrderRequest>) -> BTreeMap<String, i64> {
     let mut stock: BTreeMap<String, i64> =
         PLENTIFUL.iter().map(|&sku| (sku.to_owned(), PLENTY)).collect();
     for wish in wishes.filter(|wish| wish.is_payable() && SCARCE.contains(&wish.sku.as_str())) {

@@ -1,16 +1,18 @@
-//! Shows before every run that the account sees each fault.
+//! Checks before every run that the audit detects each kind of fault.
 //!
-//! Enters: a small run as it should be. Leaves: a panic where a spoilt one passes.
+//! Enters: the state of a small correct run. Leaves: a panic if a corrupted state passes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::shop_chaos::audit::{Answer, Beginning, Books, Operation, Order, Told, Verdict, audit};
-use crate::shop_chaos::stories::{Traces, possible};
-use crate::shop_chaos::wishes::Wish;
+use crate::shop_chaos::audit::{
+    ClientOutcome, FinalState, Inputs, Operation, Order, OrderResponse, Verdict, audit,
+};
+use crate::shop_chaos::expected::{Traces, possible};
+use crate::shop_chaos::workload::OrderRequest;
 
 /// # Panics
-/// When a fault is not seen, or a sound run is found at fault.
-pub(crate) fn assert_sees_each_fault() {
+/// If a fault is not detected, or a correct run is reported as faulty.
+pub(crate) fn assert_detects_each_fault() {
     let (beginning, books) = sound();
     let verdict = audit(&beginning, &books);
     assert!(verdict.is_sound(), "{verdict:?}");
@@ -22,7 +24,7 @@ pub(crate) fn assert_sees_each_fault() {
     letters_are_seen();
 }
 
-fn judge(spoil: impl FnOnce(&mut Beginning, &mut Books)) -> Verdict {
+fn judge(spoil: impl FnOnce(&mut Inputs, &mut FinalState)) -> Verdict {
     let (mut beginning, mut books) = sound();
     spoil(&mut beginning, &mut books);
     let verdict = audit(&beginning, &books);
@@ -32,7 +34,7 @@ fn judge(spoil: impl FnOnce(&mut Beginning, &mut Books)) -> Verdict {
 
 fn effects_are_seen() {
     let (_, books) = sound();
-    // Every trace of every order, gone and doubled.
+    // Every trace of every order, missing and doubled.
     for (id, traces) in &books.traces {
         for trace in traces.keys() {
             let gone = judge(|_, books| books.of(id).retain(|known, _| known != trace));
@@ -41,7 +43,7 @@ fn effects_are_seen() {
             assert_eq!((doubled.effects_missing, doubled.effects_doubled), (0, 1), "{id} {trace}");
         }
     }
-    let strange = |_: &mut Beginning, books: &mut Books| {
+    let strange = |_: &mut Inputs, books: &mut FinalState| {
         books.traces.insert("nobody".to_owned(), [("event OrderCreated".to_owned(), 2)].into());
     };
     assert_eq!(judge(strange).effects_doubled, 2);
@@ -50,16 +52,16 @@ fn effects_are_seen() {
     let contrary = judge(|_, books| "CANCELLED".clone_into(&mut books.orders[0].status));
     assert_eq!(contrary.stuck, 1);
     // A declined card, and the order was confirmed all the same.
-    let unpaid = |_: &mut Beginning, books: &mut Books| {
+    let unpaid = |_: &mut Inputs, books: &mut FinalState| {
         let order = &mut books.orders[1];
         "CONFIRMED".clone_into(&mut order.status);
         "CONFIRMED".clone_into(&mut order.saga);
     };
     assert_eq!(judge(unpaid).effects_doubled, 1);
-    an_order_given_up_twice_is_accounted_for();
+    an_order_that_timed_out_twice_is_audited();
 }
 
-fn an_order_given_up_twice_is_accounted_for() {
+fn an_order_that_timed_out_twice_is_audited() {
     let (beginning, mut books) = sound();
     let ways = possible(&beginning.wishes[2].0, false, 2).into_iter().map(|way| way.wanted);
     let is_released = |traces: &Traces| traces.contains_key("reservation RELEASED saffron 2");
@@ -84,8 +86,8 @@ fn balances_are_seen() {
     assert_eq!((twice.effects_doubled, twice.money_balance), (1, 500));
     let kept = judge(|_, books| books.gateway.retain(|booking| !booking.is_refund));
     assert_eq!((kept.effects_missing, kept.money_balance), (1, 700));
-    // Two wrongs that would add up to nothing.
-    let hidden = |_: &mut Beginning, books: &mut Books| {
+    // Two errors that would cancel out.
+    let hidden = |_: &mut Inputs, books: &mut FinalState| {
         let refund = Operation { is_refund: true, ..books.gateway[0].clone() };
         let charge = Operation { order: "o2".to_owned(), ..books.gateway[0].clone() };
         books.gateway.extend([refund, charge]);
@@ -98,7 +100,7 @@ fn balances_are_seen() {
 }
 
 fn answers_are_seen() {
-    let double = |_: &mut Beginning, books: &mut Books| {
+    let double = |_: &mut Inputs, books: &mut FinalState| {
         let again = Order { id: "o9".to_owned(), ..books.orders[1].clone() };
         let traces = books.traces["o2"].clone();
         books.gateway.push(Operation { order: "o9".to_owned(), ..books.gateway[1].clone() });
@@ -109,14 +111,17 @@ fn answers_are_seen() {
     assert_eq!((verdict.double_orders, verdict.effects_doubled), (1, 0));
     let nobody = judge(|beginning, _| drop(beginning.wishes.remove(1)));
     assert_eq!(nobody.double_orders, 1);
-    let other = |beginning: &mut Beginning, _: &mut Books| {
+    let other = |beginning: &mut Inputs, _: &mut FinalState| {
         beginning.wishes[0].1.answers.insert(answer("o2"));
     };
     assert_eq!(judge(other).answers_wrong, 1);
     assert_eq!(judge(|beginning, _| beginning.wishes[0].1 = told("o2")).answers_wrong, 1);
-    assert_eq!(judge(|beginning, _| beginning.wishes[0].1 = Told::default()).answers_wrong, 1);
+    assert_eq!(
+        judge(|beginning, _| beginning.wishes[0].1 = ClientOutcome::default()).answers_wrong,
+        1
+    );
     assert_eq!(judge(|beginning, _| beginning.wishes[0].1.unanswered = 1).answers_wrong, 1);
-    let refused = |beginning: &mut Beginning, _: &mut Books| {
+    let refused = |beginning: &mut Inputs, _: &mut FinalState| {
         beginning.wishes[0].1.refusals.push("422".to_owned());
     };
     assert_eq!(judge(refused).answers_wrong, 1);
@@ -136,22 +141,22 @@ fn letters_are_seen() {
     assert!(again.is_sound() && again.dead_letters_repeated == 1, "{again:?}");
 }
 
-impl Books {
+impl FinalState {
     fn of(&mut self, order: &str) -> &mut BTreeMap<String, u32> {
         self.traces.get_mut(order).unwrap()
     }
 }
 
 /// One order confirmed, one declined, one sold out; one poison.
-fn sound() -> (Beginning, Books) {
-    let wish = |number: u32, sku: &str, amount_cents| Wish {
+fn sound() -> (Inputs, FinalState) {
+    let wish = |number: u32, sku: &str, amount_cents| OrderRequest {
         key: format!("wish-{number}"),
         sku: sku.to_owned(),
         quantity: 2,
         amount_cents,
     };
     let wishes = [wish(1, "tea", 500), wish(2, "tea", 1_000_000), wish(3, "saffron", 700)];
-    let mut books = Books::default();
+    let mut books = FinalState::default();
     for (number, wish) in (1..).zip(&wishes) {
         let status = if number == 1 { "CONFIRMED" } else { "CANCELLED" };
         let order = Order {
@@ -185,13 +190,13 @@ fn sound() -> (Beginning, Books) {
     let told = |number: usize| told(&format!("o{number}"));
     let wishes = (1..).zip(wishes).map(|(number, wish)| (wish, told(number)));
     let poison = BTreeSet::from([("shop-orders".to_owned(), 7)]);
-    (Beginning { wishes: wishes.collect(), stock: stock(100), poison }, books)
+    (Inputs { wishes: wishes.collect(), stock: stock(100), poison }, books)
 }
 
-fn told(order: &str) -> Told {
-    Told { answers: [answer(order)].into(), ..Told::default() }
+fn told(order: &str) -> ClientOutcome {
+    ClientOutcome { answers: [answer(order)].into(), ..ClientOutcome::default() }
 }
 
-fn answer(order: &str) -> Answer {
-    Answer { order: order.to_owned(), body: format!("{{\"id\":\"{order}\"}}") }
+fn answer(order: &str) -> OrderResponse {
+    OrderResponse { order: order.to_owned(), body: format!("{{\"id\":\"{order}\"}}") }
 }

@@ -1,13 +1,13 @@
-//! The ways in which an order can go, and everything that each leaves behind.
+//! The scenarios of an order, and the traces of each.
 //!
-//! Enters: a [`Wish`], how its order ended, and how often it was given up. Leaves: [`Expected`] traces,
-//! in the words of [`crate::shop_chaos::books`]. What always holds: a story names every trace, so one too many is
+//! Enters: a [`OrderRequest`], how its order ended, and how often it was given up. Leaves: [`Expected`] traces,
+//! in the words of [`crate::shop_chaos::final_state`]. What always holds: a story names every trace, so one too many is
 //! seen as well as one that is not there. Written from the shop's description, without its code. Pure.
 
 use std::collections::BTreeMap;
 
-use crate::shop_chaos::who::{READERS, readers_of};
-use crate::shop_chaos::wishes::Wish;
+use crate::shop_chaos::consumers::{CONSUMERS, consumers_of};
+use crate::shop_chaos::workload::OrderRequest;
 
 /// Traces of one order, and how often each is there.
 pub(crate) type Traces = BTreeMap<String, u32>;
@@ -37,7 +37,7 @@ enum Stock {
 
 /// One way from the beginning to the end.
 #[derive(Debug)]
-struct Story {
+struct Scenario {
     is_confirmed: bool,
     /// The payment's last status.
     payment: &'static str,
@@ -52,7 +52,7 @@ struct Story {
 /// refund does not, nor does anything after the end.
 const MAY_COME_LATE: [&str; 3] = ["PaymentProcessed", "InventoryReserved", "InventoryReleased"];
 
-const STORIES: [Story; 9] = [
+const STORIES: [Scenario; 9] = [
     story("CHARGED", Some(true), Stock::Reserved, &["PaymentProcessed", "InventoryReserved"]),
     story("DECLINED", Some(false), Stock::Untouched, &["PaymentFailed"]),
     story(
@@ -111,20 +111,20 @@ const fn story(
     charged: Option<bool>,
     stock: Stock,
     events: &'static [&'static str],
-) -> Story {
+) -> Scenario {
     let is_confirmed = matches!(stock, Stock::Reserved);
-    Story { is_confirmed, payment, charged, stock, events }
+    Scenario { is_confirmed, payment, charged, stock, events }
 }
 
 /// All that could be there for an order that was given up so many times: one expectation for each way
 /// in which it may have gone.
-pub(crate) fn possible(wish: &Wish, is_confirmed: bool, timeouts: u32) -> Vec<Expected> {
-    let is_possible = |story: &&Story| {
+pub(crate) fn possible(wish: &OrderRequest, is_confirmed: bool, timeouts: u32) -> Vec<Expected> {
+    let is_possible = |story: &&Scenario| {
         let is_paid_right = story.charged.is_none_or(|charged| charged == wish.is_payable());
         story.is_confirmed == is_confirmed && is_paid_right
     };
     // What was voided may have been heard of, or not.
-    let amounts = |story: &Story| {
+    let amounts = |story: &Scenario| {
         if story.charged.is_some() { vec![wish.amount_cents] } else { vec![0, wish.amount_cents] }
     };
     let stories = STORIES.iter().filter(is_possible);
@@ -144,8 +144,8 @@ impl Expected {
         *self.allowed.entry(trace).or_default() += count;
     }
 
-    fn want_rows(&mut self, story: &Story, wish: &Wish, intended_cents: i64) {
-        let Wish { sku, quantity, amount_cents, .. } = wish;
+    fn want_rows(&mut self, story: &Scenario, wish: &OrderRequest, intended_cents: i64) {
+        let OrderRequest { sku, quantity, amount_cents, .. } = wish;
         self.want(format!("payment {} {intended_cents}", story.payment), 1);
         if let Some(charged) = story.charged {
             self.want(operation("charge", charged, *amount_cents), 1);
@@ -166,14 +166,14 @@ impl Expected {
     fn want_event(&mut self, event: &str, count: u32) {
         self.want(format!("event {event}"), count);
         self.want(format!("record {event}"), count);
-        for reader in readers_of(event) {
+        for reader in consumers_of(event) {
             self.want(format!("done {reader} {event}"), count);
         }
     }
 }
 
-impl Story {
-    fn expected(&self, wish: &Wish, intended_cents: i64, timeouts: u32) -> Expected {
+impl Scenario {
+    fn expected(&self, wish: &OrderRequest, intended_cents: i64, timeouts: u32) -> Expected {
         let mut expected = Expected::default();
         expected.want_rows(self, wish, intended_cents);
         let end = if self.is_confirmed { "OrderConfirmed" } else { "OrderCancelled" };
@@ -181,14 +181,14 @@ impl Story {
             expected.want_event(event, 1);
         }
         expected.want("heard OrderCreated".to_owned(), 1);
-        let orders = READERS[0].name;
+        let orders = CONSUMERS[0].name;
         for &event in self.events {
             let is_timeout = event == "OrderTimedOut";
             expected.want_event(event, if is_timeout { timeouts } else { 1 });
             if is_timeout {
                 // The first alone changes the picture.
                 expected.want("heard DeadlinePassed".to_owned(), 1);
-            } else if readers_of(event).any(|reader| reader == orders) {
+            } else if consumers_of(event).any(|reader| reader == orders) {
                 let heard = format!("heard {event}");
                 if !self.is_confirmed && MAY_COME_LATE.contains(&event) {
                     expected.allow(heard, 1);
