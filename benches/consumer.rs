@@ -18,7 +18,8 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use postrider::inbox::{
-    CacheSpec, Consumer, ConsumerSpec, Effects, Failure, Interest, Message, Prepared, Snapshot,
+    CacheSpec, Consumer, ConsumerSnapshot, ConsumerSpec, Effects, Failure, Interest, Message,
+    Prepared,
 };
 use postrider::sandbox::redis::Redis;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
@@ -136,7 +137,7 @@ impl Scene {
 
     /// Consumes everything; the time runs from the first message that is done to the last, so that
     /// joining the group is not in it.
-    fn consume(&self, redis: Option<&Redis>) -> (Snapshot, f64) {
+    fn consume(&self, redis: Option<&Redis>) -> (ConsumerSnapshot, f64) {
         let database = self.database.address().unix_url().parse().unwrap();
         let mut spec = ConsumerSpec::new(NAME, [TOPIC], &self.kafka.bootstrap(), database);
         spec.cache = redis.map(|redis| CacheSpec::new(redis.url()));

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use postrider::idempotency::{
-    Begin, Fingerprint, Guard, Key, OwnerUpdate, Request, Settings, StoredResponse,
+    Begin, Fingerprint, Guard, GuardSettings, Key, OwnerUpdate, Request, StoredResponse,
 };
 use postrider::sandbox::redis::Redis;
 use redis::IntoConnectionInfo as _;
@@ -52,7 +52,8 @@ fn main() {
 }
 
 async fn measure(redis: &Redis, concurrency: u64) -> serde_json::Value {
-    let settings = Settings { response_timeout: Duration::from_secs(5), ..Settings::default() };
+    let settings =
+        GuardSettings { response_timeout: Duration::from_secs(5), ..GuardSettings::default() };
     let guard = Arc::new(Guard::connect(&redis.url(), &settings).unwrap());
     let guard = Side::Guard(guard, Arc::new(response()));
     let setnx = Side::Setnx(Setnx { connection: session(redis).await });

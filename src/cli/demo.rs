@@ -24,8 +24,8 @@ use super::context::Context;
 use super::exit::ExitCode;
 use super::failure::Failure;
 use super::specs::kafka_spec;
-use consumer::Consumer;
-use judge::{Judge, Verdict};
+use consumer::DemoConsumer;
+use judge::{DeliveryVerdict, Judge};
 use postrider_config::{ConfigError, Delivery, FlagValue};
 use postrider_kafka::embedded::BrokerError;
 use postrider_kafka::{KafkaSpec, ReaderError, TopicsError};
@@ -178,7 +178,7 @@ impl DemoError {
 #[derive(Serialize)]
 struct Figures {
     #[serde(flatten)]
-    verdict: Verdict,
+    verdict: DeliveryVerdict,
     kills: u32,
     shop: ShopFigures,
 }
@@ -269,7 +269,7 @@ async fn play(
     let Cast { kafka, arguments, shows_arrivals } = cast;
     let judge = Arc::new(Mutex::new(Judge::default()));
     let consumer =
-        Consumer::start(&kafka, &event_types(plan.types), Arc::clone(&judge), shows_arrivals)?;
+        DemoConsumer::start(&kafka, &event_types(plan.types), Arc::clone(&judge), shows_arrivals)?;
     let mut relay = Relay::start(stage.database_url.clone(), arguments, Stage::tether()?)?;
     wait_until_streaming(client.sql(), &stage.slot, &mut relay).await?;
     let shop = tokio::select! {
@@ -389,8 +389,16 @@ fn banner(stage: &Stage, args: &DemoArgs) {
 }
 
 fn to_text(figures: &Figures) -> String {
-    let Verdict { committed, delivered, lost, duplicated, phantom, out_of_order, p50_ms, p99_ms } =
-        figures.verdict;
+    let DeliveryVerdict {
+        committed,
+        delivered,
+        lost,
+        duplicated,
+        phantom,
+        out_of_order,
+        p50_ms,
+        p99_ms,
+    } = figures.verdict;
     let ShopFigures { orders, repeated_requests, confirmed, cancelled, refunded, stuck } =
         &figures.shop;
     let mut text = format!(

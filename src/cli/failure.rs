@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::exit::ExitCode;
 use crate::typed::{typed_words, without_typed_secrets};
-use postrider_config::Excerpt;
+use postrider_config::SourceLine;
 
 /// Why a command failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,7 +48,7 @@ pub struct Finding {
     /// Why.
     pub why: Option<String>,
     /// The line of a file that is meant.
-    pub excerpt: Option<Excerpt>,
+    pub excerpt: Option<SourceLine>,
     /// The exact command, SQL or setting that fixes it.
     pub help: Option<String>,
 }
@@ -246,7 +246,7 @@ mod tests {
     #[test]
     fn excerpts_have_their_caret_below_the_word() {
         let mut failure = Failure::new(ExitCode::Config, "PR-C003", "there is no setting `x.slto`");
-        failure.findings[0].excerpt = Some(Excerpt {
+        failure.findings[0].excerpt = Some(SourceLine {
             path: "p.toml".into(),
             line: 12,
             column: 3,

@@ -10,10 +10,10 @@ use super::codes;
 use super::exit::ExitCode;
 use super::failure::{Failure, Finding};
 use super::tail::TailError;
-use postrider_config::{ConfigError, Mistake, Place};
+use postrider_config::{ConfigError, Mistake, SourcePosition};
 use postrider_core::pipeline::PipelineError;
 use postrider_core::route::RouteSpecError;
-use postrider_debezium::{ImportError, Outcome};
+use postrider_debezium::{ImportError, ImportOutcome};
 use postrider_kafka::{ReaderError, SettingsError, SinkError, TopicsError};
 use postrider_postgres::control::ControlError;
 use postrider_postgres::wal::WalError;
@@ -39,9 +39,9 @@ impl From<Mistake> for Finding {
         let Mistake { kind, place, help } = mistake;
         let code = kind.code();
         let (what, excerpt) = match place {
-            Place::File(excerpt) => (kind.to_string(), Some(excerpt)),
-            Place::Named(name) => (format!("{name}: {kind}"), None),
-            Place::Nowhere => (kind.to_string(), None),
+            SourcePosition::File(excerpt) => (kind.to_string(), Some(excerpt)),
+            SourcePosition::Named(name) => (format!("{name}: {kind}"), None),
+            SourcePosition::Nowhere => (kind.to_string(), None),
         };
         Self { code, what, why: None, excerpt, help }
     }
@@ -53,7 +53,8 @@ impl From<ImportError> for Failure {
         let ImportError::Refused { report } = error else {
             return Self::of(ExitCode::Config, "PR-C010", &error, hint);
         };
-        let refused = report.into_iter().filter(|finding| finding.outcome == Outcome::Refused);
+        let refused =
+            report.into_iter().filter(|finding| finding.outcome == ImportOutcome::Refused);
         let findings = refused.map(|finding| Finding {
             code: "PR-C009",
             what: format!("`{}`: {}", finding.option, finding.note),

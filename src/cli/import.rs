@@ -16,7 +16,7 @@ use super::exit::ExitCode;
 use super::failure::Failure;
 use super::specs::review;
 use postrider_config::{ConfigError, FileChoice, FlagValue, Inputs, Loaded, load, to_read};
-use postrider_debezium::{Finding, ImportError, Imported, Outcome, import};
+use postrider_debezium::{Finding, ImportError, ImportOutcome, Imported, import};
 
 /// The programs there are to come from.
 #[derive(Debug, Subcommand)]
@@ -64,7 +64,7 @@ pub fn run(command: &ImportCommand, context: &Context) -> Result<ExitCode, Failu
         )?;
         return Ok(ExitCode::Ok);
     }
-    tell(&(account(&args.file, &imported.report) + &obstacles(&imported)));
+    tell(&(account(&args.file, &imported.report) + &refused_options(&imported)));
     if args.write.is_none() {
         context.print(&imported.toml_without_secrets)?;
     }
@@ -87,7 +87,7 @@ pub(super) fn load_imported(
     let name = PathBuf::from(format!("{} (imported)", path.display()));
     let loaded = context.load_file(FileChoice::Text { name, text }, flags)?;
     for Finding { option, note, .. } in
-        report.iter().filter(|finding| finding.outcome == Outcome::Changed)
+        report.iter().filter(|finding| finding.outcome == ImportOutcome::Changed)
     {
         tracing::warn!("debezium `{option}`: {note}");
     }
@@ -132,16 +132,17 @@ fn write(path: &Path, toml: &str, force: bool) -> Result<(), Failure> {
 /// The account of every option but the refused ones, which are errors.
 fn account(path: &Path, report: &[Finding]) -> String {
     let groups = [
-        (Outcome::Mapped, "mapped"),
-        (Outcome::Changed, "changed meaning"),
-        (Outcome::NotNeeded, "not needed"),
-        (Outcome::Refused, "refused"),
+        (ImportOutcome::Mapped, "mapped"),
+        (ImportOutcome::Changed, "changed meaning"),
+        (ImportOutcome::NotNeeded, "not needed"),
+        (ImportOutcome::Refused, "refused"),
     ];
-    let of = |outcome: Outcome| report.iter().filter(move |finding| finding.outcome == outcome);
+    let of =
+        |outcome: ImportOutcome| report.iter().filter(move |finding| finding.outcome == outcome);
     let counts: Vec<String> =
         groups.iter().map(|(outcome, name)| format!("{} {name}", of(*outcome).count())).collect();
     let mut out = format!("{}: {}\n", path.display(), counts.join(", "));
-    for (outcome, name) in groups.iter().filter(|(outcome, _)| *outcome != Outcome::Refused) {
+    for (outcome, name) in groups.iter().filter(|(outcome, _)| *outcome != ImportOutcome::Refused) {
         if of(*outcome).next().is_some() {
             let _ = writeln!(out, "\n{name}:");
         }
@@ -157,7 +158,7 @@ fn line(out: &mut String, finding: &Finding) {
         Some(value) => format!(" = {value}"),
         None => String::new(),
     };
-    let arrow = if finding.outcome == Outcome::Mapped { " -> " } else { ": " };
+    let arrow = if finding.outcome == ImportOutcome::Mapped { " -> " } else { ": " };
     let _ = writeln!(out, "  {}{value}{arrow}{}", finding.option, finding.note);
     if let Some(help) = &finding.help {
         let _ = writeln!(out, "      help: {help}");
@@ -165,7 +166,7 @@ fn line(out: &mut String, finding: &Finding) {
 }
 
 /// What this build or this machine has against the result, such as TLS in a build without it.
-fn obstacles(imported: &Imported) -> String {
+fn refused_options(imported: &Imported) -> String {
     let file =
         FileChoice::Text { name: PathBuf::from("postrider.toml"), text: imported.toml.clone() };
     let mut out = String::new();

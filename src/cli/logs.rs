@@ -25,7 +25,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 
 pub(super) use line::now;
 
-use line::Line;
+use line::LogLine;
 use queue::{Outs, Queue};
 
 use postrider_config::{Log, LogFormat, LogLevel};
@@ -62,7 +62,7 @@ pub fn end(last: &str) {
 /// Begins to write the log; without a thread for that, each line is written by whoever has it.
 fn begin_to_write(format: LogFormat, color: bool) -> Option<Queue> {
     let notice = move |lines: u64| {
-        let mut line = Line::warning("lines of the log were left out: nobody read stderr");
+        let mut line = LogLine::warning("lines of the log were left out: nobody read stderr");
         line.push("lines", lines.into());
         line.in_format(format, color)
     };
@@ -146,7 +146,7 @@ where
         mut writer: Writer<'_>,
         event: &Event<'_>,
     ) -> std::fmt::Result {
-        let mut line = Line::of(event);
+        let mut line = LogLine::of(event);
         let target = event.metadata().target();
         let may_repeat = *event.metadata().level() <= Level::WARN || target == LIBRDKAFKA;
         if may_repeat && target != AUDIT {

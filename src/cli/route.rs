@@ -25,8 +25,8 @@ mod rehearsal;
 mod table;
 mod types;
 
-use answer::Answer;
-use line::Line;
+use answer::RouteOutput;
+use line::InputLine;
 use rehearsal::Rehearsal;
 
 /// How many rows of the table are read unless it is said.
@@ -117,7 +117,7 @@ fn load(args: &RouteArgs, context: &Context) -> Result<Loaded, Failure> {
 
 /// One answer a line. A line that is no row is answered as rejected, and told at the end.
 fn answer_all(
-    lines: impl Iterator<Item = io::Result<Result<Line, line::LineError>>>,
+    lines: impl Iterator<Item = io::Result<Result<InputLine, line::LineError>>>,
     rehearsal: &mut Rehearsal,
     mut out: impl io::Write,
 ) -> Result<ExitCode, Failure> {
@@ -131,7 +131,7 @@ fn answer_all(
             Ok(line) => rehearsal.answer(&line)?,
             Err(error) => {
                 malformed += 1;
-                Answer::rejected("malformed_line", &error.to_string())
+                RouteOutput::rejected("malformed_line", &error.to_string())
             }
         };
         if let Err(error) = writeln!(out, "{answer}") {

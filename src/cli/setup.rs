@@ -16,7 +16,7 @@ use super::failure::Failure;
 use super::route;
 use super::specs::kafka_spec;
 use postrider_config::{
-    Config, ConfigError, Delivery, FlagValue, Mistake, MistakeKind, Place, Rejected,
+    Config, ConfigError, Delivery, FlagValue, Mistake, MistakeKind, Rejected, SourcePosition,
 };
 use postrider_core::route::check_topic;
 use postrider_kafka::{Grade, KafkaSpec, MadeTopics, Purpose, WantedTopic, make_topics};
@@ -182,7 +182,7 @@ fn check_names(names: &[String], config: &Config) -> Result<(), Failure> {
             (spec.check(name).err()?, "leave it out, or add a pattern for it to the setting")
         };
         let kind = MistakeKind::Invalid { key: name.to_owned(), reason: reason.to_owned() };
-        let place = Place::Named("--topics".to_owned());
+        let place = SourcePosition::Named("--topics".to_owned());
         Some(Mistake { kind, place, help: Some(help.to_owned()) })
     };
     let mistakes: Vec<Mistake> = names.filter_map(mistake).collect();

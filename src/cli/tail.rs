@@ -141,7 +141,7 @@ pub fn run(args: &TailArgs, mut kafka: KafkaSpec, color: bool) -> Result<(), Tai
         fetch_wait_ms: 100,
     };
     let reader = Reader::open(&kafka, spec, CONNECT_LIMIT)?;
-    let out = Out::new(args, color);
+    let out = TailOutput::new(args, color);
     match copy(reader, out, args.count.unwrap_or(u64::MAX)) {
         Err(TailError::Output(error)) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         other => other,
@@ -149,7 +149,7 @@ pub fn run(args: &TailArgs, mut kafka: KafkaSpec, color: bool) -> Result<(), Tai
 }
 
 /// Writes what is read, flushing whenever nothing more is at hand.
-fn copy(mut reader: Reader, mut out: Out, most: u64) -> Result<(), TailError> {
+fn copy(mut reader: Reader, mut out: TailOutput, most: u64) -> Result<(), TailError> {
     let mut written = 0;
     let mut wait = Duration::ZERO;
     while written < most {
@@ -180,12 +180,12 @@ enum Layout {
 }
 
 /// Standard output.
-struct Out {
+struct TailOutput {
     stdout: BufWriter<StdoutLock<'static>>,
     layout: Layout,
 }
 
-impl Out {
+impl TailOutput {
     fn new(args: &TailArgs, color: bool) -> Self {
         let stdout = io::stdout().lock();
         let layout = match &args.format {

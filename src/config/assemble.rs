@@ -13,7 +13,7 @@ use super::model::{
     Config, DeadLetters, Http, Kafka, Log, Messages, Outbox, Progress, Retry, Route, Shutdown,
     Source,
 };
-use super::reader::Reader;
+use super::reader::SettingsReader;
 use super::rules;
 use super::values::{
     Compression, ConnectionString, Create, Delivery, LogFormat, LogLevel, MissingTopicWord,
@@ -25,14 +25,14 @@ use postrider_core::route::{
     MissingColumn, PROGRESS_PREFIX, ValueFormat, check_members,
 };
 use postrider_postgres::libpq::ConnectInfoWarning;
-use postrider_service::units::Refusal;
+use postrider_service::units::InvalidValue;
 
 /// Builds the configuration. Mistakes of the layers are to be reported before these.
 pub(super) fn assemble(
     settings: &BTreeMap<String, Setting>,
     env: &dyn Fn(&str) -> Option<String>,
 ) -> Result<(Config, Vec<ConnectInfoWarning>), Vec<Mistake>> {
-    let mut reader = Reader::new(settings, env);
+    let mut reader = SettingsReader::new(settings, env);
     let source = reader.source();
     let messages = reader.messages();
     let outbox = reader.outbox();
@@ -74,7 +74,7 @@ type Aliases = BTreeMap<String, Vec<String>>;
 
 type Rest = (Progress, DeadLetters, Http, Retry, Shutdown, Log);
 
-impl Reader<'_> {
+impl SettingsReader<'_> {
     fn source(&mut self) -> Option<Source> {
         let url = self.text("source.url", |text| Ok(ConnectionString::new(text)));
         let connect = url.as_ref().and_then(|url| self.connect(url));
@@ -93,7 +93,7 @@ impl Reader<'_> {
                 .enumerate()
                 .any(|(at, table)| tables.iter().skip(at + 1).any(|t| t == table))
         }) {
-            let refusal = Refusal::new("a table is named twice").help("remove one of the two");
+            let refusal = InvalidValue::new("a table is named twice").help("remove one of the two");
             self.refuse::<()>("source.tables", refusal);
         }
         let create = self.choice("source.create", Create::from_word);
@@ -148,7 +148,7 @@ impl Reader<'_> {
     fn column(&mut self, key: &str, aliases: &mut Aliases) -> Option<String> {
         match self.optional(key, aliases)? {
             Some(name) => Some(name),
-            None => self.refuse(key, Refusal::new("must not be empty")),
+            None => self.refuse(key, InvalidValue::new("must not be empty")),
         }
     }
 
@@ -233,7 +233,7 @@ impl Reader<'_> {
             let reason = "rows may end as dead letters, and route.rejected is not \"dead_letter\"";
             let help = "set route.rejected = \"dead_letter\", or let rows wait for ever: \
                         route.missing_topic = \"wait\" without a deadline";
-            return self.refuse("route.missing_topic", Refusal::new(reason).help(help));
+            return self.refuse("route.missing_topic", InvalidValue::new(reason).help(help));
         }
         Some(MissingPolicy { then, create: create?, create_max: create_max? })
     }
@@ -242,7 +242,7 @@ impl Reader<'_> {
     fn topics(&mut self, config: &Config) {
         let Config { route, progress, dead_letters, .. } = config;
         if progress.topic == dead_letters.topic {
-            let refusal = Refusal::new(format!("dead letters go to `{}` too", progress.topic));
+            let refusal = InvalidValue::new(format!("dead letters go to `{}` too", progress.topic));
             let help =
                 "give progress a topic of its own: it is compacted, and dead letters are not";
             self.refuse::<()>("progress.topic", refusal.help(help));
@@ -261,7 +261,7 @@ impl Reader<'_> {
         let fields = self.items("route.envelope", checks::field)?;
         let Err(twice) = check_members(&fields) else { return Some(fields) };
         let help = twice.hint();
-        self.refuse("route.envelope", Refusal { reason: twice.to_string(), help })
+        self.refuse("route.envelope", InvalidValue { reason: twice.to_string(), help })
     }
 
     fn format(&mut self, route: Option<&Route>) -> Option<FormatSpec> {
@@ -278,7 +278,7 @@ impl Reader<'_> {
         if route.is_some_and(|route| !route.envelope.is_empty()) && !value.takes_envelope() {
             let reason = format!("needs an object around it, and `{}` has none", value.as_str());
             let help = "set format.value to json, json_schema or string".to_owned();
-            return self.refuse("route.envelope", Refusal::new(reason).help(help));
+            return self.refuse("route.envelope", InvalidValue::new(reason).help(help));
         }
         Some(FormatSpec {
             key: key?,
@@ -335,7 +335,7 @@ impl Reader<'_> {
         {
             let reason = format!("dead letters go to `{letters}` too");
             let help = "progress is kept in a compacted topic of its own: leave progress.topic out";
-            self.refuse::<()>("progress.topic", Refusal::new(reason).help(help));
+            self.refuse::<()>("progress.topic", InvalidValue::new(reason).help(help));
         }
         let bind = self.text("http.bind", checks::bind);
         let retry = self.retry();
@@ -369,7 +369,7 @@ impl Reader<'_> {
         let give_up_after = self.duration("retry.give_up_after");
         let login_give_up_after = self.duration("retry.login_give_up_after");
         if max < initial {
-            self.refuse::<()>("retry.max", Refusal::new("must not be below `retry.initial`"));
+            self.refuse::<()>("retry.max", InvalidValue::new("must not be below `retry.initial`"));
         }
         Some(Retry {
             initial: initial?,

@@ -13,25 +13,25 @@ use postrider_core::route::{
 
 use super::model::{Route, unquoted};
 use postrider_secrets::mask::mask_text;
-use postrider_service::units::Refusal;
+use postrider_service::units::InvalidValue;
 
 /// Postgres's NAMEDATALEN - 1, in bytes.
 const NAME_BYTES_MAX: usize = 63;
 /// What the names of the relay's own headers begin with.
 const OWN_PREFIX: &str = "postrider-";
 
-pub(super) fn identifier(text: &str) -> Result<String, Refusal> {
+pub(super) fn identifier(text: &str) -> Result<String, InvalidValue> {
     match text {
-        "" => Err(Refusal::new("must not be empty")),
-        text if text.len() > NAME_BYTES_MAX => {
-            Err(Refusal::new(format!("`{text}` is longer than Postgres's {NAME_BYTES_MAX} bytes")))
-        }
-        text if text.contains('\0') => Err(Refusal::new("must not hold a NUL")),
+        "" => Err(InvalidValue::new("must not be empty")),
+        text if text.len() > NAME_BYTES_MAX => Err(InvalidValue::new(format!(
+            "`{text}` is longer than Postgres's {NAME_BYTES_MAX} bytes"
+        ))),
+        text if text.contains('\0') => Err(InvalidValue::new("must not hold a NUL")),
         text => Ok(text.to_owned()),
     }
 }
 
-pub(super) fn slot(text: &str) -> Result<String, Refusal> {
+pub(super) fn slot(text: &str) -> Result<String, InvalidValue> {
     let name = identifier(text)?;
     let legal = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
     if name.chars().all(legal) {
@@ -41,19 +41,19 @@ pub(super) fn slot(text: &str) -> Result<String, Refusal> {
     let name = mask_text(&name);
     let suggestion: String =
         name.to_ascii_lowercase().chars().map(|c| if legal(c) { c } else { '_' }).collect();
-    Err(Refusal::new(format!("`{name}` is not a slot name: a-z, 0-9 and _ only"))
+    Err(InvalidValue::new(format!("`{name}` is not a slot name: a-z, 0-9 and _ only"))
         .help(format!("for example \"{suggestion}\"")))
 }
 
 /// `schema.table`; parts with capitals, dots or the like in double quotes, as in SQL.
-pub(super) fn table(text: &str) -> Result<TableName, Refusal> {
+pub(super) fn table(text: &str) -> Result<TableName, InvalidValue> {
     let parts = split_identifier(text)
-        .ok_or_else(|| Refusal::new(format!("`{text}` is not a table name")).help(QUOTES))?;
+        .ok_or_else(|| InvalidValue::new(format!("`{text}` is not a table name")).help(QUOTES))?;
     match parts.as_slice() {
         [schema, name] => Ok(TableName { schema: identifier(schema)?, name: identifier(name)? }),
-        [name] => Err(Refusal::new(format!("`{text}` has no schema"))
+        [name] => Err(InvalidValue::new(format!("`{text}` has no schema"))
             .help(format!("write \"public.{}\"", as_written(name)))),
-        _ => Err(Refusal::new(format!("`{text}` is not a table name")).help(QUOTES)),
+        _ => Err(InvalidValue::new(format!("`{text}` is not a table name")).help(QUOTES)),
     }
 }
 
@@ -106,9 +106,9 @@ fn take_quoted(text: &str) -> Option<(String, &str)> {
     }
 }
 
-pub(super) fn field(text: &str) -> Result<FieldSpec, Refusal> {
+pub(super) fn field(text: &str) -> Result<FieldSpec, InvalidValue> {
     let field: FieldSpec = text.parse().map_err(|error: RouteSpecError| {
-        Refusal::new(error.to_string()).help("write \"column\" or \"column:name\"")
+        InvalidValue::new(error.to_string()).help("write \"column\" or \"column:name\"")
     })?;
     identifier(unquoted(&field.column))?;
     let name = if field.name == field.column { unquoted(&field.name) } else { &field.name };
@@ -117,9 +117,9 @@ pub(super) fn field(text: &str) -> Result<FieldSpec, Refusal> {
 }
 
 /// `orders.*: partitions=12 replication=3 cleanup.policy=compact`
-pub(super) fn create_rule(text: &str) -> Result<CreateRule, Refusal> {
+pub(super) fn create_rule(text: &str) -> Result<CreateRule, InvalidValue> {
     let help = "write \"orders.*: partitions=12 replication=3 cleanup.policy=compact\"";
-    let refuse = |reason: String| Refusal::new(reason).help(help);
+    let refuse = |reason: String| InvalidValue::new(reason).help(help);
     let (names, settings) = text.split_once(':').unwrap_or((text, ""));
     let names = glob(names.trim())?;
     let mut rule = CreateRule { names, partitions: None, replication: None, settings: Vec::new() };
@@ -143,27 +143,29 @@ pub(super) fn create_rule(text: &str) -> Result<CreateRule, Refusal> {
 }
 
 /// How many of something.
-pub(super) fn count(text: &str) -> Result<u64, Refusal> {
-    text.parse().map_err(|_| Refusal::new(format!("`{text}` is not a number from 0 on")))
+pub(super) fn count(text: &str) -> Result<u64, InvalidValue> {
+    text.parse().map_err(|_| InvalidValue::new(format!("`{text}` is not a number from 0 on")))
 }
 
 /// A name that no other header of the relay has.
-fn header_name(text: &str) -> Result<String, Refusal> {
+fn header_name(text: &str) -> Result<String, InvalidValue> {
     let help = "write \"column:name\" with another name";
     match text {
-        "" => Err(Refusal::new("a name must not be empty").help(help)),
-        text if text.contains('\0') => Err(Refusal::new("a name must not hold a NUL").help(help)),
+        "" => Err(InvalidValue::new("a name must not be empty").help(help)),
+        text if text.contains('\0') => {
+            Err(InvalidValue::new("a name must not hold a NUL").help(help))
+        }
         text if text.starts_with(OWN_PREFIX) => {
             let reason =
                 format!("`{text}`: names that begin with `{OWN_PREFIX}` are the relay's own");
-            Err(Refusal::new(reason).help(help))
+            Err(InvalidValue::new(reason).help(help))
         }
         text => Ok(text.to_owned()),
     }
 }
 
 /// A topic that holds nothing but dead letters.
-pub(super) fn dead_letters(text: &str, route: Option<&Route>) -> Result<String, Refusal> {
+pub(super) fn dead_letters(text: &str, route: Option<&Route>) -> Result<String, InvalidValue> {
     let is_shared = route.is_some_and(|route| {
         let by_rule = |rule: &RuleSpec| match &rule.action {
             RuleAction::Send(destination) => destination.topic.as_deref() == Some(text),
@@ -172,79 +174,79 @@ pub(super) fn dead_letters(text: &str, route: Option<&Route>) -> Result<String, 
         route.topic == text || route.rules.iter().any(by_rule)
     });
     if is_shared {
-        return Err(Refusal::new(format!("rows are routed to `{text}` too"))
+        return Err(InvalidValue::new(format!("rows are routed to `{text}` too"))
             .help("give dead letters a topic of their own: `dead-letters retry` reads it whole"));
     }
     let topic = topic(text)?;
-    check_beginning(&topic).map_err(Refusal::new)?;
+    check_beginning(&topic).map_err(InvalidValue::new)?;
     Ok(topic)
 }
 
 /// A topic that holds progress and nothing else; the usual name may be that of another slot.
-pub(super) fn progress_topic(text: &str) -> Result<String, Refusal> {
+pub(super) fn progress_topic(text: &str) -> Result<String, InvalidValue> {
     let topic = topic(text)?;
     if topic.starts_with(PROGRESS_PREFIX) {
         return Ok(topic);
     }
-    check_beginning(&topic).map_err(Refusal::new)?;
+    check_beginning(&topic).map_err(InvalidValue::new)?;
     Ok(topic)
 }
 
 /// A topic template of which rows' topics come: whether any row may go where it says.
-pub(super) fn reachable(spec: &TopicsSpec, regex: &str, topic: &str) -> Result<(), Refusal> {
+pub(super) fn reachable(spec: &TopicsSpec, regex: &str, topic: &str) -> Result<(), InvalidValue> {
     let Ok(template) = TopicTemplate::compile(regex, topic) else { return Ok(()) };
     let judged = match template.fixed() {
         Some(name) => spec.check(name),
         None => check_beginning(template.beginning()),
     };
     judged.map_err(|reason| {
-        Refusal::new(format!("no row could go to `{topic}`: {reason}"))
+        InvalidValue::new(format!("no row could go to `{topic}`: {reason}"))
             .help("name another topic, or one that route.topics_allowed has a pattern for")
     })
 }
 
 /// A prefix of logical messages, as a glob.
-pub(super) fn message_prefix(text: &str) -> Result<String, Refusal> {
+pub(super) fn message_prefix(text: &str) -> Result<String, InvalidValue> {
     if text == "postrider" {
-        return Err(Refusal::new("messages with the prefix `postrider` are the relay's own")
+        return Err(InvalidValue::new("messages with the prefix `postrider` are the relay's own")
             .help("write rows under another prefix, such as \"outbox\""));
     }
     glob(text)
 }
 
-pub(super) fn glob(text: &str) -> Result<String, Refusal> {
+pub(super) fn glob(text: &str) -> Result<String, InvalidValue> {
     match text {
-        "" => Err(Refusal::new("an empty pattern matches nothing").help("`*` matches all")),
+        "" => Err(InvalidValue::new("an empty pattern matches nothing").help("`*` matches all")),
         text => Ok(text.to_owned()),
     }
 }
 
-pub(super) fn client_id(text: &str) -> Result<String, Refusal> {
+pub(super) fn client_id(text: &str) -> Result<String, InvalidValue> {
     let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     match text {
-        "" => Err(Refusal::new("must not be empty")),
+        "" => Err(InvalidValue::new("must not be empty")),
         text if text.chars().all(legal) => Ok(text.to_owned()),
-        _ => Err(Refusal::new(format!("`{text}` is not a client id"))
+        _ => Err(InvalidValue::new(format!("`{text}` is not a client id"))
             .help("a-z, A-Z, 0-9, dot, _ and - are allowed")),
     }
 }
 
-pub(super) fn id_header(text: &str) -> Result<String, Refusal> {
+pub(super) fn id_header(text: &str) -> Result<String, InvalidValue> {
     match text {
-        "" => Err(Refusal::new("must not be empty: consumers recognise repeats by it")),
+        "" => Err(InvalidValue::new("must not be empty: consumers recognise repeats by it")),
         text => header_name(text).map_err(|refusal| refusal.help("choose another name")),
     }
 }
 
-pub(super) fn topic(text: &str) -> Result<String, Refusal> {
-    check_topic(text).map(|()| text.to_owned()).map_err(Refusal::new)
+pub(super) fn topic(text: &str) -> Result<String, InvalidValue> {
+    check_topic(text).map(|()| text.to_owned()).map_err(InvalidValue::new)
 }
 
 /// Which of the two settings a topic template fails by, and how.
-pub(super) fn template(regex: &str, topic: &str) -> Result<(), (&'static str, Refusal)> {
+pub(super) fn template(regex: &str, topic: &str) -> Result<(), (&'static str, InvalidValue)> {
     let error = match TopicTemplate::compile(regex, topic) {
         Ok(_) if topic.is_empty() => {
-            return Err(("route.topic", Refusal::new("must not be empty")));
+            return Err(("route.topic", InvalidValue::new("must not be empty")));
         }
         Ok(_) => return Ok(()),
         Err(error) => error,
@@ -258,13 +260,13 @@ pub(super) fn template(regex: &str, topic: &str) -> Result<(), (&'static str, Re
         }
         other => ("route.topic", other.to_string()),
     };
-    Err((key, Refusal { reason, help }))
+    Err((key, InvalidValue { reason, help }))
 }
 
 /// What librdkafka takes before a broker's address; `security.protocol` decides.
 const PROTOCOLS: [&str; 4] = ["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"];
 
-pub(super) fn broker(text: &str) -> Result<String, Refusal> {
+pub(super) fn broker(text: &str) -> Result<String, InvalidValue> {
     let (protocol, address) = text
         .split_once("://")
         .map_or((None, text), |(protocol, address)| (Some(protocol), address));
@@ -281,13 +283,13 @@ pub(super) fn broker(text: &str) -> Result<String, Refusal> {
     let strange = |c: char| c.is_whitespace() || matches!(c, '/' | ',' | '@');
     let is_other = protocol.is_some_and(|protocol| !known(protocol));
     if host.is_empty() || wrong_port || address.contains(strange) || is_other {
-        return Err(Refusal::new(format!("`{text}` is not a broker's address"))
+        return Err(InvalidValue::new(format!("`{text}` is not a broker's address"))
             .help("write \"host:port\", such as \"localhost:9092\""));
     }
     Ok(text.to_owned())
 }
 
-pub(super) fn bind(text: &str) -> Result<Option<SocketAddr>, Refusal> {
+pub(super) fn bind(text: &str) -> Result<Option<SocketAddr>, InvalidValue> {
     if text.is_empty() {
         return Ok(None);
     }
@@ -301,7 +303,7 @@ pub(super) fn bind(text: &str) -> Result<Option<SocketAddr>, Refusal> {
         Some(SocketAddr::from((host, port.parse::<u16>().ok()?)))
     });
     host_port.or_else(|| text.parse().ok()).map(Some).ok_or_else(|| {
-        Refusal::new(format!("`{text}` is not an address to listen on"))
+        InvalidValue::new(format!("`{text}` is not an address to listen on"))
             .help("write \"127.0.0.1:8484\", \"0.0.0.0:8484\", or \"\" for none")
     })
 }

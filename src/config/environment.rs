@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 
 use super::FlagValue;
 use super::layer::{Layer, Origin, Raw};
-use super::mistake::{Mistake, MistakeKind, Place};
+use super::mistake::{Mistake, MistakeKind, SourcePosition};
 use super::options::{ENV_PREFIX, OptionSpec, PROPERTIES, env_name};
 use super::table::{OPTIONS, option};
 use postrider_secrets::mask::MASK;
@@ -22,7 +22,7 @@ pub(super) fn environment(variables: &[(String, String)]) -> Layer {
         let Some(path) = name.strip_prefix(ENV_PREFIX) else {
             continue;
         };
-        let place = || Place::Named(format!("environment variable {name}"));
+        let place = || SourcePosition::Named(format!("environment variable {name}"));
         if let Some(key) = key_of(path) {
             layer.add(&key, Raw::Loose(value.clone()), Origin::Env(name.clone()), None);
         } else if let Some(key) = path.strip_suffix("_FILE").and_then(key_of) {
@@ -64,7 +64,7 @@ fn set_twice(file_name: &str, key: &str, variables: &[(String, String)]) -> Opti
             key: key.to_owned(),
             reason: format!("{value_name} and {file_name} both give its value"),
         },
-        place: Place::Named(format!("environment variable {file_name}")),
+        place: SourcePosition::Named(format!("environment variable {file_name}")),
         help: Some(format!("unset one of them: `env -u {value_name}`, say")),
     })
 }
@@ -76,7 +76,7 @@ pub(super) fn set(assignments: &[String]) -> Layer {
         let Some((key, value)) = assignment.split_once('=') else {
             layer.mistakes.push(Mistake {
                 kind: MistakeKind::Syntax("--set takes `section.name=value`".to_owned()),
-                place: Place::Named("--set".to_owned()),
+                place: SourcePosition::Named("--set".to_owned()),
                 help: Some("for example: --set kafka.compression=zstd".to_owned()),
             });
             continue;
@@ -86,7 +86,7 @@ pub(super) fn set(assignments: &[String]) -> Layer {
         if option(key).is_some() || property {
             layer.add(key, Raw::Loose(value.to_owned()), Origin::Set, None);
         } else {
-            layer.refuse_unknown(key, Place::Named("--set".to_owned()));
+            layer.refuse_unknown(key, SourcePosition::Named("--set".to_owned()));
         }
     }
     layer

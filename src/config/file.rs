@@ -6,7 +6,7 @@ use std::sync::Arc;
 use toml::de::{DeTable, DeValue};
 
 use super::layer::{Layer, Origin, Raw, did_you_mean};
-use super::mistake::{Mistake, MistakeKind, Place, SourceFile, Span};
+use super::mistake::{Mistake, MistakeKind, SourceFile, SourcePosition, Span};
 use super::options::PROPERTIES;
 use super::rule_options::{RULES, is_rule};
 use super::table::{OPTIONS, option};
@@ -19,7 +19,7 @@ pub(super) fn read(path: &Path, text: &str) -> Layer {
         Ok(table) => Walk { file, layer: &mut layer }.section("", table.get_ref()),
         Err(error) => {
             let range = range_of(&error);
-            let place = Place::File(Span { file, range, is_key: false }.excerpt());
+            let place = SourcePosition::File(Span { file, range, is_key: false }.excerpt());
             let said = error.message().replace('\n', ", ");
             let repeated = text.get(range_of(&error)).filter(|_| said == "duplicate key");
             let kind = MistakeKind::Syntax(match repeated {
@@ -60,7 +60,7 @@ impl Walk<'_> {
                 }
                 _ if is_section(&key) => self.not_a_section(&key, &span),
                 _ => {
-                    let place = Place::File(self.key_span(name.span()).excerpt());
+                    let place = SourcePosition::File(self.key_span(name.span()).excerpt());
                     self.layer.refuse_unknown(&key, place);
                 }
             }
@@ -84,7 +84,7 @@ impl Walk<'_> {
             expected: "a section",
             found: "a single value",
         };
-        let place = Place::File(span.excerpt());
+        let place = SourcePosition::File(span.excerpt());
         let help = Some(did_you_mean(&format!("{key}.")));
         self.layer.mistakes.push(Mistake { kind, place, help });
     }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::mistake::{Mistake, MistakeKind, Place, Span};
+use super::mistake::{Mistake, MistakeKind, SourcePosition, Span};
 use super::options::{Kind, OptionSpec};
 use super::rule_options::{RULE_OPTIONS, RULES, is_rules};
 use super::table::{OPTIONS, option};
@@ -108,21 +108,21 @@ pub(super) struct Setting {
 
 impl Setting {
     /// Where a mistake in this value is shown.
-    pub(super) fn place(&self) -> Place {
+    pub(super) fn place(&self) -> SourcePosition {
         place_of(&self.origin, self.span.as_ref())
     }
 }
 
 /// Where a mistake in a value of this origin is shown.
-pub(super) fn place_of(origin: &Origin, span: Option<&Span>) -> Place {
+pub(super) fn place_of(origin: &Origin, span: Option<&Span>) -> SourcePosition {
     match (span, origin) {
-        (Some(span), _) => Place::File(span.excerpt()),
+        (Some(span), _) => SourcePosition::File(span.excerpt()),
         (None, Origin::Env(name) | Origin::EnvFile(name) | Origin::Libpq(name)) => {
-            Place::Named(format!("environment variable {name}"))
+            SourcePosition::Named(format!("environment variable {name}"))
         }
-        (None, Origin::Set) => Place::Named("--set".to_owned()),
-        (None, Origin::Flag(name)) => Place::Named(name.clone()),
-        (None, Origin::Default | Origin::File { .. }) => Place::Nowhere,
+        (None, Origin::Set) => SourcePosition::Named("--set".to_owned()),
+        (None, Origin::Flag(name)) => SourcePosition::Named(name.clone()),
+        (None, Origin::Default | Origin::File { .. }) => SourcePosition::Nowhere,
     }
 }
 
@@ -152,7 +152,7 @@ impl Layer {
     }
 
     /// Refuses a key that does not exist, with the nearest that does.
-    pub(super) fn refuse_unknown(&mut self, key: &str, place: Place) {
+    pub(super) fn refuse_unknown(&mut self, key: &str, place: SourcePosition) {
         let kind = MistakeKind::UnknownKey { key: key.to_owned() };
         self.mistakes.push(Mistake { kind, place, help: Some(did_you_mean(key)) });
     }
@@ -209,7 +209,7 @@ pub(super) fn did_you_mean(key: &str) -> String {
 type Wrong = (MistakeKind, Option<String>);
 
 fn read_option(key: &str, option: &OptionSpec, raw: Raw) -> Result<Value, Wrong> {
-    let invalid = |refusal: postrider_service::units::Refusal| {
+    let invalid = |refusal: postrider_service::units::InvalidValue| {
         let key = key.to_owned();
         (MistakeKind::Invalid { key, reason: refusal.reason }, refusal.help)
     };

@@ -55,7 +55,7 @@ use layer::{Layer, Origin as LayerOrigin, Raw, Setting, Value};
 
 pub use effective::{Effective, Shown};
 pub use layer::{Origin, toml_text};
-pub use mistake::{ConfigError, Excerpt, Mistake, MistakeKind, Place, to_read};
+pub use mistake::{ConfigError, Mistake, MistakeKind, SourceLine, SourcePosition, to_read};
 pub use model::{
     Config, DeadLetters, Http, Kafka, Log, Messages, Outbox, Progress, Retry, Route, Shutdown,
     Source,
@@ -205,7 +205,7 @@ fn secrets_of(settings: &BTreeMap<String, Setting>) -> Vec<String> {
 
 fn to_mistake(objection: Objection, settings: &BTreeMap<String, Setting>) -> Mistake {
     let Objection { key, reason, help } = objection;
-    let place = settings.get(&key).map_or(Place::Nowhere, Setting::place);
+    let place = settings.get(&key).map_or(SourcePosition::Nowhere, Setting::place);
     let property = key.strip_prefix(PROPERTIES).and_then(|rest| rest.strip_prefix('.'));
     let kind = match property {
         Some(name) => MistakeKind::RefusedProperty { key: name.to_owned(), reason },

@@ -1,6 +1,6 @@
 //! What is wrong with a configuration, and where the operator typed it.
 //!
-//! Enters: a situation and a [`Place`]. Leaves: [`ConfigError`], which carries every mistake
+//! Enters: a situation and a [`SourcePosition`]. Leaves: [`ConfigError`], which carries every mistake
 //! found, not just the first. What always holds: no secret value is in any of it, source lines
 //! included. Rendered by `cli`.
 
@@ -75,7 +75,7 @@ pub struct Mistake {
     /// What kind.
     pub kind: MistakeKind,
     /// Where it was typed.
-    pub place: Place,
+    pub place: SourcePosition,
     /// What to do about it.
     pub help: Option<String>,
 }
@@ -100,8 +100,8 @@ impl Mistake {
     /// The line it is on; what is in no file comes last.
     pub(super) fn line(&self) -> usize {
         match &self.place {
-            Place::File(excerpt) => excerpt.line,
-            Place::Named(_) | Place::Nowhere => usize::MAX,
+            SourcePosition::File(excerpt) => excerpt.line,
+            SourcePosition::Named(_) | SourcePosition::Nowhere => usize::MAX,
         }
     }
 }
@@ -109,11 +109,11 @@ impl Mistake {
 impl fmt::Display for Mistake {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.place {
-            Place::File(excerpt) => {
+            SourcePosition::File(excerpt) => {
                 write!(f, "{}:{}: {}", excerpt.path.display(), excerpt.line, self.kind)
             }
-            Place::Named(name) => write!(f, "{name}: {}", self.kind),
-            Place::Nowhere => write!(f, "{}", self.kind),
+            SourcePosition::Named(name) => write!(f, "{name}: {}", self.kind),
+            SourcePosition::Nowhere => write!(f, "{}", self.kind),
         }
     }
 }
@@ -191,9 +191,9 @@ impl MistakeKind {
 
 /// Where a mistake was typed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Place {
+pub enum SourcePosition {
     /// In a file.
-    File(Excerpt),
+    File(SourceLine),
     /// In an environment variable, `--set` or another flag: its name.
     Named(String),
     /// Nowhere in particular.
@@ -202,7 +202,7 @@ pub enum Place {
 
 /// A line of a file and the part of it that is meant.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Excerpt {
+pub struct SourceLine {
     /// The file.
     pub path: PathBuf,
     /// From 1.
@@ -247,7 +247,7 @@ pub(super) struct Span {
 
 impl Span {
     /// The line of it, without what may be secret.
-    pub(super) fn excerpt(&self) -> Excerpt {
+    pub(super) fn excerpt(&self) -> SourceLine {
         let text = &self.file.text;
         let start = self.range.start.min(text.len());
         let before = text.get(..start).unwrap_or("");
@@ -261,7 +261,7 @@ impl Span {
         let column = before.chars().count();
         // Masking may have shortened the line: the caret never points past it.
         let room = (shown.chars().count() + 1).saturating_sub(column).max(1);
-        Excerpt {
+        SourceLine {
             path: self.file.path.clone(),
             line: self.line(),
             column: column + 1,
@@ -297,7 +297,7 @@ impl Span {
 mod tests {
     use super::*;
 
-    fn excerpt(text: &str, range: Range<usize>, is_key: bool) -> Excerpt {
+    fn excerpt(text: &str, range: Range<usize>, is_key: bool) -> SourceLine {
         let file = SourceFile::new(Path::new("a.toml"), text);
         Span { file: Arc::new(file), range, is_key }.excerpt()
     }

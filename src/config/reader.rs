@@ -8,21 +8,21 @@ use std::time::Duration;
 
 use super::checks;
 use super::layer::{Item, Setting, Value, place_of};
-use super::mistake::{Mistake, MistakeKind, Place};
+use super::mistake::{Mistake, MistakeKind, SourcePosition};
 use postrider_postgres::libpq::ConnectInfoWarning;
-use postrider_service::units::Refusal;
+use postrider_service::units::InvalidValue;
 
 type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 /// Takes settings out of the merged map, and notes what is wrong with them.
-pub(super) struct Reader<'a> {
+pub(super) struct SettingsReader<'a> {
     pub(super) settings: &'a BTreeMap<String, Setting>,
     pub(super) env: Env<'a>,
     pub(super) mistakes: Vec<Mistake>,
     pub(super) warnings: Vec<ConnectInfoWarning>,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> SettingsReader<'a> {
     pub(super) fn new(settings: &'a BTreeMap<String, Setting>, env: Env<'a>) -> Self {
         Self { settings, env, mistakes: Vec::new(), warnings: Vec::new() }
     }
@@ -30,7 +30,7 @@ impl<'a> Reader<'a> {
     pub(super) fn text<T>(
         &mut self,
         key: &str,
-        parse: impl FnOnce(&str) -> Result<T, Refusal>,
+        parse: impl FnOnce(&str) -> Result<T, InvalidValue>,
     ) -> Option<T> {
         match self.settings.get(key).map(|setting| &setting.value) {
             Some(Value::Text(text)) => match parse(text) {
@@ -42,7 +42,7 @@ impl<'a> Reader<'a> {
     }
 
     pub(super) fn choice<T>(&mut self, key: &str, from_word: fn(&str) -> Option<T>) -> Option<T> {
-        self.text(key, |word| from_word(word).ok_or_else(|| Refusal::new("is not a choice")))
+        self.text(key, |word| from_word(word).ok_or_else(|| InvalidValue::new("is not a choice")))
     }
 
     /// The outer option is "no mistake", the inner one "there is such a column".
@@ -58,12 +58,12 @@ impl<'a> Reader<'a> {
     pub(super) fn list<T>(
         &mut self,
         key: &str,
-        parse: fn(&str) -> Result<T, Refusal>,
+        parse: fn(&str) -> Result<T, InvalidValue>,
         help: &str,
     ) -> Option<Vec<T>> {
         match self.items(key, parse) {
             Some(items) if items.is_empty() => {
-                self.refuse(key, Refusal::new("needs at least one").help(help))
+                self.refuse(key, InvalidValue::new("needs at least one").help(help))
             }
             items => items,
         }
@@ -72,7 +72,7 @@ impl<'a> Reader<'a> {
     pub(super) fn items<T>(
         &mut self,
         key: &str,
-        parse: fn(&str) -> Result<T, Refusal>,
+        parse: fn(&str) -> Result<T, InvalidValue>,
     ) -> Option<Vec<T>> {
         let settings = self.settings;
         let Some((setting, Value::List(items))) = settings.get(key).map(|s| (s, &s.value)) else {
@@ -83,7 +83,7 @@ impl<'a> Reader<'a> {
         for Item { text, span } in items {
             match parse(text) {
                 Ok(value) => values.push(value),
-                Err(Refusal { reason, help }) => {
+                Err(InvalidValue { reason, help }) => {
                     let span = span.as_ref().or(setting.span.as_ref());
                     let place = place_of(&setting.origin, span);
                     let kind = MistakeKind::Invalid { key: key.to_owned(), reason };
@@ -115,7 +115,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    pub(super) fn refuse<T>(&mut self, key: &str, refusal: Refusal) -> Option<T> {
+    pub(super) fn refuse<T>(&mut self, key: &str, refusal: InvalidValue) -> Option<T> {
         let kind = MistakeKind::Invalid { key: key.to_owned(), reason: refusal.reason };
         self.mistake(key, kind, refusal.help);
         None
@@ -123,11 +123,11 @@ impl<'a> Reader<'a> {
 
     /// Cannot happen while the default of every option is of its kind, which a test checks.
     pub(super) fn absent<T>(&mut self, key: &str) -> Option<T> {
-        self.refuse(key, Refusal::new("has no value"))
+        self.refuse(key, InvalidValue::new("has no value"))
     }
 
     pub(super) fn mistake(&mut self, key: &str, kind: MistakeKind, help: Option<String>) {
-        let place = self.settings.get(key).map_or(Place::Nowhere, Setting::place);
+        let place = self.settings.get(key).map_or(SourcePosition::Nowhere, Setting::place);
         self.mistakes.push(Mistake { kind, place, help });
     }
 }

@@ -1,6 +1,6 @@
 //! `[[route.rules]]`: settings that come in numbered groups.
 //!
-//! Enters: settings with keys such as `route.rules.0.glob`. Leaves: validated [`Rule`]s in the
+//! Enters: settings with keys such as `route.rules.0.glob`. Leaves: validated [`RuleReader`]s in the
 //! order of their numbers, or what is wrong with one. What always holds: a rule has one pattern,
 //! and does one thing.
 
@@ -10,12 +10,12 @@ use super::checks;
 use super::layer::Setting;
 use super::model::Outbox;
 use super::options::OptionSpec;
-use super::reader::Reader;
+use super::reader::SettingsReader;
 use super::rule_options::{RULE_OPTIONS, RULES};
 use postrider_core::route::{
     DestinationSpec, FieldSpec, PatternSpec, RuleAction, RuleSpec, WHOLE_VALUE,
 };
-use postrider_service::units::Refusal;
+use postrider_service::units::InvalidValue;
 
 /// The numbers that are in use, in order.
 fn numbers(settings: &BTreeMap<String, Setting>) -> BTreeSet<u16> {
@@ -42,24 +42,24 @@ pub(super) fn topics<'a>(
     named.collect()
 }
 
-impl Reader<'_> {
+impl SettingsReader<'_> {
     /// Every rule, in order. `by` is the column of a rule that names none.
     pub(super) fn rules(&mut self, by: &str, outbox: &Outbox) -> Option<Vec<RuleSpec>> {
         let rules: Vec<Option<RuleSpec>> = numbers(self.settings)
             .into_iter()
-            .map(|number| Rule { number, reader: self }.read(by, outbox))
+            .map(|number| RuleReader { number, reader: self }.read(by, outbox))
             .collect();
         rules.into_iter().collect()
     }
 }
 
 /// One rule being read.
-struct Rule<'r, 's> {
+struct RuleReader<'r, 's> {
     number: u16,
-    reader: &'r mut Reader<'s>,
+    reader: &'r mut SettingsReader<'s>,
 }
 
-impl Rule<'_, '_> {
+impl RuleReader<'_, '_> {
     fn read(&mut self, by: &str, outbox: &Outbox) -> Option<RuleSpec> {
         let column = self.column("column")?.unwrap_or_else(|| by.to_owned());
         let (pattern, regex) = self.pattern()?;
@@ -139,7 +139,7 @@ impl Rule<'_, '_> {
     fn given<T>(
         &mut self,
         name: &str,
-        parse: impl FnOnce(&str) -> Result<T, Refusal>,
+        parse: impl FnOnce(&str) -> Result<T, InvalidValue>,
     ) -> Option<Option<T>> {
         if !self.is_given(name) {
             return Some(None);
@@ -160,7 +160,7 @@ impl Rule<'_, '_> {
     }
 
     fn refuse<T>(&mut self, name: &str, reason: &str, help: &str) -> Option<T> {
-        let refusal = Refusal::new(reason).help(help);
+        let refusal = InvalidValue::new(reason).help(help);
         // What is missing has no place; the rule has.
         let mut given =
             RULE_OPTIONS.iter().map(OptionSpec::name).filter(|name| self.is_given(name));

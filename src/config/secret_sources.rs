@@ -8,12 +8,12 @@ use std::path::PathBuf;
 
 use super::layer::{Origin, Value};
 use super::options::PROPERTIES;
-use super::reader::Reader;
+use super::reader::SettingsReader;
 use super::values::{ConnectionString, Property};
 use postrider_postgres::libpq::{ConnectInfo, PasswordCommand};
-use postrider_service::units::Refusal;
+use postrider_service::units::InvalidValue;
 
-impl Reader<'_> {
+impl SettingsReader<'_> {
     /// Understands the connection string, with what it leaves to files and a command.
     pub(super) fn connect(&mut self, url: &ConnectionString) -> Option<ConnectInfo> {
         match ConnectInfo::resolve(url.expose(), self.env) {
@@ -28,7 +28,7 @@ impl Reader<'_> {
                 })
             }
             Err(error) => {
-                let refusal = Refusal { reason: error.to_string(), help: error.hint() };
+                let refusal = InvalidValue { reason: error.to_string(), help: error.hint() };
                 self.refuse("source.url", refusal)
             }
         }
@@ -68,7 +68,7 @@ impl Reader<'_> {
     pub(super) fn password_command(&mut self, key: &str) -> Option<Option<PasswordCommand>> {
         let words = self.items(key, |word| Ok(word.to_owned()))?;
         match (words.is_empty(), PasswordCommand::new(words)) {
-            (false, None) => self.refuse(key, Refusal::new("names no program")),
+            (false, None) => self.refuse(key, InvalidValue::new("names no program")),
             (_, command) => Some(command),
         }
     }

@@ -53,7 +53,7 @@ pub(super) fn map(draft: &mut Draft) {
 
 /// A part of the URL.
 #[derive(Clone, Copy)]
-enum Part {
+enum UrlPart {
     Hosts,
     Port,
     User,
@@ -71,50 +71,50 @@ enum Part {
 }
 
 /// The options, the part each is, and libpq's variable for it.
-const PARTS: [(&str, Part, &str); 13] = [
-    ("database.hostname", Part::Hosts, "PGHOST"),
-    ("database.port", Part::Port, "PGPORT"),
-    ("database.user", Part::User, "PGUSER"),
-    ("database.password", Part::Password, "PGPASSWORD"),
-    ("database.dbname", Part::Database, "PGDATABASE"),
-    ("database.sslmode", Part::SslMode, "PGSSLMODE"),
-    ("database.sslcert", Part::Query("sslcert"), "PGSSLCERT"),
-    ("database.sslkey", Part::Key, "PGSSLKEY"),
-    ("database.sslrootcert", Part::Query("sslrootcert"), "PGSSLROOTCERT"),
-    ("database.ApplicationName", Part::Query("application_name"), "PGAPPNAME"),
-    ("database.connectTimeout", Part::Query("connect_timeout"), "PGCONNECT_TIMEOUT"),
-    ("database.targetServerType", Part::Target, "PGTARGETSESSIONATTRS"),
-    ("database.tcpKeepAlive", Part::KeepAlive, "`keepalives` in source.url"),
+const PARTS: [(&str, UrlPart, &str); 13] = [
+    ("database.hostname", UrlPart::Hosts, "PGHOST"),
+    ("database.port", UrlPart::Port, "PGPORT"),
+    ("database.user", UrlPart::User, "PGUSER"),
+    ("database.password", UrlPart::Password, "PGPASSWORD"),
+    ("database.dbname", UrlPart::Database, "PGDATABASE"),
+    ("database.sslmode", UrlPart::SslMode, "PGSSLMODE"),
+    ("database.sslcert", UrlPart::Query("sslcert"), "PGSSLCERT"),
+    ("database.sslkey", UrlPart::Key, "PGSSLKEY"),
+    ("database.sslrootcert", UrlPart::Query("sslrootcert"), "PGSSLROOTCERT"),
+    ("database.ApplicationName", UrlPart::Query("application_name"), "PGAPPNAME"),
+    ("database.connectTimeout", UrlPart::Query("connect_timeout"), "PGCONNECT_TIMEOUT"),
+    ("database.targetServerType", UrlPart::Target, "PGTARGETSESSIONATTRS"),
+    ("database.tcpKeepAlive", UrlPart::KeepAlive, "`keepalives` in source.url"),
 ];
 
-fn put(draft: &mut Draft, url: &mut Url, used: &mut Vec<Taken>, (taken, part): (Taken, Part)) {
+fn put(draft: &mut Draft, url: &mut Url, used: &mut Vec<Taken>, (taken, part): (Taken, UrlPart)) {
     let value = taken.text().to_owned();
     let lower = value.to_ascii_lowercase();
     match part {
-        Part::Hosts => url.hosts = Some(value),
-        Part::Port if value.parse::<u16>().is_ok_and(|port| port > 0) => url.port = Some(value),
-        Part::Port => {
+        UrlPart::Hosts => url.hosts = Some(value),
+        UrlPart::Port if value.parse::<u16>().is_ok_and(|port| port > 0) => url.port = Some(value),
+        UrlPart::Port => {
             return draft.refuse(taken, "is not a port", "write a number from 1 to 65535");
         }
-        Part::User => url.user = Some(value),
-        Part::Password => url.password = Some(taken.verbatim().to_owned()),
-        Part::Database => url.database = Some(value),
-        Part::SslMode => url.query.push(("sslmode", lower.replace('_', "-"))),
-        Part::Key if [".pk8", ".der", ".p12", ".pfx"].iter().any(|end| lower.ends_with(end)) => {
+        UrlPart::User => url.user = Some(value),
+        UrlPart::Password => url.password = Some(taken.verbatim().to_owned()),
+        UrlPart::Database => url.database = Some(value),
+        UrlPart::SslMode => url.query.push(("sslmode", lower.replace('_', "-"))),
+        UrlPart::Key if [".pk8", ".der", ".p12", ".pfx"].iter().any(|end| lower.ends_with(end)) => {
             let note = "is a key in the form pgjdbc wants; Postrider, like libpq, wants PEM";
             let help = "`openssl pkcs8 -inform DER -in KEY.pk8 -nocrypt -out KEY.pem` (of a .p12: \
                         `openssl pkcs12 -nodes -nocerts`), and name that file";
             return draft.refuse(taken, note, help);
         }
-        Part::Key => url.query.push(("sslkey", value)),
-        Part::Target => match lower.as_str() {
+        UrlPart::Key => url.query.push(("sslkey", value)),
+        UrlPart::Target => match lower.as_str() {
             "any" | "primary" => url.query.push(("target_session_attrs", lower)),
             "master" => url.query.push(("target_session_attrs", "primary".to_owned())),
             _ => return draft.refuse(taken, "is not a server to stream from", "write primary"),
         },
-        Part::KeepAlive if lower == "false" => url.query.push(("keepalives", "0".to_owned())),
-        Part::KeepAlive => return draft.not_needed(taken, "TCP keepalive is on by default"),
-        Part::Query(name) => url.query.push((name, value)),
+        UrlPart::KeepAlive if lower == "false" => url.query.push(("keepalives", "0".to_owned())),
+        UrlPart::KeepAlive => return draft.not_needed(taken, "TCP keepalive is on by default"),
+        UrlPart::Query(name) => url.query.push((name, value)),
     }
     used.push(taken);
 }

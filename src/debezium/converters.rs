@@ -22,13 +22,13 @@ enum Bytes {
 
 /// What one converter comes to.
 #[derive(Clone, Copy)]
-struct Form {
+struct ConverterFormat {
     word: &'static str,
     bytes: Bytes,
 }
 
-const RAW: Form = Form { word: "raw", bytes: Bytes::Any };
-const STRING: Form = Form { word: "string", bytes: Bytes::Any };
+const RAW: ConverterFormat = ConverterFormat { word: "raw", bytes: Bytes::Any };
+const STRING: ConverterFormat = ConverterFormat { word: "string", bytes: Bytes::Any };
 
 /// Options of Kafka's own converters; those of others are passed to them, secrets among them.
 const KNOWN: [&str; 5] =
@@ -62,7 +62,7 @@ pub(super) fn map(draft: &mut Draft) {
 }
 
 /// Deals with the converter of keys or values, and writes the form.
-fn side(draft: &mut Draft, side: &str) -> Form {
+fn side(draft: &mut Draft, side: &str) -> ConverterFormat {
     let option = format!("{side}.converter");
     let setting = format!("format.{side}");
     let word = draft.take(&option);
@@ -103,7 +103,7 @@ fn refuse(draft: &mut Draft, taken: Taken, help: &str) {
 }
 
 /// What nobody said: Debezium Server's default, or the Connect worker's choice.
-fn absent(draft: &mut Draft, side: &str) -> (Form, &'static str) {
+fn absent(draft: &mut Draft, side: &str) -> (ConverterFormat, &'static str) {
     let option = format!("{side}.converter");
     if draft.flavour == Flavour::Server {
         let enabled = draft.peek("converter.schemas.enable").is_none_or(|it| it != "false");
@@ -124,12 +124,16 @@ fn absent(draft: &mut Draft, side: &str) -> (Form, &'static str) {
     (form, "assumed, since the file names no converter")
 }
 
-const fn json(schemas: bool) -> Form {
-    Form { word: if schemas { "json_schema" } else { "json" }, bytes: Bytes::Encoded }
+const fn json(schemas: bool) -> ConverterFormat {
+    ConverterFormat { word: if schemas { "json_schema" } else { "json" }, bytes: Bytes::Encoded }
 }
 
 /// The form of a converter's class, and the further options that decided it; or what to do instead.
-fn form(draft: &mut Draft, side: &str, class: &str) -> Result<(Form, Vec<Taken>), &'static str> {
+fn form(
+    draft: &mut Draft,
+    side: &str,
+    class: &str,
+) -> Result<(ConverterFormat, Vec<Taken>), &'static str> {
     let prefix = format!("{side}.converter.");
     match simple_class(class) {
         "StringConverter" | "simplestring" => Ok((STRING, Vec::new())),
@@ -150,7 +154,7 @@ fn form(draft: &mut Draft, side: &str, class: &str) -> Result<(Form, Vec<Taken>)
                 }
             };
             options.push(delegate);
-            Ok((Form { bytes: Bytes::Raw, ..form }, options))
+            Ok((ConverterFormat { bytes: Bytes::Raw, ..form }, options))
         }
         "CloudEventsConverter" | "cloudevents" => {
             Err("remove it here; afterwards format.value = \"cloudevents_structured\" or \
@@ -172,7 +176,7 @@ fn form(draft: &mut Draft, side: &str, class: &str) -> Result<(Form, Vec<Taken>)
     }
 }
 
-fn json_form(draft: &mut Draft, prefix: &str) -> (Form, Vec<Taken>) {
+fn json_form(draft: &mut Draft, prefix: &str) -> (ConverterFormat, Vec<Taken>) {
     let own = draft.take(&format!("{prefix}schemas.enable"));
     // Debezium Server's `format.schemas.enable` is for key and value.
     let common = draft.peek("converter.schemas.enable").map(str::to_owned);
@@ -202,7 +206,7 @@ fn header(draft: &mut Draft) {
     }
 }
 
-fn bytes(draft: &mut Draft, key: Form, value: Form) {
+fn bytes(draft: &mut Draft, key: ConverterFormat, value: ConverterFormat) {
     let setting = "format.bytea";
     if let Some(taken) = draft.take("binary.handling.mode") {
         let word = match taken.text().to_ascii_lowercase().as_str() {

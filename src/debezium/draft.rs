@@ -4,8 +4,8 @@
 //! entry out obliges to say what became of it, so that no option is in two findings and none is
 //! forgotten (`known::settle` deals with what is left).
 
-use super::given::{Content, Entry, Flavour, Given};
-use super::{Finding, Outcome};
+use super::given::{Entry, Flavour, Given, GivenContent};
+use super::{Finding, ImportOutcome};
 use postrider_config::toml_text;
 use postrider_secrets::mask::{MASK, for_scrubbing, is_secret_name, scrub, secret_parts};
 
@@ -116,12 +116,12 @@ impl Draft {
     fn settle_contents(&mut self) {
         let (texts, others) = std::mem::take(&mut self.entries)
             .into_iter()
-            .partition(|(_, entry)| matches!(entry.content, Content::Text(_)));
+            .partition(|(_, entry)| matches!(entry.content, GivenContent::Text(_)));
         self.entries = texts;
         let others: Vec<(usize, Entry)> = others;
         for (order, Entry { name, content, .. }) in others {
             let taken = Taken { order, name, value: String::new(), is_known: true };
-            if content == Content::Null {
+            if content == GivenContent::Null {
                 self.not_needed(taken, "says nothing: Debezium's default holds");
             } else {
                 self.refuse(taken, "is an object or a list", "options are texts");
@@ -178,7 +178,7 @@ impl Draft {
         self.entries = rest;
         let mut all = Vec::with_capacity(taken.len());
         for (order, Entry { name, key, content }) in taken {
-            let Content::Text(value) = content else { continue };
+            let GivenContent::Text(value) = content else { continue };
             self.done.push(key);
             all.push(Taken { order, name, value, is_known: false });
         }
@@ -188,7 +188,7 @@ impl Draft {
     /// What the option of that key says, without dealing with it.
     pub(super) fn peek(&self, key: &str) -> Option<&str> {
         self.entries.iter().find_map(|(_, entry)| match &entry.content {
-            Content::Text(text) if entry.key == key => Some(text.trim()),
+            GivenContent::Text(text) if entry.key == key => Some(text.trim()),
             _ => None,
         })
     }
@@ -242,30 +242,30 @@ impl Draft {
 
     /// The option became this setting.
     pub(super) fn mapped(&mut self, taken: Taken, setting: &str) {
-        self.find(taken, Outcome::Mapped, setting, None);
+        self.find(taken, ImportOutcome::Mapped, setting, None);
     }
 
     /// The same, with something to know about it.
     pub(super) fn mapped_with(&mut self, taken: Taken, setting: &str, help: &str) {
-        self.find(taken, Outcome::Mapped, setting, Some(help));
+        self.find(taken, ImportOutcome::Mapped, setting, Some(help));
     }
 
     /// The option's meaning is not the same any more.
     pub(super) fn changed(&mut self, taken: Taken, note: &str, help: Option<&str>) {
-        self.find(taken, Outcome::Changed, note, help);
+        self.find(taken, ImportOutcome::Changed, note, help);
     }
 
     /// Nothing is lost without the option.
     pub(super) fn not_needed(&mut self, taken: Taken, note: &str) {
-        self.find(taken, Outcome::NotNeeded, note, None);
+        self.find(taken, ImportOutcome::NotNeeded, note, None);
     }
 
     /// The option asks for something that cannot be done.
     pub(super) fn refuse(&mut self, taken: Taken, note: &str, help: &str) {
-        self.find(taken, Outcome::Refused, note, Some(help));
+        self.find(taken, ImportOutcome::Refused, note, Some(help));
     }
 
-    fn find(&mut self, taken: Taken, outcome: Outcome, note: &str, help: Option<&str>) {
+    fn find(&mut self, taken: Taken, outcome: ImportOutcome, note: &str, help: Option<&str>) {
         let Taken { order, name, value, is_known } = taken;
         let value = Some(if is_known || is_harmless(&value) {
             shown(&name, &value, self.flavour)
@@ -282,23 +282,23 @@ impl Draft {
         match self.flavour {
             Flavour::Router => {}
             Flavour::Server if !option.starts_with("debezium.") => {
-                self.add(&format!("debezium.source.{option}"), Outcome::Changed, note, help);
+                self.add(&format!("debezium.source.{option}"), ImportOutcome::Changed, note, help);
             }
-            _ => self.add(option, Outcome::Changed, note, help),
+            _ => self.add(option, ImportOutcome::Changed, note, help),
         }
     }
 
     /// Something the file lacks and without which there is nothing to import.
     pub(super) fn lack(&mut self, option: &str, note: &str, help: &str) {
         let section = if self.flavour == Flavour::Server { "debezium." } else { "" };
-        self.add(&format!("{section}{option}"), Outcome::Refused, note, Some(help));
+        self.add(&format!("{section}{option}"), ImportOutcome::Refused, note, Some(help));
     }
 
-    fn add(&mut self, option: &str, outcome: Outcome, note: &str, help: Option<&str>) {
+    fn add(&mut self, option: &str, outcome: ImportOutcome, note: &str, help: Option<&str>) {
         let (note, help) = (note.to_owned(), help.map(str::to_owned));
         // The file may have the option, as `null` or as no text.
         if let Some((_, finding)) = self.findings.iter_mut().find(|(_, it)| it.option == option) {
-            if finding.outcome != Outcome::Refused {
+            if finding.outcome != ImportOutcome::Refused {
                 *finding = Finding { outcome, note, help, ..finding.clone() };
             }
             return;
@@ -316,7 +316,7 @@ impl Draft {
         setting.value = value;
         for (_, finding) in self.findings.iter_mut().filter(|(it, _)| setting.options.contains(it))
         {
-            finding.outcome = Outcome::Changed;
+            finding.outcome = ImportOutcome::Changed;
             note.clone_into(&mut finding.note);
             finding.help = Some(help.to_owned());
         }
@@ -328,15 +328,15 @@ impl Draft {
         let options = made_of.map(|setting| setting.options.clone()).unwrap_or_default();
         let mut found = false;
         for (order, finding) in &mut self.findings {
-            if options.contains(order) && finding.outcome != Outcome::Refused {
-                finding.outcome = Outcome::Refused;
+            if options.contains(order) && finding.outcome != ImportOutcome::Refused {
+                finding.outcome = ImportOutcome::Refused;
                 note.clone_into(&mut finding.note);
                 finding.help = help.map(str::to_owned);
                 found = true;
             }
         }
         if !found {
-            self.add(key, Outcome::Refused, note, help);
+            self.add(key, ImportOutcome::Refused, note, help);
         }
     }
 
@@ -388,7 +388,7 @@ fn shown(name: &str, value: &str, flavour: Flavour) -> String {
 fn secrets_of(entries: &[Entry], flavour: Flavour) -> Vec<String> {
     let mut all = Vec::new();
     for Entry { name, content, .. } in entries {
-        let Content::Text(value) = content else { continue };
+        let GivenContent::Text(value) = content else { continue };
         if !is_placeholder(value, flavour) || !is_secret_name(name) {
             all.extend(secret_parts(name, value));
         }

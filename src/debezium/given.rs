@@ -28,12 +28,12 @@ pub(super) struct Entry {
     /// Its name in a connector's configuration.
     pub(super) key: String,
     /// What it is set to.
-    pub(super) content: Content,
+    pub(super) content: GivenContent,
 }
 
 /// What an option is set to. Numbers, `true` and `false` are text, as they are to Connect.
 #[derive(Clone, PartialEq, Eq)]
-pub(super) enum Content {
+pub(super) enum GivenContent {
     Text(String),
     Null,
     Nested,
@@ -58,7 +58,7 @@ pub(super) fn read(text: &str) -> Result<Given, ImportError> {
                 help: "`curl http://connect:8083/connectors/NAME` prints a connector's JSON",
             });
         }
-        pairs.into_iter().map(|(name, value)| (name, Content::Text(value))).collect()
+        pairs.into_iter().map(|(name, value)| (name, GivenContent::Text(value))).collect()
     };
     if pairs.iter().any(|(name, _)| name == "apiVersion") {
         return Err(ImportError::Foreign {
@@ -70,7 +70,9 @@ pub(super) fn read(text: &str) -> Result<Given, ImportError> {
     let mut entries: Vec<Entry> = Vec::new();
     for (name, content) in pairs {
         let content = match content {
-            Content::Text(text) if flavour == Flavour::Server => Content::Text(unescape(&text)),
+            GivenContent::Text(text) if flavour == Flavour::Server => {
+                GivenContent::Text(unescape(&text))
+            }
             content => content,
         };
         match entries.iter_mut().find(|entry| entry.name == name) {
@@ -82,7 +84,7 @@ pub(super) fn read(text: &str) -> Result<Given, ImportError> {
     Ok(Given { flavour, entries })
 }
 
-fn flavour(pairs: &[(String, Content)]) -> Flavour {
+fn flavour(pairs: &[(String, GivenContent)]) -> Flavour {
     let any = |test: fn(&str) -> bool| pairs.iter().any(|(name, _)| test(name));
     if any(|name| name.starts_with("debezium.") && !names::is_router(name)) {
         Flavour::Server
@@ -166,7 +168,7 @@ fn unescape(value: &str) -> String {
     value.replace("$${", "${").replace("\\${", "${")
 }
 
-fn connector_json(text: &str) -> Result<Vec<(String, Content)>, ImportError> {
+fn connector_json(text: &str) -> Result<Vec<(String, GivenContent)>, ImportError> {
     let json: Value = serde_json::from_str(text)
         .map_err(|error| ImportError::Json { reason: error.to_string() })?;
     let Value::Object(members) = json else {
@@ -191,7 +193,7 @@ fn connector_json(text: &str) -> Result<Vec<(String, Content)>, ImportError> {
             }
             // What Connect's REST interface says about a connector beside its configuration.
             value if wrapped => match content(value) {
-                Content::Nested => pairs.push((name, Content::Null)),
+                GivenContent::Nested => pairs.push((name, GivenContent::Null)),
                 content => pairs.push((name, content)),
             },
             value => pairs.push((name, content(value))),
@@ -200,12 +202,12 @@ fn connector_json(text: &str) -> Result<Vec<(String, Content)>, ImportError> {
     Ok(pairs)
 }
 
-fn content(value: Value) -> Content {
+fn content(value: Value) -> GivenContent {
     match value {
-        Value::String(text) => Content::Text(text),
-        Value::Bool(_) | Value::Number(_) => Content::Text(value.to_string()),
-        Value::Null => Content::Null,
-        Value::Array(_) | Value::Object(_) => Content::Nested,
+        Value::String(text) => GivenContent::Text(text),
+        Value::Bool(_) | Value::Number(_) => GivenContent::Text(value.to_string()),
+        Value::Null => GivenContent::Null,
+        Value::Array(_) | Value::Object(_) => GivenContent::Nested,
     }
 }
 
@@ -216,9 +218,9 @@ mod tests {
     fn keys(text: &str) -> Vec<(String, String)> {
         let entries = read(text).ok().unwrap().entries.into_iter();
         let value = |content| match content {
-            Content::Text(text) => text,
-            Content::Null => "(null)".to_owned(),
-            Content::Nested => "(nested)".to_owned(),
+            GivenContent::Text(text) => text,
+            GivenContent::Null => "(null)".to_owned(),
+            GivenContent::Nested => "(nested)".to_owned(),
         };
         entries.map(|entry| (entry.key, value(entry.content))).collect()
     }

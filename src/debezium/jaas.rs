@@ -4,13 +4,13 @@
 //! grammar is that of a JAAS configuration file's entry.
 
 /// One entry.
-pub(super) struct Login {
+pub(super) struct JaasLogin {
     /// The module's class, without its package.
     pub(super) module: String,
     options: Vec<(String, String)>,
 }
 
-impl Login {
+impl JaasLogin {
     /// An option of the module.
     pub(super) fn option(&self, name: &str) -> Option<&str> {
         self.options.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
@@ -18,7 +18,7 @@ impl Login {
 }
 
 /// Reads an entry; `None` if it is none.
-pub(super) fn parse(text: &str) -> Option<Login> {
+pub(super) fn parse(text: &str) -> Option<JaasLogin> {
     let mut rest = text.trim();
     let class = word(&mut rest)?;
     let module = class.rsplit('.').next().unwrap_or(&class).to_owned();
@@ -31,7 +31,7 @@ pub(super) fn parse(text: &str) -> Option<Login> {
     loop {
         rest = rest.trim_start();
         if rest.is_empty() || rest.starts_with(';') {
-            return Some(Login { module, options });
+            return Some(JaasLogin { module, options });
         }
         let (name, after) = rest.split_once('=')?;
         rest = after.trim_start();

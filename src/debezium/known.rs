@@ -9,7 +9,7 @@ use super::names;
 
 /// What becomes of an option.
 #[derive(Clone, Copy)]
-enum Fate {
+enum Handling {
     /// Nothing is lost, whatever its value.
     NotNeeded,
     /// Not needed if it has one of these values, a difference otherwise.
@@ -20,10 +20,10 @@ enum Fate {
     Refused(&'static str),
 }
 
-use Fate::{Changed, NotNeeded, Refused, Unless};
+use Handling::{Changed, NotNeeded, Refused, Unless};
 
 /// An option or, with a star at its end, a family of them.
-type Known = (&'static str, Fate, &'static str);
+type KnownOption = (&'static str, Handling, &'static str);
 
 const OFFSETS: &str = "the slot is the only position there is";
 const SNAPSHOTS: &str = "Postrider takes no snapshot";
@@ -42,7 +42,7 @@ const ENGINE: &str = "belongs to Debezium's engine";
 const SERVER: &str = "belongs to Debezium Server";
 
 /// Exact names go before families.
-const KNOWN: &[Known] = &[
+const KNOWN: &[KnownOption] = &[
     ("name", NotNeeded, "the slot's name tells relays apart"),
     ("tasks", NotNeeded, WORKER),
     ("type", NotNeeded, WORKER),
@@ -235,14 +235,14 @@ fn sink(draft: &mut Draft) {
     }
 }
 
-fn lookup(key: &str) -> Option<&'static Known> {
+fn lookup(key: &str) -> Option<&'static KnownOption> {
     KNOWN.iter().find(|(pattern, ..)| match pattern.strip_suffix('*') {
         Some(family) => key.starts_with(family),
         None => key == *pattern,
     })
 }
 
-fn apply(draft: &mut Draft, taken: Taken, fate: Fate, note: &str) {
+fn apply(draft: &mut Draft, taken: Taken, fate: Handling, note: &str) {
     let value = taken.text().to_ascii_lowercase();
     match fate {
         NotNeeded => draft.not_needed(taken, note),

@@ -77,7 +77,7 @@ pub struct Finding {
     /// Its value, masked where it may be secret; `None` where the file does not have the option.
     pub value: Option<String>,
     /// What became of it.
-    pub outcome: Outcome,
+    pub outcome: ImportOutcome,
     /// The setting it became, what is different now, or why it is not needed or not possible.
     pub note: String,
     /// What to do about it, where something can be done.
@@ -87,7 +87,7 @@ pub struct Finding {
 /// The four things that can become of an option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Outcome {
+pub enum ImportOutcome {
     /// There is a setting that means the same.
     Mapped,
     /// Something is different from what it was with Debezium.
@@ -124,7 +124,7 @@ pub enum ImportError {
         help: &'static str,
     },
     /// Options that stand for something that cannot be done.
-    #[error("{}", Refusals(.report))]
+    #[error("{}", RefusedOptions(.report))]
     Refused {
         /// Every finding, at least one of them refused.
         report: Vec<Finding>,
@@ -142,17 +142,17 @@ impl ImportError {
             ),
             Self::Foreign { help, .. } => Some((*help).to_owned()),
             Self::Refused { report } => {
-                report.iter().find(|f| f.outcome == Outcome::Refused)?.help.clone()
+                report.iter().find(|f| f.outcome == ImportOutcome::Refused)?.help.clone()
             }
         }
     }
 }
 
-struct Refusals<'a>(&'a [Finding]);
+struct RefusedOptions<'a>(&'a [Finding]);
 
-impl fmt::Display for Refusals<'_> {
+impl fmt::Display for RefusedOptions<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let refused = self.0.iter().filter(|finding| finding.outcome == Outcome::Refused);
+        let refused = self.0.iter().filter(|finding| finding.outcome == ImportOutcome::Refused);
         for (index, finding) in refused.enumerate() {
             let separator = if index > 0 { "; " } else { "" };
             write!(f, "{separator}`{}`: {}", finding.option, finding.note)?;
@@ -179,7 +179,7 @@ pub fn import(text: &str) -> Result<Imported, ImportError> {
     let toml = document::render(&draft);
     let toml_without_secrets = document::render_without_secrets(&draft);
     let report = draft.into_report();
-    if report.iter().any(|finding| finding.outcome == Outcome::Refused) {
+    if report.iter().any(|finding| finding.outcome == ImportOutcome::Refused) {
         return Err(ImportError::Refused { report });
     }
     Ok(Imported { toml, toml_without_secrets, report })

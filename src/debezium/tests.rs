@@ -159,7 +159,7 @@ fn refused(text: &str) -> Vec<(String, String)> {
     match import(text) {
         Err(ImportError::Refused { report }) => report
             .into_iter()
-            .filter(|finding| finding.outcome == Outcome::Refused)
+            .filter(|finding| finding.outcome == ImportOutcome::Refused)
             .map(|finding| (finding.option, format!("{} {:?}", finding.note, finding.help)))
             .collect(),
         other => panic!("{text}: {other:?}"),

@@ -22,7 +22,7 @@ use rdkafka::producer::{BaseProducer, Producer as _};
 use super::deliveries::Deliveries;
 use super::first_write_gate::Admission;
 use super::producer::invalid_topic;
-use super::questions::{Answer, Count, Listed, Question, Questions};
+use super::questions::{BrokerQuery, BrokerReply, Count, Listed, Questions};
 use super::settings::KafkaSpec;
 use super::{SendError, SinkError};
 use postrider_core::pipeline::{Allowance, Decision, TopicFault};
@@ -209,9 +209,9 @@ impl Admissions {
         };
         // Of a row whose place nobody told a list says nothing.
         let question = if !by_name && is_expensive && row < received && now >= self.next_list {
-            Question::All { received }
+            BrokerQuery::All { received }
         } else {
-            Question::One(topic.to_owned())
+            BrokerQuery::One(topic.to_owned())
         };
         if questions.ask(question) {
             return Ok(());
@@ -230,11 +230,11 @@ impl Admissions {
         };
         let now = Instant::now();
         match answer {
-            Answer::All(list) => {
+            BrokerReply::All(list) => {
                 self.list = list;
                 self.next_list = now + took;
             }
-            Answer::One(topic, count) => {
+            BrokerReply::One(topic, count) => {
                 self.by_name.spend(took, now - self.start);
                 self.heard_of(inner, kafka, &topic, count)?;
             }

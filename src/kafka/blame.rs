@@ -31,12 +31,12 @@ pub(super) struct Refusal {
     pub(super) at_ms: i64,
     /// The library's words.
     pub(super) reason: String,
-    pub(super) fault: Fault,
+    pub(super) fault: BatchFault,
 }
 
 /// What the brokers said of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Fault {
+pub(super) enum BatchFault {
     /// A record of the batch is too large, or the batch is.
     Size(Rejection),
     /// A record of the batch is not to be stored; for its time, or for something that is not said.
@@ -60,7 +60,7 @@ pub(super) fn verdict(
     let mut batch_bytes: Option<u32> = None;
     let mut records = Vec::new();
     for batch in refusals.chunk_by(|one, other| one.batch == other.batch) {
-        let found = Batch::of(batch);
+        let found = RefusedBatch::of(batch);
         // Of several topics the one is named whose batches must be the smallest.
         if let (Some(bytes), Some(first)) = (found.bytes, batch.first())
             && batch_bytes.is_none_or(|least| bytes < least)
@@ -75,7 +75,7 @@ pub(super) fn verdict(
 }
 
 /// A refused batch.
-struct Batch<'a> {
+struct RefusedBatch<'a> {
     suspects: Vec<&'a Refusal>,
     /// They are known to be at fault.
     is_named: bool,
@@ -87,14 +87,14 @@ struct Batch<'a> {
     spares_keyless: bool,
 }
 
-impl<'a> Batch<'a> {
+impl<'a> RefusedBatch<'a> {
     fn of(batch: &'a [Refusal]) -> Self {
         let is_single = batch.len() == 1;
-        let names = batch.iter().any(|one| one.fault == Fault::Others);
+        let names = batch.iter().any(|one| one.fault == BatchFault::Others);
         let is_named = is_single || names || batch.iter().any(|one| one.alone);
-        let of_size = batch.iter().all(|one| matches!(one.fault, Fault::Size(_)));
+        let of_size = batch.iter().all(|one| matches!(one.fault, BatchFault::Size(_)));
         let mut suspects: Vec<&Refusal> =
-            batch.iter().filter(|one| one.fault != Fault::Others).collect();
+            batch.iter().filter(|one| one.fault != BatchFault::Others).collect();
         let mut bytes = None;
         if of_size && !is_named {
             let sum: u64 = batch.iter().map(|one| one.bytes).sum();
@@ -107,25 +107,26 @@ impl<'a> Batch<'a> {
                 bytes = Some(u32::try_from((sum / 2).max(BATCH_BYTES_MIN)).unwrap_or(u32::MAX));
             }
         }
-        let spares_keyless = batch.iter().any(|one| one.fault == Fault::Others && !one.has_key);
+        let spares_keyless =
+            batch.iter().any(|one| one.fault == BatchFault::Others && !one.has_key);
         Self { suspects, is_named, is_single, bytes, spares_keyless }
     }
 
     fn blame(&self, refusal: &Refusal, demands_keys: impl Fn(&str) -> bool) -> Blame {
         let (aspect, rejection) = match &refusal.fault {
-            Fault::Size(rejection) => (Aspect::Size, Some(rejection)),
+            BatchFault::Size(rejection) => (Aspect::Size, Some(rejection)),
             // Where a batch has records of both kinds, all of them are blamed for their time.
-            Fault::Content(rejection, Aspect::Time) if !refusal.has_key && !self.is_single => {
+            BatchFault::Content(rejection, Aspect::Time) if !refusal.has_key && !self.is_single => {
                 (Aspect::Unknown, Some(rejection))
             }
-            Fault::Content(rejection, Aspect::Unknown)
+            BatchFault::Content(rejection, Aspect::Unknown)
                 if !refusal.has_key && !self.spares_keyless && demands_keys(&refusal.topic) =>
             {
                 (Aspect::Key, Some(rejection))
             }
-            Fault::Content(rejection, aspect) => (*aspect, Some(rejection)),
-            Fault::Others | Fault::Unclear => (Aspect::Unknown, None),
-            Fault::Theirs => (Aspect::Brokers, None),
+            BatchFault::Content(rejection, aspect) => (*aspect, Some(rejection)),
+            BatchFault::Others | BatchFault::Unclear => (Aspect::Unknown, None),
+            BatchFault::Theirs => (Aspect::Brokers, None),
         };
         Blame {
             ticket: refusal.ticket,
@@ -149,11 +150,11 @@ mod tests {
         Rejection { code: RejectionCode::TooLarge, reason: "too large".into() }
     }
 
-    fn size() -> Fault {
-        Fault::Size(rejection())
+    fn size() -> BatchFault {
+        BatchFault::Size(rejection())
     }
 
-    fn refusal(n: u32, batch: u64, bytes: u64, fault: Fault) -> Refusal {
+    fn refusal(n: u32, batch: u64, bytes: u64, fault: BatchFault) -> Refusal {
         let (topic, ticket) = ("t".to_owned(), Ticket::new(n, 1));
         let (content, has_key, alone) = (n.into(), true, false);
         let reason = "why so".to_owned();
@@ -161,8 +162,8 @@ mod tests {
         Refusal { topic, batch, ticket, content, bytes, has_key, alone, at_ms, reason, fault }
     }
 
-    fn content(aspect: Aspect) -> Fault {
-        Fault::Content(rejection(), aspect)
+    fn content(aspect: Aspect) -> BatchFault {
+        BatchFault::Content(rejection(), aspect)
     }
 
     fn decide(refusals: &[Refusal]) -> (Vec<Blame>, Option<u32>) {
@@ -188,22 +189,23 @@ mod tests {
         assert_eq!(blamed(&[refusal(1, 0, 9, size())]), (vec![(1, true)], None));
         let two = [refusal(1, 0, 9, size()), refusal(2, 1, 9, size())];
         assert_eq!(blamed(&two), (vec![(1, true), (2, true)], None));
-        assert_eq!(blamed(&[refusal(1, 0, 9, Fault::Unclear)]), (vec![(1, false)], None));
+        assert_eq!(blamed(&[refusal(1, 0, 9, BatchFault::Unclear)]), (vec![(1, false)], None));
     }
 
     #[test]
     fn of_several_records_each_may_be_at_fault() {
-        let batch = [refusal(1, 0, 10, Fault::Unclear), refusal(2, 0, 900, Fault::Unclear)];
+        let batch =
+            [refusal(1, 0, 10, BatchFault::Unclear), refusal(2, 0, 900, BatchFault::Unclear)];
         assert_eq!(blamed(&batch), (vec![(1, false), (2, false)], None));
         let named = [
-            refusal(1, 0, 10, Fault::Others),
+            refusal(1, 0, 10, BatchFault::Others),
             refusal(2, 0, 10, content(Aspect::Unknown)),
             refusal(3, 0, 10, content(Aspect::Unknown)),
         ];
         assert_eq!(blamed(&named), (vec![(2, true), (3, true)], None));
         // What is said of one batch says nothing of another one.
         let another = [
-            refusal(1, 0, 10, Fault::Others),
+            refusal(1, 0, 10, BatchFault::Others),
             refusal(2, 0, 10, content(Aspect::Unknown)),
             refusal(3, 1, 10, content(Aspect::Unknown)),
             refusal(4, 1, 10, content(Aspect::Unknown)),
@@ -260,7 +262,7 @@ mod tests {
         assert_eq!(aspects(&both), [Aspect::Time, Aspect::Unknown]);
         assert_eq!(aspects(&[keyless(2, content(Aspect::Time))]), [Aspect::Time]);
         // Another one without a key is not at fault.
-        let spared = [keyless(1, content(Aspect::Unknown)), keyless(2, Fault::Others)];
+        let spared = [keyless(1, content(Aspect::Unknown)), keyless(2, BatchFault::Others)];
         assert_eq!(aspects(&spared), [Aspect::Unknown]);
     }
 }

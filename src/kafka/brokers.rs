@@ -16,7 +16,7 @@
 
 /// What a line changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Change {
+pub(super) enum BrokerChange {
     /// The first broker answers.
     Connected,
     /// None answers any more.
@@ -34,7 +34,7 @@ pub(super) struct Brokers {
 
 impl Brokers {
     /// Takes in one line of facility `STATE`; other lines change nothing.
-    pub(super) fn observe(&mut self, line: &str) -> Option<Change> {
+    pub(super) fn observe(&mut self, line: &str) -> Option<BrokerChange> {
         let (broker, states) = line.rsplit_once("Broker changed state ")?;
         let (before, after) = states.split_once(" -> ")?;
         let (was_up, is_up) = (before.trim() == UP, after.trim() == UP);
@@ -50,11 +50,11 @@ impl Brokers {
         match self.answering {
             false if self.up > 0 => {
                 (self.answering, self.ever_answered) = (true, true);
-                Some(Change::Connected)
+                Some(BrokerChange::Connected)
             }
             true if self.up == 0 && failed_attempt => {
                 self.answering = false;
-                Some(Change::Lost)
+                Some(BrokerChange::Lost)
             }
             _ => None,
         }
@@ -95,7 +95,7 @@ const ATTEMPT: [&str; 6] =
 mod tests {
     use super::*;
 
-    fn observe(brokers: &mut Brokers, change: &str) -> Option<Change> {
+    fn observe(brokers: &mut Brokers, change: &str) -> Option<BrokerChange> {
         brokers.observe(&format!("[thrd:a:9092/1]: a:9092/1: Broker changed state {change}"))
     }
 
@@ -104,13 +104,13 @@ mod tests {
         let mut brokers = Brokers::default();
         assert_eq!(observe(&mut brokers, "INIT -> TRY_CONNECT"), None);
         assert!(!brokers.answering());
-        assert_eq!(observe(&mut brokers, "APIVERSION_QUERY -> UP"), Some(Change::Connected));
+        assert_eq!(observe(&mut brokers, "APIVERSION_QUERY -> UP"), Some(BrokerChange::Connected));
         assert_eq!(observe(&mut brokers, "UP -> DOWN"), None);
         assert!(brokers.answering(), "an idle connection may end");
-        assert_eq!(observe(&mut brokers, "CONNECT -> DOWN"), Some(Change::Lost));
+        assert_eq!(observe(&mut brokers, "CONNECT -> DOWN"), Some(BrokerChange::Lost));
         assert_eq!(observe(&mut brokers, "CONNECT -> DOWN"), None);
         assert!(!brokers.answering() && brokers.ever_let_in());
-        assert_eq!(observe(&mut brokers, "APIVERSION_QUERY -> UP"), Some(Change::Connected));
+        assert_eq!(observe(&mut brokers, "APIVERSION_QUERY -> UP"), Some(BrokerChange::Connected));
     }
 
     #[test]
@@ -143,9 +143,9 @@ mod tests {
         let mut brokers = Brokers::default();
         let idle = "[thrd:GroupCoordinator]: GroupCoordinator/1: Broker changed state APIVERSION_QUERY -> UP";
         assert_eq!(brokers.observe(idle), None);
-        assert_eq!(observe(&mut brokers, "APIVERSION_QUERY -> UP"), Some(Change::Connected));
+        assert_eq!(observe(&mut brokers, "APIVERSION_QUERY -> UP"), Some(BrokerChange::Connected));
         assert_eq!(observe(&mut brokers, "UP -> DOWN"), None);
-        assert_eq!(observe(&mut brokers, "APIVERSION_QUERY -> DOWN"), Some(Change::Lost));
+        assert_eq!(observe(&mut brokers, "APIVERSION_QUERY -> DOWN"), Some(BrokerChange::Lost));
     }
 
     #[test]

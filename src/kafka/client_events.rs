@@ -13,7 +13,7 @@ use tracing::{debug, info, warn};
 
 use super::SinkError;
 pub(super) use super::barred::Barred;
-use super::brokers::{Brokers, Change};
+use super::brokers::{BrokerChange, Brokers};
 use super::listener::{broke_off, hung_up_at, mismatch, no_broker_at};
 use super::withdrawn::Withdrawn;
 use postrider_service::log_throttle::LogThrottle;
@@ -139,8 +139,8 @@ impl ClientEvents {
         }
         if facility == "STATE" {
             match self.brokers.observe(line) {
-                Some(Change::Connected) => self.connected(),
-                Some(Change::Lost) => self.outage = Some(Outage::new()),
+                Some(BrokerChange::Connected) => self.connected(),
+                Some(BrokerChange::Lost) => self.outage = Some(Outage::new()),
                 None => {}
             }
             let answering = self.brokers.answering();

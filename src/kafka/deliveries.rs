@@ -19,7 +19,7 @@ use rdkafka::statistics::Statistics;
 use rdkafka::types::RDKafkaErrorCode as Code;
 use rdkafka::{ClientContext, Message};
 
-use super::blame::{self, Fault, Refusal};
+use super::blame::{self, BatchFault, Refusal};
 use super::client_events::{Barred, ClientEvents};
 use super::first_write_gate::{FirstWriteGate, Report};
 use super::settings::KafkaSpec;
@@ -230,7 +230,7 @@ impl Deliveries {
         &self,
         message: &BorrowedMessage<'_>,
         (ticket, alone): (Ticket, bool),
-        (code, fault): (Code, Fault),
+        (code, fault): (Code, BatchFault),
     ) {
         let topic = message.topic().to_owned();
         let refusal = Refusal {
@@ -286,7 +286,7 @@ impl Deliveries {
             (Verdict::Break(SinkError::Delivery { topic, reason }), _)
                 if is_of_the_broker(code) && !self.topics.is_exempt(&topic) =>
             {
-                let fault = if is_a_rule(code) { Fault::Unclear } else { Fault::Theirs };
+                let fault = if is_a_rule(code) { BatchFault::Unclear } else { BatchFault::Theirs };
                 self.refused(message, (ticket, alone), (code, fault));
                 batch_refused(topic, reason)
             }
@@ -295,7 +295,7 @@ impl Deliveries {
                 if is_a_rule(code) && ticket != PROGRESS_TICKET =>
             {
                 let rejection = Rejection { code: RejectionCode::Refused, reason: reason.clone() };
-                let fault = Fault::Content(rejection, Aspect::Unknown);
+                let fault = BatchFault::Content(rejection, Aspect::Unknown);
                 self.refused(message, (ticket, alone), (code, fault));
                 batch_refused(topic, reason)
             }
@@ -319,12 +319,12 @@ fn now_ms() -> i64 {
 }
 
 /// Whose fault the brokers say it is.
-fn fault(code: Code, rejection: Rejection) -> Fault {
+fn fault(code: Code, rejection: Rejection) -> BatchFault {
     match code {
-        Code::InvalidDifferentRecord => Fault::Others,
-        Code::MessageSizeTooLarge | Code::MessageBatchTooLarge => Fault::Size(rejection),
-        Code::InvalidTimestamp => Fault::Content(rejection, Aspect::Time),
-        _ => Fault::Content(rejection, Aspect::Unknown),
+        Code::InvalidDifferentRecord => BatchFault::Others,
+        Code::MessageSizeTooLarge | Code::MessageBatchTooLarge => BatchFault::Size(rejection),
+        Code::InvalidTimestamp => BatchFault::Content(rejection, Aspect::Time),
+        _ => BatchFault::Content(rejection, Aspect::Unknown),
     }
 }
 

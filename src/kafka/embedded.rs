@@ -143,7 +143,7 @@ impl Broker {
         self.topic_answer(topic, Answer::RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART)
     }
 
-    /// Metadata requests tell the truth again.
+    /// Metadata requests are answered correctly again.
     pub fn show_topic(&self, topic: &str) -> Result<(), BrokerError> {
         self.topic_answer(topic, Answer::RD_KAFKA_RESP_ERR_NO_ERROR)
     }

@@ -24,7 +24,7 @@ const LIST_LIMIT: Duration = Duration::from_secs(2);
 
 /// What is asked.
 #[derive(Debug)]
-pub(super) enum Question {
+pub(super) enum BrokerQuery {
     /// For one topic by its name, which makes brokers create it that do so.
     One(String),
     /// For all topics. The bytes of the stream that were received by then.
@@ -45,7 +45,7 @@ pub(super) enum Count {
 
 /// What came of a question.
 #[derive(Debug)]
-pub(super) enum Answer {
+pub(super) enum BrokerReply {
     One(String, Count),
     /// `None`: they did not say.
     All(Option<Listed>),
@@ -54,7 +54,7 @@ pub(super) enum Answer {
 /// All topics that the brokers show us.
 #[derive(Debug)]
 pub(super) struct Listed {
-    /// See [`Question::All`].
+    /// See [`BrokerQuery::All`].
     pub(super) received: u64,
     /// When it was asked for.
     pub(super) at: Instant,
@@ -88,8 +88,8 @@ impl Listed {
 /// The thread that asks, and the question that it was asked last.
 #[derive(Debug)]
 pub(super) struct Questions {
-    to: Sender<Question>,
-    from: Receiver<Answer>,
+    to: Sender<BrokerQuery>,
+    from: Receiver<BrokerReply>,
     /// When it was asked, and whether it is for all topics; `None`: it is answered.
     pub(super) asked: Option<(Instant, bool)>,
 }
@@ -111,16 +111,16 @@ impl Questions {
     }
 
     /// Asks, unless a question is under way. False: the thread is gone.
-    pub(super) fn ask(&mut self, question: Question) -> bool {
+    pub(super) fn ask(&mut self, question: BrokerQuery) -> bool {
         if self.asked.is_some() {
             return true;
         }
-        self.asked = Some((Instant::now(), matches!(question, Question::All { .. })));
+        self.asked = Some((Instant::now(), matches!(question, BrokerQuery::All { .. })));
         self.to.send(question).is_ok()
     }
 
     /// The answer, once it has come, and how long that took.
-    pub(super) fn answer(&mut self) -> Option<(Answer, Duration)> {
+    pub(super) fn answer(&mut self) -> Option<(BrokerReply, Duration)> {
         let (at, _) = self.asked?;
         match self.from.try_recv() {
             Ok(answer) => {
@@ -137,16 +137,16 @@ impl Questions {
     }
 }
 
-fn answer(client: &BaseProducer<Deliveries>, question: Question) -> Answer {
+fn answer(client: &BaseProducer<Deliveries>, question: BrokerQuery) -> BrokerReply {
     match question {
-        Question::One(topic) => {
+        BrokerQuery::One(topic) => {
             let count = count(client, &topic);
-            Answer::One(topic, count)
+            BrokerReply::One(topic, count)
         }
-        Question::All { received } => {
+        BrokerQuery::All { received } => {
             let at = Instant::now();
             let metadata = client.client().fetch_metadata(None, LIST_LIMIT);
-            Answer::All(metadata.ok().map(|metadata| Listed::of(&metadata, received, at)))
+            BrokerReply::All(metadata.ok().map(|metadata| Listed::of(&metadata, received, at)))
         }
     }
 }
@@ -175,12 +175,12 @@ mod tests {
     #[test]
     fn a_thread_that_is_gone_keeps_nobody_waiting() {
         let (to, questions) = channel();
-        let (answered, from) = channel::<Answer>();
+        let (answered, from) = channel::<BrokerReply>();
         let mut asking = Questions { to, from, asked: None };
-        assert!(asking.ask(Question::All { received: 1 }));
+        assert!(asking.ask(BrokerQuery::All { received: 1 }));
         assert!(asking.answer().is_none() && asking.asked.is_some());
         drop((questions, answered));
         assert!(asking.answer().is_none());
-        assert!(!asking.ask(Question::All { received: 1 }));
+        assert!(!asking.ask(BrokerQuery::All { received: 1 }));
     }
 }

@@ -276,7 +276,9 @@ impl Reader {
         if self.spec.stop_at_end && self.current.as_ref().is_none_or(ended) && !self.turn_page()? {
             return Ok(Step::End);
         }
-        let Some(Open { consumer, unfinished }) = &mut self.current else { return Ok(Step::End) };
+        let Some(Open { consumer, unfinished }) = &mut self.current else {
+            return Ok(Step::End);
+        };
         let deadline = Instant::now() + wait;
         loop {
             let rest = deadline.saturating_duration_since(Instant::now());

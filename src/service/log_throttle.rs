@@ -13,11 +13,11 @@ const TEXTS_MAX: usize = 256;
 #[derive(Debug)]
 pub struct LogThrottle {
     interval: Duration,
-    texts: HashMap<String, Seen>,
+    texts: HashMap<String, LastLine>,
 }
 
 #[derive(Debug)]
-struct Seen {
+struct LastLine {
     written: Instant,
     held_back: u64,
 }
@@ -38,7 +38,7 @@ impl LogThrottle {
     /// `Some(n)`: write the line; `n` of its like were held back since the last one.
     pub fn admit(&mut self, text: &str, now: Instant) -> Option<u64> {
         let interval = self.interval;
-        let is_recent = |seen: &Seen| now.saturating_duration_since(seen.written) < interval;
+        let is_recent = |seen: &LastLine| now.saturating_duration_since(seen.written) < interval;
         if let Some(seen) = self.texts.get_mut(text) {
             if is_recent(seen) {
                 seen.held_back += 1;
@@ -51,7 +51,7 @@ impl LogThrottle {
             self.texts.retain(|_, seen| is_recent(seen));
         }
         if self.texts.len() < TEXTS_MAX {
-            self.texts.insert(text.to_owned(), Seen { written: now, held_back: 0 });
+            self.texts.insert(text.to_owned(), LastLine { written: now, held_back: 0 });
         }
         Some(0)
     }

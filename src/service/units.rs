@@ -1,20 +1,20 @@
 //! Durations and sizes as people type them.
 //!
-//! Enters: a text, or a value. Leaves: the value, or a [`Refusal`] that says how to write it; the shortest
+//! Enters: a text, or a value. Leaves: the value, or a [`InvalidValue`] that says how to write it; the shortest
 //! text. What always holds: what is printed parses back to the same value.
 
 use std::time::Duration;
 
 /// Why a text is not a value of its kind: a fragment that goes after "`key`: ", and a hint.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refusal {
+pub struct InvalidValue {
     /// A fragment.
     pub reason: String,
     /// What to type instead.
     pub help: Option<String>,
 }
 
-impl Refusal {
+impl InvalidValue {
     /// Without a hint.
     pub fn new(reason: impl Into<String>) -> Self {
         Self { reason: reason.into(), help: None }
@@ -33,16 +33,16 @@ impl Refusal {
 /// # Errors
 /// What is wrong with the text and how to write it, in one line.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
-    read_duration(text).map_err(|Refusal { reason, help }| match help {
+    read_duration(text).map_err(|InvalidValue { reason, help }| match help {
         Some(help) => format!("{reason}: {help}"),
         None => reason,
     })
 }
 
 /// As [`parse_duration`], reason and hint apart.
-pub fn read_duration(text: &str) -> Result<Duration, Refusal> {
+pub fn read_duration(text: &str) -> Result<Duration, InvalidValue> {
     let refused = || {
-        let refusal = Refusal::new(format!("`{text}` is not a duration"));
+        let refusal = InvalidValue::new(format!("`{text}` is not a duration"));
         match text.trim().parse::<u64>() {
             Ok(number) => refusal.help(format!("say the unit: \"{number}s\" or \"{number}ms\"")),
             Err(_) => refusal.help("write a whole number and a unit: \"250ms\", \"1s\", \"5m\""),
@@ -73,9 +73,9 @@ pub fn read_duration(text: &str) -> Result<Duration, Refusal> {
 }
 
 /// Parses `32MiB`, `64kB`, `512B` into bytes. Powers of two with an `i`, powers of ten without.
-pub fn parse_size(text: &str) -> Result<u64, Refusal> {
+pub fn parse_size(text: &str) -> Result<u64, InvalidValue> {
     let refused = || {
-        let refusal = Refusal::new(format!("`{text}` is not a size"));
+        let refusal = InvalidValue::new(format!("`{text}` is not a size"));
         match text.trim().parse::<u64>() {
             Ok(number) => refusal.help(format!("say the unit: \"{number}B\" or \"{number}MiB\"")),
             Err(_) => refusal.help("write a whole number and a unit: \"512KiB\", \"32MiB\""),

@@ -15,7 +15,7 @@ use super::error::ShopError;
 use super::load::{LoadPlan, LoadReport, Rate, run};
 use super::maintenance::MaintenanceArgs;
 use super::orders::OrderLimits;
-use super::settings::{Endpoint, Settings, stop_signal};
+use super::settings::{Endpoint, ServiceSettings, stop_signal};
 use super::{inventory, orders, payments};
 use postrider_service::units::parse_duration;
 
@@ -34,9 +34,9 @@ enum Command {
     /// Serve orders over HTTP, each placed once, and run their sagas
     Orders(OrdersArgs),
     /// Charge and refund each order at most once, through a simulated gateway
-    Payments(Settings),
+    Payments(ServiceSettings),
     /// Reserve and release stock, once for each order
-    Inventory(Settings),
+    Inventory(ServiceSettings),
     /// Delete old markers, idempotency keys, ended sagas and outbox rows
     Maintain(MaintenanceArgs),
     /// List and redrive the dead letters of a consumer
@@ -46,7 +46,7 @@ enum Command {
 #[derive(Debug, Args)]
 struct OrdersArgs {
     #[command(flatten)]
-    settings: Settings,
+    settings: ServiceSettings,
     /// How long an order may take before it is cancelled and undone, such as 30s
     #[arg(long, env = "ORDER_PATIENCE", default_value = "60s", value_name = "TIME",
         value_parser = parse_duration)]

@@ -11,7 +11,7 @@ use clap::{Args, Subcommand};
 use serde_json::json;
 
 use super::error::ShopError;
-use super::kafka::Kafka;
+use super::kafka::KafkaArgs;
 use postrider_patterns::dead_letter::{
     DeadLetter, DeadLetters, Filter, Origin, PartitionOffset, RedriveOptions, Target, now_ms,
 };
@@ -51,7 +51,7 @@ struct Selection {
     /// The consumer: shop-orders, shop-payments or shop-inventory
     consumer: String,
     #[command(flatten)]
-    kafka: Kafka,
+    kafka: KafkaArgs,
     /// With this reason code
     #[arg(long)]
     code: Option<String>,

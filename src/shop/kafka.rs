@@ -1,4 +1,4 @@
-//! How services connect to Kafka: any setting of librdkafka, above all for TLS and SASL.
+//! How services connect to KafkaArgs: any setting of librdkafka, above all for TLS and SASL.
 //!
 //! Enters: flags, environment, a file. Leaves: settings for every client of a service. What always
 //! holds: a secret comes from the file alone, since any user of the machine can read command lines;
@@ -18,10 +18,10 @@ use postrider_secrets::is_secret_name;
 /// The setting that has a flag of its own, by librdkafka's two names.
 const BROKERS: [&str; 2] = ["bootstrap.servers", "metadata.broker.list"];
 
-/// Kafka's brokers, and settings of the client.
+/// KafkaArgs's brokers, and settings of the client.
 #[derive(Clone, Args)]
-pub struct Kafka {
-    /// Kafka's bootstrap servers
+pub struct KafkaArgs {
+    /// KafkaArgs's bootstrap servers
     #[arg(long, env = "KAFKA_BROKERS", value_name = "HOST:PORT,..")]
     brokers: String,
     /// A setting of librdkafka, such as security.protocol=SASL_SSL; may be repeated
@@ -39,22 +39,22 @@ pub enum KafkaSettingError {
     #[error("{0} is not NAME=VALUE")]
     Malformed(String),
     /// Secrets are not accepted on the command line.
-    #[error("the Kafka setting `{0}` is a secret and must not be on the command line")]
+    #[error("the KafkaArgs setting `{0}` is a secret and must not be on the command line")]
     Exposed(String),
     /// It has a flag of its own.
-    #[error("the Kafka setting `{0}` is given by --brokers")]
+    #[error("the KafkaArgs setting `{0}` is given by --brokers")]
     Brokers(String),
     /// librdkafka does not know it.
-    #[error("the Kafka client has no setting `{0}`")]
+    #[error("the KafkaArgs client has no setting `{0}`")]
     Unknown(String),
     /// librdkafka knows it and does not take the value.
-    #[error("the Kafka client refuses this value of `{0}`")]
+    #[error("the KafkaArgs client refuses this value of `{0}`")]
     Value(String),
     /// This program was built without it.
-    #[error("the Kafka setting `{0}` needs a feature that is not in this build")]
+    #[error("the KafkaArgs setting `{0}` needs a feature that is not in this build")]
     NotBuilt(String),
     /// The file cannot be read.
-    #[error("cannot read the file {} of Kafka settings", .0.display())]
+    #[error("cannot read the file {} of KafkaArgs settings", .0.display())]
     File(PathBuf, #[source] std::io::Error),
 }
 
@@ -73,7 +73,7 @@ impl KafkaSettingError {
     }
 }
 
-impl Kafka {
+impl KafkaArgs {
     /// Plain connections to these, as `host:port`, separated by commas.
     pub fn at(brokers: impl Into<String>) -> Self {
         Self { brokers: brokers.into(), settings: Vec::new(), file: None }
@@ -101,9 +101,9 @@ impl Kafka {
     }
 }
 
-impl fmt::Debug for Kafka {
+impl fmt::Debug for KafkaArgs {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("Kafka").field("brokers", &self.brokers).finish_non_exhaustive()
+        out.debug_struct("KafkaArgs").field("brokers", &self.brokers).finish_non_exhaustive()
     }
 }
 
@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     fn with(settings: &[&str], file: Option<&str>) -> Result<Vec<(String, String)>, ShopError> {
-        let mut kafka = Kafka::at("a:1,b:2");
+        let mut kafka = KafkaArgs::at("a:1,b:2");
         kafka.settings = settings.iter().map(ToString::to_string).collect();
         let folder = tempfile::tempdir().unwrap();
         if let Some(text) = file {
@@ -205,8 +205,10 @@ mod tests {
 
     #[test]
     fn no_setting_shows_in_a_log() {
-        let kafka =
-            Kafka { settings: vec!["sasl.password=hunter2".to_owned()], ..Kafka::at("a:1") };
+        let kafka = KafkaArgs {
+            settings: vec!["sasl.password=hunter2".to_owned()],
+            ..KafkaArgs::at("a:1")
+        };
         assert!(!format!("{kafka:?}").contains("hunter2"));
     }
 }

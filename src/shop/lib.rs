@@ -2,7 +2,7 @@
 //!
 //! Enters: a command line (`cli`) or a plan built in-process (`load`). Leaves: rows in `orders` and
 //! `outbox`, written in one transaction. What always holds: the shop communicates with the relay through
-//! Postgres and Kafka only; of the relay's modules it imports `config`, and `control`'s `SqlAddress`, which
+//! Postgres and KafkaArgs only; of the relay's modules it imports `config`, and `control`'s `SqlAddress`, which
 //! knows how a server is authenticated.
 
 pub mod cli;
@@ -24,4 +24,4 @@ mod service;
 
 pub use connect::connect;
 pub use error::ShopError;
-pub use kafka::{Kafka, KafkaSettingError};
+pub use kafka::{KafkaArgs, KafkaSettingError};

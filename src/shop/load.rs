@@ -119,7 +119,7 @@ pub async fn run(
     mut observe: impl FnMut(&Written<'_>),
 ) -> Result<LoadReport, ShopError> {
     plan.check()?;
-    let writer = Writer { client, insert: client.prepare(INSERT).await? };
+    let writer = LoadWriter { client, insert: client.prepare(INSERT).await? };
     let mut report = LoadReport::default();
     let start = Instant::now();
     for transaction in Orders::new(plan) {
@@ -147,12 +147,12 @@ const INSERT: &str = "\
         WITH ORDINALITY AS e (id, aggregate_id, event_type, payload, place) \
     ORDER BY e.place";
 
-struct Writer<'c> {
+struct LoadWriter<'c> {
     client: &'c Client,
     insert: Statement,
 }
 
-impl Writer<'_> {
+impl LoadWriter<'_> {
     /// Returns the instant just before the COMMIT or ROLLBACK was sent.
     async fn write(&self, transaction: &Transaction) -> Result<Instant, ShopError> {
         let (rows, rolled_back, position, end) = match transaction {
@@ -181,8 +181,8 @@ impl Writer<'_> {
         if rolled_back.is_empty() {
             return Ok(());
         }
-        let savepoint = self.simple("SAVEPOINT doomed");
-        let roll_back = self.simple("ROLLBACK TO SAVEPOINT doomed");
+        let savepoint = self.simple("SAVEPOINT rolled_back");
+        let roll_back = self.simple("ROLLBACK TO SAVEPOINT rolled_back");
         tokio::try_join!(savepoint, self.insert(rolled_back), roll_back)?;
         Ok(())
     }

@@ -17,7 +17,7 @@ use deadpool_postgres::{Object, Pool, PoolError};
 use tokio_postgres::SimpleQueryMessage;
 
 use super::error::is_login_refused;
-use postrider_patterns::inbox::{ConsumerStatus, Counters, Snapshot};
+use postrider_patterns::inbox::{ConsumerSnapshot, ConsumerStatus, Counters};
 use postrider_service::prometheus::{CONTENT_TYPE, Page};
 
 const UNAVAILABLE: &str = "the database does not answer";
@@ -25,7 +25,7 @@ const READ_ONLY: &str = "the database is read-only";
 const LOGIN_REFUSED: &str = "the database refuses the login";
 
 /// A metric: its name, its help text and its value. The name of a counter ends in `_total`.
-pub(super) type Count = (&'static str, &'static str, u64);
+pub(super) type Metric = (&'static str, &'static str, u64);
 
 /// The consumer of a service, and whether the service is ready only while the consumer works.
 #[derive(Clone)]
@@ -38,13 +38,16 @@ struct ServiceConsumer {
 #[derive(Clone)]
 pub(super) struct Probes {
     pool: Pool,
-    counts: Arc<dyn Fn() -> Vec<Count> + Send + Sync>,
+    counts: Arc<dyn Fn() -> Vec<Metric> + Send + Sync>,
     consumer: Option<ServiceConsumer>,
 }
 
 impl Probes {
     /// Reads the metrics from `counts` at each scrape.
-    pub(super) fn new(pool: Pool, counts: impl Fn() -> Vec<Count> + Send + Sync + 'static) -> Self {
+    pub(super) fn new(
+        pool: Pool,
+        counts: impl Fn() -> Vec<Metric> + Send + Sync + 'static,
+    ) -> Self {
         Self { pool, counts: Arc::new(counts), consumer: None }
     }
 
@@ -120,7 +123,7 @@ async fn metrics(State(probes): State<Probes>) -> Response {
 }
 
 /// What a consumer has done.
-fn counts(consumer: &Snapshot) -> Vec<Count> {
+fn counts(consumer: &ConsumerSnapshot) -> Vec<Metric> {
     vec![
         ("shop_messages_processed_total", "messages that had their effect", consumer.processed),
         (
@@ -141,7 +144,7 @@ fn counts(consumer: &Snapshot) -> Vec<Count> {
 }
 
 /// Omits what is not known.
-fn gauges(status: &ConsumerStatus) -> Vec<Count> {
+fn gauges(status: &ConsumerStatus) -> Vec<Metric> {
     let ConsumerStatus { partitions, lag_messages, .. } = *status;
     let lag = ("shop_consumer_lag_messages", "messages that are not handled yet", lag_messages);
     let partitions =
@@ -150,7 +153,7 @@ fn gauges(status: &ConsumerStatus) -> Vec<Count> {
     [partitions, lag].into_iter().filter_map(known).collect()
 }
 
-fn text(counts: &[Count]) -> String {
+fn text(counts: &[Metric]) -> String {
     let mut page = Page::new("");
     for (name, help, value) in counts {
         page.single(name, help, value);

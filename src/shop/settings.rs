@@ -1,4 +1,4 @@
-//! Settings that all services share.
+//! ServiceSettings that all services share.
 //!
 //! Enters: flags and environment. Leaves: a pool of database sessions, and the specification of a
 //! consumer. What always holds: no database and no broker is connected here.
@@ -16,7 +16,7 @@ use tracing::info;
 
 use super::connect::resolve;
 use super::error::ShopError;
-use super::kafka::Kafka;
+use super::kafka::KafkaArgs;
 use postrider_patterns::inbox::{CacheSpec, ConsumerSpec};
 use postrider_postgres::control::{LoginRefused, SqlAddress};
 
@@ -42,13 +42,13 @@ const SESSION_TIMEOUT_MS: &str = "10000";
 
 /// Connections of a service.
 #[derive(Clone, Args)]
-pub struct Settings {
+pub struct ServiceSettings {
     /// The database: a URL or key=value pairs
     #[arg(long, env = "DATABASE_URL", hide_env_values = true)]
     pub database_url: String,
-    /// Kafka
+    /// KafkaArgs
     #[command(flatten)]
-    pub kafka: Kafka,
+    pub kafka: KafkaArgs,
     /// Redis, a cache in front of the database; everything works without it
     #[arg(long, env = "REDIS_URL", hide_env_values = true, value_name = "URL")]
     pub redis_url: Option<String>,
@@ -57,10 +57,10 @@ pub struct Settings {
     pub bind: SocketAddr,
 }
 
-impl fmt::Debug for Settings {
+impl fmt::Debug for ServiceSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // The URLs of the database and of Redis may hold passwords.
-        f.debug_struct("Settings")
+        f.debug_struct("ServiceSettings")
             .field("kafka", &self.kafka)
             .field("bind", &self.bind)
             .finish_non_exhaustive()
@@ -101,7 +101,7 @@ pub async fn stop_signal() {
     }
 }
 
-impl Settings {
+impl ServiceSettings {
     /// Where the database is.
     pub(super) fn database(&self) -> Result<SqlAddress, ShopError> {
         database(&self.database_url)
@@ -171,7 +171,7 @@ mod tests {
     #[derive(Debug, Parser)]
     struct Flags {
         #[command(flatten)]
-        settings: Settings,
+        settings: ServiceSettings,
     }
 
     fn config(url: &str) -> Config {

@@ -30,7 +30,7 @@ const NOTE_WORDS: u32 = 22;
 
 /// How Postgres is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum Transport {
+pub enum PostgresTransport {
     /// Its unix socket.
     Unix,
     /// TCP over loopback.
@@ -51,7 +51,7 @@ pub struct CeilingArgs {
     pub topics: u32,
     /// How the server is reached.
     #[arg(long, default_value = "unix")]
-    pub transport: Transport,
+    pub transport: PostgresTransport,
     /// Further settings of the relay, as for `run --set`.
     #[arg(long = "relay-set", value_name = "A.B=V")]
     pub relay_set: Vec<String>,
@@ -151,7 +151,11 @@ async fn load(client: &Client, args: &CeilingArgs) -> Result<Lsn, CeilingError> 
     Ok(wal_load::write(client, plan).await?)
 }
 
-fn receive(cluster: &Cluster, transport: Transport, end: Lsn) -> Result<Weighed, CeilingError> {
+fn receive(
+    cluster: &Cluster,
+    transport: PostgresTransport,
+    end: Lsn,
+) -> Result<Weighed, CeilingError> {
     let address = cluster.address();
     // A command line can be read by every user of the machine.
     let shown = Address { password: None, ..address.clone() };
@@ -224,9 +228,9 @@ fn figures(
     }
 }
 
-fn url(address: &Address, transport: Transport) -> String {
+fn url(address: &Address, transport: PostgresTransport) -> String {
     match transport {
-        Transport::Unix => address.unix_url(),
-        Transport::Tcp => address.url(),
+        PostgresTransport::Unix => address.unix_url(),
+        PostgresTransport::Tcp => address.url(),
     }
 }

@@ -146,7 +146,9 @@ pub(super) async fn measure(args: &DeliveryArgs) -> Result<Delivery, DeliveryErr
     for pair in 0..args.pairs {
         let first = usize::from(pair % 2 == 1);
         let [a, b] = [first, 1 - first].map(|at| BOTH.get(at).copied());
-        runs.extend([a, b].into_iter().flatten().map(|guarantee| Run::new(guarantee, pair)));
+        runs.extend(
+            [a, b].into_iter().flatten().map(|guarantee| DeliveryRun::new(guarantee, pair)),
+        );
     }
     for run in &runs {
         wal_load::make_slot(client.sql(), &run.slot).await?;
@@ -173,14 +175,14 @@ async fn prepare(brokers: &str, topics: u32) -> Result<(), TopicsError> {
 
 /// One drain.
 #[derive(Debug)]
-struct Run {
+struct DeliveryRun {
     guarantee: Guarantee,
     slot: String,
     weighed: Weighed,
     summary: Option<RunSummary>,
 }
 
-impl Run {
+impl DeliveryRun {
     fn new(guarantee: Guarantee, pair: u32) -> Self {
         let slot = format!("bench_{}_{pair}", guarantee.as_str());
         Self { guarantee, slot, weighed: Weighed::default(), summary: None }
@@ -233,13 +235,14 @@ impl Run {
     }
 }
 
-fn figures(args: &DeliveryArgs, runs: &[Run]) -> Drains {
+fn figures(args: &DeliveryArgs, runs: &[DeliveryRun]) -> Drains {
     let rows = f64::from(args.rows);
-    let of = |guarantee| move |run: &&Run| run.guarantee == guarantee;
-    let rate =
-        |guarantee| rows / median(runs.iter().filter(of(guarantee)).map(Run::seconds).collect());
+    let of = |guarantee| move |run: &&DeliveryRun| run.guarantee == guarantee;
+    let rate = |guarantee| {
+        rows / median(runs.iter().filter(of(guarantee)).map(DeliveryRun::seconds).collect())
+    };
     let cpu = |guarantee| {
-        let seconds = |run: &Run| run.weighed.cpu.as_secs_f64();
+        let seconds = |run: &DeliveryRun| run.weighed.cpu.as_secs_f64();
         let median = median(runs.iter().filter(of(guarantee)).map(seconds).collect());
         round(median * 1e6 / rows, 2)
     };

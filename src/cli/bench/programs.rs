@@ -46,9 +46,9 @@ pub(super) enum ProgramError {
 }
 
 /// Ends a process with its owner.
-pub(super) struct Guard(Child);
+pub(super) struct ChildGuard(Child);
 
-impl Drop for Guard {
+impl Drop for ChildGuard {
     fn drop(&mut self) {
         // Already gone is fine.
         let _ = self.0.kill();
@@ -60,7 +60,7 @@ impl Drop for Guard {
 pub(super) struct EmbeddedBroker {
     /// Where it is reached.
     pub(super) bootstrap: String,
-    _process: Guard,
+    _process: ChildGuard,
     /// Closing it ends the process too.
     _input: ChildStdin,
 }
@@ -84,7 +84,7 @@ impl EmbeddedBroker {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().map_err(start)?;
         let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
-        let guard = Guard(child);
+        let guard = ChildGuard(child);
         let mut answer = String::new();
         if let Some(stdout) = stdout {
             BufReader::new(stdout).read_line(&mut answer).map_err(start)?;
@@ -145,11 +145,11 @@ pub(super) fn drain(
 }
 
 /// Starts a relay that carries the stream until it is dropped.
-pub(super) fn carry(surroundings: Surroundings<'_>) -> Result<Guard, ProgramError> {
+pub(super) fn carry(surroundings: Surroundings<'_>) -> Result<ChildGuard, ProgramError> {
     adopt(surroundings)?;
     let mut command = command("run", surroundings)?;
     let child = command.stdout(Stdio::null()).spawn();
-    child.map(Guard).map_err(|source| ProgramError::Start { what: "the relay", source })
+    child.map(ChildGuard).map_err(|source| ProgramError::Start { what: "the relay", source })
 }
 
 /// Takes the slot's position for the progress that exactly-once delivery begins with.

@@ -142,7 +142,7 @@ async fn live(
     let slot = format!("bench_live_{}", guarantee.as_str());
     wal_load::make_slot(client.sql(), &slot).await?;
     let written = (rate / WRITERS).max(1) * WRITERS * LOAD_SECONDS;
-    let consumer = Consumer::start(bootstrap, args.topics, written)?;
+    let consumer = VisibilityConsumer::start(bootstrap, args.topics, written)?;
     let _relay = carry(Surroundings {
         source: &cluster.unix_url(),
         slot: &slot,
@@ -218,12 +218,12 @@ struct Payload {
 }
 
 /// Reads committed records on a thread of its own.
-struct Consumer {
+struct VisibilityConsumer {
     end: tokio::sync::oneshot::Sender<()>,
     arrivals: tokio::sync::oneshot::Receiver<Result<Vec<Arrival>, ReaderError>>,
 }
 
-impl Consumer {
+impl VisibilityConsumer {
     /// Waits at the end of every topic for so many rows.
     fn start(bootstrap: &str, topics: u32, rows: u32) -> Result<Self, ReaderError> {
         let names = wal_load::topics(topics);

@@ -1,6 +1,6 @@
 //! What a retry would do: which dead letters go where, and which cannot.
 //!
-//! Enters: a survey, `--to`, the limit. Leaves: a [`Plan`], and its text and JSON. Pure.
+//! Enters: a survey, `--to`, the limit. Leaves: a [`RetryPlan`], and its text and JSON. Pure.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -14,7 +14,7 @@ use postrider_patterns::dead_letter::{DeadLetter, Job, PartitionOffset};
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(super) struct Plan {
+pub(super) struct RetryPlan {
     /// By place.
     pub(super) jobs: Vec<Job>,
     /// By place.
@@ -73,7 +73,7 @@ fn destination<'a>(
     judged.map(|()| topic).map_err(Hindrance::IllegalTopic)
 }
 
-impl Plan {
+impl RetryPlan {
     /// Sorts them out, in their order. Those that cannot be sent do not count against the limit.
     pub(super) fn of(letters: &[DeadLetter], args: &RetryArgs, source: &Source) -> Self {
         let mut plan = Self::default();
@@ -188,12 +188,12 @@ mod tests {
         Source { topic, topics, formatted: false }
     }
 
-    fn plan(letters: &[DeadLetter], to: Option<&str>) -> Plan {
+    fn plan(letters: &[DeadLetter], to: Option<&str>) -> RetryPlan {
         let args = RetryArgs { to: to.map(str::to_owned), ..RetryArgs::default() };
-        Plan::of(letters, &args, &source())
+        RetryPlan::of(letters, &args, &source())
     }
 
-    fn offsets(plan: &Plan) -> Vec<i64> {
+    fn offsets(plan: &RetryPlan) -> Vec<i64> {
         plan.jobs.iter().map(|job| job.at.offset).collect()
     }
 
@@ -253,7 +253,7 @@ mod tests {
         let limited = |limit, all| {
             let filter = FilterArgs { limit: Some(limit), all, ..FilterArgs::default() };
             let args = RetryArgs { filter, ..RetryArgs::default() };
-            Plan::of(&letters(), &args, &source())
+            RetryPlan::of(&letters(), &args, &source())
         };
         let plan = limited(1, false);
         assert_eq!((offsets(&plan), plan.hindered.len()), (vec![3], 2));
@@ -267,7 +267,7 @@ mod tests {
         letters[3].origin = DeadLetter::rejected(0, "no_route", "").origin;
         assert_eq!(plan(&letters, None).unformatted, 0);
         let source = Source { formatted: true, ..source() };
-        let plan = Plan::of(&letters, &RetryArgs::default(), &source);
+        let plan = RetryPlan::of(&letters, &RetryArgs::default(), &source);
         assert_eq!((plan.unformatted, plan.jobs.len()), (1, 2));
         assert!(plan.to_text().contains("careful: 1 of them"), "{}", plan.to_text());
         assert_eq!(plan.to_json(None)["unformatted"], 1);

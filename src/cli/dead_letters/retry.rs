@@ -5,7 +5,7 @@
 //! after another and each in offset order, so records of one key keep theirs.
 
 use super::error::DeadLettersError;
-use super::plan::Plan;
+use super::plan::RetryPlan;
 use super::progress::Progress;
 use super::{FilterArgs, Source, SourceArgs};
 use crate::context::Context;
@@ -71,7 +71,7 @@ pub(super) fn run(args: &RetryArgs, context: &Context) -> Result<ExitCode, Failu
     }
     let targets = args.targets.iter().map(|text| Target::parse(text)).collect();
     let survey = source.survey(&args.filter.filter(targets))?;
-    let plan = Plan::of(&survey.letters, args, &source);
+    let plan = RetryPlan::of(&survey.letters, args, &source);
     if !args.execute {
         print(&plan, None, context)?;
         return Ok(ExitCode::Ok);
@@ -88,7 +88,7 @@ pub(super) fn run(args: &RetryArgs, context: &Context) -> Result<ExitCode, Failu
 /// A signal ends it between two records, a second one at once.
 fn execute(
     source: &Source,
-    plan: &Plan,
+    plan: &RetryPlan,
     rate: u32,
 ) -> Result<(u64, Result<(), DeadLetterError>), Failure> {
     let stop = Stop::default();
@@ -109,7 +109,7 @@ fn execute(
     Ok(done)
 }
 
-fn print(plan: &Plan, sent: Option<u64>, context: &Context) -> Result<(), Failure> {
+fn print(plan: &RetryPlan, sent: Option<u64>, context: &Context) -> Result<(), Failure> {
     if context.json() {
         return context.print_json(&plan.to_json(sent));
     }

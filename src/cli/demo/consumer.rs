@@ -29,12 +29,12 @@ struct Payload {
 }
 
 /// A consumer at work.
-pub(super) struct Consumer {
+pub(super) struct DemoConsumer {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Result<(), ReaderError>>,
 }
 
-impl Consumer {
+impl DemoConsumer {
     /// Positions a reader at the end of every topic, then reads on.
     pub(super) fn start(
         kafka: &KafkaSpec,

@@ -1,7 +1,7 @@
 //! Did every committed order arrive, once, in order, and how fast?
 //!
 //! Enters: what the load committed and what the consumer read, in any interleaving. Leaves:
-//! [`Verdict`]. Knows nothing of the relay: it compares the two ends only.
+//! [`DeliveryVerdict`]. Knows nothing of the relay: it compares the two ends only.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 /// One end's view of an order.
 #[derive(Debug, Clone, Copy, Default)]
-struct Order {
+struct KeyOrder {
     committing: Option<Instant>,
     arrived: Option<Instant>,
     arrivals: u32,
@@ -19,7 +19,7 @@ struct Order {
 
 /// The figures of a demo run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub(crate) struct Verdict {
+pub(crate) struct DeliveryVerdict {
     /// Rows whose transaction committed.
     pub(crate) committed: u64,
     /// Of these, how many reached the consumer.
@@ -38,7 +38,7 @@ pub(crate) struct Verdict {
     pub(crate) p99_ms: f64,
 }
 
-impl Verdict {
+impl DeliveryVerdict {
     /// Nothing lost, nothing invented, nothing out of order. Duplicates are allowed at least once.
     pub(crate) const fn is_sound(&self) -> bool {
         self.lost == 0 && self.phantom == 0 && self.out_of_order == 0
@@ -63,7 +63,7 @@ pub(crate) struct Arrival<'a> {
 /// Collects both ends.
 #[derive(Debug, Default)]
 pub(crate) struct Judge {
-    orders: HashMap<Uuid, Order>,
+    orders: HashMap<Uuid, KeyOrder>,
     /// By topic and key: records are ordered within a partition, so not between two topics.
     newest: HashMap<(String, Vec<u8>), u64>,
     committed: u64,
@@ -107,7 +107,7 @@ impl Judge {
     }
 
     /// Weighs everything that was collected.
-    pub(crate) fn verdict(&self) -> Verdict {
+    pub(crate) fn verdict(&self) -> DeliveryVerdict {
         let mut latencies: Vec<Duration> = Vec::with_capacity(self.orders.len());
         let (mut duplicated, mut phantom) = (0, 0);
         for order in self.orders.values() {
@@ -119,7 +119,7 @@ impl Judge {
             }
         }
         latencies.sort_unstable();
-        Verdict {
+        DeliveryVerdict {
             committed: self.committed,
             delivered: self.delivered,
             lost: self.committed - self.delivered,

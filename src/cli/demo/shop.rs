@@ -20,14 +20,14 @@ use super::DemoError;
 use super::stage::Stage;
 use postrider_shop::orders::OrderLimits;
 use postrider_shop::payments::CARD_LIMIT_CENTS;
-use postrider_shop::settings::{Endpoint, Settings};
-use postrider_shop::{Kafka, ShopError, inventory, orders, payments};
+use postrider_shop::settings::{Endpoint, ServiceSettings};
+use postrider_shop::{KafkaArgs, ShopError, inventory, orders, payments};
 
 /// Orders placed.
 const ORDERS: usize = 24;
-/// Goods on the shelf: fewer than are asked for.
+/// Units in stock: fewer than are ordered.
 const SKU: &str = "demo-teapot";
-const SHELF: i64 = 14;
+const STOCK: i64 = 14;
 /// Every so many orders, one is dearer than the card allows.
 const TOO_DEAR_EVERY: usize = 6;
 /// Every so many orders, the client sends the request twice.
@@ -76,9 +76,9 @@ pub(super) async fn play(
 ) -> Result<ShopFigures, DemoError> {
     let (closing, closed) = watch::channel(false);
     let mut services = JoinSet::new();
-    let settings = Settings {
+    let settings = ServiceSettings {
         database_url: stage.database_url.clone(),
-        kafka: Kafka::at(&stage.brokers),
+        kafka: KafkaArgs::at(&stage.brokers),
         redis_url: None,
         bind: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
     };
@@ -126,7 +126,7 @@ async fn place_and_wait(
 ) -> Result<ShopFigures, DemoError> {
     let sql = "INSERT INTO stock (sku, available) VALUES ($1, $2) \
                ON CONFLICT (sku) DO UPDATE SET available = $2";
-    client.execute(sql, &[&SKU, &SHELF]).await?;
+    client.execute(sql, &[&SKU, &STOCK]).await?;
     let mut figures = ShopFigures { orders: ORDERS, ..ShopFigures::default() };
     let mut open = Vec::new();
     for number in 1..=ORDERS {

@@ -16,14 +16,14 @@ use postrider_config::LogFormat;
 const OF_ONE_ROW: [&str; 2] = ["id", "position"];
 
 /// An event, read.
-pub(super) struct Line {
+pub(super) struct LogLine {
     level: Level,
     target: &'static str,
     message: String,
     fields: Vec<(&'static str, Value)>,
 }
 
-impl Line {
+impl LogLine {
     pub(super) fn of(event: &Event<'_>) -> Self {
         let metadata = event.metadata();
         let mut line = Self {
@@ -124,7 +124,7 @@ impl Line {
     }
 }
 
-impl Visit for Line {
+impl Visit for LogLine {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         self.text(field, format!("{value:?}"));
     }

@@ -25,7 +25,7 @@ const BYTES_MAX: usize = 1 << 20;
 pub(super) struct Queue(Arc<Shared>);
 
 struct Shared {
-    state: Mutex<State>,
+    state: Mutex<QueueState>,
     changed: Condvar,
     /// The line that says how many were left out.
     notice: Box<dyn Fn(u64) -> String + Send + Sync>,
@@ -34,7 +34,7 @@ struct Shared {
 }
 
 #[derive(Default)]
-struct State {
+struct QueueState {
     lines: VecDeque<Vec<u8>>,
     bytes: usize,
     /// Lines left out since the last one that was added.
@@ -89,7 +89,7 @@ impl Queue {
         }
         self.push(&mut state, last);
         let number = state.added;
-        let waits = |state: &mut State| state.done < number;
+        let waits = |state: &mut QueueState| state.done < number;
         drop(self.0.changed.wait_timeout_while(state, limit, waits));
     }
 
@@ -104,18 +104,18 @@ impl Queue {
     }
 
     /// No line overtakes another one.
-    fn is_taken_at_once(&self, state: &State, line: &[u8]) -> bool {
+    fn is_taken_at_once(&self, state: &QueueState, line: &[u8]) -> bool {
         state.done == state.added && state.left_out == 0 && (self.0.at_once)(line)
     }
 
-    fn push(&self, state: &mut State, line: &[u8]) {
+    fn push(&self, state: &mut QueueState, line: &[u8]) {
         self.tell(state);
         state.push(line.to_vec());
         self.0.changed.notify_all();
     }
 
     /// Puts a line in the place of those that were left out.
-    fn tell(&self, state: &mut State) {
+    fn tell(&self, state: &mut QueueState) {
         if state.left_out > 0 {
             let notice = (self.0.notice)(std::mem::take(&mut state.left_out));
             state.push(notice.into_bytes());
@@ -137,13 +137,13 @@ impl Queue {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, QueueState> {
         // What is kept is whole between any two calls.
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl QueueState {
     fn push(&mut self, line: Vec<u8>) {
         self.bytes += line.len();
         self.added += 1;
@@ -152,7 +152,7 @@ impl State {
 }
 
 /// Where one event's line goes.
-pub(super) enum Out {
+pub(super) enum QueueWriter {
     /// To the queue.
     Queued { queue: Queue, is_audit: bool },
     /// There is no thread to write it.
@@ -163,21 +163,25 @@ pub(super) enum Out {
 pub(super) struct Outs(pub(super) Option<Queue>);
 
 impl<'a> MakeWriter<'a> for Outs {
-    type Writer = Out;
+    type Writer = QueueWriter;
 
-    fn make_writer(&'a self) -> Out {
-        self.0.clone().map_or(Out::Direct, |queue| Out::Queued { queue, is_audit: false })
+    fn make_writer(&'a self) -> QueueWriter {
+        self.0
+            .clone()
+            .map_or(QueueWriter::Direct, |queue| QueueWriter::Queued { queue, is_audit: false })
     }
 
-    fn make_writer_for(&'a self, event: &Metadata<'_>) -> Out {
+    fn make_writer_for(&'a self, event: &Metadata<'_>) -> QueueWriter {
         match self.make_writer() {
-            Out::Queued { queue, .. } => Out::Queued { queue, is_audit: event.target() == AUDIT },
-            direct @ Out::Direct => direct,
+            QueueWriter::Queued { queue, .. } => {
+                QueueWriter::Queued { queue, is_audit: event.target() == AUDIT }
+            }
+            direct @ QueueWriter::Direct => direct,
         }
     }
 }
 
-impl Write for Out {
+impl Write for QueueWriter {
     /// Takes a whole line.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         match self {
@@ -301,7 +305,7 @@ mod tests {
     #[test]
     fn an_audit_line_is_written_when_the_call_returns() {
         let (queue, room, lines) = piped();
-        let mut out = Out::Queued { queue, is_audit: true };
+        let mut out = QueueWriter::Queued { queue, is_audit: true };
         std::thread::scope(|scope| {
             let writing = scope.spawn(move || out.write_all(b"a row was left out\n"));
             assert!(lines.try_recv().is_err());

@@ -8,9 +8,9 @@ use postrider_core::route::{Record, Rejection};
 
 /// One line of the output.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Answer(Value);
+pub(super) struct RouteOutput(Value);
 
-impl Answer {
+impl RouteOutput {
     /// The row's record. `timestamp_ms` is `None` where the commit time would be used. A null value
     /// is a tombstone; Debezium's word for it is kept to those that its option made
     /// (`null_is_tombstone`).
@@ -45,13 +45,13 @@ impl Answer {
     }
 }
 
-impl From<&Rejection> for Answer {
+impl From<&Rejection> for RouteOutput {
     fn from(rejection: &Rejection) -> Self {
         Self::rejected(rejection.code.as_str(), &rejection.reason)
     }
 }
 
-impl fmt::Display for Answer {
+impl fmt::Display for RouteOutput {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }

@@ -1,6 +1,6 @@
 //! A line of input: a change, with the shape of its table.
 //!
-//! Enters: one JSON object. Leaves: a [`Line`], whose values are what Postgres would print. Always
+//! Enters: one JSON object. Leaves: a [`InputLine`], whose values are what Postgres would print. Always
 //! holds: a line that cannot be understood says why, by the name of the member that is at fault.
 
 use serde_json::{Map, Value};
@@ -10,16 +10,16 @@ use postrider_core::outbox::{TableName, type_oid as oid};
 
 /// One change.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Line {
-    pub(super) change: Change,
+pub(super) struct InputLine {
+    pub(super) change: InputChange,
     /// `None`: the first outbox table.
     pub(super) table: Option<TableName>,
-    pub(super) columns: Vec<Column>,
+    pub(super) columns: Vec<InputColumn>,
 }
 
 /// A column of the line's table, and its value in the row.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Column {
+pub(super) struct InputColumn {
     pub(super) name: String,
     pub(super) declared: ColumnType,
     /// As Postgres prints it; `None` is NULL.
@@ -28,7 +28,7 @@ pub(super) struct Column {
 
 /// What happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Change {
+pub(super) enum InputChange {
     /// `c`, and `r`: a row that is there.
     Insert,
     Update,
@@ -65,23 +65,23 @@ pub(super) enum LineError {
 }
 
 /// Reads a line.
-pub(super) fn parse(text: &[u8]) -> Result<Line, LineError> {
+pub(super) fn parse(text: &[u8]) -> Result<InputLine, LineError> {
     let value = serde_json::from_slice(text).map_err(|error| LineError::Json(error.to_string()))?;
     let Value::Object(line) = value else { return Err(LineError::NotAnObject) };
     let change = match line.get("op").and_then(Value::as_str) {
-        Some("c" | "r") => Change::Insert,
-        Some("u") => Change::Update,
-        Some("d") => Change::Delete,
+        Some("c" | "r") => InputChange::Insert,
+        Some("u") => InputChange::Update,
+        Some("d") => InputChange::Delete,
         Some("m") => message(&line)?,
-        Some("tombstone") => Change::Tombstone,
+        Some("tombstone") => InputChange::Tombstone,
         _ => return Err(LineError::Op),
     };
     let columns = match &change {
-        Change::Insert => columns(object(&line, "types")?, Some(object(&line, "row")?))?,
-        Change::Update | Change::Delete => columns(object(&line, "types")?, None)?,
-        Change::Message { .. } | Change::Tombstone => Vec::new(),
+        InputChange::Insert => columns(object(&line, "types")?, Some(object(&line, "row")?))?,
+        InputChange::Update | InputChange::Delete => columns(object(&line, "types")?, None)?,
+        InputChange::Message { .. } | InputChange::Tombstone => Vec::new(),
     };
-    Ok(Line { change, table: None, columns })
+    Ok(InputLine { change, table: None, columns })
 }
 
 fn object<'a>(
@@ -96,7 +96,7 @@ fn object<'a>(
 fn columns(
     types: &Map<String, Value>,
     row: Option<&Map<String, Value>>,
-) -> Result<Vec<Column>, LineError> {
+) -> Result<Vec<InputColumn>, LineError> {
     let untyped = Value::from("text null");
     let extra = row.into_iter().flat_map(Map::keys).filter(|name| !types.contains_key(*name));
     let all = types.iter().chain(extra.map(|name| (name, &untyped)));
@@ -104,12 +104,16 @@ fn columns(
         let text = text.as_str().ok_or_else(|| LineError::Type(name.clone()))?;
         let declared = types::parse(text);
         let value = row.and_then(|row| row.get(name)).unwrap_or(&Value::Null);
-        Ok(Column { name: name.clone(), declared, value: printed(name, value, declared.type_oid)? })
+        Ok(InputColumn {
+            name: name.clone(),
+            declared,
+            value: printed(name, value, declared.type_oid)?,
+        })
     };
     all.map(column).collect()
 }
 
-fn message(line: &Map<String, Value>) -> Result<Change, LineError> {
+fn message(line: &Map<String, Value>) -> Result<InputChange, LineError> {
     let inside = line.get("row").and_then(|row| row.get("message"));
     let message = line.get("message").or(inside).ok_or(LineError::Missing("message"))?;
     let message = message.as_object().ok_or(LineError::NoObject("message"))?;
@@ -122,7 +126,7 @@ fn message(line: &Map<String, Value>) -> Result<Change, LineError> {
     if prefix.is_some_and(|prefix| prefix.contains('\0')) {
         return Err(LineError::Prefix);
     }
-    Ok(Change::Message {
+    Ok(InputChange::Message {
         transactional: message.get("transactional").and_then(Value::as_bool).unwrap_or(true),
         prefix: prefix.ok_or(LineError::Missing("prefix"))?.to_owned(),
         content: content.unwrap_or_default(),
@@ -171,7 +175,7 @@ fn bytes_of(digits: &str) -> Option<Vec<u8>> {
 mod tests {
     use super::*;
 
-    fn line(text: &str) -> Result<Line, LineError> {
+    fn line(text: &str) -> Result<InputLine, LineError> {
         parse(text.as_bytes())
     }
 
@@ -198,7 +202,7 @@ mod tests {
 
     #[test]
     fn messages_stand_in_the_rows_place_or_beside_it() {
-        let wanted = Change::Message {
+        let wanted = InputChange::Message {
             transactional: true,
             prefix: "foo".to_owned(),
             content: b"{\"a\":1}".to_vec(),

@@ -1,7 +1,7 @@
 //! The pipeline of `run`, fed with made-up transactions of one change each.
 
-use super::answer::Answer;
-use super::line::{Change, Line};
+use super::answer::RouteOutput;
+use super::line::{InputChange, InputLine};
 use crate::failure::Failure;
 use crate::specs::kafka_spec;
 use postrider_config::{Config, Rejected};
@@ -26,10 +26,10 @@ pub(super) struct Rehearsal {
     table: TableName,
     null_is_tombstone: bool,
     /// The pipeline for tables of the shape last seen.
-    stage: Option<Stage>,
+    stage: Option<RehearsalPipeline>,
 }
 
-struct Stage {
+struct RehearsalPipeline {
     shape: Shape,
     pipeline: Pipeline,
     null_is_tombstone: bool,
@@ -52,9 +52,9 @@ impl Rehearsal {
     }
 
     /// What becomes of one change.
-    pub(super) fn answer(&mut self, line: &Line) -> Result<Answer, Failure> {
-        if line.change == Change::Tombstone {
-            return Ok(Answer::dropped("tombstone"));
+    pub(super) fn answer(&mut self, line: &InputLine) -> Result<RouteOutput, Failure> {
+        if line.change == InputChange::Tombstone {
+            return Ok(RouteOutput::dropped("tombstone"));
         }
         let table = line.table.clone().unwrap_or_else(|| self.table.clone());
         let not_null = line.columns.iter().filter(|column| !column.declared.is_nullable);
@@ -63,9 +63,9 @@ impl Rehearsal {
             let plan = Plan { not_null: shape.clone(), ..self.plan.clone() };
             let pipeline = plan.pipeline().map_err(postrider_relay::RelayError::from)?;
             let null_is_tombstone = self.null_is_tombstone;
-            self.stage = Some(Stage { shape, pipeline, null_is_tombstone, next: 1 });
+            self.stage = Some(RehearsalPipeline { shape, pipeline, null_is_tombstone, next: 1 });
         }
-        let Some(stage) = &mut self.stage else { return Ok(Answer::dropped("unknown")) };
+        let Some(stage) = &mut self.stage else { return Ok(RouteOutput::dropped("unknown")) };
         let answer = stage.transaction(line, &table);
         if answer.is_err() {
             // A pipeline that gave up is not used again.
@@ -76,22 +76,26 @@ impl Rehearsal {
 }
 
 /// What `run` would stop at is a rejection here.
-fn given_up(error: &PipelineError) -> Answer {
+fn given_up(error: &PipelineError) -> RouteOutput {
     let code = match error {
         PipelineError::Updated { .. } => "update",
         _ => "unreadable",
     };
-    Answer::rejected(code, &error.to_string())
+    RouteOutput::rejected(code, &error.to_string())
 }
 
-impl Stage {
-    fn transaction(&mut self, line: &Line, table: &TableName) -> Result<Answer, PipelineError> {
+impl RehearsalPipeline {
+    fn transaction(
+        &mut self,
+        line: &InputLine,
+        table: &TableName,
+    ) -> Result<RouteOutput, PipelineError> {
         let lsn = Lsn::new(self.next);
         self.next += 2;
         let end = Lsn::new(self.next);
         let commit_time = PgTime::from_unix_us(COMMIT_MS * 1000);
         let mut data = Vec::new();
-        let is_lone = matches!(line.change, Change::Message { transactional: false, .. });
+        let is_lone = matches!(line.change, InputChange::Message { transactional: false, .. });
         if !is_lone {
             encode::begin(&mut data, &Begin { final_lsn: lsn, commit_time, xid: 1 });
             self.frame(&data)?;
@@ -102,7 +106,7 @@ impl Stage {
         let before = self.pipeline.counters().clone();
         let answer = match self.frame(&data)? {
             Some(answer) => answer,
-            None => Answer::dropped(reason(&before, self.pipeline.counters())),
+            None => RouteOutput::dropped(reason(&before, self.pipeline.counters())),
         };
         if !is_lone {
             data.clear();
@@ -112,8 +116,8 @@ impl Stage {
         Ok(answer)
     }
 
-    fn describe(&mut self, line: &Line, table: &TableName) -> Result<(), PipelineError> {
-        if matches!(line.change, Change::Message { .. }) {
+    fn describe(&mut self, line: &InputLine, table: &TableName) -> Result<(), PipelineError> {
+        if matches!(line.change, InputChange::Message { .. }) {
             return Ok(());
         }
         let columns: Vec<_> = line
@@ -135,7 +139,7 @@ impl Stage {
     }
 
     /// What a frame came to; a record counts as sent and stored at once.
-    fn frame(&mut self, data: &[u8]) -> Result<Option<Answer>, PipelineError> {
+    fn frame(&mut self, data: &[u8]) -> Result<Option<RouteOutput>, PipelineError> {
         let frame = Frame::Wal {
             start: Lsn::ZERO,
             sent_us: PgTime::from_unix_us(COMMIT_MS * 1000).0,
@@ -145,12 +149,12 @@ impl Stage {
         let handled = self.pipeline.frame::<PipelineError>(frame, |outgoing| {
             let timestamp = outgoing.record.timestamp_ms;
             let timestamp = (timestamp != COMMIT_MS).then_some(timestamp);
-            let answer = Answer::record(&outgoing.record, timestamp, null_is_tombstone);
+            let answer = RouteOutput::record(&outgoing.record, timestamp, null_is_tombstone);
             sent = Some((answer, outgoing.ticket));
             Ok(())
         })?;
         if let Handled::Skipped(skipped) = handled {
-            return Ok(Some(Answer::from(&skipped.rejection)));
+            return Ok(Some(RouteOutput::from(&skipped.rejection)));
         }
         let Some((answer, ticket)) = sent else { return Ok(None) };
         self.pipeline.confirm(Confirmation { ticket, outcome: Outcome::Stored })?;
@@ -158,17 +162,17 @@ impl Stage {
     }
 }
 
-fn write_change(line: &Line, end: Lsn, data: &mut Vec<u8>) {
+fn write_change(line: &InputLine, end: Lsn, data: &mut Vec<u8>) {
     let values: Vec<Column<'_>> = line
         .columns
         .iter()
         .map(|column| column.value.as_deref().map_or(Column::Null, Column::Text))
         .collect();
     match &line.change {
-        Change::Insert | Change::Tombstone => encode::insert(data, TABLE_OID, &values),
-        Change::Update => encode::update(data, TABLE_OID, None, &values),
-        Change::Delete => encode::delete(data, TABLE_OID, Old::Key(&values)),
-        Change::Message { transactional, prefix, content } => encode::logical(
+        InputChange::Insert | InputChange::Tombstone => encode::insert(data, TABLE_OID, &values),
+        InputChange::Update => encode::update(data, TABLE_OID, None, &values),
+        InputChange::Delete => encode::delete(data, TABLE_OID, Old::Key(&values)),
+        InputChange::Message { transactional, prefix, content } => encode::logical(
             data,
             &LogicalMessage {
                 transactional: *transactional,

@@ -1,6 +1,6 @@
 //! The newest rows of the real tables, as lines.
 
-use super::line::{Change, Column, Line};
+use super::line::{InputChange, InputColumn, InputLine};
 use super::types::ColumnType;
 use postrider_core::outbox::TableName;
 use postrider_postgres::control::{Client, ControlError, RowColumn, newest_rows};
@@ -10,7 +10,7 @@ pub(super) async fn newest(
     client: &Client,
     tables: &[TableName],
     limit: u32,
-) -> Result<Vec<Line>, ControlError> {
+) -> Result<Vec<InputLine>, ControlError> {
     let mut lines = Vec::new();
     for table in tables {
         let found = newest_rows(client, table, limit).await?;
@@ -23,7 +23,7 @@ pub(super) async fn newest(
             );
         }
         for row in found.rows {
-            let column = |(column, value): (&RowColumn, Option<String>)| Column {
+            let column = |(column, value): (&RowColumn, Option<String>)| InputColumn {
                 name: column.name.clone(),
                 declared: ColumnType {
                     type_oid: column.type_oid,
@@ -32,8 +32,8 @@ pub(super) async fn newest(
                 },
                 value: value.map(String::into_bytes),
             };
-            lines.push(Line {
-                change: Change::Insert,
+            lines.push(InputLine {
+                change: InputChange::Insert,
                 table: Some(table.clone()),
                 columns: found.columns.iter().zip(row).map(column).collect(),
             });

@@ -1,7 +1,7 @@
 //! Mistakes an operator makes, each of which must be told where it is and how to fix it.
 
 use super::*;
-use crate::{Mistake, OPTIONS, Objection, Place};
+use crate::{Mistake, OPTIONS, Objection, SourcePosition};
 
 fn mistakes(given: &Given<'_>) -> Vec<Mistake> {
     match given.load() {
@@ -92,7 +92,7 @@ fn each_mistake_in_a_file_is_pointed_at_with_help() {
     for (text, line, under, words) in FILES {
         let found = mistakes(&Given { file: Some(text), ..Given::default() });
         assert_eq!(found.len(), 1, "{text}: {found:?}");
-        let Place::File(excerpt) = &found[0].place else { panic!("{text}: {found:?}") };
+        let SourcePosition::File(excerpt) = &found[0].place else { panic!("{text}: {found:?}") };
         assert_eq!(excerpt.line, line, "{text}: {found:?}");
         let marked: String =
             excerpt.text.chars().skip(excerpt.column - 1).take(excerpt.width).collect();
@@ -109,7 +109,7 @@ fn all_mistakes_are_told_at_once_in_the_files_order() {
     let lines: Vec<_> = found
         .iter()
         .map(|mistake| match &mistake.place {
-            Place::File(excerpt) => excerpt.line,
+            SourcePosition::File(excerpt) => excerpt.line,
             _ => 0,
         })
         .collect();
@@ -260,7 +260,10 @@ fn objections_of_later_rooms_point_at_their_property() {
     let error = load(&inputs, &|_| vec![objection.clone()]).unwrap_err();
     let ConfigError::Mistakes(found) = error else { panic!() };
     assert_eq!(found[0].kind.code(), "PR-C007");
-    assert!(matches!(&found[0].place, Place::File(excerpt) if excerpt.line == 2), "{found:?}");
+    assert!(
+        matches!(&found[0].place, SourcePosition::File(excerpt) if excerpt.line == 2),
+        "{found:?}"
+    );
 }
 
 #[test]

@@ -138,7 +138,7 @@ fn tables_that_a_predicate_leaves_out_are_not_read() {
             import(&format!("{CHAIN}{tables}{matches}{rest}")).unwrap();
         assert!(toml.contains("tables = [\"public.outbox\"]"), "{toml}");
         let list = report.iter().find(|finding| finding.option == "table.include.list").unwrap();
-        assert_eq!(list.outcome, Outcome::Changed);
+        assert_eq!(list.outcome, ImportOutcome::Changed);
         assert!(list.note.contains("public.heartbeat"), "{list:?}");
     }
 }

@@ -142,7 +142,7 @@ fn check(text: &str, names: &[&String]) -> bool {
             return false;
         }
     };
-    let refused = report.iter().any(|finding| finding.outcome == Outcome::Refused);
+    let refused = report.iter().any(|finding| finding.outcome == ImportOutcome::Refused);
     assert_eq!(refused, toml.is_none());
     for name in names {
         let count = report.iter().filter(|finding| finding.option == **name).count();

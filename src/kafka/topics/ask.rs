@@ -1,6 +1,6 @@
 //! Asks the brokers about one topic after the other.
 //!
-//! Enters: a [`KafkaSpec`] and names. Leaves: [`Seen`]. What always holds: no topic comes into being
+//! Enters: a [`KafkaSpec`] and names. Leaves: [`TopicMetadata`]. What always holds: no topic comes into being
 //! by being asked for. Two clients of the library live as long as an [`Inquiry`]: one that reads
 //! metadata and hears why we are not let in, and one for the admin API.
 
@@ -34,7 +34,7 @@ const AGAIN: Duration = Duration::from_millis(50);
 
 /// What there is of a topic.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Seen {
+pub(super) enum TopicMetadata {
     /// It exists.
     Topic(TopicFacts),
     /// It does not.
@@ -49,20 +49,20 @@ pub(super) struct Inquiry {
     admin: AdminClient<DefaultClientContext>,
     /// The cluster's, as the latest answer has them.
     brokers: Vec<i32>,
-    /// Settings of one of them.
-    broker_settings: Asked,
+    /// TopicSettings of one of them.
+    broker_settings: TopicQuery,
 }
 
-/// Settings of a broker, which are asked for once.
-enum Asked {
+/// TopicSettings of a broker, which are asked for once.
+enum TopicQuery {
     NotYet,
     /// We may not know them.
     Forbidden,
-    Known(Settings),
+    Known(TopicSettings),
 }
 
 /// Names and values in effect.
-type Settings = BTreeMap<String, String>;
+type TopicSettings = BTreeMap<String, String>;
 
 impl Inquiry {
     /// Connects.
@@ -74,7 +74,7 @@ impl Inquiry {
         let metadata: BaseConsumer<ConsumerEvents> = config
             .create_with_context(ConsumerEvents::quiet())
             .map_err(|error| of_client(&error))?;
-        Ok(Self { metadata, admin, brokers: Vec::new(), broker_settings: Asked::NotYet })
+        Ok(Self { metadata, admin, brokers: Vec::new(), broker_settings: TopicQuery::NotYet })
     }
 
     pub(super) const fn admin(&self) -> &AdminClient<DefaultClientContext> {
@@ -93,18 +93,18 @@ impl Inquiry {
 
     /// A setting of a broker, after a topic was looked at.
     fn of_broker(&mut self, name: &str) -> Result<Option<String>, TopicsError> {
-        if let (Asked::NotYet, Some(&broker)) = (&self.broker_settings, self.brokers.first()) {
+        if let (TopicQuery::NotYet, Some(&broker)) = (&self.broker_settings, self.brokers.first()) {
             let settings = self.settings(&ResourceSpecifier::Broker(broker))?;
-            self.broker_settings = settings.map_or(Asked::Forbidden, Asked::Known);
+            self.broker_settings = settings.map_or(TopicQuery::Forbidden, TopicQuery::Known);
         }
         Ok(match &self.broker_settings {
-            Asked::Known(settings) => settings.get(name).cloned(),
-            Asked::NotYet | Asked::Forbidden => None,
+            TopicQuery::Known(settings) => settings.get(name).cloned(),
+            TopicQuery::NotYet | TopicQuery::Forbidden => None,
         })
     }
 
     /// Looks at a topic.
-    pub(super) fn look(&mut self, topic: &str) -> Result<Seen, TopicsError> {
+    pub(super) fn look(&mut self, topic: &str) -> Result<TopicMetadata, TopicsError> {
         let metadata = self.metadata_of(Some(topic))?;
         self.brokers = metadata.brokers().iter().map(MetadataBroker::id).collect();
         // A broker without the admin API says so at once; the search for a controller would not end.
@@ -118,8 +118,10 @@ impl Inquiry {
         let error = found.error().map(Code::from);
         match error {
             None => {}
-            Some(Code::UnknownTopicOrPartition | Code::UnknownTopic) => return Ok(Seen::Missing),
-            Some(Code::TopicAuthorizationFailed) => return Ok(Seen::Unauthorised),
+            Some(Code::UnknownTopicOrPartition | Code::UnknownTopic) => {
+                return Ok(TopicMetadata::Missing);
+            }
+            Some(Code::TopicAuthorizationFailed) => return Ok(TopicMetadata::Unauthorised),
             Some(code) => return Err(TopicsError::Client(format!("topic `{topic}`: {code}"))),
         }
         let partitions = replicas.len();
@@ -127,7 +129,7 @@ impl Inquiry {
             return Err(TopicsError::Client(format!("topic `{topic}` has no partition yet")));
         };
         let settings = self.settings(&ResourceSpecifier::Topic(topic))?;
-        Ok(Seen::Topic(TopicFacts {
+        Ok(TopicMetadata::Topic(TopicFacts {
             name: topic.to_owned(),
             brokers: self.brokers.len(),
             partitions,
@@ -144,11 +146,13 @@ impl Inquiry {
     }
 
     /// Looks at a topic that was just created.
-    pub(super) fn look_again(&mut self, topic: &str) -> Result<Seen, TopicsError> {
+    pub(super) fn look_again(&mut self, topic: &str) -> Result<TopicMetadata, TopicsError> {
         let deadline = Instant::now() + PATIENCE;
         loop {
             match self.look(topic) {
-                Ok(Seen::Missing) | Err(TopicsError::Client(_)) if Instant::now() < deadline => {
+                Ok(TopicMetadata::Missing) | Err(TopicsError::Client(_))
+                    if Instant::now() < deadline =>
+                {
                     thread::sleep(AGAIN);
                 }
                 seen => return seen,
@@ -173,8 +177,8 @@ impl Inquiry {
         }
     }
 
-    /// Settings in effect; `None` if we may not know them, or the brokers never tell them.
-    fn settings(&self, of: &ResourceSpecifier<'_>) -> Result<Option<Settings>, TopicsError> {
+    /// TopicSettings in effect; `None` if we may not know them, or the brokers never tell them.
+    fn settings(&self, of: &ResourceSpecifier<'_>) -> Result<Option<TopicSettings>, TopicsError> {
         let options = AdminOptions::new().request_timeout(Some(PATIENCE));
         let answer = wait(self.admin.describe_configs([of], &options));
         let resources = answer.map_err(|error| of_client(&error))?;

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 use rdkafka::admin::{NewTopic, TopicReplication};
 
-use super::ask::{Inquiry, Seen, wait};
+use super::ask::{Inquiry, TopicMetadata, wait};
 use super::judge::{Finding, Grade, Purpose, judge};
 use super::{PROGRESS_SETTINGS, TopicsError, create};
 use crate::settings::KafkaSpec;
@@ -89,14 +89,14 @@ pub fn make_topics(kafka: &KafkaSpec, wanted: &[WantedTopic]) -> Result<MadeTopi
     let mut made = MadeTopics::default();
     for topic in wanted {
         match inquiry.look(&topic.name)? {
-            Seen::Topic(facts) => {
+            TopicMetadata::Topic(facts) => {
                 made.findings.extend(judge(&facts, topic.purpose, kafka.message_max_bytes));
                 made.existing.push(topic.name.clone());
             }
-            Seen::Unauthorised => {
+            TopicMetadata::Unauthorised => {
                 return Err(TopicsError::Unauthorised { topic: topic.name.clone() });
             }
-            Seen::Missing => {
+            TopicMetadata::Missing => {
                 wait(create(inquiry.admin(), &[topic.request()]))?;
                 inquiry.look_again(&topic.name)?;
                 made.created.push(topic.name.clone());

@@ -24,7 +24,7 @@ use rdkafka::types::RDKafkaErrorCode as Code;
 use super::Producer;
 use super::settings::{KafkaSpec, SettingsError};
 use super::sink::SinkError;
-use ask::{Inquiry, Seen, wait};
+use ask::{Inquiry, TopicMetadata, wait};
 use judge::{TopicFacts, judge, missing};
 use postrider_core::pipeline::CreateRule;
 
@@ -37,7 +37,7 @@ const LIMIT: Duration = Duration::from_secs(20);
 /// A login that is refused is told within this.
 const ENTRY_LIMIT: Duration = Duration::from_secs(2);
 
-/// Settings of the progress topic. Only the newest record of a key counts, so old ones are to go
+/// TopicSettings of the progress topic. Only the newest record of a key counts, so old ones are to go
 /// soon: a start reads what is left of them.
 const PROGRESS_SETTINGS: [(&str, &str); 4] = [
     ("cleanup.policy", "compact"),
@@ -147,13 +147,15 @@ pub fn survey(
     let mut findings = Vec::new();
     for (topic, purpose) in topics {
         match inquiry.look(topic)? {
-            Seen::Topic(facts) => {
+            TopicMetadata::Topic(facts) => {
                 note(kafka, topic, &facts);
                 findings.extend(judge(&facts, *purpose, kafka.message_max_bytes));
             }
-            Seen::Missing => findings.extend(missing(topic, *purpose, inquiry.creates_topics()?)),
-            Seen::Unauthorised if *purpose == Purpose::Rows => {}
-            Seen::Unauthorised => findings.push(Finding::unauthorised(topic)),
+            TopicMetadata::Missing => {
+                findings.extend(missing(topic, *purpose, inquiry.creates_topics()?));
+            }
+            TopicMetadata::Unauthorised if *purpose == Purpose::Rows => {}
+            TopicMetadata::Unauthorised => findings.push(Finding::unauthorised(topic)),
         }
         kafka.topics.brokers_create(inquiry.creates_topics()?);
     }
@@ -171,7 +173,7 @@ pub fn topic_names(kafka: &KafkaSpec) -> Result<BTreeSet<String>, TopicsError> {
 pub fn note_settings(kafka: &KafkaSpec, topics: &[String]) -> Result<(), TopicsError> {
     let mut inquiry = Inquiry::open(kafka)?;
     for topic in topics {
-        if let Seen::Topic(facts) = inquiry.look(topic)? {
+        if let TopicMetadata::Topic(facts) = inquiry.look(topic)? {
             note(kafka, topic, &facts);
         }
     }
@@ -194,7 +196,7 @@ pub fn ensure_progress_topic(kafka: &KafkaSpec) -> Result<Vec<Finding>, TopicsEr
         Err(error) => return Err(why(kafka, error)),
         Ok(seen) => seen,
     };
-    if let Seen::Missing = seen {
+    if let TopicMetadata::Missing = seen {
         let mut new = NewTopic::new(topic, 1, TopicReplication::Fixed(-1));
         for (name, value) in PROGRESS_SETTINGS {
             new = new.set(name, value);
@@ -207,9 +209,13 @@ pub fn ensure_progress_topic(kafka: &KafkaSpec) -> Result<Vec<Finding>, TopicsEr
         seen = inquiry.look_again(topic)?;
     }
     let facts = match seen {
-        Seen::Topic(facts) => facts,
-        Seen::Missing => return Err(TopicsError::Client(format!("`{topic}` does not appear"))),
-        Seen::Unauthorised => return Err(TopicsError::Unauthorised { topic: topic.to_owned() }),
+        TopicMetadata::Topic(facts) => facts,
+        TopicMetadata::Missing => {
+            return Err(TopicsError::Client(format!("`{topic}` does not appear")));
+        }
+        TopicMetadata::Unauthorised => {
+            return Err(TopicsError::Unauthorised { topic: topic.to_owned() });
+        }
     };
     let mut findings = judge(&facts, Purpose::Progress, kafka.message_max_bytes);
     findings.extend(inquiry.age()?);

@@ -107,7 +107,7 @@ impl DeadLetterTopic {
     ) -> Result<bool, DeadLetterError> {
         let mut ahead = jobs.iter().peekable();
         let Some(first) = jobs.first() else { return Ok(true) };
-        let mut continues = true;
+        let mut more = true;
         self.walk(Some(first.at.partition), Start::Offset(first.at.offset), |record| {
             let record = record.to_stored();
             let at = record.at();
@@ -116,18 +116,14 @@ impl DeadLetterTopic {
             };
             let letter = DeadLetter::read(record).filter(|_| job.at == at);
             let letter = letter.ok_or(DeadLetterError::Gone(job.at))?;
-            continues = redrive.send(at, &record_to_resend(letter, &job.topic))?;
+            more = redrive.send(at, &record_to_resend(letter, &job.topic))?;
             progress(redrive.done);
             let is_last = ahead.peek().is_none();
-            Ok(if continues && !is_last {
-                ControlFlow::Continue(())
-            } else {
-                ControlFlow::Break(())
-            })
+            Ok(if more && !is_last { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
         })?;
         match ahead.next() {
-            Some(job) if continues => Err(DeadLetterError::Gone(job.at)),
-            _ => Ok(continues),
+            Some(job) if more => Err(DeadLetterError::Gone(job.at)),
+            _ => Ok(more),
         }
     }
 }
@@ -156,9 +152,9 @@ struct Redrive<'a, S> {
     /// The last confirmation, or the last moment without records in flight.
     last_activity: Instant,
     tickets: u32,
-    in_flight: BTreeMap<u32, InFlight>,
+    in_flight: BTreeMap<u32, Sent>,
     /// To be sent: their records are confirmed.
-    receipts: VecDeque<InFlight>,
+    receipts: VecDeque<Sent>,
     confirmations: Vec<Confirmation>,
     failure: Option<DeadLetterError>,
     /// Records that were stored and have their receipts.
@@ -166,7 +162,7 @@ struct Redrive<'a, S> {
 }
 
 /// A record, or the receipt for it.
-struct InFlight {
+struct Sent {
     at: PartitionOffset,
     key: Option<Vec<u8>>,
     is_receipt: bool,
@@ -202,8 +198,8 @@ impl<'a, S: Sink<Error = SinkError>> Redrive<'a, S> {
             let is_due = Instant::now() >= self.due;
             let has_room = self.in_flight.len() < IN_FLIGHT_MAX && self.receipts.is_empty();
             if is_due && has_room {
-                let sent = InFlight { at, key: record.key.clone(), is_receipt: false };
-                if self.send_now(record, sent)?.is_none() {
+                let sent = Sent { at, key: record.key.clone(), is_receipt: false };
+                if self.offer(record, sent)?.is_none() {
                     let now = Instant::now();
                     let earliest = now.checked_sub(CATCH_UP).unwrap_or(now);
                     self.due = (self.due + self.interval).max(earliest);
@@ -234,7 +230,7 @@ impl<'a, S: Sink<Error = SinkError>> Redrive<'a, S> {
             match (self.in_flight.remove(&ticket.transaction()), outcome) {
                 (Some(sent), Outcome::Stored) if sent.is_receipt => self.done += 1,
                 (Some(sent), Outcome::Stored) => {
-                    self.receipts.push_back(InFlight { is_receipt: true, ..sent });
+                    self.receipts.push_back(Sent { is_receipt: true, ..sent });
                 }
                 (Some(sent), Outcome::Refused(refused)) => self.fail(&sent, refused.rejection),
                 (None, _) => unreachable!("an answer to nothing: each ticket has one"),
@@ -246,7 +242,7 @@ impl<'a, S: Sink<Error = SinkError>> Redrive<'a, S> {
             return Err(DeadLetterError::Aborted { count: self.waiting().len() });
         }
         while let Some(sent) = self.receipts.pop_front() {
-            if let Some(sent) = self.send_now(&self.receipt(&sent), sent)? {
+            if let Some(sent) = self.offer(&self.receipt(&sent), sent)? {
                 self.receipts.push_front(sent);
                 break;
             }
@@ -255,7 +251,7 @@ impl<'a, S: Sink<Error = SinkError>> Redrive<'a, S> {
     }
 
     /// With the dead letter's key and partition, so that both are retained alike.
-    fn receipt(&self, sent: &InFlight) -> OwnedRecord {
+    fn receipt(&self, sent: &Sent) -> OwnedRecord {
         OwnedRecord {
             topic: self.dead_letter_topic.to_owned(),
             partition: Some(sent.at.partition),
@@ -267,11 +263,7 @@ impl<'a, S: Sink<Error = SinkError>> Redrive<'a, S> {
     }
 
     /// Hands a record to the sink; returns `sent` if its queue is full.
-    fn send_now(
-        &mut self,
-        record: &OwnedRecord,
-        sent: InFlight,
-    ) -> Result<Option<InFlight>, DeadLetterError> {
+    fn offer(&mut self, record: &OwnedRecord, sent: Sent) -> Result<Option<Sent>, DeadLetterError> {
         let number = self.tickets;
         let outgoing = Outgoing::new(record.as_record(), Ticket::new(number, 0));
         match self.sink.send(NO_TIME, &outgoing) {
@@ -293,7 +285,7 @@ impl<'a, S: Sink<Error = SinkError>> Redrive<'a, S> {
     }
 
     /// The brokers refuse this one; the first such failure is reported.
-    fn fail(&mut self, sent: &InFlight, rejection: Rejection) {
+    fn fail(&mut self, sent: &Sent, rejection: Rejection) {
         let (at, reason) = (sent.at, rejection.reason);
         self.failure.get_or_insert(if sent.is_receipt {
             DeadLetterError::ReceiptRefused { at, reason }

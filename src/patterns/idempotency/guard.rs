@@ -20,7 +20,7 @@ use std::time::Duration;
 use super::cache_entry::CacheEntry;
 use super::counts::{AtomicCounts, Counts, count};
 use super::error::IdempotencyError;
-use super::redis_store::{BeginReply, Lease, RedisStore, Settings};
+use super::redis_store::{BeginReply, GuardSettings, Lease, RedisStore};
 use super::request::Request;
 use super::response::StoredResponse;
 
@@ -67,7 +67,7 @@ impl Guard {
     /// A guard with the Redis at `url`. Returns at once, whether or not Redis is available, and connects
     /// in the background; must be called inside a tokio runtime. Errors:
     /// [`IdempotencyError::Url`], [`IdempotencyError::Settings`].
-    pub fn connect(url: &str, settings: &Settings) -> Result<Self, IdempotencyError> {
+    pub fn connect(url: &str, settings: &GuardSettings) -> Result<Self, IdempotencyError> {
         Ok(Self {
             redis: Some(RedisStore::connect(url, settings)?),
             tally: AtomicCounts::default(),

@@ -106,6 +106,6 @@ pub use claims::{Claim, ExistingClaim, claim, find_claim};
 pub use counts::Counts;
 pub use error::IdempotencyError;
 pub use guard::{Begin, Guard, OwnerUpdate};
-pub use redis_store::{Lease, Settings};
+pub use redis_store::{GuardSettings, Lease};
 pub use request::{Fingerprint, Key, KeyRefusal, Request};
 pub use response::StoredResponse;

@@ -29,9 +29,9 @@ const PENDING_TTL_MIN: Duration = Duration::from_millis(30);
 /// Longer is a mistake in the unit.
 const TTL_MAX: Duration = Duration::from_hours(24 * 366);
 
-/// Settings of the guard's Redis cache.
+/// GuardSettings of the guard's Redis cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Settings {
+pub struct GuardSettings {
     /// Before every key; 0 to 64 bytes.
     pub prefix: String,
     /// How long a lease lasts without renewal; 30 ms to 366 days. Longer than usual pauses of a process,
@@ -49,7 +49,7 @@ pub struct Settings {
     pub retry_after: Duration,
 }
 
-impl Default for Settings {
+impl Default for GuardSettings {
     fn default() -> Self {
         Self {
             prefix: "idem:".to_owned(),
@@ -63,7 +63,7 @@ impl Default for Settings {
     }
 }
 
-impl Settings {
+impl GuardSettings {
     fn check(&self) -> Result<(), IdempotencyError> {
         let millisecond = Duration::from_millis(1);
         let checks = [
@@ -124,7 +124,7 @@ pub(super) enum BeginReply {
 #[derive(Debug)]
 pub(super) struct RedisStore {
     client: Client,
-    settings: Settings,
+    settings: GuardSettings,
     scripts: Scripts,
     state: Mutex<RedisState>,
 }
@@ -136,7 +136,7 @@ struct RedisState {
 }
 
 impl RedisStore {
-    pub(super) fn connect(url: &str, settings: &Settings) -> Result<Self, IdempotencyError> {
+    pub(super) fn connect(url: &str, settings: &GuardSettings) -> Result<Self, IdempotencyError> {
         settings.check()?;
         let settings = settings.clone();
         let client = client(url).map_err(IdempotencyError::Url)?;
@@ -187,7 +187,7 @@ impl RedisStore {
         self.call(&call).await
     }
 
-    pub(super) fn settings(&self) -> &Settings {
+    pub(super) fn settings(&self) -> &GuardSettings {
         &self.settings
     }
 
@@ -287,14 +287,14 @@ mod tests {
 
     #[test]
     fn impossible_settings_are_refused() {
-        let good = Settings::default();
+        let good = GuardSettings::default();
         assert!(good.check().is_ok());
         for bad in [
-            Settings { prefix: "x".repeat(65), ..good.clone() },
-            Settings { pending_ttl: Duration::from_millis(29), ..good.clone() },
-            Settings { completed_ttl: Duration::ZERO, ..good.clone() },
-            Settings { completed_ttl: Duration::MAX, ..good.clone() },
-            Settings { response_timeout: Duration::ZERO, ..good.clone() },
+            GuardSettings { prefix: "x".repeat(65), ..good.clone() },
+            GuardSettings { pending_ttl: Duration::from_millis(29), ..good.clone() },
+            GuardSettings { completed_ttl: Duration::ZERO, ..good.clone() },
+            GuardSettings { completed_ttl: Duration::MAX, ..good.clone() },
+            GuardSettings { response_timeout: Duration::ZERO, ..good.clone() },
         ] {
             assert!(matches!(bad.check(), Err(IdempotencyError::Settings(_))), "{bad:?}");
         }

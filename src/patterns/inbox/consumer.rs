@@ -23,7 +23,7 @@ use super::dlq_publisher::DlqPublisher;
 use super::group::Group;
 use super::session::Database;
 use super::stop::{self, StopSignal};
-use super::{ConsumerSpec, Counters, Effects, InboxError, Snapshot};
+use super::{ConsumerSnapshot, ConsumerSpec, Counters, Effects, InboxError};
 
 /// How often the consumer polls while it processes a batch. Most batches are shorter, and polls must not be
 /// further apart than `max.poll.interval.ms`.
@@ -56,7 +56,7 @@ impl<E: Effects> Consumer<E> {
     /// databases are waited for, and so is the dead-letter topic.
     ///
     /// Dropped, the consumer ends the same way in the background.
-    pub async fn run(self, stop: impl Future<Output = ()>) -> Result<Snapshot, InboxError> {
+    pub async fn run(self, stop: impl Future<Output = ()>) -> Result<ConsumerSnapshot, InboxError> {
         self.run_with_tls(NoTls, stop).await
     }
 
@@ -65,7 +65,7 @@ impl<E: Effects> Consumer<E> {
         self,
         tls: T,
         stop: impl Future<Output = ()>,
-    ) -> Result<Snapshot, InboxError>
+    ) -> Result<ConsumerSnapshot, InboxError>
     where
         T: MakeTlsConnect<Socket> + Clone + Send + 'static,
         T::Stream: Send,

@@ -1,6 +1,6 @@
 //! Counters and status of a consumer.
 //!
-//! Enters: updates. Leaves: a [`Snapshot`] or a [`ConsumerStatus`] at any time, from any thread. What always holds: each total only rises.
+//! Enters: updates. Leaves: a [`ConsumerSnapshot`] or a [`ConsumerStatus`] at any time, from any thread. What always holds: each total only rises.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -27,7 +27,7 @@ pub struct Counters {
 
 /// The numbers at one moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct Snapshot {
+pub struct ConsumerSnapshot {
     /// Batches of records that were taken and finished.
     pub batches: u64,
     /// Statements sent for markers and transactions; what effects send is not counted.
@@ -62,9 +62,9 @@ impl Counters {
     }
 
     /// The numbers now.
-    pub fn snapshot(&self) -> Snapshot {
+    pub fn snapshot(&self) -> ConsumerSnapshot {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Snapshot {
+        ConsumerSnapshot {
             batches: read(&self.batches),
             statements: read(&self.statements),
             processed: read(&self.processed),

@@ -57,7 +57,7 @@ pub async fn unguarded(
     for table in tables {
         let names: [&(dyn ToSql + Sync); 2] = [&table.schema, &table.name];
         let rows = client.run(DOING, client.sql().query(COLUMNS, &names)).await?;
-        let columns: Result<Vec<_>, _> = rows.iter().map(Column::read).collect();
+        let columns: Result<Vec<_>, _> = rows.iter().map(CatalogColumn::read).collect();
         let columns = columns.map_err(|error| ControlError::Connection {
             doing: DOING,
             source: sql_error(&error),
@@ -68,14 +68,14 @@ pub async fn unguarded(
 }
 
 #[derive(Debug)]
-struct Column {
+struct CatalogColumn {
     name: String,
     is_text: bool,
     is_bytea: bool,
     is_measured: bool,
 }
 
-impl Column {
+impl CatalogColumn {
     fn read(row: &Row) -> Result<Self, tokio_postgres::Error> {
         let (name, is_text) = (row.try_get(0)?, row.try_get(1)?);
         Ok(Self { name, is_text, is_bytea: row.try_get(2)?, is_measured: row.try_get(3)? })
@@ -93,10 +93,10 @@ impl Column {
     }
 }
 
-fn judge(table: &TableName, columns: &[Column]) -> Option<Unguarded> {
+fn judge(table: &TableName, columns: &[CatalogColumn]) -> Option<Unguarded> {
     let open: Vec<String> =
         columns.iter().filter(|column| !column.is_measured).map(|c| c.name.clone()).collect();
-    let sizes: Vec<String> = columns.iter().map(Column::size).collect();
+    let sizes: Vec<String> = columns.iter().map(CatalogColumn::size).collect();
     (!open.is_empty()).then(|| Unguarded {
         table: table.clone(),
         columns: open,
@@ -112,9 +112,14 @@ fn judge(table: &TableName, columns: &[Column]) -> Option<Unguarded> {
 mod tests {
     use super::*;
 
-    fn column(name: &str, is_measured: bool) -> Column {
+    fn column(name: &str, is_measured: bool) -> CatalogColumn {
         let (is_text, is_bytea) = (name != "payload", name == "raw");
-        Column { name: name.to_owned(), is_text: is_text && !is_bytea, is_bytea, is_measured }
+        CatalogColumn {
+            name: name.to_owned(),
+            is_text: is_text && !is_bytea,
+            is_bytea,
+            is_measured,
+        }
     }
 
     #[test]

@@ -65,9 +65,9 @@ fn service_in(text: &str, name: &str, path: &Path) -> Result<Option<Settings>, C
 
 /// The lines of a password file, read at most once.
 #[derive(Default)]
-pub(super) struct PasswordFile(Vec<Line>);
+pub(super) struct PasswordFile(Vec<PasswordLine>);
 
-struct Line {
+struct PasswordLine {
     host: String,
     port: String,
     database: String,
@@ -135,7 +135,7 @@ impl PasswordFile {
 
 /// Splits `host:port:database:user:password`; `\:` and `\\` stand for themselves. `*` written as
 /// `\*` is not special in libpq either.
-fn line(text: &str) -> Option<Line> {
+fn line(text: &str) -> Option<PasswordLine> {
     let mut fields = vec![String::new()];
     let mut chars = text.chars();
     while let Some(c) = chars.next() {
@@ -147,7 +147,7 @@ fn line(text: &str) -> Option<Line> {
         }
     }
     let mut fields = fields.into_iter();
-    Some(Line {
+    Some(PasswordLine {
         host: fields.next()?,
         port: fields.next()?,
         database: fields.next()?,

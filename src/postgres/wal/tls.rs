@@ -13,7 +13,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 
-use super::verifier::{Check, LibpqVerifier};
+use super::verifier::{CertificateCheck, LibpqVerifier};
 use crate::libpq::{
     Address, Endpoint, RootCertificate, SslMode, SslNegotiation, TlsSettings, TlsVersion,
 };
@@ -93,11 +93,13 @@ pub(crate) fn client_config(tls: &TlsSettings) -> Result<ClientConfig, TlsFilesE
         (SslMode::VerifyCa | SslMode::VerifyFull, RootCertificate::None) => {
             return Err(TlsFilesError::NoRoot);
         }
-        (SslMode::VerifyFull, _) => Check::AuthorityAndName,
-        (SslMode::VerifyCa, _) | (SslMode::Require, RootCertificate::File(_)) => Check::Authority,
-        _ => Check::Nothing,
+        (SslMode::VerifyFull, _) => CertificateCheck::AuthorityAndName,
+        (SslMode::VerifyCa, _) | (SslMode::Require, RootCertificate::File(_)) => {
+            CertificateCheck::Authority
+        }
+        _ => CertificateCheck::Nothing,
     };
-    let roots = if check == Check::Nothing { Vec::new() } else { roots(&tls.root)? };
+    let roots = if check == CertificateCheck::Nothing { Vec::new() } else { roots(&tls.root)? };
     let mut store = RootCertStore::empty();
     store.add_parsable_certificates(roots.iter().cloned());
     let verifier = LibpqVerifier::new(check, store, roots, &provider)

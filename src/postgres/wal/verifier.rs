@@ -23,7 +23,7 @@ use x509_parser::signature_algorithm::SignatureAlgorithm;
 
 /// What is checked of a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Check {
+pub(super) enum CertificateCheck {
     /// Nothing: protection against listeners only.
     Nothing,
     /// Who signed it.
@@ -35,7 +35,7 @@ pub(super) enum Check {
 /// See the module's documentation.
 #[derive(Debug)]
 pub(super) struct LibpqVerifier {
-    check: Check,
+    check: CertificateCheck,
     web: Option<Arc<WebPkiServerVerifier>>,
     roots: Vec<CertificateDer<'static>>,
     algorithms: WebPkiSupportedAlgorithms,
@@ -44,13 +44,13 @@ pub(super) struct LibpqVerifier {
 impl LibpqVerifier {
     /// `roots` are the certificates that `store` was made of.
     pub(super) fn new(
-        check: Check,
+        check: CertificateCheck,
         store: RootCertStore,
         roots: Vec<CertificateDer<'static>>,
         provider: &Arc<CryptoProvider>,
     ) -> Result<Self, VerifierBuilderError> {
         let web = match check {
-            Check::Nothing => None,
+            CertificateCheck::Nothing => None,
             _ if store.is_empty() => None,
             _ => Some(
                 WebPkiServerVerifier::builder_with_provider(Arc::new(store), Arc::clone(provider))
@@ -67,7 +67,7 @@ impl LibpqVerifier {
         certificate: &CertificateDer<'_>,
         name: &ServerName<'_>,
     ) -> Result<ServerCertVerified, Error> {
-        if self.check != Check::AuthorityAndName {
+        if self.check != CertificateCheck::AuthorityAndName {
             return Ok(ServerCertVerified::assertion());
         }
         let parsed = ParsedCertificate::try_from(certificate)?;
@@ -87,7 +87,7 @@ impl ServerCertVerifier for LibpqVerifier {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        if self.check == Check::Nothing {
+        if self.check == CertificateCheck::Nothing {
             return Ok(ServerCertVerified::assertion());
         }
         if self.roots.iter().any(|root| root.as_ref() == end_entity.as_ref()) {
@@ -209,7 +209,11 @@ mod tests {
         params.self_signed(&KeyPair::generate().unwrap()).unwrap().der().clone()
     }
 
-    fn verdict(check: Check, root: &CertificateDer<'static>, host: &'static str) -> bool {
+    fn verdict(
+        check: CertificateCheck,
+        root: &CertificateDer<'static>,
+        host: &'static str,
+    ) -> bool {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let mut store = RootCertStore::empty();
         store.add_parsable_certificates([root.clone()]);
@@ -221,19 +225,27 @@ mod tests {
     #[test]
     fn a_self_signed_certificate_given_as_root_is_trusted_for_its_name_only() {
         let root = issued("ignored.example", &["db.example"], true);
-        assert!(verdict(Check::Authority, &root, "other.example"));
-        assert!(verdict(Check::AuthorityAndName, &root, "db.example"));
-        assert!(!verdict(Check::AuthorityAndName, &root, "other.example"));
-        assert!(!verdict(Check::AuthorityAndName, &root, "ignored.example"));
+        assert!(verdict(CertificateCheck::Authority, &root, "other.example"));
+        assert!(verdict(CertificateCheck::AuthorityAndName, &root, "db.example"));
+        assert!(!verdict(CertificateCheck::AuthorityAndName, &root, "other.example"));
+        assert!(!verdict(CertificateCheck::AuthorityAndName, &root, "ignored.example"));
     }
 
     #[test]
     fn without_alternative_names_the_common_name_counts() {
-        assert!(verdict(Check::AuthorityAndName, &issued("DB.example", &[], false), "db.example"));
+        assert!(verdict(
+            CertificateCheck::AuthorityAndName,
+            &issued("DB.example", &[], false),
+            "db.example"
+        ));
         let wild = issued("*.db.example", &[], false);
-        assert!(verdict(Check::AuthorityAndName, &wild, "one.db.example"));
-        assert!(!verdict(Check::AuthorityAndName, &wild, "a.one.db.example"));
-        assert!(!verdict(Check::AuthorityAndName, &issued("*.example", &[], false), "db.example"));
+        assert!(verdict(CertificateCheck::AuthorityAndName, &wild, "one.db.example"));
+        assert!(!verdict(CertificateCheck::AuthorityAndName, &wild, "a.one.db.example"));
+        assert!(!verdict(
+            CertificateCheck::AuthorityAndName,
+            &issued("*.example", &[], false),
+            "db.example"
+        ));
     }
 
     #[test]
@@ -242,7 +254,8 @@ mod tests {
         let (root, stranger) = (issued("a", &["db"], true), issued("b", &["db"], false));
         let mut store = RootCertStore::empty();
         store.add_parsable_certificates([root.clone()]);
-        let verifier = LibpqVerifier::new(Check::Authority, store, vec![root], &provider).unwrap();
+        let verifier =
+            LibpqVerifier::new(CertificateCheck::Authority, store, vec![root], &provider).unwrap();
         let name = ServerName::try_from("db").unwrap();
         assert!(verifier.verify_server_cert(&stranger, &[], &name, &[], UnixTime::now()).is_err());
     }

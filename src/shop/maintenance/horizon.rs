@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::table::Table;
+use super::table::CleanupTable;
 use crate::ShopError;
 use postrider_service::units::parse_duration;
 
@@ -34,7 +34,7 @@ pub(super) struct Horizons {
 
 impl Horizons {
     /// Refuses an age at which a row of this table may still be needed.
-    pub(super) fn check(&self, table: Table, older_than: Duration) -> Result<(), ShopError> {
+    pub(super) fn check(&self, table: CleanupTable, older_than: Duration) -> Result<(), ShopError> {
         let safe = self.safe(table);
         if older_than >= safe {
             return Ok(());
@@ -47,18 +47,21 @@ impl Horizons {
         )))
     }
 
-    fn safe(&self, table: Table) -> Duration {
+    fn safe(&self, table: CleanupTable) -> Duration {
         MARGIN
             + match table {
                 // A message may stay in its topic that long, then in the dead-letter topic, then,
                 // redriven, in its topic once more, for all consumers.
                 // Sagas, payments and reservations are kept as long as the markers, so that a late
                 // message finds that it has been processed.
-                Table::ProcessedMessages | Table::Sagas | Table::Payments | Table::Reservations => {
+                CleanupTable::ProcessedMessages
+                | CleanupTable::Sagas
+                | CleanupTable::Payments
+                | CleanupTable::Reservations => {
                     2 * (self.topic_retention + SEGMENT_MS) + self.redrive_horizon
                 }
-                Table::IdempotencyKeys => IDEMPOTENCY_KEY_TTL,
-                Table::Outbox => OUTBOX,
+                CleanupTable::IdempotencyKeys => IDEMPOTENCY_KEY_TTL,
+                CleanupTable::Outbox => OUTBOX,
             }
     }
 }
@@ -73,14 +76,14 @@ mod tests {
     fn a_marker_outlives_every_redelivery_of_its_message() {
         let horizons = Horizons { topic_retention: 7 * DAY, redrive_horizon: 3 * DAY };
         let check = |table, days| horizons.check(table, days * DAY);
-        assert!(check(Table::ProcessedMessages, 32).is_ok());
-        let error = check(Table::ProcessedMessages, 31).unwrap_err();
+        assert!(check(CleanupTable::ProcessedMessages, 32).is_ok());
+        let error = check(CleanupTable::ProcessedMessages, 31).unwrap_err();
         assert!(error.to_string().contains("768 hours"), "{error}");
-        for table in [Table::Sagas, Table::Payments, Table::Reservations] {
+        for table in [CleanupTable::Sagas, CleanupTable::Payments, CleanupTable::Reservations] {
             assert!(check(table, 32).is_ok() && check(table, 31).is_err(), "{table:?}");
         }
-        assert!(check(Table::IdempotencyKeys, 2).is_ok());
-        assert!(check(Table::IdempotencyKeys, 1).is_err());
-        assert!(check(Table::Outbox, 1).is_err());
+        assert!(check(CleanupTable::IdempotencyKeys, 2).is_ok());
+        assert!(check(CleanupTable::IdempotencyKeys, 1).is_err());
+        assert!(check(CleanupTable::Outbox, 1).is_err());
     }
 }

@@ -31,7 +31,7 @@ use super::settings::{database, pool, stop_signal};
 use horizon::Horizons;
 use postrider_service::units::parse_duration;
 use sweep::{MaintenanceTotals, Sweep, Swept, pause};
-use table::Table;
+use table::CleanupTable;
 
 /// Arguments of `shop maintain`.
 #[derive(Debug, Clone, Args)]
@@ -44,7 +44,7 @@ pub(super) struct MaintenanceArgs {
     older_than: Duration,
     /// Clean up only these tables
     #[arg(long = "table", value_enum, value_name = "TABLE")]
-    tables: Vec<Table>,
+    tables: Vec<CleanupTable>,
     #[command(flatten)]
     horizons: Horizons,
     /// The replication slot that says which outbox rows were delivered
@@ -57,10 +57,10 @@ pub(super) struct MaintenanceArgs {
     #[arg(long, default_value = "20ms", value_name = "TIME",
         value_parser = parse_duration)]
     pause: Duration,
-    /// Count what would be deleted, and delete nothing
+    /// Metric what would be deleted, and delete nothing
     #[arg(long)]
     dry_run: bool,
-    /// Run repeatedly at this interval, until SIGTERM; without it, run once
+    /// MaintenanceRun repeatedly at this interval, until SIGTERM; without it, run once
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     every: Option<Duration>,
     /// With --every: where health and metrics are served
@@ -78,7 +78,7 @@ struct Cleaned<'a> {
 }
 
 /// The context of a run.
-struct Run<'a> {
+struct MaintenanceRun<'a> {
     args: &'a MaintenanceArgs,
     pool: Pool,
     totals: Arc<MaintenanceTotals>,
@@ -96,7 +96,7 @@ impl MaintenanceArgs {
         }
         let pool = pool(&database(&self.database_url)?)?;
         let (stopping, stop) = watch::channel(false);
-        let run = Run { args: self, pool, totals: Arc::default(), stop };
+        let run = MaintenanceRun { args: self, pool, totals: Arc::default(), stop };
         let mut work = pin!(async {
             let Some(every) = self.every else { return run.clean(stdout).await };
             tokio::select! {
@@ -112,12 +112,12 @@ impl MaintenanceArgs {
         work.await
     }
 
-    fn tables(&self) -> &[Table] {
-        if self.tables.is_empty() { &Table::ALL } else { &self.tables }
+    fn tables(&self) -> &[CleanupTable] {
+        if self.tables.is_empty() { &CleanupTable::ALL } else { &self.tables }
     }
 }
 
-impl Run<'_> {
+impl MaintenanceRun<'_> {
     /// Cleans up all tables; then fails with the first error, if there was one.
     async fn clean(&self, output: &mut dyn Write) -> Result<(), ShopError> {
         let client = self.pool.get().await?;

@@ -16,10 +16,10 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row, Statement};
 use tracing::info;
 
-use super::table::{ColumnType, Dependent, Table};
+use super::table::{CleanupTable, ColumnType, Dependent};
 use super::{MaintenanceArgs, slot};
 use crate::ShopError;
-use crate::probes::Count;
+use crate::probes::Metric;
 
 /// How often progress is logged.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(2);
@@ -39,7 +39,7 @@ pub(super) struct MaintenanceTotals {
 
 impl MaintenanceTotals {
     /// The metrics.
-    pub(super) fn counts(&self) -> Vec<Count> {
+    pub(super) fn counts(&self) -> Vec<Metric> {
         let now = |number: &AtomicU64| number.load(Ordering::Relaxed);
         vec![
             ("shop_maintenance_rows_deleted_total", "rows deleted", now(&self.deleted)),
@@ -91,8 +91,8 @@ pub(super) struct Sweep<'a> {
 
 impl Sweep<'_> {
     /// Deletes what is old enough, or counts it, until nothing is left or it is told to stop.
-    pub(super) async fn table(&self, table: Table) -> Result<Swept, ShopError> {
-        if table == Table::Outbox {
+    pub(super) async fn table(&self, table: CleanupTable) -> Result<Swept, ShopError> {
+        if table == CleanupTable::Outbox {
             slot::check(self.client, &self.args.slot).await?;
         }
         let page = self.client.prepare(&page(table, self.args.dry_run)).await?;
@@ -118,7 +118,7 @@ impl Sweep<'_> {
             }
             pause(self.args.pause, &self.stop).await;
         }
-        if table == Table::Outbox {
+        if table == CleanupTable::Outbox {
             self.totals.held_back.store(swept.held_back, Ordering::Relaxed);
         }
         Ok(swept)
@@ -126,20 +126,20 @@ impl Sweep<'_> {
 
     async fn fetch_page(
         &self,
-        table: Table,
+        table: CleanupTable,
         page: &Statement,
         from: &[String],
     ) -> Result<Row, ShopError> {
         let (older_than, batch) = (self.args.older_than.as_secs_f64(), i64::from(self.args.batch));
         let mut values: Vec<&(dyn ToSql + Sync)> = vec![&from, &older_than, &batch];
-        if table == Table::Outbox {
+        if table == CleanupTable::Outbox {
             values.push(&self.args.slot);
         }
         Ok(self.client.query_one(page, &values).await?)
     }
 
     /// Adds the counts of a page. Returns how many rows it visited.
-    fn add(&self, table: Table, row: &Row, swept: &mut Swept) -> Result<u64, ShopError> {
+    fn add(&self, table: CleanupTable, row: &Row, swept: &mut Swept) -> Result<u64, ShopError> {
         let number = |column: &str| {
             let number: i64 = row.try_get(column)?;
             Ok::<_, ShopError>(u64::try_from(number).unwrap_or_default())
@@ -168,7 +168,7 @@ pub(super) async fn pause(time: Duration, stop: &watch::Receiver<bool>) {
 
 /// The SQL of one page. Columns: how many rows were visited, deleted, still needed; age and key of the last
 /// one; how many were deleted of each dependent table.
-fn page(table: Table, dry_run: bool) -> String {
+fn page(table: CleanupTable, dry_run: bool) -> String {
     let (name, age) = (table.name(), table.age());
     let columns = |show: fn(usize, &str, ColumnType) -> String| {
         let key = table.key().iter().enumerate();

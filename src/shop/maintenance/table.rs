@@ -10,7 +10,7 @@ use uuid::Uuid;
 /// A table that grows for ever unless it is cleaned up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
-pub(super) enum Table {
+pub(super) enum CleanupTable {
     /// Markers of messages that consumers have processed.
     ProcessedMessages,
     /// Claims of requests that were executed.
@@ -76,7 +76,7 @@ const NOT_PASSED: &str = "coalesce(NOT (age(t.xmin) < 0 OR age(t.xmin) > \
       WHERE slot_name = $4::text AND database = current_database() \
           AND wal_status IS DISTINCT FROM 'lost')), true)";
 
-impl Table {
+impl CleanupTable {
     /// All tables. The outbox is the last: it is the one that may have to be skipped.
     pub(super) const ALL: [Self; 6] = [
         Self::ProcessedMessages,

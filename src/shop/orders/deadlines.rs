@@ -14,7 +14,7 @@ use uuid::Uuid;
 use super::effects::advance;
 use super::process::{Fact, OrderProcess};
 use crate::ShopError;
-use crate::probes::Count;
+use crate::probes::Metric;
 use postrider_patterns::saga::{self, OpenSagas, SagaError};
 use postrider_service::log_throttle::LogThrottle;
 
@@ -43,7 +43,7 @@ async fn count_open(pool: &Pool) -> Result<OpenSagas, ShopError> {
 }
 
 /// The metrics. Every process of the service reports the same of the one database.
-pub(super) fn counts(known: OpenOrders) -> impl Iterator<Item = Count> {
+pub(super) fn counts(known: OpenOrders) -> impl Iterator<Item = Metric> {
     known.into_iter().flat_map(|OpenSagas { open, overdue }| {
         [
             ("shop_sagas_open", "orders that have not ended", open),

@@ -37,13 +37,13 @@ const BODY_TIME_MAX: Duration = Duration::from_secs(5);
 const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
 /// All routes.
-pub(super) fn router(placer: OrderPlacer, probes: Probes) -> Router {
+pub(super) fn router(orders: OrderPlacer, probes: Probes) -> Router {
     Router::new()
         .route("/orders", post(place))
         .route("/orders/{id}", get(order))
         .route("/orders/{id}/status", get(status))
         .route("/openapi.json", get(openapi))
-        .with_state(Arc::new(placer))
+        .with_state(Arc::new(orders))
         .merge(probes.router())
         .method_not_allowed_fallback(method_not_allowed)
         .fallback(not_found)
@@ -51,7 +51,7 @@ pub(super) fn router(placer: OrderPlacer, probes: Probes) -> Router {
 }
 
 async fn place(
-    State(placer): State<Arc<OrderPlacer>>,
+    State(orders): State<Arc<OrderPlacer>>,
     request: HttpRequest,
 ) -> Result<Response, Problem> {
     let headers = request.headers().clone();
@@ -61,11 +61,11 @@ async fn place(
     let order = Order::parse(&headers, &body)?;
     let fingerprint = Fingerprint::of("POST", "/orders", &order.canonical());
     let request = Request::new(SCOPE, key, fingerprint).map_err(|_| Problem::unavailable())?;
-    let admitted = admit(&placer).await?;
+    let admitted = admit(&orders).await?;
     // A client that disconnects must not cancel the work half-way and leave its key pending, nor free its
     // slot before the work is done.
     let work = tokio::spawn(async move {
-        let placed = placer.place(&request, &order).await;
+        let placed = orders.place(&request, &order).await;
         drop(admitted);
         placed
     });
@@ -73,8 +73,8 @@ async fn place(
     Ok(respond(&placed?))
 }
 
-async fn admit(placer: &OrderPlacer) -> Result<Admitted, Problem> {
-    placer.admission.enter().await.ok_or_else(Problem::overloaded)
+async fn admit(orders: &OrderPlacer) -> Result<Admitted, Problem> {
+    orders.admission.enter().await.ok_or_else(Problem::overloaded)
 }
 
 /// The one key that the request has.
@@ -129,17 +129,17 @@ fn respond(placed: &Placed) -> Response {
 }
 
 async fn order(
-    State(placer): State<Arc<OrderPlacer>>,
+    State(orders): State<Arc<OrderPlacer>>,
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Response, Problem> {
     let id = order_id(id)?;
-    let _admitted = admit(&placer).await?;
-    let found = look_up(&placer, id).await.map_err(|error| unavailable(&error))?;
+    let _admitted = admit(&orders).await?;
+    let found = look_up(&orders, id).await.map_err(|error| unavailable(&error))?;
     found.map(|order| axum::Json(order).into_response()).ok_or_else(unknown_order)
 }
 
-async fn look_up(placer: &OrderPlacer, id: Uuid) -> Result<Option<Value>, ShopError> {
-    let client = placer.pool.get().await?;
+async fn look_up(orders: &OrderPlacer, id: Uuid) -> Result<Option<Value>, ShopError> {
+    let client = orders.pool.get().await?;
     let sql = "SELECT customer, sku, quantity, amount_cents, \
                coalesce((SELECT status FROM sagas WHERE kind = 'order' \
                    AND sagas.id = orders.id::text), status) \
@@ -156,18 +156,18 @@ async fn look_up(placer: &OrderPlacer, id: Uuid) -> Result<Option<Value>, ShopEr
 }
 
 async fn status(
-    State(placer): State<Arc<OrderPlacer>>,
+    State(orders): State<Arc<OrderPlacer>>,
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Response, Problem> {
     let id = order_id(id)?.to_string();
-    let _admitted = admit(&placer).await?;
-    let found = process(&placer, &id).await.map_err(|error| unavailable(&error))?;
+    let _admitted = admit(&orders).await?;
+    let found = process(&orders, &id).await.map_err(|error| unavailable(&error))?;
     found.map(|process| axum::Json(process).into_response()).ok_or_else(unknown_order)
 }
 
 /// The saga's state and its history.
-async fn process(placer: &OrderPlacer, id: &str) -> Result<Option<Value>, ShopError> {
-    let client = placer.pool.get().await?;
+async fn process(orders: &OrderPlacer, id: &str) -> Result<Option<Value>, ShopError> {
+    let client = orders.pool.get().await?;
     let client = &**client;
     let Some(view) = saga::view::<OrderProcess>(client, id).await? else { return Ok(None) };
     let history = saga::history::<OrderProcess>(client, id).await?;

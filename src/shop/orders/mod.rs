@@ -23,9 +23,9 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use super::error::ShopError;
-use super::probes::{Count, Probes};
+use super::probes::{Metric, Probes};
 use super::service;
-use super::settings::{Endpoint, Settings, pool};
+use super::settings::{Endpoint, ServiceSettings, pool};
 use admission::AdmissionControl;
 use effects::{OrderEffects, TOPICS};
 use place::OrderPlacer;
@@ -62,7 +62,7 @@ pub struct OrderLimits {
 
 /// Serves at `endpoint` until it is told to stop.
 pub async fn run(
-    settings: &Settings,
+    settings: &ServiceSettings,
     limits: OrderLimits,
     endpoint: Endpoint<impl Future<Output = ()>>,
 ) -> Result<(), ShopError> {
@@ -71,7 +71,8 @@ pub async fn run(
     let pool = pool(&database)?;
     let guard = Arc::new(match &settings.redis_url {
         Some(url) => {
-            let how = idempotency::Settings { pending_ttl: owner_silence, ..Default::default() };
+            let how =
+                idempotency::GuardSettings { pending_ttl: owner_silence, ..Default::default() };
             Guard::connect(url, &how)?
         }
         None => Guard::without_redis(),
@@ -104,7 +105,7 @@ pub async fn run(
     service::run(consumer, database.tls, router, background, endpoint).await
 }
 
-fn guard_counts(guard: &Counts) -> [Count; 6] {
+fn guard_counts(guard: &Counts) -> [Metric; 6] {
     [
         ("shop_requests_new_total", "first requests of their key", guard.new),
         (

@@ -24,7 +24,7 @@ pub(super) struct Problem {
 
 /// Its JSON; `type` is `about:blank`, so `title` goes with the status (section 4.2.1).
 #[derive(Serialize)]
-struct Body<'a> {
+struct ProblemBody<'a> {
     title: &'a str,
     status: u16,
     detail: &'a str,
@@ -69,7 +69,7 @@ impl Problem {
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let body = Body {
+        let body = ProblemBody {
             title: self.title,
             status: self.status.as_u16(),
             detail: &self.detail,

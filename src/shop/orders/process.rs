@@ -80,20 +80,20 @@ impl Fact {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Outcome {
+enum OrderOutcome {
     Confirmed,
     Cancelled,
 }
 
 impl OrderProcess {
-    fn outcome(&self) -> Option<Outcome> {
+    fn outcome(&self) -> Option<OrderOutcome> {
         let is_whole = self.payment == Payment::Charged && self.stock == Stock::Reserved;
         if is_whole && !self.given_up {
-            return Some(Outcome::Confirmed);
+            return Some(OrderOutcome::Confirmed);
         }
         // Goods are reserved for what is paid only, so a payment that failed leaves nothing to undo.
         let is_undone = self.payment == Payment::Refunded && self.stock >= Stock::Unavailable;
-        (self.payment == Payment::Failed || is_undone).then_some(Outcome::Cancelled)
+        (self.payment == Payment::Failed || is_undone).then_some(OrderOutcome::Cancelled)
     }
 
     fn record_fact(&mut self, fact: &Fact) {
@@ -134,10 +134,10 @@ impl Saga for OrderProcess {
         }
         self.record_fact(fact);
         match self.outcome() {
-            Some(Outcome::Confirmed) => {
+            Some(OrderOutcome::Confirmed) => {
                 vec![Emitted { event_type: "OrderConfirmed", payload: json!({}) }]
             }
-            Some(Outcome::Cancelled) => vec![Emitted {
+            Some(OrderOutcome::Cancelled) => vec![Emitted {
                 event_type: "OrderCancelled",
                 payload: json!({ "reason": self.reason() }),
             }],
@@ -164,8 +164,8 @@ impl Saga for OrderProcess {
 
     fn status(&self) -> &'static str {
         match (self.outcome(), self.payment, self.stock) {
-            (Some(Outcome::Confirmed), ..) => "CONFIRMED",
-            (Some(Outcome::Cancelled), ..) => "CANCELLED",
+            (Some(OrderOutcome::Confirmed), ..) => "CONFIRMED",
+            (Some(OrderOutcome::Cancelled), ..) => "CANCELLED",
             _ if self.given_up => "CANCELLING",
             (None, _, Stock::Unavailable | Stock::Released) => "REFUNDING",
             (None, Payment::Charged, _) => "PAID",
@@ -285,10 +285,10 @@ mod tests {
             let repeats: Vec<Fact> =
                 places.iter().map(|place| place.get(&reports).clone()).collect();
             reports.extend(repeats);
-            let mut dice = seed;
+            let mut state = seed;
             for last in (1..reports.len()).rev() {
-                dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                let other = usize::try_from(dice >> 33).unwrap() % (last + 1);
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                let other = usize::try_from(state >> 33).unwrap() % (last + 1);
                 reports.swap(last, other);
             }
             let (statuses, emitted) = play(&[clock, reports].concat());

@@ -17,7 +17,7 @@ use uuid::Uuid;
 
 use super::gateway::{Gateway, GatewayReply, Operation};
 use crate::ShopError;
-use crate::probes::Count;
+use crate::probes::Metric;
 use postrider_patterns::outbox_writer::{Event, append};
 use postrider_service::log_throttle::LogThrottle;
 
@@ -67,7 +67,7 @@ async fn count_open(pool: &Pool) -> Result<(u64, u64), ShopError> {
 }
 
 /// The metrics. Every process of the service reports the same of the one database.
-pub(super) fn counts(waiting: OpenPayments) -> impl Iterator<Item = Count> {
+pub(super) fn counts(waiting: OpenPayments) -> impl Iterator<Item = Metric> {
     waiting.into_iter().flat_map(|(open, due)| {
         [
             ("shop_payments_open", "charges and refunds without a result", open),
@@ -155,7 +155,7 @@ async fn execute(pool: &Pool, gateway: &Gateway, due: &DuePayment) -> Result<(),
         (_, GatewayReply::Lost) => reschedule(&transaction, due).await?,
         (Operation::Charge, GatewayReply::Approved) => charged(&transaction, due).await?,
         (Operation::Charge, GatewayReply::Declined(reason)) => {
-            declined(&transaction, due, &reason).await?
+            declined(&transaction, due, &reason).await?;
         }
         (Operation::Refund, GatewayReply::Approved) => refunded(&transaction, due).await?,
         (Operation::Refund, GatewayReply::Declined(reason)) => {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use postrider::idempotency::{
-    Begin, Fingerprint, Guard, Key, Lease, Request, Settings, StoredResponse,
+    Begin, Fingerprint, Guard, GuardSettings, Key, Lease, Request, StoredResponse,
 };
 use postrider::sandbox::postgres::{Address, Cluster, Options};
 use postrider::sandbox::redis::Redis;
@@ -19,16 +19,16 @@ use tokio_postgres::{Client, NoTls};
 const LIMIT: Duration = Duration::from_mins(1);
 
 /// Patient with Redis, so that a busy machine is not taken for a dead server; quick to ask it again.
-pub(crate) fn settings() -> Settings {
-    Settings {
+pub(crate) fn settings() -> GuardSettings {
+    GuardSettings {
         response_timeout: Duration::from_secs(20),
         bypass: Duration::from_millis(50),
-        ..Settings::default()
+        ..GuardSettings::default()
     }
 }
 
 /// A guard before a Redis of its own.
-pub(crate) fn guarded(settings: &Settings) -> (Redis, Guard) {
+pub(crate) fn guarded(settings: &GuardSettings) -> (Redis, Guard) {
     let redis = Redis::start().unwrap();
     let guard = Guard::connect(&redis.url(), settings).unwrap();
     (redis, guard)

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use postrider::idempotency::{
-    Begin, Claim, ExistingClaim, Guard, OwnerUpdate, Settings, claim, find_claim,
+    Begin, Claim, ExistingClaim, Guard, GuardSettings, OwnerUpdate, claim, find_claim,
 };
 use postrider::sandbox::password::Password;
 use postrider::sandbox::redis::Redis;
@@ -82,7 +82,7 @@ async fn a_guard_is_made_while_its_redis_is_away() {
 async fn a_redis_that_hangs_costs_one_request_its_time_and_the_others_none() {
     let (redis, patient) = guarded(&settings());
     // Both connected before the pause.
-    let impatient = Settings {
+    let impatient = GuardSettings {
         response_timeout: Duration::from_millis(200),
         bypass: Duration::from_hours(1),
         ..settings()

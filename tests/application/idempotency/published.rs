@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use postrider::idempotency::{Begin, Claim, Settings, claim};
+use postrider::idempotency::{Begin, Claim, GuardSettings, claim};
 use postrider::sandbox::redis::Redis;
 
 use crate::idempotency::fixture::{
@@ -118,7 +118,7 @@ async fn a_duplicate_acknowledged_while_the_first_works_is_lost_with_it() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_time_to_live_shorter_than_the_work_lets_two_work() {
     let ttl = Duration::from_secs(1);
-    let (_redis, guard) = guarded(&Settings { pending_ttl: ttl, ..settings() });
+    let (_redis, guard) = guarded(&GuardSettings { pending_ttl: ttl, ..settings() });
     lease(guard.begin(&request("not-renewed")).await);
     let_pass(ttl + ttl / 10, "the lease expires").await;
     lease(guard.begin(&request("not-renewed")).await);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use postrider::idempotency::{Begin, Counts, Guard, OwnerUpdate, Settings, StoredResponse};
+use postrider::idempotency::{Begin, Counts, Guard, GuardSettings, OwnerUpdate, StoredResponse};
 
 use crate::idempotency::fixture::{
     calls, command, guarded, lease, only_key, replayed, request, request_with_body, response,
@@ -12,7 +12,7 @@ use support::task::{let_pass, wait_for};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_is_new_then_pending_then_replayed() {
-    let chosen = Settings { retry_after: Duration::from_secs(7), ..settings() };
+    let chosen = GuardSettings { retry_after: Duration::from_secs(7), ..settings() };
     let (redis, guard) = guarded(&chosen);
     let request = request("one");
     let owner = lease(guard.begin(&request).await);
@@ -69,7 +69,7 @@ async fn a_released_key_is_free_at_once() {
 async fn a_key_whose_time_is_over_is_free() {
     let brief = Duration::from_millis(30);
     let (_redis, guard) =
-        guarded(&Settings { pending_ttl: brief, completed_ttl: brief, ..settings() });
+        guarded(&GuardSettings { pending_ttl: brief, completed_ttl: brief, ..settings() });
     let dead = lease(guard.begin(&request("k")).await);
     let_pass(brief * 2, "the lease expires").await;
     let owner = lease(guard.begin(&request("k")).await);
@@ -83,7 +83,7 @@ async fn a_key_whose_time_is_over_is_free() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_same_key_with_another_request_is_a_mismatch_in_every_state() {
-    let (_redis, guard) = guarded(&Settings { stored_bytes_max: 100, ..settings() });
+    let (_redis, guard) = guarded(&GuardSettings { stored_bytes_max: 100, ..settings() });
     let (first, other) =
         (request_with_body("k", "{\"cents\":1}"), request_with_body("k", "{\"cents\":100}"));
     let owner = lease(guard.begin(&first).await);
@@ -153,7 +153,7 @@ async fn tokens_rise_whatever_redis_forgets() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn work_with_renewal_outlives_the_time_to_live() {
     let ttl = Duration::from_secs(1);
-    let (_redis, guard) = guarded(&Settings { pending_ttl: ttl, ..settings() });
+    let (_redis, guard) = guarded(&GuardSettings { pending_ttl: ttl, ..settings() });
     let owner = lease(guard.begin(&request("k")).await);
     let work = async {
         for _ in 0..5 {
@@ -170,7 +170,7 @@ async fn work_with_renewal_outlives_the_time_to_live() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn work_whose_lease_was_lost_runs_to_its_end() {
     let ttl = Duration::from_millis(60);
-    let (redis, guard) = guarded(&Settings { pending_ttl: ttl, ..settings() });
+    let (redis, guard) = guarded(&GuardSettings { pending_ttl: ttl, ..settings() });
     let owner = lease(guard.begin(&request("k")).await);
     command(&redis, "FLUSHALL").await;
     let work = async {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use postrider::idempotency::{Begin, Claim, Lease, OwnerUpdate, Settings, claim};
+use postrider::idempotency::{Begin, Claim, GuardSettings, Lease, OwnerUpdate, claim};
 
 use crate::idempotency::fixture::{
     Database, guarded, lease, replayed, request, response, settings,
@@ -11,8 +11,8 @@ use support::task::let_pass;
 
 const TTL: Duration = Duration::from_secs(5);
 
-fn brief() -> Settings {
-    Settings { pending_ttl: TTL, ..settings() }
+fn brief() -> GuardSettings {
+    GuardSettings { pending_ttl: TTL, ..settings() }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use postrider::dead_letter::{DeadLetter, DeadLetters, Filter};
 use postrider::inbox::{
-    Backoff, Consumer, ConsumerSpec, ConsumerStatus, Counters, Effects, Failure, InboxError,
-    Interest, Message, Prepared, Snapshot,
+    Backoff, Consumer, ConsumerSnapshot, ConsumerSpec, ConsumerStatus, Counters, Effects, Failure,
+    InboxError, Interest, Message, Prepared,
 };
 use rdkafka::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
@@ -174,7 +174,7 @@ pub(crate) fn terminate_sessions(database: &Database) {
 pub(crate) struct Running {
     counters: Arc<Counters>,
     stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<Result<Snapshot, InboxError>>>,
+    thread: Option<JoinHandle<Result<ConsumerSnapshot, InboxError>>>,
 }
 
 impl Running {
@@ -189,7 +189,7 @@ impl Running {
         Self { counters, stop: Some(stop), thread: Some(thread) }
     }
 
-    pub(crate) fn now(&self) -> Snapshot {
+    pub(crate) fn now(&self) -> ConsumerSnapshot {
         self.counters.snapshot()
     }
 
@@ -201,12 +201,16 @@ impl Running {
         wait_for(what, || Some(self.status()).filter(|status| is_so(status)));
     }
 
-    pub(crate) fn await_counters(&self, what: &str, is_so: impl Fn(&Snapshot) -> bool) -> Snapshot {
+    pub(crate) fn await_counters(
+        &self,
+        what: &str,
+        is_so: impl Fn(&ConsumerSnapshot) -> bool,
+    ) -> ConsumerSnapshot {
         wait_for(what, || Some(self.now()).filter(|snapshot| is_so(snapshot)))
     }
 
     /// Asks it to stop and waits for its end.
-    pub(crate) fn stop(mut self) -> Snapshot {
+    pub(crate) fn stop(mut self) -> ConsumerSnapshot {
         drop(self.stop.take());
         self.thread.take().unwrap().join().unwrap().unwrap()
     }
