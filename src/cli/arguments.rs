@@ -55,7 +55,7 @@ pub struct Globals {
     /// Set one option, such as kafka.compression=zstd; may be repeated
     #[arg(long, global = true, value_name = "A.B=V")]
     pub set: Vec<String>,
-    /// Form of the output
+    /// Output format
     #[arg(
         long,
         global = true,
@@ -82,12 +82,12 @@ pub struct Globals {
     /// Log less; twice for errors only
     #[arg(short, long, global = true, action = clap::ArgAction::Count, conflicts_with = "verbose")]
     pub quiet: u8,
-    /// Form of log lines: text or json
+    /// Log format: text or json
     #[arg(long, global = true, value_name = "FORM", value_parser = ["text", "json"], hide_possible_values = true)]
     pub log_format: Option<String>,
 }
 
-/// Form of what is printed on stdout.
+/// Format of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum Output {
     /// For people.
@@ -109,12 +109,12 @@ pub enum Command {
     Setup(SetupArgs),
     /// Preview records without sending any
     Route(RouteArgs),
-    /// Print what is in a topic
+    /// Print the records of a topic
     Tail(TailArgs),
-    /// Translate another program's configuration into Postrider's
+    /// Convert another program's configuration to Postrider's
     #[command(subcommand)]
     Import(ImportCommand),
-    /// List, show and retry what could not be delivered
+    /// List, show and retry dead letters
     #[command(subcommand)]
     DeadLetters(DeadLettersCommand),
     /// Start progress tracking at the slot's position

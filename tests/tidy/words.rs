@@ -11,9 +11,10 @@ use super::source::Finding;
 use super::tree::Text;
 
 static WORDS: LazyLock<Regex> = LazyLock::new(|| {
-    let words = "gulps?|naps?|sips?|bites?|meals?|gaits?|foretells?|foretold|acquaintances?|forbearance|epitaphs?|\
+    let words = "gulps?|naps?|sips?|bites?|meals?|gaits?|foretells?|foretold|acquaintances?|forbearance|\
                  lookouts?|detours?|burials?|errands?|couriers?|parcels?|dampers?|vigils?|farewells?|\
-                 mend|mends|mended|mending";
+                 mend|mends|mended|mending|epitaphs?|offices?|pulses?|breaths?|reminders?|truths?|obstacles?|\
+                 whims?|dawdl(?:e|es|ed|ing)|unrest|wishes|shel(?:f|ves)|seats?|doors?|dice|doomed|in earnest";
     Regex::new(&format!(r"(?i)\b({words})\b")).expect("a pattern")
 });
 
@@ -43,6 +44,7 @@ mod tests {
         };
         assert_eq!(found("src/x.rs", "//! Reads in Gulps.\n"), 1);
         assert_eq!(found("docs/x.md", "mend it\nmends it\n"), 2);
+        assert_eq!(found("src/x.rs", "// in earnest, and doomed\n"), 1);
         assert_eq!(found("docs/x.md", "amended by a snapshot\n"), 0);
         assert_eq!(found("tests/x.rs", "a gulp\n"), 0);
     }
