@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use postrider::idempotency::{
-    Begin, Fingerprint, Guard, GuardSettings, Key, OwnerUpdate, Request, StoredResponse,
+    BeginOutcome, Fingerprint, Guard, GuardSettings, Key, OwnerUpdate, Request, StoredResponse,
 };
 use postrider::sandbox::redis::Redis;
 use redis::IntoConnectionInfo as _;
@@ -92,7 +92,9 @@ impl Side {
         match self {
             Self::Guard(guard, response) => {
                 let request = request(key);
-                let Begin::New(lease) = guard.begin(&request).await else { panic!("not new") };
+                let BeginOutcome::New(lease) = guard.begin(&request).await else {
+                    panic!("not new")
+                };
                 let completed = guard.complete(&lease, response).await;
                 assert_eq!(completed, OwnerUpdate::Applied);
             }
@@ -141,7 +143,9 @@ async fn per_s(side: &Side, concurrency: u64) -> f64 {
 async fn memory(side: &Side, session: &mut MultiplexedConnection) -> (u64, u64) {
     let Side::Guard(guard, response) = side else { panic!("the guard's") };
     let () = redis::cmd("FLUSHALL").query_async(session).await.unwrap();
-    let Begin::New(lease) = guard.begin(&request(&key(0, 0))).await else { panic!("not new") };
+    let BeginOutcome::New(lease) = guard.begin(&request(&key(0, 0))).await else {
+        panic!("not new")
+    };
     let pending = usage(session).await;
     guard.complete(&lease, response).await;
     (pending, usage(session).await)

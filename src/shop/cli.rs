@@ -15,7 +15,7 @@ use super::error::ShopError;
 use super::load::{LoadPlan, LoadReport, Rate, run};
 use super::maintenance::MaintenanceArgs;
 use super::orders::OrderLimits;
-use super::settings::{Endpoint, ServiceSettings, stop_signal};
+use super::settings::{ServiceListener, ServiceSettings, stop_signal};
 use super::{inventory, orders, payments};
 use postrider_service::units::parse_duration;
 
@@ -123,17 +123,18 @@ impl Shop {
                 }
                 Command::Orders(args) => {
                     start_logs();
-                    let endpoint = Endpoint::listen(args.settings.bind, stop_signal()).await?;
+                    let endpoint =
+                        ServiceListener::listen(args.settings.bind, stop_signal()).await?;
                     orders::run(&args.settings, args.limits(), endpoint).await
                 }
                 Command::Payments(settings) => {
                     start_logs();
-                    let endpoint = Endpoint::listen(settings.bind, stop_signal()).await?;
+                    let endpoint = ServiceListener::listen(settings.bind, stop_signal()).await?;
                     payments::run(&settings, endpoint).await
                 }
                 Command::Inventory(settings) => {
                     start_logs();
-                    let endpoint = Endpoint::listen(settings.bind, stop_signal()).await?;
+                    let endpoint = ServiceListener::listen(settings.bind, stop_signal()).await?;
                     inventory::run(&settings, endpoint).await
                 }
                 Command::DeadLetters(args) => args.run(stdout),

@@ -17,7 +17,7 @@ use deadpool_postgres::{Object, Pool, PoolError};
 use tokio_postgres::SimpleQueryMessage;
 
 use super::error::is_login_refused;
-use postrider_patterns::inbox::{ConsumerSnapshot, ConsumerStatus, Counters};
+use postrider_patterns::inbox::{ConsumerCounters, ConsumerSnapshot, ConsumerStatus};
 use postrider_service::prometheus::{CONTENT_TYPE, Page};
 
 const UNAVAILABLE: &str = "the database does not answer";
@@ -30,7 +30,7 @@ pub(super) type Metric = (&'static str, &'static str, u64);
 /// The consumer of a service, and whether the service is ready only while the consumer works.
 #[derive(Clone)]
 struct ServiceConsumer {
-    counters: Arc<Counters>,
+    counters: Arc<ConsumerCounters>,
     is_required: bool,
 }
 
@@ -52,12 +52,12 @@ impl Probes {
     }
 
     /// Adds the consumer; the service is ready only while it works.
-    pub(super) fn with_required_consumer(self, counters: Arc<Counters>) -> Self {
+    pub(super) fn with_required_consumer(self, counters: Arc<ConsumerCounters>) -> Self {
         Self { consumer: Some(ServiceConsumer { counters, is_required: true }), ..self }
     }
 
     /// Adds the consumer; the service can be ready without it.
-    pub(super) fn with_optional_consumer(self, counters: Arc<Counters>) -> Self {
+    pub(super) fn with_optional_consumer(self, counters: Arc<ConsumerCounters>) -> Self {
         Self { consumer: Some(ServiceConsumer { counters, is_required: false }), ..self }
     }
 

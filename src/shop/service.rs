@@ -13,7 +13,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 use tracing::info;
 
 use super::error::ShopError;
-use super::settings::Endpoint;
+use super::settings::ServiceListener;
 use postrider_patterns::inbox::{Consumer, Effects};
 use postrider_service::http;
 
@@ -27,9 +27,9 @@ pub(super) async fn run<E: Effects>(
     tls: MakeRustlsConnect,
     router: Router,
     background: impl Future<Output = ShopError>,
-    endpoint: Endpoint<impl Future<Output = ()>>,
+    endpoint: ServiceListener<impl Future<Output = ()>>,
 ) -> Result<(), ShopError> {
-    let Endpoint { listener, stop: asked_to_stop } = endpoint;
+    let ServiceListener { listener, stop: asked_to_stop } = endpoint;
     let (stopping, stop) = watch::channel(false);
     let stopped = |mut stop: watch::Receiver<bool>| async move {
         // The sender outlives whoever waits here.

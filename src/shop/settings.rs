@@ -68,12 +68,12 @@ impl fmt::Debug for ServiceSettings {
 }
 
 /// The listening socket of a service, and when to stop.
-pub struct Endpoint<S> {
+pub struct ServiceListener<S> {
     pub(super) listener: TcpListener,
     pub(super) stop: S,
 }
 
-impl<S: Future<Output = ()>> Endpoint<S> {
+impl<S: Future<Output = ()>> ServiceListener<S> {
     /// Listens at `bind`; the service ends when `stop` does.
     pub async fn listen(bind: SocketAddr, stop: S) -> Result<Self, ShopError> {
         let failed = |source| ShopError::Bind(bind, source);

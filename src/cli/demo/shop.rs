@@ -20,7 +20,7 @@ use super::DemoError;
 use super::stage::Stage;
 use postrider_shop::orders::OrderLimits;
 use postrider_shop::payments::CARD_LIMIT_CENTS;
-use postrider_shop::settings::{Endpoint, ServiceSettings};
+use postrider_shop::settings::{ServiceListener, ServiceSettings};
 use postrider_shop::{KafkaArgs, ShopError, inventory, orders, payments};
 
 /// Orders placed.
@@ -88,7 +88,7 @@ pub(super) async fn play(
             // The sender outlives whoever waits here.
             let _ = closed.wait_for(|closed| *closed).await;
         };
-        Endpoint::listen(settings.bind, stop).await
+        ServiceListener::listen(settings.bind, stop).await
     };
     let endpoint = at().await?;
     let address = endpoint.address()?;

@@ -10,7 +10,7 @@
 //!    +---------------------------------------- expiry -----------------------+
 //! ```
 //!
-//! Enters: a [`Request`], a [`Lease`], a [`StoredResponse`]. Leaves: [`Begin`], [`OwnerUpdate`]. What always
+//! Enters: a [`Request`], a [`Lease`], a [`StoredResponse`]. Leaves: [`BeginOutcome`], [`OwnerUpdate`]. What always
 //! holds: only the owner changes a key; each call is one round trip, and none while Redis is bypassed;
 //! no call returns an error.
 
@@ -26,7 +26,7 @@ use super::response::StoredResponse;
 
 /// What to do with a request.
 #[derive(Debug)]
-pub enum Begin {
+pub enum BeginOutcome {
     /// It is the first: execute it, then [`Guard::complete`].
     New(Lease),
     /// The same request is in progress: 409, retry later.
@@ -74,7 +74,7 @@ impl Guard {
         })
     }
 
-    /// A guard that leaves everything to Postgres: always [`Begin::Unsure`].
+    /// A guard that leaves everything to Postgres: always [`BeginOutcome::Unsure`].
     pub fn without_redis() -> Self {
         Self { redis: None, tally: AtomicCounts::default() }
     }
@@ -83,29 +83,31 @@ impl Guard {
     ///
     /// If the future is dropped while it waits, the key may stay PENDING without an owner until it
     /// expires.
-    pub async fn begin(&self, request: &Request) -> Begin {
-        let begin = self.ask(request).await.unwrap_or(Begin::Unsure);
+    pub async fn begin(&self, request: &Request) -> BeginOutcome {
+        let begin = self.ask(request).await.unwrap_or(BeginOutcome::Unsure);
         count(match &begin {
-            Begin::New(_) => &self.tally.new,
-            Begin::Pending { .. } => &self.tally.pending,
-            Begin::Replay(_) => &self.tally.replayed,
-            Begin::Mismatch => &self.tally.mismatched,
-            Begin::Unsure => &self.tally.unsure,
+            BeginOutcome::New(_) => &self.tally.new,
+            BeginOutcome::Pending { .. } => &self.tally.pending,
+            BeginOutcome::Replay(_) => &self.tally.replayed,
+            BeginOutcome::Mismatch => &self.tally.mismatched,
+            BeginOutcome::Unsure => &self.tally.unsure,
         });
         begin
     }
 
-    async fn ask(&self, request: &Request) -> Option<Begin> {
+    async fn ask(&self, request: &Request) -> Option<BeginOutcome> {
         let redis = self.redis.as_ref()?;
         let value = match redis.begin(request).await? {
-            BeginReply::New(lease) => return Some(Begin::New(lease)),
+            BeginReply::New(lease) => return Some(BeginOutcome::New(lease)),
             BeginReply::Existing(value) => value,
         };
         Some(match CacheEntry::decode(value, request.fingerprint()) {
-            CacheEntry::Pending => Begin::Pending { retry_after: redis.settings().retry_after },
-            CacheEntry::Completed(response) => Begin::Replay(response),
-            CacheEntry::Mismatch => Begin::Mismatch,
-            CacheEntry::Pointer | CacheEntry::Corrupt => Begin::Unsure,
+            CacheEntry::Pending => {
+                BeginOutcome::Pending { retry_after: redis.settings().retry_after }
+            }
+            CacheEntry::Completed(response) => BeginOutcome::Replay(response),
+            CacheEntry::Mismatch => BeginOutcome::Mismatch,
+            CacheEntry::Pointer | CacheEntry::Corrupt => BeginOutcome::Unsure,
         })
     }
 

@@ -1,7 +1,7 @@
 //! The `Idempotency-Key` guard: one effect for many identical requests.
 //!
 //! Enters: a [`Request`], which is a scope, the client's key and a fingerprint of what it asks for;
-//! later the [`StoredResponse`] it got. Leaves: [`Begin`], which says whether to execute, to wait, to replay
+//! later the [`StoredResponse`] it got. Leaves: [`BeginOutcome`], which says whether to execute, to wait, to replay
 //! or to refuse, and [`Claim`], which says whether the effect may happen. What always holds: of all
 //! requests with one key at most one commits its effect, because [`claim`] inserts a row with a unique
 //! key in the same transaction as the effect; a key that Redis loses or expires early can cost a
@@ -24,7 +24,7 @@
 //!
 //! ```no_run
 //! use postrider_patterns::idempotency::{
-//!     StoredResponse, Begin, Claim, Guard, IdempotencyError, ExistingClaim, Request, claim, find_claim,
+//!     StoredResponse, BeginOutcome, Claim, Guard, IdempotencyError, ExistingClaim, Request, claim, find_claim,
 //! };
 //!
 //! /// What the HTTP layer turns into 201 (or the replay of it), 409 with Retry-After, 422.
@@ -36,11 +36,11 @@
 //!     request: &Request,
 //! ) -> Result<Reply, IdempotencyError> {
 //!     let lease = match guard.begin(request).await {
-//!         Begin::New(lease) => Some(lease),
-//!         Begin::Pending { retry_after } => return Ok(Reply::Wait(retry_after)),
-//!         Begin::Replay(response) => return Ok(Reply::Stored(response)),
-//!         Begin::Mismatch => return Ok(Reply::Mismatch),
-//!         Begin::Unsure => match find_claim(client, request).await? {
+//!         BeginOutcome::New(lease) => Some(lease),
+//!         BeginOutcome::Pending { retry_after } => return Ok(Reply::Wait(retry_after)),
+//!         BeginOutcome::Replay(response) => return Ok(Reply::Stored(response)),
+//!         BeginOutcome::Mismatch => return Ok(Reply::Mismatch),
+//!         BeginOutcome::Unsure => match find_claim(client, request).await? {
 //!             Some(ExistingClaim::Done(response)) => return Ok(Reply::Stored(response)),
 //!             Some(ExistingClaim::Mismatch) => return Ok(Reply::Mismatch),
 //!             None => None,
@@ -105,7 +105,7 @@ mod scripts;
 pub use claims::{Claim, ExistingClaim, claim, find_claim};
 pub use counts::Counts;
 pub use error::IdempotencyError;
-pub use guard::{Begin, Guard, OwnerUpdate};
+pub use guard::{BeginOutcome, Guard, OwnerUpdate};
 pub use redis_store::{GuardSettings, Lease};
 pub use request::{Fingerprint, Key, KeyRefusal, Request};
 pub use response::StoredResponse;

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 use super::cache::DoneCache;
-use super::counters::{Counters, add};
+use super::counters::{ConsumerCounters, add};
 use super::dlq_publisher::DlqPublisher;
 use super::session::{Database, RolledBack};
 use super::sqlstate::describe;
@@ -32,7 +32,7 @@ const ATTEMPTS_CODE: &str = "attempts_used_up";
 pub(super) struct BatchProcessor<E> {
     pub(super) spec: ConsumerSpec,
     pub(super) effects: E,
-    pub(super) counters: Arc<Counters>,
+    pub(super) counters: Arc<ConsumerCounters>,
     pub(super) database: Database,
     pub(super) cache: Option<DoneCache>,
     pub(super) publisher: DlqPublisher,

@@ -12,7 +12,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, RedisResult};
 use uuid::Uuid;
 
-use super::counters::{Counters, add};
+use super::counters::{ConsumerCounters, add};
 use super::{CacheSpec, InboxError};
 
 /// How long the cache is bypassed after a failure: an outage then costs one timeout per second.
@@ -26,7 +26,7 @@ pub(super) struct DoneCache {
     prefix: String,
     connection: Option<MultiplexedConnection>,
     bypassed_until: Option<Instant>,
-    counters: Arc<Counters>,
+    counters: Arc<ConsumerCounters>,
 }
 
 impl DoneCache {
@@ -34,7 +34,7 @@ impl DoneCache {
     pub(super) fn new(
         spec: &CacheSpec,
         consumer: &str,
-        counters: Arc<Counters>,
+        counters: Arc<ConsumerCounters>,
     ) -> Result<Self, InboxError> {
         Ok(Self {
             client: Client::open(spec.url.as_str()).map_err(|_| InboxError::CacheUrl)?,

@@ -23,7 +23,7 @@ use super::dlq_publisher::DlqPublisher;
 use super::group::Group;
 use super::session::Database;
 use super::stop::{self, StopSignal};
-use super::{ConsumerSnapshot, ConsumerSpec, Counters, Effects, InboxError};
+use super::{ConsumerCounters, ConsumerSnapshot, ConsumerSpec, Effects, InboxError};
 
 /// How often the consumer polls while it processes a batch. Most batches are shorter, and polls must not be
 /// further apart than `max.poll.interval.ms`.
@@ -36,7 +36,7 @@ const STOP_LIMIT: Duration = Duration::from_secs(10);
 pub struct Consumer<E> {
     spec: ConsumerSpec,
     effects: E,
-    counters: Arc<Counters>,
+    counters: Arc<ConsumerCounters>,
 }
 
 impl<E: Effects> Consumer<E> {
@@ -47,7 +47,7 @@ impl<E: Effects> Consumer<E> {
     }
 
     /// Its counters and status, also while it runs.
-    pub fn counters(&self) -> Arc<Counters> {
+    pub fn counters(&self) -> Arc<ConsumerCounters> {
         Arc::clone(&self.counters)
     }
 

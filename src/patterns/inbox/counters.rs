@@ -1,4 +1,4 @@
-//! Counters and status of a consumer.
+//! ConsumerCounters and status of a consumer.
 //!
 //! Enters: updates. Leaves: a [`ConsumerSnapshot`] or a [`ConsumerStatus`] at any time, from any thread. What always holds: each total only rises.
 
@@ -9,9 +9,9 @@ use serde::Serialize;
 
 use super::ConsumerStatus;
 
-/// Counters since the consumer was created, and its status.
+/// ConsumerCounters since the consumer was created, and its status.
 #[derive(Debug, Default)]
-pub struct Counters {
+pub struct ConsumerCounters {
     pub(super) batches: AtomicU64,
     pub(super) statements: AtomicU64,
     pub(super) processed: AtomicU64,
@@ -50,7 +50,7 @@ pub struct ConsumerSnapshot {
     pub cache_failures: u64,
 }
 
-impl Counters {
+impl ConsumerCounters {
     /// The current status.
     pub fn status(&self) -> ConsumerStatus {
         *self.status.lock().unwrap_or_else(PoisonError::into_inner)

@@ -18,7 +18,7 @@ use rdkafka::{ClientConfig, ClientContext};
 
 use super::assignments::{Assignments, Partition, ReceivedRecord, RecordPosition};
 use super::lag::{Watermarks, missing_topics};
-use super::{ConsumerSpec, Counters, InboxError};
+use super::{ConsumerCounters, ConsumerSpec, InboxError};
 use crate::dead_letter::now_ms;
 use postrider_kafka::stored;
 use postrider_service::log_throttle::LogThrottle;
@@ -58,7 +58,7 @@ pub(super) struct Group {
 /// The assignment, shared with librdkafka's callbacks.
 struct GroupContext {
     assignments: Mutex<Assignments>,
-    counters: Arc<Counters>,
+    counters: Arc<ConsumerCounters>,
     /// A rebalance has ended. During it the brokers refuse offset commits, and librdkafka does not report a
     /// failed asynchronous commit.
     commit_due: AtomicBool,
@@ -66,7 +66,10 @@ struct GroupContext {
 
 impl Group {
     /// Joins in the background.
-    pub(super) fn join(spec: &ConsumerSpec, counters: Arc<Counters>) -> Result<Self, InboxError> {
+    pub(super) fn join(
+        spec: &ConsumerSpec,
+        counters: Arc<ConsumerCounters>,
+    ) -> Result<Self, InboxError> {
         let mut config = ClientConfig::new();
         config.set("queued.max.messages.kbytes", FETCHED_KIB_MAX);
         config.set("topic.metadata.refresh.interval.ms", METADATA_REFRESH_MS);

@@ -66,7 +66,7 @@ mod status;
 mod stop;
 
 pub use consumer::Consumer;
-pub use counters::{ConsumerSnapshot, Counters};
+pub use counters::{ConsumerCounters, ConsumerSnapshot};
 pub use effects::{Effects, Failure, Interest};
 pub use error::InboxError;
 pub use message::{

@@ -16,7 +16,7 @@ use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Config, Error, Socket, Statement};
 use uuid::Uuid;
 
-use super::counters::{Counters, add};
+use super::counters::{ConsumerCounters, add};
 use super::prepared;
 use super::sqlstate::{Transient, describe, is_outdated, transient};
 use super::{ConsumerSpec, Effects, Failure, InboxError, Message};
@@ -111,7 +111,7 @@ impl Database {
         &mut self,
         messages: &[&Message],
         effects: &E,
-        counters: &Counters,
+        counters: &ConsumerCounters,
     ) -> Result<TransactionResult, RolledBack> {
         // Lets the connection's task notice a server that has gone meanwhile.
         tokio::task::yield_now().await;
@@ -162,7 +162,7 @@ impl PgSession {
         consumer: &str,
         messages: &[&Message],
         effects: &E,
-        counters: &Counters,
+        counters: &ConsumerCounters,
     ) -> Result<TransactionResult, RolledBack> {
         let mut ids: Vec<Uuid> = messages.iter().map(|message| message.id).collect();
         ids.sort_unstable();

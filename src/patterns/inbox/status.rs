@@ -1,7 +1,7 @@
 //! The current status of a consumer: its partitions, its lag, and what it waits for.
 //!
 //! Enters: updates of the group and of transactions. Leaves: a [`ConsumerStatus`] at any time, from any
-//! thread, through [`Counters`](super::Counters).
+//! thread, through [`ConsumerCounters`](super::ConsumerCounters).
 
 use serde::Serialize;
 

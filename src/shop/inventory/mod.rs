@@ -11,7 +11,7 @@ use std::future::Future;
 use super::error::ShopError;
 use super::probes::Probes;
 use super::service;
-use super::settings::{Endpoint, ServiceSettings, pool};
+use super::settings::{ServiceListener, ServiceSettings, pool};
 use effects::{InventoryEffects, TOPICS};
 use postrider_patterns::inbox::Consumer;
 
@@ -21,7 +21,7 @@ pub const NAME: &str = "shop-inventory";
 /// Serves at `endpoint` until it is told to stop.
 pub async fn run(
     settings: &ServiceSettings,
-    endpoint: Endpoint<impl Future<Output = ()>>,
+    endpoint: ServiceListener<impl Future<Output = ()>>,
 ) -> Result<(), ShopError> {
     let database = settings.database()?;
     let pool = pool(&database)?;

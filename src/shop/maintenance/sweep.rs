@@ -16,7 +16,7 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row, Statement};
 use tracing::info;
 
-use super::table::{CleanupTable, ColumnType, Dependent};
+use super::table::{CleanupTable, Dependent, KeyType};
 use super::{MaintenanceArgs, slot};
 use crate::ShopError;
 use crate::probes::Metric;
@@ -170,7 +170,7 @@ pub(super) async fn pause(time: Duration, stop: &watch::Receiver<bool>) {
 /// one; how many were deleted of each dependent table.
 fn page(table: CleanupTable, dry_run: bool) -> String {
     let (name, age) = (table.name(), table.age());
-    let columns = |show: fn(usize, &str, ColumnType) -> String| {
+    let columns = |show: fn(usize, &str, KeyType) -> String| {
         let key = table.key().iter().enumerate();
         key.map(|(at, (name, kind))| show(at, name, *kind)).collect::<Vec<_>>().join(", ")
     };

@@ -36,14 +36,14 @@ pub(super) struct Dependent {
 
 /// The type of a key column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ColumnType {
+pub(super) enum KeyType {
     /// Text of any kind.
     Text,
     /// A UUID.
     Uuid,
 }
 
-impl ColumnType {
+impl KeyType {
     /// As Postgres calls it.
     pub(super) const fn name(self) -> &'static str {
         match self {
@@ -129,15 +129,15 @@ impl CleanupTable {
 
     /// The primary key: its columns with their types. It tells rows of one age
     /// apart, and `dependents` finds by it what goes with a row.
-    pub(super) const fn key(self) -> &'static [(&'static str, ColumnType)] {
+    pub(super) const fn key(self) -> &'static [(&'static str, KeyType)] {
         match self {
             Self::ProcessedMessages => {
-                &[("consumer", ColumnType::Text), ("message_id", ColumnType::Uuid)]
+                &[("consumer", KeyType::Text), ("message_id", KeyType::Uuid)]
             }
-            Self::IdempotencyKeys => &[("scope", ColumnType::Text), ("key", ColumnType::Text)],
-            Self::Sagas => &[("kind", ColumnType::Text), ("id", ColumnType::Text)],
-            Self::Payments | Self::Reservations => &[("order_id", ColumnType::Uuid)],
-            Self::Outbox => &[("id", ColumnType::Uuid)],
+            Self::IdempotencyKeys => &[("scope", KeyType::Text), ("key", KeyType::Text)],
+            Self::Sagas => &[("kind", KeyType::Text), ("id", KeyType::Text)],
+            Self::Payments | Self::Reservations => &[("order_id", KeyType::Uuid)],
+            Self::Outbox => &[("id", KeyType::Uuid)],
         }
     }
 

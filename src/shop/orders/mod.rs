@@ -25,7 +25,7 @@ use tokio::sync::watch;
 use super::error::ShopError;
 use super::probes::{Metric, Probes};
 use super::service;
-use super::settings::{Endpoint, ServiceSettings, pool};
+use super::settings::{ServiceListener, ServiceSettings, pool};
 use admission::AdmissionControl;
 use effects::{OrderEffects, TOPICS};
 use place::OrderPlacer;
@@ -64,7 +64,7 @@ pub struct OrderLimits {
 pub async fn run(
     settings: &ServiceSettings,
     limits: OrderLimits,
-    endpoint: Endpoint<impl Future<Output = ()>>,
+    endpoint: ServiceListener<impl Future<Output = ()>>,
 ) -> Result<(), ShopError> {
     let OrderLimits { order_timeout, owner_silence } = limits;
     let database = settings.database()?;

@@ -21,7 +21,8 @@ use super::process::OrderProcess;
 use super::request::Order;
 use crate::ShopError;
 use postrider_patterns::idempotency::{
-    Begin, Claim, Guard, IdempotencyError, Lease, OwnerUpdate, Request, StoredResponse, claim,
+    BeginOutcome, Claim, Guard, IdempotencyError, Lease, OwnerUpdate, Request, StoredResponse,
+    claim,
 };
 use postrider_patterns::saga::{self, Emitted, Saga as _};
 
@@ -88,12 +89,12 @@ impl OrderPlacer {
     /// Places the order, or finds the response stored for the key.
     pub(super) async fn place(&self, request: &Request, order: &Order) -> Result<Placed, Problem> {
         let written = match self.guard.begin(request).await {
-            Begin::New(lease) => self.write_as_owner(request, order, &lease).await,
-            Begin::Pending { retry_after } => return Err(pending(retry_after)),
-            Begin::Replay(response) => Ok(Placed { response, is_replayed: true }),
-            Begin::Mismatch => return Err(mismatch()),
+            BeginOutcome::New(lease) => self.write_as_owner(request, order, &lease).await,
+            BeginOutcome::Pending { retry_after } => return Err(pending(retry_after)),
+            BeginOutcome::Replay(response) => Ok(Placed { response, is_replayed: true }),
+            BeginOutcome::Mismatch => return Err(mismatch()),
             // Redis cannot decide: Postgres does.
-            Begin::Unsure => self.write(request, order).await,
+            BeginOutcome::Unsure => self.write(request, order).await,
         };
         written.map_err(PlaceError::into_problem)
     }

@@ -16,7 +16,7 @@ use tokio::sync::{Notify, watch};
 use super::error::ShopError;
 use super::probes::Probes;
 use super::service;
-use super::settings::{Endpoint, ServiceSettings, pool};
+use super::settings::{ServiceListener, ServiceSettings, pool};
 use effects::{PaymentEffects, TOPICS};
 use gateway::Gateway;
 use postrider_patterns::inbox::Consumer;
@@ -30,7 +30,7 @@ pub const NAME: &str = "shop-payments";
 /// Serves at `endpoint` until it is told to stop.
 pub async fn run(
     settings: &ServiceSettings,
-    endpoint: Endpoint<impl Future<Output = ()>>,
+    endpoint: ServiceListener<impl Future<Output = ()>>,
 ) -> Result<(), ShopError> {
     let database = settings.database()?;
     let pool = pool(&database)?;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use postrider::idempotency::{
-    Begin, Fingerprint, Guard, GuardSettings, Key, Lease, Request, StoredResponse,
+    BeginOutcome, Fingerprint, Guard, GuardSettings, Key, Lease, Request, StoredResponse,
 };
 use postrider::sandbox::postgres::{Address, Cluster, Options};
 use postrider::sandbox::redis::Redis;
@@ -87,24 +87,24 @@ pub(crate) fn response(body: &str) -> StoredResponse {
     StoredResponse::new(201, headers, body.to_owned()).unwrap()
 }
 
-pub(crate) fn lease(begin: Begin) -> Lease {
+pub(crate) fn lease(begin: BeginOutcome) -> Lease {
     match begin {
-        Begin::New(lease) => lease,
+        BeginOutcome::New(lease) => lease,
         other => panic!("not new: {other:?}"),
     }
 }
 
-pub(crate) fn replayed(begin: Begin) -> StoredResponse {
+pub(crate) fn replayed(begin: BeginOutcome) -> StoredResponse {
     match begin {
-        Begin::Replay(response) => response,
+        BeginOutcome::Replay(response) => response,
         other => panic!("not replayed: {other:?}"),
     }
 }
 
 /// Begins again and again until Redis decides.
-pub(crate) async fn begin_when_redis_is_back(guard: &Guard, request: &Request) -> Begin {
+pub(crate) async fn begin_when_redis_is_back(guard: &Guard, request: &Request) -> BeginOutcome {
     let decided =
-        async || Some(guard.begin(request).await).filter(|it| !matches!(it, Begin::Unsure));
+        async || Some(guard.begin(request).await).filter(|it| !matches!(it, BeginOutcome::Unsure));
     wait_for("Redis to decide", decided).await
 }
 

@@ -1,7 +1,7 @@
 //! Keys, headers and values that somebody else chose.
 
 use postrider::idempotency::{
-    Begin, Claim, Fingerprint, Key, OwnerUpdate, Request, StoredResponse, claim,
+    BeginOutcome, Claim, Fingerprint, Key, OwnerUpdate, Request, StoredResponse, claim,
 };
 use redis::Value;
 
@@ -91,7 +91,7 @@ async fn a_corrupt_value_makes_the_guard_unsure_of_that_key_alone() {
             redis::cmd("DUMP").arg(&key).query_async(session).await.unwrap()
         };
         let before = dump(&mut session).await;
-        assert!(matches!(guard.begin(&request("k")).await, Begin::Unsure), "{command}");
+        assert!(matches!(guard.begin(&request("k")).await, BeginOutcome::Unsure), "{command}");
         assert_eq!(guard.complete(&owner, &response("{}")).await, OwnerUpdate::Stale, "{command}");
         assert_eq!(guard.renew(&owner).await, OwnerUpdate::Stale, "{command}");
         assert_eq!(guard.release(&owner).await, OwnerUpdate::Stale, "{command}");

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use postrider::idempotency::{
-    Begin, Claim, ExistingClaim, Guard, GuardSettings, OwnerUpdate, claim, find_claim,
+    BeginOutcome, Claim, ExistingClaim, Guard, GuardSettings, OwnerUpdate, claim, find_claim,
 };
 use postrider::sandbox::password::Password;
 use postrider::sandbox::redis::Redis;
@@ -59,7 +59,7 @@ async fn a_redis_that_is_killed_half_way_makes_the_guard_unsure_until_it_is_back
     redis.kill().unwrap();
     assert_eq!(guard.complete(&owner, &response("{}")).await, OwnerUpdate::Unsure);
     for _ in 0..20 {
-        assert!(matches!(guard.begin(&request("k")).await, Begin::Unsure));
+        assert!(matches!(guard.begin(&request("k")).await, BeginOutcome::Unsure));
     }
     redis.restart().unwrap();
     lease(begin_when_redis_is_back(&guard, &request("k")).await);
@@ -72,7 +72,7 @@ async fn a_guard_is_made_while_its_redis_is_away() {
     let mut redis = Redis::start().unwrap();
     redis.kill().unwrap();
     let guard = Guard::connect(&redis.url(), &settings()).unwrap();
-    assert!(matches!(guard.begin(&request("k")).await, Begin::Unsure));
+    assert!(matches!(guard.begin(&request("k")).await, BeginOutcome::Unsure));
     redis.restart().unwrap();
     lease(begin_when_redis_is_back(&guard, &request("k")).await);
 }
@@ -94,12 +94,12 @@ async fn a_redis_that_hangs_costs_one_request_its_time_and_the_others_none() {
 
     command(&redis, "CLIENT PAUSE 1000 ALL").await;
     for _ in 0..100 {
-        assert!(matches!(guard.begin(&request("k")).await, Begin::Unsure));
+        assert!(matches!(guard.begin(&request("k")).await, BeginOutcome::Unsure));
     }
     // Also waits for the end of the pause.
     assert_eq!(calls(&redis, "evalsha").await, before + 1);
     // What the one left behind has an end.
-    assert!(matches!(patient.begin(&request("k")).await, Begin::Pending { .. }));
+    assert!(matches!(patient.begin(&request("k")).await, BeginOutcome::Pending { .. }));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -107,7 +107,7 @@ async fn a_full_redis_makes_the_guard_unsure_until_there_is_room() {
     let (redis, guard) = guarded(&settings());
     lease(guard.begin(&request("before")).await);
     command(&redis, "CONFIG SET maxmemory 1").await;
-    assert!(matches!(guard.begin(&request("k")).await, Begin::Unsure));
+    assert!(matches!(guard.begin(&request("k")).await, BeginOutcome::Unsure));
     command(&redis, "CONFIG SET maxmemory 0").await;
     lease(begin_when_redis_is_back(&guard, &request("k")).await);
 }
@@ -122,7 +122,7 @@ async fn a_login_that_was_refused_is_tried_again() {
     let later = later.as_str();
     let guard = Guard::connect(&format!("redis://:{later}@{place}"), &settings()).unwrap();
     for _ in 0..5 {
-        assert!(matches!(guard.begin(&request("k")).await, Begin::Unsure));
+        assert!(matches!(guard.begin(&request("k")).await, BeginOutcome::Unsure));
         let_pass(settings().bypass, "Redis is bypassed for so long").await;
     }
     command(&redis, &format!("CONFIG SET requirepass {later}")).await;
@@ -140,6 +140,6 @@ async fn a_large_answer_is_replayed_from_postgres() {
     assert_eq!(claim(&transaction, &request("k"), &large).await.unwrap(), Claim::Won);
     transaction.commit().await.unwrap();
     assert_eq!(guard.complete(&owner, &large).await, OwnerUpdate::Applied);
-    assert!(matches!(guard.begin(&request("k")).await, Begin::Unsure));
+    assert!(matches!(guard.begin(&request("k")).await, BeginOutcome::Unsure));
     assert_eq!(find_claim(&client, &request("k")).await.unwrap(), Some(ExistingClaim::Done(large)));
 }

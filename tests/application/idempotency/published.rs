@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use postrider::idempotency::{Begin, Claim, GuardSettings, claim};
+use postrider::idempotency::{BeginOutcome, Claim, GuardSettings, claim};
 use postrider::sandbox::redis::Redis;
 
 use crate::idempotency::fixture::{
@@ -70,7 +70,7 @@ async fn without_a_fingerprint_a_request_gets_the_response_of_another() {
 
     let owner = lease(guard.begin(&cheap).await);
     guard.complete(&owner, &response("charged 1 cent")).await;
-    assert!(matches!(guard.begin(&expensive).await, Begin::Mismatch));
+    assert!(matches!(guard.begin(&expensive).await, BeginOutcome::Mismatch));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -108,7 +108,10 @@ async fn a_duplicate_acknowledged_while_the_first_works_is_lost_with_it() {
     assert!(acknowledged && database.effects().await == 0, "the client goes away with nothing");
 
     let owner = lease(guard.begin(&request("k")).await);
-    assert!(matches!(guard.begin(&request("k")).await, Begin::Pending { .. }), "retry later");
+    assert!(
+        matches!(guard.begin(&request("k")).await, BeginOutcome::Pending { .. }),
+        "retry later"
+    );
     guard.release(&owner).await;
     lease(guard.begin(&request("k")).await);
     assert_eq!(execute(&database).await, Claim::Won);
@@ -125,7 +128,7 @@ async fn a_time_to_live_shorter_than_the_work_lets_two_work() {
 
     let owner = lease(guard.begin(&request("renewed")).await);
     guard.run_renewing(&owner, let_pass(ttl + ttl / 10, "the same, renewed")).await;
-    assert!(matches!(guard.begin(&request("renewed")).await, Begin::Pending { .. }));
+    assert!(matches!(guard.begin(&request("renewed")).await, BeginOutcome::Pending { .. }));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use postrider::idempotency::{
-    Begin, Claim, ExistingClaim, Guard, GuardSettings, Lease, Request, StoredResponse, claim,
-    find_claim,
+    BeginOutcome, Claim, ExistingClaim, Guard, GuardSettings, Lease, Request, StoredResponse,
+    claim, find_claim,
 };
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
@@ -50,11 +50,11 @@ impl Service {
 
     async fn place(&self, number: usize, request: &Request) -> Outcome {
         let lease = match self.guard.begin(request).await {
-            Begin::New(lease) => Some(lease),
-            Begin::Pending { .. } => return Outcome::Wait,
-            Begin::Replay(response) => return Outcome::Replayed(response),
-            Begin::Mismatch => panic!("the same request"),
-            Begin::Unsure => {
+            BeginOutcome::New(lease) => Some(lease),
+            BeginOutcome::Pending { .. } => return Outcome::Wait,
+            BeginOutcome::Replay(response) => return Outcome::Replayed(response),
+            BeginOutcome::Mismatch => panic!("the same request"),
+            BeginOutcome::Unsure => {
                 let session = self.sessions[number % SESSIONS].lock().await;
                 match find_claim(&*session, request).await.unwrap() {
                     Some(ExistingClaim::Done(response)) => return Outcome::Replayed(response),

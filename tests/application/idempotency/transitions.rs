@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use postrider::idempotency::{Begin, Counts, Guard, GuardSettings, OwnerUpdate, StoredResponse};
+use postrider::idempotency::{
+    BeginOutcome, Counts, Guard, GuardSettings, OwnerUpdate, StoredResponse,
+};
 
 use crate::idempotency::fixture::{
     calls, command, guarded, lease, only_key, replayed, request, request_with_body, response,
@@ -17,7 +19,7 @@ async fn a_request_is_new_then_pending_then_replayed() {
     let request = request("one");
     let owner = lease(guard.begin(&request).await);
     for _ in 0..2 {
-        let Begin::Pending { retry_after } = guard.begin(&request).await else { panic!() };
+        let BeginOutcome::Pending { retry_after } = guard.begin(&request).await else { panic!() };
         assert_eq!(retry_after, chosen.retry_after);
     }
     let headers = vec![("location".to_owned(), "/orders/1".to_owned())];
@@ -62,7 +64,7 @@ async fn a_released_key_is_free_at_once() {
     let second = lease(guard.begin(&request("k")).await);
     assert!(second.token() > first.token());
     assert_eq!(guard.release(&first).await, OwnerUpdate::Stale, "twice is once too often");
-    assert!(matches!(guard.begin(&request("k")).await, Begin::Pending { .. }));
+    assert!(matches!(guard.begin(&request("k")).await, BeginOutcome::Pending { .. }));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -87,14 +89,14 @@ async fn the_same_key_with_another_request_is_a_mismatch_in_every_state() {
     let (first, other) =
         (request_with_body("k", "{\"cents\":1}"), request_with_body("k", "{\"cents\":100}"));
     let owner = lease(guard.begin(&first).await);
-    assert!(matches!(guard.begin(&other).await, Begin::Mismatch), "pending");
+    assert!(matches!(guard.begin(&other).await, BeginOutcome::Mismatch), "pending");
     guard.complete(&owner, &response("{}")).await;
-    assert!(matches!(guard.begin(&other).await, Begin::Mismatch), "completed");
+    assert!(matches!(guard.begin(&other).await, BeginOutcome::Mismatch), "completed");
     let (first, other) =
         (request_with_body("large", "{\"cents\":1}"), request_with_body("large", "{}"));
     let owner = lease(guard.begin(&first).await);
     guard.complete(&owner, &response(&"x".repeat(200))).await;
-    assert!(matches!(guard.begin(&other).await, Begin::Mismatch), "by pointer");
+    assert!(matches!(guard.begin(&other).await, BeginOutcome::Mismatch), "by pointer");
     assert_eq!(guard.counts().mismatched, 3);
 }
 
@@ -110,7 +112,7 @@ async fn a_large_response_is_a_pointer_to_postgres() {
         .await
         .unwrap();
     assert_eq!(value.len(), 33, "state and fingerprint");
-    assert!(matches!(guard.begin(&request("k")).await, Begin::Unsure));
+    assert!(matches!(guard.begin(&request("k")).await, BeginOutcome::Unsure));
     assert_eq!(guard.complete(&owner, &large).await, OwnerUpdate::Stale, "it is completed");
 }
 
@@ -159,7 +161,7 @@ async fn work_with_renewal_outlives_the_time_to_live() {
         for _ in 0..5 {
             let_pass(ttl / 2, "work that takes longer than the key lives").await;
             let begin = guard.begin(&request("k")).await;
-            assert!(matches!(begin, Begin::Pending { .. }), "{begin:?}");
+            assert!(matches!(begin, BeginOutcome::Pending { .. }), "{begin:?}");
         }
         "done"
     };
@@ -190,7 +192,7 @@ async fn a_guard_without_redis_leaves_all_to_postgres() {
     let (_redis, other) = guarded(&settings());
     let owner = lease(other.begin(&request("k")).await);
     let guard = Guard::without_redis();
-    assert!(matches!(guard.begin(&request("k")).await, Begin::Unsure));
+    assert!(matches!(guard.begin(&request("k")).await, BeginOutcome::Unsure));
     assert_eq!(guard.complete(&owner, &response("{}")).await, OwnerUpdate::Unsure);
     assert_eq!(guard.renew(&owner).await, OwnerUpdate::Unsure);
     assert_eq!(guard.release(&owner).await, OwnerUpdate::Unsure);

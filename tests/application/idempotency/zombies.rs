@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use postrider::idempotency::{Begin, Claim, GuardSettings, Lease, OwnerUpdate, claim};
+use postrider::idempotency::{BeginOutcome, Claim, GuardSettings, Lease, OwnerUpdate, claim};
 
 use crate::idempotency::fixture::{
     Database, guarded, lease, replayed, request, response, settings,
@@ -41,7 +41,7 @@ async fn a_zombie_does_not_end_its_successors_work() {
         assert_eq!(guard.complete(&zombie, &response("zombie")).await, OwnerUpdate::Stale);
         assert_eq!(guard.release(&zombie).await, OwnerUpdate::Stale);
         assert_eq!(guard.renew(&zombie).await, OwnerUpdate::Stale);
-        assert!(matches!(guard.begin(&request("k")).await, Begin::Pending { .. }));
+        assert!(matches!(guard.begin(&request("k")).await, BeginOutcome::Pending { .. }));
     };
     guard.run_renewing(&successor, work).await;
     assert_eq!(guard.complete(&successor, &response("successor")).await, OwnerUpdate::Applied);

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use postrider::dead_letter::{DeadLetter, DeadLetters, Filter};
 use postrider::inbox::{
-    Backoff, Consumer, ConsumerSnapshot, ConsumerSpec, ConsumerStatus, Counters, Effects, Failure,
-    InboxError, Interest, Message, Prepared,
+    Backoff, Consumer, ConsumerCounters, ConsumerSnapshot, ConsumerSpec, ConsumerStatus, Effects,
+    Failure, InboxError, Interest, Message, Prepared,
 };
 use rdkafka::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
@@ -172,7 +172,7 @@ pub(crate) fn terminate_sessions(database: &Database) {
 
 /// A consumer that runs beside the test.
 pub(crate) struct Running {
-    counters: Arc<Counters>,
+    counters: Arc<ConsumerCounters>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<Result<ConsumerSnapshot, InboxError>>>,
 }
