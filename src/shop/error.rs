@@ -45,7 +45,7 @@ pub enum ShopError {
     /// The role lacks a privilege.
     #[error("the role lacks a permission in the database")]
     Forbidden(#[source] tokio_postgres::Error),
-    /// The session ended or a statement failed. The transaction under way may or may not have
+    /// The session ended or a statement failed. The current transaction may or may not have
     /// committed.
     #[error("a statement or the connection to the database failed")]
     Database(#[source] tokio_postgres::Error),

@@ -32,7 +32,7 @@ pub(super) async fn run<E: Effects>(
     let ServiceListener { listener, stop: asked_to_stop } = endpoint;
     let (stopping, stop) = watch::channel(false);
     let stopped = |mut stop: watch::Receiver<bool>| async move {
-        // The sender outlives whoever waits here.
+        // The sender outlives the tasks that wait here.
         let _ = stop.wait_for(|stop| *stop).await;
     };
     let consuming = async {

@@ -201,7 +201,7 @@ mod tests {
             }
             let replaced = publisher.publish(&record, ("poison", ""), &failure);
             assert!(tokio::time::timeout(limit, replaced).await.expect("it is confirmed"));
-            // Brokers that are away are waited for.
+            // Unavailable brokers are waited for.
             cluster.broker_down(1).unwrap();
             let back = async {
                 tokio::time::sleep(Duration::from_millis(500)).await;

@@ -1,4 +1,4 @@
-//! Keys, headers and values that somebody else chose.
+//! Hostile keys, headers and values.
 
 use postrider::idempotency::{
     BeginOutcome, Claim, Fingerprint, Key, OwnerUpdate, Request, StoredResponse, claim,

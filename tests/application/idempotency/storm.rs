@@ -33,7 +33,7 @@ struct Service {
     sessions: Vec<Mutex<Client>>,
     database: Database,
     executions: AtomicU32,
-    /// For how long each execution stands still before its transaction and inside it, without its
+    /// For how long each execution is paused before its transaction and inside it, without its
     /// lease being renewed.
     pauses: [Duration; 2],
 }
@@ -70,7 +70,7 @@ impl Service {
         let is_first = self.executions.fetch_add(1, Ordering::Relaxed) == 0;
         let pause = async |pause| {
             if is_first {
-                let_pass(pause, "the first stands still").await;
+                let_pass(pause, "the first is paused").await;
             }
         };
         pause(self.pauses[0]).await;
@@ -188,13 +188,13 @@ async fn of_200_requests_one_has_its_effect_while_redis_dies_and_comes_back() {
     assert_one_effect(&service, &outcomes).await;
 }
 
-/// The owner stands still before its transaction: a successor overtakes it.
+/// The owner is paused before its transaction: a successor overtakes it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn of_200_requests_one_has_its_effect_while_the_owner_is_overtaken() {
     paused_beyond_the_ttl([PAUSE, Duration::ZERO]).await;
 }
 
-/// The owner stands still inside its transaction: its successors wait for it in Postgres.
+/// The owner is paused inside its transaction: its successors wait for it in Postgres.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn of_200_requests_one_has_its_effect_while_the_owner_pauses_in_its_transaction() {
     paused_beyond_the_ttl([Duration::ZERO, PAUSE]).await;

@@ -23,7 +23,7 @@ fn assert_all_taken_once(scene: &Scene, running: Running) {
     scene.await_effects(10);
     let end = running.stop();
     assert_eq!((end.processed, end.dead_letters), (10, 0), "{end:?}");
-    // Whoever was in the way took one from each shelf it held.
+    // The other transaction decremented each row that it had locked.
     let wrong = "SELECT count(*) FROM shelves WHERE stock <> 99 AND number NOT IN (4, 5)";
     assert_eq!(scene.database.sql().value(wrong), "0");
     assert_eq!(scene.committed().iter().max(), Some(&10));
@@ -50,7 +50,7 @@ fn a_locked_row_lets_earlier_messages_pass_and_makes_no_dead_letter() {
 fn a_batch_that_loses_a_deadlock_continues_one_by_one() {
     let Some(scene) = shelves_setup("deadlock") else { return };
     let name = scene.database.name().to_owned();
-    // Long enough for the other to come into its way; whoever waits without end is no victim.
+    // Long enough for the other to deadlock with it; the one without a lock timeout is not the victim.
     scene.database.sql().run(&format!("ALTER DATABASE \"{name}\" SET deadlock_timeout = '5s'"));
     let other = scene.database.sql();
     other.run("SET deadlock_timeout = '1h'; BEGIN");

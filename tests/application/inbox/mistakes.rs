@@ -107,7 +107,7 @@ fn the_marker_goes_with_the_effect_that_failed() {
     assert_eq!((effect_rows.attempts(0), scene.markers()), (4, 1));
 }
 
-/// What a guard with a lock does when somebody else holds it.
+/// What a guard with a lock does when another process holds it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum IfHeld {
     /// As published: "being processed already", so the delivery is acknowledged.

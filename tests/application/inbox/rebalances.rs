@@ -85,7 +85,7 @@ fn a_frozen_transaction_is_ended_by_the_server_and_its_message_taken_over() {
     let mut spec = scene.spec();
     spec.idle_in_transaction_max = Duration::from_millis(200);
     spec.lock_timeout = Duration::from_millis(100);
-    // The first stands still within its transaction, once, and knows nothing of its end.
+    // The first is frozen within its transaction, once, and does not notice its end.
     let frozen = TestEffects::with(|_, attempt| {
         if attempt == 1 { Outcome::Sleep(Duration::from_secs(5)) } else { Outcome::Succeed }
     });

@@ -1,4 +1,4 @@
-//! Whoever does not let a service in, or has not what it needs, is named, and no secret with it.
+//! Errors of logins and missing objects name the server or object, and no secret.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Output, Stdio};

@@ -182,7 +182,7 @@ impl Stage {
         self.runtime.block_on(self.client.query_one(sql, &[])).unwrap().get(0)
     }
 
-    /// Holds whoever writes an order at its INSERT, with its key already claimed; until `unlock_orders`.
+    /// Blocks writers of orders at their INSERT, with the key already claimed; until `unlock_orders`.
     pub(crate) fn lock_orders(&self) {
         self.run("BEGIN; LOCK TABLE orders IN SHARE MODE");
     }

@@ -51,7 +51,7 @@ pub(crate) struct Operation {
     pub(crate) amount_cents: i64,
 }
 
-/// Poison that a consumer has set aside, or should: the consumer, and the number of the poison;
+/// Poison that a consumer has dead-lettered, or should: the consumer, and the number of the poison;
 /// `None` for what is no poison of ours.
 pub(crate) type DeadLetter = (String, Option<u32>);
 
@@ -96,9 +96,9 @@ pub(crate) struct Verdict {
     pub(crate) money_balance: u64,
     /// The same of pieces, for each article.
     pub(crate) stock_balance: u64,
-    /// Of our poison, how much was set aside.
+    /// Dead letters of our poison.
     pub(crate) dead_letters: usize,
-    /// Poison that was not set aside, and letters that are none.
+    /// Poison without a dead letter, and dead letters that are not poison.
     pub(crate) dead_letters_wrong: usize,
     /// Letters that are there twice, as a kill between letter and offset leaves them.
     pub(crate) dead_letters_repeated: usize,
@@ -292,13 +292,13 @@ fn count_letters(verdict: &mut Verdict, poison: &BTreeSet<(String, u32)>, letter
             Some(_) => {}
             None => {
                 verdict.dead_letters_wrong += 1;
-                verdict.fault(format!("{consumer} set aside what is no poison ({number:?})"));
+                verdict.fault(format!("{consumer} dead-lettered what is not poison ({number:?})"));
             }
         }
     }
     verdict.dead_letters = seen.len();
     for (consumer, number) in poison.difference(&seen) {
         verdict.dead_letters_wrong += 1;
-        verdict.fault(format!("{consumer} did not set aside poison {number}"));
+        verdict.fault(format!("{consumer} did not dead-letter poison {number}"));
     }
 }

@@ -29,7 +29,7 @@ const TWICE_PERCENT: u64 = 15;
 /// How much later, in ms: some within the consumer's batch, some after a rebalance.
 const LATER_MS: (u64, u64) = (0, 6_000);
 
-/// How long the broker may take for what is under way.
+/// How long the broker may take for records in flight.
 const FLUSH_LIMIT: Duration = Duration::from_secs(30);
 
 /// Records by the ids of their rows.
@@ -48,7 +48,7 @@ struct Shared {
     heard: AtomicUsize,
     /// Repeats that are still to come.
     pending: AtomicUsize,
-    /// Where somebody looks who wants to know why it ended.
+    /// The error that ended it, for diagnosis.
     failure: Mutex<Option<KafkaError>>,
 }
 

@@ -70,7 +70,7 @@ const STORIES: [Scenario; 9] = [
         Stock::Barred,
         &["OrderTimedOut", "PaymentFailed", "InventoryReleased"],
     ),
-    // Given up while the charge was under way.
+    // Timed out while the charge was in progress.
     story(
         "REFUNDED",
         Some(true),
