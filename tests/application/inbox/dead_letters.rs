@@ -99,7 +99,7 @@ fn what_is_older_than_the_markers_is_sent_with_force_only() {
     let letters = scene.dead_letters();
     let outcome = letters.redrive(&Filter::default(), &late).unwrap();
     assert_eq!(outcome, Redriven { too_old: 2, ..Redriven::default() });
-    assert_eq!(scene.effect_rows().0, 18);
+    scene.await_effects(18);
     let outcome =
         letters.redrive(&Filter::default(), &RedriveOptions { force: true, ..late }).unwrap();
     assert_eq!(outcome.sent, 2);
