@@ -171,6 +171,10 @@ fn collect(folder: &Path, ignored: &[PathBuf], texts: &mut Vec<Text>) {
         if ignored.contains(&path) || path.file_name().is_some_and(|name| name == ".git") {
             continue;
         }
+        // A link leads to what is collected where it is.
+        if path.is_symlink() {
+            continue;
+        }
         if path.is_dir() {
             collect(&path, ignored, texts);
         } else if is_text(&path) {

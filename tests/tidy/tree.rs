@@ -128,7 +128,9 @@ pub fn threads(document: &Text, sources: &[Source]) -> Vec<Finding> {
         .filter_map(|rest| rest.split('"').next())
         .filter(|name| name.starts_with("postrider-"))
         .collect();
-    let rows = document.text.lines().filter(|line| line.starts_with("| `postrider-"));
+    let section = document.text.split("## Threads").nth(1).unwrap_or_default();
+    let lines = section.lines().take_while(|line| !line.starts_with("## "));
+    let rows = lines.filter(|line| line.starts_with("| `postrider-"));
     let cells = rows.filter_map(|line| line.split('|').nth(1));
     let told: BTreeSet<&str> = cells.flat_map(|cell| cell.split('`').skip(1).step_by(2)).collect();
     let differing = names.symmetric_difference(&told);
@@ -175,8 +177,9 @@ mod tests {
     #[test]
     fn threads_and_their_table_agree() {
         let sources = [Source::new("src/x.rs", "fn f() { b.name(\"postrider-a\".to_owned()) }")];
-        let table =
-            |name: &str| file("docs/architecture.md", &format!("| `postrider-{name}` | does |"));
+        let table = |name: &str| {
+            file("docs/architecture.md", &format!("## Threads\n| `postrider-{name}` | does |"))
+        };
         assert_eq!(threads(&table("a"), &sources), []);
         assert_eq!(threads(&table("b"), &sources).len(), 2);
     }
