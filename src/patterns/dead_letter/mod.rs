@@ -9,7 +9,7 @@
 //! `<consumer>.dead-letters`, with a check of the markers' age:
 //!
 //! ```no_run
-//! # //! # fn main() -> Result<(), postrider_patterns::dead_letter::DeadLetterError> {
+//! # fn main() -> Result<(), postrider_patterns::dead_letter::DeadLetterError> {
 //! # use std::time::Duration;
 //! use postrider_patterns::dead_letter::{DeadLetters, Filter, RedriveOptions, now_ms};
 //!
