@@ -243,13 +243,22 @@ impl<T: Transport> Stream<T> {
         self.push_out()
     }
 
+    /// What the server is told. Until it has heard of a position that is settled, a server that stops goes by
+    /// what was received (`WalSndDone`), and might be done before it hears of the first: nothing counts as
+    /// received until then. Upholds G8.
+    fn status_update(&self, ask_reply: bool) -> Vec<u8> {
+        let nothing_settled = self.acknowledged == Lsn::ZERO;
+        let received = if nothing_settled { Lsn::ZERO } else { self.received };
+        status_update(received, self.acknowledged, ask_reply)
+    }
+
     /// Sends what is waiting; a status goes out only whole and only when nothing waits before it,
     /// so that the queue never holds more than one (G3).
     fn push_out(&mut self) -> Result<(), WalError> {
         if !self.session.has_outgoing()
             && let Some(ask_reply) = self.owed.take()
         {
-            let status = status_update(self.received, self.acknowledged, ask_reply);
+            let status = self.status_update(ask_reply);
             self.session.queue(&status);
         }
         self.session.push_out()?;
@@ -261,11 +270,10 @@ impl<T: Transport> Stream<T> {
     /// that were not settled come again in the next session.
     ///
     /// A server that stops says that it is done once it has heard that everything it sent is settled, and
-    /// nothing more (`WalSndDone` in walsender.c): that is an end in good order too. Until it has heard of any
-    /// position that is settled, it goes by what was received.
+    /// nothing more (`WalSndDone` in walsender.c): that is an end in good order too.
     pub fn finish(mut self, limit: Duration) -> Result<(), WalError> {
         let deadline = Instant::now().checked_add(limit);
-        let status = status_update(self.received, self.acknowledged, false);
+        let status = self.status_update(false);
         let told = self.session.send(&status, deadline, ENDING);
         let told = told.and_then(|()| self.session.send(&COPY_DONE, deadline, ENDING));
         let mut is_done = false;

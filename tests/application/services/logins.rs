@@ -9,7 +9,7 @@ use postrider::sandbox::postgres::{Cluster, Options};
 
 use crate::services::stage::Stage;
 use support::http::get;
-use support::wait::{stays, wait_until};
+use support::wait::{let_pass, stays, wait_until};
 
 /// Never to be seen in what a service says.
 const CANARY: &str = "canary-in-a-coal-mine";
@@ -67,6 +67,8 @@ fn a_login_that_is_withdrawn_is_told_once_and_makes_the_service_unready() {
     stage.run("CREATE ROLE seller LOGIN SUPERUSER PASSWORD 'right'");
     let service = stage.orders_as("seller", "right");
     wait_until("a service that is ready", || get(&service.address, "/readyz").status == 200);
+    // A refusal of that login ends the service, as it should at a start.
+    let_pass(Duration::from_secs(2), "the login that the service tries at its start");
     stage.run("ALTER ROLE seller PASSWORD 'other'");
     stage.run(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity

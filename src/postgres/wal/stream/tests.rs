@@ -137,6 +137,17 @@ fn g1_an_acknowledgement_is_never_beyond_what_was_received_and_never_goes_back()
 }
 
 #[test]
+fn g8_nothing_counts_as_received_until_something_is_settled() {
+    let mut stream = streaming(Script::new(keepalive(0x50, false), 100), 1 << 20);
+    stream.fill(Duration::ZERO).unwrap();
+    stream.peek().unwrap();
+    stream.acknowledge(Lsn::ZERO, false).unwrap();
+    stream.acknowledge(Lsn::new(0x30), false).unwrap();
+    let told = [(0, 0, 0, false), (0x50, 0x30, 0x30, false)];
+    assert_eq!(statuses(&stream.session.transport.written), told);
+}
+
+#[test]
 fn a_full_socket_delays_one_status_and_merges_the_rest() {
     let mut script = Script::new(keepalive(0x50, false), 100);
     script.accepts = 10;
