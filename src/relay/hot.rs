@@ -138,17 +138,17 @@ impl<S: KafkaSink> Hot<S> {
     /// exhausted. A frame for whose record there is no room stays in the buffer.
     fn forward(&mut self) -> Result<(), RelayError> {
         let mut now = self.clock.instant();
-        let mut burst = Burst::begin(now, self.stream.buffered());
+        let mut burst = Burst::begin(now);
         while self.session.takes_frames(&self.sink) {
-            if burst.next(self.stream.buffered()) == Work::Pause {
+            let ask = || {
                 now = self.clock.instant();
-                if !burst.refill(now, self.stream.buffered()) {
-                    return Ok(());
-                }
-                if self.stream.fill(Duration::ZERO)? > 0 {
-                    self.session.has_refilled();
-                }
-                burst.refilled(self.stream.buffered());
+                now
+            };
+            match burst.next(self.stream.buffered(), ask) {
+                Work::Go => {}
+                Work::ReadOn if self.stream.fill(Duration::ZERO)? == 0 => {}
+                Work::ReadOn => self.session.has_refilled(),
+                Work::Stop => return Ok(()),
             }
             let Some(place) = self.stream.place()? else { return Ok(()) };
             self.sink.inner.reading(place, self.stream.received_bytes());

@@ -21,41 +21,41 @@ const BURST_MAX: Duration = Duration::from_millis(50);
 pub enum Work {
     /// Take it.
     Go,
-    /// Ask the clock, then [`Burst::refill`].
-    Pause,
+    /// Read what has come, without waiting, and take it.
+    ReadOn,
+    /// Leave it for the next turn.
+    Stop,
 }
 
 /// Frames that are worked on in one turn.
 #[derive(Debug, Clone, Copy)]
 pub struct Burst {
     began: Instant,
-    /// Buffered when the socket was read last.
-    unread: usize,
+    /// Buffered when the clock was asked last; `None`: what is buffered at the next frame.
+    buffered: Option<usize>,
     worked: usize,
 }
 
 impl Burst {
-    /// One that begins now, with so many bytes buffered.
-    pub const fn begin(now: Instant, buffered: usize) -> Self {
-        Self { began: now, unread: buffered, worked: 0 }
+    /// One that begins now.
+    pub const fn begin(now: Instant) -> Self {
+        Self { began: now, buffered: None, worked: 0 }
     }
 
-    /// What to do with so many bytes left.
+    /// What to do with so many bytes buffered. The clock is asked once in [`REFILL_BYTES`].
     #[inline]
-    pub const fn next(&self, buffered: usize) -> Work {
-        let since_read = self.unread.saturating_sub(buffered);
-        if since_read >= REFILL_BYTES && self.worked < BURST_BYTES { Work::Pause } else { Work::Go }
-    }
-
-    /// Whether to read on, rather than to end the turn. After the read, [`Burst::refilled`].
-    pub fn refill(&mut self, now: Instant, buffered: usize) -> bool {
-        self.worked += self.unread.saturating_sub(buffered);
-        now - self.began < BURST_MAX
-    }
-
-    /// The socket was read; so many bytes are buffered now.
-    pub const fn refilled(&mut self, buffered: usize) {
-        self.unread = buffered;
+    pub fn next(&mut self, buffered: usize, clock: impl FnOnce() -> Instant) -> Work {
+        let worked = self.buffered.get_or_insert(buffered).saturating_sub(buffered);
+        if worked < REFILL_BYTES {
+            return Work::Go;
+        }
+        self.worked += worked;
+        self.buffered = None;
+        match clock() - self.began {
+            time if time >= BURST_MAX => Work::Stop,
+            _ if self.worked <= BURST_BYTES => Work::ReadOn,
+            _ => Work::Go,
+        }
     }
 }
 
@@ -66,14 +66,12 @@ mod tests {
     /// Works off `total` bytes of frames of `frame` bytes, of which no more come: counts reads.
     fn reads(total: usize, frame: usize, each: Duration) -> (usize, usize) {
         let (mut now, mut left, mut reads) = (Instant::START, total, 0);
-        let mut burst = Burst::begin(now, left);
+        let mut burst = Burst::begin(now);
         while left > 0 {
-            if burst.next(left) == Work::Pause {
-                if !burst.refill(now, left) {
-                    break;
-                }
-                reads += 1;
-                burst.refilled(left);
+            match burst.next(left, || now) {
+                Work::Go => {}
+                Work::ReadOn => reads += 1,
+                Work::Stop => break,
             }
             left = left.saturating_sub(frame);
             now += each;
@@ -91,7 +89,12 @@ mod tests {
 
     #[test]
     fn frames_that_take_long_end_the_turn() {
-        let (_, left) = reads(BURST_BYTES, 1_024, Duration::from_millis(4));
-        assert!(left > 0);
+        // Also where the socket is no longer read.
+        for (each, most) in
+            [(Duration::from_millis(4), BURST_BYTES), (Duration::from_micros(45), 0)]
+        {
+            let (_, left) = reads(2 * BURST_BYTES, 1_024, each);
+            assert!(left > most, "{left} bytes are left");
+        }
     }
 }
