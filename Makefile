@@ -18,7 +18,7 @@ setup: ## install what is missing: compilers, PostgreSQL, Java, jars of Kafka an
 
 demo: ## orders from a private Postgres to an embedded broker; ARGS="--count 20000 --output json"
 	@.ci/setup demo >&2
-	@$(CARGO) run --release --locked --quiet --bin postrider -- demo $(ARGS)
+	@$(CARGO) run --profile demo --locked --quiet --bin postrider -- demo $(ARGS)
 
 test: setup ## everything, on real PostgreSQL and real Kafka, with 10,000 simulated histories
 	@mkdir -p .servers && rm -f $(SKIPPED)

@@ -51,8 +51,10 @@ fn servers_end_when_their_owner_is_killed() {
         drop(cluster);
     }
     let note = tempfile::NamedTempFile::new().unwrap();
+    let (_, module) = module_path!().split_once("::").unwrap();
+    let this = format!("{module}::servers_end_when_their_owner_is_killed");
     let mut victim = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "servers::servers_end_when_their_owner_is_killed", "--nocapture"])
+        .args(["--exact", &this, "--nocapture"])
         .env(VICTIM, note.path())
         .stdin(Stdio::null())
         .stdout(Stdio::null())
