@@ -46,8 +46,10 @@
 //!
 //! Their conditions and limits, and the tests that show them: `docs/guarantees.md`.
 
-pub use postrider_core::{frame, gate, ledger, lsn, mutants, outbox, pgoutput, pipeline, route};
-pub use postrider_core::{progress, record, session, sink, supervisor, time, transaction};
+#[cfg(feature = "mutants")]
+pub use postrider_core::mutants;
+pub use postrider_core::{frame, gate, ledger, lsn, outbox, pgoutput, pipeline, route};
+pub use postrider_core::{progress, session, sink, supervisor, time, transaction};
 
 pub use postrider_cli as cli;
 pub use postrider_config as config;
@@ -56,9 +58,8 @@ pub use postrider_kafka::{self as kafka, failpoint};
 #[cfg(feature = "shop")]
 pub use postrider_patterns::{dead_letter, idempotency, inbox, outbox_writer, saga};
 pub use postrider_postgres::{control, libpq, wal};
-pub use postrider_relay::{self as relay, telemetry};
+pub use postrider_relay as relay;
 pub use postrider_sandbox as sandbox;
-pub use postrider_secrets as secrets;
-pub use postrider_service::{backoff, http, log_throttle, prometheus};
+pub use postrider_service::backoff;
 #[cfg(feature = "shop")]
 pub use postrider_shop as shop;

@@ -14,7 +14,6 @@ use super::context::Context;
 use super::exit::ExitCode;
 use super::failure::Failure;
 use super::runtime;
-use super::specs::kafka_spec;
 use postrider_config::Delivery;
 use postrider_core::lsn::Lsn;
 use postrider_core::pipeline::Mark;
@@ -24,6 +23,7 @@ use postrider_kafka::{
 };
 use postrider_postgres::control::{self, Client, ControlError, Inspection, Requirements};
 use postrider_postgres::wal::{Connection, SessionParams, Stream, WalError};
+use postrider_relay::kafka_spec;
 use postrider_relay::{Plan, RelayError};
 
 /// How long the server may take to take its leave.

@@ -13,8 +13,8 @@ use super::arguments::{Globals, Output, log_variable};
 use super::exit::ExitCode;
 use super::failure::{Failure, Form};
 use super::logs;
-use super::specs::review;
 use postrider_config::{ConfigError, FileChoice, FlagValue, Inputs, Loaded, LogFormat};
+use postrider_relay::review;
 
 /// An empty configuration file: no other is looked for.
 const NO_FILE: &str = "/dev/null";

@@ -21,11 +21,11 @@ use clap::builder::PossibleValuesParser;
 use super::context::Context;
 use super::exit::ExitCode;
 use super::failure::Failure;
-use super::specs::kafka_spec;
 use postrider_core::route::{FormatSpec, RejectionCode, TopicsSpec};
 use postrider_patterns::dead_letter::{
     DeadLetterError, DeadLetterTopic, Filter, Keep, Survey, Target, now_ms,
 };
+use postrider_relay::kafka_spec;
 use progress::Progress;
 
 pub use error::DeadLettersError;

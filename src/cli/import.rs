@@ -14,9 +14,9 @@ use serde_json::json;
 use super::context::Context;
 use super::exit::ExitCode;
 use super::failure::Failure;
-use super::specs::review;
 use postrider_config::{ConfigError, FileChoice, FlagValue, Inputs, Loaded, load, to_read};
 use postrider_debezium::{Finding, ImportError, ImportOutcome, Imported, import};
+use postrider_relay::review;
 
 /// The programs there are to come from.
 #[derive(Debug, Subcommand)]

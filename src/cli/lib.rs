@@ -2,7 +2,7 @@
 //!
 //! Enters: arguments and the environment. Leaves: data on stdout, logs and errors on stderr, an
 //! exit code. What always holds: stdout is data; every error says what, why, help and a code; no
-//! secret is printed. One file per command; called by `main` and nothing else.
+//! secret is printed. One file per command.
 //!
 //! ```
 //! use postrider_cli::{Command, parse};
@@ -32,7 +32,6 @@ pub mod logs;
 pub mod route;
 pub mod run;
 pub mod setup;
-pub mod specs;
 pub mod tail;
 pub mod typed;
 pub mod version;
@@ -76,7 +75,7 @@ fn follow(args: &tail::TailArgs, context: &Context) -> Result<ExitCode, Failure>
     let loaded = context.load(brokers_flag(args.brokers.as_deref()))?;
     let mut args = args.clone();
     args.json |= context.json() && args.format.is_none();
-    let kafka = specs::kafka_spec(&loaded.config);
+    let kafka = postrider_relay::kafka_spec(&loaded.config);
     tail::run(&args, kafka, context.color_stdout())?;
     Ok(ExitCode::Ok)
 }

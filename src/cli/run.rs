@@ -7,7 +7,6 @@ use std::future::Future;
 use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -18,12 +17,10 @@ use super::context::{Context, broken};
 use super::exit::ExitCode;
 use super::failure::Failure;
 use super::import::load_imported;
-use super::specs::kafka_spec;
 use super::version;
-use postrider_config::{Config, Delivery, Loaded};
-use postrider_kafka::{ExactlyOnce, KafkaSink, KafkaSpec, Producer, Remembering, TopicBook};
+use postrider_config::{Config, Loaded};
 use postrider_relay::telemetry::{HttpError, Listener, Telemetry, serve};
-use postrider_relay::{OpenSink, Options, Plan, Request, Stop, Summary};
+use postrider_relay::{Options, Plan, Request, Stop, Summary, deliver, run as run_relay};
 
 mod print;
 
@@ -71,13 +68,10 @@ pub fn run(args: &RunArgs, context: &Context) -> Result<ExitCode, Failure> {
     };
     introduce(&loaded);
     let config = loaded.config;
-    let own = vec![config.dead_letters.topic.clone(), config.progress.topic.clone()];
-    let topics = TopicBook::new(config.route.missing_topic.clone(), own);
-    let kafka = KafkaSpec { topics, ..kafka_spec(&config) };
     let bind = config.http.bind.filter(|_| !args.dry_run);
     let telemetry = Telemetry::new(version::build_info(&config.source.slot));
     let options = options(args, &config);
-    let plan = Plan::new(kafka, config);
+    let plan = Plan::of(config);
     let code = runtime.block_on(async {
         let (end_http, http_ended) = tokio::sync::oneshot::channel::<()>();
         if let Some(listener) = listener(bind, args.once).await? {
@@ -85,7 +79,6 @@ pub fn run(args: &RunArgs, context: &Context) -> Result<ExitCode, Failure> {
                 let _ = http_ended.await;
             }));
         }
-        let every = plan.config.source.status_interval;
         let summary = if args.dry_run {
             let told = Arc::new(OnceLock::new());
             let ended = (stop.clone(), Arc::clone(&told));
@@ -97,19 +90,13 @@ pub fn run(args: &RunArgs, context: &Context) -> Result<ExitCode, Failure> {
                     stop.request(Request::Drain);
                 }))
             };
-            let summary = drive(plan, options, stop, telemetry, printer).await;
+            let summary = Box::pin(run_relay(plan, options, stop, telemetry, printer)).await;
             if let Some(error) = told.get() {
                 return Err(broken(error));
             }
             summary
-        } else if plan.config.kafka.delivery == Delivery::ExactlyOnce {
-            drive(plan, options, stop, telemetry, ExactlyOnce::open).await
-        } else if plan.keeps_progress() {
-            let open = move |spec: &_, lineage: &_, _| Remembering::open(spec, lineage, every);
-            drive(plan, options, stop, telemetry, open).await
         } else {
-            let open = |spec: &_, _: &_, _| Producer::open(spec);
-            drive(plan, options, stop, telemetry, open).await
+            Box::pin(deliver(plan, options, stop, telemetry)).await
         };
         drop(end_http);
         let summary = summary.map_err(|error| match Failure::from(error) {
@@ -181,17 +168,6 @@ fn options(args: &RunArgs, config: &Config) -> Options {
         acknowledge: !args.dry_run,
         patience,
     }
-}
-
-fn drive<S: KafkaSink + Send + 'static>(
-    plan: Plan,
-    options: Options,
-    stop: Stop,
-    telemetry: Telemetry,
-    open_sink: impl OpenSink<S>,
-) -> Pin<Box<impl Future<Output = Result<Summary, postrider_relay::RelayError>>>> {
-    // Not on the stack of whoever waits, which would have room for each kind of sink.
-    Box::pin(postrider_relay::run(plan, options, stop, telemetry, open_sink))
 }
 
 fn finish(args: &RunArgs, context: &Context, summary: &Summary) -> Result<ExitCode, Failure> {

@@ -14,7 +14,6 @@ use super::context::Context;
 use super::exit::ExitCode;
 use super::failure::Failure;
 use super::route;
-use super::specs::kafka_spec;
 use postrider_config::{
     Config, ConfigError, Delivery, FlagValue, Mistake, MistakeKind, Rejected, SourcePosition,
 };
@@ -24,6 +23,7 @@ use postrider_postgres::control::{
     Became, ControlError, Made, MadeSlot, SetupChoices, SetupPlan, SetupStep, Unguarded, connect,
     unguarded,
 };
+use postrider_relay::kafka_spec;
 use postrider_relay::{Plan, begin_stream};
 
 /// `setup [--print] [--table SCHEMA.NAME] [--from-now] [--no-slot] [--topics[=NAME,..]]`

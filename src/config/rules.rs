@@ -1,6 +1,6 @@
 //! `[[route.rules]]`: settings that come in numbered groups.
 //!
-//! Enters: settings with keys such as `route.rules.0.glob`. Leaves: validated [`RuleReader`]s in the
+//! Enters: settings with keys such as `route.rules.0.glob`. Leaves: validated rules in the
 //! order of their numbers, or what is wrong with one. What always holds: a rule has one pattern,
 //! and does one thing.
 

@@ -3,7 +3,7 @@
 //! Enters: [`Record`](postrider_core::route::Record)s with their tickets, and a [`KafkaSpec`]. Leaves:
 //! [`Confirmation`]s with the same tickets, or a [`SinkError`]. What always holds is the contract
 //! in the module of [`Sink`]. The relay calls the producer; the demo, `tail` and the tests also call
-//! [`Reader`] and the [`embedded`] broker. No other room but the shop names the client library.
+//! [`Reader`] and the [`embedded`] broker.
 //!
 //! ```
 //! use std::time::Duration;

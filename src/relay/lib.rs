@@ -8,18 +8,14 @@
 //!
 //! ```no_run
 //! use postrider_config::{Inputs, load};
-//! use postrider_kafka::{KafkaSpec, Producer};
 //! use postrider_relay::telemetry::{BuildInfo, Telemetry};
-//! use postrider_relay::{Options, Plan, Stop, run};
+//! use postrider_relay::{Options, Plan, Stop, deliver, review};
 //!
-//! # async fn deliver() -> Result<(), Box<dyn std::error::Error>> {
-//! let config = load(&Inputs::default(), &|_| Vec::new())?.config;
-//! let kafka = KafkaSpec::of_brokers("kafka:9092");
-//! let plan = Plan::new(kafka, config);
+//! # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+//! let config = load(&Inputs::default(), &review)?.config;
 //! let options = Options { once: true, ..Options::default() };
 //! let telemetry = Telemetry::new(BuildInfo::default());
-//! let open = |spec: &_, _: &_, _| Producer::open(spec);
-//! let summary = run(plan, options, Stop::default(), telemetry, open).await?;
+//! let summary = deliver(Plan::of(config), options, Stop::default(), telemetry).await?;
 //! println!("{} records are confirmed", summary.confirmed);
 //! # Ok(())
 //! # }
@@ -38,6 +34,7 @@ mod question;
 mod relogin;
 mod report;
 mod session_mode;
+mod specs;
 mod start;
 mod start_gate;
 mod stop;
@@ -59,9 +56,10 @@ pub use error::RelayError;
 pub use plan::Plan;
 pub use postrider_core::gate::{Facts, GateError, Resume, Warning, judge};
 pub use postrider_core::session::Request;
+pub use specs::{kafka_spec, review};
 pub use start::OpenSink;
 pub use stop::Stop;
-pub use supervise::run;
+pub use supervise::{deliver, run};
 
 /// How this run differs from the ordinary, endless one.
 #[derive(Debug, Clone)]

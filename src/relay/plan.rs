@@ -5,13 +5,14 @@
 
 use std::time::Duration;
 
+use crate::specs::kafka_spec;
 use postrider_config::{Config, Create, Delivery};
 use postrider_core::gate::Facts;
 use postrider_core::ledger::Budget;
 use postrider_core::outbox::{Outbox, TableName};
 use postrider_core::pipeline::Pipeline;
 use postrider_core::route::{RouteSpecError, Router};
-use postrider_kafka::{KafkaSpec, Lineage};
+use postrider_kafka::{KafkaSpec, Lineage, TopicBook};
 use postrider_postgres::control::{
     self, Client, ControlError, Inspection, Requirements, TableFacts,
 };
@@ -49,7 +50,15 @@ impl Plan {
         })
     }
 
-    /// A plan for a database that nobody has looked at yet.
+    /// What a configuration says, topics that are missing included; for a database that nobody has looked
+    /// at yet.
+    pub fn of(config: Config) -> Self {
+        let own = vec![config.dead_letters.topic.clone(), config.progress.topic.clone()];
+        let topics = TopicBook::new(config.route.missing_topic.clone(), own);
+        Self::new(KafkaSpec { topics, ..kafka_spec(&config) }, config)
+    }
+
+    /// The same with other settings of the Kafka client.
     pub const fn new(kafka: KafkaSpec, config: Config) -> Self {
         Self { kafka, config, not_null: Vec::new(), oids: Vec::new() }
     }

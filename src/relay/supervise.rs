@@ -31,7 +31,7 @@ use postrider_core::gate::Facts;
 use postrider_core::lsn::Lsn;
 use postrider_core::session::{End, Limits, Owed, Request};
 use postrider_core::supervisor::{Conclusion, Learned, Left, Next, Policy, Supervisor, Verdict};
-use postrider_kafka::{KafkaSink, SinkError, note_settings};
+use postrider_kafka::{ExactlyOnce, KafkaSink, Producer, Remembering, SinkError, note_settings};
 use postrider_postgres::control::{
     self, Client, ControlError, Inspection, Known, Requirements, ServerFacts,
 };
@@ -47,6 +47,26 @@ const SETTLING_HELP: &str = "what was sent is confirmed first, here or by the re
                              for shutdown.grace at most; a second signal ends it at once";
 /// How long a topic's settings are waited for, once, when it has refused something.
 const SETTINGS_LIMIT: Duration = Duration::from_secs(2);
+
+/// As [`run`], with the producer that the configuration asks for.
+pub async fn deliver(
+    plan: Plan,
+    options: Options,
+    stop: Stop,
+    telemetry: Telemetry,
+) -> Result<Summary, RelayError> {
+    let every = plan.config.source.status_interval;
+    // Not on the stack of the caller, which would have room for each kind of sink.
+    if plan.config.kafka.delivery == Delivery::ExactlyOnce {
+        Box::pin(run(plan, options, stop, telemetry, ExactlyOnce::open)).await
+    } else if plan.keeps_progress() {
+        let open = move |spec: &_, lineage: &_, _| Remembering::open(spec, lineage, every);
+        Box::pin(run(plan, options, stop, telemetry, open)).await
+    } else {
+        let open = |spec: &_, _: &_, _| Producer::open(spec);
+        Box::pin(run(plan, options, stop, telemetry, open)).await
+    }
+}
 
 /// Runs the relay until it is told to stop, has caught up, or must not go on.
 pub async fn run<S: KafkaSink + Send + 'static>(

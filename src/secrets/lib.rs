@@ -14,8 +14,8 @@
 
 pub mod mask;
 mod password;
-mod source;
+mod reading;
 
 pub use mask::{MASK, is_secret_name, mask_connection_string, mask_text, shown};
 pub use password::Password;
-pub use source::{PasswordCommand, SecretError, read_secret};
+pub use reading::{PasswordCommand, SecretError, read_secret};

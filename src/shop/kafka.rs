@@ -1,4 +1,4 @@
-//! How services connect to KafkaArgs: any setting of librdkafka, above all for TLS and SASL.
+//! How services connect to Kafka: any setting of librdkafka, above all for TLS and SASL.
 //!
 //! Enters: flags, environment, a file. Leaves: settings for every client of a service. What always
 //! holds: a secret comes from the file alone, since any user of the machine can read command lines;
@@ -18,10 +18,10 @@ use postrider_secrets::is_secret_name;
 /// The setting that has a flag of its own, by librdkafka's two names.
 const BROKERS: [&str; 2] = ["bootstrap.servers", "metadata.broker.list"];
 
-/// KafkaArgs's brokers, and settings of the client.
+/// Kafka's brokers, and settings of the client.
 #[derive(Clone, Args)]
 pub struct KafkaArgs {
-    /// KafkaArgs's bootstrap servers
+    /// Kafka's bootstrap servers
     #[arg(long, env = "KAFKA_BROKERS", value_name = "HOST:PORT,..")]
     brokers: String,
     /// A setting of librdkafka, such as security.protocol=SASL_SSL; may be repeated
@@ -39,22 +39,22 @@ pub enum KafkaSettingError {
     #[error("{0} is not NAME=VALUE")]
     Malformed(String),
     /// Secrets are not accepted on the command line.
-    #[error("the KafkaArgs setting `{0}` is a secret and must not be on the command line")]
+    #[error("the Kafka setting `{0}` is a secret and must not be on the command line")]
     Exposed(String),
     /// It has a flag of its own.
-    #[error("the KafkaArgs setting `{0}` is given by --brokers")]
+    #[error("the Kafka setting `{0}` is given by --brokers")]
     Brokers(String),
     /// librdkafka does not know it.
-    #[error("the KafkaArgs client has no setting `{0}`")]
+    #[error("the Kafka client has no setting `{0}`")]
     Unknown(String),
     /// librdkafka knows it and does not take the value.
-    #[error("the KafkaArgs client refuses this value of `{0}`")]
+    #[error("the Kafka client refuses this value of `{0}`")]
     Value(String),
     /// This program was built without it.
-    #[error("the KafkaArgs setting `{0}` needs a feature that is not in this build")]
+    #[error("the Kafka setting `{0}` needs a feature that is not in this build")]
     NotBuilt(String),
     /// The file cannot be read.
-    #[error("cannot read the file {} of KafkaArgs settings", .0.display())]
+    #[error("cannot read the file {} of Kafka settings", .0.display())]
     File(PathBuf, #[source] std::io::Error),
 }
 

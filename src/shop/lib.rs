@@ -2,8 +2,8 @@
 //!
 //! Enters: a command line (`cli`) or a plan built in-process (`load`). Leaves: rows in `orders` and
 //! `outbox`, written in one transaction. What always holds: the shop communicates with the relay through
-//! Postgres and KafkaArgs only; of the relay's modules it imports `config`, and `control`'s `SqlAddress`, which
-//! knows how a server is authenticated.
+//! Postgres and Kafka only; of the relay's crates it uses `postrider-postgres`, which knows how a server is
+//! reached and authenticated, and `postrider-secrets`.
 
 pub mod cli;
 pub mod draw;

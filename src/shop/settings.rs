@@ -1,4 +1,4 @@
-//! ServiceSettings that all services share.
+//! Settings that all services share.
 //!
 //! Enters: flags and environment. Leaves: a pool of database sessions, and the specification of a
 //! consumer. What always holds: no database and no broker is connected here.
@@ -46,7 +46,7 @@ pub struct ServiceSettings {
     /// The database: a URL or key=value pairs
     #[arg(long, env = "DATABASE_URL", hide_env_values = true)]
     pub database_url: String,
-    /// KafkaArgs
+    /// Kafka
     #[command(flatten)]
     pub kafka: KafkaArgs,
     /// Redis, a cache in front of the database; everything works without it

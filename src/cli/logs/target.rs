@@ -7,14 +7,17 @@
 use std::borrow::Cow;
 
 /// How a part is named, and where it is.
-const PARTS: [(&str, &str); 8] = [
+const PARTS: [(&str, &str); 11] = [
     ("postrider::wal", "postrider_postgres::wal"),
     ("postrider::control", "postrider_postgres::control"),
     ("postrider::telemetry", "postrider_relay::telemetry"),
     ("postrider::dead_letter", "postrider_patterns::dead_letter"),
+    ("postrider::inbox", "postrider_patterns::inbox"),
+    ("postrider::idempotency", "postrider_patterns::idempotency"),
     ("postrider::http", "postrider_service::http"),
     ("postrider::relay", "postrider_relay"),
     ("postrider::kafka", "postrider_kafka"),
+    ("postrider::shop", "postrider_shop"),
     ("postrider::cli", "postrider_cli"),
 ];
 

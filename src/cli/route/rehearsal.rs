@@ -3,7 +3,6 @@
 use super::answer::RouteOutput;
 use super::line::{InputChange, InputLine};
 use crate::failure::Failure;
-use crate::specs::kafka_spec;
 use postrider_config::{Config, Rejected};
 use postrider_core::lsn::Lsn;
 use postrider_core::outbox::TableName;
@@ -12,6 +11,7 @@ use postrider_core::pgoutput::{Begin, Column, Commit, LogicalMessage, PgTime};
 use postrider_core::pipeline::{Confirmation, Counters, Handled, Outcome, Pipeline, PipelineError};
 use postrider_postgres::wal::Frame;
 use postrider_relay::Plan;
+use postrider_relay::kafka_spec;
 
 /// Any; the relation cache goes by it.
 const TABLE_OID: u32 = 1;

@@ -2,7 +2,7 @@
 //!
 //! Enters: what the stream says (begin, commit, keepalive), what the sink took (`count`) and what
 //! the brokers stored (`confirm`). Leaves: [`Ledger::settled`], the only position Postgres may be
-//! told, and [`Ledger::has_room`], the only reason to stop reading.
+//! told, and [`Ledger::has_room`], whether the budget allows another record.
 //!
 //! # The argument
 //!

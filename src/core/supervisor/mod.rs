@@ -11,7 +11,7 @@
 //!   pass ends the relay;
 //! * a session that would end as the last one did for a record's sake is not begun again and again: records
 //!   are sent alone, or in smaller parts, until the one at fault is named (G4);
-//! * a slot that another process holds is waited for.
+//! * a slot that another process holds is waited for, where the policy says so.
 //!
 //! ```text
 //!   loop {
@@ -74,8 +74,8 @@ pub struct Policy {
 /// What to do next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
-    /// Begin a session. With a number: it was told to stop while none ran, and goes on for so many records
-    /// that are unconfirmed, at least; said once.
+    /// Begin a session. `Some`, once: a request to stop came while no session ran, and at least so many
+    /// records are unconfirmed.
     Begin(Option<u64>),
     /// Wait so long at most, then ask again.
     Wait(Duration),

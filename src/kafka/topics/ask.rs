@@ -49,11 +49,11 @@ pub(super) struct Inquiry {
     admin: AdminClient<DefaultClientContext>,
     /// The cluster's, as the latest answer has them.
     brokers: Vec<i32>,
-    /// TopicSettings of one of them.
+    /// Settings of one of them.
     broker_settings: TopicQuery,
 }
 
-/// TopicSettings of a broker, which are asked for once.
+/// Settings of a broker, which are asked for once.
 enum TopicQuery {
     NotYet,
     /// We may not know them.
@@ -177,7 +177,7 @@ impl Inquiry {
         }
     }
 
-    /// TopicSettings in effect; `None` if we may not know them, or the brokers never tell them.
+    /// Settings in effect; `None` if we may not know them, or the brokers never tell them.
     fn settings(&self, of: &ResourceSpecifier<'_>) -> Result<Option<TopicSettings>, TopicsError> {
         let options = AdminOptions::new().request_timeout(Some(PATIENCE));
         let answer = wait(self.admin.describe_configs([of], &options));

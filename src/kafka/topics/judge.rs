@@ -83,7 +83,7 @@ pub(super) struct TopicFacts {
     pub(super) partitions: usize,
     /// Of the partition that has fewest.
     pub(super) replicas: usize,
-    /// TopicSettings in effect, the brokers' defaults included; `None`: we may not know them.
+    /// Settings in effect, the brokers' defaults included; `None`: we may not know them.
     pub(super) settings: Option<BTreeMap<String, String>>,
 }
 

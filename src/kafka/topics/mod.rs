@@ -37,7 +37,7 @@ const LIMIT: Duration = Duration::from_secs(20);
 /// A login that is refused is told within this.
 const ENTRY_LIMIT: Duration = Duration::from_secs(2);
 
-/// TopicSettings of the progress topic. Only the newest record of a key counts, so old ones are to go
+/// Settings of the progress topic. Only the newest record of a key counts, so old ones are to go
 /// soon: a start reads what is left of them.
 const PROGRESS_SETTINGS: [(&str, &str); 4] = [
     ("cleanup.policy", "compact"),

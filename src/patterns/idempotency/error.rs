@@ -10,7 +10,7 @@ use tokio_postgres::error::SqlState;
 /// error of Postgres the transaction is aborted: roll it back.
 #[derive(Debug, thiserror::Error)]
 pub enum IdempotencyError {
-    /// GuardSettings that are out of range.
+    /// Settings that are out of range.
     #[error("invalid settings of the idempotency guard: {0}")]
     Settings(&'static str),
     /// The Redis URL cannot be parsed. Its text is not repeated: it may contain a password.

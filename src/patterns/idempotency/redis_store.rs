@@ -29,7 +29,7 @@ const PENDING_TTL_MIN: Duration = Duration::from_millis(30);
 /// Longer is a mistake in the unit.
 const TTL_MAX: Duration = Duration::from_hours(24 * 366);
 
-/// GuardSettings of the guard's Redis cache.
+/// Settings of the guard's Redis cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GuardSettings {
     /// Before every key; 0 to 64 bytes.

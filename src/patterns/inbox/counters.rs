@@ -1,4 +1,4 @@
-//! ConsumerCounters and status of a consumer.
+//! Counters and status of a consumer.
 //!
 //! Enters: updates. Leaves: a [`ConsumerSnapshot`] or a [`ConsumerStatus`] at any time, from any thread. What always holds: each total only rises.
 
@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::ConsumerStatus;
 
-/// ConsumerCounters since the consumer was created, and its status.
+/// Counters since the consumer was created, and its status.
 #[derive(Debug, Default)]
 pub struct ConsumerCounters {
     pub(super) batches: AtomicU64,

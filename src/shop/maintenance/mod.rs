@@ -57,10 +57,10 @@ pub(super) struct MaintenanceArgs {
     #[arg(long, default_value = "20ms", value_name = "TIME",
         value_parser = parse_duration)]
     pause: Duration,
-    /// Metric what would be deleted, and delete nothing
+    /// Count what would be deleted, and delete nothing
     #[arg(long)]
     dry_run: bool,
-    /// MaintenanceRun repeatedly at this interval, until SIGTERM; without it, run once
+    /// Run repeatedly at this interval, until SIGTERM; without it, run once
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     every: Option<Duration>,
     /// With --every: where health and metrics are served

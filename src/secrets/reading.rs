@@ -1,4 +1,4 @@
-//! Where a secret is read: a file, or a command that prints it.
+//! Reads a secret: from a file, or from what a command prints.
 //!
 //! Enters: a path, or a program and its arguments. Leaves: the secret, or a [`SecretError`] that holds no
 //! part of one. What always holds: a command is run without a shell, is killed with its children at its

@@ -1,4 +1,7 @@
-//! From the configuration to what the Kafka room is told, and that room's objections back.
+//! From the configuration to the settings of the Kafka client, and the client's objections back.
+//!
+//! Enters: a validated [`Config`]. Leaves: a [`KafkaSpec`]; what the client has against it. Connects to
+//! nothing.
 
 use std::time::Duration;
 
@@ -30,7 +33,7 @@ pub fn kafka_spec(config: &Config) -> KafkaSpec {
 }
 
 /// Everything the Kafka client has against the configuration that it can say without connecting.
-pub(super) fn review(config: &Config) -> Vec<Objection> {
+pub fn review(config: &Config) -> Vec<Objection> {
     let names = config.kafka.properties.iter().map(|property| property.name.as_str());
     let reserved: Vec<Objection> =
         names.filter_map(|name| refuse_reserved(name).err()).map(objection).collect();
