@@ -27,21 +27,22 @@ pub const OPTIONS: &[OptionSpec] = &[
         kind: Kind::Connection,
         default: "\"\"",
         unit: "-",
-        doc: "How to reach Postgres: a postgres:// URL or a libpq `key=value` string, every \
-              sslmode and `require_auth` included. What it leaves out comes from PG* variables, the service file and \
-              the password file, as with psql; empty means all of it.",
+        doc: "The connection to Postgres: a postgres:// URL or a libpq `key=value` string, with \
+              every sslmode and `require_auth`. Parameters that it does not set come from PG* \
+              variables, the service file and the password file, as with psql; empty means that \
+              all do.",
     },
     list(
         "source.password_command",
         "[]",
-        "A program and its arguments, run without a shell at every connect, that prints the password \
-         within 15 s: `[\"aws\", \"rds\", \"generate-db-auth-token\", ...]`. One line end is taken off; \
-         stderr is not read. Goes before every other password.",
+        "A program and its arguments, run without a shell at every connect, that prints the \
+         password within 15 s: `[\"aws\", \"rds\", \"generate-db-auth-token\", ...]`. One \
+         trailing line end is removed; stderr is ignored. Overrides every other password.",
     ),
     text(
         "source.slot",
         "\"postrider\"",
-        "The replication slot. It remembers how far delivery got, and is the lock that keeps a \
+        "The replication slot. It stores how far delivery has got, and is the lock that keeps a \
          second relay in standby.",
     ),
     text("source.publication", "\"postrider\"", "The publication that names the outbox tables."),
@@ -54,26 +55,27 @@ pub const OPTIONS: &[OptionSpec] = &[
         "source.create",
         Create::WORDS,
         "\"never\"",
-        "Whether `run` creates a missing publication and slot, rather than leaving that to \
-         `postrider setup`. With `auto` a slot that was lost is created anew as well, and what was \
-         committed in between is not delivered.",
+        "Whether `run` creates a missing publication and slot instead of leaving that to \
+         `postrider setup`. With `auto` it also recreates a lost slot, and rows committed in \
+         between are not delivered.",
     ),
     duration(
         "source.status_interval",
         // Postgres ends a silent connection after wal_sender_timeout, 60 s by default.
         (10, 20_000),
         "\"1s\"",
-        "How often Postgres is told how far delivery got, at the latest. A crash repeats what \
-         was delivered since, and what was still in flight.",
+        "The longest interval between two acknowledgements to Postgres. A crash repeats what was \
+         delivered since the last one, and what was still in flight.",
     ),
     OptionSpec {
         key: "source.frame_max",
         kind: Kind::Size(1 << 20, 1 << 30),
         default: "\"64MiB\"",
         unit: "bytes",
-        doc: "The largest row that is delivered, as Postgres sends it (JSON escaped, bytea in hex); \
-              memory grows to it while such a row is read. A larger one is never held: it passes in \
-              pieces and becomes a dead letter (`too_large`) with its id, sizes and hashes.",
+        doc: "The largest row that is delivered, as Postgres sends it (JSON escaped, bytea in \
+              hex); memory grows to this size while such a row is read. A larger row is never \
+              held in memory: it is read in pieces and becomes a dead letter (`too_large`) with \
+              its id, sizes and hashes.",
     },
     list(
         "messages.prefixes",
@@ -86,73 +88,76 @@ pub const OPTIONS: &[OptionSpec] = &[
         "messages.null_members",
         Members::WORDS,
         "\"keep\"",
-        "Whether a member that is null counts as a NULL column or as a missing one.",
+        "Whether a member that is null counts as a NULL column (`keep`) or as a missing column \
+         (`drop`).",
     ),
     names(
         "outbox.id",
         "\"id\"",
-        "The column that identifies a row; consumers recognise repeats by it. Here as in the other \
-         columns of this section a list gives several names for one column: each row is read by the \
-         first that its table had when it was written, as with `[\"event_id\", \"id\"]` after a \
-         rename.",
+        "The column that identifies a row; consumers recognise repeats by it. For this and the \
+         other columns of this section, a list gives several names for one column: each row is \
+         read by the first name that its table had when the row was written, as with \
+         `[\"event_id\", \"id\"]` after a rename.",
     ),
     names(
         "outbox.aggregate_type",
         "\"aggregate_type\"",
-        "The column with the kind of thing that changed. `aggregatetype` is found by itself.",
+        "The column with the type of the object that changed. `aggregatetype` is found \
+         automatically.",
     ),
     names(
         "outbox.aggregate_id",
         "\"aggregate_id\"",
-        "The column that says which thing changed. `aggregateid` is found by itself.",
+        "The column with the id of the object that changed. `aggregateid` is found automatically.",
     ),
     names(
         "outbox.event_type",
         "\"event_type\"",
-        "The column that says what happened. `type` is found by itself.",
+        "The column with the type of the event. `type` is found automatically.",
     ),
     names("outbox.payload", "\"payload\"", "The column whose bytes become the record's value."),
     names(
         "outbox.timestamp",
         "\"\"",
-        "A timestamp, timestamptz or integer column for the record's time. Empty: the \
+        "A timestamp, timestamptz or integer column for the record's timestamp. Empty: the \
          transaction's commit time.",
     ),
     choice(
         "outbox.timestamp_unit",
         EpochUnit::WORDS,
         "\"ms\"",
-        "What an integer timestamp column counts since 1970.",
+        "The unit of an integer timestamp column, counted since 1970.",
     ),
     names(
         "outbox.traceparent",
         "\"traceparent\"",
-        "A column copied into the `traceparent` header, where the table has it. Empty: none.",
+        "A column that is copied into the `traceparent` header, if the table has it. Empty: none.",
     ),
     choice(
         "outbox.on_update",
         OnUpdate::WORDS,
         "\"warn\"",
-        "What an UPDATE of an outbox row does besides being counted. It is never delivered, nor \
-         is a DELETE. A publication of inserts only, as `postrider setup` makes it, sends no \
-         UPDATE, so that this has no effect.",
+        "What an UPDATE of an outbox row does in addition to being counted. Neither an UPDATE nor \
+         a DELETE is ever delivered. A publication of inserts only, as `postrider setup` creates \
+         it, sends no UPDATE, so this option then has no effect.",
     ),
     names(
         "outbox.schema_version",
         "\"\"",
-        "An integer column with the version of the payload's schema. Empty: none. Told only in \
-         the format `json_schema`, beside an envelope.",
+        "An integer column with the version of the payload's schema. Empty: none. Sent only in \
+         the format `json_schema` with an envelope.",
     ),
     text(
         "route.by",
         "\"event_type\"",
-        "The column that decides the topic: one of the names above in [outbox], or any other \
-         column of the table; a name in double quotes is always the table's own.",
+        "The column that determines the topic: one of the names in [outbox] above, or any other \
+         column of the table. A name in double quotes is always a column of the table.",
     ),
     text(
         "route.regex",
         "\"(?<routedByValue>.*)\"",
-        "What the column's value must match, with named groups for the topic.",
+        "A regular expression that the whole value of the column must match, with named groups \
+         for the topic.",
     ),
     text(
         "route.topic",
@@ -162,8 +167,8 @@ pub const OPTIONS: &[OptionSpec] = &[
     list(
         "route.topics_allowed",
         "[]",
-        "The topics that rows may go to, as globs: `orders.*`. A row for another topic is rejected \
-         as `invalid_topic`. Empty: any topic but those that no row may choose: the relay's own, \
+        "The topics that rows may be routed to, as globs: `orders.*`. A row for another topic is \
+         rejected as `invalid_topic`. Empty: any topic except the reserved ones: the relay's own, \
          `postrider.progress.*`, and Kafka's, `__*`.",
     ),
     text(
@@ -179,20 +184,21 @@ pub const OPTIONS: &[OptionSpec] = &[
     list(
         "route.envelope",
         "[]",
-        "Columns sent inside of the value, `column` or `column:member-name`: the value is then an \
-         object of `payload` and these. Needs a JSON format.",
+        "Columns sent inside the value, `column` or `column:member-name`: the value is then an \
+         object of `payload` and these columns. Needs a JSON format.",
     ),
     text(
         "route.partition",
         "\"\"",
-        "An integer column that is the partition. Empty, or NULL in a row: as the partitioner says.",
+        "An integer column with the partition number. Empty, or NULL in a row: the partitioner \
+         chooses.",
     ),
     choice(
         "route.missing_column",
         MissingColumn::WORDS,
         "\"refuse\"",
-        "What a table is that lacks a column of headers, envelope or partition: refused at start, \
-         or taken and delivered without.",
+        "What happens if a table lacks a column of headers, envelope or partition: the relay \
+         refuses it at start, or delivers rows without that column.",
     ),
     choice(
         "route.empty_payload",
@@ -201,63 +207,69 @@ pub const OPTIONS: &[OptionSpec] = &[
         "Whether an empty or blank payload is kept or becomes a tombstone. SQL NULL always \
          becomes one.",
     ),
-    text("route.id_header", "\"id\"", "The header with the row's id, the idempotency key."),
+    text(
+        "route.id_header",
+        "\"id\"",
+        "The name of the header with the row's id, which is the idempotency key.",
+    ),
     OptionSpec {
         key: "route.position_header",
         kind: Kind::Switch,
         default: "true",
         unit: "-",
-        doc: "Whether `postrider-lsn` is sent: commit LSN and index, growing per key, by which a \
-              consumer can drop repeats.",
+        doc: "Whether the header `postrider-lsn` is sent: commit LSN and index, which increase \
+              per key, so that a consumer can drop repeats.",
     },
     choice(
         "route.rejected",
         Rejected::WORDS,
         "\"dead_letter\"",
-        "What happens to a row that cannot be delivered as it is: sent to the dead-letter topic, \
-         stops the relay with its slot kept, or left out with an audit line.",
+        "What happens to a row that cannot be delivered: it goes to the dead-letter topic, it \
+         stops the relay and the slot retains it, or it is left out with an audit line.",
     ),
     choice(
         "route.missing_topic",
         MissingTopicWord::WORDS,
         "\"dead_letter\"",
-        "What happens to rows whose topic does not exist or is forbidden to the relay: they become \
-         dead letters, until the topic can be used, or wait, and all rows behind them; or the topic \
-         is created, and they become dead letters where that fails. Where `route.rejected` is not \
-         `dead_letter`, the default is `wait`.",
+        "What happens to rows whose topic does not exist or that the relay may not write to. \
+         `dead_letter`: they become dead letters until the topic can be used. `wait`: they wait, \
+         and all rows behind them. `create`: the relay creates the topic, and they become dead \
+         letters if that fails. If `route.rejected` is not `dead_letter`, the default is `wait`.",
     ),
     duration(
         "route.missing_topic_deadline",
         (0, 24 * 3_600_000),
         "\"0s\"",
-        "How long rows wait for a topic, and all rows behind them, before they become dead letters. \
-         0s: with `dead_letter`, no longer than it takes to ask the brokers; with `wait`, for ever.",
+        "How long rows wait for a topic, and all rows behind them, before they become dead \
+         letters. 0s: with `dead_letter`, no longer than it takes to query the brokers; with \
+         `wait`, without limit.",
     ),
     list(
         "route.create_topics",
         "[]",
         "Which topics `route.missing_topic = \"create\"` creates, and how: a glob, a colon, and \
-         partitions, replication and settings, as in \
-         `orders.*: partitions=12 replication=3 cleanup.policy=compact`. The first that fits a name \
-         counts; what it leaves out is the brokers' default; a name that none fits is not created.",
+         partitions, replication and settings, as in `orders.*: partitions=12 replication=3 \
+         cleanup.policy=compact`. The first entry whose glob matches the name applies; the \
+         brokers' defaults apply to what it does not set. A topic that no entry matches is not \
+         created.",
     ),
     text(
         "route.create_topics_max",
         "\"100\"",
-        "How many topics a relay creates at most while it runs.",
+        "The maximum number of topics that a relay creates while it runs.",
     ),
     choice(
         "format.key",
         KeyFormat::WORDS,
         "\"raw\"",
-        "What the key is made of: `raw` is the column's text or bytes; `json` and `json_schema` \
-         are what Kafka Connect's JsonConverter writes without and with schemas.",
+        "The format of the key: `raw` is the column's text or bytes; `json` and `json_schema` are \
+         what Kafka Connect's JsonConverter writes without and with schemas.",
     ),
     choice(
         "format.value",
         ValueFormat::WORDS,
         "\"raw\"",
-        "What the value is made of: `raw` is the payload verbatim; `string`, `json` and \
+        "The format of the value: `raw` is the payload verbatim; `string`, `json` and \
          `json_schema` are what Kafka Connect's StringConverter and JsonConverter write; the \
          others are CloudEvents in binary and structured mode.",
     ),
@@ -272,14 +284,14 @@ pub const OPTIONS: &[OptionSpec] = &[
         "format.bytea",
         ByteaForm::WORDS,
         "\"encoded\"",
-        "How a bytea is written in keys and values: as the format does it (base64 inside of \
-         JSON), always raw, or as text in base64 or hex.",
+        "How a bytea is written in keys and values: as the format writes it (base64 inside JSON), \
+         always raw, or as text in base64 or hex.",
     ),
     switch(
         "format.expand_json",
         "false",
-        "Whether a payload that is text and holds a JSON object or array is sent as JSON instead \
-         of as a JSON string. Numbers and spacing are then rewritten.",
+        "Whether a text payload that contains a JSON object or array is sent as JSON instead of \
+         as a JSON string. Numbers and spacing are then rewritten.",
     ),
     choice(
         "format.null_members",
@@ -296,98 +308,100 @@ pub const OPTIONS: &[OptionSpec] = &[
     text(
         "format.schema_prefix",
         "\"\"",
-        "What names of envelope schemas begin with; Debezium's `topic.prefix`.",
+        "The prefix of envelope schema names; Debezium's `topic.prefix`.",
     ),
     text(
         "format.cloudevents_source",
         "\"\"",
         "The `source` attribute of CloudEvents. Empty: the table's name.",
     ),
-    list("kafka.brokers", "[\"localhost:9092\"]", "The brokers to begin with, `host:port`."),
+    list("kafka.brokers", "[\"localhost:9092\"]", "The bootstrap brokers, `host:port`."),
     choice(
         "kafka.delivery",
         Delivery::WORDS,
         "\"at_least_once\"",
-        "The guarantee. at_least_once: repeats only after a crash or a broken connection, what \
-         followed the oldest unconfirmed row; first occurrences stay in order. exactly_once: none \
-         for consumers with isolation.level=read_committed.",
+        "The delivery guarantee. at_least_once: after a crash or a broken connection, records \
+         after the oldest unconfirmed row may be repeated; first occurrences stay in order. \
+         exactly_once: no repeats for consumers with isolation.level=read_committed.",
     ),
     duration(
         "kafka.transaction_age",
         (0, 1_000),
         "\"5ms\"",
-        "exactly_once: how long a Kafka transaction takes rows in before it is committed; longer \
+        "exactly_once: how long a Kafka transaction accepts rows before it is committed; longer \
          while rows are old, shorter when there are many.",
     ),
     choice(
         "kafka.partitioner",
         Partitioner::WORDS,
         "\"murmur2_random\"",
-        "How a key chooses its partition. The default is what Java producers, and so Debezium, \
-         do; another one moves existing keys.",
+        "How a key determines its partition. The default is the same as that of Java producers, \
+         and so of Debezium; another one moves existing keys to other partitions.",
     ),
     choice(
         "kafka.compression",
         Compression::WORDS,
         "\"lz4\"",
-        "How batches are compressed on their way to the brokers.",
+        "The compression codec of record batches.",
     ),
     list(
         "kafka.password_command",
         "[]",
-        "As `source.password_command`, for `sasl.password`: run whenever a Kafka client is made.",
+        "Like `source.password_command`, for `sasl.password`: run whenever a Kafka client is \
+         created.",
     ),
-    text("kafka.client_id", "\"postrider\"", "How the relay names itself to the brokers."),
+    text("kafka.client_id", "\"postrider\"", "The client id that the relay sends to the brokers."),
     duration(
         "kafka.linger",
         (0, 1_000),
         "\"0s\"",
-        "How long a batch may wait for company before it is sent. While a backlog of more than \
-         64 MiB of log is worked off, at least 20ms.",
+        "How long a batch may wait for more records before it is sent. At least 20ms while a \
+         backlog of more than 64 MiB of WAL is being delivered.",
     ),
     OptionSpec {
         key: "kafka.message_max_bytes",
         kind: Kind::Size(1_000, 1_000_000_000),
         default: "\"1MB\"",
         unit: "bytes",
-        doc: "The largest record, key and headers included; a larger one is a dead letter. Not \
-              above the topics' `max.message.bytes`.",
+        doc: "The largest record, key and headers included; a larger record becomes a dead \
+              letter. Set it no higher than the topics' `max.message.bytes`.",
     },
     OptionSpec {
         key: "kafka.max_in_flight",
         kind: Kind::Size(1 << 20, 1 << 30),
         default: "\"32MiB\"",
         unit: "bytes",
-        doc: "How much may be sent and not yet confirmed, besides 50,000 records. It bounds \
-              memory: when it is full, reading from Postgres pauses.",
+        doc: "How many bytes may be sent and not yet confirmed, in addition to a limit of 50,000 \
+              records. It bounds memory: at the limit, reading from Postgres pauses.",
     },
     text(
         "progress.topic",
         "\"\"",
-        "Where exactly_once keeps how far it came: a compacted topic of one partition, created if \
-         missing. Empty: `postrider.progress.` and the slot's name.",
+        "The topic in which exactly_once stores its progress: compacted, with one partition, \
+         created if missing. Empty: `postrider.progress.` and the slot's name.",
     ),
     switch(
         "progress.at_least_once",
         "false",
-        "Whether at_least_once keeps progress there too, so that a server which comes back from a \
-         crash with an older position costs no repeats.",
+        "Whether at_least_once stores progress there too, so that nothing is repeated if the \
+         server recovers from a crash with an older slot position.",
     ),
     text(
         "dead_letters.topic",
         "\"postrider.dead-letters\"",
-        "Where rows that cannot be delivered go.",
+        "The topic for rows that cannot be delivered.",
     ),
     text(
         "http.bind",
         "\"127.0.0.1:8484\"",
-        "Where /livez, /readyz and /metrics answer. Empty: nowhere.",
+        "The address on which /livez, /readyz and /metrics are served. Empty: they are not \
+         served.",
     ),
     duration(
         "retry.initial",
         (10, 60_000),
         "\"100ms\"",
-        "The pause before the first new attempt after a failure; it doubles, with jitter, up to \
+        "The pause before the first retry after a failure; it doubles, with jitter, up to \
          `retry.max`.",
     ),
     duration("retry.max", (100, 3_600_000), "\"30s\"", "The longest pause between two attempts."),
@@ -395,41 +409,43 @@ pub const OPTIONS: &[OptionSpec] = &[
         "retry.give_up_after",
         (0, 30 * DAY_MS),
         "\"0s\"",
-        "How long Postgres or Kafka may be out of reach, or Kafka store nothing of what it is sent, \
-         before the relay exits with code 69. 0s: never; `run --once` then gives up after a minute.",
+        "How long Postgres or Kafka may be unreachable, or Kafka may store nothing of what it is \
+         sent, before the relay exits with code 69. 0s: never, except that `run --once` gives up \
+         after a minute.",
     ),
     duration(
         "retry.login_give_up_after",
         (0, 30 * DAY_MS),
         "\"5m\"",
-        "How long a login that Postgres or Kafka refuses is tried again, with the secret read anew, \
-         where it comes from a file, a service file or a command; then the relay exits with code 77. \
-         0s: not at all. What was typed into the configuration is not tried again.",
+        "How long the relay retries a login that Postgres or Kafka refuses, reading the secret \
+         again, if the secret comes from a file, a service file or a command; then the relay \
+         exits with code 77. 0s: no retries. A password in the configuration itself is not \
+         retried.",
     ),
     duration(
         "shutdown.grace",
         (0, 3_600_000),
         "\"25s\"",
-        "How long a clean stop may wait for confirmations. Keep it below the orchestrator's kill \
-         time, 30 s in Kubernetes.",
+        "How long a clean stop may wait for confirmations. Keep it below the time after which the \
+         orchestrator kills the process, 30 s in Kubernetes.",
     ),
     choice(
         "log.level",
         LogLevel::WORDS,
         "\"info\"",
-        "The least severe line that is logged. -v, -q and RUST_LOG go before it.",
+        "The least severe level that is logged. -v, -q and RUST_LOG override it.",
     ),
     choice(
         "log.format",
         LogFormat::WORDS,
         "\"text\"",
-        "Lines for people, or one JSON object each.",
+        "Text for people, or one JSON object per line.",
     ),
     duration(
         "log.repeat_interval",
         (0, 3_600_000),
         "\"10s\"",
-        "A warning or error that repeats is logged once per this time, with a count. 0s: each \
+        "A repeated warning or error is logged once per this interval, with a count. 0s: each \
          time.",
     ),
 ];
