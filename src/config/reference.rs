@@ -54,7 +54,7 @@ const PROPERTIES_EXAMPLE: &str = "\n[kafka.properties]\n\
 pub fn reference_markdown() -> String {
     let mut out = String::from(
         "# Configuration\n\n\
-         <!-- Generated from src/config/table.rs and rule_options.rs; `UPDATE_DOCS=1 cargo test --lib config` renews \
+         <!-- Generated from src/config/table.rs and rule_options.rs; `UPDATE_DOCS=1 cargo test -p postrider-config` renews \
          it. -->\n\n\
          TOML, in `./postrider.toml`, `/etc/postrider/postrider.toml`, or the file of `--config` \
          or `POSTRIDER_CONFIG`. Every option has a default, so the relay runs with no file at \
