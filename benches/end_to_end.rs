@@ -10,7 +10,7 @@ use std::time::Duration;
 use divan::Bencher;
 use divan::counter::ItemsCount;
 use postrider::kafka::embedded::Broker;
-use postrider::kafka::{KafkaSpec, Null, Producer, Sink};
+use postrider::kafka::{KafkaSpec, NullSink, Producer, Sink};
 use postrider::ledger::Budget;
 use postrider::lsn::Lsn;
 use postrider::outbox::{Outbox, OutboxSpec, TableName};
@@ -45,7 +45,7 @@ const COLUMNS: [(&[u8], u32); 5] = [
 #[divan::bench]
 fn rows_to_nobody(bencher: Bencher<'_, '_>) {
     let wire = wire();
-    bencher.counter(ItemsCount::new(ROWS)).bench_local(|| relay(&wire, &mut Null::default()));
+    bencher.counter(ItemsCount::new(ROWS)).bench_local(|| relay(&wire, &mut NullSink::default()));
 }
 
 /// The same through the producer, until the embedded broker has confirmed. One producer for all

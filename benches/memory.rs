@@ -15,10 +15,10 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use support::face::Face;
 use support::kafka::Kafka;
 use support::postgres::Database;
 use support::relay::{Relay, Running};
+use support::relay_http::RelayHttp;
 use support::{kafka, postgres, topic, wait_for};
 
 /// What has to be said for it to run.
@@ -96,7 +96,7 @@ impl Scene {
         let end = self.log_end();
         let begun = Instant::now();
         let mut running = self.relay.run();
-        let face = Face::of(&mut running);
+        let face = RelayHttp::of(&mut running);
         self.await_acknowledged(end);
         let took = begun.elapsed().as_secs();
         let peak = peak_mib(&running);
@@ -107,7 +107,7 @@ impl Scene {
     /// MiB, and the rows written meanwhile.
     fn outlast_an_outage(&mut self, outage_s: u64) -> (f64, u64) {
         let mut running = self.relay.run();
-        let face = Face::of(&mut running);
+        let face = RelayHttp::of(&mut running);
         face.wait_ready(200);
         self.insert(ROWS_PER_S);
         self.await_acknowledged(self.log_end());
@@ -145,7 +145,7 @@ impl Scene {
 }
 
 /// Ends a relay that must have seen so many rows stored; the next one begins to count at zero.
-fn stop(running: Running, face: &Face, rows: u64) {
+fn stop(running: Running, face: &RelayHttp, rows: u64) {
     wait_for(&format!("{rows} records"), || {
         let confirmed = face.count("postrider_records_confirmed_total");
         (confirmed >= Some(rows)).then_some(())

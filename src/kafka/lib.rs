@@ -60,7 +60,6 @@ mod progress_topic;
 mod properties;
 mod questions;
 mod reader;
-mod remembering;
 mod secrets;
 mod settings;
 mod sink;
@@ -70,10 +69,11 @@ mod topics;
 mod transactional;
 mod verdict;
 mod version;
+mod with_progress;
 mod withdrawn;
 
 pub use fence::fence_off;
-pub use null::Null;
+pub use null::NullSink;
 pub use postrider_core::pipeline::{Confirmation, Outcome, Refused};
 pub use postrider_core::progress::{Lineage, Progress, ProgressSyntax};
 pub use postrider_core::record::StoredRecord;
@@ -85,16 +85,16 @@ pub use properties::refuse_reserved;
 
 pub use reader::stored;
 pub use reader::{Isolation, Reader, ReaderError, ReaderSpec, Received, Step};
-pub use remembering::Remembering;
 pub use secrets::KafkaSecrets;
 pub use settings::{KafkaSpec, SettingsError};
 pub use sink::{KafkaSink, SendError, SinkError};
 pub use start::{Start, StartSyntax};
-pub use topic_book::{TopicBook, Unavailable, UnavailableOne};
+pub use topic_book::{TopicBook, Unavailable, UnavailableTopic};
 pub use topics::{
     Finding, Grade, MadeTopics, Purpose, TopicsError, WantedTopic, create_missing,
-    ensure_progress_topic, look_for_absent, look_for_gone, make_topics, note_settings, survey,
-    topic_names,
+    ensure_progress_topic, learn_topic_settings, look_for_absent, look_for_gone, make_topics,
+    survey, topic_names,
 };
 pub use transactional::ExactlyOnce;
 pub use version::{client_features, client_version};
+pub use with_progress::AtLeastOnceWithProgress;

@@ -9,11 +9,11 @@ use postrider_core::time::Instant;
 
 /// Confirms everything, stores nothing.
 #[derive(Debug, Default)]
-pub struct Null {
+pub struct NullSink {
     taken: Vec<Ticket>,
 }
 
-impl Sink for Null {
+impl Sink for NullSink {
     type Error = SinkError;
 
     fn send(&mut self, _now: Instant, outgoing: &Outgoing<'_>) -> Result<(), SendError> {
@@ -32,7 +32,7 @@ impl Sink for Null {
     }
 }
 
-impl KafkaSink for Null {
+impl KafkaSink for NullSink {
     fn is_connected(&self) -> bool {
         true
     }

@@ -72,7 +72,7 @@ impl fmt::Debug for TopicBook {
 
 /// One of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct UnavailableOne {
+pub struct UnavailableTopic {
     /// The topic.
     pub absent: AbsentTopic,
     /// For how long.
@@ -85,7 +85,7 @@ pub struct UnavailableOne {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Unavailable {
     /// Some of them, those that rows wait for first.
-    pub topics: Vec<UnavailableOne>,
+    pub topics: Vec<UnavailableTopic>,
     /// How many are missing.
     pub missing: usize,
     /// How many are forbidden to us.
@@ -312,7 +312,7 @@ impl TopicBook {
         if topics.is_empty() {
             return Unavailable::default();
         }
-        let since = |absent: AbsentTopic| UnavailableOne {
+        let since = |absent: AbsentTopic| UnavailableTopic {
             age: now.saturating_sub(absent.since),
             help: to_mend(absent.fault, &absent.topic),
             absent,

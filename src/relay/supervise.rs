@@ -31,7 +31,9 @@ use postrider_core::gate::Facts;
 use postrider_core::lsn::Lsn;
 use postrider_core::session::{End, Limits, Owed, Request};
 use postrider_core::supervisor::{Conclusion, Learned, Left, Next, Policy, Supervisor, Verdict};
-use postrider_kafka::{ExactlyOnce, KafkaSink, Producer, Remembering, SinkError, note_settings};
+use postrider_kafka::{
+    AtLeastOnceWithProgress, ExactlyOnce, KafkaSink, Producer, SinkError, learn_topic_settings,
+};
 use postrider_postgres::control::{
     self, Client, ControlError, Inspection, Known, Requirements, ServerFacts,
 };
@@ -60,7 +62,8 @@ pub async fn deliver(
     if plan.config.kafka.delivery == Delivery::ExactlyOnce {
         Box::pin(run(plan, options, stop, telemetry, ExactlyOnce::open)).await
     } else if plan.keeps_progress() {
-        let open = move |spec: &_, lineage: &_, _| Remembering::open(spec, lineage, every);
+        let open =
+            move |spec: &_, lineage: &_, _| AtLeastOnceWithProgress::open(spec, lineage, every);
         Box::pin(run(plan, options, stop, telemetry, open)).await
     } else {
         let open = |spec: &_, _: &_, _| Producer::open(spec);
@@ -98,7 +101,7 @@ pub async fn run<S: KafkaSink + Send + 'static>(
         owed: None,
         known: None,
         alterations: Alterations::default(),
-        standby: false,
+        in_recovery: false,
         bootstrap: Bootstrap::default(),
     };
     let topic_monitor = relay.topic_monitor();
@@ -131,8 +134,8 @@ struct Relay {
     known: Option<Known>,
     /// What it was told of its publication.
     alterations: Alterations,
-    /// Whether the server was a standby when the session was prepared.
-    standby: bool,
+    /// Whether the server was in recovery when the session was prepared.
+    in_recovery: bool,
     /// What Kafka was prepared for.
     bootstrap: Bootstrap,
 }
@@ -253,7 +256,7 @@ impl Relay {
         if !topics.is_empty() {
             // Their settings may say why; brokers that do not answer are left to the sessions.
             let kafka = self.plan.kafka.clone();
-            let asked = run_blocking(move || note_settings(&kafka, &topics));
+            let asked = run_blocking(move || learn_topic_settings(&kafka, &topics));
             let _ = tokio::time::timeout(SETTINGS_LIMIT, asked).await;
         }
     }
@@ -310,7 +313,7 @@ impl Relay {
             ready = Box::pin(self.prepare()) => ready?,
             () = told => return Ok(End::Drained),
         };
-        self.standby = inspection.server.in_recovery;
+        self.in_recovery = inspection.server.in_recovery;
         if self.must_end() {
             return Ok(End::Drained);
         }
@@ -406,7 +409,7 @@ impl Relay {
         };
         let watch = Watch {
             stream,
-            standby: self.standby,
+            in_recovery: self.in_recovery,
             stop: &self.stop,
             telemetry: &self.telemetry,
             known: self.known.as_ref(),

@@ -73,8 +73,8 @@ impl Unwatched {
 /// What the looks before have seen.
 #[derive(Debug)]
 struct Before {
-    /// The server was a standby.
-    standby: bool,
+    /// The server was in recovery.
+    in_recovery: bool,
     /// The last look failed in a way that a new session would meet as well.
     unseen: bool,
 }
@@ -83,8 +83,8 @@ struct Before {
 pub(super) struct Watch<'a> {
     /// Who streams; unknown for a session that has not begun.
     pub(super) stream: Option<ServerProcess>,
-    /// The server was a standby when the session was prepared.
-    pub(super) standby: bool,
+    /// The server was in recovery when the session was prepared.
+    pub(super) in_recovery: bool,
     pub(super) stop: &'a Stop,
     pub(super) telemetry: &'a Telemetry,
     pub(super) known: Option<&'a Known>,
@@ -98,7 +98,7 @@ impl Watch<'_> {
     /// reason why the session must end. Upholds G1.
     pub(super) async fn keep(&self, mut client: Client) -> ControlError {
         // Over all connections: a server may be promoted, or fail to answer, across two of them.
-        let mut before = Before { standby: self.standby, unseen: false };
+        let mut before = Before { in_recovery: self.in_recovery, unseen: false };
         loop {
             tokio::select! {
                 () = client.ended() => {}
@@ -143,7 +143,8 @@ impl Watch<'_> {
         before: &mut Before,
     ) -> Result<Option<ControlError>, ControlError> {
         let now = control::inspect(client, self.wanted).await?;
-        if std::mem::replace(&mut before.standby, now.server.in_recovery) && !before.standby {
+        if std::mem::replace(&mut before.in_recovery, now.server.in_recovery) && !before.in_recovery
+        {
             // The stream lives on, and progress would be kept under the timeline that has ended.
             self.unwatched.because(ControlError::Promoted);
             self.stop.request(Request::ServerShutdown);

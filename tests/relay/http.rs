@@ -7,7 +7,7 @@ use rdkafka::mocking::MockCluster;
 use crate::delivery::idle::{ALL, impatient};
 use crate::stage::Stage;
 use support::broker::take_down;
-use support::face::Face;
+use support::relay_http::RelayHttp;
 use support::{postgres, wait_for};
 
 const CONFIRMED: &str = "postrider_records_confirmed_total";
@@ -18,7 +18,7 @@ fn metrics_and_probes_tell_the_truth() {
     let stage = Stage::new(postgres::installed(), &mock.bootstrap_servers(), "http");
     let relay = stage.relay().expect_log("became a dead letter").expect_log("trying again");
     let mut running = impatient(relay).expect_log("cannot reach Kafka").run();
-    let face = Face::of(&mut running);
+    let face = RelayHttp::of(&mut running);
     face.wait_ready(200);
     assert_eq!(face.probe("/livez").0, 200);
     let (_, health) = face.probe("/readyz");
@@ -89,7 +89,7 @@ fn rows_that_wait_keep_their_age_across_sessions() {
     let stage = Stage::new(postgres::installed(), &mock.bootstrap_servers(), "age");
     let relay = stage.relay().expect_log("trying again").allow_log("BrokerTransportFailure");
     let mut running = relay.set("retry.initial", "2s").allow_log("cannot reach Kafka").run();
-    let face = Face::of(&mut running);
+    let face = RelayHttp::of(&mut running);
     stage.insert("A", 1);
     face.wait_count(CONFIRMED, 1);
     take_down(&mock, ALL);
@@ -120,7 +120,7 @@ fn silent_connections_keep_the_relay_neither_from_its_brokers_nor_from_probes() 
     let relay = stage.relay().after("ulimit -n 256").expect_log("cannot reach Kafka");
     let relay = relay.allow_log("BrokerTransportFailure");
     let mut running = impatient(relay).run();
-    let face = Face::of(&mut running);
+    let face = RelayHttp::of(&mut running);
     face.wait_ready(200);
     let silent: Vec<_> = (0..300).map(|_| face.silent()).collect();
     let asked = Instant::now();

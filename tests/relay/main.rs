@@ -22,7 +22,7 @@ mod load;
 mod postgres;
 mod refusals;
 mod routing;
-mod sandbox;
+mod servers_and_clients;
 mod shutdown;
 mod stage;
 mod standby;

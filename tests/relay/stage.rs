@@ -13,9 +13,9 @@ use support::oracle::{Committed, Oracle};
 use support::postgres::Database;
 use support::relay::Relay;
 use support::sql::Sql;
+use support::status_log::{Status, StatusLog};
 use support::topic::{self, Stored};
 use support::wait_for;
-use support::wiretap::{Status, Wiretap};
 
 /// See the module. Dropping it drops the slot, so that it holds back no log for other tests.
 pub(crate) struct Stage {
@@ -92,8 +92,8 @@ impl Stage {
     }
 
     /// A proxy that sees every status update.
-    pub(crate) fn tap(&self) -> Wiretap {
-        Wiretap::start(&self.database.address(), &self.bootstrap, &self.prefix)
+    pub(crate) fn tap(&self) -> StatusLog {
+        StatusLog::start(&self.database.address(), &self.bootstrap, &self.prefix)
     }
 
     /// The account of what is committed from now on.

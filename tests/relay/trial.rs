@@ -12,8 +12,8 @@ use support::judge::Verdict;
 use support::oracle::Oracle;
 use support::postgres::Database;
 use support::relay::Relay;
+use support::status_log::{Status, StatusLog};
 use support::topic;
-use support::wiretap::{Status, Wiretap};
 
 /// Every value of `kafka.delivery`.
 pub(crate) const DELIVERIES: [&str; 2] = ["at_least_once", "exactly_once"];
@@ -31,7 +31,7 @@ pub(crate) struct Trial {
         expect(dead_code, reason = "the fault matrix asks which it is")
     )]
     broker: Option<Broker>,
-    pub(crate) tap: Wiretap,
+    pub(crate) tap: StatusLog,
     pub(crate) oracle: Oracle,
 }
 
@@ -73,7 +73,7 @@ impl Trial {
     }
 
     #[cfg(feature = "faults")]
-    /// A trial before brokers that will not answer: its wiretap asks them nothing.
+    /// A trial before brokers that will not answer: its status_log asks them nothing.
     pub(crate) fn blind(bootstrap: &str, stem: &str, delivery: &'static str) -> Self {
         let database = Database::migrated(support::postgres::installed(), stem);
         let trial = Self::before(bootstrap, database, delivery);
@@ -83,12 +83,12 @@ impl Trial {
         let slot = trial.stage.slot();
         trial.stage.sql().run(&format!("ALTER DATABASE {slot} {timeout}"));
         let address = trial.stage.database.address();
-        let tap = Wiretap::start(&address, bootstrap, "no topic begins like this");
+        let tap = StatusLog::start(&address, bootstrap, "no topic begins like this");
         Self { tap, ..trial }
     }
 
     #[cfg(feature = "faults")]
-    /// Asserts what this manner of delivery promises, but for what a blind wiretap did not see.
+    /// Asserts what this manner of delivery promises, but for what a blind status_log did not see.
     pub(crate) fn assert_kept_unseen(&self) -> Verdict {
         self.assert_kept_with(&[])
     }

@@ -42,7 +42,7 @@ impl Burst {
         Self { began: now, buffered: None, worked: 0 }
     }
 
-    /// What to do with so many bytes buffered. The clock is asked once in [`REFILL_BYTES`].
+    /// What to do with so many bytes buffered. The clock is asked once in 16 KiB.
     #[inline]
     pub fn next(&mut self, buffered: usize, clock: impl FnOnce() -> Instant) -> Work {
         let worked = self.buffered.get_or_insert(buffered).saturating_sub(buffered);

@@ -170,7 +170,7 @@ pub fn topic_names(kafka: &KafkaSpec) -> Result<BTreeSet<String>, TopicsError> {
 
 /// Asks for topics' settings, and keeps in the book what a refusal of their records may come from. A topic
 /// that is missing or hidden has none.
-pub fn note_settings(kafka: &KafkaSpec, topics: &[String]) -> Result<(), TopicsError> {
+pub fn learn_topic_settings(kafka: &KafkaSpec, topics: &[String]) -> Result<(), TopicsError> {
     let mut inquiry = Inquiry::open(kafka)?;
     for topic in topics {
         if let TopicMetadata::Topic(facts) = inquiry.look(topic)? {

@@ -16,16 +16,16 @@ use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use rustix::process::{Pid, Signal, kill_process};
 
-use support::fortress::{self, Fortress, fortress};
 use support::kafka::{self, ALLOWED_USER, Kafka, PASSWORD};
 use support::postgres::Database;
+use support::secured::{self, SecuredServer, secured_server};
 use support::{http, topic, wait_for};
 
 const BODY: &str = r#"{"customer":"ada","sku":"tea","quantity":2,"amount_cents":990}"#;
 const CHECKED: &str = "sslmode=verify-full sslrootcert=$root.crt";
 /// A database behind TLS, brokers behind a login, and the file that holds the password for these.
 struct Stage {
-    fortress: &'static Fortress,
+    secured: &'static SecuredServer,
     kafka: &'static Kafka,
     database: Database,
     folder: tempfile::TempDir,
@@ -34,8 +34,8 @@ struct Stage {
 impl Stage {
     fn set() -> Option<Self> {
         let kafka = kafka::strict()?;
-        let fortress = fortress();
-        let database = Database::migrated(&fortress.cluster, "shop");
+        let secured = secured_server();
+        let database = Database::migrated(&secured.cluster, "shop");
         let sql = database.sql();
         sql.run("GRANT ALL ON ALL TABLES IN SCHEMA public TO scram_role");
         sql.run("GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO scram_role");
@@ -44,12 +44,12 @@ impl Stage {
         }
         let folder = tempfile::tempdir().unwrap();
         write(folder.path().join("kafka"), format!("# login\nsasl.password={PASSWORD}\n")).unwrap();
-        Some(Self { fortress, kafka, database, folder })
+        Some(Self { secured, kafka, database, folder })
     }
 
     /// A command of `shop` with every login it needs; `tls` is part of the connection string.
     fn shop(&self, args: &[&str], tls: &str) -> Command {
-        let url = self.fortress.address("scram", tls);
+        let url = self.secured.address("scram", tls);
         let url = url.replace("dbname=postgres", &format!("dbname={}", self.database.name()));
         let mut command = Command::new(env!("CARGO_BIN_EXE_shop"));
         command
@@ -99,8 +99,8 @@ impl SecretRedis {
         let account = Account::unprivileged().unwrap();
         let folder = account.make_folder("postrider-redis-").unwrap();
         let mut tether = Tether::new(&folder).unwrap();
-        let authority = fortress::authority("whom Redis trusts");
-        let (certificate, key) = fortress::issue(&authority, "redis", &["localhost"]);
+        let authority = secured::authority("whom Redis trusts");
+        let (certificate, key) = secured::issue(&authority, "redis", &["localhost"]);
         let place = |name: &str, text: &str| {
             let path = folder.join(name);
             write(&path, text).unwrap();
@@ -207,7 +207,7 @@ fn a_service_reaches_all_it_needs_by_tls_and_logins_and_shows_no_secret() {
                      WHERE datname = current_database() AND usename = 'scram_role'";
     assert_eq!(stage.database.sql().value(encrypted), "t");
     let said = service.stop();
-    for secret in [PASSWORD, fortress::PASSWORD, redis.password.as_str()] {
+    for secret in [PASSWORD, secured::PASSWORD, redis.password.as_str()] {
         assert!(!said.contains(secret), "{said}");
     }
 
@@ -222,7 +222,7 @@ fn a_service_reaches_all_it_needs_by_tls_and_logins_and_shows_no_secret() {
 
 #[test]
 fn a_server_that_is_not_whom_the_url_trusts_is_not_spoken_to() {
-    let fortress = fortress();
+    let secured = secured_server();
     for (tls, exit, reason) in [
         ("sslmode=verify-full sslrootcert=$stranger.crt", 69, "UnknownIssuer"),
         ("sslmode=verify-full sslrootcert=$missing.crt", 78, "sslrootcert"),
@@ -231,13 +231,13 @@ fn a_server_that_is_not_whom_the_url_trusts_is_not_spoken_to() {
     ] {
         let output = Command::new(env!("CARGO_BIN_EXE_shop"))
             .args(["load", "--count", "1"])
-            .env("DATABASE_URL", fortress.address("scram", tls))
+            .env("DATABASE_URL", secured.address("scram", tls))
             .env("HOME", "/nowhere")
             .output()
             .unwrap();
         let said = words(&output);
         assert_eq!(output.status.code(), Some(exit), "{tls}: {said}");
-        assert!(said.contains(reason) && !said.contains(fortress::PASSWORD), "{tls}: {said}");
+        assert!(said.contains(reason) && !said.contains(secured::PASSWORD), "{tls}: {said}");
     }
 }
 

@@ -13,11 +13,11 @@ use serde_json::{Map, Value};
 
 use crate::crash::settings::Plan;
 use support::chance::Chance;
-use support::face::Face;
 use support::fault::endtxn::{End, EndTxns, Injection, Journal};
 use support::fault::kafka_frame::Producer;
 use support::fault::proxy::Proxy;
 use support::relay::Running;
+use support::relay_http::RelayHttp;
 
 /// How long the relay's client waits for an answer (`socket.timeout.ms`). It looks once a second, so
 /// it may take twice as long.
@@ -117,7 +117,7 @@ impl Ends {
 
     /// What was done, and what a relay that has come over all of it says.
     pub(crate) fn tally(&self, running: &mut Running) -> Tally {
-        let detected = Face::of(running).count(NOTICED).unwrap_or(0);
+        let detected = RelayHttp::of(running).count(NOTICED).unwrap_or(0);
         tally(&self.end_txns.journal(), detected)
     }
 }

@@ -13,7 +13,7 @@ use crate::crash::coordinator;
 use crate::crash::judge::Told;
 use crate::crash::readers::Shelf;
 use crate::crash::rows::PLACES;
-use support::tap::{Said, Tap};
+use support::status_proxy::{Said, StatusProxy};
 use support::topic;
 
 /// How long the brokers may take to say how far their topics reach, while leaders move.
@@ -21,7 +21,7 @@ const ENDS_LIMIT: Duration = Duration::from_mins(1);
 
 /// The proxy between relay and Postgres.
 pub(crate) struct Watch {
-    tap: Tap,
+    tap: StatusProxy,
     told: Arc<Mutex<Vec<Told>>>,
 }
 
@@ -49,7 +49,7 @@ impl Watch {
             let looked = shelf.now();
             kept.lock().unwrap().push(Told { flush, said, sent, ends, moment, marked, looked });
         };
-        Self { tap: Tap::start(target, listener), told }
+        Self { tap: StatusProxy::start(target, listener), told }
     }
 
     /// Where the relay has to connect.

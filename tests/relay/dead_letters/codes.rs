@@ -6,7 +6,7 @@ use rdkafka::mocking::MockCluster;
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr as Answer};
 
 use crate::stage::Stage;
-use support::face::Face;
+use support::relay_http::RelayHttp;
 use support::{postgres, wait_for};
 
 /// What the brokers may answer to a record (Kafka's `ProduceResponse` and what its handlers throw).
@@ -105,7 +105,7 @@ fn survives_every_code(mode: &str) {
         let stage = Stage::new(postgres::installed(), &mock.bootstrap_servers(), "codes");
         let relay = stage.relay().set("kafka.delivery", mode).allow_log("");
         let mut running = relay.run();
-        let face = Face::of(&mut running);
+        let face = RelayHttp::of(&mut running);
         stage.insert("A", 1);
         wait_for("the first row", || (face.count(CONFIRMED)? >= 1).then_some(()));
         let (mut rows, mut seen, mut met) = (0, BTreeSet::new(), BTreeSet::new());
@@ -149,7 +149,7 @@ fn survives_every_code(mode: &str) {
 
 const CONFIRMED: &str = "postrider_records_confirmed_total";
 
-fn restarts(face: &Face) -> u64 {
+fn restarts(face: &RelayHttp) -> u64 {
     let (_, page) = face.get("/metrics");
     let lines = page.lines().filter(|line| line.starts_with("postrider_restarts_total"));
     lines.filter_map(|line| line.rsplit_once(' ')?.1.parse::<u64>().ok()).sum()

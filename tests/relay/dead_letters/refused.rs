@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::stage::Stage;
-use support::face::Face;
 use support::relay::Relay;
+use support::relay_http::RelayHttp;
 use support::topic::Stored;
 use support::{kafka, postgres, topic};
 
@@ -20,7 +20,7 @@ fn relay(stage: &Stage, delivery: &str) -> Relay {
 }
 
 /// How many sessions ended for a refused batch, once all that is committed is acknowledged.
-fn sessions_ended(stage: &Stage, face: &Face) -> u64 {
+fn sessions_ended(stage: &Stage, face: &RelayHttp) -> u64 {
     stage.wait_acknowledged(stage.log_end());
     face.count("postrider_restarts_total{reason=\"batch_refused\"}").unwrap()
 }
@@ -47,7 +47,7 @@ fn g4_one_large_record_among_thousands_costs_a_few_sessions() {
         let stage = Stage::new(postgres::installed(), &kafka.bootstrap(), "one_large");
         topic::create(&kafka.bootstrap(), &stage.topic("A"), 1, &[("max.message.bytes", "100000")]);
         let mut running = relay(&stage, delivery).run();
-        let face = Face::of(&mut running);
+        let face = RelayHttp::of(&mut running);
         running.wait_for_log("streaming");
         stage.insert("A", 10);
         stage.wait_acknowledged(stage.log_end());
@@ -81,7 +81,7 @@ fn g4_rows_without_a_key_for_a_compacted_topic_cost_a_few_sessions() {
         topic::create(&kafka.bootstrap(), &stage.topic("A"), 1, &[]);
         stage.sql().run("ALTER TABLE outbox ALTER aggregate_id DROP NOT NULL");
         let mut running = relay(&stage, delivery).run();
-        let face = Face::of(&mut running);
+        let face = RelayHttp::of(&mut running);
         running.wait_for_log("streaming");
         // All at once, and then one by one.
         let rows = "INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload)
@@ -117,7 +117,7 @@ fn g4_rows_of_a_time_that_the_topic_does_not_take_cost_a_few_sessions() {
         }
         stage.sql().run("ALTER TABLE outbox ADD COLUMN due timestamptz");
         let mut running = relay(&stage, delivery).set("outbox.timestamp", "due").run();
-        let face = Face::of(&mut running);
+        let face = RelayHttp::of(&mut running);
         running.wait_for_log("streaming");
         for n in 1..=40 {
             stage.sql().run(&format!(
@@ -167,7 +167,7 @@ fn g4_g6_two_refused_rows_of_different_commits_in_one_batch_end_a_few_sessions()
             relay.set("kafka.linger", "100ms").expect_log("refused a batch").allow_log("a row");
         let relay = relay.allow_log("takes records of at most").allow_log("smaller batches only");
         let mut running = relay.run();
-        let ended = sessions_ended(&stage, &Face::of(&mut running));
+        let ended = sessions_ended(&stage, &RelayHttp::of(&mut running));
         eprintln!("{delivery}: {ended} sessions ended");
         assert!((1..=12).contains(&ended), "{delivery}: {ended}");
         running.stop();
@@ -202,7 +202,7 @@ fn g4_refusals_for_a_time_make_no_dead_letters_of_good_rows() {
              FROM generate_series(1001, 1150) AS n",
         );
         let mut running = relay(&stage, delivery).set("outbox.timestamp", "due").run();
-        let face = Face::of(&mut running);
+        let face = RelayHttp::of(&mut running);
         stage.wait_acknowledged(stage.log_end());
         for n in 11..=30 {
             stage.sql().run(&format!(

@@ -9,7 +9,7 @@ use rdkafka::mocking::MockCluster;
 use crate::delivery::idle::ALL;
 use crate::stage::Stage;
 use support::broker::Broker;
-use support::face::Face;
+use support::relay_http::RelayHttp;
 use support::topic::Stored;
 use support::{kafka, postgres, retention, topic};
 
@@ -232,7 +232,7 @@ fn g4_a_topic_that_refuses_row_after_row_costs_a_few_sessions() {
         let relay = relay.allow_log("takes records of at most");
         let relay = relay.allow_log("takes smaller batches only");
         let mut running = relay.run();
-        let face = Face::of(&mut running);
+        let face = RelayHttp::of(&mut running);
         running.wait_for_log("streaming");
         for _ in 0..200 {
             stage.sql().run(&format!(
@@ -318,7 +318,7 @@ fn g4_policy_skip_leaves_rows_out_and_says_so() {
     // The level that leaves out all but what tells of these rows, and where metrics are.
     let relay = relay.variable("RUST_LOG", "error,postrider::cli::run=info");
     let mut running = relay.expect_log("a row was left out").run();
-    let face = Face::of(&mut running);
+    let face = RelayHttp::of(&mut running);
     for code in ["no_route", "invalid_topic", "too_large"] {
         let line = running.wait_for_log("a row was left out");
         assert!(line.contains(code), "{line}");

@@ -6,8 +6,8 @@ use crate::delivery::idle::make_noise;
 use crate::trial::{TOPIC, trials};
 
 use super::held::{HELD, HeldTrial, held_trials};
-use support::face::Face;
 use support::relay::Running;
+use support::relay_http::RelayHttp;
 use support::wait::{stays, wait_until};
 use support::wait_for;
 
@@ -20,7 +20,7 @@ const A_WHILE: Duration = Duration::from_millis(2_500);
 /// A relay before whose first row, to a topic that stores nothing yet, everything else must wait.
 struct Waiting<'a> {
     running: Running,
-    face: Face,
+    face: RelayHttp,
     /// The end of the log before that row was written.
     before: u64,
     trial: &'a HeldTrial,
@@ -30,7 +30,7 @@ impl<'a> Waiting<'a> {
     fn new(trial: &'a HeldTrial) -> Self {
         let mut running =
             trial.relay().allow_log("has tables that source.tables does not name").run();
-        let face = Face::of(&mut running);
+        let face = RelayHttp::of(&mut running);
         face.wait_ready(200);
         trial.stage.insert(TOPIC, 10);
         trial.wait_settled();

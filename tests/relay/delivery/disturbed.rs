@@ -3,14 +3,14 @@
 
 use std::time::Duration;
 
-use crate::sandbox::ends::{SOCKET_TIMEOUT, shared};
+use crate::servers_and_clients::ends::{SOCKET_TIMEOUT, shared};
 use crate::stage::Stage;
-use support::face::Face;
 use support::fault::cluster;
 use support::fault::endtxn::Injection;
 use support::fault::link::{BOTH, Fault};
 use support::kafka::Options;
 use support::postgres;
+use support::relay_http::RelayHttp;
 
 /// What is done, and whether a client must notice.
 const INJECTIONS: [(Injection, bool); 7] = [
@@ -36,7 +36,7 @@ fn g6_a_relay_that_loses_sight_of_a_commit_notices_and_delivers_once() {
         .property("socket.timeout.ms", &SOCKET_TIMEOUT.as_millis().to_string());
     // It warns of each; how often is counted below.
     let mut running = relay.allow_log("").run();
-    let face = Face::of(&mut running);
+    let face = RelayHttp::of(&mut running);
     let noticed = || face.count(r#"postrider_restarts_total{reason="ambiguous_commit"}"#);
     let mut expected = 0;
     for (injection, is_noticeable) in INJECTIONS {

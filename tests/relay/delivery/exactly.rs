@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::load::{Load, commit, prepare};
 use crate::stage::Stage;
 use support::broker::Broker;
-use support::face::Face;
+use support::relay_http::RelayHttp;
 use support::wait::let_pass;
 use support::{kafka, postgres, topic, wait_for};
 
@@ -50,7 +50,7 @@ fn g8_stops_within_one_transaction_are_clean_stops() {
     stage.insert("A", ROWS_WITHIN);
     for _ in 0..3 {
         let mut running = relay.run();
-        let face = Face::of(&mut running);
+        let face = RelayHttp::of(&mut running);
         face.wait_metric("postrider_records_confirmed_total", |records| records > 0.0);
         running.stop();
         assert!(stage.records().len() < ROWS_WITHIN, "all of it was delivered too soon");

@@ -11,10 +11,10 @@ use postrider::route::RejectionCode;
 
 use crate::stage::Stage;
 use support::broker::Broker;
-use support::face::Face;
 use support::kafka::{self, Kafka};
 use support::postgres;
 use support::relay::Relay;
+use support::relay_http::RelayHttp;
 use support::topic::{self, Stored};
 
 const ROWS: u64 = 10_000;
@@ -140,7 +140,7 @@ fn g4_hostile_rows_end_in_a_topic_or_in_the_dead_letters_and_the_counts_agree() 
     }
     stage.sql().run(SHAPE);
     let mut running = relay(&stage).run();
-    let face = Face::of(&mut running);
+    let face = RelayHttp::of(&mut running);
     face.wait_ready(200);
     let heap = ROWS / 10;
     for number in 0..10 {
@@ -188,7 +188,7 @@ fn g4_hostile_rows_that_only_the_brokers_refuse_stop_nothing() {
     let relay = relay(&stage).expect_log("refused a batch").allow_log("trying again");
     // A busy machine's broker.
     let mut running = relay.allow_log("cannot reach Kafka; retrying").run();
-    let face = Face::of(&mut running);
+    let face = RelayHttp::of(&mut running);
     attack(&stage, 1, 300);
     attack_from_the_future(&stage, 301, 330);
     attack(&stage, 331, 600);

@@ -11,10 +11,10 @@ use tokio_postgres::error::SqlState;
 use crate::stage::Stage;
 use crate::trial::{DELIVERIES, Trial};
 use support::broker::Broker;
-use support::face::Face;
 use support::fault::link::{Fault, Kind, Way};
 use support::fault::proxy::{Proxy, blind};
 use support::postgres;
+use support::relay_http::RelayHttp;
 use support::topic::Stored;
 
 const MIB: usize = 1 << 20;
@@ -194,7 +194,7 @@ fn g3_g8_a_row_may_take_longer_than_the_server_waits_and_a_stop_is_obeyed_meanwh
     let relay = stage.relay().set("source.url", &url).set("source.frame_max", "1MiB");
     let relay = relay.set("http.bind", "127.0.0.1:0");
     let mut running = relay.run();
-    let face = Face::of(&mut running);
+    let face = RelayHttp::of(&mut running);
     stage.insert("A", 5);
     stage.wait_for_records(5);
     insert(&stage, "payload", 10 * MIB);

@@ -2,7 +2,7 @@
 
 use crate::delivery::idle::impatient;
 use crate::trial::{DELIVERIES, TOPIC, Trial, trials};
-use support::scissors::Scissors;
+use support::cutting_proxy::CuttingProxy;
 use support::sql::Sql;
 use support::{kafka, unique, wait_for};
 
@@ -53,7 +53,7 @@ fn dbz_5915_the_first_row_is_delivered_though_its_begin_was_seen_before() {
     for trial in trials("begun") {
         // Before anything is cut.
         trial.relay().prepare();
-        let proxy = Scissors::behind_begin(5);
+        let proxy = CuttingProxy::behind_begin(5);
         let address = proxy.before(&trial.stage.database.address());
         let relay = trial.relay().set("source.url", &format!("{}?sslmode=disable", address.url()));
         // A cut while a session begins may look like a slot that was taken away.

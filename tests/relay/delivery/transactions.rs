@@ -21,8 +21,8 @@ use support::judge::judge;
 use support::oracle::Oracle;
 use support::postgres::{self, Database};
 use support::relay::Relay;
+use support::status_log::StatusLog;
 use support::topic::{self, Stored};
-use support::wiretap::Wiretap;
 
 /// The header that carries commit LSN and index.
 const POSITION: &str = "postrider-lsn";
@@ -143,7 +143,7 @@ impl Fixture {
                 topic::create(&broker.bootstrap(), &format!("{prefix}{name}"), 3, &[]);
             }
         }
-        let tap = Wiretap::start(&database.address(), &broker.bootstrap(), &prefix);
+        let tap = StatusLog::start(&database.address(), &broker.bootstrap(), &prefix);
         let mut relay = Relay::new(
             env!("CARGO_BIN_EXE_postrider"),
             &tap.address(),
@@ -167,7 +167,7 @@ impl Fixture {
         assert_eq!(topic::read(&broker.bootstrap(), &topics).len(), records.len());
         let committed = oracle.committed();
         judge(&committed, &records, &tap.statuses()).assert_exactly_once();
-        assert!(!tap.statuses().is_empty(), "no status update went through the wiretap");
+        assert!(!tap.statuses().is_empty(), "no status update went through the status_log");
         oracle.close();
         database.sql().run(&format!("SELECT pg_drop_replication_slot('{slot}')"));
     }

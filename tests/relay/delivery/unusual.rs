@@ -1,7 +1,7 @@
 //! Transactions that are huge, tiny, foreign or open for long, and what is no insert at all.
 
 use crate::trial::{TOPIC, trials};
-use support::face::Face;
+use support::relay_http::RelayHttp;
 
 /// Above what the relay needs for its budget of 8 MiB in flight and the build that the tests use; far
 /// below what is written here.
@@ -35,7 +35,7 @@ fn row_36_what_is_no_insert_makes_no_record() {
 fn row_38_a_huge_transaction_passes_through_little_memory() {
     for trial in trials("huge") {
         let mut running = trial.relay().set("kafka.max_in_flight", "8MiB").run();
-        let face = Face::of(&mut running);
+        let face = RelayHttp::of(&mut running);
         trial.stage.insert(TOPIC, 300_000);
         trial.wait_settled();
         let memory = face.metric(MEMORY).unwrap();
@@ -50,7 +50,7 @@ fn row_38_a_huge_transaction_passes_through_little_memory() {
 fn row_39_many_tiny_and_foreign_transactions_pass_through_little_memory() {
     for trial in trials("tiny") {
         let mut running = trial.relay().set("kafka.max_in_flight", "8MiB").run();
-        let face = Face::of(&mut running);
+        let face = RelayHttp::of(&mut running);
         let sql = trial.stage.sql();
         sql.run("CREATE TABLE foreign_rows (n int); SET synchronous_commit = off");
         sql.run(&format!(

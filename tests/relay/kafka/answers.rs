@@ -10,8 +10,8 @@ use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 
 use crate::delivery::idle::impatient;
 use crate::trial::{DELIVERIES, TOPIC, Trial, trials};
-use support::face::Face;
 use support::relay::Relay;
+use support::relay_http::RelayHttp;
 use support::wait::{let_pass, stays};
 use support::{kafka, topic, unique, wait_for};
 
@@ -190,7 +190,7 @@ fn row_62_a_throttled_producer_is_slow_and_small() {
         // A throttle may last longer than it takes to be told of silence.
         let relay = relay.allow_log("the Kafka brokers confirm nothing");
         let mut running = relay.set("kafka.max_in_flight", "1MiB").run();
-        let face = Face::of(&mut running);
+        let face = RelayHttp::of(&mut running);
         let begun = Instant::now();
         // Hashes: nothing to compress.
         trial.stage.sql().run(&format!(

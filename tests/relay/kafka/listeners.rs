@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use crate::stage::Stage;
-use support::face::Face;
-use support::fortress::{authority, issue};
 use support::kafka::{self, Options};
 use support::postgres;
+use support::relay_http::RelayHttp;
+use support::secured::{authority, issue};
 
 /// How soon the log names what is wrong.
 const NAMED: Duration = Duration::from_secs(40);
@@ -48,7 +48,7 @@ fn a_broker_that_falls_silent_makes_the_relay_unready_until_it_speaks_again() {
     let stage = Stage::new(postgres::installed(), &kafka.bootstrap(), "frozen");
     let oracle = stage.oracle();
     let mut running = stage.relay().allow_log("").run();
-    let face = Face::of(&mut running);
+    let face = RelayHttp::of(&mut running);
     stage.insert("A", 10);
     stage.wait_for_records(10);
     face.wait_ready(200);

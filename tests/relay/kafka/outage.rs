@@ -7,7 +7,7 @@ use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 
 use crate::load::{Load, commit, prepare_at};
 use crate::stage::Stage;
-use support::face::Face;
+use support::relay_http::RelayHttp;
 use support::wait::let_pass;
 use support::{kafka, postgres};
 
@@ -30,7 +30,7 @@ fn g1_g3_an_outage_of_kafka_stalls_and_loses_nothing() {
     // A broker that has just started may take its time to create a topic, and this is not about that.
     let relay = relay.set("route.missing_topic", "wait").allow_log("its rows wait");
     let mut running = relay.expect_log("cannot reach Kafka").run();
-    let face = Face::of(&mut running);
+    let face = RelayHttp::of(&mut running);
     face.wait_ready(200);
     let load = Load::start(&stage, &[(500, 1), (1_000, 50)]);
     // Every key there will be: a partition that knows nothing of the producer takes a single record
@@ -108,7 +108,7 @@ fn g1_a_broker_that_stalls_holds_back_the_acknowledgement() {
     commit(&stage, 100, 1_000);
     stage.wait_acknowledged(stage.log_end());
     kafka.freeze_broker(0);
-    // The wiretap asks the frozen broker too, so what is written now is looked at afterwards.
+    // The status_log asks the frozen broker too, so what is written now is looked at afterwards.
     commit(&stage, 500, 1_001);
     let_pass(STALL, "the broker stands still");
     kafka.resume_broker(0);

@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::stage::Stage;
-use support::face::Face;
 use support::kafka::{self, ALLOWED_USER, Kafka, Options, PASSWORD, PLAIN_LOGINS, plain_logins};
 use support::postgres;
 use support::relay::{Relay, Running};
+use support::relay_http::RelayHttp;
 use support::requests::{self, Ask};
 use support::wait::stays;
 
@@ -122,7 +122,7 @@ fn a_password_that_was_typed_and_is_refused_later_is_waited_for() {
         let stage = vault.stage();
         let relay = vault.relay(&stage, delivery).property("sasl.password", PASSWORD);
         let mut running = relay.run();
-        let face = Face::of(&mut running);
+        let face = RelayHttp::of(&mut running);
         running.wait_for_log("\"streaming\"");
         delivers(&stage, &mut running, 2);
         vault.change_user("another");

@@ -7,8 +7,8 @@ use postrider::sandbox::account::Account;
 use postrider::sandbox::postgres::{Cluster, Options, Stop};
 
 use crate::trial::{DELIVERIES, TOPIC, Trial, trials};
+use support::freezing_proxy::FreezingProxy;
 use support::postgres;
-use support::sluice::Sluice;
 use support::sql::Sql;
 use support::wait_for;
 
@@ -209,13 +209,13 @@ fn row_172_a_stream_that_dies_while_a_session_begins_is_told() {
         trial.relay().prepare();
         trial.stage.insert(TOPIC, 5_000);
         let address = trial.tap.address();
-        let sluice = Sluice::start(&address);
+        let proxy = FreezingProxy::start(&address);
         let sql = trial.stage.sql();
-        sluice.before_start(move || {
+        proxy.before_start(move || {
             let walsender = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'walsender'";
             limit_files_of(&sql.value(walsender));
         });
-        let relay = trial.relay().set("source.url", &sluice.url());
+        let relay = trial.relay().set("source.url", &proxy.url());
         let mut running = relay.expect_log("trying again").run();
         let told = running.wait_for_log("trying again");
         assert!(told.contains("could not write to data file"), "{told}");

@@ -12,15 +12,15 @@ use postrider::lsn::Lsn;
 use postrider::sandbox::postgres::{Options, Tls};
 use postrider::wal::{Class, Connection, Frame, SessionParams, WalError};
 
-use support::fortress::{Fortress, PASSWORD, authority, fortress, issue};
 use support::postgres;
+use support::secured::{PASSWORD, SecuredServer, authority, issue, secured_server};
 
 /// What a connection string says, as the relay reads it.
 trait Resolved {
     fn info(&self, role: &str, extra: &str) -> ConnectInfo;
 }
 
-impl Resolved for Fortress {
+impl Resolved for SecuredServer {
     fn info(&self, role: &str, extra: &str) -> ConnectInfo {
         resolve(&self.address(role, extra))
     }
@@ -64,10 +64,10 @@ fn log_in(info: &ConnectInfo) -> Result<bool, WalError> {
 
 #[test]
 fn every_method_lets_the_right_password_in() {
-    let fortress = fortress();
+    let secured = secured_server();
     for role in ["scram", "md5", "password"] {
-        assert_eq!(log_in(&fortress.info(role, "")), Ok(true), "{role}");
-        let mut wrong = fortress.info(role, "");
+        assert_eq!(log_in(&secured.info(role, "")), Ok(true), "{role}");
+        let mut wrong = secured.info(role, "");
         let ConnectInfo { endpoints, .. } = &mut wrong;
         endpoints[0].password = Some(postrider::libpq::Password::new("guess"));
         let error = log_in(&wrong).unwrap_err();
@@ -85,14 +85,14 @@ fn endpoints_without_password(info: &mut ConnectInfo) {
 
 #[test]
 fn scram_binds_itself_to_tls() {
-    let fortress = fortress();
+    let secured = secured_server();
     for binding in ["disable", "prefer", "require"] {
-        let info = fortress.info("scram", &format!("channel_binding={binding}"));
+        let info = secured.info("scram", &format!("channel_binding={binding}"));
         assert_eq!(log_in(&info), Ok(true), "{binding}");
     }
-    let info = fortress.info("md5", "channel_binding=require");
+    let info = secured.info("md5", "channel_binding=require");
     assert!(matches!(log_in(&info), Err(WalError::Authentication { .. })));
-    let info = fortress.info("plain", "sslmode=disable channel_binding=require");
+    let info = secured.info("plain", "sslmode=disable channel_binding=require");
     assert!(matches!(log_in(&info), Err(WalError::Authentication { .. })));
 }
 
@@ -100,7 +100,7 @@ fn scram_binds_itself_to_tls() {
 /// refused by both connections.
 #[test]
 fn a_server_must_authenticate_as_require_auth_says() {
-    let fortress = fortress();
+    let secured = secured_server();
     for (role, word) in
         [("scram", "scram-sha-256"), ("md5", "md5"), ("password", "password"), ("trust", "none")]
     {
@@ -113,9 +113,9 @@ fn a_server_must_authenticate_as_require_auth_says() {
             ("none,md5".to_owned(), ["trust", "md5"].contains(&role)),
             ("!password,!md5".to_owned(), ["trust", "scram"].contains(&role)),
         ] {
-            let typed = fortress.info(role, &format!("require_auth={required}"));
+            let typed = secured.info(role, &format!("require_auth={required}"));
             let env = |name: &str| (name == "PGREQUIREAUTH").then(|| required.clone());
-            let (taken, _) = ConnectInfo::resolve(&fortress.address(role, ""), &env).unwrap();
+            let (taken, _) = ConnectInfo::resolve(&secured.address(role, ""), &env).unwrap();
             for info in [typed, taken] {
                 match log_in(&info) {
                     Ok(_) => assert!(permitted, "{role} {required}"),
@@ -134,20 +134,20 @@ fn a_server_must_authenticate_as_require_auth_says() {
 /// A certificate is checked by TLS: to the protocol it is no authentication, as libpq sees it too.
 #[test]
 fn require_auth_holds_with_certificates_sockets_and_without_tls() {
-    let fortress = fortress();
+    let secured = secured_server();
     let files = "sslmode=require sslcert=$client.crt sslkey=$client.key require_auth";
-    assert_eq!(log_in(&fortress.info("cert", &format!("{files}=none"))), Ok(true));
+    assert_eq!(log_in(&secured.info("cert", &format!("{files}=none"))), Ok(true));
     let refused = |info: &ConnectInfo| {
         let error = log_in(info).unwrap_err();
         assert!(error.to_string().contains("which require_auth"), "{error:?}");
     };
-    refused(&fortress.info("cert", &format!("{files}=!none")));
+    refused(&secured.info("cert", &format!("{files}=!none")));
     for mode in ["disable", "prefer"] {
-        let info = |word| fortress.info("plain", &format!("sslmode={mode} require_auth={word}"));
+        let info = |word| secured.info("plain", &format!("sslmode={mode} require_auth={word}"));
         assert_eq!(log_in(&info("scram-sha-256")), Ok(false));
         refused(&info("md5"));
     }
-    let socket = fortress.cluster.unix_url();
+    let socket = secured.cluster.unix_url();
     assert_eq!(log_in(&resolve(&format!("{socket}&require_auth=none"))), Ok(false));
     refused(&resolve(&format!("{socket}&require_auth=scram-sha-256")));
     // A server without TLS, which says so when it is asked.
@@ -184,7 +184,7 @@ fn an_impostor_hears_no_password_that_require_auth_keeps() {
 
 #[test]
 fn every_sslmode_trusts_whom_it_should() {
-    let fortress = fortress();
+    let secured = secured_server();
     for (extra, encrypted) in [
         ("sslmode=prefer", true),
         ("sslmode=allow", true),
@@ -198,7 +198,7 @@ fn every_sslmode_trusts_whom_it_should() {
         ("sslmode=verify-full sslrootcert=$root.crt host=127.0.0.1", true),
         ("sslmode=verify-full sslrootcert=$root.crt sslsni=0", true),
     ] {
-        assert_eq!(log_in(&fortress.info("scram", extra)), Ok(encrypted), "{extra}");
+        assert_eq!(log_in(&secured.info("scram", extra)), Ok(encrypted), "{extra}");
     }
     for extra in [
         "sslmode=require sslrootcert=$stranger.crt",
@@ -206,22 +206,22 @@ fn every_sslmode_trusts_whom_it_should() {
         "sslmode=verify-full sslrootcert=$root.crt host=other.example",
         "sslmode=verify-full sslrootcert=$root.crt host=db.example",
     ] {
-        let error = log_in(&fortress.info("scram", extra)).unwrap_err();
+        let error = log_in(&secured.info("scram", extra)).unwrap_err();
         assert!(matches!(error, WalError::TlsHandshake { .. }), "{extra}: {error:?}");
         assert_eq!(error.class().exit_code(), 78);
     }
-    let error = log_in(&fortress.info("scram", "sslmode=verify-full")).unwrap_err();
+    let error = log_in(&secured.info("scram", "sslmode=verify-full")).unwrap_err();
     assert!(matches!(error, WalError::TlsFiles(_)), "{error:?}");
 }
 
 #[test]
 fn prefer_falls_back_and_require_does_not() {
-    let fortress = fortress();
-    assert_eq!(log_in(&fortress.info("plain", "sslmode=prefer")), Ok(false));
-    assert_eq!(log_in(&fortress.info("plain", "sslmode=disable")), Ok(false));
-    let error = log_in(&fortress.info("plain", "sslmode=require")).unwrap_err();
+    let secured = secured_server();
+    assert_eq!(log_in(&secured.info("plain", "sslmode=prefer")), Ok(false));
+    assert_eq!(log_in(&secured.info("plain", "sslmode=disable")), Ok(false));
+    let error = log_in(&secured.info("plain", "sslmode=require")).unwrap_err();
     assert!(matches!(&error, WalError::Server(server) if server.code == "28000"), "{error:?}");
-    let error = log_in(&fortress.info("reject", "")).unwrap_err();
+    let error = log_in(&secured.info("reject", "")).unwrap_err();
     assert!(matches!(&error, WalError::Server(server) if server.code == "28000"), "{error:?}");
     let bare = postgres::installed();
     assert_eq!(log_in(&resolve(&bare.url())), Ok(false));
@@ -231,15 +231,15 @@ fn prefer_falls_back_and_require_does_not() {
 
 #[test]
 fn a_client_certificate_lets_in_without_a_password() {
-    let fortress = fortress();
+    let secured = secured_server();
     let with = "sslmode=require sslcert=$client.crt sslkey=$client.key";
-    assert_eq!(log_in(&fortress.info("cert", with)), Ok(true));
-    assert!(log_in(&fortress.info("cert", "sslmode=require")).is_err());
-    assert!(log_in(&fortress.info("cert", &format!("{with} sslcertmode=disable"))).is_err());
-    let exposed = fortress.file("exposed.key");
-    fs::copy(fortress.file("client.key"), &exposed).unwrap();
+    assert_eq!(log_in(&secured.info("cert", with)), Ok(true));
+    assert!(log_in(&secured.info("cert", "sslmode=require")).is_err());
+    assert!(log_in(&secured.info("cert", &format!("{with} sslcertmode=disable"))).is_err());
+    let exposed = secured.file("exposed.key");
+    fs::copy(secured.file("client.key"), &exposed).unwrap();
     fs::set_permissions(&exposed, fs::Permissions::from_mode(0o644)).unwrap();
-    let info = fortress.info("cert", "sslcert=$client.crt sslkey=$exposed.key");
+    let info = secured.info("cert", "sslcert=$client.crt sslkey=$exposed.key");
     let error = log_in(&info).unwrap_err();
     assert!(error.hint().unwrap().starts_with("chmod 0600"), "{error:?}");
 }
@@ -323,12 +323,12 @@ fn postgres_18_speaks_tls_from_the_first_byte() {
 
 #[test]
 fn a_key_of_roots_may_be_readable_for_its_group() {
-    let fortress = fortress();
-    let shared = fortress.file("shared.key");
-    fs::copy(fortress.file("client.key"), &shared).unwrap();
+    let secured = secured_server();
+    let shared = secured.file("shared.key");
+    fs::copy(secured.file("client.key"), &shared).unwrap();
     fs::set_permissions(&shared, fs::Permissions::from_mode(0o640)).unwrap();
     let owned_by_root = is_root(&shared) || chown(&shared, Some(0), None).is_ok();
-    let info = fortress.info("cert", "sslcert=$client.crt sslkey=$shared.key");
+    let info = secured.info("cert", "sslcert=$client.crt sslkey=$shared.key");
     assert_eq!(log_in(&info).is_ok(), owned_by_root);
 }
 
@@ -339,8 +339,8 @@ fn is_root(file: &Path) -> bool {
 
 #[test]
 fn a_large_transaction_comes_whole_through_tls() {
-    let fortress = fortress();
-    let database = postgres::Database::migrated(&fortress.cluster, "bulk");
+    let secured = secured_server();
+    let database = postgres::Database::migrated(&secured.cluster, "bulk");
     let (sql, slot) = (database.sql(), database.name());
     sql.run(&format!("SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput')"));
     sql.run(
@@ -348,7 +348,7 @@ fn a_large_transaction_comes_whole_through_tls() {
          SELECT 'order', n::text, 'placed', to_jsonb(repeat('x', n)) FROM generate_series(1, 5000) n",
     );
     for version in ["TLSv1.2", "TLSv1.3"] {
-        let mut info = fortress.info("scram", &format!("ssl_max_protocol_version={version}"));
+        let mut info = secured.info("scram", &format!("ssl_max_protocol_version={version}"));
         slot.clone_into(&mut info.database);
         let connection = Connection::open(&info, &SessionParams::default()).unwrap();
         assert!(connection.is_encrypted());

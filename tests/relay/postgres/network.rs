@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use crate::trial::{TOPIC, Trial, trials};
+use support::cutting_proxy::{CuttingProxy, HEAD, Treated};
 use support::fault::link::{BOTH, Fault};
 use support::fault::proxy::{Proxy, blind};
 use support::relay::Relay;
-use support::scissors::{HEAD, Scissors, Treated};
 use support::wait_for;
 
 /// A relay that connects without TLS, so that a proxy can tell what is what, and says every time that
@@ -30,18 +30,18 @@ fn row_43_a_frame_may_be_cut_after_any_byte() {
         trial.stage.insert(TOPIC, 1);
         // Every byte is the last one once; with a producer to fence each time, every seventh.
         let step = if trial.delivery == "exactly_once" { 7 } else { 1 };
-        let scissors = Scissors::new(FRAME_MIN / step, move |message, number| {
+        let cutting = CuttingProxy::new(FRAME_MIN / step, move |message, number| {
             let bytes = message[..(number * step).min(message.len())].to_vec();
             is_row(message).then_some(Treated { bytes, cut: true })
         });
-        let address = scissors.before(&trial.stage.database.address());
+        let address = cutting.before(&trial.stage.database.address());
         // A cut while a session begins may look like a slot that was taken away.
         let running = through(&trial, &address.url()).allow_log("trying again").run();
-        let mut left = scissors.left();
+        let mut left = cutting.left();
         while left > 0 {
             let before = left;
             wait_for("another cut", || {
-                left = scissors.left();
+                left = cutting.left();
                 (left < before).then_some(())
             });
         }
@@ -89,20 +89,20 @@ const STRUCTURE: [usize; 12] =
 #[test]
 fn row_46_damaged_bytes_end_the_session_and_nothing_else() {
     for trial in trials("damaged") {
-        let scissors = Scissors::new(STRUCTURE.len() * 3, |message, number| {
+        let cutting = CuttingProxy::new(STRUCTURE.len() * 3, |message, number| {
             let mut bytes = message.to_vec();
             let at = STRUCTURE[number % STRUCTURE.len()];
             bytes[at] ^= 1 << [7, 4, 3][number / STRUCTURE.len()];
             is_row(message).then_some(Treated { bytes, cut: false })
         });
-        let address = scissors.before(&trial.stage.database.address());
+        let address = cutting.before(&trial.stage.database.address());
         let relay = through(&trial, &address.url()).allow_log("");
         let load = trial.load(&[(100, 1)]);
         let mut ends = Vec::new();
-        while scissors.left() > 0 {
+        while cutting.left() > 0 {
             // Some damage looks like a mistake of the operator's, and ends the relay.
             let running = relay.run();
-            let outcome = running.outcome_once(|| scissors.left() == 0);
+            let outcome = running.outcome_once(|| cutting.left() == 0);
             let text = outcome.log.join("\n");
             assert!(!text.contains("panicked"), "{text}");
             ends.push(outcome.status.code());

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 
 use crate::stage::Stage;
 use support::broker::Broker;
-use support::face::Face;
 use support::relay::Relay;
+use support::relay_http::RelayHttp;
 use support::topic::{self, Stored};
 use support::{kafka, postgres, wait_for};
 
@@ -184,7 +184,7 @@ fn g4_a_column_renamed_while_running_and_back_costs_the_rows_between_only() {
         let Some((stage, relay)) = stage(delivery) else { return };
         make_topics(&stage);
         let mut running = relay.expect_log("became a dead letter").run();
-        let face = Face::of(&mut running);
+        let face = RelayHttp::of(&mut running);
         running.wait_for_log("streaming");
         write(&stage, "aggregate_id");
         rename(&stage, "aggregate_id", "agg");

@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use rdkafka::mocking::MockCluster;
 
 use crate::stage::Stage;
-use support::fortress::fortress;
 use support::relay::{Relay, Running};
+use support::secured::secured_server;
 
 /// What the log says of each attempt.
 const AGAIN: &str = "reading the secret again";
@@ -21,7 +21,7 @@ struct Rotation {
 
 impl Rotation {
     fn new(bootstrap: &str) -> Self {
-        let stage = Stage::new(&fortress().cluster, bootstrap, "rotation");
+        let stage = Stage::new(&secured_server().cluster, bootstrap, "rotation");
         let role = stage.slot();
         stage.sql().run(&format!(
             "CREATE ROLE {role} LOGIN REPLICATION; GRANT SELECT ON outbox TO {role}"

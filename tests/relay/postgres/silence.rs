@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use crate::stage::Stage;
 use support::broker::Broker;
+use support::freezing_proxy::FreezingProxy;
 use support::postgres;
-use support::sluice::Sluice;
 use support::wait::let_pass;
 
 /// The relay is patient for five seconds at least; the system would be for a quarter of an hour.
@@ -20,13 +20,13 @@ fn g1_a_network_that_loses_everything_is_noticed_within_heartbeats() {
     let oracle = stage.oracle();
     let timeout = format!("ALTER DATABASE {} SET wal_sender_timeout = '1500ms'", stage.slot());
     stage.sql().run(&timeout);
-    let sluice = Sluice::start(&stage.database.address());
-    let relay = stage.relay_at(sluice.address()).set("source.url", &sluice.url());
+    let proxy = FreezingProxy::start(&stage.database.address());
+    let relay = stage.relay_at(proxy.address()).set("source.url", &proxy.url());
     let mut running = relay.expect_log("Postgres has sent nothing for").run();
     stage.insert("A", 5);
     stage.wait_for_records(5);
     let_pass(IDLE, "idle, but alive: nothing is amiss");
-    sluice.freeze();
+    proxy.freeze();
     let begun = Instant::now();
     running.wait_for_log("Postgres has sent nothing for");
     let took = begun.elapsed();

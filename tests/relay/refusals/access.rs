@@ -2,19 +2,19 @@
 
 use super::attempt::{CANARY, assert_no_secret, refused};
 use super::outbox::Outbox;
-use support::fortress::{Fortress, PASSWORD, fortress};
 use support::postgres;
 use support::relay::Relay;
+use support::secured::{PASSWORD, SecuredServer, secured_server};
 
 /// A relay that logs in as `ROLE_role` to the outbox's database.
-fn relay(fortress: &Fortress, outbox: &Outbox, role: &str, extra: &str) -> Relay {
-    let address = fortress.address(role, &format!("dbname={} {extra}", outbox.database.name()));
+fn relay(secured: &SecuredServer, outbox: &Outbox, role: &str, extra: &str) -> Relay {
+    let address = secured.address(role, &format!("dbname={} {extra}", outbox.database.name()));
     outbox.relay().set("source.url", &address)
 }
 
 #[test]
 fn every_way_in_delivers() {
-    let fortress = fortress();
+    let secured = secured_server();
     for (role, extra) in [
         ("scram", ""),
         ("scram", "sslmode=require"),
@@ -29,9 +29,9 @@ fn every_way_in_delivers() {
         ),
         ("plain", "sslmode=prefer"),
     ] {
-        let outbox = Outbox::ready(&fortress.cluster, "way_in");
+        let outbox = Outbox::ready(&secured.cluster, "way_in");
         outbox.write();
-        outbox.assert_delivered_by(&relay(fortress, &outbox, role, extra));
+        outbox.assert_delivered_by(&relay(secured, &outbox, role, extra));
     }
 }
 
@@ -118,15 +118,15 @@ const BARRED: [Barred; 15] = [
 
 #[test]
 fn every_barred_way_in_is_refused_and_nothing_is_lost() {
-    let fortress = fortress();
-    let outbox = Outbox::ready(&fortress.cluster, "barred");
+    let secured = secured_server();
+    let outbox = Outbox::ready(&secured.cluster, "barred");
     outbox.write();
     for (role, extra, exit, code, words) in BARRED {
-        let relay = relay(fortress, &outbox, role, extra);
+        let relay = relay(secured, &outbox, role, extra);
         let refusal = refused(&relay, &["run"], exit);
         refusal.assert(code, words);
     }
-    outbox.assert_delivered_by(&relay(fortress, &outbox, "scram", ""));
+    outbox.assert_delivered_by(&relay(secured, &outbox, "scram", ""));
 }
 
 #[test]
@@ -145,17 +145,17 @@ fn a_server_without_tls_is_refused_where_tls_is_demanded() {
 /// `-vv` and every debug line of the Kafka client: what is logged then has no secret either.
 #[test]
 fn the_most_talkative_log_keeps_secrets() {
-    let fortress = fortress();
-    let outbox = Outbox::ready(&fortress.cluster, "talkative");
+    let secured = secured_server();
+    let outbox = Outbox::ready(&secured.cluster, "talkative");
     outbox.write();
     for password in [CANARY, PASSWORD] {
-        let relay = relay(fortress, &outbox, "scram", "")
+        let relay = relay(secured, &outbox, "scram", "")
             .variable("PGPASSWORD", password)
             .property("sasl.username", "nobody")
             .property("sasl.password", CANARY)
             .property("debug", "all");
         let password = password.replace('\'', "\\'");
-        let address = fortress.address("scram", "sslmode=require");
+        let address = secured.address("scram", "sslmode=require");
         let wrong = relay.clone().set("source.url", &format!("{address} password='{password}'"));
         for relay in [relay, wrong] {
             let outcome = relay.start(&["run", "--once", "-vv"]).outcome();

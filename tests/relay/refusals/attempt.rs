@@ -2,9 +2,9 @@
 
 use serde_json::Value;
 
-use support::fortress;
 use support::kafka;
 use support::relay::{Outcome, Relay};
+use support::secured;
 
 /// A password that lets nobody in, and that nobody may see.
 pub(super) const CANARY: &str = "canary-in-a-coal-mine";
@@ -72,7 +72,7 @@ impl Refusal {
 /// quoted texts write it.
 pub(super) fn assert_no_secret(outcome: &Outcome) {
     let written = format!("{}\n{}", outcome.stdout, outcome.log.join("\n"));
-    for secret in [CANARY, fortress::PASSWORD, "p%40ss", "p@ss", kafka::PASSWORD] {
+    for secret in [CANARY, secured::PASSWORD, "p%40ss", "p@ss", kafka::PASSWORD] {
         assert!(!written.contains(secret), "`{secret}` is in:\n{written}");
     }
     assert!(!written.contains("panicked"), "{written}");

@@ -5,10 +5,10 @@ use std::sync::OnceLock;
 
 use super::attempt::{CANARY, refused};
 use super::outbox::Outbox;
-use support::fortress::{authority, issue};
 use support::kafka::{self, ALLOWED_USER, Kafka, PASSWORD};
 use support::postgres;
 use support::relay::Relay;
+use support::secured::{authority, issue};
 
 /// Kafka with a certificate for `localhost`, and files of two authorities, one of them a stranger.
 struct Vault {

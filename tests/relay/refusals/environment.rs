@@ -9,9 +9,9 @@ use postrider::sandbox::port;
 
 use super::attempt::{assert_no_secret, refused};
 use super::outbox::Outbox;
-use support::fortress::{PASSWORD, fortress};
 use support::postgres;
 use support::relay::Relay;
+use support::secured::{PASSWORD, secured_server};
 
 /// An outbox on a server that asks for a password, and a relay that is told nothing of it but the
 /// role and the database.
@@ -23,7 +23,7 @@ struct Place {
 }
 
 fn place(stem: &str) -> Place {
-    let cluster = &fortress().cluster;
+    let cluster = &secured_server().cluster;
     let outbox = Outbox::ready(cluster, stem);
     outbox.write();
     let folder = tempfile::tempdir().unwrap();
@@ -153,7 +153,7 @@ fn a_dead_host_is_passed_over() {
 #[test]
 fn a_password_from_a_file_stays_in_it() {
     let place = place("secret_file");
-    let url = fortress().address("scram", &format!("dbname={}", place.database()));
+    let url = secured_server().address("scram", &format!("dbname={}", place.database()));
     let file = place.write("url", &url);
     let relay = place.relay.clone().variable("POSTRIDER_SOURCE__URL_FILE", file.to_str().unwrap());
     place.outbox.assert_delivered_by(&relay);

@@ -4,9 +4,9 @@ use postrider::sandbox::postgres::{Cluster, Options};
 
 use super::attempt::{Refusal, judge, refused};
 use super::outbox::Outbox;
+use support::freezing_proxy::FreezingProxy;
 use support::postgres;
 use support::relay::{Relay, Running};
-use support::sluice::Sluice;
 use support::sql::Sql;
 use support::wait_for;
 
@@ -146,10 +146,10 @@ fn g1_a_slot_dropped_between_two_sessions_is_not_created_again() {
 #[test]
 fn g1_a_slot_dropped_after_preflight_is_a_lost_position() {
     let outbox = Outbox::ready(postgres::installed(), "between");
-    let sluice = Sluice::start(&outbox.database.address());
-    let relay = outbox.relay().set("source.url", &sluice.url());
+    let proxy = FreezingProxy::start(&outbox.database.address());
+    let relay = outbox.relay().set("source.url", &proxy.url());
     let (url, slot) = (outbox.database.address().unix_url(), outbox.database.name().to_owned());
-    sluice.before_start(move || {
+    proxy.before_start(move || {
         let sql = Sql::try_connect(&url).unwrap();
         sql.run(&format!("SELECT pg_drop_replication_slot('{slot}')"));
     });

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use super::attempt::judge;
 use super::outbox::Outbox;
-use support::face::Face;
 use support::relay::Relay;
+use support::relay_http::RelayHttp;
 use support::{postgres, unique};
 
 /// From the change to the end of the relay.
@@ -31,7 +31,7 @@ fn assert_noticed(change: &Change) {
 fn assert_noticed_of(change: &Change, outbox: &Outbox, relay: &Relay) {
     outbox.write();
     let mut running = relay.start(&["run", "--output", "json"]);
-    let face = Face::of(&mut running);
+    let face = RelayHttp::of(&mut running);
     running.wait_for_log("caught up");
     face.wait_ready(200);
     outbox.database.sql().run(change.sql);

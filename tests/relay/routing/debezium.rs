@@ -11,8 +11,8 @@ use tempfile::NamedTempFile;
 use super::case::Case;
 use crate::stage::Stage;
 use support::broker::Broker;
-use support::face::Face;
 use support::relay::Relay;
+use support::relay_http::RelayHttp;
 use support::retention::now_ms;
 use support::topic::{self, Stored};
 use support::{kafka, postgres};
@@ -203,7 +203,7 @@ fn changes_of_rows_are_counted_and_sent_nowhere() {
         let case = Case::load(id);
         let play = Play::prepare(&case, &broker.bootstrap());
         let mut running = play.relay.start(&play.arguments(&[]));
-        let face = Face::of(&mut running);
+        let face = RelayHttp::of(&mut running);
         play.stage.sql().run(case.change());
         let operation = if id == "canSkipDeletion" { "delete" } else { "update" };
         face.wait_count(&format!("postrider_ignored_rows_total{{operation=\"{operation}\"}}"), 1);

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use crate::stage::Stage;
 use support::broker::Broker;
-use support::face::Face;
 use support::postgres;
 use support::relay::Relay;
+use support::relay_http::RelayHttp;
 use support::sql::Sql;
 use support::topic::Stored;
 use support::wait::let_pass;
@@ -267,7 +267,7 @@ fn a_relay_without_tables_streams_on() {
     let broker = Broker::embedded();
     let stage = Stage::empty(postgres::installed(), &broker.bootstrap(), "onward");
     let mut running = tableless(&stage, "outbox").run();
-    let face = Face::of(&mut running);
+    let face = RelayHttp::of(&mut running);
     running.wait_for_log("caught up");
     let sql = stage.sql();
     emit_now(&sql, 1);

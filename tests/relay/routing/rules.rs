@@ -2,8 +2,8 @@
 //! out on purpose.
 
 use crate::stage::Stage;
-use support::face::Face;
 use support::relay::Relay;
+use support::relay_http::RelayHttp;
 use support::topic::{self, Stored};
 use support::{broker::Broker, kafka, postgres};
 
@@ -74,7 +74,7 @@ fn g4_rules_route_and_drop_and_what_they_drop_is_counted_and_acknowledged() {
     let stage = Stage::new(postgres::installed(), &broker.bootstrap(), "rules");
     stage.sql().run(SHAPE);
     let mut running = relay(&stage).run();
-    let face = Face::of(&mut running);
+    let face = RelayHttp::of(&mut running);
     insert(&stage, 1, "OrderPlaced", "'acme'", "NULL");
     insert(&stage, 2, "OrderPlaced", "'test-1'", "0");
     insert(&stage, 3, "OrderPaid", "NULL", "2");

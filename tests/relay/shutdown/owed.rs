@@ -9,8 +9,8 @@ use rustix::process::Signal;
 
 use crate::delivery::idle::{ALL, impatient};
 use crate::stage::Stage;
+use support::freezing_proxy::{FreezingProxy, Kind};
 use support::relay::Running;
-use support::sluice::{Kind, Sluice};
 use support::{kafka, postgres, topic, wait_for};
 
 /// A pause between two sessions that outlasts a takeover.
@@ -82,15 +82,15 @@ fn g8_a_drain_whose_connection_breaks_goes_on_over_another_one() {
     let set = format!("ALTER DATABASE {} SET wal_sender_timeout = '3s'", stage.slot());
     stage.sql().run(&set);
     let oracle = stage.oracle();
-    let sluice = Sluice::start(&stage.database.address());
-    let relay = stage.relay_at(sluice.address()).set("source.url", &sluice.url());
+    let proxy = FreezingProxy::start(&stage.database.address());
+    let relay = stage.relay_at(proxy.address()).set("source.url", &proxy.url());
     let relay = impatient(relay).expect_log("cannot reach Kafka").expect_log("trying again");
     let mut running = relay.run();
     stage.strand(&mock, 7);
     running.wait_for_log("cannot reach Kafka");
     running.signal(Signal::TERM);
     running.wait_for_log("\"unconfirmed\":7");
-    sluice.cut(Kind::Stream);
+    proxy.cut(Kind::Stream);
     running.wait_for_log("\"streaming\"");
     mock.broker_up(ALL).unwrap();
     let status = running.wait();

@@ -10,9 +10,9 @@ use crate::delivery::idle::{ALL, impatient};
 use crate::load::Load;
 use crate::stage::Stage;
 use support::broker::Broker;
+use support::freezing_proxy::{FreezingProxy, Kind};
 use support::postgres;
 use support::relay::Running;
-use support::sluice::{Kind, Sluice};
 use support::wait::let_pass;
 
 #[test]
@@ -186,14 +186,14 @@ fn g8_a_drain_outlives_the_sql_session_beside_it() {
     let mock = MockCluster::new(1).unwrap();
     let stage = Stage::new(postgres::installed(), &mock.bootstrap_servers(), "beside");
     let oracle = stage.oracle();
-    let sluice = Sluice::start(&stage.database.address());
-    let relay = stage.relay_at(sluice.address()).set("source.url", &sluice.url());
+    let proxy = FreezingProxy::start(&stage.database.address());
+    let relay = stage.relay_at(proxy.address()).set("source.url", &proxy.url());
     let mut running = impatient(relay).expect_log("cannot reach Kafka").run();
     stage.strand(&mock, 7);
     running.wait_for_log("cannot reach Kafka");
     running.signal(Signal::TERM);
     running.wait_for_log("\"unconfirmed\":7");
-    sluice.cut(Kind::Sql);
+    proxy.cut(Kind::Sql);
     let_pass(LET_GO_WITHIN, "it does not give the drain up");
     mock.broker_up(ALL).unwrap();
     assert!(running.wait().success());

@@ -9,9 +9,9 @@ use rustix::process::Signal;
 use crate::delivery::idle::impatient;
 use crate::stage::Stage;
 use support::broker::Broker;
+use support::freezing_proxy::{FreezingProxy, Kind};
 use support::postgres;
 use support::relay::Running;
-use support::sluice::{Kind, Sluice};
 use support::wait::let_pass;
 
 /// Signals within half a second are one.
@@ -56,11 +56,11 @@ fn g8_a_signal_while_postgres_does_not_answer_ends_at_once() {
 fn g8_a_signal_while_the_stream_is_not_granted_ends_at_once() {
     let broker = Broker::embedded();
     let stage = Stage::new(postgres::installed(), &broker.bootstrap(), "ungranted");
-    let sluice = Sluice::start(&stage.database.address());
-    sluice.hold(Kind::Stream);
-    let relay = stage.relay_at(sluice.address()).set("source.url", &sluice.url());
+    let proxy = FreezingProxy::start(&stage.database.address());
+    proxy.hold(Kind::Stream);
+    let relay = stage.relay_at(proxy.address()).set("source.url", &proxy.url());
     let running = relay.run();
-    sluice.wait_held();
+    proxy.wait_held();
     stop_at_once(running);
 }
 
@@ -68,13 +68,13 @@ fn g8_a_signal_while_the_stream_is_not_granted_ends_at_once() {
 fn g8_a_signal_does_not_wait_for_a_server_that_a_standby_asks() {
     let broker = Broker::embedded();
     let stage = Stage::new(postgres::installed(), &broker.bootstrap(), "asking");
-    let sluice = Sluice::start(&stage.database.address());
+    let proxy = FreezingProxy::start(&stage.database.address());
     let mut holder = stage.relay().run();
     holder.wait_for_log("\"streaming\"");
-    let relay = stage.relay_at(sluice.address()).set("source.url", &sluice.url());
+    let relay = stage.relay_at(proxy.address()).set("source.url", &proxy.url());
     let mut standby = relay.run();
     standby.wait_for_log("standby");
-    sluice.freeze();
+    proxy.freeze();
     let_pass(APART, "a question is under way");
     stop_at_once(standby);
     holder.stop();
@@ -104,16 +104,16 @@ fn g4_g8_a_row_left_out_waits_for_its_line_and_a_signal_does_not() {
 fn g8_a_signal_while_connecting_again_still_tells_what_is_owed() {
     let mock = MockCluster::new(1).unwrap();
     let stage = Stage::new(postgres::installed(), &mock.bootstrap_servers(), "owing");
-    let sluice = Sluice::start(&stage.database.address());
-    let relay = stage.relay_at(sluice.address()).set("source.url", &sluice.url());
+    let proxy = FreezingProxy::start(&stage.database.address());
+    let relay = stage.relay_at(proxy.address()).set("source.url", &proxy.url());
     let relay = impatient(relay).allow_log("cannot reach Kafka").expect_log("trying again");
     let mut running = relay.expect_log("7 records unconfirmed").start(JSON);
     stage.strand(&mock, 7);
     running.wait_for_log("cannot reach Kafka");
-    sluice.hold(Kind::Stream);
-    sluice.cut(Kind::Stream);
+    proxy.hold(Kind::Stream);
+    proxy.cut(Kind::Stream);
     running.wait_for_log("trying again");
-    sluice.wait_held();
+    proxy.wait_held();
     running.signal(Signal::TERM);
     assert_eq!(running.wait().code(), Some(69));
 }
@@ -122,11 +122,11 @@ fn g8_a_signal_while_connecting_again_still_tells_what_is_owed() {
 fn g8_a_second_signal_does_not_wait_for_a_peer_that_has_gone_silent() {
     let broker = Broker::embedded();
     let stage = Stage::new(postgres::installed(), &broker.bootstrap(), "farewell");
-    let sluice = Sluice::start(&stage.database.address());
-    let relay = stage.relay_at(sluice.address()).set("source.url", &sluice.url());
+    let proxy = FreezingProxy::start(&stage.database.address());
+    let relay = stage.relay_at(proxy.address()).set("source.url", &proxy.url());
     let mut running = relay.expect_log("aborting").expect_log("PR-X012").start(JSON);
     running.wait_for_log("caught up");
-    sluice.freeze();
+    proxy.freeze();
     running.signal(Signal::TERM);
     running.wait_for_log("draining");
     let_pass(APART, "the second signal is one of its own");

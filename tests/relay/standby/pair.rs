@@ -5,17 +5,17 @@ use std::time::{Duration, Instant};
 use crate::load::Load;
 use crate::stage::Stage;
 use support::broker::Broker;
-use support::face::Face;
+use support::freezing_proxy::FreezingProxy;
 use support::relay::{Relay, Running};
-use support::sluice::Sluice;
+use support::relay_http::RelayHttp;
 use support::{kafka, postgres, topic};
 
 /// A takeover may take this much longer than promised on a machine busy with other tests.
 const PATIENCE: u32 = 10;
 
-fn standby(relay: &Relay) -> (Running, Face) {
+fn standby(relay: &Relay) -> (Running, RelayHttp) {
     let mut running = relay.run();
-    let face = Face::of(&mut running);
+    let face = RelayHttp::of(&mut running);
     // Who has it, before the words of the server, which name a number alone.
     let holder = running.wait_for_log("is in use by process");
     assert!(holder.contains("(postrider") && holder.contains("pg_terminate_backend"), "{holder}");
@@ -23,7 +23,7 @@ fn standby(relay: &Relay) -> (Running, Face) {
     (running, face)
 }
 
-fn assert_waiting(face: &Face) {
+fn assert_waiting(face: &RelayHttp) {
     let (status, health) = face.probe("/readyz");
     assert_eq!((status, &health["role"]), (200, &"standby".into()), "{health}");
     assert_eq!(face.probe("/readyz?role=active").0, 503);
@@ -87,11 +87,11 @@ fn without_waiting_a_slot_held_by_ones_own_ghost_is_waited_for() {
     let stage = Stage::new(postgres::installed(), &broker.bootstrap(), "ghost");
     let timeout = format!("ALTER DATABASE {} SET wal_sender_timeout = '2s'", stage.slot());
     stage.sql().run(&timeout);
-    let sluice = Sluice::start(&stage.database.address());
-    let relay = stage.relay_at(sluice.address()).set("source.url", &sluice.url());
+    let proxy = FreezingProxy::start(&stage.database.address());
+    let relay = stage.relay_at(proxy.address()).set("source.url", &proxy.url());
     let mut running = relay.expect_log("trying again").start(&["run", "--no-wait"]);
     running.wait_for_log("caught up");
-    sluice.haunt();
+    proxy.haunt();
     running.wait_for_log("standby:");
     running.wait_for_log("\"streaming\"");
     stage.insert("A", 1);

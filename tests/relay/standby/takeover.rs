@@ -5,9 +5,9 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use crate::trial::{Trial, trials};
-use support::face::Face;
+use support::freezing_proxy::{FreezingProxy, Kind};
 use support::relay::{Relay, Running};
-use support::sluice::{Kind, Sluice};
+use support::relay_http::RelayHttp;
 use support::wait::let_pass;
 use support::{postgres, wait_for};
 
@@ -72,8 +72,8 @@ fn row_15_of_two_relays_that_start_together_one_waits() {
     for trial in trials("together") {
         let load = trial.load(&WRITERS);
         let mut relays = [trial.relay().run(), trial.relay().run()];
-        let faces = relays.each_mut().map(Face::of);
-        let role = |face: &Face| face.probe("/readyz").1["role"].as_str().map(str::to_owned);
+        let faces = relays.each_mut().map(RelayHttp::of);
+        let role = |face: &RelayHttp| face.probe("/readyz").1["role"].as_str().map(str::to_owned);
         wait_for("one of each role", || {
             let mut roles: Vec<_> = faces.iter().filter_map(role).collect();
             roles.sort();
@@ -149,14 +149,14 @@ fn sleep_before_looking(trial: &Trial, place: &str) {
 fn row_17_a_relay_cut_off_from_postgres_alone_is_replaced() {
     for trial in trials("cut_off") {
         impatient_server(&trial);
-        let sluice = Sluice::start(&trial.stage.database.address());
-        let mut first = forgiving(&trial.relay().set("source.url", &sluice.url())).run();
+        let proxy = FreezingProxy::start(&trial.stage.database.address());
+        let mut first = forgiving(&trial.relay().set("source.url", &proxy.url())).run();
         first.wait_for_log("\"streaming\"");
         let load = trial.load(&WRITERS);
         let mut second = standby(&trial.relay());
-        sluice.freeze();
+        proxy.freeze();
         // Nor may it come back by itself, however soon it notices.
-        sluice.hold(Kind::Sql);
+        proxy.hold(Kind::Sql);
         second.wait_for_log("\"streaming\"");
         trial.stage.wait_acknowledged(trial.stage.log_end());
         load.stop();

@@ -6,8 +6,8 @@ use rdkafka::mocking::MockCluster;
 use rdkafka::types::RDKafkaRespErr as Answer;
 
 use crate::stage::Stage;
-use support::face::Face;
 use support::relay::{Relay, Running};
+use support::relay_http::RelayHttp;
 use support::wait::stays;
 use support::{kafka, postgres, topic, wait_for};
 
@@ -48,13 +48,13 @@ fn relay(stage: &Stage, mode: &str) -> Relay {
 }
 
 /// The lines of the log that say that a session ended.
-fn restarts(face: &Face) -> f64 {
+fn restarts(face: &RelayHttp) -> f64 {
     let (_, page) = face.get("/metrics");
     let lines = page.lines().filter(|line| line.starts_with("postrider_restarts_total"));
     lines.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok()).sum()
 }
 
-fn topics_detail(face: &Face) -> String {
+fn topics_detail(face: &RelayHttp) -> String {
     let (_, health) = face.probe("/readyz");
     let checks = health["checks"].as_array().cloned().unwrap_or_default();
     let topics = checks.into_iter().find(|check| check["name"] == "topics");
@@ -71,7 +71,7 @@ fn g2_g4_topics_that_nobody_created_hold_up_no_other() {
         topic::create(&kafka.bootstrap(), &stage.topic("dead-letters"), 1, &[]);
         let relay = relay(&stage, mode).expect_log("kafka-topics.sh").expect_log("dead letter");
         let mut running = relay.run();
-        let face = Face::of(&mut running);
+        let face = RelayHttp::of(&mut running);
         face.wait_ready(200);
         let begun = Instant::now();
         write(&stage, "nobody");
@@ -113,7 +113,7 @@ fn g2_g4_a_row_written_as_soon_as_its_topic_is_created_is_delivered() {
             topic::create(&kafka.bootstrap(), &stage.topic(name), 1, &[]);
         }
         let mut running = relay(&stage, mode).run();
-        let face = Face::of(&mut running);
+        let face = RelayHttp::of(&mut running);
         face.wait_ready(200);
         stage.insert("A", 1);
         for number in 0..NAMES {
@@ -143,7 +143,7 @@ fn g4_topics_that_are_forbidden_hold_up_no_other() {
         }
         let relay = relay(&stage, mode).expect_log("kafka-acls.sh").expect_log("dead letter");
         let mut running = relay.run();
-        let face = Face::of(&mut running);
+        let face = RelayHttp::of(&mut running);
         write(&stage, "secret");
         face.wait_count("postrider_rejections_total{reason=\"forbidden_topic\"}", NAMES as u64);
         wait_for("ordinary rows", || {
@@ -166,7 +166,7 @@ fn g4_a_topic_that_may_be_seen_but_not_written_to_costs_one_session() {
     let stage = Stage::new(postgres::installed(), &mock.bootstrap_servers(), "unwritable");
     let relay = stage.relay().expect_log("not authorised").expect_log("dead letter");
     let mut running = relay.allow_log("forbidden to us").run();
-    let face = Face::of(&mut running);
+    let face = RelayHttp::of(&mut running);
     stage.insert("A", 10);
     face.wait_count("postrider_records_confirmed_total", 10);
     let denied = Answer::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED;
@@ -190,7 +190,7 @@ fn g2_a_topic_is_waited_for_where_that_is_wanted_and_probes_say_so() {
         let usual = relay(&stage, mode).allow_log("dead-letters` does not exist");
         let relay = usual.clone().set("route.missing_topic", "wait").expect_log("its rows wait");
         let mut running = relay.run();
-        let face = Face::of(&mut running);
+        let face = RelayHttp::of(&mut running);
         stage.insert("A", 3);
         stage.insert("late", 2);
         stage.insert("A", 3);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::stage::Stage;
-use support::face::Face;
+use support::relay_http::RelayHttp;
 use support::wait::let_pass;
 use support::{kafka, postgres, topic};
 
@@ -69,7 +69,7 @@ fn g4_a_topic_that_becomes_compacted_costs_a_few_sessions() {
             stage.relay().set("kafka.delivery", delivery).expect_log("became a dead letter");
         let mut running =
             relay.expect_log("refused a batch").allow_log("trying again").allow_log(&name).run();
-        let face = Face::of(&mut running);
+        let face = RelayHttp::of(&mut running);
         let insert = |event: &str, key: &str, payload: &str| {
             stage.sql().run(&format!(
                 "INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload)

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use rdkafka::consumer::BaseConsumer;
 
 use crate::stage::Stage;
-use support::face::Face;
 use support::kafka::{self, Kafka, Options};
 use support::relay::{Relay, Running};
+use support::relay_http::RelayHttp;
 use support::wait::{let_pass, within};
 use support::{postgres, topic};
 
@@ -37,7 +37,7 @@ struct Flooded {
     stage: Stage,
     consumer: BaseConsumer,
     running: Running,
-    face: Face,
+    face: RelayHttp,
     named: u64,
 }
 
@@ -53,7 +53,7 @@ impl Flooded {
         let set = |relay: Relay, (name, value): &(&str, &str)| relay.set(name, value);
         let relay = settings.iter().fold(stage.relay(), set).allow_log("could not be created");
         let mut running = relay.allow_log("dead letter").allow_log("replica").run();
-        let face = Face::of(&mut running);
+        let face = RelayHttp::of(&mut running);
         face.wait_ready(200);
         let consumer = topic::client(&kafka.bootstrap()).create().unwrap();
         let flooded = Self { stage, consumer, running, face, named: 0 };

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use crate::stage::Stage;
 use support::acl::{May, On, grant};
-use support::face::Face;
 use support::kafka::{self, DENIED_USER, Kafka, PASSWORD};
 use support::relay::{Outcome, Relay};
+use support::relay_http::RelayHttp;
 use support::{postgres, topic, wait_for};
 
 const TO_WRITE: [May; 2] = [May::Write, May::Describe];
@@ -62,7 +62,7 @@ fn g4_rows_for_a_topic_without_the_right_to_write_become_dead_letters() {
         grant(stage.bootstrap(), DENIED_USER, On::Topic, &stage.topic("B"), &[May::Describe]);
         let relay = relay.expect_log("became a dead letter").expect_log("kafka-acls.sh");
         let mut running = relay.allow_log("trying again").allow_log("WRITE").run();
-        let face = Face::of(&mut running);
+        let face = RelayHttp::of(&mut running);
         face.wait_ready(200);
         for _ in 0..20 {
             stage.insert("A", 1);

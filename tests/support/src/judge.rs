@@ -6,8 +6,8 @@
 use std::collections::HashMap;
 
 use super::oracle::Committed;
+use super::status_log::Status;
 use super::topic::Stored;
-use super::wiretap::Status;
 
 /// Everything that can be wrong, by the ids it is wrong with.
 #[derive(Debug, Default, PartialEq, Eq)]

@@ -14,7 +14,7 @@ use super::fault::proxy::{Proxy, Reader, carry, watch};
 use super::wait::wait_until;
 
 /// The running proxy.
-pub struct Sluice {
+pub struct FreezingProxy {
     address: Address,
     proxy: Proxy,
     shared: Arc<Shared>,
@@ -28,7 +28,7 @@ struct Shared {
     before_start: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
-impl Sluice {
+impl FreezingProxy {
     /// Listens on a port of its own for connections to `target`.
     pub fn start(target: &Address) -> Self {
         let shared: Arc<Shared> = Arc::default();

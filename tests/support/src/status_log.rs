@@ -1,6 +1,6 @@
 //! Every status update of a relay beside the ends of all topics at that moment, so that a judge can
 //! tell afterwards whether everything at or below the acknowledged position was in Kafka *then* (G1).
-//! The updates are held by a [`Tap`] meanwhile.
+//! The updates are held by a [`StatusProxy`] meanwhile.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use postrider_sandbox::postgres::Address;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 
-use super::tap::{Said, Tap};
+use super::status_proxy::{Said, StatusProxy};
 use super::topic;
 
 /// A broker that all tests share answers in milliseconds on its own, and in many seconds among them.
@@ -30,22 +30,22 @@ pub struct Status {
 }
 
 /// The running proxy.
-pub struct Wiretap {
-    tap: Tap,
+pub struct StatusLog {
+    tap: StatusProxy,
     statuses: Arc<Mutex<Vec<Status>>>,
     /// Whom the brokers are asked by.
     consumer: Arc<Mutex<Option<BaseConsumer>>>,
 }
 
 /// The proxy's threads live on. Without this so would a client with its files for each test.
-impl Drop for Wiretap {
+impl Drop for StatusLog {
     fn drop(&mut self) {
         // A test that fails has said why already; a second panic here would end all the others.
         drop(self.consumer.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 }
 
-impl Wiretap {
+impl StatusLog {
     /// Listens on a port of its own for connections to `target`; notes the ends of the topics of
     /// `bootstrap` that begin with `prefix`. Its threads end with this process.
     pub fn start(target: &Address, bootstrap: &str, prefix: &str) -> Self {
@@ -61,7 +61,7 @@ impl Wiretap {
         let highest = Mutex::new(0);
         let statuses: Arc<Mutex<Vec<Status>>> = Arc::default();
         let noted = Arc::clone(&statuses);
-        let tap = Tap::start(target, move |Said { write, flush, apply, sent }| {
+        let tap = StatusProxy::start(target, move |Said { write, flush, apply, sent }| {
             // Only an advance needs a look at the topics: it alone acknowledges something new.
             let mut highest = highest.lock().unwrap();
             let asked = asked.lock().unwrap();
@@ -91,7 +91,7 @@ impl Wiretap {
     }
 
     /// What holds the status updates and carries the connections.
-    pub fn tap(&self) -> &Tap {
+    pub fn tap(&self) -> &StatusProxy {
         &self.tap
     }
 }

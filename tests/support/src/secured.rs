@@ -16,14 +16,14 @@ use super::sql::Sql;
 pub const PASSWORD: &str = "p@ss:w/örd '1'";
 
 /// See the module. A role is named after its method: `scram_role`, `md5_role`, `cert_role`, ...
-pub struct Fortress {
+pub struct SecuredServer {
     pub cluster: Cluster,
     folder: tempfile::TempDir,
 }
 
 /// The one that the tests share.
-pub fn fortress() -> &'static Fortress {
-    static FORTRESS: OnceLock<Fortress> = OnceLock::new();
+pub fn secured_server() -> &'static SecuredServer {
+    static FORTRESS: OnceLock<SecuredServer> = OnceLock::new();
     FORTRESS.get_or_init(|| {
         let folder = tempfile::tempdir().unwrap();
         let authority = authority("postrider test authority");
@@ -75,7 +75,7 @@ pub fn fortress() -> &'static Fortress {
             sql.run(&format!("SET password_encryption = '{encryption}'"));
             sql.run(&format!("CREATE ROLE {role}_role LOGIN REPLICATION PASSWORD '{quoted}'"));
         }
-        Fortress { cluster, folder }
+        SecuredServer { cluster, folder }
     })
 }
 
@@ -101,7 +101,7 @@ pub fn issue(
     (certificate.pem(), key.serialize_pem())
 }
 
-impl Fortress {
+impl SecuredServer {
     /// A file in its folder: `root.crt`, `stranger.crt`, `client.crt`, `client.key`.
     pub fn file(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)

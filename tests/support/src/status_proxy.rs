@@ -25,7 +25,7 @@ pub struct Said {
 }
 
 /// The running proxy.
-pub struct Tap {
+pub struct StatusProxy {
     address: Address,
     proxy: Proxy,
     shared: Arc<Shared>,
@@ -38,7 +38,7 @@ struct Shared {
     released: Condvar,
 }
 
-impl Tap {
+impl StatusProxy {
     /// Listens on a port of its own for connections to `target`. A status update goes on to Postgres
     /// when `listener` returns. Its threads end with this process.
     pub fn start(target: &Address, listener: impl Fn(Said) + Send + Sync + 'static) -> Self {
@@ -126,7 +126,7 @@ impl Talk {
     /// XLogData `w`: start at 1, end of WAL at 9. Keepalive `k`: end of WAL at 1.
     fn read_server(&self, bytes: &[u8]) -> Option<usize> {
         if self.asked.swap(false, Ordering::SeqCst) {
-            assert_eq!(bytes.first(), Some(&b'N'), "a wiretap cannot read TLS");
+            assert_eq!(bytes.first(), Some(&b'N'), "a status_log cannot read TLS");
             return Some(1);
         }
         let (body, length) = typed(bytes)?;

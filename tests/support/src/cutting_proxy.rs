@@ -29,13 +29,13 @@ pub struct Treated {
 }
 
 /// The running proxy.
-pub struct Scissors {
+pub struct CuttingProxy {
     treat: Arc<Mutex<Treatment>>,
     left: Arc<Mutex<usize>>,
     proxy: Mutex<Option<Proxy>>,
 }
 
-impl Scissors {
+impl CuttingProxy {
     /// Cuts so many connections behind the first Begin of each.
     pub fn behind_begin(times: usize) -> Self {
         Self::new(times, |message, _| {

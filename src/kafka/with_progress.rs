@@ -22,7 +22,7 @@ use postrider_core::time::Instant;
 use postrider_core::transaction::PROGRESS_TICKET;
 
 /// A producer that remembers how far it came.
-pub struct Remembering {
+pub struct AtLeastOnceWithProgress {
     producer: Producer,
     lineage: Lineage,
     topic: String,
@@ -36,7 +36,7 @@ pub struct Remembering {
     sent_at: Option<Instant>,
 }
 
-impl Remembering {
+impl AtLeastOnceWithProgress {
     /// Reads progress, and starts a producer. Blocks for seconds at most. Progress is written at most
     /// as often as `every` says while rows flow.
     pub fn open(spec: &KafkaSpec, lineage: &Lineage, every: Duration) -> Result<Self, SinkError> {
@@ -50,7 +50,7 @@ impl Remembering {
     }
 }
 
-impl Sink for Remembering {
+impl Sink for AtLeastOnceWithProgress {
     type Error = SinkError;
 
     fn send(&mut self, now: Instant, outgoing: &Outgoing<'_>) -> Result<(), SendError> {
@@ -117,7 +117,7 @@ impl Sink for Remembering {
     }
 }
 
-impl KafkaSink for Remembering {
+impl KafkaSink for AtLeastOnceWithProgress {
     fn reading(&mut self, row: u64, received: u64) {
         self.producer.reading(row, received);
     }

@@ -12,9 +12,9 @@ use crate::wait_for;
 
 /// Where a running relay answers.
 #[derive(Debug, Clone)]
-pub struct Face(String);
+pub struct RelayHttp(String);
 
-impl Face {
+impl RelayHttp {
     /// Learns the address from the relay's log.
     pub fn of(relay: &mut Running) -> Self {
         let line = relay.wait_for_log("health and metrics over HTTP");

@@ -13,24 +13,25 @@ fn a_held_status_update_acknowledges_nothing_until_it_is_released() {
     let broker = Broker::best();
     let stage = Stage::new(postgres::installed(), &broker.bootstrap(), "held");
     let oracle = stage.oracle();
-    let wiretap = stage.tap();
-    let running = stage.relay_at(&wiretap.address()).set("source.status_interval", "100ms").run();
+    let status_log = stage.tap();
+    let running =
+        stage.relay_at(&status_log.address()).set("source.status_interval", "100ms").run();
     stage.insert("A", 10);
     stage.wait_acknowledged(stage.log_end());
-    wiretap.tap().hold();
+    status_log.tap().hold();
     stage.insert("A", 10);
     let end = stage.log_end();
     stage.wait_for_records(20);
     // It has been sent, and waits.
     wait_for("the status update", || {
-        wiretap.statuses().iter().any(|status| status.flush >= end).then_some(())
+        status_log.statuses().iter().any(|status| status.flush >= end).then_some(())
     });
     let held = Duration::from_millis(300);
     stays("nothing is acknowledged", held, || stage.acknowledged() < end);
-    wiretap.tap().release();
+    status_log.tap().release();
     stage.wait_acknowledged(end);
     running.stop();
-    stage.verdict(&oracle, &wiretap.statuses()).assert_exactly_once();
+    stage.verdict(&oracle, &status_log.statuses()).assert_exactly_once();
 }
 
 #[test]
@@ -39,16 +40,17 @@ fn a_tapped_connection_can_suffer_as_well() {
     let broker = Broker::best();
     let stage = Stage::new(postgres::installed(), &broker.bootstrap(), "slow_line");
     let oracle = stage.oracle();
-    let wiretap = stage.tap();
+    let status_log = stage.tap();
     for way in BOTH {
-        wiretap.tap().proxy().inject(way, Fault::Latency(LATENCY));
+        status_log.tap().proxy().inject(way, Fault::Latency(LATENCY));
     }
-    wiretap.tap().proxy().inject(Way::ToClient, Fault::Throttle { bytes_per_s: 128 * 1024 });
-    let running = stage.relay_at(&wiretap.address()).set("source.status_interval", "100ms").run();
+    status_log.tap().proxy().inject(Way::ToClient, Fault::Throttle { bytes_per_s: 128 * 1024 });
+    let running =
+        stage.relay_at(&status_log.address()).set("source.status_interval", "100ms").run();
     for _ in 0..20 {
         stage.insert("A", 50);
     }
     stage.wait_acknowledged(stage.log_end());
     running.stop();
-    stage.verdict(&oracle, &wiretap.statuses()).assert_exactly_once();
+    stage.verdict(&oracle, &status_log.statuses()).assert_exactly_once();
 }
