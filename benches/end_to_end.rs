@@ -80,8 +80,7 @@ where
         batch_bytes: usize::MAX,
     };
     let mut now = Now::default();
-    let began = (now.at, Owed::default());
-    let mut session = Session::new(pipeline(), None, limits, profile, began);
+    let mut session = Session::new(pipeline(), limits, profile, Owed::default(), now.at);
     let mut told = Lsn::ZERO;
     loop {
         now.at += Duration::from_secs(1);

@@ -129,8 +129,8 @@ impl HotStart {
         );
         let profile = coalescing(is_local, spec.linger_ms >= BACKLOG_LINGER_MS);
         let Self { stop, limits, .. } = self;
-        let began = (clock.instant(), *owed);
-        let session = Session::new(pipeline, translator(&self.params), limits, profile, began);
+        let session = Session::new(pipeline, limits, profile, *owed, clock.instant())
+            .translated_by(translator(&self.params));
         let sink = Audited { inner: sink, acknowledges: limits.acknowledge };
         Hot { stream, session, sink, stop, clock }.run(reporter, owed).map_err(of_the_gate)
     }

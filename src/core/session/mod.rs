@@ -31,6 +31,7 @@
 mod burst;
 mod coalescing;
 mod error;
+mod limits;
 mod liveness;
 mod oldest;
 mod owed;
@@ -59,6 +60,7 @@ use phase::Phase;
 pub use burst::{Burst, Work};
 pub use coalescing::CoalescingProfile;
 pub use error::SessionError;
+pub use limits::Limits;
 pub use liveness::TimeoutEscalation;
 pub use oldest::Oldest;
 pub use owed::Owed;
@@ -81,23 +83,6 @@ const IDLE_ACKNOWLEDGE: Duration = Duration::from_millis(100);
 /// How long a session that must close the stream for a server that stops still waits for the brokers.
 /// Postgres's `fast` stop waits for us no longer than this.
 const SERVER_SHUTDOWN_GRACE: Duration = Duration::from_secs(3);
-
-/// What bounds a session.
-#[derive(Debug, Clone, Copy)]
-pub struct Limits {
-    /// Longest distance of two acknowledgements while the settled position advances.
-    pub status_interval: Duration,
-    /// Longest silence towards the server; well below its `wal_sender_timeout`.
-    pub heartbeat: Duration,
-    /// How long the server may be silent after a heartbeat.
-    pub silence: Duration,
-    /// How long a drain may take.
-    pub grace: Duration,
-    /// End like this once this position is acknowledged.
-    pub until: Option<(Lsn, End)>,
-    /// Whether positions are acknowledged at all (`run --dry-run` does not).
-    pub acknowledge: bool,
-}
 
 /// What to tell Postgres.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -146,18 +131,17 @@ pub struct Session {
 }
 
 impl Session {
-    /// A session that begins now. `translator`: of a stream that is not in UTF-8. `owed`: what earlier
-    /// sessions left unconfirmed.
+    /// A session that begins now. `owed`: what earlier sessions left unconfirmed.
     pub fn new(
         pipeline: Pipeline,
-        translator: Option<Translator>,
         limits: Limits,
         profile: CoalescingProfile,
-        (now, owed): (Instant, Owed),
+        owed: Owed,
+        now: Instant,
     ) -> Self {
         Self {
             pipeline,
-            translator,
+            translator: None,
             limits,
             phase: Phase::Streaming,
             confirmations: Vec::new(),
@@ -172,6 +156,12 @@ impl Session {
             stops_reading: false,
             owed,
         }
+    }
+
+    /// The same for a stream that is not in UTF-8.
+    #[must_use]
+    pub fn translated_by(self, translator: Option<Translator>) -> Self {
+        Self { translator, ..self }
     }
 
     /// The pipeline, for what it can tell.

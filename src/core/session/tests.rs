@@ -66,8 +66,7 @@ fn session(limits: Limits) -> Session {
         batch_max: Duration::from_millis(2),
         batch_bytes: 1 << 20,
     };
-    let began = (Instant::START, Owed::default());
-    Session::new(pipeline(dead_letters()), None, limits, profile, began)
+    Session::new(pipeline(dead_letters()), limits, profile, Owed::default(), Instant::START)
 }
 
 fn at(time: Duration) -> Now {

@@ -276,7 +276,7 @@ impl Supervisor {
         let verdict = match result {
             Ok(end) => self.ended_well(end, request),
             Err(Failure::Refused(refused)) => {
-                let learned = self.refusals.learn(&refused, (left.settled, now));
+                let learned = self.refusals.learn(&refused, left.settled, now);
                 let verdict = if learned.is_news {
                     self.waiting = Waiting::Pause(refused.lesson.wait, None);
                     Verdict::SendDifferently
@@ -334,7 +334,7 @@ impl Supervisor {
 
     /// Makes the next session send in another way, where it would end like this one.
     fn narrow(&mut self, fault: SinkFault, left: Left) {
-        self.mode = self.narrowing.after(fault, self.mode, (left.settled, left.received));
+        self.mode = self.narrowing.after(fault, self.mode, left.settled, left.received);
         if fault.is_met_otherwise() {
             self.failures = 0;
         }

@@ -80,7 +80,8 @@ impl Narrowing {
         &mut self,
         fault: SinkFault,
         now: Option<SessionMode>,
-        (settled, received): (Lsn, Lsn),
+        settled: Lsn,
+        received: Lsn,
     ) -> Option<SessionMode> {
         if !fault.may_repeat() {
             return now;
@@ -121,7 +122,7 @@ mod tests {
     #[test]
     fn g4_a_batch_refused_for_nobody_knows_whom_is_narrowed_down_to_a_record() {
         let mut narrowing = Narrowing::default();
-        let first = narrowing.after(SinkFault::Refused, None, (LONG_AGO, NOW)).unwrap();
+        let first = narrowing.after(SinkFault::Refused, None, LONG_AGO, NOW).unwrap();
         assert_eq!(first, SessionMode { kind: ModeKind::Cautious, until: NOW });
     }
 
@@ -130,7 +131,7 @@ mod tests {
         let (mut narrowing, mut mode) = (Narrowing::default(), None);
         let mut kinds = Vec::new();
         for _ in 0..2 * ENDS_MAX {
-            mode = narrowing.after(SinkFault::Fatal, mode, (LONG_AGO, NOW));
+            mode = narrowing.after(SinkFault::Fatal, mode, LONG_AGO, NOW);
             kinds.push(mode.map(|mode| mode.kind));
         }
         let cautious = Some(ModeKind::Cautious);
@@ -141,9 +142,9 @@ mod tests {
     #[test]
     fn g3_what_was_late_is_sent_in_smaller_parts_before_it_is_sent_singly() {
         let mut narrowing = Narrowing::default();
-        let small = narrowing.after(SinkFault::Late, None, (LONG_AGO, NOW)).unwrap();
+        let small = narrowing.after(SinkFault::Late, None, LONG_AGO, NOW).unwrap();
         assert_eq!(small, SessionMode { kind: ModeKind::Small, until: NOW });
-        let further = narrowing.after(SinkFault::Late, Some(small), (NOW, NOW)).unwrap();
+        let further = narrowing.after(SinkFault::Late, Some(small), NOW, NOW).unwrap();
         assert!(!further.is_cautious(), "it came further");
     }
 
@@ -151,11 +152,11 @@ mod tests {
     fn sessions_that_get_on_and_outages_change_nothing() {
         let mut narrowing = Narrowing::default();
         for settled in 1..100 {
-            let place = (Lsn::new(settled), NOW);
-            assert_eq!(narrowing.after(SinkFault::Fatal, None, place), None);
+            let at = Lsn::new(settled);
+            assert_eq!(narrowing.after(SinkFault::Fatal, None, at, NOW), None);
         }
         for fault in [SinkFault::Outage, SinkFault::Forbidden].repeat(50) {
-            assert_eq!(narrowing.after(fault, None, (LONG_AGO, NOW)), None);
+            assert_eq!(narrowing.after(fault, None, LONG_AGO, NOW), None);
         }
     }
 }

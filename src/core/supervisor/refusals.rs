@@ -66,7 +66,8 @@ impl Refusals {
     pub(super) fn learn(
         &mut self,
         refused: &RefusedBatch<'_>,
-        (settled, now): (Lsn, Instant),
+        settled: Lsn,
+        now: Instant,
     ) -> Learned {
         let lesson = refused.lesson;
         self.suspects = lesson.suspects.clone();
@@ -162,7 +163,7 @@ mod tests {
         let lesson_of_one = lesson(true, false);
         let of_one = RefusedBatch { lesson: &lesson_of_one, records: &records, batch_bytes: None };
         let news =
-            |refusals: &mut Refusals, lsn| refusals.learn(&of_one, (Lsn::new(lsn), now)).is_news;
+            |refusals: &mut Refusals, lsn| refusals.learn(&of_one, Lsn::new(lsn), now).is_news;
         let sessions = (0..100).take_while(|_| news(&mut refusals, 7)).count();
         assert!((10..=21).contains(&sessions), "{sessions}");
         assert!(news(&mut refusals, 8), "rows were settled");
@@ -170,7 +171,7 @@ mod tests {
         let records = [refused_for(Aspect::Size)];
         let found = RefusedBatch { lesson: &found, records: &records, batch_bytes: None };
         for _ in 0..100 {
-            assert!(refusals.learn(&found, (Lsn::new(8), now)).is_news);
+            assert!(refusals.learn(&found, Lsn::new(8), now).is_news);
         }
     }
 
@@ -180,7 +181,7 @@ mod tests {
         let (lsn, now) = (Lsn::new(7), Instant::START);
         let learn = |refusals: &mut Refusals, bytes, lesson: &Lesson| {
             let refused = RefusedBatch { lesson, records: &[], batch_bytes: Some(bytes) };
-            refusals.learn(&refused, (lsn, now))
+            refusals.learn(&refused, lsn, now)
         };
         assert!(learn(&mut refusals, 9_000, &lesson(true, false)).is_news);
         assert_eq!(refusals.batch_bytes(now), None, "a record goes alone first");

@@ -131,7 +131,7 @@ impl Relay {
             }
         };
         pipeline.beware(suspects);
-        let session = Session::new(pipeline, None, limits, PROFILE, (now.at, owed));
+        let session = Session::new(pipeline, limits, PROFILE, owed, now.at);
         let sink = ModelSink { delivery, taken: Vec::new() };
         Self { session, sink, budget, told: 0 }
     }

@@ -117,7 +117,7 @@ impl Machine {
         let mut sink = Transactional::new(library, start.batch, linger, found.mark, now);
         pipeline.resume_at(resume.mark, resume.check);
         sink.begin_at(resume.mark);
-        let session = Session::new(pipeline, None, LIMITS, PROFILE, (now, Owed::default()));
+        let session = Session::new(pipeline, LIMITS, PROFILE, Owed::default(), now);
         Ok(Self {
             session,
             sink,
