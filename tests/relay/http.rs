@@ -17,7 +17,7 @@ fn metrics_and_probes_tell_the_truth() {
     let mock = MockCluster::new(1).unwrap();
     let stage = Stage::new(postgres::installed(), &mock.bootstrap_servers(), "http");
     let relay = stage.relay().expect_log("became a dead letter").expect_log("trying again");
-    let mut running = impatient(relay).expect_log("cannot reach Kafka").run();
+    let mut running = impatient(relay).allow_log("cannot reach Kafka").run();
     let face = RelayHttp::of(&mut running);
     face.wait_ready(200);
     assert_eq!(face.probe("/livez").0, 200);
@@ -55,6 +55,8 @@ fn metrics_and_probes_tell_the_truth() {
     stage.sql().run(&format!("SELECT pg_terminate_backend({})", stage.slot_value("active_pid")));
     face.wait_count("postrider_restarts_total{reason=\"postgres\"}", 1);
     face.wait_ready(200);
+    // What is acknowledged later makes the lag smaller, also between its sample and our look.
+    let acknowledged = stage.acknowledged();
     // Of every key, or the records of a partition that is new to the producer go one by one.
     stage.insert("A", 10);
     face.wait_count(&records("A", "sent"), 24);
@@ -71,7 +73,7 @@ fn metrics_and_probes_tell_the_truth() {
     assert_eq!(face.get("/livez").0, 200);
     stage.sql().run("CREATE TABLE noise AS SELECT generate_series(1, 50000) AS n");
     let lag = face.wait_metric(&format!("postrider_slot_lag_bytes{slot}"), |lag| lag > 1e6);
-    let truth = stage.log_end() - stage.acknowledged();
+    let truth = stage.log_end() - acknowledged;
     assert!(lag <= f64::from(u32::try_from(truth).unwrap()), "{lag} of {truth}");
 
     mock.broker_up(ALL).unwrap();

@@ -51,7 +51,8 @@ fn elsewhere(cluster: &Cluster, stage: &Stage) {
 fn g1_g5_noise_acknowledges_nothing_past_an_unconfirmed_row() {
     let mock = MockCluster::new(1).unwrap();
     let stage = Stage::new(postgres::installed(), &mock.bootstrap_servers(), "noise");
-    let running = impatient(stage.relay()).expect_log("cannot reach Kafka").run();
+    // Brokers that are back within two seconds may not be missed at all.
+    let running = impatient(stage.relay()).allow_log("cannot reach Kafka").run();
     stage.insert("A", 1);
     stage.wait_for_records(1);
     take_down(&mock, ALL);
