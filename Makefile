@@ -5,7 +5,7 @@
 .PHONY: help setup demo test quick check compare-bytes crash endtxn fuzz nightly shop bench bench-delivery bench-memory faults faults-table
 
 CARGO ?= cargo
-# How many tests run at a time. Twice as many take a third less time on two cores.
+# How many tests run at a time; most wait for a server most of the time.
 THREADS ?= $(shell nproc)
 # What the suites left out, one line each; printed last.
 SKIPPED := $(CURDIR)/.servers/skipped

@@ -29,6 +29,8 @@ mod server;
 mod sink;
 mod world;
 
+pub(crate) use relay::{LIMITS, PROFILE};
+
 use judge::Violation;
 use relay::Plan;
 use world::{Tally, World};

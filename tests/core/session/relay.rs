@@ -34,7 +34,8 @@ pub(crate) const LIMITS: Limits = Limits {
     acknowledge: true,
 };
 
-const PROFILE: CoalescingProfile = CoalescingProfile {
+/// How the socket is read under load.
+pub(crate) const PROFILE: CoalescingProfile = CoalescingProfile {
     delay: Duration::from_micros(200),
     batch_max: Duration::from_millis(2),
     batch_bytes: 1 << 20,

@@ -13,9 +13,7 @@ use postrider::outbox::{Outbox, OutboxSpec, TableName};
 use postrider::pipeline::{Handled, Mark, Pipeline, Policy, RejectPolicy, UpdatePolicy};
 use postrider::progress::{Lineage, Progress};
 use postrider::route::{RouteSpec, Router};
-use postrider::session::{
-    CoalescingProfile, Limits, Owed, Request, Requested, Session, SessionError,
-};
+use postrider::session::{Limits, Owed, Request, Requested, Session, SessionError};
 use postrider::sink::Sink as _;
 use postrider::time::Now;
 use postrider::transaction::{BatchLimits, State, Transactional};
@@ -24,21 +22,10 @@ use super::library::{Gone, Library, Order};
 use super::wire::{self, Sent};
 use crate::exactly_once::state::{BATCH, Stage};
 use crate::exactly_once::stream::Place;
+use crate::session::{self, PROFILE};
 
-const LIMITS: Limits = Limits {
-    status_interval: Duration::from_millis(300),
-    heartbeat: Duration::from_secs(10),
-    silence: Duration::from_secs(30),
-    grace: Duration::from_secs(25),
-    until: None,
-    acknowledge: true,
-};
-
-const PROFILE: CoalescingProfile = CoalescingProfile {
-    delay: Duration::from_micros(200),
-    batch_max: Duration::from_millis(2),
-    batch_bytes: 1 << 20,
-};
+/// As in the simulation, but for how often Postgres is told.
+const LIMITS: Limits = Limits { status_interval: Duration::from_millis(300), ..session::LIMITS };
 
 /// So many records are under way at most: this is what keeps a Kafka transaction as small as the model's.
 const BUDGET: Budget = Budget { records: BATCH as u64, bytes: 1 << 20, transactions: 10 };
