@@ -3,10 +3,11 @@
 #![expect(clippy::unwrap_used, reason = "a bench that goes wrong should stop")]
 
 use std::collections::VecDeque;
+use std::convert::Infallible;
 
 use divan::Bencher;
 use divan::counter::ItemsCount;
-use postrider::ledger::{Budget, Ledger};
+use postrider::ledger::{Budget, Ledger, Ticket};
 use postrider::lsn::Lsn;
 
 fn main() {
@@ -30,8 +31,7 @@ fn record_to_watermark(bencher: Bencher<'_, '_>, records_per_transaction: u64) {
             for transaction in 1..=RECORDS / records_per_transaction {
                 ledger.begin(Lsn::ZERO, 0).unwrap();
                 for _ in 0..records_per_transaction {
-                    let ticket = ledger.next_ticket(300).unwrap();
-                    ledger.count(ticket).unwrap();
+                    let ticket = sent(&mut ledger, 300);
                     waiting.push_back(ticket);
                     if waiting.len() > BEHIND {
                         ledger.confirm(waiting.pop_front().unwrap()).unwrap();
@@ -53,8 +53,7 @@ fn nothing_to_deliver(bencher: Bencher<'_, '_>) {
     let mut ledger = Ledger::new(Budget::default());
     ledger.begin(Lsn::ZERO, 0).unwrap();
     for _ in 0..BEHIND {
-        let ticket = ledger.next_ticket(300).unwrap();
-        ledger.count(ticket).unwrap();
+        sent(&mut ledger, 300);
     }
     ledger.commit(Lsn::new(1)).unwrap();
     let mut position = 1;
@@ -64,4 +63,10 @@ fn nothing_to_deliver(bencher: Bencher<'_, '_>) {
         ledger.commit(Lsn::new(position)).unwrap();
         ledger.keepalive(Lsn::new(position + 1));
     });
+}
+
+/// Sends a record of so many bytes in the open transaction.
+fn sent(ledger: &mut Ledger, weight: usize) -> Ticket {
+    let Ok(ticket) = ledger.send(weight, Ok::<_, Infallible>).unwrap();
+    ticket
 }

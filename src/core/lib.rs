@@ -13,13 +13,14 @@
 //! [`supervisor`] says what happens between two sessions.
 //!
 //! ```
+//! use std::convert::Infallible;
+//!
 //! use postrider_core::ledger::{Budget, Ledger};
 //! use postrider_core::lsn::Lsn;
 //!
 //! let mut ledger = Ledger::new(Budget::default());
 //! ledger.begin(Lsn::ZERO, 0)?;
-//! let ticket = ledger.next_ticket(300)?;
-//! ledger.count(ticket)?;
+//! let Ok(ticket) = ledger.send(300, |ticket| Ok::<_, Infallible>(ticket))?;
 //! ledger.commit(Lsn::new(0x16_B374))?;
 //! assert_eq!(ledger.settled(), Lsn::ZERO, "a record is unconfirmed");
 //! ledger.confirm(ticket)?;

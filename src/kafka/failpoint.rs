@@ -10,7 +10,7 @@ pub const PLACES: [&str; 15] = [
     "slot_taken",
     "progress_read",
     "frames_read",
-    "row_decoded",
+    "frame_taken",
     "transaction_begun",
     "record_sent",
     "dead_letter_sent",

@@ -20,14 +20,17 @@
 //!
 //! let mut ledger = Ledger::new(Budget::default());
 //! ledger.begin(Lsn::ZERO, 0)?;
-//! let ticket = ledger.next_ticket(100)?;
 //! let record = OwnedRecord { topic: "orders".into(), value: Some(b"placed".to_vec()), ..OwnedRecord::default() };
 //! let mut producer = Producer::open(&spec)?;
 //! let mut confirmations = Vec::new();
 //! // There is no room until the brokers have said what partitions the topic has.
-//! while let Err(SendError::Full) = producer.send(&record.as_record(), ticket) {
-//!     producer.poll(&mut confirmations)?;
-//! }
+//! let ticket = loop {
+//!     let send = |ticket| producer.send(&record.as_record(), ticket).map(|()| ticket);
+//!     match ledger.send(100, send)? {
+//!         Err(SendError::Full) => producer.poll(&mut confirmations)?,
+//!         sent => break sent?,
+//!     }
+//! };
 //! while confirmations.is_empty() {
 //!     producer.poll(&mut confirmations)?;
 //! }

@@ -50,7 +50,7 @@ use rdkafka::types::RDKafkaErrorCode as Code;
 
 use super::admissions::Admissions;
 use super::deliveries::{Alone, Deliveries, key_id};
-use super::first_write_gate::Admission;
+use super::first_write_gate::{Admission, FirstWrite};
 use super::settings::{KafkaSpec, SettingsError};
 use super::verdict::{Case, Verdict, judge, words};
 use super::{Confirmation, KafkaSink, SendError, Sink, SinkError};
@@ -208,27 +208,75 @@ impl Drop for Producer {
 impl Producer {
     /// Hands over one record, to be confirmed under this ticket; see [`Sink::send`].
     pub fn send(&mut self, record: &Record<'_>, ticket: Ticket) -> Result<(), SendError> {
+        Sink::send(self, Instant::START, &Outgoing::new(record.clone(), ticket))
+    }
+
+    /// Serves every delivery report that has arrived; see [`Sink::poll`].
+    pub fn poll(&mut self, confirmations: &mut Vec<Confirmation>) -> Result<(), SinkError> {
+        Sink::poll(self, Instant::START, confirmations)
+    }
+
+    /// Whether at least one broker is known to answer.
+    pub fn is_connected(&self) -> bool {
+        self.inner.client().context().events().answering()
+    }
+
+    /// Whether something else must be answered before this record is handed over.
+    fn must_wait(&self, outgoing: &Outgoing<'_>) -> bool {
+        let context = self.inner.client().context();
+        // What came now would be stored before what was refused (G2).
+        self.is_over
+            || self.alone && context.gathered().alone.is_some()
+            || outgoing.alone && context.gathered().answered < self.sent
+    }
+
+    /// The library has taken it.
+    fn taken(
+        &mut self,
+        outgoing: &Outgoing<'_>,
+        key_id: Option<u64>,
+        first_write: Option<FirstWrite>,
+    ) {
+        self.sent += 1;
+        self.alone = outgoing.alone;
+        let (record, ticket) = (&outgoing.record, outgoing.ticket);
+        if key_id.is_none() && first_write.is_none() && !outgoing.alone {
+            return;
+        }
+        let mut gathered = self.inner.client().context().gathered();
+        if let Some(id) = key_id {
+            gathered.keys_under_way.insert(id, record.timestamp_ms);
+        }
+        if let Some(first_write) = first_write {
+            gathered.first_writes.begun(ticket, first_write);
+        }
+        if outgoing.alone {
+            let content = content_of(record.topic, record.key, record.value);
+            gathered.alone = Some(Alone { ticket, topic: record.topic.to_owned(), content });
+        }
+    }
+}
+
+impl Sink for Producer {
+    type Error = SinkError;
+
+    fn send(&mut self, _now: Instant, outgoing: &Outgoing<'_>) -> Result<(), SendError> {
+        let record = &outgoing.record;
         // The library takes an empty name and waits for its metadata for ever.
         if record.topic.is_empty() || record.topic.len() > TOPIC_NAME_BYTES_MAX {
             return Err(invalid_topic());
         }
-        // What came now would be stored before what was refused (G2).
-        if self.is_over {
+        if self.must_wait(outgoing) {
             return Err(SendError::Full);
         }
-        if self.alone && self.inner.client().context().gathered().alone.is_some() {
-            return Err(SendError::Full);
-        }
-        self.alone = false;
         let first_write = match self.admissions.admit(&self.inner, &self.spec, record)? {
             Admission::Free => None,
-            Admission::First(place) => Some(place),
+            Admission::First(first_write) => Some(first_write),
             Admission::Wait | Admission::Count => return Err(SendError::Full),
         };
-        let context = self.inner.client().context();
         let key_id = self.spec.cautious.then(|| key_id(record.topic, record.key));
         if key_id.is_some_and(|id| {
-            let under_way = &context.gathered().keys_under_way;
+            let under_way = &self.inner.client().context().gathered().keys_under_way;
             under_way.contains_key(&id)
         }) {
             return Err(SendError::Full);
@@ -237,7 +285,7 @@ impl Producer {
             clippy::cast_possible_truncation,
             reason = "pointers have 64 bits: see deliveries"
         )]
-        let opaque = ticket.to_opaque() as usize;
+        let opaque = outgoing.ticket.to_opaque() as usize;
         let message = BaseRecord {
             topic: record.topic,
             partition: record.partition,
@@ -253,13 +301,7 @@ impl Producer {
         };
         match self.inner.send(message) {
             Ok(()) => {
-                self.sent += 1;
-                if let Some(id) = key_id {
-                    context.gathered().keys_under_way.insert(id, record.timestamp_ms);
-                }
-                if let Some(place) = first_write {
-                    context.gathered().first_writes.begun(ticket, place);
-                }
+                self.taken(outgoing, key_id, first_write);
                 Ok(())
             }
             Err((KafkaError::MessageProduction(Code::UnknownPartition), _))
@@ -272,21 +314,11 @@ impl Producer {
         }
     }
 
-    /// The same for a record that must have its batch for itself.
-    pub fn send_alone(&mut self, record: &Record<'_>, ticket: Ticket) -> Result<(), SendError> {
-        if self.inner.client().context().gathered().answered < self.sent {
-            return Err(SendError::Full);
-        }
-        self.send(record, ticket)?;
-        let content = content_of(record.topic, record.key, record.value);
-        let alone = Alone { ticket, topic: record.topic.to_owned(), content };
-        self.inner.client().context().gathered().alone = Some(alone);
-        self.alone = true;
-        Ok(())
-    }
-
-    /// Serves every delivery report that has arrived; see [`Sink::poll`].
-    pub fn poll(&mut self, confirmations: &mut Vec<Confirmation>) -> Result<(), SinkError> {
+    fn poll(
+        &mut self,
+        _now: Instant,
+        confirmations: &mut Vec<Confirmation>,
+    ) -> Result<(), SinkError> {
         let context = self.inner.client().context();
         // The callbacks write straight into the caller's vector.
         std::mem::swap(confirmations, &mut context.gathered().confirmations);
@@ -302,31 +334,6 @@ impl Producer {
         confirmations.append(&mut gathered.confirmations);
         drop(gathered);
         self.check()
-    }
-
-    /// Whether at least one broker is known to answer.
-    pub fn is_connected(&self) -> bool {
-        self.inner.client().context().events().answering()
-    }
-}
-
-impl Sink for Producer {
-    type Error = SinkError;
-
-    fn send(&mut self, _now: Instant, outgoing: &Outgoing<'_>) -> Result<(), SendError> {
-        if outgoing.alone {
-            Self::send_alone(self, &outgoing.record, outgoing.ticket)
-        } else {
-            Self::send(self, &outgoing.record, outgoing.ticket)
-        }
-    }
-
-    fn poll(
-        &mut self,
-        _now: Instant,
-        confirmations: &mut Vec<Confirmation>,
-    ) -> Result<(), SinkError> {
-        Self::poll(self, confirmations)
     }
 }
 

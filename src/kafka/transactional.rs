@@ -184,11 +184,7 @@ impl Client for TransactionClient {
     }
 
     fn send(&mut self, outgoing: &Outgoing<'_>) -> Result<(), SendError> {
-        if outgoing.alone {
-            self.producer.send_alone(&outgoing.record, outgoing.ticket)?;
-        } else {
-            self.producer.send(&outgoing.record, outgoing.ticket)?;
-        }
+        Sink::send(&mut self.producer, Instant::START, outgoing)?;
         failpoint::pass("record_sent");
         Ok(())
     }

@@ -5,20 +5,20 @@
 //! tell of it; dead letters tell of themselves, so their lines are collapsed when they come in a flood.
 //! Ids are written, payloads and keys are not.
 
-use postrider_core::pipeline::{Refused, Skipped};
-use postrider_core::route::{
-    ERROR_HEADER, EXPLANATION_HEADERS, LSN_HEADER, Record, RejectionCode, TABLE_HEADER,
-};
+use postrider_core::pipeline::{DeadLetter, Refused, Skipped};
+use postrider_core::route::{ERROR_HEADER, EXPLANATION_HEADERS, LSN_HEADER, TABLE_HEADER};
 
 /// A dead letter was handed to the producer; or would have been, where nothing is acknowledged.
-pub(super) fn dead_letter(code: RejectionCode, record: &Record<'_>, acknowledged: bool) {
-    let text = |value: Option<&[u8]>| value.map(|it| String::from_utf8_lossy(it).into_owned());
-    let header = |name: &str| {
-        record.headers.iter().find(|(known, _)| *known == name).and_then(|(_, it)| text(*it))
+pub(super) fn dead_letter(letter: &DeadLetter, acknowledged: bool) {
+    let headers = &letter.record.headers;
+    let text = |value: &Option<Vec<u8>>| {
+        value.as_deref().map(|it| String::from_utf8_lossy(it).into_owned())
     };
-    let own = record.headers.iter().find(|(name, _)| !EXPLANATION_HEADERS.contains(name));
-    let id = own.and_then(|(_, value)| text(*value));
-    let (code, id, reason) = (code.as_str(), id.as_deref(), header(ERROR_HEADER));
+    let header =
+        |name: &str| headers.iter().find(|(known, _)| known == name).and_then(|(_, it)| text(it));
+    let own = headers.iter().find(|(name, _)| !EXPLANATION_HEADERS.contains(&name.as_str()));
+    let id = own.and_then(|(_, value)| text(value));
+    let (code, id, reason) = (letter.code.as_str(), id.as_deref(), header(ERROR_HEADER));
     if !acknowledged {
         tracing::info!(code, id, reason, "a row would become a dead letter");
         return;

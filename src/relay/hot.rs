@@ -2,8 +2,8 @@
 //! sends status updates, and sleeps. What to do and when is decided in [`postrider_core::session`].
 //!
 //! Enters: a stream, a session and a sink. Leaves: how the session ended. What always holds: one OS thread
-//! owns all three, without a runtime under it; Postgres is told a position in one place, `Hot::tell`, and
-//! only one that the session gives. On any error the three are dropped as a whole, and Postgres sends again
+//! owns all three, without a runtime under it; Postgres is told a position in this file alone, and only one
+//! that the session gives. On any error the three are dropped as a whole, and Postgres sends again
 //! what was not acknowledged.
 
 use std::time::Duration;
@@ -13,13 +13,10 @@ use crate::clock::Clock;
 use crate::error::RelayError;
 use crate::report::Reporter;
 use crate::stop::Stop;
-use postrider_core::lsn::Lsn;
-use postrider_core::pipeline::{Aspect, Blame, Handled, Mark, Outgoing, PipelineError};
-use postrider_core::session::{Burst, End, Next, Owed, Session, StatusUpdate, Work};
-use postrider_core::sink::{Reached, Sink};
-use postrider_core::time::Instant;
+use postrider_core::pipeline::{Aspect, Blame, Handled, PipelineError};
+use postrider_core::session::{Audit, Burst, End, Next, Owed, Session, Work};
 use postrider_kafka::failpoint;
-use postrider_kafka::{Confirmation, KafkaSink, SendError, SinkError};
+use postrider_kafka::{KafkaSink, SinkError};
 use postrider_postgres::wal::{Stream, WalError};
 
 /// How long the server may take to end the stream; it sends what it has begun to send before it hears
@@ -32,16 +29,9 @@ const SHUTDOWN_FINISH_LIMIT: Duration = Duration::from_secs(2);
 pub(super) struct Hot<S> {
     pub(super) stream: Stream,
     pub(super) session: Session,
-    pub(super) sink: Audited<S>,
+    pub(super) sink: S,
     pub(super) stop: Stop,
     pub(super) clock: Clock,
-}
-
-/// A sink whose dead letters are told of in the log.
-pub(super) struct Audited<S> {
-    pub(super) inner: S,
-    /// This is no dry run.
-    pub(super) acknowledges: bool,
 }
 
 impl<S: KafkaSink> Hot<S> {
@@ -55,7 +45,9 @@ impl<S: KafkaSink> Hot<S> {
         let result = self.turn_until_end(&mut put_off, reporter);
         if result.as_ref().is_err_and(RelayError::is_of_a_record) {
             // The next session would repeat what is settled; a server that does not take it is met by that one.
-            let _ = self.session.final_status(&self.sink).map(|status| self.tell(status));
+            if let Some(status) = self.session.final_status(&self.sink) {
+                let _ = self.stream.acknowledge(status.settled, status.ask_reply);
+            }
         }
         reporter.session_ended(&self.session, &self.stream);
         *owed = self.session.leaves(&self.sink);
@@ -111,16 +103,15 @@ impl<S: KafkaSink> Hot<S> {
             }
             let now = self.clock.now();
             let confirmed = self.session.confirm(now, &mut self.sink);
-            self.session.drain_skipped().for_each(|refused| audit::skipped_record(&refused));
-            confirmed.map_err(|error| self.judged(error.into()))?;
-            let advanced = self.session.advance(now, &mut self.sink);
+            let advanced = confirmed.and_then(|()| self.session.advance(now, &mut self.sink));
+            self.log_refused();
             advanced.map_err(|error| self.judged(error.into()))?;
             if let Some(status) = self.session.status_due(now, &self.sink) {
                 failpoint::pass("status_due");
-                self.tell(status)?;
+                self.stream.acknowledge(status.settled, status.ask_reply)?;
                 failpoint::pass("status_sent");
             }
-            let connected = self.sink.inner.is_connected();
+            let connected = self.sink.is_connected();
             reporter.tick(self.session.pipeline_mut(), &self.stream, connected)?;
             if let Some(end) = self.session.ended(now, &self.sink)? {
                 return Ok(end);
@@ -129,9 +120,17 @@ impl<S: KafkaSink> Hot<S> {
         }
     }
 
-    /// The one place where Postgres is told a position.
-    fn tell(&mut self, status: StatusUpdate) -> Result<(), WalError> {
-        self.stream.acknowledge(status.settled, status.ask_reply).map(drop)
+    fn log_refused(&mut self) {
+        let acknowledges = self.session.limits().acknowledge;
+        for audit in self.session.drain_audit() {
+            match audit {
+                Audit::DeadLetter(letter) => {
+                    failpoint::pass("dead_letter_sent");
+                    audit::dead_letter(&letter, acknowledges);
+                }
+                Audit::Skipped(refused) => audit::skipped_record(&refused),
+            }
+        }
     }
 
     /// Hands the buffered frames to the session, until the buffer, the budget or the sink's queue is
@@ -151,12 +150,18 @@ impl<S: KafkaSink> Hot<S> {
                 Work::Stop => return Ok(()),
             }
             let Some(place) = self.stream.place()? else { return Ok(()) };
-            self.sink.inner.reading(place, self.stream.received_bytes());
+            self.sink.reading(place, self.stream.received_bytes());
             let Some(frame) = self.stream.peek()? else { return Ok(()) };
+            failpoint::pass("frame_taken");
             match self.session.frame(now, frame, &mut self.sink)? {
                 Handled::Done => self.stream.consume(),
+                Handled::DeadLetter(letter) => {
+                    failpoint::pass("dead_letter_sent");
+                    audit::dead_letter(&letter, self.session.limits().acknowledge);
+                    self.stream.consume();
+                }
                 Handled::Skipped(skipped) => {
-                    audit::skipped_row(&skipped, self.sink.acknowledges);
+                    audit::skipped_row(&skipped, self.session.limits().acknowledge);
                     self.stream.consume();
                 }
                 Handled::Full => return Ok(()),
@@ -227,51 +232,5 @@ impl<S: KafkaSink> Hot<S> {
             }
             error => error,
         }
-    }
-}
-
-impl<S: KafkaSink> Sink for Audited<S> {
-    type Error = SinkError;
-
-    fn send(&mut self, now: Instant, outgoing: &Outgoing<'_>) -> Result<(), SendError> {
-        failpoint::pass("row_decoded");
-        self.inner.send(now, outgoing)?;
-        if let Some(code) = outgoing.rejection {
-            failpoint::pass("dead_letter_sent");
-            audit::dead_letter(code, &outgoing.record, self.acknowledges);
-        }
-        Ok(())
-    }
-
-    fn poll(
-        &mut self,
-        now: Instant,
-        confirmations: &mut Vec<Confirmation>,
-    ) -> Result<(), SinkError> {
-        self.inner.poll(now, confirmations)
-    }
-
-    fn begin_at(&mut self, mark: Mark) {
-        self.inner.begin_at(mark);
-    }
-
-    fn reached(&mut self, now: Instant, reached: Reached) -> Result<(), SinkError> {
-        self.inner.reached(now, reached)
-    }
-
-    fn takes_records(&self) -> bool {
-        self.inner.takes_records()
-    }
-
-    fn has_enough(&self) -> bool {
-        self.inner.has_enough()
-    }
-
-    fn may_end_within(&self) -> bool {
-        self.inner.may_end_within()
-    }
-
-    fn kept(&self) -> Option<Lsn> {
-        self.inner.kept()
     }
 }

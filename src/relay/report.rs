@@ -435,7 +435,7 @@ mod tests {
                 number => format!("{session}-{number}"),
             });
             let mut counters = Counters::default();
-            names.for_each(|name| counters.count_sent(&name, 10));
+            names.for_each(|name| counters.count_record(&name, 10, None));
             past = topics(&past, &counters);
         }
         assert_eq!(past.len(), TopicTotal::NAMED_MAX + 1);

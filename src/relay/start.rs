@@ -13,7 +13,7 @@ use crate::alterations::Alterations;
 use crate::clock::Clock;
 use crate::coalescing;
 use crate::error::RelayError;
-use crate::hot::{Audited, Hot};
+use crate::hot::Hot;
 use crate::plan::Plan;
 use crate::question::Question;
 use crate::report::Reporter;
@@ -131,7 +131,6 @@ impl HotStart {
         let Self { stop, limits, .. } = self;
         let session = Session::new(pipeline, limits, profile, *owed, clock.instant())
             .translated_by(translator(&self.params));
-        let sink = Audited { inner: sink, acknowledges: limits.acknowledge };
         Hot { stream, session, sink, stop, clock }.run(reporter, owed).map_err(of_the_gate)
     }
 }

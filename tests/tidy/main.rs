@@ -56,7 +56,7 @@ fn every_rust_file_obeys_the_rules() {
 }
 
 #[test]
-fn g1_one_line_of_code_tells_postgres_an_lsn() {
+fn g1_only_the_loop_tells_postgres_an_lsn() {
     report(&calls::one_acknowledgement(&sources()));
 }
 

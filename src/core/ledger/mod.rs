@@ -1,6 +1,6 @@
 //! Which transactions are wholly confirmed: the watermark.
 //!
-//! Enters: what the stream says (begin, commit, keepalive), what the sink took (`count`) and what
+//! Enters: what the stream says (begin, commit, keepalive), what the sink took (`send`) and what
 //! the brokers stored (`confirm`). Leaves: [`Ledger::settled`], the only position Postgres may be
 //! told, and [`Ledger::has_room`], whether the budget allows another record.
 //!
@@ -152,25 +152,26 @@ impl Ledger {
         Ok(())
     }
 
-    /// The ticket of the open transaction's next record, weighing `weight` bytes. Does not count:
-    /// until [`Ledger::count`] the record may be handed in again, or not at all.
-    pub fn next_ticket(&self, weight: usize) -> Result<Ticket, LedgerError> {
-        if !self.open {
-            return Err(LedgerError::NotOpen);
-        }
+    /// Hands the open transaction's next record, which weighs `weight` bytes, to `send` under its ticket. If
+    /// `send` takes it, it must be confirmed from now on; if not, nothing has changed, and the same ticket is
+    /// handed out again.
+    #[inline]
+    pub fn send<T, E>(
+        &mut self,
+        weight: usize,
+        send: impl FnOnce(Ticket) -> Result<T, E>,
+    ) -> Result<Result<T, E>, LedgerError> {
         // The ring is far shorter than 2^32, so a number modulo 2^32 names one slot.
         let number = self.front.wrapping_add(truncated(self.ring.len()).wrapping_sub(1));
-        Ok(Ticket::new(number, u32::try_from(weight).unwrap_or(u32::MAX)))
-    }
-
-    /// The sink took the record of `ticket`: from now on it must be confirmed. Must be called
-    /// before the confirmation can arrive, that is before the sink is polled.
-    pub fn count(&mut self, ticket: Ticket) -> Result<(), LedgerError> {
         let newest = self.ring.back_mut().filter(|_| self.open).ok_or(LedgerError::NotOpen)?;
-        newest.expected += 1;
-        self.in_flight.records += 1;
-        self.in_flight.bytes += ticket.weight();
-        Ok(())
+        let ticket = Ticket::new(number, u32::try_from(weight).unwrap_or(u32::MAX));
+        let taken = send(ticket);
+        if taken.is_ok() {
+            newest.expected += 1;
+            self.in_flight.records += 1;
+            self.in_flight.bytes += ticket.weight();
+        }
+        Ok(taken)
     }
 
     /// The open transaction committed; `end` is the commit message's `end_lsn`, the first position

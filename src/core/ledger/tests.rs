@@ -1,5 +1,8 @@
 //! The ledger against its promises, then against a naive model.
 
+use std::cell::Cell;
+use std::convert::Infallible;
+
 use super::*;
 use proptest::prelude::*;
 
@@ -16,12 +19,13 @@ fn transaction(ledger: &mut Ledger, records: usize, end: u64) -> Vec<Ticket> {
 }
 
 fn send(ledger: &mut Ledger, records: usize) -> Vec<Ticket> {
-    let one = |_| {
-        let ticket = ledger.next_ticket(1).unwrap();
-        ledger.count(ticket).unwrap();
-        ticket
-    };
-    (0..records).map(one).collect()
+    (0..records).map(|_| sent(ledger, 1)).collect()
+}
+
+/// Sends a record of so many bytes in the open transaction.
+fn sent(ledger: &mut Ledger, weight: usize) -> Ticket {
+    let Ok(ticket) = ledger.send(weight, Ok::<_, Infallible>).unwrap();
+    ticket
 }
 
 #[test]
@@ -124,8 +128,7 @@ fn g3_the_smallest_budget_still_makes_progress() {
         assert!(ledger.has_room());
         ledger.begin(Lsn::ZERO, 0).unwrap();
         assert!(ledger.has_room(), "an open transaction must be able to send");
-        let ticket = ledger.next_ticket(1_000).unwrap();
-        ledger.count(ticket).unwrap();
+        let ticket = sent(&mut ledger, 1_000);
         assert!(!ledger.has_room());
         ledger.confirm(ticket).unwrap();
         ledger.commit(Lsn::new(end)).unwrap();
@@ -143,9 +146,15 @@ fn a_confirmation_nobody_waits_for_is_an_error_and_changes_nothing() {
     ledger.confirm(tickets[0]).unwrap();
     assert_eq!(ledger.confirm(tickets[0]), Err(stray));
     ledger.begin(Lsn::ZERO, 0).unwrap();
-    let open = ledger.next_ticket(1).unwrap();
+    let open = Cell::new(None);
+    let refuse = |ticket| {
+        open.set(Some(ticket));
+        Err::<(), _>("full")
+    };
+    assert_eq!(ledger.send(1, refuse), Ok(Err("full")));
+    let open = open.get().unwrap();
     let twice = LedgerError::ConfirmedTwice { transaction: 2 };
-    assert_eq!(ledger.confirm(open), Err(twice), "a ticket that was not counted");
+    assert_eq!(ledger.confirm(open), Err(twice), "a record that was not taken");
     assert_eq!(ledger.in_flight().records, 1);
     ledger.confirm(waiting[0]).unwrap();
     assert_eq!(ledger.settled(), Lsn::new(20));
@@ -154,8 +163,7 @@ fn a_confirmation_nobody_waits_for_is_an_error_and_changes_nothing() {
 #[test]
 fn steps_out_of_order_are_errors() {
     let mut ledger = ledger();
-    assert_eq!(ledger.next_ticket(1), Err(LedgerError::NotOpen));
-    assert_eq!(ledger.count(Ticket::new(0, 1)), Err(LedgerError::NotOpen));
+    assert_eq!(ledger.send(1, Ok::<_, Infallible>), Err(LedgerError::NotOpen));
     assert_eq!(ledger.commit(Lsn::new(1)), Err(LedgerError::NotOpen));
     ledger.begin(Lsn::ZERO, 0).unwrap();
     assert_eq!(ledger.begin(Lsn::ZERO, 0), Err(LedgerError::AlreadyOpen));
@@ -248,8 +256,7 @@ proptest! {
                     model.ends.push(None);
                 }
                 Step::Send(weight) if model.is_open() => {
-                    let ticket = ledger.next_ticket(usize::from(weight)).unwrap();
-                    ledger.count(ticket).unwrap();
+                    let ticket = sent(&mut ledger, usize::from(weight));
                     model.unconfirmed.push((model.ends.len() - 1, ticket));
                 }
                 Step::Commit(distance) if model.is_open() => {

@@ -69,44 +69,23 @@ impl Counters {
         all.filter(|(known, _)| **known == code).for_each(|(_, count)| *count += 1);
     }
 
-    /// The place of a topic's count, so that counting needs no name.
-    pub(super) fn topic_place(&mut self, topic: &str) -> TopicPlace {
-        self.topics.place(topic)
-    }
-
-    /// Counts a record of so many bytes as sent to this topic.
-    pub fn count_sent(&mut self, topic: &str, weight: u64) {
-        let place = self.topic_place(topic);
-        self.count_record(place, weight, None);
-    }
-
-    /// The sink took a record, which is a dead letter if there is a `rejection`.
-    pub(super) fn count_record(
-        &mut self,
-        topic: TopicPlace,
-        weight: u64,
-        rejection: Option<RejectionCode>,
-    ) {
+    /// The sink took a record of so many bytes, which is a dead letter if there is a `rejection`.
+    pub fn count_record(&mut self, topic: &str, weight: u64, rejection: Option<RejectionCode>) {
         self.records += 1;
         self.bytes += weight;
         if let Some(code) = rejection {
             self.count_dead_letter(topic, weight, code);
-        } else if let Some(total) = self.topics.totals.get_mut(topic.0) {
+        } else if let Some(total) = self.topics.total(topic) {
             total.sent += 1;
             total.bytes += weight;
         }
     }
 
     /// A dead letter goes out, if need be in the place of a record that was counted as sent.
-    pub(super) fn count_dead_letter(
-        &mut self,
-        topic: TopicPlace,
-        weight: u64,
-        code: RejectionCode,
-    ) {
+    pub(super) fn count_dead_letter(&mut self, topic: &str, weight: u64, code: RejectionCode) {
         self.dead_letters += 1;
         self.count_rejection(code);
-        if let Some(total) = self.topics.totals.get_mut(topic.0) {
+        if let Some(total) = self.topics.total(topic) {
             total.dead_letters += 1;
             total.bytes += weight;
         }
@@ -135,10 +114,6 @@ impl TopicTotal {
     pub const OTHERS: &str = "";
 }
 
-/// Where a topic's count stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct TopicPlace(usize);
-
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct Topics {
     totals: Vec<TopicTotal>,
@@ -148,11 +123,11 @@ struct Topics {
 }
 
 impl Topics {
-    fn place(&mut self, topic: &str) -> TopicPlace {
+    fn total(&mut self, topic: &str) -> Option<&mut TopicTotal> {
         if self.totals.get(self.last).is_none_or(|total| total.topic != topic) {
             self.last = self.places.get(topic).copied().unwrap_or_else(|| self.add(topic));
         }
-        TopicPlace(self.last)
+        self.totals.get_mut(self.last)
     }
 
     fn add(&mut self, topic: &str) -> usize {
@@ -177,11 +152,10 @@ mod tests {
     #[test]
     fn a_dead_letter_counts_where_it_goes_whenever_it_goes() {
         let mut counters = Counters::default();
-        let (orders, dead) = (counters.topic_place("orders"), counters.topic_place("dead"));
-        counters.count_record(orders, 10, None);
-        counters.count_record(dead, 7, Some(RejectionCode::NoRoute));
+        counters.count_record("orders", 10, None);
+        counters.count_record("dead", 7, Some(RejectionCode::NoRoute));
         // The brokers refused the first one: no further ticket, but one more dead letter.
-        counters.count_dead_letter(dead, 12, RejectionCode::TooLarge);
+        counters.count_dead_letter("dead", 12, RejectionCode::TooLarge);
         assert_eq!(counters.topics(), [total("orders", 1, 0, 10), total("dead", 0, 2, 19)]);
         assert_eq!((counters.records, counters.bytes, counters.dead_letters), (2, 17, 2));
         assert_eq!(counters.rejections(RejectionCode::TooLarge), 1);
@@ -191,9 +165,7 @@ mod tests {
     fn topics_are_counted_by_name() {
         let mut counters = Counters::default();
         for topic in ["a", "b", "a", "a"] {
-            let place = counters.topic_place(topic);
-            assert_eq!(counters.topic_place(topic), place);
-            counters.count_record(place, 10, None);
+            counters.count_record(topic, 10, None);
         }
         assert_eq!(counters.topics(), [total("a", 3, 0, 30), total("b", 1, 0, 10)]);
         assert_eq!((counters.records, counters.bytes), (4, 40));
@@ -203,8 +175,7 @@ mod tests {
     fn g3_hostile_topics_do_not_grow_the_counters() {
         let mut counters = Counters::default();
         for number in 0..3_000 {
-            let place = counters.topic_place(&number.to_string());
-            counters.count_record(place, 1, None);
+            counters.count_record(&number.to_string(), 1, None);
         }
         assert_eq!(counters.topics().len(), TopicTotal::NAMED_MAX + 1);
         assert_eq!(counters.topics().last(), Some(&total("", 2_000, 0, 2_000)));

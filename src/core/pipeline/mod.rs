@@ -21,7 +21,6 @@
 //! ```
 
 mod allowance;
-mod change;
 mod confirmation;
 mod counters;
 mod error;
@@ -42,7 +41,8 @@ use crate::ledger::{Budget, InFlight, Ledger, Progress, Ticket};
 use crate::lsn::Lsn;
 use crate::mutants::{self, Mutant};
 use crate::outbox::Outbox;
-use crate::route::{NO_TIMESTAMP, RejectionCode, Routed, Router, untimed};
+use crate::pgoutput::{Message, decode};
+use crate::route::{NO_TIMESTAMP, Router, untimed};
 use crate::sink::SendError;
 
 pub use allowance::Allowance;
@@ -55,12 +55,10 @@ pub use missing::{
 };
 pub use policy::{Policy, RejectPolicy, UpdatePolicy};
 pub use resume::ResumeCheck;
-pub use step::{Answer, Handled, Outgoing, OwnedOutgoing, Skipped};
+pub use step::{Answer, DeadLetter, Handled, Outgoing, OwnedOutgoing, Skipped};
 pub use suspects::{Lesson, Suspects};
 pub use translator::Translator;
 
-use change::{Change, Found, Kind};
-use counters::TopicPlace;
 use place::Place;
 use rejected::{Rejected, is_dead_letter, rejected};
 use resume::covers;
@@ -156,22 +154,69 @@ impl Pipeline {
     pub fn frame<E: From<PipelineError>>(
         &mut self,
         frame: Frame<'_>,
-        send: impl FnMut(&Outgoing<'_>) -> Result<(), SendError<E>>,
+        mut send: impl FnMut(&Outgoing<'_>) -> Result<(), SendError<E>>,
     ) -> Result<Handled, E> {
-        match Found::in_frame(frame, &self.outbox)? {
-            Found::Change(change) => return self.row(&change, send),
-            Found::Message(message) => {
-                self.expect_nothing_unsent()?;
-                self.note(&message)?;
+        let (data, sent_us, excerpt, untranslatable) = match frame {
+            Frame::Wal { data, sent_us, .. } => (data, sent_us, None, &[][..]),
+            Frame::Untranslatable { data, sent_us, columns, .. } => (data, sent_us, None, columns),
+            Frame::Excerpt { excerpt, sent_us, .. } => {
+                (excerpt.message(), sent_us, Some(excerpt), excerpt.untranslatable())
             }
-            Found::Keepalive(end) => {
-                self.expect_nothing_unsent()?;
-                self.counters.keepalives += 1;
-                self.verify(|check| check.keepalive(end))?;
-                self.ledger.keepalive(end);
+            Frame::Keepalive { end, .. } => return Ok(self.keepalive(end)?),
+        };
+        let message = decode(data).map_err(PipelineError::from)?;
+        let mut is_lone = false;
+        let row = match &message {
+            Message::Insert(insert) => {
+                let position = self.at.open()?;
+                let row = self.outbox.row_of(insert, excerpt, untranslatable, position);
+                row.map_err(PipelineError::from)?
+            }
+            Message::Logical(message) if self.outbox.is_row_of(message, excerpt) => {
+                let position = self.at.message(message, sent_us, &mut self.ledger)?;
+                self.newest_commit_time_us = Some(position.commit_time.unix_us());
+                is_lone = !message.transactional;
+                Some(self.outbox.message_row(message, excerpt, position))
+            }
+            _ => return Ok(self.note(&message)?),
+        };
+        let Some(row) = row else { return Ok(self.foreign_row()?) };
+        if covers(self.resume, self.check, row.position(), is_lone)? {
+            self.counters.repeats += 1; // Upholds G6: it is not sent again.
+            self.done()?;
+            return Ok(Handled::Done);
+        }
+        let taken = match self.router.route(&row) {
+            Ok(Some(record)) => match self.suspects.judge((row.position(), sent_us), &record) {
+                Ok(alone) => {
+                    let (topic, weight) = (record.topic, record.weight());
+                    let taken = self.ledger.send(weight, |ticket| {
+                        send(&Outgoing { record, ticket, rejection: None, alone })
+                    });
+                    let taken = taken.map_err(PipelineError::from)?;
+                    taken.inspect(|()| self.counters.count_record(topic, weight as u64, None))
+                }
+                Err(rejection) => Err(SendError::Refused(rejection)),
+            },
+            Ok(None) => {
+                self.counters.dropped += 1;
+                Ok(())
+            }
+            Err(rejection) => Err(SendError::Refused(rejection)),
+        };
+        match taken {
+            Ok(()) => {
+                self.done()?;
+                Ok(Handled::Done)
+            }
+            Err(SendError::Full) => Ok(self.unsent()?),
+            Err(SendError::Broken(error)) => Err(error),
+            Err(SendError::Refused(rejection)) => {
+                let (rejects, row) = (&self.policy.rejected, (&row, sent_us));
+                let rejected = rejected(rejects, &self.router, &mut self.suspects, row, rejection)?;
+                self.leave(rejected, send)
             }
         }
-        Ok(Handled::Done)
     }
 
     /// Books what the brokers answered.
@@ -269,66 +314,6 @@ impl Pipeline {
         &self.counters
     }
 
-    fn row<E: From<PipelineError>>(
-        &mut self,
-        change: &Change<'_>,
-        mut send: impl FnMut(&Outgoing<'_>) -> Result<(), SendError<E>>,
-    ) -> Result<Handled, E> {
-        let row = change.row(&mut self.outbox, &mut self.at, &mut self.ledger)?;
-        let Some(row) = row else {
-            self.expect_nothing_unsent()?;
-            self.counters.foreign_rows += 1;
-            return Ok(Handled::Done);
-        };
-        if let Kind::Logical(_) = change.kind {
-            self.newest_commit_time_us = Some(row.position().commit_time.unix_us());
-        }
-        if covers(self.resume, self.check, row.position(), change.kind.is_alone())? {
-            self.counters.repeats += 1; // Upholds G6: it is not sent again.
-            self.done()?;
-            return Ok(Handled::Done);
-        }
-        let routed = self.router.check(&row);
-        let record = |routed: &Routed| self.router.record(&row, routed);
-        let at = (row.position(), change.sent_us);
-        let rejection = match self.suspects.judge(at, routed, record) {
-            (Ok(Some(routed)), alone) => {
-                let ticket = self.ledger.next_ticket(routed.weight).map_err(PipelineError::from)?;
-                let record = self.router.record(&row, &routed);
-                let outgoing = Outgoing { record, ticket, rejection: None, alone };
-                match send(&outgoing) {
-                    Ok(()) => {
-                        let topic = self.counters.topic_place(outgoing.record.topic);
-                        drop(outgoing);
-                        self.sent(ticket, topic, None)?;
-                        return Ok(Handled::Done);
-                    }
-                    Err(SendError::Refused(rejection)) => rejection,
-                    Err(SendError::Full) if mutants::is(Mutant::ConsumesUnsent) => {
-                        drop(outgoing);
-                        self.done()?;
-                        return Ok(Handled::Done);
-                    }
-                    Err(SendError::Full) => {
-                        self.has_unsent = true;
-                        return Ok(Handled::Full);
-                    }
-                    Err(SendError::Broken(error)) => return Err(error),
-                }
-            }
-            (Ok(None), _) => {
-                self.counters.dropped += 1;
-                self.done()?;
-                return Ok(Handled::Done);
-            }
-            (Err(rejection), _) => rejection,
-        };
-        let row = (&row, change.sent_us);
-        let rejected =
-            rejected(&self.policy.rejected, &self.router, &mut self.suspects, row, rejection)?;
-        self.leave(rejected, send)
-    }
-
     /// Upholds G4: a row that is no record leaves as a dead letter, or it is told that it was left out.
     #[cold]
     fn leave<E: From<PipelineError>>(
@@ -345,19 +330,17 @@ impl Pipeline {
                 return Ok(Handled::Skipped(skipped));
             }
         };
-        let record = letter.as_record();
-        let ticket = self.ledger.next_ticket(record.weight()).map_err(PipelineError::from)?;
-        let taken = send(&Outgoing { record, ticket, rejection: Some(code), alone });
-        match taken {
+        let (record, rejection) = (letter.as_record(), Some(code));
+        let weight = record.weight();
+        let taken =
+            self.ledger.send(weight, |ticket| send(&Outgoing { record, ticket, rejection, alone }));
+        match taken.map_err(PipelineError::from)? {
             Ok(()) => {
-                let topic = self.counters.topic_place(&letter.topic);
-                self.sent(ticket, topic, Some(code))?;
-                Ok(Handled::Done)
+                self.counters.count_record(&letter.topic, weight as u64, rejection);
+                self.done()?;
+                Ok(Handled::DeadLetter(Box::new(DeadLetter { record: letter, code })))
             }
-            Err(SendError::Full) => {
-                self.has_unsent = true;
-                Ok(Handled::Full)
-            }
+            Err(SendError::Full) => Ok(self.unsent()?),
             // It has no other place to go.
             Err(SendError::Refused(rejection)) => {
                 Err(PipelineError::DeadLetterRefused { topic: letter.topic, rejection }.into())
@@ -392,9 +375,8 @@ impl Pipeline {
                     commit_ms,
                 );
                 let rejection = rejection.code;
-                let (place, weight) =
-                    (self.counters.topic_place(topic), record.as_record().weight() as u64);
-                self.counters.count_dead_letter(place, weight, rejection);
+                let weight = record.as_record().weight() as u64;
+                self.counters.count_dead_letter(topic, weight, rejection);
                 Ok(Answer::Send(Box::new(OwnedOutgoing { record, ticket, rejection })))
             }
             RejectPolicy::Stop => Err(PipelineError::Rejected {
@@ -410,23 +392,36 @@ impl Pipeline {
         }
     }
 
-    /// A record was sent: from now on it must be confirmed.
-    fn sent(
-        &mut self,
-        ticket: Ticket,
-        topic: TopicPlace,
-        rejection: Option<RejectionCode>,
-    ) -> Result<(), PipelineError> {
-        self.ledger.count(ticket)?;
-        self.counters.count_record(topic, ticket.weight(), rejection);
-        self.done()
-    }
-
     /// A row is done with: the next one stands after it.
     fn done(&mut self) -> Result<(), PipelineError> {
         self.has_unsent = false;
         self.last_row = self.at.lone().or(self.last_row);
         self.at.row_done(&mut self.counters, &mut self.ledger)
+    }
+
+    /// There was no room for a row's record: the same frame is handed in again.
+    #[cold]
+    fn unsent(&mut self) -> Result<Handled, PipelineError> {
+        if mutants::is(Mutant::ConsumesUnsent) {
+            self.done()?;
+            return Ok(Handled::Done);
+        }
+        self.has_unsent = true;
+        Ok(Handled::Full)
+    }
+
+    fn foreign_row(&mut self) -> Result<Handled, PipelineError> {
+        self.expect_nothing_unsent()?;
+        self.counters.foreign_rows += 1;
+        Ok(Handled::Done)
+    }
+
+    fn keepalive(&mut self, end: Lsn) -> Result<Handled, PipelineError> {
+        self.expect_nothing_unsent()?;
+        self.counters.keepalives += 1;
+        self.verify(|check| check.keepalive(end))?;
+        self.ledger.keepalive(end);
+        Ok(Handled::Done)
     }
 
     fn expect_nothing_unsent(&self) -> Result<(), PipelineError> {

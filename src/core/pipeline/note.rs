@@ -9,6 +9,7 @@ use super::error::PipelineError;
 use super::mark::CommitId;
 use super::policy::UpdatePolicy;
 use super::resume::ResumeCheck;
+use super::step::Handled;
 use crate::outbox::Position;
 use crate::pgoutput::{Begin, Message};
 
@@ -27,7 +28,8 @@ impl Pipeline {
     }
 
     /// Notes a message that is no row.
-    pub(super) fn note(&mut self, message: &Message<'_>) -> Result<(), PipelineError> {
+    pub(super) fn note(&mut self, message: &Message<'_>) -> Result<Handled, PipelineError> {
+        self.expect_nothing_unsent()?;
         match message {
             Message::Begin(begin) => {
                 let Begin { final_lsn: lsn, commit_time, xid } = *begin;
@@ -71,7 +73,7 @@ impl Pipeline {
             // An insert is answered before it comes here.
             Message::Insert(_) => {}
         }
-        Ok(())
+        Ok(Handled::Done)
     }
 
     fn updated(&mut self, relation: u32) -> Result<(), PipelineError> {

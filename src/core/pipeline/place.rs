@@ -22,8 +22,8 @@ pub(super) struct Place {
 
 impl Place {
     /// Where the open transaction's next row stands.
-    pub(super) fn open(&self) -> Result<Position, LedgerError> {
-        self.next.ok_or(LedgerError::NotOpen)
+    pub(super) fn open(&self) -> Result<Position, PipelineError> {
+        Ok(self.next.ok_or(LedgerError::NotOpen)?)
     }
 
     /// The position of a logical message; the same one when it is handed in again. `sent_us` is the

@@ -14,6 +14,8 @@ use crate::route::{OwnedRecord, Record, Rejection, RejectionCode};
 pub enum Handled {
     /// It is done with: consume it.
     Done,
+    /// It is done with; its row left as a dead letter: write that down.
+    DeadLetter(Box<DeadLetter>),
     /// It is done with; the policy left its row out: write that down.
     Skipped(Box<Skipped>),
     /// There was no room for its record: do not consume it, and hand in the same frame again later.
@@ -57,6 +59,15 @@ impl OwnedOutgoing {
         let (record, rejection) = (self.record.as_record(), Some(self.rejection));
         Outgoing { record, ticket: self.ticket, rejection, alone: false }
     }
+}
+
+/// A dead letter that the sink took. Whoever gets it owes the operator a line in the log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeadLetter {
+    /// The dead letter.
+    pub record: OwnedRecord,
+    /// Why the row became one.
+    pub code: RejectionCode,
 }
 
 /// A row left out by policy. Whoever gets it owes the operator an audit record.

@@ -161,27 +161,24 @@ impl Suspects {
         self.all.is_empty() && self.inferred.is_empty()
     }
 
-    /// Whether a row goes where it is routed, and whether its record, which `record` makes, goes alone. Of
-    /// the row its position is asked for, and what the server's clock showed when it was sent, in
-    /// microseconds since 2000.
+    /// Whether a row's record goes alone; an error if it is not sent. Of the row its position is asked for,
+    /// and what the server's clock showed when it was sent, in microseconds since 2000.
     #[inline]
-    pub(super) fn judge<'r, R>(
+    pub(super) fn judge(
         &mut self,
-        (row, sent_us): (Position, i64),
-        routed: Result<Option<R>, Rejection>,
-        record: impl FnOnce(&R) -> Record<'r>,
-    ) -> (Result<Option<R>, Rejection>, bool) {
-        let found = match &routed {
-            Ok(Some(routed)) if !self.is_empty() => self.treatment((row, sent_us), &record(routed)),
-            _ => Treatment::Usual,
-        };
-        match found {
-            Treatment::Usual => (routed, false),
-            Treatment::Alone => (routed, true),
-            Treatment::Refused(rejection, _) => (Err(rejection), false),
+        row: (Position, i64),
+        record: &Record<'_>,
+    ) -> Result<bool, Rejection> {
+        if self.is_empty() {
+            return Ok(false);
+        }
+        match self.treatment(row, record) {
+            Treatment::Usual => Ok(false),
+            Treatment::Alone => Ok(true),
+            Treatment::Refused(rejection, _) => Err(rejection),
             // The brokers may have taken it, so its dead letter keeps all that it can be sent from.
             Treatment::NotSent(rejection, _) => {
-                (Err(Rejection { code: RejectionCode::Refused, ..rejection }), false)
+                Err(Rejection { code: RejectionCode::Refused, ..rejection })
             }
         }
     }

@@ -124,7 +124,8 @@ fn g3_a_topic_that_refuses_is_not_counted() {
             reason: "is not there".to_owned(),
         })),
     };
-    assert_eq!(pipeline.frame::<PipelineError>(wal(&frames[2]), send), Ok(Handled::Done));
+    let handled = pipeline.frame::<PipelineError>(wal(&frames[2]), send);
+    assert!(matches!(handled, Ok(Handled::DeadLetter(_))), "{handled:?}");
     let topics: Vec<_> = pipeline.counters().topics().iter().map(|one| &*one.topic).collect();
     assert_eq!(topics, ["dead"]);
 }

@@ -48,7 +48,7 @@ pub use format::{
 pub use java::{Matcher, Undecided};
 pub use record::{Headers, NO_TIMESTAMP, OwnedRecord, Record, content_of};
 pub use rejection::{Rejection, RejectionCode};
-pub use router::{Routed, Router, position_text};
+pub use router::{Router, position_text};
 pub use spec::{
     DestinationSpec, FieldSpec, PatternSpec, RouteSpec, RouteSpecError, RuleAction, RuleSpec,
     TimestampSource,

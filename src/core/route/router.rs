@@ -4,7 +4,7 @@ use super::cloudevents;
 use super::datetime;
 use super::decisions::{Decision, Decisions, Topic};
 use super::format::{EpochUnit, ValueFormat};
-use super::record::{HEADER_OVERHEAD_BYTES, Headers, RECORD_OVERHEAD_BYTES, Record};
+use super::record::{Headers, Record};
 use super::rejection::{Rejection, RejectionCode};
 use super::render::{Part, Unreadable, hex_digit};
 use super::source::Source;
@@ -52,7 +52,7 @@ pub struct Router {
     pub(super) timestamp: Option<(Source, EpochUnit)>,
     /// The columns of type and subject, where CloudEvents are sent.
     pub(super) cloud_event: Option<(Source, Source)>,
-    /// What [`Router::check`] found for the last row; reused, so that a row allocates nothing.
+    /// What [`Router::route`] found for the last row; reused, so that a row allocates nothing.
     pub(super) found: Found,
 }
 
@@ -68,46 +68,74 @@ pub(super) struct Found {
     lsn: Part,
 }
 
-/// A row that [`Router::check`] found deliverable. Good until the next row is checked.
-#[derive(Debug)]
-pub struct Routed {
+/// What of a deliverable row's record is no column.
+struct Routed {
     topic: Topic,
     destination: usize,
     partition: Option<i32>,
     timestamp_ms: i64,
-    /// See [`Record::weight`].
-    pub(crate) weight: usize,
 }
 
 /// What stays allocated between rows: one huge row must not hold its memory for good.
 const SCRATCH_KEPT_BYTES: usize = 1 << 20;
 
 impl Router {
-    /// Makes a row's record; `None` when a rule leaves the row out. [`Router::check`] and
-    /// [`Router::record`] are the same in two steps, for callers that need the router again when a
-    /// row is rejected.
+    /// Makes a row's record, good until the next row is routed; `None` when a rule leaves the row out.
+    ///
+    /// # Panics
+    /// Never: a part is found for each header of the destination.
     pub fn route<'a>(&'a mut self, row: &OutboxRow<'a>) -> Result<Option<Record<'a>>, Rejection> {
-        let routed = self.check(row)?;
-        Ok(routed.map(|routed| self.record(row, &routed)))
-    }
-
-    /// Decides whether and whereto a row can be delivered; `None` when a rule leaves it out.
-    pub fn check(&mut self, row: &OutboxRow<'_>) -> Result<Option<Routed>, Rejection> {
         let mut scratch = std::mem::take(&mut self.found.scratch);
         scratch.clear();
         scratch.shrink_to(SCRATCH_KEPT_BYTES);
         let routed = self.find(row, &mut scratch);
         self.found.scratch = scratch;
-        match routed {
-            Err(rejection) if row.has_untranslatable() => Err(self.foremost(row, rejection)),
-            routed => routed,
+        let routed = match routed {
+            Ok(Some(routed)) => routed,
+            Ok(None) => return Ok(None),
+            Err(rejection) => return Err(self.foremost(row, rejection)),
+        };
+        let (found, destination) = (&self.found, self.destination(routed.destination));
+        let bytes =
+            |part: Part, source: &Source| part.bytes(row.column(source.slot), &found.scratch);
+        let mut headers = Headers::new();
+        headers.push((self.id_header.as_str(), bytes(found.id, &self.id)));
+        for (name, part) in &found.attributes {
+            headers.push((name, part.bytes(Value::Absent, &found.scratch)));
         }
+        assert_eq!(destination.headers.len(), found.headers.len(), "each header has its part");
+        for (header, part) in destination.headers.iter().zip(&found.headers) {
+            if header.is_sent(*part) {
+                headers.push((header.name.as_str(), bytes(*part, &header.source)));
+            }
+        }
+        if self.lsn_header {
+            headers.push((LSN_HEADER, found.lsn.bytes(Value::Absent, &found.scratch)));
+        }
+        let record = Record {
+            topic: self.decisions.name(routed.topic),
+            partition: routed.partition,
+            key: bytes(found.key, &destination.key),
+            value: bytes(found.value, &self.encoder.payload),
+            headers,
+            timestamp_ms: routed.timestamp_ms,
+        };
+        let (size, limit) = (record.wire_size_max(), self.max_record_bytes);
+        if size > limit {
+            let reason =
+                format!("the record has {size} bytes or more, kafka.message_max_bytes is {limit}");
+            return Err(self.foremost(row, Rejection { code: RejectionCode::TooLarge, reason }));
+        }
+        Ok(Some(record))
     }
 
     /// Of several reasons the one that forbids to send the dead letter again: it has text as the database
     /// has it, which consumers would take for other text. What was cut is not sent again anyway.
     #[cold]
     fn foremost(&self, row: &OutboxRow<'_>, found: Rejection) -> Rejection {
+        if !row.has_untranslatable() {
+            return found;
+        }
         let of = |to: &Destination| {
             let headers = to.headers.iter().map(|header| header.source.clone());
             headers.chain([to.key.clone()]).collect::<Vec<_>>()
@@ -123,45 +151,12 @@ impl Router {
         foremost.filter(|_| row.excerpt().is_none()).unwrap_or(found)
     }
 
-    /// The record of the row that was checked last.
-    ///
-    /// # Panics
-    /// On another row.
-    pub fn record<'a>(&'a self, row: &OutboxRow<'a>, routed: &Routed) -> Record<'a> {
-        let found = &self.found;
-        let bytes =
-            |part: Part, source: &Source| part.bytes(row.column(source.slot), &found.scratch);
-        let mut record = Record {
-            topic: self.decisions.name(routed.topic),
-            partition: routed.partition,
-            key: None,
-            value: bytes(found.value, &self.encoder.payload),
-            headers: Headers::new(),
-            timestamp_ms: routed.timestamp_ms,
-        };
-        record.headers.push((self.id_header.as_str(), bytes(found.id, &self.id)));
-        for (name, part) in &found.attributes {
-            record.headers.push((name, part.bytes(Value::Absent, &found.scratch)));
-        }
-        let destination = self.destination(routed.destination);
-        assert_eq!(destination.headers.len(), found.headers.len(), "the row was checked last");
-        record.key = bytes(found.key, &destination.key);
-        for (header, part) in destination.headers.iter().zip(&found.headers) {
-            if header.is_sent(*part) {
-                record.headers.push((header.name.as_str(), bytes(*part, &header.source)));
-            }
-        }
-        if self.lsn_header {
-            record.headers.push((LSN_HEADER, found.lsn.bytes(Value::Absent, &found.scratch)));
-        }
-        record
-    }
-
     /// The destination of that number.
     pub(super) fn destination(&self, number: usize) -> &Destination {
         place_of(&self.destinations, number)
     }
 
+    /// Decides where a row goes, and finds the parts of its record.
     fn find(
         &mut self,
         row: &OutboxRow<'_>,
@@ -199,8 +194,7 @@ impl Router {
         let start = scratch.len();
         scratch.extend(position_text(row.position()));
         self.found.lsn = Part::Scratch { start, end: scratch.len() };
-        let weight = self.weigh(row, destination, scratch)?;
-        Ok(Some(Routed { topic, destination, partition, timestamp_ms, weight }))
+        Ok(Some(Routed { topic, destination, partition, timestamp_ms }))
     }
 
     /// A row that was too large to be held is left out where a rule says so beyond doubt, and
@@ -275,47 +269,6 @@ impl Router {
         unix_ms.filter(|ms| *ms >= 0).ok_or_else(|| {
             source.reject(RejectionCode::InvalidValue, "is not a moment since 1970-01-01")
         })
-    }
-
-    /// The weight of the record; an error if it is too large for the wire.
-    fn weigh(
-        &self,
-        row: &OutboxRow<'_>,
-        destination: usize,
-        scratch: &[u8],
-    ) -> Result<usize, Rejection> {
-        let found = &self.found;
-        let size = |part: Part, source: &Source| {
-            part.bytes(row.column(source.slot), scratch).map_or(0, <[u8]>::len)
-        };
-        let to = self.destination(destination);
-        let mut headers = 1;
-        let mut weight = size(found.value, &self.encoder.payload)
-            + size(found.key, &to.key)
-            + self.id_header.len()
-            + size(found.id, &self.id);
-        for (name, part) in &found.attributes {
-            headers += 1;
-            weight += name.len() + part.bytes(Value::Absent, scratch).map_or(0, <[u8]>::len);
-        }
-        for (header, part) in to.headers.iter().zip(&found.headers) {
-            if header.is_sent(*part) {
-                headers += 1;
-                weight += header.name.len() + size(*part, &header.source);
-            }
-        }
-        if self.lsn_header {
-            headers += 1;
-            weight += LSN_HEADER.len() + POSITION_TEXT_BYTES;
-        }
-        let bytes = RECORD_OVERHEAD_BYTES + headers * HEADER_OVERHEAD_BYTES + weight;
-        if bytes <= self.max_record_bytes {
-            return Ok(weight);
-        }
-        let limit = self.max_record_bytes;
-        let reason =
-            format!("the record has {bytes} bytes or more, kafka.message_max_bytes is {limit}");
-        Err(Rejection { code: RejectionCode::TooLarge, reason })
     }
 }
 

@@ -66,21 +66,19 @@ impl Case {
 
     fn record(&self) -> OwnedRecord {
         self.run(|router, row| {
-            let routed = router.check(row).expect("routed").expect("not dropped");
-            let record = router.record(row, &routed);
-            assert_eq!(routed.weight, record.weight());
+            let record = router.route(row).expect("routed").expect("not dropped");
             assert!(record.wire_size_max() <= self.spec.max_record_bytes);
             record.to_owned()
         })
     }
 
     fn rejection(&self) -> Rejection {
-        self.run(|router, row| router.check(row).expect_err("rejected"))
+        self.run(|router, row| router.route(row).expect_err("rejected"))
     }
 
     fn dead_letter(&self) -> OwnedRecord {
         self.run(|router, row| {
-            let rejection = router.check(row).expect_err("rejected");
+            let rejection = router.route(row).expect_err("rejected");
             let letter = router.dead_letter(row, &rejection, "dead");
             assert_eq!((letter.topic.as_str(), letter.partition), ("dead", None));
             letter
@@ -388,11 +386,10 @@ proptest! {
         let (mut outbox, mut data) = (Outbox::new(spec), Vec::new());
         describe(&mut outbox, TABLE, "outbox", &columns);
         let row = insert(&mut outbox, &mut data, TABLE, &row).expect("a row").expect("ours");
-        let rejection = match router.check(&row) {
-            Ok(routed) => {
-                let routed = routed.expect("not dropped");
-                assert_eq!(routed.weight, router.record(&row, &routed).weight());
-                let first = router.record(&row, &routed).to_owned();
+        let routed = router.route(&row).map(|record| record.expect("not dropped").to_owned());
+        let rejection = match routed {
+            Ok(first) => {
+                prop_assert!(first.as_record().wire_size_max() <= limit);
                 prop_assert!(check_topic(&first.topic).is_ok());
                 let again = router.route(&row).expect("as before").expect("sent").to_owned();
                 prop_assert_eq!(first, again);

@@ -18,8 +18,9 @@
 //!   loop {
 //!       session.request(now, ..)          what is asked from outside
 //!       session.frame(now, ..)            for each frame, while session.takes_frames(..)
-//!       session.confirm(now, ..)          delivery reports; then session.drain_skipped(), for the audit
+//!       session.confirm(now, ..)          delivery reports
 //!       session.advance(now, ..)          dead letters of refused records, Kafka transactions
+//!       session.drain_audit()             what became of refused records, for the log
 //!       session.status_due(now, ..)       send it
 //!       session.ended(now, ..)            leave the loop
 //!       session.next(..)                  wait and read, then session.has_read(now, ..)
@@ -28,6 +29,7 @@
 //! Whoever meets a frame that must end the relay calls [`Session::stop_reading`]; a read between two frames
 //! is told by [`Session::has_refilled`].
 
+mod audit;
 mod burst;
 mod coalescing;
 mod error;
@@ -48,15 +50,17 @@ use crate::frame::Frame;
 use crate::lsn::Lsn;
 use crate::mutants::{self, Mutant};
 use crate::pipeline::{
-    Answer, Confirmation, Handled, Outcome, Outgoing, OwnedOutgoing, Pipeline, PipelineError,
-    Refused, Translator,
+    Answer, Confirmation, DeadLetter, Handled, Outcome, Outgoing, OwnedOutgoing, Pipeline,
+    PipelineError, Refused, Translator,
 };
+use crate::route::OwnedRecord;
 use crate::sink::{Reached, SendError, Sink};
 use crate::time::{Instant, Now};
 use coalescing::{Read, ReadCoalescing};
 use liveness::Liveness;
 use phase::Phase;
 
+pub use audit::Audit;
 pub use burst::{Burst, Work};
 pub use coalescing::CoalescingProfile;
 pub use error::SessionError;
@@ -116,8 +120,8 @@ pub struct Session {
     confirmations: Vec<Confirmation>,
     /// Of refused records; they wait for room.
     dead_letters: VecDeque<OwnedOutgoing>,
-    /// Records that the policy leaves out, for the audit.
-    skipped: Vec<Refused>,
+    /// What became of refused records.
+    audit: Vec<Audit>,
     acknowledged: Lsn,
     last_status: Instant,
     reply_now: bool,
@@ -146,7 +150,7 @@ impl Session {
             phase: Phase::Streaming,
             confirmations: Vec::new(),
             dead_letters: VecDeque::new(),
-            skipped: Vec::new(),
+            audit: Vec::new(),
             acknowledged: Lsn::ZERO,
             last_status: now,
             reply_now: false,
@@ -244,8 +248,7 @@ impl Session {
             Some(translator) => translator.frame(frame).map_err(PipelineError::from)?,
         };
         let send = |outgoing: &Outgoing<'_>| {
-            let sent = sink.send(now, outgoing);
-            sent.map_err(|error| error.map(SessionError::Sink))
+            sink.send(now, outgoing).map_err(|error| error.map(SessionError::Sink))
         };
         let handled = self.pipeline.frame(frame, send)?;
         if handled == Handled::Full {
@@ -266,7 +269,8 @@ impl Session {
         // What is stored is, whatever has ended the sink meanwhile: the next session need not repeat it.
         let mut confirmations = std::mem::take(&mut self.confirmations);
         for confirmation in confirmations.drain(..) {
-            self.book(confirmation)?;
+            let answer = self.pipeline.confirm(confirmation)?;
+            self.keep(answer);
         }
         self.confirmations = confirmations;
         polled.map_err(SessionError::Sink)
@@ -286,13 +290,13 @@ impl Session {
         Ok(())
     }
 
-    fn book(&mut self, confirmation: Confirmation) -> Result<(), PipelineError> {
-        match self.pipeline.confirm(confirmation)? {
+    /// Keeps what a refused record needs: its dead letter until there is room, or a line in the audit.
+    fn keep(&mut self, answer: Answer) {
+        match answer {
             Answer::Stored => {}
             Answer::Send(dead_letter) => self.dead_letters.push_back(*dead_letter),
-            Answer::Skipped(refused) => self.skipped.push(*refused),
+            Answer::Skipped(refused) => self.audit.push(Audit::Skipped(*refused)),
         }
-        Ok(())
     }
 
     fn send_dead_letters<S: Sink>(
@@ -303,7 +307,12 @@ impl Session {
         while let Some(dead_letter) = self.dead_letters.pop_front() {
             let sent = sink.send(now, &dead_letter.as_outgoing());
             match sent {
-                Ok(()) => {}
+                Ok(()) => {
+                    // A payload has no place in an audit.
+                    let record = OwnedRecord { value: None, ..dead_letter.record };
+                    let letter = DeadLetter { record, code: dead_letter.rejection };
+                    self.audit.push(Audit::DeadLetter(letter));
+                }
                 Err(SendError::Full) => {
                     self.dead_letters.push_front(dead_letter);
                     break;
@@ -311,7 +320,8 @@ impl Session {
                 Err(SendError::Refused(rejection)) => {
                     let OwnedOutgoing { record, ticket, .. } = dead_letter;
                     let outcome = Outcome::Refused(Box::new(Refused { record, rejection }));
-                    self.book(Confirmation { ticket, outcome })?;
+                    let answer = self.pipeline.confirm(Confirmation { ticket, outcome })?;
+                    self.keep(answer);
                 }
                 Err(SendError::Broken(error)) => return Err(SessionError::Sink(error)),
             }
@@ -331,9 +341,9 @@ impl Session {
         }
     }
 
-    /// Records that the policy left out since the last call. Whoever gets them owes an audit record.
-    pub fn drain_skipped(&mut self) -> std::vec::Drain<'_, Refused> {
-        self.skipped.drain(..)
+    /// What became of refused records since the last call: a line in the log each.
+    pub fn drain_audit(&mut self) -> std::vec::Drain<'_, Audit> {
+        self.audit.drain(..)
     }
 
     /// What Postgres may be told: everything up to here is confirmed, and so is, where progress is

@@ -53,6 +53,8 @@ pub(super) enum Incoming {
 pub(super) struct Session<T> {
     pub(super) transport: T,
     pub(super) buffer: ReadBuffer,
+    /// Read since the connection began, framing included.
+    pub(super) bytes_read: u64,
     outgoing: VecDeque<u8>,
     /// A write found that the peer no longer listens.
     unheard: bool,
@@ -67,6 +69,7 @@ impl<T: Transport> Session<T> {
         Self {
             transport,
             buffer: ReadBuffer::new(MESSAGE_BYTES_MAX_BEFORE_LOGIN),
+            bytes_read: 0,
             outgoing: VecDeque::new(),
             unheard: false,
             charset: None,
@@ -85,6 +88,7 @@ impl<T: Transport> Session<T> {
             Ok(0) => Err(WalError::Closed),
             Ok(bytes) => {
                 self.buffer.filled(bytes);
+                self.bytes_read += bytes as u64;
                 Ok(bytes)
             }
             Err(error) => match error.kind() {

@@ -49,7 +49,8 @@ pub struct Stream<T = Wire> {
     session: Session<T>,
     names: Names,
     received: Lsn,
-    received_bytes: u64,
+    /// What the connection had read when the stream began.
+    bytes_before: u64,
     acknowledged: Lsn,
     /// A status that found the socket full and must follow; asks for a reply if true inside.
     owed: Option<bool>,
@@ -77,7 +78,8 @@ impl<T: Transport> Stream<T> {
 
     pub(super) fn new(session: Session<T>, names: Names) -> Self {
         let (received, acknowledged) = (Lsn::ZERO, Lsn::ZERO);
-        Self { session, names, received, received_bytes: 0, acknowledged, owed: None, large: None }
+        let bytes_before = session.bytes_read;
+        Self { session, names, received, bytes_before, acknowledged, owed: None, large: None }
     }
 
     /// Reads what is there and fits, in one call to the system; if nothing is there, waits at most
@@ -85,20 +87,14 @@ impl<T: Transport> Stream<T> {
     /// whole frames (then without waiting). Also sends what an earlier call could not.
     pub fn fill(&mut self, wait: Duration) -> Result<usize, WalError> {
         self.push_out()?;
-        let bytes = self.read_available()?;
+        let bytes = self.session.read_available()?;
         if bytes > 0 || wait.is_zero() || self.is_full()? {
             return Ok(bytes);
         }
         self.session.buffer.shrink();
         self.session.wait(wait)?;
         self.push_out()?;
-        self.read_available()
-    }
-
-    fn read_available(&mut self) -> Result<usize, WalError> {
-        let bytes = self.session.read_available()?;
-        self.received_bytes += bytes as u64;
-        Ok(bytes)
+        self.session.read_available()
     }
 
     fn is_full(&mut self) -> Result<bool, WalError> {
@@ -144,7 +140,7 @@ impl<T: Transport> Stream<T> {
             return Ok(None);
         }
         // What came with the answer that began the stream is not counted.
-        Ok(Some(self.received_bytes.saturating_sub(self.buffered() as u64)))
+        Ok(Some(self.received_bytes().saturating_sub(self.buffered() as u64)))
     }
 
     /// Begins to let the frame pass that is over the limit, once its header is there; false if it
@@ -326,7 +322,7 @@ impl<T: Transport> Stream<T> {
 
     /// Bytes read in this session, framing included.
     pub fn received_bytes(&self) -> u64 {
-        self.received_bytes
+        self.session.bytes_read - self.bytes_before
     }
 
     /// The highest position the server was told is settled.

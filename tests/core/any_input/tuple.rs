@@ -58,19 +58,18 @@ pub(crate) fn run(data: &[u8]) {
         Position { commit_lsn: Lsn::new(u64::MAX), index: u64::MAX, commit_time: PgTime(0) };
     let Ok(row) = outbox.row(&insert, position) else { return };
     let row = row.expect("of the outbox");
-    match router.check(&row) {
-        Ok(None) => {}
-        Ok(Some(found)) => {
-            let record = router.record(&row, &found);
+    let rejection = match router.route(&row) {
+        Ok(None) => return,
+        Ok(Some(record)) => {
             assert!(check_topic(record.topic).is_ok());
             assert!(record.wire_size_max() <= LIMIT);
             assert!(record.timestamp_ms >= 0);
+            return;
         }
-        Err(rejection) => {
-            let letter = router.dead_letter(&row, &rejection, "dead");
-            assert!(letter.as_record().wire_size_max() <= LIMIT);
-        }
-    }
+        Err(rejection) => rejection,
+    };
+    let letter = router.dead_letter(&row, &rejection, "dead");
+    assert!(letter.as_record().wire_size_max() <= LIMIT);
 }
 
 /// Each of the choices is compiled once: that takes longer than most inputs.

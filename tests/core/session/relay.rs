@@ -11,7 +11,7 @@ use postrider::pipeline::{
 };
 use postrider::route::{RouteSpec, Router};
 use postrider::session::{
-    CoalescingProfile, End, Limits, Next, Owed, Requested, Session, SessionError,
+    Audit, CoalescingProfile, End, Limits, Next, Owed, Requested, Session, SessionError,
 };
 use postrider::supervisor::{self, Failure, ModeKind, SinkFault};
 use postrider::time::Now;
@@ -152,7 +152,7 @@ impl Relay {
         if confirmed.is_ok() {
             confirmed = self.session.advance(now, &mut self.sink);
         }
-        if self.session.drain_skipped().next().is_some() {
+        if self.session.drain_audit().any(|audit| matches!(audit, Audit::Skipped(_))) {
             return Err(violation("G4", "a record was skipped"));
         }
         confirmed.map_err(|error| self.failed(error))?;
@@ -199,7 +199,7 @@ impl Relay {
             let Some(sent) = look(server, true)? else { break };
             let handled = self.session.frame(now.at, sent.as_frame(), &mut self.sink);
             match handled.map_err(|error| self.failed(error))? {
-                Handled::Done => server.consume(),
+                Handled::Done | Handled::DeadLetter(_) => server.consume(),
                 Handled::Full => break,
                 Handled::Skipped(_) => return Err(violation("G4", "a row was skipped")),
             }

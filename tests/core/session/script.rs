@@ -211,7 +211,7 @@ impl Script {
         });
         match handled {
             Err(error) => said.push(failed(&error)),
-            Ok(Handled::Done | Handled::Full) => {}
+            Ok(Handled::Done | Handled::DeadLetter(_) | Handled::Full) => {}
             Ok(Handled::Skipped(skipped)) => said.push(format!(
                 "skipped row {} of {} at {}: {}: {}",
                 skipped.position.index,

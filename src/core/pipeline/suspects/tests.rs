@@ -1,5 +1,7 @@
 //! What a session learns of refused records, and what the next one does with them.
 
+use std::convert::Infallible;
+
 use super::*;
 use crate::ledger::{Budget, Ticket};
 use crate::pgoutput::PgTime;
@@ -22,6 +24,12 @@ fn blame(ticket: Ticket, value: &[u8], alone: bool, rejection: Option<Rejection>
     Blame { ticket, topic, content, alone, aspect, at_ms: 0, reason, rejection }
 }
 
+/// Sends a record of so many bytes in the open transaction.
+fn sent(ledger: &mut Ledger, weight: usize) -> Ticket {
+    let Ok(ticket) = ledger.send(weight, Ok::<_, Infallible>).unwrap();
+    ticket
+}
+
 /// A session in which these records were sent and refused, and whether that was news.
 fn session(suspects: &mut Suspects, blamed: &[(&[u8], bool, Option<Rejection>)]) -> bool {
     let mut ledger = Ledger::new(Budget::default());
@@ -29,8 +37,7 @@ fn session(suspects: &mut Suspects, blamed: &[(&[u8], bool, Option<Rejection>)])
     let blamed: Vec<Blame> = blamed
         .iter()
         .map(|(value, alone, rejection)| {
-            let ticket = ledger.next_ticket(record(value).weight()).unwrap();
-            ledger.count(ticket).unwrap();
+            let ticket = sent(&mut ledger, record(value).weight());
             blame(ticket, value, *alone, rejection.clone())
         })
         .collect();
@@ -51,13 +58,13 @@ fn rejection() -> Rejection {
 fn g4_a_record_of_a_refused_batch_goes_alone_and_its_like_of_another_commit_does_not() {
     let mut suspects = Suspects::default();
     assert!(learn(&mut suspects, b"large", false, None));
-    assert_eq!(suspects.judge((row(), 0), Ok(Some(1)), |_| record(b"large")), (Ok(Some(1)), true));
-    assert_eq!(suspects.judge((row(), 0), Ok(Some(1)), |_| record(b"other")), (Ok(Some(1)), false));
+    assert_eq!(suspects.judge((row(), 0), &record(b"large")), Ok(true));
+    assert_eq!(suspects.judge((row(), 0), &record(b"other")), Ok(false));
     let later = Position { commit_lsn: Lsn::new(101), ..row() };
     // A message outside of transactions has the time at which it was sent, another one each time.
     let again = Position { commit_time: PgTime(8), ..row() };
-    assert_eq!(suspects.judge((again, 0), Ok(Some(1)), |_| record(b"large")), (Ok(Some(1)), true));
-    assert_eq!(suspects.judge((later, 0), Ok(Some(1)), |_| record(b"large")), (Ok(Some(1)), false));
+    assert_eq!(suspects.judge((again, 0), &record(b"large")), Ok(true));
+    assert_eq!(suspects.judge((later, 0), &record(b"large")), Ok(false));
     assert!(!learn(&mut suspects, b"large", false, None), "it is known");
 }
 
@@ -66,10 +73,7 @@ fn g4_what_the_brokers_name_is_not_sent_again() {
     let mut suspects = Suspects::default();
     assert!(learn(&mut suspects, b"large", false, None));
     assert!(learn(&mut suspects, b"large", true, Some(rejection())));
-    assert_eq!(
-        suspects.judge((row(), 0), Ok(Some(1)), |_| record(b"large")),
-        (Err(rejection()), false)
-    );
+    assert_eq!(suspects.judge((row(), 0), &record(b"large")), Err(rejection()));
     assert_eq!(suspects.refused(), 1);
     assert!(!learn(&mut suspects, b"large", true, Some(rejection())));
 }
@@ -79,9 +83,9 @@ fn g4_what_may_be_no_fault_of_the_record_gets_two_attempts_alone() {
     let mut suspects = Suspects::default();
     assert!(learn(&mut suspects, b"odd", false, None));
     assert!(learn(&mut suspects, b"odd", true, None));
-    assert_eq!(suspects.judge((row(), 0), Ok(Some(1)), |_| record(b"odd")), (Ok(Some(1)), true));
+    assert_eq!(suspects.judge((row(), 0), &record(b"odd")), Ok(true));
     assert!(learn(&mut suspects, b"odd", true, None));
-    let (judged, _) = suspects.judge((row(), 0), Ok(Some(1)), |_| record(b"odd"));
+    let judged = suspects.judge((row(), 0), &record(b"odd"));
     assert_eq!(judged.unwrap_err().reason, "topic `t` does not take the record: why");
 }
 
@@ -89,17 +93,17 @@ fn g4_what_may_be_no_fault_of_the_record_gets_two_attempts_alone() {
 fn g4_a_topic_that_keeps_refusing_large_records_costs_no_session_for_each() {
     let mut suspects = Suspects::default().inferring(true);
     for value in [b"large1", b"large2"] {
-        let (judged, _) = suspects.judge((row(), 0), Ok(Some(1)), |_| record(b"larger"));
-        assert_eq!(judged, Ok(Some(1)));
+        let judged = suspects.judge((row(), 0), &record(b"larger"));
+        assert_eq!(judged, Ok(false));
         assert!(learn(&mut suspects, value, true, Some(rejection())));
         // The next session meets it again, perhaps more than once.
         for _ in 0..9 {
-            let (judged, _) = suspects.judge((row(), 0), Ok(Some(1)), |_| record(value));
+            let judged = suspects.judge((row(), 0), &record(value));
             assert_eq!(judged, Err(rejection()));
         }
     }
     suspects.passed(Lsn::new(101));
-    let (judged, _) = suspects.judge((row(), 0), Ok(Some(1)), |_| record(b"larger"));
+    let judged = suspects.judge((row(), 0), &record(b"larger"));
     assert_eq!(judged.unwrap_err().code, RejectionCode::Refused, "its bytes are kept");
     // In a dead letter's stead there is a shorter one.
     let LetterTreatment::Refused(refusal, Aspect::Size) =
@@ -108,7 +112,7 @@ fn g4_a_topic_that_keeps_refusing_large_records_costs_no_session_for_each() {
         panic!("it is as large")
     };
     assert_eq!(refusal.code, RejectionCode::TooLarge);
-    assert_eq!(suspects.judge((row(), 0), Ok(Some(1)), |_| record(b"small")), (Ok(Some(1)), false));
+    assert_eq!(suspects.judge((row(), 0), &record(b"small")), Ok(false));
 }
 
 #[test]
@@ -116,11 +120,11 @@ fn g4_without_inference_each_record_is_tried() {
     let mut suspects = Suspects::default().inferring(false);
     for value in [b"large1", b"large2", b"large3", b"large4"] {
         assert!(learn(&mut suspects, value, true, Some(rejection())));
-        let (judged, _) = suspects.judge((row(), 0), Ok(Some(1)), |_| record(value));
+        let judged = suspects.judge((row(), 0), &record(value));
         assert_eq!(judged, Err(rejection()));
     }
-    let (judged, _) = suspects.judge((row(), 0), Ok(Some(1)), |_| record(b"larger"));
-    assert_eq!(judged, Ok(Some(1)));
+    let judged = suspects.judge((row(), 0), &record(b"larger"));
+    assert_eq!(judged, Ok(false));
 }
 
 #[test]
@@ -131,11 +135,8 @@ fn g4_once_one_is_named_the_others_of_its_batch_still_go_alone() {
         &[(b"1", false, None), (b"2", false, None), (b"3", false, None)]
     ));
     assert!(learn(&mut suspects, b"2", true, Some(rejection())));
-    assert_eq!(
-        suspects.judge((row(), 0), Ok(Some(1)), |_| record(b"2")),
-        (Err(rejection()), false)
-    );
-    assert_eq!(suspects.judge((row(), 0), Ok(Some(1)), |_| record(b"3")), (Ok(Some(1)), true));
+    assert_eq!(suspects.judge((row(), 0), &record(b"2")), Err(rejection()));
+    assert_eq!(suspects.judge((row(), 0), &record(b"3")), Ok(true));
 }
 
 #[test]
@@ -161,8 +162,7 @@ fn g4_what_is_settled_is_forgotten_and_nothing_else() {
     let mut ledger = Ledger::new(Budget::default());
     let later = Position { commit_lsn: Lsn::new(200), ..row() };
     ledger.begin(later.commit_lsn, 7).unwrap();
-    let ticket = ledger.next_ticket(record(b"later").weight()).unwrap();
-    ledger.count(ticket).unwrap();
+    let ticket = sent(&mut ledger, record(b"later").weight());
     let found = suspects.learn(&[blame(ticket, b"later", false, None)], None, &ledger, None);
     suspects = found.unwrap().suspects;
     suspects.passed(COMMIT);
@@ -184,12 +184,11 @@ fn g4_what_may_be_the_brokers_own_fault_gets_more_attempts_and_time_between_them
     let mut suspects = Suspects::default();
     let mut waited = Duration::ZERO;
     for attempt in 0..8 {
-        let (judged, _) = suspects.judge((row(), 0), Ok(Some(1)), |_| record(b"odd"));
+        let judged = suspects.judge((row(), 0), &record(b"odd"));
         assert!(judged.is_ok(), "{attempt}");
         let mut ledger = Ledger::new(Budget::default());
         ledger.begin(row().commit_lsn, 7).unwrap();
-        let ticket = ledger.next_ticket(record(b"odd").weight()).unwrap();
-        ledger.count(ticket).unwrap();
+        let ticket = sent(&mut ledger, record(b"odd").weight());
         let blamed = Blame { aspect: Aspect::Brokers, ..blame(ticket, b"odd", true, None) };
         let lesson = suspects.learn(&[blamed], None, &ledger, None).unwrap();
         assert!(lesson.is_news && lesson.wait.is_zero() == (attempt == 7));
@@ -197,7 +196,7 @@ fn g4_what_may_be_the_brokers_own_fault_gets_more_attempts_and_time_between_them
         suspects = lesson.suspects;
     }
     assert!(waited > Duration::from_secs(30), "{waited:?}");
-    assert!(suspects.judge((row(), 0), Ok(Some(1)), |_| record(b"odd")).0.is_err());
+    assert!(suspects.judge((row(), 0), &record(b"odd")).is_err());
 }
 
 /// Its time, which its value has, is another one in each session.
@@ -205,12 +204,10 @@ fn g4_what_may_be_the_brokers_own_fault_gets_more_attempts_and_time_between_them
 fn g4_a_message_of_its_own_is_known_whatever_its_value_is() {
     let mut suspects = Suspects::default();
     for (attempt, value) in [b"at 1".as_slice(), b"at 2", b"at 33"].into_iter().enumerate() {
-        let (judged, alone) = suspects.judge((row(), 0), Ok(Some(1)), |_| record(value));
-        assert_eq!((judged, alone), (Ok(Some(1)), attempt > 0), "{attempt}");
+        assert_eq!(suspects.judge((row(), 0), &record(value)), Ok(attempt > 0), "{attempt}");
         let mut ledger = Ledger::new(Budget::default());
         ledger.begin(COMMIT, 7).unwrap();
-        let ticket = ledger.next_ticket(record(value).weight()).unwrap();
-        ledger.count(ticket).unwrap();
+        let ticket = sent(&mut ledger, record(value).weight());
         ledger.commit(Lsn::new(COMMIT.get() + 1)).unwrap();
         if attempt != 1 {
             // Other tables' transactions, which were read before the brokers answered.
@@ -219,7 +216,7 @@ fn g4_a_message_of_its_own_is_known_whatever_its_value_is() {
         let blamed = blame(ticket, value, attempt > 0, None);
         suspects = suspects.learn(&[blamed], Some("dead"), &ledger, None).unwrap().suspects;
     }
-    assert!(suspects.judge((row(), 0), Ok(Some(1)), |_| record(b"at 4")).0.is_err());
+    assert!(suspects.judge((row(), 0), &record(b"at 4")).is_err());
     let letter = Record { topic: "dead", ..record(b"at 4") };
     assert_eq!(suspects.judge_letter((row(), 0), &letter), LetterTreatment::Usual);
 }
@@ -235,11 +232,10 @@ fn g4_a_fault_of_the_brokers_is_no_answer_to_the_record() {
     ] {
         let mut ledger = Ledger::new(Budget::default());
         ledger.begin(row().commit_lsn, 7).unwrap();
-        let ticket = ledger.next_ticket(record(b"odd").weight()).unwrap();
-        ledger.count(ticket).unwrap();
+        let ticket = sent(&mut ledger, record(b"odd").weight());
         let blamed = Blame { aspect, ..blame(ticket, b"odd", true, None) };
         suspects = suspects.learn(&[blamed], None, &ledger, None).unwrap().suspects;
-        let (judged, _) = suspects.judge((row(), 0), Ok(Some(1)), |_| record(b"odd"));
+        let judged = suspects.judge((row(), 0), &record(b"odd"));
         assert_eq!(judged.is_err(), is_refused, "{aspect:?}");
     }
 }

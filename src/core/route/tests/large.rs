@@ -19,7 +19,7 @@ fn routed(case: &Case) -> Option<OwnedRecord> {
     describe(&mut outbox, TABLE, "outbox", &case.columns);
     let excerpt = excerpt(&case.row);
     let row = kept(&mut outbox, &excerpt).expect("a row").expect("of the outbox");
-    let rejection = match router.check(&row) {
+    let rejection = match router.route(&row) {
         Ok(None) => return None,
         Ok(Some(_)) => panic!("delivered"),
         Err(rejection) => rejection,
@@ -132,7 +132,7 @@ fn message_letter(prefix: &str, content: &str) -> OwnedRecord {
     let mut outbox = Outbox::new(spec);
     assert!(outbox.is_row_of(&message, Some(&excerpt)));
     let row = outbox.message_row(&message, Some(&excerpt), POSITION);
-    let rejection = router.check(&row).expect_err("rejected");
+    let rejection = router.route(&row).expect_err("rejected");
     router.dead_letter(&row, &rejection, "dead")
 }
 
@@ -168,7 +168,7 @@ fn g4_a_dead_letter_fits_whatever_the_prefix_of_its_logical_message() {
     let (lsn, prefix) = (crate::lsn::Lsn::new(9), &vec![b'p'; 500_000]);
     let message = LogicalMessage { transactional: true, lsn, prefix, content: b"{}" };
     let row = outbox.message_row(&message, None, POSITION);
-    let rejection = router.check(&row).expect_err("rejected");
+    let rejection = router.route(&row).expect_err("rejected");
     let letter = router.dead_letter(&row, &rejection, "dead");
     assert!(letter.as_record().wire_size_max() < 10_000);
 }
@@ -193,7 +193,7 @@ proptest! {
         let whole = router.dead_letter(&whole, &rejection, "dead");
         let excerpt = excerpt(&row);
         let kept = kept(&mut outbox, &excerpt).expect("a row").expect("ours");
-        prop_assert!(router.check(&kept).is_err());
+        prop_assert!(router.route(&kept).is_err());
         let kept = router.dead_letter(&kept, &rejection, "dead");
         let (whole_note, kept_note) = (note(&whole), note(&kept));
         // A key or header that is cut is longer than what a dead letter keeps of one.
