@@ -12,6 +12,7 @@ use clap::{Arg, Args, ColorChoice, CommandFactory as _, FromArgMatches as _, Par
 use super::adopt::AdoptArgs;
 use super::bench::BenchArgs;
 use super::broker::BrokerArgs;
+use super::codes::ErrorCode;
 use super::completions::CompletionsArgs;
 use super::config::ConfigCommand;
 use super::dead_letters::DeadLettersCommand;
@@ -168,7 +169,7 @@ pub fn parse(arguments: impl IntoIterator<Item = std::ffi::OsString>) -> Result<
         if logs_json && error.use_stderr() {
             let what = fit.unwrap_or_else(|| error.render().to_string());
             let what = what.strip_prefix("error: ").unwrap_or(&what).trim_end().to_owned();
-            Failure::new(ExitCode::Usage, "PR-X004", what).print(Form::LogLines);
+            Failure::new(ExitCode::Usage, ErrorCode::X004, what).print(Form::LogLines);
         } else {
             // A closed pipe is nobody's concern.
             let _ = match fit {

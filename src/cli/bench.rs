@@ -13,6 +13,7 @@ use std::fmt::Display;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
+use super::codes::ErrorCode;
 use super::context::Context;
 use super::exit::ExitCode;
 use super::failure::Failure;
@@ -99,7 +100,7 @@ pub fn run(args: &BenchArgs, context: &Context) -> Result<ExitCode, Failure> {
 }
 
 fn failure(error: &(dyn std::error::Error + 'static), hint: Option<String>) -> Failure {
-    Failure::of(ExitCode::CheckFailed, "PR-X010", error, hint)
+    Failure::of(ExitCode::CheckFailed, ErrorCode::X010, error, hint)
 }
 
 fn tell(context: &Context, figures: impl Serialize + Display) -> Result<ExitCode, Failure> {

@@ -1,10 +1,10 @@
-//! The stable code of every situation, by room.
+//! The register of error codes, and which code each error has.
 //!
-//! A number is never used again for something else. `PR-C` is in `config`, beside its mistakes.
-//! What always holds: a code stands for one situation, whichever room met it, and has its line in
-//! docs/codes.md (`tests/tidy/codes.rs`).
+//! A number is never used again for something else. What always holds: a code stands for one situation,
+//! whichever connection or command meets it, and has its line in docs/codes.md, which says what it is.
 
 use crate::dead_letters::DeadLettersError;
+use postrider_config::MistakeKind;
 use postrider_core::pipeline::PipelineError;
 use postrider_kafka::{ReaderError, SinkError, TopicsError};
 use postrider_patterns::dead_letter::DeadLetterError;
@@ -12,165 +12,231 @@ use postrider_postgres::control::ControlError;
 use postrider_postgres::wal::{Class, WalError};
 use postrider_relay::GateError;
 
-/// `PR-P001` to `PR-P029`.
-pub(super) fn wal(error: &WalError) -> &'static str {
+macro_rules! codes {
+    ($($code:ident)*) => {
+        /// The stable code of a situation; docs/codes.md says which.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum ErrorCode {
+            $(#[doc = concat!("`PR-", stringify!($code), "`")] $code,)*
+        }
+
+        impl ErrorCode {
+            /// As it is printed: `PR-P009`.
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$code => concat!("PR-", stringify!($code)),)*
+                }
+            }
+
+            #[cfg(test)]
+            const ALL: &[Self] = &[$(Self::$code),*];
+        }
+    };
+}
+
+// Configuration, Postgres, Kafka, rows, commands on dead letters, HTTP, the rest.
+codes! {
+    C001 C002 C003 C004 C005 C006 C007 C008 C009 C010
+    P001 P002 P003 P004 P005 P006 P007 P008 P009 P010 P011 P012 P013 P014 P015 P016
+    P018 P020 P021 P022 P023 P030 P031 P032 P033 P034 P035 P036 P037 P038 P039 P040
+    P041 P042 P043 P044 P045 P046 P047 P048 P049 P050 P051 P052 P053 P054 P055 P056
+    P057 P058 P059 P060 P061 P062 P063 P064 P065 P066 P067 P068 P070 P071
+    K001 K002 K003 K004 K005 K006 K007 K008 K009 K010 K011 K012 K013 K014 K016 K017
+    K020 K021 K022 K023 K030 K031 K032 K033 K034 K035 K036 K040 K041 K042 K043 K044
+    K045
+    R001 R002 R003 R004 R005 R006 R007 R010
+    D001 D002 D003 D004 D005 D006 D007 D008 D009 D010 D011
+    H001 H002
+    X001 X002 X003 X004 X005 X006 X007 X008 X010 X011 X012 X014 X020 X021
+}
+
+/// A number is given in one place. A situation that is met or asked about in several places has a name.
+impl ErrorCode {
+    pub(super) const FILE_UNREADABLE: Self = Self::C001;
+    /// Before the login is done, the address is told too.
+    pub(super) const SERVER_TIMED_OUT: Self = Self::P002;
+    pub(super) const SLOT_HELD: Self = Self::P009;
+    pub(super) const PUBLICATION_MISSING: Self = Self::P010;
+    pub(super) const TABLE_MISSING: Self = Self::P032;
+    pub(super) const SLOT_MISSING: Self = Self::P039;
+    pub(super) const PUBLICATION_REPLACED: Self = Self::P048;
+    pub(super) const TABLE_REPLACED: Self = Self::P049;
+    pub(super) const TABLE_FORBIDDEN: Self = Self::P051;
+    /// Its log ends too early, or has something else at the place.
+    pub(super) const SERVER_IS_A_COPY: Self = Self::P061;
+    pub(super) const MEMBER_REPLACED: Self = Self::P067;
+    pub(super) const KAFKA_SETTINGS: Self = Self::K001;
+    pub(super) const TOPIC_MISSING: Self = Self::K005;
+    /// The sink's error, and the session's with the records in question.
+    pub(super) const BATCH_REFUSED: Self = Self::K007;
+    pub(super) const NOT_PGOUTPUT: Self = Self::R001;
+    pub(super) const DEAD_LETTER_MISSING: Self = Self::D001;
+    pub(super) const STDOUT: Self = Self::X001;
+}
+
+pub(super) const fn mistake(kind: &MistakeKind) -> ErrorCode {
+    match kind {
+        MistakeKind::Syntax(_) => ErrorCode::C002,
+        MistakeKind::UnknownKey { .. } => ErrorCode::C003,
+        MistakeKind::WrongType { .. } => ErrorCode::C004,
+        MistakeKind::Invalid { .. } => ErrorCode::C005,
+        MistakeKind::Unsupported { .. } => ErrorCode::C006,
+        MistakeKind::RefusedProperty { .. } => ErrorCode::C007,
+        MistakeKind::UnreadableFile { .. } => ErrorCode::C008,
+    }
+}
+
+pub(super) fn wal(error: &WalError) -> ErrorCode {
     match error {
-        WalError::Unreachable { .. } => "PR-P001",
-        WalError::TimedOut { .. } | WalError::LoginTimedOut { .. } => "PR-P002",
-        WalError::TlsNotOffered { .. } => "PR-P003",
-        WalError::TlsHandshake { .. } => "PR-P004",
-        WalError::TlsFiles(_) => "PR-P005",
-        WalError::PasswordMissing { .. } => "PR-P006",
-        WalError::Authentication { .. } => "PR-P007",
-        WalError::WrongSession { .. } => "PR-P008",
-        WalError::SlotHeld { .. } => "PR-P009",
-        WalError::PublicationMissing { .. } => "PR-P010",
-        WalError::Closed => "PR-P011",
-        WalError::Ended => "PR-P012",
-        WalError::Io(_) => "PR-P013",
-        WalError::Protocol(_) => "PR-P014",
-        WalError::MessageTooLarge { .. } => "PR-P015",
-        WalError::Silent { .. } => "PR-P016",
-        WalError::Secret(_) => "PR-P018",
-        WalError::Malformed(_) => "PR-R001",
+        WalError::Unreachable { .. } => ErrorCode::P001,
+        WalError::TimedOut { .. } | WalError::LoginTimedOut { .. } => ErrorCode::SERVER_TIMED_OUT,
+        WalError::TlsNotOffered { .. } => ErrorCode::P003,
+        WalError::TlsHandshake { .. } => ErrorCode::P004,
+        WalError::TlsFiles(_) => ErrorCode::P005,
+        WalError::PasswordMissing { .. } => ErrorCode::P006,
+        WalError::Authentication { .. } => ErrorCode::P007,
+        WalError::WrongSession { .. } => ErrorCode::P008,
+        WalError::SlotHeld { .. } => ErrorCode::SLOT_HELD,
+        WalError::PublicationMissing { .. } => ErrorCode::PUBLICATION_MISSING,
+        WalError::Closed => ErrorCode::P011,
+        WalError::Ended => ErrorCode::P012,
+        WalError::Io(_) => ErrorCode::P013,
+        WalError::Protocol(_) => ErrorCode::P014,
+        WalError::MessageTooLarge { .. } => ErrorCode::P015,
+        WalError::Silent { .. } => ErrorCode::P016,
+        WalError::Secret(_) => ErrorCode::P018,
+        WalError::Malformed(_) => ErrorCode::NOT_PGOUTPUT,
         WalError::Server(_) => match error.class() {
-            Class::Transient => "PR-P020",
-            Class::Held => "PR-P009",
-            Class::Permission => "PR-P021",
-            Class::Configuration => "PR-P022",
-            Class::Position => "PR-P023",
+            Class::Transient => ErrorCode::P020,
+            Class::Held => ErrorCode::SLOT_HELD,
+            Class::Permission => ErrorCode::P021,
+            Class::Configuration => ErrorCode::P022,
+            Class::Position => ErrorCode::P023,
         },
     }
 }
 
-/// `PR-P030` to `PR-P059`, `PR-P070` and `PR-P071`; one situation has one code, whichever connection met it.
-pub(super) fn control(error: &ControlError) -> &'static str {
+pub(super) fn control(error: &ControlError) -> ErrorCode {
     match error {
         ControlError::Connection { source, .. } => wal(source),
-        ControlError::WalLevel { .. } => "PR-P030",
-        ControlError::MessagesUnknown { .. } => "PR-P050",
-        ControlError::RoleMayNotReplicate { .. } => "PR-P031",
-        ControlError::TableMissing { .. } => "PR-P032",
-        ControlError::TableUnsuitable { .. } => "PR-P033",
-        ControlError::ColumnsMissing { .. } => "PR-P034",
-        ControlError::PublicationMissing { .. } => "PR-P010",
-        ControlError::PublicationWithoutInserts { .. } => "PR-P035",
-        ControlError::PublicationLacksTable { .. } => "PR-P036",
-        ControlError::PublicationFiltersRows { .. } => "PR-P037",
-        ControlError::PublicationHidesColumns { .. } => "PR-P038",
-        ControlError::SlotMissing { .. } => "PR-P039",
-        ControlError::SlotForeign { .. } => "PR-P040",
-        ControlError::SlotLost { .. } => "PR-P041",
-        ControlError::SlotTwoPhase { .. } => "PR-P071",
-        ControlError::SlotHeld { .. } => "PR-P009",
-        ControlError::SlotTaken { .. } => "PR-P059",
-        ControlError::SlotBlocked { .. } => "PR-P042",
-        ControlError::NoFreeSlot { .. } => "PR-P043",
-        ControlError::CreationForbidden { .. } => "PR-P044",
-        ControlError::ReadOnly { .. } => "PR-P045",
-        ControlError::SlotVanished { .. } => "PR-P046",
-        ControlError::OtherCluster { .. } => "PR-P047",
-        ControlError::PublicationReplaced { .. } => "PR-P048",
-        ControlError::TableReplaced { .. } => "PR-P049",
-        ControlError::MemberReplaced { .. } => "PR-P067",
-        ControlError::TableForbidden { .. } => "PR-P051",
-        ControlError::RowsBefore { .. } => "PR-P052",
-        ControlError::OtherServer => "PR-P053",
-        ControlError::PartUnsuitable { .. } => "PR-P055",
-        ControlError::Promoted => "PR-P056",
-        ControlError::TablesLeftOut { .. } => "PR-P058",
-        ControlError::StandbyReached { .. } => "PR-P070",
+        ControlError::WalLevel { .. } => ErrorCode::P030,
+        ControlError::MessagesUnknown { .. } => ErrorCode::P050,
+        ControlError::RoleMayNotReplicate { .. } => ErrorCode::P031,
+        ControlError::TableMissing { .. } => ErrorCode::TABLE_MISSING,
+        ControlError::TableUnsuitable { .. } => ErrorCode::P033,
+        ControlError::ColumnsMissing { .. } => ErrorCode::P034,
+        ControlError::PublicationMissing { .. } => ErrorCode::PUBLICATION_MISSING,
+        ControlError::PublicationWithoutInserts { .. } => ErrorCode::P035,
+        ControlError::PublicationLacksTable { .. } => ErrorCode::P036,
+        ControlError::PublicationFiltersRows { .. } => ErrorCode::P037,
+        ControlError::PublicationHidesColumns { .. } => ErrorCode::P038,
+        ControlError::SlotMissing { .. } => ErrorCode::SLOT_MISSING,
+        ControlError::SlotForeign { .. } => ErrorCode::P040,
+        ControlError::SlotLost { .. } => ErrorCode::P041,
+        ControlError::SlotTwoPhase { .. } => ErrorCode::P071,
+        ControlError::SlotHeld { .. } => ErrorCode::SLOT_HELD,
+        ControlError::SlotTaken { .. } => ErrorCode::P059,
+        ControlError::SlotBlocked { .. } => ErrorCode::P042,
+        ControlError::NoFreeSlot { .. } => ErrorCode::P043,
+        ControlError::CreationForbidden { .. } => ErrorCode::P044,
+        ControlError::ReadOnly { .. } => ErrorCode::P045,
+        ControlError::SlotVanished { .. } => ErrorCode::P046,
+        ControlError::OtherCluster { .. } => ErrorCode::P047,
+        ControlError::PublicationReplaced { .. } => ErrorCode::PUBLICATION_REPLACED,
+        ControlError::TableReplaced { .. } => ErrorCode::TABLE_REPLACED,
+        ControlError::MemberReplaced { .. } => ErrorCode::MEMBER_REPLACED,
+        ControlError::TableForbidden { .. } => ErrorCode::TABLE_FORBIDDEN,
+        ControlError::RowsBefore { .. } => ErrorCode::P052,
+        ControlError::OtherServer => ErrorCode::P053,
+        ControlError::PartUnsuitable { .. } => ErrorCode::P055,
+        ControlError::Promoted => ErrorCode::P056,
+        ControlError::TablesLeftOut { .. } => ErrorCode::P058,
+        ControlError::StandbyReached { .. } => ErrorCode::P070,
     }
 }
 
-/// `PR-P060` to `PR-P069`; one situation has one code, whoever met it.
-pub(super) const fn gate(error: &GateError) -> &'static str {
+pub(super) const fn gate(error: &GateError) -> ErrorCode {
     match error {
-        GateError::OtherSource { .. } => "PR-P060",
-        GateError::Restored { .. } | GateError::OtherLog { .. } => "PR-P061",
-        GateError::OtherTimeline { .. } => "PR-P062",
-        GateError::Gap { .. } => "PR-P063",
-        GateError::NoProgress { .. } => "PR-P064",
-        GateError::SlotGone { .. } => "PR-P066",
-        GateError::TablesChanged { .. } => "PR-P065",
-        GateError::PrefixesChanged { .. } => "PR-P068",
-        GateError::PublicationReplaced { .. } => "PR-P048",
-        GateError::MemberReplaced { .. } => "PR-P067",
-        GateError::TableReplaced { .. } => "PR-P049",
+        GateError::OtherSource { .. } => ErrorCode::P060,
+        GateError::Restored { .. } | GateError::OtherLog { .. } => ErrorCode::SERVER_IS_A_COPY,
+        GateError::OtherTimeline { .. } => ErrorCode::P062,
+        GateError::Gap { .. } => ErrorCode::P063,
+        GateError::NoProgress { .. } => ErrorCode::P064,
+        GateError::SlotGone { .. } => ErrorCode::P066,
+        GateError::TablesChanged { .. } => ErrorCode::P065,
+        GateError::PrefixesChanged { .. } => ErrorCode::P068,
+        GateError::PublicationReplaced { .. } => ErrorCode::PUBLICATION_REPLACED,
+        GateError::MemberReplaced { .. } => ErrorCode::MEMBER_REPLACED,
+        GateError::TableReplaced { .. } => ErrorCode::TABLE_REPLACED,
     }
 }
 
-/// `PR-K001` to `PR-K009`, `PR-K022` to `PR-K029`, and `PR-K030` to `PR-K039` for transactions and
-/// progress.
-pub(super) const fn sink(error: &SinkError) -> &'static str {
+pub(super) const fn sink(error: &SinkError) -> ErrorCode {
     match error {
-        SinkError::Settings(_) => "PR-K001",
-        SinkError::Fatal(_) => "PR-K002",
-        SinkError::Authentication(_) => "PR-K003",
-        SinkError::EntryWithdrawn(_) => "PR-K022",
-        SinkError::Tls(_) => "PR-K004",
-        SinkError::UnknownTopic { .. } => "PR-K005",
-        SinkError::Unauthorised { .. } => "PR-K006",
-        SinkError::Forbidden(_) => "PR-K023",
-        SinkError::IdForbidden { .. } => "PR-K036",
-        SinkError::BatchRefused { .. } => "PR-K007",
-        SinkError::Delivery { .. } => "PR-K008",
-        SinkError::NoLogin(_) => "PR-K009",
-        SinkError::Ambiguous(_) => "PR-K030",
-        SinkError::Fenced(_) => "PR-K031",
-        SinkError::NotReady(_) => "PR-K032",
-        SinkError::NoTransactions { .. } => "PR-K033",
-        SinkError::ProgressUnread { .. } => "PR-K034",
-        SinkError::Progress(_) => "PR-K035",
+        SinkError::Settings(_) => ErrorCode::KAFKA_SETTINGS,
+        SinkError::Fatal(_) => ErrorCode::K002,
+        SinkError::Authentication(_) => ErrorCode::K003,
+        SinkError::EntryWithdrawn(_) => ErrorCode::K022,
+        SinkError::Tls(_) => ErrorCode::K004,
+        SinkError::UnknownTopic { .. } => ErrorCode::TOPIC_MISSING,
+        SinkError::Unauthorised { .. } => ErrorCode::K006,
+        SinkError::Forbidden(_) => ErrorCode::K023,
+        SinkError::IdForbidden { .. } => ErrorCode::K036,
+        SinkError::BatchRefused { .. } => ErrorCode::BATCH_REFUSED,
+        SinkError::Delivery { .. } => ErrorCode::K008,
+        SinkError::NoLogin(_) => ErrorCode::K009,
+        SinkError::Ambiguous(_) => ErrorCode::K030,
+        SinkError::Fenced(_) => ErrorCode::K031,
+        SinkError::NotReady(_) => ErrorCode::K032,
+        SinkError::NoTransactions { .. } => ErrorCode::K033,
+        SinkError::ProgressUnread { .. } => ErrorCode::K034,
+        SinkError::Progress(_) => ErrorCode::K035,
     }
 }
 
-/// `PR-K010` to `PR-K019`.
-pub(super) const fn reader(error: &ReaderError) -> &'static str {
+pub(super) const fn reader(error: &ReaderError) -> ErrorCode {
     match error {
-        ReaderError::Settings(_) => "PR-K001",
+        ReaderError::Settings(_) => ErrorCode::KAFKA_SETTINGS,
         ReaderError::NoEntry(error) => sink(error),
-        ReaderError::Unreachable { .. } => "PR-K010",
-        ReaderError::UnknownTopic(_) => "PR-K005",
-        ReaderError::UnknownPartition { .. } => "PR-K011",
-        ReaderError::Unauthorised(_) => "PR-K017",
-        ReaderError::OffsetGone(_) => "PR-K012",
-        ReaderError::Late { .. } => "PR-K013",
-        ReaderError::Client(_) => "PR-K014",
+        ReaderError::Unreachable { .. } => ErrorCode::K010,
+        ReaderError::UnknownTopic(_) => ErrorCode::TOPIC_MISSING,
+        ReaderError::UnknownPartition { .. } => ErrorCode::K011,
+        ReaderError::Unauthorised(_) => ErrorCode::K017,
+        ReaderError::OffsetGone(_) => ErrorCode::K012,
+        ReaderError::Late { .. } => ErrorCode::K013,
+        ReaderError::Client(_) => ErrorCode::K014,
     }
 }
 
-/// `PR-K040` to `PR-K049`.
-pub(super) const fn topics(error: &TopicsError) -> &'static str {
+pub(super) const fn topics(error: &TopicsError) -> ErrorCode {
     match error {
-        TopicsError::Settings(_) => "PR-K001",
+        TopicsError::Settings(_) => ErrorCode::KAFKA_SETTINGS,
         TopicsError::NoEntry(error) => sink(error),
-        TopicsError::Client(_) => "PR-K040",
-        TopicsError::Unsupported => "PR-K041",
-        TopicsError::Unauthorised { .. } => "PR-K045",
-        TopicsError::Uncreated { .. } => "PR-K042",
-        TopicsError::Refused { .. } => "PR-K043",
-        TopicsError::Unfit(_) => "PR-K044",
+        TopicsError::Client(_) => ErrorCode::K040,
+        TopicsError::Unsupported => ErrorCode::K041,
+        TopicsError::Unauthorised { .. } => ErrorCode::K045,
+        TopicsError::Uncreated { .. } => ErrorCode::K042,
+        TopicsError::Refused { .. } => ErrorCode::K043,
+        TopicsError::Unfit(_) => ErrorCode::K044,
     }
 }
 
-/// `PR-R001` to `PR-R009`.
-pub(super) const fn pipeline(error: &PipelineError) -> &'static str {
+pub(super) const fn pipeline(error: &PipelineError) -> ErrorCode {
     match error {
-        PipelineError::Decode(_) => "PR-R001",
-        PipelineError::Outbox(_) => "PR-R002",
-        PipelineError::Ledger(_) => "PR-R003",
-        PipelineError::Rejected { .. } => "PR-R004",
-        PipelineError::DeadLetterRefused { .. } => "PR-R005",
-        PipelineError::Updated { .. } => "PR-R006",
+        PipelineError::Decode(_) => ErrorCode::NOT_PGOUTPUT,
+        PipelineError::Outbox(_) => ErrorCode::R002,
+        PipelineError::Ledger(_) => ErrorCode::R003,
+        PipelineError::Rejected { .. } => ErrorCode::R004,
+        PipelineError::DeadLetterRefused { .. } => ErrorCode::R005,
+        PipelineError::Updated { .. } => ErrorCode::R006,
         // What the gate would have said, had the log been read by then.
-        PipelineError::OtherLog { .. } => "PR-P061",
-        PipelineError::NotSent => "PR-R007",
+        PipelineError::OtherLog { .. } => ErrorCode::SERVER_IS_A_COPY,
+        PipelineError::NotSent => ErrorCode::R007,
     }
 }
 
-/// `PR-D001` to `PR-D019`; what the brokers do has their code.
-pub(super) const fn dead_letters(error: &DeadLettersError) -> &'static str {
+/// What the brokers do has their code.
+pub(super) const fn dead_letters(error: &DeadLettersError) -> ErrorCode {
     match error {
         DeadLettersError::Topic(DeadLetterError::Reader(error)) => reader(error),
         DeadLettersError::Topic(
@@ -179,16 +245,86 @@ pub(super) const fn dead_letters(error: &DeadLettersError) -> &'static str {
         // What a consumer without a topic has none of.
         DeadLettersError::Topic(
             DeadLetterError::Missing(_) | DeadLetterError::NoDeadLetters { .. },
-        ) => "PR-D001",
-        DeadLettersError::Several { .. } => "PR-D002",
-        DeadLettersError::Hindered { .. } => "PR-D003",
-        DeadLettersError::Circular(_) => "PR-D004",
-        DeadLettersError::Topic(DeadLetterError::Gone(_)) => "PR-D005",
-        DeadLettersError::Topic(DeadLetterError::Refused { .. }) => "PR-D006",
-        DeadLettersError::Topic(DeadLetterError::ReceiptRefused { .. }) => "PR-D007",
-        DeadLettersError::Topic(DeadLetterError::Unread { .. }) => "PR-D008",
-        DeadLettersError::Topic(DeadLetterError::Silent { .. }) => "PR-D009",
-        DeadLettersError::Topic(DeadLetterError::Aborted { .. }) => "PR-D010",
-        DeadLettersError::Reserved { .. } => "PR-D011",
+        ) => ErrorCode::DEAD_LETTER_MISSING,
+        DeadLettersError::Several { .. } => ErrorCode::D002,
+        DeadLettersError::Hindered { .. } => ErrorCode::D003,
+        DeadLettersError::Circular(_) => ErrorCode::D004,
+        DeadLettersError::Topic(DeadLetterError::Gone(_)) => ErrorCode::D005,
+        DeadLettersError::Topic(DeadLetterError::Refused { .. }) => ErrorCode::D006,
+        DeadLettersError::Topic(DeadLetterError::ReceiptRefused { .. }) => ErrorCode::D007,
+        DeadLettersError::Topic(DeadLetterError::Unread { .. }) => ErrorCode::D008,
+        DeadLettersError::Topic(DeadLetterError::Silent { .. }) => ErrorCode::D009,
+        DeadLettersError::Topic(DeadLetterError::Aborted { .. }) => ErrorCode::D010,
+        DeadLettersError::Reserved { .. } => ErrorCode::D011,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::read_to_string;
+    use std::path::Path;
+
+    const HERE: &str = env!("CARGO_MANIFEST_DIR");
+
+    /// This crate's code, as rustfmt writes it, without unit tests.
+    fn sources(folder: &Path) -> String {
+        let entries = folder.read_dir().unwrap().map(|entry| entry.unwrap().path());
+        let text = |path: std::path::PathBuf| match path.extension() {
+            None => sources(&path),
+            Some(extension) if extension == "rs" => {
+                let text = read_to_string(&path).unwrap();
+                text.split("#[cfg(test)]\nmod tests {").next().unwrap().to_owned()
+            }
+            Some(_) => String::new(),
+        };
+        entries.map(text).collect()
+    }
+
+    /// Codes that are not given in one place for one pattern, and names that are asked about alone.
+    fn misused(sources: &str) -> Vec<String> {
+        // Of a match arm of several patterns, the line of the arrow.
+        let is_several = |line: &&str| line.contains(" | ") || line.trim().starts_with(')');
+        let is_one_place = |code: &ErrorCode| {
+            let wanted = format!("::{code:?}");
+            let line = sources.lines().find(|line| line.contains(&wanted));
+            sources.matches(&wanted).count() == 1 && !line.is_some_and(|line| is_several(&line))
+        };
+        let wrong = ErrorCode::ALL.iter().filter(|code| !is_one_place(code));
+        let names = sources.split("pub(super) const ").skip(1);
+        let names = names.filter_map(|rest| rest.split_once(": Self").map(|(name, _)| name));
+        let unused = names.filter(|name| {
+            let count =
+                |before: &str| sources.matches(&format!("{before}ErrorCode::{name}")).count();
+            count("") == count(".is(")
+        });
+        wrong.map(|code| format!("{code:?}")).chain(unused.map(str::to_owned)).collect()
+    }
+
+    #[test]
+    fn a_code_stands_for_one_situation() {
+        let sources = sources(Path::new(HERE));
+        assert_eq!(
+            misused(&sources),
+            [""; 0],
+            "one place each, or a name for what all of them are"
+        );
+        let planted = [
+            ("ErrorCode::P003", "ErrorCode::P001", vec!["P001", "P003"]),
+            ("WalError::Closed =>", "WalError::Closed | WalError::Ended =>", vec!["P011"]),
+            ("SlotMissing { .. } => ErrorCode::SLOT_MISSING", "", vec!["SLOT_MISSING"]),
+        ];
+        for (right, wrong, found) in planted {
+            assert_eq!(misused(&sources.replacen(right, wrong, 1)), found, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn every_code_has_its_line_in_the_document() {
+        let document = read_to_string(Path::new(HERE).join("../../docs/codes.md")).unwrap();
+        let lines = document.lines().filter_map(|line| line.strip_prefix("| ")?.split_once(" |"));
+        let listed: Vec<&str> =
+            lines.map(|(code, _)| code).filter(|code| code.starts_with("PR-")).collect();
+        assert_eq!(listed, ErrorCode::ALL.iter().map(|code| code.as_str()).collect::<Vec<_>>());
     }
 }

@@ -10,6 +10,7 @@ use clap::ColorChoice;
 use serde::Serialize;
 
 use super::arguments::{Globals, Output, log_variable};
+use super::codes::ErrorCode;
 use super::exit::ExitCode;
 use super::failure::{Failure, Form};
 use super::logs;
@@ -196,7 +197,7 @@ impl Context {
 /// One JSON object and a line end.
 pub(super) fn json_line(value: &impl Serialize) -> Result<String, Failure> {
     let text = serde_json::to_string(value)
-        .map_err(|error| Failure::of(ExitCode::CheckFailed, "PR-X002", &error, None))?;
+        .map_err(|error| Failure::of(ExitCode::CheckFailed, ErrorCode::X002, &error, None))?;
     Ok(text + "\n")
 }
 
@@ -205,7 +206,8 @@ pub(super) fn broken(error: &io::Error) -> Failure {
     if error.kind() == io::ErrorKind::BrokenPipe {
         return Failure::silent(ExitCode::Ok);
     }
-    Failure::new(ExitCode::CheckFailed, "PR-X001", "cannot write to stdout").why(error.to_string())
+    Failure::new(ExitCode::CheckFailed, ErrorCode::STDOUT, "cannot write to stdout")
+        .why(error.to_string())
 }
 
 /// <https://no-color.org> and <https://bixense.com/clicolors>.

@@ -20,6 +20,7 @@ use clap::Args;
 use serde::Serialize;
 use tokio_postgres::Client;
 
+use super::codes::ErrorCode;
 use super::context::Context;
 use super::exit::ExitCode;
 use super::failure::Failure;
@@ -196,11 +197,11 @@ pub fn run(args: &DemoArgs, context: &Context) -> Result<ExitCode, Failure> {
     };
     if let Some(error) = refusal {
         let hint = error.hint();
-        return Err(Failure::of(ExitCode::Usage, "PR-X021", &error, hint));
+        return Err(Failure::of(ExitCode::Usage, ErrorCode::X021, &error, hint));
     }
     let figures = super::runtime()?.block_on(show(args, context)).map_err(|error| {
         let hint = error.hint();
-        Failure::of(ExitCode::CheckFailed, "PR-X020", &error, hint)
+        Failure::of(ExitCode::CheckFailed, ErrorCode::X020, &error, hint)
     })?;
     if context.json() {
         context.print_json(&figures)?;

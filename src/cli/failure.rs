@@ -10,6 +10,7 @@ use std::fmt::Write as _;
 
 use serde_json::json;
 
+use super::codes::ErrorCode;
 use super::exit::ExitCode;
 use crate::typed::{typed_words, without_typed_secrets};
 use postrider_config::SourceLine;
@@ -42,7 +43,7 @@ pub enum Form {
 pub struct Finding {
     /// Stable: `PR-C` configuration, `PR-P` Postgres, `PR-K` Kafka, `PR-R` routing, `PR-D` dead
     /// letters, `PR-H` HTTP, `PR-X` the rest.
-    pub code: &'static str,
+    pub code: ErrorCode,
     /// What failed.
     pub what: String,
     /// Why.
@@ -55,7 +56,7 @@ pub struct Finding {
 
 impl Failure {
     /// A failure with one finding.
-    pub fn new(exit: ExitCode, code: &'static str, what: impl Into<String>) -> Self {
+    pub fn new(exit: ExitCode, code: ErrorCode, what: impl Into<String>) -> Self {
         let finding = Finding { code, what: what.into(), why: None, excerpt: None, help: None };
         Self { exit, findings: vec![finding] }
     }
@@ -63,7 +64,7 @@ impl Failure {
     /// A failure out of a room's error: its text is the what, its sources are the why.
     pub fn of(
         exit: ExitCode,
-        code: &'static str,
+        code: ErrorCode,
         error: &(dyn Error + 'static),
         hint: Option<String>,
     ) -> Self {
@@ -90,7 +91,7 @@ impl Failure {
     }
 
     /// Whether the last finding has this code.
-    pub fn is(&self, code: &str) -> bool {
+    pub fn is(&self, code: ErrorCode) -> bool {
         self.findings.last().is_some_and(|finding| finding.code == code)
     }
 
@@ -128,7 +129,7 @@ impl Failure {
             .iter()
             .map(|finding| {
                 json!({
-                    "code": finding.code,
+                    "code": finding.code.as_str(),
                     "what": finding.what,
                     "why": finding.why,
                     "place": finding.place(),
@@ -147,7 +148,7 @@ impl Failure {
                 "level": "ERROR",
                 "target": "postrider",
                 "message": finding.what,
-                "code": finding.code,
+                "code": finding.code.as_str(),
                 "why": finding.why,
                 "place": finding.place(),
                 "help": finding.help,
@@ -197,7 +198,7 @@ impl Finding {
         let paint = |style: &str, text: &str| {
             if color { format!("\x1b[{style}m{text}\x1b[0m") } else { text.to_owned() }
         };
-        let head = paint("1;31", &format!("error[{}]", self.code));
+        let head = paint("1;31", &format!("error[{}]", self.code.as_str()));
         let _ = writeln!(out, "{head}: {}", printable(&self.what));
         if let Some(excerpt) = &self.excerpt {
             let gutter = " ".repeat(excerpt.line.to_string().len());
@@ -232,7 +233,7 @@ mod tests {
 
     #[test]
     fn text_says_what_why_and_help() {
-        let failure = Failure::new(ExitCode::Config, "PR-P003", "logical decoding is off")
+        let failure = Failure::new(ExitCode::Config, ErrorCode::P003, "logical decoding is off")
             .why("wal_level is replica")
             .help("ALTER SYSTEM SET wal_level = logical;\nthen restart Postgres");
         assert_eq!(
@@ -245,7 +246,8 @@ mod tests {
 
     #[test]
     fn excerpts_have_their_caret_below_the_word() {
-        let mut failure = Failure::new(ExitCode::Config, "PR-C003", "there is no setting `x.slto`");
+        let mut failure =
+            Failure::new(ExitCode::Config, ErrorCode::C003, "there is no setting `x.slto`");
         failure.findings[0].excerpt = Some(SourceLine {
             path: "p.toml".into(),
             line: 12,
@@ -266,13 +268,13 @@ mod tests {
         #[error("cannot read `x`")]
         struct Outer(#[source] std::io::Error);
         let error = Outer(std::io::Error::other("disk on fire"));
-        let failure = Failure::of(ExitCode::CheckFailed, "PR-X001", &error, None);
+        let failure = Failure::of(ExitCode::CheckFailed, ErrorCode::X001, &error, None);
         assert_eq!(failure.findings[0].why.as_deref(), Some("disk on fire"));
     }
 
     #[test]
     fn json_is_one_line_with_the_exit_code() {
-        let line = Failure::new(ExitCode::Held, "PR-P010", "held\nby\x1b[2J pid 5").to_json();
+        let line = Failure::new(ExitCode::Held, ErrorCode::P010, "held\nby\x1b[2J pid 5").to_json();
         assert!(!line.contains('\n'));
         let value: serde_json::Value = serde_json::from_str(&line).unwrap();
         assert_eq!(value["exit_code"], 75);
@@ -281,7 +283,7 @@ mod tests {
 
     #[test]
     fn control_characters_do_not_reach_the_terminal() {
-        let failure = Failure::new(ExitCode::CheckFailed, "PR-X001", "a\x1b[2Jb");
+        let failure = Failure::new(ExitCode::CheckFailed, ErrorCode::X001, "a\x1b[2Jb");
         assert!(!failure.to_text(false).contains('\x1b'));
     }
 }

@@ -6,7 +6,7 @@ mod dead_letters;
 mod relay;
 
 use super::broker::BrokerCommandError;
-use super::codes;
+use super::codes::{self, ErrorCode};
 use super::exit::ExitCode;
 use super::failure::{Failure, Finding};
 use super::tail::TailError;
@@ -28,7 +28,7 @@ impl From<ConfigError> for Failure {
                 findings: mistakes.into_iter().map(Finding::from).collect(),
             },
             error @ ConfigError::Unreadable { .. } => {
-                Self::of(ExitCode::Config, "PR-C001", &error, hint)
+                Self::of(ExitCode::Config, ErrorCode::FILE_UNREADABLE, &error, hint)
             }
         }
     }
@@ -37,7 +37,7 @@ impl From<ConfigError> for Failure {
 impl From<Mistake> for Finding {
     fn from(mistake: Mistake) -> Self {
         let Mistake { kind, place, help } = mistake;
-        let code = kind.code();
+        let code = codes::mistake(&kind);
         let (what, excerpt) = match place {
             SourcePosition::File(excerpt) => (kind.to_string(), Some(excerpt)),
             SourcePosition::Named(name) => (format!("{name}: {kind}"), None),
@@ -51,12 +51,12 @@ impl From<ImportError> for Failure {
     fn from(error: ImportError) -> Self {
         let hint = error.hint();
         let ImportError::Refused { report } = error else {
-            return Self::of(ExitCode::Config, "PR-C010", &error, hint);
+            return Self::of(ExitCode::Config, ErrorCode::C010, &error, hint);
         };
         let refused =
             report.into_iter().filter(|finding| finding.outcome == ImportOutcome::Refused);
         let findings = refused.map(|finding| Finding {
-            code: "PR-C009",
+            code: ErrorCode::C009,
             what: format!("`{}`: {}", finding.option, finding.note),
             why: None,
             excerpt: None,
@@ -69,8 +69,8 @@ impl From<ImportError> for Failure {
 impl From<HttpError> for Failure {
     fn from(error: HttpError) -> Self {
         let code = match error {
-            HttpError::Bind { .. } => "PR-H001",
-            HttpError::Serve(_) => "PR-H002",
+            HttpError::Bind { .. } => ErrorCode::H001,
+            HttpError::Serve(_) => ErrorCode::H002,
         };
         let hint = error.hint();
         Self::of(ExitCode::Config, code, &error, hint)
@@ -80,7 +80,7 @@ impl From<HttpError> for Failure {
 impl From<SettingsError> for Failure {
     fn from(error: SettingsError) -> Self {
         let hint = error.hint();
-        Self::of(ExitCode::Config, "PR-K001", &error, hint)
+        Self::of(ExitCode::Config, ErrorCode::KAFKA_SETTINGS, &error, hint)
     }
 }
 
@@ -134,10 +134,12 @@ impl From<TailError> for Failure {
         match error {
             TailError::Reader(ReaderError::UnknownTopic(topic)) => {
                 let error = ReaderError::UnknownTopic(topic);
-                Self::of(ExitCode::CheckFailed, "PR-K005", &error, hint)
+                Self::of(ExitCode::CheckFailed, ErrorCode::TOPIC_MISSING, &error, hint)
             }
             TailError::Reader(error) => error.into(),
-            TailError::Output(_) => Self::of(ExitCode::CheckFailed, "PR-X001", &error, hint),
+            TailError::Output(_) => {
+                Self::of(ExitCode::CheckFailed, ErrorCode::STDOUT, &error, hint)
+            }
         }
     }
 }
@@ -145,7 +147,7 @@ impl From<TailError> for Failure {
 impl From<BrokerCommandError> for Failure {
     fn from(error: BrokerCommandError) -> Self {
         let hint = error.hint();
-        Self::of(ExitCode::CheckFailed, "PR-K016", &error, hint)
+        Self::of(ExitCode::CheckFailed, ErrorCode::K016, &error, hint)
     }
 }
 
@@ -181,7 +183,7 @@ impl From<PipelineError> for Failure {
 impl From<RouteSpecError> for Failure {
     fn from(error: RouteSpecError) -> Self {
         let hint = error.hint();
-        Self::of(ExitCode::Config, "PR-R010", &error, hint)
+        Self::of(ExitCode::Config, ErrorCode::R010, &error, hint)
     }
 }
 
@@ -218,7 +220,7 @@ mod tests {
             (SettingsError::NoBrokers.into(), 78, "PR-K001"),
         ];
         for (failure, exit, code) in cases {
-            assert_eq!((failure.exit.number(), failure.findings[0].code), (exit, code));
+            assert_eq!((failure.exit.number(), failure.findings[0].code.as_str()), (exit, code));
         }
     }
 

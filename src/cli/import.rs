@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 use serde_json::json;
 
+use super::codes::ErrorCode;
 use super::context::Context;
 use super::exit::ExitCode;
 use super::failure::Failure;
@@ -79,7 +80,7 @@ pub(super) fn load_imported(
 ) -> Result<Loaded, Failure> {
     if context.names_file() {
         let what = "--config and --debezium both name the configuration";
-        return Err(Failure::new(ExitCode::Usage, "PR-X008", what)
+        return Err(Failure::new(ExitCode::Usage, ErrorCode::X008, what)
             .help("leave --config out and POSTRIDER_CONFIG unset"));
     }
     let Imported { toml: text, report, .. } = import(&read(path)?)?;
@@ -102,7 +103,8 @@ fn read(path: &Path) -> Result<String, Failure> {
     };
     text.map_err(|error| {
         let what = format!("cannot read `{}`", path.display());
-        let failure = Failure::new(ExitCode::Config, "PR-C001", what).why(error.to_string());
+        let failure =
+            Failure::new(ExitCode::Config, ErrorCode::FILE_UNREADABLE, what).why(error.to_string());
         match to_read(error.kind()) {
             Some(help) => failure.help(help),
             None => failure,
@@ -121,7 +123,7 @@ fn write(path: &Path, toml: &str, force: bool) -> Result<(), Failure> {
         });
     written.map_err(|error| {
         let what = format!("cannot write `{}`", path.display());
-        let failure = Failure::new(ExitCode::CheckFailed, "PR-X005", what);
+        let failure = Failure::new(ExitCode::CheckFailed, ErrorCode::X005, what);
         if error.kind() == io::ErrorKind::AlreadyExists {
             return failure.why("it exists").help("--force replaces it");
         }

@@ -37,6 +37,7 @@ pub mod typed;
 pub mod version;
 
 pub use arguments::{Cli, Command, Output, parse};
+pub use codes::ErrorCode;
 pub use context::Context;
 pub use exit::ExitCode;
 pub use failure::{Failure, Finding, Form};
@@ -92,5 +93,5 @@ fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|error| Failure::of(ExitCode::CheckFailed, "PR-X003", &error, None))
+        .map_err(|error| Failure::of(ExitCode::CheckFailed, ErrorCode::X003, &error, None))
 }

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::codes::ErrorCode;
 use super::context::{Context, broken};
 use super::exit::ExitCode;
 use super::failure::Failure;
@@ -124,7 +125,7 @@ fn answer_all(
     let mut malformed = 0_u64;
     for line in lines {
         let line = line.map_err(|error| {
-            Failure::new(ExitCode::CheckFailed, "PR-X006", "cannot read stdin")
+            Failure::new(ExitCode::CheckFailed, ErrorCode::X006, "cannot read stdin")
                 .why(error.to_string())
         })?;
         let answer = match line {
@@ -148,7 +149,7 @@ fn answer_all(
         1 => "1 line is not a valid row".to_owned(),
         lines => format!("{lines} lines are not valid rows"),
     };
-    Err(Failure::new(ExitCode::CheckFailed, "PR-X007", what).help(
+    Err(Failure::new(ExitCode::CheckFailed, ErrorCode::X007, what).help(
         "their answers have the code `malformed_line` and say why; see `postrider route --help`",
     ))
 }

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::codes::ErrorCode;
 use super::context::{Context, broken};
 use super::exit::ExitCode;
 use super::failure::Failure;
@@ -149,7 +150,9 @@ fn introduce(loaded: &Loaded) {
 /// A dry run reads a slot that is there: one of its own would begin only now, and show nothing of
 /// what waits.
 fn creates_nothing(failure: Failure) -> Failure {
-    let is_missing = failure.is("PR-P010") || failure.is("PR-P032") || failure.is("PR-P039");
+    let is_missing = failure.is(ErrorCode::PUBLICATION_MISSING)
+        || failure.is(ErrorCode::TABLE_MISSING)
+        || failure.is(ErrorCode::SLOT_MISSING);
     if !is_missing {
         return failure;
     }

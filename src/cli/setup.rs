@@ -10,6 +10,7 @@ use std::fmt::Write as _;
 use clap::Args;
 use serde_json::{Value, json};
 
+use super::codes::ErrorCode;
 use super::context::Context;
 use super::exit::ExitCode;
 use super::failure::Failure;
@@ -93,7 +94,7 @@ pub fn run(args: &SetupArgs, context: &Context) -> Result<ExitCode, Failure> {
     let progress = progress_topic(args, &relay.config);
     let made = super::runtime()?.block_on(make(&plan, &relay, progress.as_ref(), &mut done));
     let made = made.map_err(|failure| {
-        let is_missing = existing_tables && failure.is("PR-P032");
+        let is_missing = existing_tables && failure.is(ErrorCode::TABLE_MISSING);
         if is_missing { failure.help(NO_SUCH_TABLE) } else { failure }
     });
     let topics = made.and_then(|()| wanted_topics(args, &relay.config, false)).and_then(|wanted| {
@@ -204,7 +205,7 @@ fn wanted_topics(
     });
     match found {
         // Printed for somebody who makes the table first.
-        Err(error) if may_lack_table && error.is("PR-P032") => {}
+        Err(error) if may_lack_table && error.is(ErrorCode::TABLE_MISSING) => {}
         found => names.extend(own_topics(found, &names)?),
     }
     let mut wanted: Vec<_> =
@@ -227,7 +228,7 @@ fn own_topics(
     named: &BTreeSet<String>,
 ) -> Result<BTreeSet<String>, Failure> {
     match found {
-        Err(error) if error.is("PR-P051") => {
+        Err(error) if error.is(ErrorCode::TABLE_FORBIDDEN) => {
             if named.is_empty() {
                 let help = error.findings.into_iter().find_map(|finding| finding.help);
                 tracing::warn!(

@@ -174,21 +174,6 @@ pub enum MistakeKind {
     },
 }
 
-impl MistakeKind {
-    /// The stable code.
-    pub const fn code(&self) -> &'static str {
-        match self {
-            Self::Syntax(_) => "PR-C002",
-            Self::UnknownKey { .. } => "PR-C003",
-            Self::WrongType { .. } => "PR-C004",
-            Self::Invalid { .. } => "PR-C005",
-            Self::Unsupported { .. } => "PR-C006",
-            Self::RefusedProperty { .. } => "PR-C007",
-            Self::UnreadableFile { .. } => "PR-C008",
-        }
-    }
-}
-
 /// Where a mistake was typed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SourcePosition {

@@ -4,6 +4,8 @@
 
 use std::collections::BTreeSet;
 
+use regex::Regex;
+
 use super::source::{Finding, Source};
 
 /// What the package's root may hold.
@@ -119,6 +121,26 @@ pub fn guarantees(document: &Text, sources: &[Source]) -> Vec<Finding> {
     findings
 }
 
+/// A code that a document or a test names has its line. The changelog may name what is gone.
+pub fn unknown_codes(document: &Text, others: &[Text]) -> Vec<Finding> {
+    let pattern = Regex::new(r"\bPR-[A-Z]\d{3}\b").expect("a pattern");
+    let lines = document.text.lines().filter_map(|line| line.strip_prefix("| ")?.get(..7));
+    let known: BTreeSet<&str> = lines.collect();
+    let is_read =
+        |text: &&Text| text.path != "CHANGELOG.md" && !text.path.starts_with("tests/tidy");
+    let texts = others.iter().filter(is_read).chain([document]);
+    texts
+        .flat_map(|text| {
+            text.text.lines().enumerate().map(move |(index, line)| (text, index, line))
+        })
+        .flat_map(|(text, index, line)| pattern.find_iter(line).map(move |it| (text, index, it)))
+        .filter(|(_, _, code)| !known.contains(code.as_str()))
+        .map(|(text, index, code)| {
+            text.finding(index + 1, format!("there is no {}", code.as_str()))
+        })
+        .collect()
+}
+
 /// Every thread that the program names has its line in the table of threads, and every line its thread.
 pub fn threads(document: &Text, sources: &[Source]) -> Vec<Finding> {
     const NAMED: &str = ".name(\"";
@@ -182,6 +204,14 @@ mod tests {
         };
         assert_eq!(threads(&table("a"), &sources), []);
         assert_eq!(threads(&table("b"), &sources).len(), 2);
+    }
+
+    #[test]
+    fn codes_that_do_not_exist_are_reported() {
+        let document = file("docs/codes.md", "| PR-P001 | no server |\nas PR-P002 was\n");
+        let others =
+            ["docs/x.md", "tests/x.rs", "CHANGELOG.md"].map(|path| file(path, "PR-P003 PR-P001"));
+        assert_eq!(unknown_codes(&document, &others).len(), 3);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What ended the relay, as a failure.
 
-use crate::codes;
+use crate::codes::{self, ErrorCode};
 use crate::exit::ExitCode;
 use crate::failure::Failure;
 use postrider_relay::RelayError;
@@ -24,15 +24,15 @@ impl From<RelayError> for Failure {
                 let because = format!("gave up after {seconds} s without progress");
                 return Self::from(*last).why(because);
             }
-            RelayError::SlotHeld { .. } => (ExitCode::Held, "PR-P009"),
-            RelayError::BrokersAway { .. } => (ExitCode::Unavailable, "PR-K020"),
-            RelayError::NothingStored { .. } => (ExitCode::Unavailable, "PR-K021"),
-            RelayError::GraceExpired { .. } => (ExitCode::Unavailable, "PR-X011"),
-            RelayError::Aborted { .. } => (ExitCode::CheckFailed, "PR-X012"),
-            RelayError::Refused { .. } => (ExitCode::Unavailable, "PR-K007"),
-            RelayError::NoAnswer => (ExitCode::Unavailable, "PR-P057"),
-            RelayError::SourceChanged => (ExitCode::Unavailable, "PR-P054"),
-            RelayError::Thread => (ExitCode::CheckFailed, "PR-X014"),
+            RelayError::SlotHeld { .. } => (ExitCode::Held, ErrorCode::SLOT_HELD),
+            RelayError::BrokersAway { .. } => (ExitCode::Unavailable, ErrorCode::K020),
+            RelayError::NothingStored { .. } => (ExitCode::Unavailable, ErrorCode::K021),
+            RelayError::GraceExpired { .. } => (ExitCode::Unavailable, ErrorCode::X011),
+            RelayError::Aborted { .. } => (ExitCode::CheckFailed, ErrorCode::X012),
+            RelayError::Refused { .. } => (ExitCode::Unavailable, ErrorCode::BATCH_REFUSED),
+            RelayError::NoAnswer => (ExitCode::Unavailable, ErrorCode::P057),
+            RelayError::SourceChanged => (ExitCode::Unavailable, ErrorCode::P054),
+            RelayError::Thread => (ExitCode::CheckFailed, ErrorCode::X014),
         };
         Self::of(exit, code, &error, hint)
     }
