@@ -6,7 +6,6 @@
 
 #![expect(
     clippy::expect_used,
-    clippy::indexing_slicing,
     reason = "test code throughout: a panic here is a failed test that names its place"
 )]
 #![expect(unreachable_pub, reason = "the modules of a test binary are private to it")]
@@ -28,18 +27,8 @@ use support::register;
 use tree::Text;
 
 /// Rules that look at one Rust file at a time.
-const FILE_RULES: &[fn(&Source) -> Vec<Finding>] = &[
-    sizes::files,
-    sizes::functions,
-    sizes::parameters,
-    sizes::library_root,
-    walls::hot_path,
-    calls::banned,
-    calls::undone,
-    calls::sleeping_tests,
-    calls::module_docs,
-    calls::no_back_door,
-];
+const FILE_RULES: &[fn(&Source) -> Vec<Finding>] =
+    &[sizes::files, sizes::functions, walls::hot_path, calls::banned, calls::module_docs];
 
 /// Endings of files that are text.
 const TEXT: [&str; 12] =
@@ -126,7 +115,7 @@ fn every_error_code_that_is_named_exists() {
 /// The clock on the wall may jump: it stamps what others read, and decides nothing.
 #[test]
 fn no_timeout_looks_at_the_clock_on_the_wall() {
-    report(&sources().iter().flat_map(walls::wall_clock).collect::<Vec<_>>());
+    report(&sources().iter().flat_map(calls::wall_clock).collect::<Vec<_>>());
 }
 
 #[test]
@@ -147,9 +136,7 @@ fn root() -> &'static Path {
 
 fn sources() -> Vec<Source> {
     let rust = texts().into_iter().filter(|text| text.has_extension("rs"));
-    let mut sources: Vec<Source> = rust.map(|text| Source::new(&text.path, &text.text)).collect();
-    Source::mark_test_modules(&mut sources);
-    sources
+    rust.map(|text| Source::new(&text.path, &text.text)).collect()
 }
 
 fn texts() -> Vec<Text> {

@@ -84,31 +84,9 @@ pub fn hot_path(source: &Source) -> Vec<Finding> {
         lines.find(|(_, line)| line.contains(wanted)).map(|(number, _)| number)
     };
     let runtime = line_of("tokio::").or(line_of("tokio_postgres::"));
-    let owns_stream = line_of("Stream<").or(line_of("wal::Stream"));
-    let what = "a file that owns `wal::Stream` is on the hot path: no tokio there";
-    match (owns_stream, runtime) {
-        (Some(_), Some(line)) => vec![source.finding(line, what)],
-        _ => Vec::new(),
-    }
-}
-
-/// Where the time of day is asked for: to be shown, sent, or written down.
-const STAMPS: [&str; 5] = [
-    "src/postgres/wal/stream.rs",
-    "src/kafka/deliveries.rs",
-    "src/relay/telemetry/mod.rs",
-    "src/cli/logs/line.rs",
-    "src/patterns/dead_letter/mod.rs",
-];
-
-/// Every other place asks a clock that does not jump.
-pub fn wall_clock(source: &Source) -> Vec<Finding> {
-    if !source.path.starts_with("src/") || STAMPS.contains(&source.path.as_str()) {
-        return Vec::new();
-    }
-    let asked = source.shipped_lines().filter(|(_, line)| line.contains("SystemTime"));
-    let what = "the time of day may jump; measure with Instant, or list the place";
-    asked.map(|(line, _)| source.finding(line, what)).collect()
+    let is_hot = source.path.starts_with("src/relay/hot") || line_of("wal::Stream").is_some();
+    let what = "what has the replication stream is on the hot path: no tokio there";
+    runtime.filter(|_| is_hot).map(|line| source.finding(line, what)).into_iter().collect()
 }
 
 #[cfg(test)]
@@ -126,16 +104,9 @@ mod tests {
     #[test]
     fn the_hot_path_has_no_runtime() {
         let text = "use crate::wal::Stream;\nuse tokio::time::sleep;";
-        assert_eq!(hot_path(&Source::new("src/relay/hot.rs", text)).len(), 1);
+        assert_eq!(hot_path(&Source::new("src/relay/report.rs", text)).len(), 1);
+        assert_eq!(hot_path(&Source::new("src/relay/hot.rs", "use tokio::time;")).len(), 1);
         assert!(hot_path(&Source::new("src/relay/supervise.rs", "use tokio::time;")).is_empty());
         assert!(hot_path(&Source::new("src/cli/mod.rs", text)).is_empty());
-    }
-
-    #[test]
-    fn the_time_of_day_is_asked_in_listed_places_only() {
-        let text = "use std::time::SystemTime;";
-        assert_eq!(wall_clock(&Source::new("src/relay/hot.rs", text)).len(), 1);
-        assert!(wall_clock(&Source::new(STAMPS[0], text)).is_empty());
-        assert!(wall_clock(&Source::new("tests/it/main.rs", text)).is_empty());
     }
 }
