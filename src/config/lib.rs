@@ -219,19 +219,6 @@ fn read_text(path: &Path) -> Result<String, ConfigError> {
         .map_err(|source| ConfigError::Unreadable { path: path.to_owned(), source })
 }
 
-/// What a configuration that consists of this text alone would be refused for. `variable` is the
-/// environment.
-pub fn mistakes_of(text: &str, variable: &dyn Fn(&str) -> Option<String>) -> Vec<Mistake> {
-    let layer = file::read(Path::new(""), text);
-    let mut mistakes = layer.mistakes;
-    let mut settings = defaults().clone();
-    settings.extend(layer.settings);
-    if let Err(more) = assemble::assemble(&settings, variable) {
-        mistakes.extend(more);
-    }
-    mistakes
-}
-
 /// What every option is unless somebody says otherwise.
 fn defaults() -> &'static BTreeMap<String, Setting> {
     static DEFAULTS: LazyLock<BTreeMap<String, Setting>> = LazyLock::new(|| {

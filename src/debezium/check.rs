@@ -3,14 +3,27 @@
 //! Enters: the draft. Leaves: nothing, or refusals of the options whose settings are no settings. The
 //! checks are those of the configuration itself, so that there is one place for them.
 
-use super::connection::nowhere;
+use std::path::PathBuf;
+
 use super::document;
 use super::draft::Draft;
-use postrider_config::{Mistake, MistakeKind, mistakes_of};
+use postrider_config::{ConfigError, FileChoice, Inputs, Mistake, MistakeKind, load};
 
-/// Loads the text as the file layer alone would be loaded.
+/// The environment against which it is checked: nothing of this machine, no file.
+const NOWHERE: [(&str, &str); 4] = [
+    ("PGUSER", "nobody"),
+    ("PGPASSWORD", "nobody"),
+    ("HOME", "/dev/null"),
+    ("PGSYSCONFDIR", "/dev/null"),
+];
+
+/// Loads the text as a file and nothing beside it would be loaded.
 pub(super) fn loads(draft: &mut Draft) {
-    for Mistake { kind, help, .. } in mistakes_of(&document::render(draft), &nowhere) {
+    let variables = NOWHERE.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
+    let file = FileChoice::Text { name: PathBuf::new(), text: document::render(draft) };
+    let inputs = Inputs { file, variables, ..Inputs::default() };
+    let Err(ConfigError::Mistakes(mistakes)) = load(&inputs, &|_| Vec::new()) else { return };
+    for Mistake { kind, help, .. } in mistakes {
         let (key, note) = explain(kind);
         draft.refuse_setting(&key, &note, help.as_deref());
     }
