@@ -4,7 +4,7 @@
 //! the place its value was typed in, whichever layer that was.
 
 use postrider_core::record::Partitioner;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::checks;
 use super::layer::{Setting, Value};
@@ -19,6 +19,7 @@ use super::values::{
     Compression, ConnectionString, Create, Delivery, LogFormat, LogLevel, MissingTopicWord,
     OnUpdate, Rejected,
 };
+use postrider_core::outbox::TableName;
 use postrider_core::pipeline::{MissingPolicy, MissingTopic};
 use postrider_core::route::{
     ByteaForm, ColumnStyle, EmptyPayload, EpochUnit, FieldSpec, FormatSpec, KeyFormat, Members,
@@ -33,31 +34,8 @@ pub(super) fn assemble(
     env: &dyn Fn(&str) -> Option<String>,
 ) -> Result<(Config, Vec<ConnectInfoWarning>), Vec<Mistake>> {
     let mut reader = SettingsReader::new(settings, env);
-    let source = reader.source();
-    let messages = reader.messages();
-    let outbox = reader.outbox();
-    let route = outbox.as_ref().and_then(|outbox| reader.route(outbox));
-    let format = reader.format(route.as_ref());
-    let kafka = reader.kafka();
-    let rest = reader.rest(route.as_ref());
-    let config = (|| {
-        let (progress, dead_letters, http, retry, shutdown, log) = rest?;
-        Some(Config {
-            source: source?,
-            messages: messages?,
-            outbox: outbox?,
-            route: route?,
-            format: format?,
-            kafka: kafka?,
-            progress,
-            dead_letters,
-            http,
-            retry,
-            shutdown,
-            log,
-        })
-    })();
-    if let Some(config) = config.as_ref().filter(|_| reader.mistakes.is_empty()) {
+    let config = reader.config().filter(|_| reader.mistakes.is_empty());
+    if let Some(config) = &config {
         reader.topics(config);
     }
     match config {
@@ -72,75 +50,86 @@ pub(super) fn assemble(
 /// Further names of columns, by the first.
 type Aliases = BTreeMap<String, Vec<String>>;
 
-type Rest = (Progress, DeadLetters, Http, Retry, Shutdown, Log);
+/// What these fields come to, or nothing where one is missing. Each is read, so that each mistake is found;
+/// it may look at those above it.
+macro_rules! all {
+    ($name:ident { $($field:ident: $value:expr),+ $(,)? }) => {{
+        $(let $field = $value;)+
+        Some($name { $($field: $field?),+ })
+    }};
+}
 
 impl SettingsReader<'_> {
+    fn config(&mut self) -> Option<Config> {
+        all!(Config {
+            source: self.source(),
+            messages: self.messages(),
+            outbox: self.outbox(),
+            route: outbox.as_ref().and_then(|outbox| self.route(outbox)),
+            format: self.format(route.as_ref()),
+            kafka: self.kafka(),
+            progress: self.progress(),
+            dead_letters: self.dead_letters(route.as_ref(), progress.as_ref()),
+            http: all!(Http { bind: self.text("http.bind", checks::bind) }),
+            retry: self.retry(),
+            shutdown: all!(Shutdown { grace: self.duration("shutdown.grace") }),
+            log: all!(Log {
+                level: self.choice("log.level", LogLevel::from_word),
+                format: self.choice("log.format", LogFormat::from_word),
+                repeat_interval: self.duration("log.repeat_interval"),
+            }),
+        })
+    }
+
     fn source(&mut self) -> Option<Source> {
-        let url = self.text("source.url", |text| Ok(ConnectionString::new(text)));
-        let connect = url.as_ref().and_then(|url| self.connect(url));
-        let slot = self.text("source.slot", checks::slot);
-        let publication = self.text("source.publication", checks::identifier);
+        all!(Source {
+            url: self.text("source.url", |text| Ok(ConnectionString::new(text))),
+            connect: url.as_ref().and_then(|url| self.connect(url)),
+            slot: self.text("source.slot", checks::slot),
+            publication: self.text("source.publication", checks::identifier),
+            tables: self.tables(),
+            create: self.choice("source.create", Create::from_word),
+            status_interval: self.duration("source.status_interval"),
+            frame_bytes_max: self.size("source.frame_max"),
+        })
+    }
+
+    fn tables(&mut self) -> Option<Vec<TableName>> {
         // Logical messages need no table.
         let tables = match self.settings.get("messages.prefixes").map(|setting| &setting.value) {
             Some(Value::List(prefixes)) if !prefixes.is_empty() => {
                 self.items("source.tables", checks::table)
             }
             _ => self.list("source.tables", checks::table, "name a table, or messages.prefixes"),
-        };
-        if tables.as_ref().is_some_and(|tables| {
-            tables
-                .iter()
-                .enumerate()
-                .any(|(at, table)| tables.iter().skip(at + 1).any(|t| t == table))
-        }) {
+        }?;
+        if tables.iter().collect::<BTreeSet<_>>().len() < tables.len() {
             let refusal = InvalidValue::new("a table is named twice").help("remove one of the two");
-            self.refuse::<()>("source.tables", refusal);
+            return self.refuse("source.tables", refusal);
         }
-        let create = self.choice("source.create", Create::from_word);
-        let status_interval = self.duration("source.status_interval");
-        let frame_bytes_max = self.size("source.frame_max");
-        Some(Source {
-            connect: connect?,
-            url: url?,
-            slot: slot?,
-            publication: publication?,
-            tables: tables?,
-            create: create?,
-            status_interval: status_interval?,
-            frame_bytes_max: frame_bytes_max?,
-        })
+        Some(tables)
     }
 
     fn messages(&mut self) -> Option<Messages> {
-        let prefixes = self.items("messages.prefixes", checks::message_prefix);
-        let null_members = self.choice("messages.null_members", Members::from_word);
-        Some(Messages { prefixes: prefixes?, null_members: null_members? })
+        all!(Messages {
+            prefixes: self.items("messages.prefixes", checks::message_prefix),
+            null_members: self.choice("messages.null_members", Members::from_word),
+        })
     }
 
     fn outbox(&mut self) -> Option<Outbox> {
-        let mut aliases = BTreeMap::new();
-        let id = self.column("outbox.id", &mut aliases);
-        let aggregate_type = self.column("outbox.aggregate_type", &mut aliases);
-        let aggregate_id = self.column("outbox.aggregate_id", &mut aliases);
-        let event_type = self.column("outbox.event_type", &mut aliases);
-        let payload = self.column("outbox.payload", &mut aliases);
-        let timestamp = self.optional("outbox.timestamp", &mut aliases);
-        let timestamp_unit = self.choice("outbox.timestamp_unit", EpochUnit::from_word);
-        let schema_version = self.optional("outbox.schema_version", &mut aliases);
-        let traceparent = self.optional("outbox.traceparent", &mut aliases);
-        let on_update = self.choice("outbox.on_update", OnUpdate::from_word);
-        Some(Outbox {
-            id: id?,
-            aggregate_type: aggregate_type?,
-            aggregate_id: aggregate_id?,
-            event_type: event_type?,
-            payload: payload?,
-            timestamp: timestamp?,
-            timestamp_unit: timestamp_unit?,
-            schema_version: schema_version?,
-            traceparent: traceparent?,
-            aliases,
-            on_update: on_update?,
+        let mut others = Aliases::new();
+        all!(Outbox {
+            id: self.column("outbox.id", &mut others),
+            aggregate_type: self.column("outbox.aggregate_type", &mut others),
+            aggregate_id: self.column("outbox.aggregate_id", &mut others),
+            event_type: self.column("outbox.event_type", &mut others),
+            payload: self.column("outbox.payload", &mut others),
+            timestamp: self.optional("outbox.timestamp", &mut others),
+            timestamp_unit: self.choice("outbox.timestamp_unit", EpochUnit::from_word),
+            schema_version: self.optional("outbox.schema_version", &mut others),
+            traceparent: self.optional("outbox.traceparent", &mut others),
+            on_update: self.choice("outbox.on_update", OnUpdate::from_word),
+            aliases: Some(others),
         })
     }
 
@@ -174,43 +163,32 @@ impl SettingsReader<'_> {
     }
 
     fn route(&mut self, outbox: &Outbox) -> Option<Route> {
-        let by = self.text("route.by", checks::identifier);
-        let regex = self.text("route.regex", |text| Ok(text.to_owned()));
-        let topic = self.text("route.topic", |text| Ok(text.to_owned()));
-        if let (Some(regex), Some(topic)) = (&regex, &topic)
-            && let Err((key, refusal)) = checks::template(regex, topic)
-        {
+        all!(Route {
+            by: self.text("route.by", checks::identifier),
+            regex: self.as_typed("route.regex"),
+            topic: self.template(regex.as_deref()),
+            topics_allowed: self.items("route.topics_allowed", checks::glob),
+            key: self.text("route.key", checks::identifier),
+            headers: self.items("route.headers", checks::field),
+            envelope: self.envelope(),
+            partition: self.optional_column("route.partition"),
+            missing_column: self.choice("route.missing_column", MissingColumn::from_word),
+            rules: by.as_deref().and_then(|by| self.rules(by, outbox)),
+            empty_payload: self.choice("route.empty_payload", EmptyPayload::from_word),
+            id_header: self.text("route.id_header", checks::id_header),
+            position_header: self.switch("route.position_header"),
+            rejected: self.choice("route.rejected", Rejected::from_word),
+            missing_topic: self.missing_topic(rejected),
+        })
+    }
+
+    fn template(&mut self, regex: Option<&str>) -> Option<String> {
+        let topic = self.as_typed("route.topic")?;
+        if let Err((key, refusal)) = checks::template(regex?, &topic) {
+            // The route is looked at all the same, for further mistakes.
             self.refuse::<()>(key, refusal);
         }
-        let topics_allowed = self.items("route.topics_allowed", checks::glob);
-        let key = self.text("route.key", checks::identifier);
-        let headers = self.items("route.headers", checks::field);
-        let envelope = self.envelope();
-        let partition = self.optional_column("route.partition");
-        let missing_column = self.choice("route.missing_column", MissingColumn::from_word);
-        let rules = by.as_deref().and_then(|by| self.rules(by, outbox));
-        let empty_payload = self.choice("route.empty_payload", EmptyPayload::from_word);
-        let id_header = self.text("route.id_header", checks::id_header);
-        let position_header = self.switch("route.position_header");
-        let rejected = self.choice("route.rejected", Rejected::from_word);
-        let missing_topic = self.missing_topic(rejected);
-        Some(Route {
-            by: by?,
-            regex: regex?,
-            topic: topic?,
-            topics_allowed: topics_allowed?,
-            key: key?,
-            headers: headers?,
-            envelope: envelope?,
-            partition: partition?,
-            missing_column: missing_column?,
-            rules: rules?,
-            empty_payload: empty_payload?,
-            id_header: id_header?,
-            position_header: position_header?,
-            rejected: rejected?,
-            missing_topic: missing_topic?,
-        })
+        Some(topic)
     }
 
     fn missing_topic(&mut self, rejected: Option<Rejected>) -> Option<MissingPolicy> {
@@ -240,13 +218,7 @@ impl SettingsReader<'_> {
 
     /// Topics that the configuration itself names, and that rows may not go to.
     fn topics(&mut self, config: &Config) {
-        let Config { route, progress, dead_letters, .. } = config;
-        if progress.topic == dead_letters.topic {
-            let refusal = InvalidValue::new(format!("dead letters go to `{}` too", progress.topic));
-            let help =
-                "give progress a topic of its own: it is compacted, and dead letters are not";
-            self.refuse::<()>("progress.topic", refusal.help(help));
-        }
+        let route = &config.route;
         let mut templates = vec![("route.topic".to_owned(), route.regex.as_str(), &route.topic)];
         templates.extend(rules::topics(self.settings, &route.rules));
         let spec = config.topics_spec();
@@ -265,117 +237,92 @@ impl SettingsReader<'_> {
     }
 
     fn format(&mut self, route: Option<&Route>) -> Option<FormatSpec> {
-        let key = self.choice("format.key", KeyFormat::from_word);
-        let value = self.choice("format.value", ValueFormat::from_word);
-        let columns = self.choice("format.columns", ColumnStyle::from_word);
-        let bytea = self.choice("format.bytea", ByteaForm::from_word);
-        let expand_json = self.switch("format.expand_json");
-        let null_members = self.choice("format.null_members", Members::from_word);
-        let empty_arrays = self.choice("format.empty_arrays", Members::from_word);
-        let schema_prefix = self.text("format.schema_prefix", |text| Ok(text.to_owned()));
-        let source = self.text("format.cloudevents_source", |text| Ok(text.to_owned()));
-        let value = value?;
+        all!(FormatSpec {
+            key: self.choice("format.key", KeyFormat::from_word),
+            value: self.value_format(route),
+            columns: self.choice("format.columns", ColumnStyle::from_word),
+            bytea: self.choice("format.bytea", ByteaForm::from_word),
+            expand_json: self.switch("format.expand_json"),
+            null_members: self.choice("format.null_members", Members::from_word),
+            empty_arrays: self.choice("format.empty_arrays", Members::from_word),
+            schema_prefix: self.as_typed("format.schema_prefix"),
+            cloudevents_source: self.as_typed("format.cloudevents_source"),
+        })
+    }
+
+    fn value_format(&mut self, route: Option<&Route>) -> Option<ValueFormat> {
+        let value = self.choice("format.value", ValueFormat::from_word)?;
         if route.is_some_and(|route| !route.envelope.is_empty()) && !value.takes_envelope() {
             let reason = format!("needs an object around it, and `{}` has none", value.as_str());
             let help = "set format.value to json, json_schema or string".to_owned();
             return self.refuse("route.envelope", InvalidValue::new(reason).help(help));
         }
-        Some(FormatSpec {
-            key: key?,
-            value,
-            columns: columns?,
-            bytea: bytea?,
-            expand_json: expand_json?,
-            null_members: null_members?,
-            empty_arrays: empty_arrays?,
-            schema_prefix: schema_prefix?,
-            cloudevents_source: source?,
-        })
+        Some(value)
     }
 
     fn kafka(&mut self) -> Option<Kafka> {
-        let brokers = self.list("kafka.brokers", checks::broker, "write \"host:port\"");
-        let delivery = self.choice("kafka.delivery", Delivery::from_word);
-        let partitioner = self.choice("kafka.partitioner", Partitioner::from_word);
-        let compression = self.choice("kafka.compression", Compression::from_word);
-        if compression == Some(Compression::Zstd) && !cfg!(feature = "zstd") {
+        all!(Kafka {
+            brokers: self.list("kafka.brokers", checks::broker, "write \"host:port\""),
+            delivery: self.choice("kafka.delivery", Delivery::from_word),
+            partitioner: self.choice("kafka.partitioner", Partitioner::from_word),
+            compression: self.compression(),
+            client_id: self.text("kafka.client_id", checks::client_id),
+            transaction_age: self.duration("kafka.transaction_age"),
+            linger: self.duration("kafka.linger"),
+            message_bytes_max: self.size("kafka.message_max_bytes").and_then(|n| n.try_into().ok()),
+            in_flight_bytes_max: self.size("kafka.max_in_flight"),
+            properties: Some(self.properties()),
+            secret_files: properties.as_ref().map(|properties| self.files_of(properties)),
+            password_command: self.password_command("kafka.password_command"),
+        })
+    }
+
+    fn compression(&mut self) -> Option<Compression> {
+        let compression = self.choice("kafka.compression", Compression::from_word)?;
+        if compression == Compression::Zstd && !cfg!(feature = "zstd") {
             let key = "kafka.compression".to_owned();
             let reason = "this build has no zstd".to_owned();
             self.mistake(&key.clone(), MistakeKind::Unsupported { key, reason }, None);
         }
-        let client_id = self.text("kafka.client_id", checks::client_id);
-        let transaction_age = self.duration("kafka.transaction_age");
-        let linger = self.duration("kafka.linger");
-        let message_bytes_max = self.size("kafka.message_max_bytes");
-        let in_flight_bytes_max = self.size("kafka.max_in_flight");
-        let properties = self.properties();
-        let secret_files = self.files_of(&properties);
-        let password_command = self.password_command("kafka.password_command");
-        Some(Kafka {
-            brokers: brokers?,
-            delivery: delivery?,
-            transaction_age: transaction_age?,
-            partitioner: partitioner?,
-            compression: compression?,
-            client_id: client_id?,
-            linger: linger?,
-            message_bytes_max: message_bytes_max.and_then(|bytes| bytes.try_into().ok())?,
-            in_flight_bytes_max: in_flight_bytes_max?,
-            properties,
-            secret_files,
-            password_command: password_command?,
-        })
-    }
-
-    fn rest(&mut self, route: Option<&Route>) -> Option<Rest> {
-        let progress = self.progress();
-        let topic = self.text("dead_letters.topic", |text| checks::dead_letters(text, route));
-        if let (Some(progress), Some(letters)) = (&progress, &topic)
-            && progress.topic == *letters
-        {
-            let reason = format!("dead letters go to `{letters}` too");
-            let help = "progress is kept in a compacted topic of its own: leave progress.topic out";
-            self.refuse::<()>("progress.topic", InvalidValue::new(reason).help(help));
-        }
-        let bind = self.text("http.bind", checks::bind);
-        let retry = self.retry();
-        let grace = self.duration("shutdown.grace");
-        let level = self.choice("log.level", LogLevel::from_word);
-        let format = self.choice("log.format", LogFormat::from_word);
-        let repeat_interval = self.duration("log.repeat_interval");
-        Some((
-            progress?,
-            DeadLetters { topic: topic? },
-            Http { bind: bind? },
-            retry?,
-            Shutdown { grace: grace? },
-            Log { level: level?, format: format?, repeat_interval: repeat_interval? },
-        ))
+        Some(compression)
     }
 
     fn progress(&mut self) -> Option<Progress> {
-        let slot = self.text("source.slot", |slot| Ok(slot.to_owned()));
-        let topic = self.text("progress.topic", |text| match (text, &slot) {
-            ("", Some(slot)) => Ok(format!("{PROGRESS_PREFIX}{slot}")),
-            _ => checks::progress_topic(text),
-        });
-        let at_least_once = self.switch("progress.at_least_once");
-        Some(Progress { topic: topic?, at_least_once: at_least_once? })
+        let slot = self.as_typed("source.slot");
+        all!(Progress {
+            topic: self.text("progress.topic", |text| match (text, &slot) {
+                ("", Some(slot)) => Ok(format!("{PROGRESS_PREFIX}{slot}")),
+                _ => checks::progress_topic(text),
+            }),
+            at_least_once: self.switch("progress.at_least_once"),
+        })
+    }
+
+    fn dead_letters(
+        &mut self,
+        route: Option<&Route>,
+        progress: Option<&Progress>,
+    ) -> Option<DeadLetters> {
+        let topic = self.text("dead_letters.topic", |text| checks::dead_letters(text, route))?;
+        if progress.is_some_and(|progress| progress.topic == topic) {
+            let reason = format!("dead letters go to `{topic}` too");
+            let help = "progress is kept in a compacted topic of its own: leave progress.topic out";
+            return self.refuse("progress.topic", InvalidValue::new(reason).help(help));
+        }
+        Some(DeadLetters { topic })
     }
 
     fn retry(&mut self) -> Option<Retry> {
-        let initial = self.duration("retry.initial");
-        let max = self.duration("retry.max");
-        let give_up_after = self.duration("retry.give_up_after");
-        let login_give_up_after = self.duration("retry.login_give_up_after");
-        if max < initial {
-            self.refuse::<()>("retry.max", InvalidValue::new("must not be below `retry.initial`"));
+        let retry = all!(Retry {
+            initial: self.duration("retry.initial"),
+            max: self.duration("retry.max"),
+            give_up_after: self.duration("retry.give_up_after"),
+            login_give_up_after: self.duration("retry.login_give_up_after"),
+        })?;
+        if retry.max < retry.initial {
+            let refusal = InvalidValue::new("must not be below `retry.initial`");
+            return self.refuse("retry.max", refusal);
         }
-        Some(Retry {
-            initial: initial?,
-            max: max?,
-            give_up_after: give_up_after?,
-            login_give_up_after: login_give_up_after?,
-        })
+        Some(retry)
     }
 }

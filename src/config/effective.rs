@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::layer::{Origin, Setting, Value, toml_text};
 use super::model::Config;
-use super::options::{Kind, PROPERTIES};
+use super::options::{Kind, property};
 use super::rule_options::is_rules;
 use super::table::{OPTIONS, option};
 use postrider_postgres::libpq::SslMode;
@@ -88,7 +88,7 @@ pub(super) fn list(
             lines.push(Effective { key: "source.connect".to_owned(), value, origin });
         }
     }
-    let numbered = settings.iter().filter(|(key, _)| is_rules(key) || key.starts_with(PROPERTIES));
+    let numbered = settings.iter().filter(|(key, _)| is_rules(key) || property(key).is_some());
     lines.extend(numbered.map(|(key, setting)| line(key, setting)));
     lines
 }

@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 use super::FlagValue;
 use super::layer::{Layer, Origin, Raw};
 use super::mistake::{Mistake, MistakeKind, SourcePosition};
-use super::options::{ENV_PREFIX, OptionSpec, PROPERTIES, env_name};
+use super::options::{ENV_PREFIX, OptionSpec, PROPERTIES, env_name, property};
 use super::table::{OPTIONS, option};
 use postrider_secrets::mask::MASK;
 
@@ -82,8 +82,7 @@ pub(super) fn set(assignments: &[String]) -> Layer {
             continue;
         };
         let key = key.trim();
-        let property = key.strip_prefix(PROPERTIES).is_some_and(|rest| rest.len() > 1);
-        if option(key).is_some() || property {
+        if option(key).is_some() || property(key).is_some_and(|name| !name.is_empty()) {
             layer.add(key, Raw::Loose(value.to_owned()), Origin::Set, None);
         } else {
             layer.refuse_unknown(key, SourcePosition::Named("--set".to_owned()));

@@ -1,5 +1,6 @@
 //! The TOML file: text in, a [`Layer`] out, every key and value with its place.
 
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -7,7 +8,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::layer::{Layer, Origin, Raw, did_you_mean};
 use super::mistake::{Mistake, MistakeKind, SourceFile, SourcePosition, Span};
-use super::options::PROPERTIES;
+use super::options::{PROPERTIES, property};
 use super::rule_options::{RULES, is_rule};
 use super::table::{OPTIONS, option};
 
@@ -33,7 +34,7 @@ pub(super) fn read(path: &Path, text: &str) -> Layer {
 }
 
 /// Where a text is not TOML; its beginning where the parser does not say.
-fn range_of(error: &toml::de::Error) -> std::ops::Range<usize> {
+fn range_of(error: &toml::de::Error) -> Range<usize> {
     error.span().unwrap_or(0..0)
 }
 
@@ -51,11 +52,12 @@ impl Walk<'_> {
             match value.get_ref() {
                 DeValue::Table(inner) if is_section(&key) => self.section(&key, inner),
                 DeValue::Array(rules) if key == RULES => self.rules(&key, rules),
-                other if option(&key).is_some() || is_property(&key) => {
-                    let span = if is_property(&key) { self.key_span(name.span()) } else { span };
+                other if option(&key).is_some() || property(&key).is_some() => {
+                    let span =
+                        if property(&key).is_some() { self.key_span(name.span()) } else { span };
                     let origin =
                         Origin::File { path: self.file.path().to_owned(), line: span.line() };
-                    let raw = self.raw(other);
+                    let raw = raw(other, &|range| Some(self.span(range)));
                     self.layer.add(&key, raw, origin, Some(span));
                 }
                 _ if is_section(&key) => self.not_a_section(&key, &span),
@@ -89,41 +91,35 @@ impl Walk<'_> {
         self.layer.mistakes.push(Mistake { kind, place, help });
     }
 
-    fn raw(&self, value: &DeValue<'_>) -> Raw {
-        match value {
-            DeValue::String(text) => Raw::Text(text.to_string()),
-            DeValue::Integer(number) => Raw::Number(number.to_string()),
-            DeValue::Float(number) => Raw::Number(number.to_string()),
-            DeValue::Boolean(on) => Raw::Switch(*on),
-            DeValue::Datetime(_) => Raw::Other("a date"),
-            DeValue::Table(_) => Raw::Other("a section"),
-            DeValue::Array(items) => {
-                let item = |item: &toml::Spanned<DeValue<'_>>| {
-                    (self.raw(item.get_ref()), Some(self.span(item.span())))
-                };
-                Raw::List(items.iter().map(item).collect())
-            }
-        }
-    }
-
-    fn span(&self, range: std::ops::Range<usize>) -> Span {
+    fn span(&self, range: Range<usize>) -> Span {
         Span { file: Arc::clone(&self.file), range, is_key: false }
     }
 
-    fn key_span(&self, range: std::ops::Range<usize>) -> Span {
+    fn key_span(&self, range: Range<usize>) -> Span {
         Span { is_key: true, ..self.span(range) }
+    }
+}
+
+/// A value as it was typed, and the places of what is in it.
+pub(super) fn raw(value: &DeValue<'_>, span: &dyn Fn(Range<usize>) -> Option<Span>) -> Raw {
+    match value {
+        DeValue::String(text) => Raw::Text(text.to_string()),
+        DeValue::Integer(number) => Raw::Number(number.to_string()),
+        DeValue::Float(number) => Raw::Number(number.to_string()),
+        DeValue::Boolean(on) => Raw::Switch(*on),
+        DeValue::Datetime(_) => Raw::Other("a date"),
+        DeValue::Table(_) => Raw::Other("a section"),
+        DeValue::Array(items) => Raw::List(
+            items.iter().map(|item| (raw(item.get_ref(), span), span(item.span()))).collect(),
+        ),
     }
 }
 
 /// `source`, `kafka.properties`, and what unquoted dotted names below it look like.
 fn is_section(key: &str) -> bool {
-    is_property(key)
+    property(key).is_some()
         || key == PROPERTIES
         || key == RULES
         || is_rule(key)
         || OPTIONS.iter().any(|option| option.section() == key)
-}
-
-fn is_property(key: &str) -> bool {
-    key.strip_prefix(PROPERTIES).is_some_and(|rest| rest.starts_with('.'))
 }

@@ -206,8 +206,7 @@ fn secrets_of(settings: &BTreeMap<String, Setting>) -> Vec<String> {
 fn to_mistake(objection: Objection, settings: &BTreeMap<String, Setting>) -> Mistake {
     let Objection { key, reason, help } = objection;
     let place = settings.get(&key).map_or(SourcePosition::Nowhere, Setting::place);
-    let property = key.strip_prefix(PROPERTIES).and_then(|rest| rest.strip_prefix('.'));
-    let kind = match property {
+    let kind = match options::property(&key) {
         Some(name) => MistakeKind::RefusedProperty { key: name.to_owned(), reason },
         None => MistakeKind::Invalid { key, reason },
     };
@@ -226,7 +225,7 @@ fn defaults() -> &'static BTreeMap<String, Setting> {
         for option in OPTIONS {
             // Defaults are TOML, so that they can be shown as they would be typed.
             let raw = match toml::de::DeValue::parse(option.default) {
-                Ok(value) => plain(value.get_ref()),
+                Ok(value) => file::raw(value.get_ref(), &|_| None),
                 Err(_) => Raw::Other("not TOML"),
             };
             layer.add(option.key, raw, LayerOrigin::Default, None);
@@ -235,15 +234,4 @@ fn defaults() -> &'static BTreeMap<String, Setting> {
         layer.settings
     });
     &DEFAULTS
-}
-
-fn plain(value: &toml::de::DeValue<'_>) -> Raw {
-    match value {
-        toml::de::DeValue::String(text) => Raw::Text(text.to_string()),
-        toml::de::DeValue::Boolean(on) => Raw::Switch(*on),
-        toml::de::DeValue::Array(items) => {
-            Raw::List(items.iter().map(|item| (plain(item.get_ref()), None)).collect())
-        }
-        _ => Raw::Other("not of its kind"),
-    }
 }

@@ -1,4 +1,4 @@
-//! What an option is: a name, a kind, a default, a unit and a meaning.
+//! What an option is: a name, a kind, a default and a meaning.
 //!
 //! Enters: these, from the tables that declare options. Leaves: an [`OptionSpec`], and the name of
 //! its environment variable.
@@ -53,8 +53,6 @@ pub struct OptionSpec {
     pub kind: Kind,
     /// The default, as TOML.
     pub default: &'static str,
-    /// The unit of the value, or "-".
-    pub unit: &'static str,
     /// What it does, in a sentence or two.
     pub doc: &'static str,
 }
@@ -82,25 +80,30 @@ pub(super) const ENV_PREFIX: &str = "POSTRIDER_";
 /// The section whose keys are librdkafka's, not ours.
 pub const PROPERTIES: &str = "kafka.properties";
 
+/// librdkafka's name of a property, if the key is one's.
+pub(super) fn property(key: &str) -> Option<&str> {
+    key.strip_prefix(PROPERTIES)?.strip_prefix('.')
+}
+
 /// The environment variable for a key of the table.
 pub fn env_name(key: &str) -> String {
     format!("{ENV_PREFIX}{}", key.to_ascii_uppercase().replace('.', "__"))
 }
 
 pub(super) const fn text(key: Text, default: Text, doc: Text) -> OptionSpec {
-    OptionSpec { key, kind: Kind::Text, default, unit: "-", doc }
+    OptionSpec { key, kind: Kind::Text, default, doc }
 }
 
 pub(super) const fn list(key: Text, default: Text, doc: Text) -> OptionSpec {
-    OptionSpec { key, kind: Kind::List, default, unit: "-", doc }
+    OptionSpec { key, kind: Kind::List, default, doc }
 }
 
 pub(super) const fn names(key: Text, default: Text, doc: Text) -> OptionSpec {
-    OptionSpec { key, kind: Kind::Names, default, unit: "-", doc }
+    OptionSpec { key, kind: Kind::Names, default, doc }
 }
 
 pub(super) const fn switch(key: Text, default: Text, doc: Text) -> OptionSpec {
-    OptionSpec { key, kind: Kind::Switch, default, unit: "-", doc }
+    OptionSpec { key, kind: Kind::Switch, default, doc }
 }
 
 pub(super) const fn choice(
@@ -109,7 +112,7 @@ pub(super) const fn choice(
     default: Text,
     doc: Text,
 ) -> OptionSpec {
-    OptionSpec { key, kind: Kind::Choice(words), default, unit: "-", doc }
+    OptionSpec { key, kind: Kind::Choice(words), default, doc }
 }
 
 pub(super) const fn duration(
@@ -119,5 +122,14 @@ pub(super) const fn duration(
     doc: Text,
 ) -> OptionSpec {
     let kind = Kind::Duration(Duration::from_millis(min_ms), Duration::from_millis(max_ms));
-    OptionSpec { key, kind, default, unit: "time", doc }
+    OptionSpec { key, kind, default, doc }
+}
+
+pub(super) const fn size(
+    key: Text,
+    (min, max): (u64, u64),
+    default: Text,
+    doc: Text,
+) -> OptionSpec {
+    OptionSpec { key, kind: Kind::Size(min, max), default, doc }
 }

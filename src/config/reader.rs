@@ -41,6 +41,10 @@ impl<'a> SettingsReader<'a> {
         }
     }
 
+    pub(super) fn as_typed(&mut self, key: &str) -> Option<String> {
+        self.text(key, |text| Ok(text.to_owned()))
+    }
+
     pub(super) fn choice<T>(&mut self, key: &str, from_word: fn(&str) -> Option<T>) -> Option<T> {
         self.text(key, |word| from_word(word).ok_or_else(|| InvalidValue::new("is not a choice")))
     }

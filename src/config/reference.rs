@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use super::options::{Kind, OptionSpec};
 use super::rule_options::RULE_OPTIONS;
 use super::table::OPTIONS;
+use postrider_service::units::{format_duration, format_size};
 
 /// A `postrider.toml` with every option at its default, explained. It loads as it stands.
 pub fn example_toml() -> String {
@@ -74,30 +75,26 @@ pub fn reference_markdown() -> String {
             )
         });
         let mut meaning = option.doc.replace('|', "\\|");
-        match option.kind {
+        let unit = match option.kind {
             Kind::Choice(words) => {
                 let words: Vec<String> = words.iter().map(|word| format!("`{word}`")).collect();
                 let _ = write!(meaning, " One of {}.", words.join(", "));
+                "-"
             }
             Kind::Duration(min, max) => {
-                let (min, max) = (
-                    postrider_service::units::format_duration(min),
-                    postrider_service::units::format_duration(max),
-                );
-                let _ = write!(meaning, " From {min} to {max}.");
+                let _ =
+                    write!(meaning, " From {} to {}.", format_duration(min), format_duration(max));
+                "time"
             }
             Kind::Size(min, max) => {
-                let (min, max) = (
-                    postrider_service::units::format_size(min),
-                    postrider_service::units::format_size(max),
-                );
-                let _ = write!(meaning, " From {min} to {max}.");
+                let _ = write!(meaning, " From {} to {}.", format_size(min), format_size(max));
+                "bytes"
             }
-            Kind::Text | Kind::Connection | Kind::List | Kind::Names | Kind::Switch => {}
-        }
+            Kind::Text | Kind::Connection | Kind::List | Kind::Names | Kind::Switch => "-",
+        };
         let (name, env) = (option.name(), option.env());
         let default = option.default.replace('|', "\\|");
-        let _ = writeln!(out, "| `{name}` | `{default}` | {} | `{env}` | {meaning} |", option.unit);
+        let _ = writeln!(out, "| `{name}` | `{default}` | {unit} | `{env}` | {meaning} |");
     }
     out.push_str(PROPERTIES_REFERENCE);
     out

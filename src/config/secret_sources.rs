@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use super::layer::{Origin, Value};
-use super::options::PROPERTIES;
+use super::layer::{Origin, Setting, Value};
+use super::options::{PROPERTIES, property};
 use super::reader::SettingsReader;
 use super::values::{ConnectionString, Property};
 use postrider_postgres::libpq::{ConnectInfo, PasswordCommand};
@@ -36,14 +36,13 @@ impl SettingsReader<'_> {
 
     /// What is handed to librdkafka as it is.
     pub(super) fn properties(&mut self) -> Vec<Property> {
-        let prefix = format!("{PROPERTIES}.");
-        let mut properties = Vec::new();
-        for (key, setting) in self.settings {
-            if let (Some(name), Value::Text(value)) = (key.strip_prefix(&prefix), &setting.value) {
-                properties.push(Property { name: name.to_owned(), value: value.clone() });
+        let named = |(key, setting): (&String, &Setting)| match (property(key), &setting.value) {
+            (Some(name), Value::Text(value)) => {
+                Some(Property { name: name.to_owned(), value: value.clone() })
             }
-        }
-        properties
+            _ => None,
+        };
+        self.settings.iter().filter_map(named).collect()
     }
 
     /// The files that hold properties of the Kafka client, by name.

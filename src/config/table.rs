@@ -1,4 +1,4 @@
-//! Every option there is: one table of name, kind, default, unit and meaning.
+//! Every option there is: one table of name, kind, default and meaning.
 //!
 //! Enters: nothing. Leaves: [`OPTIONS`], from which come the reader's checks, the environment
 //! names, did-you-mean, `config example`, `config show` and docs/configuration.md. What always
@@ -9,7 +9,7 @@ use postrider_core::record::Partitioner;
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-use super::options::{Kind, OptionSpec, choice, duration, list, names, switch, text};
+use super::options::{Kind, OptionSpec, choice, duration, list, names, size, switch, text};
 use super::rule_options;
 use super::values::{
     Compression, Create, Delivery, LogFormat, LogLevel, MissingTopicWord, OnUpdate, Rejected,
@@ -26,7 +26,6 @@ pub const OPTIONS: &[OptionSpec] = &[
         key: "source.url",
         kind: Kind::Connection,
         default: "\"\"",
-        unit: "-",
         doc: "The connection to Postgres: a postgres:// URL or a libpq `key=value` string, with \
               every sslmode and `require_auth`. Parameters that it does not set come from PG* \
               variables, the service file and the password file, as with psql; empty means that \
@@ -67,16 +66,15 @@ pub const OPTIONS: &[OptionSpec] = &[
         "The longest interval between two acknowledgements to Postgres. A crash repeats what was \
          delivered since the last one, and what was still in flight.",
     ),
-    OptionSpec {
-        key: "source.frame_max",
-        kind: Kind::Size(1 << 20, 1 << 30),
-        default: "\"64MiB\"",
-        unit: "bytes",
-        doc: "The largest row that is delivered, as Postgres sends it (JSON escaped, bytea in \
-              hex); memory grows to this size while such a row is read. A larger row is never \
-              held in memory: it is read in pieces and becomes a dead letter (`too_large`) with \
-              its id, sizes and hashes.",
-    },
+    size(
+        "source.frame_max",
+        (1 << 20, 1 << 30),
+        "\"64MiB\"",
+        "The largest row that is delivered, as Postgres sends it (JSON escaped, bytea in \
+         hex); memory grows to this size while such a row is read. A larger row is never \
+         held in memory: it is read in pieces and becomes a dead letter (`too_large`) with \
+         its id, sizes and hashes.",
+    ),
     list(
         "messages.prefixes",
         "[]",
@@ -212,14 +210,12 @@ pub const OPTIONS: &[OptionSpec] = &[
         "\"id\"",
         "The name of the header with the row's id, which is the idempotency key.",
     ),
-    OptionSpec {
-        key: "route.position_header",
-        kind: Kind::Switch,
-        default: "true",
-        unit: "-",
-        doc: "Whether the header `postrider-lsn` is sent: commit LSN and index, which increase \
-              per key, so that a consumer can drop repeats.",
-    },
+    switch(
+        "route.position_header",
+        "true",
+        "Whether the header `postrider-lsn` is sent: commit LSN and index, which increase \
+         per key, so that a consumer can drop repeats.",
+    ),
     choice(
         "route.rejected",
         Rejected::WORDS,
@@ -358,22 +354,20 @@ pub const OPTIONS: &[OptionSpec] = &[
         "How long a batch may wait for more records before it is sent. At least 20ms while a \
          backlog of more than 64 MiB of WAL is being delivered.",
     ),
-    OptionSpec {
-        key: "kafka.message_max_bytes",
-        kind: Kind::Size(1_000, 1_000_000_000),
-        default: "\"1MB\"",
-        unit: "bytes",
-        doc: "The largest record, key and headers included; a larger record becomes a dead \
-              letter. Set it no higher than the topics' `max.message.bytes`.",
-    },
-    OptionSpec {
-        key: "kafka.max_in_flight",
-        kind: Kind::Size(1 << 20, 1 << 30),
-        default: "\"32MiB\"",
-        unit: "bytes",
-        doc: "How many bytes may be sent and not yet confirmed, in addition to a limit of 50,000 \
-              records. It bounds memory: at the limit, reading from Postgres pauses.",
-    },
+    size(
+        "kafka.message_max_bytes",
+        (1_000, 1_000_000_000),
+        "\"1MB\"",
+        "The largest record, key and headers included; a larger record becomes a dead \
+         letter. Set it no higher than the topics' `max.message.bytes`.",
+    ),
+    size(
+        "kafka.max_in_flight",
+        (1 << 20, 1 << 30),
+        "\"32MiB\"",
+        "How many bytes may be sent and not yet confirmed, in addition to a limit of 50,000 \
+         records. It bounds memory: at the limit, reading from Postgres pauses.",
+    ),
     text(
         "progress.topic",
         "\"\"",

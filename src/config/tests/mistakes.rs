@@ -140,6 +140,7 @@ fn mistakes_outside_of_a_file_name_their_variable_or_flag() {
         ("nonsense", "section.name=value"),
         ("source.slot=UP", "not a slot name"),
         ("kafka.properties=x", "no setting"),
+        ("kafka.propertiesx=y", "no setting"),
         ("outbox.id=[\"id\", \"event", "a list that is not TOML"),
     ] {
         let found = mistakes(&Given { set: &[set], ..Given::default() });
