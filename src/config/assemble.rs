@@ -17,10 +17,10 @@ use super::reader::SettingsReader;
 use super::rules;
 use super::values::{
     Compression, ConnectionString, Create, Delivery, LogFormat, LogLevel, MissingTopicWord,
-    OnUpdate, Rejected,
+    Rejected,
 };
 use postrider_core::outbox::TableName;
-use postrider_core::pipeline::{MissingPolicy, MissingTopic};
+use postrider_core::pipeline::{MissingPolicy, MissingTopic, UpdatePolicy};
 use postrider_core::route::{
     ByteaForm, ColumnStyle, EmptyPayload, EpochUnit, FieldSpec, FormatSpec, KeyFormat, Members,
     MissingColumn, PROGRESS_PREFIX, ValueFormat, check_members,
@@ -128,7 +128,7 @@ impl SettingsReader<'_> {
             timestamp_unit: self.choice("outbox.timestamp_unit", EpochUnit::from_word),
             schema_version: self.optional("outbox.schema_version", &mut others),
             traceparent: self.optional("outbox.traceparent", &mut others),
-            on_update: self.choice("outbox.on_update", OnUpdate::from_word),
+            on_update: self.choice("outbox.on_update", UpdatePolicy::from_word),
             aliases: Some(others),
         })
     }

@@ -66,7 +66,7 @@ pub use rule_options::RULE_OPTIONS;
 pub use table::OPTIONS;
 pub use values::{
     Compression, ConnectionString, Create, Delivery, LogFormat, LogLevel, MissingTopicWord,
-    OnUpdate, Property, Rejected,
+    Property, Rejected,
 };
 
 /// Where the file is looked for when none is named, in this order.

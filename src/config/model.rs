@@ -10,14 +10,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use postrider_core::outbox::TableName;
-use postrider_core::pipeline::MissingPolicy;
+use postrider_core::pipeline::{MissingPolicy, UpdatePolicy};
 use postrider_core::route::{
     EmptyPayload, EpochUnit, FieldSpec, FormatSpec, Members, MissingColumn, RuleSpec,
 };
 
 use super::values::{
-    Compression, ConnectionString, Create, Delivery, LogFormat, LogLevel, OnUpdate, Property,
-    Rejected,
+    Compression, ConnectionString, Create, Delivery, LogFormat, LogLevel, Property, Rejected,
 };
 use postrider_postgres::libpq::{ConnectInfo, PasswordCommand};
 
@@ -104,7 +103,7 @@ pub struct Outbox {
     /// By one of these names: others to try where a row's table has none of that name.
     pub aliases: BTreeMap<String, Vec<String>>,
     /// What an UPDATE does.
-    pub on_update: OnUpdate,
+    pub on_update: UpdatePolicy,
 }
 
 impl Outbox {

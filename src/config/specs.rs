@@ -1,11 +1,11 @@
 //! What the core is told: the configuration in the core's own words.
 
 use postrider_core::outbox::{MessageSpec, OutboxSpec};
-use postrider_core::pipeline::{Policy, RejectPolicy, UpdatePolicy};
+use postrider_core::pipeline::{Policy, RejectPolicy};
 use postrider_core::route::{Members, RouteSpec, TimestampSource, TopicsSpec};
 
 use super::model::Config;
-use super::values::{OnUpdate, Rejected};
+use super::values::Rejected;
 
 impl Config {
     /// The outbox tables; the router adds the columns it wants.
@@ -70,12 +70,7 @@ impl Config {
                 Rejected::Stop => RejectPolicy::Stop,
                 Rejected::Skip => RejectPolicy::Skip,
             },
-            on_update: match self.outbox.on_update {
-                OnUpdate::Ignore => UpdatePolicy::Ignore,
-                OnUpdate::Warn => UpdatePolicy::Warn,
-                OnUpdate::Error => UpdatePolicy::Error,
-                OnUpdate::Stop => UpdatePolicy::Stop,
-            },
+            on_update: self.outbox.on_update,
         }
     }
 }
@@ -84,6 +79,7 @@ impl Config {
 mod tests {
     use super::*;
     use crate::{FileChoice, Inputs, load};
+    use postrider_core::pipeline::UpdatePolicy;
     use postrider_core::route::{EpochUnit, Router};
 
     fn config(set: &[&str]) -> Config {

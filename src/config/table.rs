@@ -12,8 +12,9 @@ use std::sync::LazyLock;
 use super::options::{Kind, OptionSpec, choice, duration, list, names, size, switch, text};
 use super::rule_options;
 use super::values::{
-    Compression, Create, Delivery, LogFormat, LogLevel, MissingTopicWord, OnUpdate, Rejected,
+    Compression, Create, Delivery, LogFormat, LogLevel, MissingTopicWord, Rejected,
 };
+use postrider_core::pipeline::UpdatePolicy;
 use postrider_core::route::{
     ByteaForm, ColumnStyle, EmptyPayload, EpochUnit, KeyFormat, Members, MissingColumn, ValueFormat,
 };
@@ -133,7 +134,7 @@ pub const OPTIONS: &[OptionSpec] = &[
     ),
     choice(
         "outbox.on_update",
-        OnUpdate::WORDS,
+        UpdatePolicy::WORDS,
         "\"warn\"",
         "What an UPDATE of an outbox row does in addition to being counted. Neither an UPDATE nor \
          a DELETE is ever delivered. A publication of inserts only, as `postrider setup` creates \

@@ -61,19 +61,6 @@ words!(
     }
 );
 words!(
-    /// What an UPDATE of an outbox row does; the update itself is never delivered.
-    OnUpdate {
-        /// Counted.
-        Ignore = "ignore",
-        /// Counted and logged as a warning.
-        Warn = "warn",
-        /// Counted and logged as an error.
-        Error = "error",
-        /// Stops the relay.
-        Stop = "stop",
-    }
-);
-words!(
     /// What happens to a row that cannot be delivered as it is (G4).
     Rejected {
         /// Sent to the dead-letter topic.

@@ -1,5 +1,7 @@
 //! What to do about rows that cannot be delivered, and about changes an outbox should not see.
 
+use crate::route::words;
+
 /// The operator's decisions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
@@ -23,16 +25,16 @@ pub enum RejectPolicy {
     Skip,
 }
 
-/// `[outbox] on_update`. An outbox is append-only: an UPDATE publishes nothing, whatever this says.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum UpdatePolicy {
-    /// Count it.
-    Ignore,
-    /// Count it; the relay warns when [`super::Counters::updates`] grows.
-    #[default]
-    Warn,
-    /// Count it; the relay reports an error when [`super::Counters::updates`] grows.
-    Error,
-    /// Stop the relay.
-    Stop,
-}
+words!(
+    /// `[outbox] on_update`. An outbox is append-only: an UPDATE publishes nothing, whatever this says.
+    UpdatePolicy {
+        /// Count it.
+        Ignore = "ignore",
+        /// Count it; the relay warns when [`super::Counters::updates`] grows.
+        Warn = "warn",
+        /// Count it; the relay reports an error when [`super::Counters::updates`] grows.
+        Error = "error",
+        /// Stop the relay.
+        Stop = "stop",
+    }
+);

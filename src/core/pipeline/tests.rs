@@ -27,7 +27,7 @@ pub(crate) fn pipeline(rejected: RejectPolicy) -> Pipeline {
 fn routed(route: &RouteSpec, rejected: RejectPolicy) -> Pipeline {
     let mut spec = OutboxSpec::new(vec![TableName::new("public", "outbox")]);
     let router = Router::compile(route, &mut spec).unwrap();
-    let policy = Policy { rejected, on_update: UpdatePolicy::default() };
+    let policy = Policy { rejected, on_update: UpdatePolicy::Warn };
     Pipeline::new(Outbox::new(spec), router, policy, Budget::default())
 }
 
