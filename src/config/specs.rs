@@ -79,6 +79,7 @@ impl Config {
 mod tests {
     use super::*;
     use crate::{FileChoice, Inputs, load};
+    use postrider_core::ledger::Budget;
     use postrider_core::pipeline::UpdatePolicy;
     use postrider_core::route::{EpochUnit, Router};
 
@@ -97,6 +98,7 @@ mod tests {
     fn the_defaults_are_the_cores_own() {
         let config = config(&[]);
         assert_eq!(config.route_spec(), RouteSpec::default());
+        assert_eq!(config.kafka.in_flight_bytes_max, Budget::default().bytes);
         assert!(Router::compile(&config.route_spec(), &mut config.outbox_spec()).is_ok());
     }
 

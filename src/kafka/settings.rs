@@ -16,6 +16,7 @@ use rdkafka::types::RDKafkaConfRes;
 use super::TopicBook;
 use super::properties::{advice_for_unknown, is_javas, refuse_reserved};
 use super::secrets::KafkaSecrets;
+use postrider_core::ledger::Budget;
 use postrider_core::record::Partitioner;
 use postrider_secrets::SecretError;
 use postrider_secrets::shown;
@@ -38,12 +39,10 @@ pub struct KafkaSpec {
     pub partitioner: Partitioner,
     /// Milliseconds a batch may wait for company.
     pub linger_ms: u32,
-    /// Most records handed over and not yet confirmed; at least 1 (G3).
-    pub in_flight_records: u32,
-    /// Most bytes of values handed over and not yet confirmed (the library does not count keys and
-    /// headers; the ledger's budget does). The queue is never smaller than one record of
+    /// Most records and bytes handed over and not yet confirmed (the library counts values, the
+    /// ledger also keys and headers). The queue is never smaller than one record of
     /// `message_max_bytes`, else such a record could wait for room for ever.
-    pub in_flight_bytes: u64,
+    pub budget: Budget,
     /// Largest record, in bytes, key and headers included; a larger one is refused by `send`.
     pub message_max_bytes: u32,
     /// Where progress is kept, by the sinks that do.
@@ -73,10 +72,7 @@ impl Default for KafkaSpec {
             // Under load the relay hands rows over in bursts, so a wait gains nothing; measured at
             // 1,000 rows/s, 1 ms of it costs 1.2 ms at the median.
             linger_ms: 0,
-            // Small records reach this before the bytes do; 50,000 feed 150 partitions over a 20 ms
-            // round trip.
-            in_flight_records: 50_000,
-            in_flight_bytes: 32 << 20,
+            budget: Budget::default(),
             message_max_bytes: 1_000_000,
             progress_topic: "postrider.progress".into(),
             transaction_age: Duration::from_millis(5),
@@ -100,8 +96,7 @@ impl fmt::Debug for KafkaSpec {
             .field("compression", &self.compression)
             .field("partitioner", &self.partitioner)
             .field("linger_ms", &self.linger_ms)
-            .field("in_flight_records", &self.in_flight_records)
-            .field("in_flight_bytes", &self.in_flight_bytes)
+            .field("budget", &self.budget)
             .field("message_max_bytes", &self.message_max_bytes)
             .field("progress_topic", &self.progress_topic)
             .field("transaction_age", &self.transaction_age)
@@ -242,7 +237,7 @@ impl KafkaSpec {
     /// The producer's configuration.
     // Upholds G1 (acks), G2 (idempotence, gaplessness), G3 (queue bounds), G4 (no expiry).
     pub(super) fn producer_config(&self) -> Result<ClientConfig, SettingsError> {
-        let room = self.in_flight_bytes.max(u64::from(self.message_max_bytes));
+        let room = self.budget.bytes.max(u64::from(self.message_max_bytes));
         let queue_kbytes = room.div_ceil(1024).clamp(1, i32::MAX as u64);
         let mut config = self.common_config()?;
         set(&mut config, "kafka.compression", "compression.type", &self.compression)?;
@@ -256,7 +251,7 @@ impl KafkaSpec {
             .set("max.in.flight", "5")
             // 0 is for ever: an outage stalls, it does not drop.
             .set("message.timeout.ms", "0")
-            .set("queue.buffering.max.messages", self.in_flight_records.max(1).to_string())
+            .set("queue.buffering.max.messages", self.budget.records.max(1).to_string())
             .set("queue.buffering.max.kbytes", queue_kbytes.to_string())
             // A refused batch stops the producer before anything later can be stored; in cautious
             // mode nothing later of that key is under way, and a refusal must not stop it.
@@ -386,7 +381,8 @@ mod tests {
 
     #[test]
     fn the_largest_record_always_fits_the_queue() {
-        let spec = KafkaSpec { in_flight_bytes: 1, ..KafkaSpec::default() };
+        let spec =
+            KafkaSpec { budget: Budget { bytes: 1, ..Budget::default() }, ..KafkaSpec::default() };
         let config = spec.producer_config().unwrap();
         assert_eq!(config.get("queue.buffering.max.kbytes"), Some("977"));
     }

@@ -8,7 +8,6 @@ use std::time::Duration;
 use crate::specs::kafka_spec;
 use postrider_config::{Config, Create, Delivery};
 use postrider_core::gate::Facts;
-use postrider_core::ledger::Budget;
 use postrider_core::outbox::{Outbox, TableName};
 use postrider_core::pipeline::Pipeline;
 use postrider_core::route::{RouteSpecError, Router};
@@ -79,7 +78,7 @@ impl Plan {
             spec.identify(table.clone(), *oid);
         }
         let router = Router::compile(&self.config.route_spec(), &mut spec)?;
-        Ok(Pipeline::new(Outbox::new(spec), router, self.config.policy(), self.budget()))
+        Ok(Pipeline::new(Outbox::new(spec), router, self.config.policy(), self.kafka.budget))
     }
 
     /// Which stream it is, but for what only the replication connection knows: system and timeline. Of
@@ -153,12 +152,6 @@ impl Plan {
     pub fn heartbeat(wal_sender_timeout: Duration) -> Duration {
         const LONGEST: Duration = Duration::from_secs(10);
         if wal_sender_timeout.is_zero() { LONGEST } else { LONGEST.min(wal_sender_timeout / 3) }
-    }
-
-    fn budget(&self) -> Budget {
-        let records = u64::from(self.kafka.in_flight_records);
-        let transactions = usize::try_from(records).unwrap_or(usize::MAX);
-        Budget { records, bytes: self.kafka.in_flight_bytes, transactions }
     }
 }
 

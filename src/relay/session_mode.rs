@@ -2,6 +2,7 @@
 //!
 //! Enters: [`SessionMode`], as the supervisor decided it. Leaves: the producer's settings. Pure.
 
+use postrider_core::ledger::Budget;
 use postrider_core::supervisor::{ModeKind, SessionMode};
 use postrider_kafka::KafkaSpec;
 
@@ -22,7 +23,8 @@ pub(super) fn settings(mode: Option<SessionMode>, usual: &KafkaSpec) -> KafkaSpe
             KafkaSpec { linger_ms: usual.linger_ms.max(BACKLOG_LINGER_MS), ..usual }
         }
         Some(ModeKind::Small) => {
-            KafkaSpec { in_flight_bytes: usual.in_flight_bytes.min(SMALL_BYTES), ..usual }
+            let budget = Budget { bytes: usual.budget.bytes.min(SMALL_BYTES), ..usual.budget };
+            KafkaSpec { budget, ..usual }
         }
         Some(ModeKind::Cautious) => KafkaSpec { cautious: true, ..usual },
     }
@@ -48,9 +50,10 @@ mod tests {
     #[test]
     fn g3_what_was_late_is_sent_in_smaller_parts_and_what_may_be_refused_singly() {
         let small = adapt(ModeKind::Small, &KafkaSpec::default());
-        assert!(!small.cautious && small.in_flight_bytes == SMALL_BYTES);
-        let less = KafkaSpec { in_flight_bytes: 9, ..KafkaSpec::default() };
-        assert_eq!(adapt(ModeKind::Small, &less).in_flight_bytes, 9);
+        assert!(!small.cautious && small.budget.bytes == SMALL_BYTES);
+        let budget = Budget { bytes: 9, ..Budget::default() };
+        let less = KafkaSpec { budget, ..KafkaSpec::default() };
+        assert_eq!(adapt(ModeKind::Small, &less).budget.bytes, 9);
         assert!(adapt(ModeKind::Cautious, &KafkaSpec::default()).cautious);
     }
 }

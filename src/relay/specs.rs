@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use postrider_config::{Config, Objection};
+use postrider_core::ledger::Budget;
 use postrider_kafka::{KafkaSecrets, KafkaSpec, Producer, SettingsError, refuse_reserved};
 
 /// What the producer is built from.
@@ -19,7 +20,7 @@ pub fn kafka_spec(config: &Config) -> KafkaSpec {
         compression: kafka.compression.as_str().to_owned(),
         partitioner: kafka.partitioner,
         linger_ms: milliseconds(kafka.linger),
-        in_flight_bytes: kafka.in_flight_bytes_max,
+        budget: Budget { bytes: kafka.in_flight_bytes_max, ..Budget::default() },
         message_max_bytes: kafka.message_bytes_max,
         progress_topic: config.progress.topic.clone(),
         transaction_age: kafka.transaction_age,

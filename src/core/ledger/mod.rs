@@ -56,7 +56,8 @@ pub struct Budget {
 }
 
 impl Default for Budget {
-    /// The product's defaults: 50,000 records and 32 MiB (`kafka.max_in_flight`).
+    /// The product's defaults: 50,000 records and 32 MiB (`kafka.max_in_flight`). Small records reach the
+    /// first before the second; 50,000 feed 150 partitions over a 20 ms round trip.
     fn default() -> Self {
         Self { records: 50_000, bytes: 32 << 20, transactions: 50_000 }
     }

@@ -226,7 +226,7 @@ fn an_idle_producer_notices_an_outage_and_its_end() {
 
 #[test]
 fn g3_a_full_queue_says_so_and_takes_more_later() {
-    let (broker, _spec, mut producer) = bench(1, |spec| spec.in_flight_records = 50);
+    let (broker, _spec, mut producer) = bench(1, |spec| spec.budget.records = 50);
     let mut got = Vec::new();
     introduce(&mut producer, &mut got);
     broker.down().unwrap();
@@ -247,7 +247,7 @@ fn g3_a_full_queue_says_so_and_takes_more_later() {
 #[test]
 fn g3_the_byte_budget_holds() {
     let (broker, _spec, mut producer) = bench(1, |spec| {
-        spec.in_flight_bytes = 100_000;
+        spec.budget.bytes = 100_000;
         spec.message_max_bytes = 20_000;
     });
     introduce(&mut producer, &mut Vec::new());
