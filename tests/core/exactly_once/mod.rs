@@ -38,7 +38,6 @@
     clippy::expect_used,
     clippy::indexing_slicing,
     clippy::print_stdout,
-    clippy::unwrap_used,
     unreachable_pub,
     reason = "a test says what is wrong by panicking; indices are small numbers of its own making"
 )]

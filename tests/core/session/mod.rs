@@ -29,10 +29,9 @@ mod server;
 mod sink;
 mod world;
 
-pub(crate) use relay::{LIMITS, PROFILE};
+pub(crate) use relay::{LIMITS, PROFILE, Plan};
 
 use judge::Violation;
-use relay::Plan;
 use world::{Tally, World};
 
 /// Seeds that have failed once. Put the failing seed here: it is run first, for ever.

@@ -4,8 +4,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
 
 use postrider::mutants::{Mutant, made, make};
 
+use crate::session::Plan;
 use crate::session::judge::Violation;
-use crate::session::relay::Plan;
 use crate::session::world::World;
 
 /// A mutant must be noticed within so many seeds, or the simulation looks at the wrong things.

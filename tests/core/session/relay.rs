@@ -96,16 +96,17 @@ impl Plan {
         let router = Router::compile(&route, &mut spec).unwrap();
         Self { spec, router }
     }
+
+    /// A session's own.
+    pub(crate) fn pipeline(&self, rejected: RejectPolicy, budget: Budget) -> Pipeline {
+        let policy = Policy { rejected, on_update: UpdatePolicy::Ignore };
+        Pipeline::new(Outbox::new(self.spec.clone()), self.router.clone(), policy, budget)
+    }
 }
 
 impl Relay {
     /// The slot is ours, and at `confirmed`.
     pub(crate) fn start(plan: &Plan, start: Start<'_>, confirmed: u64, now: Now) -> Self {
-        let policy = Policy {
-            rejected: RejectPolicy::DeadLetter { topic: DEAD_LETTERS.to_owned() },
-            on_update: UpdatePolicy::Ignore,
-        };
-        let outbox = Outbox::new(plan.spec.clone());
         let supervisor::Start { limits, mode, suspects, mut owed, .. } = start.wanted;
         // What the modes come to in the producer's settings.
         let (mut budget, mut queue) = (start.budget, start.queue);
@@ -114,7 +115,8 @@ impl Relay {
             Some(ModeKind::Cautious) => queue = 1,
             Some(ModeKind::Backlog) | None => {}
         }
-        let mut pipeline = Pipeline::new(outbox, plan.router.clone(), policy, budget);
+        let rejected = RejectPolicy::DeadLetter { topic: DEAD_LETTERS.to_owned() };
+        let mut pipeline = plan.pipeline(rejected, budget);
         let delivery = match start.cluster {
             None => Delivery::AtLeastOnce(Box::new(Producer::new(queue))),
             Some(cluster) => {

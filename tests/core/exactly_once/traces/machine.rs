@@ -9,10 +9,8 @@ use std::time::Duration;
 
 use postrider::gate::{self, Facts};
 use postrider::ledger::{Budget, Ticket};
-use postrider::outbox::{Outbox, OutboxSpec, TableName};
-use postrider::pipeline::{Handled, Mark, Pipeline, Policy, RejectPolicy, UpdatePolicy};
+use postrider::pipeline::{Handled, Mark, RejectPolicy};
 use postrider::progress::{Lineage, Progress};
-use postrider::route::{RouteSpec, Router};
 use postrider::session::{Limits, Owed, Request, Requested, Session, SessionError};
 use postrider::sink::Sink as _;
 use postrider::time::Now;
@@ -22,7 +20,7 @@ use super::library::{Gone, Library, Order};
 use super::wire::{self, Sent};
 use crate::exactly_once::state::{BATCH, Stage};
 use crate::exactly_once::stream::Place;
-use crate::session::{self, PROFILE};
+use crate::session::{self, PROFILE, Plan};
 
 /// As in the simulation, but for how often Postgres is told.
 const LIMITS: Limits = Limits { status_interval: Duration::from_millis(300), ..session::LIMITS };
@@ -32,25 +30,6 @@ const BUDGET: Budget = Budget { records: BATCH as u64, bytes: 1 << 20, transacti
 
 /// Any number will do.
 const FRAME_BYTES: usize = 100;
-
-/// Compiled once for all traces.
-pub struct Plan {
-    spec: OutboxSpec,
-    router: Router,
-}
-
-impl Plan {
-    pub fn new() -> Self {
-        let mut spec = OutboxSpec::new(vec![TableName::new("public", "outbox")]);
-        let route = RouteSpec {
-            by: "aggregate_type".to_owned(),
-            topic: "outbox.event.${routedByValue}".to_owned(),
-            ..RouteSpec::default()
-        };
-        let router = Router::compile(&route, &mut spec).unwrap();
-        Self { spec, router }
-    }
-}
 
 /// What a session begins with.
 pub struct Start {
@@ -88,9 +67,7 @@ pub struct Machine {
 
 impl Machine {
     pub fn start(plan: &Plan, start: Start) -> Result<Self, String> {
-        let policy = Policy { rejected: RejectPolicy::Stop, on_update: UpdatePolicy::Ignore };
-        let outbox = Outbox::new(plan.spec.clone());
-        let mut pipeline = Pipeline::new(outbox, plan.router.clone(), policy, BUDGET);
+        let mut pipeline = plan.pipeline(RejectPolicy::Stop, BUDGET);
         let facts = Facts {
             server: wire::log_end(start.now),
             confirmed: wire::end_lsn(start.confirmed),

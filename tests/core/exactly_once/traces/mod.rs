@@ -59,11 +59,11 @@ mod wire;
 
 use std::collections::BTreeMap;
 
-use machine::Plan;
 use trace::{Trace, Wrong};
 
 use crate::exactly_once::steps::Step;
 use crate::exactly_once::{DEEP, WIDE};
+use crate::session::Plan;
 
 /// Traces that have failed once. Put the failing seed here: it is run first, for ever.
 const FAILING_SEEDS: [u64; 0] = [];

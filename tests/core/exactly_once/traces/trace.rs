@@ -12,7 +12,7 @@ use postrider::time::Now;
 use postrider::transaction::{BatchLimits, PROGRESS_TICKET};
 
 use super::library::{Gone, Order};
-use super::machine::{Machine, Plan, Start, View};
+use super::machine::{Machine, Start, View};
 use super::marks::Marks;
 use super::wire::{self, Sent};
 use crate::exactly_once::broker::Partition;
@@ -21,6 +21,7 @@ use crate::exactly_once::state::{Left, PROGRESS_STORED, Relay, Stage, State};
 use crate::exactly_once::steps::{Next, Step, Steps};
 use crate::exactly_once::stream;
 use crate::exactly_once::violation::{Violation, judge};
+use crate::session::Plan;
 use support::chance::Chance;
 
 /// 2000-01-01, when the rows committed.
