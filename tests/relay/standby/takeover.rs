@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
+use crate::load::Load;
 use crate::trial::{Trial, trials};
 use support::freezing_proxy::{FreezingProxy, Kind};
 use support::relay::{Relay, Running};
@@ -46,6 +47,14 @@ fn wait_replaced(running: &mut Running) {
     eprintln!("replaced: {words}");
 }
 
+/// Ends the load, both relays once all of it is delivered: the one that has the slot, and the one that had it.
+fn end(trial: &Trial, load: Load, holder: Running, replaced: Running) {
+    load.stop();
+    trial.wait_settled();
+    holder.stop();
+    replaced.kill();
+}
+
 #[test]
 fn row_14_a_frozen_relay_thaws_as_a_standby() {
     for trial in trials("frozen") {
@@ -59,10 +68,7 @@ fn row_14_a_frozen_relay_thaws_as_a_standby() {
         trial.stage.wait_acknowledged(trial.stage.log_end());
         first.signal(Signal::CONT);
         wait_replaced(&mut first);
-        load.stop();
-        trial.wait_settled();
-        second.stop();
-        first.kill();
+        end(&trial, load, second, first);
         trial.assert_kept();
     }
 }
@@ -101,10 +107,7 @@ fn row_16_a_relay_whose_slot_is_taken_by_force_steps_back() {
         trial.stage.sql().run(&format!("SELECT pg_terminate_backend({holder})"));
         second.wait_for_log("\"streaming\"");
         wait_replaced(&mut first);
-        load.stop();
-        trial.wait_settled();
-        second.stop();
-        first.kill();
+        end(&trial, load, second, first);
         trial.assert_kept();
     }
 }
@@ -159,10 +162,7 @@ fn row_17_a_relay_cut_off_from_postgres_alone_is_replaced() {
         proxy.hold(Kind::Sql);
         second.wait_for_log("\"streaming\"");
         trial.stage.wait_acknowledged(trial.stage.log_end());
-        load.stop();
-        trial.wait_settled();
-        second.stop();
-        first.kill();
+        end(&trial, load, second, first);
         trial.assert_kept();
     }
 }
@@ -182,10 +182,7 @@ fn row_56_a_fenced_producer_writes_nothing_more() {
     trial.stage.wait_acknowledged(trial.stage.log_end());
     first.signal(Signal::CONT);
     wait_replaced(&mut first);
-    load.stop();
-    trial.wait_settled();
-    second.stop();
-    first.kill();
+    end(&trial, load, second, first);
     trial.assert_once();
 }
 
