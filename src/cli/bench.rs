@@ -18,6 +18,14 @@ use super::context::Context;
 use super::exit::ExitCode;
 use super::failure::Failure;
 use postrider_config::Delivery as Guarantee;
+use postrider_kafka::{ReaderError, TopicsError};
+use postrider_postgres::control::ControlError;
+use postrider_postgres::libpq::ConnectInfoError;
+use postrider_sandbox::SandboxError;
+
+use drain::DrainError;
+use programs::{EmbeddedBroker, ProgramError};
+use visible::PATIENCE;
 
 pub use ceiling::CeilingArgs;
 
@@ -76,6 +84,15 @@ impl DeliveryArgs {
         if self.brokers.is_some() { "kafka" } else { "embedded" }
     }
 
+    /// The brokers' addresses, and the embedded broker that is behind them if none are named.
+    fn brokers(&self) -> Result<(String, Option<EmbeddedBroker>), ProgramError> {
+        if let Some(brokers) = &self.brokers {
+            return Ok((brokers.clone(), None));
+        }
+        let broker = EmbeddedBroker::start(self.topics)?;
+        Ok((broker.bootstrap.clone(), Some(broker)))
+    }
+
     /// The relay's settings, further ones last.
     fn relay_settings(&self, guarantee: Guarantee) -> Vec<String> {
         let delivery = format!("kafka.delivery={}", guarantee.as_str());
@@ -90,17 +107,73 @@ pub fn run(args: &BenchArgs, context: &Context) -> Result<ExitCode, Failure> {
     match &args.what {
         Bench::Ceiling(args) => {
             let figures = runtime.block_on(ceiling::measure(args));
-            tell(context, figures.map_err(|error| failure(&error, None))?)
+            tell(context, figures?)
         }
         Bench::Delivery(args) => {
             let figures = runtime.block_on(delivery::measure(args));
-            tell(context, figures.map_err(|error| failure(&error, error.hint()))?)
+            tell(context, figures?)
         }
     }
 }
 
-fn failure(error: &(dyn std::error::Error + 'static), hint: Option<String>) -> Failure {
-    Failure::of(ExitCode::CheckFailed, ErrorCode::X010, error, hint)
+/// Why there are no figures.
+#[derive(Debug, thiserror::Error)]
+enum BenchError {
+    /// The private server.
+    #[error(transparent)]
+    Sandbox(#[from] SandboxError),
+    /// Its address.
+    #[error(transparent)]
+    Address(#[from] ConnectInfoError),
+    /// A connection.
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    /// SQL of the bench itself.
+    #[error("the bench's SQL failed")]
+    Sql(#[from] tokio_postgres::Error),
+    /// A drain.
+    #[error(transparent)]
+    Drain(#[from] DrainError),
+    /// The topics.
+    #[error(transparent)]
+    Topics(#[from] TopicsError),
+    /// The broker or the relay.
+    #[error(transparent)]
+    Program(#[from] ProgramError),
+    /// The consumer.
+    #[error(transparent)]
+    Reader(#[from] ReaderError),
+    /// The relay left something undone, so its figures mean nothing.
+    #[error("the {drain} is not whole: {reason}")]
+    NotWhole {
+        /// Which.
+        drain: String,
+        /// What is missing.
+        reason: String,
+    },
+    /// A part of the bench itself broke down.
+    #[error("a {0} broke down")]
+    Part(&'static str),
+    /// Not every row arrived.
+    #[error("{arrived} of {written} rows were visible {} s after the last", PATIENCE.as_secs())]
+    Missing {
+        /// Rows that arrived.
+        arrived: usize,
+        /// Rows that were written.
+        written: usize,
+    },
+}
+
+impl From<BenchError> for Failure {
+    fn from(error: BenchError) -> Self {
+        let hint = match &error {
+            BenchError::Sandbox(error) => error.hint(),
+            BenchError::Topics(error) => error.hint(),
+            BenchError::Reader(error) => error.hint(),
+            _ => None,
+        };
+        Self::of(ExitCode::CheckFailed, ErrorCode::X010, &error, hint)
+    }
 }
 
 fn tell(context: &Context, figures: impl Serialize + Display) -> Result<ExitCode, Failure> {

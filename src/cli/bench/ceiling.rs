@@ -11,14 +11,13 @@ use std::time::Duration;
 use serde::Serialize;
 use tokio_postgres::Client;
 
-use super::drain::{DrainError, Weighed, weigh};
-use super::programs::{DRAIN_LIMIT, EmbeddedBroker, ProgramError, RunSummary, Surroundings, drain};
+use super::drain::{Weighed, weigh};
+use super::programs::{DRAIN_LIMIT, EmbeddedBroker, RunSummary, Surroundings, drain};
 use super::wal_load::{self, Rows};
-use super::{round, to_mib};
+use super::{BenchError, round, to_mib};
 use postrider_core::lsn::Lsn;
-use postrider_postgres::control::{self, ControlError};
-use postrider_postgres::libpq::{ConnectInfo, ConnectInfoError};
-use postrider_sandbox::SandboxError;
+use postrider_postgres::control;
+use postrider_postgres::libpq::ConnectInfo;
 use postrider_sandbox::postgres::{Address, Cluster, Options};
 
 /// The slots, both made before the rows are written.
@@ -91,34 +90,8 @@ impl std::fmt::Display for Ceiling {
     }
 }
 
-/// Why there are no figures.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum CeilingError {
-    /// The private server.
-    #[error(transparent)]
-    Sandbox(#[from] SandboxError),
-    /// Its address.
-    #[error(transparent)]
-    Address(#[from] ConnectInfoError),
-    /// SQL.
-    #[error(transparent)]
-    Control(#[from] ControlError),
-    /// SQL of the bench itself.
-    #[error("the bench's SQL failed")]
-    Sql(#[from] tokio_postgres::Error),
-    /// A drain.
-    #[error(transparent)]
-    Drain(#[from] DrainError),
-    /// The broker or the relay.
-    #[error(transparent)]
-    Program(#[from] ProgramError),
-    /// The relay left something undone, so its figures mean nothing.
-    #[error("the relay's drain is not whole: {0}")]
-    NotWhole(String),
-}
-
 /// Measures.
-pub(super) async fn measure(args: &CeilingArgs) -> Result<Ceiling, CeilingError> {
+pub(super) async fn measure(args: &CeilingArgs) -> Result<Ceiling, BenchError> {
     let options = Options::default()
         .with("shared_buffers", "1GB")
         .with("max_wal_size", "16GB")
@@ -135,12 +108,10 @@ pub(super) async fn measure(args: &CeilingArgs) -> Result<Ceiling, CeilingError>
 }
 
 /// Writes the rows behind two slots, and returns the position behind the last of their commits.
-async fn load(client: &Client, args: &CeilingArgs) -> Result<Lsn, CeilingError> {
+async fn load(client: &Client, args: &CeilingArgs) -> Result<Lsn, BenchError> {
     client.batch_execute(include_str!("../migrations/0001_outbox.sql")).await?;
     for slot in [RECEIVE_SLOT, RELAY_SLOT] {
-        client
-            .execute("SELECT pg_create_logical_replication_slot($1, 'pgoutput')", &[&slot])
-            .await?;
+        wal_load::make_slot(client, slot).await?;
     }
     let plan = Rows {
         count: args.rows,
@@ -155,7 +126,7 @@ fn receive(
     cluster: &Cluster,
     transport: PostgresTransport,
     end: Lsn,
-) -> Result<Weighed, CeilingError> {
+) -> Result<Weighed, BenchError> {
     let address = cluster.address();
     // A command line can be read by every user of the machine.
     let shown = Address { password: None, ..address.clone() };
@@ -171,7 +142,7 @@ fn receive(
     Ok(weigh(command, cluster.process().unwrap_or_default(), DRAIN_LIMIT)?.0)
 }
 
-fn relay(cluster: &Cluster, args: &CeilingArgs) -> Result<(Weighed, RunSummary), CeilingError> {
+fn relay(cluster: &Cluster, args: &CeilingArgs) -> Result<(Weighed, RunSummary), BenchError> {
     let broker = EmbeddedBroker::start(args.topics)?;
     let surroundings = Surroundings {
         source: &url(&cluster.address(), args.transport),
@@ -187,8 +158,9 @@ async fn check(
     args: &CeilingArgs,
     end: Lsn,
     summary: &RunSummary,
-) -> Result<(), CeilingError> {
-    let not_whole = |what: String| Err(CeilingError::NotWhole(what));
+) -> Result<(), BenchError> {
+    let not_whole =
+        |reason: String| Err(BenchError::NotWhole { drain: "relay's drain".to_owned(), reason });
     if summary.confirmed != u64::from(args.rows) || summary.dead_letters != 0 {
         return not_whole(format!(
             "{} of {} rows confirmed, {} dead letters",

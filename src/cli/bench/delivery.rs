@@ -9,16 +9,15 @@ use serde::Serialize;
 use tokio_postgres::Client;
 
 use super::drain::Weighed;
-use super::programs::{EmbeddedBroker, PARTITIONS, ProgramError, RunSummary, Surroundings, drain};
-use super::visible::{self, Latencies, VisibleError};
+use super::programs::{PARTITIONS, ProgramError, RunSummary, Surroundings, drain};
+use super::visible::{self, Latencies};
 use super::wal_load::{self, Rows};
-use super::{DeliveryArgs, round, to_mib};
+use super::{BenchError, DeliveryArgs, round, to_mib};
 use postrider_config::Delivery as Guarantee;
 use postrider_core::lsn::Lsn;
 use postrider_kafka::{KafkaSpec, TopicsError, create_missing};
-use postrider_postgres::control::{self, ControlError};
-use postrider_postgres::libpq::{ConnectInfo, ConnectInfoError};
-use postrider_sandbox::SandboxError;
+use postrider_postgres::control;
+use postrider_postgres::libpq::ConnectInfo;
 use postrider_sandbox::postgres::{Cluster, Options};
 
 /// Some 350 bytes of JSON.
@@ -80,54 +79,8 @@ impl std::fmt::Display for Delivery {
     }
 }
 
-/// Why there are no figures.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum DeliveryError {
-    /// The private server.
-    #[error(transparent)]
-    Sandbox(#[from] SandboxError),
-    /// Its address.
-    #[error(transparent)]
-    Address(#[from] ConnectInfoError),
-    /// SQL.
-    #[error(transparent)]
-    Control(#[from] ControlError),
-    /// SQL of the bench itself.
-    #[error("the bench's SQL failed")]
-    Sql(#[from] tokio_postgres::Error),
-    /// The topics.
-    #[error(transparent)]
-    Topics(#[from] TopicsError),
-    /// The broker or the relay.
-    #[error(transparent)]
-    Program(#[from] ProgramError),
-    /// The live load.
-    #[error(transparent)]
-    Visible(#[from] VisibleError),
-    /// The relay left something undone, so its figures mean nothing.
-    #[error("the drain of slot `{slot}` is not whole: {reason}")]
-    NotWhole {
-        /// The slot.
-        slot: String,
-        /// What is missing.
-        reason: String,
-    },
-}
-
-impl DeliveryError {
-    /// What the user can do about it.
-    pub(super) fn hint(&self) -> Option<String> {
-        match self {
-            Self::Sandbox(error) => error.hint(),
-            Self::Topics(error) => error.hint(),
-            Self::Visible(error) => error.hint(),
-            _ => None,
-        }
-    }
-}
-
 /// Measures.
-pub(super) async fn measure(args: &DeliveryArgs) -> Result<Delivery, DeliveryError> {
+pub(super) async fn measure(args: &DeliveryArgs) -> Result<Delivery, BenchError> {
     if let Some(brokers) = &args.brokers {
         prepare(brokers, args.topics).await?;
     }
@@ -189,15 +142,11 @@ impl DeliveryRun {
     }
 
     fn drain(&mut self, args: &DeliveryArgs, cluster: &Cluster) -> Result<(), ProgramError> {
-        let embedded = match &args.brokers {
-            Some(_) => None,
-            None => Some(EmbeddedBroker::start(args.topics)?),
-        };
-        let own = embedded.as_ref().map(|broker| broker.bootstrap.as_str());
+        let (bootstrap, _broker) = args.brokers()?;
         let surroundings = Surroundings {
             source: &cluster.unix_url(),
             slot: &self.slot,
-            bootstrap: own.or(args.brokers.as_deref()).unwrap_or_default(),
+            bootstrap: &bootstrap,
             settings: &args.relay_settings(self.guarantee),
         };
         let (weighed, summary) = drain(surroundings, cluster.process().unwrap_or_default())?;
@@ -212,9 +161,10 @@ impl DeliveryRun {
         Ok(())
     }
 
-    async fn check(&self, client: &Client, rows: u32, end: Lsn) -> Result<(), DeliveryError> {
-        let not_whole =
-            |reason: String| Err(DeliveryError::NotWhole { slot: self.slot.clone(), reason });
+    async fn check(&self, client: &Client, rows: u32, end: Lsn) -> Result<(), BenchError> {
+        let not_whole = |reason: String| {
+            Err(BenchError::NotWhole { drain: format!("drain of slot `{}`", self.slot), reason })
+        };
         let confirmed = self.summary.map_or(0, |summary| summary.confirmed);
         let dead_letters = self.summary.map_or(0, |summary| summary.dead_letters);
         if confirmed != u64::from(rows) || dead_letters != 0 {

@@ -11,12 +11,12 @@ use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
-use super::programs::{EmbeddedBroker, ProgramError, Surroundings, carry};
-use super::{DeliveryArgs, round, wal_load};
+use super::programs::{Surroundings, carry};
+use super::{BenchError, DeliveryArgs, round, wal_load};
 use postrider_config::Delivery as Guarantee;
 use postrider_kafka::{KafkaSpec, Reader, ReaderError, ReaderSpec, Start, Step};
-use postrider_postgres::control::{self, Client, ControlError};
-use postrider_postgres::libpq::{ConnectInfo, ConnectInfoError};
+use postrider_postgres::control::{self, Client};
+use postrider_postgres::libpq::ConnectInfo;
 use postrider_relay::telemetry::unix_us;
 use postrider_sandbox::postgres::Cluster;
 
@@ -27,7 +27,7 @@ const START_SHARE: u32 = 10;
 /// Connections that write: enough for thousands of commits a second.
 const WRITERS: u32 = 8;
 /// How long rows may be missing after the last was written.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 /// How long a broker may take to answer the consumer.
 const OPEN_LIMIT: Duration = Duration::from_secs(20);
 /// How long a broker may hold an empty answer to the consumer, in milliseconds.
@@ -63,54 +63,13 @@ impl std::fmt::Display for Latencies {
     }
 }
 
-/// Why there are no figures.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum VisibleError {
-    /// The server's address.
-    #[error(transparent)]
-    Address(#[from] ConnectInfoError),
-    /// A connection.
-    #[error(transparent)]
-    Control(#[from] ControlError),
-    /// SQL of the bench itself.
-    #[error("the bench's SQL failed")]
-    Sql(#[from] tokio_postgres::Error),
-    /// The broker or the relay.
-    #[error(transparent)]
-    Program(#[from] ProgramError),
-    /// The consumer.
-    #[error(transparent)]
-    Reader(#[from] ReaderError),
-    /// A part of the bench itself broke down.
-    #[error("a {0} broke down")]
-    Part(&'static str),
-    /// Not every row arrived.
-    #[error("{arrived} of {written} rows were visible {} s after the last", PATIENCE.as_secs())]
-    Missing {
-        /// Rows that arrived.
-        arrived: usize,
-        /// Rows that were written.
-        written: usize,
-    },
-}
-
-impl VisibleError {
-    /// What the user can do about it.
-    pub(super) fn hint(&self) -> Option<String> {
-        match self {
-            Self::Reader(error) => error.hint(),
-            _ => None,
-        }
-    }
-}
-
 /// Measures either guarantee, one after the other.
 pub(super) async fn measure(
     args: &DeliveryArgs,
     rate: u32,
     cluster: &Cluster,
     client: &Client,
-) -> Result<Latencies, VisibleError> {
+) -> Result<Latencies, BenchError> {
     let at_least_once = live(Guarantee::AtLeastOnce, args, rate, (cluster, client)).await?;
     let exactly_once = live(Guarantee::ExactlyOnce, args, rate, (cluster, client)).await?;
     Ok(Latencies {
@@ -132,21 +91,16 @@ async fn live(
     args: &DeliveryArgs,
     rate: u32,
     (cluster, client): (&Cluster, &Client),
-) -> Result<Vec<i64>, VisibleError> {
-    let embedded = match &args.brokers {
-        Some(_) => None,
-        None => Some(EmbeddedBroker::start(args.topics)?),
-    };
-    let own = embedded.as_ref().map(|broker| broker.bootstrap.as_str());
-    let bootstrap = own.or(args.brokers.as_deref()).unwrap_or_default();
+) -> Result<Vec<i64>, BenchError> {
+    let (bootstrap, _broker) = args.brokers()?;
     let slot = format!("bench_live_{}", guarantee.as_str());
     wal_load::make_slot(client.sql(), &slot).await?;
     let written = (rate / WRITERS).max(1) * WRITERS * LOAD_SECONDS;
-    let consumer = VisibilityConsumer::start(bootstrap, args.topics, written)?;
+    let consumer = VisibilityConsumer::start(&bootstrap, args.topics, written)?;
     let _relay = carry(Surroundings {
         source: &cluster.unix_url(),
         slot: &slot,
-        bootstrap,
+        bootstrap: &bootstrap,
         settings: &args.relay_settings(guarantee),
     })?;
     let info = ConnectInfo::resolve(&cluster.unix_url(), &|_| None)?.0;
@@ -157,12 +111,12 @@ async fn live(
         writers.spawn(async move { write(&client, number, rate, topics).await });
     }
     while let Some(done) = writers.join_next().await {
-        done.map_err(|_| VisibleError::Part("writer"))??;
+        done.map_err(|_| BenchError::Part("writer"))??;
     }
     let mut arrivals = consumer.arrivals().await?;
     let expected = usize::try_from(written).unwrap_or(usize::MAX);
     if arrivals.len() != expected {
-        return Err(VisibleError::Missing { arrived: arrivals.len(), written: expected });
+        return Err(BenchError::Missing { arrived: arrivals.len(), written: expected });
     }
     arrivals.sort_by_key(|arrival| arrival.committed_us);
     let start = arrivals.len() / START_SHARE as usize;
@@ -256,8 +210,8 @@ impl VisibilityConsumer {
     }
 
     /// What came, once all of it is there or time is up.
-    async fn arrivals(mut self) -> Result<Vec<Arrival>, VisibleError> {
-        let broken = |_| VisibleError::Part("consumer");
+    async fn arrivals(mut self) -> Result<Vec<Arrival>, BenchError> {
+        let broken = |_| BenchError::Part("consumer");
         if let Ok(all) = tokio::time::timeout(PATIENCE, &mut self.arrivals).await {
             return Ok(all.map_err(broken)??);
         }
