@@ -9,16 +9,15 @@ use std::io::{self, Write};
 
 use serde_json::{Value, json};
 
-use postrider_core::ledger::Ticket;
 use postrider_core::pipeline::Outgoing;
 use postrider_core::route::Record;
 use postrider_core::time::Instant;
-use postrider_kafka::{Confirmation, KafkaSink, Outcome, SendError, Sink, SinkError};
+use postrider_kafka::{Confirmation, KafkaSink, NullSink, SendError, Sink, SinkError};
 
 /// Prints to `out`, as long as that can be written to.
 pub(super) struct Printer<W, F> {
     out: W,
-    printed: Vec<Ticket>,
+    stored: NullSink,
     /// Told once why nothing can be written any more, as when the reader goes away.
     ended: F,
     is_ended: bool,
@@ -26,15 +25,15 @@ pub(super) struct Printer<W, F> {
 
 impl<W: Write, F: Fn(io::Error)> Printer<W, F> {
     /// Nothing printed yet.
-    pub(super) const fn new(out: W, ended: F) -> Self {
-        Self { out, printed: Vec::new(), ended, is_ended: false }
+    pub(super) fn new(out: W, ended: F) -> Self {
+        Self { out, stored: NullSink::default(), ended, is_ended: false }
     }
 }
 
 impl<W: Write, F: Fn(io::Error)> Sink for Printer<W, F> {
     type Error = SinkError;
 
-    fn send(&mut self, _now: Instant, outgoing: &Outgoing<'_>) -> Result<(), SendError> {
+    fn send(&mut self, now: Instant, outgoing: &Outgoing<'_>) -> Result<(), SendError> {
         // Once it has ended, the rest is for nobody.
         if !self.is_ended
             && let Err(error) = writeln!(self.out, "{}", to_json(&outgoing.record))
@@ -42,18 +41,15 @@ impl<W: Write, F: Fn(io::Error)> Sink for Printer<W, F> {
             self.is_ended = true;
             (self.ended)(error);
         }
-        self.printed.push(outgoing.ticket);
-        Ok(())
+        self.stored.send(now, outgoing)
     }
 
     fn poll(
         &mut self,
-        _now: Instant,
+        now: Instant,
         confirmations: &mut Vec<Confirmation>,
     ) -> Result<(), SinkError> {
-        let stored = |ticket| Confirmation { ticket, outcome: Outcome::Stored };
-        confirmations.extend(self.printed.drain(..).map(stored));
-        Ok(())
+        self.stored.poll(now, confirmations)
     }
 }
 
@@ -94,6 +90,7 @@ fn bytes(bytes: Option<&[u8]>) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use postrider_core::ledger::Ticket;
 
     #[test]
     fn that_nothing_can_be_written_any_more_is_told_once_and_fails_no_record() {
