@@ -97,7 +97,7 @@ pub fn run(args: &RunArgs, context: &Context) -> Result<ExitCode, Failure> {
             }
             summary
         } else {
-            Box::pin(deliver(plan, options, stop, telemetry)).await
+            deliver(plan, options, stop, telemetry).await
         };
         drop(end_http);
         let summary = summary.map_err(|error| match Failure::from(error) {

@@ -288,8 +288,7 @@ impl Relay {
         if self.plan.keeps_progress() && self.options.acknowledge && is_due {
             self.bootstrap.arrange(&self.plan, &client, &wanted).await?;
         }
-        let looked = control::preflight(&client, &wanted, self.known.as_ref());
-        let inspection = Box::pin(looked).await?;
+        let inspection = control::preflight(&client, &wanted, self.known.as_ref()).await?;
         self.known.get_or_insert_with(|| Known::of(&inspection));
         if self.options.once && self.supervisor.target().is_none() {
             self.supervisor.end_at(control::current_flush_lsn(&client).await?);
@@ -310,7 +309,7 @@ impl Relay {
         let unwatched = Unwatched::default();
         let told = self.told_to_end();
         let (params, client, wanted, inspection) = tokio::select! {
-            ready = Box::pin(self.prepare()) => ready?,
+            ready = self.prepare() => ready?,
             () = told => return Ok(End::Drained),
         };
         self.in_recovery = inspection.server.in_recovery;
