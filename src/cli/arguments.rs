@@ -16,7 +16,7 @@ use super::codes::ErrorCode;
 use super::completions::CompletionsArgs;
 use super::config::ConfigCommand;
 use super::dead_letters::DeadLettersCommand;
-#[cfg(feature = "shop")]
+#[cfg(feature = "demo")]
 use super::demo::DemoArgs;
 use super::exit::ExitCode;
 use super::failure::{Failure, Form};
@@ -104,7 +104,7 @@ pub enum Command {
     /// Deliver the outbox to Kafka until told to stop
     Run(RunArgs),
     /// Run a self-contained demo: private Postgres, embedded broker, shop, relay, verdict
-    #[cfg(feature = "shop")]
+    #[cfg(feature = "demo")]
     Demo(DemoArgs),
     /// Create outbox table, publication and slot where they are missing
     Setup(SetupArgs),

@@ -21,7 +21,7 @@ pub mod completions;
 pub mod config;
 pub mod context;
 pub mod dead_letters;
-#[cfg(feature = "shop")]
+#[cfg(feature = "demo")]
 pub mod demo;
 pub mod exit;
 pub mod failure;
@@ -48,7 +48,7 @@ use postrider_service::units::parse_duration;
 pub fn dispatch(command: &Command, context: &Context) -> Result<ExitCode, Failure> {
     match command {
         Command::Run(args) => run::run(args, context),
-        #[cfg(feature = "shop")]
+        #[cfg(feature = "demo")]
         Command::Demo(args) => demo::run(args, context),
         Command::Route(args) => route::run(args, context),
         Command::Setup(args) => setup::run(args, context),

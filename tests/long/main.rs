@@ -6,7 +6,6 @@
 
 mod compare;
 mod crash;
-#[cfg(feature = "shop")]
 mod shop_chaos;
 
 use std::panic::catch_unwind;
@@ -18,7 +17,6 @@ type Run = (&'static str, fn() -> bool);
 const RUNS: &[Run] = &[
     ("compare_bytes", compare::all),
     ("crash", crash::all),
-    #[cfg(feature = "shop")]
     ("shop_chaos", shop_chaos::all),
 ];
 
