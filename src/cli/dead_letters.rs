@@ -68,6 +68,10 @@ pub struct FilterArgs {
     #[arg(long, value_name = "TABLE")]
     pub table: Option<String>,
 
+    /// Whose header `event_type` is this
+    #[arg(long, value_name = "TYPE")]
+    pub event_type: Option<String>,
+
     /// Of the row with this id
     #[arg(long, value_name = "ID")]
     pub id: Option<String>,
@@ -101,7 +105,7 @@ impl FilterArgs {
             code: self.code.clone(),
             topic: self.topic.clone(),
             table: self.table.clone(),
-            event_type: None,
+            event_type: self.event_type.clone(),
             id: self.id.clone(),
             since_ms: self.since.map(|since| now_ms().saturating_sub(ago_ms(since))),
             targets,

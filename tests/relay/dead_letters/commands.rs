@@ -177,6 +177,9 @@ fn what_was_rejected_is_listed_and_found() {
             (format!("list --topic {topic}"), 1),
             ("list --table public.outbox".into(), 4),
             ("list --table public.other".into(), 0),
+            ("list --event-type A".into(), 2),
+            ("list --event-type B".into(), 0),
+            (format!("list --event-type A --id {id}"), 0),
             ("list --since 1h".into(), 4),
             ("list --since 0ms".into(), 0),
             ("list -n 3".into(), 3),
@@ -228,6 +231,7 @@ fn a_plan_sends_nothing_and_says_what_cannot_be_sent() {
     {
         assert!(plan.contains(words), "no `{words}` in: {plan}");
     }
+    assert_eq!(letters.object("retry --event-type A")["cannot"].as_array().unwrap().len(), 1);
     let plan = letters.object("retry");
     assert_eq!((&plan["executed"], &plan["sent"]), (&json!(false), &json!(0)));
     let topic = letters.stage.topic("A");
