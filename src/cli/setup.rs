@@ -62,11 +62,11 @@ pub struct SetupArgs {
         default_missing_value = ""
     )]
     pub topics: Option<Vec<String>>,
-    /// Partitions of the topics of rows and dead letters [default: the brokers']
+    /// Partitions of the topics of rows and dead letters that are created [default: the brokers']
     #[arg(long, value_name = "N", requires = "topics",
           value_parser = clap::value_parser!(i32).range(1..=10_000))]
     pub partitions: Option<i32>,
-    /// Replicas of topics [default: the brokers']
+    /// Replicas of the topics that are created [default: the brokers']
     #[arg(long, value_name = "N", requires = "topics",
           value_parser = clap::value_parser!(i32).range(1..=100))]
     pub replication: Option<i32>,
@@ -98,7 +98,7 @@ pub fn run(args: &SetupArgs, context: &Context) -> Result<ExitCode, Failure> {
         if is_missing { failure.help(NO_SUCH_TABLE) } else { failure }
     });
     let topics = made.and_then(|()| wanted_topics(args, &relay.config, false)).and_then(|wanted| {
-        let wanted = wanted.into_iter().filter(|topic| !done.topics.created.contains(&topic.name));
+        let wanted = wanted.into_iter().filter(|topic| !done.topics.has(&topic.name));
         done.make_topics(&relay.kafka, &wanted.collect::<Vec<_>>())
     });
     // What was made before something failed was made.

@@ -14,11 +14,8 @@ use std::process::ExitCode;
 /// The name by which it is asked for, and what says whether all was as it should be.
 type Run = (&'static str, fn() -> bool);
 
-const RUNS: &[Run] = &[
-    ("compare_bytes", compare::all),
-    ("crash", crash::all),
-    ("shop_chaos", shop_chaos::all),
-];
+const RUNS: &[Run] =
+    &[("compare_bytes", compare::all), ("crash", crash::all), ("shop_chaos", shop_chaos::all)];
 
 fn main() -> ExitCode {
     // As the test harness would: names are filters, flags are its own.

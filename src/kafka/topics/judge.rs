@@ -97,7 +97,7 @@ impl TopicFacts {
         self.setting(name)?.parse().ok()
     }
 
-    fn finding(&self, grade: Grade, what: impl Into<String>, help: String) -> Finding {
+    pub(super) fn finding(&self, grade: Grade, what: impl Into<String>, help: String) -> Finding {
         Finding::new(grade, &self.name, what, help)
     }
 

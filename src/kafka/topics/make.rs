@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use rdkafka::admin::{NewTopic, TopicReplication};
 
 use super::ask::{Inquiry, TopicMetadata, wait};
-use super::judge::{Finding, Grade, Purpose, judge};
+use super::judge::{Finding, Grade, Purpose, TopicFacts, judge};
 use super::{PROGRESS_SETTINGS, TopicsError, create};
 use crate::settings::KafkaSpec;
 
@@ -65,6 +65,37 @@ impl WantedTopic {
         command
     }
 
+    /// What was asked for and an existing topic has not. Progress has another number of partitions only
+    /// where that is an error.
+    fn differences(&self, facts: &TopicFacts) -> Vec<Finding> {
+        let name = &self.name;
+        let differs = |asked: i32, found: usize, of: &str, help: String| {
+            let is_other = asked != DEFAULT && found > 0 && usize::try_from(asked) != Ok(found);
+            is_other.then(|| {
+                let what = format!("exists with {of} {found}, not {asked}; it was not changed");
+                facts.finding(Grade::Warning, what, help)
+            })
+        };
+        let partitions = match usize::try_from(self.partitions) {
+            Ok(asked) if asked < facts.partitions => {
+                "Kafka cannot remove partitions: keep them, or create the topic anew".to_owned()
+            }
+            _ => format!(
+                "add partitions: kafka-topics.sh --bootstrap-server BROKER --alter --topic '{name}' \
+                 --partitions {}; records of a key may then go to another partition than before",
+                self.partitions
+            ),
+        };
+        let replicas = format!(
+            "change the replication factor of topic '{name}' with kafka-reassign-partitions.sh"
+        );
+        let rows = self.purpose != Purpose::Progress;
+        let partitions =
+            rows.then(|| differs(self.partitions, facts.partitions, "partition count", partitions));
+        let replicas = differs(self.replication, facts.replicas, "replication factor", replicas);
+        partitions.flatten().into_iter().chain(replicas).collect()
+    }
+
     fn request(&self) -> NewTopic<'_> {
         let replication = TopicReplication::Fixed(self.replication);
         let topic = NewTopic::new(&self.name, self.partitions, replication);
@@ -83,6 +114,13 @@ pub struct MadeTopics {
     pub findings: Vec<Finding>,
 }
 
+impl MadeTopics {
+    /// Whether this one was seen to.
+    pub fn has(&self, name: &str) -> bool {
+        self.created.iter().chain(&self.existing).any(|seen| seen == name)
+    }
+}
+
 /// Makes those that are missing. One that exists and cannot serve its purpose is an error.
 pub fn make_topics(kafka: &KafkaSpec, wanted: &[WantedTopic]) -> Result<MadeTopics, TopicsError> {
     let mut inquiry = Inquiry::open(kafka)?;
@@ -91,6 +129,7 @@ pub fn make_topics(kafka: &KafkaSpec, wanted: &[WantedTopic]) -> Result<MadeTopi
         match inquiry.look(&topic.name)? {
             TopicMetadata::Topic(facts) => {
                 made.findings.extend(judge(&facts, topic.purpose, kafka.message_max_bytes));
+                made.findings.extend(topic.differences(&facts));
                 made.existing.push(topic.name.clone());
             }
             TopicMetadata::Unauthorised => {
@@ -112,6 +151,33 @@ pub fn make_topics(kafka: &KafkaSpec, wanted: &[WantedTopic]) -> Result<MadeTopi
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_asked_for_and_an_existing_topic_has_not_is_told() {
+        let told = |partitions, replication, purpose| {
+            let wanted =
+                WantedTopic { partitions, replication, ..WantedTopic::new("orders", purpose) };
+            let name = "orders".to_owned();
+            let facts = TopicFacts { name, partitions: 3, replicas: 2, ..TopicFacts::default() };
+            let differences = wanted.differences(&facts).into_iter();
+            differences.map(|one| format!("{one}: {}", one.help)).collect::<Vec<_>>()
+        };
+        assert_eq!(told(DEFAULT, DEFAULT, Purpose::Rows), [""; 0]);
+        assert_eq!(told(3, 2, Purpose::Rows), [""; 0]);
+        assert_eq!(told(1, 2, Purpose::Progress), [""; 0], "that is an error of its own");
+        let both = told(6, 3, Purpose::DeadLetters);
+        for (told, words) in both.iter().zip([
+            [
+                "topic `orders` exists with partition count 3, not 6",
+                "--alter --topic 'orders' --partitions 6",
+            ],
+            ["topic `orders` exists with replication factor 2, not 3", "reassign-partitions"],
+        ]) {
+            assert!(words.iter().all(|words| told.contains(words)), "{told}");
+        }
+        assert_eq!(both.len(), 2);
+        assert!(told(1, DEFAULT, Purpose::Rows)[0].contains("cannot remove partitions"));
+    }
 
     #[test]
     fn the_command_says_what_the_request_asks_for() {

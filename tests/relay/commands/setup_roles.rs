@@ -365,6 +365,19 @@ fn topics_are_made_as_rows_name_them_and_once() {
             assert!(stdout.contains(&format!("{created} `{prefix}{name}`")), "{name}: {stdout}");
         }
     }
+    // What exists stays as it is; that it is not what was asked for is told.
+    let others = [named.as_str(), "--partitions", "3", "--replication", "2"];
+    let told = exactly_once.start(&[&["setup"], &others[..]].concat()).outcome();
+    let log = told.log.join("\n");
+    assert!(told.status.success(), "{log}");
+    for (name, of) in [
+        ("OrderPaid", "partition count 2, not 3"),
+        ("dead-letters", "replication factor 1, not 2"),
+        ("progress", "replication factor 1, not 2"),
+    ] {
+        let line = format!("topic `{prefix}{name}` exists with {of}; it was not changed");
+        assert_eq!(log.matches(&line).count(), 1, "no `{line}` in {log}");
+    }
     let consumer: rdkafka::consumer::BaseConsumer = topic::client(&bootstrap).create().unwrap();
     for (name, partitions) in [("OrderPaid", 2), ("dead-letters", 2), ("progress", 1)] {
         assert_eq!(topic::ends(&consumer, &format!("{prefix}{name}")).len(), partitions, "{name}");
