@@ -12,6 +12,7 @@
 
 mod calls;
 mod faults;
+mod modules;
 mod sizes;
 mod source;
 mod tree;
@@ -81,6 +82,12 @@ fn the_guarantees_name_tests_that_exist() {
 fn a_row_takes_the_way_that_is_listed() {
     let document = texts().into_iter().find(|text| text.path == "docs/architecture.md");
     report(&way::row(&document.expect("docs/architecture.md"), &sources()));
+}
+
+#[test]
+fn the_core_s_modules_use_each_other_as_is_listed() {
+    let document = texts().into_iter().find(|text| text.path == "docs/architecture.md");
+    report(&modules::of_core(&document.expect("docs/architecture.md"), &sources()));
 }
 
 #[test]
