@@ -29,16 +29,17 @@ use postrider_relay::{Plan, RelayError};
 /// How long the server may take to take its leave.
 const FINISH_LIMIT: Duration = Duration::from_secs(2);
 
-const UNREAD: &str = "nothing was written: see that the brokers of kafka.brokers can be reached with \
-    [kafka.properties] and that the topic may be read, then run it again; a transaction that a killed \
-    relay left open ends within a minute";
+const UNREAD: &str = "nothing was written: check that kafka.brokers can be reached with \
+                      [kafka.properties] and that reading the topic is allowed, then run it \
+                      again; a transaction that a killed relay left open is aborted within a \
+                      minute";
 
 /// `adopt [--execute]`
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Where progress is kept (kafka.delivery = \"exactly_once\", or progress.at_least_once) a relay refuses
-a slot that does not fit the progress in Kafka, with exit code 70. Once it is understood why, and rows
-that are lost were sent again, adopt makes the slot's position the new beginning. Stop the relay first.
+a slot that does not match the progress in Kafka, with exit code 70. Find out why, and send lost rows
+again; then adopt makes the slot's position the new progress. Stop the relay first.
 
 Examples:
   postrider adopt              what it would mean; nothing is written
@@ -207,19 +208,20 @@ impl Base {
                 format!("rows committed between {from} and {to} are delivered a second time")
             }
             Effect::LeftOut(from, to) => format!(
-                "rows committed between {from} and {to} are not delivered from here on: unless a relay \
-                 delivered them at least once from this very slot, re-send those that are still in the outbox"
+                "rows committed between {from} and {to} will not be delivered: unless a relay \
+                 delivered them at least once from this slot, re-send those that are still in the \
+                 outbox"
             ),
             Effect::Unknown => {
-                "if a relay delivered from this slot before, its last rows may come a \
-                                second time; if the slot is younger than its last row, the rows in \
-                                between are not delivered: re-send them"
+                "if a relay delivered from this slot before, its last rows may be delivered \
+                 again; if the slot was created after its last row, the rows in between are not \
+                 delivered: re-send them"
                     .to_owned()
             }
         };
         format!(
             "slot `{}` of database `{}`, system {}, timeline {}: {slot}\nprogress in Kafka: \
-             {before}\nrows committed after {slot} are delivered from here on\n{effect}\n",
+             {before}\nrows committed after {slot} will be delivered\n{effect}\n",
             lineage.slot, lineage.database, lineage.system, lineage.timeline
         )
     }

@@ -144,7 +144,7 @@ enum BenchError {
     #[error(transparent)]
     Reader(#[from] ReaderError),
     /// The relay left something undone, so its figures mean nothing.
-    #[error("the {drain} is not whole: {reason}")]
+    #[error("the {drain} did not deliver every row: {reason}")]
     NotWhole {
         /// Which.
         drain: String,

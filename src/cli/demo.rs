@@ -54,7 +54,7 @@ const DRAIN_LIMIT: Duration = Duration::from_secs(30);
 /// `demo [--rate N] [--count N] [--kill-every 5s] [--brokers ..] [--database-url ..]`
 #[derive(Debug, Args)]
 #[command(
-    after_help = "--set, --config and POSTRIDER_* variables configure the relay that is shown, but for the servers, \nthe slot, the publication and the table.\n\nExamples:\n  postrider demo\n  postrider demo --kill-every 1s --brokers localhost:9092 --set kafka.delivery=exactly_once\n  postrider demo --rate 2000 --count 20000 --kill-every 2s\n  postrider demo --count 20000 --output json"
+    after_help = "--set, --config and POSTRIDER_* variables configure the demo's relay, except for the servers, \nthe slot, the publication and the table.\n\nExamples:\n  postrider demo\n  postrider demo --kill-every 1s --brokers localhost:9092 --set kafka.delivery=exactly_once\n  postrider demo --rate 2000 --count 20000 --kill-every 2s\n  postrider demo --count 20000 --output json"
 )]
 pub struct DemoArgs {
     /// Orders per second
@@ -116,10 +116,10 @@ pub enum DemoError {
     #[error(transparent)]
     Consumer(#[from] ReaderError),
     /// The relay's process.
-    #[error("the relay's process cannot be run")]
+    #[error("the relay's process cannot be started")]
     Process(#[from] std::io::Error),
     /// The relay ended by itself.
-    #[error("the relay ended by itself: {0}")]
+    #[error("the relay exited unexpectedly: {0}")]
     RelayEnded(ExitStatus),
     /// The relay does not hold the slot.
     #[error("the relay does not stream after {} s", STREAMING_LIMIT.as_secs())]
@@ -128,7 +128,7 @@ pub enum DemoError {
     #[error("the relay did not end cleanly: {0}")]
     NotDrained(ExitStatus),
     /// A service of the shop ended by itself.
-    #[error("a service of the shop ended by itself")]
+    #[error("a service of the shop exited unexpectedly")]
     ShopEnded,
     /// The order service did not place an order.
     #[error("the order service refused an order: {0}")]
@@ -382,7 +382,8 @@ fn banner(stage: &Stage, args: &DemoArgs) {
     };
     eprintln!("{}", stage.describe());
     eprintln!(
-        "first a shop: orders over HTTP, paid and reserved by services that meet through the outbox;"
+        "first a shop: orders over HTTP, paid and reserved by services that communicate through \
+         the outbox;"
     );
     eprintln!("some are refused by the card, some sold out and refunded, some requests sent twice");
     eprintln!("then a load: {} orders at {} per second{cruelty}", args.count, args.rate);

@@ -62,7 +62,7 @@ pub fn end(last: &str) {
 /// Begins to write the log; without a thread for that, each line is written by whoever has it.
 fn begin_to_write(format: LogFormat, color: bool) -> Option<Queue> {
     let notice = move |lines: u64| {
-        let mut line = LogLine::warning("lines of the log were left out: nobody read stderr");
+        let mut line = LogLine::warning("log lines were dropped: stderr was blocked");
         line.push("lines", lines.into());
         line.in_format(format, color)
     };

@@ -117,12 +117,12 @@ async fn listener(bind: Option<SocketAddr>, once: bool) -> Result<Option<Listene
     let Some(address) = bind else { return Ok(None) };
     match Listener::bind(address).await {
         Ok(listener) => {
-            tracing::info!(address = %listener.address(), "health and metrics over HTTP");
+            tracing::info!(address = %listener.address(), "serving health and metrics over HTTP");
             Ok(Some(listener))
         }
         Err(error) if once => {
             let help = error.hint();
-            tracing::warn!(help, "{error}; going on without health and metrics");
+            tracing::warn!(help, "{error}; continuing without health and metrics");
             Ok(None)
         }
         Err(error) => Err(error),
@@ -210,7 +210,7 @@ pub(super) fn listen_for_signals(stop: Stop) -> impl Future<Output = ()> {
     let signals = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()));
     async move {
         let (Ok(mut terminate), Ok(mut interrupt)) = signals else {
-            tracing::error!("signals cannot be received: stop this process with SIGKILL only");
+            tracing::error!("cannot receive signals: only SIGKILL stops this process");
             return;
         };
         let mut last: Option<Instant> = None;

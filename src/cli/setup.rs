@@ -142,9 +142,9 @@ async fn make(
     done.made.push(Made::new(object, made.is_some()));
     if let (Some(delivered), Some(made)) = (delivered, &made) {
         done.remarks.push(format!(
-            "an earlier slot `{slot}` delivered the rows committed up to {delivered}; rows committed \
-             between {delivered} and {} are not delivered: insert those that matter again, then run \
-             `postrider adopt --execute`",
+            "an earlier slot `{slot}` delivered the rows committed up to {delivered}; rows \
+             committed between {delivered} and {} are not delivered: insert again those that must \
+             be delivered, then run `postrider adopt --execute`",
             made.start
         ));
     }
@@ -157,13 +157,13 @@ fn another_role(role: String) -> Failure {
     let error = ControlError::RoleMayNotReplicate { role };
     let grant = error.hint().unwrap_or_default();
     Failure::from(error).help(format!(
-        "only the slot is missing: run `postrider setup` as the role of the relay, which needs no \
-         other right for that (here, --no-slot leaves it out); or {grant}"
+        "only the slot is missing: run `postrider setup` as the relay's role, which needs no \
+         other privilege for that (--no-slot leaves the slot out here); or {grant}"
     ))
 }
 
-const NO_SUCH_TABLE: &str = "--table names a table that exists: correct its name, or leave --table out \
-    and set source.tables to it, and `postrider setup` makes it";
+const NO_SUCH_TABLE: &str = "--table must name an existing table: correct the name; to create the \
+                             table, leave --table out and set source.tables to its name";
 
 /// Refuses names for topics that no row could go to: nothing of the relay's or Kafka's own is made as
 /// a topic for rows.
@@ -176,8 +176,8 @@ fn check_names(names: &[String], config: &Config) -> Result<(), Failure> {
         } else if let Err(reason) = spec.check_reserved(name) {
             (
                 reason,
-                "leave it out: no row goes there; the topics for dead letters and progress are made \
-                 without being named",
+                "leave it out: no row is routed there; the topics for dead letters and progress \
+                 are created without being named",
             )
         } else {
             (spec.check(name).err()?, "leave it out, or add a pattern for it to the setting")
@@ -233,8 +233,8 @@ fn own_topics(
                 let help = error.findings.into_iter().find_map(|finding| finding.help);
                 tracing::warn!(
                     help,
-                    "the role may not read the table, so that no topic of its rows is known: name them \
-                     with --topics=NAME,.."
+                    "the role may not read the table, so the topics of its rows are unknown: name \
+                     them with --topics=NAME,.."
                 );
             }
             Ok(BTreeSet::new())
@@ -322,8 +322,8 @@ impl Done {
             let columns = columns.join(", ");
             let _ = writeln!(
                 lines,
-                "note: table {table} takes rows of any size ({columns}); one that Postgres cannot \
-                 send stops the slot for good. To keep them out:\n{sql}"
+                "note: table {table} has no limit on the size of rows ({columns}); a row that \
+                 Postgres cannot send blocks the slot for good. To refuse such rows:\n{sql}"
             );
         }
         context.print(&lines)

@@ -27,7 +27,7 @@ fn first_bytes(line: &str) -> Option<[u8; 4]> {
 /// What answers where a broker was expected, if it does not speak Kafka's protocol. Only of a listener
 /// that never did: the answer of a broker may be larger than the library takes, too.
 pub(super) fn no_broker_at(line: &str) -> Option<(&'static str, &'static str)> {
-    const POSTGRES: &str = "what answers there is not a Kafka broker, but perhaps Postgres";
+    const POSTGRES: &str = "what answers there is not a Kafka broker; it may be Postgres";
     const NO_BROKER: &str = "what answers there is not a Kafka broker";
     Some(match first_bytes(line)? {
         [TLS_ALERT, ..] => return None,
@@ -41,19 +41,19 @@ pub(super) fn no_broker_at(line: &str) -> Option<(&'static str, &'static str)> {
 pub(super) fn mismatch(line: &str) -> Option<(&'static str, &'static str)> {
     let is_tls = first_bytes(line).is_some_and(|[first, ..]| first == TLS_ALERT);
     if is_tls || line.contains("connecting to a SSL listener?") {
-        return Some(("the listener does not speak plaintext, but perhaps TLS", TLS_HELP));
+        return Some(("the listener does not speak plaintext; it may require TLS", TLS_HELP));
     }
     line.contains("broker might require SASL authentication")
-        .then_some(("the listener ends our connection: it perhaps wants a login (SASL)", SASL_HELP))
+        .then_some(("the listener closes the connection: it may require a login (SASL)", SASL_HELP))
 }
 
 /// The same of a listener that hangs up without a word, and never was any better: Kafka's for TLS at the
 /// first request, and its for SASL after it, as soon as it is asked for anything but how to log in. The
 /// library's name of a connection begins with its protocol, if that is not plaintext.
 pub(super) fn hung_up_at(line: &str) -> Option<(&'static str, &'static str)> {
-    const NO_TLS: &str = "the listener ends our connection at the first request: perhaps TLS is wanted, or \
-                          no broker is behind it";
-    const NO_LOGIN: &str = "the listener ends our connection: it perhaps wants a login (SASL)";
+    const NO_TLS: &str = "the listener closes the connection at the first request: it may require \
+                          TLS, or no broker is behind it";
+    const NO_LOGIN: &str = "the listener closes the connection: it may require a login (SASL)";
     if !line.contains("closed by peer") || line.contains("://") {
         return None;
     }
@@ -121,7 +121,7 @@ mod tests {
         let postgres = answered([b'E', 0, 0, 0]);
         assert!(postgres.contains(" 1157627904 "), "{postgres}");
         for (first, words) in
-            [([b'E', 0, 0, 0], "perhaps Postgres"), (*b"HTTP", "not a Kafka broker")]
+            [([b'E', 0, 0, 0], "may be Postgres"), (*b"HTTP", "not a Kafka broker")]
         {
             let (reason, help) = no_broker_at(&answered(first)).unwrap();
             assert!(reason.contains(words) && help.contains("kafka.brokers"), "{reason}");

@@ -62,10 +62,10 @@ pub enum SinkError {
     Authentication(String),
     /// The same after some broker accepted us: a broker that hangs up in the middle of a login, or one
     /// whose accounts are away, looks like this.
-    #[error("the brokers refuse a login that they took before: {0}")]
+    #[error("the brokers refuse a login that they accepted before: {0}")]
     EntryWithdrawn(String),
     /// We log in and the listener takes no logins, before any broker ever accepted us.
-    #[error("the brokers' listener takes no login (SASL): {0}")]
+    #[error("the brokers' listener accepts no login (SASL): {0}")]
     NoLogin(String),
     /// The TLS handshake failed, before any broker ever accepted us.
     #[error("no secure connection to the brokers: {0}")]
@@ -79,7 +79,7 @@ pub enum SinkError {
     Ambiguous(String),
     /// Another producer with our transactional id has begun; or the brokers gave up a transaction of
     /// ours that took too long, which looks the same.
-    #[error("fenced off by the brokers: {0}")]
+    #[error("fenced by the brokers: {0}")]
     Fenced(String),
     /// The brokers do not let us begin with transactions now.
     #[error("transactions cannot begin: {0}")]
@@ -165,12 +165,13 @@ impl SinkError {
                  --producer --transactional-id '{id}'"
             ),
             Self::BatchRefused { topic, .. } => format!(
-                "the dead letter will say why, and where its row is to be delivered: if it is too large, raise \
-                 the topic's limit above its size (kafka-configs.sh --bootstrap-server BROKER --alter --topic \
-                 '{topic}' --add-config max.message.bytes=BYTES) and insert the row again; if the topic is \
-                 compacted, insert it with a key; if its time is refused, see message.timestamp.before.max.ms \
-                 and message.timestamp.after.max.ms of the topic, and outbox.timestamp, then `postrider \
-                 dead-letters retry`"
+                "the dead letter will have the reason and the intended topic: if it is too large, \
+                 raise the topic's limit above its size (kafka-configs.sh --bootstrap-server \
+                 BROKER --alter --topic '{topic}' --add-config max.message.bytes=BYTES) and \
+                 insert the row again; if the topic is compacted, insert it with a key; if its \
+                 time is refused, see message.timestamp.before.max.ms and \
+                 message.timestamp.after.max.ms of the topic, and outbox.timestamp, then \
+                 `postrider dead-letters retry`"
             ),
             Self::Authentication(_) | Self::EntryWithdrawn(_) => {
                 "check sasl.mechanism, sasl.username and sasl.password in [kafka.properties]".into()
@@ -188,16 +189,18 @@ impl SinkError {
                  run `postrider adopt`"
             ),
             Self::ProgressUnread { topic, .. } => format!(
-                "brokers that are away are waited for, and so is the transaction that a killed relay \
-                 left open, for a minute at most; one that stays longer hangs, as brokers can leave it when a \
-                 partition had no leader: kafka-transactions.sh --bootstrap-server BROKER find-hanging --topic \
-                 '{topic}' --partition 0, then abort; where reading is forbidden: \
-                 kafka-acls.sh --bootstrap-server BROKER --add --allow-principal User:NAME --operation Read \
+                "the relay waits for brokers that do not answer, and for a minute at most for a \
+                 transaction that a killed relay left open; one that stays open longer is \
+                 hanging, as brokers can leave it when a partition had no leader: \
+                 kafka-transactions.sh --bootstrap-server BROKER find-hanging --topic '{topic}' \
+                 --partition 0, then abort it; if reading is forbidden: kafka-acls.sh \
+                 --bootstrap-server BROKER --add --allow-principal User:NAME --operation Read \
                  --operation Describe --topic '{topic}'"
             ),
             Self::Fatal(_) | Self::Delivery { .. } => {
-                "what was not confirmed is sent again; if it repeats, look at the partitions \
-                 (kafka-topics.sh --bootstrap-server BROKER --describe) and in the brokers' logs"
+                "nothing to do: unconfirmed records are sent again; if it repeats, look at the \
+                 partitions (kafka-topics.sh --bootstrap-server BROKER --describe) and in the \
+                 brokers' logs"
                     .into()
             }
             Self::Ambiguous(_) => {
@@ -206,15 +209,15 @@ impl SinkError {
                     .into()
             }
             Self::Fenced(_) => {
-                "nothing to do where another relay took over; if it repeats, look at the brokers' load \
-                 (transactions that take longer than transaction.timeout.ms are given up), and for \
-                 another producer with the same transactional id"
+                "nothing to do if another relay took over; if it repeats, look at the brokers' \
+                 load (transactions that take longer than transaction.timeout.ms are aborted), \
+                 and for another producer with the same transactional id"
                     .into()
             }
             Self::NotReady(_) => {
-                "a new cluster makes the topic of transactions (__transaction_state) at the first one: \
-                 wait a minute; if it stays, that topic needs as many brokers as \
-                 transaction.state.log.replication.factor says"
+                "a new cluster creates __transaction_state with its first transaction: wait a \
+                 minute; if the error stays, the cluster has fewer brokers than \
+                 transaction.state.log.replication.factor"
                     .into()
             }
         };

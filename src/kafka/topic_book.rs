@@ -374,14 +374,14 @@ impl Book {
             return;
         }
         let then = match self.policy.then {
-            MissingTopic::Wait(_) => "its rows wait, and all behind them",
+            MissingTopic::Wait(_) => "its rows wait, and all rows after them",
             MissingTopic::Create | MissingTopic::Reject(_) => {
-                "its rows become dead letters until it is there"
+                "its rows become dead letters until it exists"
             }
         };
         let what = match fault {
             TopicFault::Missing => "does not exist",
-            TopicFault::Unlisted => "is not among those that the brokers show us",
+            TopicFault::Unlisted => "is not in the brokers' list of topics",
             TopicFault::Forbidden | TopicFault::Denied => "is forbidden to us",
         };
         let help = to_mend(fault, topic);

@@ -225,7 +225,7 @@ impl Client for TransactionClient {
     }
 
     fn ambiguous(&self) -> SinkError {
-        SinkError::Ambiguous("a connection was disturbed meanwhile".to_owned())
+        SinkError::Ambiguous("a connection to the brokers broke meanwhile".to_owned())
     }
 }
 

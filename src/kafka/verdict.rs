@@ -94,7 +94,7 @@ fn of_the_record(code: Code, case: Case<'_>) -> Verdict {
     match code {
         Code::MessageSizeTooLarge | Code::MessageBatchTooLarge => refuse(
             RejectionCode::TooLarge,
-            format!("a record of {size} bytes exceeds what topic `{topic}` takes"),
+            format!("a record of {size} bytes exceeds the limit of topic `{topic}`"),
         ),
         Code::InvalidTimestamp => refuse(
             RejectionCode::Refused,

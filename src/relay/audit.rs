@@ -37,7 +37,7 @@ pub(super) fn dead_letter(letter: &DeadLetter, acknowledged: bool) {
 pub(super) fn skipped_row(skipped: &Skipped, acknowledged: bool) {
     if !acknowledged {
         let (code, reason) = (skipped.rejection.code.as_str(), &skipped.rejection.reason);
-        tracing::info!(code, id = skipped.id.as_deref(), reason, "a row would be left out");
+        tracing::info!(code, id = skipped.id.as_deref(), reason, "a row would be skipped");
         return;
     }
     tracing::warn!(
@@ -48,7 +48,7 @@ pub(super) fn skipped_row(skipped: &Skipped, acknowledged: bool) {
         commit_lsn = %skipped.position.commit_lsn,
         index = skipped.position.index,
         reason = skipped.rejection.reason,
-        "a row was left out, as route.rejected = \"skip\" asks"
+        "a row was skipped, as route.rejected = \"skip\" asks"
     );
 }
 
@@ -67,6 +67,6 @@ pub(super) fn skipped_record(refused: &Refused) {
         id,
         position = position.and_then(|(_, value)| text(value)),
         reason = refused.rejection.reason,
-        "a record was left out, as route.rejected = \"skip\" asks"
+        "a record was skipped, as route.rejected = \"skip\" asks"
     );
 }

@@ -99,7 +99,7 @@ pub enum RelayError {
     NoAnswer,
     /// Publication or tables were replaced between the first look at them and the moment when the slot
     /// was ours.
-    #[error("the source has changed while the session began")]
+    #[error("the publication or a table changed while the session began")]
     SourceChanged,
     /// The operating system denied us a thread.
     #[error("the relay's thread could not be started or ended abnormally")]
@@ -214,19 +214,19 @@ impl RelayError {
             ),
             Self::GaveUp { last, .. } => last.hint(),
             Self::NoAnswer => Some(
-                "nothing to do, it is tried again; if it repeats for minutes, look at the server's load, \
-                 for locks on its catalogs (pg_stat_activity), and whether the publication is of very \
-                 many tables (FOR ALL TABLES)"
+                "nothing to do: the relay tries again; if it repeats for minutes, look at the \
+                 server's load, for locks on its catalogs (pg_stat_activity), and whether the \
+                 publication is of very many tables (FOR ALL TABLES)"
                     .to_owned(),
             ),
             Self::SourceChanged => Some(
-                "nothing to do, the next session looks at it anew; if it repeats for minutes, look for \
-                 what replaces the publication or the table again and again"
+                "nothing to do: the next session checks again; if it repeats for minutes, find \
+                 out what keeps changing the publication or the table"
                     .to_owned(),
             ),
             Self::Thread => Some(
-                "nothing is lost, start again; look for a panic above, and at the limits on threads \
-                 (ulimit -u, TasksMax=, --pids-limit)"
+                "nothing is lost: start again; look for a panic above, and check the limits on \
+                 threads (ulimit -u, TasksMax=, --pids-limit)"
                     .to_owned(),
             ),
         }

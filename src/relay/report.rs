@@ -294,7 +294,7 @@ impl Reporter {
     fn warn_of_updates(&mut self, (updates, policy): (u64, UpdatePolicy)) {
         const HELP: &str = "an outbox is append-only: insert a new row instead; outbox.on_update = \
                             \"ignore\" silences this";
-        const WHAT: &str = "outbox rows were updated, which publishes nothing";
+        const WHAT: &str = "outbox rows were updated, and updates are not delivered";
         if updates > self.updates_warned_of {
             if policy == UpdatePolicy::Error {
                 tracing::error!(updates, help = HELP, "{WHAT}");

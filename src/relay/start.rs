@@ -165,8 +165,8 @@ fn tell_start(found: bool, mark: Mark, slot: &str, confirmed: Lsn) {
     } else if mark.end > Lsn::ZERO && mark.last.is_none() {
         tracing::info!(
             end = %mark.end,
-            "the progress names no commit that the server's log could be held against: none was delivered \
-             yet, or it was adopted, or written by an earlier version"
+            "the progress names no commit to look for in the server's WAL: none was delivered \
+             yet, or the progress was adopted, or written by an earlier version"
         );
     }
 }

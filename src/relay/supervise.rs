@@ -242,7 +242,8 @@ impl Relay {
                 topic,
                 bytes,
                 help = cause.hint(),
-                "the topic takes smaller batches only: batches for all topics are made smaller, for an hour at least"
+                "the topic accepts only smaller batches: batches for all topics are smaller for \
+                 at least an hour"
             );
         }
         if learned.is_news {

@@ -108,7 +108,7 @@ impl Watch<'_> {
                 self.stop.request(Request::ServerShutdown);
                 return std::future::pending().await;
             };
-            tracing::info!("the SQL connection beside the stream broke, and is there again");
+            tracing::info!("the SQL connection beside the stream broke and was reopened");
             client = again;
         }
     }
@@ -207,7 +207,10 @@ impl Watch<'_> {
             }
             // A drain goes on over a healthy stream.
             if began.elapsed() >= UNWATCHED_MAX && self.stop.requested() < Request::Drain {
-                tracing::info!("no SQL connection to watch the stream by: closing the stream");
+                tracing::info!(
+                    "the SQL connection beside the stream cannot be reopened: closing \
+                                the stream"
+                );
                 self.unwatched.because(error);
                 return None;
             }

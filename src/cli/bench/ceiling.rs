@@ -171,7 +171,7 @@ async fn check(
     let confirmed: String = client.query_one(sql, &[&RELAY_SLOT]).await?.get(0);
     match confirmed.parse::<Lsn>() {
         Ok(confirmed) if confirmed >= end => Ok(()),
-        _ => not_whole(format!("the slot stands at {confirmed}, the last commit at {end}")),
+        _ => not_whole(format!("the slot is at {confirmed}, the last commit at {end}")),
     }
 }
 

@@ -176,7 +176,7 @@ impl DeliveryRun {
         let confirmed: String = client.query_one(sql, &[&self.slot]).await?.get(0);
         match confirmed.parse::<Lsn>() {
             Ok(confirmed) if confirmed >= end => Ok(()),
-            _ => not_whole(format!("it stands at {confirmed}, the last commit at {end}")),
+            _ => not_whole(format!("it is at {confirmed}, the last commit at {end}")),
         }
     }
 

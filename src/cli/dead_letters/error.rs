@@ -11,7 +11,7 @@ pub enum DeadLettersError {
     #[error(transparent)]
     Topic(#[from] DeadLetterError),
     /// `--raw` writes one value, and several are meant.
-    #[error("id `{id}` is in several dead letters: {}", listed(places))]
+    #[error("several dead letters have id `{id}`: {}", listed(places))]
     Several {
         /// As typed.
         id: String,
@@ -42,19 +42,19 @@ impl DeadLettersError {
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::Topic(DeadLetterError::Reader(ReaderError::UnknownTopic(_))) => {
-                "name the topic with --from or dead_letters.topic; where the brokers create topics \
-                 by themselves, it comes into being with the first dead letter"
+                "name the topic with --from or dead_letters.topic; if the brokers create topics \
+                 automatically, the first dead letter creates it"
             }
             Self::Topic(DeadLetterError::Reader(error)) => return error.hint(),
             Self::Topic(
                 DeadLetterError::Sink(error) | DeadLetterError::Unconfirmed { source: error, .. },
             ) => return error.hint(),
             Self::Topic(DeadLetterError::Missing(_)) => {
-                "see what there is: postrider dead-letters list --all"
+                "list them: postrider dead-letters list --all"
             }
             Self::Topic(error) => return error.hint(),
-            Self::Several { .. } => "name one of them by its place",
-            Self::Hindered { .. } => "the plan says of each why, and what helps",
+            Self::Several { .. } => "name one of them by its PARTITION:OFFSET",
+            Self::Hindered { .. } => "the plan has the reason and the remedy of each",
             Self::Circular(_) | Self::Reserved { .. } => "name another topic with --to",
         };
         Some(hint.to_owned())

@@ -29,16 +29,14 @@ pub(super) struct RetryPlan {
 /// Why a dead letter cannot be sent again as it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Hindrance {
-    #[error(
-        "its body or other parts were set aside as too large; send the row again from the table"
-    )]
+    #[error("it was too large to be stored whole; insert the row again")]
     Cut,
     #[error(
-        "it has text as its database stores it, which UTF8 has no equivalent for; fix the text and \
-         insert the row again"
+        "it has a character that UTF8 lacks, as the database stores it; fix the text and insert \
+         the row again"
     )]
     Untranslatable,
-    #[error("a consumer could not take it: its application sends it again")]
+    #[error("it is a consumer's dead letter: its application must send it again")]
     Consumers,
     #[error("it names no topic; use --to TOPIC")]
     NoTopic,
@@ -116,13 +114,13 @@ impl RetryPlan {
         if self.unformatted > 0 {
             let _ = writeln!(
                 text,
-                "careful: {} of them were rejected before [format] was applied: their keys and \
-                 values go as they stand in the table",
+                "warning: {} of them were rejected before [format] was applied: their keys and \
+                 values are sent as they are in the table",
                 self.unformatted
             );
         }
         if self.retried > 0 {
-            let _ = writeln!(text, "retried already, left alone: {}", self.retried);
+            let _ = writeln!(text, "retried already, not sent again: {}", self.retried);
         }
         if !self.hindered.is_empty() {
             let _ = writeln!(text, "cannot be sent: {}", self.hindered.len());
@@ -205,7 +203,7 @@ mod tests {
         assert_eq!(hindered, [0, 1, 4]);
         let text = plan.to_text();
         assert!(text.starts_with("to send again: 2\n         2  to orders\n"), "{text}");
-        assert!(text.contains("cannot be sent: 3\n       0:0  its body"), "{text}");
+        assert!(text.contains("cannot be sent: 3\n       0:0  it was too large"), "{text}");
         assert!(text.contains("use --to TOPIC"), "{text}");
     }
 
@@ -269,7 +267,7 @@ mod tests {
         let source = Source { formatted: true, ..source() };
         let plan = RetryPlan::of(&letters, &RetryArgs::default(), &source);
         assert_eq!((plan.unformatted, plan.jobs.len()), (1, 2));
-        assert!(plan.to_text().contains("careful: 1 of them"), "{}", plan.to_text());
+        assert!(plan.to_text().contains("warning: 1 of them"), "{}", plan.to_text());
         assert_eq!(plan.to_json(None)["unformatted"], 1);
     }
 

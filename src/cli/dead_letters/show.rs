@@ -17,7 +17,8 @@ use postrider_patterns::dead_letter::{DeadLetterError, Filter, StoredRecord, Tar
 /// `dead-letters show PARTITION:OFFSET|ID [--raw]`
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-By its place it is found at once; for an id the whole topic is read, and all that have it are shown.
+A PARTITION:OFFSET is read directly; for an id the whole topic is read, and every dead letter with
+that id is shown.
 
 Examples:
   postrider dead-letters show 0:17

@@ -58,9 +58,9 @@ pub(super) enum LineError {
     NoObject(&'static str),
     #[error("the type of column `{0}` is not text")]
     Type(String),
-    #[error("`prefix` holds a NUL, which Postgres does not take")]
+    #[error("`prefix` contains a NUL, which Postgres does not accept")]
     Prefix,
-    #[error("the value of `{0}` is not even-numbered hexadecimal digits")]
+    #[error("the value of `{0}` is not an even number of hexadecimal digits")]
     Hex(String),
 }
 
@@ -224,7 +224,7 @@ mod tests {
             (r#"{"op":"c","types":{}}"#, "`row` is missing"),
             (r#"{"op":"c","types":{},"row":5}"#, "`row` is not an object"),
             (r#"{"op":"c","types":{"a":1},"row":{}}"#, "column `a`"),
-            (r#"{"op":"c","types":{"a":"bytea"},"row":{"a":{"$hex":"1"}}}"#, "`a` is not even"),
+            (r#"{"op":"c","types":{"a":"bytea"},"row":{"a":{"$hex":"1"}}}"#, "`a` is not an even"),
             (r#"{"op":"m","message":{"content":""}}"#, "`prefix` is missing"),
         ] {
             let error = line(text).unwrap_err().to_string();

@@ -16,11 +16,7 @@ pub(super) async fn newest(
         let found = newest_rows(client, table, limit).await?;
         if found.untranslatable > 0 {
             let (rows, table) = (found.untranslatable, table.to_string());
-            tracing::warn!(
-                rows,
-                table,
-                "rows have a character that UTF8 lacks, and are left out here"
-            );
+            tracing::warn!(rows, table, "rows with a character that UTF8 lacks are left out here");
         }
         for row in found.rows {
             let column = |(column, value): (&RowColumn, Option<String>)| InputColumn {

@@ -35,10 +35,10 @@ enum Field {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TemplateError {
     /// No such field.
-    #[error("%{0} is no field: use %t %p %o %k %s %h %T %S %K or %%")]
+    #[error("%{0} is not a field: use %t %p %o %k %s %h %T %S %K or %%")]
     UnknownField(char),
     /// No such escape.
-    #[error("\\{0} is no escape: use \\n \\r \\t \\\\ or \\xNN")]
+    #[error("\\{0} is not an escape: use \\n \\r \\t \\\\ or \\xNN")]
     UnknownEscape(char),
     /// The format ends within a field or an escape.
     #[error("the format ends in the middle of a field or escape")]

@@ -122,14 +122,14 @@ pub(super) fn judge(facts: &TopicFacts, purpose: Purpose, message_max_bytes: u32
     if let Some(largest) = largest.filter(|largest| *largest < message_max_bytes as usize) {
         let what = format!(
             "takes records of at most {largest} bytes, and kafka.message_max_bytes is \
-             {message_max_bytes}: a larger one is found out only when it is refused"
+             {message_max_bytes}: a larger record is noticed only when the brokers refuse it"
         );
         let help = facts.set(&format!("max.message.bytes={message_max_bytes}"));
         findings.push(facts.finding(Grade::Warning, what, help));
     }
     if facts.setting("unclean.leader.election.enable") == Some("true") {
-        let what = "may be led by a replica that lacks records: they are then lost (unclean leader \
-                    election)";
+        let what = "allows unclean leader election: a replica that lacks records may become \
+                    leader, and those are lost";
         let help = facts.set("unclean.leader.election.enable=false");
         findings.push(facts.finding(Grade::Warning, what, help));
     }
@@ -151,10 +151,10 @@ fn judge_progress(facts: &TopicFacts) -> Option<Finding> {
     if policy == "compact" {
         return None;
     }
-    let what = format!("has cleanup.policy={policy}: it would forget how far rows were delivered");
+    let what = format!("has cleanup.policy={policy}: the brokers would delete the progress");
     let help = format!(
-        "set progress.topic to a name of its own; or, if nothing else is kept in this one (of each \
-         key all records but the newest go): {}",
+        "set progress.topic to a name of its own; or, if nothing else is kept in this one \
+         (compaction keeps only the newest record of each key): {}",
         facts.set("cleanup.policy=compact")
     );
     Some(facts.finding(Grade::Unfit, what, help))
@@ -169,12 +169,12 @@ fn judge_copies(facts: &TopicFacts) -> Option<Finding> {
     }
     if in_sync > replicas {
         let what = format!(
-            "stores nothing: min.insync.replicas is {in_sync}, and it has {replicas} of them"
+            "stores nothing: min.insync.replicas is {in_sync}, and it has {replicas} replicas"
         );
         let fewer = facts.set(&format!("min.insync.replicas={replicas}"));
         let help = format!(
-            "give it more replicas (kafka-reassign-partitions.sh); or, where records may be lost with \
-             the brokers that have them, {fewer}"
+            "give it more replicas (kafka-reassign-partitions.sh); or, if records may be lost \
+             with the brokers that store them, {fewer}"
         );
         return Some(facts.finding(Grade::Unfit, what, help));
     }
@@ -186,8 +186,8 @@ fn judge_copies(facts: &TopicFacts) -> Option<Finding> {
         return Some(facts.finding(grade, what, help.to_owned()));
     }
     (in_sync == 1).then(|| {
-        let what = "has min.insync.replicas=1: a record that one broker alone has counts as stored, \
-                    and is lost with that broker";
+        let what = "has min.insync.replicas=1: a record counts as stored on one broker alone, and \
+                    is lost with that broker";
         facts.finding(Grade::Warning, what, facts.set("min.insync.replicas=2"))
     })
 }

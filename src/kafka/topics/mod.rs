@@ -56,7 +56,7 @@ pub enum TopicsError {
     #[error(transparent)]
     NoEntry(SinkError),
     /// The brokers cannot be asked.
-    #[error("the topics cannot be looked at: {0}")]
+    #[error("cannot describe topics: {0}")]
     Client(String),
     /// The brokers know no such question.
     #[error("these brokers have no admin API")]
@@ -129,8 +129,8 @@ impl TopicsError {
             Self::Uncreated { help, .. } | Self::Refused { help, .. } => Some(help.clone()),
             Self::Unfit(finding) => Some(finding.help.clone()),
             Self::Unsupported => Some(
-                "ask whoever runs these brokers to let their clients describe topics and settings \
-                 (DescribeConfigs), or create topics with their own tools"
+                "use brokers that let clients describe topics and their settings \
+                 (DescribeConfigs), or create the topics with the brokers' own tools"
                     .into(),
             ),
         }
@@ -333,7 +333,8 @@ fn after_refusal(code: Code) -> &'static str {
         }
         Code::InvalidPartitions => "ask for 1 partition or more; or ",
         Code::InvalidTopic => {
-            "choose another name: Kafka takes names that differ in `.` and `_` alone for one; or "
+            "choose another name: Kafka takes names that differ only in `.` and `_` for the same; \
+             or "
         }
         Code::PolicyViolation => {
             "the brokers' create.topic.policy.class.name asks for other settings: with those, "
@@ -358,7 +359,7 @@ fn command_to_create(topic: &str, wanted: &[NewTopic<'_>]) -> String {
         }
     }
     format!(
-        "let somebody who may create it: kafka-topics.sh --bootstrap-server BROKER --create \
+        "as a user who may create topics: kafka-topics.sh --bootstrap-server BROKER --create \
          --topic '{topic}'{options}"
     )
 }

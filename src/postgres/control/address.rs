@@ -32,7 +32,7 @@ pub enum AddressError {
     #[error(transparent)]
     Tls(#[from] TlsFilesError),
     /// Something that a single session may have, and these may not.
-    #[error("connection parameter `{parameter}` is not possible here: {reason}")]
+    #[error("connection parameter `{parameter}` is not supported here: {reason}")]
     Unsupported {
         /// The parameter.
         parameter: &'static str,

@@ -26,7 +26,7 @@ pub enum ControlError {
         source: WalError,
     },
     /// The server does not send logical messages.
-    #[error("logical messages are to be read, and PostgreSQL {version} does not send them")]
+    #[error("messages.prefixes is set, and PostgreSQL {version} does not send logical messages")]
     MessagesUnknown {
         /// The major version.
         version: i32,
@@ -150,7 +150,8 @@ pub enum ControlError {
     },
     /// A slot, or a table's place in the publication, would be made that leaves out rows.
     #[error(
-        "table {table} has {rows} that no new slot delivers: the relay delivers what is committed from now on"
+        "table {table} has {rows}, which a new slot does not deliver: it delivers what is \
+         committed from now on"
     )]
     RowsBefore {
         /// The table.
@@ -159,7 +160,7 @@ pub enum ControlError {
         rows: String,
     },
     /// The slot that this process has seen is gone, and with it the position.
-    #[error("replication slot `{slot}` is gone: this relay had found it before")]
+    #[error("replication slot `{slot}` no longer exists: this relay has used it")]
     SlotVanished {
         /// The slot.
         slot: String,
@@ -247,7 +248,7 @@ pub enum ControlError {
     #[error("the replication stream and the SQL session beside it reached different servers")]
     OtherServer,
     /// A standby has become the primary, and its log a new timeline.
-    #[error("the server was promoted, and the stream begins anew on its new timeline")]
+    #[error("the server was promoted: the stream begins again on its new timeline")]
     Promoted,
     /// A list of hosts has led to a standby, and the slot is the primary's.
     #[error("the server that was reached is a standby, and {what} replication slot `{slot}`")]
@@ -305,12 +306,14 @@ pub enum ControlError {
 const COLUMNS_MISSING: &str = "name the table's own columns in [outbox] and [route]; after a rename \
     list both names, the new one first, as in outbox.aggregate_id = [\"new\", \"old\"]";
 
-const RENAMED: &str = "if it was renamed, and published all the time, give source.tables its new name \
-    and start again: no row is lost; if it was dropped or replaced, run `postrider setup`";
+const RENAMED: &str = "if it was renamed and published throughout, set source.tables to its new \
+                       name and start again: no row is lost; if it was dropped or replaced, run \
+                       `postrider setup`";
 
 /// Beyond what made it so, and before the next start.
-const REPLACED: &str = "re-send the rows committed since the change: Postgres passes over those that \
-    were not published; where progress is kept the next start wants `postrider adopt --execute`";
+const REPLACED: &str = "re-send the rows committed since the change: Postgres does not send those \
+                        that were not published; where progress is kept, the next start requires \
+                        `postrider adopt --execute`";
 
 impl ControlError {
     /// Whether it is the server's, with one of these SQLSTATEs.
@@ -372,7 +375,7 @@ impl ControlError {
             }
             Self::TableMissing { .. } => {
                 "set source.tables to the outbox of this database; only if there is none yet, run \
-                 `postrider setup`: rows of a table that source.tables does not name are passed over, \
+                 `postrider setup`: rows of a table that source.tables does not name are skipped, \
                  and not delivered later"
                     .to_owned()
             }
@@ -401,17 +404,18 @@ impl ControlError {
                 "another relay is at work; if it is not: SELECT pg_terminate_backend({pid});"
             ),
             Self::SlotTaken { .. } => {
-                "nothing to do: this relay begins anew; the server's log says why".to_owned()
+                "nothing to do: the relay starts a new session; the server's log says why"
+                    .to_owned()
             }
             Self::OtherServer => {
-                "what stands before the servers sends each connection to another one: name the \
-                 servers themselves in source.url, with target_session_attrs=primary"
+                "a proxy sends each connection to another server: name the servers themselves in \
+                 source.url, with target_session_attrs=primary"
                     .to_owned()
             }
             Self::SlotBlocked { pid, .. } => match pid {
                 Some(pid) => {
                     format!(
-                        "let it end, or, which rolls it back: SELECT pg_terminate_backend({pid}); \
+                        "wait until it ends, or roll it back: SELECT pg_terminate_backend({pid}); \
                          then start again"
                     )
                 }

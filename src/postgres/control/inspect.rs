@@ -311,7 +311,7 @@ async fn table(
     }
     Err(ControlError::Connection {
         doing: DOING,
-        source: WalError::Protocol("a table that changes again and again while it is looked at"),
+        source: WalError::Protocol("a table that keeps changing while it is inspected"),
     })
 }
 

@@ -191,7 +191,8 @@ impl Inspection {
             if publication.other_changes {
                 warnings.push((
                     format!(
-                        "publication `{}` sends UPDATE, DELETE or TRUNCATE too, which wastes decoding",
+                        "publication `{}` also publishes UPDATE, DELETE or TRUNCATE, which are \
+                         decoded for nothing",
                         wanted.publication
                     ),
                     format!(
@@ -214,7 +215,8 @@ impl Inspection {
         }
         if self.server.is_sql_ascii() {
             warnings.push((
-                "the database is SQL_ASCII: values are passed on as the bytes they are".to_owned(),
+                "the database is SQL_ASCII: values are sent as the bytes that are stored"
+                    .to_owned(),
                 "consumers must know their encoding".to_owned(),
             ));
         }
@@ -230,9 +232,10 @@ fn unread(name: &str, publication: &PublicationFacts) -> (String, String) {
          acknowledged undelivered"
     );
     let help = format!(
-        "add those that are outboxes to source.tables, before anything is committed in them; if none \
-         is, a publication of the relay's own saves decoding: create it, let the relay deliver what \
-         was committed before that (it is lost otherwise), then set source.publication in place of {}",
+        "add those that are outboxes to source.tables, before anything is committed in them; if \
+         none is, a publication of the outbox alone saves decoding: create it, let the relay \
+         deliver what was committed before that (it is lost otherwise), then set \
+         source.publication to it instead of {}",
         crate::wal::quote::identifier(name)
     );
     (warning, help)

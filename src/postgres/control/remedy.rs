@@ -32,11 +32,11 @@ pub(super) fn listed(names: &[String]) -> String {
 /// What is done about a slot whose publication was renamed or dropped, and at which cost.
 pub(super) fn without_publication(slot: &str) -> String {
     format!(
-        "if it was renamed: ALTER PUBLICATION .. RENAME TO its former name, which loses nothing; if it was \
-         dropped: what was committed since then cannot be read from this slot, nor what lies behind it. \
-         To go on without: SELECT pg_drop_replication_slot({}); which loses every row that the slot has \
-         not delivered; then `postrider setup --from-now`, and re-send the rows that are still in \
-         the outbox",
+        "if it was renamed: ALTER PUBLICATION .. RENAME TO its former name, which loses nothing; \
+         if it was dropped: this slot cannot send what was committed since then, nor anything \
+         after that. To give those rows up: SELECT pg_drop_replication_slot({}); which loses \
+         every row that the slot has not delivered; then `postrider setup --from-now`, and \
+         re-send the rows that are still in the outbox",
         literal(slot)
     )
 }
@@ -47,17 +47,17 @@ pub(super) fn lost(slot: &str, reason: &str) -> String {
     let prevention = match reason {
         "wal_removed" => "raise max_slot_wal_keep_size",
         "idle_timeout" => {
-            "raise idle_replication_slot_timeout, or let no relay be away for so long"
+            "raise idle_replication_slot_timeout, or stop the relay for less time than that"
         }
         "wal_level_insufficient" => "keep wal_level = logical, on the primary too",
         "rows_removed" => "set hot_standby_feedback, as the slot is a standby's",
         _ => "the server's log says why it was invalidated",
     };
     format!(
-        "the rows that it had not delivered cannot be read from the log any more: SELECT \
-         pg_drop_replication_slot({}); then `postrider setup --from-now`, and re-send those that are \
-         still in the outbox; where progress is kept in Kafka, `postrider adopt --execute` before the relay \
-         is started again; {prevention}",
+        "the WAL of the rows that it had not delivered is gone: SELECT \
+         pg_drop_replication_slot({}); then `postrider setup --from-now`, and re-send those that \
+         are still in the outbox; where progress is kept in Kafka, `postrider adopt --execute` \
+         before the relay is started again; {prevention}",
         literal(slot)
     )
 }
@@ -73,16 +73,16 @@ const VIA_ROOT: &str = "publish_via_partition_root = true";
 
 /// A comment, so that the whole hint is still SQL.
 pub(super) const RESEND: &str =
-    " -- and re-send the rows committed meanwhile: Postgres passes over them";
+    " -- and re-send the rows committed meanwhile: Postgres does not send them";
 
 /// Publishes a table without a row filter and without a list of columns. SET TABLE would take every other
 /// table out of the publication.
 pub(super) fn publish_whole(publication: &str, table: &TableName) -> String {
     let (name, table) = (identifier(publication), qualified(table));
     format!(
-        "BEGIN; ALTER PUBLICATION {name} DROP TABLE {table}; \
-         ALTER PUBLICATION {name} ADD TABLE {table}; COMMIT;{RESEND}; where progress is kept, \
-         `postrider adopt` then goes on with the table as it is (PR-P067)"
+        "BEGIN; ALTER PUBLICATION {name} DROP TABLE {table}; ALTER PUBLICATION {name} ADD TABLE \
+         {table}; COMMIT;{RESEND}; where progress is kept, the next start then requires \
+         `postrider adopt --execute` (PR-P067)"
     )
 }
 
@@ -140,9 +140,9 @@ pub(super) fn of_part(part: &TableName, kind: &str) -> String {
 pub(super) fn named_besides(publication: &str, others: &str) -> String {
     let publication = identifier(publication);
     format!(
-        "if that is a mistake, set source.tables to {others}; if it is to be read besides, name all of \
-         them; if {others} is no outbox any more, because it was replaced, say: ALTER PUBLICATION {publication} \
-         DROP TABLE {others}; and start again. As it is, a relay would acknowledge its rows undelivered"
+        "if that is a mistake, set source.tables to {others}; to read both, name all of them; if \
+         {others} was replaced and is no longer an outbox: ALTER PUBLICATION {publication} DROP \
+         TABLE {others}; and start again. Otherwise a relay would acknowledge its rows undelivered"
     )
 }
 
@@ -151,11 +151,10 @@ pub(super) fn without_two_phase(slot: &str) -> String {
     let (slot, copy) = (literal(slot), literal(&format!("{slot}_copy")));
     // A copy that fails must not leave the drop behind it to be run.
     format!(
-        "stop the relays, have one slot free (max_replication_slots), and copy it there and back, which \
-         keeps its position and leaves out two_phase (and failover, if it had that: set it again): \
-         SELECT pg_drop_replication_slot({slot}) \
-            FROM pg_copy_logical_replication_slot({slot}, {copy}); \
-         SELECT pg_drop_replication_slot({copy}) \
-            FROM pg_copy_logical_replication_slot({copy}, {slot});"
+        "stop the relays, make sure that one slot is free (max_replication_slots), and copy the \
+         slot there and back, which keeps its position and drops two_phase (and failover, if it \
+         was set: set it again): SELECT pg_drop_replication_slot({slot}) FROM \
+         pg_copy_logical_replication_slot({slot}, {copy}); SELECT \
+         pg_drop_replication_slot({copy}) FROM pg_copy_logical_replication_slot({copy}, {slot});"
     )
 }

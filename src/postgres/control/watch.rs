@@ -106,7 +106,7 @@ pub async fn current_flush_lsn(client: &Client) -> Result<Lsn, ControlError> {
         SET LOCAL synchronous_commit = local; \
         SELECT pg_catalog.pg_logical_emit_message(true, 'postrider', '')";
     const UNPUSHED: &str =
-        "commits with synchronous_commit = off of the last seconds may be missed";
+        "commits of the last seconds with synchronous_commit = off may be missed";
     const RECOVERY: &str = "SELECT pg_catalog.pg_is_in_recovery()";
     const SQL: &str = "\
         SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() \

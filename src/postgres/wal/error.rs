@@ -122,7 +122,7 @@ pub enum WalError {
         endpoint: String,
     },
     /// The TLS handshake failed: certificate, name or protocol version.
-    #[error("no TLS with {endpoint}: {reason}")]
+    #[error("cannot establish TLS with {endpoint}: {reason}")]
     TlsHandshake {
         /// The server.
         endpoint: String,
@@ -205,7 +205,7 @@ pub enum WalError {
     #[error("malformed message from Postgres: {0}")]
     Protocol(&'static str),
     /// A message that is no row, and larger than any such message.
-    #[error("a message 0x{tag:02X} of {bytes} bytes from Postgres, where {limit} are the most")]
+    #[error("message 0x{tag:02X} from Postgres has {bytes} bytes, more than the limit of {limit}")]
     MessageTooLarge {
         /// Its kind.
         tag: u8,
@@ -222,7 +222,7 @@ pub enum WalError {
 impl WalError {
     /// The exchange failed on our side.
     pub(crate) fn authentication(endpoint: &Endpoint, reason: String) -> Self {
-        let hint = "use scram-sha-256 in pg_hba.conf; channel_binding=require needs TLS beside it";
+        let hint = "use scram-sha-256 in pg_hba.conf; channel_binding=require needs TLS as well";
         Self::Authentication { endpoint: endpoint.to_string(), reason, hint }
     }
 
@@ -311,7 +311,7 @@ impl WalError {
                  load and the network between"
             }
             Self::Closed | Self::Ended | Self::Io(_) => {
-                "try again, as the relay does by itself; if it repeats, look in the server's log and at the \
+                "the relay tries again by itself; if it repeats, check the server's log and the \
                  network between; nothing is lost, the slot keeps every row"
             }
             Self::SlotHeld { .. } => "nothing to do while another relay is at work",
@@ -336,10 +336,11 @@ impl WalError {
                 return Some(format!(
                     "is source.publication = `{publication}` right? SELECT pubname FROM \
                      pg_publication shows what there is; if it was renamed: give it its former \
-                     name, deliver, and rename it then; if it was dropped, or made after the slot: what was committed without it cannot be read from this slot, nor what lies \
-                     behind it. To go on without: SELECT pg_drop_replication_slot({}); which loses \
-                     every row that the slot has not delivered; then `postrider setup --from-now`, \
-                     and re-send the rows that are still in the outbox",
+                     name, deliver, and rename it then; if it was dropped, or created after the \
+                     slot: this slot cannot send what was committed without it, nor anything \
+                     after that. To give those rows up: SELECT pg_drop_replication_slot({}); \
+                     which loses every row that the slot has not delivered; then `postrider setup \
+                     --from-now`, and re-send the rows that are still in the outbox",
                     super::quote::literal(slot)
                 ));
             }
@@ -355,9 +356,9 @@ impl WalError {
 }
 
 /// What to do where a list of hosts has led to a standby, and the slot is the primary's.
-pub(crate) const STANDBY_REACHED: &str = "nothing to do while the primary is restarted or another server \
-    is promoted: the relay tries again, and the slot keeps every row; to pass over standbys from the \
-    start: target_session_attrs=read-write in source.url";
+pub(crate) const STANDBY_REACHED: &str = "nothing to do while the primary is restarted or another \
+    server is promoted: the relay tries again, and the slot keeps every row; to skip standbys \
+    from the start: target_session_attrs=read-write in source.url";
 
 /// Whether a standby says that it only copies the slot (17 and later). Its text is translated where
 /// `lc_messages` wants it: then this is no exception. The slot itself was looked at before.
@@ -379,12 +380,13 @@ fn class_of(message: &ServerMessage) -> Class {
 }
 
 const UNSENDABLE: &str = "a row's text has 1 GiB or more, which Postgres cannot send; nothing is \
-    lost, but nothing behind it is delivered either: see `A row that Postgres itself cannot send` in \
-    docs/operations.md";
+                          lost, but nothing after it is delivered: see `A row that Postgres \
+                          itself cannot send` in docs/operations.md";
 
-const UNTRANSLATABLE: &str = "a row has a character that UTF8 lacks, which Postgres cannot convert; where \
-    the database's encoding has several bytes for a character, nothing behind the row is delivered (nothing is \
-    lost): see `A row that Postgres itself cannot send` in docs/operations.md";
+const UNTRANSLATABLE: &str = "a row has a character that UTF8 lacks, which Postgres cannot \
+                              convert; if the database's encoding is multi-byte, nothing after \
+                              the row is delivered (nothing is lost): see `A row that Postgres \
+                              itself cannot send` in docs/operations.md";
 
 /// Where the server looks at pg_hba.conf (`libpq/auth.c`; refusals by a method that a line asks for are
 /// `auth_failed`'s), at the role that logs in (`utils/init/miscinit.c`) and at its database

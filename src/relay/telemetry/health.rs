@@ -125,7 +125,7 @@ fn topics(unavailable: &UnavailableTopics) -> Check {
         return Check {
             name,
             ok: true,
-            detail: "all that rows have chosen can be used".to_owned(),
+            detail: "every topic that rows are routed to can be used".to_owned(),
         };
     };
     let what = if first.reason == "missing" { "does not exist" } else { "is forbidden to us" };
@@ -133,7 +133,7 @@ fn topics(unavailable: &UnavailableTopics) -> Check {
     let then = if first.waiting { "rows wait for it" } else { "its rows become dead letters" };
     let others = (unavailable.missing + unavailable.forbidden).saturating_sub(1);
     let others = if others > 0 { format!("; {others} more like it") } else { String::new() };
-    let detail = format!("topic `{topic}` {what}, {then} since {seconds} s; {help}{others}");
+    let detail = format!("topic `{topic}` {what}, {then} for {seconds} s; {help}{others}");
     Check { name, ok: !first.waiting, detail }
 }
 

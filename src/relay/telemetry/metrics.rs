@@ -54,12 +54,16 @@ fn position(page: &mut Page, view: &View, slot: &str) {
     };
     let Snapshot { holds_slot, received_lsn, settled_lsn, .. } = *view.snapshot;
     of_slot("slot_active", "1 while this relay holds the slot.", Some(holds_slot.into()));
-    of_slot("received_lsn_bytes", "End of the log received.", Some(received_lsn));
-    of_slot("settled_lsn_bytes", "End of the log wholly confirmed.", Some(settled_lsn));
+    of_slot("received_lsn_bytes", "WAL position received.", Some(received_lsn));
+    of_slot(
+        "settled_lsn_bytes",
+        "WAL position up to which every record is confirmed.",
+        Some(settled_lsn),
+    );
     let Some(SlotSample { lag_bytes, retained_bytes, safe_bytes, .. }) = view.slot else { return };
-    of_slot("slot_lag_bytes", "Log written and not acknowledged.", Some(lag_bytes));
-    of_slot("slot_retained_wal_bytes", "Log kept on disk for the slot.", Some(retained_bytes));
-    let help = "Log that may be written before the slot is invalidated.";
+    of_slot("slot_lag_bytes", "WAL written and not acknowledged.", Some(lag_bytes));
+    of_slot("slot_retained_wal_bytes", "WAL kept on disk for the slot.", Some(retained_bytes));
+    let help = "WAL that may be written before the slot is invalidated.";
     of_slot("slot_safe_wal_bytes", help, safe_bytes);
 }
 
@@ -102,12 +106,15 @@ fn flow(page: &mut Page, view: &View) {
     let help = "Age of the oldest transaction that is not wholly confirmed.";
     let age = Seconds(view.oldest_unacknowledged_age);
     page.single("oldest_unacknowledged_age_seconds", help, age);
-    let help = "Topics that rows have chosen and that do not exist, or are forbidden to us.";
+    let help = "Topics that rows are routed to and that are missing or forbidden.";
     page.family("topics_unavailable", help);
     let unavailable = &snapshot.unavailable;
     page.sample("topics_unavailable", &[("reason", "missing")], unavailable.missing);
     page.sample("topics_unavailable", &[("reason", "forbidden")], unavailable.forbidden);
-    page.family("topic_unavailable_seconds", "For how long, of the first of them.");
+    page.family(
+        "topic_unavailable_seconds",
+        "For how long the first of them has been unavailable.",
+    );
     for one in &unavailable.named {
         let labels = [("topic", one.topic.as_str()), ("reason", one.reason)];
         page.sample("topic_unavailable_seconds", &labels, Seconds(one.age));

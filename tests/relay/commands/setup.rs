@@ -132,7 +132,7 @@ async fn setup_names_a_table_that_takes_rows_of_any_size_and_what_keeps_them_out
     let both = ["--table", "public.outbox", "--table", "public.mine"];
     let text = stdout(&setup(&url, &both));
     assert!(
-        text.contains("public.mine takes rows of any size (aggregate_id, payload, raw)"),
+        text.contains("public.mine has no limit on the size of rows (aggregate_id, payload, raw)"),
         "{text}"
     );
     let arguments = [&both[..], &["--output", "json"]].concat();

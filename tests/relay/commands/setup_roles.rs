@@ -131,7 +131,7 @@ fn an_owner_makes_the_tables_and_the_relay_its_slot() {
         // The owner does all but the slot, and is told who does that.
         let rest = scene.setup(&scene.owner, &[], 77);
         rest.says(&["created: table public.outbox", "created: publication `postrider`"]);
-        rest.says(&["PR-P031", "may not replicate", "as the role of the relay"]);
+        rest.says(&["PR-P031", "may not replicate", "as the relay's role"]);
         scene.setup(&scene.owner, &["--no-slot"], 0).says(&["already exists: table"]);
         assert_eq!(scene.slots(), "0");
         let made = scene.setup(&scene.relay, &[], 0);
@@ -264,7 +264,7 @@ fn g1_rows_that_a_new_slot_does_not_deliver_are_counted_and_left_only_on_demand(
         refused.says(&[
             "PR-P052",
             "table public.outbox has 2 rows",
-            "no new slot delivers",
+            "a new slot does not deliver",
             "--from-now",
         ]);
         scene.setup(&scene.relay, &[], 78).says(&["PR-P052", "may not read it"]);
@@ -308,7 +308,7 @@ fn a_table_that_run_would_refuse_is_refused_before_anything_is_made() {
     refused.says(&["PR-P034", "has no column id", "name the table's own columns"]);
     scene.setup(&superuser, &["--table", "public.light"], 78).says(&["PR-P033", "unlogged"]);
     let missing = scene.setup(&superuser, &["--table", "public.none"], 78);
-    missing.says(&["PR-P032", "public.none", "correct its name, or leave --table out"]);
+    missing.says(&["PR-P032", "public.none", "correct the name"]);
     assert_eq!(sql.value("SELECT count(*) FROM pg_publication"), "0");
     assert_eq!(scene.slots(), "0");
 }

@@ -165,7 +165,8 @@ fn g4_g6_two_refused_rows_of_different_commits_in_one_batch_end_a_few_sessions()
         let relay = stage.relay().set("kafka.delivery", delivery).set("route.rejected", policy);
         let relay =
             relay.set("kafka.linger", "100ms").expect_log("refused a batch").allow_log("a row");
-        let relay = relay.allow_log("takes records of at most").allow_log("smaller batches only");
+        let relay =
+            relay.allow_log("takes records of at most").allow_log("accepts only smaller batches");
         let mut running = relay.run();
         let ended = sessions_ended(&stage, &RelayHttp::of(&mut running));
         eprintln!("{delivery}: {ended} sessions ended");

@@ -203,7 +203,7 @@ fn g2_g4_a_topic_that_takes_smaller_batches_gets_smaller_ones() {
         stage.insert("A", 20_000);
         let relay = stage.relay_at(&tap.address()).set("kafka.delivery", delivery);
         let relay = relay.set("kafka.compression", "none").set("kafka.linger", "20ms");
-        let relay = relay.expect_log("refused a batch").expect_log("takes smaller batches only");
+        let relay = relay.expect_log("refused a batch").expect_log("accepts only smaller batches");
         let relay = relay.allow_log("takes records of at most");
         let (status, printed) = relay.start(&["--output", "json", "run", "--once"]).wait_printed();
         assert!(status.success(), "{status}");
@@ -230,7 +230,7 @@ fn g4_a_topic_that_refuses_row_after_row_costs_a_few_sessions() {
         let relay = stage.relay_at(&tap.address()).set("kafka.delivery", delivery);
         let relay = relay.expect_log("refused a batch").expect_log("became a dead letter");
         let relay = relay.allow_log("takes records of at most");
-        let relay = relay.allow_log("takes smaller batches only");
+        let relay = relay.allow_log("accepts only smaller batches");
         let mut running = relay.run();
         let face = RelayHttp::of(&mut running);
         running.wait_for_log("streaming");
@@ -317,17 +317,17 @@ fn g4_policy_skip_leaves_rows_out_and_says_so() {
     let relay = stage.relay().set("route.rejected", "skip").set("kafka.message_max_bytes", "10kB");
     // The level that leaves out all but what tells of these rows, and where metrics are.
     let relay = relay.variable("RUST_LOG", "error,postrider::cli::run=info");
-    let mut running = relay.expect_log("a row was left out").run();
+    let mut running = relay.expect_log("a row was skipped").run();
     let face = RelayHttp::of(&mut running);
     for code in ["no_route", "invalid_topic", "too_large"] {
-        let line = running.wait_for_log("a row was left out");
+        let line = running.wait_for_log("a row was skipped");
         assert!(line.contains(code), "{line}");
     }
     // Each has a line of its own, with the row's id, however many say the same.
     stage.insert("not a topic", 50);
     let ids = stage.sql().rows("SELECT id FROM outbox WHERE event_type = 'not a topic'");
     for _ in 0..ids.len() {
-        let line = running.wait_for_log("a row was left out");
+        let line = running.wait_for_log("a row was skipped");
         assert!(ids.iter().any(|id| line.contains(id[0].as_deref().unwrap())), "{line}");
     }
     let end = stage.log_end().max(end);

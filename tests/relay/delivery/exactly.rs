@@ -100,7 +100,7 @@ fn g5_g6_a_row_left_out_at_the_last_moment_holds_up_nothing() {
         .set("kafka.delivery", "exactly_once")
         .set("route.partition", "shard")
         .set("route.rejected", "skip")
-        .expect_log("a row was left out");
+        .expect_log("a row was skipped");
     stage.sql().run(
         "ALTER TABLE outbox ADD COLUMN shard int; \
          INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload, shard) \

@@ -101,7 +101,7 @@ fn one_of_each(cluster: &Cluster, delivery: &'static str) {
     unguard(stage);
     write(stage);
     let relay = trial.relay().set("source.frame_max", "1MiB").set("outbox.on_update", "ignore");
-    let relay = relay.allow_log("wastes decoding");
+    let relay = relay.allow_log("are decoded for nothing");
     relay.clone().expect_log("became a dead letter").run_once();
     let verdict = trial.assert_kept();
     assert_eq!((verdict.committed, verdict.delivered), (11, 11));

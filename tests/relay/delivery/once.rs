@@ -84,7 +84,7 @@ fn once_goes_on_where_its_address_is_taken() {
     let other = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = other.local_addr().unwrap().to_string();
     let relay = stage.relay().set("http.bind", &address);
-    relay.expect_log("going on without health and metrics").run_once();
+    relay.expect_log("continuing without health and metrics").run_once();
 }
 
 #[test]

@@ -21,8 +21,8 @@ fn a_listener_that_wants_tls_or_a_login_is_named_within_seconds() {
     let stage = Stage::new(postgres::installed(), &kafka.bootstrap(), "listeners");
     for delivery in ["at_least_once", "exactly_once"] {
         for (brokers, words, help) in [
-            (kafka.tls_bootstrap(), "perhaps TLS is wanted", "security.protocol = \\\"SSL\\\""),
-            (kafka.sasl_bootstrap(), "wants a login (SASL)", "SASL_PLAINTEXT"),
+            (kafka.tls_bootstrap(), "it may require TLS", "security.protocol = \\\"SSL\\\""),
+            (kafka.sasl_bootstrap(), "require a login (SASL)", "SASL_PLAINTEXT"),
         ] {
             let relay =
                 stage.relay().set("kafka.delivery", delivery).set("kafka.brokers", &brokers);

@@ -103,7 +103,7 @@ fn a_password_of_the_brokers_that_is_rotated_under_a_relay_costs_a_delay() {
         running.wait_for_log("\"streaming\"");
         delivers(&stage, &mut running, 2);
         vault.change_user(next);
-        running.wait_for_log("the brokers refuse a login that they took before");
+        running.wait_for_log("the brokers refuse a login that they accepted before");
         stage.insert("A", 1);
         stays("it goes on", Duration::from_secs(2), || !running.has_ended());
         vault.change_file(next);

@@ -21,7 +21,7 @@ fn what_merely_harms_is_warned_of_once_in_a_process() {
     let lines: Vec<_> = outcome
         .log
         .iter()
-        .filter(|line| line.contains("sends UPDATE, DELETE or TRUNCATE"))
+        .filter(|line| line.contains("publishes UPDATE, DELETE or TRUNCATE"))
         .collect();
     let [line] = lines.as_slice() else { panic!("{:?}", outcome.log) };
     assert!(line.contains("\"WARN\""), "{line}");

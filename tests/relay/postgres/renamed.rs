@@ -102,7 +102,7 @@ fn g1_a_table_renamed_while_running_ends_the_relay_and_loses_no_row() {
         let ended = running.outcome();
         let log = ended.log.join("\n");
         assert_eq!(ended.status.code(), Some(70), "{log}");
-        assert!(log.contains("give source.tables its new name"), "{log}");
+        assert!(log.contains("set source.tables to its new name"), "{log}");
         write_to(&stage, "events", 7..=9);
         relay.set("source.tables", "public.events").run_once();
         let (records, letters) = delivered(&stage);

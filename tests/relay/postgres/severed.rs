@@ -134,13 +134,13 @@ fn g5_a_cut_sql_connection_costs_no_session_and_a_fast_stop_is_still_noticed() {
     let mut running = behind(&proxy, &stage).allow_log("trying again").run();
     running.wait_for_log("\"streaming\"");
     proxy.each(sql_alone(Link::cut));
-    running.wait_for_log("beside the stream broke, and is there again");
+    running.wait_for_log("beside the stream broke and was reopened");
     // What an operator ends is ended with the word of a server that shuts down.
     stage.sql().run(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()
             AND backend_type = 'client backend' AND pid <> pg_backend_pid()",
     );
-    running.wait_for_log("beside the stream broke, and is there again");
+    running.wait_for_log("beside the stream broke and was reopened");
     stage.insert("A", 10);
     stage.wait_acknowledged(stage.log_end());
     let begun = Instant::now();
@@ -165,7 +165,7 @@ fn g1_a_stream_that_nobody_can_watch_ends_and_begins_anew() {
     running.wait_for_log("\"streaming\"");
     proxy.greet(sql_alone(Link::cut));
     proxy.each(sql_alone(Link::cut));
-    running.wait_for_log("no SQL connection to watch the stream by");
+    running.wait_for_log("the SQL connection beside the stream cannot be reopened");
     running.wait_for_log("trying again");
     proxy.heal();
     running.wait_for_log("\"streaming\"");

@@ -170,7 +170,7 @@ fn a_login_at_a_listener_that_takes_none_is_named() {
             .unprepared();
         let refusal = refused(&relay, &["run"], 78);
         refusal
-            .assert("PR-K009", &["listener takes no login (SASL)", "PLAINTEXT", "kafka.brokers"]);
+            .assert("PR-K009", &["listener accepts no login (SASL)", "PLAINTEXT", "kafka.brokers"]);
         assert!(!refusal.text.contains("credentials"), "{}", refusal.text);
     }
 }
@@ -185,7 +185,7 @@ fn a_login_that_is_not_used_is_told() {
         .expect_log("cannot reach Kafka");
     outbox.write();
     let mut running = relay.set("shutdown.grace", "0s").run();
-    running.wait_for_log("it perhaps wants a login (SASL)");
+    running.wait_for_log("it may require a login (SASL)");
     running.signal(rustix::process::Signal::TERM);
     assert_eq!(running.wait().code(), Some(0));
     topic::create(&kafka.bootstrap(), &outbox.topic(), 1, &[]);

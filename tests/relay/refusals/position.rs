@@ -144,7 +144,7 @@ fn g1_a_slot_dropped_while_the_relay_was_down_is_not_created_again() {
     case.stage.create_slot();
     case.refused().assert("PR-P063", &["begins at", "re-send"]);
     let adopted = case.adopt();
-    let words = "are not delivered from here on: unless a relay delivered them at least once from this very slot, \
+    let words = "will not be delivered: unless a relay delivered them at least once from this slot, \
                  re-send those that are still in the outbox";
     assert!(adopted.contains(words), "{adopted}");
     case.assert_goes_on();

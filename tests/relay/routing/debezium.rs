@@ -109,7 +109,7 @@ impl<'a> Play<'a> {
             .into_iter()
             .fold(stage.relay(), Relay::unset)
             .allow_log("debezium `")
-            .allow_log("sends UPDATE, DELETE or TRUNCATE too");
+            .allow_log("also publishes UPDATE, DELETE or TRUNCATE");
         Self { case, stage, connector, relay }
     }
 
