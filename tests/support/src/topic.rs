@@ -16,6 +16,8 @@ use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 
 use super::wait::within;
 
+/// How long the end of a transaction is waited for.
+const MARKERS_LIMIT: Duration = Duration::from_secs(5);
 /// How long a reader may wait for what the brokers say is there.
 const READ_LIMIT: Duration = Duration::from_mins(1);
 
@@ -157,6 +159,9 @@ fn patiently<T>(mut ask: impl FnMut() -> KafkaResult<T>) -> T {
 
 /// Everything that lies in the topics now, per partition in offset order; of transactions what was
 /// committed. Offsets have gaps where transactions end, so that only the end can be waited for.
+///
+/// A commit is answered before its markers are written to the partitions: those are waited for, but not
+/// for as long as a transaction may stay open.
 pub fn read(bootstrap: &str, topics: &[String]) -> Vec<Stored> {
     topics.iter().flat_map(|topic| read_one(bootstrap, topic)).collect()
 }
@@ -166,9 +171,16 @@ fn read_one(bootstrap: &str, topic: &str) -> Vec<Stored> {
     // A broker that has no more says so soon.
     config.set("enable.partition.eof", "true").set("fetch.wait.max.ms", "10");
     let consumer: BaseConsumer = config.create().unwrap();
+    let everything: BaseConsumer =
+        config.clone().set("isolation.level", "read_uncommitted").create().unwrap();
+    let (stored_to, mut committed_to) = (ends(&everything, topic), Vec::new());
+    let _ = within(MARKERS_LIMIT, || {
+        committed_to = ends(&consumer, topic);
+        (committed_to >= stored_to).then_some(())
+    });
     let mut assignment = TopicPartitionList::new();
     let mut unfinished = BTreeSet::new();
-    for (partition, end) in ends(&consumer, topic) {
+    for (partition, end) in committed_to {
         let (low, _) = consumer.fetch_watermarks(topic, partition, ASK_LIMIT).unwrap();
         if low < end {
             assignment.add_partition_offset(topic, partition, Offset::Beginning).unwrap();
