@@ -30,7 +30,9 @@ use postrider_config::Delivery;
 use postrider_core::gate::Facts;
 use postrider_core::lsn::Lsn;
 use postrider_core::session::{End, Limits, Owed, Request};
-use postrider_core::supervisor::{Conclusion, Learned, Left, Next, Policy, Supervisor, Verdict};
+use postrider_core::supervisor::{
+    AfterSession, Conclusion, Learned, Left, NextAction, Supervisor, SupervisorPolicy,
+};
 use postrider_kafka::{
     AtLeastOnceWithProgress, ExactlyOnce, KafkaSink, Producer, SinkError, learn_topic_settings,
 };
@@ -81,7 +83,7 @@ pub async fn run<S: KafkaSink + Send + 'static>(
 ) -> Result<Summary, RelayError> {
     let retry = &plan.config.retry;
     let patience = options.patience.unwrap_or(retry.give_up_after);
-    let policy = Policy {
+    let policy = SupervisorPolicy {
         backoff: Backoff { first: retry.initial, max: retry.max },
         give_up_after: patience,
         login_give_up_after: retry.login_give_up_after,
@@ -148,13 +150,13 @@ impl Relay {
         let started = Instant::now();
         loop {
             match self.supervisor.next(self.clock.instant(), self.stop.asked()) {
-                Next::End(conclusion) => return self.concluded(conclusion, started),
-                Next::Standby(every) => self.stand_by(every).await,
-                Next::Wait(time) => {
+                NextAction::End(conclusion) => return self.concluded(conclusion, started),
+                NextAction::Standby(every) => self.stand_by(every).await,
+                NextAction::Wait(time) => {
                     self.telemetry.tick();
                     tokio::time::sleep(time).await;
                 }
-                Next::Begin(told) => {
+                NextAction::Begin(told) => {
                     if let Some(unconfirmed) = told {
                         let help = SETTLING_HELP;
                         tracing::info!(unconfirmed, help, "told to stop while no session runs");
@@ -177,7 +179,7 @@ impl Relay {
         };
         let (verdict, learned) = self.supervisor.ended(now, request, left, result);
         let Err(error) = ended else {
-            if verdict == Verdict::ServerShutdown {
+            if verdict == AfterSession::ServerShutdown {
                 tracing::info!("Postgres is shutting down; closing the replication stream");
                 self.count_restart("postgres_shutdown");
             }
@@ -190,16 +192,16 @@ impl Relay {
         let hint = error.hint();
         let help = hint.as_deref();
         match verdict {
-            Verdict::Final => return Err(error),
-            Verdict::GaveUp { quiet } => {
+            AfterSession::Final => return Err(error),
+            AfterSession::GaveUp { quiet } => {
                 let last = Box::new(error);
                 return Err(RelayError::GaveUp { seconds: quiet.as_secs(), last });
             }
-            Verdict::SlotHeld => {
+            AfterSession::SlotHeld => {
                 return Err(RelayError::SlotHeld { slot: self.plan.config.source.slot.clone() });
             }
-            Verdict::Standby => self.tell_standby(&error),
-            Verdict::Retry { failures } if error.is_final() => {
+            AfterSession::Standby => self.tell_standby(&error),
+            AfterSession::Retry { failures } if error.is_final() => {
                 tracing::warn!(
                     failures,
                     help,
@@ -207,12 +209,12 @@ impl Relay {
                 );
                 self.count_restart("login_refused");
             }
-            Verdict::Retry { failures } => {
+            AfterSession::Retry { failures } => {
                 tracing::warn!(failures, help, "{error}; trying again");
                 self.count_restart(error.reason());
             }
-            Verdict::SendDifferently => self.count_restart("batch_refused"),
-            Verdict::GoOn | Verdict::ServerShutdown => {}
+            AfterSession::SendDifferently => self.count_restart("batch_refused"),
+            AfterSession::GoOn | AfterSession::ServerShutdown => {}
         }
         Ok(())
     }

@@ -10,7 +10,7 @@ use crate::session::Owed;
 
 /// What ended a session, or kept it from beginning.
 #[derive(Debug, Clone, Copy)]
-pub enum Failure<'a> {
+pub enum SessionFailure<'a> {
     /// It passes by itself, and says nothing of the next session.
     Transient,
     /// Another process has the slot.

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use postrider::backoff::Backoff;
 use postrider::session::{Request, Requested};
-use postrider::supervisor::{Left, Next, Policy, Supervisor};
+use postrider::supervisor::{Left, NextAction, Supervisor, SupervisorPolicy};
 use postrider::time::{Instant, Now};
 
 use crate::session::judge::Violation;
 use crate::session::relay::LIMITS;
 
-const POLICY: Policy = Policy {
+const POLICY: SupervisorPolicy = SupervisorPolicy {
     backoff: Backoff { first: Duration::from_millis(100), max: Duration::from_secs(3) },
     give_up_after: Duration::from_mins(10),
     login_give_up_after: Duration::from_mins(1),
@@ -69,11 +69,11 @@ impl Process {
     }
 
     /// What to do while no session runs.
-    pub(crate) fn next(&mut self, now: Now) -> Result<Next, Violation> {
+    pub(crate) fn next(&mut self, now: Now) -> Result<NextAction, Violation> {
         let asked = self.asked(now);
         let next = self.supervisor.next(now.at, asked);
         let is_late = self.told.is_some_and(|told| told.at > self.ended);
-        if matches!(next, Next::Wait(_)) && is_late {
+        if matches!(next, NextAction::Wait(_)) && is_late {
             return Err(Violation::new(
                 "G8",
                 "told to end, and sleeps while records are unconfirmed",

@@ -13,7 +13,7 @@ use postrider::route::{RouteSpec, Router};
 use postrider::session::{
     CoalescingProfile, End, Limits, Next, Owed, Requested, Session, SessionError,
 };
-use postrider::supervisor::{self, Failure, ModeKind, SinkFault};
+use postrider::supervisor::{self, ModeKind, SessionFailure, SinkFault};
 use postrider::time::Now;
 use postrider::transaction::{BatchLimits, Transactional};
 
@@ -50,7 +50,7 @@ pub(crate) enum Ended {
     /// In good order.
     Well(End),
     /// By a failure.
-    Badly(Failure<'static>),
+    Badly(SessionFailure<'static>),
     /// By a record that was refused; with what is known of it.
     Refused(Box<Lesson>, Box<Blame>),
     /// The product is wrong.
@@ -77,7 +77,7 @@ pub(crate) struct Start<'a> {
     pub(crate) budget: Budget,
     pub(crate) queue: usize,
     /// As the supervisor wants it.
-    pub(crate) wanted: supervisor::Start,
+    pub(crate) wanted: supervisor::SessionStart,
     /// Where records are delivered exactly once.
     pub(crate) cluster: Option<&'a mut Cluster>,
     pub(crate) batch: BatchLimits,
@@ -106,7 +106,7 @@ impl Relay {
             on_update: UpdatePolicy::Ignore,
         };
         let outbox = Outbox::new(plan.spec.clone());
-        let supervisor::Start { limits, mode, suspects, mut owed, .. } = start.wanted;
+        let supervisor::SessionStart { limits, mode, suspects, mut owed, .. } = start.wanted;
         // What the modes come to in the producer's settings.
         let (mut budget, mut queue) = (start.budget, start.queue);
         match mode.map(|mode| mode.kind) {
@@ -224,11 +224,13 @@ impl Relay {
                     Err(error) => violation("error", &error.to_string()),
                 }
             }
-            SessionError::Sink(Died::Fatally) => Ended::Badly(Failure::Sink(SinkFault::Fatal)),
-            SessionError::Silent { .. } => Ended::Badly(Failure::Silent),
+            SessionError::Sink(Died::Fatally) => {
+                Ended::Badly(SessionFailure::Sink(SinkFault::Fatal))
+            }
+            SessionError::Silent { .. } => Ended::Badly(SessionFailure::Silent),
             // A grace is over only where the brokers make no progress.
             SessionError::GraceExpired { .. } | SessionError::Aborted { .. } => {
-                Ended::Badly(Failure::Final)
+                Ended::Badly(SessionFailure::Final)
             }
             // No peer breaks its protocol here, so the pipeline has nothing to complain about.
             SessionError::Pipeline(error) => violation("error", &complaint(&error)),
@@ -254,7 +256,7 @@ impl Relay {
 /// The next frame, where one is wanted; what ends the stream is not to be met otherwise.
 fn look(server: &Server, is_wanted: bool) -> Result<Option<&Sent>, Ended> {
     match server.peek() {
-        Some(Sent::End) if is_wanted => Err(Ended::Badly(Failure::Transient)),
+        Some(Sent::End) if is_wanted => Err(Ended::Badly(SessionFailure::Transient)),
         Some(Sent::End) => {
             Err(violation("G8", "the stream's end is met before what was sent is confirmed"))
         }
