@@ -21,9 +21,11 @@ use rdkafka::{ClientContext, Message};
 
 use super::blame::{self, BatchFault, Refusal};
 use super::client_events::{Barred, ClientEvents};
+use super::delivery_failure::{
+    DeliveryFailure, FailedRecord, is_a_rule, is_of_the_broker, judge, words,
+};
 use super::first_write_gate::{FirstWriteGate, Report};
 use super::settings::KafkaSpec;
-use super::verdict::{Case, Verdict, is_a_rule, is_of_the_broker, judge, words};
 use super::{Confirmation, Outcome, Refused, SinkError, TopicBook};
 use postrider_core::ledger::Ticket;
 use postrider_core::pipeline::{Aspect, Blame};
@@ -258,7 +260,7 @@ impl Deliveries {
         (timestamp_ms, alone): (Option<i64>, bool),
     ) {
         let code = error.rdkafka_error_code().unwrap_or(Code::Fail);
-        let case = Case {
+        let case = FailedRecord {
             topic: message.topic(),
             // One that a record chose and that is not there is refused before it is sent; this one has
             // gone since, and its topic with it.
@@ -267,23 +269,27 @@ impl Deliveries {
             has_key: message.key().is_some(),
         };
         let broken = match (judge(code, case), timestamp_ms) {
-            (Verdict::Refuse(rejection), _) if ticket == PROGRESS_TICKET => {
+            (DeliveryFailure::Refuse(rejection), _) if ticket == PROGRESS_TICKET => {
                 let topic = message.topic().to_owned();
                 SinkError::Delivery { topic, reason: rejection.reason }
             }
-            (Verdict::Refuse(rejection), Some(timestamp_ms)) => {
+            (DeliveryFailure::Refuse(rejection), Some(timestamp_ms)) => {
                 let outcome = refused(message, rejection, timestamp_ms);
                 self.gathered().confirmations.push(Confirmation { ticket, outcome });
                 return;
             }
-            (Verdict::Refuse(rejection), None) => {
+            (DeliveryFailure::Refuse(rejection), None) => {
                 self.refused(message, (ticket, alone), (code, fault(code, rejection)));
                 batch_refused(message.topic().to_owned(), words(code))
             }
-            (Verdict::Break(SinkError::Unauthorised { topic }), _) => self.denied(topic),
+            (DeliveryFailure::Break(SinkError::Unauthorised { topic }), _) => self.denied(topic),
             // What follows a refused batch is refused for the gap.
-            (Verdict::Break(SinkError::Delivery { .. }), _) if self.has_refused_another() => return,
-            (Verdict::Break(SinkError::Delivery { topic, reason }), _)
+            (DeliveryFailure::Break(SinkError::Delivery { .. }), _)
+                if self.has_refused_another() =>
+            {
+                return;
+            }
+            (DeliveryFailure::Break(SinkError::Delivery { topic, reason }), _)
                 if is_of_the_broker(code) && !self.topics.is_exempt(&topic) =>
             {
                 let fault = if is_a_rule(code) { BatchFault::Unclear } else { BatchFault::Theirs };
@@ -291,7 +297,7 @@ impl Deliveries {
                 batch_refused(topic, reason)
             }
             // A topic for dead letters that takes none is a matter for a human.
-            (Verdict::Break(SinkError::Delivery { topic, reason }), _)
+            (DeliveryFailure::Break(SinkError::Delivery { topic, reason }), _)
                 if is_a_rule(code) && ticket != PROGRESS_TICKET =>
             {
                 let rejection = Rejection { code: RejectionCode::Refused, reason: reason.clone() };
@@ -299,8 +305,8 @@ impl Deliveries {
                 self.refused(message, (ticket, alone), (code, fault));
                 batch_refused(topic, reason)
             }
-            (Verdict::Break(error), _) => error,
-            (Verdict::Consequence, _) => return self.events().died(&code.to_string()),
+            (DeliveryFailure::Break(error), _) => error,
+            (DeliveryFailure::Consequence, _) => return self.events().died(&code.to_string()),
         };
         self.gathered().end(broken);
     }

@@ -11,9 +11,9 @@ use rdkafka::producer::Producer as _;
 use rdkafka::types::RDKafkaErrorCode as Code;
 
 use super::committer::Committer;
+use super::delivery_failure::is_fencing;
 use super::fence::fence;
 use super::settings::KafkaSpec;
-use super::verdict::is_fencing;
 use super::{Confirmation, KafkaSink, Producer, SendError, Sink, SinkError, progress_topic};
 use crate::failpoint;
 use postrider_core::lsn::Lsn;
