@@ -14,7 +14,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use postrider_kafka::{
-    Isolation, KafkaSpec, Reader, ReaderError, ReaderSpec, Received, Start, Step,
+    Isolation, KafkaSpec, Reader, ReaderError, ReaderSpec, Received, StartOffset, Step,
 };
 
 use format::Template;
@@ -54,7 +54,7 @@ pub struct TailArgs {
         default_value = "beginning",
         allow_hyphen_values = true
     )]
-    pub offset: Start,
+    pub offset: StartOffset,
 
     /// Only this partition
     #[arg(short, long, value_name = "N")]
@@ -233,10 +233,10 @@ mod tests {
     fn kcats_habits_are_understood() {
         let args = parse("orders payments -b a:1,b:2 -o -5 -e -c 3 -p 0 -J").unwrap();
         assert_eq!(args.topics, ["orders", "payments"]);
-        assert_eq!((args.offset, args.exit, args.count), (Start::Last(5), true, Some(3)));
+        assert_eq!((args.offset, args.exit, args.count), (StartOffset::Last(5), true, Some(3)));
         assert_eq!((args.partition, args.json), (Some(0), true));
         assert_eq!(parse("t").unwrap().isolation, IsolationArg::ReadCommitted);
-        assert_eq!(parse("t -o @17").unwrap().offset, Start::Time(17));
+        assert_eq!(parse("t -o @17").unwrap().offset, StartOffset::Time(17));
         let isolation = parse("t --isolation read_uncommitted").unwrap().isolation;
         assert_eq!(isolation, IsolationArg::ReadUncommitted);
     }

@@ -64,7 +64,7 @@ mod reader;
 mod secrets;
 mod settings;
 mod sink;
-mod start;
+mod start_offset;
 mod topic_book;
 mod topics;
 mod transactional;
@@ -88,7 +88,7 @@ pub use reader::{Isolation, Reader, ReaderError, ReaderSpec, Received, Step};
 pub use secrets::KafkaSecrets;
 pub use settings::{KafkaSpec, SettingsError};
 pub use sink::{KafkaSink, SendError, SinkError};
-pub use start::{Start, StartSyntax};
+pub use start_offset::{StartOffset, StartOffsetSyntax};
 pub use topic_book::{TopicBook, Unavailable, UnavailableTopic};
 pub use topics::{
     Finding, Grade, MadeTopics, Purpose, TopicsError, WantedTopic, create_missing,

@@ -19,7 +19,7 @@ use rdkafka::types::RDKafkaErrorCode as Code;
 use rdkafka::{ClientConfig, Message, TopicPartitionList};
 
 use super::consumer_events::{ConsumerEvents, serve};
-use super::start::{Start, place};
+use super::start_offset::{StartOffset, place};
 use super::{KafkaSpec, SettingsError, SinkError};
 use postrider_core::record::StoredRecord;
 
@@ -34,7 +34,7 @@ pub struct ReaderSpec {
     /// Only this partition of each.
     pub partition: Option<i32>,
     /// The first record wanted.
-    pub start: Start,
+    pub start: StartOffset,
     /// Stop when every partition's end was reached once.
     pub stop_at_end: bool,
     /// Whether records of open and aborted transactions are shown.
@@ -55,7 +55,7 @@ impl ReaderSpec {
         Self {
             topics: topics.iter().map(|&topic| topic.to_owned()).collect(),
             partition: None,
-            start: Start::Beginning,
+            start: StartOffset::Beginning,
             stop_at_end: false,
             isolation: Isolation::Committed,
             fetch_wait_ms: 100,

@@ -14,7 +14,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use super::programs::{EmbeddedBroker, ProgramError, Surroundings, carry};
 use super::{DeliveryArgs, round, wal_load};
 use postrider_config::Delivery as Guarantee;
-use postrider_kafka::{KafkaSpec, Reader, ReaderError, ReaderSpec, Start, Step};
+use postrider_kafka::{KafkaSpec, Reader, ReaderError, ReaderSpec, StartOffset, Step};
 use postrider_postgres::control::{self, Client, ControlError};
 use postrider_postgres::libpq::{ConnectInfo, ConnectInfoError};
 use postrider_relay::telemetry::unix_us;
@@ -229,7 +229,7 @@ impl VisibilityConsumer {
         let names = wal_load::topics(topics);
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let spec = ReaderSpec {
-            start: Start::End,
+            start: StartOffset::End,
             fetch_wait_ms: FETCH_WAIT_MS,
             ..ReaderSpec::following(&names)
         };

@@ -13,7 +13,7 @@ use serde::Deserialize;
 use uuid::Uuid;
 
 use crate::demo::judge::{Arrival, Judge};
-use postrider_kafka::{KafkaSpec, Reader, ReaderError, ReaderSpec, Received, Start, Step};
+use postrider_kafka::{KafkaSpec, Reader, ReaderError, ReaderSpec, Received, StartOffset, Step};
 
 /// Topics are there before the consumer starts; a broker that takes longer is out of reach.
 const OPEN_LIMIT: Duration = Duration::from_secs(20);
@@ -44,7 +44,7 @@ impl DemoConsumer {
     ) -> Result<Self, ReaderError> {
         let names: Vec<&str> = topics.iter().map(String::as_str).collect();
         let mut spec = ReaderSpec::following(&names);
-        spec.start = Start::End;
+        spec.start = StartOffset::End;
         spec.fetch_wait_ms = 1;
         let mut reader = Reader::open(kafka, spec, OPEN_LIMIT)?;
         let stop = Arc::new(AtomicBool::new(false));

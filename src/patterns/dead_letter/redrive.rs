@@ -18,7 +18,7 @@ use postrider_core::record::{DeadLetter, PartitionOffset, retried};
 use postrider_core::route::{OwnedRecord, Rejection};
 use postrider_core::time;
 use postrider_kafka::{
-    Confirmation, KafkaSpec, Outcome, Producer, SendError, Sink, SinkError, Start,
+    Confirmation, KafkaSpec, Outcome, Producer, SendError, Sink, SinkError, StartOffset,
 };
 
 /// Records and receipts in flight at most: a trade-off between what a crash can repeat and throughput.
@@ -108,7 +108,7 @@ impl DeadLetterTopic {
         let mut ahead = jobs.iter().peekable();
         let Some(first) = jobs.first() else { return Ok(true) };
         let mut more = true;
-        self.walk(Some(first.at.partition), Start::Offset(first.at.offset), |record| {
+        self.walk(Some(first.at.partition), StartOffset::Offset(first.at.offset), |record| {
             let record = record.to_stored();
             let at = record.at();
             let Some(job) = ahead.next_if(|job| job.at <= at) else {

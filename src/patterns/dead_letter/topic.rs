@@ -14,7 +14,7 @@ use super::DeadLetterError;
 use postrider_core::record::{
     DeadLetter, Filter, PartitionOffset, StoredRecord, Target, receipt_of,
 };
-use postrider_kafka::{KafkaSpec, Reader, ReaderError, ReaderSpec, Received, Start, Step};
+use postrider_kafka::{KafkaSpec, Reader, ReaderError, ReaderSpec, Received, StartOffset, Step};
 
 /// How long the brokers may take to answer and to name the topic's partitions.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
@@ -63,7 +63,7 @@ impl DeadLetterTopic {
     ) -> Result<Survey, DeadLetterError> {
         let mut survey = Survey::default();
         let (mut retried, mut missing, mut read) = (HashSet::new(), filter.named(), 0);
-        self.walk(None, Start::Beginning, |record| {
+        self.walk(None, StartOffset::Beginning, |record| {
             read += 1;
             progress(read);
             let record = record.to_stored();
@@ -94,7 +94,7 @@ impl DeadLetterTopic {
     /// The record at this position, whatever it is.
     pub fn record(&self, at: PartitionOffset) -> Result<StoredRecord, DeadLetterError> {
         let mut found = None;
-        let read = self.walk(Some(at.partition), Start::Offset(at.offset), |record| {
+        let read = self.walk(Some(at.partition), StartOffset::Offset(at.offset), |record| {
             found = Some(record.to_stored()).filter(|record| record.at() == at);
             Ok(ControlFlow::Break(()))
         });
@@ -111,7 +111,7 @@ impl DeadLetterTopic {
     pub(super) fn walk(
         &self,
         partition: Option<i32>,
-        start: Start,
+        start: StartOffset,
         mut each: impl FnMut(&Received<'_>) -> Result<ControlFlow<()>, DeadLetterError>,
     ) -> Result<(), DeadLetterError> {
         let spec = ReaderSpec { partition, start, ..ReaderSpec::whole(&[&self.name]) };
