@@ -14,7 +14,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use postrider_kafka::{
-    Isolation, KafkaSpec, Reader, ReaderError, ReaderSpec, Received, StartOffset, Step,
+    Isolation, KafkaSpec, Reader, ReaderError, ReaderEvent, ReaderSpec, Received, StartOffset,
 };
 
 use format::Template;
@@ -154,19 +154,19 @@ fn copy(mut reader: Reader, mut out: TailOutput, most: u64) -> Result<(), TailEr
     let mut wait = Duration::ZERO;
     while written < most {
         match reader.next(wait)? {
-            Step::Record(record) => {
+            ReaderEvent::Record(record) => {
                 out.write(&record)?;
                 written += 1;
                 wait = Duration::ZERO;
             }
-            Step::Idle => {
+            ReaderEvent::Idle => {
                 out.flush()?;
                 if out.is_abandoned() {
                     return Ok(());
                 }
                 wait = IDLE_WAIT;
             }
-            Step::End => break,
+            ReaderEvent::End => break,
         }
     }
     Ok(out.flush()?)

@@ -84,7 +84,7 @@ pub use progress_topic::newest_progress;
 pub use properties::refuse_reserved;
 
 pub use reader::stored;
-pub use reader::{Isolation, Reader, ReaderError, ReaderSpec, Received, Step};
+pub use reader::{Isolation, Reader, ReaderError, ReaderEvent, ReaderSpec, Received};
 pub use secrets::KafkaSecrets;
 pub use settings::{KafkaSpec, SettingsError};
 pub use sink::{KafkaSink, SendError, SinkError};

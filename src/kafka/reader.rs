@@ -147,7 +147,7 @@ impl ReaderError {
 
 /// What a call brought.
 #[derive(Debug)]
-pub enum Step<'a> {
+pub enum ReaderEvent<'a> {
     /// A record.
     Record(Received<'a>),
     /// Nothing yet.
@@ -271,24 +271,24 @@ impl Reader {
     }
 
     /// The next record, waiting at most `wait` for it (to a tenth of a second).
-    pub fn next(&mut self, wait: Duration) -> Result<Step<'_>, ReaderError> {
+    pub fn next(&mut self, wait: Duration) -> Result<ReaderEvent<'_>, ReaderError> {
         let ended = |open: &Open| open.unfinished.is_empty();
         if self.spec.stop_at_end && self.current.as_ref().is_none_or(ended) && !self.turn_page()? {
-            return Ok(Step::End);
+            return Ok(ReaderEvent::End);
         }
         let Some(Open { consumer, unfinished }) = &mut self.current else {
-            return Ok(Step::End);
+            return Ok(ReaderEvent::End);
         };
         let deadline = Instant::now() + wait;
         loop {
             let rest = deadline.saturating_duration_since(Instant::now());
             consumer.context().tell_outage();
             match consumer.poll(rest.min(SLICE)) {
-                Some(Ok(message)) => return Ok(Step::Record(Received(message))),
+                Some(Ok(message)) => return Ok(ReaderEvent::Record(Received(message))),
                 Some(Err(KafkaError::PartitionEOF(partition))) => {
                     unfinished.remove(&partition);
                     if self.spec.stop_at_end && unfinished.is_empty() {
-                        return Ok(Step::Idle);
+                        return Ok(ReaderEvent::Idle);
                     }
                 }
                 Some(Err(error)) => {
@@ -298,7 +298,7 @@ impl Reader {
                 None => {}
             }
             if Instant::now() >= deadline {
-                return Ok(Step::Idle);
+                return Ok(ReaderEvent::Idle);
             }
         }
     }
@@ -314,10 +314,10 @@ impl Reader {
         let mut all = Vec::new();
         while all.len() < most {
             match self.next(SLICE)? {
-                Step::Record(record) => all.push(record.to_stored()),
-                Step::End => break,
-                Step::Idle if begun.elapsed() < within => {}
-                Step::Idle => {
+                ReaderEvent::Record(record) => all.push(record.to_stored()),
+                ReaderEvent::End => break,
+                ReaderEvent::Idle if begun.elapsed() < within => {}
+                ReaderEvent::Idle => {
                     let waited_ms = begun.elapsed().as_millis();
                     return Err(ReaderError::Late { read: all.len(), waited_ms });
                 }

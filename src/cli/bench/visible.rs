@@ -14,7 +14,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use super::programs::{EmbeddedBroker, ProgramError, Surroundings, carry};
 use super::{DeliveryArgs, round, wal_load};
 use postrider_config::Delivery as Guarantee;
-use postrider_kafka::{KafkaSpec, Reader, ReaderError, ReaderSpec, StartOffset, Step};
+use postrider_kafka::{KafkaSpec, Reader, ReaderError, ReaderEvent, ReaderSpec, StartOffset};
 use postrider_postgres::control::{self, Client, ControlError};
 use postrider_postgres::libpq::{ConnectInfo, ConnectInfoError};
 use postrider_relay::telemetry::unix_us;
@@ -241,8 +241,8 @@ impl VisibilityConsumer {
             let mut all = Vec::with_capacity(wanted);
             let failed = loop {
                 match reader.next(TICK) {
-                    Ok(Step::Record(record)) => all.extend(arrival(record.value())),
-                    Ok(Step::Idle | Step::End) => {}
+                    Ok(ReaderEvent::Record(record)) => all.extend(arrival(record.value())),
+                    Ok(ReaderEvent::Idle | ReaderEvent::End) => {}
                     Err(error) => break Some(error),
                 }
                 if all.len() >= wanted || ended.try_recv().is_ok() {

@@ -13,7 +13,9 @@ use serde::Deserialize;
 use uuid::Uuid;
 
 use crate::demo::judge::{Arrival, Judge};
-use postrider_kafka::{KafkaSpec, Reader, ReaderError, ReaderSpec, Received, StartOffset, Step};
+use postrider_kafka::{
+    KafkaSpec, Reader, ReaderError, ReaderEvent, ReaderSpec, Received, StartOffset,
+};
 
 /// Topics are there before the consumer starts; a broker that takes longer is out of reach.
 const OPEN_LIMIT: Duration = Duration::from_secs(20);
@@ -53,12 +55,12 @@ impl DemoConsumer {
             let mut tail = Tail::new(show_tail);
             while !stopped.load(Ordering::Acquire) {
                 match reader.next(TICK)? {
-                    Step::Record(record) => {
+                    ReaderEvent::Record(record) => {
                         let at = Instant::now();
                         note(&record, at, &judge);
                         tail.show(&record, at);
                     }
-                    Step::Idle | Step::End => {}
+                    ReaderEvent::Idle | ReaderEvent::End => {}
                 }
             }
             Ok(())

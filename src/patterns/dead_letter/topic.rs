@@ -14,7 +14,9 @@ use super::DeadLetterError;
 use postrider_core::record::{
     DeadLetter, Filter, PartitionOffset, StoredRecord, Target, receipt_of,
 };
-use postrider_kafka::{KafkaSpec, Reader, ReaderError, ReaderSpec, Received, StartOffset, Step};
+use postrider_kafka::{
+    KafkaSpec, Reader, ReaderError, ReaderEvent, ReaderSpec, Received, StartOffset,
+};
 
 /// How long the brokers may take to answer and to name the topic's partitions.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
@@ -119,15 +121,15 @@ impl DeadLetterTopic {
         let mut last_activity = Instant::now();
         loop {
             match reader.next(TICK)? {
-                Step::Record(record) => {
+                ReaderEvent::Record(record) => {
                     if each(&record)?.is_break() {
                         return Ok(());
                     }
                     last_activity = Instant::now();
                 }
-                Step::End => return Ok(()),
-                Step::Idle if last_activity.elapsed() < SILENCE_TIMEOUT => {}
-                Step::Idle => {
+                ReaderEvent::End => return Ok(()),
+                ReaderEvent::Idle if last_activity.elapsed() < SILENCE_TIMEOUT => {}
+                ReaderEvent::Idle => {
                     return Err(DeadLetterError::Unread { seconds: SILENCE_TIMEOUT.as_secs() });
                 }
             }
