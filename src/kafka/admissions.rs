@@ -22,7 +22,7 @@ use rdkafka::producer::{BaseProducer, Producer as _};
 use super::deliveries::Deliveries;
 use super::first_write_gate::Admission;
 use super::producer::invalid_topic;
-use super::questions::{BrokerQuery, BrokerReply, Count, Listed, Questions};
+use super::questions::{BrokerQuery, BrokerReply, Listed, PartitionCount, Questions};
 use super::settings::KafkaSpec;
 use super::{SendError, SinkError};
 use postrider_core::pipeline::{Allowance, Decision, TopicFault};
@@ -247,26 +247,26 @@ impl Admissions {
         inner: &BaseProducer<Deliveries>,
         kafka: &KafkaSpec,
         topic: &str,
-        count: Count,
+        count: PartitionCount,
     ) -> Result<(), SinkError> {
-        self.unanswered = if count == Count::Unanswered { self.unanswered + 1 } else { 0 };
+        self.unanswered = if count == PartitionCount::Unanswered { self.unanswered + 1 } else { 0 };
         let partitions = match count {
-            Count::Partitions(partitions) => partitions,
-            Count::Unanswered if self.unanswered < UNANSWERED_MAX => return Ok(()),
-            Count::Unanswered => {
+            PartitionCount::Partitions(partitions) => partitions,
+            PartitionCount::Unanswered if self.unanswered < UNANSWERED_MAX => return Ok(()),
+            PartitionCount::Unanswered => {
                 // Brokers that are away have counted nothing: nobody's row is refused for that (G4).
                 self.recounts.remove(topic);
                 0
             }
-            Count::Unknown => {
+            PartitionCount::Unknown => {
                 tracing::debug!(topic, "the brokers did not say how many partitions there are");
                 0
             }
             // The next call decides by what is known now.
-            Count::None(fault) if kafka.topics.absent(kafka, topic, fault).is_some() => {
+            PartitionCount::None(fault) if kafka.topics.absent(kafka, topic, fault).is_some() => {
                 return Ok(());
             }
-            Count::None(fault) => return self.wait_for(topic, fault),
+            PartitionCount::None(fault) => return self.wait_for(topic, fault),
         };
         self.missing.remove(topic);
         counted(inner, kafka, topic, partitions);

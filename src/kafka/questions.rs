@@ -33,7 +33,7 @@ pub(super) enum BrokerQuery {
 
 /// What the brokers said of a topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Count {
+pub(super) enum PartitionCount {
     Partitions(usize),
     /// It does not exist, or we may not know.
     None(TopicFault),
@@ -46,7 +46,7 @@ pub(super) enum Count {
 /// What came of a question.
 #[derive(Debug)]
 pub(super) enum BrokerReply {
-    One(String, Count),
+    One(String, PartitionCount),
     /// `None`: they did not say.
     All(Option<Listed>),
 }
@@ -151,20 +151,20 @@ fn answer(client: &BaseProducer<Deliveries>, question: BrokerQuery) -> BrokerRep
     }
 }
 
-fn count(client: &BaseProducer<Deliveries>, topic: &str) -> Count {
+fn count(client: &BaseProducer<Deliveries>, topic: &str) -> PartitionCount {
     let Ok(metadata) = client.client().fetch_metadata(Some(topic), COUNT_LIMIT) else {
-        return Count::Unanswered;
+        return PartitionCount::Unanswered;
     };
     let named = |found: &&MetadataTopic| found.name() == topic;
-    let Some(found) = metadata.topics().iter().find(named) else { return Count::Unknown };
+    let Some(found) = metadata.topics().iter().find(named) else { return PartitionCount::Unknown };
     match found.error().map(Code::from) {
-        None => Count::Partitions(found.partitions().len()),
-        Some(Code::UnknownTopicOrPartition) => Count::None(TopicFault::Missing),
-        Some(Code::TopicAuthorizationFailed) => Count::None(TopicFault::Forbidden),
+        None => PartitionCount::Partitions(found.partitions().len()),
+        Some(Code::UnknownTopicOrPartition) => PartitionCount::None(TopicFault::Missing),
+        Some(Code::TopicAuthorizationFailed) => PartitionCount::None(TopicFault::Forbidden),
         Some(Code::LeaderNotAvailable | Code::RequestTimedOut | Code::BrokerNotAvailable) => {
-            Count::Unanswered
+            PartitionCount::Unanswered
         }
-        Some(_) => Count::Unknown,
+        Some(_) => PartitionCount::Unknown,
     }
 }
 
