@@ -38,7 +38,7 @@ mod suspects;
 mod translator;
 
 use crate::frame::Frame;
-use crate::ledger::{Budget, InFlight, Ledger, Progress, Ticket};
+use crate::ledger::{Budget, InFlight, Ledger, LedgerProgress, Ticket};
 use crate::lsn::Lsn;
 use crate::mutants::{self, Mutant};
 use crate::outbox::Outbox;
@@ -229,7 +229,7 @@ impl Pipeline {
     }
 
     /// How far confirmation has come.
-    pub fn progress(&self) -> Progress {
+    pub fn progress(&self) -> LedgerProgress {
         self.ledger.progress()
     }
 

@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use crate::ledger::Progress;
+use crate::ledger::LedgerProgress;
 use crate::time::Instant;
 
 /// At most so much counts between two looks: a process that was stopped has not waited.
@@ -39,7 +39,7 @@ pub struct StallDetector {
     /// How long no broker has answered.
     away: Duration,
     last_look: Option<Instant>,
-    progress: Progress,
+    progress: LedgerProgress,
     /// How long brokers that answered have confirmed nothing of the oldest transaction.
     stuck: Duration,
     /// The same, whether or not they answered.
@@ -53,7 +53,7 @@ impl StallDetector {
             limit,
             away: Duration::ZERO,
             last_look: None,
-            progress: Progress::default(),
+            progress: LedgerProgress::default(),
             stuck: Duration::ZERO,
             unconfirmed_for: Duration::ZERO,
         }
@@ -74,7 +74,7 @@ impl StallDetector {
         &mut self,
         connected: bool,
         records: u64,
-        progress: Progress,
+        progress: LedgerProgress,
         now: Instant,
     ) -> Result<(), Stalled> {
         let before = self.last_look.replace(now).unwrap_or(now);
@@ -112,7 +112,7 @@ mod tests {
         stall: &mut StallDetector,
         from: Instant,
         time: Duration,
-        see: impl Fn(u64) -> (bool, u64, Progress),
+        see: impl Fn(u64) -> (bool, u64, LedgerProgress),
     ) -> Result<Instant, Stalled> {
         let mut now = from;
         for tick in 0.. {
@@ -126,8 +126,8 @@ mod tests {
         Ok(now)
     }
 
-    fn at(settled: u64, confirmed: u64) -> Progress {
-        Progress { settled: Lsn::new(settled), confirmed }
+    fn at(settled: u64, confirmed: u64) -> LedgerProgress {
+        LedgerProgress { settled: Lsn::new(settled), confirmed }
     }
 
     #[test]
