@@ -8,7 +8,7 @@
 use serde::de::{Deserializer as _, MapAccess, Visitor};
 use serde_json::Value as Json;
 
-use super::row::{Cell, Format, OutboxRow, Place, Position};
+use super::row::{Cell, ColumnPosition, Format, OutboxRow, Position};
 use super::spec::{MessageSpec, OutboxSpec, TableName, Wanted};
 use super::type_oid as oid;
 use crate::pgoutput::{Excerpt, LogicalMessage};
@@ -18,7 +18,7 @@ use crate::pgoutput::{Excerpt, LogicalMessage};
 pub(super) struct Content {
     table: TableName,
     /// By slot; the columns are the slots themselves.
-    places: Vec<Option<Place>>,
+    places: Vec<Option<ColumnPosition>>,
     cells: Vec<Cell>,
     bytes: Vec<u8>,
 }
@@ -121,7 +121,7 @@ impl Content {
         let end = self.bytes.len();
         let place = |type_oid| {
             let column = self.cells.len();
-            Place { column, type_oid, modifier: -1, is_nullable: true }
+            ColumnPosition { column, type_oid, modifier: -1, is_nullable: true }
         };
         self.places.push(type_oid.map(place));
         self.cells.push(match member {

@@ -4,7 +4,7 @@
 //! first, the row. What always holds: a frame is decoded once each time that it is handed in.
 
 use super::error::PipelineError;
-use super::place::Place;
+use super::stream_position::StreamPosition;
 use crate::frame::Frame;
 use crate::ledger::Ledger;
 use crate::lsn::Lsn;
@@ -70,7 +70,7 @@ impl<'a> Change<'a> {
     pub(super) fn row(
         &self,
         outbox: &'a mut Outbox,
-        at: &mut Place,
+        at: &mut StreamPosition,
         ledger: &mut Ledger,
     ) -> Result<Option<OutboxRow<'a>>, PipelineError> {
         match &self.kind {

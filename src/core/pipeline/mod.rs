@@ -29,11 +29,11 @@ mod inferred;
 mod mark;
 mod missing;
 mod note;
-mod place;
 mod policy;
 mod rejected;
 mod resume;
 mod step;
+mod stream_position;
 mod suspects;
 mod translator;
 
@@ -61,9 +61,9 @@ pub use translator::Translator;
 
 use change::{Change, Found, Kind};
 use counters::TopicPlace;
-use place::Place;
 use rejected::{Rejected, is_dead_letter, rejected};
 use resume::covers;
+use stream_position::StreamPosition;
 
 /// The core of one session. Dropped with its stream and sink at the first error.
 #[derive(Debug)]
@@ -73,7 +73,7 @@ pub struct Pipeline {
     policy: Policy,
     ledger: Ledger,
     counters: Counters,
-    at: Place,
+    at: StreamPosition,
     /// What lies before it was stored by an earlier session.
     resume: Mark,
     /// What is still to be found in the log before anything is settled.
@@ -100,7 +100,7 @@ impl Pipeline {
             policy,
             ledger: Ledger::new(budget),
             counters: Counters::default(),
-            at: Place::default(),
+            at: StreamPosition::default(),
             resume: Mark::default(),
             check: None,
             begun: None,

@@ -17,7 +17,7 @@ use std::time::Duration;
 use super::confirmation::{Aspect, Blame};
 use super::error::PipelineError;
 use super::inferred::{Inferred, Times};
-use super::place::Place;
+use super::stream_position::StreamPosition;
 use crate::ledger::Ledger;
 use crate::lsn::Lsn;
 use crate::outbox::Position;
@@ -123,7 +123,7 @@ impl Suspects {
         let (mut is_news, mut wait) = (false, Duration::ZERO);
         for blame in blamed {
             let commit_lsn = ledger.commit_lsn(blame.ticket)?;
-            let is_lone = Place::is_lone(commit_lsn, ledger.end(blame.ticket)?);
+            let is_lone = StreamPosition::is_lone(commit_lsn, ledger.end(blame.ticket)?);
             let like = if is_lone && letters != Some(blame.topic.as_str()) {
                 Like::lone(commit_lsn, &blame.topic)
             } else {

@@ -13,14 +13,14 @@ use crate::outbox::Position;
 use crate::pgoutput::{LogicalMessage, PgTime};
 
 #[derive(Debug, Default)]
-pub(super) struct Place {
+pub(super) struct StreamPosition {
     /// Where the open transaction's next row stands; `None` between transactions.
     pub(super) next: Option<Position>,
     /// The end of the message that is a transaction of its own, while it is in hand.
     lone_end: Option<Lsn>,
 }
 
-impl Place {
+impl StreamPosition {
     /// Where the open transaction's next row stands.
     pub(super) fn open(&self) -> Result<Position, LedgerError> {
         self.next.ok_or(LedgerError::NotOpen)
