@@ -252,7 +252,7 @@ fn print(base: &Base, written: bool, context: &Context) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use postrider_core::pipeline::Part;
+    use postrider_core::pipeline::PartialTransaction;
 
     fn base(slot: u64, before: Option<(u32, Mark)>) -> Base {
         let lineage = |timeline| Lineage { timeline, ..Lineage::default() };
@@ -263,7 +263,7 @@ mod tests {
     #[test]
     fn what_becomes_of_rows_is_said() {
         let at = |end| Mark::at(Lsn::new(end));
-        let part = Some(Part { commit_lsn: Lsn::new(700), rows: 3 });
+        let part = Some(PartialTransaction { commit_lsn: Lsn::new(700), rows: 3 });
         let half = Mark { part, ..at(500) };
         for (before, effect, words) in [
             (Some((2, at(500))), Effect::None, "none is left out"),

@@ -12,7 +12,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::lsn::Lsn;
-use crate::pipeline::{CommitId, Mark, Part, PipelineError, ResumeCheck};
+use crate::pipeline::{CommitId, Mark, PartialTransaction, PipelineError, ResumeCheck};
 use crate::progress::{Lineage, Progress};
 
 /// What a timeline descends from: of each ancestor its number and where it ended, oldest first.
@@ -470,7 +470,7 @@ fn same_tables(now: &Lineage, progress: &Progress, mark: Mark) -> Result<(), Gat
             return Err(GateError::MemberReplaced { table, slot: slot(), delivered });
         }
     }
-    let Some(Part { commit_lsn: commit, rows }) = mark.part else { return Ok(()) };
+    let Some(PartialTransaction { commit_lsn: commit, rows }) = mark.part else { return Ok(()) };
     if before.messages.is_some() && before.messages != now.messages {
         return Err(GateError::PrefixesChanged { slot: slot(), commit, rows });
     }

@@ -49,7 +49,7 @@ pub use allowance::Allowance;
 pub use confirmation::{Aspect, Blame, Confirmation, Outcome, Refused};
 pub use counters::{Counters, TopicTotal};
 pub use error::PipelineError;
-pub use mark::{CommitId, Mark, Part};
+pub use mark::{CommitId, Mark, PartialTransaction};
 pub use missing::{
     AbsentTopic, CreateRule, Decision, MissingPolicy, MissingTopic, MissingTopics, TopicFault,
 };

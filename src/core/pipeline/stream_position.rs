@@ -6,7 +6,7 @@
 
 use super::counters::Counters;
 use super::error::PipelineError;
-use super::mark::Part;
+use super::mark::PartialTransaction;
 use crate::ledger::{Ledger, LedgerError};
 use crate::lsn::Lsn;
 use crate::outbox::Position;
@@ -60,9 +60,9 @@ impl StreamPosition {
     }
 
     /// How much of the open transaction is done, if any of it is.
-    pub(super) fn part(&self) -> Option<Part> {
+    pub(super) fn part(&self) -> Option<PartialTransaction> {
         let Position { commit_lsn, index: rows, .. } = self.next?;
-        (rows > 0).then_some(Part { commit_lsn, rows })
+        (rows > 0).then_some(PartialTransaction { commit_lsn, rows })
     }
 
     /// A row was sent, skipped or dropped: the next one stands after it.

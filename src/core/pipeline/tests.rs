@@ -204,7 +204,7 @@ fn g4_a_row_too_large_to_be_held_is_left_out_or_stops_the_relay_where_the_policy
 fn g6_a_row_too_large_to_be_held_is_sent_once() {
     let frames = transaction(b"payload");
     let mut pipeline = pipeline(dead_letters());
-    let part = Some(Part { commit_lsn: Lsn::new(0x100), rows: 1 });
+    let part = Some(PartialTransaction { commit_lsn: Lsn::new(0x100), rows: 1 });
     pipeline.resume_at(Mark { part, ..Mark::at(Lsn::ZERO) }, None);
     pass(&mut pipeline, &frames[0]).unwrap();
     pass(&mut pipeline, &frames[1]).unwrap();

@@ -47,7 +47,7 @@ impl Oldest {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pipeline::Part;
+    use crate::pipeline::PartialTransaction;
 
     fn left() -> Oldest {
         Oldest::default().after(Lsn::new(100), Mark::at(Lsn::new(200)), Some(7))
@@ -67,7 +67,7 @@ mod tests {
 
     #[test]
     fn a_transaction_in_pieces_waits_for_its_commit() {
-        let part = Part { commit_lsn: Lsn::new(300), rows: 1 };
+        let part = PartialTransaction { commit_lsn: Lsn::new(300), rows: 1 };
         let reached = Mark { part: Some(part), ..Mark::at(Lsn::new(200)) };
         let left = Oldest::default().after(Lsn::new(200), reached, Some(7));
         assert_eq!(left.settled(Lsn::new(300)).time_us(), Some(7));

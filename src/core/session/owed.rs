@@ -95,7 +95,7 @@ impl Session {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pipeline::Part;
+    use crate::pipeline::PartialTransaction;
 
     fn at(end: u64) -> Mark {
         Mark::at(Lsn::new(end))
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn g8_rows_of_an_open_transaction_are_owed_until_its_commit_is_settled() {
-        let part = Some(Part { commit_lsn: Lsn::new(500), rows: 1 });
+        let part = Some(PartialTransaction { commit_lsn: Lsn::new(500), rows: 1 });
         let owed = after(Owed::default(), 200, Mark { part, ..at(200) }, 1);
         // A keepalive may settle what lies before the transaction.
         assert_eq!(after(owed, 250, at(250), 0), owed);

@@ -94,7 +94,7 @@ impl Batch {
 mod tests {
     use super::*;
     use crate::lsn::Lsn;
-    use crate::pipeline::{Mark, Part};
+    use crate::pipeline::{Mark, PartialTransaction};
 
     const AGE: Duration = Duration::from_millis(10);
     const LIMITS: BatchLimits = BatchLimits::new(AGE, false);
@@ -109,7 +109,7 @@ mod tests {
     }
 
     fn within() -> Reached {
-        let part = Some(Part { commit_lsn: Lsn::new(200), rows: 7 });
+        let part = Some(PartialTransaction { commit_lsn: Lsn::new(200), rows: 7 });
         Reached { mark: Mark { part, ..Mark::at(Lsn::new(100)) }, ..between() }
     }
 
