@@ -25,7 +25,7 @@ use super::producer::invalid_topic;
 use super::questions::{BrokerQuery, BrokerReply, Listed, PartitionCount, Questions};
 use super::settings::KafkaSpec;
 use super::{SendError, SinkError};
-use postrider_core::pipeline::{Allowance, Decision, TopicFault};
+use postrider_core::pipeline::{Allowance, TopicDecision, TopicFault};
 use postrider_core::route::Record;
 
 /// How long one call may hurry the library to connect.
@@ -127,10 +127,10 @@ impl Admissions {
             }
         }
         let mut by_name = match kafka.topics.decide(topic, || inner.in_flight_count() == 0) {
-            Some(Decision::Reject(rejection)) => return Err(SendError::Refused(rejection)),
-            Some(Decision::Wait | Decision::Create(_)) => return Ok(Admission::Wait),
-            Some(Decision::Ask) => false,
-            Some(Decision::AskByName) | None => true,
+            Some(TopicDecision::Reject(rejection)) => return Err(SendError::Refused(rejection)),
+            Some(TopicDecision::Wait | TopicDecision::Create(_)) => return Ok(Admission::Wait),
+            Some(TopicDecision::Ask) => false,
+            Some(TopicDecision::AskByName) | None => true,
         };
         if self.missing.get(topic).is_some_and(|missing| missing.asked.elapsed() < ASK_EVERY) {
             return Ok(Admission::Wait);
@@ -145,9 +145,13 @@ impl Admissions {
                     return Ok(admits());
                 }
                 None => match kafka.topics.unlisted(kafka, topic, list.collides(topic)) {
-                    Some(Decision::Reject(rejection)) => return Err(SendError::Refused(rejection)),
-                    Some(Decision::Wait | Decision::Create(_)) => return Ok(Admission::Wait),
-                    Some(Decision::Ask | Decision::AskByName) | None => by_name = true,
+                    Some(TopicDecision::Reject(rejection)) => {
+                        return Err(SendError::Refused(rejection));
+                    }
+                    Some(TopicDecision::Wait | TopicDecision::Create(_)) => {
+                        return Ok(Admission::Wait);
+                    }
+                    Some(TopicDecision::Ask | TopicDecision::AskByName) | None => by_name = true,
                 },
             }
         }

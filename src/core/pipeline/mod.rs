@@ -51,7 +51,7 @@ pub use counters::{Counters, TopicTotal};
 pub use error::PipelineError;
 pub use mark::{CommitId, Mark, PartialTransaction};
 pub use missing::{
-    AbsentTopic, CreateRule, Decision, MissingPolicy, MissingTopic, MissingTopics, TopicFault,
+    AbsentTopic, CreateRule, MissingPolicy, MissingTopic, MissingTopics, TopicDecision, TopicFault,
 };
 pub use policy::{Policy, RejectPolicy, UpdatePolicy};
 pub use resume::ResumeCheck;

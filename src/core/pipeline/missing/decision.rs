@@ -85,7 +85,7 @@ impl MissingPolicy {
 
 /// What to do with a row of a topic.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Decision {
+pub enum TopicDecision {
     /// Ask the brokers for it or for all topics, then [`MissingTopics::absent`](super::MissingTopics::absent),
     /// [`MissingTopics::unlisted`](super::MissingTopics::unlisted) or [`MissingTopics::present`](super::MissingTopics::present).
     Ask,
