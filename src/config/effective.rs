@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::layer::{Origin, Setting, Value, toml_text};
+use super::layer::{Setting, SettingOrigin, Value, toml_text};
 use super::model::Config;
 use super::options::{Kind, PROPERTIES};
 use super::rule_options::is_rules;
@@ -22,7 +22,7 @@ pub struct Effective {
     /// The value, masked where it is secret.
     pub value: Shown,
     /// Where it came from.
-    pub origin: Origin,
+    pub origin: SettingOrigin,
 }
 
 /// A value as an operator would type it. Displays as TOML, serializes as what it is.
@@ -140,9 +140,9 @@ const fn sslmode(mode: SslMode) -> &'static str {
     }
 }
 
-fn libpq(variables: &[(String, String)]) -> Option<Origin> {
+fn libpq(variables: &[(String, String)]) -> Option<SettingOrigin> {
     let is_set =
         |name: &&str| variables.iter().any(|(set, value)| set == name && !value.is_empty());
     let names: Vec<&str> = LIBPQ.iter().copied().filter(|name| is_set(name)).collect();
-    (!names.is_empty()).then(|| Origin::Libpq(names.join(", ")))
+    (!names.is_empty()).then(|| SettingOrigin::Libpq(names.join(", ")))
 }

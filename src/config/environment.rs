@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use super::FlagValue;
-use super::layer::{Layer, Origin, Raw};
+use super::layer::{Layer, Raw, SettingOrigin};
 use super::mistake::{Mistake, MistakeKind, SourcePosition};
 use super::options::{ENV_PREFIX, OptionSpec, PROPERTIES, env_name};
 use super::table::{OPTIONS, option};
@@ -24,13 +24,13 @@ pub(super) fn environment(variables: &[(String, String)]) -> Layer {
         };
         let place = || SourcePosition::Named(format!("environment variable {name}"));
         if let Some(key) = key_of(path) {
-            layer.add(&key, Raw::Loose(value.clone()), Origin::Env(name.clone()), None);
+            layer.add(&key, Raw::Loose(value.clone()), SettingOrigin::Env(name.clone()), None);
         } else if let Some(key) = path.strip_suffix("_FILE").and_then(key_of) {
             layer.mistakes.extend(set_twice(name, &key, variables));
             match std::fs::read_to_string(value) {
                 Ok(text) => {
                     let text = text.trim_end_matches(['\r', '\n']).to_owned();
-                    layer.add(&key, Raw::Loose(text), Origin::EnvFile(name.clone()), None);
+                    layer.add(&key, Raw::Loose(text), SettingOrigin::EnvFile(name.clone()), None);
                 }
                 Err(error) => layer.mistakes.push(Mistake {
                     kind: MistakeKind::UnreadableFile {
@@ -84,7 +84,7 @@ pub(super) fn set(assignments: &[String]) -> Layer {
         let key = key.trim();
         let property = key.strip_prefix(PROPERTIES).is_some_and(|rest| rest.len() > 1);
         if option(key).is_some() || property {
-            layer.add(key, Raw::Loose(value.to_owned()), Origin::Set, None);
+            layer.add(key, Raw::Loose(value.to_owned()), SettingOrigin::Set, None);
         } else {
             layer.refuse_unknown(key, SourcePosition::Named("--set".to_owned()));
         }
@@ -96,7 +96,7 @@ pub(super) fn set(assignments: &[String]) -> Layer {
 pub(super) fn flags(flags: &[FlagValue]) -> Layer {
     let mut layer = Layer::default();
     for FlagValue { key, value, flag } in flags {
-        layer.add(key, Raw::Loose(value.clone()), Origin::Flag((*flag).to_owned()), None);
+        layer.add(key, Raw::Loose(value.clone()), SettingOrigin::Flag((*flag).to_owned()), None);
     }
     layer
 }

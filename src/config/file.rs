@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use toml::de::{DeTable, DeValue};
 
-use super::layer::{Layer, Origin, Raw, did_you_mean};
+use super::layer::{Layer, Raw, SettingOrigin, did_you_mean};
 use super::mistake::{Mistake, MistakeKind, SourceFile, SourcePosition, Span};
 use super::options::PROPERTIES;
 use super::rule_options::{RULES, is_rule};
@@ -53,8 +53,10 @@ impl Walk<'_> {
                 DeValue::Array(rules) if key == RULES => self.rules(&key, rules),
                 other if option(&key).is_some() || is_property(&key) => {
                     let span = if is_property(&key) { self.key_span(name.span()) } else { span };
-                    let origin =
-                        Origin::File { path: self.file.path().to_owned(), line: span.line() };
+                    let origin = SettingOrigin::File {
+                        path: self.file.path().to_owned(),
+                        line: span.line(),
+                    };
                     let raw = self.raw(other);
                     self.layer.add(&key, raw, origin, Some(span));
                 }

@@ -17,7 +17,7 @@ use postrider_service::units::{format_duration, format_size, parse_size, read_du
 
 /// Where an effective value came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Origin {
+pub enum SettingOrigin {
     /// The option table.
     Default,
     /// A `PG*` variable, the service file or the password file.
@@ -39,7 +39,7 @@ pub enum Origin {
     Flag(String),
 }
 
-impl std::fmt::Display for Origin {
+impl std::fmt::Display for SettingOrigin {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Default => f.write_str("default"),
@@ -101,7 +101,7 @@ pub(super) enum Value {
 #[derive(Debug, Clone)]
 pub(super) struct Setting {
     pub(super) value: Value,
-    pub(super) origin: Origin,
+    pub(super) origin: SettingOrigin,
     /// The value's place in a file.
     pub(super) span: Option<Span>,
 }
@@ -114,15 +114,16 @@ impl Setting {
 }
 
 /// Where a mistake in a value of this origin is shown.
-pub(super) fn place_of(origin: &Origin, span: Option<&Span>) -> SourcePosition {
+pub(super) fn place_of(origin: &SettingOrigin, span: Option<&Span>) -> SourcePosition {
     match (span, origin) {
         (Some(span), _) => SourcePosition::File(span.excerpt()),
-        (None, Origin::Env(name) | Origin::EnvFile(name) | Origin::Libpq(name)) => {
-            SourcePosition::Named(format!("environment variable {name}"))
-        }
-        (None, Origin::Set) => SourcePosition::Named("--set".to_owned()),
-        (None, Origin::Flag(name)) => SourcePosition::Named(name.clone()),
-        (None, Origin::Default | Origin::File { .. }) => SourcePosition::Nowhere,
+        (
+            None,
+            SettingOrigin::Env(name) | SettingOrigin::EnvFile(name) | SettingOrigin::Libpq(name),
+        ) => SourcePosition::Named(format!("environment variable {name}")),
+        (None, SettingOrigin::Set) => SourcePosition::Named("--set".to_owned()),
+        (None, SettingOrigin::Flag(name)) => SourcePosition::Named(name.clone()),
+        (None, SettingOrigin::Default | SettingOrigin::File { .. }) => SourcePosition::Nowhere,
     }
 }
 
@@ -135,7 +136,7 @@ pub(super) struct Layer {
 
 impl Layer {
     /// Takes one value; a mistake is kept for the report and the value is left out.
-    pub(super) fn add(&mut self, key: &str, raw: Raw, origin: Origin, span: Option<Span>) {
+    pub(super) fn add(&mut self, key: &str, raw: Raw, origin: SettingOrigin, span: Option<Span>) {
         let read = match option(key) {
             Some(option) => read_option(key, option, raw),
             None => read_property(key, raw),

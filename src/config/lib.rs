@@ -51,10 +51,10 @@ use std::sync::LazyLock;
 use postrider_postgres::libpq::ConnectInfoWarning;
 use postrider_secrets::mask;
 
-use layer::{Layer, Origin as LayerOrigin, Raw, Setting, Value};
+use layer::{Layer, Raw, Setting, SettingOrigin as LayerOrigin, Value};
 
 pub use effective::{Effective, Shown};
-pub use layer::{Origin, toml_text};
+pub use layer::{SettingOrigin, toml_text};
 pub use mistake::{ConfigError, Mistake, MistakeKind, SourceLine, SourcePosition, to_read};
 pub use model::{
     Config, DeadLetters, Http, Kafka, Log, Messages, Outbox, Progress, Retry, Route, Shutdown,

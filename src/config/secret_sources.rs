@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use super::layer::{Origin, Value};
+use super::layer::{SettingOrigin, Value};
 use super::options::PROPERTIES;
 use super::reader::SettingsReader;
 use super::values::{ConnectionString, Property};
@@ -58,7 +58,7 @@ impl SettingsReader<'_> {
     /// The file that a setting was read from, if a `_FILE` variable named one.
     pub(super) fn file_of(&self, key: &str) -> Option<PathBuf> {
         match &self.settings.get(key)?.origin {
-            Origin::EnvFile(variable) => (self.env)(variable).map(PathBuf::from),
+            SettingOrigin::EnvFile(variable) => (self.env)(variable).map(PathBuf::from),
             _ => None,
         }
     }

@@ -13,7 +13,8 @@ use serde_json::json;
 use super::error::ShopError;
 use super::kafka::KafkaArgs;
 use postrider_patterns::dead_letter::{
-    DeadLetter, DeadLetters, Filter, Origin, PartitionOffset, RedriveOptions, Target, now_ms,
+    DeadLetter, DeadLetterOrigin, DeadLetters, Filter, PartitionOffset, RedriveOptions, Target,
+    now_ms,
 };
 use postrider_service::units::parse_duration;
 
@@ -116,7 +117,7 @@ impl Selection {
 }
 
 fn line(letter: &DeadLetter) -> Option<serde_json::Value> {
-    let Origin::Consumer { at, failure } = &letter.origin else { return None };
+    let DeadLetterOrigin::Consumer { at, failure } = &letter.origin else { return None };
     Some(json!({
         "place": letter.at.to_string(),
         "code": letter.code,

@@ -175,7 +175,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::record::{DeadLetter, Origin, PartitionOffset, retried};
+    use crate::record::{DeadLetter, DeadLetterOrigin, PartitionOffset, retried};
 
     const WHY: (&str, &str) = ("poison", "the amount is negative");
 
@@ -225,7 +225,7 @@ mod tests {
                 prop_assert_eq!((&letter.key, &letter.value), (&record.key, &record.value));
                 prop_assert_eq!((letter.topic.as_ref(), letter.timestamp_ms), (Some(&record.topic), Some(3)));
                 prop_assert_eq!((&*letter.code, &*letter.reason), WHY);
-                prop_assert_eq!(letter.origin, Origin::Consumer { at: record.at(), failure: failure() });
+                prop_assert_eq!(letter.origin, DeadLetterOrigin::Consumer { at: record.at(), failure: failure() });
                 prop_assert_eq!(letter.is_cut, cut != Cut::Nothing);
                 prop_assert_eq!(letter.at, PartitionOffset { partition: 0, offset: 7 });
             }

@@ -13,7 +13,7 @@ mod partitioner;
 mod stored;
 
 pub use consumer::{ConsumerFailure, Cut};
-pub use dead_letter::{DeadLetter, Note, Origin, receipt_of, retried};
+pub use dead_letter::{DeadLetter, DeadLetterOrigin, Note, receipt_of, retried};
 pub use filter::{Filter, Target};
 pub use headers::{
     ATTEMPTS_HEADER, COMMIT_TIMESTAMP_HEADER, CONSUMER_HEADER, CUT_HEADER, ERROR_CODE_HEADER,

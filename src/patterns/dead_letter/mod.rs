@@ -37,7 +37,8 @@ pub(crate) use consumer::{create_command, kafka_of};
 pub use error::DeadLetterError;
 pub use error::listed;
 pub use postrider_core::record::{
-    ConsumerFailure, DeadLetter, Filter, Header, Origin, PartitionOffset, StoredRecord, Target,
+    ConsumerFailure, DeadLetter, DeadLetterOrigin, Filter, Header, PartitionOffset, StoredRecord,
+    Target,
 };
 pub use redrive::{Interrupt, Job, RedriveControl};
 pub use topic::{DeadLetterTopic, Keep, Survey};
