@@ -12,7 +12,7 @@ mod headers;
 mod partitioner;
 mod stored;
 
-pub use consumer::{ConsumerFailure, Cut};
+pub use consumer::{ConsumerFailure, Truncation};
 pub use dead_letter::{DeadLetter, DeadLetterOrigin, Note, receipt_of, retried};
 pub use filter::{Filter, Target};
 pub use headers::{

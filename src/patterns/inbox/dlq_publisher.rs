@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::stop::StopSignal;
 use crate::dead_letter::{create_command, kafka_of, now_ms, topic_of};
 use postrider_core::ledger::Ticket;
-use postrider_core::record::{ConsumerFailure, Cut, StoredRecord};
+use postrider_core::record::{ConsumerFailure, StoredRecord, Truncation};
 use postrider_core::route::{OwnedRecord, Rejection, RejectionCode};
 use postrider_kafka::{
     Confirmation, KafkaSpec, Outcome, Producer, Reader, ReaderError, ReaderSpec, SendError,
@@ -88,7 +88,7 @@ impl DlqPublisher {
         (code, reason): (&str, &str),
         failure: &ConsumerFailure,
     ) -> bool {
-        let (mut failures, mut cut) = (0, Cut::Nothing);
+        let (mut failures, mut cut) = (0, Truncation::Nothing);
         loop {
             let (key, value) = cut.rest(record);
             let letter = OwnedRecord {
