@@ -10,8 +10,8 @@ use super::checks;
 use super::layer::{Setting, Value};
 use super::mistake::{Mistake, MistakeKind};
 use super::model::{
-    Config, DeadLetters, Http, Kafka, Log, Messages, Outbox, Progress, Retry, Route, Shutdown,
-    Source,
+    Config, DeadLettersSection, HttpSection, KafkaSection, LogSection, MessagesSection,
+    OutboxSection, ProgressSection, RetrySection, RouteSection, ShutdownSection, SourceSection,
 };
 use super::reader::SettingsReader;
 use super::rules;
@@ -72,10 +72,11 @@ pub(super) fn assemble(
 /// Further names of columns, by the first.
 type Aliases = BTreeMap<String, Vec<String>>;
 
-type Rest = (Progress, DeadLetters, Http, Retry, Shutdown, Log);
+type Rest =
+    (ProgressSection, DeadLettersSection, HttpSection, RetrySection, ShutdownSection, LogSection);
 
 impl SettingsReader<'_> {
-    fn source(&mut self) -> Option<Source> {
+    fn source(&mut self) -> Option<SourceSection> {
         let url = self.text("source.url", |text| Ok(ConnectionString::new(text)));
         let connect = url.as_ref().and_then(|url| self.connect(url));
         let slot = self.text("source.slot", checks::slot);
@@ -99,7 +100,7 @@ impl SettingsReader<'_> {
         let create = self.choice("source.create", Create::from_word);
         let status_interval = self.duration("source.status_interval");
         let frame_bytes_max = self.size("source.frame_max");
-        Some(Source {
+        Some(SourceSection {
             connect: connect?,
             url: url?,
             slot: slot?,
@@ -111,13 +112,13 @@ impl SettingsReader<'_> {
         })
     }
 
-    fn messages(&mut self) -> Option<Messages> {
+    fn messages(&mut self) -> Option<MessagesSection> {
         let prefixes = self.items("messages.prefixes", checks::message_prefix);
         let null_members = self.choice("messages.null_members", Members::from_word);
-        Some(Messages { prefixes: prefixes?, null_members: null_members? })
+        Some(MessagesSection { prefixes: prefixes?, null_members: null_members? })
     }
 
-    fn outbox(&mut self) -> Option<Outbox> {
+    fn outbox(&mut self) -> Option<OutboxSection> {
         let mut aliases = BTreeMap::new();
         let id = self.column("outbox.id", &mut aliases);
         let aggregate_type = self.column("outbox.aggregate_type", &mut aliases);
@@ -129,7 +130,7 @@ impl SettingsReader<'_> {
         let schema_version = self.optional("outbox.schema_version", &mut aliases);
         let traceparent = self.optional("outbox.traceparent", &mut aliases);
         let on_update = self.choice("outbox.on_update", OnUpdate::from_word);
-        Some(Outbox {
+        Some(OutboxSection {
             id: id?,
             aggregate_type: aggregate_type?,
             aggregate_id: aggregate_id?,
@@ -173,7 +174,7 @@ impl SettingsReader<'_> {
         Some(Some(first))
     }
 
-    fn route(&mut self, outbox: &Outbox) -> Option<Route> {
+    fn route(&mut self, outbox: &OutboxSection) -> Option<RouteSection> {
         let by = self.text("route.by", checks::identifier);
         let regex = self.text("route.regex", |text| Ok(text.to_owned()));
         let topic = self.text("route.topic", |text| Ok(text.to_owned()));
@@ -194,7 +195,7 @@ impl SettingsReader<'_> {
         let position_header = self.switch("route.position_header");
         let rejected = self.choice("route.rejected", Rejected::from_word);
         let missing_topic = self.missing_topic(rejected);
-        Some(Route {
+        Some(RouteSection {
             by: by?,
             regex: regex?,
             topic: topic?,
@@ -264,7 +265,7 @@ impl SettingsReader<'_> {
         self.refuse("route.envelope", InvalidValue { reason: twice.to_string(), help })
     }
 
-    fn format(&mut self, route: Option<&Route>) -> Option<FormatSpec> {
+    fn format(&mut self, route: Option<&RouteSection>) -> Option<FormatSpec> {
         let key = self.choice("format.key", KeyFormat::from_word);
         let value = self.choice("format.value", ValueFormat::from_word);
         let columns = self.choice("format.columns", ColumnStyle::from_word);
@@ -293,7 +294,7 @@ impl SettingsReader<'_> {
         })
     }
 
-    fn kafka(&mut self) -> Option<Kafka> {
+    fn kafka(&mut self) -> Option<KafkaSection> {
         let brokers = self.list("kafka.brokers", checks::broker, "write \"host:port\"");
         let delivery = self.choice("kafka.delivery", Delivery::from_word);
         let partitioner = self.choice("kafka.partitioner", Partitioner::from_word);
@@ -311,7 +312,7 @@ impl SettingsReader<'_> {
         let properties = self.properties();
         let secret_files = self.files_of(&properties);
         let password_command = self.password_command("kafka.password_command");
-        Some(Kafka {
+        Some(KafkaSection {
             brokers: brokers?,
             delivery: delivery?,
             transaction_age: transaction_age?,
@@ -327,7 +328,7 @@ impl SettingsReader<'_> {
         })
     }
 
-    fn rest(&mut self, route: Option<&Route>) -> Option<Rest> {
+    fn rest(&mut self, route: Option<&RouteSection>) -> Option<Rest> {
         let progress = self.progress();
         let topic = self.text("dead_letters.topic", |text| checks::dead_letters(text, route));
         if let (Some(progress), Some(letters)) = (&progress, &topic)
@@ -345,25 +346,25 @@ impl SettingsReader<'_> {
         let repeat_interval = self.duration("log.repeat_interval");
         Some((
             progress?,
-            DeadLetters { topic: topic? },
-            Http { bind: bind? },
+            DeadLettersSection { topic: topic? },
+            HttpSection { bind: bind? },
             retry?,
-            Shutdown { grace: grace? },
-            Log { level: level?, format: format?, repeat_interval: repeat_interval? },
+            ShutdownSection { grace: grace? },
+            LogSection { level: level?, format: format?, repeat_interval: repeat_interval? },
         ))
     }
 
-    fn progress(&mut self) -> Option<Progress> {
+    fn progress(&mut self) -> Option<ProgressSection> {
         let slot = self.text("source.slot", |slot| Ok(slot.to_owned()));
         let topic = self.text("progress.topic", |text| match (text, &slot) {
             ("", Some(slot)) => Ok(format!("{PROGRESS_PREFIX}{slot}")),
             _ => checks::progress_topic(text),
         });
         let at_least_once = self.switch("progress.at_least_once");
-        Some(Progress { topic: topic?, at_least_once: at_least_once? })
+        Some(ProgressSection { topic: topic?, at_least_once: at_least_once? })
     }
 
-    fn retry(&mut self) -> Option<Retry> {
+    fn retry(&mut self) -> Option<RetrySection> {
         let initial = self.duration("retry.initial");
         let max = self.duration("retry.max");
         let give_up_after = self.duration("retry.give_up_after");
@@ -371,7 +372,7 @@ impl SettingsReader<'_> {
         if max < initial {
             self.refuse::<()>("retry.max", InvalidValue::new("must not be below `retry.initial`"));
         }
-        Some(Retry {
+        Some(RetrySection {
             initial: initial?,
             max: max?,
             give_up_after: give_up_after?,

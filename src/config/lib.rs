@@ -57,8 +57,8 @@ pub use effective::{Effective, Shown};
 pub use layer::{SettingOrigin, toml_text};
 pub use mistake::{ConfigError, Mistake, MistakeKind, SourceLine, SourcePosition, to_read};
 pub use model::{
-    Config, DeadLetters, Http, Kafka, Log, Messages, Outbox, Progress, Retry, Route, Shutdown,
-    Source,
+    Config, DeadLettersSection, HttpSection, KafkaSection, LogSection, MessagesSection,
+    OutboxSection, ProgressSection, RetrySection, RouteSection, ShutdownSection, SourceSection,
 };
 pub use options::{Kind, OptionSpec, PROPERTIES, env_name};
 pub use reference::{example_toml, reference_markdown, wrap};
