@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::layer::{Setting, SettingOrigin, Value, toml_text};
 use super::model::Config;
-use super::options::{Kind, PROPERTIES};
+use super::options::{OptionKind, PROPERTIES};
 use super::rule_options::is_rules;
 use super::table::{OPTIONS, option};
 use postrider_postgres::libpq::SslMode;
@@ -82,7 +82,7 @@ pub(super) fn list(
     for option in OPTIONS {
         let Some(setting) = settings.get(option.key) else { continue };
         lines.push(line(option.key, setting));
-        if option.kind == Kind::Connection {
+        if option.kind == OptionKind::Connection {
             let origin = libpq(variables).unwrap_or_else(|| setting.origin.clone());
             let value = Shown::Text(connection(config));
             lines.push(Effective { key: "source.connect".to_owned(), value, origin });
@@ -96,7 +96,7 @@ pub(super) fn list(
 fn show(key: &str, setting: &Setting) -> Shown {
     match &setting.value {
         Value::Text(text) => Shown::Text(match option(key).map(|option| option.kind) {
-            Some(Kind::Connection) => mask_connection_string(text),
+            Some(OptionKind::Connection) => mask_connection_string(text),
             // Names of options say nothing of passwords; values may.
             Some(_) => mask_text(text).into_owned(),
             None => shown(key, text).into_owned(),
@@ -104,7 +104,7 @@ fn show(key: &str, setting: &Setting) -> Shown {
         Value::List(items) => {
             let mut shown: Vec<_> =
                 items.iter().map(|item| mask_text(&item.text).into_owned()).collect();
-            let has_names = option(key).is_some_and(|option| option.kind == Kind::Names);
+            let has_names = option(key).is_some_and(|option| option.kind == OptionKind::Names);
             match (has_names, shown.len()) {
                 (true, 0 | 1) => Shown::Text(shown.pop().unwrap_or_default()),
                 _ => Shown::List(shown),

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::mistake::{Mistake, MistakeKind, SourcePosition, Span};
-use super::options::{Kind, OptionSpec};
+use super::options::{OptionKind, OptionSpec};
 use super::rule_options::{RULE_OPTIONS, RULES, is_rules};
 use super::table::{OPTIONS, option};
 use super::typo;
@@ -219,33 +219,33 @@ fn read_option(key: &str, option: &OptionSpec, raw: Raw) -> Result<Value, Wrong>
         _ => None,
     };
     match (option.kind, raw) {
-        (Kind::Text | Kind::Connection, Raw::Text(text) | Raw::Loose(text)) => {
+        (OptionKind::Text | OptionKind::Connection, Raw::Text(text) | Raw::Loose(text)) => {
             Ok(Value::Text(text))
         }
-        (Kind::Choice(words), Raw::Text(text) | Raw::Loose(text)) => {
+        (OptionKind::Choice(words), Raw::Text(text) | Raw::Loose(text)) => {
             check_choice(key, words, &text)?;
             Ok(Value::Text(text))
         }
-        (Kind::Switch, Raw::Switch(on)) => Ok(Value::Switch(on)),
-        (Kind::Switch, Raw::Loose(text)) => match text.as_str() {
+        (OptionKind::Switch, Raw::Switch(on)) => Ok(Value::Switch(on)),
+        (OptionKind::Switch, Raw::Loose(text)) => match text.as_str() {
             "true" => Ok(Value::Switch(true)),
             "false" => Ok(Value::Switch(false)),
             _ => Err(wrong_type(key, option, "other text", None)),
         },
-        (Kind::Duration(min, max), Raw::Text(text) | Raw::Loose(text)) => {
+        (OptionKind::Duration(min, max), Raw::Text(text) | Raw::Loose(text)) => {
             let duration = read_duration(&text).map_err(invalid)?;
             let shown = (format_duration(min), format_duration(max));
             check_range(key, (min..=max).contains(&duration), shown)?;
             Ok(Value::Duration(duration))
         }
-        (Kind::Size(min, max), Raw::Text(text) | Raw::Loose(text)) => {
+        (OptionKind::Size(min, max), Raw::Text(text) | Raw::Loose(text)) => {
             let bytes = parse_size(&text).map_err(invalid)?;
             let shown = (format_size(min), format_size(max));
             check_range(key, (min..=max).contains(&bytes), shown)?;
             Ok(Value::Size(bytes))
         }
-        (Kind::Names, Raw::Text(text)) => Ok(Value::List(vec![Item { text, span: None }])),
-        (Kind::List | Kind::Names, Raw::Loose(text)) => {
+        (OptionKind::Names, Raw::Text(text)) => Ok(Value::List(vec![Item { text, span: None }])),
+        (OptionKind::List | OptionKind::Names, Raw::Loose(text)) => {
             let Some(items) = items(&text) else {
                 let help = "write names with commas, or a TOML list".to_owned();
                 return Err(wrong_type(key, option, "a list that is not TOML", Some(help)));
@@ -253,16 +253,16 @@ fn read_option(key: &str, option: &OptionSpec, raw: Raw) -> Result<Value, Wrong>
             let item = |text| Item { text, span: None };
             Ok(Value::List(items.into_iter().map(item).collect()))
         }
-        (Kind::List | Kind::Names, Raw::List(items)) => read_list(key, option, items),
+        (OptionKind::List | OptionKind::Names, Raw::List(items)) => read_list(key, option, items),
         (kind, raw) => {
             let help = match (kind, number) {
-                (Kind::Duration(..), Some(number)) => {
+                (OptionKind::Duration(..), Some(number)) => {
                     Some(format!("say the unit: \"{number}s\" or \"{number}ms\""))
                 }
-                (Kind::Size(..), Some(number)) => {
+                (OptionKind::Size(..), Some(number)) => {
                     Some(format!("say the unit: \"{number}B\" or \"{number}MiB\""))
                 }
-                (Kind::List, None) => match &raw {
+                (OptionKind::List, None) => match &raw {
                     Raw::Text(text) => Some(format!("put it in brackets: [{}]", toml_text(text))),
                     _ => None,
                 },

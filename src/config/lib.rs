@@ -60,7 +60,7 @@ pub use model::{
     Config, DeadLettersSection, HttpSection, KafkaSection, LogSection, MessagesSection,
     OutboxSection, ProgressSection, RetrySection, RouteSection, ShutdownSection, SourceSection,
 };
-pub use options::{Kind, OptionSpec, PROPERTIES, env_name};
+pub use options::{OptionKind, OptionSpec, PROPERTIES, env_name};
 pub use reference::{example_toml, reference_markdown, wrap};
 pub use rule_options::RULE_OPTIONS;
 pub use table::OPTIONS;

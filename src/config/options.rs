@@ -9,7 +9,7 @@ type Text = &'static str;
 
 /// What an option's value looks like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum OptionKind {
     /// Any text; what it must be is checked when the configuration is assembled.
     Text,
     /// A connection string, shown without its password.
@@ -28,7 +28,7 @@ pub enum Kind {
     Size(u64, u64),
 }
 
-impl Kind {
+impl OptionKind {
     /// What the value must be, for a reader.
     pub fn describe(self) -> &'static str {
         match self {
@@ -50,7 +50,7 @@ pub struct OptionSpec {
     /// Section and name: `source.slot`.
     pub key: &'static str,
     /// What it looks like.
-    pub kind: Kind,
+    pub kind: OptionKind,
     /// The default, as TOML.
     pub default: &'static str,
     /// The unit of the value, or "-".
@@ -88,19 +88,19 @@ pub fn env_name(key: &str) -> String {
 }
 
 pub(super) const fn text(key: Text, default: Text, doc: Text) -> OptionSpec {
-    OptionSpec { key, kind: Kind::Text, default, unit: "-", doc }
+    OptionSpec { key, kind: OptionKind::Text, default, unit: "-", doc }
 }
 
 pub(super) const fn list(key: Text, default: Text, doc: Text) -> OptionSpec {
-    OptionSpec { key, kind: Kind::List, default, unit: "-", doc }
+    OptionSpec { key, kind: OptionKind::List, default, unit: "-", doc }
 }
 
 pub(super) const fn names(key: Text, default: Text, doc: Text) -> OptionSpec {
-    OptionSpec { key, kind: Kind::Names, default, unit: "-", doc }
+    OptionSpec { key, kind: OptionKind::Names, default, unit: "-", doc }
 }
 
 pub(super) const fn switch(key: Text, default: Text, doc: Text) -> OptionSpec {
-    OptionSpec { key, kind: Kind::Switch, default, unit: "-", doc }
+    OptionSpec { key, kind: OptionKind::Switch, default, unit: "-", doc }
 }
 
 pub(super) const fn choice(
@@ -109,7 +109,7 @@ pub(super) const fn choice(
     default: Text,
     doc: Text,
 ) -> OptionSpec {
-    OptionSpec { key, kind: Kind::Choice(words), default, unit: "-", doc }
+    OptionSpec { key, kind: OptionKind::Choice(words), default, unit: "-", doc }
 }
 
 pub(super) const fn duration(
@@ -118,6 +118,6 @@ pub(super) const fn duration(
     default: Text,
     doc: Text,
 ) -> OptionSpec {
-    let kind = Kind::Duration(Duration::from_millis(min_ms), Duration::from_millis(max_ms));
+    let kind = OptionKind::Duration(Duration::from_millis(min_ms), Duration::from_millis(max_ms));
     OptionSpec { key, kind, default, unit: "time", doc }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::options::{Kind, OptionSpec};
+use super::options::{OptionKind, OptionSpec};
 use super::rule_options::RULE_OPTIONS;
 use super::table::OPTIONS;
 
@@ -16,7 +16,7 @@ pub fn example_toml() -> String {
     for option in OPTIONS {
         start_section(&mut out, option, |section| format!("\n[{section}]\n"));
         let mut comment = option.doc.to_owned();
-        if let Kind::Choice(words) = option.kind {
+        if let OptionKind::Choice(words) = option.kind {
             let _ = write!(comment, " One of: {}.", words.join(", "));
         }
         for line in wrap(&comment, 96) {
@@ -75,25 +75,29 @@ pub fn reference_markdown() -> String {
         });
         let mut meaning = option.doc.replace('|', "\\|");
         match option.kind {
-            Kind::Choice(words) => {
+            OptionKind::Choice(words) => {
                 let words: Vec<String> = words.iter().map(|word| format!("`{word}`")).collect();
                 let _ = write!(meaning, " One of {}.", words.join(", "));
             }
-            Kind::Duration(min, max) => {
+            OptionKind::Duration(min, max) => {
                 let (min, max) = (
                     postrider_service::units::format_duration(min),
                     postrider_service::units::format_duration(max),
                 );
                 let _ = write!(meaning, " From {min} to {max}.");
             }
-            Kind::Size(min, max) => {
+            OptionKind::Size(min, max) => {
                 let (min, max) = (
                     postrider_service::units::format_size(min),
                     postrider_service::units::format_size(max),
                 );
                 let _ = write!(meaning, " From {min} to {max}.");
             }
-            Kind::Text | Kind::Connection | Kind::List | Kind::Names | Kind::Switch => {}
+            OptionKind::Text
+            | OptionKind::Connection
+            | OptionKind::List
+            | OptionKind::Names
+            | OptionKind::Switch => {}
         }
         let (name, env) = (option.name(), option.env());
         let default = option.default.replace('|', "\\|");

@@ -9,7 +9,7 @@ use postrider_core::record::Partitioner;
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-use super::options::{Kind, OptionSpec, choice, duration, list, names, switch, text};
+use super::options::{OptionKind, OptionSpec, choice, duration, list, names, switch, text};
 use super::rule_options;
 use super::values::{
     Compression, Create, Delivery, LogFormat, LogLevel, MissingTopicWord, OnUpdate, Rejected,
@@ -24,7 +24,7 @@ const DAY_MS: u64 = 24 * 3_600_000;
 pub const OPTIONS: &[OptionSpec] = &[
     OptionSpec {
         key: "source.url",
-        kind: Kind::Connection,
+        kind: OptionKind::Connection,
         default: "\"\"",
         unit: "-",
         doc: "The connection to Postgres: a postgres:// URL or a libpq `key=value` string, with \
@@ -69,7 +69,7 @@ pub const OPTIONS: &[OptionSpec] = &[
     ),
     OptionSpec {
         key: "source.frame_max",
-        kind: Kind::Size(1 << 20, 1 << 30),
+        kind: OptionKind::Size(1 << 20, 1 << 30),
         default: "\"64MiB\"",
         unit: "bytes",
         doc: "The largest row that is delivered, as Postgres sends it (JSON escaped, bytea in \
@@ -214,7 +214,7 @@ pub const OPTIONS: &[OptionSpec] = &[
     ),
     OptionSpec {
         key: "route.position_header",
-        kind: Kind::Switch,
+        kind: OptionKind::Switch,
         default: "true",
         unit: "-",
         doc: "Whether the header `postrider-lsn` is sent: commit LSN and index, which increase \
@@ -360,7 +360,7 @@ pub const OPTIONS: &[OptionSpec] = &[
     ),
     OptionSpec {
         key: "kafka.message_max_bytes",
-        kind: Kind::Size(1_000, 1_000_000_000),
+        kind: OptionKind::Size(1_000, 1_000_000_000),
         default: "\"1MB\"",
         unit: "bytes",
         doc: "The largest record, key and headers included; a larger record becomes a dead \
@@ -368,7 +368,7 @@ pub const OPTIONS: &[OptionSpec] = &[
     },
     OptionSpec {
         key: "kafka.max_in_flight",
-        kind: Kind::Size(1 << 20, 1 << 30),
+        kind: OptionKind::Size(1 << 20, 1 << 30),
         default: "\"32MiB\"",
         unit: "bytes",
         doc: "How many bytes may be sent and not yet confirmed, in addition to a limit of 50,000 \
