@@ -91,7 +91,7 @@ pub use sink::{KafkaSink, SendError, SinkError};
 pub use start_offset::{StartOffset, StartOffsetSyntax};
 pub use topic_book::{TopicBook, Unavailable, UnavailableTopic};
 pub use topics::{
-    Finding, Grade, MadeTopics, Purpose, TopicsError, WantedTopic, create_missing,
+    Grade, MadeTopics, Purpose, TopicFinding, TopicsError, WantedTopic, create_missing,
     ensure_progress_topic, learn_topic_settings, look_for_absent, look_for_gone, make_topics,
     survey, topic_names,
 };

@@ -14,7 +14,8 @@ use postrider_core::gate::GateError;
 use postrider_core::lsn::Lsn;
 use postrider_core::pipeline::Mark;
 use postrider_kafka::{
-    Finding, Grade, Lineage, begin_progress, begin_unfenced, ensure_progress_topic, newest_progress,
+    Grade, Lineage, TopicFinding, begin_progress, begin_unfenced, ensure_progress_topic,
+    newest_progress,
 };
 use postrider_postgres::control::{self, Client, Inspection, Requirements};
 use postrider_postgres::wal::{Connection, SessionParams};
@@ -121,9 +122,10 @@ async fn delivered_of(
 }
 
 /// Tells findings, those that are the same of several topics in one line.
-pub(super) fn tell(findings: &[Finding]) {
-    let same =
-        |one: &Finding, other: &Finding| (one.grade, &one.what) == (other.grade, &other.what);
+pub(super) fn tell(findings: &[TopicFinding]) {
+    let same = |one: &TopicFinding, other: &TopicFinding| {
+        (one.grade, &one.what) == (other.grade, &other.what)
+    };
     for (index, finding) in findings.iter().enumerate() {
         let told = findings.iter().take(index).any(|earlier| same(earlier, finding));
         if told {

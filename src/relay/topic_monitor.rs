@@ -16,7 +16,7 @@ use crate::telemetry::{State, Telemetry};
 use postrider_config::Rejected;
 use postrider_core::pipeline::TopicTotal;
 use postrider_kafka::{
-    Finding, Grade, KafkaSpec, Purpose, TopicsError, look_for_absent, look_for_gone, survey,
+    Grade, KafkaSpec, Purpose, TopicFinding, TopicsError, look_for_absent, look_for_gone, survey,
 };
 
 /// How often it looks whether rows have chosen topics that it has not looked at.
@@ -137,7 +137,7 @@ impl TopicMonitor {
 
     /// What rows have chosen may be fixed while they wait; what waits behind a dead letter does not
     /// know for what.
-    fn is_final(&self, finding: &Finding) -> bool {
+    fn is_final(&self, finding: &TopicFinding) -> bool {
         finding.grade == Grade::Unfit
             && finding.topic.is_some()
             && finding.topic == self.dead_letters

@@ -18,7 +18,7 @@ use rdkafka::error::KafkaError;
 use rdkafka::metadata::{Metadata, MetadataBroker};
 use rdkafka::types::RDKafkaErrorCode as Code;
 
-use super::judge::{Finding, TopicFacts, age_of};
+use super::judge::{TopicFacts, TopicFinding, age_of};
 use super::{TopicsError, of_client};
 use crate::consumer_events::{ConsumerEvents, serve};
 use crate::settings::KafkaSpec;
@@ -87,7 +87,7 @@ impl Inquiry {
     }
 
     /// What is to be said about the brokers' age.
-    pub(super) fn age(&mut self) -> Result<Option<Finding>, TopicsError> {
+    pub(super) fn age(&mut self) -> Result<Option<TopicFinding>, TopicsError> {
         Ok(self.of_broker("inter.broker.protocol.version")?.and_then(|version| age_of(&version)))
     }
 

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use rdkafka::admin::{NewTopic, TopicReplication};
 
 use super::ask::{Inquiry, TopicMetadata, wait};
-use super::judge::{Finding, Grade, Purpose, judge};
+use super::judge::{Grade, Purpose, TopicFinding, judge};
 use super::{PROGRESS_SETTINGS, TopicsError, create};
 use crate::settings::KafkaSpec;
 
@@ -80,7 +80,7 @@ pub struct MadeTopics {
     /// The others.
     pub existing: Vec<String>,
     /// What is to be said about those that existed.
-    pub findings: Vec<Finding>,
+    pub findings: Vec<TopicFinding>,
 }
 
 /// Makes those that are missing. One that exists and cannot serve its purpose is an error.

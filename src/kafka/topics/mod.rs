@@ -1,6 +1,6 @@
 //! The topics as the brokers keep them: looked at, judged, and created where that is ours to do.
 //!
-//! Enters: a [`KafkaSpec`] and names. Leaves: [`Finding`]s about topics that store too little or
+//! Enters: a [`KafkaSpec`] and names. Leaves: [`TopicFinding`]s about topics that store too little or
 //! nothing, topics that were missing (the demo's, those that `setup` is asked for, and the one that
 //! keeps progress), or the reason why not. What always holds: a topic that exists is never changed; the relay creates no topic of the
 //! application's. All but [`create_missing`] blocks, for seconds if it must.
@@ -28,7 +28,7 @@ use ask::{Inquiry, TopicMetadata, wait};
 use judge::{TopicFacts, judge, missing};
 use postrider_core::pipeline::CreateRule;
 
-pub use judge::{Finding, Grade, Purpose};
+pub use judge::{Grade, Purpose, TopicFinding};
 pub use make::{MadeTopics, WantedTopic, make_topics};
 
 /// A controller that has not answered by then is out of reach.
@@ -87,7 +87,7 @@ pub enum TopicsError {
     },
     /// The topic cannot serve its purpose.
     #[error("{0}")]
-    Unfit(Finding),
+    Unfit(TopicFinding),
 }
 
 impl TopicsError {
@@ -142,7 +142,7 @@ impl TopicsError {
 pub fn survey(
     kafka: &KafkaSpec,
     topics: &[(String, Purpose)],
-) -> Result<Vec<Finding>, TopicsError> {
+) -> Result<Vec<TopicFinding>, TopicsError> {
     let mut inquiry = Inquiry::open(kafka)?;
     let mut findings = Vec::new();
     for (topic, purpose) in topics {
@@ -155,7 +155,7 @@ pub fn survey(
                 findings.extend(missing(topic, *purpose, inquiry.creates_topics()?));
             }
             TopicMetadata::Unauthorised if *purpose == Purpose::Rows => {}
-            TopicMetadata::Unauthorised => findings.push(Finding::unauthorised(topic)),
+            TopicMetadata::Unauthorised => findings.push(TopicFinding::unauthorised(topic)),
         }
         kafka.topics.brokers_create(inquiry.creates_topics()?);
     }
@@ -188,7 +188,7 @@ fn note(kafka: &KafkaSpec, topic: &str, facts: &TopicFacts) {
 
 /// Creates the progress topic if it is missing, and judges it otherwise. What must not be used is an
 /// error, the rest comes back. Without an admin API nothing is done.
-pub fn ensure_progress_topic(kafka: &KafkaSpec) -> Result<Vec<Finding>, TopicsError> {
+pub fn ensure_progress_topic(kafka: &KafkaSpec) -> Result<Vec<TopicFinding>, TopicsError> {
     let topic = kafka.progress_topic.as_str();
     let mut inquiry = Inquiry::open(kafka)?;
     let mut seen = match inquiry.look(topic) {
