@@ -15,7 +15,7 @@ use super::context::Context;
 use super::exit::ExitCode;
 use super::failure::Failure;
 use postrider_config::{ConfigError, FileChoice, FlagValue, Inputs, Loaded, load, to_read};
-use postrider_debezium::{Finding, ImportError, ImportOutcome, Imported, import};
+use postrider_debezium::{ImportError, ImportOutcome, Imported, OptionFinding, import};
 use postrider_relay::review;
 
 /// The programs there are to come from.
@@ -86,7 +86,7 @@ pub(super) fn load_imported(
     // Mistakes are shown in the lines of the TOML, which nobody typed.
     let name = PathBuf::from(format!("{} (imported)", path.display()));
     let loaded = context.load_file(FileChoice::Text { name, text }, flags)?;
-    for Finding { option, note, .. } in
+    for OptionFinding { option, note, .. } in
         report.iter().filter(|finding| finding.outcome == ImportOutcome::Changed)
     {
         tracing::warn!("debezium `{option}`: {note}");
@@ -130,7 +130,7 @@ fn write(path: &Path, toml: &str, force: bool) -> Result<(), Failure> {
 }
 
 /// The account of every option but the refused ones, which are errors.
-fn account(path: &Path, report: &[Finding]) -> String {
+fn account(path: &Path, report: &[OptionFinding]) -> String {
     let groups = [
         (ImportOutcome::Mapped, "mapped"),
         (ImportOutcome::Changed, "changed meaning"),
@@ -153,7 +153,7 @@ fn account(path: &Path, report: &[Finding]) -> String {
     out
 }
 
-fn line(out: &mut String, finding: &Finding) {
+fn line(out: &mut String, finding: &OptionFinding) {
     let value = match &finding.value {
         Some(value) => format!(" = {value}"),
         None => String::new(),

@@ -5,7 +5,7 @@
 //! forgotten (`known::settle` deals with what is left).
 
 use super::given::{Entry, Flavour, Given, GivenContent};
-use super::{Finding, ImportOutcome};
+use super::{ImportOutcome, OptionFinding};
 use postrider_config::toml_text;
 use postrider_secrets::mask::{MASK, for_scrubbing, is_secret_name, scrub, secret_parts};
 
@@ -94,7 +94,7 @@ pub(super) struct Draft {
     entries: Vec<(usize, Entry)>,
     done: Vec<String>,
     settings: Vec<Setting>,
-    findings: Vec<(usize, Finding)>,
+    findings: Vec<(usize, OptionFinding)>,
     assumed: usize,
     /// What is secret in the file, so that no text repeats it.
     secrets: Vec<String>,
@@ -273,7 +273,7 @@ impl Draft {
             MASK.to_owned()
         });
         let (note, help) = (note.to_owned(), help.map(str::to_owned));
-        self.findings.push((order, Finding { option: name, value, outcome, note, help }));
+        self.findings.push((order, OptionFinding { option: name, value, outcome, note, help }));
     }
 
     /// Something the file leaves open, and what is made of it. Not for the router's options alone,
@@ -299,11 +299,11 @@ impl Draft {
         // The file may have the option, as `null` or as no text.
         if let Some((_, finding)) = self.findings.iter_mut().find(|(_, it)| it.option == option) {
             if finding.outcome != ImportOutcome::Refused {
-                *finding = Finding { outcome, note, help, ..finding.clone() };
+                *finding = OptionFinding { outcome, note, help, ..finding.clone() };
             }
             return;
         }
-        let finding = Finding { option: option.to_owned(), value: None, outcome, note, help };
+        let finding = OptionFinding { option: option.to_owned(), value: None, outcome, note, help };
         self.findings.push((self.assumed, finding));
         self.assumed += 1;
     }
@@ -341,11 +341,11 @@ impl Draft {
     }
 
     /// The findings, in the order of the file.
-    pub(super) fn into_report(mut self) -> Vec<Finding> {
+    pub(super) fn into_report(mut self) -> Vec<OptionFinding> {
         self.findings.sort_by_key(|(order, _)| *order);
         let secrets = self.secrets;
         let without = |text: String| scrub(&text, &secrets);
-        let public = |(_, finding): (usize, Finding)| Finding {
+        let public = |(_, finding): (usize, OptionFinding)| OptionFinding {
             // One that the file does not have may be made of another's value.
             option: match finding.value {
                 Some(_) => finding.option,

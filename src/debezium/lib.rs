@@ -2,7 +2,7 @@
 //!
 //! Enters: the text of a Kafka Connect connector (JSON, or properties), of a Debezium Server
 //! (properties), or of the outbox router's options alone. Leaves: [`Imported`], commented TOML and a
-//! [`Finding`] for each option, or [`ImportError`]. What always holds: an option is in exactly one
+//! [`OptionFinding`] for each option, or [`ImportError`]. What always holds: an option is in exactly one
 //! finding; the TOML is a configuration that loads; nothing is imported while an option is refused
 //! that decides what consumers see; no finding shows a secret, nor does the text without them.
 //!
@@ -60,7 +60,7 @@ pub struct Imported {
     pub toml_without_secrets: String,
     /// One finding for each option in the order of the file, then one for each thing that was
     /// assumed.
-    pub report: Vec<Finding>,
+    pub report: Vec<OptionFinding>,
 }
 
 impl fmt::Debug for Imported {
@@ -71,7 +71,7 @@ impl fmt::Debug for Imported {
 
 /// What became of one option.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Finding {
+pub struct OptionFinding {
     /// The option, as the file names it.
     pub option: String,
     /// Its value, masked where it may be secret; `None` where the file does not have the option.
@@ -127,7 +127,7 @@ pub enum ImportError {
     #[error("{}", RefusedOptions(.report))]
     Refused {
         /// Every finding, at least one of them refused.
-        report: Vec<Finding>,
+        report: Vec<OptionFinding>,
     },
 }
 
@@ -148,7 +148,7 @@ impl ImportError {
     }
 }
 
-struct RefusedOptions<'a>(&'a [Finding]);
+struct RefusedOptions<'a>(&'a [OptionFinding]);
 
 impl fmt::Display for RefusedOptions<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -30,8 +30,8 @@ fn imported(name: &str) -> Imported {
     import(&fixture(name)).unwrap()
 }
 
-fn lines(report: &[Finding]) -> String {
-    let line = |finding: &Finding| {
+fn lines(report: &[OptionFinding]) -> String {
+    let line = |finding: &OptionFinding| {
         let outcome = serde_json::to_value(finding.outcome).unwrap();
         let value = finding.value.as_ref().map_or(String::new(), |value| format!(" = {value}"));
         let help = finding.help.as_ref().map_or(String::new(), |help| format!(" [{help}]"));
