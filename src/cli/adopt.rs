@@ -12,7 +12,7 @@ use tokio::runtime::Runtime;
 
 use super::context::Context;
 use super::exit::ExitCode;
-use super::failure::Failure;
+use super::failure::CommandFailure;
 use super::runtime;
 use postrider_config::Delivery;
 use postrider_core::lsn::Lsn;
@@ -50,7 +50,7 @@ pub struct AdoptArgs {
 }
 
 /// Runs it.
-pub fn run(args: &AdoptArgs, context: &Context) -> Result<ExitCode, Failure> {
+pub fn run(args: &AdoptArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
     let config = context.load(Vec::new())?.config;
     let source = Source { plan: Plan::new(kafka_spec(&config), config) };
     let runtime = runtime()?;
@@ -90,7 +90,11 @@ struct Source {
 
 impl Source {
     /// Looks at both sides; whatever a relay would refuse in the database is refused.
-    fn look(&self, runtime: &Runtime, client: &Client) -> Result<(Base, Connection), Failure> {
+    fn look(
+        &self,
+        runtime: &Runtime,
+        client: &Client,
+    ) -> Result<(Base, Connection), CommandFailure> {
         let wanted = self.plan.requirements().map_err(RelayError::from)?;
         let inspection = runtime.block_on(fit(client, &wanted))?;
         let encoding = control::stream_encoding(client, &inspection.server.encoding);
@@ -124,9 +128,9 @@ impl Source {
 }
 
 /// The progress that Kafka has. A relay waits for brokers that are away; this ends.
-fn read(kafka: &KafkaSpec, lineage: &Lineage) -> Result<Option<Progress>, Failure> {
+fn read(kafka: &KafkaSpec, lineage: &Lineage) -> Result<Option<Progress>, CommandFailure> {
     newest_progress(kafka, &lineage.key()).map_err(|error| match error {
-        SinkError::ProgressUnread { .. } => Failure::from(error).help(UNREAD),
+        SinkError::ProgressUnread { .. } => CommandFailure::from(error).help(UNREAD),
         error => error.into(),
     })
 }
@@ -175,7 +179,7 @@ impl Base {
         }
     }
 
-    fn write(&self, kafka: &KafkaSpec) -> Result<(), Failure> {
+    fn write(&self, kafka: &KafkaSpec) -> Result<(), CommandFailure> {
         let (lineage, mark) = (self.lineage.clone(), Mark::at(self.slot));
         write_progress(kafka, &Progress { lineage, mark })?;
         let before = self.before.as_ref().map(|before| before.mark.end.to_string());
@@ -241,7 +245,7 @@ impl Base {
     }
 }
 
-fn print(base: &Base, written: bool, context: &Context) -> Result<(), Failure> {
+fn print(base: &Base, written: bool, context: &Context) -> Result<(), CommandFailure> {
     if context.json() {
         return context.print_json(&base.to_json(written));
     }

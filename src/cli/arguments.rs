@@ -18,7 +18,7 @@ use super::dead_letters::DeadLettersCommand;
 #[cfg(feature = "shop")]
 use super::demo::DemoArgs;
 use super::exit::ExitCode;
-use super::failure::{Failure, Form};
+use super::failure::{CommandFailure, Form};
 use super::import::ImportCommand;
 use super::route::RouteArgs;
 use super::run::RunArgs;
@@ -168,7 +168,7 @@ pub fn parse(arguments: impl IntoIterator<Item = std::ffi::OsString>) -> Result<
         if logs_json && error.use_stderr() {
             let what = fit.unwrap_or_else(|| error.render().to_string());
             let what = what.strip_prefix("error: ").unwrap_or(&what).trim_end().to_owned();
-            Failure::new(ExitCode::Usage, "PR-X004", what).print(Form::LogLines);
+            CommandFailure::new(ExitCode::Usage, "PR-X004", what).print(Form::LogLines);
         } else {
             // A closed pipe is nobody's concern.
             let _ = match fit {

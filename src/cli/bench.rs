@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use super::context::Context;
 use super::exit::ExitCode;
-use super::failure::Failure;
+use super::failure::CommandFailure;
 use postrider_config::Delivery as Guarantee;
 
 pub use ceiling::CeilingArgs;
@@ -83,7 +83,7 @@ impl DeliveryArgs {
 }
 
 /// Runs it.
-pub fn run(args: &BenchArgs, context: &Context) -> Result<ExitCode, Failure> {
+pub fn run(args: &BenchArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
     context.start_logs()?;
     let runtime = super::runtime()?;
     match &args.what {
@@ -98,11 +98,11 @@ pub fn run(args: &BenchArgs, context: &Context) -> Result<ExitCode, Failure> {
     }
 }
 
-fn failure(error: &(dyn std::error::Error + 'static), hint: Option<String>) -> Failure {
-    Failure::of(ExitCode::CheckFailed, "PR-X010", error, hint)
+fn failure(error: &(dyn std::error::Error + 'static), hint: Option<String>) -> CommandFailure {
+    CommandFailure::of(ExitCode::CheckFailed, "PR-X010", error, hint)
 }
 
-fn tell(context: &Context, figures: impl Serialize + Display) -> Result<ExitCode, Failure> {
+fn tell(context: &Context, figures: impl Serialize + Display) -> Result<ExitCode, CommandFailure> {
     if context.json() {
         context.print_json(&figures)?;
     } else {

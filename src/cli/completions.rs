@@ -5,7 +5,7 @@ use clap_complete::Shell;
 
 use super::context::Context;
 use super::exit::ExitCode;
-use super::failure::Failure;
+use super::failure::CommandFailure;
 
 /// `completions SHELL`
 #[derive(Debug, Args)]
@@ -23,7 +23,7 @@ pub fn run(
     args: &CompletionsArgs,
     mut tree: clap::Command,
     context: &Context,
-) -> Result<ExitCode, Failure> {
+) -> Result<ExitCode, CommandFailure> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut tree, "postrider", &mut script);
     context.print(&String::from_utf8_lossy(&script))?;

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::context::Context;
 use super::exit::ExitCode;
-use super::failure::Failure;
+use super::failure::CommandFailure;
 use postrider_config::{Loaded, Shown, example_toml};
 
 /// The two commands.
@@ -24,7 +24,7 @@ pub enum ConfigCommand {
 }
 
 /// Runs it.
-pub fn run(command: &ConfigCommand, context: &Context) -> Result<ExitCode, Failure> {
+pub fn run(command: &ConfigCommand, context: &Context) -> Result<ExitCode, CommandFailure> {
     match command {
         ConfigCommand::Example => context.print(&example_toml())?,
         ConfigCommand::Show => {

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::arguments::{Globals, Output, log_variable};
 use super::exit::ExitCode;
-use super::failure::{Failure, Form};
+use super::failure::{CommandFailure, Form};
 use super::logs;
 use postrider_config::{ConfigError, FileChoice, FlagValue, Inputs, Loaded, LogFormat};
 use postrider_relay::review;
@@ -71,7 +71,7 @@ impl Context {
     }
 
     /// Loads the configuration with these flags on top, and starts the log as it says.
-    pub fn load(&self, flags: Vec<FlagValue>) -> Result<Loaded, Failure> {
+    pub fn load(&self, flags: Vec<FlagValue>) -> Result<Loaded, CommandFailure> {
         let loaded = self.read(flags)?;
         self.start_log(&loaded);
         Ok(loaded)
@@ -91,14 +91,18 @@ impl Context {
 
     /// The same with this in the place of a configuration file: environment, `--set` and flags go above
     /// it as ever.
-    pub fn load_file(&self, file: FileChoice, flags: Vec<FlagValue>) -> Result<Loaded, Failure> {
+    pub fn load_file(
+        &self,
+        file: FileChoice,
+        flags: Vec<FlagValue>,
+    ) -> Result<Loaded, CommandFailure> {
         let loaded = postrider_config::load(&Inputs { file, ..self.inputs(flags) }, &review)?;
         self.start_log(&loaded);
         Ok(loaded)
     }
 
     /// Starts the log for a command that has no configuration file: the benchmarks.
-    pub fn start_logs(&self) -> Result<(), Failure> {
+    pub fn start_logs(&self) -> Result<(), CommandFailure> {
         let inputs = Inputs { file: FileChoice::Absent, ..self.inputs(Vec::new()) };
         let loaded = postrider_config::load(&inputs, &|_| Vec::new())?;
         logs::start(&loaded.config.log, self.asks_for_level(), self.color_stderr());
@@ -113,7 +117,7 @@ impl Context {
     }
 
     /// The same, with the log started.
-    pub fn load_named(&self, flags: Vec<FlagValue>) -> Result<Loaded, Failure> {
+    pub fn load_named(&self, flags: Vec<FlagValue>) -> Result<Loaded, CommandFailure> {
         let loaded = self.read_named(flags)?;
         self.start_log(&loaded);
         Ok(loaded)
@@ -142,18 +146,18 @@ impl Context {
     }
 
     /// Writes data to stdout.
-    pub fn print(&self, text: &str) -> Result<(), Failure> {
+    pub fn print(&self, text: &str) -> Result<(), CommandFailure> {
         self.print_bytes(text.as_bytes())
     }
 
     /// Writes data that may be no text to stdout.
-    pub fn print_bytes(&self, bytes: &[u8]) -> Result<(), Failure> {
+    pub fn print_bytes(&self, bytes: &[u8]) -> Result<(), CommandFailure> {
         let mut out = io::stdout().lock();
         out.write_all(bytes).and_then(|()| out.flush()).map_err(|error| broken(&error))
     }
 
     /// Writes one JSON object and a line end to stdout.
-    pub fn print_json(&self, value: &impl Serialize) -> Result<(), Failure> {
+    pub fn print_json(&self, value: &impl Serialize) -> Result<(), CommandFailure> {
         self.print(&json_line(value)?)
     }
 
@@ -194,18 +198,19 @@ impl Context {
 }
 
 /// One JSON object and a line end.
-pub(super) fn json_line(value: &impl Serialize) -> Result<String, Failure> {
+pub(super) fn json_line(value: &impl Serialize) -> Result<String, CommandFailure> {
     let text = serde_json::to_string(value)
-        .map_err(|error| Failure::of(ExitCode::CheckFailed, "PR-X002", &error, None))?;
+        .map_err(|error| CommandFailure::of(ExitCode::CheckFailed, "PR-X002", &error, None))?;
     Ok(text + "\n")
 }
 
 /// Standard output takes no more: a reader that went away is nobody's concern.
-pub(super) fn broken(error: &io::Error) -> Failure {
+pub(super) fn broken(error: &io::Error) -> CommandFailure {
     if error.kind() == io::ErrorKind::BrokenPipe {
-        return Failure::silent(ExitCode::Ok);
+        return CommandFailure::silent(ExitCode::Ok);
     }
-    Failure::new(ExitCode::CheckFailed, "PR-X001", "cannot write to stdout").why(error.to_string())
+    CommandFailure::new(ExitCode::CheckFailed, "PR-X001", "cannot write to stdout")
+        .why(error.to_string())
 }
 
 /// <https://no-color.org> and <https://bixense.com/clicolors>.

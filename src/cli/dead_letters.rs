@@ -20,7 +20,7 @@ use clap::builder::PossibleValuesParser;
 
 use super::context::Context;
 use super::exit::ExitCode;
-use super::failure::Failure;
+use super::failure::CommandFailure;
 use postrider_core::route::{FormatSpec, RejectionCode, TopicsSpec};
 use postrider_patterns::dead_letter::{
     DeadLetterError, DeadLetterTopic, Filter, Keep, Survey, Target, now_ms,
@@ -110,7 +110,7 @@ impl FilterArgs {
 }
 
 /// Runs one of them.
-pub fn run(command: &DeadLettersCommand, context: &Context) -> Result<ExitCode, Failure> {
+pub fn run(command: &DeadLettersCommand, context: &Context) -> Result<ExitCode, CommandFailure> {
     match command {
         DeadLettersCommand::List(args) => list::run(args, context),
         DeadLettersCommand::Show(args) => show::run(args, context),
@@ -128,7 +128,7 @@ struct Source {
 }
 
 impl Source {
-    fn of(args: &SourceArgs, context: &Context) -> Result<Self, Failure> {
+    fn of(args: &SourceArgs, context: &Context) -> Result<Self, CommandFailure> {
         let config = context.load(super::brokers_flag(args.brokers.as_deref()))?.config;
         let mut kafka = kafka_spec(&config);
         "postrider-dead-letters".clone_into(&mut kafka.client_id);

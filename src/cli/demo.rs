@@ -22,7 +22,7 @@ use tokio_postgres::Client;
 
 use super::context::Context;
 use super::exit::ExitCode;
-use super::failure::Failure;
+use super::failure::CommandFailure;
 use consumer::DemoConsumer;
 use judge::{DeliveryVerdict, Judge};
 use postrider_config::{ConfigError, Delivery, FlagValue};
@@ -184,7 +184,7 @@ struct Figures {
 }
 
 /// Runs it.
-pub fn run(args: &DemoArgs, context: &Context) -> Result<ExitCode, Failure> {
+pub fn run(args: &DemoArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
     let config = context.load_named(demo_flags(&stage::stand_ins()))?.config;
     let exactly_once = config.kafka.delivery == Delivery::ExactlyOnce;
     let refusal = match context.sets_one_of(&stage::CHOSEN) {
@@ -196,11 +196,11 @@ pub fn run(args: &DemoArgs, context: &Context) -> Result<ExitCode, Failure> {
     };
     if let Some(error) = refusal {
         let hint = error.hint();
-        return Err(Failure::of(ExitCode::Usage, "PR-X021", &error, hint));
+        return Err(CommandFailure::of(ExitCode::Usage, "PR-X021", &error, hint));
     }
     let figures = super::runtime()?.block_on(show(args, context)).map_err(|error| {
         let hint = error.hint();
-        Failure::of(ExitCode::CheckFailed, "PR-X020", &error, hint)
+        CommandFailure::of(ExitCode::CheckFailed, "PR-X020", &error, hint)
     })?;
     if context.json() {
         context.print_json(&figures)?;

@@ -16,11 +16,11 @@ use postrider_config::SourceLine;
 
 /// Why a command failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Failure {
+pub struct CommandFailure {
     /// How the program ends.
     pub exit: ExitCode,
     /// What is wrong; more than one where all of it can be told at once. None: say nothing.
-    pub findings: Vec<Finding>,
+    pub findings: Vec<Diagnostic>,
 }
 
 /// How a failure is printed.
@@ -39,7 +39,7 @@ pub enum Form {
 
 /// One thing that is wrong.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Finding {
+pub struct Diagnostic {
     /// Stable: `PR-C` configuration, `PR-P` Postgres, `PR-K` Kafka, `PR-R` routing, `PR-D` dead
     /// letters, `PR-H` HTTP, `PR-X` the rest.
     pub code: &'static str,
@@ -53,10 +53,10 @@ pub struct Finding {
     pub help: Option<String>,
 }
 
-impl Failure {
+impl CommandFailure {
     /// A failure with one finding.
     pub fn new(exit: ExitCode, code: &'static str, what: impl Into<String>) -> Self {
-        let finding = Finding { code, what: what.into(), why: None, excerpt: None, help: None };
+        let finding = Diagnostic { code, what: what.into(), why: None, excerpt: None, help: None };
         Self { exit, findings: vec![finding] }
     }
 
@@ -80,7 +80,7 @@ impl Failure {
             source = error.source();
         }
         let why = (!reasons.is_empty()).then(|| reasons.join(": "));
-        let finding = Finding { code, what, why, excerpt: None, help: hint };
+        let finding = Diagnostic { code, what, why, excerpt: None, help: hint };
         Self { exit, findings: vec![finding] }
     }
 
@@ -141,7 +141,7 @@ impl Failure {
 
     /// As lines of a log in JSON, with the fields that its other lines have.
     pub fn to_log_lines(&self) -> String {
-        let line = |finding: &Finding| {
+        let line = |finding: &Diagnostic| {
             let line = json!({
                 "time": super::logs::now(),
                 "level": "ERROR",
@@ -172,9 +172,9 @@ impl Failure {
 }
 
 /// Without the secrets of the command line, which an error may repeat as a name of a file, say.
-fn fit(finding: &Finding) -> Finding {
+fn fit(finding: &Diagnostic) -> Diagnostic {
     let fit = |text: &String| without_typed_secrets(text, typed_words());
-    Finding {
+    Diagnostic {
         what: fit(&finding.what),
         why: finding.why.as_ref().map(fit),
         help: finding.help.as_ref().map(fit),
@@ -182,7 +182,7 @@ fn fit(finding: &Finding) -> Finding {
     }
 }
 
-impl Finding {
+impl Diagnostic {
     fn place(&self) -> Option<serde_json::Value> {
         self.excerpt.as_ref().map(|excerpt| {
             json!({
@@ -232,7 +232,7 @@ mod tests {
 
     #[test]
     fn text_says_what_why_and_help() {
-        let failure = Failure::new(ExitCode::Config, "PR-P003", "logical decoding is off")
+        let failure = CommandFailure::new(ExitCode::Config, "PR-P003", "logical decoding is off")
             .why("wal_level is replica")
             .help("ALTER SYSTEM SET wal_level = logical;\nthen restart Postgres");
         assert_eq!(
@@ -245,7 +245,8 @@ mod tests {
 
     #[test]
     fn excerpts_have_their_caret_below_the_word() {
-        let mut failure = Failure::new(ExitCode::Config, "PR-C003", "there is no setting `x.slto`");
+        let mut failure =
+            CommandFailure::new(ExitCode::Config, "PR-C003", "there is no setting `x.slto`");
         failure.findings[0].excerpt = Some(SourceLine {
             path: "p.toml".into(),
             line: 12,
@@ -266,13 +267,14 @@ mod tests {
         #[error("cannot read `x`")]
         struct Outer(#[source] std::io::Error);
         let error = Outer(std::io::Error::other("disk on fire"));
-        let failure = Failure::of(ExitCode::CheckFailed, "PR-X001", &error, None);
+        let failure = CommandFailure::of(ExitCode::CheckFailed, "PR-X001", &error, None);
         assert_eq!(failure.findings[0].why.as_deref(), Some("disk on fire"));
     }
 
     #[test]
     fn json_is_one_line_with_the_exit_code() {
-        let line = Failure::new(ExitCode::Held, "PR-P010", "held\nby\x1b[2J pid 5").to_json();
+        let line =
+            CommandFailure::new(ExitCode::Held, "PR-P010", "held\nby\x1b[2J pid 5").to_json();
         assert!(!line.contains('\n'));
         let value: serde_json::Value = serde_json::from_str(&line).unwrap();
         assert_eq!(value["exit_code"], 75);
@@ -281,7 +283,7 @@ mod tests {
 
     #[test]
     fn control_characters_do_not_reach_the_terminal() {
-        let failure = Failure::new(ExitCode::CheckFailed, "PR-X001", "a\x1b[2Jb");
+        let failure = CommandFailure::new(ExitCode::CheckFailed, "PR-X001", "a\x1b[2Jb");
         assert!(!failure.to_text(false).contains('\x1b'));
     }
 }

@@ -13,7 +13,7 @@ use serde_json::json;
 
 use super::context::Context;
 use super::exit::ExitCode;
-use super::failure::Failure;
+use super::failure::CommandFailure;
 use postrider_config::{ConfigError, FileChoice, FlagValue, Inputs, Loaded, load, to_read};
 use postrider_debezium::{ImportError, ImportOutcome, Imported, OptionFinding, import};
 use postrider_relay::review;
@@ -44,7 +44,7 @@ pub struct DebeziumArgs {
 }
 
 /// Runs it.
-pub fn run(command: &ImportCommand, context: &Context) -> Result<ExitCode, Failure> {
+pub fn run(command: &ImportCommand, context: &Context) -> Result<ExitCode, CommandFailure> {
     let ImportCommand::Debezium(args) = command;
     let imported = match import(&read(&args.file)?) {
         Ok(imported) => imported,
@@ -76,10 +76,10 @@ pub(super) fn load_imported(
     path: &Path,
     context: &Context,
     flags: Vec<FlagValue>,
-) -> Result<Loaded, Failure> {
+) -> Result<Loaded, CommandFailure> {
     if context.names_file() {
         let what = "--config and --debezium both name the configuration";
-        return Err(Failure::new(ExitCode::Usage, "PR-X008", what)
+        return Err(CommandFailure::new(ExitCode::Usage, "PR-X008", what)
             .help("leave --config out and POSTRIDER_CONFIG unset"));
     }
     let Imported { toml: text, report, .. } = import(&read(path)?)?;
@@ -94,7 +94,7 @@ pub(super) fn load_imported(
     Ok(loaded)
 }
 
-fn read(path: &Path) -> Result<String, Failure> {
+fn read(path: &Path) -> Result<String, CommandFailure> {
     let text = if path == Path::new("-") {
         io::read_to_string(io::stdin().lock())
     } else {
@@ -102,7 +102,7 @@ fn read(path: &Path) -> Result<String, Failure> {
     };
     text.map_err(|error| {
         let what = format!("cannot read `{}`", path.display());
-        let failure = Failure::new(ExitCode::Config, "PR-C001", what).why(error.to_string());
+        let failure = CommandFailure::new(ExitCode::Config, "PR-C001", what).why(error.to_string());
         match to_read(error.kind()) {
             Some(help) => failure.help(help),
             None => failure,
@@ -111,7 +111,7 @@ fn read(path: &Path) -> Result<String, Failure> {
 }
 
 /// Writes the whole file or none of it. Temporary files are readable by their owner only.
-fn write(path: &Path, toml: &str, force: bool) -> Result<(), Failure> {
+fn write(path: &Path, toml: &str, force: bool) -> Result<(), CommandFailure> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let written =
         tempfile::NamedTempFile::new_in(parent.unwrap_or(Path::new("."))).and_then(|mut file| {
@@ -121,7 +121,7 @@ fn write(path: &Path, toml: &str, force: bool) -> Result<(), Failure> {
         });
     written.map_err(|error| {
         let what = format!("cannot write `{}`", path.display());
-        let failure = Failure::new(ExitCode::CheckFailed, "PR-X005", what);
+        let failure = CommandFailure::new(ExitCode::CheckFailed, "PR-X005", what);
         if error.kind() == io::ErrorKind::AlreadyExists {
             return failure.why("it exists").help("--force replaces it");
         }

@@ -39,12 +39,12 @@ pub mod version;
 pub use arguments::{Cli, Command, Output, parse};
 pub use context::Context;
 pub use exit::ExitCode;
-pub use failure::{Failure, Finding, Form};
+pub use failure::{CommandFailure, Diagnostic, Form};
 use postrider_config::FlagValue;
 use postrider_service::units::parse_duration;
 
 /// Runs one command.
-pub fn dispatch(command: &Command, context: &Context) -> Result<ExitCode, Failure> {
+pub fn dispatch(command: &Command, context: &Context) -> Result<ExitCode, CommandFailure> {
     match command {
         Command::Run(args) => run::run(args, context),
         #[cfg(feature = "shop")]
@@ -71,7 +71,7 @@ fn set_source(command: &mut std::process::Command, url: &str) {
 }
 
 /// `tail` with the configured Kafka side.
-fn follow(args: &tail::TailArgs, context: &Context) -> Result<ExitCode, Failure> {
+fn follow(args: &tail::TailArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
     let loaded = context.load(brokers_flag(args.brokers.as_deref()))?;
     let mut args = args.clone();
     args.json |= context.json() && args.format.is_none();
@@ -88,9 +88,9 @@ fn brokers_flag(brokers: Option<&str>) -> Vec<FlagValue> {
 }
 
 /// The control plane's runtime: one thread, as the hot path has its own.
-fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+fn runtime() -> Result<tokio::runtime::Runtime, CommandFailure> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|error| Failure::of(ExitCode::CheckFailed, "PR-X003", &error, None))
+        .map_err(|error| CommandFailure::of(ExitCode::CheckFailed, "PR-X003", &error, None))
 }

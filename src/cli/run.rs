@@ -15,7 +15,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::context::{Context, broken};
 use super::exit::ExitCode;
-use super::failure::Failure;
+use super::failure::CommandFailure;
 use super::import::load_imported;
 use super::version;
 use postrider_config::{Config, Loaded};
@@ -54,7 +54,7 @@ pub struct RunArgs {
 }
 
 /// Runs it.
-pub fn run(args: &RunArgs, context: &Context) -> Result<ExitCode, Failure> {
+pub fn run(args: &RunArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
     let runtime = super::runtime()?;
     let stop = Stop::default();
     {
@@ -99,7 +99,7 @@ pub fn run(args: &RunArgs, context: &Context) -> Result<ExitCode, Failure> {
             Box::pin(deliver(plan, options, stop, telemetry)).await
         };
         drop(end_http);
-        let summary = summary.map_err(|error| match Failure::from(error) {
+        let summary = summary.map_err(|error| match CommandFailure::from(error) {
             failure if args.dry_run => creates_nothing(failure),
             failure => failure,
         })?;
@@ -148,7 +148,7 @@ fn introduce(loaded: &Loaded) {
 
 /// A dry run reads a slot that is there: one of its own would begin only now, and show nothing of
 /// what waits.
-fn creates_nothing(failure: Failure) -> Failure {
+fn creates_nothing(failure: CommandFailure) -> CommandFailure {
     let is_missing = failure.is("PR-P010") || failure.is("PR-P032") || failure.is("PR-P039");
     if !is_missing {
         return failure;
@@ -170,7 +170,11 @@ fn options(args: &RunArgs, config: &Config) -> Options {
     }
 }
 
-fn finish(args: &RunArgs, context: &Context, summary: &Summary) -> Result<ExitCode, Failure> {
+fn finish(
+    args: &RunArgs,
+    context: &Context,
+    summary: &Summary,
+) -> Result<ExitCode, CommandFailure> {
     // The same numbers as in what `--once` prints.
     let Summary { confirmed, dead_letters, skipped, settled, .. } = summary;
     if args.dry_run {

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::context::Context;
 use super::exit::ExitCode;
-use super::failure::Failure;
+use super::failure::CommandFailure;
 use super::route;
 use postrider_config::{
     Config, ConfigError, Delivery, FlagValue, Mistake, MistakeKind, Rejected, SourcePosition,
@@ -72,7 +72,7 @@ pub struct SetupArgs {
 }
 
 /// Runs it.
-pub fn run(args: &SetupArgs, context: &Context) -> Result<ExitCode, Failure> {
+pub fn run(args: &SetupArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
     let existing_tables = !args.table.is_empty();
     let tables = FlagValue { key: "source.tables", value: args.table.join(","), flag: "--table" };
     let flags = existing_tables.then_some(tables).into_iter().collect();
@@ -110,7 +110,7 @@ async fn make(
     relay: &Plan,
     progress: Option<&WantedTopic>,
     done: &mut Done,
-) -> Result<(), Failure> {
+) -> Result<(), CommandFailure> {
     let client = connect(&relay.config.source.connect).await?;
     done.made = plan.make_tables(&client).await?;
     done.unguarded = unguarded(&client, &relay.config.source.tables).await?;
@@ -152,10 +152,10 @@ async fn make(
 }
 
 /// The rest is made; the slot is for somebody who may.
-fn another_role(role: String) -> Failure {
+fn another_role(role: String) -> CommandFailure {
     let error = ControlError::RoleMayNotReplicate { role };
     let grant = error.hint().unwrap_or_default();
-    Failure::from(error).help(format!(
+    CommandFailure::from(error).help(format!(
         "only the slot is missing: run `postrider setup` as the role of the relay, which needs no \
          other right for that (here, --no-slot leaves it out); or {grant}"
     ))
@@ -166,7 +166,7 @@ const NO_SUCH_TABLE: &str = "--table names a table that exists: correct its name
 
 /// Refuses names for topics that no row could go to: nothing of the relay's or Kafka's own is made as
 /// a topic for rows.
-fn check_names(names: &[String], config: &Config) -> Result<(), Failure> {
+fn check_names(names: &[String], config: &Config) -> Result<(), CommandFailure> {
     let spec = config.topics_spec();
     let names = names.iter().map(|name| name.trim()).filter(|name| !name.is_empty());
     let mistake = |name: &str| {
@@ -194,7 +194,7 @@ fn wanted_topics(
     args: &SetupArgs,
     config: &Config,
     may_lack_table: bool,
-) -> Result<Vec<WantedTopic>, Failure> {
+) -> Result<Vec<WantedTopic>, CommandFailure> {
     let Some(asked) = &args.topics else { return Ok(Vec::new()) };
     let mut names: BTreeSet<String> =
         asked.iter().map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()).collect();
@@ -223,9 +223,9 @@ fn wanted_topics(
 /// The topics of rows. Who names topics needs no others: the relay's role may have no right to read the
 /// table. Who names none is told which right that is, and has the other topics made.
 fn own_topics(
-    found: Result<BTreeSet<String>, Failure>,
+    found: Result<BTreeSet<String>, CommandFailure>,
     named: &BTreeSet<String>,
-) -> Result<BTreeSet<String>, Failure> {
+) -> Result<BTreeSet<String>, CommandFailure> {
     match found {
         Err(error) if error.is("PR-P051") => {
             if named.is_empty() {
@@ -264,7 +264,11 @@ struct Done {
 
 impl Done {
     /// Makes those that are missing.
-    fn make_topics(&mut self, kafka: &KafkaSpec, wanted: &[WantedTopic]) -> Result<(), Failure> {
+    fn make_topics(
+        &mut self,
+        kafka: &KafkaSpec,
+        wanted: &[WantedTopic],
+    ) -> Result<(), CommandFailure> {
         if wanted.is_empty() {
             return Ok(());
         }
@@ -275,7 +279,7 @@ impl Done {
         Ok(())
     }
 
-    fn print(mut self, context: &Context) -> Result<(), Failure> {
+    fn print(mut self, context: &Context) -> Result<(), CommandFailure> {
         if let Some(slot) = &self.slot {
             for (table, rows) in &slot.left_behind {
                 self.remarks.push(format!(
@@ -334,7 +338,11 @@ fn open_tables(tables: &[Unguarded]) -> Vec<Value> {
     tables.iter().map(open).collect()
 }
 
-fn print(steps: &[SetupStep], topics: &[WantedTopic], context: &Context) -> Result<(), Failure> {
+fn print(
+    steps: &[SetupStep],
+    topics: &[WantedTopic],
+    context: &Context,
+) -> Result<(), CommandFailure> {
     let commands: Vec<String> = topics.iter().map(WantedTopic::command).collect();
     if context.json() {
         let step = |step: &SetupStep| json!({ "object": step.object, "sql": step.sql });

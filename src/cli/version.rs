@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::context::Context;
 use super::exit::ExitCode;
-use super::failure::Failure;
+use super::failure::CommandFailure;
 use postrider_relay::telemetry::BuildInfo;
 
 /// The commit this was built from, where the build said so.
@@ -21,7 +21,7 @@ pub fn build_info(slot: &str) -> BuildInfo {
 }
 
 /// Runs it.
-pub fn run(context: &Context) -> Result<ExitCode, Failure> {
+pub fn run(context: &Context) -> Result<ExitCode, CommandFailure> {
     let build = build_info("");
     let features = postrider_kafka::client_features();
     if context.json() {

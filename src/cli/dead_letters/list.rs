@@ -11,7 +11,7 @@ use serde_json::json;
 use super::{FilterArgs, Source, SourceArgs};
 use crate::context::{Context, json_line};
 use crate::exit::ExitCode;
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 use crate::legible::{Bytes, shown};
 use postrider_core::route::rfc3339;
 use postrider_patterns::dead_letter::{DeadLetter, PartitionOffset};
@@ -56,7 +56,7 @@ pub struct ListArgs {
 }
 
 /// Runs it.
-pub(super) fn run(args: &ListArgs, context: &Context) -> Result<ExitCode, Failure> {
+pub(super) fn run(args: &ListArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
     let source = Source::of(&args.source, context)?;
     let survey = source.survey(&args.filter.filter(Vec::new()))?;
     let (mut letters, mut hidden) = (survey.letters, 0);
@@ -84,7 +84,7 @@ pub(super) fn run(args: &ListArgs, context: &Context) -> Result<ExitCode, Failur
     Ok(ExitCode::Ok)
 }
 
-fn json_lines(letters: &[DeadLetter]) -> Result<String, Failure> {
+fn json_lines(letters: &[DeadLetter]) -> Result<String, CommandFailure> {
     let mut lines = String::new();
     for letter in letters {
         let PartitionOffset { partition, offset } = letter.at;

@@ -10,7 +10,7 @@ use super::progress::Progress;
 use super::{FilterArgs, Source, SourceArgs};
 use crate::context::Context;
 use crate::exit::ExitCode;
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 use crate::{run, runtime};
 use postrider_core::route::check_topic;
 use postrider_patterns::dead_letter::{DeadLetterError, Interrupt, RedriveControl, Target};
@@ -59,7 +59,7 @@ fn legal_topic(text: &str) -> Result<String, &'static str> {
 }
 
 /// Runs it.
-pub(super) fn run(args: &RetryArgs, context: &Context) -> Result<ExitCode, Failure> {
+pub(super) fn run(args: &RetryArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
     let source = Source::of(&args.source, context)?;
     if args.to.as_deref() == Some(source.topic.name.as_str()) {
         return Err(DeadLettersError::Circular(source.topic.name).into());
@@ -90,7 +90,7 @@ fn execute(
     source: &Source,
     plan: &RetryPlan,
     rate: u32,
-) -> Result<(u64, Result<(), DeadLetterError>), Failure> {
+) -> Result<(u64, Result<(), DeadLetterError>), CommandFailure> {
     let stop = Stop::default();
     let (signals, listener) = (runtime()?, stop.clone());
     std::thread::spawn(move || signals.block_on(async { run::listen_for_signals(listener).await }));
@@ -109,7 +109,7 @@ fn execute(
     Ok(done)
 }
 
-fn print(plan: &RetryPlan, sent: Option<u64>, context: &Context) -> Result<(), Failure> {
+fn print(plan: &RetryPlan, sent: Option<u64>, context: &Context) -> Result<(), CommandFailure> {
     if context.json() {
         return context.print_json(&plan.to_json(sent));
     }

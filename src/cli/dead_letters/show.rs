@@ -9,7 +9,7 @@ use super::layout::pretty;
 use super::{Source, SourceArgs};
 use crate::context::Context;
 use crate::exit::ExitCode;
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 use crate::legible::{Bytes, hex, shown};
 use postrider_core::route::rfc3339;
 use postrider_patterns::dead_letter::{DeadLetterError, Filter, StoredRecord, Target};
@@ -38,7 +38,7 @@ pub struct ShowArgs {
 }
 
 /// Runs it.
-pub(super) fn run(args: &ShowArgs, context: &Context) -> Result<ExitCode, Failure> {
+pub(super) fn run(args: &ShowArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
     let source = Source::of(&args.source, context)?;
     let records = match Target::parse(&args.target) {
         Target::At(at) => vec![source.topic.record(at)?],

@@ -2,10 +2,10 @@
 
 use crate::codes;
 use crate::exit::ExitCode;
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 use postrider_relay::RelayError;
 
-impl From<RelayError> for Failure {
+impl From<RelayError> for CommandFailure {
     fn from(error: RelayError) -> Self {
         let hint = error.hint();
         let (exit, code) = match error {

@@ -2,7 +2,7 @@
 
 use super::answer::RouteOutput;
 use super::line::{InputChange, InputLine};
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 use postrider_config::{Config, Rejected};
 use postrider_core::lsn::Lsn;
 use postrider_core::outbox::TableName;
@@ -52,7 +52,7 @@ impl Rehearsal {
     }
 
     /// What becomes of one change.
-    pub(super) fn answer(&mut self, line: &InputLine) -> Result<RouteOutput, Failure> {
+    pub(super) fn answer(&mut self, line: &InputLine) -> Result<RouteOutput, CommandFailure> {
         if line.change == InputChange::Tombstone {
             return Ok(RouteOutput::dropped("tombstone"));
         }
