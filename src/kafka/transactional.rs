@@ -23,7 +23,7 @@ use postrider_core::route::{Record, Rejection};
 use postrider_core::sink::Reached;
 use postrider_core::time::Instant;
 use postrider_core::transaction::{
-    Activity, BatchLimits, Client, PROGRESS_TICKET, State, Transactional,
+    Activity, BatchLimits, PROGRESS_TICKET, TransactionApi, TransactionState, Transactional,
 };
 
 /// A sink that delivers each row exactly once.
@@ -62,8 +62,8 @@ impl ExactlyOnce {
     }
 
     /// Everything of the open transaction was sent since then, its progress record included.
-    fn pass_if_closed(&self, before: State) {
-        let is_closed = |state| matches!(state, State::Settling { .. });
+    fn pass_if_closed(&self, before: TransactionState) {
+        let is_closed = |state| matches!(state, TransactionState::Settling { .. });
         if is_closed(self.machine.state()) && !is_closed(before) {
             failpoint::pass("progress_sent");
         }
@@ -169,7 +169,7 @@ impl TransactionClient {
     }
 }
 
-impl Client for TransactionClient {
+impl TransactionApi for TransactionClient {
     type Error = SinkError;
 
     fn begin(&mut self) -> Result<(), SinkError> {

@@ -22,7 +22,7 @@ use crate::report::Reporter;
 use crate::start::{HotStart, OpenSink};
 use crate::start_gate::StartGate;
 use crate::stop::Stop;
-use crate::telemetry::{State, Telemetry};
+use crate::telemetry::{RelayState, Telemetry};
 use crate::topic_monitor::TopicMonitor;
 use crate::watch::{self, Unwatched, Watch};
 use crate::{Options, Summary};
@@ -117,7 +117,7 @@ pub async fn run<S: KafkaSink + Send + 'static>(
     };
     let delivered = Lsn::new(relay.reporter_totals().settled_lsn);
     let result = result.map_err(|error| error.after(delivered));
-    relay.set_state(if result.is_ok() { State::Stopped } else { State::Failed });
+    relay.set_state(if result.is_ok() { RelayState::Stopped } else { RelayState::Failed });
     result
 }
 
@@ -448,7 +448,7 @@ impl Relay {
         }
     }
 
-    fn set_state(&mut self, state: State) {
+    fn set_state(&mut self, state: RelayState) {
         if let Some(reporter) = &mut self.reporter {
             reporter.state(state);
         }

@@ -12,7 +12,7 @@ use crate::blocking::run_blocking;
 use crate::bootstrap::tell;
 use crate::error::RelayError;
 use crate::plan::Plan;
-use crate::telemetry::{State, Telemetry};
+use crate::telemetry::{RelayState, Telemetry};
 use postrider_config::Rejected;
 use postrider_core::pipeline::TopicTotal;
 use postrider_kafka::{
@@ -117,7 +117,7 @@ impl TopicMonitor {
 
     /// Says what keeps a standby from taking over, which would come out only when it has to.
     fn warn_standby(&self, error: &TopicsError) -> bool {
-        let is_standby = self.telemetry.view().snapshot.state == State::Standby;
+        let is_standby = self.telemetry.view().snapshot.state == RelayState::Standby;
         if is_standby {
             let help = error.hint();
             tracing::warn!(help, "this standby could not take over: {error}");

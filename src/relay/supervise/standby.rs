@@ -8,16 +8,16 @@ use std::time::Duration;
 
 use super::Relay;
 use crate::error::RelayError;
-use crate::telemetry::State;
+use crate::telemetry::RelayState;
 use crate::watch;
 use postrider_postgres::control::{self, Client, ControlError, SlotSample};
 
 impl Relay {
     /// The slot is held: says so, once.
     pub(super) fn tell_standby(&mut self, error: &RelayError) {
-        if self.telemetry.view().snapshot.state != State::Standby {
+        if self.telemetry.view().snapshot.state != RelayState::Standby {
             tracing::info!(slot = self.plan.config.source.slot, "standby: {error}");
-            self.set_state(State::Standby);
+            self.set_state(RelayState::Standby);
         }
     }
 

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use super::process::Usage;
-use super::snapshot::{Count, SlotSample, Snapshot, State, TopicCount};
+use super::snapshot::{Count, RelayState, SlotSample, Snapshot, TopicCount};
 use super::{BuildInfo, Histogram, View};
 use postrider_service::prometheus::Page;
 
@@ -40,7 +40,7 @@ fn about_itself(page: &mut Page, view: &View, build: &BuildInfo) {
     page.sample("build_info", &labels, 1);
     page.single("uptime_seconds", "Since the process started.", Seconds(view.uptime));
     page.family("state", "1 for the state the relay is in.");
-    for state in State::ALL {
+    for state in RelayState::ALL {
         let on = u8::from(state == view.snapshot.state);
         page.sample("state", &[("state", state.as_str())], on);
     }

@@ -18,7 +18,8 @@ pub use health::{Check, Health, Role, STALL, STALL_HELP, liveness, readiness};
 pub use histogram::{BOUNDS_US, Histogram};
 pub use http::{HttpError, Listener, serve};
 pub use snapshot::{
-    Count, SKIPPED, SlotSample, Snapshot, State, TopicCount, UnavailableTopic, UnavailableTopics,
+    Count, RelayState, SKIPPED, SlotSample, Snapshot, TopicCount, UnavailableTopic,
+    UnavailableTopics,
 };
 
 /// A sample of the slot that is older says nothing any more. Samples are taken every five seconds beside

@@ -11,7 +11,7 @@ use super::histogram::Histogram;
 
 /// What the relay is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum State {
+pub enum RelayState {
     /// Before the first connection.
     #[default]
     Starting,
@@ -29,7 +29,7 @@ pub enum State {
     Failed,
 }
 
-impl State {
+impl RelayState {
     /// Every state, for documentation and metrics.
     pub const ALL: [Self; 7] = [
         Self::Starting,
@@ -113,7 +113,7 @@ pub type Count = (&'static str, u64);
 #[derive(Debug, Clone, Default)]
 pub struct Snapshot {
     /// What it is doing.
-    pub state: State,
+    pub state: RelayState,
     /// Whether a replication stream is open, which is to hold the slot.
     pub holds_slot: bool,
     /// Whether a broker answers.

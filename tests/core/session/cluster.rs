@@ -13,7 +13,7 @@ use postrider::ledger::Ticket;
 use postrider::pipeline::{Aspect, Blame, Confirmation, Mark, Outcome, Outgoing};
 use postrider::route::{OwnedRecord, Record, Rejection, content_of};
 use postrider::sink::SendError;
-use postrider::transaction::{Client, PROGRESS_TICKET};
+use postrider::transaction::{PROGRESS_TICKET, TransactionApi};
 
 use crate::session::broker::{
     self, Died, PARTITIONS, is_refused_by_broker, refuse_at_send, rejection,
@@ -220,7 +220,7 @@ impl TransactionalProducer {
     }
 }
 
-impl Client for TransactionalProducer {
+impl TransactionApi for TransactionalProducer {
     type Error = Died;
 
     fn begin(&mut self) -> Result<(), Died> {

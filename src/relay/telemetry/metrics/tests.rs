@@ -11,7 +11,7 @@ fn full_view() -> View {
         commit_to_confirm.record(us);
     }
     let snapshot = Snapshot {
-        state: State::Streaming,
+        state: RelayState::Streaming,
         holds_slot: true,
         topics: vec![TopicCount {
             topic: Arc::from("orders"),

@@ -16,7 +16,7 @@ use postrider::route::{RouteSpec, Router};
 use postrider::session::{Limits, Owed, Request, Requested, Session, SessionError};
 use postrider::sink::Sink as _;
 use postrider::time::Now;
-use postrider::transaction::{BatchLimits, State, Transactional};
+use postrider::transaction::{BatchLimits, TransactionState, Transactional};
 
 use super::library::{Gone, Library, Order};
 use super::wire::{self, Sent};
@@ -160,11 +160,12 @@ impl Machine {
 
     pub fn view(&self) -> View {
         let stage = match self.sink.state() {
-            State::Idle | State::Open { .. } | State::Closing { .. } | State::Pausing { .. } => {
-                Stage::Open
-            }
-            State::Settling { .. } => Stage::Settling,
-            State::Ending { .. } => Stage::Committing,
+            TransactionState::Idle
+            | TransactionState::Open { .. }
+            | TransactionState::Closing { .. }
+            | TransactionState::Pausing { .. } => Stage::Open,
+            TransactionState::Settling { .. } => Stage::Settling,
+            TransactionState::Ending { .. } => Stage::Committing,
         };
         let pipeline = self.session.pipeline();
         View {
