@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use crate::alterations::Alterations;
 use crate::error::RelayError;
 use crate::stop::Stop;
-use crate::telemetry::{SlotSample, Telemetry};
+use crate::telemetry::{SlotMetrics, Telemetry};
 use postrider_core::gate::Warning;
 use postrider_core::session::End;
 use postrider_core::session::Request;
@@ -43,7 +43,7 @@ pub(super) async fn sample(client: &Client, slot: &str, telemetry: &Telemetry) -
 
 /// Publishes what was seen of the slot.
 pub(super) fn publish(telemetry: &Telemetry, sample: Option<&control::SlotSample>) {
-    telemetry.publish_slot(sample.map(|sample| SlotSample {
+    telemetry.publish_slot(sample.map(|sample| SlotMetrics {
         acknowledged_lsn: sample.confirmed_flush.get(),
         lag_bytes: sample.lag_bytes(),
         retained_bytes: sample.retained_bytes(),

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use super::process::Usage;
-use super::snapshot::{Count, RelayState, SlotSample, Snapshot, TopicCount};
+use super::snapshot::{Count, RelayState, SlotMetrics, Snapshot, TopicCount};
 use super::{BuildInfo, Histogram, View};
 use postrider_service::prometheus::Page;
 
@@ -56,7 +56,7 @@ fn position(page: &mut Page, view: &View, slot: &str) {
     of_slot("slot_active", "1 while this relay holds the slot.", Some(holds_slot.into()));
     of_slot("received_lsn_bytes", "End of the log received.", Some(received_lsn));
     of_slot("settled_lsn_bytes", "End of the log wholly confirmed.", Some(settled_lsn));
-    let Some(SlotSample { lag_bytes, retained_bytes, safe_bytes, .. }) = view.slot else { return };
+    let Some(SlotMetrics { lag_bytes, retained_bytes, safe_bytes, .. }) = view.slot else { return };
     of_slot("slot_lag_bytes", "Log written and not acknowledged.", Some(lag_bytes));
     of_slot("slot_retained_wal_bytes", "Log kept on disk for the slot.", Some(retained_bytes));
     let help = "Log that may be written before the slot is invalidated.";

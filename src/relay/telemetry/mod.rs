@@ -1,6 +1,6 @@
 //! What can be seen of a running relay: health, readiness, metrics.
 //!
-//! Enters: a [`Snapshot`] from the hot thread once per tick, a [`SlotSample`] from the control
+//! Enters: a [`Snapshot`] from the hot thread once per tick, a [`SlotMetrics`] from the control
 //! plane every few seconds. Leaves: answers over HTTP. What always holds: publishing never waits
 //! for a reader beyond a pointer swap, and nothing here can slow or stop the relay.
 
@@ -18,7 +18,7 @@ pub use health::{Check, Health, Role, STALL, STALL_HELP, liveness, readiness};
 pub use histogram::{BOUNDS_US, Histogram};
 pub use http::{HttpError, Listener, serve};
 pub use snapshot::{
-    Count, RelayState, SKIPPED, SlotSample, Snapshot, TopicCount, UnavailableTopic,
+    Count, RelayState, SKIPPED, SlotMetrics, Snapshot, TopicCount, UnavailableTopic,
     UnavailableTopics,
 };
 
@@ -54,7 +54,7 @@ struct Inner {
 struct Latest {
     snapshot: Arc<Snapshot>,
     /// With the time at which it was taken.
-    slot: Option<(SlotSample, Instant)>,
+    slot: Option<(SlotMetrics, Instant)>,
     /// When the hot thread last came by.
     tick: Instant,
 }
@@ -65,7 +65,7 @@ pub struct View {
     /// The latest snapshot.
     pub snapshot: Arc<Snapshot>,
     /// The latest sample of the slot, if one was taken within the last minute.
-    pub slot: Option<SlotSample>,
+    pub slot: Option<SlotMetrics>,
     /// Age of the oldest transaction that is not wholly confirmed; zero when there is none. It grows
     /// between two snapshots, too.
     pub oldest_unacknowledged_age: Duration,
@@ -99,7 +99,7 @@ impl Telemetry {
     }
 
     /// Replaces the sample of the slot; `None` when it is not known any more.
-    pub fn publish_slot(&self, slot: Option<SlotSample>) {
+    pub fn publish_slot(&self, slot: Option<SlotMetrics>) {
         self.latest().slot = slot.map(|slot| (slot, Instant::now()));
     }
 
@@ -160,7 +160,7 @@ mod tests {
     #[test]
     fn an_old_sample_of_the_slot_is_left_out() {
         let telemetry = Telemetry::new(BuildInfo::default());
-        let sample = SlotSample {
+        let sample = SlotMetrics {
             acknowledged_lsn: 0,
             lag_bytes: 1,
             retained_bytes: 2,

@@ -169,7 +169,7 @@ impl Snapshot {
 
 /// The slot as Postgres sees it, sampled by the control plane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct SlotSample {
+pub struct SlotMetrics {
     /// `confirmed_flush_lsn`, as bytes; see `lsn::Lsn::get`.
     pub acknowledged_lsn: u64,
     /// Server's position minus `confirmed_flush_lsn`, in bytes.

@@ -30,7 +30,7 @@ fn full_view() -> View {
     };
     View {
         snapshot: Arc::new(snapshot),
-        slot: Some(SlotSample {
+        slot: Some(SlotMetrics {
             acknowledged_lsn: 1,
             lag_bytes: 5,
             retained_bytes: 6,
