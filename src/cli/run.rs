@@ -20,7 +20,7 @@ use super::import::load_imported;
 use super::version;
 use postrider_config::{Config, Loaded};
 use postrider_relay::telemetry::{HttpError, Listener, Telemetry, serve};
-use postrider_relay::{Options, Plan, Request, Stop, Summary, deliver, run as run_relay};
+use postrider_relay::{ControlRequest, Options, Plan, Stop, Summary, deliver, run as run_relay};
 
 mod print;
 
@@ -87,7 +87,7 @@ pub fn run(args: &RunArgs, context: &Context) -> Result<ExitCode, CommandFailure
                 Ok(Printer::new(std::io::stdout(), move |error| {
                     // The first one stands.
                     let _ = told.set(error);
-                    stop.request(Request::Drain);
+                    stop.request(ControlRequest::Drain);
                 }))
             };
             let summary = Box::pin(run_relay(plan, options, stop, telemetry, printer)).await;
@@ -224,7 +224,7 @@ pub(super) fn listen_for_signals(stop: Stop) -> impl Future<Output = ()> {
                 continue;
             }
             last = Some(Instant::now());
-            if stop.signal() == Request::Abort {
+            if stop.signal() == ControlRequest::Abort {
                 tracing::warn!(signal = name, "aborting");
             } else {
                 tracing::info!(signal = name, "stopping; signal again to abort");

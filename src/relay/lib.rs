@@ -55,7 +55,7 @@ pub use bootstrap::begin_stream;
 pub use error::RelayError;
 pub use plan::Plan;
 pub use postrider_core::gate::{Facts, GateError, Resume, Warning, judge};
-pub use postrider_core::session::Request;
+pub use postrider_core::session::ControlRequest;
 pub use specs::{kafka_spec, review};
 pub use start::OpenSink;
 pub use stop::Stop;

@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 
 use crate::error::RelayError;
 use crate::stop::Stop;
-use postrider_core::session::Request;
+use postrider_core::session::ControlRequest;
 use postrider_postgres::control::{
     self, Client, ControlError, Inspection, Requirements, SlotSample,
 };
@@ -67,7 +67,7 @@ impl Question {
                 Err(RecvTimeoutError::Disconnected) => return Err(RelayError::NoAnswer),
                 Err(RecvTimeoutError::Timeout) => alive()?,
             }
-            let is_told = stop.requested() > Request::Run;
+            let is_told = stop.requested() > ControlRequest::Run;
             if asked.elapsed() >= if is_told { LAST_ANSWER_LIMIT } else { ANSWER_LIMIT } {
                 return Err(RelayError::NoAnswer);
             }

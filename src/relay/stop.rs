@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use postrider_core::session::{Owed, Request, Requested};
+use postrider_core::session::{ControlRequest, Owed, Requested};
 
 /// How soon a request is noticed by those who wait for something else.
 const TICK: Duration = Duration::from_millis(20);
@@ -25,17 +25,17 @@ pub struct Stop {
 
 impl Stop {
     /// The most urgent of what is asked for now.
-    pub fn requested(&self) -> Request {
+    pub fn requested(&self) -> ControlRequest {
         let asked = self.asked.load(Ordering::Acquire);
-        [Request::Abort, Request::Drain, Request::ServerShutdown]
+        [ControlRequest::Abort, ControlRequest::Drain, ControlRequest::ServerShutdown]
             .into_iter()
             .find(|request| asked & bit(*request) != 0)
-            .unwrap_or(Request::Run)
+            .unwrap_or(ControlRequest::Run)
     }
 
     /// Whether Postgres is shutting down, whatever else is asked for.
     pub fn server_stops(&self) -> bool {
-        self.asked.load(Ordering::Acquire) & bit(Request::ServerShutdown) != 0
+        self.asked.load(Ordering::Acquire) & bit(ControlRequest::ServerShutdown) != 0
     }
 
     /// All that is asked for now.
@@ -45,8 +45,8 @@ impl Stop {
     }
 
     /// Asks, beside what was asked for before.
-    pub fn request(&self, request: Request) {
-        if request >= Request::Drain {
+    pub fn request(&self, request: ControlRequest) {
+        if request >= ControlRequest::Drain {
             self.told.get_or_init(Instant::now);
         }
         self.asked.fetch_or(bit(request), Ordering::AcqRel);
@@ -70,8 +70,12 @@ impl Stop {
     }
 
     /// The first signal drains, the second aborts. Returns what is asked for now.
-    pub fn signal(&self) -> Request {
-        let next = if self.requested() >= Request::Drain { Request::Abort } else { Request::Drain };
+    pub fn signal(&self) -> ControlRequest {
+        let next = if self.requested() >= ControlRequest::Drain {
+            ControlRequest::Abort
+        } else {
+            ControlRequest::Drain
+        };
         self.request(next);
         next
     }
@@ -79,16 +83,16 @@ impl Stop {
     /// The session of a server that shut down has ended: the next one starts with a clean slate,
     /// unless a signal came in the meantime.
     pub fn server_shutdown_is_over(&self) {
-        self.asked.fetch_and(!bit(Request::ServerShutdown), Ordering::AcqRel);
+        self.asked.fetch_and(!bit(ControlRequest::ServerShutdown), Ordering::AcqRel);
     }
 }
 
-const fn bit(request: Request) -> u8 {
+const fn bit(request: ControlRequest) -> u8 {
     match request {
-        Request::Run => 0,
-        Request::ServerShutdown => 1,
-        Request::Drain => 2,
-        Request::Abort => 4,
+        ControlRequest::Run => 0,
+        ControlRequest::ServerShutdown => 1,
+        ControlRequest::Drain => 2,
+        ControlRequest::Abort => 4,
     }
 }
 
@@ -99,28 +103,28 @@ mod tests {
     #[test]
     fn first_signal_drains_second_aborts() {
         let stop = Stop::default();
-        assert_eq!(stop.requested(), Request::Run);
-        assert_eq!(stop.signal(), Request::Drain);
-        assert_eq!(stop.signal(), Request::Abort);
-        assert_eq!(stop.requested(), Request::Abort);
+        assert_eq!(stop.requested(), ControlRequest::Run);
+        assert_eq!(stop.signal(), ControlRequest::Drain);
+        assert_eq!(stop.signal(), ControlRequest::Abort);
+        assert_eq!(stop.requested(), ControlRequest::Abort);
     }
 
     #[test]
     fn a_signal_outweighs_a_shutdown_of_the_server() {
         let stop = Stop::default();
-        stop.request(Request::ServerShutdown);
-        assert_eq!(stop.signal(), Request::Drain);
+        stop.request(ControlRequest::ServerShutdown);
+        assert_eq!(stop.signal(), ControlRequest::Drain);
         stop.server_shutdown_is_over();
-        assert_eq!((stop.requested(), stop.server_stops()), (Request::Drain, false));
-        stop.request(Request::ServerShutdown);
-        assert_eq!((stop.requested(), stop.server_stops()), (Request::Drain, true));
+        assert_eq!((stop.requested(), stop.server_stops()), (ControlRequest::Drain, false));
+        stop.request(ControlRequest::ServerShutdown);
+        assert_eq!((stop.requested(), stop.server_stops()), (ControlRequest::Drain, true));
     }
 
     #[test]
     fn a_shutdown_of_the_server_ends_with_the_session() {
         let stop = Stop::default();
-        stop.request(Request::ServerShutdown);
+        stop.request(ControlRequest::ServerShutdown);
         stop.server_shutdown_is_over();
-        assert_eq!(stop.requested(), Request::Run);
+        assert_eq!(stop.requested(), ControlRequest::Run);
     }
 }

@@ -29,7 +29,7 @@ use crate::{Options, Summary};
 use postrider_config::Delivery;
 use postrider_core::gate::Facts;
 use postrider_core::lsn::Lsn;
-use postrider_core::session::{End, Limits, Owed, Request};
+use postrider_core::session::{ControlRequest, End, Limits, Owed};
 use postrider_core::supervisor::{
     AfterSession, Conclusion, Learned, Left, NextAction, Supervisor, SupervisorPolicy,
 };
@@ -111,7 +111,7 @@ pub async fn run<S: KafkaSink + Send + 'static>(
     let result = tokio::select! {
         result = relay.supervise(open_sink) => result,
         error = topic_monitor => {
-            stop.request(Request::Abort);
+            stop.request(ControlRequest::Abort);
             Err(error)
         }
     };
@@ -358,7 +358,7 @@ impl Relay {
             }
             departure = self.attend(client, &wanted, asked, &unwatched) => {
                 // Nothing more is acknowledged: Postgres may be passing over rows.
-                self.stop.request(Request::Abort);
+                self.stop.request(ControlRequest::Abort);
                 if !start_gate.close()
                     && let Ok(Ok((_, reporter, owed))) =
                         tokio::time::timeout(ABORT_LIMIT, finished).await
@@ -385,7 +385,7 @@ impl Relay {
             return Ok(End::Drained);
         }
         let limit = self.plan.config.shutdown.grace + OVERTIME;
-        while self.stop.requested() < Request::Abort {
+        while self.stop.requested() < ControlRequest::Abort {
             // A session that waits for whoever reads its log, say, cannot end by itself.
             if self.stop.told_for() >= limit {
                 let records = self.reporter_totals().in_flight_records;

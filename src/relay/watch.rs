@@ -15,8 +15,8 @@ use crate::error::RelayError;
 use crate::stop::Stop;
 use crate::telemetry::{SlotMetrics, Telemetry};
 use postrider_core::gate::Warning;
+use postrider_core::session::ControlRequest;
 use postrider_core::session::End;
-use postrider_core::session::Request;
 use postrider_postgres::control::{self, Client, ControlError, Inspection, Known, Requirements};
 use postrider_postgres::libpq::ConnectInfo;
 use postrider_postgres::wal::{ServerProcess, WalError};
@@ -105,7 +105,7 @@ impl Watch<'_> {
                 departure = self.look(&client, &mut before) => return departure,
             }
             let Some(again) = self.reconnect(client.server()).await else {
-                self.stop.request(Request::ServerShutdown);
+                self.stop.request(ControlRequest::ServerShutdown);
                 return std::future::pending().await;
             };
             tracing::info!("the SQL connection beside the stream broke, and is there again");
@@ -147,7 +147,7 @@ impl Watch<'_> {
         {
             // The stream lives on, and progress would be kept under the timeline that has ended.
             self.unwatched.because(ControlError::Promoted);
-            self.stop.request(Request::ServerShutdown);
+            self.stop.request(ControlRequest::ServerShutdown);
         }
         let departure = self.known.and_then(|known| known.departure(&now, self.wanted));
         // Columns are announced by the stream before the next row.
@@ -206,7 +206,7 @@ impl Watch<'_> {
                 return None;
             }
             // A drain goes on over a healthy stream.
-            if began.elapsed() >= UNWATCHED_MAX && self.stop.requested() < Request::Drain {
+            if began.elapsed() >= UNWATCHED_MAX && self.stop.requested() < ControlRequest::Drain {
                 tracing::info!("no SQL connection to watch the stream by: closing the stream");
                 self.unwatched.because(error);
                 return None;

@@ -14,7 +14,7 @@ use crate::failure::CommandFailure;
 use crate::{run, runtime};
 use postrider_core::route::check_topic;
 use postrider_patterns::dead_letter::{DeadLetterError, Interrupt, RedriveControl, Target};
-use postrider_relay::{Request, Stop};
+use postrider_relay::{ControlRequest, Stop};
 
 /// `dead-letters retry [filters] [PARTITION:OFFSET|ID ..] [--to TOPIC] [--rate N] [--execute]`
 #[derive(Debug, Default, clap::Args)]
@@ -95,9 +95,9 @@ fn execute(
     let (signals, listener) = (runtime()?, stop.clone());
     std::thread::spawn(move || signals.block_on(async { run::listen_for_signals(listener).await }));
     let interrupt = || match stop.requested() {
-        Request::Run | Request::ServerShutdown => Interrupt::None,
-        Request::Drain => Interrupt::Drain,
-        Request::Abort => Interrupt::Abort,
+        ControlRequest::Run | ControlRequest::ServerShutdown => Interrupt::None,
+        ControlRequest::Drain => Interrupt::Drain,
+        ControlRequest::Abort => Interrupt::Abort,
     };
     let mut progress = Progress::new();
     let total = plan.jobs.len();

@@ -65,7 +65,7 @@ pub use liveness::TimeoutEscalation;
 pub use oldest::Oldest;
 pub use owed::Owed;
 pub use phase::End;
-pub use request::{Draining, Request, Requested};
+pub use request::{ControlRequest, Draining, Requested};
 pub use stall::{StallDetector, Stalled};
 
 /// While records are unconfirmed the socket is waited on no longer than this, so that a delivery
@@ -186,10 +186,12 @@ impl Session {
         asked: Requested,
     ) -> Result<Option<Draining>, SessionError<E>> {
         let end = match asked.request {
-            Request::Run => return Ok(None),
-            Request::Abort => return Err(SessionError::Aborted { records: self.unconfirmed() }),
-            Request::Drain => End::Drained,
-            Request::ServerShutdown => End::ServerShutdown,
+            ControlRequest::Run => return Ok(None),
+            ControlRequest::Abort => {
+                return Err(SessionError::Aborted { records: self.unconfirmed() });
+            }
+            ControlRequest::Drain => End::Drained,
+            ControlRequest::ServerShutdown => End::ServerShutdown,
         };
         let grace = match self.phase {
             // What earlier sessions have taken of it since the signal is gone.

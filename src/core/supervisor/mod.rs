@@ -38,7 +38,7 @@ use crate::backoff::Backoff;
 use crate::lsn::Lsn;
 use crate::mutants::{self, Mutant};
 use crate::pipeline::Suspects;
-use crate::session::{End, Limits, Owed, Request, Requested, TimeoutEscalation};
+use crate::session::{ControlRequest, End, Limits, Owed, Requested, TimeoutEscalation};
 use crate::time::Instant;
 use mode::Narrowing;
 use refusals::Refusals;
@@ -218,7 +218,7 @@ impl Supervisor {
         if asked.must_end(self.owed, self.policy.grace) {
             return NextAction::End(self.stopped(asked.request));
         }
-        let is_told = asked.request >= Request::Drain;
+        let is_told = asked.request >= ControlRequest::Drain;
         match &mut self.waiting {
             Waiting::Standby => return NextAction::Standby(STANDBY_TICK),
             Waiting::Pause(wait, began) => {
@@ -263,11 +263,11 @@ impl Supervisor {
     pub fn ended(
         &mut self,
         now: Instant,
-        request: Request,
+        request: ControlRequest,
         left: Left,
         result: Result<End, SessionFailure<'_>>,
     ) -> (AfterSession, Option<Learned>) {
-        (self.owed, self.was_told) = (left.owed, request >= Request::Drain);
+        (self.owed, self.was_told) = (left.owed, request >= ControlRequest::Drain);
         self.has_streamed |= left.has_streamed;
         // One that did its work for a while is forgiven its end: the next pause is short again.
         if left.useful >= HEALTHY_AFTER {
@@ -291,11 +291,11 @@ impl Supervisor {
         (verdict, None)
     }
 
-    fn ended_well(&mut self, end: End, request: Request) -> AfterSession {
+    fn ended_well(&mut self, end: End, request: ControlRequest) -> AfterSession {
         match end {
             End::ModeOver => self.mode = None,
             // A server that is shutting down takes as long as it likes.
-            End::ServerShutdown if request < Request::Drain => {
+            End::ServerShutdown if request < ControlRequest::Drain => {
                 self.pause();
                 return AfterSession::ServerShutdown;
             }
@@ -360,11 +360,11 @@ impl Supervisor {
 
     /// The end that a signal asked for: a clean one only when every record is confirmed that any
     /// session has sent. Upholds G8.
-    fn stopped(&self, request: Request) -> Conclusion {
+    fn stopped(&self, request: ControlRequest) -> Conclusion {
         let records = self.owed.records();
         match request {
             _ if self.owed.is_nothing() || mutants::is(Mutant::ForgetsOwed) => Conclusion::Stopped,
-            Request::Abort => Conclusion::Aborted { records },
+            ControlRequest::Abort => Conclusion::Aborted { records },
             _ => Conclusion::GraceExpired { records },
         }
     }

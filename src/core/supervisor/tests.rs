@@ -7,8 +7,8 @@ const SECOND: Duration = Duration::from_secs(1);
 const GRACE: Duration = Duration::from_secs(25);
 const GIVE_UP: Duration = Duration::from_mins(10);
 const RUN: Requested =
-    Requested { request: Request::Run, server_stops: false, told_for: Duration::ZERO };
-const DRAIN: Requested = Requested { request: Request::Drain, ..RUN };
+    Requested { request: ControlRequest::Run, server_stops: false, told_for: Duration::ZERO };
+const DRAIN: Requested = Requested { request: ControlRequest::Drain, ..RUN };
 const START: Instant = Instant::START;
 
 fn policy() -> SupervisorPolicy {
@@ -53,7 +53,7 @@ fn fails(
     failure: SessionFailure<'_>,
     left: Left,
 ) -> AfterSession {
-    supervisor.ended(now, Request::Run, left, Err(failure)).0
+    supervisor.ended(now, ControlRequest::Run, left, Err(failure)).0
 }
 
 fn refused(lesson: &Lesson) -> SessionFailure<'_> {
@@ -144,12 +144,12 @@ fn g8_a_stop_between_sessions_is_clean_once_nothing_is_owed() {
     assert_eq!(relay.start(START, limits()).owed.records(), 7);
     assert_eq!(relay.next(START, DRAIN), NextAction::Begin(None), "said once");
     // A session that fails after that costs its pause.
-    relay.ended(START, Request::Drain, owing(7), Err(SessionFailure::Transient));
+    relay.ended(START, ControlRequest::Drain, owing(7), Err(SessionFailure::Transient));
     assert!(matches!(relay.next(START, DRAIN), NextAction::Wait(_)));
     let late = Requested { told_for: GRACE, ..DRAIN };
     let expired = Conclusion::GraceExpired { records: 7 };
     assert_eq!(relay.next(START, late), NextAction::End(expired));
-    let at_once = Requested { request: Request::Abort, ..DRAIN };
+    let at_once = Requested { request: ControlRequest::Abort, ..DRAIN };
     let aborted = Conclusion::Aborted { records: 7 };
     assert_eq!(relay.next(START, at_once), NextAction::End(aborted));
     relay.slot_reaches(Some((Lsn::new(120), Lsn::new(200))));
@@ -163,13 +163,13 @@ fn g8_a_server_that_stops_ends_a_relay_that_is_told_to() {
         let verdict = relay.ended(START, request, left, Ok(End::ServerShutdown)).0;
         (verdict, relay.next(START, Requested { request, ..RUN }))
     };
-    let (verdict, next) = shutdown(Request::ServerShutdown, owing(7));
+    let (verdict, next) = shutdown(ControlRequest::ServerShutdown, owing(7));
     assert_eq!(verdict, AfterSession::ServerShutdown);
     assert!(matches!(next, NextAction::Wait(_)), "{next:?}");
-    let (verdict, next) = shutdown(Request::Drain, owing(7));
+    let (verdict, next) = shutdown(ControlRequest::Drain, owing(7));
     let expired = Conclusion::GraceExpired { records: 7 };
     assert_eq!((verdict, next), (AfterSession::GoOn, NextAction::End(expired)));
-    let (_, next) = shutdown(Request::Drain, at(100));
+    let (_, next) = shutdown(ControlRequest::Drain, at(100));
     assert_eq!(next, NextAction::End(Conclusion::Stopped));
 }
 
@@ -216,7 +216,10 @@ fn g4_what_is_learned_of_refused_records_changes_the_next_session_at_once() {
     // A backlog does not matter until it is found.
     relay.slot_reaches(Some((Lsn::new(100), Lsn::new(1 << 40))));
     assert_eq!(relay.start(START, limits()).mode, Some(cautious));
-    assert_eq!(relay.ended(START, Request::Run, at(150), Ok(End::ModeOver)).0, AfterSession::GoOn);
+    assert_eq!(
+        relay.ended(START, ControlRequest::Run, at(150), Ok(End::ModeOver)).0,
+        AfterSession::GoOn
+    );
     relay.slot_reaches(Some((Lsn::new(150), Lsn::new(1 << 40))));
     let mode = relay.start(START, limits()).mode.map(|mode| mode.kind);
     assert_eq!(mode, Some(ModeKind::Backlog));
@@ -229,7 +232,10 @@ fn once_ends_where_the_log_ended_and_nothing_is_owed_any_more() {
     fails(&mut relay, START, SessionFailure::Sink(SinkFault::Outage), owing(7));
     let until = relay.start(START, limits()).limits.until;
     assert_eq!(until, Some((Lsn::new(120), End::CaughtUp)));
-    assert_eq!(relay.ended(START, Request::Run, at(120), Ok(End::CaughtUp)).0, AfterSession::GoOn);
+    assert_eq!(
+        relay.ended(START, ControlRequest::Run, at(120), Ok(End::CaughtUp)).0,
+        AfterSession::GoOn
+    );
     assert_eq!(relay.next(START, RUN), NextAction::End(Conclusion::CaughtUp));
 }
 

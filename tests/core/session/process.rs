@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use postrider::backoff::Backoff;
-use postrider::session::{Request, Requested};
+use postrider::session::{ControlRequest, Requested};
 use postrider::supervisor::{Left, NextAction, Supervisor, SupervisorPolicy};
 use postrider::time::{Instant, Now};
 
@@ -60,9 +60,9 @@ impl Process {
     /// What is asked from outside.
     pub(crate) fn asked(&self, now: Now) -> Requested {
         let request = match (self.told, self.server_stops) {
-            (Some(_), _) => Request::Drain,
-            (None, true) => Request::ServerShutdown,
-            (None, false) => Request::Run,
+            (Some(_), _) => ControlRequest::Drain,
+            (None, true) => ControlRequest::ServerShutdown,
+            (None, false) => ControlRequest::Run,
         };
         let told_for = self.told.map_or(Duration::ZERO, |told| now.at - told.at);
         Requested { request, server_stops: self.server_stops, told_for }

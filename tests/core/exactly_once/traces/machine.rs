@@ -13,7 +13,7 @@ use postrider::outbox::{Outbox, OutboxSpec, TableName};
 use postrider::pipeline::{Handled, Mark, Pipeline, Policy, RejectPolicy, UpdatePolicy};
 use postrider::progress::{Lineage, Progress};
 use postrider::route::{RouteSpec, Router};
-use postrider::session::{Limits, Owed, Request, Requested, Session, SessionError};
+use postrider::session::{ControlRequest, Limits, Owed, Requested, Session, SessionError};
 use postrider::sink::Sink as _;
 use postrider::time::Now;
 use postrider::transaction::{BatchLimits, TransactionState, Transactional};
@@ -83,7 +83,7 @@ pub struct Machine {
     pub waiting: VecDeque<Order>,
     /// Of records that were announced and not reported, by partition.
     pub tickets: [VecDeque<Ticket>; 3],
-    pub request: Request,
+    pub request: ControlRequest,
 }
 
 impl Machine {
@@ -113,7 +113,7 @@ impl Machine {
             closes_at: resume.mark,
             waiting: VecDeque::new(),
             tickets: Default::default(),
-            request: Request::Run,
+            request: ControlRequest::Run,
         })
     }
 
