@@ -13,7 +13,7 @@ use postgres_protocol::message::backend::{DataRowBody, Message};
 use super::error::{ServerMessage, WalError};
 use super::history::{self, History};
 use super::quote;
-use super::session::{Incoming, Session};
+use super::session::{Incoming, MessageChannel};
 use super::stream::{Names, Stream};
 use super::transport::{Transport, Wire};
 use super::{dial, login::Login};
@@ -137,7 +137,7 @@ pub struct StartRefused<T = Wire> {
 /// A logged-in replication connection.
 #[derive(Debug)]
 pub struct Connection<T = Wire> {
-    session: Session<T>,
+    session: MessageChannel<T>,
     endpoint: String,
     backend_pid: i32,
     params: SessionParams,
@@ -197,7 +197,7 @@ impl<T: Transport> Connection<T> {
         access: Access<'_>,
         params: &SessionParams,
     ) -> Result<Self, WalError> {
-        let mut session = Session::new(transport);
+        let mut session = MessageChannel::new(transport);
         let Access { info, endpoint, binding, deadline } = access;
         let mut parameters = CANONICAL_TEXT.to_vec();
         if params.encoding != StreamEncoding::Unknown {
