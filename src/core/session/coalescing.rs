@@ -42,7 +42,7 @@ const WINDOW: Duration = Duration::from_millis(4);
 
 /// What a read brought.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Read {
+pub(super) struct SocketRead {
     /// Bytes it brought.
     pub(super) bytes: usize,
     /// Bytes not worked on yet, these included.
@@ -68,7 +68,7 @@ impl ReadCoalescing {
     }
 
     /// How long to wait before reading on; `None`: work on what is buffered.
-    pub(super) fn after_read(&mut self, now: Instant, read: Read) -> Option<Duration> {
+    pub(super) fn after_read(&mut self, now: Instant, read: SocketRead) -> Option<Duration> {
         self.count(now, read.bytes);
         let CoalescingProfile { delay, batch_max, batch_bytes } = self.profile;
         let (longest, wait) = if self.bytes_per_ms <= SLOW_BYTES_PER_MS {
@@ -130,7 +130,8 @@ mod tests {
         (1..=1_000)
             .map(|read| {
                 buffered += bytes;
-                let next = reads.after_read(from + step * read, Read { bytes, buffered, lag });
+                let next =
+                    reads.after_read(from + step * read, SocketRead { bytes, buffered, lag });
                 if next.is_none() {
                     buffered = 0;
                 }
@@ -194,7 +195,7 @@ mod tests {
         let start = Instant::START;
         let mut reads = ReadCoalescing::new(PROFILE, start);
         drive(&mut reads, STEP, 6_000, LIVE);
-        let read = Read { bytes: 600, buffered: 600, lag: LIVE };
+        let read = SocketRead { bytes: 600, buffered: 600, lag: LIVE };
         assert_eq!(reads.after_read(start + Duration::from_secs(1), read), None);
     }
 }

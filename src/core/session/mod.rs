@@ -53,7 +53,7 @@ use crate::pipeline::{
 };
 use crate::sink::{Reached, SendError, Sink};
 use crate::time::{Instant, Now};
-use coalescing::{Read, ReadCoalescing};
+use coalescing::{ReadCoalescing, SocketRead};
 use liveness::Liveness;
 use phase::Phase;
 
@@ -454,7 +454,7 @@ impl Session {
         if let Some(silence) = self.liveness.heard(bytes, now.at) {
             return Err(SessionError::Silent { seconds: silence.as_secs() });
         }
-        let read = Read { bytes, buffered, lag: self.lag(now) };
+        let read = SocketRead { bytes, buffered, lag: self.lag(now) };
         Ok(self.coalescing.after_read(now.at, read))
     }
 
