@@ -16,7 +16,7 @@ use crate::pipeline::{CommitId, Mark, PartialTransaction, PipelineError, ResumeC
 use crate::progress::{Lineage, Progress};
 
 /// What a timeline descends from: of each ancestor its number and where it ended, oldest first.
-pub type History = Vec<(u32, Lsn)>;
+pub type TimelineHistory = Vec<(u32, Lsn)>;
 
 /// The source as it is now. All of it read when the slot was taken already: until then another
 /// relay may carry on.
@@ -27,7 +27,7 @@ pub struct Facts {
     /// End of the server's log.
     pub server: Lsn,
     /// What its timeline descends from.
-    pub history: History,
+    pub history: TimelineHistory,
     /// Everything before it is acknowledged: Postgres never sends it again.
     pub confirmed: Lsn,
     /// Whether this process has created the slot.

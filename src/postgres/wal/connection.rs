@@ -11,7 +11,7 @@ use fallible_iterator::FallibleIterator;
 use postgres_protocol::message::backend::{DataRowBody, Message};
 
 use super::error::{ServerMessage, WalError};
-use super::history::{self, History};
+use super::history::{self, TimelineHistory};
 use super::quote;
 use super::session::{Incoming, MessageChannel};
 use super::stream::{Names, Stream};
@@ -268,10 +268,10 @@ impl<T: Transport> Connection<T> {
 
     /// What a timeline descends from. The first has no history, and neither has one whose history
     /// file the server does not keep: both are empty.
-    pub fn timeline_history(&mut self, timeline: u32) -> Result<History, WalError> {
+    pub fn timeline_history(&mut self, timeline: u32) -> Result<TimelineHistory, WalError> {
         const UNDEFINED_FILE: &str = "58P01";
         if timeline <= 1 {
-            return Ok(History::new());
+            return Ok(TimelineHistory::new());
         }
         let rows = match self.simple_query(&format!("TIMELINE_HISTORY {timeline}")) {
             Err(WalError::Server(server)) if server.code == UNDEFINED_FILE => return Ok(Vec::new()),

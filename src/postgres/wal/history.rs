@@ -13,15 +13,15 @@
 use super::error::WalError;
 use postrider_core::lsn::Lsn;
 
-pub use postrider_core::gate::History;
+pub use postrider_core::gate::TimelineHistory;
 
 const MALFORMED: WalError = WalError::Protocol("a malformed timeline history");
 
 /// Reads a history file.
-pub(super) fn parse(text: &str) -> Result<History, WalError> {
+pub(super) fn parse(text: &str) -> Result<TimelineHistory, WalError> {
     let lines = text.lines().map(str::trim);
     let said = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
-    let history: History = said.map(ancestor).collect::<Result<_, _>>()?;
+    let history: TimelineHistory = said.map(ancestor).collect::<Result<_, _>>()?;
     // The server's own rule. That positions rise too is not: a backup may be restored to before a
     // promotion.
     if history.is_sorted_by(|(one, _), (next, _)| one < next) {

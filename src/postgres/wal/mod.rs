@@ -27,7 +27,7 @@ pub use connection::{
 };
 pub(crate) use error::STANDBY_REACHED;
 pub use error::{Class, ServerMessage, WalError};
-pub use history::History;
+pub use history::TimelineHistory;
 pub use postrider_core::frame::Frame;
 pub use stream::Stream;
 pub use tls::TlsFilesError;
