@@ -20,7 +20,7 @@ use super::import::load_imported;
 use super::version;
 use postrider_config::{Config, Loaded};
 use postrider_relay::telemetry::{HttpError, Listener, Telemetry, serve};
-use postrider_relay::{ControlRequest, Options, Plan, Stop, Summary, deliver, run as run_relay};
+use postrider_relay::{ControlRequest, Plan, RunOptions, Stop, Summary, deliver, run as run_relay};
 
 mod print;
 
@@ -160,9 +160,9 @@ fn creates_nothing(failure: CommandFailure) -> CommandFailure {
     ))
 }
 
-fn options(args: &RunArgs, config: &Config) -> Options {
+fn options(args: &RunArgs, config: &Config) -> RunOptions {
     let patience = (args.once && config.retry.give_up_after.is_zero()).then_some(ONCE_PATIENCE);
-    Options {
+    RunOptions {
         once: args.once || args.dry_run,
         wait_for_slot: !args.no_wait,
         acknowledge: !args.dry_run,

@@ -9,11 +9,11 @@
 //! ```no_run
 //! use postrider_config::{Inputs, load};
 //! use postrider_relay::telemetry::{BuildInfo, Telemetry};
-//! use postrider_relay::{Options, Plan, Stop, deliver, review};
+//! use postrider_relay::{RunOptions, Plan, Stop, deliver, review};
 //!
 //! # async fn run() -> Result<(), Box<dyn std::error::Error>> {
 //! let config = load(&Inputs::default(), &review)?.config;
-//! let options = Options { once: true, ..Options::default() };
+//! let options = RunOptions { once: true, ..RunOptions::default() };
 //! let telemetry = Telemetry::new(BuildInfo::default());
 //! let summary = deliver(Plan::of(config), options, Stop::default(), telemetry).await?;
 //! println!("{} records are confirmed", summary.confirmed);
@@ -63,7 +63,7 @@ pub use supervise::{deliver, run};
 
 /// How this run differs from the ordinary, endless one.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct RunOptions {
     /// End once everything is delivered that was committed when the relay started.
     pub once: bool,
     /// Wait as hot standby for a slot that is held, rather than giving up.
@@ -74,7 +74,7 @@ pub struct Options {
     pub patience: Option<Duration>,
 }
 
-impl Default for Options {
+impl Default for RunOptions {
     fn default() -> Self {
         Self { once: false, wait_for_slot: true, acknowledge: true, patience: None }
     }

@@ -19,7 +19,7 @@ use postrider_postgres::control::{
 use postrider_postgres::wal::SessionParams;
 
 /// What a session begins with: a connection, and what was found over it.
-pub(super) type Prepared = (SessionParams, Client, Requirements, Inspection);
+pub(super) type PreparedSession = (SessionParams, Client, Requirements, Inspection);
 
 /// Everything a session is built from.
 #[derive(Debug, Clone)]

@@ -16,7 +16,7 @@ use crate::bootstrap::Bootstrap;
 use crate::clock::Clock;
 use crate::error::RelayError;
 use crate::failure::failure;
-use crate::plan::{Plan, Prepared};
+use crate::plan::{Plan, PreparedSession};
 use crate::question::{Asked, Question};
 use crate::report::Reporter;
 use crate::start::{HotStart, OpenSink};
@@ -25,7 +25,7 @@ use crate::stop::Stop;
 use crate::telemetry::{RelayState, Telemetry};
 use crate::topic_monitor::TopicMonitor;
 use crate::watch::{self, Unwatched, Watch};
-use crate::{Options, Summary};
+use crate::{RunOptions, Summary};
 use postrider_config::Delivery;
 use postrider_core::gate::Facts;
 use postrider_core::lsn::Lsn;
@@ -55,7 +55,7 @@ const SETTINGS_LIMIT: Duration = Duration::from_secs(2);
 /// As [`run`], with the producer that the configuration asks for.
 pub async fn deliver(
     plan: Plan,
-    options: Options,
+    options: RunOptions,
     stop: Stop,
     telemetry: Telemetry,
 ) -> Result<Summary, RelayError> {
@@ -76,7 +76,7 @@ pub async fn deliver(
 /// Runs the relay until it is told to stop, has caught up, or must not go on.
 pub async fn run<S: KafkaSink + Send + 'static>(
     plan: Plan,
-    options: Options,
+    options: RunOptions,
     stop: Stop,
     telemetry: Telemetry,
     open_sink: impl OpenSink<S>,
@@ -125,7 +125,7 @@ struct Relay {
     supervisor: Supervisor,
     clock: Clock,
     plan: Plan,
-    options: Options,
+    options: RunOptions,
     stop: Stop,
     telemetry: Telemetry,
     /// Lent to the hot thread while a session runs.
@@ -281,7 +281,7 @@ impl Relay {
     }
 
     /// What a session needs to begin with.
-    async fn prepare(&mut self) -> Result<Prepared, RelayError> {
+    async fn prepare(&mut self) -> Result<PreparedSession, RelayError> {
         let client = control::connect(&self.plan.config.source.connect).await?;
         let mut wanted = self.plan.requirements()?;
         // A dry run leaves nothing behind.
