@@ -102,7 +102,7 @@ pub struct ProgressSyntax {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Wire {
+struct ProgressJson {
     version: u32,
     #[serde(flatten)]
     lineage: Lineage,
@@ -132,7 +132,7 @@ impl Progress {
             xid,
             time_us,
         });
-        let wire = Wire {
+        let wire = ProgressJson {
             version: VERSION,
             lineage: self.lineage.clone(),
             end: self.mark.end.to_string(),
@@ -163,7 +163,8 @@ impl Progress {
 
     /// Reads a record's value; the error says what is wrong with it.
     pub fn decode(value: &[u8]) -> Result<Self, String> {
-        let wire: Wire = serde_json::from_slice(value).map_err(|error| error.to_string())?;
+        let wire: ProgressJson =
+            serde_json::from_slice(value).map_err(|error| error.to_string())?;
         if !(VERSION_MIN..=VERSION).contains(&wire.version) {
             return Err(format!("version {} instead of {VERSION}", wire.version));
         }

@@ -75,7 +75,7 @@ fn references(value: &str) -> impl Iterator<Item = &str> {
 }
 
 /// One line of the TOML.
-pub(super) struct Setting {
+pub(super) struct DraftSetting {
     /// `source.slot`, or `kafka.properties.NAME`.
     pub(super) key: String,
     /// As TOML.
@@ -93,7 +93,7 @@ pub(super) struct Draft {
     pub(super) flavour: Flavour,
     entries: Vec<(usize, Entry)>,
     done: Vec<String>,
-    settings: Vec<Setting>,
+    settings: Vec<DraftSetting>,
     findings: Vec<(usize, OptionFinding)>,
     assumed: usize,
     /// What is secret in the file, so that no text repeats it.
@@ -214,7 +214,7 @@ impl Draft {
     fn put(&mut self, key: &str, value: String, comment: String, options: Vec<usize>) {
         self.settings.retain(|setting| setting.key != key);
         let (key, without_secrets) = (key.to_owned(), None);
-        self.settings.push(Setting { key, value, without_secrets, comment, options });
+        self.settings.push(DraftSetting { key, value, without_secrets, comment, options });
     }
 
     /// What of a setting is fit to be printed.
@@ -225,7 +225,7 @@ impl Draft {
     }
 
     /// What is written so far.
-    pub(super) fn settings(&self) -> &[Setting] {
+    pub(super) fn settings(&self) -> &[DraftSetting] {
         &self.settings
     }
 

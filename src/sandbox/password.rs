@@ -14,9 +14,9 @@ const SOURCE: &str = "/dev/urandom";
 
 /// See the module.
 #[derive(Clone)]
-pub struct Password(String);
+pub struct RandomPassword(String);
 
-impl Password {
+impl RandomPassword {
     /// A new one. Error: the system's source of randomness cannot be read.
     pub fn draw() -> Result<Self, SandboxError> {
         let mut bytes = [0_u8; 16];
@@ -32,9 +32,9 @@ impl Password {
     }
 }
 
-impl fmt::Debug for Password {
+impl fmt::Debug for RandomPassword {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Password(..)")
+        f.write_str("RandomPassword(..)")
     }
 }
 
@@ -44,7 +44,7 @@ mod tests {
 
     #[test]
     fn each_is_drawn_anew_needs_no_quotes_and_is_not_shown() {
-        let (one, other) = (Password::draw().unwrap(), Password::draw().unwrap());
+        let (one, other) = (RandomPassword::draw().unwrap(), RandomPassword::draw().unwrap());
         assert_ne!(one.as_str(), other.as_str());
         assert_eq!(one.as_str().len(), 32);
         assert!(one.as_str().chars().all(|char| char.is_ascii_hexdigit()), "{}", one.as_str());

@@ -190,15 +190,15 @@ pub(super) struct Times {
     pub(super) sent_us: i64,
 }
 
-type Limits = [Option<Limit>; Cause::ALL.len()];
+type CauseLimits = [Option<Limit>; Cause::ALL.len()];
 
-fn last_us(limits: &Limits) -> Option<i64> {
+fn last_us(limits: &CauseLimits) -> Option<i64> {
     limits.iter().flatten().map(|limit| limit.last_us).max()
 }
 
 /// See the module.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Inferred(BTreeMap<String, Limits>);
+pub(super) struct Inferred(BTreeMap<String, CauseLimits>);
 
 impl Inferred {
     /// Whether no topic has refused any.

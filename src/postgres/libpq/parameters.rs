@@ -12,7 +12,7 @@ use postrider_secrets::mask::mask_text;
 
 /// What is done with a known parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Treatment {
+pub(super) enum ParameterSupport {
     /// Obeyed.
     Used,
     /// Has no effect here, and none that weakens anything.
@@ -21,10 +21,10 @@ pub(super) enum Treatment {
     Refused(&'static str),
 }
 
-use Treatment::{Ignored, Refused, Used};
+use ParameterSupport::{Ignored, Refused, Used};
 
 /// A known parameter: name, environment variable (empty: none), treatment.
-type Parameter = (&'static str, &'static str, Treatment);
+type Parameter = (&'static str, &'static str, ParameterSupport);
 
 const PARAMETERS: &[Parameter] = &[
     ("service", "PGSERVICE", Used),

@@ -14,7 +14,7 @@ use super::error::{ConnectInfoError, ConnectInfoWarning};
 use super::files::{self, PasswordFile};
 use super::options::{SslCertMode, Words};
 use super::parameters::{Settings, check_shown, resembling};
-use super::secret::{NamedBy, SecretSource, Text};
+use super::secret::{ConnectionText, NamedBy, SecretSource};
 use super::{
     Address, ChannelBinding, ClientCertificate, ConnectInfo, Endpoint, Keepalives,
     LoadBalanceHosts, Password, RequireAuth, RootCertificate, SslMode, SslNegotiation,
@@ -84,7 +84,7 @@ pub(super) fn resolve(
         target_session_attrs: word(&settings, "target_session_attrs", TargetSessionAttrs::Any)?,
         keepalives: keepalives(&settings)?,
         secrets: SecretSource {
-            text: Text::Typed(text.to_owned()),
+            text: ConnectionText::Typed(text.to_owned()),
             environment: asked.take(),
             command: None,
             can_change: named_by == Some(NamedBy::Service) || named_by.is_none() && is_filed,

@@ -19,7 +19,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::account::Account;
-use super::password::Password;
+use super::password::RandomPassword;
 use super::spawn::spawn;
 use super::tether::{LastSignal, Tether};
 use super::{SandboxError, binaries, port};
@@ -46,7 +46,7 @@ pub struct Cluster {
     server: Option<Server>,
     tether: Tether,
     options: Options,
-    password: Password,
+    password: RandomPassword,
     account: Account,
     binaries: PathBuf,
     port: u16,
@@ -68,7 +68,7 @@ impl Cluster {
             server: None,
             tether,
             options: options.clone(),
-            password: Password::draw()?,
+            password: RandomPassword::draw()?,
             account,
             binaries,
             port: 0,
