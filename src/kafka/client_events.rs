@@ -12,7 +12,7 @@ use rdkafka::types::RDKafkaErrorCode as Code;
 use tracing::{debug, info, warn};
 
 use super::SinkError;
-pub(super) use super::barred::Barred;
+pub(super) use super::add_partition_error::AddPartitionError;
 use super::brokers::{BrokerChange, Brokers};
 use super::listener::{broke_off, hung_up_at, mismatch, no_broker_at};
 use super::withdrawn::Withdrawn;
@@ -60,7 +60,7 @@ pub(super) struct ClientEvents {
     disturbances: u64,
     authentication_error: Option<SinkError>,
     /// A topic that no transaction of ours may write to.
-    barred: Option<Barred>,
+    add_partition_error: Option<AddPartitionError>,
     whose: Whose,
     /// The client is being closed: what it says of records that it forgets is no news.
     closing: bool,
@@ -107,7 +107,7 @@ impl Default for ClientEvents {
             replaced: false,
             disturbances: 0,
             authentication_error: None,
-            barred: None,
+            add_partition_error: None,
             whose: Whose::default(),
             closing: false,
         }
@@ -168,8 +168,8 @@ impl ClientEvents {
             // Followed by an error that has the cause's own code instead of `Fatal`.
             self.died(line.split_once("Fatal error: ").map_or(line, |(_, reason)| reason));
         }
-        if facility == "ADDPARTS" && self.barred.is_none() {
-            self.barred = Barred::read(line);
+        if facility == "ADDPARTS" && self.add_partition_error.is_none() {
+            self.add_partition_error = AddPartitionError::read(line);
         }
         let serious = matches!(
             level,
@@ -249,8 +249,8 @@ impl ClientEvents {
     }
 
     /// A topic that transactions may not write to.
-    pub(super) const fn barred(&self) -> Option<&Barred> {
-        self.barred.as_ref()
+    pub(super) const fn add_partition_error(&self) -> Option<&AddPartitionError> {
+        self.add_partition_error.as_ref()
     }
 
     /// Why this client is of no use any more.

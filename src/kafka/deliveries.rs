@@ -20,7 +20,7 @@ use rdkafka::types::RDKafkaErrorCode as Code;
 use rdkafka::{ClientContext, Message};
 
 use super::blame::{self, BatchFault, Refusal};
-use super::client_events::{Barred, ClientEvents};
+use super::client_events::{AddPartitionError, ClientEvents};
 use super::delivery_failure::{
     DeliveryFailure, FailedRecord, is_a_rule, is_of_the_broker, judge, words,
 };
@@ -170,9 +170,11 @@ impl Deliveries {
         } else if let Some(error) = events.authentication_error() {
             return Err(self.topics.authentication_error(error.clone()));
         }
-        if let Some(Barred { topic, reason, denied }) = events.barred().cloned() {
+        if let Some(AddPartitionError { topic, reason, denied }) =
+            events.add_partition_error().cloned()
+        {
             drop(events);
-            return Err(if denied { self.denied(topic) } else { self.barred(topic, reason) });
+            return Err(if denied { self.denied(topic) } else { self.cannot_add(topic, reason) });
         }
         events.tell_outage();
         match events.fatal() {
@@ -213,7 +215,7 @@ impl Deliveries {
 
     /// The brokers let no transaction of ours write to the topic. It may be what was sent; a topic that
     /// the relay itself writes to has no row at fault.
-    fn barred(&self, topic: String, reason: String) -> SinkError {
+    fn cannot_add(&self, topic: String, reason: String) -> SinkError {
         if self.topics.is_exempt(&topic) {
             return SinkError::Delivery { topic, reason };
         }

@@ -40,8 +40,8 @@
 //! # }
 //! ```
 
+mod add_partition_error;
 mod admissions;
-mod barred;
 mod blame;
 mod brokers;
 mod client_events;
