@@ -107,7 +107,7 @@ pub(super) const fn sink(error: &SinkError) -> &'static str {
         SinkError::Settings(_) => "PR-K001",
         SinkError::Fatal(_) => "PR-K002",
         SinkError::Authentication(_) => "PR-K003",
-        SinkError::EntryWithdrawn(_) => "PR-K022",
+        SinkError::LoginRevoked(_) => "PR-K022",
         SinkError::Tls(_) => "PR-K004",
         SinkError::UnknownTopic { .. } => "PR-K005",
         SinkError::Unauthorised { .. } => "PR-K006",

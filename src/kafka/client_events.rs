@@ -15,7 +15,7 @@ use super::SinkError;
 pub(super) use super::add_partition_error::AddPartitionError;
 use super::brokers::{BrokerChange, Brokers};
 use super::listener::{broke_off, hung_up_at, mismatch, no_broker_at};
-use super::withdrawn::Withdrawn;
+use super::revoked_login::RevokedLogin;
 use postrider_service::log_throttle::LogThrottle;
 
 /// A first connection, the first of two addresses of a name, or a broker's restart may take this
@@ -53,7 +53,7 @@ pub(super) struct ClientEvents {
     fatal: Option<Fatal>,
     /// It gave up since we may not produce at all.
     forbidden: bool,
-    withdrawn: Withdrawn,
+    revoked_login: RevokedLogin,
     /// It has to be replaced since its login is refused.
     replaced: bool,
     /// Connections that ended and requests that were not answered in time, so far.
@@ -103,7 +103,7 @@ impl Default for ClientEvents {
             mismatch: None,
             fatal: None,
             forbidden: false,
-            withdrawn: Withdrawn::default(),
+            revoked_login: RevokedLogin::default(),
             replaced: false,
             disturbances: 0,
             authentication_error: None,
@@ -144,7 +144,7 @@ impl ClientEvents {
                 None => {}
             }
             let answering = self.brokers.answering();
-            if let Some(reason) = self.withdrawn.observe(line, answering, Instant::now()) {
+            if let Some(reason) = self.revoked_login.observe(line, answering, Instant::now()) {
                 self.replaced |= self.fatal.is_none();
                 self.died(&reason);
             }
@@ -218,7 +218,7 @@ impl ClientEvents {
             }
             _ => {
                 if matches!(code, Code::Authentication | Code::SaslAuthenticationFailed) {
-                    self.withdrawn.refused(reason, Instant::now());
+                    self.revoked_login.refused(reason, Instant::now());
                 }
                 self.warn(&code.to_string(), reason);
             }
@@ -227,7 +227,7 @@ impl ClientEvents {
 
     /// A client that is refused a login is to be replaced: the next one reads the secret anew.
     pub(super) const fn secret_can_change(&mut self) {
-        self.withdrawn.secret_can_change();
+        self.revoked_login.secret_can_change();
     }
 
     /// Takes in one error of a consumer, which comes without the reason: its log line had that before.
@@ -257,7 +257,7 @@ impl ClientEvents {
     pub(super) fn fatal_reason(&self) -> Option<SinkError> {
         let reason = self.fatal.as_ref()?.reason.clone();
         Some(match (self.replaced, self.forbidden) {
-            (true, _) => SinkError::EntryWithdrawn(reason),
+            (true, _) => SinkError::LoginRevoked(reason),
             (_, true) => SinkError::Forbidden(reason),
             _ => SinkError::Fatal(reason),
         })

@@ -61,6 +61,7 @@ mod progress_topic;
 mod properties;
 mod questions;
 mod reader;
+mod revoked_login;
 mod secrets;
 mod settings;
 mod sink;
@@ -70,7 +71,6 @@ mod topics;
 mod transactional;
 mod version;
 mod with_progress;
-mod withdrawn;
 
 pub use fence::fence_off;
 pub use null::NullSink;

@@ -63,7 +63,7 @@ pub enum SinkError {
     /// The same after some broker accepted us: a broker that hangs up in the middle of a login, or one
     /// whose accounts are away, looks like this.
     #[error("the brokers refuse a login that they took before: {0}")]
-    EntryWithdrawn(String),
+    LoginRevoked(String),
     /// We log in and the listener takes no logins, before any broker ever accepted us.
     #[error("the brokers' listener takes no login (SASL): {0}")]
     NoLogin(String),
@@ -172,7 +172,7 @@ impl SinkError {
                  and message.timestamp.after.max.ms of the topic, and outbox.timestamp, then `postrider \
                  dead-letters retry`"
             ),
-            Self::Authentication(_) | Self::EntryWithdrawn(_) => {
+            Self::Authentication(_) | Self::LoginRevoked(_) => {
                 "check sasl.mechanism, sasl.username and sasl.password in [kafka.properties]".into()
             }
             Self::NoLogin(_) => NO_LOGIN_HELP.into(),

@@ -290,7 +290,7 @@ impl TopicBook {
             | SinkError::Tls(reason)
                 if refused < REFUSALS_MAX =>
             {
-                SinkError::EntryWithdrawn(reason)
+                SinkError::LoginRevoked(reason)
             }
             error => error,
         }
