@@ -53,10 +53,10 @@ pub mod embedded;
 pub mod failpoint;
 mod fence;
 mod first_write_gate;
+mod init_progress;
 mod listener;
 mod null;
 mod producer;
-mod progress_base;
 mod progress_topic;
 mod properties;
 mod questions;
@@ -73,13 +73,13 @@ mod version;
 mod with_progress;
 
 pub use fence::fence_off;
+pub use init_progress::{init_progress_at_least_once, init_progress_transactional, write_progress};
 pub use null::NullSink;
 pub use postrider_core::pipeline::{Confirmation, Outcome, Refused};
 pub use postrider_core::progress::{Lineage, Progress, ProgressSyntax};
 pub use postrider_core::record::StoredRecord;
 pub use postrider_core::sink::Sink;
 pub use producer::Producer;
-pub use progress_base::{begin_progress, begin_unfenced, write_progress};
 pub use progress_topic::newest_progress;
 pub use properties::refuse_reserved;
 

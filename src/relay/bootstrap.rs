@@ -14,8 +14,8 @@ use postrider_core::gate::GateError;
 use postrider_core::lsn::Lsn;
 use postrider_core::pipeline::Mark;
 use postrider_kafka::{
-    Grade, Lineage, TopicFinding, begin_progress, begin_unfenced, ensure_progress_topic,
-    newest_progress,
+    Grade, Lineage, TopicFinding, ensure_progress_topic, init_progress_at_least_once,
+    init_progress_transactional, newest_progress,
 };
 use postrider_postgres::control::{self, Client, Inspection, Requirements};
 use postrider_postgres::wal::{Connection, SessionParams};
@@ -112,8 +112,8 @@ async fn delivered_of(
         let lineage = Lineage { system, timeline, ..stream };
         let newest = match (begins, delivery) {
             (false, _) => newest_progress(&kafka, &lineage.key()),
-            (true, Delivery::ExactlyOnce) => begin_progress(&kafka, &lineage),
-            (true, Delivery::AtLeastOnce) => begin_unfenced(&kafka, &lineage),
+            (true, Delivery::ExactlyOnce) => init_progress_transactional(&kafka, &lineage),
+            (true, Delivery::AtLeastOnce) => init_progress_at_least_once(&kafka, &lineage),
         };
         Ok::<_, RelayError>(newest?)
     });

@@ -27,7 +27,10 @@ const TICK: Duration = Duration::from_millis(2);
 /// Blocks for seconds, and for a minute at most where the cluster has had no transaction yet. Two relays may begin at once: each
 /// fences before it looks again, and writes in a transaction, so that no base lands behind the progress
 /// of one that has gone on. Upholds G6.
-pub fn begin_progress(kafka: &KafkaSpec, lineage: &Lineage) -> Result<Option<Progress>, SinkError> {
+pub fn init_progress_transactional(
+    kafka: &KafkaSpec,
+    lineage: &Lineage,
+) -> Result<Option<Progress>, SinkError> {
     let mut attempts = 1;
     loop {
         match try_to_begin(kafka, lineage) {
@@ -44,7 +47,10 @@ pub fn begin_progress(kafka: &KafkaSpec, lineage: &Lineage) -> Result<Option<Pro
 
 /// The same at least once, where no transaction is used: two that begin at once may both write, and what
 /// one of them has delivered meanwhile is delivered again.
-pub fn begin_unfenced(kafka: &KafkaSpec, lineage: &Lineage) -> Result<Option<Progress>, SinkError> {
+pub fn init_progress_at_least_once(
+    kafka: &KafkaSpec,
+    lineage: &Lineage,
+) -> Result<Option<Progress>, SinkError> {
     let found = newest_progress(kafka, &lineage.key())?;
     if lacks_base(found.as_ref(), lineage) {
         write_progress(kafka, &base(lineage))?;
