@@ -83,7 +83,7 @@ pub use producer::Producer;
 pub use progress_topic::newest_progress;
 pub use properties::refuse_reserved;
 
-pub use reader::stored;
+pub use reader::to_stored_record;
 pub use reader::{Isolation, Reader, ReaderError, ReaderEvent, ReaderSpec, Received};
 pub use secrets::KafkaSecrets;
 pub use settings::{KafkaSpec, SettingsError};

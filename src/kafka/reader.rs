@@ -199,12 +199,12 @@ impl Received<'_> {
 
     /// A copy that owns its bytes.
     pub fn to_stored(&self) -> StoredRecord {
-        stored(&self.0)
+        to_stored_record(&self.0)
     }
 }
 
 /// A copy of a record, as the client library lends it.
-pub fn stored(message: &BorrowedMessage<'_>) -> StoredRecord {
+pub fn to_stored_record(message: &BorrowedMessage<'_>) -> StoredRecord {
     let headers = message.headers().into_iter().flat_map(Headers::iter);
     let owned = |bytes: &[u8]| bytes.to_vec();
     StoredRecord {
