@@ -22,8 +22,8 @@ use rdkafka::producer::{BaseProducer, Producer as _};
 use super::deliveries::Deliveries;
 use super::first_write_gate::Admission;
 use super::producer::invalid_topic;
-use super::questions::{BrokerQuery, BrokerReply, Listed, PartitionCount, Questions};
 use super::settings::KafkaSpec;
+use super::topic_queries::{BrokerQuery, BrokerReply, Listed, PartitionCount, TopicQueries};
 use super::{SendError, SinkError};
 use postrider_core::pipeline::{Allowance, TopicDecision, TopicFault};
 use postrider_core::route::Record;
@@ -55,10 +55,10 @@ pub(super) struct Admissions {
     connected: bool,
     missing: BTreeMap<String, Missing>,
     /// Once something was asked.
-    questions: Option<Questions>,
+    questions: Option<TopicQueries>,
     start: Instant,
     by_name: Allowance,
-    /// Questions in a row.
+    /// TopicQueries in a row.
     unanswered: u32,
     list: Option<Listed>,
     /// Topics whose partitions were counted again, for a row chose one that they did not have; and what had
@@ -209,7 +209,7 @@ impl Admissions {
         let is_expensive = self.by_name.left(now - self.start) < BY_NAME_MIN;
         let questions = match &mut self.questions {
             Some(questions) => questions,
-            none => none.insert(started(Questions::start(Arc::clone(inner)))?),
+            none => none.insert(started(TopicQueries::start(Arc::clone(inner)))?),
         };
         // Of a row whose place nobody told a list says nothing.
         let question = if !by_name && is_expensive && row < received && now >= self.next_list {
@@ -229,7 +229,7 @@ impl Admissions {
         inner: &BaseProducer<Deliveries>,
         kafka: &KafkaSpec,
     ) -> Result<bool, SinkError> {
-        let Some((answer, took)) = self.questions.as_mut().and_then(Questions::answer) else {
+        let Some((answer, took)) = self.questions.as_mut().and_then(TopicQueries::answer) else {
             return Ok(false);
         };
         let now = Instant::now();
@@ -316,6 +316,6 @@ fn counted(inner: &BaseProducer<Deliveries>, kafka: &KafkaSpec, topic: &str, par
     inner.context().gathered().first_writes.counted(topic, partitions);
 }
 
-fn started(questions: std::io::Result<Questions>) -> Result<Questions, SinkError> {
+fn started(questions: std::io::Result<TopicQueries>) -> Result<TopicQueries, SinkError> {
     questions.map_err(|error| SinkError::NotReady(error.to_string()))
 }

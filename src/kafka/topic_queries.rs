@@ -87,14 +87,14 @@ impl Listed {
 
 /// The thread that asks, and the question that it was asked last.
 #[derive(Debug)]
-pub(super) struct Questions {
+pub(super) struct TopicQueries {
     to: Sender<BrokerQuery>,
     from: Receiver<BrokerReply>,
     /// When it was asked, and whether it is for all topics; `None`: it is answered.
     pub(super) asked: Option<(Instant, bool)>,
 }
 
-impl Questions {
+impl TopicQueries {
     /// Starts the thread.
     pub(super) fn start(client: Arc<BaseProducer<Deliveries>>) -> std::io::Result<Self> {
         let (to, questions) = channel();
@@ -176,7 +176,7 @@ mod tests {
     fn a_thread_that_is_gone_keeps_nobody_waiting() {
         let (to, questions) = channel();
         let (answered, from) = channel::<BrokerReply>();
-        let mut asking = Questions { to, from, asked: None };
+        let mut asking = TopicQueries { to, from, asked: None };
         assert!(asking.ask(BrokerQuery::All { received: 1 }));
         assert!(asking.answer().is_none() && asking.asked.is_some());
         drop((questions, answered));
