@@ -19,12 +19,12 @@ use rdkafka::statistics::Statistics;
 use rdkafka::types::RDKafkaErrorCode as Code;
 use rdkafka::{ClientContext, Message};
 
-use super::blame::{self, BatchFault, Refusal};
 use super::client_events::{AddPartitionError, ClientEvents};
 use super::delivery_failure::{
     DeliveryFailure, FailedRecord, is_a_rule, is_of_the_broker, judge, words,
 };
 use super::first_write_gate::{FirstWriteGate, Report};
+use super::refused_batch::{self, BatchFault, Refusal};
 use super::settings::KafkaSpec;
 use super::{Confirmation, Outcome, Refused, SinkError, TopicBook};
 use postrider_core::ledger::Ticket;
@@ -108,7 +108,7 @@ impl Gathered {
         }
         let demands_keys = |topic: &str| topics.demands_keys(topic);
         let about = (topic.clone(), reason.clone());
-        Standing::Over(blame::verdict(&self.refusals, about, demands_keys))
+        Standing::Over(refused_batch::verdict(&self.refusals, about, demands_keys))
     }
 
     fn end(&mut self, error: SinkError) {

@@ -42,7 +42,6 @@
 
 mod add_partition_error;
 mod admissions;
-mod blame;
 mod brokers;
 mod client_events;
 mod committer;
@@ -60,6 +59,7 @@ mod producer;
 mod progress_topic;
 mod properties;
 mod reader;
+mod refused_batch;
 mod revoked_login;
 mod secrets;
 mod settings;

@@ -60,7 +60,7 @@ pub(super) fn verdict(
     let mut batch_bytes: Option<u32> = None;
     let mut records = Vec::new();
     for batch in refusals.chunk_by(|one, other| one.batch == other.batch) {
-        let found = RefusedBatch::of(batch);
+        let found = BatchRefusals::of(batch);
         // Of several topics the one is named whose batches must be the smallest.
         if let (Some(bytes), Some(first)) = (found.bytes, batch.first())
             && batch_bytes.is_none_or(|least| bytes < least)
@@ -75,7 +75,7 @@ pub(super) fn verdict(
 }
 
 /// A refused batch.
-struct RefusedBatch<'a> {
+struct BatchRefusals<'a> {
     suspects: Vec<&'a Refusal>,
     /// They are known to be at fault.
     is_named: bool,
@@ -87,7 +87,7 @@ struct RefusedBatch<'a> {
     spares_keyless: bool,
 }
 
-impl<'a> RefusedBatch<'a> {
+impl<'a> BatchRefusals<'a> {
     fn of(batch: &'a [Refusal]) -> Self {
         let is_single = batch.len() == 1;
         let names = batch.iter().any(|one| one.fault == BatchFault::Others);
