@@ -8,9 +8,9 @@
 //! Brokers without the admin API cannot be asked (the embedded one answers at once that it has none):
 //! nothing is found about their topics then, and nothing is created.
 
-mod ask;
-mod judge;
-mod make;
+mod check_settings;
+mod create;
+mod metadata;
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -24,12 +24,12 @@ use rdkafka::types::RDKafkaErrorCode as Code;
 use super::Producer;
 use super::settings::{KafkaSpec, SettingsError};
 use super::sink::SinkError;
-use ask::{Inquiry, TopicMetadata, wait};
-use judge::{TopicFacts, judge, missing};
+use check_settings::{TopicFacts, judge, missing};
+use metadata::{Inquiry, TopicMetadata, wait};
 use postrider_core::pipeline::CreateRule;
 
-pub use judge::{Grade, Purpose, TopicFinding};
-pub use make::{MadeTopics, WantedTopic, make_topics};
+pub use check_settings::{Grade, Purpose, TopicFinding};
+pub use create::{MadeTopics, WantedTopic, make_topics};
 
 /// A controller that has not answered by then is out of reach.
 const LIMIT: Duration = Duration::from_secs(20);

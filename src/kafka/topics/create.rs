@@ -7,8 +7,8 @@ use std::fmt::Write as _;
 
 use rdkafka::admin::{NewTopic, TopicReplication};
 
-use super::ask::{Inquiry, TopicMetadata, wait};
-use super::judge::{Grade, Purpose, TopicFinding, judge};
+use super::check_settings::{Grade, Purpose, TopicFinding, judge};
+use super::metadata::{Inquiry, TopicMetadata, wait};
 use super::{PROGRESS_SETTINGS, TopicsError, create};
 use crate::settings::KafkaSpec;
 

@@ -18,7 +18,7 @@ use rdkafka::error::KafkaError;
 use rdkafka::metadata::{Metadata, MetadataBroker};
 use rdkafka::types::RDKafkaErrorCode as Code;
 
-use super::judge::{TopicFacts, TopicFinding, age_of};
+use super::check_settings::{TopicFacts, TopicFinding, age_of};
 use super::{TopicsError, of_client};
 use crate::consumer_events::{ConsumerEvents, serve};
 use crate::settings::KafkaSpec;
