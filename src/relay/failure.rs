@@ -3,8 +3,8 @@
 //! Enters: the error, and the plan. Leaves: a [`SessionFailure`], which the supervisor decides by. Pure.
 
 use crate::error::RelayError;
+use crate::login_retry::can_change;
 use crate::plan::Plan;
-use crate::relogin::can_change;
 use postrider_core::supervisor::{RefusedBatch, SessionFailure, SinkFault};
 use postrider_kafka::SinkError;
 use postrider_postgres::wal::{Class, WalError};

@@ -26,9 +26,9 @@
 //! ```
 
 mod failure;
+mod login_retry;
 mod mode;
 mod refusals;
-mod relogin;
 #[cfg(test)]
 mod tests;
 
@@ -40,9 +40,9 @@ use crate::mutants::{self, Mutant};
 use crate::pipeline::Suspects;
 use crate::session::{ControlRequest, End, Limits, Owed, Requested, TimeoutEscalation};
 use crate::time::Instant;
+use login_retry::LoginRetry;
 use mode::Narrowing;
 use refusals::Refusals;
-use relogin::Relogin;
 
 pub use failure::{Learned, Left, RefusedBatch, SessionFailure, SinkFault};
 pub use mode::{ModeKind, SessionMode};
@@ -185,7 +185,7 @@ pub struct Supervisor {
     /// How long the server may be silent.
     escalation: TimeoutEscalation,
     /// How long logins have been refused.
-    relogin: Relogin,
+    login_retry: LoginRetry,
 }
 
 impl Supervisor {
@@ -206,7 +206,7 @@ impl Supervisor {
             narrowing: Narrowing::default(),
             refusals: Refusals::default(),
             escalation: TimeoutEscalation::default(),
-            relogin: Relogin::default(),
+            login_retry: LoginRetry::default(),
         }
     }
 
@@ -271,7 +271,7 @@ impl Supervisor {
         self.has_streamed |= left.has_streamed;
         // One that did its work for a while is forgiven its end: the next pause is short again.
         if left.useful >= HEALTHY_AFTER {
-            (self.failures, self.relogin, self.last_progress) = (0, Relogin::default(), now);
+            (self.failures, self.login_retry, self.last_progress) = (0, LoginRetry::default(), now);
         }
         let verdict = match result {
             Ok(end) => self.ended_well(end, request),
@@ -320,7 +320,7 @@ impl Supervisor {
             }
             SessionFailure::Login => {
                 let (limit, pause_max) = (self.policy.login_give_up_after, self.policy.backoff.max);
-                if !self.relogin.refused(now, limit, pause_max) {
+                if !self.login_retry.refused(now, limit, pause_max) {
                     return AfterSession::Final;
                 }
                 return self.pause();
