@@ -21,7 +21,6 @@
 //! # }
 //! ```
 
-mod alterations;
 mod audit;
 mod blocking;
 mod bootstrap;
@@ -31,9 +30,10 @@ mod failure;
 mod hot;
 mod login_retry;
 mod plan;
-mod question;
+mod publication_changes;
 mod report;
 mod session_mode;
+mod source_check;
 mod specs;
 mod start;
 mod start_gate;

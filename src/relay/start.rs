@@ -9,15 +9,15 @@ use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
-use crate::alterations::Alterations;
 use crate::clock::Clock;
 use crate::coalescing;
 use crate::error::RelayError;
 use crate::hot::{Audited, Hot};
 use crate::plan::Plan;
-use crate::question::Question;
+use crate::publication_changes::PublicationChanges;
 use crate::report::Reporter;
 use crate::session_mode::{BACKLOG_LINGER_MS, settings};
+use crate::source_check::SourceCheck;
 use crate::start_gate::StartGate;
 use crate::stop::Stop;
 use postrider_core::gate::{Facts, Resume, Warning, judge, other_log};
@@ -57,10 +57,10 @@ pub(super) struct HotStart {
     /// But for what only the replication connection knows, and the slot's position.
     pub(super) facts: Facts,
     /// What was told of the publication.
-    pub(super) alterations: Alterations,
+    pub(super) publication_changes: PublicationChanges,
     /// What `facts` was made of.
     pub(super) inspection: Inspection,
-    pub(super) question: Question,
+    pub(super) source_check: SourceCheck,
     /// What earlier sessions found of records that the brokers refused.
     pub(super) suspects: Suspects,
 }
@@ -103,10 +103,10 @@ impl HotStart {
             *owed = Owed::default();
         }
         failpoint::pass("progress_read");
-        // Asked anew, and last: until the slot was ours another relay may have carried on, and it may
+        // SourceCheckReply anew, and last: until the slot was ours another relay may have carried on, and it may
         // have been taken from us since.
         let held = self
-            .question
+            .source_check
             .ask(process, &self.stop, || stream.keep_alive())
             .map_err(|error| last_words(&mut stream, error))?;
         same_source(&self.inspection, &held.inspection)?;
@@ -116,7 +116,7 @@ impl HotStart {
             let acknowledges = self.limits.acknowledge;
             let warnings = resume(&facts, &source.slot, acknowledges, &mut pipeline, &mut sink)?;
             for warning in warnings {
-                self.alterations.warn(&warning, facts.lineage.publication_xid);
+                self.publication_changes.warn(&warning, facts.lineage.publication_xid);
             }
         }
         pipeline.beware(self.suspects);

@@ -10,15 +10,15 @@ mod standby;
 
 use std::time::{Duration, Instant};
 
-use crate::alterations::Alterations;
 use crate::blocking::run_blocking;
 use crate::bootstrap::Bootstrap;
 use crate::clock::Clock;
 use crate::error::RelayError;
 use crate::failure::failure;
 use crate::plan::{Plan, PreparedSession};
-use crate::question::{Asked, Question};
+use crate::publication_changes::PublicationChanges;
 use crate::report::Reporter;
+use crate::source_check::{SourceCheck, SourceCheckReply};
 use crate::start::{HotStart, OpenSink};
 use crate::start_gate::StartGate;
 use crate::stop::Stop;
@@ -102,7 +102,7 @@ pub async fn run<S: KafkaSink + Send + 'static>(
         telemetry,
         owed: None,
         known: None,
-        alterations: Alterations::default(),
+        publication_changes: PublicationChanges::default(),
         in_recovery: false,
         bootstrap: Bootstrap::default(),
     };
@@ -135,7 +135,7 @@ struct Relay {
     /// The source as this process first found it; it must stay the same.
     known: Option<Known>,
     /// What it was told of its publication.
-    alterations: Alterations,
+    publication_changes: PublicationChanges,
     /// Whether the server was in recovery when the session was prepared.
     in_recovery: bool,
     /// What Kafka was prepared for.
@@ -321,7 +321,7 @@ impl Relay {
         }
         let Some(mut reporter) = self.reporter.take() else { return Err(RelayError::Thread) };
         let start_gate = StartGate::default();
-        let (question, asked) = Question::new();
+        let (source_check, asked) = SourceCheck::new();
         let mut plan = self.plan.found(&inspection, &wanted);
         plan.config.source.connect = client.server().clone();
         let usual = self.usual_limits(&inspection.server);
@@ -329,8 +329,8 @@ impl Relay {
         plan.kafka.batch_bytes = begun.batch_bytes;
         let start = HotStart {
             facts: self.facts(&inspection),
-            alterations: self.alterations.clone(),
-            question,
+            publication_changes: self.publication_changes.clone(),
+            source_check,
             suspects: begun.suspects,
             plan,
             limits: begun.limits,
@@ -402,7 +402,7 @@ impl Relay {
         &self,
         client: Client,
         wanted: &Requirements,
-        asked: Asked,
+        asked: SourceCheckReply,
         unwatched: &Unwatched,
     ) -> ControlError {
         let stream = tokio::select! {
@@ -415,7 +415,7 @@ impl Relay {
             stop: &self.stop,
             telemetry: &self.telemetry,
             known: self.known.as_ref(),
-            alterations: &self.alterations,
+            publication_changes: &self.publication_changes,
             wanted,
             unwatched,
         };

@@ -10,8 +10,8 @@ use std::convert::Infallible;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::alterations::Alterations;
 use crate::error::RelayError;
+use crate::publication_changes::PublicationChanges;
 use crate::stop::Stop;
 use crate::telemetry::{SlotMetrics, Telemetry};
 use postrider_core::gate::Warning;
@@ -88,7 +88,7 @@ pub(super) struct Watch<'a> {
     pub(super) stop: &'a Stop,
     pub(super) telemetry: &'a Telemetry,
     pub(super) known: Option<&'a Known>,
-    pub(super) alterations: &'a Alterations,
+    pub(super) publication_changes: &'a PublicationChanges,
     pub(super) wanted: &'a Requirements,
     pub(super) unwatched: &'a Unwatched,
 }
@@ -173,11 +173,12 @@ impl Watch<'_> {
     /// Says once that the publication was altered since the look before `sample`: one that was made to leave
     /// out rows, and fixed before anybody looked, is as it should be now.
     fn tell_alteration(&self, now: &Inspection, sample: &control::SlotSample) {
-        let since = self.alterations.look(sample.current).unwrap_or(sample.confirmed_flush);
+        let since = self.publication_changes.look(sample.current).unwrap_or(sample.confirmed_flush);
         let altered = self.known.and_then(|known| known.altered(now));
         if altered.is_some() {
             let publication = self.wanted.publication.clone();
-            self.alterations.warn(&Warning::AlteredMeanwhile { publication, since }, altered);
+            self.publication_changes
+                .warn(&Warning::AlteredMeanwhile { publication, since }, altered);
         }
     }
 
