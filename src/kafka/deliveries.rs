@@ -28,7 +28,7 @@ use super::refused_batch::{self, BatchFault, Refusal};
 use super::settings::KafkaSpec;
 use super::{Confirmation, Outcome, Refused, SinkError, TopicBook};
 use postrider_core::ledger::Ticket;
-use postrider_core::pipeline::{Aspect, Blame};
+use postrider_core::pipeline::{Blame, RefusalCause};
 use postrider_core::route::{OwnedRecord, Rejection, RejectionCode, content_of};
 use postrider_core::transaction::PROGRESS_TICKET;
 
@@ -221,9 +221,9 @@ impl Deliveries {
         }
         let alone = self.gathered().alone.clone().filter(|alone| alone.topic == topic);
         let blame = |Alone { ticket, topic, content }| {
-            let (alone, aspect, rejection) = (true, Aspect::Unknown, None);
+            let (alone, cause, rejection) = (true, RefusalCause::Unknown, None);
             let (at_ms, reason) = (now_ms(), reason.clone());
-            Blame { ticket, topic, content, alone, aspect, at_ms, reason, rejection }
+            Blame { ticket, topic, content, alone, cause, at_ms, reason, rejection }
         };
         let records = alone.into_iter().map(blame).collect();
         SinkError::BatchRefused { topic, reason, records, batch_bytes: None }
@@ -303,7 +303,7 @@ impl Deliveries {
                 if is_a_rule(code) && ticket != PROGRESS_TICKET =>
             {
                 let rejection = Rejection { code: RejectionCode::Refused, reason: reason.clone() };
-                let fault = BatchFault::Content(rejection, Aspect::Unknown);
+                let fault = BatchFault::Content(rejection, RefusalCause::Unknown);
                 self.refused(message, (ticket, alone), (code, fault));
                 batch_refused(topic, reason)
             }
@@ -331,8 +331,8 @@ fn fault(code: Code, rejection: Rejection) -> BatchFault {
     match code {
         Code::InvalidDifferentRecord => BatchFault::Others,
         Code::MessageSizeTooLarge | Code::MessageBatchTooLarge => BatchFault::Size(rejection),
-        Code::InvalidTimestamp => BatchFault::Content(rejection, Aspect::Time),
-        _ => BatchFault::Content(rejection, Aspect::Unknown),
+        Code::InvalidTimestamp => BatchFault::Content(rejection, RefusalCause::Time),
+        _ => BatchFault::Content(rejection, RefusalCause::Unknown),
     }
 }
 

@@ -14,7 +14,7 @@ use crate::error::RelayError;
 use crate::report::Reporter;
 use crate::stop::Stop;
 use postrider_core::lsn::Lsn;
-use postrider_core::pipeline::{Aspect, Blame, Handled, Mark, Outgoing, PipelineError};
+use postrider_core::pipeline::{Blame, Handled, Mark, Outgoing, PipelineError, RefusalCause};
 use postrider_core::session::{Burst, End, Next, Owed, Session, StatusUpdate, Work};
 use postrider_core::sink::{Reached, Sink};
 use postrider_core::time::Instant;
@@ -209,9 +209,9 @@ impl<S: KafkaSink> Hot<S> {
             RelayError::Sink(SinkError::BatchRefused { topic, reason, records, batch_bytes }) => {
                 let dead = |one: &&Blame| pipeline.sends_dead_letters_to(&one.topic);
                 // For its size it is sent again with a note in its body's place, for its time without one.
-                if let Some(Blame { topic, rejection: Some(rejection), aspect, .. }) =
+                if let Some(Blame { topic, rejection: Some(rejection), cause, .. }) =
                     records.iter().find(dead)
-                    && !matches!(aspect, Aspect::Size | Aspect::Time)
+                    && !matches!(cause, RefusalCause::Size | RefusalCause::Time)
                 {
                     let (topic, rejection) = (topic.clone(), rejection.clone());
                     return PipelineError::DeadLetterRefused { topic, rejection }.into();

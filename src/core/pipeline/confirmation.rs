@@ -45,7 +45,7 @@ pub struct Blame {
     /// It was sent alone: nothing else was under way.
     pub alone: bool,
     /// What of it the brokers object to.
-    pub aspect: Aspect,
+    pub cause: RefusalCause,
     /// What our clock showed when they had refused it, in milliseconds since the Unix epoch.
     pub at_ms: i64,
     /// What they said, of it or of its batch.
@@ -57,7 +57,7 @@ pub struct Blame {
 
 /// What of a record the brokers may object to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Aspect {
+pub enum RefusalCause {
     /// How large it is.
     Size,
     /// That it has no key.

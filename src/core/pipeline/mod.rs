@@ -46,7 +46,7 @@ use crate::route::{NO_TIMESTAMP, RejectionCode, Routed, Router, untimed};
 use crate::sink::SendError;
 
 pub use allowance::Allowance;
-pub use confirmation::{Aspect, Blame, Confirmation, Outcome, Refused};
+pub use confirmation::{Blame, Confirmation, Outcome, RefusalCause, Refused};
 pub use counters::{Counters, TopicTotal};
 pub use error::PipelineError;
 pub use mark::{CommitId, Mark, PartialTransaction};

@@ -14,7 +14,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::confirmation::{Aspect, Blame};
+use super::confirmation::{Blame, RefusalCause};
 use super::error::PipelineError;
 use super::inferred::{Inferred, Times};
 use super::stream_position::StreamPosition;
@@ -51,7 +51,7 @@ struct Suspect {
     alone: u32,
     /// How often it met such a fault when it was sent alone.
     faults: u32,
-    aspect: Aspect,
+    cause: RefusalCause,
     /// See [`Blame::at_ms`].
     at_ms: i64,
     rejection: Option<Rejection>,
@@ -63,9 +63,9 @@ struct Suspect {
 enum Treatment {
     Usual,
     Alone,
-    Refused(Rejection, Aspect),
+    Refused(Rejection, RefusalCause),
     /// It was not refused, but others like it were.
-    NotSent(Rejection, Aspect),
+    NotSent(Rejection, RefusalCause),
 }
 
 /// How the dead letter of a row is treated.
@@ -73,8 +73,8 @@ enum Treatment {
 pub(super) enum LetterTreatment {
     Usual,
     Alone,
-    /// Its topic has refused it, or others like it, for this aspect.
-    Refused(Rejection, Aspect),
+    /// Its topic has refused it, or others like it, for this cause.
+    Refused(Rejection, RefusalCause),
 }
 
 /// The records that may be at fault for the end of sessions.
@@ -189,7 +189,7 @@ impl Suspects {
     fn treatment(&mut self, (row, sent_us): (Position, i64), record: &Record<'_>) -> Treatment {
         let times = Times { at_us: row.commit_time.unix_us(), sent_us };
         let found = self.find(row, record).and_then(|like| self.all.get_mut(&like));
-        let not_sent = |(rejection, aspect)| Treatment::NotSent(rejection, aspect);
+        let not_sent = |(rejection, cause)| Treatment::NotSent(rejection, cause);
         let Some(suspect) = found else {
             return self.inferred.judge(record, times).map_or(Treatment::Usual, not_sent);
         };
@@ -199,9 +199,9 @@ impl Suspects {
         };
         // Only here its timestamp is known.
         if self.infers && !std::mem::replace(&mut suspect.is_inferred_from, true) {
-            self.inferred.refused((suspect.aspect, suspect.at_ms), record, times);
+            self.inferred.refused((suspect.cause, suspect.at_ms), record, times);
         }
-        Treatment::Refused(rejection, suspect.aspect)
+        Treatment::Refused(rejection, suspect.cause)
     }
 
     /// The same for the dead letter of a row.
@@ -216,8 +216,8 @@ impl Suspects {
         match self.treatment(row, letter) {
             Treatment::Usual => LetterTreatment::Usual,
             Treatment::Alone => LetterTreatment::Alone,
-            Treatment::Refused(rejection, aspect) | Treatment::NotSent(rejection, aspect) => {
-                LetterTreatment::Refused(rejection, aspect)
+            Treatment::Refused(rejection, cause) | Treatment::NotSent(rejection, cause) => {
+                LetterTreatment::Refused(rejection, cause)
             }
         }
     }
@@ -246,7 +246,7 @@ impl Suspects {
         let fresh = Suspect {
             alone: 0,
             faults: 0,
-            aspect: blame.aspect,
+            cause: blame.cause,
             at_ms: blame.at_ms,
             rejection: None,
             is_inferred_from: false,
@@ -257,12 +257,12 @@ impl Suspects {
             return false;
         }
         // An answer of one kind says nothing of how often the other one came.
-        let count = match blame.aspect {
-            Aspect::Brokers => &mut known.faults,
+        let count = match blame.cause {
+            RefusalCause::Brokers => &mut known.faults,
             _ => &mut known.alone,
         };
         *count += u32::from(blame.alone);
-        (known.aspect, known.at_ms) = (blame.aspect, blame.at_ms);
+        (known.cause, known.at_ms) = (blame.cause, blame.at_ms);
         known.rejection.clone_from(&blame.rejection);
         let is_enough = known.alone >= ATTEMPTS_ALONE || known.faults >= ATTEMPTS_LATER;
         if known.rejection.is_none() && is_enough {
@@ -281,7 +281,7 @@ impl Suspects {
     fn wait_for(&self, like: &Like) -> Duration {
         let tried = self.all.get(like).filter(|one| one.rejection.is_none());
         match tried {
-            Some(Suspect { faults: faults @ 1.., aspect: Aspect::Brokers, .. }) => {
+            Some(Suspect { faults: faults @ 1.., cause: RefusalCause::Brokers, .. }) => {
                 FIRST_WAIT * (1 << (faults - 1))
             }
             _ => Duration::ZERO,

@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::failure::{Learned, RefusedBatch};
 use crate::lsn::Lsn;
 use crate::mutants::{self, Mutant};
-use crate::pipeline::{Aspect, Blame, Lesson, Suspects};
+use crate::pipeline::{Blame, Lesson, RefusalCause, Suspects};
 use crate::time::Instant;
 
 /// For so long no batch of any topic is larger than one topic takes; then a session may find out again.
@@ -89,7 +89,7 @@ impl Refusals {
     /// Topics that refused something for what their settings may explain and are to be asked for: what they
     /// say is not known, or old. A refusal for size explains itself.
     fn unexplained(&mut self, records: &[Blame], now: Instant) -> Vec<String> {
-        let is_unexplained = |one: &&Blame| one.aspect == Aspect::Unknown;
+        let is_unexplained = |one: &&Blame| one.cause == RefusalCause::Unknown;
         let refusing: BTreeSet<&String> =
             records.iter().filter(is_unexplained).map(|one| &one.topic).collect();
         let is_due = |topic: &&String| {
@@ -131,13 +131,13 @@ mod tests {
         }
     }
 
-    fn refused_for(aspect: Aspect) -> Blame {
+    fn refused_for(cause: RefusalCause) -> Blame {
         Blame {
             ticket: Ticket::new(1, 1),
             topic: "t".into(),
             content: 0,
             alone: true,
-            aspect,
+            cause,
             at_ms: 0,
             reason: "why".into(),
             rejection: None,
@@ -147,11 +147,11 @@ mod tests {
     #[test]
     fn settings_are_asked_for_again_after_a_while_and_of_each_topic() {
         let (mut refusals, now) = (Refusals::default(), Instant::START);
-        let refused = [refused_for(Aspect::Unknown)];
+        let refused = [refused_for(RefusalCause::Unknown)];
         assert_eq!(refusals.unexplained(&refused, now), ["t"]);
         assert!(refusals.unexplained(&refused, now + SETTINGS_AGE / 2).is_empty());
         assert_eq!(refusals.unexplained(&refused, now + SETTINGS_AGE), ["t"]);
-        let of_size = [refused_for(Aspect::Size)];
+        let of_size = [refused_for(RefusalCause::Size)];
         assert!(Refusals::default().unexplained(&of_size, now).is_empty(), "it explains itself");
         assert!(Refusals::default().unexplained(&[], now).is_empty());
     }
@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn g4_sessions_that_learn_and_come_to_nothing_are_given_pauses_in_the_end() {
         let (mut refusals, now) = (Refusals::default(), Instant::START);
-        let records = [refused_for(Aspect::Unknown)];
+        let records = [refused_for(RefusalCause::Unknown)];
         let lesson_of_one = lesson(true, false);
         let of_one = RefusedBatch { lesson: &lesson_of_one, records: &records, batch_bytes: None };
         let news =
@@ -168,7 +168,7 @@ mod tests {
         assert!((10..=21).contains(&sessions), "{sessions}");
         assert!(news(&mut refusals, 8), "rows were settled");
         let found = Lesson { refused: 1, ..lesson(true, false) };
-        let records = [refused_for(Aspect::Size)];
+        let records = [refused_for(RefusalCause::Size)];
         let found = RefusedBatch { lesson: &found, records: &records, batch_bytes: None };
         for _ in 0..100 {
             assert!(refusals.learn(&found, Lsn::new(8), now).is_news);

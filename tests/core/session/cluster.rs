@@ -10,7 +10,7 @@
 use std::collections::VecDeque;
 
 use postrider::ledger::Ticket;
-use postrider::pipeline::{Aspect, Blame, Confirmation, Mark, Outcome, Outgoing};
+use postrider::pipeline::{Blame, Confirmation, Mark, Outcome, Outgoing, RefusalCause};
 use postrider::route::{OwnedRecord, Record, Rejection, content_of};
 use postrider::sink::SendError;
 use postrider::transaction::{PROGRESS_TICKET, TransactionApi};
@@ -287,7 +287,7 @@ fn blame(record: &OwnedRecord, ticket: Ticket, alone: bool) -> Blame {
         topic: record.topic.clone(),
         content: content_of(&record.topic, record.key.as_deref(), record.value.as_deref()),
         alone,
-        aspect: Aspect::Unknown,
+        cause: RefusalCause::Unknown,
         at_ms: 0,
         reason: rejection.reason.clone(),
         rejection: Some(rejection),
