@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use postrider_core::route::words;
+use postrider_core::route::keyword_enum;
 
 /// A connection string that may hold a password: `Debug` and `Display` mask it.
 #[derive(Clone, PartialEq, Eq, Default)]
@@ -51,7 +51,7 @@ impl fmt::Debug for Property {
     }
 }
 
-words!(
+keyword_enum!(
     /// Whether missing publication and slot are created at start.
     Create {
         /// Created when missing.
@@ -60,7 +60,7 @@ words!(
         Never = "never",
     }
 );
-words!(
+keyword_enum!(
     /// What an UPDATE of an outbox row does; the update itself is never delivered.
     OnUpdate {
         /// Counted.
@@ -73,7 +73,7 @@ words!(
         Stop = "stop",
     }
 );
-words!(
+keyword_enum!(
     /// What happens to a row that cannot be delivered as it is (G4).
     Rejected {
         /// Sent to the dead-letter topic.
@@ -84,7 +84,7 @@ words!(
         Skip = "skip",
     }
 );
-words!(
+keyword_enum!(
     /// What happens to rows whose topic the brokers do not have, or deny us.
     MissingTopicWord {
         /// They wait, and all behind them.
@@ -95,7 +95,7 @@ words!(
         DeadLetter = "dead_letter",
     }
 );
-words!(
+keyword_enum!(
     /// The delivery guarantee.
     Delivery {
         /// Every committed row at least once, first occurrences in order.
@@ -104,7 +104,7 @@ words!(
         ExactlyOnce = "exactly_once",
     }
 );
-words!(
+keyword_enum!(
     /// Batch compression; librdkafka's names.
     Compression {
         /// LZ4.
@@ -119,7 +119,7 @@ words!(
         None = "none",
     }
 );
-words!(
+keyword_enum!(
     /// The form of log lines.
     LogFormat {
         /// For people.
@@ -128,7 +128,7 @@ words!(
         Json = "json",
     }
 );
-words!(
+keyword_enum!(
     /// The least severe line that is logged.
     LogLevel {
         /// Only what an operator must act on.

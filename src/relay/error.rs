@@ -6,7 +6,7 @@
 
 use postrider_core::gate::GateError;
 use postrider_core::lsn::Lsn;
-use postrider_core::pipeline::{Lesson, PipelineError};
+use postrider_core::pipeline::{PipelineError, RefusalAnalysis};
 use postrider_core::route::RouteSpecError;
 use postrider_core::session::{SessionError, Stalled};
 use postrider_kafka::{SinkError, TopicsError};
@@ -46,7 +46,7 @@ pub enum RelayError {
         #[source]
         cause: SinkError,
         /// What the next session knows of them.
-        lesson: Box<Lesson>,
+        analysis: Box<RefusalAnalysis>,
     },
     /// The route does not compile.
     #[error(transparent)]

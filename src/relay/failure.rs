@@ -17,8 +17,8 @@ pub(super) fn failure<'a>(error: &'a RelayError, plan: &Plan) -> SessionFailure<
         _ if error.class() == Class::Held => SessionFailure::Held,
         RelayError::Refused {
             cause: SinkError::BatchRefused { records, batch_bytes, .. },
-            lesson,
-        } => SessionFailure::Refused(RefusedBatch { lesson, records, batch_bytes: *batch_bytes }),
+            analysis,
+        } => SessionFailure::Refused(RefusedBatch { analysis, records, batch_bytes: *batch_bytes }),
         RelayError::Sink(error) | RelayError::Refused { cause: error, .. } => {
             SessionFailure::Sink(sink_fault(error, plan))
         }

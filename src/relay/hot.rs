@@ -217,10 +217,10 @@ impl<S: KafkaSink> Hot<S> {
                     return PipelineError::DeadLetterRefused { topic, rejection }.into();
                 }
                 let unnamed = batch_bytes.map(|_| topic.as_str());
-                match pipeline.lesson(&records, unnamed) {
-                    Ok(lesson) => {
+                match pipeline.analyse_refusals(&records, unnamed) {
+                    Ok(analysis) => {
                         let cause = SinkError::BatchRefused { topic, reason, records, batch_bytes };
-                        RelayError::Refused { cause, lesson: Box::new(lesson) }
+                        RelayError::Refused { cause, analysis: Box::new(analysis) }
                     }
                     Err(error) => error.into(),
                 }

@@ -119,7 +119,7 @@ impl HotStart {
                 self.publication_changes.warn(&warning, facts.lineage.publication_xid);
             }
         }
-        pipeline.beware(self.suspects);
+        pipeline.set_suspects(self.suspects);
         // Who reads the line may ask the HTTP server next.
         reporter.streaming();
         tracing::info!(

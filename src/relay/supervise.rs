@@ -234,7 +234,7 @@ impl Relay {
 
     /// Says what was learned of a refused batch, and looks for what else may explain it.
     async fn take_over(&self, error: &RelayError, learned: Learned) {
-        let RelayError::Refused { cause: cause @ SinkError::BatchRefused { topic, .. }, lesson } =
+        let RelayError::Refused { cause: cause @ SinkError::BatchRefused { topic, .. }, analysis } =
             error
         else {
             return;
@@ -248,11 +248,11 @@ impl Relay {
             );
         }
         if learned.is_news {
-            let next = match lesson.refused {
+            let next = match analysis.refused {
                 0 => "trying again with single records",
                 _ => "trying again without what it refused",
             };
-            tracing::warn!(refused = lesson.refused, help = cause.hint(), "{cause}; {next}");
+            tracing::warn!(refused = analysis.refused, help = cause.hint(), "{cause}; {next}");
         }
         let topics = learned.unexplained;
         if !topics.is_empty() {

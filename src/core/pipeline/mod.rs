@@ -56,7 +56,7 @@ pub use missing::{
 pub use policy::{Policy, RejectPolicy, UpdatePolicy};
 pub use resume::ResumeCheck;
 pub use step::{Answer, Handled, Outgoing, OwnedOutgoing, Skipped};
-pub use suspects::{Lesson, Suspects};
+pub use suspects::{RefusalAnalysis, Suspects};
 pub use translator::Translator;
 
 use change::{Change, Found, Kind};
@@ -124,7 +124,7 @@ impl Pipeline {
 
     /// What earlier sessions found: these records go alone, or not again, and their rows as the policy
     /// says. To be called before the first frame.
-    pub fn beware(&mut self, suspects: Suspects) {
+    pub fn set_suspects(&mut self, suspects: Suspects) {
         // What was not tried must not be lost for it.
         let infers = matches!(self.policy.rejected, RejectPolicy::DeadLetter { .. });
         self.suspects = suspects.inferring(infers);
@@ -132,7 +132,11 @@ impl Pipeline {
 
     /// What a later session is to know of the records that the brokers blame; `unnamed` is a topic that
     /// refused a batch for its size, and no record stood out.
-    pub fn lesson(&self, blamed: &[Blame], unnamed: Option<&str>) -> Result<Lesson, PipelineError> {
+    pub fn analyse_refusals(
+        &self,
+        blamed: &[Blame],
+        unnamed: Option<&str>,
+    ) -> Result<RefusalAnalysis, PipelineError> {
         let letters = match &self.policy.rejected {
             RejectPolicy::DeadLetter { topic } => Some(topic.as_str()),
             RejectPolicy::Skip | RejectPolicy::Stop => None,

@@ -32,13 +32,13 @@ const FIRST_WAIT: Duration = Duration::from_millis(250);
 
 /// What identifies a record from one session to the next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Like {
+struct RecordIdentity {
     commit_lsn: Lsn,
     weight: u64,
     content: u64,
 }
 
-impl Like {
+impl RecordIdentity {
     /// A message outside of all transactions.
     fn lone(commit_lsn: Lsn, topic: &str) -> Self {
         Self { commit_lsn, weight: 0, content: content_of(topic, None, None) }
@@ -80,7 +80,7 @@ pub(super) enum LetterTreatment {
 /// The records that may be at fault for the end of sessions.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Suspects {
-    all: BTreeMap<Like, Suspect>,
+    all: BTreeMap<RecordIdentity, Suspect>,
     /// Whether a record may be refused for what was said of others.
     infers: bool,
     inferred: Inferred,
@@ -93,7 +93,7 @@ const PROBED_MAX: usize = 1_000;
 
 /// What a session that ended for a refused batch leaves to the next one.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Lesson {
+pub struct RefusalAnalysis {
     /// What is known now.
     pub suspects: Suspects,
     /// Something of it was not known before, so that the next session will not end the same way.
@@ -116,7 +116,7 @@ impl Suspects {
         letters: Option<&str>,
         ledger: &Ledger,
         unnamed: Option<&str>,
-    ) -> Result<Lesson, PipelineError> {
+    ) -> Result<RefusalAnalysis, PipelineError> {
         let mut suspects = self.clone();
         suspects.passed(ledger.settled());
         let before = suspects.refused();
@@ -124,17 +124,17 @@ impl Suspects {
         for blame in blamed {
             let commit_lsn = ledger.commit_lsn(blame.ticket)?;
             let is_lone = StreamPosition::is_lone(commit_lsn, ledger.end(blame.ticket)?);
-            let like = if is_lone && letters != Some(blame.topic.as_str()) {
-                Like::lone(commit_lsn, &blame.topic)
+            let identity = if is_lone && letters != Some(blame.topic.as_str()) {
+                RecordIdentity::lone(commit_lsn, &blame.topic)
             } else {
-                Like { commit_lsn, weight: blame.ticket.weight(), content: blame.content }
+                RecordIdentity { commit_lsn, weight: blame.ticket.weight(), content: blame.content }
             };
-            is_news |= suspects.add(like, blame);
-            wait = wait.max(suspects.wait_for(&like));
+            is_news |= suspects.add(identity, blame);
+            wait = wait.max(suspects.wait_for(&identity));
         }
         let is_of_the_batch = unnamed.is_some_and(|topic| !suspects.is_first_probe(topic));
         let refused = suspects.refused().saturating_sub(before);
-        Ok(Lesson { suspects, is_news, refused, is_of_the_batch, wait })
+        Ok(RefusalAnalysis { suspects, is_news, refused, is_of_the_batch, wait })
     }
 
     /// The same; whether a record is refused for what was said of others.
@@ -147,7 +147,8 @@ impl Suspects {
     pub(super) fn passed(&mut self, lsn: Lsn) {
         let first = self.all.first_key_value();
         if first.is_some_and(|(first, _)| first.commit_lsn < lsn) {
-            self.all = self.all.split_off(&Like { commit_lsn: lsn, weight: 0, content: 0 });
+            self.all =
+                self.all.split_off(&RecordIdentity { commit_lsn: lsn, weight: 0, content: 0 });
         }
     }
 
@@ -188,7 +189,7 @@ impl Suspects {
 
     fn treatment(&mut self, (row, sent_us): (Position, i64), record: &Record<'_>) -> Treatment {
         let times = Times { at_us: row.commit_time.unix_us(), sent_us };
-        let found = self.find(row, record).and_then(|like| self.all.get_mut(&like));
+        let found = self.find(row, record).and_then(|identity| self.all.get_mut(&identity));
         let not_sent = |(rejection, cause)| Treatment::NotSent(rejection, cause);
         let Some(suspect) = found else {
             return self.inferred.judge(record, times).map_or(Treatment::Usual, not_sent);
@@ -222,27 +223,28 @@ impl Suspects {
         }
     }
 
-    fn find(&self, row: Position, record: &Record<'_>) -> Option<Like> {
-        let least = Like { commit_lsn: row.commit_lsn, weight: 0, content: 0 };
+    fn find(&self, row: Position, record: &Record<'_>) -> Option<RecordIdentity> {
+        let least = RecordIdentity { commit_lsn: row.commit_lsn, weight: 0, content: 0 };
         let (first, _) = self.all.range(least..).next()?;
         if first.commit_lsn != row.commit_lsn {
             return None;
         }
-        let lone = Like::lone(row.commit_lsn, record.topic);
+        let lone = RecordIdentity::lone(row.commit_lsn, record.topic);
         if self.all.contains_key(&lone) {
             return Some(lone);
         }
-        let least = Like { weight: record.weight() as u64, ..least };
+        let least = RecordIdentity { weight: record.weight() as u64, ..least };
         let (first, _) = self.all.range(least..).next()?;
         if (first.commit_lsn, first.weight) != (least.commit_lsn, least.weight) {
             return None;
         }
-        let like = Like { content: content_of(record.topic, record.key, record.value), ..least };
-        self.all.contains_key(&like).then_some(like)
+        let identity =
+            RecordIdentity { content: content_of(record.topic, record.key, record.value), ..least };
+        self.all.contains_key(&identity).then_some(identity)
     }
 
     /// Whether that was not known.
-    fn add(&mut self, like: Like, blame: &Blame) -> bool {
+    fn add(&mut self, identity: RecordIdentity, blame: &Blame) -> bool {
         let fresh = Suspect {
             alone: 0,
             faults: 0,
@@ -251,8 +253,8 @@ impl Suspects {
             rejection: None,
             is_inferred_from: false,
         };
-        let is_new = !self.all.contains_key(&like);
-        let known = self.all.entry(like).or_insert(fresh);
+        let is_new = !self.all.contains_key(&identity);
+        let known = self.all.entry(identity).or_insert(fresh);
         if known.rejection.is_some() {
             return false;
         }
@@ -278,8 +280,8 @@ impl Suspects {
     }
 
     /// How long to wait before the record is sent again.
-    fn wait_for(&self, like: &Like) -> Duration {
-        let tried = self.all.get(like).filter(|one| one.rejection.is_none());
+    fn wait_for(&self, identity: &RecordIdentity) -> Duration {
+        let tried = self.all.get(identity).filter(|one| one.rejection.is_none());
         match tried {
             Some(Suspect { faults: faults @ 1.., cause: RefusalCause::Brokers, .. }) => {
                 FIRST_WAIT * (1 << (faults - 1))

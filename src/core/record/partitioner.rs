@@ -2,9 +2,9 @@
 //!
 //! Enters: a word. Leaves: the choice, which the client carries out.
 
-use crate::route::words;
+use crate::route::keyword_enum;
 
-words!(
+keyword_enum!(
     /// How a key chooses its partition; librdkafka's names.
     Partitioner {
         /// Java's default: murmur2, random for null keys.

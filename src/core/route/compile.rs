@@ -2,7 +2,7 @@
 
 use super::decisions::{Decisions, Pattern, Rule, RuleTopic};
 use super::format::{FormatSpec, Members, MissingColumn, ValueFormat};
-use super::java::Matcher;
+use super::java_regex::Matcher;
 use super::router::{Destination, HeaderContent, HeaderSource, Router};
 use super::source::{Field, Source};
 use super::spec::{

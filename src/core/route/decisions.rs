@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use super::java::{Matcher, Undecided};
+use super::java_regex::{Matcher, Undecided};
 use super::rejection::{Rejection, RejectionCode};
 use super::source::Source;
 use super::template::TopicTemplate;

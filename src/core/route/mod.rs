@@ -12,13 +12,14 @@ mod column;
 mod compile;
 mod datetime;
 mod dead_letter;
+mod debezium_time;
 mod decimal;
 mod decisions;
 mod format;
 mod item;
-mod java;
+mod java_regex;
 mod json;
-mod moments;
+mod keyword_enum;
 mod record;
 mod rejection;
 mod render;
@@ -32,7 +33,6 @@ mod tests;
 mod topics;
 mod trace;
 mod value;
-mod words;
 
 pub use crate::record::{
     COMMIT_TIMESTAMP_HEADER, ERROR_CODE_HEADER, ERROR_HEADER, EXPLANATION_HEADERS, LSN_HEADER,
@@ -45,7 +45,8 @@ pub use format::{
     ByteaForm, ColumnStyle, EmptyPayload, EpochUnit, FormatSpec, KeyFormat, Members, MissingColumn,
     ValueFormat,
 };
-pub use java::{Matcher, Undecided};
+pub use java_regex::{Matcher, Undecided};
+pub use keyword_enum::keyword_enum;
 pub use record::{Headers, NO_TIMESTAMP, OwnedRecord, Record, content_of};
 pub use rejection::{Rejection, RejectionCode};
 pub use router::{Routed, Router, position_text};
@@ -56,4 +57,3 @@ pub use spec::{
 pub use template::{TopicTemplate, WHOLE_VALUE};
 pub use topics::{PROGRESS_PREFIX, TopicsSpec, as_compared, check_beginning, check_topic};
 pub use trace::TRACEPARENT_HEADER;
-pub use words::words;

@@ -4,9 +4,9 @@
 //! as text; Debezium tells them.
 
 use super::column::{Kind, precision};
+use super::debezium_time::is_in_milliseconds;
 use super::format::ColumnStyle;
 use super::json::{Attributes, begin, end, write_scalar};
-use super::moments::is_in_milliseconds;
 use crate::outbox::{Declared, type_oid as oid};
 
 /// Appends the schema. `kind` is what the column was made.

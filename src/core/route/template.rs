@@ -5,7 +5,7 @@
 //! value must match, then the *first match found* is replaced; a value that does not match stays
 //! as it is. The two steps differ for `(a|ab)` and `ab`, and so do the topics.
 
-use super::java::{Captures, Matcher, Undecided};
+use super::java_regex::{Captures, Matcher, Undecided};
 use super::spec::RouteSpecError;
 use super::topics::is_topic_byte;
 

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use crate::lsn::Lsn;
-use crate::pipeline::{Blame, Lesson};
+use crate::pipeline::{Blame, RefusalAnalysis};
 use crate::session::Owed;
 
 /// What ended a session, or kept it from beginning.
@@ -58,7 +58,7 @@ impl SinkFault {
 #[derive(Debug, Clone, Copy)]
 pub struct RefusedBatch<'a> {
     /// What the session made of it.
-    pub lesson: &'a Lesson,
+    pub analysis: &'a RefusalAnalysis,
     /// The records that may be at fault.
     pub records: &'a [Blame],
     /// Batches must not be larger than so many bytes: no record stood out.

@@ -278,7 +278,7 @@ impl Supervisor {
             Err(SessionFailure::Refused(refused)) => {
                 let learned = self.refusals.learn(&refused, left.settled, now);
                 let verdict = if learned.is_news {
-                    self.waiting = Waiting::Pause(refused.lesson.wait, None);
+                    self.waiting = Waiting::Pause(refused.analysis.wait, None);
                     AfterSession::SendDifferently
                 } else {
                     self.narrow(SinkFault::Refused, left);

@@ -1,7 +1,7 @@
 //! A relay's sessions, one after the other, without any.
 
 use super::*;
-use crate::pipeline::{Lesson, Mark};
+use crate::pipeline::{Mark, RefusalAnalysis};
 
 const SECOND: Duration = Duration::from_secs(1);
 const GRACE: Duration = Duration::from_secs(25);
@@ -56,8 +56,8 @@ fn fails(
     supervisor.ended(now, ControlRequest::Run, left, Err(failure)).0
 }
 
-fn refused(lesson: &Lesson) -> SessionFailure<'_> {
-    SessionFailure::Refused(RefusedBatch { lesson, records: &[], batch_bytes: None })
+fn refused(analysis: &RefusalAnalysis) -> SessionFailure<'_> {
+    SessionFailure::Refused(RefusedBatch { analysis, records: &[], batch_bytes: None })
 }
 
 /// Waits out a pause; how long it was.
@@ -195,19 +195,19 @@ fn logins_are_tried_again_for_a_while_and_other_ends_are_for_good() {
 #[test]
 fn g4_what_is_learned_of_refused_records_changes_the_next_session_at_once() {
     let mut relay = supervisor();
-    let lesson = Lesson {
+    let analysis = RefusalAnalysis {
         suspects: Suspects::default(),
         is_news: true,
         refused: 0,
         is_of_the_batch: false,
         wait: Duration::ZERO,
     };
-    let verdict = fails(&mut relay, START, refused(&lesson), at(100));
+    let verdict = fails(&mut relay, START, refused(&analysis), at(100));
     assert_eq!(verdict, AfterSession::SendDifferently);
     assert_eq!(relay.next(START, RUN), NextAction::Begin(None));
     // Nobody knows which record it was.
-    let lesson = Lesson { is_news: false, ..lesson };
-    let verdict = fails(&mut relay, START, refused(&lesson), at(100));
+    let analysis = RefusalAnalysis { is_news: false, ..analysis };
+    let verdict = fails(&mut relay, START, refused(&analysis), at(100));
     assert_eq!(verdict, AfterSession::Retry { failures: 0 });
     let cautious = SessionMode { kind: ModeKind::Cautious, until: Lsn::new(150) };
     let start = relay.start(START, limits());

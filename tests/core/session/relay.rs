@@ -6,8 +6,8 @@ use postrider::ledger::Budget;
 use postrider::lsn::Lsn;
 use postrider::outbox::{MessageSpec, Outbox, OutboxSpec, TableName};
 use postrider::pipeline::{
-    Blame, Handled, Lesson, Mark, Pipeline, PipelineError, Policy, RejectPolicy, ResumeCheck,
-    UpdatePolicy,
+    Blame, Handled, Mark, Pipeline, PipelineError, Policy, RefusalAnalysis, RejectPolicy,
+    ResumeCheck, UpdatePolicy,
 };
 use postrider::route::{RouteSpec, Router};
 use postrider::session::{
@@ -52,7 +52,7 @@ pub(crate) enum Ended {
     /// By a failure.
     Badly(SessionFailure<'static>),
     /// By a record that was refused; with what is known of it.
-    Refused(Box<Lesson>, Box<Blame>),
+    Refused(Box<RefusalAnalysis>, Box<Blame>),
     /// The product is wrong.
     Violation(Violation),
 }
@@ -131,7 +131,7 @@ impl Relay {
                 Delivery::ExactlyOnce(Box::new(machine))
             }
         };
-        pipeline.beware(suspects);
+        pipeline.set_suspects(suspects);
         let session = Session::new(pipeline, limits, PROFILE, owed, now.at);
         let sink = ModelSink { delivery, taken: Vec::new() };
         Self { session, sink, budget, told: 0 }
@@ -219,8 +219,8 @@ impl Relay {
     fn failed(&self, error: SessionError<Died>) -> Ended {
         match error {
             SessionError::Sink(Died::Refused(blame)) => {
-                match self.session.pipeline().lesson(&[(*blame).clone()], None) {
-                    Ok(lesson) => Ended::Refused(Box::new(lesson), blame),
+                match self.session.pipeline().analyse_refusals(&[(*blame).clone()], None) {
+                    Ok(analysis) => Ended::Refused(Box::new(analysis), blame),
                     Err(error) => violation("error", &error.to_string()),
                 }
             }

@@ -191,10 +191,10 @@ fn g4_what_may_be_the_brokers_own_fault_gets_more_attempts_and_time_between_them
         let ticket = ledger.next_ticket(record(b"odd").weight()).unwrap();
         ledger.count(ticket).unwrap();
         let blamed = Blame { cause: RefusalCause::Brokers, ..blame(ticket, b"odd", true, None) };
-        let lesson = suspects.learn(&[blamed], None, &ledger, None).unwrap();
-        assert!(lesson.is_news && lesson.wait.is_zero() == (attempt == 7));
-        waited += lesson.wait;
-        suspects = lesson.suspects;
+        let analysis = suspects.learn(&[blamed], None, &ledger, None).unwrap();
+        assert!(analysis.is_news && analysis.wait.is_zero() == (attempt == 7));
+        waited += analysis.wait;
+        suspects = analysis.suspects;
     }
     assert!(waited > Duration::from_secs(30), "{waited:?}");
     assert!(suspects.judge((row(), 0), Ok(Some(1)), |_| record(b"odd")).0.is_err());

@@ -140,9 +140,9 @@ impl World<'_> {
                 supervisor.ended(now, request, left, Ok(end))
             }
             Ended::Badly(failure) => supervisor.ended(now, request, left, Err(failure)),
-            Ended::Refused(lesson, blame) => {
+            Ended::Refused(analysis, blame) => {
                 let records = std::slice::from_ref(&*blame);
-                let refused = RefusedBatch { lesson: &lesson, records, batch_bytes: None };
+                let refused = RefusedBatch { analysis: &analysis, records, batch_bytes: None };
                 supervisor.ended(now, request, left, Err(SessionFailure::Refused(refused)))
             }
             Ended::Violation(violation) => return Err(violation),

@@ -5,7 +5,7 @@
 
 /// Defines an enum of lowercase words, its parser and its list, from one table.
 #[macro_export]
-macro_rules! words {
+macro_rules! keyword_enum {
     ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $word:literal,)+ }) => {
         $(#[$doc])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -28,4 +28,4 @@ macro_rules! words {
     };
 }
 
-pub use words;
+pub use keyword_enum;
