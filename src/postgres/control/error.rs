@@ -4,7 +4,7 @@
 //! exit code. Errors of the connection itself are [`WalError`], the same as on the replication
 //! connection, so that one mistake reads the same wherever it is met.
 
-use super::remedy::{
+use super::hint_text::{
     INSERT_AGAIN, ONLY_INSERTS, RESEND, UNSUITABLE, after_vanishing, create_publication, is_right,
     listed, lost, named_besides, of_part, publish_under_root, publish_whole, qualified,
     without_publication, without_two_phase,

@@ -1,6 +1,6 @@
 //! What the database looks like to the relay: a plain snapshot, read by a handful of statements.
 //!
-//! Enters: a [`Client`] and what is wanted. Leaves: an [`Inspection`] without any verdict; `judge`
+//! Enters: a [`Client`] and what is wanted. Leaves: an [`Inspection`] without any verdict; `requirements_check`
 //! has the verdicts, so that they can be tested without a server.
 //! Works on PostgreSQL 12 to 18: columns that a version lacks are read through `to_jsonb`.
 

@@ -8,9 +8,9 @@
 
 use super::connect::{Client, STATEMENT_LIMIT};
 use super::error::ControlError;
+use super::hint_text::create_publication;
 use super::inspect::{Inspection, Requirements, ServerFacts, inspect};
-use super::known::Known;
-use super::remedy::create_publication;
+use super::source_identity::Known;
 use crate::wal::quote::{identifier, literal};
 use crate::wal::{Class, WalError};
 use postrider_core::lsn::Lsn;

@@ -10,7 +10,7 @@ use tokio_postgres::types::ToSql;
 
 use super::connect::{Client, sql_error};
 use super::error::ControlError;
-use super::remedy::qualified;
+use super::hint_text::qualified;
 use crate::wal::quote::identifier;
 use postrider_core::outbox::TableName;
 

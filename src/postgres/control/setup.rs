@@ -9,10 +9,10 @@ use std::fmt::Write as _;
 
 use super::connect::Client;
 use super::error::ControlError;
+use super::existing_rows::{RowsBefore, rows_before};
+use super::hint_text::{create_publication, qualified};
 use super::inspect::{Inspection, Requirements, inspect};
-use super::left_behind::{RowsBefore, rows_before};
 use super::preflight::{create_missing_publication, create_missing_slot};
-use super::remedy::{create_publication, qualified};
 use crate::wal::Class;
 use crate::wal::quote::{identifier, literal};
 use postrider_core::lsn::Lsn;

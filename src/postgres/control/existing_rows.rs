@@ -7,8 +7,8 @@ use std::fmt;
 
 use super::connect::Client;
 use super::error::ControlError;
+use super::hint_text::qualified;
 use super::inspect::get;
-use super::remedy::qualified;
 use postrider_core::outbox::TableName;
 
 const DOING: &str = "counting rows";

@@ -4,8 +4,8 @@
 //! which it should be fixed, and everything that merely harms. Pure.
 
 use super::error::ControlError;
+use super::hint_text::UNLOGGED_PART;
 use super::inspect::{Inspection, PublicationFacts, Published, Requirements, TableFacts};
-use super::remedy::UNLOGGED_PART;
 use super::slot::SlotFacts;
 use postrider_core::outbox::{TableName, Wanted};
 
