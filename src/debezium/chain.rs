@@ -6,8 +6,8 @@
 //! does to a record.
 
 use super::draft::{Draft, Taken, list};
-use super::given::Flavour;
 use super::names::{BARE_DECODER, BARE_ROUTER, DECODE, simple_class};
+use super::options_file::Flavour;
 use postrider_core::outbox::TableName;
 use postrider_core::route::Matcher;
 

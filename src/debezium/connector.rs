@@ -7,8 +7,8 @@
 
 use super::chain::Chain;
 use super::draft::{Draft, Taken, list, text};
-use super::given::Flavour;
 use super::names::DECODER_NULLS;
+use super::options_file::Flavour;
 use postrider_core::outbox::TableName;
 
 const CLASS: &str = "io.debezium.connector.postgresql.PostgresConnector";

@@ -6,8 +6,8 @@
 
 use super::connector::refuse_placeholder;
 use super::draft::{Draft, Taken, text};
-use super::given::Flavour;
 use super::names::simple_class;
+use super::options_file::Flavour;
 
 /// What is written for keys and values that are bytes, which one setting says for both.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -1,10 +1,10 @@
 //! The configuration in the making: options not yet dealt with, settings, findings.
 //!
-//! Enters: [`Given`]. Leaves: settings for `document`, the report. What always holds: taking an
+//! Enters: [`OptionsFile`]. Leaves: settings for `document`, the report. What always holds: taking an
 //! entry out obliges to say what became of it, so that no option is in two findings and none is
-//! forgotten (`known::settle` deals with what is left).
+//! forgotten (`other_options::settle` deals with what is left).
 
-use super::given::{Entry, Flavour, Given, GivenContent};
+use super::options_file::{Entry, Flavour, GivenContent, OptionsFile};
 use super::{ImportOutcome, OptionFinding};
 use postrider_config::toml_text;
 use postrider_secrets::mask::{MASK, for_scrubbing, is_secret_name, scrub, secret_parts};
@@ -101,8 +101,8 @@ pub(super) struct Draft {
 }
 
 impl Draft {
-    pub(super) fn new(given: Given) -> Self {
-        let Given { flavour, entries } = given;
+    pub(super) fn new(given: OptionsFile) -> Self {
+        let OptionsFile { flavour, entries } = given;
         let secrets = secrets_of(&entries, flavour);
         let assumed = entries.len();
         let entries = entries.into_iter().enumerate().collect();

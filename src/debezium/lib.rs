@@ -25,6 +25,7 @@
 //! # Ok::<(), postrider_debezium::ImportError>(())
 //! ```
 
+mod additional_fields;
 mod chain;
 mod check;
 mod connection;
@@ -32,11 +33,10 @@ mod connector;
 mod converters;
 mod document;
 mod draft;
-mod given;
 mod jaas;
-mod known;
 mod names;
-mod placement;
+mod options_file;
+mod other_options;
 mod producer;
 mod properties;
 mod router;
@@ -164,7 +164,7 @@ impl fmt::Display for RefusedOptions<'_> {
 /// Translates. Pure: no file, environment or server is looked at, and placeholders such as
 /// `${env:PASSWORD}` are left alone.
 pub fn import(text: &str) -> Result<Imported, ImportError> {
-    let mut draft = Draft::new(given::read(text)?);
+    let mut draft = Draft::new(options_file::read(text)?);
     let chain = chain::find(&mut draft);
     let tables = connector::source(&mut draft, &chain);
     chain::predicates(&mut draft, &chain, &tables);
@@ -174,7 +174,7 @@ pub fn import(text: &str) -> Result<Imported, ImportError> {
     converters::map(&mut draft);
     producer::map(&mut draft);
     connector::rest(&mut draft);
-    known::settle(&mut draft);
+    other_options::settle(&mut draft);
     check::loads(&mut draft);
     let toml = document::render(&draft);
     let toml_without_secrets = document::render_without_secrets(&draft);

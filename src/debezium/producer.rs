@@ -5,7 +5,7 @@
 //! the largest record is the Java producer's, so that none is rejected here that Debezium sent.
 
 use super::draft::{Draft, PRODUCER, Taken, list, text};
-use super::given::Flavour;
+use super::options_file::Flavour;
 use super::{names, tls};
 
 /// Deals with all options of the producer.

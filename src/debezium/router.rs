@@ -7,7 +7,7 @@
 use super::chain::Chain;
 use super::connector::refuse_placeholder;
 use super::draft::{Draft, Taken, asks_provider, list, text};
-use super::{names, placement};
+use super::{additional_fields, names};
 
 /// Deals with all options of the router.
 pub(super) fn map(draft: &mut Draft, chain: &Chain) {
@@ -160,7 +160,7 @@ impl Router<'_> {
     fn placement(&mut self) {
         let mut headers = Vec::new();
         if let Some(taken) = self.take("table.fields.additional.placement") {
-            match placement::parse(taken.text()) {
+            match additional_fields::parse(taken.text()) {
                 Ok(placed) => {
                     headers = placed.headers;
                     let (mut settings, comment) = (Vec::new(), "");

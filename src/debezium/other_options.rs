@@ -4,8 +4,8 @@
 //! no table is reported as unknown, with the nearest name.
 
 use super::draft::{Draft, Taken};
-use super::given::Flavour;
 use super::names;
+use super::options_file::Flavour;
 
 /// What becomes of an option.
 #[derive(Clone, Copy)]
