@@ -23,11 +23,11 @@ pub mod context;
 pub mod dead_letters;
 #[cfg(feature = "shop")]
 pub mod demo;
+mod display_bytes;
 pub mod exit;
 pub mod failure;
 mod failures;
 pub mod import;
-mod legible;
 pub mod logs;
 pub mod route;
 pub mod run;

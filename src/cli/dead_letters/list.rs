@@ -10,9 +10,9 @@ use serde_json::json;
 
 use super::{FilterArgs, Source, SourceArgs};
 use crate::context::{Context, json_line};
+use crate::display_bytes::{DisplayBytes, shown};
 use crate::exit::ExitCode;
 use crate::failure::CommandFailure;
-use crate::legible::{Bytes, shown};
 use postrider_core::route::rfc3339;
 use postrider_patterns::dead_letter::{DeadLetter, PartitionOffset};
 
@@ -97,8 +97,8 @@ fn json_lines(letters: &[DeadLetter]) -> Result<String, CommandFailure> {
             "table": letter.table(),
             "lsn": letter.lsn(),
             "topic": letter.topic,
-            "id": Bytes(letter.id()),
-            "key": Bytes(letter.key.as_deref()),
+            "id": DisplayBytes(letter.id()),
+            "key": DisplayBytes(letter.key.as_deref()),
             "size": letter.value_bytes,
             "retried": letter.is_retried,
         });

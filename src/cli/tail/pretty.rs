@@ -9,7 +9,7 @@
 
 use std::io::{self, Write};
 
-use crate::legible::shown;
+use crate::display_bytes::shown;
 use postrider_core::route::rfc3339;
 use postrider_kafka::Received;
 
