@@ -4,7 +4,9 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
-use postrider::cli::typed::{clap_error_without_secrets, typed_words, without_typed_secrets};
+use postrider::cli::mask_arguments::{
+    clap_error_without_secrets, typed_words, without_typed_secrets,
+};
 use postrider::shop::ShopError;
 use postrider::shop::cli::Shop;
 

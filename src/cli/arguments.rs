@@ -24,7 +24,7 @@ use super::route::RouteArgs;
 use super::run::RunArgs;
 use super::setup::SetupArgs;
 use super::tail::TailArgs;
-use crate::typed::clap_error_without_secrets;
+use crate::mask_arguments::clap_error_without_secrets;
 
 /// Delivers a PostgreSQL transactional outbox to Kafka, straight from the write-ahead log.
 #[derive(Debug, Parser)]

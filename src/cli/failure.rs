@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 use serde_json::json;
 
 use super::exit::ExitCode;
-use crate::typed::{typed_words, without_typed_secrets};
+use crate::mask_arguments::{typed_words, without_typed_secrets};
 use postrider_config::SourceLine;
 
 /// Why a command failed.

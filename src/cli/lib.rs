@@ -29,11 +29,11 @@ pub mod failure;
 mod failures;
 pub mod import;
 pub mod logs;
+pub mod mask_arguments;
 pub mod route;
 pub mod run;
 pub mod setup;
 pub mod tail;
-pub mod typed;
 pub mod version;
 
 pub use arguments::{Cli, Command, Output, parse};
