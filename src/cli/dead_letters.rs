@@ -9,7 +9,7 @@ mod error;
 mod layout;
 mod list;
 mod plan;
-mod progress;
+mod progress_line;
 mod retry;
 mod show;
 
@@ -26,7 +26,7 @@ use postrider_patterns::dead_letter::{
     DeadLetterError, DeadLetterTopic, Filter, Keep, Survey, Target, now_ms,
 };
 use postrider_relay::kafka_spec;
-use progress::Progress;
+use progress_line::ProgressLine;
 
 pub use error::DeadLettersError;
 
@@ -141,7 +141,7 @@ impl Source {
 
     /// Those that are meant, without their values.
     fn survey(&self, filter: &Filter) -> Result<Survey, DeadLetterError> {
-        let mut progress = Progress::new();
+        let mut progress = ProgressLine::new();
         let survey = self.topic.survey(filter, Keep::Summary, &mut |read| {
             progress.show(|| format!("{read} records read"));
         });

@@ -6,7 +6,7 @@
 
 use super::error::DeadLettersError;
 use super::plan::RetryPlan;
-use super::progress::Progress;
+use super::progress_line::ProgressLine;
 use super::{FilterArgs, Source, SourceArgs};
 use crate::context::Context;
 use crate::exit::ExitCode;
@@ -99,7 +99,7 @@ fn execute(
         ControlRequest::Drain => Interrupt::Drain,
         ControlRequest::Abort => Interrupt::Abort,
     };
-    let mut progress = Progress::new();
+    let mut progress = ProgressLine::new();
     let total = plan.jobs.len();
     let control = RedriveControl { rate, interrupt: &interrupt };
     let done = source.topic.redrive(&plan.jobs, control, &mut |done| {

@@ -11,13 +11,13 @@ const EVERY: Duration = Duration::from_millis(200);
 
 /// A line on the terminal that is written over again and again.
 #[derive(Debug)]
-pub(super) struct Progress {
+pub(super) struct ProgressLine {
     wanted: bool,
     next: Instant,
     stands: bool,
 }
 
-impl Progress {
+impl ProgressLine {
     /// Nothing is shown of work that takes no longer than a moment.
     pub(super) fn new() -> Self {
         Self { wanted: io::stderr().is_terminal(), next: Instant::now() + EVERY, stands: false }
