@@ -37,7 +37,7 @@ use postrider_shop::ShopError;
 use postrider_shop::draw::{Fate, event_types};
 use postrider_shop::load::{self, LoadPlan, Rate};
 use postrider_shop::settings::stop_signal;
-use relay::Relay;
+use relay::RelayProcess;
 use shop::ShopFigures;
 use stage::{SOURCE, Stage};
 
@@ -270,7 +270,7 @@ async fn play(
     let judge = Arc::new(Mutex::new(Judge::default()));
     let consumer =
         DemoConsumer::start(&kafka, &event_types(plan.types), Arc::clone(&judge), shows_arrivals)?;
-    let mut relay = Relay::start(stage.database_url.clone(), arguments, Stage::tether()?)?;
+    let mut relay = RelayProcess::start(stage.database_url.clone(), arguments, Stage::tether()?)?;
     wait_until_streaming(client.sql(), &stage.slot, &mut relay).await?;
     let shop = tokio::select! {
         shop = shop::play(stage, client.sql(), shows_arrivals) => shop?,
@@ -320,7 +320,7 @@ async fn sleep_until(instant: Option<Instant>) {
 async fn wait_until_streaming(
     client: &Client,
     slot: &str,
-    relay: &mut Relay,
+    relay: &mut RelayProcess,
 ) -> Result<(), DemoError> {
     let sql = "SELECT active FROM pg_replication_slots WHERE slot_name = $1";
     let deadline = Instant::now() + STREAMING_LIMIT;
@@ -337,7 +337,7 @@ async fn wait_until_streaming(
 }
 
 /// How a relay ends that nobody stopped.
-async fn end_of(relay: &mut Relay) -> std::io::Result<ExitStatus> {
+async fn end_of(relay: &mut RelayProcess) -> std::io::Result<ExitStatus> {
     loop {
         if let Some(status) = relay.ended()? {
             return Ok(status);
@@ -346,7 +346,10 @@ async fn end_of(relay: &mut Relay) -> std::io::Result<ExitStatus> {
     }
 }
 
-async fn wait_for_arrivals(judge: &Mutex<Judge>, relay: &mut Relay) -> Result<(), DemoError> {
+async fn wait_for_arrivals(
+    judge: &Mutex<Judge>,
+    relay: &mut RelayProcess,
+) -> Result<(), DemoError> {
     let mut last_arrival = (Instant::now(), 0);
     while last_arrival.0.elapsed() < QUIET_LIMIT {
         let (delivered, committed) = {

@@ -12,7 +12,7 @@ use super::{additional_fields, names};
 /// Deals with all options of the router.
 pub(super) fn map(draft: &mut Draft, chain: &Chain) {
     let Some(prefix) = &chain.router else { return };
-    let mut router = Router { draft, prefix };
+    let mut router = RouterOptions { draft, prefix };
     router.event_type();
     router.columns();
     router.topic();
@@ -23,12 +23,12 @@ pub(super) fn map(draft: &mut Draft, chain: &Chain) {
     router.unknown();
 }
 
-struct Router<'a> {
+struct RouterOptions<'a> {
     draft: &'a mut Draft,
     prefix: &'a str,
 }
 
-impl Router<'_> {
+impl RouterOptions<'_> {
     /// Takes the option of this name, older names included; a placeholder is refused.
     fn take(&mut self, option: &str) -> Option<Taken> {
         let mut present = self.draft.take(&format!("{}{option}", self.prefix));

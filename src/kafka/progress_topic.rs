@@ -37,7 +37,7 @@ const MISSING_FOR: Duration = Duration::from_secs(1);
 const TAIL: i64 = 100;
 
 /// Connected, not yet read.
-pub(super) struct Reader {
+pub(super) struct ProgressReader {
     committed: BaseConsumer<ConsumerEvents>,
     everything: BaseConsumer<ConsumerEvents>,
     topic: String,
@@ -46,7 +46,7 @@ pub(super) struct Reader {
     begun: Instant,
 }
 
-impl Reader {
+impl ProgressReader {
     /// Begins to connect.
     pub(super) fn open(spec: &KafkaSpec, topic: &str) -> Result<Self, SinkError> {
         let consumer = |isolation: &str| -> Result<BaseConsumer<ConsumerEvents>, SinkError> {
@@ -206,5 +206,5 @@ fn unread(topic: &str, error: &KafkaError) -> SinkError {
 
 /// The newest progress of this key, for whoever does not carry the stream itself.
 pub fn newest_progress(spec: &KafkaSpec, key: &str) -> Result<Option<Progress>, SinkError> {
-    Reader::open(spec, &spec.progress_topic)?.newest(key)
+    ProgressReader::open(spec, &spec.progress_topic)?.newest(key)
 }

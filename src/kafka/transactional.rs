@@ -47,7 +47,7 @@ impl ExactlyOnce {
     /// progress. Blocks for seconds at most. `now` is what the session's clock shows.
     pub fn open(spec: &KafkaSpec, lineage: &Lineage, now: Instant) -> Result<Self, SinkError> {
         let topic = spec.progress_topic.clone();
-        let mut reader = progress_topic::Reader::open(spec, &topic)?;
+        let mut reader = progress_topic::ProgressReader::open(spec, &topic)?;
         // Refusals end the session, whatever they name.
         let producer = fence(&KafkaSpec { cautious: false, ..spec.clone() }, lineage)?;
         let found = reader.newest(&lineage.key())?;

@@ -14,7 +14,7 @@ use crate::set_source;
 use postrider_sandbox::tether::{LastSignal, Tether};
 
 /// A supervised `postrider run`.
-pub(super) struct Relay {
+pub(super) struct RelayProcess {
     source: String,
     arguments: Vec<OsString>,
     child: Child,
@@ -22,7 +22,7 @@ pub(super) struct Relay {
     kills: u32,
 }
 
-impl Relay {
+impl RelayProcess {
     /// Starts the relay on this database with these arguments after `run`.
     pub(super) fn start(
         source: String,
@@ -82,7 +82,7 @@ impl Relay {
     }
 }
 
-impl Drop for Relay {
+impl Drop for RelayProcess {
     fn drop(&mut self) {
         // Already ended is as good as killed.
         let _ = self.child.kill();
