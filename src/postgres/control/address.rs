@@ -12,7 +12,8 @@ use super::connect::{connect, login_config};
 use super::error::ControlError;
 use crate::libpq::ConnectInfo;
 use crate::libpq::{
-    Address, Endpoint, LoadBalanceHosts, RootCertificate, SslMode, TargetSessionAttrs, TlsSettings,
+    Endpoint, HostAddress, LoadBalanceHosts, RootCertificate, SslMode, TargetSessionAttrs,
+    TlsSettings,
 };
 use crate::wal::{TlsFilesError, dial, tls};
 
@@ -136,8 +137,8 @@ fn servers(config: &mut config::Config, endpoints: &[Endpoint]) -> Result<(), Ad
     for endpoint in endpoints {
         config.port(endpoint.port);
         match &endpoint.address {
-            Address::Unix(directory) => config.host_path(directory),
-            Address::Tcp { host, ip } => {
+            HostAddress::Unix(directory) => config.host_path(directory),
+            HostAddress::Tcp { host, ip } => {
                 if let Some(ip) = ip {
                     with_ip += 1;
                     config.hostaddr(*ip);

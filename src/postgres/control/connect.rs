@@ -21,7 +21,7 @@ use super::authentication::{Watched, WatchedTls, unwanted};
 use super::error::ControlError;
 use crate::libpq::ConnectInfo;
 use crate::libpq::{
-    Address, ChannelBinding, Endpoint, SslMode, SslNegotiation, TargetSessionAttrs,
+    ChannelBinding, Endpoint, HostAddress, SslMode, SslNegotiation, TargetSessionAttrs,
 };
 use crate::wal::dial::{self, SessionCheck};
 use crate::wal::{ServerMessage, Socket, WalError, tls};
@@ -194,7 +194,7 @@ async fn log_in(
         Socket::Tcp(socket) => {
             let peer = socket.peer_addr().map_err(io)?.ip();
             for Endpoint { address, .. } in &mut server.endpoints {
-                if let Address::Tcp { ip, .. } = address {
+                if let HostAddress::Tcp { ip, .. } = address {
                     *ip = Some(peer);
                 }
             }

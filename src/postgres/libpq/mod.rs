@@ -66,7 +66,7 @@ pub struct ConnectInfo {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoint {
     /// Where.
-    pub address: Address,
+    pub address: HostAddress,
     /// TCP port, or the number in the unix socket's name.
     pub port: u16,
     /// The password for this server, if one was given or found.
@@ -75,7 +75,7 @@ pub struct Endpoint {
 
 /// How a server is reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Address {
+pub enum HostAddress {
     /// The directory of the unix socket `.s.PGSQL.<port>`.
     Unix(PathBuf),
     /// A name or address; with `ip` the name serves only to check the certificate.
@@ -90,9 +90,11 @@ pub enum Address {
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.address {
-            Address::Unix(directory) => write!(f, "{}", self.socket_of(directory).display()),
-            Address::Tcp { host, .. } if host.contains(':') => write!(f, "[{host}]:{}", self.port),
-            Address::Tcp { host, .. } => write!(f, "{host}:{}", self.port),
+            HostAddress::Unix(directory) => write!(f, "{}", self.socket_of(directory).display()),
+            HostAddress::Tcp { host, .. } if host.contains(':') => {
+                write!(f, "[{host}]:{}", self.port)
+            }
+            HostAddress::Tcp { host, .. } => write!(f, "{host}:{}", self.port),
         }
     }
 }
@@ -101,8 +103,8 @@ impl Endpoint {
     /// The unix socket's path, if it is one.
     pub fn socket_path(&self) -> Option<PathBuf> {
         match &self.address {
-            Address::Unix(directory) => Some(self.socket_of(directory)),
-            Address::Tcp { .. } => None,
+            HostAddress::Unix(directory) => Some(self.socket_of(directory)),
+            HostAddress::Tcp { .. } => None,
         }
     }
 

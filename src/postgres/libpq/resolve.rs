@@ -16,7 +16,7 @@ use super::options::{SslCertMode, Words};
 use super::parameters::{Settings, check_shown, resembling};
 use super::secret::{ConnectionText, NamedBy, SecretSource};
 use super::{
-    Address, ChannelBinding, ClientCertificate, ConnectInfo, Endpoint, Keepalives,
+    ChannelBinding, ClientCertificate, ConnectInfo, Endpoint, HostAddress, Keepalives,
     LoadBalanceHosts, Password, RequireAuth, RootCertificate, SslMode, SslNegotiation,
     TargetSessionAttrs, TlsSettings, TlsVersion, dsn, url,
 };
@@ -167,22 +167,22 @@ fn endpoints(settings: &Settings) -> Result<Vec<Endpoint>, ConnectInfoError> {
     Ok(endpoints)
 }
 
-fn addresses_of(host: &str, ip: Option<IpAddr>) -> Result<Vec<Address>, ConnectInfoError> {
+fn addresses_of(host: &str, ip: Option<IpAddr>) -> Result<Vec<HostAddress>, ConnectInfoError> {
     let invalid =
         |expected| ConnectInfoError::InvalidValue { parameter: "host", expected, suggestion: None };
     match (host, ip) {
         ("", None) => {
-            Ok(SOCKET_DIRECTORIES.iter().map(|dir| Address::Unix(PathBuf::from(dir))).collect())
+            Ok(SOCKET_DIRECTORIES.iter().map(|dir| HostAddress::Unix(PathBuf::from(dir))).collect())
         }
-        ("", Some(ip)) => Ok(vec![Address::Tcp { host: ip.to_string(), ip: Some(ip) }]),
+        ("", Some(ip)) => Ok(vec![HostAddress::Tcp { host: ip.to_string(), ip: Some(ip) }]),
         (host, _) if host.starts_with('@') => {
             Err(invalid("a name, an address or a directory; abstract sockets are not supported"))
         }
-        (host, None) if host.starts_with('/') => Ok(vec![Address::Unix(PathBuf::from(host))]),
+        (host, None) if host.starts_with('/') => Ok(vec![HostAddress::Unix(PathBuf::from(host))]),
         (host, _) if host.contains(['@', '/', '?', '#']) || host.contains(char::is_whitespace) => {
             Err(invalid("a name, an address or a directory"))
         }
-        (host, ip) => Ok(vec![Address::Tcp { host: host.to_owned(), ip }]),
+        (host, ip) => Ok(vec![HostAddress::Tcp { host: host.to_owned(), ip }]),
     }
 }
 
@@ -203,11 +203,11 @@ fn passwords(
     let (file, warning) = PasswordFile::read(&path);
     for endpoint in endpoints {
         let host = match &endpoint.address {
-            Address::Unix(directory) => {
+            HostAddress::Unix(directory) => {
                 let default = SOCKET_DIRECTORIES.iter().any(|known| Path::new(known) == directory);
                 if default { "localhost".to_owned() } else { directory.display().to_string() }
             }
-            Address::Tcp { host, .. } => host.clone(),
+            HostAddress::Tcp { host, .. } => host.clone(),
         };
         endpoint.password = file.password(&host, endpoint.port, database, user);
     }

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use postrider_secrets::{PasswordCommand, SecretError, read_secret};
 
-use super::{Address, ConnectInfo};
+use super::{ConnectInfo, HostAddress};
 
 /// What named the password, or would have.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -142,10 +142,10 @@ impl ConnectInfo {
 }
 
 /// Whether a password is looked up for both under one name; their addresses may be resolved or not.
-fn has_same_name(one: &Address, other: &Address) -> bool {
+fn has_same_name(one: &HostAddress, other: &HostAddress) -> bool {
     match (one, other) {
-        (Address::Tcp { host: one, .. }, Address::Tcp { host: other, .. }) => one == other,
-        (Address::Unix(one), Address::Unix(other)) => one == other,
+        (HostAddress::Tcp { host: one, .. }, HostAddress::Tcp { host: other, .. }) => one == other,
+        (HostAddress::Unix(one), HostAddress::Unix(other)) => one == other,
         _ => false,
     }
 }

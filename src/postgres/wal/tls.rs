@@ -15,7 +15,7 @@ use rustls::{ClientConfig, RootCertStore};
 
 use super::verifier::{CertificateCheck, LibpqVerifier};
 use crate::libpq::{
-    Address, Endpoint, RootCertificate, SslMode, SslNegotiation, TlsSettings, TlsVersion,
+    Endpoint, HostAddress, RootCertificate, SslMode, SslNegotiation, TlsSettings, TlsVersion,
 };
 
 /// Certificates and keys of ours that cannot be used.
@@ -128,8 +128,8 @@ pub(crate) fn client_config(tls: &TlsSettings) -> Result<ClientConfig, TlsFilesE
 /// wrong place, a container's alias) is replaced; it can then never be verified.
 pub(crate) fn server_name(endpoint: &Endpoint) -> ServerName<'static> {
     let host = match &endpoint.address {
-        Address::Tcp { host, .. } => host.clone(),
-        Address::Unix(_) => String::new(),
+        HostAddress::Tcp { host, .. } => host.clone(),
+        HostAddress::Unix(_) => String::new(),
     };
     ServerName::try_from(host).unwrap_or_else(|_| {
         let nobody = std::net::Ipv6Addr::UNSPECIFIED;

@@ -17,7 +17,7 @@ use rustls::{ClientConfig, ClientConnection};
 
 use super::error::WalError;
 use super::{tls, verifier};
-use crate::libpq::{Address, Endpoint, Keepalives};
+use crate::libpq::{Endpoint, HostAddress, Keepalives};
 
 /// What the protocol needs of a byte pipe; the tests script one in memory.
 pub trait Transport {
@@ -93,11 +93,11 @@ impl Socket {
 
 fn addresses(endpoint: &Endpoint) -> io::Result<Vec<SocketAddr>> {
     match &endpoint.address {
-        Address::Tcp { ip: Some(ip), .. } => Ok(vec![SocketAddr::new(*ip, endpoint.port)]),
-        Address::Tcp { host, .. } => {
+        HostAddress::Tcp { ip: Some(ip), .. } => Ok(vec![SocketAddr::new(*ip, endpoint.port)]),
+        HostAddress::Tcp { host, .. } => {
             Ok((host.as_str(), endpoint.port).to_socket_addrs()?.collect())
         }
-        Address::Unix(_) => Ok(Vec::new()),
+        HostAddress::Unix(_) => Ok(Vec::new()),
     }
 }
 
