@@ -20,7 +20,9 @@ use super::import::load_imported;
 use super::version;
 use postrider_config::{Config, Loaded};
 use postrider_relay::telemetry::{HttpError, Listener, Telemetry, serve};
-use postrider_relay::{ControlRequest, Plan, RunOptions, Stop, Summary, deliver, run as run_relay};
+use postrider_relay::{
+    ControlRequest, Plan, RunOptions, StopSignal, Summary, deliver, run as run_relay,
+};
 
 mod print;
 
@@ -56,7 +58,7 @@ pub struct RunArgs {
 /// Runs it.
 pub fn run(args: &RunArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
     let runtime = super::runtime()?;
-    let stop = Stop::default();
+    let stop = StopSignal::default();
     {
         // Before anything is read, said or done: what is started may be told to stop at once.
         let _inside = runtime.enter();
@@ -207,7 +209,7 @@ const TOGETHER: Duration = Duration::from_millis(500);
 
 /// The first SIGTERM or Ctrl-C drains, the second aborts. Signals are received from this call on, which
 /// must be made within a runtime.
-pub(super) fn listen_for_signals(stop: Stop) -> impl Future<Output = ()> {
+pub(super) fn listen_for_signals(stop: StopSignal) -> impl Future<Output = ()> {
     let signals = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()));
     async move {
         let (Ok(mut terminate), Ok(mut interrupt)) = signals else {

@@ -12,7 +12,7 @@ use crate::audit;
 use crate::clock::Clock;
 use crate::error::RelayError;
 use crate::report::Reporter;
-use crate::stop::Stop;
+use crate::stop::StopSignal;
 use postrider_core::lsn::Lsn;
 use postrider_core::pipeline::{Blame, Handled, Mark, Outgoing, PipelineError, RefusalCause};
 use postrider_core::session::{Burst, End, Next, Owed, Session, StatusUpdate, Work};
@@ -33,7 +33,7 @@ pub(super) struct Hot<S> {
     pub(super) stream: Stream,
     pub(super) session: Session,
     pub(super) sink: Audited<S>,
-    pub(super) stop: Stop,
+    pub(super) stop: StopSignal,
     pub(super) clock: Clock,
 }
 

@@ -1,6 +1,6 @@
 //! The relay: opens sessions, drives them, and decides what an error means.
 //!
-//! Enters: a [`Plan`] and requests to [`Stop`]. Leaves: records in Kafka, acknowledged positions in
+//! Enters: a [`Plan`] and requests to [`StopSignal`]. Leaves: records in Kafka, acknowledged positions in
 //! Postgres, and a [`Summary`]. What always holds: Postgres is told an LSN in one place only
 //! (`hot`), and only what the pipeline calls settled (G1).
 //!
@@ -9,13 +9,13 @@
 //! ```no_run
 //! use postrider_config::{Inputs, load};
 //! use postrider_relay::telemetry::{BuildInfo, Telemetry};
-//! use postrider_relay::{RunOptions, Plan, Stop, deliver, review};
+//! use postrider_relay::{RunOptions, Plan, StopSignal, deliver, review};
 //!
 //! # async fn run() -> Result<(), Box<dyn std::error::Error>> {
 //! let config = load(&Inputs::default(), &review)?.config;
 //! let options = RunOptions { once: true, ..RunOptions::default() };
 //! let telemetry = Telemetry::new(BuildInfo::default());
-//! let summary = deliver(Plan::of(config), options, Stop::default(), telemetry).await?;
+//! let summary = deliver(Plan::of(config), options, StopSignal::default(), telemetry).await?;
 //! println!("{} records are confirmed", summary.confirmed);
 //! # Ok(())
 //! # }
@@ -58,7 +58,7 @@ pub use postrider_core::gate::{Facts, GateError, Resume, Warning, judge};
 pub use postrider_core::session::ControlRequest;
 pub use specs::{kafka_spec, review};
 pub use start::OpenSink;
-pub use stop::Stop;
+pub use stop::StopSignal;
 pub use supervise::{deliver, run};
 
 /// How this run differs from the ordinary, endless one.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 use crate::error::RelayError;
-use crate::stop::Stop;
+use crate::stop::StopSignal;
 use postrider_core::session::ControlRequest;
 use postrider_postgres::control::{
     self, Client, ControlError, Inspection, Requirements, SlotSample,
@@ -55,7 +55,7 @@ impl SourceCheck {
     pub(super) fn ask(
         self,
         stream: ServerProcess,
-        stop: &Stop,
+        stop: &StopSignal,
         mut alive: impl FnMut() -> Result<(), WalError>,
     ) -> Result<HeldSource, RelayError> {
         // Nobody listens to a session that was called off.

@@ -19,7 +19,7 @@ use crate::report::Reporter;
 use crate::session_mode::{BACKLOG_LINGER_MS, settings};
 use crate::source_check::SourceCheck;
 use crate::start_gate::StartGate;
-use crate::stop::Stop;
+use crate::stop::StopSignal;
 use postrider_core::gate::{Facts, Resume, Warning, judge, other_log};
 use postrider_core::lsn::Lsn;
 use postrider_core::pipeline::{Mark, Pipeline, Suspects, Translator};
@@ -52,7 +52,7 @@ pub(super) struct HotStart {
     pub(super) limits: Limits,
     pub(super) mode: Option<SessionMode>,
     pub(super) params: SessionParams,
-    pub(super) stop: Stop,
+    pub(super) stop: StopSignal,
     pub(super) start_gate: StartGate,
     /// But for what only the replication connection knows, and the slot's position.
     pub(super) facts: Facts,

@@ -17,13 +17,13 @@ const TICK: Duration = Duration::from_millis(20);
 /// Shared by the signal listener, the canary and the hot thread. One bit for each request, so that
 /// a server's shutdown is known also while a signal stands.
 #[derive(Debug, Clone, Default)]
-pub struct Stop {
+pub struct StopSignal {
     asked: Arc<AtomicU8>,
     /// When it was first told to end.
     told: Arc<OnceLock<Instant>>,
 }
 
-impl Stop {
+impl StopSignal {
     /// The most urgent of what is asked for now.
     pub fn requested(&self) -> ControlRequest {
         let asked = self.asked.load(Ordering::Acquire);
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn first_signal_drains_second_aborts() {
-        let stop = Stop::default();
+        let stop = StopSignal::default();
         assert_eq!(stop.requested(), ControlRequest::Run);
         assert_eq!(stop.signal(), ControlRequest::Drain);
         assert_eq!(stop.signal(), ControlRequest::Abort);
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn a_signal_outweighs_a_shutdown_of_the_server() {
-        let stop = Stop::default();
+        let stop = StopSignal::default();
         stop.request(ControlRequest::ServerShutdown);
         assert_eq!(stop.signal(), ControlRequest::Drain);
         stop.server_shutdown_is_over();
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn a_shutdown_of_the_server_ends_with_the_session() {
-        let stop = Stop::default();
+        let stop = StopSignal::default();
         stop.request(ControlRequest::ServerShutdown);
         stop.server_shutdown_is_over();
         assert_eq!(stop.requested(), ControlRequest::Run);

@@ -21,7 +21,7 @@ use crate::report::Reporter;
 use crate::source_check::{SourceCheck, SourceCheckReply};
 use crate::start::{HotStart, OpenSink};
 use crate::start_gate::StartGate;
-use crate::stop::Stop;
+use crate::stop::StopSignal;
 use crate::telemetry::{RelayState, Telemetry};
 use crate::topic_monitor::TopicMonitor;
 use crate::watch::{self, Unwatched, Watch};
@@ -56,7 +56,7 @@ const SETTINGS_LIMIT: Duration = Duration::from_secs(2);
 pub async fn deliver(
     plan: Plan,
     options: RunOptions,
-    stop: Stop,
+    stop: StopSignal,
     telemetry: Telemetry,
 ) -> Result<Summary, RelayError> {
     let every = plan.config.source.status_interval;
@@ -77,7 +77,7 @@ pub async fn deliver(
 pub async fn run<S: KafkaSink + Send + 'static>(
     plan: Plan,
     options: RunOptions,
-    stop: Stop,
+    stop: StopSignal,
     telemetry: Telemetry,
     open_sink: impl OpenSink<S>,
 ) -> Result<Summary, RelayError> {
@@ -126,7 +126,7 @@ struct Relay {
     clock: Clock,
     plan: Plan,
     options: RunOptions,
-    stop: Stop,
+    stop: StopSignal,
     telemetry: Telemetry,
     /// Lent to the hot thread while a session runs.
     reporter: Option<Reporter>,

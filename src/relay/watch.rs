@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::RelayError;
 use crate::publication_changes::PublicationChanges;
-use crate::stop::Stop;
+use crate::stop::StopSignal;
 use crate::telemetry::{SlotMetrics, Telemetry};
 use postrider_core::gate::Warning;
 use postrider_core::session::ControlRequest;
@@ -85,7 +85,7 @@ pub(super) struct Watch<'a> {
     pub(super) stream: Option<ServerProcess>,
     /// The server was in recovery when the session was prepared.
     pub(super) in_recovery: bool,
-    pub(super) stop: &'a Stop,
+    pub(super) stop: &'a StopSignal,
     pub(super) telemetry: &'a Telemetry,
     pub(super) known: Option<&'a Known>,
     pub(super) publication_changes: &'a PublicationChanges,

@@ -14,7 +14,7 @@ use crate::failure::CommandFailure;
 use crate::{run, runtime};
 use postrider_core::route::check_topic;
 use postrider_patterns::dead_letter::{DeadLetterError, Interrupt, RedriveControl, Target};
-use postrider_relay::{ControlRequest, Stop};
+use postrider_relay::{ControlRequest, StopSignal};
 
 /// `dead-letters retry [filters] [PARTITION:OFFSET|ID ..] [--to TOPIC] [--rate N] [--execute]`
 #[derive(Debug, Default, clap::Args)]
@@ -91,7 +91,7 @@ fn execute(
     plan: &RetryPlan,
     rate: u32,
 ) -> Result<(u64, Result<(), DeadLetterError>), CommandFailure> {
-    let stop = Stop::default();
+    let stop = StopSignal::default();
     let (signals, listener) = (runtime()?, stop.clone());
     std::thread::spawn(move || signals.block_on(async { run::listen_for_signals(listener).await }));
     let interrupt = || match stop.requested() {
