@@ -50,7 +50,7 @@ pub struct AdoptArgs {
 }
 
 /// Runs it.
-pub fn run(args: &AdoptArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
+pub(crate) fn run(args: &AdoptArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
     let config = context.load(Vec::new())?.config;
     let source = Source { plan: Plan::new(kafka_spec(&config), config) };
     let runtime = runtime()?;

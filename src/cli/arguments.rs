@@ -134,7 +134,7 @@ pub enum Command {
 }
 
 /// The tree, with what derive cannot say.
-pub fn command() -> clap::Command {
+pub(crate) fn command() -> clap::Command {
     let mut codes = String::from("Exit codes:\n");
     for (code, meaning) in ExitCode::ALL {
         let _ = writeln!(codes, "  {:>3}  {meaning}", code.number());

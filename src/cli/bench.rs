@@ -18,7 +18,7 @@ use super::exit::ExitCode;
 use super::failure::CommandFailure;
 use postrider_config::Delivery as Guarantee;
 
-pub use ceiling::CeilingArgs;
+pub(crate) use ceiling::CeilingArgs;
 
 /// `bench ceiling ..`
 #[derive(Debug, Args)]
@@ -83,7 +83,7 @@ impl DeliveryArgs {
 }
 
 /// Runs it.
-pub fn run(args: &BenchArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
+pub(crate) fn run(args: &BenchArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
     context.start_logs()?;
     let runtime = super::runtime()?;
     match &args.what {

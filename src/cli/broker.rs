@@ -57,7 +57,7 @@ impl BrokerCommandError {
 }
 
 /// Serves until stdin closes.
-pub fn run(args: &BrokerArgs) -> Result<(), BrokerCommandError> {
+pub(crate) fn run(args: &BrokerArgs) -> Result<(), BrokerCommandError> {
     let topics: Vec<(&str, i32)> = args
         .topics
         .iter()

@@ -19,7 +19,7 @@ pub struct CompletionsArgs {
 }
 
 /// Runs it, for the command line that `tree` is.
-pub fn run(
+pub(crate) fn run(
     args: &CompletionsArgs,
     mut tree: clap::Command,
     context: &Context,

@@ -24,7 +24,7 @@ pub enum ConfigCommand {
 }
 
 /// Runs it.
-pub fn run(command: &ConfigCommand, context: &Context) -> Result<ExitCode, CommandFailure> {
+pub(crate) fn run(command: &ConfigCommand, context: &Context) -> Result<ExitCode, CommandFailure> {
     match command {
         ConfigCommand::Example => context.print(&example_toml())?,
         ConfigCommand::Show => {

@@ -28,7 +28,7 @@ use postrider_patterns::dead_letter::{
 use postrider_relay::kafka_spec;
 use progress_line::ProgressLine;
 
-pub use error::DeadLettersError;
+pub(crate) use error::DeadLettersError;
 
 /// The three commands.
 #[derive(Debug, Subcommand)]
@@ -110,7 +110,10 @@ impl FilterArgs {
 }
 
 /// Runs one of them.
-pub fn run(command: &DeadLettersCommand, context: &Context) -> Result<ExitCode, CommandFailure> {
+pub(crate) fn run(
+    command: &DeadLettersCommand,
+    context: &Context,
+) -> Result<ExitCode, CommandFailure> {
     match command {
         DeadLettersCommand::List(args) => list::run(args, context),
         DeadLettersCommand::Show(args) => show::run(args, context),

@@ -75,7 +75,7 @@ pub struct DemoArgs {
 
 /// Why the demo could not be shown.
 #[derive(Debug, thiserror::Error)]
-pub enum DemoError {
+pub(crate) enum DemoError {
     /// The private Postgres.
     #[error(transparent)]
     Sandbox(#[from] SandboxError),
@@ -148,7 +148,7 @@ pub enum DemoError {
 
 impl DemoError {
     /// What the user can do about it.
-    pub fn hint(&self) -> Option<String> {
+    pub(crate) fn hint(&self) -> Option<String> {
         match self {
             Self::Sandbox(error) => error.hint(),
             Self::Broker(error) => error.hint(),
@@ -184,7 +184,7 @@ struct Figures {
 }
 
 /// Runs it.
-pub fn run(args: &DemoArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
+pub(crate) fn run(args: &DemoArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
     let config = context.load_named(demo_flags(&stage::stand_ins()))?.config;
     let exactly_once = config.kafka.delivery == Delivery::ExactlyOnce;
     let refusal = match context.sets_one_of(&stage::CHOSEN) {

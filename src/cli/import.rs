@@ -44,7 +44,7 @@ pub struct DebeziumArgs {
 }
 
 /// Runs it.
-pub fn run(command: &ImportCommand, context: &Context) -> Result<ExitCode, CommandFailure> {
+pub(crate) fn run(command: &ImportCommand, context: &Context) -> Result<ExitCode, CommandFailure> {
     let ImportCommand::Debezium(args) = command;
     let imported = match import(&read(&args.file)?) {
         Ok(imported) => imported,

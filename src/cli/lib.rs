@@ -12,29 +12,29 @@
 //! assert!(matches!(cli.command, Command::Run(run) if run.once));
 //! ```
 
-pub mod adopt;
-pub mod arguments;
-pub mod bench;
-pub mod broker;
+mod adopt;
+mod arguments;
+mod bench;
+mod broker;
 mod codes;
-pub mod completions;
-pub mod config;
-pub mod context;
-pub mod dead_letters;
+mod completions;
+mod config;
+mod context;
+mod dead_letters;
 #[cfg(feature = "shop")]
-pub mod demo;
+mod demo;
 mod display_bytes;
-pub mod exit;
-pub mod failure;
+mod exit;
+mod failure;
 mod failures;
-pub mod import;
+mod import;
 pub mod logs;
 pub mod mask_arguments;
-pub mod route;
-pub mod run;
-pub mod setup;
-pub mod tail;
-pub mod version;
+mod route;
+mod run;
+mod setup;
+mod tail;
+mod version;
 
 pub use arguments::{Cli, Command, Output, parse};
 pub use context::Context;

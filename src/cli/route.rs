@@ -66,7 +66,7 @@ pub struct RouteArgs {
 }
 
 /// Runs it.
-pub fn run(args: &RouteArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
+pub(crate) fn run(args: &RouteArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
     let loaded = load(args, context)?;
     let source = loaded.config.source.clone();
     let null_is_tombstone =

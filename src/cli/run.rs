@@ -56,7 +56,7 @@ pub struct RunArgs {
 }
 
 /// Runs it.
-pub fn run(args: &RunArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
+pub(crate) fn run(args: &RunArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
     let runtime = super::runtime()?;
     let stop = StopSignal::default();
     {

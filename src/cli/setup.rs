@@ -72,7 +72,7 @@ pub struct SetupArgs {
 }
 
 /// Runs it.
-pub fn run(args: &SetupArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
+pub(crate) fn run(args: &SetupArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
     let existing_tables = !args.table.is_empty();
     let tables = FlagValue { key: "source.tables", value: args.table.join(","), flag: "--table" };
     let flags = existing_tables.then_some(tables).into_iter().collect();

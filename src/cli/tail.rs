@@ -127,7 +127,7 @@ impl TailError {
 }
 
 /// Reads until the end, the count, or a closed pipe. `color` is for terminals only.
-pub fn run(args: &TailArgs, mut kafka: KafkaSpec, color: bool) -> Result<(), TailError> {
+pub(crate) fn run(args: &TailArgs, mut kafka: KafkaSpec, color: bool) -> Result<(), TailError> {
     "postrider-tail".clone_into(&mut kafka.client_id);
     let spec = ReaderSpec {
         topics: args.topics.clone(),

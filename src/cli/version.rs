@@ -11,7 +11,7 @@ use postrider_relay::telemetry::BuildInfo;
 const GIT_SHA: Option<&str> = option_env!("POSTRIDER_GIT_SHA");
 
 /// The facts for `/metrics` and the start of the log.
-pub fn build_info(slot: &str) -> BuildInfo {
+pub(crate) fn build_info(slot: &str) -> BuildInfo {
     BuildInfo {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         git: GIT_SHA.unwrap_or("unknown").to_owned(),
@@ -21,7 +21,7 @@ pub fn build_info(slot: &str) -> BuildInfo {
 }
 
 /// Runs it.
-pub fn run(context: &Context) -> Result<ExitCode, CommandFailure> {
+pub(crate) fn run(context: &Context) -> Result<ExitCode, CommandFailure> {
     let build = build_info("");
     let features = postrider_kafka::client_features();
     if context.json() {
