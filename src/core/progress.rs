@@ -1,8 +1,8 @@
-//! The relay's progress, as it is kept in Kafka beside the records.
+//! The progress record: how far the relay came, stored in Kafka beside the records.
 //!
-//! Enters: a [`Mark`] and the [`Lineage`] it belongs to. Leaves: key and value of a record, and
-//! [`Progress`] again from such a record. What always holds: a record that was written by a later
-//! version, or by something else, is an error and never a position.
+//! Input: a [`Mark`] and the [`Lineage`] (cluster, slot, publication, tables) it belongs to. Output: key
+//! and value of the Kafka record, and [`Progress`] again from such a record. Invariant: a record that
+//! another program or a later version wrote is an error and never a position.
 //!
 //! ```json
 //! {"version":2,"system":"7312..","timeline":1,"standby":false,"database":"shop","slot":"postrider",

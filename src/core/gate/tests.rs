@@ -1,4 +1,4 @@
-//! Each rule by example, and by property: what is taken for delivered was, and still is in the log.
+//! Tests of resuming: each rule by example, then the invariant as a property over random facts.
 
 use std::collections::BTreeMap;
 

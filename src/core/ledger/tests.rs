@@ -1,4 +1,4 @@
-//! The ledger against its promises, then against a naive model.
+//! Tests of the ledger: its guarantees by example, then random histories against a naive model.
 
 use super::*;
 use proptest::prelude::*;

@@ -1,9 +1,9 @@
-//! A logical message's content as a row.
+//! Reads a logical message (`pg_logical_emit_message`) as an outbox row.
 //!
-//! Enters: what `pg_logical_emit_message` wrote: a JSON object whose members are columns. Leaves:
-//! an [`OutboxRow`] whose values are text, typed by what JSON they are; objects and arrays are
-//! [`type_oid::DOCUMENT`]s. Always holds: any content gives a row; one that is no JSON object has a
-//! flaw, and becomes a dead letter (G4, G7).
+//! Input: the message's content, a JSON object whose members are columns. Output: an [`OutboxRow`] whose
+//! values are text, typed by their JSON type; objects and arrays are [`type_oid::DOCUMENT`]s. Invariant:
+//! every content gives a row; content that is not a JSON object gives a row with a flaw, which becomes a
+//! dead letter (G4, G7).
 
 use serde::de::{Deserializer as _, MapAccess, Visitor};
 use serde_json::Value as Json;

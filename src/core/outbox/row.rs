@@ -1,4 +1,4 @@
-//! One outbox row, lent by the relation cache.
+//! One outbox row, borrowed from the read buffer and the relation cache, with access to its columns.
 
 use super::spec::{ColumnSlot, TableName};
 use crate::lsn::Lsn;

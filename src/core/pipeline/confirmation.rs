@@ -1,7 +1,7 @@
-//! What comes back from the brokers, in the core's words.
+//! The types with which a Kafka client reports what became of a record.
 //!
-//! Enters: nothing; this is a vocabulary. Leaves: [`Confirmation`], made by the Kafka room (or a
-//! simulation) and consumed by the pipeline. It lives here so that the core knows no producer.
+//! [`Confirmation`] says for a ticket whether it was stored or refused; [`Blame`] names a record that may
+//! be the reason why a batch was refused. Defined here so that the core depends on no client.
 
 use crate::ledger::Ticket;
 use crate::route::{OwnedRecord, Rejection};

@@ -1,16 +1,16 @@
-//! What is inferred from the records that a topic keeps refusing.
+//! Infers from records that a topic refused which later ones it would refuse, and does not send those.
 //!
-//! Enters: each refusal whose cause can be told from the record itself. Leaves: for a record, whether it
-//! is refused without being sent. What always holds: a refusal costs a session, and a topic does not cost
-//! one for each of its rows (G4); what is not sent has the same cause as several that the topic refused not
-//! long ago, to at least the same degree or, where degrees kept falling, short of it by a bounded margin;
-//! memory is bounded.
+//! Input: each refusal whose cause shows in the record itself: its size, its timestamp, a missing key.
+//! Output: for a record, whether it is refused without being sent. Invariant: a refused batch costs a
+//! session, and a topic must not cost one for each of its rows (G4); a record that is not sent has the same
+//! cause as several recently refused ones, at least to the same degree or, where the degrees kept falling,
+//! short of it by a bounded margin; memory is bounded.
 //!
-//! Time is that of commits: the same rows are judged alike in every session. Sizes are those of records
-//! before compression, and the topic's bounds of time follow the brokers' clock, so that a record which
-//! would have been taken may be among those that are not sent. Therefore a few refusals in a row are
-//! taken before anything is inferred from them. Which of its bounds a topic means the brokers do not say
-//! where the client library tells it; our clock does, unless it is as wrong as the one of the commits.
+//! Time is commit time, so that every session judges the same rows alike. Sizes are those of records before
+//! compression, and a topic's limits of time follow the brokers' clock, so that a record which would have
+//! been stored may be among those that are not sent. Therefore several refusals in a row are needed before
+//! anything is inferred. The brokers do not say, where the client library reports it, which of its limits a
+//! topic applied; our clock decides, unless it is as wrong as the one of the commits.
 
 use std::collections::BTreeMap;
 

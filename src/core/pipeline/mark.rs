@@ -1,8 +1,7 @@
-//! How far a stream was carried: the position that outlives a session.
+//! [`Mark`]: how far a stream was delivered, in a form that outlives a session.
 //!
-//! Enters: nothing; this is a vocabulary. Leaves: [`Mark`], made by the pipeline of what it has handed
-//! over, stored by the Kafka room beside the records, and given to the pipeline of a later session,
-//! which leaves out what lies before it. A position in the log alone would not do: all rows of a
+//! The pipeline makes it from what it handed over, it is stored in Kafka beside the records, and the
+//! pipeline of a later session skips the rows before it. A log position alone would not do: all rows of a
 //! COPY can share one, and a transaction may be larger than what is stored at once.
 
 use crate::lsn::Lsn;

@@ -1,15 +1,16 @@
-//! What becomes of rows whose topic the brokers do not have, or deny us.
+//! What to do with rows whose topic does not exist or may not be written.
 //!
-//! Enters: what the brokers said of a topic, and the time, as a duration since any fixed moment.
-//! Leaves: a [`TopicDecision`] for the row in hand. Pure. What always holds:
-//! * a decision is the same for every row of a topic until the brokers say something else, so that
-//!   rows of one key go one way and keep their order (G2);
-//! * no topic is given up before the brokers were asked, after its first row was read, about it or about
-//!   all topics;
-//! * rows of other topics wait for one topic no longer than the policy says; topics that brokers may
+//! Input: the brokers' answers about a topic, and the time, as a duration since any fixed moment. Output: a
+//! [`TopicDecision`] for a row: ask, wait, create the topic, or reject the row. No I/O. Invariants:
+//!
+//! * a decision is the same for every row of a topic until the brokers' answer changes, so that the rows of
+//!   one key take one way and keep their order (G2);
+//! * a topic is given up only after the brokers were asked, about it or about all topics, after its first
+//!   row was read;
+//! * rows of other topics wait for one topic no longer than the policy allows; topics that brokers may
 //!   create by themselves, those that we try to create, and those that may come back, are waited for in a
-//!   bounded share of the time, however many they are and whether or not they appear (G4). What we do
-//!   create is bounded in number instead;
+//!   bounded share of the time, however many there are and whether or not they appear (G4). The topics that
+//!   we create are bounded in number;
 //! * memory is bounded (G3).
 
 mod decision;

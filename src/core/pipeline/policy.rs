@@ -1,4 +1,4 @@
-//! What to do about rows that cannot be delivered, and about changes an outbox should not see.
+//! Settings: what to do with rows that cannot be delivered, and with updates of outbox rows.
 
 /// The operator's decisions.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,7 +1,7 @@
-//! What a row that is no record leaves as.
+//! Decides what a rejected row becomes: a dead letter, or a skipped row.
 //!
-//! Enters: a rejected row, the policy, and what the topic for dead letters has refused so far. Leaves: a
-//! dead letter that is not known to be refused, or a row to leave out. Pure.
+//! Input: a rejected row, the policy, and what the dead-letter topic has refused so far. Output: a dead
+//! letter that is not known to be refused, or a row to skip. No I/O.
 
 use super::confirmation::RefusalCause;
 use super::error::PipelineError;

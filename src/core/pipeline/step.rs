@@ -1,7 +1,5 @@
-//! What the pipeline hands out.
-//!
-//! Enters: nothing; this is a vocabulary. Leaves: a record to send ([`Outgoing`]), and what became of a
-//! frame ([`Handled`]) and of a confirmation ([`Answer`]).
+//! Result types of the pipeline: a record to send ([`Outgoing`]), and what became of a frame ([`Handled`])
+//! and of a confirmation ([`Answer`]).
 
 use super::confirmation::Refused;
 use crate::ledger::Ticket;

@@ -1,8 +1,8 @@
-//! Where in the stream's transactions the pipeline is.
+//! Tracks which transaction of the stream is open, and numbers its rows.
 //!
-//! Enters: what begins, and rows that are done. Leaves: the position of the next row. Always holds:
-//! rows are numbered the same way when their transaction is sent again; a logical message outside of
-//! all transactions is a transaction of its own, which ends where the message does (G1).
+//! Input: begins, logical messages, and rows that are done. Output: the position of the next row.
+//! Invariant: rows get the same numbers when their transaction is sent again; a non-transactional logical
+//! message counts as a transaction of its own, which ends where the message ends (G1).
 
 use super::counters::Counters;
 use super::error::PipelineError;

@@ -1,15 +1,15 @@
-//! Records that the brokers refused, and how a later session treats their rows.
+//! Remembers the records of a refused batch, so that the next sessions find the one at fault.
 //!
-//! Enters: what a session that ended knows of the records at fault. Leaves: for a row's record whether
-//! it is sent as usual, alone in its batch (and its Kafka transaction), or not again. What always holds:
-//! a row is refused only for what the brokers said of a batch in which its record, or its like, was the
-//! only one at fault, or because it is like several that its topic has just refused ([`Inferred`]) (G4);
-//! whatever lies behind the refused batch is sent as usual.
+//! A broker refuses a batch as a whole. Input: the records that may be at fault, reported by the session
+//! that ended. Output: for a row's record whether it is sent as usual, alone in its batch (and its Kafka
+//! transaction), or not again. Invariant: a row is refused only if the brokers refused a batch in which its
+//! record, or an identical one, was the only possible cause, or because it resembles several that its topic
+//! has just refused ([`Inferred`]) (G4); everything behind the refused batch is sent as usual.
 //!
-//! A session numbers its tickets anew, so a record is known by where its transaction committed, by its
-//! weight, and by topic, key and value. Two rows of one transaction that agree in all of that share
-//! their fate. A message outside of all transactions has a time that is another one in each session, and
-//! may have it in its value; it is the only row of its commit, so that and its topic are enough.
+//! Ticket numbers differ between sessions, so a record is recognised by its transaction's commit position,
+//! its weight, and its topic, key and value. Two rows of one transaction that agree in all of these are
+//! treated alike. A non-transactional logical message has a different time in each session, possibly in its
+//! value too; it is the only row of its commit, so that commit and topic identify it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! What scripts and simulation cannot say: hostile frames, and whom an error concerns.
-//! fixtures/scenarios and tests/core/session hold the rest of the contract.
+//! Tests of the pipeline with malformed frames, and of which record an error names. fixtures/scenarios and
+//! tests/core/session test the rest of the contract.
 
 use super::*;
 use crate::ledger::LedgerError;

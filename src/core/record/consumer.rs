@@ -1,8 +1,8 @@
-//! Why a consumer set a record aside, as headers of its dead letter and of the record sent again.
+//! Headers of a consumer's dead letter: why a consumer could not process a record, and how often it failed.
 //!
-//! Enters: the record, a [`ConsumerFailure`], and a [`Truncation`] where the brokers take no record so large.
-//! Leaves: the dead letter's headers, key and value. What always holds: attempts and the first failure
-//! add up over any number of times that the record is sent again. Pure.
+//! Input: the record, a [`ConsumerFailure`], and a [`Truncation`] if the brokers do not store a record so
+//! large. Output: the dead letter's headers, key and value. Invariant: attempts and the time of the first
+//! failure are kept, however often the record is sent again. No I/O.
 
 use super::headers::{
     ATTEMPTS_HEADER, CONSUMER_HEADER, CUT_HEADER, ERROR_CODE_HEADER, ERROR_HEADER, FAILED_HEADER,

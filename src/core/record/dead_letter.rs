@@ -1,8 +1,8 @@
-//! A dead letter, taken apart, and what is sent when its record is sent again.
+//! Parses a dead letter, and builds what is sent when its record is sent again.
 //!
-//! Enters: a record of a dead-letter topic: an explanation in a fixed order, the relay's or a
-//! consumer's, then the record's own headers. Leaves: a [`DeadLetter`], headers and time for its topic,
-//! and the receipt that says that it was sent again. Pure.
+//! Input: a record of a dead-letter topic: headers that explain the failure, written by the relay or a
+//! consumer, then the record's own headers. Output: a [`DeadLetter`]; headers and timestamp of the record
+//! that is sent again; the receipt for it. No I/O.
 
 use serde::{Deserialize, Serialize};
 

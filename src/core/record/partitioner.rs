@@ -1,6 +1,4 @@
-//! How a record's key chooses its partition.
-//!
-//! Enters: a word. Leaves: the choice, which the client carries out.
+//! The setting that says how a record's key chooses its partition.
 
 use crate::route::keyword_enum;
 

@@ -1,8 +1,8 @@
-//! Rows as CloudEvents 1.0, by its Kafka protocol binding 1.0.2.
+//! Formats rows as CloudEvents 1.0 (Kafka protocol binding 1.0.2).
 //!
-//! Enters: a row and the columns that are its attributes. Leaves: headers (binary mode), or a value
-//! that holds everything (structured mode). The payload is not rewritten in either: JSON is put
-//! into the event as it stands, bytes in base64, other text as a string.
+//! Input: a row and the columns of its attributes. Output: headers (binary mode), or a value that contains
+//! everything (structured mode). The payload is not changed: JSON is embedded as it is, bytes as base64,
+//! other text as a string.
 
 use std::io::Write as _;
 

@@ -1,8 +1,8 @@
-//! One column's value in the form that was asked for.
+//! Renders one column's value in the configured style.
 //!
-//! Enters: a value, what its column is declared as, and a [`ColumnStyle`]. Leaves: its text, as it
-//! stands in a header or a key, and its [`Kind`], by which `value` writes it into JSON. Always
-//! holds: what Postgres sends is understood or said to be [`Unreadable`]; nothing panics (G7).
+//! Input: a value, its column's type, and a [`ColumnStyle`]. Output: its text, as it is in a header or a
+//! key, and its [`Kind`], by which `value` writes it into JSON. Invariant: a value that is not as Postgres
+//! prints its type is [`Unreadable`]; nothing panics (G7).
 
 use super::debezium_time;
 use super::format::{ByteaForm, ColumnStyle};

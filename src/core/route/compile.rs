@@ -1,4 +1,4 @@
-//! A specification → a router, or the reason why no row could be routed by it.
+//! Compiles the routing configuration into a router, or says why no row could be routed with it.
 
 use super::decisions::{Decisions, Rule, RulePattern, RuleTopic};
 use super::format::{FormatSpec, Members, MissingColumn, ValueFormat};

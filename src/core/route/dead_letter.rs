@@ -1,9 +1,9 @@
-//! Rejected rows and refused records as records that can be delivered.
+//! Builds the dead letter of a row that was rejected, or of a record that the brokers refused.
 //!
-//! Enters: a row the router rejected, or a record the broker refused. Leaves: a record for the
-//! dead-letter topic, which carries what the consumer would have got and, in headers before that,
-//! why it did not. Always holds: it fits the size limit (G4 would be void otherwise), and the
-//! row's id is in it. Allocates freely: dead letters are rare.
+//! Input: the row and the rejection, or the record and the brokers' reason. Output: a record for the
+//! dead-letter topic, with the value that consumers would have received and headers that say why they did
+//! not. Invariant: it fits the size limit (otherwise G4 would not hold) and contains the row's id. It
+//! allocates, since dead letters are rare.
 
 use serde_json::json;
 

@@ -1,8 +1,8 @@
-//! Where a row goes: the rules in order, then the default, and the decisions already made.
+//! Decides a row's topic by the routing rules, and caches the decisions.
 //!
-//! Enters: the columns that rules and templates look at. Leaves: a [`Decision`]. Always holds: the
-//! same values give the same decision, remembered or not; what is remembered is bounded (G3). In
-//! steady state a row costs one look-up by its values: no expression is run, no name is made.
+//! Input: the columns that rules and templates use. Output: a [`Decision`]. Invariant: the same values
+//! always give the same decision; the cache is bounded (G3). In steady state a row costs one look-up by its
+//! values: no expression is evaluated, no name is built.
 
 use std::collections::HashMap;
 

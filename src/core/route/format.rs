@@ -1,7 +1,4 @@
-//! The forms that keys, values and headers can have.
-//!
-//! Enters: nothing, these are the operator's choices. Leaves: [`FormatSpec`], which the router
-//! compiles. The words are those of `[format]` in the configuration.
+//! The settings of `[format]`: formats of keys, values and headers.
 
 use super::keyword_enum::keyword_enum;
 

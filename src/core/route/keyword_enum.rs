@@ -1,7 +1,6 @@
-//! Closed choices that an operator types as words.
+//! The macro [`keyword_enum`]: an enum for a setting that takes one of several words.
 //!
-//! Enters: the table of a choice. Leaves: its enum, parser and list, so that a word is written
-//! once. Used by `route` for its own settings and by `config` for the others.
+//! It defines the enum, its parser and the list of its words from one table.
 
 /// Defines an enum of lowercase words, its parser and its list, from one table.
 #[macro_export]

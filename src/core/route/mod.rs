@@ -1,10 +1,9 @@
-//! Outbox row → Kafka record, or a rejection.
+//! Turns an outbox row into a Kafka record, or into a rejection.
 //!
-//! Enters: rows lent by `outbox`. Leaves: a [`Record`] that borrows the frame and the router's
-//! scratch, or a [`Rejection`], of which a dead letter is made. Always holds: every row is one or
-//! the other (G4), whatever bytes it has (G7), and in steady state nothing is allocated for a
-//! record: topics are remembered by routing value, and up to eight headers fit inline. The pipeline
-//! calls it once per row; `postrider route` shows what it answers.
+//! Input: rows borrowed from `outbox`. Output: a [`Record`] that borrows the frame and the router's scratch
+//! buffer, or a [`Rejection`], from which a dead letter is made. Invariant: every row is one or the other
+//! (G4), whatever bytes it contains (G7). In steady state no record allocates: topics are cached by routing
+//! value, and up to eight headers fit inline. `postrider route` shows the result for given rows.
 
 mod array;
 mod cloudevents;

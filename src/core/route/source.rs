@@ -1,4 +1,4 @@
-//! Columns that the router reads, and how it speaks of them.
+//! The columns that the router reads, with the names that rejections give them.
 
 use super::rejection::{Rejection, RejectionCode};
 use super::render::{Part, Unreadable, render};

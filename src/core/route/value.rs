@@ -1,9 +1,9 @@
-//! Keys and values in the format that was asked for.
+//! Writes keys and values in the configured format.
 //!
-//! Enters: a row, and the columns of its key, payload and envelope. Leaves: a [`Part`], whose bytes
-//! are what Kafka Connect's converters make of the same row behind Debezium's router (raw formats:
-//! the column itself). Always holds: a value is made of the whole payload or not at all; what
-//! cannot be said in the format is a rejection (G4). The router calls it twice per row.
+//! Input: a row, and the columns of its key, payload and envelope. Output: a [`Part`] whose bytes are those
+//! that Kafka Connect's converters write for the same row after Debezium's router (raw formats: the column
+//! itself). Invariant: a value contains the whole payload or there is none; what the format cannot
+//! represent is a rejection (G4).
 
 use super::array;
 use super::column::{self, Kind};

@@ -1,7 +1,7 @@
-//! When to read the socket: at once while there is little to read, in batches while there is much.
+//! Read coalescing: when to read the socket, at once under little load, in batches under much.
 //!
-//! Enters: how many bytes each read brought, and when. Leaves: whether to work on what is buffered, or how
-//! long to wait before reading again. Pure: the caller reads the clock and does the sleeping.
+//! Input: the number of bytes of each read, and its time. Output: whether to process what is buffered, or
+//! how long to wait before the next read. The caller reads the clock and sleeps.
 //!
 //! Two measured facts are behind it (PostgreSQL 15, 2 cores). The walsender issues one `send` per
 //! message and pays for waking an eager reader each time; a reader that sleeps 100-300 us under

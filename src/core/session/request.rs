@@ -1,6 +1,4 @@
-//! What a session is asked to do from outside, and what it answers.
-//!
-//! Enters: nothing; this is a vocabulary. Requests only ever become more urgent.
+//! Requests to a session from outside: server shutdown, drain, abort. A request only becomes more urgent.
 
 use std::time::Duration;
 

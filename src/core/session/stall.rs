@@ -1,10 +1,9 @@
-//! Whether the brokers still take what is sent to them.
+//! Stall detector: ends the relay when the brokers store nothing for too long.
 //!
-//! Enters: a look at the connection and the ledger, a few times a second. Leaves: the error that
-//! ends the relay once its limit is reached. What always holds: brokers that are away, and brokers
-//! that answer without storing, are both given up; a large transaction is not, as long as records of
-//! it are confirmed; time in which this process did not run does not count. Pure: the caller reads
-//! the clock.
+//! Input: the state of the connection and the ledger, a few times a second. Output: the error that ends the
+//! relay once the limit is reached. Invariant: brokers that are unreachable and brokers that answer without
+//! storing are both detected; a large transaction is not a stall as long as records of it are confirmed;
+//! time in which this process was suspended does not count. The caller reads the clock.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! What the simulation does not look at: when a status update is due, how long a drain may take, and
-//! refusals that come one after the other.
+//! Tests of a session that the simulation does not cover: when status updates are due, how long a drain may
+//! take, and consecutive refusals.
 
 use super::*;
 use crate::pipeline::tests::{dead_letters, pipeline, transaction, wal};

@@ -1,6 +1,6 @@
-//! How sessions end, by what follows from it: the words for it stay with whoever met it.
+//! Classes of errors that end a session, by what the supervisor does next.
 //!
-//! Enters: nothing; this is a vocabulary. The caller sorts the errors of its libraries into it.
+//! The caller maps the errors of its libraries to [`SessionFailure`]; their texts stay with the caller.
 
 use std::time::Duration;
 

@@ -1,8 +1,7 @@
-//! A login that is refused while the password is being changed.
+//! Retries a refused login for a limited time, since the password may be about to change.
 //!
-//! Enters: that a login was refused which another secret may pass, and when. Leaves: whether it is worth
-//! another attempt. What always holds: attempts go on no longer than `retry.login_give_up_after`. See
-//! docs/decisions/0018.
+//! Input: that a login was refused which another secret may pass, and when. Output: whether to try again.
+//! Invariant: retries end after `retry.login_give_up_after`. See docs/decisions/0018.
 
 use std::time::Duration;
 

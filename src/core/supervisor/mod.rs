@@ -1,17 +1,17 @@
-//! What happens between two sessions: whether another one begins, when, and in which way.
+//! Decides what happens between two sessions: whether the next one starts, when, and in which mode.
 //!
-//! Enters: how each session ended ([`SessionFailure`]), what it left ([`Left`]), where the slot stands, what is
-//! asked from outside, and the time. Leaves: what to do next ([`NextAction`]), and what the next session is to do
-//! otherwise ([`SessionStart`]). It connects to nothing, reads no clock and writes no log, so that whole lives of a
-//! relay are simulated by seeds in virtual time.
+//! Input: how each session ended ([`SessionFailure`]), what it left ([`Left`]), the slot's position,
+//! requests from outside, and the time. Output: what to do next ([`NextAction`]), and the parameters of the
+//! next session ([`SessionStart`]). No I/O and no clock, so that a relay's whole life is simulated by seeds
+//! in virtual time.
 //!
-//! What always holds:
-//! * a stop is a clean one only when all is confirmed that any session has sent (G8);
-//! * a failure that passes costs a pause that grows, until a session has done useful work; one that does not
-//!   pass ends the relay;
-//! * a session that would end as the last one did for a record's sake is not begun again and again: records
-//!   are sent alone, or in smaller parts, until the one at fault is named (G4);
-//! * a slot that another process holds is waited for, where the policy says so.
+//! Invariants:
+//! * a stop is clean only when everything that any session sent is confirmed (G8);
+//! * a transient failure causes a pause that grows until a session has done useful work; a definite one
+//!   ends the relay;
+//! * a session that would end like the last one because of a refused record is not started again unchanged:
+//!   records are sent alone, or in smaller batches, until the one at fault is found (G4);
+//! * a slot that another process holds is waited for, if so configured.
 //!
 //! ```text
 //!   loop {

@@ -1,9 +1,8 @@
-//! What sessions that ended for a refused batch leave to those that follow.
+//! What sessions that ended with a refused batch pass on to the next ones.
 //!
-//! Enters: the brokers' complaint, and what the session's core made of it. Leaves: whether the next
-//! session treats the records in another way, and how large its batches may be.
-//! What always holds: batches are made smaller only for a topic that takes single records, and not for
-//! ever (G4).
+//! Input: the brokers' error, and what the session's core made of it. Output: whether the next session
+//! sends the records in another way, and its largest batch. Invariant: batches become smaller only for a
+//! topic that stores single records, and not for ever (G4).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

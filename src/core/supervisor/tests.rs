@@ -1,4 +1,4 @@
-//! A relay's sessions, one after the other, without any.
+//! Tests of the supervisor with given ends of sessions, without running any.
 
 use super::*;
 use crate::pipeline::{Mark, RefusalAnalysis};

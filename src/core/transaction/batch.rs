@@ -1,8 +1,8 @@
-//! When a Kafka transaction ends.
+//! Decides where a Kafka transaction ends.
 //!
-//! Enters: what was sent in it, and how far the session has come. Leaves: whether it is to end here.
-//! Pure: the caller reads the clock. What always holds: it ends between two rows, and between two
-//! transactions of Postgres unless one of those is too large or too slow to wait for.
+//! Input: what was sent in it, and how far the session has come. Output: whether it ends here. Invariant:
+//! it ends between two rows, and between two Postgres transactions unless one of those is too large or too
+//! slow to wait for. The caller reads the clock.
 
 use std::time::Duration;
 

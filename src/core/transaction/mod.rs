@@ -1,20 +1,20 @@
-//! The machine of Kafka transactions: exactly-once delivery.
+//! Exactly-once delivery: the state machine of Kafka transactions.
 //!
-//! Enters: records with tickets, how far the session has come, and what a [`TransactionApi`] reports. Leaves:
-//! orders to the client; confirmations once the transaction is committed that holds the records; or an
-//! error, and with it the end of the session. No I/O and no clock: the client and `now` are arguments.
+//! Input: records with tickets, how far the session has come, and the reports of a [`TransactionApi`].
+//! Output: calls of that client; confirmations once the transaction of the records is committed; or an
+//! error that ends the session. No I/O and no clock: the client and `now` are arguments.
 //!
-//! One Kafka transaction holds the records of whole transactions of Postgres and, as its last
-//! record, the progress that covers them. So "the rows are in Kafka" and "a later session leaves
-//! them out" are one event. Upholds G6. What always holds:
-//! * there is one transaction at a time; while one ends nothing is taken, and the session reads on
-//!   into its buffer meanwhile;
+//! One Kafka transaction holds the records of whole Postgres transactions and, as its last record, the
+//! progress that covers them. So "the rows are in Kafka" and "a later session skips them" are one atomic
+//! event. Upholds G6. Invariants:
+//! * there is one transaction at a time; while it ends nothing is accepted, and the session keeps reading
+//!   into its buffer;
 //! * a transaction is committed when every record of it was reported stored, never before;
-//! * `Stored` is said, and [`Sink::kept`] raised, after the commit (G1);
-//! * nothing is aborted: a session that cannot go on leaves its transaction to the next one's fencing;
-//! * nothing follows a commit whose outcome is not certain: this producer is dropped, and a later
-//!   one with the same transactional id fences it before it reads progress. A request to end a
-//!   transaction that the brokers get late then meets an epoch that is over.
+//! * `Stored` is reported, and [`Sink::kept`] raised, after the commit (G1);
+//! * nothing is aborted: a session that cannot go on leaves its transaction to be fenced by the next one;
+//! * nothing follows a commit whose outcome is uncertain: the producer is dropped, and a later one with the
+//!   same transactional id fences it before it reads the progress. An EndTxn that reaches the brokers late
+//!   then has an old epoch and is refused.
 //!
 //! ```text
 //!          first record        place to end        all stored         committed

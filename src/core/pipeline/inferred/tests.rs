@@ -1,4 +1,4 @@
-//! Which records are refused for what their topic has refused before, and for how long.
+//! Tests of inferred refusals: which records are affected, and for how long.
 
 use super::*;
 use crate::route::Headers;

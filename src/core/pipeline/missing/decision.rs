@@ -1,4 +1,4 @@
-//! The words in which the policy about missing topics speaks.
+//! Types of the policy about missing topics: its settings, the brokers' answers and the decisions.
 
 use std::time::Duration;
 

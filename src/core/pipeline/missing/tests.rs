@@ -1,4 +1,4 @@
-//! What becomes of rows whose topic is not to be had, answer by answer, in time that the tests tell.
+//! Tests of the policy about missing topics, in virtual time.
 
 use super::*;
 use crate::route::RejectionCode;

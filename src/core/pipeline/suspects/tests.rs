@@ -1,4 +1,4 @@
-//! What a session learns of refused records, and what the next one does with them.
+//! Tests of refused records: what a session learns of them, and how the next one sends them.
 
 use super::*;
 use crate::ledger::{Budget, Ticket};
