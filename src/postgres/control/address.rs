@@ -1,9 +1,10 @@
-//! The same servers, TLS rules and password for who opens SQL sessions by itself: pools, consumers.
+//! Converts our connection settings to tokio-postgres's, for code that opens SQL sessions by itself: pools,
+//! consumers.
 //!
-//! Enters: a [`ConnectInfo`]. Leaves: a configuration of tokio-postgres and what secures its sessions.
-//! What always holds: certificates are checked as on the relay's own connections; what that library
-//! cannot express is refused rather than left out. One difference: with `sslmode=prefer` a handshake
-//! that fails is not repeated without TLS.
+//! Input: a [`ConnectInfo`]. Output: a tokio-postgres configuration and its TLS connector. Invariant:
+//! certificates are checked as on the relay's own connections; a setting that tokio-postgres cannot express
+//! is refused, not dropped. One difference: with `sslmode=prefer` a failed TLS handshake is not repeated
+//! without TLS.
 
 use tokio_postgres::config::{self, LoadBalanceHosts as TokioLoadBalanceHosts};
 use tokio_postgres_rustls::MakeRustlsConnect;

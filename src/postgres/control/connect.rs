@@ -1,9 +1,9 @@
-//! SQL sessions beside the stream.
+//! Opens SQL sessions beside the replication stream.
 //!
-//! Enters: a [`ConnectInfo`]. Leaves: a [`Client`], over the same servers, TLS rules and password
-//! as the replication connection (`wal` dials and checks certificates for both). Always holds: no
-//! statement waits longer than [`STATEMENT_LIMIT`] unless it says so; the end of the session is
-//! seen even while nobody asks anything of it, which makes it the canary of a server's shutdown.
+//! Input: a [`ConnectInfo`]. Output: a [`Client`], with the same servers, TLS rules and password as the
+//! replication connection. Invariant: no statement takes longer than [`STATEMENT_LIMIT`] unless it says so;
+//! the end of the session is noticed even while it is idle, which is how a shutdown of the server is
+//! detected.
 
 use std::error::Error as _;
 use std::future::Future;

@@ -1,10 +1,9 @@
-//! The control plane towards Postgres: SQL beside the stream.
+//! SQL on the source database, beside the replication stream: checks, set-up, monitoring.
 //!
-//! Enters: a [`ConnectInfo`](crate::libpq::ConnectInfo) and what the configuration needs. Leaves:
-//! permission to stream ([`preflight`]) or a typed refusal with its remedy, the set-up SQL
-//! ([`SetupPlan`]), samples of the slot ([`sample`]) and the news that the server is going away
-//! ([`Client::ended`]). Runs on tokio beside the hot path, never on it. Nothing here moves the slot: that is the
-//! stream's acknowledgement alone.
+//! Input: a [`ConnectInfo`](crate::libpq::ConnectInfo) and the configured names. Output: permission to
+//! stream ([`preflight`]) or a typed error with a hint, the set-up SQL ([`SetupPlan`]), samples of the slot
+//! ([`sample`]), and the news that the server shuts down ([`Client::ended`]). Runs on tokio, never on the
+//! hot thread. Nothing here moves the slot; only the stream acknowledges.
 
 mod address;
 mod authentication;

@@ -1,10 +1,9 @@
-//! Where the database is and how to get in, understood as libpq understands it.
+//! Connection settings for Postgres, resolved as libpq does.
 //!
-//! Enters: a URL or `keyword=value` string, the `PG*` environment (as a function, so that tests
-//! need no process environment), the service file and the password file. Leaves: a
-//! [`ConnectInfo`] with every default filled in, shared by `wal` (replication connection) and
-//! `control` (SQL). Always holds: the first of string, service file,
-//! environment, default that names a parameter wins; no password is ever printed.
+//! Input: a URL or `keyword=value` string, the `PG*` variables (as a function, so that tests need no
+//! process environment), the service file and the password file. Output: a [`ConnectInfo`] with every
+//! default filled in, for replication (`wal`) and SQL (`control`). Invariant: of connection string, service
+//! file, environment and default, the first that names a parameter wins; no password is ever printed.
 
 mod dsn;
 mod error;

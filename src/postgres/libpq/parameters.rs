@@ -1,7 +1,7 @@
-//! The connection parameters libpq knows, and the values given for them.
+//! The connection parameters of libpq, and the values given for them.
 //!
-//! Enters: names and texts from a string, service file or environment. Leaves: [`Settings`], where
-//! stronger sources are only ever filled up by weaker ones. Source of names, variables and meanings: the PostgreSQL
+//! Input: names and texts from a string, service file or environment. Output: [`Settings`], merged so that
+//! a value from a stronger source is never replaced. Names, variables and meanings: PostgreSQL's
 //! documentation, "Database Connection Control Functions" and "Environment Variables".
 
 use std::collections::BTreeMap;

@@ -1,8 +1,7 @@
-//! From settings to a complete [`ConnectInfo`].
+//! Builds a [`ConnectInfo`] from the connection string and the environment.
 //!
-//! Enters: the connection string and the environment. Leaves: the validated values. The order of
-//! precedence and every default is libpq's, except that `connect_timeout` defaults to
-//! [`CONNECT_TIMEOUT`] and `tcp_user_timeout` to [`TCP_USER_TIMEOUT`] instead of waiting for ever.
+//! Precedence and defaults are libpq's, except that `connect_timeout` defaults to [`CONNECT_TIMEOUT`] and
+//! `tcp_user_timeout` to [`TCP_USER_TIMEOUT`] instead of waiting for ever.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

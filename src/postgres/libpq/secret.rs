@@ -1,8 +1,8 @@
-//! Where a connection's secrets come from, to ask there again at every connect.
+//! Reads a connection's user and password again at every connect, so that they can be rotated.
 //!
-//! Enters: the connection string or the file that holds it, the environment as it was, a command.
-//! Leaves: the user and the passwords that hold now. What always holds: servers, database and TLS
-//! stay as they were at the start; nothing secret is in `Debug` or in an error.
+//! Input: the connection string or the file that contains it, the environment at the start, a command.
+//! Output: the current user and passwords. Invariant: servers, database and TLS settings stay as they were
+//! at the start; nothing secret is in `Debug` or in an error.
 
 use std::collections::BTreeMap;
 use std::fmt;

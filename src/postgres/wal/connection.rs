@@ -1,8 +1,7 @@
-//! A replication connection that does not stream yet.
+//! A replication connection before it streams: logs in, runs queries, starts the stream.
 //!
-//! Enters: a [`ConnectInfo`]. Leaves: query results, and finally a [`Stream`]. Always holds: the
-//! session's text settings make pgoutput's text canonical, whatever the role's or database's
-//! defaults.
+//! Input: a [`ConnectInfo`]. Output: query results, and finally a [`Stream`]. Invariant: the session's
+//! settings make pgoutput's text canonical, whatever the defaults of the role or database.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

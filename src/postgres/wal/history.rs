@@ -1,8 +1,7 @@
-//! Where a cluster's earlier timelines ended (TIMELINE_HISTORY).
+//! Parses a timeline history file (`TIMELINE_HISTORY`): where a cluster's earlier timelines ended.
 //!
-//! Enters: the text of a timeline's history file. Leaves: the timelines before it, oldest first, each
-//! with the position at which its successor branched off. What always holds: a line that is not
-//! understood is an error, never left out.
+//! Input: the file's text. Output: the earlier timelines, oldest first, each with the position at which its
+//! successor branched off. Invariant: a line that is not understood is an error, never skipped.
 //!
 //! ```text
 //! 1<tab>0/A000198<tab>before 2000-01-01 00:00:00+00

@@ -1,9 +1,9 @@
 //! Startup and authentication: scram-sha-256 (bound to TLS where possible), md5, password, trust.
 //!
-//! Enters: a fresh [`MessageChannel`]. Leaves: the same, ready for queries. Always holds: with
-//! `channel_binding=require` nothing but a bound exchange is accepted; nothing is answered to a request
-//! that `require_auth` does not permit; a server that starts SCRAM
-//! must finish it, which proves that it knows the password too.
+//! Input: a fresh [`MessageChannel`]. Output: the same, ready for queries. Invariant: with
+//! `channel_binding=require` only a bound exchange is accepted; a request that `require_auth` does not
+//! permit is not answered; a server that starts SCRAM must finish it, which proves that it knows the
+//! password too.
 
 use std::time::Instant;
 

@@ -1,8 +1,8 @@
-//! TLS as libpq's settings ask for it, on rustls with ring.
+//! TLS with rustls, configured by libpq's settings.
 //!
-//! Enters: [`TlsSettings`] and the endpoint. Leaves: a client configuration and the name to check,
-//! used by this room's blocking transport and by `control`'s asynchronous one alike, so that both
-//! connections of the relay trust the same servers.
+//! Input: [`TlsSettings`] and the endpoint. Output: a rustls client configuration and the server name to
+//! check, used by the blocking replication connection and by SQL sessions, so that both trust the same
+//! servers.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};

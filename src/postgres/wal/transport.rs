@@ -1,8 +1,8 @@
-//! The byte pipe to the server: a TCP or unix socket, bare or under TLS, never blocking by itself.
+//! The socket to the server: TCP or unix, plain or TLS, non-blocking.
 //!
-//! Enters: an [`Endpoint`]. Leaves: a [`Wire`]. Always holds: `read` and `write` return at once,
-//! only `wait` waits, and never longer than told. The socket belongs to one thread; waiting is
-//! poll(2), which costs nothing while nobody waits (an event loop would be woken per segment).
+//! Input: an [`Endpoint`]. Output: a [`Wire`]. Invariant: `read` and `write` return at once; only `wait`
+//! waits, and never longer than told. The socket belongs to one thread, which waits with poll(2); an event
+//! loop would be woken for each segment.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};

@@ -1,4 +1,4 @@
-//! How settings become a connection, and what is refused.
+//! Tests of how settings become a connection, and of what is refused.
 
 use proptest::prelude::*;
 
