@@ -1,6 +1,6 @@
-//! A topic that the brokers let no transaction of ours write to.
+//! Finds out which topic made AddPartitionsToTxn fail, from librdkafka's log.
 //!
-//! Enters: lines of the client library's log. Leaves: the topic, and why. Pure.
+//! Input: log lines of the client library. Output: the topic, and the broker's reason. No I/O.
 
 use rdkafka::types::RDKafkaErrorCode as Code;
 

@@ -1,17 +1,16 @@
-//! What lies before the first record of a session and of each topic: a connection, and the topic's
-//! number of partitions.
+//! Checks before a record is sent: is a broker connected, and how many partitions does its topic have?
 //!
-//! Enters: the record about to be sent. Leaves: whether it may go now, or why the session is over.
-//! What always holds: a record whose topic is not to be had is not taken, so that waiting for the topic
-//! repeats nothing; what becomes of its row [`TopicBook`](super::TopicBook) says. No call waits for an
+//! Input: the record about to be sent. Output: whether it may be sent now, or why the session is over.
+//! Invariant: a record whose topic is unavailable is not accepted, so that waiting for the topic repeats
+//! nothing; what becomes of its row, [`TopicBook`](super::TopicBook) decides. No call waits for a broker's
 //! answer about a topic.
 //!
-//! Rows choose topics, so they choose how often the brokers are asked. A few names are asked for one by
-//! one: that costs a round trip each, is answered exactly (missing or forbidden), and makes brokers
-//! create a topic that do so. Beyond a share of the time ([`BY_NAME`]) the brokers are asked for all
-//! topics instead, and that one answer is good for every row that was received before it was asked
-//! for: a topic that was created before its first row was written is in it, for Postgres sends a row
-//! after its commit. A list of a large cluster is large, so half of the time at most goes to lists.
+//! Rows choose topics, so they determine how often the brokers are asked. A few topics are asked for by
+//! name: that costs a round trip each, has an exact answer (missing or forbidden), and makes brokers create
+//! the topic if they are so configured. Beyond a share of the time ([`BY_NAME`]) the brokers are asked for
+//! all topics instead. That answer is valid for every row that was received before the request: a topic
+//! that was created before its first row was written is in it, because Postgres sends a row after its
+//! commit. The list of a large cluster is large, so at most half of the time is spent on lists.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

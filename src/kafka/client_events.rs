@@ -1,8 +1,8 @@
-//! One ear for the client library's log lines and errors, in place of its own.
+//! Receives librdkafka's log lines and client errors.
 //!
-//! Enters: what librdkafka logs and reports outside of records. Leaves: Postrider's log, in its
-//! levels and without repetition, and the facts that others ask for: is a broker answering, has the
-//! producer died, are we not let in.
+//! Input: what librdkafka logs and reports apart from delivery reports. Output: lines in Postrider's log,
+//! with its levels and without repetition, and the state that others ask for: is a broker reachable, did
+//! the producer fail fatally, was the login refused.
 
 use std::time::{Duration, Instant};
 

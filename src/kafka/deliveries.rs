@@ -1,9 +1,9 @@
-//! The producer's context: delivery reports become confirmations.
+//! The rdkafka context of producers: turns delivery reports into confirmations.
 //!
-//! Enters: librdkafka's callbacks, all of them on the thread that polls. Leaves: confirmations by
-//! ticket, the reason why the session is over if it is, and the number of events served, by which
-//! the poll loop knows that none is left. What always holds: one answer per ticket; no allocation
-//! per stored record (the caller's vector is filled in place); nothing is logged per record.
+//! Input: librdkafka's callbacks, all on the thread that polls. Output: confirmations by ticket; the reason
+//! why the session is over, if it is; the number of events served, by which the poll loop knows that none
+//! is left. Invariant: one answer per ticket; no allocation per stored record (the caller's vector is
+//! reused); nothing is logged per record.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};

@@ -1,6 +1,6 @@
-//! What a failed delivery means.
+//! What the error code of a failed delivery means: for the record, or for the session.
 //!
-//! Enters: librdkafka's error code for one record. Leaves: a [`DeliveryFailure`]. Pure.
+//! Input: librdkafka's error code for one record. Output: a [`DeliveryFailure`]. No I/O.
 
 use rdkafka::types::RDKafkaErrorCode as Code;
 

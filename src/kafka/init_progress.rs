@@ -1,8 +1,8 @@
-//! Writes progress apart from any session.
+//! Writes the first progress record of a stream, before its slot is created, and replaces progress for
+//! `postrider adopt`.
 //!
-//! Enters: a [`Lineage`] or a [`Progress`]. Leaves: a stored record of it. What always holds: what
-//! these return after is stored, and read by every later session. Called before there is a slot, and
-//! by `postrider adopt`.
+//! Input: a [`Lineage`] or a [`Progress`]. Output: a stored record. Invariant: when these functions return,
+//! the record is stored, and every later session reads it.
 
 use std::time::{Duration, Instant};
 

@@ -1,9 +1,9 @@
-//! The Kafka side: the contract of a sink, the producer that fulfils it, and a reader.
+//! Kafka, on librdkafka: producers, readers, topics, and an embedded broker for tests.
 //!
-//! Enters: [`Record`](postrider_core::route::Record)s with their tickets, and a [`KafkaSpec`]. Leaves:
-//! [`Confirmation`]s with the same tickets, or a [`SinkError`]. What always holds is the contract
-//! in the module of [`Sink`]. The relay calls the producer; the demo, `tail` and the tests also call
-//! [`Reader`] and the [`embedded`] broker.
+//! Input: [`Record`](postrider_core::route::Record)s with their tickets, and a [`KafkaSpec`]. Output:
+//! [`Confirmation`]s with the same tickets, or a [`SinkError`]. Invariant: the contract of [`Sink`]. The
+//! relay uses the producers; the demo, `tail` and the tests also use [`Reader`] and the [`embedded`]
+//! broker.
 //!
 //! ```
 //! use std::time::Duration;

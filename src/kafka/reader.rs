@@ -1,11 +1,11 @@
-//! A reader of whole topics, without a consumer group.
+//! A consumer of whole topics without a consumer group.
 //!
-//! Enters: a [`KafkaSpec`] and a [`ReaderSpec`]. Leaves: records, partition by partition in order, and
-//! a word when the end is reached. What always holds: nothing is committed and no group is joined;
-//! every call returns within its limit, whatever the brokers do.
+//! Input: a [`KafkaSpec`] and a [`ReaderSpec`]. Output: records, in order within each partition, and a
+//! notice when the end is reached. Invariant: no offset is committed and no group is joined; every call
+//! returns within its limit, whatever the brokers do.
 //!
-//! The client library reports the end of a partition without naming its topic, so a reader that is
-//! to stop at the end reads its topics one after another; one that follows reads all at once.
+//! The client library reports the end of a partition without naming its topic, so a reader that stops at
+//! the end reads its topics one after another; one that follows reads all at once.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};

@@ -1,8 +1,8 @@
-//! Which records of a refused batch may be at fault.
+//! Finds the records that may have caused the brokers to refuse a batch.
 //!
-//! Enters: the delivery reports of a session that is over. Leaves: [`SinkError::BatchRefused`] with the
-//! records to look at. Pure. What always holds: a record is refused for good
-//! only where nothing else was in its batch, or where the brokers named it (KIP-467).
+//! Input: the delivery reports of a session that is over. Output: [`SinkError::BatchRefused`] with those
+//! records. Invariant: a record is refused for good only if it was alone in its batch, or if the brokers
+//! named it (KIP-467). No I/O.
 
 use postrider_core::ledger::Ticket;
 use postrider_core::pipeline::{Blame, RefusalCause};

@@ -1,10 +1,10 @@
-//! A login that brokers refuse to a client that they had let in.
+//! Detects that the brokers refuse a login which they accepted before, and that a new client would help.
 //!
-//! Enters: refusals, and the states of connections as the library logs them. Leaves: whether the client
-//! has to be replaced. What always holds: only a client whose secret can change is; the library goes on
-//! with the secret that a client was made with, and a new one reads it anew. A client that was let in
-//! since is kept, and one of which a connection still works is given [`PATIENCE`]: the secret may come
-//! later than the account, and a new client has no connection that works. Pure but for the clock.
+//! Input: refused logins, and the connection states that the library logs. Output: whether the client has
+//! to be replaced. A client keeps the secret it was created with; only a new one reads it again. Invariant:
+//! a client is replaced only if its secret can change; one that was accepted since is kept, and one that
+//! still has a working connection is given [`PATIENCE`], since the new secret may arrive later than the
+//! account, and a new client has no connection yet.
 
 use std::time::{Duration, Instant};
 

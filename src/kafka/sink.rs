@@ -1,6 +1,5 @@
-//! What the relay asks of a sink beside the core's contract, and why a sink ends.
-//!
-//! Enters: nothing; this is a vocabulary. Leaves: [`KafkaSink`], and [`SinkError`] with a hint for each.
+//! [`KafkaSink`], what the relay needs of a sink beyond the core's contract, and [`SinkError`], why a sink
+//! fails, with a hint for each.
 
 use super::listener::{NO_LOGIN_HELP, offers_no_login};
 use super::settings::SettingsError;

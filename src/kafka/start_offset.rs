@@ -1,8 +1,8 @@
-//! Where a reader begins, as kcat's `-o` spells it.
+//! Where a reader begins, in the syntax of kcat's `-o`.
 //!
-//! Enters: `beginning`, `end`, `-N`, `N`, `@timestamp`, and the partitions. Leaves: [`StartOffset`], and
-//! an offset for each partition. The end is found out before reading begins, so that whatever is
-//! written after that is read.
+//! Input: `beginning`, `end`, `-N`, `N`, `@timestamp`, and the partitions. Output: a [`StartOffset`], and
+//! an offset for each partition. End offsets are looked up before reading begins, so that everything
+//! written later is read.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,9 +1,8 @@
-//! What this process knows of topics that are not to be had, across sessions.
+//! Unavailable topics: remembers, across sessions, which topics are missing or forbidden.
 //!
-//! Enters: what the brokers say of topics, from the sinks and from whoever looks at topics beside
-//! them. Leaves: what to do with a row ([`TopicDecision`]), a line in the log for what is news, and a list
-//! for probes and metrics. The decisions are [`MissingTopics`]'s; here are the clock, the lock and the
-//! calls that create topics. What always holds: a lock is held for no longer than a decision takes.
+//! Input: the brokers' answers about topics. Output: what to do with a row ([`TopicDecision`]), a log line
+//! for each change, and a list for probes and metrics. [`MissingTopics`] in the core decides; this adds the
+//! clock, the lock and the creation of topics. Invariant: the lock is held no longer than a decision takes.
 
 use std::collections::HashSet;
 use std::fmt;

@@ -1,8 +1,7 @@
-//! Asks the brokers about topics, so that the hot thread need not wait for their answers.
+//! Asks the brokers for topic metadata on a thread of its own, so that the hot thread does not wait.
 //!
-//! Enters: questions, one at a time. Leaves: their answers. What always holds: a call returns at once;
-//! an answer was given after its question was asked. The thread ends when this is dropped and the last
-//! question is answered.
+//! Input: queries, one at a time. Output: their replies. Invariant: a call returns at once; a reply was
+//! given after its query was sent. The thread ends when this is dropped and the last query is answered.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! The transactional producer: exactly-once delivery.
 //!
-//! Enters: what the machine of transactions ([`postrider_core::transaction`]) orders. Leaves: what the brokers
-//! answer. What always holds: earlier producers of the stream are fenced before progress is read; no call
-//! but [`open`] waits for the brokers.
+//! Input: calls of the transaction state machine ([`postrider_core::transaction`]). Output: the brokers'
+//! answers. Invariant: earlier producers of the stream are fenced before the progress is read; no call but
+//! [`open`] waits for the brokers.
 
 use std::time::Duration;
 

@@ -1,8 +1,7 @@
-//! What is to be said about a topic, by how it is kept. Pure.
+//! Checks a topic's settings (replication, retention, cleanup policy, ...) against its purpose. No I/O.
 //!
-//! Enters: [`TopicFacts`] and what the topic is for. Leaves: [`TopicFinding`]s. What always holds: a setting
-//! that nobody tells us is taken to be right; a finding names the topic, what comes of it, and the
-//! command that fixes it.
+//! Input: [`TopicFacts`] and what the topic is for. Output: [`TopicFinding`]s. Invariant: a setting that is
+//! unknown counts as right; a finding names the topic, the consequence, and the command that fixes it.
 
 use std::collections::BTreeMap;
 use std::fmt;

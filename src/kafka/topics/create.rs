@@ -1,7 +1,7 @@
-//! Topics that `postrider setup` makes.
+//! Creates the topics of `postrider setup`.
 //!
-//! Enters: [`WantedTopic`]s. Leaves: which of them were made and which existed, and what is to be said
-//! of the latter. What always holds: a topic that exists is never changed. Blocks.
+//! Input: [`WantedTopic`]s. Output: which were created and which existed, with findings about the latter.
+//! Invariant: an existing topic is never changed. Blocks.
 
 use std::fmt::Write as _;
 

@@ -1,8 +1,8 @@
-//! Asks the brokers about one topic after the other.
+//! Asks the brokers for the metadata and settings of topics.
 //!
-//! Enters: a [`KafkaSpec`] and names. Leaves: [`TopicMetadata`]. What always holds: no topic comes into being
-//! by being asked for. Two clients of the library live as long as an [`Inquiry`]: one that reads
-//! metadata and hears why we are not let in, and one for the admin API.
+//! Input: a [`KafkaSpec`] and names. Output: [`TopicMetadata`]. Invariant: no topic is created by being
+//! asked for. An [`Inquiry`] owns two clients of the library: one reads metadata and hears of refused
+//! logins, one uses the admin API.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;

@@ -1,12 +1,12 @@
-//! The topics as the brokers keep them: looked at, judged, and created where that is ours to do.
+//! Looks up topics, checks their settings, and creates those that Postrider may create.
 //!
-//! Enters: a [`KafkaSpec`] and names. Leaves: [`TopicFinding`]s about topics that store too little or
-//! nothing, topics that were missing (the demo's, those that `setup` is asked for, and the one that
-//! keeps progress), or the reason why not. What always holds: a topic that exists is never changed; the relay creates no topic of the
-//! application's. All but [`create_missing`] blocks, for seconds if it must.
+//! Input: a [`KafkaSpec`] and names. Output: [`TopicFinding`]s about topics that store too little or
+//! nothing; the creation of missing topics (the demo's, those of `setup`, and the progress topic), or an
+//! error. Invariant: an existing topic is never changed; the relay creates no topic of the application's.
+//! All but [`create_missing`] may block for seconds.
 //!
-//! Brokers without the admin API cannot be asked (the embedded one answers at once that it has none):
-//! nothing is found about their topics then, and nothing is created.
+//! Brokers without the admin API cannot be asked (the embedded one says so at once): their topics are
+//! neither checked nor created.
 
 mod check_settings;
 mod create;
