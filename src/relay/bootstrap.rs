@@ -1,10 +1,10 @@
-//! What is arranged with Kafka before a session, where progress is kept.
+//! Prepares the progress topic in Kafka before a session.
 //!
-//! Enters: the plan, and whether the slot exists. Leaves: a progress topic that is fit for it, and for
-//! a slot that is still to be created a base record: progress at 0/0. What always holds: the base is
-//! written before the slot is created, so that a slot without progress is none of this relay's making;
-//! a slot that is gone although rows of it were delivered is not created again. What is published already
-//! is named in the base, so that the first session notices if it was replaced since. Upholds G1, G6.
+//! Input: the plan, and whether the slot exists. Output: a progress topic that is fit for use and, for a
+//! slot still to be created, a first record: progress at 0/0. Invariant: that record is written before the
+//! slot is created, so that a slot without progress was not created by this relay; a slot that is gone
+//! although rows of it were delivered is not created again. The record names the existing publication, so
+//! that the first session notices if it was replaced. Upholds G1, G6.
 
 use crate::blocking::run_blocking;
 use crate::error::RelayError;

@@ -1,8 +1,8 @@
 //! Why the relay, or one of its sessions, ended.
 //!
-//! Enters: the rooms' errors. Leaves: one enum with the class that decides between trying again and
-//! stopping, and so the exit code. What always holds: a transient error never ends the process
-//! before the retry budget does, a definite one always does.
+//! Input: the errors of the crates below. Output: one enum, with the class that decides between retrying
+//! and stopping, and so the exit code. Invariant: a transient error ends the process only when the retry
+//! budget is used up; a definite one always does.
 
 use postrider_core::gate::GateError;
 use postrider_core::lsn::Lsn;

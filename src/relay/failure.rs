@@ -1,6 +1,6 @@
-//! What an error that ended a session means for the next one.
+//! Classifies the error that ended a session, for the supervisor.
 //!
-//! Enters: the error, and the plan. Leaves: a [`SessionFailure`], which the supervisor decides by. Pure.
+//! Input: the error and the plan. Output: a [`SessionFailure`]. No I/O.
 
 use crate::error::RelayError;
 use crate::login_retry::can_change;

@@ -1,8 +1,8 @@
-//! The relay: opens sessions, drives them, and decides what an error means.
+//! The relay: runs one session after the other, from Postgres to Kafka, until it is stopped or fails.
 //!
-//! Enters: a [`Plan`] and requests to [`StopSignal`]. Leaves: records in Kafka, acknowledged positions in
-//! Postgres, and a [`Summary`]. What always holds: Postgres is told an LSN in one place only
-//! (`hot`), and only what the pipeline calls settled (G1).
+//! Input: a [`Plan`] and a [`StopSignal`]. Output: records in Kafka, acknowledged positions in Postgres,
+//! and a [`Summary`]. Invariant: Postgres is told an LSN in one place only (`hot`), and only one that the
+//! pipeline calls settled (G1).
 //!
 //! A relay inside a program of one's own, until everything is delivered that was committed when it began:
 //!

@@ -1,7 +1,7 @@
-//! What the operator was told of alterations of the publication: each once, whoever notices it.
+//! Remembers which changes of the publication were logged, so that each is logged once.
 //!
-//! Enters: what wrote the publication's row last, and where the log ends. Leaves: whether that is news.
-//! Shared by the sessions of a process and by what watches them.
+//! Input: the transaction that last wrote the publication's row, and where the log ends. Output: whether
+//! that is news. Shared by the sessions of a process and by what monitors the source.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -1,8 +1,8 @@
-//! What the relay says about itself: snapshots for telemetry, lines for the log.
+//! Reports what the relay does: snapshots for the telemetry, lines in the log.
 //!
-//! Enters: the session's counters, a few times a second. Leaves: a [`Snapshot`] whose totals span
-//! sessions, and INFO lines for changes of state. The hot loop pays one clock reading a turn; all
-//! else happens once per [`PUBLISH_EVERY`].
+//! Input: the session's counters, a few times a second. Output: a [`Snapshot`] with totals across sessions,
+//! and INFO lines for changes of state. The hot loop pays one clock reading per turn; the rest happens once
+//! per [`PUBLISH_EVERY`].
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};

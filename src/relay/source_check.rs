@@ -1,7 +1,8 @@
-//! What a session that begins asks the control plane.
+//! Checks the source while a new session's stream holds the slot: the hot thread asks, the control plane
+//! answers.
 //!
-//! Enters: who streams. Leaves: what the source is, and where its slot stands, read while that stream
-//! holds it. What always holds: asked once, answered once. SourceCheckReply by `start`, answered by `supervise`.
+//! Input: the server process that streams to us. Output: the [`Inspection`] of the source and the slot's
+//! position, read while that process holds the slot. Invariant: asked once, answered once.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};

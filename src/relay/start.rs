@@ -1,9 +1,8 @@
-//! How a session begins, on the thread that will drive it.
+//! Starts a session, on the thread that will run it.
 //!
-//! Enters: what the supervisor found out. Leaves: a running [`Session`], or why there is none. What
-//! always holds: the slot is the lock, so that it is taken first; whoever has it fences earlier
-//! producers of the stream before it reads how far they came; nothing is sent before it is known
-//! where to go on (G6).
+//! Input: the supervisor's parameters. Output: a running [`Session`], or an error. Invariant: the slot is
+//! the lock, so it is taken first; its holder fences earlier producers of the stream before it reads their
+//! progress; nothing is sent before it is known where to resume (G6).
 
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};

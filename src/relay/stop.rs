@@ -1,9 +1,8 @@
-//! How the outside tells the hot thread to stop.
+//! The stop signal: tells the hot thread to drain, to abort, or that the server shuts down.
 //!
-//! Enters: signals, the shutdown canary, the end of a test. Leaves: one small state that the hot
-//! thread reads in each turn of its loop. Requests only
-//! ever become more urgent. What always holds: what was sent and is unconfirmed has the grace period,
-//! counted from the first signal, through however many sessions (G8).
+//! Input: signals, the detection of a server shutdown, tests. Output: one atomic state that the hot thread
+//! reads in each turn. A request only becomes more urgent. Invariant: the grace period for confirming what
+//! was sent is counted from the first signal, across sessions (G8).
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};

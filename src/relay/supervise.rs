@@ -1,10 +1,9 @@
-//! Opens one session after the other, as [`postrider_core::supervisor`] says: connects, starts the hot thread, waits,
-//! logs.
+//! Runs sessions as [`postrider_core::supervisor`] decides: connects, starts the hot thread, waits, logs.
 //!
-//! Enters: a [`Plan`] and requests to stop. Leaves: a [`Summary`] or the error that ended it. What
-//! always holds: whether, when and how the next session begins is decided in the supervisor, which has no
-//! clock; a session that has not begun to send is called off, one that has is waited for. Runs on the control
-//! plane; each session gets a thread of its own.
+//! Input: a [`Plan`] and requests to stop. Output: a [`Summary`] or the error that ended the relay.
+//! Invariant: whether, when and how the next session begins is decided in the core; a session that has not
+//! begun to send is cancelled, one that has is waited for. Runs on the control plane; each session has a
+//! thread of its own.
 
 mod standby;
 

@@ -1,9 +1,9 @@
-//! Looks at the topics beside the sessions.
+//! Topic monitor: checks the settings of the topics in use, beside the sessions.
 //!
-//! Enters: what rows have chosen, from the telemetry, and the dead-letter topic. Leaves: a line in the
-//! log for what is wrong with them, once each; and the error if dead letters can never be stored,
-//! which ends the relay. What always holds: nothing waits for it, and brokers that do not answer are
-//! left to the sessions; only a standby, which has none, is warned of them.
+//! Input: the topics that rows have chosen, from the telemetry, and the dead-letter topic. Output: a log
+//! line for each problem, once; and the error if dead letters can never be stored, which ends the relay.
+//! Invariant: nothing waits for it; unreachable brokers are the sessions' concern, except for a standby,
+//! which has none and warns of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

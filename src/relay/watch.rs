@@ -1,10 +1,10 @@
-//! What is watched by SQL beside a stream.
+//! Monitors the source over SQL while a session streams: shutdown of the server, changed publications, slot
+//! samples.
 //!
-//! Enters: the session's SQL connection, and what the source was when the process began. Leaves: the
-//! reason why the session must end, samples of the slot, and a request to close the stream when
-//! the server shuts down. What always holds: only the server's own word counts as a shutdown; a
-//! connection that merely breaks is opened again, and a stream is not left unwatched for longer than
-//! [`UNWATCHED_MAX`].
+//! Input: the session's SQL connection, and what the source was when the process began. Output: the reason
+//! why the session must end, samples of the slot, and a request to close the stream when the server shuts
+//! down. Invariant: only an explicit report of the server counts as a shutdown; a connection that merely
+//! breaks is reopened, and a stream is not left unmonitored for longer than [`UNWATCHED_MAX`].
 
 use std::convert::Infallible;
 use std::sync::{Mutex, PoisonError};

@@ -1,8 +1,8 @@
-//! Waiting for a slot that another relay holds.
+//! Standby: waits for a slot that another relay holds.
 //!
-//! Enters: the refusal of a session. Leaves: the end of the wait, once nobody streams from the slot or the
-//! relay is told to stop. What always holds: the server is asked one small question at a time, over one
-//! connection; what the other relay acknowledges meanwhile is learned.
+//! Input: the error that the slot is in use. Output: the end of the wait, once nobody streams from the slot
+//! or the relay is told to stop. Invariant: one small query at a time, over one connection; the positions
+//! that the other relay acknowledges are noted.
 
 use std::time::Duration;
 

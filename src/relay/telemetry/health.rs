@@ -1,8 +1,8 @@
-//! Whether the relay is alive, and whether it does its work.
+//! Liveness and readiness, from the latest snapshot.
 //!
-//! Enters: a [`View`]. Leaves: a [`Health`] with its checks. Pure: time comes in as ages. What
-//! always holds: liveness never depends on Postgres or Kafka, so an outage of theirs cannot become
-//! a storm of restarts.
+//! Input: a [`View`]. Output: a [`Health`] with its checks. Time comes in as ages. Invariant: liveness
+//! never depends on Postgres or Kafka, so that an outage of theirs does not make an orchestrator restart
+//! every relay.
 
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
-//! The HTTP face: `/livez`, `/readyz`, `/metrics`.
+//! The HTTP endpoints `/livez`, `/readyz` and `/metrics`.
 //!
-//! Enters: requests. Leaves: answers from the latest [`View`]. What always holds: read-only, no
-//! configuration and no payload is served, and a slow client holds up nobody but itself (see
-//! [`postrider_service::http`]). Runs on the control plane's tokio; started by `cli`.
+//! Input: requests. Output: responses from the latest [`View`]. Invariant: read-only, no configuration and
+//! no payload is served, and a slow client delays nobody else (see [`postrider_service::http`]). Runs on
+//! the control plane's tokio.
 
 use std::future::Future;
 use std::net::SocketAddr;

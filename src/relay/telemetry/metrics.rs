@@ -1,8 +1,8 @@
-//! A [`View`] as a page of metrics.
+//! Renders a [`View`] as Prometheus metrics.
 //!
-//! Enters: a view and the process's usage. Leaves: text. What always holds: every family has HELP
-//! and TYPE once, counters end in `_total`, units are base units, and the number of series is
-//! bounded whatever the topics are called.
+//! Input: a view and the process's resource usage. Output: text. Invariant: every family has HELP and TYPE
+//! once, counters end in `_total`, units are base units, and the number of series is bounded, whatever the
+//! topics are called.
 
 use std::time::Duration;
 

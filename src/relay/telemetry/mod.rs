@@ -1,8 +1,8 @@
-//! What can be seen of a running relay: health, readiness, metrics.
+//! Telemetry of a running relay: health, readiness, metrics.
 //!
-//! Enters: a [`Snapshot`] from the hot thread once per tick, a [`SlotMetrics`] from the control
-//! plane every few seconds. Leaves: answers over HTTP. What always holds: publishing never waits
-//! for a reader beyond a pointer swap, and nothing here can slow or stop the relay.
+//! Input: a [`Snapshot`] from the hot thread once per tick, a [`SlotMetrics`] from the control plane every
+//! few seconds. Output: HTTP responses. Invariant: publishing costs a pointer swap and waits for no reader;
+//! nothing here can slow or stop the relay.
 
 mod health;
 mod histogram;

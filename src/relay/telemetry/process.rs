@@ -1,6 +1,4 @@
-//! What the system says about this process, from /proc; nothing where there is none.
-//!
-//! Called once per scrape, so it may read files.
+//! Memory and CPU of this process from /proc, read once per scrape; nothing on systems without it.
 
 use std::fs;
 

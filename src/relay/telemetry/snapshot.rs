@@ -1,8 +1,8 @@
-//! What the relay says about itself, as plain values.
+//! The relay's state and counters as plain values, published once per tick.
 //!
-//! Enters: nothing; the hot thread fills a [`Snapshot`] from its locals once per tick. Leaves: the
-//! same, read by the HTTP server and the progress log. What always holds: no handle, lock or clock is
-//! in it, counters only grow within a process, and no payload or key is ever part of it.
+//! The hot thread fills a [`Snapshot`] from its locals; the HTTP server and the progress log read it.
+//! Invariant: it contains no handle, lock or clock; counters only grow within a process; no payload or key
+//! is part of it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

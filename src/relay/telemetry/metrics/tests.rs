@@ -1,4 +1,4 @@
-//! The page is read back by a parser of the exposition format that knows promtool's rules.
+//! Tests that parse the metrics page by the rules of the exposition format and of promtool.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
