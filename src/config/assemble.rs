@@ -1,7 +1,7 @@
-//! Merged settings in, a validated [`Config`] out, or every mistake in it.
+//! Builds a validated [`Config`] from the merged settings, or reports every mistake in them.
 //!
-//! What always holds: nothing outside of this process is asked or touched; a mistake points at
-//! the place its value was typed in, whichever layer that was.
+//! Invariant: nothing outside of this process is contacted; a mistake points at the place where its value
+//! was typed.
 
 use postrider_core::record::Partitioner;
 use std::collections::BTreeMap;

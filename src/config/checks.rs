@@ -1,6 +1,6 @@
-//! What single values must be: names Postgres and Kafka allow, templates, addresses.
+//! Checks of single values: names that Postgres and Kafka allow, templates, addresses.
 //!
-//! Enters: one text. Leaves: the value, or a reason that names it. Pure; called by `assemble`.
+//! Input: a text. Output: the value, or a reason that names it. No I/O.
 
 use std::net::{Ipv4Addr, SocketAddr};
 

@@ -1,4 +1,4 @@
-//! Every value in effect and where it came from, fit to be shown.
+//! Lists every effective value and where it came from, without secrets (`postrider config show`).
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,7 +1,7 @@
-//! What the operator said outside of the file: environment variables, `--set`, other flags.
+//! Reads settings from environment variables, `--set` and other flags.
 //!
-//! Enters: name-value pairs, never the process's own environment (the caller passes it in). Leaves:
-//! one [`Layer`] each. What always holds: a value is named by its variable, never printed.
+//! Input: name-value pairs; the caller passes the environment in. Output: one [`Layer`] each. Invariant: an
+//! error names the variable and never prints its value.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;

@@ -1,4 +1,4 @@
-//! The TOML file: text in, a [`Layer`] out, every key and value with its place.
+//! Reads the TOML file into a [`Layer`] with the position of every key and value.
 
 use std::path::Path;
 use std::sync::Arc;

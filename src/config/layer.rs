@@ -1,8 +1,8 @@
-//! One source of settings, read and checked for shape: the file, the environment, `--set`, flags.
+//! One source of settings: the file, the environment, `--set` or flags.
 //!
-//! Enters: raw values with the place they were typed in. Leaves: [`Layer`], a map from key to
-//! [`Setting`], and the mistakes met on the way. What always holds: a key in a layer is in the
-//! option table (or below `kafka.properties`) and its value is of that option's kind.
+//! Input: raw values with the place where they were typed. Output: a [`Layer`], a map from key to
+//! [`Setting`], and the mistakes found. Invariant: every key in a layer is in the option table (or below
+//! `kafka.properties`), and its value is of that option's kind.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -1,9 +1,9 @@
-//! What the operator decided: as typed → validated.
+//! Configuration: reads it from all sources, validates it, and reports every mistake.
 //!
-//! Enters: a TOML file, environment variables, `--set`, flags ([`Inputs`]). Leaves: [`Loaded`],
-//! the validated [`Config`] and where each of its values came from, or a [`ConfigError`] with
-//! every mistake. What always holds: nothing is touched before all of it is right; no secret is
-//! in any `Debug`, error or listing.
+//! Input: a TOML file, environment variables, `--set`, flags ([`Inputs`]). Output: [`Loaded`], the
+//! validated [`Config`] with the source of each value, or a [`ConfigError`] with every mistake. Invariant:
+//! nothing is contacted before the whole configuration is valid; no secret is in any `Debug`, error or
+//! listing.
 //!
 //! Precedence: flag, `--set`, environment, file, libpq's `PG*`, default.
 //!

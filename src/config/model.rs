@@ -1,7 +1,7 @@
-//! The validated configuration: what every room of the relay is given.
+//! The validated configuration, one struct per section.
 //!
-//! Enters: nothing, these are plain values that `assemble` fills. What always holds: every field
-//! was checked, there is no `Option` that means "default", and `Debug` shows no secret.
+//! Plain values, filled by `assemble`. Invariant: every field was checked, no `Option` means "default", and
+//! `Debug` shows no secret.
 
 use postrider_core::record::Partitioner;
 use std::collections::BTreeMap;

@@ -1,7 +1,5 @@
-//! What an option is: a name, a kind, a default, a unit and a meaning.
-//!
-//! Enters: these, from the tables that declare options. Leaves: an [`OptionSpec`], and the name of
-//! its environment variable.
+//! The description of an option: name, kind, default, unit, documentation, and the name of its environment
+//! variable.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What the option table says, for readers: the commented example file and the reference page.
+//! Generates the commented example file and docs/configuration.md from the option table.
 
 use std::fmt::Write as _;
 

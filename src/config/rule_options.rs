@@ -1,6 +1,6 @@
-//! What a rule can say, by keys such as `route.rules.0.glob`.
+//! The options of a routing rule, with keys such as `route.rules.0.glob`.
 //!
-//! Enters: a key. Leaves: its [`OptionSpec`]. What always holds: a number is written in one way.
+//! Input: a key. Output: its [`OptionSpec`]. Invariant: an index has one spelling (no leading zeros).
 
 use super::options::{OptionSpec, list, switch, text};
 

@@ -1,8 +1,7 @@
-//! `[[route.rules]]`: settings that come in numbered groups.
+//! Reads the routing rules, `[[route.rules]]`.
 //!
-//! Enters: settings with keys such as `route.rules.0.glob`. Leaves: validated rules in the
-//! order of their numbers, or what is wrong with one. What always holds: a rule has one pattern,
-//! and does one thing.
+//! Input: settings with keys such as `route.rules.0.glob`. Output: validated rules in the order of their
+//! numbers, or mistakes. Invariant: a rule has one pattern and one action.
 
 use std::collections::{BTreeMap, BTreeSet};
 

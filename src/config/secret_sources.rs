@@ -1,7 +1,7 @@
-//! Settings whose values are asked for again: what a file holds, what a command prints.
+//! Where secrets are read again while the relay runs: files and commands.
 //!
-//! Enters: merged settings. Leaves: how to reach Postgres, librdkafka's properties, the files that
-//! `_FILE` variables named, commands. What always holds: no command is run here.
+//! Input: merged settings. Output: how to connect to Postgres, librdkafka's properties, the files of
+//! `_FILE` variables, commands. Invariant: no command is run here.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -1,9 +1,8 @@
-//! Every option there is: one table of name, kind, default, unit and meaning.
+//! The table of all options: name, kind, default, unit, documentation.
 //!
-//! Enters: nothing. Leaves: [`OPTIONS`], from which come the reader's checks, the environment
-//! names, did-you-mean, `config example`, `config show` and docs/configuration.md. What always
-//! holds: an option exists if and only if it is here or is a rule's, and every default is valid
-//! (tested).
+//! [`OPTIONS`] is the source of the reader's checks, the environment variables, suggestions for typos,
+//! `config example`, `config show` and docs/configuration.md. Invariant: an option exists only if it is
+//! here or is a rule's, and every default is valid (tested).
 
 use postrider_core::record::Partitioner;
 use std::collections::BTreeMap;

@@ -1,7 +1,7 @@
-//! The vocabulary of the validated configuration: small types whose existence proves a check.
+//! Enums and small types of the validated configuration.
 //!
-//! Enters: text an operator typed. Leaves: the choices. What always holds: a value of these types needs
-//! no second look, and nothing secret is in a `Debug` or `Display`.
+//! Input: text that an operator typed. Output: the values. Invariant: a value of these types is valid, and
+//! no `Debug` or `Display` shows a secret.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! Who wins, and that it is remembered who did.
+//! Tests of precedence between sources, and of the source that is shown for each value.
 
 use std::time::Duration;
 
