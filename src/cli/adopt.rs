@@ -1,8 +1,8 @@
-//! `postrider adopt`: takes the slot's position as the base of the progress in Kafka.
+//! `postrider adopt`: makes the slot's position the new beginning of the progress in Kafka.
 //!
-//! Enters: the configured slot and the progress that Kafka holds of it. Leaves: what adopting means,
-//! and with `--execute` a new progress record. What always holds: without `--execute` nothing is
-//! written; the slot is held while it is, so that no relay runs, and nothing is acknowledged.
+//! Input: the configured slot and its stored progress. Output: what adopting would change, and with
+//! `--execute` a new progress record. Invariant: without `--execute` nothing is written; the slot is held
+//! meanwhile, so that no relay runs, and nothing is acknowledged.
 
 use std::time::Duration;
 

@@ -1,7 +1,4 @@
-//! The command line as clap reads it.
-//!
-//! Enters: arguments. Leaves: [`Cli`]. What always holds: commands that are not in this release are
-//! not in the tree.
+//! The command line, parsed by clap into [`Cli`].
 
 use std::fmt::Write as _;
 use std::io::Write as _;

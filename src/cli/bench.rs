@@ -1,4 +1,4 @@
-//! `postrider bench`: figures.
+//! `postrider bench`: benchmarks of the relay.
 
 mod ceiling;
 mod delivery;

@@ -1,8 +1,7 @@
-//! The stable code of every situation, by room.
+//! The stable error code of every situation (`PR-..`).
 //!
-//! A number is never used again for something else. `PR-C` is in `config`, beside its mistakes.
-//! What always holds: a code stands for one situation, whichever room met it, and has its line in
-//! docs/codes.md (`tests/tidy/codes.rs`).
+//! Numbers are never reused. `PR-C` codes are in `config`, beside its mistakes. Invariant: one code stands
+//! for one situation, whichever crate reports it, and has a line in docs/codes.md (`tests/tidy/codes.rs`).
 
 use crate::dead_letters::DeadLettersError;
 use postrider_core::pipeline::PipelineError;

@@ -1,4 +1,4 @@
-//! `postrider completions`: a script for the shell to complete our command line.
+//! `postrider completions`: prints shell completions of the command line.
 
 use clap::Args;
 use clap_complete::Shell;

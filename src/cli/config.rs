@@ -1,4 +1,4 @@
-//! `postrider config`: what is in effect and why, or a file to begin with.
+//! `postrider config`: prints the effective configuration with its sources, or an example file.
 
 use std::fmt::Write as _;
 

@@ -1,7 +1,7 @@
-//! What every command is given: how to load the configuration, how to print.
+//! What every command gets: how to load the configuration, and how to print.
 //!
-//! What always holds: stdout carries data only, and a reader that goes away ends the program
-//! quietly instead of with a panic.
+//! Invariant: stdout carries only data; if its reader goes away, the program ends quietly and does not
+//! panic.
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal as _, Write as _};

@@ -1,9 +1,8 @@
-//! `postrider dead-letters`: what could not be delivered, to look at and to send again.
+//! `postrider dead-letters`: lists, shows and retries records that could not be delivered.
 //!
-//! Enters: the configured Kafka side and the dead-letter topic. Leaves: lists, whole records, and
-//! with `retry --execute` records in the topics they were meant for. What always holds: Postgres is
-//! not touched; only `retry --execute` writes anything; dead letters are never taken away, a receipt
-//! beside them says what was retried.
+//! Input: the Kafka configuration and the dead-letter topic. Output: lists, whole records, and with `retry
+//! --execute` records in the topics they were meant for. Invariant: Postgres is not contacted; only `retry
+//! --execute` writes; a dead letter is never removed, a receipt beside it says that it was retried.
 
 mod error;
 mod layout;

@@ -1,8 +1,9 @@
-//! `postrider demo`: the relay at work, with a verdict.
+//! `postrider demo`: runs the relay on generated orders and checks that each was delivered once and in
+//! order.
 //!
-//! Enters: how many orders, how fast, how cruel. Leaves: a tail of what arrives, then the verdict
-//! of a judge that knows both ends and nothing of the relay. The relay is this program itself, run
-//! as a child process, so that it can be killed as a crash would kill it.
+//! Input: how many orders, at which rate, with which faults. Output: a tail of what arrives, then the
+//! verdict of a judge that compares both ends and knows nothing of the relay. The relay is this program,
+//! run as a child process, so that it can be killed as in a crash.
 
 mod consumer;
 mod judge;

@@ -1,6 +1,6 @@
-//! Bytes as people and scripts can read them.
+//! Prints bytes of records for people and scripts.
 //!
-//! Enters: bytes of records. Leaves: text without control characters, JSON that loses no byte.
+//! Output: text without control characters, or JSON from which every byte can be restored.
 
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};

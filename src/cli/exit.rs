@@ -1,4 +1,4 @@
-//! The exit codes, which scripts and supervisors rely on.
+//! The exit codes, which are stable.
 
 /// How the program ends. Numbers from sysexits.h where one fits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

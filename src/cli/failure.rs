@@ -1,9 +1,8 @@
-//! What a command that failed says, and how it is printed.
+//! The error output of a command: text for people or one JSON object, on stderr.
 //!
-//! Enters: findings, made from the rooms' errors in `failures`. Leaves: text for people or one JSON
-//! object, on stderr. What always holds: each finding says what failed, why, what to do, and has a
-//! stable code; nothing secret is in it, since no room's error holds a secret, and what was
-//! typed on the command line in a wrong place is printed without its own.
+//! Input: [`Diagnostic`]s, made from the crates' errors in `failures`. Invariant: each says what failed,
+//! why and what to do, and has a stable code; none contains a secret, since no error does, and secrets on
+//! the command line are masked.
 
 use std::error::Error;
 use std::fmt::Write as _;

@@ -1,6 +1,6 @@
-//! From the rooms' errors to failures: the one place that knows codes and exit codes.
+//! Maps the errors of all crates to error codes and exit codes.
 //!
-//! Codes are stable: a number is never used again for something else.
+//! Codes are stable: a number is never reused.
 
 mod dead_letters;
 mod relay;

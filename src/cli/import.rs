@@ -1,8 +1,9 @@
-//! `postrider import`: another program's configuration, translated.
+//! `postrider import`: translates a Debezium configuration.
 //!
-//! Enters: a Debezium file, or `-` for stdin. Leaves: TOML on stdout or in a file of mode 0600, the
-//! account of every option on stderr. What always holds: a secret is written to such a file only,
-//! never to stdout; nothing is on stdout if an option is refused; a file is replaced only when told so. `run --debezium` loads the same text.
+//! Input: a Debezium file, or `-` for stdin. Output: TOML on stdout or in a file of mode 0600, a report
+//! about every option on stderr. Invariant: a secret is written to such a file only, never to stdout;
+//! stdout is empty if an option is refused; a file is replaced only on request. `run --debezium` loads the
+//! same text.
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};

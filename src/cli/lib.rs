@@ -1,8 +1,7 @@
-//! What the operator typed, and what it comes to.
+//! The command line of `postrider`: one file per command.
 //!
-//! Enters: arguments and the environment. Leaves: data on stdout, logs and errors on stderr, an
-//! exit code. What always holds: stdout is data; every error says what, why, help and a code; no
-//! secret is printed. One file per command.
+//! Input: arguments and the environment. Output: data on stdout, logs and errors on stderr, an exit code.
+//! Invariant: stdout is data only; every error says what, why, help and a code; no secret is printed.
 //!
 //! ```
 //! use postrider_cli::{Command, parse};

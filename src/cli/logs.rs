@@ -1,9 +1,9 @@
-//! The log on stderr: lines for people or JSON, repeats collapsed.
+//! The log on stderr: lines for people or JSON, with repeats collapsed.
 //!
-//! Enters: `tracing` events, librdkafka's under target `librdkafka`. Leaves: one line each, or one
-//! line with a count for many that say the same. What always holds: control characters never reach
-//! the terminal, a closed stderr is ignored, one that nobody reads holds up neither rows nor signals,
-//! lines with target [`AUDIT`] are never collapsed or left out.
+//! Input: `tracing` events; librdkafka's have the target `librdkafka`. Output: one line each, or one line
+//! with a count for many equal ones. Invariant: control characters never reach the terminal; a closed
+//! stderr is ignored; a stderr that nobody reads blocks neither rows nor signals; lines with target
+//! [`AUDIT`] are never collapsed or dropped.
 
 mod line;
 mod queue;

@@ -1,9 +1,9 @@
-//! `postrider route`: what would become of rows.
+//! `postrider route`: shows what the relay would make of given rows.
 //!
-//! Enters: rows as JSON lines on stdin, or the newest of the real table. Leaves: one JSON line each
-//! on stdout, in the same order: a record, a drop, or a rejection. Always holds: rows pass through
-//! the very pipeline that `run` drives, as the bytes that Postgres would have sent; nothing is sent
-//! anywhere and nothing acknowledged; the same input gives the same bytes.
+//! Input: rows as JSON lines on stdin, or the newest rows of a table. Output: one JSON line each on stdout,
+//! in order: a record, a drop, or a rejection. Invariant: rows pass through the pipeline that `run` uses,
+//! as the bytes that Postgres would have sent; nothing is sent or acknowledged; equal input gives equal
+//! output.
 
 use std::collections::BTreeSet;
 use std::io::{self, BufRead as _, BufWriter};

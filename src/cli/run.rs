@@ -1,7 +1,7 @@
-//! `postrider run`: the relay.
+//! `postrider run`: runs the relay.
 //!
-//! Enters: the configuration. Leaves: a running relay with its HTTP face and signal handling, and
-//! at its end the exit code. The control plane runs on this thread; the relay starts its own.
+//! Input: the configuration. Output: a running relay with its HTTP endpoints and signal handling; at its
+//! end the exit code. The control plane runs on this thread; the relay starts its own.
 
 use std::future::Future;
 use std::io::Write as _;

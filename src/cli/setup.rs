@@ -1,8 +1,8 @@
-//! `postrider setup`: outbox table, publication, slot and topics, made where they are missing.
+//! `postrider setup`: creates outbox table, publication, slot and topics where they are missing.
 //!
-//! Enters: the configured names. Leaves: the SQL on stdout, or a database that is ready. What always
-//! holds: it can be run any number of times, and `--print` changes nothing; no row is left behind
-//! without being asked for.
+//! Input: the configured names. Output: the SQL on stdout, or a database that is ready. Invariant: it can
+//! be run any number of times, and `--print` changes nothing; existing rows are left out of the stream only
+//! on request.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;

@@ -1,8 +1,8 @@
-//! `postrider tail`: shows what lies in topics, with kcat's habits.
+//! `postrider tail`: prints records of topics, with kcat's options.
 //!
-//! Enters: arguments, and the configured Kafka side if there is one. Leaves: records on stdout,
-//! one way of writing for terminals, one for pipes, JSON lines, or the operator's own format.
-//! Nothing is committed anywhere; a closed pipe ends it quietly.
+//! Input: arguments, and the Kafka configuration if there is one. Output: records on stdout, in a form for
+//! terminals or for pipes, as JSON lines, or in the user's own format. No offset is committed; a closed
+//! pipe ends it quietly.
 
 mod format;
 mod json;

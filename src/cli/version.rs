@@ -1,4 +1,4 @@
-//! `postrider version`: what this is and what it was built with.
+//! `postrider version`: prints the version and how the program was built.
 
 use serde_json::json;
 

@@ -1,9 +1,10 @@
-//! `bench delivery --latency`: how soon is a row visible to who reads committed records only?
+//! `bench delivery --latency`: measures the time from a row's commit until a read_committed consumer sees
+//! it.
 //!
-//! Enters: a rate. Leaves: the time from just before a row's commit, as the server's clock says in its
-//! payload, to its arrival at a consumer that reads all topics, for either guarantee; server, relay and
-//! consumer run on one machine, and so by one clock. The writers commit one row at a time, each
-//! synchronously, by the clock and not by the relay's progress.
+//! Input: a rate. Output: the latencies for both guarantees. The time of the commit is taken just before it
+//! from the server's clock, in the payload; server, relay and consumer run on one machine, and so on one
+//! clock. The writers commit one row at a time, synchronously, at a fixed rate and not as fast as the relay
+//! follows.
 
 use std::time::Duration;
 

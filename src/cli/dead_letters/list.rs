@@ -1,7 +1,6 @@
-//! `dead-letters list`: one line for each dead letter, and a summary by code.
+//! `dead-letters list`: prints one line for each dead letter, and a summary by code.
 //!
-//! Leaves: lines for people or JSON lines on stdout, the summary on stderr. Values are never
-//! printed.
+//! Output: lines for people or JSON lines on stdout, the summary on stderr. Values are never printed.
 
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal as _, Write as _};

@@ -1,6 +1,6 @@
-//! What a retry would do: which dead letters go where, and which cannot.
+//! Plans a retry: which dead letters go to which topics, and which cannot be retried.
 //!
-//! Enters: a survey, `--to`, the limit. Leaves: a [`RetryPlan`], and its text and JSON. Pure.
+//! Input: a survey of the topic, `--to`, the limit. Output: a [`RetryPlan`], as text and JSON. No I/O.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

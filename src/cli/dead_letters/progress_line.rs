@@ -1,7 +1,4 @@
-//! How far a long piece of work has come, for someone who watches.
-//!
-//! Enters: a line, as often as one likes. Leaves: the line on stderr where that is a terminal, five
-//! times a second at most, each in the place of the one before.
+//! A progress line on a terminal's stderr, overwritten at most five times a second.
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::time::{Duration, Instant};

@@ -1,8 +1,8 @@
 //! `dead-letters retry`: sends dead letters to the topics they were meant for.
 //!
-//! Enters: filters and names. Leaves: the plan, and with `--execute` the records in their topics.
-//! What always holds: without `--execute` nothing is written anywhere; partitions are worked off one
-//! after another and each in offset order, so records of one key keep theirs.
+//! Input: filters and names. Output: the plan, and with `--execute` the records in their topics. Invariant:
+//! without `--execute` nothing is written; partitions are processed one after another, each in offset
+//! order, so that the records of a key keep their order.
 
 use super::error::DeadLettersError;
 use super::plan::RetryPlan;

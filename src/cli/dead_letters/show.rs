@@ -1,4 +1,4 @@
-//! `dead-letters show`: one dead letter whole, for eyes, for scripts, or its value as it is.
+//! `dead-letters show`: prints one dead letter for people, as JSON, or its raw value.
 
 use std::fmt::Write as _;
 

@@ -1,7 +1,7 @@
-//! The consumer of the demo: reads every topic live and tells the judge.
+//! The consumer of the demo: reads every topic and reports each record to the judge.
 //!
-//! Enters: brokers and topics. Leaves: arrivals, and a tail of them on standard output. A thread of
-//! its own, so that what it notes as the time of arrival is the time of arrival.
+//! Input: brokers and topics. Output: arrivals with their times, and a tail of them on stdout. It has a
+//! thread of its own, so that the times are those of the arrival.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,7 +1,7 @@
-//! The relay under demonstration: this very program, run as a child process.
+//! The relay of the demo: this program, run as a child process.
 //!
-//! Enters: the database's address, and arguments. Leaves: a running `postrider run`, which can be killed as
-//! harshly as a crash would and started again. It ends with the demo, however that ends.
+//! Input: the database's address, and arguments. Output: a running `postrider run`, which can be killed as
+//! in a crash and started again. It ends with the demo.
 
 use std::ffi::OsString;
 use std::io;

@@ -1,4 +1,4 @@
-//! What ended a command on dead letters, as a failure.
+//! Maps errors of the commands on dead letters to codes.
 
 use crate::codes;
 use crate::dead_letters::DeadLettersError;

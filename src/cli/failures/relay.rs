@@ -1,4 +1,4 @@
-//! What ended the relay, as a failure.
+//! Maps errors of the relay to codes.
 
 use crate::codes;
 use crate::exit::ExitCode;

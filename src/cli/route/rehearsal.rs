@@ -1,4 +1,4 @@
-//! The pipeline of `run`, fed with made-up transactions of one change each.
+//! Runs rows through the relay's pipeline in generated transactions of one change each.
 
 use super::answer::RouteOutput;
 use super::line::{InputChange, InputLine};

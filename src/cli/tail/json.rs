@@ -1,6 +1,6 @@
-//! One line of JSON per record, in the layout of `kcat -J`.
+//! Prints one JSON line per record, in the layout of `kcat -J`.
 //!
-//! Bytes that are no UTF-8 become `{"$hex":".."}`, as in `postrider route`; null stays null.
+//! Bytes that are not UTF-8 become `{"$hex":".."}`, as in `postrider route`; null stays null.
 
 use std::io::{self, Write};
 

@@ -1,4 +1,4 @@
-//! Records for a human at a terminal.
+//! Prints records for people at a terminal.
 //!
 //! ```text
 //! 2026-01-02T03:04:05.678Z  orders[2]@17  o-1
