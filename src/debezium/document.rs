@@ -1,7 +1,6 @@
-//! The draft's settings → commented TOML.
+//! Writes the imported settings as commented TOML, in the order of the option table.
 //!
-//! Sections and settings are in the order of the option table. What always holds: a comment is one
-//! that TOML allows, whatever the options of the file were called.
+//! Invariant: a comment is valid in TOML, whatever the options of the file were called.
 
 use std::fmt::Write as _;
 

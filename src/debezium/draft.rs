@@ -1,8 +1,8 @@
-//! The configuration in the making: options not yet dealt with, settings, findings.
+//! The import's working state: options not yet translated, settings, findings.
 //!
-//! Enters: [`OptionsFile`]. Leaves: settings for `document`, the report. What always holds: taking an
-//! entry out obliges to say what became of it, so that no option is in two findings and none is
-//! forgotten (`other_options::settle` deals with what is left).
+//! Input: an [`OptionsFile`]. Output: settings for `document`, the report. Invariant: whoever takes an
+//! option out must report what became of it, so that no option is in two findings and none is forgotten
+//! (`other_options::settle` handles the rest).
 
 use super::options_file::{Entry, Flavour, GivenContent, OptionsFile};
 use super::{ImportOutcome, OptionFinding};

@@ -1,10 +1,10 @@
-//! A Debezium configuration → Postrider's own, with an account of every option.
+//! Imports a Debezium configuration: translates it to Postrider's, with a report about every option.
 //!
-//! Enters: the text of a Kafka Connect connector (JSON, or properties), of a Debezium Server
-//! (properties), or of the outbox router's options alone. Leaves: [`Imported`], commented TOML and a
-//! [`OptionFinding`] for each option, or [`ImportError`]. What always holds: an option is in exactly one
-//! finding; the TOML is a configuration that loads; nothing is imported while an option is refused
-//! that decides what consumers see; no finding shows a secret, nor does the text without them.
+//! Input: the text of a Kafka Connect connector (JSON, or properties), of a Debezium Server (properties),
+//! or of the outbox router's options alone. Output: [`Imported`], commented TOML and an [`OptionFinding`]
+//! for each option, or [`ImportError`]. Invariant: an option is in exactly one finding; the TOML is a valid
+//! configuration; nothing is imported while an option that decides what consumers see is refused; no
+//! finding shows a secret, nor does the text without secrets.
 //!
 //! Names and meanings of the options: Debezium's documentation, "Outbox Event Router" and "Debezium
 //! connector for PostgreSQL" (3.7); Kafka's, "Connect" and "Producer Configs" (4.x).

@@ -1,9 +1,9 @@
-//! A Debezium file → its options under the names of Kafka Connect.
+//! Reads a Debezium file into options with the names of Kafka Connect.
 //!
-//! Enters: JSON (a connector bare, or as `{name, config}`) or properties (of Debezium Server, or a
-//! connector's). Leaves: [`OptionsFile`], every option once with its name in the file and the one it is
-//! known by here. What always holds: Debezium Server's prefixes and Quarkus's escapes are gone, and
-//! older names are replaced.
+//! Input: JSON (a bare connector, or `{name, config}`) or properties (of Debezium Server, or of a
+//! connector). Output: an [`OptionsFile`] with every option once, under its name in the file and its
+//! canonical name. Invariant: Debezium Server's prefixes and Quarkus's escapes are removed, and old names
+//! are replaced.
 
 use serde_json::Value;
 

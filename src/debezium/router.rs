@@ -1,8 +1,8 @@
-//! The outbox router's options → `[outbox]`, `[route]`, and what of `[format]` is about JSON.
+//! Translates the outbox router's options to `[outbox]`, `[route]` and the JSON part of `[format]`.
 //!
-//! Enters: the options behind the router's prefix. Leaves: settings. What always holds: Debezium's
-//! own default is written out wherever it is not Postrider's, so that the result does not lean on
-//! what the file is silent about.
+//! Input: the options behind the router's prefix. Output: settings. Invariant: Debezium's default is
+//! written out wherever it differs from Postrider's, so that the result does not depend on what the file
+//! omits.
 
 use super::chain::Chain;
 use super::connector::refuse_placeholder;

@@ -1,4 +1,4 @@
-//! Whole files: those in `fixtures/debezium/import` with what they come to, and generated ones.
+//! Tests of whole files: those in `fixtures/debezium/import` with their results, and generated ones.
 //!
 //! Beside `NAME.json` or `NAME.properties` lie `NAME.report`, every finding on a line, and, unless an
 //! option is refused, `NAME.toml`. `UPDATE_FIXTURES=1 cargo test --lib debezium` renews them.
