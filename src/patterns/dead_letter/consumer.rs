@@ -1,7 +1,7 @@
 //! The dead letters of one consumer: listed, and redriven.
 //!
-//! Enters: a consumer's name and a [`Filter`]. Leaves: dead letters; or their records in the topics they
-//! came from. What always holds: what has a receipt is not sent again, and what failed longer ago than
+//! Input: a consumer's name and a [`Filter`]. Output: dead letters; or their records in the topics they
+//! came from. Invariant: what has a receipt is not sent again, and what failed longer ago than
 //! markers are kept is sent only with `force`.
 
 use std::time::Duration;

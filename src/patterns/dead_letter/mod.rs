@@ -1,7 +1,7 @@
 //! Dead letters in their topics, the relay's and the consumers': listed, and redriven.
 //!
-//! Enters: a dead-letter topic and a [`Filter`]. Leaves: [`DeadLetter`]s; or their records in the
-//! topics they were meant for, and in the dead-letter topic a receipt for each. What always holds: key,
+//! Input: a dead-letter topic and a [`Filter`]. Output: [`DeadLetter`]s; or their records in the
+//! topics they were meant for, and in the dead-letter topic a receipt for each. Invariant: key,
 //! value and headers are kept byte for byte, so that a redriven record has its original id, and the
 //! markers of consumers that processed it still prevent a second effect. Every call blocks.
 //!

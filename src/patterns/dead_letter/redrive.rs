@@ -1,7 +1,7 @@
 //! Redrives dead letters, and stores a receipt for each.
 //!
-//! Enters: [`Job`]s in order of partition and offset. Leaves: the records in their topics, and in the
-//! dead-letter topic a receipt for each that the brokers have confirmed. What always holds: a receipt is
+//! Input: [`Job`]s in order of partition and offset. Output: the records in their topics, and in the
+//! dead-letter topic a receipt for each that the brokers have confirmed. Invariant: a receipt is
 //! sent only after its record is confirmed, so a crash in between repeats a record and loses none; of
 //! one topic and key one record is in flight at a time (the producer is cautious), so that records of a
 //! key keep their order, and when one is refused nothing later of its key was sent. After a failure

@@ -1,7 +1,7 @@
 //! A dead-letter topic: its dead letters, and which of them were redriven.
 //!
-//! Enters: how to reach Kafka, the topic's name, a [`Filter`]. Leaves: a [`Survey`], or one record.
-//! What always holds: nothing is committed and no group is joined; whether a dead letter was sent again
+//! Input: how to reach Kafka, the topic's name, a [`Filter`]. Output: a [`Survey`], or one record.
+//! Invariant: nothing is committed and no group is joined; whether a dead letter was sent again
 //! is known only at the end of the topic, since its receipt comes after it. A survey that keeps
 //! summaries needs memory for the number of selected dead letters, some 550 bytes each, and not for
 //! their values.

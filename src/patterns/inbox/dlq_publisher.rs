@@ -1,7 +1,7 @@
 //! Publishes dead letters: messages that the consumer could not process.
 //!
-//! Enters: a record and the reason. Leaves: a confirmed dead letter in the consumer's own topic. What
-//! always holds: it is retried until the brokers confirm it or the consumer is to stop, since an
+//! Input: a record and the reason. Output: a confirmed dead letter in the consumer's own topic.
+//! Invariant: it is retried until the brokers confirm it or the consumer is to stop, since an
 //! unconfirmed record must not be skipped; a record too large for the topic is truncated: first its value,
 //! then most headers, then its key, never its partition and offset.
 

@@ -1,7 +1,7 @@
 //! Membership in the consumer group: batches of records, rebalances, offsets.
 //!
-//! Enters: records and rebalances; positions of handled records. Leaves: batches of records; committed
-//! offsets. What always holds: an offset is committed only when everything before it in the partition is
+//! Input: records and rebalances; positions of handled records. Output: batches of records; committed
+//! offsets. Invariant: an offset is committed only when everything before it in the partition is
 //! handled, and only for partitions that have been assigned since; calling [`Group::poll_paused`] often
 //! enough keeps the membership, however long a batch takes.
 
