@@ -1,7 +1,7 @@
 //! `shop dead-letters`: lists the dead letters of a consumer, and redrives them.
 //!
-//! Enters: a consumer's name and a selection. Leaves: a line of JSON for each dead letter, or counts of
-//! what was sent. What always holds: no payload is printed; nothing is sent without `redrive --execute`,
+//! Input: a consumer's name and a selection. Output: a line of JSON for each dead letter, or counts of
+//! what was sent. Invariant: no payload is printed; nothing is sent without `redrive --execute`,
 //! and what was sent before is not sent again.
 
 use std::io::Write;
