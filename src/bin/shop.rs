@@ -1,4 +1,4 @@
-//! The shop's entry point: parse, run, say what went wrong, exit code.
+//! The program `shop`: parses its arguments, runs, prints errors, returns the exit code.
 
 use std::io::Write;
 use std::process::ExitCode;

@@ -1,8 +1,7 @@
-//! A password that nobody else knows.
+//! A random password for a private server: 128 bits as hexadecimal digits, which need no quoting.
 //!
-//! Enters: nothing. Leaves: 128 bits of the system's randomness as hexadecimal digits, which need no
-//! quoting anywhere. What always holds: debug output does not show it. Whoever holds it keeps it out
-//! of command lines, which every user of the machine can read.
+//! `Debug` does not show it. It must be kept out of command lines, which every user of the machine can
+//! read.
 
 use std::fmt;
 use std::fs::File;

@@ -1,4 +1,4 @@
-//! A private Redis: on loopback, behind a drawn password, in memory alone, gone with its owner.
+//! A private Redis server: loopback only, with a random password, in memory only, ended with its owner.
 
 use std::fs::{File, read_to_string};
 use std::io::{self, ErrorKind, Write as _};

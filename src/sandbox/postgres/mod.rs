@@ -1,9 +1,9 @@
 //! A private PostgreSQL cluster with logical decoding.
 //!
-//! Enters: [`Options`]. Leaves: a running [`Cluster`] and its addresses; callers talk to it with
-//! their own client. Always holds: it listens on loopback, where it wants a password, and on a unix
-//! socket in its own folder, which nobody else can enter; it never runs as root, and is gone with the folder when the `Cluster` is dropped or this process
-//! ends.
+//! Input: [`Options`]. Output: a running [`Cluster`] and its addresses; callers use a client of their own.
+//! Invariant: it listens on loopback with a password, and on a unix socket in its own folder, which nobody
+//! else can enter; it never runs as root, and is removed with its folder when the `Cluster` is dropped or
+//! this process ends.
 
 mod address;
 mod options;
