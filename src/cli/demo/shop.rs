@@ -1,4 +1,4 @@
-//! The shop's part of the demo (`--shop`): orders that are paid and reserved, or refused and refunded.
+//! The shop's part of the demo: orders that are paid and reserved, or refused and refunded.
 //!
 //! Input: the demo's servers. Output: each order's final state, and how many ended how. The three services
 //! run in this process, communicate through the outbox and Kafka alone, and take orders over HTTP.

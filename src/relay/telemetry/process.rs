@@ -1,4 +1,5 @@
-//! Memory and CPU of this process from /proc, read once per scrape; nothing on systems without it.
+//! Memory, CPU time and open files of this process from /proc, read once per scrape; nothing on systems
+//! without it.
 
 use std::fs;
 

@@ -1,6 +1,6 @@
 //! The tables that are cleaned up, and which of their rows may be deleted.
 //!
-//! Input: nothing. Output: for each table the SQL for the age of a row, whether it is complete, whether
+//! Output: for each table the SQL for the age of a row, whether it is complete, whether
 //! it is still needed, and its dependent rows. Invariant: no row of a saga that has not ended,
 //! and no outbox row that the slot has not passed, may be deleted. Pure.
 
