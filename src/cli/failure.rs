@@ -59,7 +59,7 @@ impl CommandFailure {
         Self { exit, findings: vec![finding] }
     }
 
-    /// A failure out of a room's error: its text is the what, its sources are the why.
+    /// A failure made from an error: its text says what, its sources say why.
     pub fn of(
         exit: ExitCode,
         code: &'static str,

@@ -128,7 +128,7 @@ pub struct Loaded {
     pub warnings: Vec<ConnectInfoWarning>,
 }
 
-/// What a later room has against a value: the Kafka client knows its properties, not this room.
+/// What a later check objects to in a value: the Kafka client knows its properties, this crate does not.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Objection {
     /// The option, `kafka.properties.NAME` included.
@@ -139,7 +139,7 @@ pub struct Objection {
     pub help: Option<String>,
 }
 
-/// A check that needs more than this room knows.
+/// A check that needs more than this crate knows.
 pub type Review<'a> = &'a dyn Fn(&Config) -> Vec<Objection>;
 
 /// Reads, merges and validates; `review` sees the result before anybody else does.
