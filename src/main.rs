@@ -1,4 +1,4 @@
-//! `postrider`: reads the command line, runs the command, ends with its exit code.
+//! The program `postrider`: parses the command line, runs the command, returns its exit code.
 
 use std::process::ExitCode;
 

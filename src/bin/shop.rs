@@ -1,10 +1,12 @@
-//! The shop's entry point: parse, run, say what went wrong, exit code.
+//! The program `shop`: parses its arguments, runs, prints errors, returns the exit code.
 
 use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
-use postrider::cli::typed::{clap_error_without_secrets, typed_words, without_typed_secrets};
+use postrider::cli::mask_arguments::{
+    clap_error_without_secrets, typed_words, without_typed_secrets,
+};
 use postrider::shop::ShopError;
 use postrider::shop::cli::Shop;
 

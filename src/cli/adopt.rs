@@ -1,8 +1,8 @@
-//! `postrider adopt`: takes the slot's position as the base of the progress in Kafka.
+//! `postrider adopt`: makes the slot's position the new beginning of the progress in Kafka.
 //!
-//! Enters: the configured slot and the progress that Kafka holds of it. Leaves: what adopting means,
-//! and with `--execute` a new progress record. What always holds: without `--execute` nothing is
-//! written; the slot is held while it is, so that no relay runs, and nothing is acknowledged.
+//! Input: the configured slot and its stored progress. Output: what adopting would change, and with
+//! `--execute` a new progress record. Invariant: without `--execute` nothing is written; the slot is held
+//! meanwhile, so that no relay runs, and nothing is acknowledged.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use tokio::runtime::Runtime;
 
 use super::context::Context;
 use super::exit::ExitCode;
-use super::failure::Failure;
+use super::failure::CommandFailure;
 use super::runtime;
 use postrider_config::Delivery;
 use postrider_core::lsn::Lsn;
@@ -51,7 +51,7 @@ pub struct AdoptArgs {
 }
 
 /// Runs it.
-pub fn run(args: &AdoptArgs, context: &Context) -> Result<ExitCode, Failure> {
+pub(crate) fn run(args: &AdoptArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
     let config = context.load(Vec::new())?.config;
     let source = Source { plan: Plan::new(kafka_spec(&config), config) };
     let runtime = runtime()?;
@@ -91,7 +91,11 @@ struct Source {
 
 impl Source {
     /// Looks at both sides; whatever a relay would refuse in the database is refused.
-    fn look(&self, runtime: &Runtime, client: &Client) -> Result<(Base, Connection), Failure> {
+    fn look(
+        &self,
+        runtime: &Runtime,
+        client: &Client,
+    ) -> Result<(Base, Connection), CommandFailure> {
         let wanted = self.plan.requirements().map_err(RelayError::from)?;
         let inspection = runtime.block_on(fit(client, &wanted))?;
         let encoding = control::stream_encoding(client, &inspection.server.encoding);
@@ -125,9 +129,9 @@ impl Source {
 }
 
 /// The progress that Kafka has. A relay waits for brokers that are away; this ends.
-fn read(kafka: &KafkaSpec, lineage: &Lineage) -> Result<Option<Progress>, Failure> {
+fn read(kafka: &KafkaSpec, lineage: &Lineage) -> Result<Option<Progress>, CommandFailure> {
     newest_progress(kafka, &lineage.key()).map_err(|error| match error {
-        SinkError::ProgressUnread { .. } => Failure::from(error).help(UNREAD),
+        SinkError::ProgressUnread { .. } => CommandFailure::from(error).help(UNREAD),
         error => error.into(),
     })
 }
@@ -176,7 +180,7 @@ impl Base {
         }
     }
 
-    fn write(&self, kafka: &KafkaSpec) -> Result<(), Failure> {
+    fn write(&self, kafka: &KafkaSpec) -> Result<(), CommandFailure> {
         let (lineage, mark) = (self.lineage.clone(), Mark::at(self.slot));
         write_progress(kafka, &Progress { lineage, mark })?;
         let before = self.before.as_ref().map(|before| before.mark.end.to_string());
@@ -243,7 +247,7 @@ impl Base {
     }
 }
 
-fn print(base: &Base, written: bool, context: &Context) -> Result<(), Failure> {
+fn print(base: &Base, written: bool, context: &Context) -> Result<(), CommandFailure> {
     if context.json() {
         return context.print_json(&base.to_json(written));
     }
@@ -254,7 +258,7 @@ fn print(base: &Base, written: bool, context: &Context) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use postrider_core::pipeline::Part;
+    use postrider_core::pipeline::PartialTransaction;
 
     fn base(slot: u64, before: Option<(u32, Mark)>) -> Base {
         let lineage = |timeline| Lineage { timeline, ..Lineage::default() };
@@ -265,7 +269,7 @@ mod tests {
     #[test]
     fn what_becomes_of_rows_is_said() {
         let at = |end| Mark::at(Lsn::new(end));
-        let part = Some(Part { commit_lsn: Lsn::new(700), rows: 3 });
+        let part = Some(PartialTransaction { commit_lsn: Lsn::new(700), rows: 3 });
         let half = Mark { part, ..at(500) };
         for (before, effect, words) in [
             (Some((2, at(500))), Effect::None, "none is left out"),

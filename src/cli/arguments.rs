@@ -1,7 +1,4 @@
-//! The command line as clap reads it.
-//!
-//! Enters: arguments. Leaves: [`Cli`]. What always holds: commands that are not in this release are
-//! not in the tree.
+//! The command line, parsed by clap into [`Cli`].
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -19,13 +16,13 @@ use super::dead_letters::DeadLettersCommand;
 #[cfg(feature = "demo")]
 use super::demo::DemoArgs;
 use super::exit::ExitCode;
-use super::failure::{Failure, Form};
+use super::failure::{CommandFailure, Form};
 use super::import::ImportCommand;
 use super::route::RouteArgs;
 use super::run::RunArgs;
 use super::setup::SetupArgs;
 use super::tail::TailArgs;
-use crate::typed::clap_error_without_secrets;
+use crate::mask_arguments::clap_error_without_secrets;
 
 /// Delivers a PostgreSQL transactional outbox to Kafka, straight from the write-ahead log.
 #[derive(Debug, Parser)]
@@ -135,7 +132,7 @@ pub enum Command {
 }
 
 /// The tree, with what derive cannot say.
-pub fn command() -> clap::Command {
+pub(crate) fn command() -> clap::Command {
     let mut codes = String::from("Exit codes:\n");
     for (code, meaning) in ExitCode::ALL {
         let _ = writeln!(codes, "  {:>3}  {meaning}", code.number());
@@ -169,7 +166,7 @@ pub fn parse(arguments: impl IntoIterator<Item = std::ffi::OsString>) -> Result<
         if logs_json && error.use_stderr() {
             let what = fit.unwrap_or_else(|| error.render().to_string());
             let what = what.strip_prefix("error: ").unwrap_or(&what).trim_end().to_owned();
-            Failure::new(ExitCode::Usage, ErrorCode::X004, what).print(Form::LogLines);
+            CommandFailure::new(ExitCode::Usage, ErrorCode::X004, what).print(Form::LogLines);
         } else {
             // A closed pipe is nobody's concern.
             let _ = match fit {

@@ -1,4 +1,4 @@
-//! `postrider bench`: figures.
+//! `postrider bench`: benchmarks of the relay.
 
 mod ceiling;
 mod delivery;
@@ -16,7 +16,7 @@ use serde::Serialize;
 use super::codes::ErrorCode;
 use super::context::Context;
 use super::exit::ExitCode;
-use super::failure::Failure;
+use super::failure::CommandFailure;
 use postrider_config::Delivery as Guarantee;
 use postrider_kafka::{ReaderError, TopicsError};
 use postrider_postgres::control::ControlError;
@@ -27,7 +27,7 @@ use drain::DrainError;
 use programs::{EmbeddedBroker, ProgramError};
 use visible::PATIENCE;
 
-pub use ceiling::CeilingArgs;
+pub(crate) use ceiling::CeilingArgs;
 
 /// `bench ceiling ..`
 #[derive(Debug, Args)]
@@ -101,7 +101,7 @@ impl DeliveryArgs {
 }
 
 /// Runs it.
-pub fn run(args: &BenchArgs, context: &Context) -> Result<ExitCode, Failure> {
+pub(crate) fn run(args: &BenchArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
     context.start_logs()?;
     let runtime = super::runtime()?;
     match &args.what {
@@ -164,7 +164,7 @@ enum BenchError {
     },
 }
 
-impl From<BenchError> for Failure {
+impl From<BenchError> for CommandFailure {
     fn from(error: BenchError) -> Self {
         let hint = match &error {
             BenchError::Sandbox(error) => error.hint(),
@@ -176,7 +176,7 @@ impl From<BenchError> for Failure {
     }
 }
 
-fn tell(context: &Context, figures: impl Serialize + Display) -> Result<ExitCode, Failure> {
+fn tell(context: &Context, figures: impl Serialize + Display) -> Result<ExitCode, CommandFailure> {
     if context.json() {
         context.print_json(&figures)?;
     } else {

@@ -1,8 +1,8 @@
-//! `postrider broker`: the embedded broker as a process of its own.
+//! `postrider broker`: runs the embedded broker as a process of its own. A hidden command.
 //!
-//! Enters: how many brokers and which topics. Leaves: one line of JSON with the address, then
-//! service until stdin closes, so that it ends with whoever started it. Hidden: it is for the
-//! demo, the benches and tests, which must not count its CPU or share its fate.
+//! Input: how many brokers and which topics. Output: one line of JSON with the address; then it serves
+//! until stdin closes, so that it ends with the process that started it. For the demo, benchmarks and
+//! tests, which must not include its CPU time.
 
 use std::io::{self, Read, Write};
 
@@ -57,7 +57,7 @@ impl BrokerCommandError {
 }
 
 /// Serves until stdin closes.
-pub fn run(args: &BrokerArgs) -> Result<(), BrokerCommandError> {
+pub(crate) fn run(args: &BrokerArgs) -> Result<(), BrokerCommandError> {
     let topics: Vec<(&str, i32)> = args
         .topics
         .iter()

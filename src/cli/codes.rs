@@ -176,7 +176,7 @@ pub(super) const fn sink(error: &SinkError) -> ErrorCode {
         SinkError::Settings(_) => ErrorCode::KAFKA_SETTINGS,
         SinkError::Fatal(_) => ErrorCode::K002,
         SinkError::Authentication(_) => ErrorCode::K003,
-        SinkError::EntryWithdrawn(_) => ErrorCode::K022,
+        SinkError::LoginRevoked(_) => ErrorCode::K022,
         SinkError::Tls(_) => ErrorCode::K004,
         SinkError::UnknownTopic { .. } => ErrorCode::TOPIC_MISSING,
         SinkError::Unauthorised { .. } => ErrorCode::K006,

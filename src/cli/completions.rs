@@ -1,11 +1,11 @@
-//! `postrider completions`: a script for the shell to complete our command line.
+//! `postrider completions`: prints shell completions of the command line.
 
 use clap::Args;
 use clap_complete::Shell;
 
 use super::context::Context;
 use super::exit::ExitCode;
-use super::failure::Failure;
+use super::failure::CommandFailure;
 
 /// `completions SHELL`
 #[derive(Debug, Args)]
@@ -19,11 +19,11 @@ pub struct CompletionsArgs {
 }
 
 /// Runs it, for the command line that `tree` is.
-pub fn run(
+pub(crate) fn run(
     args: &CompletionsArgs,
     mut tree: clap::Command,
     context: &Context,
-) -> Result<ExitCode, Failure> {
+) -> Result<ExitCode, CommandFailure> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut tree, "postrider", &mut script);
     context.print(&String::from_utf8_lossy(&script))?;

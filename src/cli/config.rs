@@ -1,4 +1,4 @@
-//! `postrider config`: what is in effect and why, or a file to begin with.
+//! `postrider config`: prints the effective configuration with its sources, or an example file.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::context::Context;
 use super::exit::ExitCode;
-use super::failure::Failure;
+use super::failure::CommandFailure;
 use postrider_config::{Loaded, Shown, example_toml};
 
 /// The two commands.
@@ -24,7 +24,7 @@ pub enum ConfigCommand {
 }
 
 /// Runs it.
-pub fn run(command: &ConfigCommand, context: &Context) -> Result<ExitCode, Failure> {
+pub(crate) fn run(command: &ConfigCommand, context: &Context) -> Result<ExitCode, CommandFailure> {
     match command {
         ConfigCommand::Example => context.print(&example_toml())?,
         ConfigCommand::Show => {

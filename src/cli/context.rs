@@ -1,7 +1,7 @@
-//! What every command is given: how to load the configuration, how to print.
+//! What every command gets: how to load the configuration, and how to print.
 //!
-//! What always holds: stdout carries data only, and a reader that goes away ends the program
-//! quietly instead of with a panic.
+//! Invariant: stdout carries only data; if its reader goes away, the program ends quietly and does not
+//! panic.
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal as _, Write as _};
@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::arguments::{Globals, Output, log_variable};
 use super::codes::ErrorCode;
 use super::exit::ExitCode;
-use super::failure::{Failure, Form};
+use super::failure::{CommandFailure, Form};
 use super::logs;
 use postrider_config::{ConfigError, FileChoice, FlagValue, Inputs, Loaded, LogFormat};
 use postrider_relay::review;
@@ -72,7 +72,7 @@ impl Context {
     }
 
     /// Loads the configuration with these flags on top, and starts the log as it says.
-    pub fn load(&self, flags: Vec<FlagValue>) -> Result<Loaded, Failure> {
+    pub fn load(&self, flags: Vec<FlagValue>) -> Result<Loaded, CommandFailure> {
         let loaded = self.read(flags)?;
         self.start_log(&loaded);
         Ok(loaded)
@@ -92,14 +92,18 @@ impl Context {
 
     /// The same with this in the place of a configuration file: environment, `--set` and flags go above
     /// it as ever.
-    pub fn load_file(&self, file: FileChoice, flags: Vec<FlagValue>) -> Result<Loaded, Failure> {
+    pub fn load_file(
+        &self,
+        file: FileChoice,
+        flags: Vec<FlagValue>,
+    ) -> Result<Loaded, CommandFailure> {
         let loaded = postrider_config::load(&Inputs { file, ..self.inputs(flags) }, &review)?;
         self.start_log(&loaded);
         Ok(loaded)
     }
 
     /// Starts the log for a command that has no configuration file: the benchmarks.
-    pub fn start_logs(&self) -> Result<(), Failure> {
+    pub fn start_logs(&self) -> Result<(), CommandFailure> {
         let inputs = Inputs { file: FileChoice::Absent, ..self.inputs(Vec::new()) };
         let loaded = postrider_config::load(&inputs, &|_| Vec::new())?;
         logs::start(&loaded.config.log, self.asks_for_level(), self.color_stderr());
@@ -114,7 +118,7 @@ impl Context {
     }
 
     /// The same, with the log started.
-    pub fn load_named(&self, flags: Vec<FlagValue>) -> Result<Loaded, Failure> {
+    pub fn load_named(&self, flags: Vec<FlagValue>) -> Result<Loaded, CommandFailure> {
         let loaded = self.read_named(flags)?;
         self.start_log(&loaded);
         Ok(loaded)
@@ -143,18 +147,18 @@ impl Context {
     }
 
     /// Writes data to stdout.
-    pub fn print(&self, text: &str) -> Result<(), Failure> {
+    pub fn print(&self, text: &str) -> Result<(), CommandFailure> {
         self.print_bytes(text.as_bytes())
     }
 
     /// Writes data that may be no text to stdout.
-    pub fn print_bytes(&self, bytes: &[u8]) -> Result<(), Failure> {
+    pub fn print_bytes(&self, bytes: &[u8]) -> Result<(), CommandFailure> {
         let mut out = io::stdout().lock();
         out.write_all(bytes).and_then(|()| out.flush()).map_err(|error| broken(&error))
     }
 
     /// Writes one JSON object and a line end to stdout.
-    pub fn print_json(&self, value: &impl Serialize) -> Result<(), Failure> {
+    pub fn print_json(&self, value: &impl Serialize) -> Result<(), CommandFailure> {
         self.print(&json_line(value)?)
     }
 
@@ -195,18 +199,19 @@ impl Context {
 }
 
 /// One JSON object and a line end.
-pub(super) fn json_line(value: &impl Serialize) -> Result<String, Failure> {
-    let text = serde_json::to_string(value)
-        .map_err(|error| Failure::of(ExitCode::CheckFailed, ErrorCode::X002, &error, None))?;
+pub(super) fn json_line(value: &impl Serialize) -> Result<String, CommandFailure> {
+    let text = serde_json::to_string(value).map_err(|error| {
+        CommandFailure::of(ExitCode::CheckFailed, ErrorCode::X002, &error, None)
+    })?;
     Ok(text + "\n")
 }
 
 /// Standard output takes no more: a reader that went away is nobody's concern.
-pub(super) fn broken(error: &io::Error) -> Failure {
+pub(super) fn broken(error: &io::Error) -> CommandFailure {
     if error.kind() == io::ErrorKind::BrokenPipe {
-        return Failure::silent(ExitCode::Ok);
+        return CommandFailure::silent(ExitCode::Ok);
     }
-    Failure::new(ExitCode::CheckFailed, ErrorCode::STDOUT, "cannot write to stdout")
+    CommandFailure::new(ExitCode::CheckFailed, ErrorCode::STDOUT, "cannot write to stdout")
         .why(error.to_string())
 }
 

@@ -1,15 +1,14 @@
-//! `postrider dead-letters`: what could not be delivered, to look at and to send again.
+//! `postrider dead-letters`: lists, shows and retries records that could not be delivered.
 //!
-//! Enters: the configured Kafka side and the dead-letter topic. Leaves: lists, whole records, and
-//! with `retry --execute` records in the topics they were meant for. What always holds: Postgres is
-//! not touched; only `retry --execute` writes anything; dead letters are never taken away, a receipt
-//! beside them says what was retried.
+//! Input: the Kafka configuration and the dead-letter topic. Output: lists, whole records, and with `retry
+//! --execute` records in the topics they were meant for. Invariant: Postgres is not contacted; only `retry
+//! --execute` writes; a dead letter is never removed, a receipt beside it says that it was retried.
 
 mod error;
 mod layout;
 mod list;
 mod plan;
-mod progress;
+mod progress_line;
 mod retry;
 mod show;
 
@@ -20,15 +19,15 @@ use clap::builder::PossibleValuesParser;
 
 use super::context::Context;
 use super::exit::ExitCode;
-use super::failure::Failure;
+use super::failure::CommandFailure;
 use postrider_core::route::{FormatSpec, RejectionCode, TopicsSpec};
 use postrider_patterns::dead_letter::{
     DeadLetterError, DeadLetterTopic, Filter, Keep, Survey, Target, now_ms,
 };
 use postrider_relay::kafka_spec;
-use progress::Progress;
+use progress_line::ProgressLine;
 
-pub use error::DeadLettersError;
+pub(crate) use error::DeadLettersError;
 
 /// The three commands.
 #[derive(Debug, Subcommand)]
@@ -114,7 +113,10 @@ impl FilterArgs {
 }
 
 /// Runs one of them.
-pub fn run(command: &DeadLettersCommand, context: &Context) -> Result<ExitCode, Failure> {
+pub(crate) fn run(
+    command: &DeadLettersCommand,
+    context: &Context,
+) -> Result<ExitCode, CommandFailure> {
     match command {
         DeadLettersCommand::List(args) => list::run(args, context),
         DeadLettersCommand::Show(args) => show::run(args, context),
@@ -132,7 +134,7 @@ struct Source {
 }
 
 impl Source {
-    fn of(args: &SourceArgs, context: &Context) -> Result<Self, Failure> {
+    fn of(args: &SourceArgs, context: &Context) -> Result<Self, CommandFailure> {
         let config = context.load(super::brokers_flag(args.brokers.as_deref()))?.config;
         let mut kafka = kafka_spec(&config);
         "postrider-dead-letters".clone_into(&mut kafka.client_id);
@@ -145,7 +147,7 @@ impl Source {
 
     /// Those that are meant, without their values.
     fn survey(&self, filter: &Filter) -> Result<Survey, DeadLetterError> {
-        let mut progress = Progress::new();
+        let mut progress = ProgressLine::new();
         let survey = self.topic.survey(filter, Keep::Summary, &mut |read| {
             progress.show(|| format!("{read} records read"));
         });

@@ -1,8 +1,9 @@
-//! `postrider demo`: the relay at work, with a verdict.
+//! `postrider demo`: runs the relay on generated orders and checks that each was delivered once and in
+//! order.
 //!
-//! Enters: how many orders, how fast, how cruel. Leaves: a tail of what arrives, then the verdict
-//! of a judge that knows both ends and nothing of the relay. The relay is this program itself, run
-//! as a child process, so that it can be killed as a crash would kill it.
+//! Input: how many orders, at which rate, with which faults. Output: a tail of what arrives, then the
+//! verdict of a judge that compares both ends and knows nothing of the relay. The relay is this program,
+//! run as a child process, so that it can be killed as in a crash.
 
 mod consumer;
 mod judge;
@@ -23,7 +24,7 @@ use tokio_postgres::Client;
 use super::codes::ErrorCode;
 use super::context::Context;
 use super::exit::ExitCode;
-use super::failure::Failure;
+use super::failure::CommandFailure;
 use consumer::DemoConsumer;
 use judge::{DeliveryVerdict, Judge};
 use postrider_config::{ConfigError, Delivery, FlagValue};
@@ -38,7 +39,7 @@ use postrider_shop::ShopError;
 use postrider_shop::draw::{Fate, event_types};
 use postrider_shop::load::{self, LoadPlan, Rate};
 use postrider_shop::settings::stop_signal;
-use relay::Relay;
+use relay::RelayProcess;
 use shop::ShopFigures;
 use stage::{SOURCE, Stage};
 
@@ -76,7 +77,7 @@ pub struct DemoArgs {
 
 /// Why the demo could not be shown.
 #[derive(Debug, thiserror::Error)]
-pub enum DemoError {
+pub(crate) enum DemoError {
     /// The private Postgres.
     #[error(transparent)]
     Sandbox(#[from] SandboxError),
@@ -149,7 +150,7 @@ pub enum DemoError {
 
 impl DemoError {
     /// What the user can do about it.
-    pub fn hint(&self) -> Option<String> {
+    pub(crate) fn hint(&self) -> Option<String> {
         match self {
             Self::Sandbox(error) => error.hint(),
             Self::Broker(error) => error.hint(),
@@ -185,7 +186,7 @@ struct Figures {
 }
 
 /// Runs it.
-pub fn run(args: &DemoArgs, context: &Context) -> Result<ExitCode, Failure> {
+pub(crate) fn run(args: &DemoArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
     let config = context.load_named(demo_flags(&stage::stand_ins()))?.config;
     let exactly_once = config.kafka.delivery == Delivery::ExactlyOnce;
     let refusal = match context.sets_one_of(&stage::CHOSEN) {
@@ -197,11 +198,11 @@ pub fn run(args: &DemoArgs, context: &Context) -> Result<ExitCode, Failure> {
     };
     if let Some(error) = refusal {
         let hint = error.hint();
-        return Err(Failure::of(ExitCode::Usage, ErrorCode::X021, &error, hint));
+        return Err(CommandFailure::of(ExitCode::Usage, ErrorCode::X021, &error, hint));
     }
     let figures = super::runtime()?.block_on(show(args, context)).map_err(|error| {
         let hint = error.hint();
-        Failure::of(ExitCode::CheckFailed, ErrorCode::X020, &error, hint)
+        CommandFailure::of(ExitCode::CheckFailed, ErrorCode::X020, &error, hint)
     })?;
     if context.json() {
         context.print_json(&figures)?;
@@ -271,7 +272,7 @@ async fn play(
     let judge = Arc::new(Mutex::new(Judge::default()));
     let consumer =
         DemoConsumer::start(&kafka, &event_types(plan.types), Arc::clone(&judge), shows_arrivals)?;
-    let mut relay = Relay::start(stage.database_url.clone(), arguments, Stage::tether()?)?;
+    let mut relay = RelayProcess::start(stage.database_url.clone(), arguments, Stage::tether()?)?;
     wait_until_streaming(client.sql(), &stage.slot, &mut relay).await?;
     let shop = tokio::select! {
         shop = shop::play(stage, client.sql(), shows_arrivals) => shop?,
@@ -321,7 +322,7 @@ async fn sleep_until(instant: Option<Instant>) {
 async fn wait_until_streaming(
     client: &Client,
     slot: &str,
-    relay: &mut Relay,
+    relay: &mut RelayProcess,
 ) -> Result<(), DemoError> {
     let sql = "SELECT active FROM pg_replication_slots WHERE slot_name = $1";
     let deadline = Instant::now() + STREAMING_LIMIT;
@@ -338,7 +339,7 @@ async fn wait_until_streaming(
 }
 
 /// How a relay ends that nobody stopped.
-async fn end_of(relay: &mut Relay) -> std::io::Result<ExitStatus> {
+async fn end_of(relay: &mut RelayProcess) -> std::io::Result<ExitStatus> {
     loop {
         if let Some(status) = relay.ended()? {
             return Ok(status);
@@ -347,7 +348,10 @@ async fn end_of(relay: &mut Relay) -> std::io::Result<ExitStatus> {
     }
 }
 
-async fn wait_for_arrivals(judge: &Mutex<Judge>, relay: &mut Relay) -> Result<(), DemoError> {
+async fn wait_for_arrivals(
+    judge: &Mutex<Judge>,
+    relay: &mut RelayProcess,
+) -> Result<(), DemoError> {
     let mut last_arrival = (Instant::now(), 0);
     while last_arrival.0.elapsed() < QUIET_LIMIT {
         let (delivered, committed) = {

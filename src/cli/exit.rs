@@ -1,4 +1,4 @@
-//! The exit codes, which scripts and supervisors rely on.
+//! The exit codes, which are stable.
 
 /// How the program ends. Numbers from sysexits.h where one fits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -45,7 +45,7 @@ impl ExitCode {
         self as u8
     }
 
-    /// The code of that number, as the rooms' errors give it.
+    /// The code of that number, as the crates' errors give it.
     pub fn of_number(number: u8) -> Self {
         let known = Self::ALL.iter().find(|(code, _)| code.number() == number);
         let Some(&(code, _)) = known else { unreachable!("no exit code is {number}") };

@@ -1,9 +1,8 @@
-//! What a command that failed says, and how it is printed.
+//! The error output of a command: text for people or one JSON object, on stderr.
 //!
-//! Enters: findings, made from the rooms' errors in `failures`. Leaves: text for people or one JSON
-//! object, on stderr. What always holds: each finding says what failed, why, what to do, and has a
-//! stable code; nothing secret is in it, since no room's error holds a secret, and what was
-//! typed on the command line in a wrong place is printed without its own.
+//! Input: [`Diagnostic`]s, made from the crates' errors in `failures`. Invariant: each says what failed,
+//! why and what to do, and has a stable code; none contains a secret, since no error does, and secrets on
+//! the command line are masked.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -12,16 +11,16 @@ use serde_json::json;
 
 use super::codes::ErrorCode;
 use super::exit::ExitCode;
-use crate::typed::{typed_words, without_typed_secrets};
+use crate::mask_arguments::{typed_words, without_typed_secrets};
 use postrider_config::SourceLine;
 
 /// Why a command failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Failure {
+pub struct CommandFailure {
     /// How the program ends.
     pub exit: ExitCode,
     /// What is wrong; more than one where all of it can be told at once. None: say nothing.
-    pub findings: Vec<Finding>,
+    pub findings: Vec<Diagnostic>,
 }
 
 /// How a failure is printed.
@@ -40,7 +39,7 @@ pub enum Form {
 
 /// One thing that is wrong.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Finding {
+pub struct Diagnostic {
     /// Stable: `PR-C` configuration, `PR-P` Postgres, `PR-K` Kafka, `PR-R` routing, `PR-D` dead
     /// letters, `PR-H` HTTP, `PR-X` the rest.
     pub code: ErrorCode,
@@ -54,14 +53,14 @@ pub struct Finding {
     pub help: Option<String>,
 }
 
-impl Failure {
+impl CommandFailure {
     /// A failure with one finding.
     pub fn new(exit: ExitCode, code: ErrorCode, what: impl Into<String>) -> Self {
-        let finding = Finding { code, what: what.into(), why: None, excerpt: None, help: None };
+        let finding = Diagnostic { code, what: what.into(), why: None, excerpt: None, help: None };
         Self { exit, findings: vec![finding] }
     }
 
-    /// A failure out of a room's error: its text is the what, its sources are the why.
+    /// A failure made from an error: its text says what, its sources say why.
     pub fn of(
         exit: ExitCode,
         code: ErrorCode,
@@ -81,7 +80,7 @@ impl Failure {
             source = error.source();
         }
         let why = (!reasons.is_empty()).then(|| reasons.join(": "));
-        let finding = Finding { code, what, why, excerpt: None, help: hint };
+        let finding = Diagnostic { code, what, why, excerpt: None, help: hint };
         Self { exit, findings: vec![finding] }
     }
 
@@ -142,7 +141,7 @@ impl Failure {
 
     /// As lines of a log in JSON, with the fields that its other lines have.
     pub fn to_log_lines(&self) -> String {
-        let line = |finding: &Finding| {
+        let line = |finding: &Diagnostic| {
             let line = json!({
                 "time": super::logs::now(),
                 "level": "ERROR",
@@ -173,9 +172,9 @@ impl Failure {
 }
 
 /// Without the secrets of the command line, which an error may repeat as a name of a file, say.
-fn fit(finding: &Finding) -> Finding {
+fn fit(finding: &Diagnostic) -> Diagnostic {
     let fit = |text: &String| without_typed_secrets(text, typed_words());
-    Finding {
+    Diagnostic {
         what: fit(&finding.what),
         why: finding.why.as_ref().map(fit),
         help: finding.help.as_ref().map(fit),
@@ -183,7 +182,7 @@ fn fit(finding: &Finding) -> Finding {
     }
 }
 
-impl Finding {
+impl Diagnostic {
     fn place(&self) -> Option<serde_json::Value> {
         self.excerpt.as_ref().map(|excerpt| {
             json!({
@@ -233,9 +232,10 @@ mod tests {
 
     #[test]
     fn text_says_what_why_and_help() {
-        let failure = Failure::new(ExitCode::Config, ErrorCode::P003, "logical decoding is off")
-            .why("wal_level is replica")
-            .help("ALTER SYSTEM SET wal_level = logical;\nthen restart Postgres");
+        let failure =
+            CommandFailure::new(ExitCode::Config, ErrorCode::P003, "logical decoding is off")
+                .why("wal_level is replica")
+                .help("ALTER SYSTEM SET wal_level = logical;\nthen restart Postgres");
         assert_eq!(
             failure.to_text(false),
             "error[PR-P003]: logical decoding is off\n  why: wal_level is replica\n  \
@@ -247,7 +247,7 @@ mod tests {
     #[test]
     fn excerpts_have_their_caret_below_the_word() {
         let mut failure =
-            Failure::new(ExitCode::Config, ErrorCode::C003, "there is no setting `x.slto`");
+            CommandFailure::new(ExitCode::Config, ErrorCode::C003, "there is no setting `x.slto`");
         failure.findings[0].excerpt = Some(SourceLine {
             path: "p.toml".into(),
             line: 12,
@@ -268,13 +268,14 @@ mod tests {
         #[error("cannot read `x`")]
         struct Outer(#[source] std::io::Error);
         let error = Outer(std::io::Error::other("disk on fire"));
-        let failure = Failure::of(ExitCode::CheckFailed, ErrorCode::X001, &error, None);
+        let failure = CommandFailure::of(ExitCode::CheckFailed, ErrorCode::X001, &error, None);
         assert_eq!(failure.findings[0].why.as_deref(), Some("disk on fire"));
     }
 
     #[test]
     fn json_is_one_line_with_the_exit_code() {
-        let line = Failure::new(ExitCode::Held, ErrorCode::P010, "held\nby\x1b[2J pid 5").to_json();
+        let line =
+            CommandFailure::new(ExitCode::Held, ErrorCode::P010, "held\nby\x1b[2J pid 5").to_json();
         assert!(!line.contains('\n'));
         let value: serde_json::Value = serde_json::from_str(&line).unwrap();
         assert_eq!(value["exit_code"], 75);
@@ -283,7 +284,7 @@ mod tests {
 
     #[test]
     fn control_characters_do_not_reach_the_terminal() {
-        let failure = Failure::new(ExitCode::CheckFailed, ErrorCode::X001, "a\x1b[2Jb");
+        let failure = CommandFailure::new(ExitCode::CheckFailed, ErrorCode::X001, "a\x1b[2Jb");
         assert!(!failure.to_text(false).contains('\x1b'));
     }
 }

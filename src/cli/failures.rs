@@ -1,6 +1,6 @@
-//! From the rooms' errors to failures: the one place that knows codes and exit codes.
+//! Maps the errors of all crates to error codes and exit codes.
 //!
-//! Codes are stable: a number is never used again for something else.
+//! Codes are stable: a number is never reused.
 
 mod dead_letters;
 mod relay;
@@ -8,7 +8,7 @@ mod relay;
 use super::broker::BrokerCommandError;
 use super::codes::{self, ErrorCode};
 use super::exit::ExitCode;
-use super::failure::{Failure, Finding};
+use super::failure::{CommandFailure, Diagnostic};
 use super::tail::TailError;
 use postrider_config::{ConfigError, Mistake, SourcePosition};
 use postrider_core::pipeline::PipelineError;
@@ -19,13 +19,13 @@ use postrider_postgres::control::ControlError;
 use postrider_postgres::wal::WalError;
 use postrider_relay::telemetry::HttpError;
 
-impl From<ConfigError> for Failure {
+impl From<ConfigError> for CommandFailure {
     fn from(error: ConfigError) -> Self {
         let hint = error.hint();
         match error {
             ConfigError::Mistakes(mistakes) => Self {
                 exit: ExitCode::Config,
-                findings: mistakes.into_iter().map(Finding::from).collect(),
+                findings: mistakes.into_iter().map(Diagnostic::from).collect(),
             },
             error @ ConfigError::Unreadable { .. } => {
                 Self::of(ExitCode::Config, ErrorCode::FILE_UNREADABLE, &error, hint)
@@ -34,7 +34,7 @@ impl From<ConfigError> for Failure {
     }
 }
 
-impl From<Mistake> for Finding {
+impl From<Mistake> for Diagnostic {
     fn from(mistake: Mistake) -> Self {
         let Mistake { kind, place, help } = mistake;
         let code = codes::mistake(&kind);
@@ -47,7 +47,7 @@ impl From<Mistake> for Finding {
     }
 }
 
-impl From<ImportError> for Failure {
+impl From<ImportError> for CommandFailure {
     fn from(error: ImportError) -> Self {
         let hint = error.hint();
         let ImportError::Refused { report } = error else {
@@ -55,7 +55,7 @@ impl From<ImportError> for Failure {
         };
         let refused =
             report.into_iter().filter(|finding| finding.outcome == ImportOutcome::Refused);
-        let findings = refused.map(|finding| Finding {
+        let findings = refused.map(|finding| Diagnostic {
             code: ErrorCode::C009,
             what: format!("`{}`: {}", finding.option, finding.note),
             why: None,
@@ -66,7 +66,7 @@ impl From<ImportError> for Failure {
     }
 }
 
-impl From<HttpError> for Failure {
+impl From<HttpError> for CommandFailure {
     fn from(error: HttpError) -> Self {
         let code = match error {
             HttpError::Bind { .. } => ErrorCode::H001,
@@ -77,14 +77,14 @@ impl From<HttpError> for Failure {
     }
 }
 
-impl From<SettingsError> for Failure {
+impl From<SettingsError> for CommandFailure {
     fn from(error: SettingsError) -> Self {
         let hint = error.hint();
         Self::of(ExitCode::Config, ErrorCode::KAFKA_SETTINGS, &error, hint)
     }
 }
 
-impl From<SinkError> for Failure {
+impl From<SinkError> for CommandFailure {
     fn from(error: SinkError) -> Self {
         let exit = match error {
             SinkError::Settings(error) => return error.into(),
@@ -100,7 +100,7 @@ impl From<SinkError> for Failure {
     }
 }
 
-impl From<TopicsError> for Failure {
+impl From<TopicsError> for CommandFailure {
     fn from(error: TopicsError) -> Self {
         let exit = match error {
             TopicsError::Settings(error) => return error.into(),
@@ -114,7 +114,7 @@ impl From<TopicsError> for Failure {
     }
 }
 
-impl From<ReaderError> for Failure {
+impl From<ReaderError> for CommandFailure {
     fn from(error: ReaderError) -> Self {
         let exit = match error {
             ReaderError::Settings(error) => return error.into(),
@@ -128,7 +128,7 @@ impl From<ReaderError> for Failure {
     }
 }
 
-impl From<TailError> for Failure {
+impl From<TailError> for CommandFailure {
     fn from(error: TailError) -> Self {
         let hint = error.hint();
         match error {
@@ -144,14 +144,14 @@ impl From<TailError> for Failure {
     }
 }
 
-impl From<BrokerCommandError> for Failure {
+impl From<BrokerCommandError> for CommandFailure {
     fn from(error: BrokerCommandError) -> Self {
         let hint = error.hint();
         Self::of(ExitCode::CheckFailed, ErrorCode::K016, &error, hint)
     }
 }
 
-impl From<WalError> for Failure {
+impl From<WalError> for CommandFailure {
     fn from(error: WalError) -> Self {
         let exit = ExitCode::of_number(error.class().exit_code());
         let hint = error.hint();
@@ -159,7 +159,7 @@ impl From<WalError> for Failure {
     }
 }
 
-impl From<ControlError> for Failure {
+impl From<ControlError> for CommandFailure {
     fn from(error: ControlError) -> Self {
         let exit = ExitCode::of_number(error.exit_code());
         let hint = error.hint();
@@ -167,7 +167,7 @@ impl From<ControlError> for Failure {
     }
 }
 
-impl From<PipelineError> for Failure {
+impl From<PipelineError> for CommandFailure {
     fn from(error: PipelineError) -> Self {
         let exit = match error {
             PipelineError::Rejected { .. } | PipelineError::Updated { .. } => ExitCode::Poison,
@@ -180,7 +180,7 @@ impl From<PipelineError> for Failure {
     }
 }
 
-impl From<RouteSpecError> for Failure {
+impl From<RouteSpecError> for CommandFailure {
     fn from(error: RouteSpecError) -> Self {
         let hint = error.hint();
         Self::of(ExitCode::Config, ErrorCode::R010, &error, hint)
@@ -193,7 +193,7 @@ mod tests {
     use postrider_core::route::{Rejection, RejectionCode};
     use postrider_postgres::wal::ServerMessage;
 
-    fn server(sqlstate: &str, message: &str) -> Failure {
+    fn server(sqlstate: &str, message: &str) -> CommandFailure {
         let message = ServerMessage {
             code: sqlstate.into(),
             message: message.into(),
@@ -207,7 +207,7 @@ mod tests {
         let rejection = Rejection { code: RejectionCode::NoRoute, reason: "no route".into() };
         let rejected = PipelineError::Rejected { row: "row 1".into(), rejection };
         let topic = || "t".to_owned();
-        let cases: [(Failure, u8, &str); 10] = [
+        let cases: [(CommandFailure, u8, &str); 10] = [
             (server("55006", "slot is active"), 75, "PR-P009"),
             (server("28P01", "password authentication failed"), 77, "PR-P021"),
             (server("42704", "slot does not exist"), 78, "PR-P022"),

@@ -1,8 +1,9 @@
-//! `postrider import`: another program's configuration, translated.
+//! `postrider import`: translates a Debezium configuration.
 //!
-//! Enters: a Debezium file, or `-` for stdin. Leaves: TOML on stdout or in a file of mode 0600, the
-//! account of every option on stderr. What always holds: a secret is written to such a file only,
-//! never to stdout; nothing is on stdout if an option is refused; a file is replaced only when told so. `run --debezium` loads the same text.
+//! Input: a Debezium file, or `-` for stdin. Output: TOML on stdout or in a file of mode 0600, a report
+//! about every option on stderr. Invariant: a secret is written to such a file only, never to stdout;
+//! stdout is empty if an option is refused; a file is replaced only on request. `run --debezium` loads the
+//! same text.
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
@@ -14,9 +15,9 @@ use serde_json::json;
 use super::codes::ErrorCode;
 use super::context::Context;
 use super::exit::ExitCode;
-use super::failure::Failure;
+use super::failure::CommandFailure;
 use postrider_config::{ConfigError, FileChoice, FlagValue, Inputs, Loaded, load, to_read};
-use postrider_debezium::{Finding, ImportError, ImportOutcome, Imported, import};
+use postrider_debezium::{ImportError, ImportOutcome, Imported, OptionFinding, import};
 use postrider_relay::review;
 
 /// The programs there are to come from.
@@ -45,7 +46,7 @@ pub struct DebeziumArgs {
 }
 
 /// Runs it.
-pub fn run(command: &ImportCommand, context: &Context) -> Result<ExitCode, Failure> {
+pub(crate) fn run(command: &ImportCommand, context: &Context) -> Result<ExitCode, CommandFailure> {
     let ImportCommand::Debezium(args) = command;
     let imported = match import(&read(&args.file)?) {
         Ok(imported) => imported,
@@ -77,17 +78,17 @@ pub(super) fn load_imported(
     path: &Path,
     context: &Context,
     flags: Vec<FlagValue>,
-) -> Result<Loaded, Failure> {
+) -> Result<Loaded, CommandFailure> {
     if context.names_file() {
         let what = "--config and --debezium both name the configuration";
-        return Err(Failure::new(ExitCode::Usage, ErrorCode::X008, what)
+        return Err(CommandFailure::new(ExitCode::Usage, ErrorCode::X008, what)
             .help("leave --config out and POSTRIDER_CONFIG unset"));
     }
     let Imported { toml: text, report, .. } = import(&read(path)?)?;
     // Mistakes are shown in the lines of the TOML, which nobody typed.
     let name = PathBuf::from(format!("{} (imported)", path.display()));
     let loaded = context.load_file(FileChoice::Text { name, text }, flags)?;
-    for Finding { option, note, .. } in
+    for OptionFinding { option, note, .. } in
         report.iter().filter(|finding| finding.outcome == ImportOutcome::Changed)
     {
         tracing::warn!("debezium `{option}`: {note}");
@@ -95,7 +96,7 @@ pub(super) fn load_imported(
     Ok(loaded)
 }
 
-fn read(path: &Path) -> Result<String, Failure> {
+fn read(path: &Path) -> Result<String, CommandFailure> {
     let text = if path == Path::new("-") {
         io::read_to_string(io::stdin().lock())
     } else {
@@ -103,8 +104,8 @@ fn read(path: &Path) -> Result<String, Failure> {
     };
     text.map_err(|error| {
         let what = format!("cannot read `{}`", path.display());
-        let failure =
-            Failure::new(ExitCode::Config, ErrorCode::FILE_UNREADABLE, what).why(error.to_string());
+        let failure = CommandFailure::new(ExitCode::Config, ErrorCode::FILE_UNREADABLE, what)
+            .why(error.to_string());
         match to_read(error.kind()) {
             Some(help) => failure.help(help),
             None => failure,
@@ -113,7 +114,7 @@ fn read(path: &Path) -> Result<String, Failure> {
 }
 
 /// Writes the whole file or none of it. Temporary files are readable by their owner only.
-fn write(path: &Path, toml: &str, force: bool) -> Result<(), Failure> {
+fn write(path: &Path, toml: &str, force: bool) -> Result<(), CommandFailure> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let written =
         tempfile::NamedTempFile::new_in(parent.unwrap_or(Path::new("."))).and_then(|mut file| {
@@ -123,7 +124,7 @@ fn write(path: &Path, toml: &str, force: bool) -> Result<(), Failure> {
         });
     written.map_err(|error| {
         let what = format!("cannot write `{}`", path.display());
-        let failure = Failure::new(ExitCode::CheckFailed, ErrorCode::X005, what);
+        let failure = CommandFailure::new(ExitCode::CheckFailed, ErrorCode::X005, what);
         if error.kind() == io::ErrorKind::AlreadyExists {
             return failure.why("it exists").help("--force replaces it");
         }
@@ -132,7 +133,7 @@ fn write(path: &Path, toml: &str, force: bool) -> Result<(), Failure> {
 }
 
 /// The account of every option but the refused ones, which are errors.
-fn account(path: &Path, report: &[Finding]) -> String {
+fn account(path: &Path, report: &[OptionFinding]) -> String {
     let groups = [
         (ImportOutcome::Mapped, "mapped"),
         (ImportOutcome::Changed, "changed meaning"),
@@ -155,7 +156,7 @@ fn account(path: &Path, report: &[Finding]) -> String {
     out
 }
 
-fn line(out: &mut String, finding: &Finding) {
+fn line(out: &mut String, finding: &OptionFinding) {
     let value = match &finding.value {
         Some(value) => format!(" = {value}"),
         None => String::new(),

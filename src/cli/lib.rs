@@ -1,8 +1,7 @@
-//! What the operator typed, and what it comes to.
+//! The command line of `postrider`: one file per command.
 //!
-//! Enters: arguments and the environment. Leaves: data on stdout, logs and errors on stderr, an
-//! exit code. What always holds: stdout is data; every error says what, why, help and a code; no
-//! secret is printed. One file per command.
+//! Input: arguments and the environment. Output: data on stdout, logs and errors on stderr, an exit code.
+//! Invariant: stdout is data only; every error says what, why, help and a code; no secret is printed.
 //!
 //! ```
 //! use postrider_cli::{Command, parse};
@@ -12,40 +11,40 @@
 //! assert!(matches!(cli.command, Command::Run(run) if run.once));
 //! ```
 
-pub mod adopt;
-pub mod arguments;
-pub mod bench;
-pub mod broker;
+mod adopt;
+mod arguments;
+mod bench;
+mod broker;
 mod codes;
-pub mod completions;
-pub mod config;
-pub mod context;
-pub mod dead_letters;
+mod completions;
+mod config;
+mod context;
+mod dead_letters;
 #[cfg(feature = "demo")]
-pub mod demo;
-pub mod exit;
-pub mod failure;
+mod demo;
+mod display_bytes;
+mod exit;
+mod failure;
 mod failures;
-pub mod import;
-mod legible;
+mod import;
 pub mod logs;
-pub mod route;
-pub mod run;
-pub mod setup;
-pub mod tail;
-pub mod typed;
-pub mod version;
+pub mod mask_arguments;
+mod route;
+mod run;
+mod setup;
+mod tail;
+mod version;
 
 pub use arguments::{Cli, Command, Output, parse};
 pub use codes::ErrorCode;
 pub use context::Context;
 pub use exit::ExitCode;
-pub use failure::{Failure, Finding, Form};
+pub use failure::{CommandFailure, Diagnostic, Form};
 use postrider_config::FlagValue;
 use postrider_service::units::parse_duration;
 
 /// Runs one command.
-pub fn dispatch(command: &Command, context: &Context) -> Result<ExitCode, Failure> {
+pub fn dispatch(command: &Command, context: &Context) -> Result<ExitCode, CommandFailure> {
     match command {
         Command::Run(args) => run::run(args, context),
         #[cfg(feature = "demo")]
@@ -72,7 +71,7 @@ fn set_source(command: &mut std::process::Command, url: &str) {
 }
 
 /// `tail` with the configured Kafka side.
-fn follow(args: &tail::TailArgs, context: &Context) -> Result<ExitCode, Failure> {
+fn follow(args: &tail::TailArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
     let loaded = context.load(brokers_flag(args.brokers.as_deref()))?;
     let mut args = args.clone();
     args.json |= context.json() && args.format.is_none();
@@ -89,9 +88,9 @@ fn brokers_flag(brokers: Option<&str>) -> Vec<FlagValue> {
 }
 
 /// The control plane's runtime: one thread, as the hot path has its own.
-fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+fn runtime() -> Result<tokio::runtime::Runtime, CommandFailure> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|error| Failure::of(ExitCode::CheckFailed, ErrorCode::X003, &error, None))
+        .map_err(|error| CommandFailure::of(ExitCode::CheckFailed, ErrorCode::X003, &error, None))
 }

@@ -1,9 +1,9 @@
-//! The log on stderr: lines for people or JSON, repeats collapsed.
+//! The log on stderr: lines for people or JSON, with repeats collapsed.
 //!
-//! Enters: `tracing` events, librdkafka's under target `librdkafka`. Leaves: one line each, or one
-//! line with a count for many that say the same. What always holds: control characters never reach
-//! the terminal, a closed stderr is ignored, one that nobody reads holds up neither rows nor signals,
-//! lines with target [`AUDIT`] are never collapsed or left out.
+//! Input: `tracing` events; librdkafka's have the target `librdkafka`. Output: one line each, or one line
+//! with a count for many equal ones. Invariant: control characters never reach the terminal; a closed
+//! stderr is ignored; a stderr that nobody reads blocks neither rows nor signals; lines with target
+//! [`AUDIT`] are never collapsed or dropped.
 
 mod line;
 mod queue;
@@ -28,7 +28,7 @@ pub(super) use line::now;
 use line::LogLine;
 use queue::{Outs, Queue};
 
-use postrider_config::{Log, LogFormat, LogLevel};
+use postrider_config::{LogFormat, LogLevel, LogSection};
 use postrider_service::log_throttle::LogThrottle;
 
 /// Target of lines that are a record of what was done to a row, each of which counts.
@@ -97,7 +97,7 @@ fn audit_directive() -> Directive {
 
 /// Starts the log; a second call changes nothing. `from_flag` says that `log.level` came from -v or
 /// -q, which go before RUST_LOG.
-pub fn start(log: &Log, from_flag: bool, color: bool) {
+pub fn start(log: &LogSection, from_flag: bool, color: bool) {
     let asked = std::env::var("RUST_LOG").ok().filter(|text| !text.is_empty() && !from_flag);
     let filter = asked
         .and_then(|text| EnvFilter::try_new(target::filter(&text)).ok())

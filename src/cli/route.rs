@@ -1,9 +1,9 @@
-//! `postrider route`: what would become of rows.
+//! `postrider route`: shows what the relay would make of given rows.
 //!
-//! Enters: rows as JSON lines on stdin, or the newest of the real table. Leaves: one JSON line each
-//! on stdout, in the same order: a record, a drop, or a rejection. Always holds: rows pass through
-//! the very pipeline that `run` drives, as the bytes that Postgres would have sent; nothing is sent
-//! anywhere and nothing acknowledged; the same input gives the same bytes.
+//! Input: rows as JSON lines on stdin, or the newest rows of a table. Output: one JSON line each on stdout,
+//! in order: a record, a drop, or a rejection. Invariant: rows pass through the pipeline that `run` uses,
+//! as the bytes that Postgres would have sent; nothing is sent or acknowledged; equal input gives equal
+//! output.
 
 use std::collections::BTreeSet;
 use std::io::{self, BufRead as _, BufWriter};
@@ -14,7 +14,7 @@ use clap::Args;
 use super::codes::ErrorCode;
 use super::context::{Context, broken};
 use super::exit::ExitCode;
-use super::failure::Failure;
+use super::failure::CommandFailure;
 use super::import::load_imported;
 use postrider_config::{Config, FlagValue, Loaded};
 use postrider_core::route::EmptyPayload;
@@ -67,7 +67,7 @@ pub struct RouteArgs {
 }
 
 /// Runs it.
-pub fn run(args: &RouteArgs, context: &Context) -> Result<ExitCode, Failure> {
+pub(crate) fn run(args: &RouteArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
     let loaded = load(args, context)?;
     let source = loaded.config.source.clone();
     let null_is_tombstone =
@@ -77,7 +77,7 @@ pub fn run(args: &RouteArgs, context: &Context) -> Result<ExitCode, Failure> {
     if args.from_database {
         let lines = super::runtime()?.block_on(async {
             let client = control::connect(&source.connect).await?;
-            table::newest(&client, &source.tables, args.limit).await.map_err(Failure::from)
+            table::newest(&client, &source.tables, args.limit).await.map_err(CommandFailure::from)
         })?;
         return answer_all(lines.into_iter().map(|line| Ok(Ok(line))), &mut rehearsal, out);
     }
@@ -92,7 +92,7 @@ pub fn run(args: &RouteArgs, context: &Context) -> Result<ExitCode, Failure> {
 pub(super) async fn topics_of_rows(
     client: &Client,
     config: &Config,
-) -> Result<BTreeSet<String>, Failure> {
+) -> Result<BTreeSet<String>, CommandFailure> {
     let lines = table::newest(client, &config.source.tables, TOPICS_OF).await?;
     let mut rehearsal = Rehearsal::new(config.clone(), true);
     let mut topics = BTreeSet::new();
@@ -103,7 +103,7 @@ pub(super) async fn topics_of_rows(
 }
 
 /// The configuration. A dry run of lines reaches no database, so none need be named.
-fn load(args: &RouteArgs, context: &Context) -> Result<Loaded, Failure> {
+fn load(args: &RouteArgs, context: &Context) -> Result<Loaded, CommandFailure> {
     let nowhere = FlagValue {
         key: "source.url",
         value: "postgres://nobody@localhost/nowhere".to_owned(),
@@ -121,11 +121,11 @@ fn answer_all(
     lines: impl Iterator<Item = io::Result<Result<InputLine, line::LineError>>>,
     rehearsal: &mut Rehearsal,
     mut out: impl io::Write,
-) -> Result<ExitCode, Failure> {
+) -> Result<ExitCode, CommandFailure> {
     let mut malformed = 0_u64;
     for line in lines {
         let line = line.map_err(|error| {
-            Failure::new(ExitCode::CheckFailed, ErrorCode::X006, "cannot read stdin")
+            CommandFailure::new(ExitCode::CheckFailed, ErrorCode::X006, "cannot read stdin")
                 .why(error.to_string())
         })?;
         let answer = match line {
@@ -149,7 +149,7 @@ fn answer_all(
         1 => "1 line is not a valid row".to_owned(),
         lines => format!("{lines} lines are not valid rows"),
     };
-    Err(Failure::new(ExitCode::CheckFailed, ErrorCode::X007, what).help(
+    Err(CommandFailure::new(ExitCode::CheckFailed, ErrorCode::X007, what).help(
         "their answers have the code `malformed_line` and say why; see `postrider route --help`",
     ))
 }

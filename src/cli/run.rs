@@ -1,7 +1,7 @@
-//! `postrider run`: the relay.
+//! `postrider run`: runs the relay.
 //!
-//! Enters: the configuration. Leaves: a running relay with its HTTP face and signal handling, and
-//! at its end the exit code. The control plane runs on this thread; the relay starts its own.
+//! Input: the configuration. Output: a running relay with its HTTP endpoints and signal handling; at its
+//! end the exit code. The control plane runs on this thread; the relay starts its own.
 
 use std::future::Future;
 use std::io::Write as _;
@@ -16,12 +16,14 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::codes::ErrorCode;
 use super::context::{Context, broken};
 use super::exit::ExitCode;
-use super::failure::Failure;
+use super::failure::CommandFailure;
 use super::import::load_imported;
 use super::version;
 use postrider_config::{Config, Loaded};
 use postrider_relay::telemetry::{HttpError, Listener, Telemetry, serve};
-use postrider_relay::{Options, Plan, Request, Stop, Summary, deliver, run as run_relay};
+use postrider_relay::{
+    ControlRequest, Plan, RunOptions, StopSignal, Summary, deliver, run as run_relay,
+};
 
 mod print;
 
@@ -55,9 +57,9 @@ pub struct RunArgs {
 }
 
 /// Runs it.
-pub fn run(args: &RunArgs, context: &Context) -> Result<ExitCode, Failure> {
+pub(crate) fn run(args: &RunArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
     let runtime = super::runtime()?;
-    let stop = Stop::default();
+    let stop = StopSignal::default();
     {
         // Before anything is read, said or done: what is started may be told to stop at once.
         let _inside = runtime.enter();
@@ -88,7 +90,7 @@ pub fn run(args: &RunArgs, context: &Context) -> Result<ExitCode, Failure> {
                 Ok(Printer::new(std::io::stdout(), move |error| {
                     // The first one stands.
                     let _ = told.set(error);
-                    stop.request(Request::Drain);
+                    stop.request(ControlRequest::Drain);
                 }))
             };
             let summary = Box::pin(run_relay(plan, options, stop, telemetry, printer)).await;
@@ -100,7 +102,7 @@ pub fn run(args: &RunArgs, context: &Context) -> Result<ExitCode, Failure> {
             deliver(plan, options, stop, telemetry).await
         };
         drop(end_http);
-        let summary = summary.map_err(|error| match Failure::from(error) {
+        let summary = summary.map_err(|error| match CommandFailure::from(error) {
             failure if args.dry_run => creates_nothing(failure),
             failure => failure,
         })?;
@@ -149,7 +151,7 @@ fn introduce(loaded: &Loaded) {
 
 /// A dry run reads a slot that is there: one of its own would begin only now, and show nothing of
 /// what waits.
-fn creates_nothing(failure: Failure) -> Failure {
+fn creates_nothing(failure: CommandFailure) -> CommandFailure {
     let is_missing = failure.is(ErrorCode::PUBLICATION_MISSING)
         || failure.is(ErrorCode::TABLE_MISSING)
         || failure.is(ErrorCode::SLOT_MISSING);
@@ -163,9 +165,9 @@ fn creates_nothing(failure: Failure) -> Failure {
     ))
 }
 
-fn options(args: &RunArgs, config: &Config) -> Options {
+fn options(args: &RunArgs, config: &Config) -> RunOptions {
     let patience = (args.once && config.retry.give_up_after.is_zero()).then_some(ONCE_PATIENCE);
-    Options {
+    RunOptions {
         once: args.once || args.dry_run,
         wait_for_slot: !args.no_wait,
         acknowledge: !args.dry_run,
@@ -173,7 +175,11 @@ fn options(args: &RunArgs, config: &Config) -> Options {
     }
 }
 
-fn finish(args: &RunArgs, context: &Context, summary: &Summary) -> Result<ExitCode, Failure> {
+fn finish(
+    args: &RunArgs,
+    context: &Context,
+    summary: &Summary,
+) -> Result<ExitCode, CommandFailure> {
     // The same numbers as in what `--once` prints.
     let Summary { confirmed, dead_letters, skipped, settled, .. } = summary;
     if args.dry_run {
@@ -206,7 +212,7 @@ const TOGETHER: Duration = Duration::from_millis(500);
 
 /// The first SIGTERM or Ctrl-C drains, the second aborts. Signals are received from this call on, which
 /// must be made within a runtime.
-pub(super) fn listen_for_signals(stop: Stop) -> impl Future<Output = ()> {
+pub(super) fn listen_for_signals(stop: StopSignal) -> impl Future<Output = ()> {
     let signals = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()));
     async move {
         let (Ok(mut terminate), Ok(mut interrupt)) = signals else {
@@ -223,7 +229,7 @@ pub(super) fn listen_for_signals(stop: Stop) -> impl Future<Output = ()> {
                 continue;
             }
             last = Some(Instant::now());
-            if stop.signal() == Request::Abort {
+            if stop.signal() == ControlRequest::Abort {
                 tracing::warn!(signal = name, "aborting");
             } else {
                 tracing::info!(signal = name, "stopping; signal again to abort");

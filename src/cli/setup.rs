@@ -1,8 +1,8 @@
-//! `postrider setup`: outbox table, publication, slot and topics, made where they are missing.
+//! `postrider setup`: creates outbox table, publication, slot and topics where they are missing.
 //!
-//! Enters: the configured names. Leaves: the SQL on stdout, or a database that is ready. What always
-//! holds: it can be run any number of times, and `--print` changes nothing; no row is left behind
-//! without being asked for.
+//! Input: the configured names. Output: the SQL on stdout, or a database that is ready. Invariant: it can
+//! be run any number of times, and `--print` changes nothing; existing rows are left out of the stream only
+//! on request.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::codes::ErrorCode;
 use super::context::Context;
 use super::exit::ExitCode;
-use super::failure::Failure;
+use super::failure::CommandFailure;
 use super::route;
 use postrider_config::{
     Config, ConfigError, Delivery, FlagValue, Mistake, MistakeKind, Rejected, SourcePosition,
@@ -73,7 +73,7 @@ pub struct SetupArgs {
 }
 
 /// Runs it.
-pub fn run(args: &SetupArgs, context: &Context) -> Result<ExitCode, Failure> {
+pub(crate) fn run(args: &SetupArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
     let existing_tables = !args.table.is_empty();
     let tables = FlagValue { key: "source.tables", value: args.table.join(","), flag: "--table" };
     let flags = existing_tables.then_some(tables).into_iter().collect();
@@ -111,7 +111,7 @@ async fn make(
     relay: &Plan,
     progress: Option<&WantedTopic>,
     done: &mut Done,
-) -> Result<(), Failure> {
+) -> Result<(), CommandFailure> {
     let client = connect(&relay.config.source.connect).await?;
     done.made = plan.make_tables(&client).await?;
     done.unguarded = unguarded(&client, &relay.config.source.tables).await?;
@@ -153,10 +153,10 @@ async fn make(
 }
 
 /// The rest is made; the slot is for somebody who may.
-fn another_role(role: String) -> Failure {
+fn another_role(role: String) -> CommandFailure {
     let error = ControlError::RoleMayNotReplicate { role };
     let grant = error.hint().unwrap_or_default();
-    Failure::from(error).help(format!(
+    CommandFailure::from(error).help(format!(
         "only the slot is missing: run `postrider setup` as the relay's role, which needs no \
          other privilege for that (--no-slot leaves the slot out here); or {grant}"
     ))
@@ -167,7 +167,7 @@ const NO_SUCH_TABLE: &str = "--table must name an existing table: correct the na
 
 /// Refuses names for topics that no row could go to: nothing of the relay's or Kafka's own is made as
 /// a topic for rows.
-fn check_names(names: &[String], config: &Config) -> Result<(), Failure> {
+fn check_names(names: &[String], config: &Config) -> Result<(), CommandFailure> {
     let spec = config.topics_spec();
     let names = names.iter().map(|name| name.trim()).filter(|name| !name.is_empty());
     let mistake = |name: &str| {
@@ -195,7 +195,7 @@ fn wanted_topics(
     args: &SetupArgs,
     config: &Config,
     may_lack_table: bool,
-) -> Result<Vec<WantedTopic>, Failure> {
+) -> Result<Vec<WantedTopic>, CommandFailure> {
     let Some(asked) = &args.topics else { return Ok(Vec::new()) };
     let mut names: BTreeSet<String> =
         asked.iter().map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()).collect();
@@ -224,9 +224,9 @@ fn wanted_topics(
 /// The topics of rows. Who names topics needs no others: the relay's role may have no right to read the
 /// table. Who names none is told which right that is, and has the other topics made.
 fn own_topics(
-    found: Result<BTreeSet<String>, Failure>,
+    found: Result<BTreeSet<String>, CommandFailure>,
     named: &BTreeSet<String>,
-) -> Result<BTreeSet<String>, Failure> {
+) -> Result<BTreeSet<String>, CommandFailure> {
     match found {
         Err(error) if error.is(ErrorCode::TABLE_FORBIDDEN) => {
             if named.is_empty() {
@@ -265,7 +265,11 @@ struct Done {
 
 impl Done {
     /// Makes those that are missing.
-    fn make_topics(&mut self, kafka: &KafkaSpec, wanted: &[WantedTopic]) -> Result<(), Failure> {
+    fn make_topics(
+        &mut self,
+        kafka: &KafkaSpec,
+        wanted: &[WantedTopic],
+    ) -> Result<(), CommandFailure> {
         if wanted.is_empty() {
             return Ok(());
         }
@@ -276,7 +280,7 @@ impl Done {
         Ok(())
     }
 
-    fn print(mut self, context: &Context) -> Result<(), Failure> {
+    fn print(mut self, context: &Context) -> Result<(), CommandFailure> {
         if let Some(slot) = &self.slot {
             for (table, rows) in &slot.left_behind {
                 self.remarks.push(format!(
@@ -335,7 +339,11 @@ fn open_tables(tables: &[Unguarded]) -> Vec<Value> {
     tables.iter().map(open).collect()
 }
 
-fn print(steps: &[SetupStep], topics: &[WantedTopic], context: &Context) -> Result<(), Failure> {
+fn print(
+    steps: &[SetupStep],
+    topics: &[WantedTopic],
+    context: &Context,
+) -> Result<(), CommandFailure> {
     let commands: Vec<String> = topics.iter().map(WantedTopic::command).collect();
     if context.json() {
         let step = |step: &SetupStep| json!({ "object": step.object, "sql": step.sql });

@@ -1,8 +1,8 @@
-//! `postrider tail`: shows what lies in topics, with kcat's habits.
+//! `postrider tail`: prints records of topics, with kcat's options.
 //!
-//! Enters: arguments, and the configured Kafka side if there is one. Leaves: records on stdout,
-//! one way of writing for terminals, one for pipes, JSON lines, or the operator's own format.
-//! Nothing is committed anywhere; a closed pipe ends it quietly.
+//! Input: arguments, and the Kafka configuration if there is one. Output: records on stdout, in a form for
+//! terminals or for pipes, as JSON lines, or in the user's own format. No offset is committed; a closed
+//! pipe ends it quietly.
 
 mod format;
 mod json;
@@ -14,7 +14,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use postrider_kafka::{
-    Isolation, KafkaSpec, Reader, ReaderError, ReaderSpec, Received, Start, Step,
+    Isolation, KafkaSpec, Reader, ReaderError, ReaderEvent, ReaderSpec, Received, StartOffset,
 };
 
 use format::Template;
@@ -54,7 +54,7 @@ pub struct TailArgs {
         default_value = "beginning",
         allow_hyphen_values = true
     )]
-    pub offset: Start,
+    pub offset: StartOffset,
 
     /// Only this partition
     #[arg(short, long, value_name = "N")]
@@ -127,7 +127,7 @@ impl TailError {
 }
 
 /// Reads until the end, the count, or a closed pipe. `color` is for terminals only.
-pub fn run(args: &TailArgs, mut kafka: KafkaSpec, color: bool) -> Result<(), TailError> {
+pub(crate) fn run(args: &TailArgs, mut kafka: KafkaSpec, color: bool) -> Result<(), TailError> {
     "postrider-tail".clone_into(&mut kafka.client_id);
     let spec = ReaderSpec {
         topics: args.topics.clone(),
@@ -154,19 +154,19 @@ fn copy(mut reader: Reader, mut out: TailOutput, most: u64) -> Result<(), TailEr
     let mut wait = Duration::ZERO;
     while written < most {
         match reader.next(wait)? {
-            Step::Record(record) => {
+            ReaderEvent::Record(record) => {
                 out.write(&record)?;
                 written += 1;
                 wait = Duration::ZERO;
             }
-            Step::Idle => {
+            ReaderEvent::Idle => {
                 out.flush()?;
                 if out.is_abandoned() {
                     return Ok(());
                 }
                 wait = IDLE_WAIT;
             }
-            Step::End => break,
+            ReaderEvent::End => break,
         }
     }
     Ok(out.flush()?)
@@ -233,10 +233,10 @@ mod tests {
     fn kcats_habits_are_understood() {
         let args = parse("orders payments -b a:1,b:2 -o -5 -e -c 3 -p 0 -J").unwrap();
         assert_eq!(args.topics, ["orders", "payments"]);
-        assert_eq!((args.offset, args.exit, args.count), (Start::Last(5), true, Some(3)));
+        assert_eq!((args.offset, args.exit, args.count), (StartOffset::Last(5), true, Some(3)));
         assert_eq!((args.partition, args.json), (Some(0), true));
         assert_eq!(parse("t").unwrap().isolation, IsolationArg::ReadCommitted);
-        assert_eq!(parse("t -o @17").unwrap().offset, Start::Time(17));
+        assert_eq!(parse("t -o @17").unwrap().offset, StartOffset::Time(17));
         let isolation = parse("t --isolation read_uncommitted").unwrap().isolation;
         assert_eq!(isolation, IsolationArg::ReadUncommitted);
     }

@@ -1,17 +1,17 @@
-//! `postrider version`: what this is and what it was built with.
+//! `postrider version`: prints the version and how the program was built.
 
 use serde_json::json;
 
 use super::context::Context;
 use super::exit::ExitCode;
-use super::failure::Failure;
+use super::failure::CommandFailure;
 use postrider_relay::telemetry::BuildInfo;
 
 /// The commit this was built from, where the build said so.
 const GIT_SHA: Option<&str> = option_env!("POSTRIDER_GIT_SHA");
 
 /// The facts for `/metrics` and the start of the log.
-pub fn build_info(slot: &str) -> BuildInfo {
+pub(crate) fn build_info(slot: &str) -> BuildInfo {
     BuildInfo {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         git: GIT_SHA.unwrap_or("unknown").to_owned(),
@@ -21,7 +21,7 @@ pub fn build_info(slot: &str) -> BuildInfo {
 }
 
 /// Runs it.
-pub fn run(context: &Context) -> Result<ExitCode, Failure> {
+pub(crate) fn run(context: &Context) -> Result<ExitCode, CommandFailure> {
     let build = build_info("");
     let features = postrider_kafka::client_features();
     if context.json() {

@@ -1,7 +1,7 @@
-//! Merged settings in, a validated [`Config`] out, or every mistake in it.
+//! Builds a validated [`Config`] from the merged settings, or reports every mistake in them.
 //!
-//! What always holds: nothing outside of this process is asked or touched; a mistake points at
-//! the place its value was typed in, whichever layer that was.
+//! Invariant: nothing outside of this process is contacted; a mistake points at the place where its value
+//! was typed.
 
 use postrider_core::record::Partitioner;
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,8 +10,8 @@ use super::checks;
 use super::layer::{Setting, Value};
 use super::mistake::{Mistake, MistakeKind};
 use super::model::{
-    Config, DeadLetters, Http, Kafka, Log, Messages, Outbox, Progress, Retry, Route, Shutdown,
-    Source,
+    Config, DeadLettersSection, HttpSection, KafkaSection, LogSection, MessagesSection,
+    OutboxSection, ProgressSection, RetrySection, RouteSection, ShutdownSection, SourceSection,
 };
 use super::reader::SettingsReader;
 use super::rules;
@@ -70,10 +70,10 @@ impl SettingsReader<'_> {
             kafka: self.kafka(),
             progress: self.progress(),
             dead_letters: self.dead_letters(route.as_ref(), progress.as_ref()),
-            http: all!(Http { bind: self.text("http.bind", checks::bind) }),
+            http: all!(HttpSection { bind: self.text("http.bind", checks::bind) }),
             retry: self.retry(),
-            shutdown: all!(Shutdown { grace: self.duration("shutdown.grace") }),
-            log: all!(Log {
+            shutdown: all!(ShutdownSection { grace: self.duration("shutdown.grace") }),
+            log: all!(LogSection {
                 level: self.choice("log.level", LogLevel::from_word),
                 format: self.choice("log.format", LogFormat::from_word),
                 repeat_interval: self.duration("log.repeat_interval"),
@@ -81,8 +81,8 @@ impl SettingsReader<'_> {
         })
     }
 
-    fn source(&mut self) -> Option<Source> {
-        all!(Source {
+    fn source(&mut self) -> Option<SourceSection> {
+        all!(SourceSection {
             url: self.text("source.url", |text| Ok(ConnectionString::new(text))),
             connect: url.as_ref().and_then(|url| self.connect(url)),
             slot: self.text("source.slot", checks::slot),
@@ -109,16 +109,16 @@ impl SettingsReader<'_> {
         Some(tables)
     }
 
-    fn messages(&mut self) -> Option<Messages> {
-        all!(Messages {
+    fn messages(&mut self) -> Option<MessagesSection> {
+        all!(MessagesSection {
             prefixes: self.items("messages.prefixes", checks::message_prefix),
             null_members: self.choice("messages.null_members", Members::from_word),
         })
     }
 
-    fn outbox(&mut self) -> Option<Outbox> {
+    fn outbox(&mut self) -> Option<OutboxSection> {
         let mut others = Aliases::new();
-        all!(Outbox {
+        all!(OutboxSection {
             id: self.column("outbox.id", &mut others),
             aggregate_type: self.column("outbox.aggregate_type", &mut others),
             aggregate_id: self.column("outbox.aggregate_id", &mut others),
@@ -162,8 +162,8 @@ impl SettingsReader<'_> {
         Some(Some(first))
     }
 
-    fn route(&mut self, outbox: &Outbox) -> Option<Route> {
-        all!(Route {
+    fn route(&mut self, outbox: &OutboxSection) -> Option<RouteSection> {
+        all!(RouteSection {
             by: self.text("route.by", checks::identifier),
             regex: self.as_typed("route.regex"),
             topic: self.template(regex.as_deref()),
@@ -236,7 +236,7 @@ impl SettingsReader<'_> {
         self.refuse("route.envelope", InvalidValue { reason: twice.to_string(), help })
     }
 
-    fn format(&mut self, route: Option<&Route>) -> Option<FormatSpec> {
+    fn format(&mut self, route: Option<&RouteSection>) -> Option<FormatSpec> {
         all!(FormatSpec {
             key: self.choice("format.key", KeyFormat::from_word),
             value: self.value_format(route),
@@ -250,7 +250,7 @@ impl SettingsReader<'_> {
         })
     }
 
-    fn value_format(&mut self, route: Option<&Route>) -> Option<ValueFormat> {
+    fn value_format(&mut self, route: Option<&RouteSection>) -> Option<ValueFormat> {
         let value = self.choice("format.value", ValueFormat::from_word)?;
         if route.is_some_and(|route| !route.envelope.is_empty()) && !value.takes_envelope() {
             let reason = format!("needs an object around it, and `{}` has none", value.as_str());
@@ -260,8 +260,8 @@ impl SettingsReader<'_> {
         Some(value)
     }
 
-    fn kafka(&mut self) -> Option<Kafka> {
-        all!(Kafka {
+    fn kafka(&mut self) -> Option<KafkaSection> {
+        all!(KafkaSection {
             brokers: self.list("kafka.brokers", checks::broker, "write \"host:port\""),
             delivery: self.choice("kafka.delivery", Delivery::from_word),
             partitioner: self.choice("kafka.partitioner", Partitioner::from_word),
@@ -287,9 +287,9 @@ impl SettingsReader<'_> {
         Some(compression)
     }
 
-    fn progress(&mut self) -> Option<Progress> {
+    fn progress(&mut self) -> Option<ProgressSection> {
         let slot = self.as_typed("source.slot");
-        all!(Progress {
+        all!(ProgressSection {
             topic: self.text("progress.topic", |text| match (text, &slot) {
                 ("", Some(slot)) => Ok(format!("{PROGRESS_PREFIX}{slot}")),
                 _ => checks::progress_topic(text),
@@ -300,20 +300,20 @@ impl SettingsReader<'_> {
 
     fn dead_letters(
         &mut self,
-        route: Option<&Route>,
-        progress: Option<&Progress>,
-    ) -> Option<DeadLetters> {
+        route: Option<&RouteSection>,
+        progress: Option<&ProgressSection>,
+    ) -> Option<DeadLettersSection> {
         let topic = self.text("dead_letters.topic", |text| checks::dead_letters(text, route))?;
         if progress.is_some_and(|progress| progress.topic == topic) {
             let reason = format!("dead letters go to `{topic}` too");
             let help = "progress is kept in a compacted topic of its own: leave progress.topic out";
             return self.refuse("progress.topic", InvalidValue::new(reason).help(help));
         }
-        Some(DeadLetters { topic })
+        Some(DeadLettersSection { topic })
     }
 
-    fn retry(&mut self) -> Option<Retry> {
-        let retry = all!(Retry {
+    fn retry(&mut self) -> Option<RetrySection> {
+        let retry = all!(RetrySection {
             initial: self.duration("retry.initial"),
             max: self.duration("retry.max"),
             give_up_after: self.duration("retry.give_up_after"),

@@ -1,6 +1,6 @@
-//! What single values must be: names Postgres and Kafka allow, templates, addresses.
+//! Checks of single values: names that Postgres and Kafka allow, templates, addresses.
 //!
-//! Enters: one text. Leaves: the value, or a reason that names it. Pure; called by `assemble`.
+//! Input: a text. Output: the value, or a reason that names it. No I/O.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -11,7 +11,7 @@ use postrider_core::route::{
     check_beginning, check_topic,
 };
 
-use super::model::{Route, unquoted};
+use super::model::{RouteSection, unquoted};
 use postrider_secrets::mask::mask_text;
 use postrider_service::units::InvalidValue;
 
@@ -165,7 +165,10 @@ fn header_name(text: &str) -> Result<String, InvalidValue> {
 }
 
 /// A topic that holds nothing but dead letters.
-pub(super) fn dead_letters(text: &str, route: Option<&Route>) -> Result<String, InvalidValue> {
+pub(super) fn dead_letters(
+    text: &str,
+    route: Option<&RouteSection>,
+) -> Result<String, InvalidValue> {
     let is_shared = route.is_some_and(|route| {
         let by_rule = |rule: &RuleSpec| match &rule.action {
             RuleAction::Send(destination) => destination.topic.as_deref() == Some(text),

@@ -1,13 +1,13 @@
-//! Every value in effect and where it came from, fit to be shown.
+//! Lists every effective value and where it came from, without secrets (`postrider config show`).
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::Serialize;
 
-use super::layer::{Origin, Setting, Value, toml_text};
+use super::layer::{Setting, SettingOrigin, Value, toml_text};
 use super::model::Config;
-use super::options::{Kind, property};
+use super::options::{OptionKind, property};
 use super::rule_options::is_rules;
 use super::table::{OPTIONS, option};
 use postrider_postgres::libpq::SslMode;
@@ -22,7 +22,7 @@ pub struct Effective {
     /// The value, masked where it is secret.
     pub value: Shown,
     /// Where it came from.
-    pub origin: Origin,
+    pub origin: SettingOrigin,
 }
 
 /// A value as an operator would type it. Displays as TOML, serializes as what it is.
@@ -82,7 +82,7 @@ pub(super) fn list(
     for option in OPTIONS {
         let Some(setting) = settings.get(option.key) else { continue };
         lines.push(line(option.key, setting));
-        if option.kind == Kind::Connection {
+        if option.kind == OptionKind::Connection {
             let origin = libpq(variables).unwrap_or_else(|| setting.origin.clone());
             let value = Shown::Text(connection(config));
             lines.push(Effective { key: "source.connect".to_owned(), value, origin });
@@ -96,7 +96,7 @@ pub(super) fn list(
 fn show(key: &str, setting: &Setting) -> Shown {
     match &setting.value {
         Value::Text(text) => Shown::Text(match option(key).map(|option| option.kind) {
-            Some(Kind::Connection) => mask_connection_string(text),
+            Some(OptionKind::Connection) => mask_connection_string(text),
             // Names of options say nothing of passwords; values may.
             Some(_) => mask_text(text).into_owned(),
             None => shown(key, text).into_owned(),
@@ -104,7 +104,7 @@ fn show(key: &str, setting: &Setting) -> Shown {
         Value::List(items) => {
             let mut shown: Vec<_> =
                 items.iter().map(|item| mask_text(&item.text).into_owned()).collect();
-            let has_names = option(key).is_some_and(|option| option.kind == Kind::Names);
+            let has_names = option(key).is_some_and(|option| option.kind == OptionKind::Names);
             match (has_names, shown.len()) {
                 (true, 0 | 1) => Shown::Text(shown.pop().unwrap_or_default()),
                 _ => Shown::List(shown),
@@ -140,9 +140,9 @@ const fn sslmode(mode: SslMode) -> &'static str {
     }
 }
 
-fn libpq(variables: &[(String, String)]) -> Option<Origin> {
+fn libpq(variables: &[(String, String)]) -> Option<SettingOrigin> {
     let is_set =
         |name: &&str| variables.iter().any(|(set, value)| set == name && !value.is_empty());
     let names: Vec<&str> = LIBPQ.iter().copied().filter(|name| is_set(name)).collect();
-    (!names.is_empty()).then(|| Origin::Libpq(names.join(", ")))
+    (!names.is_empty()).then(|| SettingOrigin::Libpq(names.join(", ")))
 }

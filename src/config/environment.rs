@@ -1,13 +1,13 @@
-//! What the operator said outside of the file: environment variables, `--set`, other flags.
+//! Reads settings from environment variables, `--set` and other flags.
 //!
-//! Enters: name-value pairs, never the process's own environment (the caller passes it in). Leaves:
-//! one [`Layer`] each. What always holds: a value is named by its variable, never printed.
+//! Input: name-value pairs; the caller passes the environment in. Output: one [`Layer`] each. Invariant: an
+//! error names the variable and never prints its value.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use super::FlagValue;
-use super::layer::{Layer, Origin, Raw};
+use super::layer::{Layer, Raw, SettingOrigin};
 use super::mistake::{Mistake, MistakeKind, SourcePosition};
 use super::options::{ENV_PREFIX, OptionSpec, PROPERTIES, env_name, property};
 use super::table::{OPTIONS, option};
@@ -24,13 +24,13 @@ pub(super) fn environment(variables: &[(String, String)]) -> Layer {
         };
         let place = || SourcePosition::Named(format!("environment variable {name}"));
         if let Some(key) = key_of(path) {
-            layer.add(&key, Raw::Loose(value.clone()), Origin::Env(name.clone()), None);
+            layer.add(&key, Raw::Loose(value.clone()), SettingOrigin::Env(name.clone()), None);
         } else if let Some(key) = path.strip_suffix("_FILE").and_then(key_of) {
             layer.mistakes.extend(set_twice(name, &key, variables));
             match std::fs::read_to_string(value) {
                 Ok(text) => {
                     let text = text.trim_end_matches(['\r', '\n']).to_owned();
-                    layer.add(&key, Raw::Loose(text), Origin::EnvFile(name.clone()), None);
+                    layer.add(&key, Raw::Loose(text), SettingOrigin::EnvFile(name.clone()), None);
                 }
                 Err(error) => layer.mistakes.push(Mistake {
                     kind: MistakeKind::UnreadableFile {
@@ -83,7 +83,7 @@ pub(super) fn set(assignments: &[String]) -> Layer {
         };
         let key = key.trim();
         if option(key).is_some() || property(key).is_some_and(|name| !name.is_empty()) {
-            layer.add(key, Raw::Loose(value.to_owned()), Origin::Set, None);
+            layer.add(key, Raw::Loose(value.to_owned()), SettingOrigin::Set, None);
         } else {
             layer.refuse_unknown(key, SourcePosition::Named("--set".to_owned()));
         }
@@ -95,7 +95,7 @@ pub(super) fn set(assignments: &[String]) -> Layer {
 pub(super) fn flags(flags: &[FlagValue]) -> Layer {
     let mut layer = Layer::default();
     for FlagValue { key, value, flag } in flags {
-        layer.add(key, Raw::Loose(value.clone()), Origin::Flag((*flag).to_owned()), None);
+        layer.add(key, Raw::Loose(value.clone()), SettingOrigin::Flag((*flag).to_owned()), None);
     }
     layer
 }

@@ -1,4 +1,4 @@
-//! The TOML file: text in, a [`Layer`] out, every key and value with its place.
+//! Reads the TOML file into a [`Layer`] with the position of every key and value.
 
 use std::ops::Range;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use toml::de::{DeTable, DeValue};
 
-use super::layer::{Layer, Origin, Raw, did_you_mean};
+use super::layer::{Layer, Raw, SettingOrigin, did_you_mean};
 use super::mistake::{Mistake, MistakeKind, SourceFile, SourcePosition, Span};
 use super::options::{PROPERTIES, property};
 use super::rule_options::{RULES, is_rule};
@@ -55,8 +55,10 @@ impl Walk<'_> {
                 other if option(&key).is_some() || property(&key).is_some() => {
                     let span =
                         if property(&key).is_some() { self.key_span(name.span()) } else { span };
-                    let origin =
-                        Origin::File { path: self.file.path().to_owned(), line: span.line() };
+                    let origin = SettingOrigin::File {
+                        path: self.file.path().to_owned(),
+                        line: span.line(),
+                    };
                     let raw = raw(other, &|range| Some(self.span(range)));
                     self.layer.add(&key, raw, origin, Some(span));
                 }

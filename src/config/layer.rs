@@ -1,15 +1,15 @@
-//! One source of settings, read and checked for shape: the file, the environment, `--set`, flags.
+//! One source of settings: the file, the environment, `--set` or flags.
 //!
-//! Enters: raw values with the place they were typed in. Leaves: [`Layer`], a map from key to
-//! [`Setting`], and the mistakes met on the way. What always holds: a key in a layer is in the
-//! option table (or below `kafka.properties`) and its value is of that option's kind.
+//! Input: raw values with the place where they were typed. Output: a [`Layer`], a map from key to
+//! [`Setting`], and the mistakes found. Invariant: every key in a layer is in the option table (or below
+//! `kafka.properties`), and its value is of that option's kind.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use super::mistake::{Mistake, MistakeKind, SourcePosition, Span};
-use super::options::{Kind, OptionSpec};
+use super::options::{OptionKind, OptionSpec};
 use super::rule_options::{RULE_OPTIONS, RULES, is_rules};
 use super::table::{OPTIONS, option};
 use super::typo;
@@ -17,7 +17,7 @@ use postrider_service::units::{format_duration, format_size, parse_size, read_du
 
 /// Where an effective value came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Origin {
+pub enum SettingOrigin {
     /// The option table.
     Default,
     /// A `PG*` variable, the service file or the password file.
@@ -39,7 +39,7 @@ pub enum Origin {
     Flag(String),
 }
 
-impl std::fmt::Display for Origin {
+impl std::fmt::Display for SettingOrigin {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Default => f.write_str("default"),
@@ -101,7 +101,7 @@ pub(super) enum Value {
 #[derive(Debug, Clone)]
 pub(super) struct Setting {
     pub(super) value: Value,
-    pub(super) origin: Origin,
+    pub(super) origin: SettingOrigin,
     /// The value's place in a file.
     pub(super) span: Option<Span>,
 }
@@ -114,15 +114,16 @@ impl Setting {
 }
 
 /// Where a mistake in a value of this origin is shown.
-pub(super) fn place_of(origin: &Origin, span: Option<&Span>) -> SourcePosition {
+pub(super) fn place_of(origin: &SettingOrigin, span: Option<&Span>) -> SourcePosition {
     match (span, origin) {
         (Some(span), _) => SourcePosition::File(span.excerpt()),
-        (None, Origin::Env(name) | Origin::EnvFile(name) | Origin::Libpq(name)) => {
-            SourcePosition::Named(format!("environment variable {name}"))
-        }
-        (None, Origin::Set) => SourcePosition::Named("--set".to_owned()),
-        (None, Origin::Flag(name)) => SourcePosition::Named(name.clone()),
-        (None, Origin::Default | Origin::File { .. }) => SourcePosition::Nowhere,
+        (
+            None,
+            SettingOrigin::Env(name) | SettingOrigin::EnvFile(name) | SettingOrigin::Libpq(name),
+        ) => SourcePosition::Named(format!("environment variable {name}")),
+        (None, SettingOrigin::Set) => SourcePosition::Named("--set".to_owned()),
+        (None, SettingOrigin::Flag(name)) => SourcePosition::Named(name.clone()),
+        (None, SettingOrigin::Default | SettingOrigin::File { .. }) => SourcePosition::Nowhere,
     }
 }
 
@@ -135,7 +136,7 @@ pub(super) struct Layer {
 
 impl Layer {
     /// Takes one value; a mistake is kept for the report and the value is left out.
-    pub(super) fn add(&mut self, key: &str, raw: Raw, origin: Origin, span: Option<Span>) {
+    pub(super) fn add(&mut self, key: &str, raw: Raw, origin: SettingOrigin, span: Option<Span>) {
         let read = match option(key) {
             Some(option) => read_option(key, option, raw),
             None => read_property(key, raw),
@@ -218,33 +219,33 @@ fn read_option(key: &str, option: &OptionSpec, raw: Raw) -> Result<Value, Wrong>
         _ => None,
     };
     match (option.kind, raw) {
-        (Kind::Text | Kind::Connection, Raw::Text(text) | Raw::Loose(text)) => {
+        (OptionKind::Text | OptionKind::Connection, Raw::Text(text) | Raw::Loose(text)) => {
             Ok(Value::Text(text))
         }
-        (Kind::Choice(words), Raw::Text(text) | Raw::Loose(text)) => {
+        (OptionKind::Choice(words), Raw::Text(text) | Raw::Loose(text)) => {
             check_choice(key, words, &text)?;
             Ok(Value::Text(text))
         }
-        (Kind::Switch, Raw::Switch(on)) => Ok(Value::Switch(on)),
-        (Kind::Switch, Raw::Loose(text)) => match text.as_str() {
+        (OptionKind::Switch, Raw::Switch(on)) => Ok(Value::Switch(on)),
+        (OptionKind::Switch, Raw::Loose(text)) => match text.as_str() {
             "true" => Ok(Value::Switch(true)),
             "false" => Ok(Value::Switch(false)),
             _ => Err(wrong_type(key, option, "other text", None)),
         },
-        (Kind::Duration(min, max), Raw::Text(text) | Raw::Loose(text)) => {
+        (OptionKind::Duration(min, max), Raw::Text(text) | Raw::Loose(text)) => {
             let duration = read_duration(&text).map_err(invalid)?;
             let shown = (format_duration(min), format_duration(max));
             check_range(key, (min..=max).contains(&duration), shown)?;
             Ok(Value::Duration(duration))
         }
-        (Kind::Size(min, max), Raw::Text(text) | Raw::Loose(text)) => {
+        (OptionKind::Size(min, max), Raw::Text(text) | Raw::Loose(text)) => {
             let bytes = parse_size(&text).map_err(invalid)?;
             let shown = (format_size(min), format_size(max));
             check_range(key, (min..=max).contains(&bytes), shown)?;
             Ok(Value::Size(bytes))
         }
-        (Kind::Names, Raw::Text(text)) => Ok(Value::List(vec![Item { text, span: None }])),
-        (Kind::List | Kind::Names, Raw::Loose(text)) => {
+        (OptionKind::Names, Raw::Text(text)) => Ok(Value::List(vec![Item { text, span: None }])),
+        (OptionKind::List | OptionKind::Names, Raw::Loose(text)) => {
             let Some(items) = items(&text) else {
                 let help = "write names with commas, or a TOML list".to_owned();
                 return Err(wrong_type(key, option, "a list that is not TOML", Some(help)));
@@ -252,16 +253,16 @@ fn read_option(key: &str, option: &OptionSpec, raw: Raw) -> Result<Value, Wrong>
             let item = |text| Item { text, span: None };
             Ok(Value::List(items.into_iter().map(item).collect()))
         }
-        (Kind::List | Kind::Names, Raw::List(items)) => read_list(key, option, items),
+        (OptionKind::List | OptionKind::Names, Raw::List(items)) => read_list(key, option, items),
         (kind, raw) => {
             let help = match (kind, number) {
-                (Kind::Duration(..), Some(number)) => {
+                (OptionKind::Duration(..), Some(number)) => {
                     Some(format!("say the unit: \"{number}s\" or \"{number}ms\""))
                 }
-                (Kind::Size(..), Some(number)) => {
+                (OptionKind::Size(..), Some(number)) => {
                     Some(format!("say the unit: \"{number}B\" or \"{number}MiB\""))
                 }
-                (Kind::List, None) => match &raw {
+                (OptionKind::List, None) => match &raw {
                     Raw::Text(text) => Some(format!("put it in brackets: [{}]", toml_text(text))),
                     _ => None,
                 },

@@ -1,9 +1,9 @@
-//! What the operator decided: as typed → validated.
+//! Configuration: reads it from all sources, validates it, and reports every mistake.
 //!
-//! Enters: a TOML file, environment variables, `--set`, flags ([`Inputs`]). Leaves: [`Loaded`],
-//! the validated [`Config`] and where each of its values came from, or a [`ConfigError`] with
-//! every mistake. What always holds: nothing is touched before all of it is right; no secret is
-//! in any `Debug`, error or listing.
+//! Input: a TOML file, environment variables, `--set`, flags ([`Inputs`]). Output: [`Loaded`], the
+//! validated [`Config`] with the source of each value, or a [`ConfigError`] with every mistake. Invariant:
+//! nothing is contacted before the whole configuration is valid; no secret is in any `Debug`, error or
+//! listing.
 //!
 //! Precedence: flag, `--set`, environment, file, libpq's `PG*`, default.
 //!
@@ -51,16 +51,16 @@ use std::sync::LazyLock;
 use postrider_postgres::libpq::ConnectInfoWarning;
 use postrider_secrets::mask;
 
-use layer::{Layer, Origin as LayerOrigin, Raw, Setting, Value};
+use layer::{Layer, Raw, Setting, SettingOrigin as LayerOrigin, Value};
 
 pub use effective::{Effective, Shown};
-pub use layer::{Origin, toml_text};
+pub use layer::{SettingOrigin, toml_text};
 pub use mistake::{ConfigError, Mistake, MistakeKind, SourceLine, SourcePosition, to_read};
 pub use model::{
-    Config, DeadLetters, Http, Kafka, Log, Messages, Outbox, Progress, Retry, Route, Shutdown,
-    Source,
+    Config, DeadLettersSection, HttpSection, KafkaSection, LogSection, MessagesSection,
+    OutboxSection, ProgressSection, RetrySection, RouteSection, ShutdownSection, SourceSection,
 };
-pub use options::{Kind, OptionSpec, PROPERTIES, env_name};
+pub use options::{OptionKind, OptionSpec, PROPERTIES, env_name};
 pub use reference::{example_toml, reference_markdown, wrap};
 pub use rule_options::RULE_OPTIONS;
 pub use table::OPTIONS;
@@ -128,7 +128,7 @@ pub struct Loaded {
     pub warnings: Vec<ConnectInfoWarning>,
 }
 
-/// What a later room has against a value: the Kafka client knows its properties, not this room.
+/// What a later check objects to in a value: the Kafka client knows its properties, this crate does not.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Objection {
     /// The option, `kafka.properties.NAME` included.
@@ -139,7 +139,7 @@ pub struct Objection {
     pub help: Option<String>,
 }
 
-/// A check that needs more than this room knows.
+/// A check that needs more than this crate knows.
 pub type Review<'a> = &'a dyn Fn(&Config) -> Vec<Objection>;
 
 /// Reads, merges and validates; `review` sees the result before anybody else does.

@@ -1,8 +1,7 @@
-//! What is wrong with a configuration, and where the operator typed it.
+//! Mistakes in a configuration, and where the operator typed them.
 //!
-//! Enters: a situation and a [`SourcePosition`]. Leaves: [`ConfigError`], which carries every mistake
-//! found, not just the first. What always holds: no secret value is in any of it, source lines
-//! included. Rendered by `cli`.
+//! Input: a situation and a [`SourcePosition`]. Output: a [`ConfigError`] with every mistake, not just the
+//! first. Invariant: it contains no secret, source lines included. `cli` prints it.
 
 use std::fmt;
 use std::ops::Range;

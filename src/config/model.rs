@@ -1,7 +1,7 @@
-//! The validated configuration: what every room of the relay is given.
+//! The validated configuration, one struct per section.
 //!
-//! Enters: nothing, these are plain values that `assemble` fills. What always holds: every field
-//! was checked, there is no `Option` that means "default", and `Debug` shows no secret.
+//! Plain values, filled by `assemble`. Invariant: every field was checked, no `Option` means "default", and
+//! `Debug` shows no secret.
 
 use postrider_core::record::Partitioner;
 use std::collections::BTreeMap;
@@ -24,34 +24,34 @@ use postrider_postgres::libpq::{ConnectInfo, PasswordCommand};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     /// Where rows come from.
-    pub source: Source,
+    pub source: SourceSection,
     /// Which logical messages are rows.
-    pub messages: Messages,
+    pub messages: MessagesSection,
     /// Which columns mean what.
-    pub outbox: Outbox,
+    pub outbox: OutboxSection,
     /// Which record a row becomes.
-    pub route: Route,
+    pub route: RouteSection,
     /// Which form keys and values have.
     pub format: FormatSpec,
     /// Where records go.
-    pub kafka: Kafka,
+    pub kafka: KafkaSection,
     /// Where progress is kept.
-    pub progress: Progress,
+    pub progress: ProgressSection,
     /// Where rows go that cannot be delivered.
-    pub dead_letters: DeadLetters,
+    pub dead_letters: DeadLettersSection,
     /// Health and metrics.
-    pub http: Http,
+    pub http: HttpSection,
     /// How failures are waited out.
-    pub retry: Retry,
+    pub retry: RetrySection,
     /// How a clean stop is bounded.
-    pub shutdown: Shutdown,
+    pub shutdown: ShutdownSection,
     /// What is logged.
-    pub log: Log,
+    pub log: LogSection,
 }
 
 /// `[source]`
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Source {
+pub struct SourceSection {
     /// As typed; may be empty.
     pub url: ConnectionString,
     /// `url` and libpq's environment and files, understood.
@@ -72,7 +72,7 @@ pub struct Source {
 
 /// `[messages]`
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Messages {
+pub struct MessagesSection {
     /// Globs of prefixes; empty: no message is a row.
     pub prefixes: Vec<String>,
     /// Whether a null member is a NULL column (`Keep`) or a missing one (`Drop`).
@@ -81,7 +81,7 @@ pub struct Messages {
 
 /// `[outbox]`
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Outbox {
+pub struct OutboxSection {
     /// The row's identity.
     pub id: String,
     /// The kind of thing that changed.
@@ -106,7 +106,7 @@ pub struct Outbox {
     pub on_update: UpdatePolicy,
 }
 
-impl Outbox {
+impl OutboxSection {
     /// The column a name in `[route]` means: the one that plays this part here, or the table's
     /// own column of that name; in double quotes always the latter.
     pub fn resolve<'a>(&'a self, name: &'a str) -> &'a str {
@@ -138,8 +138,8 @@ pub(super) fn unquoted(name: &str) -> &str {
 
 /// `[route]`
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Route {
-    /// The column that decides the topic, as typed; see [`Outbox::resolve`].
+pub struct RouteSection {
+    /// The column that decides the topic, as typed; see [`OutboxSection::resolve`].
     pub by: String,
     /// Compiles.
     pub regex: String,
@@ -147,11 +147,11 @@ pub struct Route {
     pub topic: String,
     /// Globs of topics that rows may go to; empty: any.
     pub topics_allowed: Vec<String>,
-    /// The column that becomes the key, as typed; see [`Outbox::resolve`].
+    /// The column that becomes the key, as typed; see [`OutboxSection::resolve`].
     pub key: String,
-    /// In wire order; columns as typed, see [`Outbox::resolve`].
+    /// In wire order; columns as typed, see [`OutboxSection::resolve`].
     pub headers: Vec<FieldSpec>,
-    /// In the order of the members; columns as typed, see [`Outbox::resolve`].
+    /// In the order of the members; columns as typed, see [`OutboxSection::resolve`].
     pub envelope: Vec<FieldSpec>,
     /// As typed; `None` leaves the partition to the partitioner.
     pub partition: Option<String>,
@@ -173,7 +173,7 @@ pub struct Route {
 
 /// `[kafka]`
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Kafka {
+pub struct KafkaSection {
     /// At least one, each `host`, `host:port` or `[v6]:port`.
     pub brokers: Vec<String>,
     /// How the relay names itself to the brokers.
@@ -202,7 +202,7 @@ pub struct Kafka {
 
 /// `[progress]`
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Progress {
+pub struct ProgressSection {
     /// A legal topic name.
     pub topic: String,
     /// Whether at-least-once delivery keeps it too.
@@ -211,21 +211,21 @@ pub struct Progress {
 
 /// `[dead_letters]`
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DeadLetters {
+pub struct DeadLettersSection {
     /// A legal topic name.
     pub topic: String,
 }
 
 /// `[http]`
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Http {
+pub struct HttpSection {
     /// Where to listen; `None` is nowhere.
     pub bind: Option<SocketAddr>,
 }
 
 /// `[retry]`
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Retry {
+pub struct RetrySection {
     /// The first pause.
     pub initial: Duration,
     /// The longest pause, not below `initial`.
@@ -238,14 +238,14 @@ pub struct Retry {
 
 /// `[shutdown]`
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Shutdown {
+pub struct ShutdownSection {
     /// How long a drain may take.
     pub grace: Duration,
 }
 
 /// `[log]`
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Log {
+pub struct LogSection {
     /// The least severe line logged.
     pub level: LogLevel,
     /// Text or JSON.

@@ -9,7 +9,7 @@ type Text = &'static str;
 
 /// What an option's value looks like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum OptionKind {
     /// Any text; what it must be is checked when the configuration is assembled.
     Text,
     /// A connection string, shown without its password.
@@ -28,7 +28,7 @@ pub enum Kind {
     Size(u64, u64),
 }
 
-impl Kind {
+impl OptionKind {
     /// What the value must be, for a reader.
     pub fn describe(self) -> &'static str {
         match self {
@@ -50,7 +50,7 @@ pub struct OptionSpec {
     /// Section and name: `source.slot`.
     pub key: &'static str,
     /// What it looks like.
-    pub kind: Kind,
+    pub kind: OptionKind,
     /// The default, as TOML.
     pub default: &'static str,
     /// What it does, in a sentence or two.
@@ -91,19 +91,19 @@ pub fn env_name(key: &str) -> String {
 }
 
 pub(super) const fn text(key: Text, default: Text, doc: Text) -> OptionSpec {
-    OptionSpec { key, kind: Kind::Text, default, doc }
+    OptionSpec { key, kind: OptionKind::Text, default, doc }
 }
 
 pub(super) const fn list(key: Text, default: Text, doc: Text) -> OptionSpec {
-    OptionSpec { key, kind: Kind::List, default, doc }
+    OptionSpec { key, kind: OptionKind::List, default, doc }
 }
 
 pub(super) const fn names(key: Text, default: Text, doc: Text) -> OptionSpec {
-    OptionSpec { key, kind: Kind::Names, default, doc }
+    OptionSpec { key, kind: OptionKind::Names, default, doc }
 }
 
 pub(super) const fn switch(key: Text, default: Text, doc: Text) -> OptionSpec {
-    OptionSpec { key, kind: Kind::Switch, default, doc }
+    OptionSpec { key, kind: OptionKind::Switch, default, doc }
 }
 
 pub(super) const fn choice(
@@ -112,7 +112,7 @@ pub(super) const fn choice(
     default: Text,
     doc: Text,
 ) -> OptionSpec {
-    OptionSpec { key, kind: Kind::Choice(words), default, doc }
+    OptionSpec { key, kind: OptionKind::Choice(words), default, doc }
 }
 
 pub(super) const fn duration(
@@ -121,7 +121,7 @@ pub(super) const fn duration(
     default: Text,
     doc: Text,
 ) -> OptionSpec {
-    let kind = Kind::Duration(Duration::from_millis(min_ms), Duration::from_millis(max_ms));
+    let kind = OptionKind::Duration(Duration::from_millis(min_ms), Duration::from_millis(max_ms));
     OptionSpec { key, kind, default, doc }
 }
 
@@ -131,5 +131,5 @@ pub(super) const fn size(
     default: Text,
     doc: Text,
 ) -> OptionSpec {
-    OptionSpec { key, kind: Kind::Size(min, max), default, doc }
+    OptionSpec { key, kind: OptionKind::Size(min, max), default, doc }
 }

@@ -1,7 +1,7 @@
-//! Settings taken out of the merged map, each as its kind says.
+//! Takes typed values out of the merged settings.
 //!
-//! Enters: merged settings. Leaves: values, and what is wrong with the others. What always holds: a
-//! value that is refused leaves a mistake that points at the place it was typed in.
+//! Input: merged settings. Output: values of the option's type, and mistakes. Invariant: each refused value
+//! gives a mistake that points at the place where it was typed.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,8 +1,8 @@
-//! What the option table says, for readers: the commented example file and the reference page.
+//! Generates the commented example file and docs/configuration.md from the option table.
 
 use std::fmt::Write as _;
 
-use super::options::{Kind, OptionSpec};
+use super::options::{OptionKind, OptionSpec};
 use super::rule_options::RULE_OPTIONS;
 use super::table::OPTIONS;
 use postrider_service::units::{format_duration, format_size};
@@ -17,7 +17,7 @@ pub fn example_toml() -> String {
     for option in OPTIONS {
         start_section(&mut out, option, |section| format!("\n[{section}]\n"));
         let mut comment = option.doc.to_owned();
-        if let Kind::Choice(words) = option.kind {
+        if let OptionKind::Choice(words) = option.kind {
             let _ = write!(comment, " One of: {}.", words.join(", "));
         }
         for line in wrap(&comment, 96) {
@@ -76,21 +76,25 @@ pub fn reference_markdown() -> String {
         });
         let mut meaning = option.doc.replace('|', "\\|");
         let unit = match option.kind {
-            Kind::Choice(words) => {
+            OptionKind::Choice(words) => {
                 let words: Vec<String> = words.iter().map(|word| format!("`{word}`")).collect();
                 let _ = write!(meaning, " One of {}.", words.join(", "));
                 "-"
             }
-            Kind::Duration(min, max) => {
+            OptionKind::Duration(min, max) => {
                 let _ =
                     write!(meaning, " From {} to {}.", format_duration(min), format_duration(max));
                 "time"
             }
-            Kind::Size(min, max) => {
+            OptionKind::Size(min, max) => {
                 let _ = write!(meaning, " From {} to {}.", format_size(min), format_size(max));
                 "bytes"
             }
-            Kind::Text | Kind::Connection | Kind::List | Kind::Names | Kind::Switch => "-",
+            OptionKind::Text
+            | OptionKind::Connection
+            | OptionKind::List
+            | OptionKind::Names
+            | OptionKind::Switch => "-",
         };
         let (name, env) = (option.name(), option.env());
         let default = option.default.replace('|', "\\|");

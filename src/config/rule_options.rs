@@ -1,6 +1,6 @@
-//! What a rule can say, by keys such as `route.rules.0.glob`.
+//! The options of a routing rule, with keys such as `route.rules.0.glob`.
 //!
-//! Enters: a key. Leaves: its [`OptionSpec`]. What always holds: a number is written in one way.
+//! Input: a key. Output: its [`OptionSpec`]. Invariant: an index has one spelling (no leading zeros).
 
 use super::options::{OptionSpec, list, switch, text};
 
@@ -61,12 +61,12 @@ pub(super) fn is_rule(key: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Kind;
+    use crate::OptionKind;
 
     #[test]
     fn a_rules_keys_are_options() {
-        assert_eq!(option("route.rules.0.glob").unwrap().kind, Kind::Text);
-        assert_eq!(option("route.rules.12.drop").unwrap().kind, Kind::Switch);
+        assert_eq!(option("route.rules.0.glob").unwrap().kind, OptionKind::Text);
+        assert_eq!(option("route.rules.12.drop").unwrap().kind, OptionKind::Switch);
         for wrong in ["", ".0", ".x.glob", ".00.glob", ".+1.glob", ".70000.glob", ".0.globe"] {
             assert!(option(&format!("{RULES}{wrong}")).is_none(), "{wrong}");
         }

@@ -1,14 +1,13 @@
-//! `[[route.rules]]`: settings that come in numbered groups.
+//! Reads the routing rules, `[[route.rules]]`.
 //!
-//! Enters: settings with keys such as `route.rules.0.glob`. Leaves: validated rules in the
-//! order of their numbers, or what is wrong with one. What always holds: a rule has one pattern,
-//! and does one thing.
+//! Input: settings with keys such as `route.rules.0.glob`. Output: validated rules in the order of their
+//! numbers, or mistakes. Invariant: a rule has one pattern and one action.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::checks;
 use super::layer::Setting;
-use super::model::Outbox;
+use super::model::OutboxSection;
 use super::options::OptionSpec;
 use super::reader::SettingsReader;
 use super::rule_options::{RULE_OPTIONS, RULES};
@@ -44,7 +43,7 @@ pub(super) fn topics<'a>(
 
 impl SettingsReader<'_> {
     /// Every rule, in order. `by` is the column of a rule that names none.
-    pub(super) fn rules(&mut self, by: &str, outbox: &Outbox) -> Option<Vec<RuleSpec>> {
+    pub(super) fn rules(&mut self, by: &str, outbox: &OutboxSection) -> Option<Vec<RuleSpec>> {
         let rules: Vec<Option<RuleSpec>> = numbers(self.settings)
             .into_iter()
             .map(|number| RuleReader { number, reader: self }.read(by, outbox))
@@ -60,7 +59,7 @@ struct RuleReader<'r, 's> {
 }
 
 impl RuleReader<'_, '_> {
-    fn read(&mut self, by: &str, outbox: &Outbox) -> Option<RuleSpec> {
+    fn read(&mut self, by: &str, outbox: &OutboxSection) -> Option<RuleSpec> {
         let column = self.column("column")?.unwrap_or_else(|| by.to_owned());
         let (pattern, regex) = self.pattern()?;
         let topic = self.given("topic", |text| Ok(text.to_owned()))?;

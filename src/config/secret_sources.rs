@@ -1,12 +1,12 @@
-//! Settings whose values are asked for again: what a file holds, what a command prints.
+//! Where secrets are read again while the relay runs: files and commands.
 //!
-//! Enters: merged settings. Leaves: how to reach Postgres, librdkafka's properties, the files that
-//! `_FILE` variables named, commands. What always holds: no command is run here.
+//! Input: merged settings. Output: how to connect to Postgres, librdkafka's properties, the files of
+//! `_FILE` variables, commands. Invariant: no command is run here.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use super::layer::{Origin, Setting, Value};
+use super::layer::{Setting, SettingOrigin, Value};
 use super::options::{PROPERTIES, property};
 use super::reader::SettingsReader;
 use super::values::{ConnectionString, Property};
@@ -57,7 +57,7 @@ impl SettingsReader<'_> {
     /// The file that a setting was read from, if a `_FILE` variable named one.
     pub(super) fn file_of(&self, key: &str) -> Option<PathBuf> {
         match &self.settings.get(key)?.origin {
-            Origin::EnvFile(variable) => (self.env)(variable).map(PathBuf::from),
+            SettingOrigin::EnvFile(variable) => (self.env)(variable).map(PathBuf::from),
             _ => None,
         }
     }

@@ -1,4 +1,4 @@
-//! What the core is told: the configuration in the core's own words.
+//! Converts the configuration to the core's settings: outbox columns, routing, policies.
 
 use postrider_core::outbox::{MessageSpec, OutboxSpec};
 use postrider_core::pipeline::{Policy, RejectPolicy};

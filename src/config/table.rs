@@ -1,15 +1,14 @@
 //! Every option there is: one table of name, kind, default and meaning.
 //!
-//! Enters: nothing. Leaves: [`OPTIONS`], from which come the reader's checks, the environment
-//! names, did-you-mean, `config example`, `config show` and docs/configuration.md. What always
-//! holds: an option exists if and only if it is here or is a rule's, and every default is valid
-//! (tested).
+//! [`OPTIONS`] is the source of the reader's checks, the environment variables, suggestions for typos,
+//! `config example`, `config show` and docs/configuration.md. Invariant: an option exists only if it is
+//! here or is a rule's, and every default is valid (tested).
 
 use postrider_core::record::Partitioner;
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-use super::options::{Kind, OptionSpec, choice, duration, list, names, size, switch, text};
+use super::options::{OptionKind, OptionSpec, choice, duration, list, names, size, switch, text};
 use super::rule_options;
 use super::values::{
     Compression, Create, Delivery, LogFormat, LogLevel, MissingTopicWord, Rejected,
@@ -25,7 +24,7 @@ const DAY_MS: u64 = 24 * 3_600_000;
 pub const OPTIONS: &[OptionSpec] = &[
     OptionSpec {
         key: "source.url",
-        kind: Kind::Connection,
+        kind: OptionKind::Connection,
         default: "\"\"",
         doc: "The connection to Postgres: a postgres:// URL or a libpq `key=value` string, with \
               every sslmode and `require_auth`. Parameters that it does not set come from PG* \

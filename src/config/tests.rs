@@ -1,4 +1,4 @@
-//! The configuration as a whole: files with mistakes, precedence, provenance, secrets, the docs.
+//! Tests of the configuration as a whole: files with mistakes, precedence, sources, secrets, documentation.
 
 mod mistakes;
 mod precedence;

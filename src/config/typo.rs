@@ -1,7 +1,7 @@
-//! Which name was meant.
+//! Suggests the name that was probably meant.
 //!
-//! Enters: two names. Leaves: how many letters they are apart, if that is a typo. What always holds: it
-//! takes no longer than the shorter name deserves, whatever was typed.
+//! Input: two names. Output: their edit distance, if it is small enough for a typo. The cost is bounded by
+//! the shorter name.
 
 /// Letters added, left out, changed or swapped with the next between two names, if at most `most`.
 pub fn distance(name: &str, other: &str, most: usize) -> Option<usize> {

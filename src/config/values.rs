@@ -1,11 +1,11 @@
-//! The vocabulary of the validated configuration: small types whose existence proves a check.
+//! Enums and small types of the validated configuration.
 //!
-//! Enters: text an operator typed. Leaves: the choices. What always holds: a value of these types needs
-//! no second look, and nothing secret is in a `Debug` or `Display`.
+//! Input: text that an operator typed. Output: the values. Invariant: a value of these types is valid, and
+//! no `Debug` or `Display` shows a secret.
 
 use std::fmt;
 
-use postrider_core::route::words;
+use postrider_core::route::keyword_enum;
 
 /// A connection string that may hold a password: `Debug` and `Display` mask it.
 #[derive(Clone, PartialEq, Eq, Default)]
@@ -51,7 +51,7 @@ impl fmt::Debug for Property {
     }
 }
 
-words!(
+keyword_enum!(
     /// Whether missing publication and slot are created at start.
     Create {
         /// Created when missing.
@@ -60,7 +60,7 @@ words!(
         Never = "never",
     }
 );
-words!(
+keyword_enum!(
     /// What happens to a row that cannot be delivered as it is (G4).
     Rejected {
         /// Sent to the dead-letter topic.
@@ -71,7 +71,7 @@ words!(
         Skip = "skip",
     }
 );
-words!(
+keyword_enum!(
     /// What happens to rows whose topic the brokers do not have, or deny us.
     MissingTopicWord {
         /// They wait, and all behind them.
@@ -82,7 +82,7 @@ words!(
         DeadLetter = "dead_letter",
     }
 );
-words!(
+keyword_enum!(
     /// The delivery guarantee.
     Delivery {
         /// Every committed row at least once, first occurrences in order.
@@ -91,7 +91,7 @@ words!(
         ExactlyOnce = "exactly_once",
     }
 );
-words!(
+keyword_enum!(
     /// Batch compression; librdkafka's names.
     Compression {
         /// LZ4.
@@ -106,7 +106,7 @@ words!(
         None = "none",
     }
 );
-words!(
+keyword_enum!(
     /// The form of log lines.
     LogFormat {
         /// For people.
@@ -115,7 +115,7 @@ words!(
         Json = "json",
     }
 );
-words!(
+keyword_enum!(
     /// The least severe line that is logged.
     LogLevel {
         /// Only what an operator must act on.

@@ -1,8 +1,7 @@
-//! How long to wait before the next attempt.
+//! Exponential back-off with jitter: how long to wait before the next attempt.
 //!
-//! Enters: how many attempts failed, and a number that was drawn. Leaves: a time that doubles up to a limit,
-//! shortened by chance so that those who failed together do not come back together. What always holds: it lies between half
-//! of the longest wait and the whole of it.
+//! Input: the number of failed attempts and a random number. Output: a time that doubles up to a limit, of
+//! which at least half is waited; the random part keeps relays that failed together from retrying together.
 
 use std::time::Duration;
 

@@ -1,7 +1,6 @@
-//! What a walsender says inside a replication stream.
+//! The two messages of a Postgres replication stream, XLogData and keepalive, as the type [`Frame`].
 //!
-//! Enters: nothing; this is a vocabulary. Leaves: [`Frame`], the only type of this room that the
-//! core knows, so that the core can be driven by a socket, a recorded file or a simulation alike.
+//! A frame can come from a socket, a recorded file or a simulation; the core does not know which.
 
 use crate::lsn::Lsn;
 use crate::pgoutput::Excerpt;

@@ -1,4 +1,5 @@
-//! What decides in Postrider: which row becomes which record, and which position Postgres may be told.
+//! The core of Postrider: every decision about which row becomes which record, and which position Postgres
+//! is told.
 //!
 //! ```text
 //!  Frame --> pgoutput --> Message --> outbox --> OutboxRow --> route --> Record | Rejection
@@ -6,7 +7,7 @@
 //!  settled Lsn <---------------- ledger <--------------- Confirmation -----+
 //! ```
 //!
-//! Enters: values. Leaves: values. Always holds: nothing here reads a clock, a socket, a file or the
+//! Input: values. Output: values. Invariant: nothing here reads a clock, a socket, a file or the
 //! environment, starts a thread or depends on a runtime, so that the code that ships is the code that is
 //! simulated by seeds, fuzzed and replayed from scripts. [`session`] is the whole of it, around a
 //! [`pipeline`] whose stages the others are; [`transaction`] is the sink that delivers exactly once;

@@ -1,7 +1,7 @@
-//! Positions in Postgres's write-ahead log.
+//! [`Lsn`]: a position in Postgres's write-ahead log.
 //!
-//! Enters: the server's 64-bit positions, or their `X/X` text. Leaves: a newtype that can be
-//! compared and printed but not confused with a count. Every other room may use it; it uses none.
+//! Converts from and to the server's 64-bit number and its `X/X` text. A type of its own, so that a
+//! position is never confused with a count of bytes.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,7 +1,8 @@
-//! Mistakes that the simulation must notice, each made in the code that ships.
+//! Deliberate bugs in the shipped code, switched on by tests to prove that the simulation notices them.
 //!
-//! Enters: which one a test wants to be made, in builds with the feature `mutants`. Leaves: whether to make
-//! it. What always holds: without that feature nothing is ever made, and the compiler removes the question.
+//! Input: which bug a test switches on, in builds with the feature `mutants`. Output: whether the code at
+//! hand is to behave wrongly. Without the feature the check is a constant, and the compiler removes it.
+//! Public because the tests of other crates choose the bug.
 
 /// One mistake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

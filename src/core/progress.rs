@@ -1,8 +1,8 @@
-//! The relay's progress, as it is kept in Kafka beside the records.
+//! The progress record: how far the relay came, stored in Kafka beside the records.
 //!
-//! Enters: a [`Mark`] and the [`Lineage`] it belongs to. Leaves: key and value of a record, and
-//! [`Progress`] again from such a record. What always holds: a record that was written by a later
-//! version, or by something else, is an error and never a position.
+//! Input: a [`Mark`] and the [`Lineage`] (cluster, slot, publication, tables) it belongs to. Output: key
+//! and value of the Kafka record, and [`Progress`] again from such a record. Invariant: a record that
+//! another program or a later version wrote is an error and never a position.
 //!
 //! ```json
 //! {"version":2,"system":"7312..","timeline":1,"standby":false,"database":"shop","slot":"postrider",
@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use crate::lsn::Lsn;
-use crate::pipeline::{CommitId, Mark, Part};
+use crate::pipeline::{CommitId, Mark, PartialTransaction};
 use crate::route::{NO_TIMESTAMP, OwnedRecord};
 
 /// The form described above.
@@ -102,7 +102,7 @@ pub struct ProgressSyntax {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Wire {
+struct ProgressJson {
     version: u32,
     #[serde(flatten)]
     lineage: Lineage,
@@ -132,7 +132,7 @@ impl Progress {
             xid,
             time_us,
         });
-        let wire = Wire {
+        let wire = ProgressJson {
             version: VERSION,
             lineage: self.lineage.clone(),
             end: self.mark.end.to_string(),
@@ -163,7 +163,8 @@ impl Progress {
 
     /// Reads a record's value; the error says what is wrong with it.
     pub fn decode(value: &[u8]) -> Result<Self, String> {
-        let wire: Wire = serde_json::from_slice(value).map_err(|error| error.to_string())?;
+        let wire: ProgressJson =
+            serde_json::from_slice(value).map_err(|error| error.to_string())?;
         if !(VERSION_MIN..=VERSION).contains(&wire.version) {
             return Err(format!("version {} instead of {VERSION}", wire.version));
         }
@@ -171,7 +172,9 @@ impl Progress {
             |text: &str| text.parse::<Lsn>().map_err(|error| format!("its position: {error}"));
         let part = match (&wire.commit, wire.rows) {
             (None, None) => None,
-            (Some(commit), Some(rows @ 1..)) => Some(Part { commit_lsn: position(commit)?, rows }),
+            (Some(commit), Some(rows @ 1..)) => {
+                Some(PartialTransaction { commit_lsn: position(commit)?, rows })
+            }
             _ => return Err("`commit` and `rows` belong together".to_owned()),
         };
         let last = wire.last.as_ref().map(|WireCommit { commit, xid, time_us }| {
@@ -186,7 +189,7 @@ impl Progress {
 mod tests {
     use super::*;
 
-    fn progress(part: Option<Part>) -> Progress {
+    fn progress(part: Option<PartialTransaction>) -> Progress {
         let lineage = Lineage {
             system: "7312".to_owned(),
             timeline: 3,
@@ -209,7 +212,7 @@ mod tests {
         let text = r#"{"version":1,"system":"7312","timeline":3,"database":"shop",
             "slot":"postrider","publication":7,"tables":{"public.outbox":8},"end":"2/0",
             "commit":"2/9","rows":5,"written_by":"postrider 0.1.0"}"#;
-        let part = Some(Part { commit_lsn: Lsn::new((2 << 32) + 9), rows: 5 });
+        let part = Some(PartialTransaction { commit_lsn: Lsn::new((2 << 32) + 9), rows: 5 });
         let Progress { mut lineage, mut mark } = progress(part);
         (lineage.members, lineage.messages, lineage.standby) = (BTreeMap::new(), None, false);
         (lineage.publication_xid, lineage.places) = (None, BTreeMap::new());
@@ -220,7 +223,7 @@ mod tests {
     /// Byte for byte: other relays read it, and compaction compares nothing but the key.
     #[test]
     fn g6_the_form_of_a_record_is_as_documented() {
-        let part = Some(Part { commit_lsn: Lsn::new(9), rows: 5 });
+        let part = Some(PartialTransaction { commit_lsn: Lsn::new(9), rows: 5 });
         let text = String::from_utf8(progress(part).encode()).unwrap();
         let (before, _) = text.rsplit_once(",\"written_by\":").unwrap();
         assert_eq!(
@@ -235,7 +238,7 @@ mod tests {
 
     #[test]
     fn g6_what_is_written_is_read_again() {
-        for part in [None, Some(Part { commit_lsn: Lsn::new(9), rows: 20_000 })] {
+        for part in [None, Some(PartialTransaction { commit_lsn: Lsn::new(9), rows: 20_000 })] {
             let progress = progress(part);
             assert_eq!(Progress::decode(&progress.encode()), Ok(progress));
         }

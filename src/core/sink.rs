@@ -1,15 +1,14 @@
-//! The one seam of a session to what stores records: where they leave, and confirmations come back.
+//! The trait [`Sink`]: what a session needs of a Kafka producer.
 //!
 //! Contract, for every implementation:
 //! * records of one partition are appended in the order of `send` (G2);
-//! * each accepted ticket is answered exactly once by a [`Confirmation`], or `poll` reports an error,
-//!   after which none of its unanswered tickets will be answered: the session is dropped and the relay
-//!   resumes from the acknowledged position;
-//! * `Stored` means that the brokers acknowledged it as `acks=all` demands (G1 rests on this);
-//! * no call blocks for longer than a few milliseconds, but for a tenth of a second while a client
-//!   connects;
-//! * a record whose topic does not exist is not taken: nothing that waits behind it is repeated;
-//! * a sink that keeps progress says in [`Sink::kept`] how far Postgres may be told that we are.
+//! * each accepted ticket is answered exactly once by a [`Confirmation`], or `poll` returns an error, after
+//!   which none of its unanswered tickets will be answered: the session is dropped and the relay resumes
+//!   from the acknowledged position;
+//! * `Stored` means that the brokers acknowledged it under `acks=all` (G1 depends on this);
+//! * no call blocks for longer than a few milliseconds, or a tenth of a second while a client connects;
+//! * a record whose topic does not exist is not accepted, so that nothing behind it is repeated;
+//! * a sink that stores progress returns from [`Sink::kept`] how far Postgres may be acknowledged.
 
 use crate::lsn::Lsn;
 use crate::pipeline::{Confirmation, Mark, Outgoing};

@@ -1,7 +1,7 @@
-//! Time as the core knows it: an argument.
+//! Time as an argument: [`Now`] and [`Instant`].
 //!
-//! Enters: what the caller's monotonic clock shows. Leaves: differences. Nothing here asks a clock, so that
-//! a simulation steps through hours in microseconds, and a run is repeated exactly.
+//! The core reads no clock; the caller passes in what its monotonic clock shows. So a simulation runs hours
+//! in microseconds, and a run can be repeated exactly.
 
 use std::ops::{Add, AddAssign, Sub};
 use std::time::Duration;

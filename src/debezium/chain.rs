@@ -1,13 +1,12 @@
-//! The chain of transformations: the outbox router, the decoder of logical messages before it, and
-//! what neither of them is.
+//! The chain of single message transformations: finds the outbox router and the decoder of logical
+//! messages.
 //!
-//! Enters: `transforms`, the types of its members, their predicates. Leaves: [`Chain`]. What always
-//! holds: a transformation that is not understood is refused by name, since nobody can tell what it
-//! does to a record.
+//! Input: `transforms`, the types of its members, their predicates. Output: a [`Chain`]. Invariant: an
+//! unknown transformation is refused by name, since its effect on records is unknown.
 
 use super::draft::{Draft, Taken, list};
-use super::given::Flavour;
 use super::names::{BARE_DECODER, BARE_ROUTER, DECODE, simple_class};
+use super::options_file::Flavour;
 use postrider_core::outbox::TableName;
 use postrider_core::route::Matcher;
 

@@ -1,7 +1,6 @@
-//! The last look: what was made of the file must load.
+//! Checks that the imported configuration is valid, with the configuration's own checks.
 //!
-//! Enters: the draft. Leaves: nothing, or refusals of the options whose settings are no settings. The
-//! checks are those of the configuration itself, so that there is one place for them.
+//! Input: the draft. Output: refusals of options whose settings are invalid.
 
 use std::path::PathBuf;
 

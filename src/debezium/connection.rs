@@ -1,8 +1,8 @@
-//! `database.*` → `source.url`.
+//! Translates `database.*` to `source.url`.
 //!
-//! Enters: the connector's connection options, among them what it hands on to pgjdbc. Leaves: one
-//! URL. What always holds: what the file does not say, or leaves to a placeholder, is left out of the
-//! URL, so that libpq's `PG*` variables and files can say it; every part is percent-encoded.
+//! Input: the connector's connection options, including those for pgjdbc. Output: one URL. Invariant: what
+//! the file omits, or leaves to a placeholder, is omitted from the URL, so that libpq's `PG*` variables and
+//! files can provide it; every part is percent-encoded.
 
 use std::fmt::Write as _;
 

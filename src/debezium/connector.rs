@@ -1,14 +1,13 @@
-//! The connector's own options: slot, publication, tables, logical messages, and the modes that
-//! change how a column's value is written.
+//! Translates the connector's own options: slot, publication, tables, logical messages, and modes of column
+//! values.
 //!
-//! Enters: options of Debezium's PostgreSQL connector. Leaves: `[source]`, `[messages]`, and
-//! `bytea`. What always holds: slot and publication are the ones Debezium used, so that what it had
-//! not delivered is delivered here.
+//! Input: options of Debezium's PostgreSQL connector. Output: `[source]`, `[messages]` and `bytea`.
+//! Invariant: slot and publication are Debezium's, so that what it had not delivered is delivered here.
 
 use super::chain::Chain;
 use super::draft::{Draft, Taken, list, text};
-use super::given::Flavour;
 use super::names::DECODER_NULLS;
+use super::options_file::Flavour;
 use postrider_core::outbox::TableName;
 
 const CLASS: &str = "io.debezium.connector.postgresql.PostgresConnector";

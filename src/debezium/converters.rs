@@ -1,13 +1,13 @@
-//! Converters → the forms of `[format]`.
+//! Translates converters to the formats of `[format]`.
 //!
-//! Enters: `key.converter`, `value.converter`, `header.converter` and what is behind them, in Debezium
-//! Server's words too; `binary.handling.mode`. Leaves: `format.key`, `format.value`, `format.columns`,
-//! `format.bytea`. What always holds: a converter that is not named is not guessed silently.
+//! Input: `key.converter`, `value.converter`, `header.converter` and their options, in Debezium Server's
+//! names too; `binary.handling.mode`. Output: `format.key`, `format.value`, `format.columns`,
+//! `format.bytea`. Invariant: a converter that is not given is not guessed silently.
 
 use super::connector::refuse_placeholder;
 use super::draft::{Draft, Taken, text};
-use super::given::Flavour;
 use super::names::simple_class;
+use super::options_file::Flavour;
 
 /// What is written for keys and values that are bytes, which one setting says for both.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -1,11 +1,10 @@
-//! The draft's settings → commented TOML.
+//! Writes the imported settings as commented TOML, in the order of the option table.
 //!
-//! Sections and settings are in the order of the option table. What always holds: a comment is one
-//! that TOML allows, whatever the options of the file were called.
+//! Invariant: a comment is valid in TOML, whatever the options of the file were called.
 
 use std::fmt::Write as _;
 
-use super::draft::{Draft, Setting, text};
+use super::draft::{Draft, DraftSetting, text};
 use postrider_config::{OPTIONS, PROPERTIES, env_name, wrap};
 use postrider_secrets::mask::is_secret_name;
 
@@ -31,8 +30,8 @@ pub(super) fn render_without_secrets(draft: &Draft) -> String {
     })
 }
 
-fn write(draft: &Draft, value: &dyn Fn(&Draft, &Setting) -> Option<String>) -> String {
-    let mut settings: Vec<&Setting> = draft.settings().iter().collect();
+fn write(draft: &Draft, value: &dyn Fn(&Draft, &DraftSetting) -> Option<String>) -> String {
+    let mut settings: Vec<&DraftSetting> = draft.settings().iter().collect();
     settings.sort_by_cached_key(|setting| place(&setting.key));
     let mut out = HEAD.to_owned();
     let mut current = "";

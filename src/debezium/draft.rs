@@ -1,11 +1,11 @@
-//! The configuration in the making: options not yet dealt with, settings, findings.
+//! The import's working state: options not yet translated, settings, findings.
 //!
-//! Enters: [`Given`]. Leaves: settings for `document`, the report. What always holds: taking an
-//! entry out obliges to say what became of it, so that no option is in two findings and none is
-//! forgotten (`known::settle` deals with what is left).
+//! Input: an [`OptionsFile`]. Output: settings for `document`, the report. Invariant: whoever takes an
+//! option out must report what became of it, so that no option is in two findings and none is forgotten
+//! (`other_options::settle` handles the rest).
 
-use super::given::{Entry, Flavour, Given, GivenContent};
-use super::{Finding, ImportOutcome};
+use super::options_file::{Entry, Flavour, GivenContent, OptionsFile};
+use super::{ImportOutcome, OptionFinding};
 use postrider_config::toml_text;
 use postrider_secrets::mask::{MASK, for_scrubbing, is_secret_name, scrub, secret_parts};
 
@@ -75,7 +75,7 @@ fn references(value: &str) -> impl Iterator<Item = &str> {
 }
 
 /// One line of the TOML.
-pub(super) struct Setting {
+pub(super) struct DraftSetting {
     /// `source.slot`, or `kafka.properties.NAME`.
     pub(super) key: String,
     /// As TOML.
@@ -93,16 +93,16 @@ pub(super) struct Draft {
     pub(super) flavour: Flavour,
     entries: Vec<(usize, Entry)>,
     done: Vec<String>,
-    settings: Vec<Setting>,
-    findings: Vec<(usize, Finding)>,
+    settings: Vec<DraftSetting>,
+    findings: Vec<(usize, OptionFinding)>,
     assumed: usize,
     /// What is secret in the file, so that no text repeats it.
     secrets: Vec<String>,
 }
 
 impl Draft {
-    pub(super) fn new(given: Given) -> Self {
-        let Given { flavour, entries } = given;
+    pub(super) fn new(given: OptionsFile) -> Self {
+        let OptionsFile { flavour, entries } = given;
         let secrets = secrets_of(&entries, flavour);
         let assumed = entries.len();
         let entries = entries.into_iter().enumerate().collect();
@@ -214,7 +214,7 @@ impl Draft {
     fn put(&mut self, key: &str, value: String, comment: String, options: Vec<usize>) {
         self.settings.retain(|setting| setting.key != key);
         let (key, without_secrets) = (key.to_owned(), None);
-        self.settings.push(Setting { key, value, without_secrets, comment, options });
+        self.settings.push(DraftSetting { key, value, without_secrets, comment, options });
     }
 
     /// What of a setting is fit to be printed.
@@ -225,7 +225,7 @@ impl Draft {
     }
 
     /// What is written so far.
-    pub(super) fn settings(&self) -> &[Setting] {
+    pub(super) fn settings(&self) -> &[DraftSetting] {
         &self.settings
     }
 
@@ -273,7 +273,7 @@ impl Draft {
             MASK.to_owned()
         });
         let (note, help) = (note.to_owned(), help.map(str::to_owned));
-        self.findings.push((order, Finding { option: name, value, outcome, note, help }));
+        self.findings.push((order, OptionFinding { option: name, value, outcome, note, help }));
     }
 
     /// Something the file leaves open, and what is made of it. Not for the router's options alone,
@@ -299,11 +299,11 @@ impl Draft {
         // The file may have the option, as `null` or as no text.
         if let Some((_, finding)) = self.findings.iter_mut().find(|(_, it)| it.option == option) {
             if finding.outcome != ImportOutcome::Refused {
-                *finding = Finding { outcome, note, help, ..finding.clone() };
+                *finding = OptionFinding { outcome, note, help, ..finding.clone() };
             }
             return;
         }
-        let finding = Finding { option: option.to_owned(), value: None, outcome, note, help };
+        let finding = OptionFinding { option: option.to_owned(), value: None, outcome, note, help };
         self.findings.push((self.assumed, finding));
         self.assumed += 1;
     }
@@ -341,11 +341,11 @@ impl Draft {
     }
 
     /// The findings, in the order of the file.
-    pub(super) fn into_report(mut self) -> Vec<Finding> {
+    pub(super) fn into_report(mut self) -> Vec<OptionFinding> {
         self.findings.sort_by_key(|(order, _)| *order);
         let secrets = self.secrets;
         let without = |text: String| scrub(&text, &secrets);
-        let public = |(_, finding): (usize, Finding)| Finding {
+        let public = |(_, finding): (usize, OptionFinding)| OptionFinding {
             // One that the file does not have may be made of another's value.
             option: match finding.value {
                 Some(_) => finding.option,

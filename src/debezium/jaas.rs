@@ -1,7 +1,7 @@
-//! `sasl.jaas.config`: who logs in, as Java spells it.
+//! Parses `sasl.jaas.config`, Java's way to write a login.
 //!
-//! Enters: `LoginModule required username="u" password="p";`. Leaves: the module and its options. The
-//! grammar is that of a JAAS configuration file's entry.
+//! Input: `LoginModule required username="u" password="p";`. Output: the module and its options. The
+//! grammar is that of an entry in a JAAS configuration file.
 
 /// One entry.
 pub(super) struct JaasLogin {

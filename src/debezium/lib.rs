@@ -1,10 +1,10 @@
-//! A Debezium configuration → Postrider's own, with an account of every option.
+//! Imports a Debezium configuration: translates it to Postrider's, with a report about every option.
 //!
-//! Enters: the text of a Kafka Connect connector (JSON, or properties), of a Debezium Server
-//! (properties), or of the outbox router's options alone. Leaves: [`Imported`], commented TOML and a
-//! [`Finding`] for each option, or [`ImportError`]. What always holds: an option is in exactly one
-//! finding; the TOML is a configuration that loads; nothing is imported while an option is refused
-//! that decides what consumers see; no finding shows a secret, nor does the text without them.
+//! Input: the text of a Kafka Connect connector (JSON, or properties), of a Debezium Server (properties),
+//! or of the outbox router's options alone. Output: [`Imported`], commented TOML and an [`OptionFinding`]
+//! for each option, or [`ImportError`]. Invariant: an option is in exactly one finding; the TOML is a valid
+//! configuration; nothing is imported while an option that decides what consumers see is refused; no
+//! finding shows a secret, nor does the text without secrets.
 //!
 //! Names and meanings of the options: Debezium's documentation, "Outbox Event Router" and "Debezium
 //! connector for PostgreSQL" (3.7); Kafka's, "Connect" and "Producer Configs" (4.x).
@@ -25,6 +25,7 @@
 //! # Ok::<(), postrider_debezium::ImportError>(())
 //! ```
 
+mod additional_fields;
 mod chain;
 mod check;
 mod connection;
@@ -32,11 +33,10 @@ mod connector;
 mod converters;
 mod document;
 mod draft;
-mod given;
 mod jaas;
-mod known;
 mod names;
-mod placement;
+mod options_file;
+mod other_options;
 mod producer;
 mod properties;
 mod router;
@@ -60,7 +60,7 @@ pub struct Imported {
     pub toml_without_secrets: String,
     /// One finding for each option in the order of the file, then one for each thing that was
     /// assumed.
-    pub report: Vec<Finding>,
+    pub report: Vec<OptionFinding>,
 }
 
 impl fmt::Debug for Imported {
@@ -71,7 +71,7 @@ impl fmt::Debug for Imported {
 
 /// What became of one option.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Finding {
+pub struct OptionFinding {
     /// The option, as the file names it.
     pub option: String,
     /// Its value, masked where it may be secret; `None` where the file does not have the option.
@@ -127,7 +127,7 @@ pub enum ImportError {
     #[error("{}", RefusedOptions(.report))]
     Refused {
         /// Every finding, at least one of them refused.
-        report: Vec<Finding>,
+        report: Vec<OptionFinding>,
     },
 }
 
@@ -148,7 +148,7 @@ impl ImportError {
     }
 }
 
-struct RefusedOptions<'a>(&'a [Finding]);
+struct RefusedOptions<'a>(&'a [OptionFinding]);
 
 impl fmt::Display for RefusedOptions<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -164,7 +164,7 @@ impl fmt::Display for RefusedOptions<'_> {
 /// Translates. Pure: no file, environment or server is looked at, and placeholders such as
 /// `${env:PASSWORD}` are left alone.
 pub fn import(text: &str) -> Result<Imported, ImportError> {
-    let mut draft = Draft::new(given::read(text)?);
+    let mut draft = Draft::new(options_file::read(text)?);
     let chain = chain::find(&mut draft);
     let tables = connector::source(&mut draft, &chain);
     chain::predicates(&mut draft, &chain, &tables);
@@ -174,7 +174,7 @@ pub fn import(text: &str) -> Result<Imported, ImportError> {
     converters::map(&mut draft);
     producer::map(&mut draft);
     connector::rest(&mut draft);
-    known::settle(&mut draft);
+    other_options::settle(&mut draft);
     check::loads(&mut draft);
     let toml = document::render(&draft);
     let toml_without_secrets = document::render_without_secrets(&draft);

@@ -1,6 +1,4 @@
-//! The names of options: the outbox router's, older spellings, and which are near to one another.
-//!
-//! Enters: names as files have them. Leaves: the names of this release of Debezium.
+//! Names of options: the outbox router's, old spellings, and which names are similar.
 
 use postrider_config::typo;
 

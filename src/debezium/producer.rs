@@ -1,11 +1,11 @@
-//! The Java producer's options → `[kafka]` and librdkafka's properties.
+//! Translates the Java producer's options to `[kafka]` and librdkafka's properties.
 //!
-//! Enters: `producer.override.*`, Debezium Server's `sink.kafka.producer.*`, a worker's `producer.*`.
-//! Leaves: `[kafka]`. What always holds: no option weakens what the guarantees rest on; the size of
-//! the largest record is the Java producer's, so that none is rejected here that Debezium sent.
+//! Input: `producer.override.*`, Debezium Server's `sink.kafka.producer.*`, a worker's `producer.*`.
+//! Output: `[kafka]`. Invariant: no option weakens what the guarantees depend on; the largest record size
+//! is the Java producer's, so that nothing is rejected here that Debezium sent.
 
 use super::draft::{Draft, PRODUCER, Taken, list, text};
-use super::given::Flavour;
+use super::options_file::Flavour;
 use super::{names, tls};
 
 /// Deals with all options of the producer.

@@ -1,8 +1,7 @@
-//! Java's `.properties` text → names and values, in order.
+//! Parses Java's `.properties` text into names and values, in order.
 //!
-//! The rules are those of `java.util.Properties.load`: `#` and `!` begin comments, a backslash at
-//! the end of a line joins the next, `=`, `:` or white space ends a name, and `\uXXXX` is a UTF-16
-//! unit.
+//! The rules are those of `java.util.Properties.load`: `#` and `!` begin comments, a backslash at the end
+//! of a line joins the next, `=`, `:` or white space ends a name, and `\uXXXX` is a UTF-16 unit.
 
 use std::str::Chars;
 

@@ -1,18 +1,18 @@
-//! The outbox router's options → `[outbox]`, `[route]`, and what of `[format]` is about JSON.
+//! Translates the outbox router's options to `[outbox]`, `[route]` and the JSON part of `[format]`.
 //!
-//! Enters: the options behind the router's prefix. Leaves: settings. What always holds: Debezium's
-//! own default is written out wherever it is not Postrider's, so that the result does not lean on
-//! what the file is silent about.
+//! Input: the options behind the router's prefix. Output: settings. Invariant: Debezium's default is
+//! written out wherever it differs from Postrider's, so that the result does not depend on what the file
+//! omits.
 
 use super::chain::Chain;
 use super::connector::refuse_placeholder;
 use super::draft::{Draft, Taken, asks_provider, list, text};
-use super::{names, placement};
+use super::{additional_fields, names};
 
 /// Deals with all options of the router.
 pub(super) fn map(draft: &mut Draft, chain: &Chain) {
     let Some(prefix) = &chain.router else { return };
-    let mut router = Router { draft, prefix };
+    let mut router = RouterOptions { draft, prefix };
     router.event_type();
     router.columns();
     router.topic();
@@ -23,12 +23,12 @@ pub(super) fn map(draft: &mut Draft, chain: &Chain) {
     router.unknown();
 }
 
-struct Router<'a> {
+struct RouterOptions<'a> {
     draft: &'a mut Draft,
     prefix: &'a str,
 }
 
-impl Router<'_> {
+impl RouterOptions<'_> {
     /// Takes the option of this name, older names included; a placeholder is refused.
     fn take(&mut self, option: &str) -> Option<Taken> {
         let mut present = self.draft.take(&format!("{}{option}", self.prefix));
@@ -160,7 +160,7 @@ impl Router<'_> {
     fn placement(&mut self) {
         let mut headers = Vec::new();
         if let Some(taken) = self.take("table.fields.additional.placement") {
-            match placement::parse(taken.text()) {
+            match additional_fields::parse(taken.text()) {
                 Ok(placed) => {
                     headers = placed.headers;
                     let (mut settings, comment) = (Vec::new(), "");

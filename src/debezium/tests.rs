@@ -1,4 +1,4 @@
-//! Whole files: those in `fixtures/debezium/import` with what they come to, and generated ones.
+//! Tests of whole files: those in `fixtures/debezium/import` with their results, and generated ones.
 //!
 //! Beside `NAME.json` or `NAME.properties` lie `NAME.report`, every finding on a line, and, unless an
 //! option is refused, `NAME.toml`. `UPDATE_FIXTURES=1 cargo test --lib debezium` renews them.
@@ -30,8 +30,8 @@ fn imported(name: &str) -> Imported {
     import(&fixture(name)).unwrap()
 }
 
-fn lines(report: &[Finding]) -> String {
-    let line = |finding: &Finding| {
+fn lines(report: &[OptionFinding]) -> String {
+    let line = |finding: &OptionFinding| {
         let outcome = serde_json::to_value(finding.outcome).unwrap();
         let value = finding.value.as_ref().map_or(String::new(), |value| format!(" = {value}"));
         let help = finding.help.as_ref().map_or(String::new(), |help| format!(" [{help}]"));

@@ -1,8 +1,8 @@
-//! The Java producer's `security.*`, `sasl.*` and `ssl.*` → librdkafka's.
+//! Translates the Java producer's `security.*`, `sasl.*` and `ssl.*` to librdkafka's properties.
 //!
-//! Enters: options of the producer. Leaves: `[kafka.properties]`. What always holds: what cannot be
-//! carried over is refused, since a connection would be weaker or impossible without it; PEM and
-//! PKCS#12 are carried over, Java's key stores are not.
+//! Input: options of the producer. Output: `[kafka.properties]`. Invariant: what cannot be translated is
+//! refused, since the connection would be weaker or impossible without it; PEM and PKCS#12 are supported,
+//! Java's key stores are not.
 
 use super::draft::{Draft, Taken, text};
 use super::jaas;

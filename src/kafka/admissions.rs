@@ -1,17 +1,16 @@
-//! What lies before the first record of a session and of each topic: a connection, and the topic's
-//! number of partitions.
+//! Checks before a record is sent: is a broker connected, and how many partitions does its topic have?
 //!
-//! Enters: the record about to be sent. Leaves: whether it may go now, or why the session is over.
-//! What always holds: a record whose topic is not to be had is not taken, so that waiting for the topic
-//! repeats nothing; what becomes of its row [`TopicBook`](super::TopicBook) says. No call waits for an
+//! Input: the record about to be sent. Output: whether it may be sent now, or why the session is over.
+//! Invariant: a record whose topic is unavailable is not accepted, so that waiting for the topic repeats
+//! nothing; what becomes of its row, [`TopicBook`](super::TopicBook) decides. No call waits for a broker's
 //! answer about a topic.
 //!
-//! Rows choose topics, so they choose how often the brokers are asked. A few names are asked for one by
-//! one: that costs a round trip each, is answered exactly (missing or forbidden), and makes brokers
-//! create a topic that do so. Beyond a share of the time ([`BY_NAME`]) the brokers are asked for all
-//! topics instead, and that one answer is good for every row that was received before it was asked
-//! for: a topic that was created before its first row was written is in it, for Postgres sends a row
-//! after its commit. A list of a large cluster is large, so half of the time at most goes to lists.
+//! Rows choose topics, so they determine how often the brokers are asked. A few topics are asked for by
+//! name: that costs a round trip each, has an exact answer (missing or forbidden), and makes brokers create
+//! the topic if they are so configured. Beyond a share of the time ([`BY_NAME`]) the brokers are asked for
+//! all topics instead. That answer is valid for every row that was received before the request: a topic
+//! that was created before its first row was written is in it, because Postgres sends a row after its
+//! commit. The list of a large cluster is large, so at most half of the time is spent on lists.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,10 +21,10 @@ use rdkafka::producer::{BaseProducer, Producer as _};
 use super::deliveries::Deliveries;
 use super::first_write_gate::Admission;
 use super::producer::invalid_topic;
-use super::questions::{BrokerQuery, BrokerReply, Count, Listed, Questions};
 use super::settings::KafkaSpec;
+use super::topic_queries::{BrokerQuery, BrokerReply, Listed, PartitionCount, TopicQueries};
 use super::{SendError, SinkError};
-use postrider_core::pipeline::{Allowance, Decision, TopicFault};
+use postrider_core::pipeline::{Allowance, TopicDecision, TopicFault};
 use postrider_core::route::Record;
 
 /// How long one call may hurry the library to connect.
@@ -55,10 +54,10 @@ pub(super) struct Admissions {
     connected: bool,
     missing: BTreeMap<String, Missing>,
     /// Once something was asked.
-    questions: Option<Questions>,
+    questions: Option<TopicQueries>,
     start: Instant,
     by_name: Allowance,
-    /// Questions in a row.
+    /// TopicQueries in a row.
     unanswered: u32,
     list: Option<Listed>,
     /// Topics whose partitions were counted again, for a row chose one that they did not have; and what had
@@ -127,10 +126,10 @@ impl Admissions {
             }
         }
         let mut by_name = match kafka.topics.decide(topic, || inner.in_flight_count() == 0) {
-            Some(Decision::Reject(rejection)) => return Err(SendError::Refused(rejection)),
-            Some(Decision::Wait | Decision::Create(_)) => return Ok(Admission::Wait),
-            Some(Decision::Ask) => false,
-            Some(Decision::AskByName) | None => true,
+            Some(TopicDecision::Reject(rejection)) => return Err(SendError::Refused(rejection)),
+            Some(TopicDecision::Wait | TopicDecision::Create(_)) => return Ok(Admission::Wait),
+            Some(TopicDecision::Ask) => false,
+            Some(TopicDecision::AskByName) | None => true,
         };
         if self.missing.get(topic).is_some_and(|missing| missing.asked.elapsed() < ASK_EVERY) {
             return Ok(Admission::Wait);
@@ -145,9 +144,13 @@ impl Admissions {
                     return Ok(admits());
                 }
                 None => match kafka.topics.unlisted(kafka, topic, list.collides(topic)) {
-                    Some(Decision::Reject(rejection)) => return Err(SendError::Refused(rejection)),
-                    Some(Decision::Wait | Decision::Create(_)) => return Ok(Admission::Wait),
-                    Some(Decision::Ask | Decision::AskByName) | None => by_name = true,
+                    Some(TopicDecision::Reject(rejection)) => {
+                        return Err(SendError::Refused(rejection));
+                    }
+                    Some(TopicDecision::Wait | TopicDecision::Create(_)) => {
+                        return Ok(Admission::Wait);
+                    }
+                    Some(TopicDecision::Ask | TopicDecision::AskByName) | None => by_name = true,
                 },
             }
         }
@@ -205,7 +208,7 @@ impl Admissions {
         let is_expensive = self.by_name.left(now - self.start) < BY_NAME_MIN;
         let questions = match &mut self.questions {
             Some(questions) => questions,
-            none => none.insert(started(Questions::start(Arc::clone(inner)))?),
+            none => none.insert(started(TopicQueries::start(Arc::clone(inner)))?),
         };
         // Of a row whose place nobody told a list says nothing.
         let question = if !by_name && is_expensive && row < received && now >= self.next_list {
@@ -225,7 +228,7 @@ impl Admissions {
         inner: &BaseProducer<Deliveries>,
         kafka: &KafkaSpec,
     ) -> Result<bool, SinkError> {
-        let Some((answer, took)) = self.questions.as_mut().and_then(Questions::answer) else {
+        let Some((answer, took)) = self.questions.as_mut().and_then(TopicQueries::answer) else {
             return Ok(false);
         };
         let now = Instant::now();
@@ -247,26 +250,26 @@ impl Admissions {
         inner: &BaseProducer<Deliveries>,
         kafka: &KafkaSpec,
         topic: &str,
-        count: Count,
+        count: PartitionCount,
     ) -> Result<(), SinkError> {
-        self.unanswered = if count == Count::Unanswered { self.unanswered + 1 } else { 0 };
+        self.unanswered = if count == PartitionCount::Unanswered { self.unanswered + 1 } else { 0 };
         let partitions = match count {
-            Count::Partitions(partitions) => partitions,
-            Count::Unanswered if self.unanswered < UNANSWERED_MAX => return Ok(()),
-            Count::Unanswered => {
+            PartitionCount::Partitions(partitions) => partitions,
+            PartitionCount::Unanswered if self.unanswered < UNANSWERED_MAX => return Ok(()),
+            PartitionCount::Unanswered => {
                 // Brokers that are away have counted nothing: nobody's row is refused for that (G4).
                 self.recounts.remove(topic);
                 0
             }
-            Count::Unknown => {
+            PartitionCount::Unknown => {
                 tracing::debug!(topic, "the brokers did not say how many partitions there are");
                 0
             }
             // The next call decides by what is known now.
-            Count::None(fault) if kafka.topics.absent(kafka, topic, fault).is_some() => {
+            PartitionCount::None(fault) if kafka.topics.absent(kafka, topic, fault).is_some() => {
                 return Ok(());
             }
-            Count::None(fault) => return self.wait_for(topic, fault),
+            PartitionCount::None(fault) => return self.wait_for(topic, fault),
         };
         self.missing.remove(topic);
         counted(inner, kafka, topic, partitions);
@@ -312,6 +315,6 @@ fn counted(inner: &BaseProducer<Deliveries>, kafka: &KafkaSpec, topic: &str, par
     inner.context().gathered().first_writes.counted(topic, partitions);
 }
 
-fn started(questions: std::io::Result<Questions>) -> Result<Questions, SinkError> {
+fn started(questions: std::io::Result<TopicQueries>) -> Result<TopicQueries, SinkError> {
     questions.map_err(|error| SinkError::NotReady(error.to_string()))
 }

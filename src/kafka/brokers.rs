@@ -1,18 +1,14 @@
-//! Which brokers are connected, read from the client library's own log.
+//! Tracks which brokers are connected, from librdkafka's log.
 //!
-//! librdkafka tells nobody when a broker comes back: its error callback knows only "all brokers are
-//! down", its statistics cost a JSON document of every partition, and a metadata request blocks.
-//! Its debug context `broker` logs one line per change of a connection's state, and nothing per
-//! record:
+//! librdkafka does not report when a broker comes back: its error callback knows only "all brokers are
+//! down", its statistics are a JSON document of every partition, and a metadata request blocks. Its debug
+//! context `broker` logs one line per change of a connection's state, and nothing per record:
 //!
-//! ```text
-//! STATE  [thrd:host:9092/1]: host:9092/1: Broker changed state APIVERSION_QUERY -> UP
-//! ```
+//! ```text STATE  [thrd:host:9092/1]: host:9092/1: Broker changed state APIVERSION_QUERY -> UP ```
 //!
-//! Enters: such lines. Leaves: whether at least one broker is known to answer. A connection that
-//! ends is no proof of an outage (brokers close idle ones); a connection that cannot be made while
-//! none is up is. With none up the library tries again every second, so an outage is known within
-//! seconds.
+//! Input: such lines. Output: whether at least one broker is reachable. A connection that ends does not
+//! prove an outage, since brokers close idle ones; a connection that cannot be made while none is up does.
+//! With none up the library tries again every second, so an outage is known within seconds.
 
 /// What a line changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

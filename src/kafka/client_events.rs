@@ -1,8 +1,8 @@
-//! One ear for the client library's log lines and errors, in place of its own.
+//! Receives librdkafka's log lines and client errors.
 //!
-//! Enters: what librdkafka logs and reports outside of records. Leaves: Postrider's log, in its
-//! levels and without repetition, and the facts that others ask for: is a broker answering, has the
-//! producer died, are we not let in.
+//! Input: what librdkafka logs and reports apart from delivery reports. Output: lines in Postrider's log,
+//! with its levels and without repetition, and the state that others ask for: is a broker reachable, did
+//! the producer fail fatally, was the login refused.
 
 use std::time::{Duration, Instant};
 
@@ -12,10 +12,10 @@ use rdkafka::types::RDKafkaErrorCode as Code;
 use tracing::{debug, info, warn};
 
 use super::SinkError;
-pub(super) use super::barred::Barred;
+pub(super) use super::add_partition_error::AddPartitionError;
 use super::brokers::{BrokerChange, Brokers};
 use super::listener::{broke_off, hung_up_at, mismatch, no_broker_at};
-use super::withdrawn::Withdrawn;
+use super::revoked_login::RevokedLogin;
 use postrider_service::log_throttle::LogThrottle;
 
 /// A first connection, the first of two addresses of a name, or a broker's restart may take this
@@ -53,14 +53,14 @@ pub(super) struct ClientEvents {
     fatal: Option<Fatal>,
     /// It gave up since we may not produce at all.
     forbidden: bool,
-    withdrawn: Withdrawn,
+    revoked_login: RevokedLogin,
     /// It has to be replaced since its login is refused.
     replaced: bool,
     /// Connections that ended and requests that were not answered in time, so far.
     disturbances: u64,
     authentication_error: Option<SinkError>,
     /// A topic that no transaction of ours may write to.
-    barred: Option<Barred>,
+    add_partition_error: Option<AddPartitionError>,
     whose: Whose,
     /// The client is being closed: what it says of records that it forgets is no news.
     closing: bool,
@@ -103,11 +103,11 @@ impl Default for ClientEvents {
             mismatch: None,
             fatal: None,
             forbidden: false,
-            withdrawn: Withdrawn::default(),
+            revoked_login: RevokedLogin::default(),
             replaced: false,
             disturbances: 0,
             authentication_error: None,
-            barred: None,
+            add_partition_error: None,
             whose: Whose::default(),
             closing: false,
         }
@@ -144,7 +144,7 @@ impl ClientEvents {
                 None => {}
             }
             let answering = self.brokers.answering();
-            if let Some(reason) = self.withdrawn.observe(line, answering, Instant::now()) {
+            if let Some(reason) = self.revoked_login.observe(line, answering, Instant::now()) {
                 self.replaced |= self.fatal.is_none();
                 self.died(&reason);
             }
@@ -168,8 +168,8 @@ impl ClientEvents {
             // Followed by an error that has the cause's own code instead of `Fatal`.
             self.died(line.split_once("Fatal error: ").map_or(line, |(_, reason)| reason));
         }
-        if facility == "ADDPARTS" && self.barred.is_none() {
-            self.barred = Barred::read(line);
+        if facility == "ADDPARTS" && self.add_partition_error.is_none() {
+            self.add_partition_error = AddPartitionError::read(line);
         }
         let serious = matches!(
             level,
@@ -218,7 +218,7 @@ impl ClientEvents {
             }
             _ => {
                 if matches!(code, Code::Authentication | Code::SaslAuthenticationFailed) {
-                    self.withdrawn.refused(reason, Instant::now());
+                    self.revoked_login.refused(reason, Instant::now());
                 }
                 self.warn(&code.to_string(), reason);
             }
@@ -227,7 +227,7 @@ impl ClientEvents {
 
     /// A client that is refused a login is to be replaced: the next one reads the secret anew.
     pub(super) const fn secret_can_change(&mut self) {
-        self.withdrawn.secret_can_change();
+        self.revoked_login.secret_can_change();
     }
 
     /// Takes in one error of a consumer, which comes without the reason: its log line had that before.
@@ -249,15 +249,15 @@ impl ClientEvents {
     }
 
     /// A topic that transactions may not write to.
-    pub(super) const fn barred(&self) -> Option<&Barred> {
-        self.barred.as_ref()
+    pub(super) const fn add_partition_error(&self) -> Option<&AddPartitionError> {
+        self.add_partition_error.as_ref()
     }
 
     /// Why this client is of no use any more.
     pub(super) fn fatal_reason(&self) -> Option<SinkError> {
         let reason = self.fatal.as_ref()?.reason.clone();
         Some(match (self.replaced, self.forbidden) {
-            (true, _) => SinkError::EntryWithdrawn(reason),
+            (true, _) => SinkError::LoginRevoked(reason),
             (_, true) => SinkError::Forbidden(reason),
             _ => SinkError::Fatal(reason),
         })

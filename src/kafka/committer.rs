@@ -1,8 +1,8 @@
-//! Waits for the end of a transaction, so that the hot thread need not.
+//! Commits Kafka transactions on a thread of its own, so that the hot thread does not wait.
 //!
-//! Enters: orders to commit what a producer has open. Leaves: what became of them, one outcome per
-//! order. What always holds: the call returns at once; an outcome that is not `Ok` tells
-//! nothing about the transaction. Its thread ends when this is dropped and the last order is done.
+//! Input: requests to commit a producer's open transaction. Output: one result for each. Invariant: a
+//! request returns at once; a result that is not `Ok` says nothing about the transaction's outcome. The
+//! thread ends when this is dropped and the last request is done.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};

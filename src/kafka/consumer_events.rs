@@ -1,7 +1,7 @@
-//! What consumers of the client library hear.
+//! The rdkafka context of consumers: passes log lines and errors on to [`ClientEvents`].
 //!
-//! Enters: its log lines and errors. Leaves: what a [`ClientEvents`] makes of them: why no broker answers, and
-//! why we are not let in. What always holds: nothing is heard but while a consumer is served.
+//! Output: why no broker answers, and why a login was refused. Events arrive only while the consumer is
+//! polled.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

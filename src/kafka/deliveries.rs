@@ -1,9 +1,9 @@
-//! The producer's context: delivery reports become confirmations.
+//! The rdkafka context of producers: turns delivery reports into confirmations.
 //!
-//! Enters: librdkafka's callbacks, all of them on the thread that polls. Leaves: confirmations by
-//! ticket, the reason why the session is over if it is, and the number of events served, by which
-//! the poll loop knows that none is left. What always holds: one answer per ticket; no allocation
-//! per stored record (the caller's vector is filled in place); nothing is logged per record.
+//! Input: librdkafka's callbacks, all on the thread that polls. Output: confirmations by ticket; the reason
+//! why the session is over, if it is; the number of events served, by which the poll loop knows that none
+//! is left. Invariant: one answer per ticket; no allocation per stored record (the caller's vector is
+//! reused); nothing is logged per record.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -19,14 +19,16 @@ use rdkafka::statistics::Statistics;
 use rdkafka::types::RDKafkaErrorCode as Code;
 use rdkafka::{ClientContext, Message};
 
-use super::blame::{self, BatchFault, Refusal};
-use super::client_events::{Barred, ClientEvents};
+use super::client_events::{AddPartitionError, ClientEvents};
+use super::delivery_failure::{
+    DeliveryFailure, FailedRecord, is_a_rule, is_of_the_broker, judge, words,
+};
 use super::first_write_gate::{FirstWriteGate, Report};
+use super::refused_batch::{self, BatchFault, Refusal};
 use super::settings::KafkaSpec;
-use super::verdict::{Case, Verdict, is_a_rule, is_of_the_broker, judge, words};
 use super::{Confirmation, Outcome, Refused, SinkError, TopicBook};
 use postrider_core::ledger::Ticket;
-use postrider_core::pipeline::{Aspect, Blame};
+use postrider_core::pipeline::{Blame, RefusalCause};
 use postrider_core::route::{OwnedRecord, Rejection, RejectionCode, content_of};
 use postrider_core::transaction::PROGRESS_TICKET;
 
@@ -106,7 +108,7 @@ impl Gathered {
         }
         let demands_keys = |topic: &str| topics.demands_keys(topic);
         let about = (topic.clone(), reason.clone());
-        Standing::Over(blame::verdict(&self.refusals, about, demands_keys))
+        Standing::Over(refused_batch::verdict(&self.refusals, about, demands_keys))
     }
 
     fn end(&mut self, error: SinkError) {
@@ -168,9 +170,11 @@ impl Deliveries {
         } else if let Some(error) = events.authentication_error() {
             return Err(self.topics.authentication_error(error.clone()));
         }
-        if let Some(Barred { topic, reason, denied }) = events.barred().cloned() {
+        if let Some(AddPartitionError { topic, reason, denied }) =
+            events.add_partition_error().cloned()
+        {
             drop(events);
-            return Err(if denied { self.denied(topic) } else { self.barred(topic, reason) });
+            return Err(if denied { self.denied(topic) } else { self.cannot_add(topic, reason) });
         }
         events.tell_outage();
         match events.fatal() {
@@ -211,15 +215,15 @@ impl Deliveries {
 
     /// The brokers let no transaction of ours write to the topic. It may be what was sent; a topic that
     /// the relay itself writes to has no row at fault.
-    fn barred(&self, topic: String, reason: String) -> SinkError {
+    fn cannot_add(&self, topic: String, reason: String) -> SinkError {
         if self.topics.is_exempt(&topic) {
             return SinkError::Delivery { topic, reason };
         }
         let alone = self.gathered().alone.clone().filter(|alone| alone.topic == topic);
         let blame = |Alone { ticket, topic, content }| {
-            let (alone, aspect, rejection) = (true, Aspect::Unknown, None);
+            let (alone, cause, rejection) = (true, RefusalCause::Unknown, None);
             let (at_ms, reason) = (now_ms(), reason.clone());
-            Blame { ticket, topic, content, alone, aspect, at_ms, reason, rejection }
+            Blame { ticket, topic, content, alone, cause, at_ms, reason, rejection }
         };
         let records = alone.into_iter().map(blame).collect();
         SinkError::BatchRefused { topic, reason, records, batch_bytes: None }
@@ -258,7 +262,7 @@ impl Deliveries {
         (timestamp_ms, alone): (Option<i64>, bool),
     ) {
         let code = error.rdkafka_error_code().unwrap_or(Code::Fail);
-        let case = Case {
+        let case = FailedRecord {
             topic: message.topic(),
             // One that a record chose and that is not there is refused before it is sent; this one has
             // gone since, and its topic with it.
@@ -267,23 +271,27 @@ impl Deliveries {
             has_key: message.key().is_some(),
         };
         let broken = match (judge(code, case), timestamp_ms) {
-            (Verdict::Refuse(rejection), _) if ticket == PROGRESS_TICKET => {
+            (DeliveryFailure::Refuse(rejection), _) if ticket == PROGRESS_TICKET => {
                 let topic = message.topic().to_owned();
                 SinkError::Delivery { topic, reason: rejection.reason }
             }
-            (Verdict::Refuse(rejection), Some(timestamp_ms)) => {
+            (DeliveryFailure::Refuse(rejection), Some(timestamp_ms)) => {
                 let outcome = refused(message, rejection, timestamp_ms);
                 self.gathered().confirmations.push(Confirmation { ticket, outcome });
                 return;
             }
-            (Verdict::Refuse(rejection), None) => {
+            (DeliveryFailure::Refuse(rejection), None) => {
                 self.refused(message, (ticket, alone), (code, fault(code, rejection)));
                 batch_refused(message.topic().to_owned(), words(code))
             }
-            (Verdict::Break(SinkError::Unauthorised { topic }), _) => self.denied(topic),
+            (DeliveryFailure::Break(SinkError::Unauthorised { topic }), _) => self.denied(topic),
             // What follows a refused batch is refused for the gap.
-            (Verdict::Break(SinkError::Delivery { .. }), _) if self.has_refused_another() => return,
-            (Verdict::Break(SinkError::Delivery { topic, reason }), _)
+            (DeliveryFailure::Break(SinkError::Delivery { .. }), _)
+                if self.has_refused_another() =>
+            {
+                return;
+            }
+            (DeliveryFailure::Break(SinkError::Delivery { topic, reason }), _)
                 if is_of_the_broker(code) && !self.topics.is_exempt(&topic) =>
             {
                 let fault = if is_a_rule(code) { BatchFault::Unclear } else { BatchFault::Theirs };
@@ -291,16 +299,16 @@ impl Deliveries {
                 batch_refused(topic, reason)
             }
             // A topic for dead letters that takes none is a matter for a human.
-            (Verdict::Break(SinkError::Delivery { topic, reason }), _)
+            (DeliveryFailure::Break(SinkError::Delivery { topic, reason }), _)
                 if is_a_rule(code) && ticket != PROGRESS_TICKET =>
             {
                 let rejection = Rejection { code: RejectionCode::Refused, reason: reason.clone() };
-                let fault = BatchFault::Content(rejection, Aspect::Unknown);
+                let fault = BatchFault::Content(rejection, RefusalCause::Unknown);
                 self.refused(message, (ticket, alone), (code, fault));
                 batch_refused(topic, reason)
             }
-            (Verdict::Break(error), _) => error,
-            (Verdict::Consequence, _) => return self.events().died(&code.to_string()),
+            (DeliveryFailure::Break(error), _) => error,
+            (DeliveryFailure::Consequence, _) => return self.events().died(&code.to_string()),
         };
         self.gathered().end(broken);
     }
@@ -323,8 +331,8 @@ fn fault(code: Code, rejection: Rejection) -> BatchFault {
     match code {
         Code::InvalidDifferentRecord => BatchFault::Others,
         Code::MessageSizeTooLarge | Code::MessageBatchTooLarge => BatchFault::Size(rejection),
-        Code::InvalidTimestamp => BatchFault::Content(rejection, Aspect::Time),
-        _ => BatchFault::Content(rejection, Aspect::Unknown),
+        Code::InvalidTimestamp => BatchFault::Content(rejection, RefusalCause::Time),
+        _ => BatchFault::Content(rejection, RefusalCause::Unknown),
     }
 }
 

@@ -1,12 +1,12 @@
-//! The embedded broker: librdkafka's mock cluster, for the demo, the benches and fault tests.
+//! The embedded broker: librdkafka's mock cluster, for the demo, benchmarks and fault tests.
 //!
-//! Enters: how many brokers and which topics. Leaves: an address that any Kafka client can use, and
-//! levers to make the brokers fail. It speaks the real protocol on loopback ports of its own
-//! choosing, and it is no Kafka: it keeps 5 MiB (compressed) per partition and forgets the oldest
-//! beyond that, does not detect repeats of an idempotent producer, shows aborted transactions, has
-//! no admin API, and creates unknown topics with four partitions, which cannot be changed. It asks
-//! for no login: other users of the machine can read and write its topics, which hold what was made
-//! up, and it runs no commands. Never evidence for exactly-once.
+//! Input: how many brokers and which topics. Output: a bootstrap address for any Kafka client, and
+//! functions that make the brokers fail. It speaks the real protocol on loopback ports, but it is not
+//! Kafka: it keeps 5 MiB (compressed) per partition and discards the oldest beyond that, does not detect
+//! duplicates of an idempotent producer, shows aborted transactions, has no admin API, and creates unknown
+//! topics with four partitions, which cannot be changed. It requires no login: other users of the machine
+//! can read and write its topics, which contain generated data only. It proves nothing about exactly-once
+//! delivery.
 
 use std::time::Duration;
 

@@ -1,8 +1,7 @@
-//! Named places where a test can kill, stop or delay the process.
+//! Failpoints: named places in the code where a test can kill, stop or delay the process.
 //!
-//! Enters: the name of a place that is passed. Leaves: nothing, but for what the environment variable
-//! `FAILPOINT` says to do there: `place=kill`, `place=stop` (SIGSTOP) or `place=sleep` (1 s), at the
-//! n-th time with `@n`, such as `commit_asked=kill@7`. What always holds: without the feature
+//! The environment variable `FAILPOINT` says what to do where: `place=kill`, `place=stop` (SIGSTOP) or
+//! `place=sleep` (1 s), at the n-th time with `@n`, such as `commit_asked=kill@7`. Without the feature
 //! `failpoints` nothing of this is compiled.
 
 /// Every place, in the order in which a row passes them.

@@ -1,13 +1,13 @@
-//! Fences earlier producers of a stream.
+//! Fences earlier transactional producers of the same stream (InitProducerId).
 //!
-//! Enters: a [`KafkaSpec`] and the [`Lineage`] of the stream. Leaves: a producer that may begin
-//! transactions, or why there is none. What always holds: every transaction of an earlier producer
-//! with the same transactional id has ended by then (KIP-98).
+//! Input: a [`KafkaSpec`] and the [`Lineage`] of the stream. Output: a producer that may begin
+//! transactions, or an error. Invariant: every transaction of an earlier producer with the same
+//! transactional id has ended (KIP-98).
 //!
-//! The library asks the coordinator again half a second after it could not ask, and half a second
-//! after it was told to come again (rdkafka_txnmgr.c and rdkafka_idempotence.c, 2.12). Both would be
-//! most of what a start takes. So it is asked when a broker is there, and a client that was told to
-//! come again, because it has just ended an earlier producer's transaction, makes way for another.
+//! librdkafka retries half a second after it could not reach the coordinator, and half a second after the
+//! coordinator asked it to retry (rdkafka_txnmgr.c and rdkafka_idempotence.c, 2.12). Both would take most
+//! of a start's time. So it is asked once a broker is connected, and a client that was asked to retry,
+//! because the coordinator has just ended an earlier producer's transaction, is replaced by a new one.
 
 use std::time::{Duration, Instant};
 

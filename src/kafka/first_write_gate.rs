@@ -1,23 +1,21 @@
-//! The first write of a producer to each partition is one record; others follow only when that one is
-//! stored.
+//! First-write gate: a producer's first record to each partition must be stored before others follow.
 //!
-//! Enters: the records about to be sent with a key, and what the broker reported of them. Leaves:
-//! whether a record may go now. What always holds: until a partition has stored a record of this
-//! session, at most one record with a key is under way to it. Upholds G2. Memory is bounded: a topic is
-//! known once its partitions are counted, and of too many those are forgotten to which no first write is
-//! under way, and written to first again (G3).
+//! Input: the records about to be sent with a key, and the delivery reports. Output: whether a record may
+//! be sent now. Invariant: until a partition has stored a record of this session, at most one record with a
+//! key is in flight to it. Upholds G2. Memory is bounded: a topic is remembered once its partitions are
+//! counted; if there are too many, those without a first write in flight are forgotten, and their first
+//! write is repeated later (G3).
 //!
-//! Why: Kafka takes whatever sequence number comes first from a producer that a partition knows
-//! nothing of. When a leader has just been elected it can refuse a session's first batch and take
-//! the second, already under way; the second's records then stand before the first's (seen on
-//! Apache Kafka 4.3 with topics that had just come into being). Once one batch is stored, every
-//! leader to come knows the producer from the log, and refuses what arrives out of turn.
+//! Why: Kafka accepts any first sequence number from a producer that a partition does not know. A leader
+//! that has just been elected can refuse a session's first batch and accept the second, already in flight;
+//! the second's records are then stored before the first's (seen on Apache Kafka 4.3 with topics that had
+//! just been created). Once one batch is stored, every later leader knows the producer from the log, and
+//! refuses what arrives out of order.
 //!
-//! Which partition a record will go to is predicted as the library will decide it: the key's hash,
-//! modulo the number of partitions, which is asked for first. A topic whose number is not known,
-//! such as one that does not exist yet, counts as one partition until it has stored a record; then
-//! it is asked for again. A wrong prediction, after partitions were added, costs the protection
-//! and nothing else, and is noticed.
+//! The partition of a record is predicted as the library will choose it: the key's hash modulo the number
+//! of partitions, which is asked for first. A topic whose number is unknown, such as one that does not
+//! exist yet, counts as one partition until it has stored a record; then it is asked for again. A wrong
+//! prediction, after partitions were added, costs only the protection, and is noticed.
 
 use std::collections::{HashMap, HashSet};
 

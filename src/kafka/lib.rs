@@ -1,9 +1,9 @@
-//! The Kafka side: the contract of a sink, the producer that fulfils it, and a reader.
+//! Kafka, on librdkafka: producers, readers, topics, and an embedded broker for tests.
 //!
-//! Enters: [`Record`](postrider_core::route::Record)s with their tickets, and a [`KafkaSpec`]. Leaves:
-//! [`Confirmation`]s with the same tickets, or a [`SinkError`]. What always holds is the contract
-//! in the module of [`Sink`]. The relay calls the producer; the demo, `tail` and the tests also call
-//! [`Reader`] and the [`embedded`] broker.
+//! Input: [`Record`](postrider_core::route::Record)s with their tickets, and a [`KafkaSpec`]. Output:
+//! [`Confirmation`]s with the same tickets, or a [`SinkError`]. Invariant: the contract of [`Sink`]. The
+//! relay uses the producers; the demo, `tail` and the tests also use [`Reader`] and the [`embedded`]
+//! broker.
 //!
 //! ```
 //! use std::time::Duration;
@@ -43,58 +43,58 @@
 //! # }
 //! ```
 
+mod add_partition_error;
 mod admissions;
-mod barred;
-mod blame;
 mod brokers;
 mod client_events;
 mod committer;
 mod consumer_events;
 mod deliveries;
+mod delivery_failure;
 pub mod embedded;
 pub mod failpoint;
 mod fence;
 mod first_write_gate;
+mod init_progress;
 mod listener;
 mod null;
 mod producer;
-mod progress_base;
 mod progress_topic;
 mod properties;
-mod questions;
 mod reader;
+mod refused_batch;
+mod revoked_login;
 mod secrets;
 mod settings;
 mod sink;
-mod start;
+mod start_offset;
 mod topic_book;
+mod topic_queries;
 mod topics;
 mod transactional;
-mod verdict;
 mod version;
 mod with_progress;
-mod withdrawn;
 
 pub use fence::fence_off;
+pub use init_progress::{init_progress_at_least_once, init_progress_transactional, write_progress};
 pub use null::NullSink;
 pub use postrider_core::pipeline::{Confirmation, Outcome, Refused};
 pub use postrider_core::progress::{Lineage, Progress, ProgressSyntax};
 pub use postrider_core::record::StoredRecord;
 pub use postrider_core::sink::Sink;
 pub use producer::Producer;
-pub use progress_base::{begin_progress, begin_unfenced, write_progress};
 pub use progress_topic::newest_progress;
 pub use properties::refuse_reserved;
 
-pub use reader::stored;
-pub use reader::{Isolation, Reader, ReaderError, ReaderSpec, Received, Step};
+pub use reader::to_stored_record;
+pub use reader::{Isolation, Reader, ReaderError, ReaderEvent, ReaderSpec, Received};
 pub use secrets::KafkaSecrets;
 pub use settings::{KafkaSpec, SettingsError};
 pub use sink::{KafkaSink, SendError, SinkError};
-pub use start::{Start, StartSyntax};
+pub use start_offset::{StartOffset, StartOffsetSyntax};
 pub use topic_book::{TopicBook, Unavailable, UnavailableTopic};
 pub use topics::{
-    Finding, Grade, MadeTopics, Purpose, TopicsError, WantedTopic, create_missing,
+    Grade, MadeTopics, Purpose, TopicFinding, TopicsError, WantedTopic, create_missing,
     ensure_progress_topic, learn_topic_settings, look_for_absent, look_for_gone, make_topics,
     survey, topic_names,
 };

@@ -1,7 +1,7 @@
-//! What a listener of the brokers wants that we do not do, from the library's log.
+//! Recognises a listener that expects TLS or SASL which we do not use, from librdkafka's log.
 //!
-//! Enters: the reasons that librdkafka gives for the end of a connection. Leaves: what is wrong, and what
-//! to set. Pure.
+//! Input: the reasons that librdkafka logs for the end of a connection. Output: what is wrong, and what to
+//! set. No I/O.
 
 /// What to do where the listener wants another protocol.
 const TLS_HELP: &str = "set security.protocol = \"SSL\" (or \"SASL_SSL\") in [kafka.properties], or name \

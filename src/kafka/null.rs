@@ -1,6 +1,5 @@
-//! A sink that stores nothing, for measuring what lies before it.
-//!
-//! Enters: records. Leaves: `Stored` for each ticket at the next poll.
+//! A sink that discards records, for measuring everything before it: `Stored` for each ticket at the next
+//! poll.
 
 use super::{Confirmation, KafkaSink, Outcome, SendError, Sink, SinkError};
 use postrider_core::ledger::Ticket;

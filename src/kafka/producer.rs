@@ -50,9 +50,9 @@ use rdkafka::types::RDKafkaErrorCode as Code;
 
 use super::admissions::Admissions;
 use super::deliveries::{Alone, Deliveries, key_id};
+use super::delivery_failure::{DeliveryFailure, FailedRecord, judge, words};
 use super::first_write_gate::{Admission, FirstWrite};
 use super::settings::{KafkaSpec, SettingsError};
-use super::verdict::{Case, Verdict, judge, words};
 use super::{Confirmation, KafkaSink, SendError, Sink, SinkError};
 use postrider_core::ledger::Ticket;
 use postrider_core::pipeline::Outgoing;
@@ -187,11 +187,11 @@ impl Producer {
             _ => {}
         }
         let (partition, has_key) = (record.partition, record.key.is_some());
-        let case = Case { topic: record.topic, partition, size: record.weight(), has_key };
+        let case = FailedRecord { topic: record.topic, partition, size: record.weight(), has_key };
         match judge(code, case) {
-            Verdict::Refuse(rejection) => SendError::Refused(rejection),
-            Verdict::Break(error) => error.into(),
-            Verdict::Consequence => SinkError::Fatal(words(code)).into(),
+            DeliveryFailure::Refuse(rejection) => SendError::Refused(rejection),
+            DeliveryFailure::Break(error) => error.into(),
+            DeliveryFailure::Consequence => SinkError::Fatal(words(code)).into(),
         }
     }
 }

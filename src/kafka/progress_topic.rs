@@ -1,13 +1,12 @@
-//! Reads the newest progress of a stream.
+//! Reads the newest progress record of a stream from its topic.
 //!
-//! Enters: a topic of one partition, and a key. Leaves: the newest [`Progress`] of that key that
-//! belongs to no open or aborted transaction, or none. What always holds: everything that was
-//! written before the call is taken into account. The topic is read from its tail: the newest
-//! record of a live stream is among the last.
+//! Input: a topic of one partition, and a key. Output: the newest [`Progress`] of that key in a committed
+//! transaction, or none. Invariant: everything that was written before the call is considered. The topic is
+//! read from its tail, where the newest record of a live stream is.
 //!
-//! A reader of committed records stops at the first open transaction, and one that has just ended
-//! may still count as open until the marker of its end is replicated. So the end of *all* records is
-//! asked for first, and the reader waits until committed ones reach as far.
+//! A read_committed consumer stops at the first open transaction, and one that has just ended may count as
+//! open until its marker is replicated. So the end offset of *all* records is read first, and the reader
+//! waits until committed records reach as far.
 
 use std::time::{Duration, Instant};
 
@@ -37,7 +36,7 @@ const MISSING_FOR: Duration = Duration::from_secs(1);
 const TAIL: i64 = 100;
 
 /// Connected, not yet read.
-pub(super) struct Reader {
+pub(super) struct ProgressReader {
     committed: BaseConsumer<ConsumerEvents>,
     everything: BaseConsumer<ConsumerEvents>,
     topic: String,
@@ -46,7 +45,7 @@ pub(super) struct Reader {
     begun: Instant,
 }
 
-impl Reader {
+impl ProgressReader {
     /// Begins to connect.
     pub(super) fn open(spec: &KafkaSpec, topic: &str) -> Result<Self, SinkError> {
         let consumer = |isolation: &str| -> Result<BaseConsumer<ConsumerEvents>, SinkError> {
@@ -206,5 +205,5 @@ fn unread(topic: &str, error: &KafkaError) -> SinkError {
 
 /// The newest progress of this key, for whoever does not carry the stream itself.
 pub fn newest_progress(spec: &KafkaSpec, key: &str) -> Result<Option<Progress>, SinkError> {
-    Reader::open(spec, &spec.progress_topic)?.newest(key)
+    ProgressReader::open(spec, &spec.progress_topic)?.newest(key)
 }

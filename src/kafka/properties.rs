@@ -1,8 +1,7 @@
-//! Which of librdkafka's properties a user may set, and what to say about the others.
+//! Which librdkafka properties a user may set in `[kafka.properties]`.
 //!
-//! Enters: the keys of `[kafka.properties]`. Leaves: nothing, or a refusal that says why and what
-//! to use instead.
-//! Names and meanings: librdkafka's CONFIGURATION.md, 2.12.
+//! Input: the keys. Output: an error for a forbidden one, which says why and what to use instead. Names and
+//! meanings: librdkafka's CONFIGURATION.md, 2.12.
 
 use super::settings::SettingsError;
 

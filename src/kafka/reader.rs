@@ -1,11 +1,11 @@
-//! A reader of whole topics, without a consumer group.
+//! A consumer of whole topics without a consumer group.
 //!
-//! Enters: a [`KafkaSpec`] and a [`ReaderSpec`]. Leaves: records, partition by partition in order, and
-//! a word when the end is reached. What always holds: nothing is committed and no group is joined;
-//! every call returns within its limit, whatever the brokers do.
+//! Input: a [`KafkaSpec`] and a [`ReaderSpec`]. Output: records, in order within each partition, and a
+//! notice when the end is reached. Invariant: no offset is committed and no group is joined; every call
+//! returns within its limit, whatever the brokers do.
 //!
-//! The client library reports the end of a partition without naming its topic, so a reader that is
-//! to stop at the end reads its topics one after another; one that follows reads all at once.
+//! The client library reports the end of a partition without naming its topic, so a reader that stops at
+//! the end reads its topics one after another; one that follows reads all at once.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ use rdkafka::types::RDKafkaErrorCode as Code;
 use rdkafka::{ClientConfig, Message, TopicPartitionList};
 
 use super::consumer_events::{ConsumerEvents, serve};
-use super::start::{Start, place};
+use super::start_offset::{StartOffset, place};
 use super::{KafkaSpec, SettingsError, SinkError};
 use postrider_core::record::StoredRecord;
 
@@ -34,7 +34,7 @@ pub struct ReaderSpec {
     /// Only this partition of each.
     pub partition: Option<i32>,
     /// The first record wanted.
-    pub start: Start,
+    pub start: StartOffset,
     /// Stop when every partition's end was reached once.
     pub stop_at_end: bool,
     /// Whether records of open and aborted transactions are shown.
@@ -55,7 +55,7 @@ impl ReaderSpec {
         Self {
             topics: topics.iter().map(|&topic| topic.to_owned()).collect(),
             partition: None,
-            start: Start::Beginning,
+            start: StartOffset::Beginning,
             stop_at_end: false,
             isolation: Isolation::Committed,
             fetch_wait_ms: 100,
@@ -147,7 +147,7 @@ impl ReaderError {
 
 /// What a call brought.
 #[derive(Debug)]
-pub enum Step<'a> {
+pub enum ReaderEvent<'a> {
     /// A record.
     Record(Received<'a>),
     /// Nothing yet.
@@ -199,12 +199,12 @@ impl Received<'_> {
 
     /// A copy that owns its bytes.
     pub fn to_stored(&self) -> StoredRecord {
-        stored(&self.0)
+        to_stored_record(&self.0)
     }
 }
 
 /// A copy of a record, as the client library lends it.
-pub fn stored(message: &BorrowedMessage<'_>) -> StoredRecord {
+pub fn to_stored_record(message: &BorrowedMessage<'_>) -> StoredRecord {
     let headers = message.headers().into_iter().flat_map(Headers::iter);
     let owned = |bytes: &[u8]| bytes.to_vec();
     StoredRecord {
@@ -271,24 +271,24 @@ impl Reader {
     }
 
     /// The next record, waiting at most `wait` for it (to a tenth of a second).
-    pub fn next(&mut self, wait: Duration) -> Result<Step<'_>, ReaderError> {
+    pub fn next(&mut self, wait: Duration) -> Result<ReaderEvent<'_>, ReaderError> {
         let ended = |open: &Open| open.unfinished.is_empty();
         if self.spec.stop_at_end && self.current.as_ref().is_none_or(ended) && !self.turn_page()? {
-            return Ok(Step::End);
+            return Ok(ReaderEvent::End);
         }
         let Some(Open { consumer, unfinished }) = &mut self.current else {
-            return Ok(Step::End);
+            return Ok(ReaderEvent::End);
         };
         let deadline = Instant::now() + wait;
         loop {
             let rest = deadline.saturating_duration_since(Instant::now());
             consumer.context().tell_outage();
             match consumer.poll(rest.min(SLICE)) {
-                Some(Ok(message)) => return Ok(Step::Record(Received(message))),
+                Some(Ok(message)) => return Ok(ReaderEvent::Record(Received(message))),
                 Some(Err(KafkaError::PartitionEOF(partition))) => {
                     unfinished.remove(&partition);
                     if self.spec.stop_at_end && unfinished.is_empty() {
-                        return Ok(Step::Idle);
+                        return Ok(ReaderEvent::Idle);
                     }
                 }
                 Some(Err(error)) => {
@@ -298,7 +298,7 @@ impl Reader {
                 None => {}
             }
             if Instant::now() >= deadline {
-                return Ok(Step::Idle);
+                return Ok(ReaderEvent::Idle);
             }
         }
     }
@@ -314,10 +314,10 @@ impl Reader {
         let mut all = Vec::new();
         while all.len() < most {
             match self.next(SLICE)? {
-                Step::Record(record) => all.push(record.to_stored()),
-                Step::End => break,
-                Step::Idle if begun.elapsed() < within => {}
-                Step::Idle => {
+                ReaderEvent::Record(record) => all.push(record.to_stored()),
+                ReaderEvent::End => break,
+                ReaderEvent::Idle if begun.elapsed() < within => {}
+                ReaderEvent::Idle => {
                     let waited_ms = begun.elapsed().as_millis();
                     return Err(ReaderError::Late { read: all.len(), waited_ms });
                 }

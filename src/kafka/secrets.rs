@@ -1,7 +1,7 @@
-//! Secrets of the brokers that are asked for at every connect.
+//! Reads the secrets for the brokers again for each new client, so that they can be rotated.
 //!
-//! Enters: files and a command. Leaves: properties for one more client. What always holds: what was
-//! there at the start does not outlive a file that was written since; `Debug` shows no secret.
+//! Input: files and a command. Output: librdkafka properties for one client. Invariant: a secret that was
+//! read at the start is not used once its file has changed; `Debug` shows no secret.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

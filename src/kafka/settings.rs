@@ -1,8 +1,8 @@
-//! From what the operator chose to the client library's configuration.
+//! Builds librdkafka's configuration from the operator's settings.
 //!
-//! Enters: a [`KafkaSpec`]. Leaves: librdkafka configurations for the producer and the reader, or
-//! a [`SettingsError`]. What always holds: the properties that the guarantees rest on are set here
-//! and nowhere else, and no property of the user's reaches them.
+//! Input: a [`KafkaSpec`]. Output: client configurations for producer and reader, or a [`SettingsError`].
+//! Invariant: the properties that the guarantees depend on are set here and nowhere else, and the user's
+//! properties cannot override them.
 
 use std::collections::BTreeMap;
 use std::fmt;

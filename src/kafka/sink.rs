@@ -1,6 +1,5 @@
-//! What the relay asks of a sink beside the core's contract, and why a sink ends.
-//!
-//! Enters: nothing; this is a vocabulary. Leaves: [`KafkaSink`], and [`SinkError`] with a hint for each.
+//! [`KafkaSink`], what the relay needs of a sink beyond the core's contract, and [`SinkError`], why a sink
+//! fails, with a hint for each.
 
 use super::listener::{NO_LOGIN_HELP, offers_no_login};
 use super::settings::SettingsError;
@@ -63,7 +62,7 @@ pub enum SinkError {
     /// The same after some broker accepted us: a broker that hangs up in the middle of a login, or one
     /// whose accounts are away, looks like this.
     #[error("the brokers refuse a login that they accepted before: {0}")]
-    EntryWithdrawn(String),
+    LoginRevoked(String),
     /// We log in and the listener takes no logins, before any broker ever accepted us.
     #[error("the brokers' listener accepts no login (SASL): {0}")]
     NoLogin(String),
@@ -173,7 +172,7 @@ impl SinkError {
                  message.timestamp.after.max.ms of the topic, and outbox.timestamp, then \
                  `postrider dead-letters retry`"
             ),
-            Self::Authentication(_) | Self::EntryWithdrawn(_) => {
+            Self::Authentication(_) | Self::LoginRevoked(_) => {
                 "check sasl.mechanism, sasl.username and sasl.password in [kafka.properties]".into()
             }
             Self::NoLogin(_) => NO_LOGIN_HELP.into(),

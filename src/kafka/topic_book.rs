@@ -1,9 +1,8 @@
-//! What this process knows of topics that are not to be had, across sessions.
+//! Unavailable topics: remembers, across sessions, which topics are missing or forbidden.
 //!
-//! Enters: what the brokers say of topics, from the sinks and from whoever looks at topics beside
-//! them. Leaves: what to do with a row ([`Decision`]), a line in the log for what is news, and a list
-//! for probes and metrics. The decisions are [`MissingTopics`]'s; here are the clock, the lock and the
-//! calls that create topics. What always holds: a lock is held for no longer than a decision takes.
+//! Input: the brokers' answers about topics. Output: what to do with a row ([`TopicDecision`]), a log line
+//! for each change, and a list for probes and metrics. [`MissingTopics`] in the core decides; this adds the
+//! clock, the lock and the creation of topics. Invariant: the lock is held no longer than a decision takes.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -15,7 +14,7 @@ use super::SinkError;
 use super::settings::KafkaSpec;
 use super::topics::create_one;
 use postrider_core::pipeline::{
-    AbsentTopic, CreateRule, Decision, MissingPolicy, MissingTopic, MissingTopics, TopicFault,
+    AbsentTopic, CreateRule, MissingPolicy, MissingTopic, MissingTopics, TopicDecision, TopicFault,
 };
 use postrider_core::route::PROGRESS_PREFIX;
 
@@ -111,15 +110,19 @@ impl TopicBook {
     }
 
     /// What to do with a row of this topic before the brokers are asked; `None`: no policy is about it.
-    pub(super) fn decide(&self, topic: &str, quiet: impl FnOnce() -> bool) -> Option<Decision> {
+    pub(super) fn decide(
+        &self,
+        topic: &str,
+        quiet: impl FnOnce() -> bool,
+    ) -> Option<TopicDecision> {
         let book = self.about(topic)?;
         let mut topics = book.topics();
         // Nearly always there is no such topic.
         if topics.is_empty() {
-            return Some(Decision::Ask);
+            return Some(TopicDecision::Ask);
         }
         let decision = topics.decide(topic, book.now(), quiet());
-        let rejects = matches!(decision, Decision::Reject(_));
+        let rejects = matches!(decision, TopicDecision::Reject(_));
         let untold = if rejects { topics.untold(topic) } else { None };
         let named = topics.len() <= NAMED_MAX;
         drop(topics);
@@ -135,7 +138,7 @@ impl TopicBook {
         kafka: &KafkaSpec,
         topic: &str,
         fault: TopicFault,
-    ) -> Option<Decision> {
+    ) -> Option<TopicDecision> {
         let book = self.about(topic)?;
         let mut topics = book.topics();
         let found = topics.absent(topic, fault, book.now());
@@ -149,7 +152,7 @@ impl TopicBook {
         kafka: &KafkaSpec,
         topic: &str,
         collides: bool,
-    ) -> Option<Decision> {
+    ) -> Option<TopicDecision> {
         let book = self.about(topic)?;
         let mut topics = book.topics();
         let found = topics.unlisted(topic, collides, book.now());
@@ -161,18 +164,18 @@ impl TopicBook {
         &self,
         kafka: &KafkaSpec,
         topic: &str,
-        (fault, (decision, news)): (TopicFault, (Decision, bool)),
+        (fault, (decision, news)): (TopicFault, (TopicDecision, bool)),
         topics: MutexGuard<'_, MissingTopics>,
-    ) -> Decision {
+    ) -> TopicDecision {
         let named = topics.len() <= NAMED_MAX;
         drop(topics);
         if let Some(book) = self.0.as_ref().filter(|_| news) {
             book.tell(topic, fault, &decision, named);
         }
         match decision {
-            Decision::Create(rule) => {
+            TopicDecision::Create(rule) => {
                 self.create(kafka, topic, rule);
-                Decision::Wait
+                TopicDecision::Wait
             }
             decision => decision,
         }
@@ -286,7 +289,7 @@ impl TopicBook {
             | SinkError::Tls(reason)
                 if refused < REFUSALS_MAX =>
             {
-                SinkError::EntryWithdrawn(reason)
+                SinkError::LoginRevoked(reason)
             }
             error => error,
         }
@@ -368,7 +371,7 @@ impl Book {
         self.topics.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn tell(&self, topic: &str, fault: TopicFault, decision: &Decision, named: bool) {
+    fn tell(&self, topic: &str, fault: TopicFault, decision: &TopicDecision, named: bool) {
         if !named {
             tracing::debug!(topic, fault = fault.as_str(), "a topic is missing or forbidden");
             return;
@@ -386,7 +389,7 @@ impl Book {
         };
         let help = to_mend(fault, topic);
         let reason = match decision {
-            Decision::Reject(rejection) => Some(rejection.reason.as_str()),
+            TopicDecision::Reject(rejection) => Some(rejection.reason.as_str()),
             _ => None,
         };
         tracing::warn!(help, reason, "topic `{topic}` {what}; {then}");

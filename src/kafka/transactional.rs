@@ -1,8 +1,8 @@
 //! The transactional producer: exactly-once delivery.
 //!
-//! Enters: what the machine of transactions ([`postrider_core::transaction`]) orders. Leaves: what the brokers
-//! answer. What always holds: earlier producers of the stream are fenced before progress is read; no call
-//! but [`open`] waits for the brokers.
+//! Input: calls of the transaction state machine ([`postrider_core::transaction`]). Output: the brokers'
+//! answers. Invariant: earlier producers of the stream are fenced before the progress is read; no call but
+//! [`open`] waits for the brokers.
 
 use std::time::Duration;
 
@@ -11,9 +11,9 @@ use rdkafka::producer::Producer as _;
 use rdkafka::types::RDKafkaErrorCode as Code;
 
 use super::committer::Committer;
+use super::delivery_failure::is_fencing;
 use super::fence::fence;
 use super::settings::KafkaSpec;
-use super::verdict::is_fencing;
 use super::{Confirmation, KafkaSink, Producer, SendError, Sink, SinkError, progress_topic};
 use crate::failpoint;
 use postrider_core::lsn::Lsn;
@@ -23,7 +23,7 @@ use postrider_core::route::{Record, Rejection};
 use postrider_core::sink::Reached;
 use postrider_core::time::Instant;
 use postrider_core::transaction::{
-    Activity, BatchLimits, Client, PROGRESS_TICKET, State, Transactional,
+    Activity, BatchLimits, PROGRESS_TICKET, TransactionApi, TransactionState, Transactional,
 };
 
 /// A sink that delivers each row exactly once.
@@ -47,7 +47,7 @@ impl ExactlyOnce {
     /// progress. Blocks for seconds at most. `now` is what the session's clock shows.
     pub fn open(spec: &KafkaSpec, lineage: &Lineage, now: Instant) -> Result<Self, SinkError> {
         let topic = spec.progress_topic.clone();
-        let mut reader = progress_topic::Reader::open(spec, &topic)?;
+        let mut reader = progress_topic::ProgressReader::open(spec, &topic)?;
         // Refusals end the session, whatever they name.
         let producer = fence(&KafkaSpec { cautious: false, ..spec.clone() }, lineage)?;
         let found = reader.newest(&lineage.key())?;
@@ -62,8 +62,8 @@ impl ExactlyOnce {
     }
 
     /// Everything of the open transaction was sent since then, its progress record included.
-    fn pass_if_closed(&self, before: State) {
-        let is_closed = |state| matches!(state, State::Settling { .. });
+    fn pass_if_closed(&self, before: TransactionState) {
+        let is_closed = |state| matches!(state, TransactionState::Settling { .. });
         if is_closed(self.machine.state()) && !is_closed(before) {
             failpoint::pass("progress_sent");
         }
@@ -169,7 +169,7 @@ impl TransactionClient {
     }
 }
 
-impl Client for TransactionClient {
+impl TransactionApi for TransactionClient {
     type Error = SinkError;
 
     fn begin(&mut self) -> Result<(), SinkError> {

@@ -1,4 +1,4 @@
-//! Which client library this is built on.
+//! The version of librdkafka.
 
 use rdkafka::ClientConfig;
 

@@ -1,12 +1,12 @@
-//! At-least-once delivery that keeps progress beside the records.
+//! At-least-once delivery that also stores progress in Kafka.
 //!
-//! Enters: records with tickets, and what is settled. Leaves: confirmations, and now and then a
-//! progress record of its own. What always holds: progress names only what is settled, and Postgres
-//! is told only what progress names. So a server that comes back from a crash with an older
-//! position costs no repeats of what progress covers.
+//! Input: records with tickets, and the settled position. Output: confirmations, and now and then a
+//! progress record. Invariant: progress names only settled positions, and Postgres is told only what
+//! progress names. So a server that returns from a crash with an older position causes no repeats of what
+//! progress covers.
 //!
-//! Progress is not part of any transaction here: what was confirmed after the last record of it is
-//! repeated after a crash, as without it.
+//! Progress is not part of a transaction here: what was confirmed after the last progress record is
+//! repeated after a crash.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The application's half of a transactional outbox, a cargo feature for each pattern.
+//! Patterns for applications around a transactional outbox, one cargo feature each.
 //!
 //! | module | feature | |
 //! |---|---|---|
@@ -8,7 +8,7 @@
 //! | `saga` | `saga` | steps over several services, with compensation |
 //! | `dead_letter` | `dead-letter` | what could not be delivered or consumed: found, and sent again |
 //!
-//! What always holds: nothing here knows the relay, and a service that only writes an outbox compiles
+//! Invariant: nothing here knows the relay, and a service that only writes an outbox compiles
 //! neither a Kafka client nor a web server.
 //!
 //! ```

@@ -1,8 +1,8 @@
-//! PostgreSQL as Postrider uses it.
+//! PostgreSQL as Postrider uses it: connection strings, replication, SQL.
 //!
-//! [`libpq`] understands a connection string with its environment and files, [`wal`] is the replication
-//! connection, [`control`] checks and sets up over SQL. All three reach a server in the same way: its
-//! addresses, its certificate and the password come from one [`ConnectInfo`](libpq::ConnectInfo).
+//! [`libpq`] parses a connection string with its environment and files, [`wal`] is the replication
+//! connection, [`control`] checks and sets up over SQL. All connections use the servers, certificates and
+//! password of one [`ConnectInfo`](libpq::ConnectInfo).
 //!
 //! ```
 //! use postrider_postgres::libpq::{ConnectInfo, SslMode};

@@ -1,9 +1,8 @@
-//! The log lines that a row which was not delivered leaves behind.
+//! Logs rows that were not delivered: skipped rows and dead letters.
 //!
-//! Enters: what was rejected. Leaves: one WARN each. What always holds: a row that was left out has a
-//! line of its own, with its id, which the log never collapses, since the line is all that is left to
-//! tell of it; dead letters tell of themselves, so their lines are collapsed when they come in a flood.
-//! Ids are written, payloads and keys are not.
+//! Input: what was rejected. Output: one WARN each. Invariant: a skipped row has a line of its own with its
+//! id, which the log never collapses, since no other trace is left; lines about dead letters are collapsed
+//! when there are many. Ids are logged, payloads and keys are not.
 
 use postrider_core::pipeline::{DeadLetter, Refused, Skipped};
 use postrider_core::route::{ERROR_HEADER, EXPLANATION_HEADERS, LSN_HEADER, TABLE_HEADER};

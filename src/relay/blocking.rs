@@ -1,7 +1,7 @@
-//! A thread for what blocks, beside the control plane.
+//! Runs a blocking call to Kafka on a thread, beside the control plane.
 //!
-//! Enters: a question to Kafka. Leaves: its answer. What always holds: nobody waits for a thread whose
-//! answer is not wanted any more, as a runtime would that is shut down.
+//! Invariant: nobody waits for a thread whose result is no longer wanted. A tokio runtime that shuts down
+//! would wait for its blocking tasks.
 
 use tokio::sync::oneshot;
 

@@ -1,10 +1,10 @@
-//! What is arranged with Kafka before a session, where progress is kept.
+//! Prepares the progress topic in Kafka before a session.
 //!
-//! Enters: the plan, and whether the slot exists. Leaves: a progress topic that is fit for it, and for
-//! a slot that is still to be created a base record: progress at 0/0. What always holds: the base is
-//! written before the slot is created, so that a slot without progress is none of this relay's making;
-//! a slot that is gone although rows of it were delivered is not created again. What is published already
-//! is named in the base, so that the first session notices if it was replaced since. Upholds G1, G6.
+//! Input: the plan, and whether the slot exists. Output: a progress topic that is fit for use and, for a
+//! slot still to be created, a first record: progress at 0/0. Invariant: that record is written before the
+//! slot is created, so that a slot without progress was not created by this relay; a slot that is gone
+//! although rows of it were delivered is not created again. The record names the existing publication, so
+//! that the first session notices if it was replaced. Upholds G1, G6.
 
 use crate::blocking::run_blocking;
 use crate::error::RelayError;
@@ -14,7 +14,8 @@ use postrider_core::gate::GateError;
 use postrider_core::lsn::Lsn;
 use postrider_core::pipeline::Mark;
 use postrider_kafka::{
-    Finding, Grade, Lineage, begin_progress, begin_unfenced, ensure_progress_topic, newest_progress,
+    Grade, Lineage, TopicFinding, ensure_progress_topic, init_progress_at_least_once,
+    init_progress_transactional, newest_progress,
 };
 use postrider_postgres::control::{self, Client, Inspection, Requirements};
 use postrider_postgres::wal::{Connection, SessionParams};
@@ -111,8 +112,8 @@ async fn delivered_of(
         let lineage = Lineage { system, timeline, ..stream };
         let newest = match (begins, delivery) {
             (false, _) => newest_progress(&kafka, &lineage.key()),
-            (true, Delivery::ExactlyOnce) => begin_progress(&kafka, &lineage),
-            (true, Delivery::AtLeastOnce) => begin_unfenced(&kafka, &lineage),
+            (true, Delivery::ExactlyOnce) => init_progress_transactional(&kafka, &lineage),
+            (true, Delivery::AtLeastOnce) => init_progress_at_least_once(&kafka, &lineage),
         };
         Ok::<_, RelayError>(newest?)
     });
@@ -121,9 +122,10 @@ async fn delivered_of(
 }
 
 /// Tells findings, those that are the same of several topics in one line.
-pub(super) fn tell(findings: &[Finding]) {
-    let same =
-        |one: &Finding, other: &Finding| (one.grade, &one.what) == (other.grade, &other.what);
+pub(super) fn tell(findings: &[TopicFinding]) {
+    let same = |one: &TopicFinding, other: &TopicFinding| {
+        (one.grade, &one.what) == (other.grade, &other.what)
+    };
     for (index, finding) in findings.iter().enumerate() {
         let told = findings.iter().take(index).any(|earlier| same(earlier, finding));
         if told {

@@ -1,7 +1,6 @@
-//! The clocks of the operating system, as the core takes them.
+//! Reads the operating system's clocks for the core: [`Now`].
 //!
-//! Enters: nothing. Leaves: [`Now`]. What always holds: what is measured goes by a clock that does not
-//! jump.
+//! Invariant: durations are measured by the monotonic clock, which does not jump.
 
 use std::time;
 

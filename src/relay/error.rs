@@ -1,12 +1,12 @@
 //! Why the relay, or one of its sessions, ended.
 //!
-//! Enters: the rooms' errors. Leaves: one enum with the class that decides between trying again and
-//! stopping, and so the exit code. What always holds: a transient error never ends the process
-//! before the retry budget does, a definite one always does.
+//! Input: the errors of the crates below. Output: one enum, with the class that decides between retrying
+//! and stopping, and so the exit code. Invariant: a transient error ends the process only when the retry
+//! budget is used up; a definite one always does.
 
 use postrider_core::gate::GateError;
 use postrider_core::lsn::Lsn;
-use postrider_core::pipeline::{Lesson, PipelineError};
+use postrider_core::pipeline::{PipelineError, RefusalAnalysis};
 use postrider_core::route::RouteSpecError;
 use postrider_core::session::{SessionError, Stalled};
 use postrider_kafka::{SinkError, TopicsError};
@@ -46,7 +46,7 @@ pub enum RelayError {
         #[source]
         cause: SinkError,
         /// What the next session knows of them.
-        lesson: Box<Lesson>,
+        analysis: Box<RefusalAnalysis>,
     },
     /// The route does not compile.
     #[error(transparent)]

@@ -1,29 +1,29 @@
-//! What an error that ended a session means for the next one.
+//! Classifies the error that ended a session, for the supervisor.
 //!
-//! Enters: the error, and the plan. Leaves: a [`Failure`], which the supervisor decides by. Pure.
+//! Input: the error and the plan. Output: a [`SessionFailure`]. No I/O.
 
 use crate::error::RelayError;
+use crate::login_retry::can_change;
 use crate::plan::Plan;
-use crate::relogin::can_change;
-use postrider_core::supervisor::{Failure, RefusedBatch, SinkFault};
+use postrider_core::supervisor::{RefusedBatch, SessionFailure, SinkFault};
 use postrider_kafka::SinkError;
 use postrider_postgres::wal::{Class, WalError};
 
 /// See the module.
-pub(super) fn failure<'a>(error: &'a RelayError, plan: &Plan) -> Failure<'a> {
+pub(super) fn failure<'a>(error: &'a RelayError, plan: &Plan) -> SessionFailure<'a> {
     match error {
-        _ if error.is_final() && can_change(error, plan) => Failure::Login,
-        _ if error.is_final() => Failure::Final,
-        _ if error.class() == Class::Held => Failure::Held,
+        _ if error.is_final() && can_change(error, plan) => SessionFailure::Login,
+        _ if error.is_final() => SessionFailure::Final,
+        _ if error.class() == Class::Held => SessionFailure::Held,
         RelayError::Refused {
             cause: SinkError::BatchRefused { records, batch_bytes, .. },
-            lesson,
-        } => Failure::Refused(RefusedBatch { lesson, records, batch_bytes: *batch_bytes }),
+            analysis,
+        } => SessionFailure::Refused(RefusedBatch { analysis, records, batch_bytes: *batch_bytes }),
         RelayError::Sink(error) | RelayError::Refused { cause: error, .. } => {
-            Failure::Sink(sink_fault(error, plan))
+            SessionFailure::Sink(sink_fault(error, plan))
         }
-        RelayError::Wal(WalError::Silent { .. }) => Failure::Silent,
-        _ => Failure::Transient,
+        RelayError::Wal(WalError::Silent { .. }) => SessionFailure::Silent,
+        _ => SessionFailure::Transient,
     }
 }
 

@@ -12,8 +12,8 @@ use crate::audit;
 use crate::clock::Clock;
 use crate::error::RelayError;
 use crate::report::Reporter;
-use crate::stop::Stop;
-use postrider_core::pipeline::{Aspect, Blame, Handled, PipelineError};
+use crate::stop::StopSignal;
+use postrider_core::pipeline::{Blame, Handled, PipelineError, RefusalCause};
 use postrider_core::session::{Audit, Burst, End, Next, Owed, Session, Work};
 use postrider_kafka::failpoint;
 use postrider_kafka::{KafkaSink, SinkError};
@@ -30,7 +30,7 @@ pub(super) struct Hot<S> {
     pub(super) stream: Stream,
     pub(super) session: Session,
     pub(super) sink: S,
-    pub(super) stop: Stop,
+    pub(super) stop: StopSignal,
     pub(super) clock: Clock,
 }
 
@@ -214,18 +214,18 @@ impl<S: KafkaSink> Hot<S> {
             RelayError::Sink(SinkError::BatchRefused { topic, reason, records, batch_bytes }) => {
                 let dead = |one: &&Blame| pipeline.sends_dead_letters_to(&one.topic);
                 // For its size it is sent again with a note in its body's place, for its time without one.
-                if let Some(Blame { topic, rejection: Some(rejection), aspect, .. }) =
+                if let Some(Blame { topic, rejection: Some(rejection), cause, .. }) =
                     records.iter().find(dead)
-                    && !matches!(aspect, Aspect::Size | Aspect::Time)
+                    && !matches!(cause, RefusalCause::Size | RefusalCause::Time)
                 {
                     let (topic, rejection) = (topic.clone(), rejection.clone());
                     return PipelineError::DeadLetterRefused { topic, rejection }.into();
                 }
                 let unnamed = batch_bytes.map(|_| topic.as_str());
-                match pipeline.lesson(&records, unnamed) {
-                    Ok(lesson) => {
+                match pipeline.analyse_refusals(&records, unnamed) {
+                    Ok(analysis) => {
                         let cause = SinkError::BatchRefused { topic, reason, records, batch_bytes };
-                        RelayError::Refused { cause, lesson: Box::new(lesson) }
+                        RelayError::Refused { cause, analysis: Box::new(analysis) }
                     }
                     Err(error) => error.into(),
                 }

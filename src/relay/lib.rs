@@ -1,27 +1,26 @@
-//! The relay: opens sessions, drives them, and decides what an error means.
+//! The relay: runs one session after the other, from Postgres to Kafka, until it is stopped or fails.
 //!
-//! Enters: a [`Plan`] and requests to [`Stop`]. Leaves: records in Kafka, acknowledged positions in
-//! Postgres, and a [`Summary`]. What always holds: Postgres is told an LSN in one place only
-//! (`hot`), and only what the pipeline calls settled (G1).
+//! Input: a [`Plan`] and a [`StopSignal`]. Output: records in Kafka, acknowledged positions in Postgres,
+//! and a [`Summary`]. Invariant: Postgres is told an LSN in one place only (`hot`), and only one that the
+//! pipeline calls settled (G1).
 //!
 //! A relay inside a program of one's own, until everything is delivered that was committed when it began:
 //!
 //! ```no_run
 //! use postrider_config::{Inputs, load};
 //! use postrider_relay::telemetry::{BuildInfo, Telemetry};
-//! use postrider_relay::{Options, Plan, Stop, deliver, review};
+//! use postrider_relay::{RunOptions, Plan, StopSignal, deliver, review};
 //!
 //! # async fn run() -> Result<(), Box<dyn std::error::Error>> {
 //! let config = load(&Inputs::default(), &review)?.config;
-//! let options = Options { once: true, ..Options::default() };
+//! let options = RunOptions { once: true, ..RunOptions::default() };
 //! let telemetry = Telemetry::new(BuildInfo::default());
-//! let summary = deliver(Plan::of(config), options, Stop::default(), telemetry).await?;
+//! let summary = deliver(Plan::of(config), options, StopSignal::default(), telemetry).await?;
 //! println!("{} records are confirmed", summary.confirmed);
 //! # Ok(())
 //! # }
 //! ```
 
-mod alterations;
 mod audit;
 mod blocking;
 mod bootstrap;
@@ -29,11 +28,12 @@ mod clock;
 mod error;
 mod failure;
 mod hot;
+mod login_retry;
 mod plan;
-mod question;
-mod relogin;
+mod publication_changes;
 mod report;
 mod session_mode;
+mod source_check;
 mod specs;
 mod start;
 mod start_gate;
@@ -55,15 +55,15 @@ pub use bootstrap::begin_stream;
 pub use error::RelayError;
 pub use plan::Plan;
 pub use postrider_core::gate::{Facts, GateError, Resume, Warning, judge};
-pub use postrider_core::session::Request;
+pub use postrider_core::session::ControlRequest;
 pub use specs::{kafka_spec, review};
 pub use start::OpenSink;
-pub use stop::Stop;
+pub use stop::StopSignal;
 pub use supervise::{deliver, run};
 
 /// How this run differs from the ordinary, endless one.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct RunOptions {
     /// End once everything is delivered that was committed when the relay started.
     pub once: bool,
     /// Wait as hot standby for a slot that is held, rather than giving up.
@@ -74,7 +74,7 @@ pub struct Options {
     pub patience: Option<Duration>,
 }
 
-impl Default for Options {
+impl Default for RunOptions {
     fn default() -> Self {
         Self { once: false, wait_for_slot: true, acknowledge: true, patience: None }
     }

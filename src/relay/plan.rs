@@ -1,7 +1,7 @@
-//! Everything a session is built from.
+//! Everything that a session is built from.
 //!
-//! Enters: a validated [`Config`] and the producer's settings. Leaves: a [`Plan`]. What always
-//! holds: whatever can be refused without a server has been refused by then.
+//! Input: a validated [`Config`] and the producer's settings. Output: a [`Plan`]. Invariant: every error
+//! that can be found without a server has been found.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use postrider_postgres::control::{
 use postrider_postgres::wal::SessionParams;
 
 /// What a session begins with: a connection, and what was found over it.
-pub(super) type Prepared = (SessionParams, Client, Requirements, Inspection);
+pub(super) type PreparedSession = (SessionParams, Client, Requirements, Inspection);
 
 /// Everything a session is built from.
 #[derive(Debug, Clone)]

@@ -1,8 +1,8 @@
-//! What the relay says about itself: snapshots for telemetry, lines for the log.
+//! Reports what the relay does: snapshots for the telemetry, lines in the log.
 //!
-//! Enters: the session's counters, a few times a second. Leaves: a [`Snapshot`] whose totals span
-//! sessions, and INFO lines for changes of state. The hot loop pays one clock reading a turn; all
-//! else happens once per [`PUBLISH_EVERY`].
+//! Input: the session's counters, a few times a second. Output: a [`Snapshot`] with totals across sessions,
+//! and INFO lines for changes of state. The hot loop pays one clock reading per turn; the rest happens once
+//! per [`PUBLISH_EVERY`].
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use crate::clock::Clock;
 use crate::error::RelayError;
 use crate::telemetry::{
-    Count, SKIPPED, STALL, STALL_HELP, Snapshot, State, Telemetry, TopicCount, UnavailableTopic,
-    UnavailableTopics, unix_us,
+    Count, RelayState, SKIPPED, STALL, STALL_HELP, Snapshot, Telemetry, TopicCount,
+    UnavailableTopic, UnavailableTopics, unix_us,
 };
 use postrider_core::lsn::Lsn;
 use postrider_core::pipeline::{Counters, Pipeline, TopicTotal, UpdatePolicy};
@@ -81,19 +81,20 @@ impl Reporter {
     }
 
     /// A change of state, published at once.
-    pub(super) fn state(&mut self, state: State) {
+    pub(super) fn state(&mut self, state: RelayState) {
         self.current.state = state;
-        if state == State::Standby {
+        if state == RelayState::Standby {
             self.standby_since.get_or_insert_with(Instant::now);
         } else if self.standby_since.take().is_some_and(|since| since.elapsed() >= OTHERS_WORK) {
             self.oldest = Oldest::default();
         }
-        self.current.holds_slot = matches!(state, State::Streaming | State::Draining);
+        self.current.holds_slot = matches!(state, RelayState::Streaming | RelayState::Draining);
         if !self.current.holds_slot {
             self.current.in_flight_records = 0;
             self.current.in_flight_bytes = 0;
             // Rows wait on while a session is tried again; what a standby left is another relay's.
-            let waits = matches!(state, State::Starting | State::Retrying | State::Failed);
+            let waits =
+                matches!(state, RelayState::Starting | RelayState::Retrying | RelayState::Failed);
             self.current.oldest_unacknowledged_us = self.oldest.time_us().filter(|_| waits);
         }
         self.publish();
@@ -105,7 +106,7 @@ impl Reporter {
         self.caught_up = false;
         self.stall.begin();
         self.updates_warned_of = 0;
-        self.state(State::Streaming);
+        self.state(RelayState::Streaming);
     }
 
     /// One more session ended for this reason.
@@ -114,14 +115,14 @@ impl Reporter {
             Some((_, count)) => *count += 1,
             None => self.current.restarts.push((reason, 1)),
         }
-        self.state(State::Retrying);
+        self.state(RelayState::Retrying);
     }
 
     /// The session stops reading and waits for confirmations.
     pub(super) fn draining(&mut self, draining: Draining) {
         let Draining { unconfirmed, grace } = draining;
         tracing::info!(unconfirmed, grace_s = grace.as_secs(), "draining");
-        self.state(State::Draining);
+        self.state(RelayState::Draining);
         failpoint::pass("draining");
     }
 

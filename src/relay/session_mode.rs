@@ -1,6 +1,6 @@
-//! What a session's mode means for the producer.
+//! Producer settings for a session mode.
 //!
-//! Enters: [`SessionMode`], as the supervisor decided it. Leaves: the producer's settings. Pure.
+//! Input: a [`SessionMode`], as the supervisor decided. Output: the producer's settings. No I/O.
 
 use postrider_core::ledger::Budget;
 use postrider_core::supervisor::{ModeKind, SessionMode};

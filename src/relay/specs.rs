@@ -1,6 +1,6 @@
-//! From the configuration to the settings of the Kafka client, and the client's objections back.
+//! Builds the Kafka client's settings from the configuration, and maps the client's errors back to options.
 //!
-//! Enters: a validated [`Config`]. Leaves: a [`KafkaSpec`]; what the client has against it. Connects to
+//! Input: a validated [`Config`]. Output: a [`KafkaSpec`], or errors that point at options. Connects to
 //! nothing.
 
 use std::time::Duration;

@@ -1,25 +1,24 @@
-//! How a session begins, on the thread that will drive it.
+//! Starts a session, on the thread that will run it.
 //!
-//! Enters: what the supervisor found out. Leaves: a running [`Session`], or why there is none. What
-//! always holds: the slot is the lock, so that it is taken first; whoever has it fences earlier
-//! producers of the stream before it reads how far they came; nothing is sent before it is known
-//! where to go on (G6).
+//! Input: the supervisor's parameters. Output: a running [`Session`], or an error. Invariant: the slot is
+//! the lock, so it is taken first; its holder fences earlier producers of the stream before it reads their
+//! progress; nothing is sent before it is known where to resume (G6).
 
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
-use crate::alterations::Alterations;
 use crate::clock::Clock;
 use crate::coalescing;
 use crate::error::RelayError;
 use crate::hot::Hot;
 use crate::plan::Plan;
-use crate::question::Question;
+use crate::publication_changes::PublicationChanges;
 use crate::report::Reporter;
 use crate::session_mode::{BACKLOG_LINGER_MS, settings};
+use crate::source_check::SourceCheck;
 use crate::start_gate::StartGate;
-use crate::stop::Stop;
+use crate::stop::StopSignal;
 use postrider_core::gate::{Facts, Resume, Warning, judge, other_log};
 use postrider_core::lsn::Lsn;
 use postrider_core::pipeline::{Mark, Pipeline, Suspects, Translator};
@@ -52,15 +51,15 @@ pub(super) struct HotStart {
     pub(super) limits: Limits,
     pub(super) mode: Option<SessionMode>,
     pub(super) params: SessionParams,
-    pub(super) stop: Stop,
+    pub(super) stop: StopSignal,
     pub(super) start_gate: StartGate,
     /// But for what only the replication connection knows, and the slot's position.
     pub(super) facts: Facts,
     /// What was told of the publication.
-    pub(super) alterations: Alterations,
+    pub(super) publication_changes: PublicationChanges,
     /// What `facts` was made of.
     pub(super) inspection: Inspection,
-    pub(super) question: Question,
+    pub(super) source_check: SourceCheck,
     /// What earlier sessions found of records that the brokers refused.
     pub(super) suspects: Suspects,
 }
@@ -103,10 +102,10 @@ impl HotStart {
             *owed = Owed::default();
         }
         failpoint::pass("progress_read");
-        // Asked anew, and last: until the slot was ours another relay may have carried on, and it may
+        // SourceCheckReply anew, and last: until the slot was ours another relay may have carried on, and it may
         // have been taken from us since.
         let held = self
-            .question
+            .source_check
             .ask(process, &self.stop, || stream.keep_alive())
             .map_err(|error| last_words(&mut stream, error))?;
         same_source(&self.inspection, &held.inspection)?;
@@ -116,10 +115,10 @@ impl HotStart {
             let acknowledges = self.limits.acknowledge;
             let warnings = resume(&facts, &source.slot, acknowledges, &mut pipeline, &mut sink)?;
             for warning in warnings {
-                self.alterations.warn(&warning, facts.lineage.publication_xid);
+                self.publication_changes.warn(&warning, facts.lineage.publication_xid);
             }
         }
-        pipeline.beware(self.suspects);
+        pipeline.set_suspects(self.suspects);
         // Who reads the line may ask the HTTP server next.
         reporter.streaming();
         tracing::info!(

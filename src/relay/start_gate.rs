@@ -1,9 +1,8 @@
-//! The point from which a session may send records.
+//! Lets a session be cancelled until it begins to send.
 //!
-//! Enters: the hot thread that has got a stream, and a supervisor that is told to stop meanwhile.
-//! Leaves: which of the two came first. What always holds: a session that was called off before it
-//! crossed never sends anything, so that nobody need wait for a connection that does not come about
-//! (upholds G8). Shared by `supervise` and the thread it starts.
+//! Input: the hot thread that has a stream, and a supervisor that is asked to stop. Output: which came
+//! first. Invariant: a session that was cancelled before it passed never sends anything, so that a stop
+//! need not wait for a connection that is not established (upholds G8).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};

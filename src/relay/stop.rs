@@ -1,15 +1,14 @@
-//! How the outside tells the hot thread to stop.
+//! The stop signal: tells the hot thread to drain, to abort, or that the server shuts down.
 //!
-//! Enters: signals, the shutdown canary, the end of a test. Leaves: one small state that the hot
-//! thread reads in each turn of its loop. Requests only
-//! ever become more urgent. What always holds: what was sent and is unconfirmed has the grace period,
-//! counted from the first signal, through however many sessions (G8).
+//! Input: signals, the detection of a server shutdown, tests. Output: one atomic state that the hot thread
+//! reads in each turn. A request only becomes more urgent. Invariant: the grace period for confirming what
+//! was sent is counted from the first signal, across sessions (G8).
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use postrider_core::session::{Owed, Request, Requested};
+use postrider_core::session::{ControlRequest, Owed, Requested};
 
 /// How soon a request is noticed by those who wait for something else.
 const TICK: Duration = Duration::from_millis(20);
@@ -17,25 +16,25 @@ const TICK: Duration = Duration::from_millis(20);
 /// Shared by the signal listener, the canary and the hot thread. One bit for each request, so that
 /// a server's shutdown is known also while a signal stands.
 #[derive(Debug, Clone, Default)]
-pub struct Stop {
+pub struct StopSignal {
     asked: Arc<AtomicU8>,
     /// When it was first told to end.
     told: Arc<OnceLock<Instant>>,
 }
 
-impl Stop {
+impl StopSignal {
     /// The most urgent of what is asked for now.
-    pub fn requested(&self) -> Request {
+    pub fn requested(&self) -> ControlRequest {
         let asked = self.asked.load(Ordering::Acquire);
-        [Request::Abort, Request::Drain, Request::ServerShutdown]
+        [ControlRequest::Abort, ControlRequest::Drain, ControlRequest::ServerShutdown]
             .into_iter()
             .find(|request| asked & bit(*request) != 0)
-            .unwrap_or(Request::Run)
+            .unwrap_or(ControlRequest::Run)
     }
 
     /// Whether Postgres is shutting down, whatever else is asked for.
     pub fn server_stops(&self) -> bool {
-        self.asked.load(Ordering::Acquire) & bit(Request::ServerShutdown) != 0
+        self.asked.load(Ordering::Acquire) & bit(ControlRequest::ServerShutdown) != 0
     }
 
     /// All that is asked for now.
@@ -45,8 +44,8 @@ impl Stop {
     }
 
     /// Asks, beside what was asked for before.
-    pub fn request(&self, request: Request) {
-        if request >= Request::Drain {
+    pub fn request(&self, request: ControlRequest) {
+        if request >= ControlRequest::Drain {
             self.told.get_or_init(Instant::now);
         }
         self.asked.fetch_or(bit(request), Ordering::AcqRel);
@@ -70,8 +69,12 @@ impl Stop {
     }
 
     /// The first signal drains, the second aborts. Returns what is asked for now.
-    pub fn signal(&self) -> Request {
-        let next = if self.requested() >= Request::Drain { Request::Abort } else { Request::Drain };
+    pub fn signal(&self) -> ControlRequest {
+        let next = if self.requested() >= ControlRequest::Drain {
+            ControlRequest::Abort
+        } else {
+            ControlRequest::Drain
+        };
         self.request(next);
         next
     }
@@ -79,16 +82,16 @@ impl Stop {
     /// The session of a server that shut down has ended: the next one starts with a clean slate,
     /// unless a signal came in the meantime.
     pub fn server_shutdown_is_over(&self) {
-        self.asked.fetch_and(!bit(Request::ServerShutdown), Ordering::AcqRel);
+        self.asked.fetch_and(!bit(ControlRequest::ServerShutdown), Ordering::AcqRel);
     }
 }
 
-const fn bit(request: Request) -> u8 {
+const fn bit(request: ControlRequest) -> u8 {
     match request {
-        Request::Run => 0,
-        Request::ServerShutdown => 1,
-        Request::Drain => 2,
-        Request::Abort => 4,
+        ControlRequest::Run => 0,
+        ControlRequest::ServerShutdown => 1,
+        ControlRequest::Drain => 2,
+        ControlRequest::Abort => 4,
     }
 }
 
@@ -98,29 +101,29 @@ mod tests {
 
     #[test]
     fn first_signal_drains_second_aborts() {
-        let stop = Stop::default();
-        assert_eq!(stop.requested(), Request::Run);
-        assert_eq!(stop.signal(), Request::Drain);
-        assert_eq!(stop.signal(), Request::Abort);
-        assert_eq!(stop.requested(), Request::Abort);
+        let stop = StopSignal::default();
+        assert_eq!(stop.requested(), ControlRequest::Run);
+        assert_eq!(stop.signal(), ControlRequest::Drain);
+        assert_eq!(stop.signal(), ControlRequest::Abort);
+        assert_eq!(stop.requested(), ControlRequest::Abort);
     }
 
     #[test]
     fn a_signal_outweighs_a_shutdown_of_the_server() {
-        let stop = Stop::default();
-        stop.request(Request::ServerShutdown);
-        assert_eq!(stop.signal(), Request::Drain);
+        let stop = StopSignal::default();
+        stop.request(ControlRequest::ServerShutdown);
+        assert_eq!(stop.signal(), ControlRequest::Drain);
         stop.server_shutdown_is_over();
-        assert_eq!((stop.requested(), stop.server_stops()), (Request::Drain, false));
-        stop.request(Request::ServerShutdown);
-        assert_eq!((stop.requested(), stop.server_stops()), (Request::Drain, true));
+        assert_eq!((stop.requested(), stop.server_stops()), (ControlRequest::Drain, false));
+        stop.request(ControlRequest::ServerShutdown);
+        assert_eq!((stop.requested(), stop.server_stops()), (ControlRequest::Drain, true));
     }
 
     #[test]
     fn a_shutdown_of_the_server_ends_with_the_session() {
-        let stop = Stop::default();
-        stop.request(Request::ServerShutdown);
+        let stop = StopSignal::default();
+        stop.request(ControlRequest::ServerShutdown);
         stop.server_shutdown_is_over();
-        assert_eq!(stop.requested(), Request::Run);
+        assert_eq!(stop.requested(), ControlRequest::Run);
     }
 }

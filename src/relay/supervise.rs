@@ -1,36 +1,37 @@
-//! Opens one session after the other, as [`postrider_core::supervisor`] says: connects, starts the hot thread, waits,
-//! logs.
+//! Runs sessions as [`postrider_core::supervisor`] decides: connects, starts the hot thread, waits, logs.
 //!
-//! Enters: a [`Plan`] and requests to stop. Leaves: a [`Summary`] or the error that ended it. What
-//! always holds: whether, when and how the next session begins is decided in the supervisor, which has no
-//! clock; a session that has not begun to send is called off, one that has is waited for. Runs on the control
-//! plane; each session gets a thread of its own.
+//! Input: a [`Plan`] and requests to stop. Output: a [`Summary`] or the error that ended the relay.
+//! Invariant: whether, when and how the next session begins is decided in the core; a session that has not
+//! begun to send is cancelled, one that has is waited for. Runs on the control plane; each session has a
+//! thread of its own.
 
 mod standby;
 
 use std::time::{Duration, Instant};
 
-use crate::alterations::Alterations;
 use crate::blocking::run_blocking;
 use crate::bootstrap::Bootstrap;
 use crate::clock::Clock;
 use crate::error::RelayError;
 use crate::failure::failure;
-use crate::plan::{Plan, Prepared};
-use crate::question::{Asked, Question};
+use crate::plan::{Plan, PreparedSession};
+use crate::publication_changes::PublicationChanges;
 use crate::report::Reporter;
+use crate::source_check::{SourceCheck, SourceCheckReply};
 use crate::start::{HotStart, OpenSink};
 use crate::start_gate::StartGate;
-use crate::stop::Stop;
-use crate::telemetry::{State, Telemetry};
+use crate::stop::StopSignal;
+use crate::telemetry::{RelayState, Telemetry};
 use crate::topic_monitor::TopicMonitor;
 use crate::watch::{self, Unwatched, Watch};
-use crate::{Options, Summary};
+use crate::{RunOptions, Summary};
 use postrider_config::Delivery;
 use postrider_core::gate::Facts;
 use postrider_core::lsn::Lsn;
-use postrider_core::session::{End, Limits, Owed, Request};
-use postrider_core::supervisor::{Conclusion, Learned, Left, Next, Policy, Supervisor, Verdict};
+use postrider_core::session::{ControlRequest, End, Limits, Owed};
+use postrider_core::supervisor::{
+    AfterSession, Conclusion, Learned, Left, NextAction, Supervisor, SupervisorPolicy,
+};
 use postrider_kafka::{
     AtLeastOnceWithProgress, ExactlyOnce, KafkaSink, Producer, SinkError, learn_topic_settings,
 };
@@ -53,8 +54,8 @@ const SETTINGS_LIMIT: Duration = Duration::from_secs(2);
 /// As [`run`], with the producer that the configuration asks for.
 pub async fn deliver(
     plan: Plan,
-    options: Options,
-    stop: Stop,
+    options: RunOptions,
+    stop: StopSignal,
     telemetry: Telemetry,
 ) -> Result<Summary, RelayError> {
     let every = plan.config.source.status_interval;
@@ -74,14 +75,14 @@ pub async fn deliver(
 /// Runs the relay until it is told to stop, has caught up, or must not go on.
 pub async fn run<S: KafkaSink + Send + 'static>(
     plan: Plan,
-    options: Options,
-    stop: Stop,
+    options: RunOptions,
+    stop: StopSignal,
     telemetry: Telemetry,
     open_sink: impl OpenSink<S>,
 ) -> Result<Summary, RelayError> {
     let retry = &plan.config.retry;
     let patience = options.patience.unwrap_or(retry.give_up_after);
-    let policy = Policy {
+    let policy = SupervisorPolicy {
         backoff: Backoff { first: retry.initial, max: retry.max },
         give_up_after: patience,
         login_give_up_after: retry.login_give_up_after,
@@ -100,7 +101,7 @@ pub async fn run<S: KafkaSink + Send + 'static>(
         telemetry,
         owed: None,
         known: None,
-        alterations: Alterations::default(),
+        publication_changes: PublicationChanges::default(),
         in_recovery: false,
         bootstrap: Bootstrap::default(),
     };
@@ -109,13 +110,13 @@ pub async fn run<S: KafkaSink + Send + 'static>(
     let result = tokio::select! {
         result = relay.supervise(open_sink) => result,
         error = topic_monitor => {
-            stop.request(Request::Abort);
+            stop.request(ControlRequest::Abort);
             Err(error)
         }
     };
     let delivered = Lsn::new(relay.reporter_totals().settled_lsn);
     let result = result.map_err(|error| error.after(delivered));
-    relay.set_state(if result.is_ok() { State::Stopped } else { State::Failed });
+    relay.set_state(if result.is_ok() { RelayState::Stopped } else { RelayState::Failed });
     result
 }
 
@@ -123,8 +124,8 @@ struct Relay {
     supervisor: Supervisor,
     clock: Clock,
     plan: Plan,
-    options: Options,
-    stop: Stop,
+    options: RunOptions,
+    stop: StopSignal,
     telemetry: Telemetry,
     /// Lent to the hot thread while a session runs.
     reporter: Option<Reporter>,
@@ -133,7 +134,7 @@ struct Relay {
     /// The source as this process first found it; it must stay the same.
     known: Option<Known>,
     /// What it was told of its publication.
-    alterations: Alterations,
+    publication_changes: PublicationChanges,
     /// Whether the server was in recovery when the session was prepared.
     in_recovery: bool,
     /// What Kafka was prepared for.
@@ -148,13 +149,13 @@ impl Relay {
         let started = Instant::now();
         loop {
             match self.supervisor.next(self.clock.instant(), self.stop.asked()) {
-                Next::End(conclusion) => return self.concluded(conclusion, started),
-                Next::Standby(every) => self.stand_by(every).await,
-                Next::Wait(time) => {
+                NextAction::End(conclusion) => return self.concluded(conclusion, started),
+                NextAction::Standby(every) => self.stand_by(every).await,
+                NextAction::Wait(time) => {
                     self.telemetry.tick();
                     tokio::time::sleep(time).await;
                 }
-                Next::Begin(told) => {
+                NextAction::Begin(told) => {
                     if let Some(unconfirmed) = told {
                         let help = SETTLING_HELP;
                         tracing::info!(unconfirmed, help, "told to stop while no session runs");
@@ -177,7 +178,7 @@ impl Relay {
         };
         let (verdict, learned) = self.supervisor.ended(now, request, left, result);
         let Err(error) = ended else {
-            if verdict == Verdict::ServerShutdown {
+            if verdict == AfterSession::ServerShutdown {
                 tracing::info!("Postgres is shutting down; closing the replication stream");
                 self.count_restart("postgres_shutdown");
             }
@@ -190,16 +191,16 @@ impl Relay {
         let hint = error.hint();
         let help = hint.as_deref();
         match verdict {
-            Verdict::Final => return Err(error),
-            Verdict::GaveUp { quiet } => {
+            AfterSession::Final => return Err(error),
+            AfterSession::GaveUp { quiet } => {
                 let last = Box::new(error);
                 return Err(RelayError::GaveUp { seconds: quiet.as_secs(), last });
             }
-            Verdict::SlotHeld => {
+            AfterSession::SlotHeld => {
                 return Err(RelayError::SlotHeld { slot: self.plan.config.source.slot.clone() });
             }
-            Verdict::Standby => self.tell_standby(&error),
-            Verdict::Retry { failures } if error.is_final() => {
+            AfterSession::Standby => self.tell_standby(&error),
+            AfterSession::Retry { failures } if error.is_final() => {
                 tracing::warn!(
                     failures,
                     help,
@@ -207,12 +208,12 @@ impl Relay {
                 );
                 self.count_restart("login_refused");
             }
-            Verdict::Retry { failures } => {
+            AfterSession::Retry { failures } => {
                 tracing::warn!(failures, help, "{error}; trying again");
                 self.count_restart(error.reason());
             }
-            Verdict::SendDifferently => self.count_restart("batch_refused"),
-            Verdict::GoOn | Verdict::ServerShutdown => {}
+            AfterSession::SendDifferently => self.count_restart("batch_refused"),
+            AfterSession::GoOn | AfterSession::ServerShutdown => {}
         }
         Ok(())
     }
@@ -232,7 +233,7 @@ impl Relay {
 
     /// Says what was learned of a refused batch, and looks for what else may explain it.
     async fn take_over(&self, error: &RelayError, learned: Learned) {
-        let RelayError::Refused { cause: cause @ SinkError::BatchRefused { topic, .. }, lesson } =
+        let RelayError::Refused { cause: cause @ SinkError::BatchRefused { topic, .. }, analysis } =
             error
         else {
             return;
@@ -247,11 +248,11 @@ impl Relay {
             );
         }
         if learned.is_news {
-            let next = match lesson.refused {
+            let next = match analysis.refused {
                 0 => "trying again with single records",
                 _ => "trying again without what it refused",
             };
-            tracing::warn!(refused = lesson.refused, help = cause.hint(), "{cause}; {next}");
+            tracing::warn!(refused = analysis.refused, help = cause.hint(), "{cause}; {next}");
         }
         let topics = learned.unexplained;
         if !topics.is_empty() {
@@ -280,7 +281,7 @@ impl Relay {
     }
 
     /// What a session needs to begin with.
-    async fn prepare(&mut self) -> Result<Prepared, RelayError> {
+    async fn prepare(&mut self) -> Result<PreparedSession, RelayError> {
         let client = control::connect(&self.plan.config.source.connect).await?;
         let mut wanted = self.plan.requirements()?;
         // A dry run leaves nothing behind.
@@ -319,7 +320,7 @@ impl Relay {
         }
         let Some(mut reporter) = self.reporter.take() else { return Err(RelayError::Thread) };
         let start_gate = StartGate::default();
-        let (question, asked) = Question::new();
+        let (source_check, asked) = SourceCheck::new();
         let mut plan = self.plan.found(&inspection, &wanted);
         plan.config.source.connect = client.server().clone();
         let usual = self.usual_limits(&inspection.server);
@@ -327,8 +328,8 @@ impl Relay {
         plan.kafka.batch_bytes = begun.batch_bytes;
         let start = HotStart {
             facts: self.facts(&inspection),
-            alterations: self.alterations.clone(),
-            question,
+            publication_changes: self.publication_changes.clone(),
+            source_check,
             suspects: begun.suspects,
             plan,
             limits: begun.limits,
@@ -356,7 +357,7 @@ impl Relay {
             }
             departure = self.attend(client, &wanted, asked, &unwatched) => {
                 // Nothing more is acknowledged: Postgres may be passing over rows.
-                self.stop.request(Request::Abort);
+                self.stop.request(ControlRequest::Abort);
                 if !start_gate.close()
                     && let Ok(Ok((_, reporter, owed))) =
                         tokio::time::timeout(ABORT_LIMIT, finished).await
@@ -383,7 +384,7 @@ impl Relay {
             return Ok(End::Drained);
         }
         let limit = self.plan.config.shutdown.grace + OVERTIME;
-        while self.stop.requested() < Request::Abort {
+        while self.stop.requested() < ControlRequest::Abort {
             // A session that waits for whoever reads its log, say, cannot end by itself.
             if self.stop.told_for() >= limit {
                 let records = self.reporter_totals().in_flight_records;
@@ -400,7 +401,7 @@ impl Relay {
         &self,
         client: Client,
         wanted: &Requirements,
-        asked: Asked,
+        asked: SourceCheckReply,
         unwatched: &Unwatched,
     ) -> ControlError {
         let stream = tokio::select! {
@@ -413,7 +414,7 @@ impl Relay {
             stop: &self.stop,
             telemetry: &self.telemetry,
             known: self.known.as_ref(),
-            alterations: &self.alterations,
+            publication_changes: &self.publication_changes,
             wanted,
             unwatched,
         };
@@ -446,7 +447,7 @@ impl Relay {
         }
     }
 
-    fn set_state(&mut self, state: State) {
+    fn set_state(&mut self, state: RelayState) {
         if let Some(reporter) = &mut self.reporter {
             reporter.state(state);
         }

@@ -1,9 +1,9 @@
-//! Looks at the topics beside the sessions.
+//! Topic monitor: checks the settings of the topics in use, beside the sessions.
 //!
-//! Enters: what rows have chosen, from the telemetry, and the dead-letter topic. Leaves: a line in the
-//! log for what is wrong with them, once each; and the error if dead letters can never be stored,
-//! which ends the relay. What always holds: nothing waits for it, and brokers that do not answer are
-//! left to the sessions; only a standby, which has none, is warned of them.
+//! Input: the topics that rows have chosen, from the telemetry, and the dead-letter topic. Output: a log
+//! line for each problem, once; and the error if dead letters can never be stored, which ends the relay.
+//! Invariant: nothing waits for it; unreachable brokers are the sessions' concern, except for a standby,
+//! which has none and warns of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -12,11 +12,11 @@ use crate::blocking::run_blocking;
 use crate::bootstrap::tell;
 use crate::error::RelayError;
 use crate::plan::Plan;
-use crate::telemetry::{State, Telemetry};
+use crate::telemetry::{RelayState, Telemetry};
 use postrider_config::Rejected;
 use postrider_core::pipeline::TopicTotal;
 use postrider_kafka::{
-    Finding, Grade, KafkaSpec, Purpose, TopicsError, look_for_absent, look_for_gone, survey,
+    Grade, KafkaSpec, Purpose, TopicFinding, TopicsError, look_for_absent, look_for_gone, survey,
 };
 
 /// How often it looks whether rows have chosen topics that it has not looked at.
@@ -117,7 +117,7 @@ impl TopicMonitor {
 
     /// Says what keeps a standby from taking over, which would come out only when it has to.
     fn warn_standby(&self, error: &TopicsError) -> bool {
-        let is_standby = self.telemetry.view().snapshot.state == State::Standby;
+        let is_standby = self.telemetry.view().snapshot.state == RelayState::Standby;
         if is_standby {
             let help = error.hint();
             tracing::warn!(help, "this standby could not take over: {error}");
@@ -137,7 +137,7 @@ impl TopicMonitor {
 
     /// What rows have chosen may be fixed while they wait; what waits behind a dead letter does not
     /// know for what.
-    fn is_final(&self, finding: &Finding) -> bool {
+    fn is_final(&self, finding: &TopicFinding) -> bool {
         finding.grade == Grade::Unfit
             && finding.topic.is_some()
             && finding.topic == self.dead_letters

@@ -1,22 +1,22 @@
-//! What is watched by SQL beside a stream.
+//! Monitors the source over SQL while a session streams: shutdown of the server, changed publications, slot
+//! samples.
 //!
-//! Enters: the session's SQL connection, and what the source was when the process began. Leaves: the
-//! reason why the session must end, samples of the slot, and a request to close the stream when
-//! the server shuts down. What always holds: only the server's own word counts as a shutdown; a
-//! connection that merely breaks is opened again, and a stream is not left unwatched for longer than
-//! [`UNWATCHED_MAX`].
+//! Input: the session's SQL connection, and what the source was when the process began. Output: the reason
+//! why the session must end, samples of the slot, and a request to close the stream when the server shuts
+//! down. Invariant: only an explicit report of the server counts as a shutdown; a connection that merely
+//! breaks is reopened, and a stream is not left unmonitored for longer than [`UNWATCHED_MAX`].
 
 use std::convert::Infallible;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::alterations::Alterations;
 use crate::error::RelayError;
-use crate::stop::Stop;
-use crate::telemetry::{SlotSample, Telemetry};
+use crate::publication_changes::PublicationChanges;
+use crate::stop::StopSignal;
+use crate::telemetry::{SlotMetrics, Telemetry};
 use postrider_core::gate::Warning;
+use postrider_core::session::ControlRequest;
 use postrider_core::session::End;
-use postrider_core::session::Request;
 use postrider_postgres::control::{self, Client, ControlError, Inspection, Known, Requirements};
 use postrider_postgres::libpq::ConnectInfo;
 use postrider_postgres::wal::{ServerProcess, WalError};
@@ -43,7 +43,7 @@ pub(super) async fn sample(client: &Client, slot: &str, telemetry: &Telemetry) -
 
 /// Publishes what was seen of the slot.
 pub(super) fn publish(telemetry: &Telemetry, sample: Option<&control::SlotSample>) {
-    telemetry.publish_slot(sample.map(|sample| SlotSample {
+    telemetry.publish_slot(sample.map(|sample| SlotMetrics {
         acknowledged_lsn: sample.confirmed_flush.get(),
         lag_bytes: sample.lag_bytes(),
         retained_bytes: sample.retained_bytes(),
@@ -85,10 +85,10 @@ pub(super) struct Watch<'a> {
     pub(super) stream: Option<ServerProcess>,
     /// The server was in recovery when the session was prepared.
     pub(super) in_recovery: bool,
-    pub(super) stop: &'a Stop,
+    pub(super) stop: &'a StopSignal,
     pub(super) telemetry: &'a Telemetry,
     pub(super) known: Option<&'a Known>,
-    pub(super) alterations: &'a Alterations,
+    pub(super) publication_changes: &'a PublicationChanges,
     pub(super) wanted: &'a Requirements,
     pub(super) unwatched: &'a Unwatched,
 }
@@ -105,7 +105,7 @@ impl Watch<'_> {
                 departure = self.look(&client, &mut before) => return departure,
             }
             let Some(again) = self.reconnect(client.server()).await else {
-                self.stop.request(Request::ServerShutdown);
+                self.stop.request(ControlRequest::ServerShutdown);
                 return std::future::pending().await;
             };
             tracing::info!("the SQL connection beside the stream broke and was reopened");
@@ -147,7 +147,7 @@ impl Watch<'_> {
         {
             // The stream lives on, and progress would be kept under the timeline that has ended.
             self.unwatched.because(ControlError::Promoted);
-            self.stop.request(Request::ServerShutdown);
+            self.stop.request(ControlRequest::ServerShutdown);
         }
         let departure = self.known.and_then(|known| known.departure(&now, self.wanted));
         // Columns are announced by the stream before the next row.
@@ -173,11 +173,12 @@ impl Watch<'_> {
     /// Says once that the publication was altered since the look before `sample`: one that was made to leave
     /// out rows, and fixed before anybody looked, is as it should be now.
     fn tell_alteration(&self, now: &Inspection, sample: &control::SlotSample) {
-        let since = self.alterations.look(sample.current).unwrap_or(sample.confirmed_flush);
+        let since = self.publication_changes.look(sample.current).unwrap_or(sample.confirmed_flush);
         let altered = self.known.and_then(|known| known.altered(now));
         if altered.is_some() {
             let publication = self.wanted.publication.clone();
-            self.alterations.warn(&Warning::AlteredMeanwhile { publication, since }, altered);
+            self.publication_changes
+                .warn(&Warning::AlteredMeanwhile { publication, since }, altered);
         }
     }
 
@@ -206,7 +207,7 @@ impl Watch<'_> {
                 return None;
             }
             // A drain goes on over a healthy stream.
-            if began.elapsed() >= UNWATCHED_MAX && self.stop.requested() < Request::Drain {
+            if began.elapsed() >= UNWATCHED_MAX && self.stop.requested() < ControlRequest::Drain {
                 tracing::info!(
                     "the SQL connection beside the stream cannot be reopened: closing \
                                 the stream"

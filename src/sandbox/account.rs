@@ -1,6 +1,6 @@
-//! Who a private server runs as.
+//! The operating system account that a private server runs as.
 //!
-//! PostgreSQL refuses to run as root, and no server here needs to. When we are root, servers run as
+//! PostgreSQL refuses to run as root, and no server here needs to. If we are root, servers run as
 //! `postgres` or `nobody` from /etc/passwd; otherwise as ourselves.
 
 use std::fs;

@@ -1,7 +1,7 @@
 //! Finds PostgreSQL's server binaries.
 //!
-//! Enters: the environment and the file system. Leaves: a folder that holds both `initdb` and
-//! `postgres`. Debian keeps them off the PATH, one folder per major version.
+//! Input: the environment and the file system. Output: a folder that contains `initdb` and `postgres`.
+//! Debian keeps them off the PATH, in one folder per major version.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

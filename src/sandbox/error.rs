@@ -1,4 +1,4 @@
-//! Why a private server could not be had.
+//! Why a private server could not be started.
 
 use std::io;
 use std::path::PathBuf;

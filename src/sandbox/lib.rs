@@ -1,11 +1,10 @@
-//! Private servers for the demo, the benchmarks and the tests: started on loopback, owned by the
-//! caller, gone with it.
+//! Private Postgres and Redis servers for the demo, the benchmarks and the tests.
 //!
-//! Enters: options. Leaves: a running server and its address. Always holds: nothing outside the
-//! temporary folder of a server is written; a server never runs as root; it is stopped and its
-//! folder removed on drop, after a panic, and also when this process is killed ([`tether`]). No
-//! other user of the machine gets in: folders and the sockets in them are the server's account's
-//! alone, TCP wants a password that is drawn at the start, and no command line has it.
+//! Input: options. Output: a running server on loopback, and its address. Invariant: nothing outside of a
+//! server's temporary folder is written; a server never runs as root; it is stopped and its folder removed
+//! on drop, after a panic, and when this process is killed ([`tether`]). No other user of the machine has
+//! access: folders and sockets belong to the server's account, TCP requires a random password, and no
+//! command line contains it.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), postrider_sandbox::SandboxError> {

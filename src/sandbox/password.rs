@@ -1,8 +1,7 @@
-//! A password that nobody else knows.
+//! A random password for a private server: 128 bits as hexadecimal digits, which need no quoting.
 //!
-//! Enters: nothing. Leaves: 128 bits of the system's randomness as hexadecimal digits, which need no
-//! quoting anywhere. What always holds: debug output does not show it. Whoever holds it keeps it out
-//! of command lines, which every user of the machine can read.
+//! `Debug` does not show it. It must be kept out of command lines, which every user of the machine can
+//! read.
 
 use std::fmt;
 use std::fs::File;
@@ -14,9 +13,9 @@ const SOURCE: &str = "/dev/urandom";
 
 /// See the module.
 #[derive(Clone)]
-pub struct Password(String);
+pub struct RandomPassword(String);
 
-impl Password {
+impl RandomPassword {
     /// A new one. Error: the system's source of randomness cannot be read.
     pub fn draw() -> Result<Self, SandboxError> {
         let mut bytes = [0_u8; 16];
@@ -32,9 +31,9 @@ impl Password {
     }
 }
 
-impl fmt::Debug for Password {
+impl fmt::Debug for RandomPassword {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Password(..)")
+        f.write_str("RandomPassword(..)")
     }
 }
 
@@ -44,7 +43,7 @@ mod tests {
 
     #[test]
     fn each_is_drawn_anew_needs_no_quotes_and_is_not_shown() {
-        let (one, other) = (Password::draw().unwrap(), Password::draw().unwrap());
+        let (one, other) = (RandomPassword::draw().unwrap(), RandomPassword::draw().unwrap());
         assert_ne!(one.as_str(), other.as_str());
         assert_eq!(one.as_str().len(), 32);
         assert!(one.as_str().chars().all(|char| char.is_ascii_hexdigit()), "{}", one.as_str());

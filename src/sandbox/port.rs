@@ -1,8 +1,8 @@
-//! Free loopback ports.
+//! Finds free loopback ports.
 //!
-//! A port found free can be taken before the server binds it, so callers try again with another.
-//! Ports below the kernel's ephemeral range (32768 up, `ip_local_port_range`) are used, because an
-//! outgoing connection can take an ephemeral one while a server restarts.
+//! A free port can be taken before the server binds it, so callers retry with another. Ports below the
+//! kernel's ephemeral range (32768 up, `ip_local_port_range`) are used, because an outgoing connection can
+//! take an ephemeral port while a server restarts.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::sync::atomic::{AtomicU16, Ordering};

@@ -1,4 +1,4 @@
-//! A private Redis: on loopback, behind a drawn password, in memory alone, gone with its owner.
+//! A private Redis server: loopback only, with a random password, in memory only, ended with its owner.
 
 use std::fs::{File, read_to_string};
 use std::io::{self, ErrorKind, Write as _};
@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::account::Account;
-use super::password::Password;
+use super::password::RandomPassword;
 use super::tether::{LastSignal, Tether};
 use super::{SandboxError, port};
 
@@ -24,7 +24,7 @@ const ATTEMPTS: u32 = 5;
 pub struct Redis {
     child: Child,
     port: u16,
-    password: Password,
+    password: RandomPassword,
     account: Account,
     tether: Tether,
 }
@@ -35,7 +35,7 @@ impl Redis {
         let account = Account::unprivileged()?;
         let folder = account.make_folder("postrider-redis-")?;
         let mut tether = Tether::new(&folder)?;
-        let password = Password::draw()?;
+        let password = RandomPassword::draw()?;
         let mut attempt = 1;
         loop {
             let port = port::free()?;
@@ -80,7 +80,7 @@ fn spawn(
     account: Account,
     tether: &Tether,
     port: u16,
-    password: &Password,
+    password: &RandomPassword,
 ) -> Result<Child, SandboxError> {
     let log = tether.folder().join("log");
     let output = File::create(&log).map_err(SandboxError::file("write", &log))?;
@@ -124,7 +124,7 @@ fn spawn(
 
 /// Tells it by its standard input what every user of the machine could read on a command line. The
 /// input ends with that.
-fn configure(child: &mut Child, port: u16, password: &Password) -> io::Result<()> {
+fn configure(child: &mut Child, port: u16, password: &RandomPassword) -> io::Result<()> {
     let Some(mut input) = child.stdin.take() else { return Err(ErrorKind::BrokenPipe.into()) };
     let password = password.as_str();
     let text =

@@ -1,8 +1,7 @@
-//! Starting programs, and doing what no program may be started beside.
+//! Starts child processes, and excludes starts while a listening address is released and taken again.
 //!
-//! Enters: a command. Leaves: its process. What always holds: between the two halves of a start (fork and
-//! exec) a child has copies of all our sockets, so that an address which we give up is still taken; whoever
-//! gives one up and takes it again keeps others from starting anything meanwhile.
+//! Between fork and exec a child has copies of all our sockets, so an address that we close then stays in
+//! use. Code that closes an address and binds it again keeps others from starting a process meanwhile.
 
 use std::io;
 use std::process::{Child, Command};

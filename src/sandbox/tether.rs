@@ -1,10 +1,9 @@
-//! Ties servers to the life of this process.
+//! Ends private servers when this process ends, even by SIGKILL.
 //!
-//! `Drop` does not run after a SIGKILL, an abort, or for a static. So a small shell waits at the
-//! read end of a pipe whose only write end is ours (the standard library opens it close-on-exec, so
-//! no other child holds it): when the pipe ends, for whatever reason, the shell ends the servers it
-//! was told of and removes their folder. It ignores the terminal's signals, so that Ctrl-C reaches
-//! the relay first and the servers only after it.
+//! `Drop` does not run after a SIGKILL, an abort, or for a static. So a small shell waits at the read end
+//! of a pipe whose only write end is ours (opened close-on-exec, so that no other child has it). When the
+//! pipe closes, the shell ends its servers and removes their folder. It ignores the terminal's signals, so
+//! that Ctrl-C reaches the relay first and the servers after it.
 
 use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;

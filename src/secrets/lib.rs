@@ -1,4 +1,4 @@
-//! Secrets: where they are read, and how nothing of them is shown.
+//! Secrets: reading them from files and commands, and masking them in output.
 //!
 //! ```
 //! use postrider_secrets::{Password, PasswordCommand, mask_text};

@@ -1,10 +1,9 @@
-//! What must not be shown, and how it is shown instead.
+//! Masks secrets in names, values and texts that are printed.
 //!
-//! Enters: names and texts that may hold passwords. Leaves: the same with the secret parts
-//! replaced by [`MASK`]. What always holds: a secret is what the name *or* the value says; when in
-//! doubt, it is masked. The one list of secret words is here, and every place that prints a
-//! configuration asks here: listings, `Debug`, errors and their source lines, the account of an
-//! import.
+//! Input: names and texts that may contain passwords. Output: the same with the secret parts replaced by
+//! [`MASK`]. Invariant: a value is secret if its name *or* its form says so; in doubt it is masked. This is
+//! the only list of secret words; listings, `Debug`, errors with their source lines, and the report of an
+//! import all use it.
 
 use std::borrow::Cow;
 use std::ops::Range;

@@ -1,7 +1,7 @@
-//! A secret that cannot be printed by accident.
+//! A password that cannot be printed by accident.
 //!
-//! Enters: the password from a URL, the environment or a file. Leaves: its bytes, only through
-//! [`Password::reveal`]. Always holds: `Debug` shows nothing of it, and there is no `Display`.
+//! Its bytes are accessible only through [`Password::reveal`]; `Debug` shows nothing of it, and there is no
+//! `Display`.
 
 use std::fmt;
 

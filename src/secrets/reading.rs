@@ -1,8 +1,8 @@
-//! Reads a secret: from a file, or from what a command prints.
+//! Reads a secret from a file or from a command's output.
 //!
-//! Enters: a path, or a program and its arguments. Leaves: the secret, or a [`SecretError`] that holds no
-//! part of one. What always holds: a command is run without a shell, is killed with its children at its
-//! time limit, and its output is bounded.
+//! Input: a path, or a program and its arguments. Output: the secret, or a [`SecretError`] that contains no
+//! part of one. Invariant: a command is run without a shell, is killed with its children at its time limit,
+//! and its output is bounded.
 
 use std::fmt;
 use std::io::Read as _;

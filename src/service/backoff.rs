@@ -1,6 +1,5 @@
-//! How long to wait before the next attempt, by a draw of this process.
-//!
-//! Enters: how many attempts failed. Leaves: [`Backoff`]'s time, drawn anew at each call.
+//! Exponential back-off with a random number of this process: the core's [`Backoff`] and a source for its
+//! jitter.
 
 use std::hash::{BuildHasher as _, RandomState};
 

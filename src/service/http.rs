@@ -1,9 +1,9 @@
-//! HTTP/1 for whoever connects, within bounds that leave descriptors for the work itself.
+//! An HTTP/1 server with limits, so that clients cannot exhaust the file descriptors of the process.
 //!
-//! Enters: a bound listener, routes, a future that ends when the server shall. Leaves: nothing until
-//! then. What always holds: no more than [`connections_max`] connections are open at once; one that
-//! sends no request within [`HEADER_LIMIT`] is closed; at the cap the connection that has been silent
-//! for longest makes room for the next, so that nobody keeps others out by saying nothing.
+//! Input: a bound listener, routes, a future that ends when the server should stop. Invariant: at most
+//! [`connections_max`] connections are open; one that sends no request within [`HEADER_LIMIT`] is closed;
+//! at the limit the connection that was idle for longest is closed in favour of the next, so that idle
+//! clients cannot keep others out.
 
 use std::collections::VecDeque;
 use std::future::Future;

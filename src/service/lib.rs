@@ -1,5 +1,5 @@
-//! What a service needs around its work: attempts that wait, a log that does not repeat itself, metrics and
-//! HTTP within bounds.
+//! Utilities of a long-running service: back-off, log throttle, metrics, HTTP, parsing of durations and
+//! sizes.
 //!
 //! ```
 //! use std::time::{Duration, Instant};

@@ -1,7 +1,7 @@
-//! Which lines of the log say what was said a moment ago.
+//! Log throttle: suppresses lines that were logged a moment ago.
 //!
-//! Enters: what a line says, and the time. Leaves: whether to write it, and how many like it were held
-//! back since the last one. What always holds: memory is bounded, and the first of its like is written.
+//! Input: a line's text, and the time. Output: whether to write it, and how many equal ones were suppressed
+//! since the last. Invariant: memory is bounded, and the first of equal lines is written.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};

@@ -1,10 +1,10 @@
-//! Metrics as Prometheus reads them: its text format, version 0.0.4.
+//! Writes metrics in Prometheus's text format, version 0.0.4.
 //!
-//! Enters: names, help, labels and numbers. Leaves: a page. What always holds: HELP and TYPE stand
-//! before the first sample of a family; a name that ends in `_total` is a counter's; labels are escaped.
+//! Input: names, help, labels and numbers. Output: a page. Invariant: HELP and TYPE precede a family's
+//! first sample; a name that ends in `_total` is a counter's; labels are escaped.
 //!
-//! By hand, since the crate `prometheus-client` (0.25) writes OpenMetrics alone: there a counter's HELP
-//! and TYPE lack `_total`, and the page ends in `# EOF`, which is not what this version's readers expect.
+//! Written by hand, since the crate `prometheus-client` (0.25) writes only OpenMetrics: there a counter's
+//! HELP and TYPE lack `_total`, and the page ends in `# EOF`, which readers of this version do not expect.
 
 use std::fmt::{Display, Write as _};
 

@@ -1,7 +1,7 @@
-//! Durations and sizes as people type them.
+//! Parses and prints durations and sizes as people type them.
 //!
-//! Enters: a text, or a value. Leaves: the value, or a [`InvalidValue`] that says how to write it; the shortest
-//! text. What always holds: what is printed parses back to the same value.
+//! Input: a text, or a value. Output: the value, or an [`InvalidValue`] that says how to write it; the
+//! shortest text. Invariant: what is printed parses to the same value.
 
 use std::time::Duration;
 

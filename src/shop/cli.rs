@@ -1,7 +1,7 @@
 //! The shop's command line.
 //!
-//! Enters: arguments. Leaves: one summary on the given output, or an error with its exit code. What
-//! always holds: stdout carries nothing but the summary; logs go to stderr.
+//! Input: arguments. Output: one summary on the given output, or an error with its exit code.
+//! Invariant: stdout carries nothing but the summary; logs go to stderr.
 
 use std::io::Write;
 use std::time::Duration;

@@ -1,8 +1,8 @@
-//! Connections to Postgres.
+//! Connects to Postgres by libpq's rules.
 //!
-//! Enters: a database URL or key=value pairs. Leaves: the connection settings, by libpq's rules; or a
-//! connected client whose socket is served by a task of the current runtime. What
-//! always holds: the server is checked as `sslmode` asks, as on the relay's connections.
+//! Input: a database URL or key=value pairs. Output: connection settings, or a connected client whose
+//! socket a task of the current runtime serves. Invariant: the server is checked as `sslmode` demands, as
+//! on the relay's connections.
 
 use tokio_postgres::Client;
 use tracing::warn;

@@ -1,7 +1,7 @@
 //! `shop dead-letters`: lists the dead letters of a consumer, and redrives them.
 //!
-//! Enters: a consumer's name and a selection. Leaves: a line of JSON for each dead letter, or counts of
-//! what was sent. What always holds: no payload is printed; nothing is sent without `redrive --execute`,
+//! Input: a consumer's name and a selection. Output: a line of JSON for each dead letter, or counts of
+//! what was sent. Invariant: no payload is printed; nothing is sent without `redrive --execute`,
 //! and what was sent before is not sent again.
 
 use std::io::Write;
@@ -13,7 +13,8 @@ use serde_json::json;
 use super::error::ShopError;
 use super::kafka::KafkaArgs;
 use postrider_patterns::dead_letter::{
-    DeadLetter, DeadLetters, Filter, Origin, PartitionOffset, RedriveOptions, Target, now_ms,
+    DeadLetter, DeadLetterOrigin, DeadLetters, Filter, PartitionOffset, RedriveOptions, Target,
+    now_ms,
 };
 use postrider_service::units::parse_duration;
 
@@ -116,7 +117,7 @@ impl Selection {
 }
 
 fn line(letter: &DeadLetter) -> Option<serde_json::Value> {
-    let Origin::Consumer { at, failure } = &letter.origin else { return None };
+    let DeadLetterOrigin::Consumer { at, failure } = &letter.origin else { return None };
     Some(json!({
         "place": letter.at.to_string(),
         "code": letter.code,

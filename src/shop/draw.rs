@@ -1,9 +1,9 @@
-//! The rows of a load: orders and their outbox rows, generated from a seed.
+//! Generates the rows of a load from a seed: orders and their outbox rows.
 //!
-//! Enters: a [`LoadPlan`]. Leaves: one [`Transaction`] after the other, pure values. What always
-//! holds: the committed rows of an aggregate are numbered 1, 2, 3, ... without a gap, in the order
-//! of their transactions, so a checker sees a lost row as a gap and a swap as a step back; rows that
-//! will be rolled back say so in their payload, so a checker that meets one knows it for a phantom.
+//! Input: a [`LoadPlan`]. Output: one [`Transaction`] after the other, as values. Invariant: the committed
+//! rows of an aggregate are numbered 1, 2, 3, ... in the order of their transactions, so that a checker
+//! sees a lost row as a gap and a reordering as a step back; rows that will be rolled back say so in their
+//! payload, so that a checker recognises one that was delivered.
 
 use serde_json::json;
 use uuid::Uuid;

@@ -1,7 +1,7 @@
 //! What can go wrong in the shop, and how to fix it.
 //!
-//! Enters: errors of the clients. Leaves: [`ShopError`], which names a situation, its exit
-//! code and its remedy. What always holds: no password and no payload in any text.
+//! Input: errors of the clients. Output: [`ShopError`], which names a situation, its exit
+//! code and its remedy. Invariant: no password and no payload in any text.
 
 use std::error::Error;
 use std::net::SocketAddr;

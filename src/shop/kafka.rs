@@ -1,7 +1,7 @@
 //! How services connect to Kafka: any setting of librdkafka, above all for TLS and SASL.
 //!
-//! Enters: flags, environment, a file. Leaves: settings for every client of a service. What always
-//! holds: a secret comes from the file alone, since any user of the machine can read command lines;
+//! Input: flags, environment, a file. Output: settings for every client of a service.
+//! Invariant: a secret comes from the file alone, since any user of the machine can read command lines;
 //! no error repeats a value.
 
 use std::fmt;

@@ -1,7 +1,7 @@
 //! The reference shop: the application side of the outbox, without the relay.
 //!
-//! Enters: a command line (`cli`) or a plan built in-process (`load`). Leaves: rows in `orders` and
-//! `outbox`, written in one transaction. What always holds: the shop communicates with the relay through
+//! Input: a command line (`cli`) or a plan built in-process (`load`). Output: rows in `orders` and
+//! `outbox`, written in one transaction. Invariant: the shop communicates with the relay through
 //! Postgres and Kafka only; of the relay's crates it uses `postrider-postgres`, which knows how a server is
 //! reached and authenticated, and `postrider-secrets`.
 

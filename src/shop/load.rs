@@ -1,7 +1,7 @@
 //! Writes orders at a steady rate, each with its outbox row in the same transaction.
 //!
-//! Enters: a [`LoadPlan`] and a session. Leaves: rows in Postgres, a [`LoadReport`], and for every
-//! row one call of the observer. What always holds: a row is reported as committed only after
+//! Input: a [`LoadPlan`] and a session. Output: rows in Postgres, a [`LoadReport`], and for every
+//! row one call of the observer. Invariant: a row is reported as committed only after
 //! Postgres said so; the schedule is open-loop (a slow COMMIT delays no later transaction's due
 //! time, so latency is not hidden); rows that are rolled back are never counted as committed.
 

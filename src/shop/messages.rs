@@ -1,6 +1,4 @@
-//! What the services' messages have in common.
-//!
-//! Enters: messages. Leaves: the order they are about. Pure.
+//! What the services' messages have in common: the id of the order they are about.
 
 use uuid::Uuid;
 

@@ -1,7 +1,7 @@
 //! Liveness and readiness probes and metrics of a service over HTTP.
 //!
-//! Enters: metrics, read at each scrape, and the consumer of the service, if it has one. Leaves: `/livez`,
-//! `/readyz` and `/metrics` in Prometheus's text format. What always holds: readiness checks that the
+//! Input: metrics, read at each scrape, and the consumer of the service, if it has one. Output: `/livez`,
+//! `/readyz` and `/metrics` in Prometheus's text format. Invariant: readiness checks that the
 //! database accepts writes, and the consumer where the service is useless without it.
 
 use std::error::Error as _;

@@ -1,7 +1,7 @@
 //! A service: a consumer, an HTTP server and background tasks, which run and stop together.
 //!
-//! Enters: the parts, and a future that completes when the service should stop. Then the consumer finishes
-//! its batch and the HTTP server its requests. What always holds: if one part ends by itself, all stop,
+//! Input: the parts, and a future that completes when the service should stop. Then the consumer finishes
+//! its batch and the HTTP server its requests. Invariant: if one part ends by itself, all stop,
 //! with its error.
 
 use std::future::Future;

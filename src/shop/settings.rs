@@ -1,7 +1,7 @@
 //! Settings that all services share.
 //!
-//! Enters: flags and environment. Leaves: a pool of database sessions, and the specification of a
-//! consumer. What always holds: no database and no broker is connected here.
+//! Input: flags and environment. Output: a pool of database sessions, and the specification of a
+//! consumer. Invariant: no database and no broker is connected here.
 
 use std::fmt;
 use std::future::Future;

@@ -1,9 +1,9 @@
-//! `bench ceiling`: how close to the server's own limit does the relay come?
+//! `bench ceiling`: compares the relay's throughput with the server's own limit.
 //!
-//! Enters: how many rows, and in what shape. Leaves: two drains of the very same log, one by
-//! `pg_recvlogical` to /dev/null, which does nothing but receive, and one by the relay into an
-//! embedded broker in a process of its own. Printed are rates, their ratio, and the cost per row,
-//! after a check that every row was confirmed and the slot ended behind the last commit.
+//! Input: how many rows, of which shape. Output: two drains of the same WAL, one by `pg_recvlogical` to
+//! /dev/null, which only receives, and one by the relay into an embedded broker in a process of its own;
+//! their rates, the ratio, and the cost per row. It checks that every row was confirmed and that the slot
+//! ended behind the last commit.
 
 use std::process::{Command, Stdio};
 use std::time::Duration;

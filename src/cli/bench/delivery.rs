@@ -1,9 +1,9 @@
-//! `bench delivery`: what does exactly-once cost?
+//! `bench delivery`: compares the throughput of at-least-once and exactly-once delivery.
 //!
-//! Enters: how many rows over how many topics, and which brokers. Leaves: drains of the very same
-//! log, at-least-once and exactly-once in turn, and the medians of both. A machine whose speed drifts
-//! does so for both: the order within a pair alternates. Each drain has a slot of its own, made before
-//! the rows were written, and is checked: every row confirmed, the slot behind the last commit.
+//! Input: how many rows over how many topics, and which brokers. Output: drains of the same WAL with both
+//! guarantees in turn, and their medians. The order within a pair alternates, so that a machine whose speed
+//! drifts affects both. Each drain has a slot of its own, created before the rows were written, and is
+//! checked: every row confirmed, the slot behind the last commit.
 
 use serde::Serialize;
 use tokio_postgres::Client;

@@ -1,8 +1,7 @@
-//! Runs one drain of a slot as a child process and weighs it.
+//! Runs one drain of a slot as a child process and measures its CPU time and memory.
 //!
-//! Enters: a command that exits by itself once the slot is drained. Leaves: [`Weighed`], the
-//! figures of the child and of the walsender that fed it. Both are sampled from outside, so what is
-//! measured does not measure itself.
+//! Input: a command that exits once the slot is drained. Output: [`Weighed`], the figures of the child and
+//! of its walsender. Both are sampled from outside, so that the measurement does not measure itself.
 
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};

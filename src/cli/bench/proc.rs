@@ -1,7 +1,7 @@
-//! What a process has cost so far, read from `/proc`.
+//! CPU time and memory of a process, read from `/proc`.
 //!
-//! Enters: a process id. Leaves: CPU time and memory. A process that has exited but was not waited
-//! for still shows its CPU time; its memory figures are gone by then, so those are sampled.
+//! A process that has exited but was not waited for still shows its CPU time; its memory figures are gone
+//! by then, so they are sampled before.
 
 use std::fs;
 use std::time::Duration;

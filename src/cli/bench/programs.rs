@@ -1,8 +1,8 @@
-//! This program again, in processes of its own, so that what is measured is not who measures: the
-//! embedded broker, and a relay that drains a slot or carries a live stream.
+//! Runs the embedded broker and the relay in processes of their own, so that the benchmark does not measure
+//! itself.
 //!
-//! Enters: topics, addresses, settings. Leaves: an address, a guard that ends the process with its
-//! owner, or the figures of a drain.
+//! Input: topics, addresses, settings. Output: an address, a guard that ends the process with its owner, or
+//! the figures of a drain.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;

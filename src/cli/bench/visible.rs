@@ -1,9 +1,10 @@
-//! `bench delivery --latency`: how soon is a row visible to who reads committed records only?
+//! `bench delivery --latency`: measures the time from a row's commit until a read_committed consumer sees
+//! it.
 //!
-//! Enters: a rate. Leaves: the time from just before a row's commit, as the server's clock says in its
-//! payload, to its arrival at a consumer that reads all topics, for either guarantee; server, relay and
-//! consumer run on one machine, and so by one clock. The writers commit one row at a time, each
-//! synchronously, by the clock and not by the relay's progress.
+//! Input: a rate. Output: the latencies for both guarantees. The time of the commit is taken just before it
+//! from the server's clock, in the payload; server, relay and consumer run on one machine, and so on one
+//! clock. The writers commit one row at a time, synchronously, at a fixed rate and not as fast as the relay
+//! follows.
 
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use super::programs::{Surroundings, carry};
 use super::{BenchError, DeliveryArgs, round, wal_load};
 use postrider_config::Delivery as Guarantee;
-use postrider_kafka::{KafkaSpec, Reader, ReaderError, ReaderSpec, Start, Step};
+use postrider_kafka::{KafkaSpec, Reader, ReaderError, ReaderEvent, ReaderSpec, StartOffset};
 use postrider_postgres::control::{self, Client};
 use postrider_postgres::libpq::ConnectInfo;
 use postrider_relay::telemetry::unix_us;
@@ -183,7 +184,7 @@ impl VisibilityConsumer {
         let names = wal_load::topics(topics);
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let spec = ReaderSpec {
-            start: Start::End,
+            start: StartOffset::End,
             fetch_wait_ms: FETCH_WAIT_MS,
             ..ReaderSpec::following(&names)
         };
@@ -195,8 +196,8 @@ impl VisibilityConsumer {
             let mut all = Vec::with_capacity(wanted);
             let failed = loop {
                 match reader.next(TICK) {
-                    Ok(Step::Record(record)) => all.extend(arrival(record.value())),
-                    Ok(Step::Idle | Step::End) => {}
+                    Ok(ReaderEvent::Record(record)) => all.extend(arrival(record.value())),
+                    Ok(ReaderEvent::Idle | ReaderEvent::End) => {}
                     Err(error) => break Some(error),
                 }
                 if all.len() >= wanted || ended.try_recv().is_ok() {

@@ -1,8 +1,8 @@
-//! The rows that the benches drain: written once by the server itself, so that all drains read the
-//! very same log.
+//! Writes the rows that the benchmarks drain, once and by the server itself, so that all drains read the
+//! same WAL.
 //!
-//! Enters: how many rows, transactions and event types. Leaves: the log position after the last
-//! commit. The rows look like a small order event.
+//! Input: how many rows, transactions and event types. Output: the log position after the last commit. A
+//! row looks like a small order event.
 
 use tokio_postgres::Client;
 

@@ -1,4 +1,4 @@
-//! Why a command on dead letters ended early.
+//! Errors of the commands on dead letters.
 
 use super::DeadLetterError;
 use postrider_kafka::ReaderError;

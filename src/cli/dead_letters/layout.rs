@@ -1,7 +1,7 @@
-//! Text laid out for reading, without a change to what it says.
+//! Pretty-prints a dead letter's value without changing what it says.
 //!
-//! Enters: a value that is text. Leaves: JSON over several lines, with every number, repeated name and
-//! order as it was; other text as it is. Control characters become escapes. Pure.
+//! Input: a value that is text. Output: JSON over several lines, with every number, duplicate name and the
+//! order unchanged; other text as it is. Control characters are escaped. No I/O.
 
 use std::fmt::Write as _;
 

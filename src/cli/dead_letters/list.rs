@@ -1,7 +1,6 @@
-//! `dead-letters list`: one line for each dead letter, and a summary by code.
+//! `dead-letters list`: prints one line for each dead letter, and a summary by code.
 //!
-//! Leaves: lines for people or JSON lines on stdout, the summary on stderr. Values are never
-//! printed.
+//! Output: lines for people or JSON lines on stdout, the summary on stderr. Values are never printed.
 
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal as _, Write as _};
@@ -10,9 +9,9 @@ use serde_json::json;
 
 use super::{FilterArgs, Source, SourceArgs};
 use crate::context::{Context, json_line};
+use crate::display_bytes::{DisplayBytes, shown};
 use crate::exit::ExitCode;
-use crate::failure::Failure;
-use crate::legible::{Bytes, shown};
+use crate::failure::CommandFailure;
 use postrider_core::route::rfc3339;
 use postrider_patterns::dead_letter::{DeadLetter, PartitionOffset};
 
@@ -56,7 +55,7 @@ pub struct ListArgs {
 }
 
 /// Runs it.
-pub(super) fn run(args: &ListArgs, context: &Context) -> Result<ExitCode, Failure> {
+pub(super) fn run(args: &ListArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
     let source = Source::of(&args.source, context)?;
     let survey = source.survey(&args.filter.filter(Vec::new()))?;
     let (mut letters, mut hidden) = (survey.letters, 0);
@@ -84,7 +83,7 @@ pub(super) fn run(args: &ListArgs, context: &Context) -> Result<ExitCode, Failur
     Ok(ExitCode::Ok)
 }
 
-fn json_lines(letters: &[DeadLetter]) -> Result<String, Failure> {
+fn json_lines(letters: &[DeadLetter]) -> Result<String, CommandFailure> {
     let mut lines = String::new();
     for letter in letters {
         let PartitionOffset { partition, offset } = letter.at;
@@ -97,8 +96,8 @@ fn json_lines(letters: &[DeadLetter]) -> Result<String, Failure> {
             "table": letter.table(),
             "lsn": letter.lsn(),
             "topic": letter.topic,
-            "id": Bytes(letter.id()),
-            "key": Bytes(letter.key.as_deref()),
+            "id": DisplayBytes(letter.id()),
+            "key": DisplayBytes(letter.key.as_deref()),
             "size": letter.value_bytes,
             "retried": letter.is_retried,
         });

@@ -1,6 +1,6 @@
-//! What a retry would do: which dead letters go where, and which cannot.
+//! Plans a retry: which dead letters go to which topics, and which cannot be retried.
 //!
-//! Enters: a survey, `--to`, the limit. Leaves: a [`RetryPlan`], and its text and JSON. Pure.
+//! Input: a survey of the topic, `--to`, the limit. Output: a [`RetryPlan`], as text and JSON. No I/O.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -159,12 +159,12 @@ mod tests {
     use crate::dead_letters::FilterArgs;
     use postrider_core::route::TopicsSpec;
     use postrider_kafka::KafkaSpec;
-    use postrider_patterns::dead_letter::{ConsumerFailure, DeadLetterTopic, Origin};
+    use postrider_patterns::dead_letter::{ConsumerFailure, DeadLetterOrigin, DeadLetterTopic};
 
     fn letter(offset: i64, topic: Option<&str>) -> DeadLetter {
         let topic = topic.map(str::to_owned);
         let mut letter = DeadLetter { topic, ..DeadLetter::rejected(offset, "refused", "why") };
-        if let Origin::Relay { table, .. } = &mut letter.origin {
+        if let DeadLetterOrigin::Relay { table, .. } = &mut letter.origin {
             *table = None;
         }
         letter
@@ -237,7 +237,7 @@ mod tests {
             first_failed_ms: 0,
             failed_ms: 0,
         };
-        let origin = Origin::Consumer { at, failure };
+        let origin = DeadLetterOrigin::Consumer { at, failure };
         let letters = [DeadLetter { origin, ..letter(3, Some("orders")) }];
         for to in [None, Some("repaired")] {
             let plan = plan(&letters, to);

@@ -1,20 +1,20 @@
 //! `dead-letters retry`: sends dead letters to the topics they were meant for.
 //!
-//! Enters: filters and names. Leaves: the plan, and with `--execute` the records in their topics.
-//! What always holds: without `--execute` nothing is written anywhere; partitions are worked off one
-//! after another and each in offset order, so records of one key keep theirs.
+//! Input: filters and names. Output: the plan, and with `--execute` the records in their topics. Invariant:
+//! without `--execute` nothing is written; partitions are processed one after another, each in offset
+//! order, so that the records of a key keep their order.
 
 use super::error::DeadLettersError;
 use super::plan::RetryPlan;
-use super::progress::Progress;
+use super::progress_line::ProgressLine;
 use super::{FilterArgs, Source, SourceArgs};
 use crate::context::Context;
 use crate::exit::ExitCode;
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 use crate::{run, runtime};
 use postrider_core::route::check_topic;
 use postrider_patterns::dead_letter::{DeadLetterError, Interrupt, RedriveControl, Target};
-use postrider_relay::{Request, Stop};
+use postrider_relay::{ControlRequest, StopSignal};
 
 /// `dead-letters retry [filters] [PARTITION:OFFSET|ID ..] [--to TOPIC] [--rate N] [--execute]`
 #[derive(Debug, Default, clap::Args)]
@@ -59,7 +59,7 @@ fn legal_topic(text: &str) -> Result<String, &'static str> {
 }
 
 /// Runs it.
-pub(super) fn run(args: &RetryArgs, context: &Context) -> Result<ExitCode, Failure> {
+pub(super) fn run(args: &RetryArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
     let source = Source::of(&args.source, context)?;
     if args.to.as_deref() == Some(source.topic.name.as_str()) {
         return Err(DeadLettersError::Circular(source.topic.name).into());
@@ -90,16 +90,16 @@ fn execute(
     source: &Source,
     plan: &RetryPlan,
     rate: u32,
-) -> Result<(u64, Result<(), DeadLetterError>), Failure> {
-    let stop = Stop::default();
+) -> Result<(u64, Result<(), DeadLetterError>), CommandFailure> {
+    let stop = StopSignal::default();
     let (signals, listener) = (runtime()?, stop.clone());
     std::thread::spawn(move || signals.block_on(async { run::listen_for_signals(listener).await }));
     let interrupt = || match stop.requested() {
-        Request::Run | Request::ServerShutdown => Interrupt::None,
-        Request::Drain => Interrupt::Drain,
-        Request::Abort => Interrupt::Abort,
+        ControlRequest::Run | ControlRequest::ServerShutdown => Interrupt::None,
+        ControlRequest::Drain => Interrupt::Drain,
+        ControlRequest::Abort => Interrupt::Abort,
     };
-    let mut progress = Progress::new();
+    let mut progress = ProgressLine::new();
     let total = plan.jobs.len();
     let control = RedriveControl { rate, interrupt: &interrupt };
     let done = source.topic.redrive(&plan.jobs, control, &mut |done| {
@@ -109,7 +109,7 @@ fn execute(
     Ok(done)
 }
 
-fn print(plan: &RetryPlan, sent: Option<u64>, context: &Context) -> Result<(), Failure> {
+fn print(plan: &RetryPlan, sent: Option<u64>, context: &Context) -> Result<(), CommandFailure> {
     if context.json() {
         return context.print_json(&plan.to_json(sent));
     }

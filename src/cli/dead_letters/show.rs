@@ -1,4 +1,4 @@
-//! `dead-letters show`: one dead letter whole, for eyes, for scripts, or its value as it is.
+//! `dead-letters show`: prints one dead letter for people, as JSON, or its raw value.
 
 use std::fmt::Write as _;
 
@@ -8,9 +8,9 @@ use super::error::DeadLettersError;
 use super::layout::pretty;
 use super::{Source, SourceArgs};
 use crate::context::Context;
+use crate::display_bytes::{DisplayBytes, hex, shown};
 use crate::exit::ExitCode;
-use crate::failure::Failure;
-use crate::legible::{Bytes, hex, shown};
+use crate::failure::CommandFailure;
 use postrider_core::route::rfc3339;
 use postrider_patterns::dead_letter::{DeadLetterError, Filter, StoredRecord, Target};
 
@@ -39,7 +39,7 @@ pub struct ShowArgs {
 }
 
 /// Runs it.
-pub(super) fn run(args: &ShowArgs, context: &Context) -> Result<ExitCode, Failure> {
+pub(super) fn run(args: &ShowArgs, context: &Context) -> Result<ExitCode, CommandFailure> {
     let source = Source::of(&args.source, context)?;
     let records = match Target::parse(&args.target) {
         Target::At(at) => vec![source.topic.record(at)?],
@@ -74,14 +74,14 @@ fn with_id(source: &Source, id: Target) -> Result<Vec<StoredRecord>, DeadLetterE
 
 /// As scripts see it.
 fn to_json(record: &StoredRecord) -> Value {
-    let header = |(name, value): &(String, _)| json!([name, Bytes(Option::as_deref(value))]);
+    let header = |(name, value): &(String, _)| json!([name, DisplayBytes(Option::as_deref(value))]);
     json!({
         "topic": record.topic,
         "partition": record.partition,
         "offset": record.offset,
         "timestamp": record.timestamp_ms,
-        "key": Bytes(record.key.as_deref()),
-        "value": Bytes(record.value.as_deref()),
+        "key": DisplayBytes(record.key.as_deref()),
+        "value": DisplayBytes(record.value.as_deref()),
         "headers": record.headers.iter().map(header).collect::<Vec<_>>(),
     })
 }

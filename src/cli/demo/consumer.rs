@@ -1,7 +1,7 @@
-//! The consumer of the demo: reads every topic live and tells the judge.
+//! The consumer of the demo: reads every topic and reports each record to the judge.
 //!
-//! Enters: brokers and topics. Leaves: arrivals, and a tail of them on standard output. A thread of
-//! its own, so that what it notes as the time of arrival is the time of arrival.
+//! Input: brokers and topics. Output: arrivals with their times, and a tail of them on stdout. It has a
+//! thread of its own, so that the times are those of the arrival.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +13,9 @@ use serde::Deserialize;
 use uuid::Uuid;
 
 use crate::demo::judge::{Arrival, Judge};
-use postrider_kafka::{KafkaSpec, Reader, ReaderError, ReaderSpec, Received, Start, Step};
+use postrider_kafka::{
+    KafkaSpec, Reader, ReaderError, ReaderEvent, ReaderSpec, Received, StartOffset,
+};
 
 /// Topics are there before the consumer starts; a broker that takes longer is out of reach.
 const OPEN_LIMIT: Duration = Duration::from_secs(20);
@@ -44,7 +46,7 @@ impl DemoConsumer {
     ) -> Result<Self, ReaderError> {
         let names: Vec<&str> = topics.iter().map(String::as_str).collect();
         let mut spec = ReaderSpec::following(&names);
-        spec.start = Start::End;
+        spec.start = StartOffset::End;
         spec.fetch_wait_ms = 1;
         let mut reader = Reader::open(kafka, spec, OPEN_LIMIT)?;
         let stop = Arc::new(AtomicBool::new(false));
@@ -53,12 +55,12 @@ impl DemoConsumer {
             let mut tail = Tail::new(show_tail);
             while !stopped.load(Ordering::Acquire) {
                 match reader.next(TICK)? {
-                    Step::Record(record) => {
+                    ReaderEvent::Record(record) => {
                         let at = Instant::now();
                         note(&record, at, &judge);
                         tail.show(&record, at);
                     }
-                    Step::Idle | Step::End => {}
+                    ReaderEvent::Idle | ReaderEvent::End => {}
                 }
             }
             Ok(())

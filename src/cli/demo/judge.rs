@@ -1,7 +1,7 @@
-//! Did every committed order arrive, once, in order, and how fast?
+//! Checks that every committed order arrived once and in order, and how fast.
 //!
-//! Enters: what the load committed and what the consumer read, in any interleaving. Leaves:
-//! [`DeliveryVerdict`]. Knows nothing of the relay: it compares the two ends only.
+//! Input: what the load committed and what the consumer read, in any interleaving. Output: a
+//! [`DeliveryVerdict`]. It knows nothing of the relay.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};

@@ -1,7 +1,7 @@
-//! The relay under demonstration: this very program, run as a child process.
+//! The relay of the demo: this program, run as a child process.
 //!
-//! Enters: the database's address, and arguments. Leaves: a running `postrider run`, which can be killed as
-//! harshly as a crash would and started again. It ends with the demo, however that ends.
+//! Input: the database's address, and arguments. Output: a running `postrider run`, which can be killed as
+//! in a crash and started again. It ends with the demo.
 
 use std::ffi::OsString;
 use std::io;
@@ -14,7 +14,7 @@ use crate::set_source;
 use postrider_sandbox::tether::{LastSignal, Tether};
 
 /// A supervised `postrider run`.
-pub(super) struct Relay {
+pub(super) struct RelayProcess {
     source: String,
     arguments: Vec<OsString>,
     child: Child,
@@ -22,7 +22,7 @@ pub(super) struct Relay {
     kills: u32,
 }
 
-impl Relay {
+impl RelayProcess {
     /// Starts the relay on this database with these arguments after `run`.
     pub(super) fn start(
         source: String,
@@ -82,7 +82,7 @@ impl Relay {
     }
 }
 
-impl Drop for Relay {
+impl Drop for RelayProcess {
     fn drop(&mut self) {
         // Already ended is as good as killed.
         let _ = self.child.kill();

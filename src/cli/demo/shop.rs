@@ -1,8 +1,7 @@
 //! The shop's part of the demo: orders that are paid and reserved, or refused and refunded.
 //!
-//! Enters: the demo's stage. Leaves: each order's way to its end, and how many ended how. The three
-//! services run inside of this process, meet through the outbox and the brokers alone, and take
-//! orders over HTTP as they would anywhere.
+//! Input: the demo's servers. Output: each order's final state, and how many ended how. The three services
+//! run in this process, communicate through the outbox and Kafka alone, and take orders over HTTP.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};

@@ -1,8 +1,7 @@
-//! What the demo needs around the relay: a Postgres, brokers, topics and tables.
+//! Sets up the demo's environment: a Postgres, brokers, topics and tables.
 //!
-//! Enters: what the user brought along. Leaves: addresses. What was started here ends with the
-//! stage; what the user brought stays. There the demo takes its slot and publication away again, and
-//! leaves its tables and topics.
+//! Input: servers that the user named, if any. Output: addresses. Servers that the demo started end with
+//! it. On a user's server it removes its slot and publication again, and leaves its tables and topics.
 
 use std::time::{Duration, Instant};
 

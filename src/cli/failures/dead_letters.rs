@@ -1,13 +1,13 @@
-//! What ended a command on dead letters, as a failure.
+//! Maps errors of the commands on dead letters to codes.
 
 use crate::codes;
 use crate::dead_letters::DeadLettersError;
 use crate::exit::ExitCode;
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 use postrider_kafka::ReaderError;
 use postrider_patterns::dead_letter::DeadLetterError;
 
-impl From<DeadLettersError> for Failure {
+impl From<DeadLettersError> for CommandFailure {
     fn from(error: DeadLettersError) -> Self {
         let hint = error.hint();
         let code = codes::dead_letters(&error);
@@ -33,7 +33,7 @@ impl From<DeadLettersError> for Failure {
     }
 }
 
-impl From<DeadLetterError> for Failure {
+impl From<DeadLetterError> for CommandFailure {
     fn from(error: DeadLetterError) -> Self {
         DeadLettersError::from(error).into()
     }

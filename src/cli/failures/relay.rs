@@ -1,11 +1,11 @@
-//! What ended the relay, as a failure.
+//! Maps errors of the relay to codes.
 
 use crate::codes::{self, ErrorCode};
 use crate::exit::ExitCode;
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 use postrider_relay::RelayError;
 
-impl From<RelayError> for Failure {
+impl From<RelayError> for CommandFailure {
     fn from(error: RelayError) -> Self {
         let hint = error.hint();
         let (exit, code) = match error {

@@ -1,4 +1,4 @@
-//! One event as a line: time, level, message, then its fields.
+//! Formats one event as a line: time, level, message, then its fields.
 
 use std::fmt::{self, Write as _};
 

@@ -1,10 +1,10 @@
-//! Lines on their way to stderr, which nobody may be reading.
+//! A bounded queue of log lines in front of stderr, which its reader may block.
 //!
-//! Enters: whole lines, from any thread. Leaves: the same, in order, and in the place of those that were
-//! left out, a line of how many. A line that stderr takes at once is written by whoever has it, so that a
-//! process that is killed has written what it logged; the others are written by a thread. What always
-//! holds: a reader that stands still (`docker logs` in its blocking mode, a pager, a full pipe) holds up
-//! nobody but who writes an audit line, which is written when the call returns; what waits is bounded.
+//! Input: whole lines, from any thread. Output: the same, in order; in the place of dropped lines a line
+//! with their number. A line that stderr accepts at once is written by the thread that logs, so that a
+//! killed process has written what it logged; the others are written by a thread of the queue. Invariant: a
+//! reader that stands still (`docker logs` in its blocking mode, a pager, a full pipe) blocks only the
+//! writers of audit lines, which are written when the call returns; memory is bounded.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};

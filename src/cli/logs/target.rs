@@ -1,8 +1,7 @@
-//! Which part of the program a line of the log is from, as it is named in the log and in RUST_LOG.
+//! Names the part of the program that a log line comes from, independently of the crate it is in.
 //!
-//! Enters: the name of a module of one of our crates, or a filter. Leaves: the name without the crate, such
-//! as `postrider::wal::stream`; the filter with it. What always holds: where the walls between crates stand
-//! is not seen in a log.
+//! Input: a module path of one of our crates, or a RUST_LOG filter. Output: the path without the crate,
+//! such as `postrider::wal::stream`; the filter with it.
 
 use std::borrow::Cow;
 

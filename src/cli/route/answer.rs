@@ -1,4 +1,4 @@
-//! What became of a row, as a line.
+//! Formats the result for one row as a line of JSON.
 
 use std::fmt;
 

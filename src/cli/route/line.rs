@@ -1,7 +1,7 @@
-//! A line of input: a change, with the shape of its table.
+//! Parses a line of input: a row with its table's columns and types.
 //!
-//! Enters: one JSON object. Leaves: a [`InputLine`], whose values are what Postgres would print. Always
-//! holds: a line that cannot be understood says why, by the name of the member that is at fault.
+//! Input: one JSON object. Output: an [`InputLine`] with the values as Postgres would print them, or an
+//! error that names the member at fault.
 
 use serde_json::{Map, Value};
 

@@ -1,8 +1,8 @@
-//! The pipeline of `run`, fed with made-up transactions of one change each.
+//! Runs rows through the relay's pipeline in generated transactions of one change each.
 
 use super::answer::RouteOutput;
 use super::line::{InputChange, InputLine};
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 use postrider_config::{Config, Rejected};
 use postrider_core::lsn::Lsn;
 use postrider_core::outbox::TableName;
@@ -52,7 +52,7 @@ impl Rehearsal {
     }
 
     /// What becomes of one change.
-    pub(super) fn answer(&mut self, line: &InputLine) -> Result<RouteOutput, Failure> {
+    pub(super) fn answer(&mut self, line: &InputLine) -> Result<RouteOutput, CommandFailure> {
         if line.change == InputChange::Tombstone {
             return Ok(RouteOutput::dropped("tombstone"));
         }

@@ -1,4 +1,4 @@
-//! The newest rows of the real tables, as lines.
+//! Reads the newest rows of the configured tables, as input lines.
 
 use super::line::{InputChange, InputColumn, InputLine};
 use super::types::ColumnType;

@@ -1,7 +1,7 @@
-//! Postgres's names of types, as people write them in a table's definition.
+//! Parses Postgres type names as in a table's definition.
 //!
-//! Enters: `varchar(255) null`. Leaves: OID, modifier and nullability, as the catalog has them. A
-//! name that is not known is a type whose values are text.
+//! Input: `varchar(255) null`. Output: OID, type modifier and nullability, as in the catalog. An unknown
+//! name is a type whose values are text.
 
 use postrider_core::outbox::type_oid as oid;
 

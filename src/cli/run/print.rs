@@ -1,9 +1,8 @@
 //! The sink of `run --dry-run`: prints records instead of sending them.
 //!
-//! Enters: records. Leaves: one JSON line each, in the form that `postrider-lsn` and the other
-//! headers have on the wire: bytes as text where they are UTF-8, `{"$hex":".."}` where not. Every
-//! record counts as confirmed; the dry run acknowledges nothing, so nothing depends on it. When nothing
-//! can be written any more, the dry run ends.
+//! Input: records. Output: one JSON line each: bytes as text where they are UTF-8, as `{"$hex":".."}` where
+//! not. Every record counts as confirmed; the dry run acknowledges nothing, so nothing depends on it. It
+//! ends when stdout is closed.
 
 use std::io::{self, Write};
 

@@ -1,7 +1,7 @@
 //! kcat's format strings.
 //!
-//! Enters: text such as `%t [%p] at %o: %k %s\n`. Leaves: a [`Template`] that writes records, or a
-//! word about the first mistake.
+//! Input: text such as `%t [%p] at %o: %k %s\n`. Output: a [`Template`] that writes records, or the first
+//! mistake.
 
 use std::io::{self, Write};
 use std::str::{Chars, FromStr};

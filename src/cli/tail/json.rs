@@ -1,12 +1,12 @@
-//! One line of JSON per record, in the layout of `kcat -J`.
+//! Prints one JSON line per record, in the layout of `kcat -J`.
 //!
-//! Bytes that are no UTF-8 become `{"$hex":".."}`, as in `postrider route`; null stays null.
+//! Bytes that are not UTF-8 become `{"$hex":".."}`, as in `postrider route`; null stays null.
 
 use std::io::{self, Write};
 
 use serde::Serialize;
 
-use crate::legible::Bytes;
+use crate::display_bytes::DisplayBytes;
 use postrider_kafka::Received;
 
 #[derive(Serialize)]
@@ -19,14 +19,15 @@ struct Envelope<'a> {
     ts: i64,
     /// Name, value, name, value, ...: repeated names survive.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    headers: Vec<Bytes<'a>>,
-    key: Bytes<'a>,
-    payload: Bytes<'a>,
+    headers: Vec<DisplayBytes<'a>>,
+    key: DisplayBytes<'a>,
+    payload: DisplayBytes<'a>,
 }
 
 /// Writes one record and a line feed.
 pub(super) fn write(out: &mut impl Write, record: &Received<'_>) -> io::Result<()> {
-    let pair = |(name, value): (_, _)| [Bytes(Some(str::as_bytes(name))), Bytes(value)];
+    let pair =
+        |(name, value): (_, _)| [DisplayBytes(Some(str::as_bytes(name))), DisplayBytes(value)];
     let envelope = Envelope {
         topic: record.topic(),
         partition: record.partition(),
@@ -34,8 +35,8 @@ pub(super) fn write(out: &mut impl Write, record: &Received<'_>) -> io::Result<(
         tstype: if record.timestamp_ms().is_some() { "create" } else { "unknown" },
         ts: record.timestamp_ms().unwrap_or(-1),
         headers: record.headers().flat_map(pair).collect(),
-        key: Bytes(record.key()),
-        payload: Bytes(record.value()),
+        key: DisplayBytes(record.key()),
+        payload: DisplayBytes(record.value()),
     };
     serde_json::to_writer(&mut *out, &envelope)?;
     out.write_all(b"\n")

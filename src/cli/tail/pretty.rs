@@ -1,4 +1,4 @@
-//! Records for a human at a terminal.
+//! Prints records for people at a terminal.
 //!
 //! ```text
 //! 2026-01-02T03:04:05.678Z  orders[2]@17  o-1
@@ -9,7 +9,7 @@
 
 use std::io::{self, Write};
 
-use crate::legible::shown;
+use crate::display_bytes::shown;
 use postrider_core::route::rfc3339;
 use postrider_kafka::Received;
 

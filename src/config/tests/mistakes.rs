@@ -1,4 +1,4 @@
-//! Mistakes an operator makes, each of which must be told where it is and how to fix it.
+//! Tests that each mistake is reported with its place and its fix.
 
 use super::*;
 use crate::{Mistake, MistakeKind, OPTIONS, Objection, SourcePosition};

@@ -1,9 +1,9 @@
-//! Who wins, and that it is remembered who did.
+//! Tests of precedence between sources, and of the source that is shown for each value.
 
 use std::time::Duration;
 
 use super::*;
-use crate::{Origin, Rejected, Shown};
+use crate::{Rejected, SettingOrigin, Shown};
 
 fn effective<'a>(loaded: &'a Loaded, key: &str) -> &'a crate::Effective {
     loaded.effective.iter().find(|line| line.key == key).unwrap()
@@ -80,7 +80,7 @@ fn libpqs_variables_fill_what_the_url_leaves_out() {
         "{}",
         line.value
     );
-    assert_eq!(line.origin, Origin::Libpq("PGHOST, PGPORT, PGUSER".into()));
+    assert_eq!(line.origin, SettingOrigin::Libpq("PGHOST, PGPORT, PGUSER".into()));
 }
 
 #[test]

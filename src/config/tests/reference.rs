@@ -1,4 +1,4 @@
-//! What is generated from the option table is true, and is what is in docs/.
+//! Tests that the generated documentation is current and true.
 
 use super::*;
 use crate::{OPTIONS, example_toml, reference_markdown};

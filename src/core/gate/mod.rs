@@ -1,22 +1,22 @@
-//! The gate before a stream: from where may it be carried on?
+//! Decides from which position a replication stream may be resumed, before its first row is read.
 //!
-//! Enters: the [`Facts`] about the source as it is now, and the [`Progress`] that was stored in Kafka.
-//! Leaves: the mark behind which rows are new, or the reason why no such mark exists. Pure. What
-//! always holds: the mark is never above the progress, and never above the end of a timeline that the
-//! server has left; so no row that nobody has delivered is taken for a delivered one. Upholds G1, G6.
-//! To be asked when the slot is taken and progress is read.
+//! Input: the [`Facts`] about the slot, cluster and timeline as they are now, and the [`Progress`] that was
+//! stored in Kafka. Output: the mark up to which rows count as delivered, or the reason why there is none.
+//! Invariant: the mark is never above the stored progress, nor above the end of a timeline that the server
+//! has left, so that no undelivered row counts as delivered (G1, G6). Called when the slot is taken and the
+//! progress is read. No I/O.
 //!
-//! A position of the server's log means something only to the cluster and the timeline it was read
-//! from, and Postgres accepts any other without a word: rows would be passed over, or come twice.
+//! A log position has a meaning only within its cluster and timeline. Postgres accepts a position of
+//! another cluster without an error; rows would then be skipped or delivered twice.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::lsn::Lsn;
-use crate::pipeline::{CommitId, Mark, Part, PipelineError, ResumeCheck};
+use crate::pipeline::{CommitId, Mark, PartialTransaction, PipelineError, ResumeCheck};
 use crate::progress::{Lineage, Progress};
 
 /// What a timeline descends from: of each ancestor its number and where it ended, oldest first.
-pub type History = Vec<(u32, Lsn)>;
+pub type TimelineHistory = Vec<(u32, Lsn)>;
 
 /// The source as it is now. All of it read when the slot was taken already: until then another
 /// relay may carry on.
@@ -27,7 +27,7 @@ pub struct Facts {
     /// End of the server's log.
     pub server: Lsn,
     /// What its timeline descends from.
-    pub history: History,
+    pub history: TimelineHistory,
     /// Everything before it is acknowledged: Postgres never sends it again.
     pub confirmed: Lsn,
     /// Whether this process has created the slot.
@@ -470,7 +470,7 @@ fn same_tables(now: &Lineage, progress: &Progress, mark: Mark) -> Result<(), Gat
             return Err(GateError::MemberReplaced { table, slot: slot(), delivered });
         }
     }
-    let Some(Part { commit_lsn: commit, rows }) = mark.part else { return Ok(()) };
+    let Some(PartialTransaction { commit_lsn: commit, rows }) = mark.part else { return Ok(()) };
     if before.messages.is_some() && before.messages != now.messages {
         return Err(GateError::PrefixesChanged { slot: slot(), commit, rows });
     }

@@ -1,4 +1,4 @@
-//! Each rule by example, and by property: what is taken for delivered was, and still is in the log.
+//! Tests of resuming: each rule by example, then the invariant as a property over random facts.
 
 use std::collections::BTreeMap;
 
@@ -43,7 +43,7 @@ fn progress(timeline: u32, mark: Mark) -> Progress {
 }
 
 fn part(end: u64, commit: u64) -> Mark {
-    Mark { part: Some(Part { commit_lsn: at(commit), rows: 5 }), ..whole(end) }
+    Mark { part: Some(PartialTransaction { commit_lsn: at(commit), rows: 5 }), ..whole(end) }
 }
 
 fn whole(end: u64) -> Mark {
@@ -331,7 +331,7 @@ fn g6_what_a_promoted_standby_has_sent_is_not_taken_for_lost() {
 fn marks() -> impl Strategy<Value = Mark> {
     (0_u64..12, proptest::option::of((0_u64..4, 1_u64..3))).prop_map(|(end, part)| Mark {
         end: at(end),
-        part: part.map(|(above, rows)| Part { commit_lsn: at(end + above), rows }),
+        part: part.map(|(above, rows)| PartialTransaction { commit_lsn: at(end + above), rows }),
         last: None,
     })
 }

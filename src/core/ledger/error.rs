@@ -1,8 +1,8 @@
-//! What the ledger refuses.
+//! Errors of the ledger.
 //!
-//! Every situation here is a peer that broke its protocol or a defect of ours. None can be fixed
-//! in place: the session is dropped, nothing more is acknowledged, and the next one starts from the
-//! slot, which costs repeats and never a row.
+//! Each means that a peer violated its protocol or that our code is wrong. The session is dropped, nothing
+//! more is acknowledged, and the next session starts from the slot. This can repeat rows and never loses
+//! one.
 
 use crate::lsn::Lsn;
 

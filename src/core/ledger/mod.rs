@@ -76,7 +76,7 @@ pub struct InFlight {
 
 /// How far the oldest unsettled transaction has come; differs after every confirmation of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Progress {
+pub struct LedgerProgress {
     /// Everything up to here is settled.
     pub settled: Lsn,
     /// Confirmed records of the transaction after that.
@@ -279,9 +279,9 @@ impl Ledger {
 
     /// How far confirmation has come. Records of later transactions do not count: what holds the
     /// slot back is the oldest one.
-    pub fn progress(&self) -> Progress {
+    pub fn progress(&self) -> LedgerProgress {
         let confirmed = self.ring.front().map_or(0, |slot| slot.confirmed);
-        Progress { settled: self.settled, confirmed }
+        LedgerProgress { settled: self.settled, confirmed }
     }
 
     /// Whether a transaction has begun and not committed.

@@ -1,4 +1,4 @@
-//! The ledger against its promises, then against a naive model.
+//! Tests of the ledger: its guarantees by example, then random histories against a naive model.
 
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -34,9 +34,9 @@ fn g1_a_later_transaction_waits_for_an_earlier_one() {
     let first = transaction(&mut ledger, 2, 10);
     let second = transaction(&mut ledger, 1, 20);
     ledger.confirm(second[0]).unwrap();
-    assert_eq!(ledger.progress(), Progress::default());
+    assert_eq!(ledger.progress(), LedgerProgress::default());
     ledger.confirm(first[0]).unwrap();
-    assert_eq!(ledger.progress(), Progress { settled: Lsn::ZERO, confirmed: 1 });
+    assert_eq!(ledger.progress(), LedgerProgress { settled: Lsn::ZERO, confirmed: 1 });
     assert_eq!(ledger.settled(), Lsn::ZERO);
     ledger.confirm(first[1]).unwrap();
     assert_eq!(ledger.settled(), Lsn::new(20));

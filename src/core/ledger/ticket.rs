@@ -1,8 +1,8 @@
-//! The number a record carries to the broker and back.
+//! The 64-bit number that identifies a record in flight.
 //!
-//! Enters: a transaction's number and a record's weight. Leaves: one 64-bit word, small enough to
-//! be librdkafka's delivery opaque, so a confirmation finds its transaction without a map, a box or
-//! a future. Made by the ledger only; the Kafka room carries it without looking inside.
+//! It holds the transaction's number and the record's weight. It is small enough for librdkafka's delivery
+//! opaque, so that a delivery report finds its transaction without a map or an allocation. Only the ledger
+//! creates tickets; the Kafka client passes them through.
 
 /// A record's number in the ledger.
 ///

@@ -1,4 +1,5 @@
-//! Why a stream cannot be understood. All of it is a garbled stream, which a new session gets afresh.
+//! Errors in the relation cache: the stream is not valid pgoutput. A new session reads it again from the
+//! slot.
 
 use super::spec::TableName;
 

@@ -1,4 +1,4 @@
-//! Rows for tests, made the way the server makes them: described, encoded, decoded.
+//! Test rows, encoded as pgoutput and decoded again, so that they are as a server's.
 
 use super::{Outbox, OutboxError, OutboxRow, OutboxSpec, Position, TableName};
 use crate::lsn::Lsn;

@@ -1,7 +1,7 @@
-//! Globs: `*` is any bytes, `?` one UTF-8 character, all else itself.
+//! Glob patterns: `*` matches any bytes, `?` one UTF-8 character, everything else itself.
 //!
-//! Enters: a pattern and a text. Leaves: whether the whole text matches. Linear in the text for
-//! each star. Used for prefixes of logical messages, and by the router's rules.
+//! Matches a whole text, in time linear in the text for each star. Used for prefixes of logical messages
+//! and in routing rules.
 
 /// Whether `text` as a whole matches.
 pub fn matches(pattern: &[u8], text: &[u8]) -> bool {

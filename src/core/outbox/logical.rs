@@ -1,14 +1,14 @@
-//! A logical message's content as a row.
+//! Reads a logical message (`pg_logical_emit_message`) as an outbox row.
 //!
-//! Enters: what `pg_logical_emit_message` wrote: a JSON object whose members are columns. Leaves:
-//! an [`OutboxRow`] whose values are text, typed by what JSON they are; objects and arrays are
-//! [`type_oid::DOCUMENT`]s. Always holds: any content gives a row; one that is no JSON object has a
-//! flaw, and becomes a dead letter (G4, G7).
+//! Input: the message's content, a JSON object whose members are columns. Output: an [`OutboxRow`] whose
+//! values are text, typed by their JSON type; objects and arrays are [`type_oid::DOCUMENT`]s. Invariant:
+//! every content gives a row; content that is not a JSON object gives a row with a flaw, which becomes a
+//! dead letter (G4, G7).
 
 use serde::de::{Deserializer as _, MapAccess, Visitor};
 use serde_json::Value as Json;
 
-use super::row::{Cell, Format, OutboxRow, Place, Position};
+use super::row::{Cell, ColumnPosition, Format, OutboxRow, Position};
 use super::spec::{MessageSpec, OutboxSpec, TableName, Wanted};
 use super::type_oid as oid;
 use crate::pgoutput::{Excerpt, LogicalMessage};
@@ -18,7 +18,7 @@ use crate::pgoutput::{Excerpt, LogicalMessage};
 pub(super) struct Content {
     table: TableName,
     /// By slot; the columns are the slots themselves.
-    places: Vec<Option<Place>>,
+    places: Vec<Option<ColumnPosition>>,
     cells: Vec<Cell>,
     bytes: Vec<u8>,
 }
@@ -121,7 +121,7 @@ impl Content {
         let end = self.bytes.len();
         let place = |type_oid| {
             let column = self.cells.len();
-            Place { column, type_oid, modifier: -1, is_nullable: true }
+            ColumnPosition { column, type_oid, modifier: -1, is_nullable: true }
         };
         self.places.push(type_oid.map(place));
         self.cells.push(match member {

@@ -1,10 +1,9 @@
-//! pgoutput messages → outbox rows.
+//! Turns pgoutput messages into outbox rows.
 //!
-//! Enters: the Relation, Type, Insert and logical messages of one replication session. Leaves:
-//! [`OutboxRow`], whose columns are found by slot, not by name. Always holds: a row is read with
-//! the shape last described for its table, whatever DDL ran in between, and what that shape lacks is
-//! absent from it; a garbled row is a typed error (G7). The
-//! pipeline feeds it, the router reads its rows.
+//! Input: the Relation, Type, Insert and logical messages of one replication session. Output:
+//! [`OutboxRow`]s, whose columns are found by index. Invariant: a row is read with the newest Relation
+//! message of its table, whatever DDL ran in between; a column that the table lacks is absent from the row;
+//! malformed rows are a typed error (G7).
 
 mod error;
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::error::OutboxError;
 use super::glob;
 use super::logical::Content;
-use super::row::{Cell, Format, OutboxRow, Place, Position};
+use super::row::{Cell, ColumnPosition, Format, OutboxRow, Position};
 use super::spec::{OutboxSpec, TableName, Wanted};
 use super::type_oid;
 use crate::pgoutput::{Column, Excerpt, Insert, LogicalMessage, Relation, RelationColumn, Type};
@@ -34,7 +34,7 @@ struct Layout {
     /// Of its columns, in its order.
     names: Vec<String>,
     /// By slot.
-    places: Vec<Option<Place>>,
+    places: Vec<Option<ColumnPosition>>,
 }
 
 impl Outbox {
@@ -187,11 +187,16 @@ impl Outbox {
         }
     }
 
-    fn find(&self, table: &TableName, name: &str, relation: &Relation<'_>) -> Option<Place> {
+    fn find(
+        &self,
+        table: &TableName,
+        name: &str,
+        relation: &Relation<'_>,
+    ) -> Option<ColumnPosition> {
         let (column, found) =
             relation.columns().enumerate().find(|(_, column)| column.name == name.as_bytes())?;
         let type_oid = self.domains.get(&found.type_oid).copied().unwrap_or(found.type_oid);
         let is_nullable = !self.spec.is_not_null(table, name);
-        Some(Place { column, type_oid, modifier: found.type_modifier, is_nullable })
+        Some(ColumnPosition { column, type_oid, modifier: found.type_modifier, is_nullable })
     }
 }

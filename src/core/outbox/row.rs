@@ -1,4 +1,4 @@
-//! One outbox row, lent by the relation cache.
+//! One outbox row, borrowed from the read buffer and the relation cache, with access to its columns.
 
 use super::spec::{ColumnSlot, TableName};
 use crate::lsn::Lsn;
@@ -72,7 +72,7 @@ pub(super) enum Cell {
 
 /// Where a wanted column stands in its table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct ColumnPosition {
     pub(super) column: usize,
     pub(super) type_oid: u32,
     /// As in `pg_attribute.atttypmod`; -1 for none.
@@ -97,7 +97,7 @@ pub struct Declared {
 pub struct OutboxRow<'a> {
     pub(super) table: &'a TableName,
     pub(super) names: &'a [String],
-    pub(super) places: &'a [Option<Place>],
+    pub(super) places: &'a [Option<ColumnPosition>],
     pub(super) cells: &'a [Cell],
     pub(super) tuple: &'a [u8],
     pub(super) position: Position,
@@ -132,7 +132,7 @@ impl<'a> OutboxRow<'a> {
 
     /// Where the column stands, if the table has it. A message with a flaw has none.
     #[inline]
-    fn place(&self, slot: ColumnSlot) -> Option<&'a Place> {
+    fn place(&self, slot: ColumnSlot) -> Option<&'a ColumnPosition> {
         let Some(place) = self.places.get(slot.0) else {
             return if self.flaw.is_some() {
                 None
@@ -164,7 +164,7 @@ impl<'a> OutboxRow<'a> {
     /// What the column is declared as; `None` where the table lacks it.
     pub fn declared(&self, slot: ColumnSlot) -> Option<Declared> {
         let place = self.place(slot)?;
-        let Place { type_oid, modifier, is_nullable, .. } = *place;
+        let ColumnPosition { type_oid, modifier, is_nullable, .. } = *place;
         Some(Declared { type_oid, modifier, is_nullable })
     }
 

@@ -1,4 +1,4 @@
-//! Which tables are outboxes, and which of their columns are read.
+//! Configuration of the outbox: which tables and message prefixes are outboxes, and which columns are read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

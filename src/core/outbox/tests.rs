@@ -1,4 +1,4 @@
-//! The relation cache under DDL, several tables, aliases and garbled rows.
+//! Tests of the relation cache: DDL, several tables, column aliases and malformed rows.
 
 use super::fixture::{TABLE, describe, describe_domain, insert, spec};
 use super::*;

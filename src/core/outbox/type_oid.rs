@@ -1,5 +1,5 @@
-//! The built-in types whose values are more than text, with their OIDs (`pg_type.dat`; these
-//! never change). Public so that the router can render them.
+//! OIDs of the built-in types that the router renders in a special way (from `pg_type.dat`; these never
+//! change).
 
 /// `bool`
 pub const BOOL: u32 = 16;

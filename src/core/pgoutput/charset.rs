@@ -1,10 +1,10 @@
-//! Messages in a single-byte encoding → the same messages in UTF-8, pure.
+//! Converts pgoutput messages from a single-byte encoding to UTF-8.
 //!
-//! Enters: what each byte above 127 is in Unicode, as the server itself converts it, and pgoutput
-//! messages as a server sends them that converts nothing. Leaves: messages that [`decode`] reads. Always
-//! holds: text is converted as a whole or stays as it came and is named, so that what has no equivalent
-//! in UTF-8 is never taken for other text; a message that needs no conversion is not copied; what is
-//! made is bounded by the caller (G3).
+//! Input: the Unicode character for each byte above 127, as the server itself converts it, and messages
+//! that the server sent without conversion. Output: messages that [`decode`] reads. Invariant: a text is
+//! converted as a whole, or stays as it came and is reported, so that a character without an equivalent
+//! never becomes another one; a message that needs no conversion is not copied; the result is bounded by
+//! the caller (G3). No I/O.
 
 use super::error::DecodeError;
 use super::message::{Insert, LogicalMessage, Message, Relation, decode};

@@ -1,5 +1,5 @@
-//! Checked big-endian reading. Upholds G7: a read either yields what is there or says where the
-//! bytes ended; nothing here can panic or allocate.
+//! Bounds-checked big-endian reads from a byte slice. A read returns what is there or an error with the
+//! offset; it never panics or allocates (G7).
 
 use super::error::DecodeError;
 

@@ -1,8 +1,7 @@
-//! Writes pgoutput messages: for simulations, benches and the dry run of routing, which feed the
-//! same decoder as the server does.
+//! Encodes pgoutput messages, for simulations, benchmarks and the dry run of routing.
 //!
-//! Every function appends one whole message to `out`. A length that the protocol cannot carry is
-//! a mistake of the caller and is cut to the largest that it can; the decoder then refuses it.
+//! Each function appends one whole message to `out`. A length that the protocol cannot represent is a
+//! caller's mistake: it is cut to the largest possible one, and the decoder then refuses the message.
 
 use super::message::{Begin, Commit, LogicalMessage, Origin, Type};
 use super::tuple::Column;

@@ -1,4 +1,4 @@
-//! Why bytes are not a pgoutput message.
+//! Decoding errors: why bytes are not a pgoutput message.
 
 /// The bytes are not one whole pgoutput message of protocol version 1. Upholds G7: whatever
 /// arrives, the answer is a message or one of these. Offsets count from the message's tag.

@@ -1,7 +1,7 @@
-//! The messages of pgoutput, protocol version 1, as borrowed values. Layouts: PostgreSQL
-//! documentation, "Logical Replication Message Formats"; unchanged from version 10 to 18.
+//! The messages of pgoutput, protocol version 1, as borrowed values.
 //!
-//! Names are bytes, not text: in a SQL_ASCII database they need not be UTF-8.
+//! Layouts: PostgreSQL documentation, "Logical Replication Message Formats"; unchanged from version 10 to
+//! 18. Names are bytes and not text, since in a SQL_ASCII database they need not be UTF-8.
 
 use super::cursor::Cursor;
 use super::error::DecodeError;

@@ -1,10 +1,8 @@
-//! pgoutput bytes → [`Message`], pure.
+//! Decodes pgoutput, the format of Postgres's logical replication messages.
 //!
-//! Enters: the payload of one XLogData frame, from the server, a recording or a simulation.
-//! Leaves: borrowed values; nothing is copied and nothing is allocated. Always holds: a message is
-//! consumed to its last byte or refused with a typed [`DecodeError`] (G7). The pipeline calls it
-//! once per frame; [`mod@encode`] is its inverse. A message too large to be held is read in pieces,
-//! as an [`Excerpt`].
+//! Input: the payload of one XLogData frame. Output: a [`Message`] that borrows from it; nothing is copied
+//! or allocated. Invariant: a message is read to its last byte or refused with a typed [`DecodeError`]
+//! (G7). [`mod@encode`] is the inverse; [`Excerpt`] reads a message that is too large to be held.
 
 mod charset;
 mod cursor;

@@ -1,4 +1,4 @@
-//! The decoder against a real server's messages, against its inverse, and against noise.
+//! Tests of the decoder with messages of a real server, with the encoder, and with random bytes.
 
 use proptest::collection::vec;
 use proptest::prelude::*;

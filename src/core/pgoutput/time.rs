@@ -1,4 +1,4 @@
-//! The server's clock.
+//! [`PgTime`]: Postgres's timestamps, microseconds since 2000-01-01.
 
 /// Microseconds from 2000-01-01 00:00:00 UTC to the Unix epoch's zero, as Postgres counts time
 /// (`POSTGRES_EPOCH_JDATE` in `datatype/timestamp.h`).

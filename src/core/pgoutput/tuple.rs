@@ -1,4 +1,4 @@
-//! One row on the wire.
+//! The column values of one row (TupleData) as they are on the wire.
 
 use super::cursor::Cursor;
 use super::error::DecodeError;

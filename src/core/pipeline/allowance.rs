@@ -1,8 +1,8 @@
-//! Time that may be spent on something that holds up everything else.
+//! Limits the share of time spent on something that blocks everything else.
 //!
-//! Enters: the time, as a duration since any fixed moment, and what was spent. Leaves: what is left.
-//! Pure. What always holds: within any span of time no more is granted than `most` and one part in
-//! `share` of that span.
+//! Input: the time, as a duration since any fixed moment, and what was spent. Output: what may still be
+//! spent. Invariant: within any span of time no more is granted than `most` plus one part in `share` of
+//! that span.
 
 use std::time::Duration;
 

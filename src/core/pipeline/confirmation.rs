@@ -1,7 +1,7 @@
-//! What comes back from the brokers, in the core's words.
+//! The types with which a Kafka client reports what became of a record.
 //!
-//! Enters: nothing; this is a vocabulary. Leaves: [`Confirmation`], made by the Kafka room (or a
-//! simulation) and consumed by the pipeline. It lives here so that the core knows no producer.
+//! [`Confirmation`] says for a ticket whether it was stored or refused; [`Blame`] names a record that may
+//! be the reason why a batch was refused. Defined here so that the core depends on no client.
 
 use crate::ledger::Ticket;
 use crate::route::{OwnedRecord, Rejection};
@@ -45,7 +45,7 @@ pub struct Blame {
     /// It was sent alone: nothing else was under way.
     pub alone: bool,
     /// What of it the brokers object to.
-    pub aspect: Aspect,
+    pub cause: RefusalCause,
     /// What our clock showed when they had refused it, in milliseconds since the Unix epoch.
     pub at_ms: i64,
     /// What they said, of it or of its batch.
@@ -57,7 +57,7 @@ pub struct Blame {
 
 /// What of a record the brokers may object to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Aspect {
+pub enum RefusalCause {
     /// How large it is.
     Size,
     /// That it has no key.

@@ -1,7 +1,7 @@
-//! What has passed, in plain integers: telemetry reads them once per tick.
+//! Counters of rows, records and transactions, which the telemetry reads once per tick.
 //!
-//! Enters: one call per message. Leaves: [`Counters`], which live as long as their pipeline; the
-//! relay adds them up across sessions. A frame that is handed in twice is counted once.
+//! They live as long as their pipeline; the relay adds them up across sessions. A frame that is submitted
+//! twice is counted once.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,4 @@
-//! Why the pipeline gives up on a session.
+//! Errors of the pipeline, each of which ends the session.
 
 use super::mark::CommitId;
 use crate::ledger::LedgerError;

@@ -1,20 +1,20 @@
-//! What is inferred from the records that a topic keeps refusing.
+//! Infers from records that a topic refused which later ones it would refuse, and does not send those.
 //!
-//! Enters: each refusal whose cause can be told from the record itself. Leaves: for a record, whether it
-//! is refused without being sent. What always holds: a refusal costs a session, and a topic does not cost
-//! one for each of its rows (G4); what is not sent has the same cause as several that the topic refused not
-//! long ago, to at least the same degree or, where degrees kept falling, short of it by a bounded margin;
-//! memory is bounded.
+//! Input: each refusal whose cause shows in the record itself: its size, its timestamp, a missing key.
+//! Output: for a record, whether it is refused without being sent. Invariant: a refused batch costs a
+//! session, and a topic must not cost one for each of its rows (G4); a record that is not sent has the same
+//! cause as several recently refused ones, at least to the same degree or, where the degrees kept falling,
+//! short of it by a bounded margin; memory is bounded.
 //!
-//! Time is that of commits: the same rows are judged alike in every session. Sizes are those of records
-//! before compression, and the topic's bounds of time follow the brokers' clock, so that a record which
-//! would have been taken may be among those that are not sent. Therefore a few refusals in a row are
-//! taken before anything is inferred from them. Which of its bounds a topic means the brokers do not say
-//! where the client library tells it; our clock does, unless it is as wrong as the one of the commits.
+//! Time is commit time, so that every session judges the same rows alike. Sizes are those of records before
+//! compression, and a topic's limits of time follow the brokers' clock, so that a record which would have
+//! been stored may be among those that are not sent. Therefore several refusals in a row are needed before
+//! anything is inferred. The brokers do not say, where the client library reports it, which of its limits a
+//! topic applied; our clock decides, unless it is as wrong as the one of the commits.
 
 use std::collections::BTreeMap;
 
-use super::confirmation::Aspect;
+use super::confirmation::RefusalCause;
 use crate::route::{NO_TIMESTAMP, Record, Rejection, RejectionCode};
 
 /// Refusals further apart than this, in microseconds, are not related.
@@ -90,24 +90,28 @@ impl Cause {
 
     /// What the brokers' complaint about this record comes to, and to what degree; `now_ms` is what our
     /// clock showed then. No topic is so strict that a minute is too old for it.
-    fn of((aspect, now_ms): (Aspect, i64), record: &Record<'_>, at_us: i64) -> Option<(Self, u64)> {
+    fn of(
+        (refused_for, now_ms): (RefusalCause, i64),
+        record: &Record<'_>,
+        at_us: i64,
+    ) -> Option<(Self, u64)> {
         let is_old = record.timestamp_ms < now_ms.saturating_sub_unsigned(MINUTE_MS);
-        let causes: &[Self] = match aspect {
-            Aspect::Size => &[Self::Size],
-            Aspect::Key => &[Self::NoKey],
-            Aspect::Time if is_old => &[Self::Old],
-            Aspect::Time => &[Self::Ahead, Self::New],
-            Aspect::Unknown | Aspect::Brokers => &[],
+        let causes: &[Self] = match refused_for {
+            RefusalCause::Size => &[Self::Size],
+            RefusalCause::Key => &[Self::NoKey],
+            RefusalCause::Time if is_old => &[Self::Old],
+            RefusalCause::Time => &[Self::Ahead, Self::New],
+            RefusalCause::Unknown | RefusalCause::Brokers => &[],
         };
         causes.iter().find_map(|cause| Some((*cause, cause.degree(record, at_us)?)))
     }
 
     /// What of a record it is about.
-    const fn aspect(self) -> Aspect {
+    const fn refused_for(self) -> RefusalCause {
         match self {
-            Self::Size => Aspect::Size,
-            Self::NoKey => Aspect::Key,
-            Self::Ahead | Self::New | Self::Old => Aspect::Time,
+            Self::Size => RefusalCause::Size,
+            Self::NoKey => RefusalCause::Key,
+            Self::Ahead | Self::New | Self::Old => RefusalCause::Time,
         }
     }
 
@@ -190,15 +194,15 @@ pub(super) struct Times {
     pub(super) sent_us: i64,
 }
 
-type Limits = [Option<Limit>; Cause::ALL.len()];
+type CauseLimits = [Option<Limit>; Cause::ALL.len()];
 
-fn last_us(limits: &Limits) -> Option<i64> {
+fn last_us(limits: &CauseLimits) -> Option<i64> {
     limits.iter().flatten().map(|limit| limit.last_us).max()
 }
 
 /// See the module.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Inferred(BTreeMap<String, Limits>);
+pub(super) struct Inferred(BTreeMap<String, CauseLimits>);
 
 impl Inferred {
     /// Whether no topic has refused any.
@@ -206,16 +210,16 @@ impl Inferred {
         self.0.is_empty()
     }
 
-    /// Its topic has refused a record, for this aspect of it, when our clock showed so many milliseconds
+    /// Its topic has refused a record, for this cause, when our clock showed so many milliseconds
     /// since the Unix epoch.
     pub(super) fn refused(
         &mut self,
-        aspect_at_ms: (Aspect, i64),
+        cause_at_ms: (RefusalCause, i64),
         record: &Record<'_>,
         Times { at_us, sent_us }: Times,
     ) {
         self.forget_before(record.topic, sent_us);
-        let Some((cause, degree)) = Cause::of(aspect_at_ms, record, at_us) else { return };
+        let Some((cause, degree)) = Cause::of(cause_at_ms, record, at_us) else { return };
         if !self.0.contains_key(record.topic) && self.0.len() >= TOPICS_MAX {
             let oldest = self.0.iter().min_by_key(|(_, limits)| last_us(limits));
             let oldest = oldest.map(|(topic, _)| topic.clone());
@@ -254,7 +258,7 @@ impl Inferred {
         &mut self,
         record: &Record<'_>,
         Times { at_us, sent_us }: Times,
-    ) -> Option<(Rejection, Aspect)> {
+    ) -> Option<(Rejection, RefusalCause)> {
         self.forget_before(record.topic, sent_us);
         let limits = self.0.get(record.topic)?;
         let mut known = Cause::ALL.iter().zip(limits);
@@ -264,7 +268,7 @@ impl Inferred {
             let limit = limit.filter(is_enough)?;
             let threshold = limit.threshold(*cause);
             let applies = cause.degree(record, at_us)? >= threshold;
-            applies.then(|| (cause.rejection(record.topic, threshold, record), cause.aspect()))
+            applies.then(|| (cause.rejection(record.topic, threshold, record), cause.refused_for()))
         })
     }
 }

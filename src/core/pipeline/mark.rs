@@ -1,8 +1,7 @@
-//! How far a stream was carried: the position that outlives a session.
+//! [`Mark`]: how far a stream was delivered, in a form that outlives a session.
 //!
-//! Enters: nothing; this is a vocabulary. Leaves: [`Mark`], made by the pipeline of what it has handed
-//! over, stored by the Kafka room beside the records, and given to the pipeline of a later session,
-//! which leaves out what lies before it. A position in the log alone would not do: all rows of a
+//! The pipeline makes it from what it handed over, it is stored in Kafka beside the records, and the
+//! pipeline of a later session skips the rows before it. A log position alone would not do: all rows of a
 //! COPY can share one, and a transaction may be larger than what is stored at once.
 
 use crate::lsn::Lsn;
@@ -14,7 +13,7 @@ pub struct Mark {
     /// Every transaction that ends at or below this lies before the mark.
     pub end: Lsn,
     /// And of the transaction that follows, so much.
-    pub part: Option<Part>,
+    pub part: Option<PartialTransaction>,
     /// The last commit that rows before the mark come from, or that of the transaction in `part`: what
     /// tells this log from that of a copy. `None`: not known.
     pub last: Option<CommitId>,
@@ -33,7 +32,7 @@ pub struct CommitId {
 
 /// The beginning of a transaction that is carried in several pieces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Part {
+pub struct PartialTransaction {
     /// Where its commit record begins; at or above the mark's `end`.
     pub commit_lsn: Lsn,
     /// Its first so many rows lie before the mark; at least 1.
@@ -76,7 +75,7 @@ mod tests {
 
     #[test]
     fn g6_of_a_transaction_in_pieces_the_first_rows_lie_before_the_mark() {
-        let part = Some(Part { commit_lsn: Lsn::new(500), rows: 3 });
+        let part = Some(PartialTransaction { commit_lsn: Lsn::new(500), rows: 3 });
         let mark = Mark { part, ..Mark::at(Lsn::new(100)) };
         assert!(mark.covers(row(99, 7)) && mark.covers(row(500, 2)));
         assert!(!mark.covers(row(500, 3)) && !mark.covers(row(501, 0)));
@@ -84,7 +83,7 @@ mod tests {
 
     #[test]
     fn marks_are_ordered_as_the_stream() {
-        let part = |rows| Some(Part { commit_lsn: Lsn::new(500), rows });
+        let part = |rows| Some(PartialTransaction { commit_lsn: Lsn::new(500), rows });
         let marks = [
             Mark::at(Lsn::new(100)),
             Mark { part: part(1), ..Mark::at(Lsn::new(100)) },

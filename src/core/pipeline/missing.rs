@@ -1,15 +1,16 @@
-//! What becomes of rows whose topic the brokers do not have, or deny us.
+//! What to do with rows whose topic does not exist or may not be written.
 //!
-//! Enters: what the brokers said of a topic, and the time, as a duration since any fixed moment.
-//! Leaves: a [`Decision`] for the row in hand. Pure. What always holds:
-//! * a decision is the same for every row of a topic until the brokers say something else, so that
-//!   rows of one key go one way and keep their order (G2);
-//! * no topic is given up before the brokers were asked, after its first row was read, about it or about
-//!   all topics;
-//! * rows of other topics wait for one topic no longer than the policy says; topics that brokers may
+//! Input: the brokers' answers about a topic, and the time, as a duration since any fixed moment. Output: a
+//! [`TopicDecision`] for a row: ask, wait, create the topic, or reject the row. No I/O. Invariants:
+//!
+//! * a decision is the same for every row of a topic until the brokers' answer changes, so that the rows of
+//!   one key take one way and keep their order (G2);
+//! * a topic is given up only after the brokers were asked, about it or about all topics, after its first
+//!   row was read;
+//! * rows of other topics wait for one topic no longer than the policy allows; topics that brokers may
 //!   create by themselves, those that we try to create, and those that may come back, are waited for in a
-//!   bounded share of the time, however many they are and whether or not they appear (G4). What we do
-//!   create is bounded in number instead;
+//!   bounded share of the time, however many there are and whether or not they appear (G4). The topics that
+//!   we create are bounded in number;
 //! * memory is bounded (G3).
 
 mod decision;
@@ -20,7 +21,9 @@ use std::time::Duration;
 use super::allowance::Allowance;
 use crate::route::{Rejection, as_compared};
 
-pub use decision::{AbsentTopic, CreateRule, Decision, MissingPolicy, MissingTopic, TopicFault};
+pub use decision::{
+    AbsentTopic, CreateRule, MissingPolicy, MissingTopic, TopicDecision, TopicFault,
+};
 
 /// Topics remembered; beyond that those are forgotten that were asked for longest ago, and asked for
 /// again.
@@ -132,8 +135,8 @@ impl MissingTopics {
 
     /// What to do with a row of this topic before anybody is asked. `quiet`: nothing is in flight, so
     /// that a trial that fails repeats nothing; where that is never so, it is done all the same.
-    pub fn decide(&mut self, topic: &str, now: Duration, quiet: bool) -> Decision {
-        let Some(absent) = self.absent.get_mut(topic) else { return Decision::Ask };
+    pub fn decide(&mut self, topic: &str, now: Duration, quiet: bool) -> TopicDecision {
+        let Some(absent) = self.absent.get_mut(topic) else { return TopicDecision::Ask };
         if absent.fault == TopicFault::Denied {
             let (due, pause) = match self.policy.then {
                 // Nothing goes on anyway.
@@ -142,20 +145,20 @@ impl MissingTopics {
             };
             if now >= due && (quiet || now >= due + pause) {
                 absent.trial = (now + pause, (pause * 2).min(TRIAL_MAX));
-                return Decision::Ask;
+                return TopicDecision::Ask;
             }
             return self.verdict(topic, now);
         }
         let (again, ask) = if absent.waiting {
             // What a list of a moment ago said of it is known.
             let waited = now.saturating_sub(absent.since);
-            ((waited / 2).clamp(ASK_AGAIN_SOON, ASK_AGAIN_WAITING), Decision::AskByName)
+            ((waited / 2).clamp(ASK_AGAIN_SOON, ASK_AGAIN_WAITING), TopicDecision::AskByName)
         } else if self.brokers_create != Some(false) && now.saturating_sub(absent.since) < ASK_AGAIN
         {
             // They may have created it, though nobody could wait for that.
-            (ASK_AGAIN_NEW, Decision::Ask)
+            (ASK_AGAIN_NEW, TopicDecision::Ask)
         } else {
-            (ASK_AGAIN, Decision::Ask)
+            (ASK_AGAIN, TopicDecision::Ask)
         };
         if now.saturating_sub(absent.asked) >= again {
             return ask;
@@ -172,7 +175,12 @@ impl MissingTopics {
 
     /// The brokers were asked for all topics, and this one was not among those that they named. Unless
     /// it `collides` with one that was, they may create it or have just created it, and be worth waiting for.
-    pub fn unlisted(&mut self, topic: &str, collides: bool, now: Duration) -> (Decision, bool) {
+    pub fn unlisted(
+        &mut self,
+        topic: &str,
+        collides: bool,
+        now: Duration,
+    ) -> (TopicDecision, bool) {
         let fault = match self.absent.get(topic) {
             // Who was asked for it by its name knows more than a list.
             Some(Absent {
@@ -186,7 +194,7 @@ impl MissingTopics {
                 };
                 let collides = collides || self.collides(topic);
                 if may_appear && !collides && self.creation_left(now) >= CREATION_MIN {
-                    return (Decision::AskByName, false);
+                    return (TopicDecision::AskByName, false);
                 }
                 TopicFault::Unlisted
             }
@@ -196,12 +204,17 @@ impl MissingTopics {
 
     /// The brokers were asked, or refused a record, and this is why the topic is not to be had. Returns
     /// whether that is news, too.
-    pub fn absent(&mut self, topic: &str, fault: TopicFault, now: Duration) -> (Decision, bool) {
+    pub fn absent(
+        &mut self,
+        topic: &str,
+        fault: TopicFault,
+        now: Duration,
+    ) -> (TopicDecision, bool) {
         let collides = self.collides(topic);
         self.found(topic, Found { fault, collides }, now)
     }
 
-    fn found(&mut self, topic: &str, found: Found, now: Duration) -> (Decision, bool) {
+    fn found(&mut self, topic: &str, found: Found, now: Duration) -> (TopicDecision, bool) {
         let fault = found.fault;
         if !self.absent.contains_key(topic) {
             self.add(topic, found, now);
@@ -212,9 +225,9 @@ impl MissingTopics {
         let decision = self.verdict(topic, now);
         // That brokers, or we, are about to create a topic is none.
         let lasts = match decision {
-            Decision::Reject(_) => true,
-            Decision::Wait => matches!(self.policy.then, MissingTopic::Wait(_)),
-            Decision::Ask | Decision::AskByName | Decision::Create(_) => false,
+            TopicDecision::Reject(_) => true,
+            TopicDecision::Wait => matches!(self.policy.then, MissingTopic::Wait(_)),
+            TopicDecision::Ask | TopicDecision::AskByName | TopicDecision::Create(_) => false,
         };
         let told = self.absent.get_mut(topic).map(|absent| &mut absent.told);
         let news = lasts && told.is_some_and(|told| !std::mem::replace(told, true));
@@ -372,17 +385,17 @@ impl MissingTopics {
         self.absent.values().filter(|absent| absent.fault == fault).count()
     }
 
-    fn verdict(&mut self, topic: &str, now: Duration) -> Decision {
+    fn verdict(&mut self, topic: &str, now: Duration) -> TopicDecision {
         if let Some(decision) = self.creation(topic, now) {
             return decision;
         }
         let patience = self.patience(topic);
-        let Some(absent) = self.absent.get_mut(topic) else { return Decision::Ask };
+        let Some(absent) = self.absent.get_mut(topic) else { return TopicDecision::Ask };
         let waited = now.saturating_sub(absent.since);
         let was_waiting = absent.waiting;
         absent.waiting = patience.is_none_or(|patience| waited < patience);
         if absent.waiting {
-            return Decision::Wait;
+            return TopicDecision::Wait;
         }
         self.in_vain |= was_waiting && !absent.creates.is_zero();
         let (fault, why_not) = (absent.fault, absent.not_created.as_ref());
@@ -398,18 +411,18 @@ impl MissingTopics {
         if let Some((_, why)) = why_not {
             reason = format!("{reason}, and was not created: {why}");
         }
-        Decision::Reject(Rejection { code: fault.code(), reason })
+        TopicDecision::Reject(Rejection { code: fault.code(), reason })
     }
 
     /// What our own creating says, where it has a say.
-    fn creation(&mut self, topic: &str, now: Duration) -> Option<Decision> {
+    fn creation(&mut self, topic: &str, now: Duration) -> Option<TopicDecision> {
         let absent = self.absent.get_mut(topic)?;
         if self.policy.then != MissingTopic::Create || !absent.fault.is_missing() {
             return None;
         }
         if let Some((begun, granted)) = absent.creating {
             absent.waiting = now.saturating_sub(begun) < granted;
-            return absent.waiting.then_some(Decision::Wait);
+            return absent.waiting.then_some(TopicDecision::Wait);
         }
         if absent.not_created.as_ref().is_some_and(|(again, _)| now < *again) {
             return None;
@@ -429,7 +442,7 @@ impl MissingTopics {
                 absent.creating = Some((now, left));
                 (absent.not_created, absent.waiting) = (None, true);
                 self.created += 1;
-                return Some(Decision::Create(rule.clone()));
+                return Some(TopicDecision::Create(rule.clone()));
             }
         };
         absent.not_created = Some((now + later, why_not.to_owned()));

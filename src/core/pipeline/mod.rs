@@ -28,16 +28,16 @@ mod inferred;
 mod mark;
 mod missing;
 mod note;
-mod place;
 mod policy;
 mod rejected;
 mod resume;
 mod step;
+mod stream_position;
 mod suspects;
 mod translator;
 
 use crate::frame::Frame;
-use crate::ledger::{Budget, InFlight, Ledger, Progress, Ticket};
+use crate::ledger::{Budget, InFlight, Ledger, LedgerProgress, Ticket};
 use crate::lsn::Lsn;
 use crate::mutants::{self, Mutant};
 use crate::outbox::Outbox;
@@ -46,22 +46,22 @@ use crate::route::{NO_TIMESTAMP, Router, untimed};
 use crate::sink::SendError;
 
 pub use allowance::Allowance;
-pub use confirmation::{Aspect, Blame, Confirmation, Outcome, Refused};
+pub use confirmation::{Blame, Confirmation, Outcome, RefusalCause, Refused};
 pub use counters::{Counters, TopicTotal};
 pub use error::PipelineError;
-pub use mark::{CommitId, Mark, Part};
+pub use mark::{CommitId, Mark, PartialTransaction};
 pub use missing::{
-    AbsentTopic, CreateRule, Decision, MissingPolicy, MissingTopic, MissingTopics, TopicFault,
+    AbsentTopic, CreateRule, MissingPolicy, MissingTopic, MissingTopics, TopicDecision, TopicFault,
 };
 pub use policy::{Policy, RejectPolicy, UpdatePolicy};
 pub use resume::ResumeCheck;
 pub use step::{Answer, DeadLetter, Handled, Outgoing, OwnedOutgoing, Skipped};
-pub use suspects::{Lesson, Suspects};
+pub use suspects::{RefusalAnalysis, Suspects};
 pub use translator::Translator;
 
-use place::Place;
 use rejected::{Rejected, is_dead_letter, rejected};
 use resume::covers;
+use stream_position::StreamPosition;
 
 /// The core of one session. Dropped with its stream and sink at the first error.
 #[derive(Debug)]
@@ -71,7 +71,7 @@ pub struct Pipeline {
     policy: Policy,
     ledger: Ledger,
     counters: Counters,
-    at: Place,
+    at: StreamPosition,
     /// What lies before it was stored by an earlier session.
     resume: Mark,
     /// What is still to be found in the log before anything is settled.
@@ -98,7 +98,7 @@ impl Pipeline {
             policy,
             ledger: Ledger::new(budget),
             counters: Counters::default(),
-            at: Place::default(),
+            at: StreamPosition::default(),
             resume: Mark::default(),
             check: None,
             begun: None,
@@ -122,7 +122,7 @@ impl Pipeline {
 
     /// What earlier sessions found: these records go alone, or not again, and their rows as the policy
     /// says. To be called before the first frame.
-    pub fn beware(&mut self, suspects: Suspects) {
+    pub fn set_suspects(&mut self, suspects: Suspects) {
         // What was not tried must not be lost for it.
         let infers = matches!(self.policy.rejected, RejectPolicy::DeadLetter { .. });
         self.suspects = suspects.inferring(infers);
@@ -130,7 +130,11 @@ impl Pipeline {
 
     /// What a later session is to know of the records that the brokers blame; `unnamed` is a topic that
     /// refused a batch for its size, and no record stood out.
-    pub fn lesson(&self, blamed: &[Blame], unnamed: Option<&str>) -> Result<Lesson, PipelineError> {
+    pub fn analyse_refusals(
+        &self,
+        blamed: &[Blame],
+        unnamed: Option<&str>,
+    ) -> Result<RefusalAnalysis, PipelineError> {
         let letters = match &self.policy.rejected {
             RejectPolicy::DeadLetter { topic } => Some(topic.as_str()),
             RejectPolicy::Skip | RejectPolicy::Stop => None,
@@ -274,7 +278,7 @@ impl Pipeline {
     }
 
     /// How far confirmation has come.
-    pub fn progress(&self) -> Progress {
+    pub fn progress(&self) -> LedgerProgress {
         self.ledger.progress()
     }
 

@@ -1,8 +1,9 @@
-//! What the pipeline notes of messages that are no rows.
+//! Handles the messages that are not outbox rows: begin, commit, relation messages and other tables'
+//! changes.
 //!
-//! Enters: begins, commits, announcements and changes that are not delivered, in the order of the stream.
-//! Leaves: the place in the stream, in the ledger and in the counters. What always holds: the log is held
-//! against the last delivered commit before anything of it is counted (G1, G6).
+//! Input: those messages, in stream order. Output: the position in the stream, the ledger's transactions,
+//! counters. Invariant: before any of it is counted, the last delivered commit is found in the log again
+//! (G1, G6).
 
 use super::Pipeline;
 use super::error::PipelineError;

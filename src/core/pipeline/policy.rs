@@ -1,6 +1,6 @@
-//! What to do about rows that cannot be delivered, and about changes an outbox should not see.
+//! Settings: what to do with rows that cannot be delivered, and with updates of outbox rows.
 
-use crate::route::words;
+use crate::route::keyword_enum;
 
 /// The operator's decisions.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub enum RejectPolicy {
     Skip,
 }
 
-words!(
+keyword_enum!(
     /// `[outbox] on_update`. An outbox is append-only: an UPDATE publishes nothing, whatever this says.
     UpdatePolicy {
         /// Count it.

@@ -1,9 +1,9 @@
-//! What a row that is no record leaves as.
+//! Decides what a rejected row becomes: a dead letter, or a skipped row.
 //!
-//! Enters: a rejected row, the policy, and what the topic for dead letters has refused so far. Leaves: a
-//! dead letter that is not known to be refused, or a row to leave out. Pure.
+//! Input: a rejected row, the policy, and what the dead-letter topic has refused so far. Output: a dead
+//! letter that is not known to be refused, or a row to skip. No I/O.
 
-use super::confirmation::Aspect;
+use super::confirmation::RefusalCause;
 use super::error::PipelineError;
 use super::policy::RejectPolicy;
 use super::step::Skipped;
@@ -71,8 +71,8 @@ fn letter(
         match treatment {
             LetterTreatment::Usual => return Ok((letter, false)),
             LetterTreatment::Alone => return Ok((letter, true)),
-            LetterTreatment::Refused(_, Aspect::Size) if !is_short => is_short = true,
-            LetterTreatment::Refused(_, Aspect::Time) if !is_untimed => is_untimed = true,
+            LetterTreatment::Refused(_, RefusalCause::Size) if !is_short => is_short = true,
+            LetterTreatment::Refused(_, RefusalCause::Time) if !is_untimed => is_untimed = true,
             LetterTreatment::Refused(rejection, _) => {
                 return Err(PipelineError::DeadLetterRefused {
                     topic: topic.to_owned(),

@@ -1,14 +1,14 @@
-//! Whether the log is the one that rows were delivered from.
+//! Checks that the log is the one that rows were delivered from, when a stream is resumed.
 //!
-//! Enters: the mark that an earlier session left, and what the server sends again. Leaves: nothing while
-//! the two agree, an error where they do not. What always holds: as long as the last delivered commit
-//! was not found at its place, nothing is settled and no row is new (G1, G6).
+//! Input: the mark of an earlier session, and what the server sends again. Output: an error where the two
+//! disagree. Invariant: until the last delivered commit was found at its position, nothing is settled and
+//! no row is new (G1, G6).
 //!
-//! A position means nothing to another log: that of a copy which was restored and has grown since. It
-//! has the same system identifier, timeline and slot, and new rows where the mark says that all were
-//! delivered. What tells the logs apart is a commit's transaction number and time. Postgres sends again
-//! what committed at or after the slot's position, so that the last delivered commit either comes again,
-//! or lies before a position which the slot was told, and which the copy then has been told too.
+//! A copy of the cluster that was restored and has since grown has the same system identifier, timeline and
+//! slot, but other rows at the same positions. The transaction id and time of a commit tell the two logs
+//! apart. Postgres sends again what committed at or after the slot's position, so the last delivered commit
+//! is either sent again, or lies before a position that was acknowledged to the slot and is therefore in
+//! the copy too.
 
 use super::error::PipelineError;
 use super::mark::{CommitId, Mark};

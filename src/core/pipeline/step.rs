@@ -1,7 +1,5 @@
-//! What the pipeline hands out.
-//!
-//! Enters: nothing; this is a vocabulary. Leaves: a record to send ([`Outgoing`]), and what became of a
-//! frame ([`Handled`]) and of a confirmation ([`Answer`]).
+//! Result types of the pipeline: a record to send ([`Outgoing`]), and what became of a frame ([`Handled`])
+//! and of a confirmation ([`Answer`]).
 
 use super::confirmation::Refused;
 use crate::ledger::Ticket;
@@ -58,6 +56,12 @@ impl OwnedOutgoing {
     pub fn as_outgoing(&self) -> Outgoing<'_> {
         let (record, rejection) = (self.record.as_record(), Some(self.rejection));
         Outgoing { record, ticket: self.ticket, rejection, alone: false }
+    }
+
+    /// What the log needs of it once it was sent.
+    pub fn without_body(self) -> DeadLetter {
+        let record = OwnedRecord { value: None, ..self.record };
+        DeadLetter { record, code: self.rejection }
     }
 }
 

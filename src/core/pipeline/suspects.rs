@@ -1,23 +1,23 @@
-//! Records that the brokers refused, and how a later session treats their rows.
+//! Remembers the records of a refused batch, so that the next sessions find the one at fault.
 //!
-//! Enters: what a session that ended knows of the records at fault. Leaves: for a row's record whether
-//! it is sent as usual, alone in its batch (and its Kafka transaction), or not again. What always holds:
-//! a row is refused only for what the brokers said of a batch in which its record, or its like, was the
-//! only one at fault, or because it is like several that its topic has just refused ([`Inferred`]) (G4);
-//! whatever lies behind the refused batch is sent as usual.
+//! A broker refuses a batch as a whole. Input: the records that may be at fault, reported by the session
+//! that ended. Output: for a row's record whether it is sent as usual, alone in its batch (and its Kafka
+//! transaction), or not again. Invariant: a row is refused only if the brokers refused a batch in which its
+//! record, or an identical one, was the only possible cause, or because it resembles several that its topic
+//! has just refused ([`Inferred`]) (G4); everything behind the refused batch is sent as usual.
 //!
-//! A session numbers its tickets anew, so a record is known by where its transaction committed, by its
-//! weight, and by topic, key and value. Two rows of one transaction that agree in all of that share
-//! their fate. A message outside of all transactions has a time that is another one in each session, and
-//! may have it in its value; it is the only row of its commit, so that and its topic are enough.
+//! Ticket numbers differ between sessions, so a record is recognised by its transaction's commit position,
+//! its weight, and its topic, key and value. Two rows of one transaction that agree in all of these are
+//! treated alike. A non-transactional logical message has a different time in each session, possibly in its
+//! value too; it is the only row of its commit, so that commit and topic identify it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::confirmation::{Aspect, Blame};
+use super::confirmation::{Blame, RefusalCause};
 use super::error::PipelineError;
 use super::inferred::{Inferred, Times};
-use super::place::Place;
+use super::stream_position::StreamPosition;
 use crate::ledger::Ledger;
 use crate::lsn::Lsn;
 use crate::outbox::Position;
@@ -32,13 +32,13 @@ const FIRST_WAIT: Duration = Duration::from_millis(250);
 
 /// What identifies a record from one session to the next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Like {
+struct RecordIdentity {
     commit_lsn: Lsn,
     weight: u64,
     content: u64,
 }
 
-impl Like {
+impl RecordIdentity {
     /// A message outside of all transactions.
     fn lone(commit_lsn: Lsn, topic: &str) -> Self {
         Self { commit_lsn, weight: 0, content: content_of(topic, None, None) }
@@ -51,7 +51,7 @@ struct Suspect {
     alone: u32,
     /// How often it met such a fault when it was sent alone.
     faults: u32,
-    aspect: Aspect,
+    cause: RefusalCause,
     /// See [`Blame::at_ms`].
     at_ms: i64,
     rejection: Option<Rejection>,
@@ -63,9 +63,9 @@ struct Suspect {
 enum Treatment {
     Usual,
     Alone,
-    Refused(Rejection, Aspect),
+    Refused(Rejection, RefusalCause),
     /// It was not refused, but others like it were.
-    NotSent(Rejection, Aspect),
+    NotSent(Rejection, RefusalCause),
 }
 
 /// How the dead letter of a row is treated.
@@ -73,14 +73,14 @@ enum Treatment {
 pub(super) enum LetterTreatment {
     Usual,
     Alone,
-    /// Its topic has refused it, or others like it, for this aspect.
-    Refused(Rejection, Aspect),
+    /// Its topic has refused it, or others like it, for this cause.
+    Refused(Rejection, RefusalCause),
 }
 
 /// The records that may be at fault for the end of sessions.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Suspects {
-    all: BTreeMap<Like, Suspect>,
+    all: BTreeMap<RecordIdentity, Suspect>,
     /// Whether a record may be refused for what was said of others.
     infers: bool,
     inferred: Inferred,
@@ -93,7 +93,7 @@ const PROBED_MAX: usize = 1_000;
 
 /// What a session that ended for a refused batch leaves to the next one.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Lesson {
+pub struct RefusalAnalysis {
     /// What is known now.
     pub suspects: Suspects,
     /// Something of it was not known before, so that the next session will not end the same way.
@@ -116,25 +116,25 @@ impl Suspects {
         letters: Option<&str>,
         ledger: &Ledger,
         unnamed: Option<&str>,
-    ) -> Result<Lesson, PipelineError> {
+    ) -> Result<RefusalAnalysis, PipelineError> {
         let mut suspects = self.clone();
         suspects.passed(ledger.settled());
         let before = suspects.refused();
         let (mut is_news, mut wait) = (false, Duration::ZERO);
         for blame in blamed {
             let commit_lsn = ledger.commit_lsn(blame.ticket)?;
-            let is_lone = Place::is_lone(commit_lsn, ledger.end(blame.ticket)?);
-            let like = if is_lone && letters != Some(blame.topic.as_str()) {
-                Like::lone(commit_lsn, &blame.topic)
+            let is_lone = StreamPosition::is_lone(commit_lsn, ledger.end(blame.ticket)?);
+            let identity = if is_lone && letters != Some(blame.topic.as_str()) {
+                RecordIdentity::lone(commit_lsn, &blame.topic)
             } else {
-                Like { commit_lsn, weight: blame.ticket.weight(), content: blame.content }
+                RecordIdentity { commit_lsn, weight: blame.ticket.weight(), content: blame.content }
             };
-            is_news |= suspects.add(like, blame);
-            wait = wait.max(suspects.wait_for(&like));
+            is_news |= suspects.add(identity, blame);
+            wait = wait.max(suspects.wait_for(&identity));
         }
         let is_of_the_batch = unnamed.is_some_and(|topic| !suspects.is_first_probe(topic));
         let refused = suspects.refused().saturating_sub(before);
-        Ok(Lesson { suspects, is_news, refused, is_of_the_batch, wait })
+        Ok(RefusalAnalysis { suspects, is_news, refused, is_of_the_batch, wait })
     }
 
     /// The same; whether a record is refused for what was said of others.
@@ -147,7 +147,8 @@ impl Suspects {
     pub(super) fn passed(&mut self, lsn: Lsn) {
         let first = self.all.first_key_value();
         if first.is_some_and(|(first, _)| first.commit_lsn < lsn) {
-            self.all = self.all.split_off(&Like { commit_lsn: lsn, weight: 0, content: 0 });
+            self.all =
+                self.all.split_off(&RecordIdentity { commit_lsn: lsn, weight: 0, content: 0 });
         }
     }
 
@@ -185,8 +186,8 @@ impl Suspects {
 
     fn treatment(&mut self, (row, sent_us): (Position, i64), record: &Record<'_>) -> Treatment {
         let times = Times { at_us: row.commit_time.unix_us(), sent_us };
-        let found = self.find(row, record).and_then(|like| self.all.get_mut(&like));
-        let not_sent = |(rejection, aspect)| Treatment::NotSent(rejection, aspect);
+        let found = self.find(row, record).and_then(|identity| self.all.get_mut(&identity));
+        let not_sent = |(rejection, cause)| Treatment::NotSent(rejection, cause);
         let Some(suspect) = found else {
             return self.inferred.judge(record, times).map_or(Treatment::Usual, not_sent);
         };
@@ -196,9 +197,9 @@ impl Suspects {
         };
         // Only here its timestamp is known.
         if self.infers && !std::mem::replace(&mut suspect.is_inferred_from, true) {
-            self.inferred.refused((suspect.aspect, suspect.at_ms), record, times);
+            self.inferred.refused((suspect.cause, suspect.at_ms), record, times);
         }
-        Treatment::Refused(rejection, suspect.aspect)
+        Treatment::Refused(rejection, suspect.cause)
     }
 
     /// The same for the dead letter of a row.
@@ -213,53 +214,54 @@ impl Suspects {
         match self.treatment(row, letter) {
             Treatment::Usual => LetterTreatment::Usual,
             Treatment::Alone => LetterTreatment::Alone,
-            Treatment::Refused(rejection, aspect) | Treatment::NotSent(rejection, aspect) => {
-                LetterTreatment::Refused(rejection, aspect)
+            Treatment::Refused(rejection, cause) | Treatment::NotSent(rejection, cause) => {
+                LetterTreatment::Refused(rejection, cause)
             }
         }
     }
 
-    fn find(&self, row: Position, record: &Record<'_>) -> Option<Like> {
-        let least = Like { commit_lsn: row.commit_lsn, weight: 0, content: 0 };
+    fn find(&self, row: Position, record: &Record<'_>) -> Option<RecordIdentity> {
+        let least = RecordIdentity { commit_lsn: row.commit_lsn, weight: 0, content: 0 };
         let (first, _) = self.all.range(least..).next()?;
         if first.commit_lsn != row.commit_lsn {
             return None;
         }
-        let lone = Like::lone(row.commit_lsn, record.topic);
+        let lone = RecordIdentity::lone(row.commit_lsn, record.topic);
         if self.all.contains_key(&lone) {
             return Some(lone);
         }
-        let least = Like { weight: record.weight() as u64, ..least };
+        let least = RecordIdentity { weight: record.weight() as u64, ..least };
         let (first, _) = self.all.range(least..).next()?;
         if (first.commit_lsn, first.weight) != (least.commit_lsn, least.weight) {
             return None;
         }
-        let like = Like { content: content_of(record.topic, record.key, record.value), ..least };
-        self.all.contains_key(&like).then_some(like)
+        let identity =
+            RecordIdentity { content: content_of(record.topic, record.key, record.value), ..least };
+        self.all.contains_key(&identity).then_some(identity)
     }
 
     /// Whether that was not known.
-    fn add(&mut self, like: Like, blame: &Blame) -> bool {
+    fn add(&mut self, identity: RecordIdentity, blame: &Blame) -> bool {
         let fresh = Suspect {
             alone: 0,
             faults: 0,
-            aspect: blame.aspect,
+            cause: blame.cause,
             at_ms: blame.at_ms,
             rejection: None,
             is_inferred_from: false,
         };
-        let is_new = !self.all.contains_key(&like);
-        let known = self.all.entry(like).or_insert(fresh);
+        let is_new = !self.all.contains_key(&identity);
+        let known = self.all.entry(identity).or_insert(fresh);
         if known.rejection.is_some() {
             return false;
         }
         // An answer of one kind says nothing of how often the other one came.
-        let count = match blame.aspect {
-            Aspect::Brokers => &mut known.faults,
+        let count = match blame.cause {
+            RefusalCause::Brokers => &mut known.faults,
             _ => &mut known.alone,
         };
         *count += u32::from(blame.alone);
-        (known.aspect, known.at_ms) = (blame.aspect, blame.at_ms);
+        (known.cause, known.at_ms) = (blame.cause, blame.at_ms);
         known.rejection.clone_from(&blame.rejection);
         let is_enough = known.alone >= ATTEMPTS_ALONE || known.faults >= ATTEMPTS_LATER;
         if known.rejection.is_none() && is_enough {
@@ -275,10 +277,10 @@ impl Suspects {
     }
 
     /// How long to wait before the record is sent again.
-    fn wait_for(&self, like: &Like) -> Duration {
-        let tried = self.all.get(like).filter(|one| one.rejection.is_none());
+    fn wait_for(&self, identity: &RecordIdentity) -> Duration {
+        let tried = self.all.get(identity).filter(|one| one.rejection.is_none());
         match tried {
-            Some(Suspect { faults: faults @ 1.., aspect: Aspect::Brokers, .. }) => {
+            Some(Suspect { faults: faults @ 1.., cause: RefusalCause::Brokers, .. }) => {
                 FIRST_WAIT * (1 << (faults - 1))
             }
             _ => Duration::ZERO,

@@ -1,5 +1,5 @@
-//! What scripts and simulation cannot say: hostile frames, and whom an error concerns.
-//! fixtures/scenarios and tests/core/session hold the rest of the contract.
+//! Tests of the pipeline with malformed frames, and of which record an error names. fixtures/scenarios and
+//! tests/core/session test the rest of the contract.
 
 use super::*;
 use crate::ledger::LedgerError;
@@ -205,7 +205,7 @@ fn g4_a_row_too_large_to_be_held_is_left_out_or_stops_the_relay_where_the_policy
 fn g6_a_row_too_large_to_be_held_is_sent_once() {
     let frames = transaction(b"payload");
     let mut pipeline = pipeline(dead_letters());
-    let part = Some(Part { commit_lsn: Lsn::new(0x100), rows: 1 });
+    let part = Some(PartialTransaction { commit_lsn: Lsn::new(0x100), rows: 1 });
     pipeline.resume_at(Mark { part, ..Mark::at(Lsn::ZERO) }, None);
     pass(&mut pipeline, &frames[0]).unwrap();
     pass(&mut pipeline, &frames[1]).unwrap();

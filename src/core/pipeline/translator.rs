@@ -1,10 +1,9 @@
-//! Frames in a single-byte encoding → frames in UTF-8.
+//! Converts frames of a database in a single-byte encoding to UTF-8.
 //!
-//! Enters: frames of a stream that the server does not convert, each as often as it is handed in. Leaves:
-//! the same frames in UTF-8. Always holds: a frame is converted once, however often it is handed in; what is
-//! needed beside the frame is no larger than the largest row that is delivered (G3): a row that would be
-//! larger in UTF-8 is treated as one that comes too large; a row of ASCII alone is lent as it lies in the
-//! read buffer.
+//! Input: frames that the server does not convert; a frame may be submitted several times. Output: the same
+//! frames in UTF-8. Invariant: a frame is converted once; the extra memory is bounded by the largest row
+//! that is delivered (G3), and a row that would be larger in UTF-8 counts as too large; a row of ASCII
+//! alone is not copied.
 
 use std::sync::Arc;
 

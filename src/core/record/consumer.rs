@@ -1,8 +1,8 @@
-//! Why a consumer set a record aside, as headers of its dead letter and of the record sent again.
+//! Headers of a consumer's dead letter: why a consumer could not process a record, and how often it failed.
 //!
-//! Enters: the record, a [`ConsumerFailure`], and a [`Cut`] where the brokers take no record so large.
-//! Leaves: the dead letter's headers, key and value. What always holds: attempts and the first failure
-//! add up over any number of times that the record is sent again. Pure.
+//! Input: the record, a [`ConsumerFailure`], and a [`Truncation`] if the brokers do not store a record so
+//! large. Output: the dead letter's headers, key and value. Invariant: attempts and the time of the first
+//! failure are kept, however often the record is sent again. No I/O.
 
 use super::headers::{
     ATTEMPTS_HEADER, CONSUMER_HEADER, CUT_HEADER, ERROR_CODE_HEADER, ERROR_HEADER, FAILED_HEADER,
@@ -33,7 +33,7 @@ pub struct ConsumerFailure {
 
 /// What is left where the record lay, since the brokers take no dead letter so large: each step more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Cut {
+pub enum Truncation {
     /// All of it is in the dead letter.
     Nothing,
     /// The value is missing.
@@ -44,7 +44,7 @@ pub enum Cut {
     Key,
 }
 
-impl Cut {
+impl Truncation {
     /// The next step, if there is one.
     pub const fn deeper(self) -> Option<Self> {
         match self {
@@ -78,7 +78,7 @@ impl ConsumerFailure {
         &self,
         (code, reason): (&str, &str),
         record: &StoredRecord,
-        cut: Cut,
+        cut: Truncation,
     ) -> Vec<Header> {
         let ours = [
             text(ERROR_CODE_HEADER, code),
@@ -95,8 +95,8 @@ impl ConsumerFailure {
             text(CUT_HEADER, format!("{parts} left behind: the brokers take no record so large"))
         });
         let own = match cut {
-            Cut::Nothing | Cut::Value => record.headers.clone(),
-            Cut::Headers | Cut::Key => {
+            Truncation::Nothing | Truncation::Value => record.headers.clone(),
+            Truncation::Headers | Truncation::Key => {
                 KEPT_HEADERS.into_iter().filter_map(|name| kept(record, name)).collect()
             }
         };
@@ -175,7 +175,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::record::{DeadLetter, Origin, PartitionOffset, retried};
+    use crate::record::{DeadLetter, DeadLetterOrigin, PartitionOffset, retried};
 
     const WHY: (&str, &str) = ("poison", "the amount is negative");
 
@@ -201,7 +201,11 @@ mod tests {
     }
 
     /// Written to the dead-letter topic and read there.
-    fn dead(record: &StoredRecord, failure: &ConsumerFailure, cut: Cut) -> Option<DeadLetter> {
+    fn dead(
+        record: &StoredRecord,
+        failure: &ConsumerFailure,
+        cut: Truncation,
+    ) -> Option<DeadLetter> {
         let headers = failure.headers(WHY, record, cut);
         let topic = "dead".into();
         DeadLetter::read(StoredRecord { topic, partition: 0, offset: 7, headers, ..record.clone() })
@@ -219,14 +223,14 @@ mod tests {
             prop_assume!(names.first() != Some(&CUT_HEADER));
             let own = names.iter().map(|name| ((*name).to_owned(), value.clone())).collect();
             let record = record(own);
-            for cut in [Cut::Nothing, Cut::Value] {
+            for cut in [Truncation::Nothing, Truncation::Value] {
                 let letter = dead(&record, &failure(), cut).unwrap();
                 prop_assert_eq!(&letter.headers, &record.headers);
                 prop_assert_eq!((&letter.key, &letter.value), (&record.key, &record.value));
                 prop_assert_eq!((letter.topic.as_ref(), letter.timestamp_ms), (Some(&record.topic), Some(3)));
                 prop_assert_eq!((&*letter.code, &*letter.reason), WHY);
-                prop_assert_eq!(letter.origin, Origin::Consumer { at: record.at(), failure: failure() });
-                prop_assert_eq!(letter.is_cut, cut != Cut::Nothing);
+                prop_assert_eq!(letter.origin, DeadLetterOrigin::Consumer { at: record.at(), failure: failure() });
+                prop_assert_eq!(letter.is_cut, cut != Truncation::Nothing);
                 prop_assert_eq!(letter.at, PartitionOffset { partition: 0, offset: 7 });
             }
         }
@@ -236,7 +240,7 @@ mod tests {
     fn each_cut_leaves_more_behind_and_what_is_left_is_a_dead_letter() {
         let own = |name: &str, bytes: usize| text(name, vec![b'x'; bytes]);
         let record = record(vec![own("trace", 9_000), own("id", 36), own("event_type", 9_000)]);
-        let (mut cut, mut left) = (Cut::Nothing, Vec::new());
+        let (mut cut, mut left) = (Truncation::Nothing, Vec::new());
         while let Some(deeper) = cut.deeper() {
             cut = deeper;
             let letter = dead(&record, &failure(), cut).unwrap();
@@ -249,7 +253,7 @@ mod tests {
 
     #[test]
     fn other_records_are_no_consumers_dead_letters() {
-        let headers = failure().headers(WHY, &record(Vec::new()), Cut::Nothing);
+        let headers = failure().headers(WHY, &record(Vec::new()), Truncation::Nothing);
         for missing in 0..headers.len() {
             let mut headers = headers.clone();
             headers.remove(missing);
@@ -263,7 +267,8 @@ mod tests {
         let id = text("id", "7");
         let before = PartitionOffset { partition: 9, offset: 9 };
         let letter =
-            dead(&record(vec![id.clone(), retried(before)]), &failure(), Cut::Nothing).unwrap();
+            dead(&record(vec![id.clone(), retried(before)]), &failure(), Truncation::Nothing)
+                .unwrap();
         let again = [vec![id], failure().history().to_vec(), vec![retried(letter.at)]].concat();
         assert_eq!(letter.headers_again(), again);
         assert_eq!((letter.id(), letter.header("id")), (Some(&b"7"[..]), Some("7")));
@@ -278,7 +283,7 @@ mod tests {
         let (mut seen, mut expected) = (failure().after_all(&record), 5);
         for _ in 0..3 {
             assert_eq!((seen.first_failed_ms, seen.failed_ms, seen.attempts), (17, 18, expected));
-            let letter = dead(&record, &seen, Cut::Nothing).unwrap();
+            let letter = dead(&record, &seen, Truncation::Nothing).unwrap();
             assert_eq!(letter.headers, record.headers);
             record = StoredRecord { headers: letter.headers_again(), ..record };
             assert_eq!((&record.headers[..1], record.headers.len()), (&own[..], 5));

@@ -1,8 +1,8 @@
-//! A dead letter, taken apart, and what is sent when its record is sent again.
+//! Parses a dead letter, and builds what is sent when its record is sent again.
 //!
-//! Enters: a record of a dead-letter topic: an explanation in a fixed order, the relay's or a
-//! consumer's, then the record's own headers. Leaves: a [`DeadLetter`], headers and time for its topic,
-//! and the receipt that says that it was sent again. Pure.
+//! Input: a record of a dead-letter topic: headers that explain the failure, written by the relay or a
+//! consumer, then the record's own headers. Output: a [`DeadLetter`]; headers and timestamp of the record
+//! that is sent again; the receipt for it. No I/O.
 
 use serde::{Deserialize, Serialize};
 
@@ -36,7 +36,7 @@ pub struct DeadLetter {
     /// Where the row was to go, legal or not, as far as that is known; or where the consumer received it.
     pub topic: Option<String>,
     /// Who wrote it, and what else is known.
-    pub origin: Origin,
+    pub origin: DeadLetterOrigin,
     /// The record's own.
     pub key: Option<Vec<u8>>,
     /// The record's own, or the note that the relay puts in the place of one that is too large.
@@ -53,7 +53,7 @@ pub struct DeadLetter {
 
 /// Who wrote a dead letter.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Origin {
+pub enum DeadLetterOrigin {
     /// The relay, of a row that could not be routed or that the brokers refused.
     Relay {
         /// The outbox table; a record that the brokers refused does not name it.
@@ -107,12 +107,12 @@ impl DeadLetter {
                 first_failed_ms: take(FIRST_FAILED_HEADER)?.parse().ok()?,
                 failed_ms: take(FAILED_HEADER)?.parse().ok()?,
             };
-            (Some(topic), Origin::Consumer { at, failure }, take(CUT_HEADER).is_some())
+            (Some(topic), DeadLetterOrigin::Consumer { at, failure }, take(CUT_HEADER).is_some())
         } else {
             let (table, lsn, topic) = (take(TABLE_HEADER), take(LSN_HEADER), take(TOPIC_HEADER));
             let timestamp_ms = take(TIMESTAMP_HEADER).and_then(|ms| ms.parse().ok());
             let commit_timestamp_ms = take(COMMIT_TIMESTAMP_HEADER).and_then(|ms| ms.parse().ok());
-            let origin = Origin::Relay { table, lsn, timestamp_ms, commit_timestamp_ms };
+            let origin = DeadLetterOrigin::Relay { table, lsn, timestamp_ms, commit_timestamp_ms };
             (topic, origin, code == TOO_LARGE_CODE)
         };
         let (value_bytes, headers) = (value.as_ref().map(Vec::len), headers.collect());
@@ -139,24 +139,24 @@ impl DeadLetter {
     /// What happened to the consumer that wrote it; `None` for the relay's.
     pub const fn failure(&self) -> Option<&ConsumerFailure> {
         match &self.origin {
-            Origin::Consumer { failure, .. } => Some(failure),
-            Origin::Relay { .. } => None,
+            DeadLetterOrigin::Consumer { failure, .. } => Some(failure),
+            DeadLetterOrigin::Relay { .. } => None,
         }
     }
 
     /// The outbox table, where the relay names it.
     pub fn table(&self) -> Option<&str> {
         match &self.origin {
-            Origin::Relay { table, .. } => table.as_deref(),
-            Origin::Consumer { .. } => None,
+            DeadLetterOrigin::Relay { table, .. } => table.as_deref(),
+            DeadLetterOrigin::Consumer { .. } => None,
         }
     }
 
     /// The row's position in the log, where the relay names it.
     pub fn lsn(&self) -> Option<&str> {
         match &self.origin {
-            Origin::Relay { lsn, .. } => lsn.as_deref(),
-            Origin::Consumer { .. } => None,
+            DeadLetterOrigin::Relay { lsn, .. } => lsn.as_deref(),
+            DeadLetterOrigin::Consumer { .. } => None,
         }
     }
 
@@ -169,8 +169,10 @@ impl DeadLetter {
     /// relay's header for it has any name, and comes first.
     pub fn id(&self) -> Option<&[u8]> {
         match &self.origin {
-            Origin::Relay { .. } => self.headers.first().and_then(|(_, id)| id.as_deref()),
-            Origin::Consumer { .. } => first(&self.headers, "id"),
+            DeadLetterOrigin::Relay { .. } => {
+                self.headers.first().and_then(|(_, id)| id.as_deref())
+            }
+            DeadLetterOrigin::Consumer { .. } => first(&self.headers, "id"),
         }
     }
 
@@ -207,11 +209,11 @@ impl DeadLetter {
     pub fn headers_again(&self) -> Vec<Header> {
         let mark = retried(self.at);
         match &self.origin {
-            Origin::Relay { lsn, .. } => {
+            DeadLetterOrigin::Relay { lsn, .. } => {
                 let lsn = lsn.as_deref().map(|lsn| text(LSN_HEADER, lsn));
                 self.headers.iter().cloned().chain(lsn).chain([mark]).collect()
             }
-            Origin::Consumer { failure, .. } => {
+            DeadLetterOrigin::Consumer { failure, .. } => {
                 let own = without_history(&self.headers).iter();
                 let own = own.filter(|(name, _)| name != RETRIED_HEADER).cloned();
                 own.chain(failure.history()).chain([mark]).collect()
@@ -223,14 +225,14 @@ impl DeadLetter {
     /// chose that, for later records of its key go there.
     pub const fn partition_again(&self) -> Option<i32> {
         match &self.origin {
-            Origin::Relay { .. } => None,
-            Origin::Consumer { at, .. } => Some(at.partition),
+            DeadLetterOrigin::Relay { .. } => None,
+            DeadLetterOrigin::Consumer { at, .. } => Some(at.partition),
         }
     }
 
     /// The time of the record to send again: the row's own, or else the dead letter's; of a message now.
     pub fn timestamp_again(&self, now_ms: i64) -> i64 {
-        let Origin::Relay { timestamp_ms, commit_timestamp_ms, .. } = self.origin else {
+        let DeadLetterOrigin::Relay { timestamp_ms, commit_timestamp_ms, .. } = self.origin else {
             return now_ms;
         };
         // Earlier versions stamped what the brokers had refused with the first millisecond of 1970, which

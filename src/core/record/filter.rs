@@ -1,7 +1,7 @@
-//! Which dead letters are meant.
+//! Selects dead letters by what an operator typed: ids, codes, topics, times.
 //!
-//! Enters: what an operator has typed, and dead letters. Leaves: a yes or no for each. What is named and
-//! is in the topic counts as found, also where another option leaves it out. Pure.
+//! A dead letter that is named and is in the topic counts as found, even if another option excludes it. No
+//! I/O.
 
 use super::{DeadLetter, PartitionOffset};
 

@@ -1,7 +1,7 @@
-//! The names of every header that Postrider writes of its own: each is declared here and nowhere else.
+//! The names of all Kafka headers that Postrider writes.
 //!
-//! A dead letter begins with an explanation in a fixed order; what follows is the record's own. So own
-//! headers may have the same names.
+//! A dead letter begins with headers that explain the failure, in a fixed order; the record's own headers
+//! follow, and may have the same names.
 
 /// The reason in one word. The first header of every dead letter.
 pub const ERROR_CODE_HEADER: &str = "postrider-error-code";

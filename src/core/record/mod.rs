@@ -1,9 +1,9 @@
-//! Kafka records at rest, and those among them that are dead letters: what they are made of.
+//! Records that are stored in Kafka, above all dead letters: parsing, headers, selection.
 //!
-//! Enters: records as they lie in topics. Leaves: [`DeadLetter`]s, whoever wrote them; the headers of
-//! a consumer's new one; the choice of some of them ([`Filter`]); and what tells that one was sent
-//! again. What always holds: reading gives back what was written, also where a record's own headers
-//! have the same names. Pure.
+//! Input: records read from topics. Output: [`DeadLetter`]s, written by the relay or by a consumer; the
+//! headers of a consumer's dead letter; a selection of them ([`Filter`]); the receipt that says that one
+//! was sent again. Invariant: parsing returns what was written, even where the record's own headers have
+//! the same names. No I/O.
 
 mod consumer;
 mod dead_letter;
@@ -12,8 +12,8 @@ mod headers;
 mod partitioner;
 mod stored;
 
-pub use consumer::{ConsumerFailure, Cut};
-pub use dead_letter::{DeadLetter, Note, Origin, receipt_of, retried};
+pub use consumer::{ConsumerFailure, Truncation};
+pub use dead_letter::{DeadLetter, DeadLetterOrigin, Note, receipt_of, retried};
 pub use filter::{Filter, Target};
 pub use headers::{
     ATTEMPTS_HEADER, COMMIT_TIMESTAMP_HEADER, CONSUMER_HEADER, CUT_HEADER, ERROR_CODE_HEADER,

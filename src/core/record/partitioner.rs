@@ -1,10 +1,8 @@
-//! How a record's key chooses its partition.
-//!
-//! Enters: a word. Leaves: the choice, which the client carries out.
+//! The setting that says how a record's key chooses its partition.
 
-use crate::route::words;
+use crate::route::keyword_enum;
 
-words!(
+keyword_enum!(
     /// How a key chooses its partition; librdkafka's names.
     Partitioner {
         /// Java's default: murmur2, random for null keys.

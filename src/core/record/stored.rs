@@ -1,7 +1,6 @@
-//! A Kafka record as the brokers keep it, and where it lies.
+//! A Kafka record as it is stored, with its topic, partition and offset, in memory of its own.
 //!
-//! Enters: what a client was lent, copied; or text, `PARTITION:OFFSET`. Leaves: values that outlive
-//! the client's next poll, so that a record can be sent again byte for byte. Pure.
+//! It outlives the client's next poll and can be sent again byte for byte. Also parses `PARTITION:OFFSET`.
 
 use std::fmt;
 use std::str::FromStr;

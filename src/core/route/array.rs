@@ -1,4 +1,4 @@
-//! Arrays as Postgres prints them.
+//! Parses arrays in Postgres's text format.
 
 /// Reads the elements of an array of one dimension, `{a,NULL,"b c"}`; NULL is `None`. `None`: it has
 /// several dimensions, or is no array.

@@ -1,8 +1,8 @@
-//! Rows as CloudEvents 1.0, by its Kafka protocol binding 1.0.2.
+//! Formats rows as CloudEvents 1.0 (Kafka protocol binding 1.0.2).
 //!
-//! Enters: a row and the columns that are its attributes. Leaves: headers (binary mode), or a value
-//! that holds everything (structured mode). The payload is not rewritten in either: JSON is put
-//! into the event as it stands, bytes in base64, other text as a string.
+//! Input: a row and the columns of its attributes. Output: headers (binary mode), or a value that contains
+//! everything (structured mode). The payload is not changed: JSON is embedded as it is, bytes as base64,
+//! other text as a string.
 
 use std::io::Write as _;
 
@@ -10,7 +10,7 @@ use super::datetime::rfc3339;
 use super::json::{base64, write_string};
 use super::rejection::{Rejection, RejectionCode};
 use super::render::Part;
-use super::source::Source;
+use super::source::SourceColumn;
 use crate::outbox::{OutboxRow, Value, type_oid as oid};
 
 /// The header that says what the value is.
@@ -20,11 +20,11 @@ pub(super) const CONTENT_TYPE: &str = "content-type";
 pub(super) const STRUCTURED: &[u8] = b"application/cloudevents+json; charset=UTF-8";
 
 /// What a row is as an event.
-pub(super) struct Event<'a> {
-    pub(super) id: &'a Source,
-    pub(super) kind: &'a Source,
-    pub(super) subject: &'a Source,
-    pub(super) payload: &'a Source,
+pub(super) struct CloudEvent<'a> {
+    pub(super) id: &'a SourceColumn,
+    pub(super) kind: &'a SourceColumn,
+    pub(super) subject: &'a SourceColumn,
+    pub(super) payload: &'a SourceColumn,
     /// Empty: the table's name.
     pub(super) source: &'a str,
     pub(super) timestamp_ms: i64,
@@ -56,7 +56,7 @@ impl Content {
     }
 }
 
-impl Event<'_> {
+impl CloudEvent<'_> {
     /// Adds the attributes as headers.
     pub(super) fn binary(
         &self,
@@ -138,12 +138,12 @@ fn attribute(out: &mut Vec<u8>, name: &str, value: &str) {
     write_string(out, value);
 }
 
-fn required(source: &Source, row: &OutboxRow<'_>) -> Result<String, Rejection> {
+fn required(source: &SourceColumn, row: &OutboxRow<'_>) -> Result<String, Rejection> {
     let value = text(source, row)?.filter(|text| !text.is_empty());
     value.ok_or_else(|| source.reject(RejectionCode::MissingValue, "is NULL or empty"))
 }
 
-fn text(source: &Source, row: &OutboxRow<'_>) -> Result<Option<String>, Rejection> {
+fn text(source: &SourceColumn, row: &OutboxRow<'_>) -> Result<Option<String>, Rejection> {
     let mut scratch = Vec::new();
     let part = source.render(row, &mut scratch)?;
     let Some(bytes) = part.bytes(row.column(source.slot), &scratch) else { return Ok(None) };
@@ -153,7 +153,7 @@ fn text(source: &Source, row: &OutboxRow<'_>) -> Result<Option<String>, Rejectio
 }
 
 /// `None`: the payload is NULL.
-fn content(payload: &Source, row: &OutboxRow<'_>) -> Option<Content> {
+fn content(payload: &SourceColumn, row: &OutboxRow<'_>) -> Option<Content> {
     match row.column(payload.slot) {
         Value::Bytes { type_oid, .. } => Some(Content::of(type_oid)),
         Value::Null | Value::Absent => None,

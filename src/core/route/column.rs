@@ -1,12 +1,12 @@
-//! One column's value in the form that was asked for.
+//! Renders one column's value in the configured style.
 //!
-//! Enters: a value, what its column is declared as, and a [`ColumnStyle`]. Leaves: its text, as it
-//! stands in a header or a key, and its [`Kind`], by which `value` writes it into JSON. Always
-//! holds: what Postgres sends is understood or said to be [`Unreadable`]; nothing panics (G7).
+//! Input: a value, its column's type, and a [`ColumnStyle`]. Output: its text, as it is in a header or a
+//! key, and its [`Kind`], by which `value` writes it into JSON. Invariant: a value that is not as Postgres
+//! prints its type is [`Unreadable`]; nothing panics (G7).
 
+use super::debezium_time;
 use super::format::{ByteaForm, ColumnStyle};
 use super::json::{base64, write_double, write_float};
-use super::moments;
 use super::render::{Part, Unreadable, hex_digit, render};
 use crate::outbox::{Declared, Value, type_oid as oid};
 
@@ -50,7 +50,7 @@ impl Kind {
             oid::NUMERIC => Self::Decimal { scale: scale(digits) },
             oid::DOCUMENT => Self::Document,
             oid::DATE if in_numbers => Self::Int32,
-            oid::TIME if in_numbers && moments::is_in_milliseconds(digits) => Self::Int32,
+            oid::TIME if in_numbers && debezium_time::is_in_milliseconds(digits) => Self::Int32,
             oid::TIME | oid::TIMESTAMP if in_numbers => Self::Int64,
             _ => Self::Text,
         }
@@ -191,16 +191,16 @@ fn convert(printed: &[u8], declared: Declared, out: &mut Vec<u8>) -> Option<Conv
             return Some(Converted::Nothing);
         }
         oid::TIMESTAMPTZ => {
-            moments::write_zoned_timestamp(out, printed, digits)?;
+            debezium_time::write_zoned_timestamp(out, printed, digits)?;
             return Some(Converted::Made);
         }
         oid::TIMETZ => {
-            moments::write_zoned_time(out, printed)?;
+            debezium_time::write_zoned_time(out, printed)?;
             return Some(Converted::Made);
         }
-        oid::DATE => moments::days(printed)?,
-        oid::TIME => moments::time(printed, digits)?,
-        oid::TIMESTAMP => moments::timestamp(printed, digits)?,
+        oid::DATE => debezium_time::days(printed)?,
+        oid::TIME => debezium_time::time(printed, digits)?,
+        oid::TIMESTAMP => debezium_time::timestamp(printed, digits)?,
         _ => return Some(Converted::Not),
     };
     out.extend(number.to_string().as_bytes());

@@ -1,10 +1,10 @@
-//! A specification → a router, or the reason why no row could be routed by it.
+//! Compiles the routing configuration into a router, or says why no row could be routed with it.
 
-use super::decisions::{Decisions, Pattern, Rule, RuleTopic};
+use super::decisions::{Decisions, Rule, RulePattern, RuleTopic};
 use super::format::{FormatSpec, Members, MissingColumn, ValueFormat};
-use super::java::Matcher;
+use super::java_regex::Matcher;
 use super::router::{Destination, HeaderContent, HeaderSource, Router};
-use super::source::{Field, Source};
+use super::source::{NamedColumn, SourceColumn};
 use super::spec::{
     DestinationSpec, FieldSpec, PatternSpec, RouteSpec, RouteSpecError, RuleAction, RuleSpec,
     TimestampSource,
@@ -101,19 +101,19 @@ impl Compiler<'_> {
         column: &str,
         what: &'static str,
         is_required: bool,
-    ) -> Result<Source, RouteSpecError> {
+    ) -> Result<SourceColumn, RouteSpecError> {
         if column.is_empty() {
             return Err(RouteSpecError::Empty { what });
         }
         let wanted = if is_required { Wanted::required(column) } else { Wanted::optional(column) };
-        Ok(Source { slot: self.outbox.want(wanted), column: column.to_owned(), is_required })
+        Ok(SourceColumn { slot: self.outbox.want(wanted), column: column.to_owned(), is_required })
     }
 
     fn optional(
         &mut self,
         column: Option<&String>,
         what: &'static str,
-    ) -> Result<Option<Source>, RouteSpecError> {
+    ) -> Result<Option<SourceColumn>, RouteSpecError> {
         let is_required = self.spec.missing_column == MissingColumn::Refuse;
         column.map(|column| self.source(column, what, is_required)).transpose()
     }
@@ -122,11 +122,11 @@ impl Compiler<'_> {
         &mut self,
         fields: &[FieldSpec],
         what: &'static str,
-    ) -> Result<Vec<Field>, RouteSpecError> {
+    ) -> Result<Vec<NamedColumn>, RouteSpecError> {
         let is_required = self.spec.missing_column == MissingColumn::Refuse;
         let field = |field: &FieldSpec| {
             let source = self.source(&field.column, what, is_required)?;
-            Ok(Field { source, name: field.name.clone() })
+            Ok(NamedColumn { source, name: field.name.clone() })
         };
         fields.iter().map(field).collect()
     }
@@ -139,8 +139,11 @@ impl Compiler<'_> {
             self.fields(of.headers.as_ref().unwrap_or(&spec.headers), "header's column")?;
         let partition = of.partition.as_ref().or(spec.partition.as_ref());
         let partition = self.optional(partition, "partition column")?;
-        let column =
-            |Field { source, name }| HeaderSource { source, name, content: HeaderContent::Column };
+        let column = |NamedColumn { source, name }| HeaderSource {
+            source,
+            name,
+            content: HeaderContent::Column,
+        };
         let mut headers: Vec<HeaderSource> = fields.into_iter().map(column).collect();
         if let Some(column) = &spec.traceparent {
             for name in [TRACEPARENT_HEADER, TRACESTATE_HEADER] {
@@ -170,7 +173,7 @@ impl Compiler<'_> {
     fn rule(
         &mut self,
         rule: &RuleSpec,
-        consulted: &mut Vec<Source>,
+        consulted: &mut Vec<SourceColumn>,
     ) -> Result<Rule, RouteSpecError> {
         let source = self.source(&rule.column, "rule's column", true)?;
         let known = consulted.iter().position(|known| known.slot == source.slot);
@@ -179,9 +182,9 @@ impl Compiler<'_> {
             consulted.push(source);
         }
         let (pattern, regex) = match &rule.pattern {
-            PatternSpec::Glob(glob) => (Pattern::Glob(glob.clone()), WHOLE_VALUE),
+            PatternSpec::Glob(glob) => (RulePattern::Glob(glob.clone()), WHOLE_VALUE),
             PatternSpec::Regex(regex) => {
-                (Pattern::Regex(Box::new(Matcher::compile(regex)?)), regex.as_str())
+                (RulePattern::Regex(Box::new(Matcher::compile(regex)?)), regex.as_str())
             }
         };
         let send = match &rule.action {

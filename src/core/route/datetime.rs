@@ -1,7 +1,6 @@
-//! Moments as Postgres prints them in ISO style, both ways.
+//! Parses and prints Postgres's dates and times in ISO style.
 //!
-//! Leap seconds do not exist here, as they do not in Postgres. The Gregorian calendar is used for
-//! all time, as Postgres does.
+//! As in Postgres there are no leap seconds, and the Gregorian calendar applies to all dates.
 
 use std::io::Write as _;
 

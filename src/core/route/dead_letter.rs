@@ -1,9 +1,9 @@
-//! Rejected rows and refused records as records that can be delivered.
+//! Builds the dead letter of a row that was rejected, or of a record that the brokers refused.
 //!
-//! Enters: a row the router rejected, or a record the broker refused. Leaves: a record for the
-//! dead-letter topic, which carries what the consumer would have got and, in headers before that,
-//! why it did not. Always holds: it fits the size limit (G4 would be void otherwise), and the
-//! row's id is in it. Allocates freely: dead letters are rare.
+//! Input: the row and the rejection, or the record and the brokers' reason. Output: a record for the
+//! dead-letter topic, with the value that consumers would have received and headers that say why they did
+//! not. Invariant: it fits the size limit (otherwise G4 would not hold) and contains the row's id. It
+//! allocates, since dead letters are rare.
 
 use serde_json::json;
 
@@ -11,7 +11,7 @@ use super::record::{NO_TIMESTAMP, OwnedRecord};
 use super::rejection::{Rejection, RejectionCode};
 use super::render::{Part, hex_digit, render};
 use super::router::{HeaderContent, Router, position_text};
-use super::source::Source;
+use super::source::SourceColumn;
 use super::trace::TRACESTATE_HEADER;
 use crate::outbox::{Format, OutboxRow, Value, type_oid};
 use crate::pgoutput::{Digest, Excerpt};
@@ -268,7 +268,7 @@ fn printed(bytes: &[u8], format: Format) -> String {
 }
 
 /// The beginning of a column, to be read by people.
-fn shown(row: &OutboxRow<'_>, source: &Source) -> Option<String> {
+fn shown(row: &OutboxRow<'_>, source: &SourceColumn) -> Option<String> {
     let format = match row.column(source.slot) {
         Value::Bytes { format: Format::Untranslatable, .. } => Format::Untranslatable,
         _ => Format::Text,
@@ -278,7 +278,7 @@ fn shown(row: &OutboxRow<'_>, source: &Source) -> Option<String> {
 
 /// A column's bytes for Kafka, or those from the wire if there is no making sense of them; nothing
 /// of a value that is cut.
-fn as_sent(row: &OutboxRow<'_>, source: &Source) -> Option<Vec<u8>> {
+fn as_sent(row: &OutboxRow<'_>, source: &SourceColumn) -> Option<Vec<u8>> {
     if row.cut(source.slot).is_some() {
         return None;
     }
@@ -286,7 +286,7 @@ fn as_sent(row: &OutboxRow<'_>, source: &Source) -> Option<Vec<u8>> {
 }
 
 /// The same, and of a value that is cut the beginning.
-fn rendered(row: &OutboxRow<'_>, source: &Source) -> Option<Vec<u8>> {
+fn rendered(row: &OutboxRow<'_>, source: &SourceColumn) -> Option<Vec<u8>> {
     let value = row.column(source.slot);
     let mut scratch = Vec::new();
     let part = render(value, &mut scratch).unwrap_or(Part::Frame { skip: 0 });

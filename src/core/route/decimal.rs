@@ -1,5 +1,4 @@
-//! Decimal numbers as Connect has them: digits without the point as a big-endian number in two's
-//! complement, and how many of them follow the point.
+//! Decimal numbers as Kafka Connect encodes them: unscaled value as big-endian two's complement, and scale.
 
 use super::json::{base64, write_string};
 

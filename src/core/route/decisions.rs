@@ -1,14 +1,14 @@
-//! Where a row goes: the rules in order, then the default, and the decisions already made.
+//! Decides a row's topic by the routing rules, and caches the decisions.
 //!
-//! Enters: the columns that rules and templates look at. Leaves: a [`Decision`]. Always holds: the
-//! same values give the same decision, remembered or not; what is remembered is bounded (G3). In
-//! steady state a row costs one look-up by its values: no expression is run, no name is made.
+//! Input: the columns that rules and templates use. Output: a [`Decision`]. Invariant: the same values
+//! always give the same decision; the cache is bounded (G3). In steady state a row costs one look-up by its
+//! values: no expression is evaluated, no name is built.
 
 use std::collections::HashMap;
 
-use super::java::{Matcher, Undecided};
+use super::java_regex::{Matcher, Undecided};
 use super::rejection::{Rejection, RejectionCode};
-use super::source::Source;
+use super::source::SourceColumn;
 use super::template::TopicTemplate;
 use super::topics::TopicsSpec;
 use crate::outbox::{OutboxRow, glob};
@@ -32,26 +32,26 @@ pub(super) enum Decision {
     /// It is left out, as a rule says.
     Drop,
     /// It goes to this topic, as this destination says.
-    Send { topic: Topic, destination: usize },
+    Send { topic: TopicId, destination: usize },
 }
 
 /// A topic's name; good until the next row is decided on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Topic(usize);
+pub(super) struct TopicId(usize);
 
 /// A rule, compiled.
 #[derive(Debug, Clone)]
 pub(super) struct Rule {
     /// Which of the consulted columns it looks at.
     pub(super) consulted: usize,
-    pub(super) pattern: Pattern,
+    pub(super) pattern: RulePattern,
     /// `None` drops.
     pub(super) send: Option<RuleTopic>,
 }
 
 /// What a rule's column must be, as a whole.
 #[derive(Debug, Clone)]
-pub(super) enum Pattern {
+pub(super) enum RulePattern {
     Glob(String),
     Regex(Box<Matcher>),
 }
@@ -73,7 +73,7 @@ pub(super) struct Decisions {
     /// The default's destination.
     destination: usize,
     /// The columns that are looked at, each once; the first is the one that the default routes by.
-    consulted: Vec<Source>,
+    consulted: Vec<SourceColumn>,
     /// Small and cleared when full, so a quick hash that rows could collide on does no harm.
     remembered: HashMap<Box<[u8]>, Decision, foldhash::fast::RandomState>,
     /// Number 0 is the one made last without being remembered.
@@ -86,7 +86,7 @@ impl Decisions {
     pub(super) fn new(
         rules: Vec<Rule>,
         topics: TopicsSpec,
-        consulted: Vec<Source>,
+        consulted: Vec<SourceColumn>,
         template: TopicTemplate,
         destination: usize,
     ) -> Self {
@@ -161,7 +161,7 @@ impl Decisions {
     }
 
     /// The topic's name.
-    pub(super) fn name(&self, topic: Topic) -> &str {
+    pub(super) fn name(&self, topic: TopicId) -> &str {
         let Some(name) = self.names.get(topic.0) else {
             unreachable!("topic {} of {}: the row was decided on last", topic.0, self.names.len());
         };
@@ -188,7 +188,7 @@ impl Decisions {
     /// Whether no value that is looked at is cut. Of a logical message that is, what is missing may
     /// just as well have come later.
     pub(super) fn sees_all_of(&self, row: &OutboxRow<'_>) -> bool {
-        let is_cut = |source: &Source| row.cut(source.slot).is_some();
+        let is_cut = |source: &SourceColumn| row.cut(source.slot).is_some();
         row.excerpt().is_none() || !(row.is_message() || self.consulted.iter().any(is_cut))
     }
 
@@ -198,7 +198,7 @@ impl Decisions {
             return None;
         }
         let mut scratch = Vec::new();
-        let mut value = |source: &Source| {
+        let mut value = |source: &SourceColumn| {
             let part = source.render(row, &mut scratch).ok()?;
             Some(part.bytes(row.column(source.slot), &scratch).map(<[u8]>::to_vec))
         };
@@ -228,14 +228,14 @@ impl Decisions {
             None => Decision::Drop,
             Some(name) if is_remembered => {
                 self.names.push(name);
-                Decision::Send { topic: Topic(self.names.len() - 1), destination }
+                Decision::Send { topic: TopicId(self.names.len() - 1), destination }
             }
             Some(name) => {
                 let Some(unremembered) = self.names.first_mut() else {
                     unreachable!("number 0 is there from the beginning");
                 };
                 *unremembered = name;
-                Decision::Send { topic: Topic(0), destination }
+                Decision::Send { topic: TopicId(0), destination }
             }
         };
         if is_remembered {
@@ -300,7 +300,7 @@ fn length_of(value: &[u8]) -> u32 {
     }
 }
 
-impl Pattern {
+impl RulePattern {
     fn matches(&self, value: &[u8]) -> Result<bool, Undecided> {
         match self {
             Self::Glob(glob) => Ok(glob::matches(glob.as_bytes(), value)),

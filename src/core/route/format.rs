@@ -1,11 +1,8 @@
-//! The forms that keys, values and headers can have.
-//!
-//! Enters: nothing, these are the operator's choices. Leaves: [`FormatSpec`], which the router
-//! compiles. The words are those of `[format]` in the configuration.
+//! The settings of `[format]`: formats of keys, values and headers.
 
-use super::words::words;
+use super::keyword_enum::keyword_enum;
 
-words!(
+keyword_enum!(
     /// What a record's key is made of the key column.
     KeyFormat {
         /// Its text, or the bytes of a bytea.
@@ -16,7 +13,7 @@ words!(
         JsonSchema = "json_schema",
     }
 );
-words!(
+keyword_enum!(
     /// What a record's value is made of the payload column and the envelope.
     ValueFormat {
         /// The payload as it is: the text Postgres prints, or the bytes of a bytea.
@@ -40,7 +37,7 @@ impl ValueFormat {
     }
 }
 
-words!(
+keyword_enum!(
     /// How a column's value is written in a header, a key or an envelope.
     ColumnStyle {
         /// As Postgres prints it.
@@ -49,7 +46,7 @@ words!(
         Debezium = "debezium",
     }
 );
-words!(
+keyword_enum!(
     /// How a bytea is written in keys and values.
     ByteaForm {
         /// As the format does it: raw, or base64 inside of JSON.
@@ -64,7 +61,7 @@ words!(
         Hex = "hex",
     }
 );
-words!(
+keyword_enum!(
     /// What becomes of some members of a JSON object.
     Members {
         /// They are left out.
@@ -73,7 +70,7 @@ words!(
         Keep = "keep",
     }
 );
-words!(
+keyword_enum!(
     /// What becomes of a payload that is empty or only white space.
     EmptyPayload {
         /// It is sent as it is.
@@ -82,7 +79,7 @@ words!(
         Tombstone = "tombstone",
     }
 );
-words!(
+keyword_enum!(
     /// What an integer timestamp column counts since 1970-01-01 UTC.
     EpochUnit {
         /// Seconds.
@@ -93,7 +90,7 @@ words!(
         Microseconds = "us",
     }
 );
-words!(
+keyword_enum!(
     /// What a table is to the router that lacks a column of a header, an envelope or a partition.
     MissingColumn {
         /// Refused, before its first row.

@@ -1,7 +1,8 @@
-//! Payloads and columns on their way into a format, and how they are written there.
+//! A payload or column on its way into a format: written as JsonConverter's JSON, or as StringConverter's
+//! text.
 //!
-//! Enters: what `value` made of a column. Leaves: JSON as Connect's JsonConverter writes it, or the
-//! text that Java prints and StringConverter sends.
+//! Input: the value that `value` has parsed. Output: JSON as Kafka Connect's JsonConverter writes it, or
+//! the text that StringConverter sends (Java's `toString`).
 
 use serde_json::Value as Json;
 

@@ -1,10 +1,9 @@
-//! Outbox row → Kafka record, or a rejection.
+//! Turns an outbox row into a Kafka record, or into a rejection.
 //!
-//! Enters: rows lent by `outbox`. Leaves: a [`Record`] that borrows the frame and the router's
-//! scratch, or a [`Rejection`], of which a dead letter is made. Always holds: every row is one or
-//! the other (G4), whatever bytes it has (G7), and in steady state nothing is allocated for a
-//! record: topics are remembered by routing value, and up to eight headers fit inline. The pipeline
-//! calls it once per row; `postrider route` shows what it answers.
+//! Input: rows borrowed from `outbox`. Output: a [`Record`] that borrows the frame and the router's scratch
+//! buffer, or a [`Rejection`], from which a dead letter is made. Invariant: every row is one or the other
+//! (G4), whatever bytes it contains (G7). In steady state no record allocates: topics are cached by routing
+//! value, and up to eight headers fit inline. `postrider route` shows the result for given rows.
 
 mod array;
 mod cloudevents;
@@ -12,13 +11,14 @@ mod column;
 mod compile;
 mod datetime;
 mod dead_letter;
+mod debezium_time;
 mod decimal;
 mod decisions;
 mod format;
 mod item;
-mod java;
+mod java_regex;
 mod json;
-mod moments;
+mod keyword_enum;
 mod record;
 mod rejection;
 mod render;
@@ -32,7 +32,6 @@ mod tests;
 mod topics;
 mod trace;
 mod value;
-mod words;
 
 pub use crate::record::{
     COMMIT_TIMESTAMP_HEADER, ERROR_CODE_HEADER, ERROR_HEADER, EXPLANATION_HEADERS, LSN_HEADER,
@@ -45,7 +44,8 @@ pub use format::{
     ByteaForm, ColumnStyle, EmptyPayload, EpochUnit, FormatSpec, KeyFormat, Members, MissingColumn,
     ValueFormat,
 };
-pub use java::{Matcher, Undecided};
+pub use java_regex::{Matcher, Undecided};
+pub use keyword_enum::keyword_enum;
 pub use record::{Headers, NO_TIMESTAMP, OwnedRecord, Record, content_of};
 pub use rejection::{Rejection, RejectionCode};
 pub use router::{Router, position_text};
@@ -56,4 +56,3 @@ pub use spec::{
 pub use template::{TopicTemplate, WHOLE_VALUE};
 pub use topics::{PROGRESS_PREFIX, TopicsSpec, as_compared, check_beginning, check_topic};
 pub use trace::TRACEPARENT_HEADER;
-pub use words::words;

@@ -1,8 +1,7 @@
-//! What is handed to Kafka.
+//! [`Record`]: what is sent to Kafka.
 //!
-//! Enters: slices of the read buffer and of the router's scratch. Leaves: [`Record`], borrowed and
-//! free of allocation in steady state, and [`OwnedRecord`] for the rare record that must outlive
-//! its frame (dead letters, records the broker refused).
+//! It borrows from the read buffer and the router's scratch buffer, without allocation in steady state.
+//! [`OwnedRecord`] is for the rare record that outlives its frame: dead letters and refused records.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 

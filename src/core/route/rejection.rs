@@ -1,5 +1,5 @@
-//! Why a row cannot become a record. A rejection is a value, not an error: it travels on as a dead
-//! letter under the ticket the record would have had (G4).
+//! Why a row cannot become a record. A rejection is a value and not an error: the row becomes a dead letter
+//! under the ticket that its record would have had (G4).
 
 use std::fmt;
 

@@ -1,8 +1,8 @@
-//! Column values → the bytes that Kafka gets.
+//! Converts a column's value to the bytes that Kafka gets.
 //!
-//! Enters: a column as it came over the wire, in either format. Leaves: the text Postgres prints
-//! for it, or the raw bytes of a `bytea`. Whatever can be sent as it lies in the frame is; the rest
-//! is written to a scratch buffer that its owner reuses, so nothing is allocated in steady state.
+//! Input: a column in text or binary format. Output: the text that Postgres prints for it, or the raw bytes
+//! of a `bytea`. A value that needs no conversion is a slice of the frame; others are written to a reused
+//! scratch buffer, so that nothing is allocated in steady state.
 
 use std::io::Write as _;
 

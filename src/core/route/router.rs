@@ -2,12 +2,12 @@
 
 use super::cloudevents;
 use super::datetime;
-use super::decisions::{Decision, Decisions, Topic};
+use super::decisions::{Decision, Decisions, TopicId};
 use super::format::{EpochUnit, ValueFormat};
 use super::record::{Headers, Record};
 use super::rejection::{Rejection, RejectionCode};
 use super::render::{Part, Unreadable, hex_digit};
-use super::source::Source;
+use super::source::SourceColumn;
 use super::trace;
 use super::value::Encoder;
 use crate::outbox::{Format, OutboxRow, Position, Value, type_oid};
@@ -16,7 +16,7 @@ use crate::record::LSN_HEADER;
 /// A column sent as header.
 #[derive(Debug, Clone)]
 pub(super) struct HeaderSource {
-    pub(super) source: Source,
+    pub(super) source: SourceColumn,
     pub(super) name: String,
     pub(super) content: HeaderContent,
 }
@@ -33,25 +33,25 @@ pub(super) enum HeaderContent {
 /// What of a record does not depend on its topic's name.
 #[derive(Debug, Clone)]
 pub(super) struct Destination {
-    pub(super) key: Source,
+    pub(super) key: SourceColumn,
     pub(super) headers: Vec<HeaderSource>,
-    pub(super) partition: Option<Source>,
+    pub(super) partition: Option<SourceColumn>,
 }
 
 /// Makes records of outbox rows. Upholds G4: every row is a record, a rejection, or left out by a
 /// rule; and G7: no column's bytes can make it panic.
 #[derive(Debug, Clone)]
 pub struct Router {
-    pub(super) id: Source,
+    pub(super) id: SourceColumn,
     pub(super) encoder: Encoder,
     pub(super) destinations: Vec<Destination>,
     pub(super) decisions: Decisions,
     pub(super) id_header: String,
     pub(super) max_record_bytes: usize,
     pub(super) lsn_header: bool,
-    pub(super) timestamp: Option<(Source, EpochUnit)>,
+    pub(super) timestamp: Option<(SourceColumn, EpochUnit)>,
     /// The columns of type and subject, where CloudEvents are sent.
-    pub(super) cloud_event: Option<(Source, Source)>,
+    pub(super) cloud_event: Option<(SourceColumn, SourceColumn)>,
     /// What [`Router::route`] found for the last row; reused, so that a row allocates nothing.
     pub(super) found: Found,
 }
@@ -70,7 +70,7 @@ pub(super) struct Found {
 
 /// What of a deliverable row's record is no column.
 struct Routed {
-    topic: Topic,
+    topic: TopicId,
     destination: usize,
     partition: Option<i32>,
     timestamp_ms: i64,
@@ -97,7 +97,7 @@ impl Router {
         };
         let (found, destination) = (&self.found, self.destination(routed.destination));
         let bytes =
-            |part: Part, source: &Source| part.bytes(row.column(source.slot), &found.scratch);
+            |part: Part, source: &SourceColumn| part.bytes(row.column(source.slot), &found.scratch);
         let mut headers = Headers::new();
         headers.push((self.id_header.as_str(), bytes(found.id, &self.id)));
         for (name, part) in &found.attributes {
@@ -225,7 +225,7 @@ impl Router {
     ) -> Result<(), Rejection> {
         self.found.attributes.clear();
         let Some((kind, subject)) = &self.cloud_event else { return Ok(()) };
-        let event = cloudevents::Event {
+        let event = cloudevents::CloudEvent {
             id: &self.id,
             kind,
             subject,
@@ -287,7 +287,7 @@ fn is_integer(value: Value<'_>) -> bool {
 }
 
 /// `None`: the row leaves the partition to the partitioner.
-fn partition(source: &Source, row: &OutboxRow<'_>) -> Result<Option<i32>, Rejection> {
+fn partition(source: &SourceColumn, row: &OutboxRow<'_>) -> Result<Option<i32>, Rejection> {
     source.demand(row)?;
     if matches!(row.column(source.slot), Value::Null | Value::Absent) {
         return Ok(None);

@@ -1,12 +1,11 @@
-//! The schema of a column's value, as Debezium's connector gives it.
+//! Writes the schema of a column's value as Debezium's connector does.
 //!
-//! Not told are defaults, the words of an enumeration, and columns that are in no other style than
-//! as text; Debezium tells them.
+//! Omitted, unlike in Debezium: defaults, values of an enum, and columns whose style is text.
 
 use super::column::{Kind, precision};
+use super::debezium_time::is_in_milliseconds;
 use super::format::ColumnStyle;
 use super::json::{Attributes, begin, end, write_scalar};
-use super::moments::is_in_milliseconds;
 use crate::outbox::{Declared, type_oid as oid};
 
 /// Appends the schema. `kind` is what the column was made.

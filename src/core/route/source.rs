@@ -1,4 +1,4 @@
-//! Columns that the router reads, and how it speaks of them.
+//! The columns that the router reads, with the names that rejections give them.
 
 use super::rejection::{Rejection, RejectionCode};
 use super::render::{Part, Unreadable, render};
@@ -6,7 +6,7 @@ use crate::outbox::{ColumnSlot, Declared, OutboxRow, Value};
 
 /// A column and how a rejection calls it.
 #[derive(Debug, Clone)]
-pub(super) struct Source {
+pub(super) struct SourceColumn {
     pub(super) slot: ColumnSlot,
     pub(super) column: String,
     /// Whether a row without the column is rejected: a logical message, or a row that was written
@@ -16,12 +16,12 @@ pub(super) struct Source {
 
 /// A column that is sent under a name.
 #[derive(Debug, Clone)]
-pub(super) struct Field {
-    pub(super) source: Source,
+pub(super) struct NamedColumn {
+    pub(super) source: SourceColumn,
     pub(super) name: String,
 }
 
-impl Source {
+impl SourceColumn {
     /// The column's text as Postgres prints it, or its bytes.
     #[inline]
     pub(super) fn render(

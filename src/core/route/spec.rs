@@ -1,4 +1,4 @@
-//! How rows become records, as the configuration says it.
+//! The routing configuration, before it is compiled into a router.
 
 use std::str::FromStr;
 

@@ -1,11 +1,11 @@
-//! Routing value → topic name, by a regular expression and a replacement.
+//! Builds a topic name from the routing column, by a regular expression and a replacement.
 //!
-//! Enters: text of the routing column. Leaves: a name that may or may not be a legal topic. The
-//! rules are those of Kafka Connect's RegexRouter, which Debezium's EventRouter uses: the whole
-//! value must match, then the *first match found* is replaced; a value that does not match stays
-//! as it is. The two steps differ for `(a|ab)` and `ab`, and so do the topics.
+//! Input: the routing column's text. Output: a name, which may be an illegal topic name. The rules are
+//! those of Kafka Connect's RegexRouter, which Debezium's EventRouter uses: the whole value must match,
+//! then the *first match found* is replaced; a value that does not match is unchanged. The two steps differ
+//! for `(a|ab)` and `ab`.
 
-use super::java::{Captures, Matcher, Undecided};
+use super::java_regex::{Captures, Matcher, Undecided};
 use super::spec::RouteSpecError;
 use super::topics::is_topic_byte;
 

@@ -1,4 +1,4 @@
-//! The router over rows made the way the server makes them.
+//! Tests of the router with decoded rows.
 
 use proptest::collection::vec;
 use proptest::prelude::*;

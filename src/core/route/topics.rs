@@ -1,8 +1,8 @@
-//! Topic names: Kafka's rule, and which of them are no row's to choose.
+//! Validates topic names: legal in Kafka, and not reserved for the relay's own topics.
 //!
-//! Enters: a name that a row, a setting or an operator gave. Leaves: nothing, or why rows do not go
-//! there. Pure. What always holds: a name that Kafka takes for the same as a reserved one is
-//! reserved too: it does not let two topics differ in `.` and `_` alone.
+//! Input: a name from a row, a setting or the command line. Output: an error if it may not be used.
+//! Invariant: a name that Kafka treats as equal to a reserved one is reserved too, since topics may not
+//! differ in `.` and `_` alone.
 
 use crate::outbox::glob;
 

@@ -1,8 +1,8 @@
-//! W3C trace context out of a column.
+//! Reads a W3C trace context from a column.
 //!
-//! Enters: the column's text: a bare `traceparent`, or `java.util.Properties` text as Debezium's
-//! outbox libraries write it (`traceparent=00-..` in lines of `name=value`). Leaves: the value of
-//! one of its headers. What it holds is not judged: the consumer's tracing does that.
+//! Input: the column's text: a bare `traceparent`, or Java properties as Debezium's outbox libraries write
+//! them (`traceparent=00-..` in lines of `name=value`). Output: the value for one header. It is not
+//! validated.
 
 /// W3C Trace Context's header.
 pub const TRACEPARENT_HEADER: &str = "traceparent";

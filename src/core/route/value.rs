@@ -1,9 +1,9 @@
-//! Keys and values in the format that was asked for.
+//! Writes keys and values in the configured format.
 //!
-//! Enters: a row, and the columns of its key, payload and envelope. Leaves: a [`Part`], whose bytes
-//! are what Kafka Connect's converters make of the same row behind Debezium's router (raw formats:
-//! the column itself). Always holds: a value is made of the whole payload or not at all; what
-//! cannot be said in the format is a rejection (G4). The router calls it twice per row.
+//! Input: a row, and the columns of its key, payload and envelope. Output: a [`Part`] whose bytes are those
+//! that Kafka Connect's converters write for the same row after Debezium's router (raw formats: the column
+//! itself). Invariant: a value contains the whole payload or there is none; what the format cannot
+//! represent is a rejection (G4).
 
 use super::array;
 use super::column::{self, Kind};
@@ -16,18 +16,18 @@ use super::json::{self, Inference, Shape};
 use super::rejection::Rejection;
 use super::render::{Part, Unreadable};
 use super::schema;
-use super::source::{Field, Source};
+use super::source::{NamedColumn, SourceColumn};
 use crate::outbox::{Declared, OutboxRow, Value, type_oid};
 
 /// The formats of one routing, compiled.
 #[derive(Debug, Clone)]
 pub(super) struct Encoder {
     pub(super) format: FormatSpec,
-    pub(super) payload: Source,
+    pub(super) payload: SourceColumn,
     /// The column that `route.by` names: part of the name of an envelope's schema.
-    pub(super) by: Source,
-    pub(super) envelope: Vec<Field>,
-    pub(super) schema_version: Option<Source>,
+    pub(super) by: SourceColumn,
+    pub(super) envelope: Vec<NamedColumn>,
+    pub(super) schema_version: Option<SourceColumn>,
     pub(super) empty_payload: EmptyPayload,
     /// Whether a logical message's null members stay in its documents.
     pub(super) message_nulls: Members,
@@ -40,7 +40,7 @@ impl Encoder {
     pub(super) fn key(
         &self,
         row: &OutboxRow<'_>,
-        source: &Source,
+        source: &SourceColumn,
         scratch: &mut Vec<u8>,
     ) -> Result<Part, Rejection> {
         let style = self.format.columns;
@@ -70,7 +70,7 @@ impl Encoder {
     pub(super) fn header(
         &self,
         row: &OutboxRow<'_>,
-        source: &Source,
+        source: &SourceColumn,
         scratch: &mut Vec<u8>,
     ) -> Result<Part, Rejection> {
         let style = self.format.columns;
@@ -102,7 +102,7 @@ impl Encoder {
     fn as_java_prints(
         &self,
         row: &OutboxRow<'_>,
-        source: &Source,
+        source: &SourceColumn,
         part: Part,
         scratch: &mut Vec<u8>,
     ) -> Part {
@@ -121,7 +121,7 @@ impl Encoder {
     fn verbatim(
         &self,
         row: &OutboxRow<'_>,
-        source: &Source,
+        source: &SourceColumn,
         scratch: &mut Vec<u8>,
     ) -> Result<Part, Rejection> {
         source.part(row, |value, declared| {
@@ -222,7 +222,7 @@ impl Encoder {
     fn item<'a>(
         &self,
         row: &OutboxRow<'a>,
-        source: &Source,
+        source: &SourceColumn,
         texts: &'a mut Vec<u8>,
     ) -> Result<Item<'a>, Rejection> {
         let part = self.verbatim(row, source, texts)?;
@@ -322,7 +322,7 @@ impl Encoder {
         &self,
         out: &mut Vec<u8>,
         item: &Item<'_>,
-        source: &Source,
+        source: &SourceColumn,
     ) -> Result<(), Unreadable> {
         out.extend(b"{\"schema\":");
         self.write_schema(out, item, source.column.as_str(), None)?;

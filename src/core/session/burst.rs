@@ -1,7 +1,7 @@
-//! How many frames are worked on before something else has its turn.
+//! Limits how many frames are processed before confirmations and status updates get their turn.
 //!
-//! Enters: how much is buffered, and the time. Leaves: whether to go on, to read on first, or to leave the
-//! rest for the next turn. Pure.
+//! Input: how much is buffered, and the time. Output: whether to process the next frame, to read more
+//! first, or to leave the rest for the next turn. No I/O.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
-//! When to read the socket: at once while there is little to read, in batches while there is much.
+//! Read coalescing: when to read the socket, at once under little load, in batches under much.
 //!
-//! Enters: how many bytes each read brought, and when. Leaves: whether to work on what is buffered, or how
-//! long to wait before reading again. Pure: the caller reads the clock and does the sleeping.
+//! Input: the number of bytes of each read, and its time. Output: whether to process what is buffered, or
+//! how long to wait before the next read. The caller reads the clock and sleeps.
 //!
 //! Two measured facts are behind it (PostgreSQL 15, 2 cores). The walsender issues one `send` per
 //! message and pays for waking an eager reader each time; a reader that sleeps 100-300 us under
@@ -42,7 +42,7 @@ const WINDOW: Duration = Duration::from_millis(4);
 
 /// What a read brought.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Read {
+pub(super) struct SocketRead {
     /// Bytes it brought.
     pub(super) bytes: usize,
     /// Bytes not worked on yet, these included.
@@ -68,7 +68,7 @@ impl ReadCoalescing {
     }
 
     /// How long to wait before reading on; `None`: work on what is buffered.
-    pub(super) fn after_read(&mut self, now: Instant, read: Read) -> Option<Duration> {
+    pub(super) fn after_read(&mut self, now: Instant, read: SocketRead) -> Option<Duration> {
         self.count(now, read.bytes);
         let CoalescingProfile { delay, batch_max, batch_bytes } = self.profile;
         let (longest, wait) = if self.bytes_per_ms <= SLOW_BYTES_PER_MS {
@@ -130,7 +130,8 @@ mod tests {
         (1..=1_000)
             .map(|read| {
                 buffered += bytes;
-                let next = reads.after_read(from + step * read, Read { bytes, buffered, lag });
+                let next =
+                    reads.after_read(from + step * read, SocketRead { bytes, buffered, lag });
                 if next.is_none() {
                     buffered = 0;
                 }
@@ -194,7 +195,7 @@ mod tests {
         let start = Instant::START;
         let mut reads = ReadCoalescing::new(PROFILE, start);
         drive(&mut reads, STEP, 6_000, LIVE);
-        let read = Read { bytes: 600, buffered: 600, lag: LIVE };
+        let read = SocketRead { bytes: 600, buffered: 600, lag: LIVE };
         assert_eq!(reads.after_read(start + Duration::from_secs(1), read), None);
     }
 }

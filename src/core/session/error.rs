@@ -1,4 +1,4 @@
-//! Why a session ends other than in good order.
+//! Errors that end a session.
 
 use crate::pipeline::PipelineError;
 

@@ -1,6 +1,4 @@
-//! What bounds a session: times, and the position to end at.
-//!
-//! Enters: what the operator wants and the server demands. Leaves: nothing; the session asks. Pure.
+//! The limits of a session: timeouts, and the position at which it ends.
 
 use std::time::Duration;
 

@@ -1,10 +1,9 @@
-//! Whether the server at the other end of the stream still lives.
+//! Liveness check: detects that the Postgres server no longer answers.
 //!
-//! Enters: when we asked it for a sign of life, and when anything came from it. Leaves: a verdict
-//! once it has been silent for too long after a question. What always holds: time in which we did
-//! not read does not count; a server that answers, however slowly it sends, is never given up; one
-//! that is silent over the same work again is given more time, so that it gets through it. Pure: the
-//! caller reads the clock.
+//! Input: when a keepalive was requested, and when anything was received. Output: an error once the server
+//! was silent for too long after a request. Invariant: time in which we did not read does not count; a
+//! server that sends, however slowly, is never given up; one that was silent at the same work before is
+//! given more time. The caller reads the clock.
 
 use std::time::Duration;
 

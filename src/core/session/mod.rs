@@ -50,13 +50,12 @@ use crate::frame::Frame;
 use crate::lsn::Lsn;
 use crate::mutants::{self, Mutant};
 use crate::pipeline::{
-    Answer, Confirmation, DeadLetter, Handled, Outcome, Outgoing, OwnedOutgoing, Pipeline,
-    PipelineError, Refused, Translator,
+    Answer, Confirmation, Handled, Outcome, Outgoing, OwnedOutgoing, Pipeline, PipelineError,
+    Refused, Translator,
 };
-use crate::route::OwnedRecord;
 use crate::sink::{Reached, SendError, Sink};
 use crate::time::{Instant, Now};
-use coalescing::{Read, ReadCoalescing};
+use coalescing::{ReadCoalescing, SocketRead};
 use liveness::Liveness;
 use phase::Phase;
 
@@ -69,7 +68,7 @@ pub use liveness::TimeoutEscalation;
 pub use oldest::Oldest;
 pub use owed::Owed;
 pub use phase::End;
-pub use request::{Draining, Request, Requested};
+pub use request::{ControlRequest, Draining, Requested};
 pub use stall::{StallDetector, Stalled};
 
 /// While records are unconfirmed the socket is waited on no longer than this, so that a delivery
@@ -190,10 +189,12 @@ impl Session {
         asked: Requested,
     ) -> Result<Option<Draining>, SessionError<E>> {
         let end = match asked.request {
-            Request::Run => return Ok(None),
-            Request::Abort => return Err(SessionError::Aborted { records: self.unconfirmed() }),
-            Request::Drain => End::Drained,
-            Request::ServerShutdown => End::ServerShutdown,
+            ControlRequest::Run => return Ok(None),
+            ControlRequest::Abort => {
+                return Err(SessionError::Aborted { records: self.unconfirmed() });
+            }
+            ControlRequest::Drain => End::Drained,
+            ControlRequest::ServerShutdown => End::ServerShutdown,
         };
         let grace = match self.phase {
             // What earlier sessions have taken of it since the signal is gone.
@@ -308,10 +309,7 @@ impl Session {
             let sent = sink.send(now, &dead_letter.as_outgoing());
             match sent {
                 Ok(()) => {
-                    // A payload has no place in an audit.
-                    let record = OwnedRecord { value: None, ..dead_letter.record };
-                    let letter = DeadLetter { record, code: dead_letter.rejection };
-                    self.audit.push(Audit::DeadLetter(letter));
+                    self.audit.push(Audit::DeadLetter(dead_letter.without_body()));
                 }
                 Err(SendError::Full) => {
                     self.dead_letters.push_front(dead_letter);
@@ -462,7 +460,7 @@ impl Session {
         if let Some(silence) = self.liveness.heard(bytes, now.at) {
             return Err(SessionError::Silent { seconds: silence.as_secs() });
         }
-        let read = Read { bytes, buffered, lag: self.lag(now) };
+        let read = SocketRead { bytes, buffered, lag: self.lag(now) };
         Ok(self.coalescing.after_read(now.at, read))
     }
 

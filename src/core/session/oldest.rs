@@ -1,9 +1,8 @@
-//! The oldest transaction that is not wholly confirmed, from one session to the next.
+//! The commit time of the oldest undelivered transaction, across sessions, for the metric of its age.
 //!
-//! Enters: what each session has left, and what the next one has read so far. Leaves: the commit time
-//! of the oldest transaction that waits. What always holds: a transaction that a session left behind
-//! counts until it is settled, or until the next session has read as far, so that its age does not
-//! begin anew with each session. Pure.
+//! Input: what each session left, and how far the next one has read. Output: the commit time. Invariant: a
+//! transaction that a session left counts until it is settled, or until the next session has read as far,
+//! so that a new session does not reset its age. No I/O.
 
 use crate::lsn::Lsn;
 use crate::pipeline::Mark;
@@ -47,7 +46,7 @@ impl Oldest {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pipeline::Part;
+    use crate::pipeline::PartialTransaction;
 
     fn left() -> Oldest {
         Oldest::default().after(Lsn::new(100), Mark::at(Lsn::new(200)), Some(7))
@@ -67,7 +66,7 @@ mod tests {
 
     #[test]
     fn a_transaction_in_pieces_waits_for_its_commit() {
-        let part = Part { commit_lsn: Lsn::new(300), rows: 1 };
+        let part = PartialTransaction { commit_lsn: Lsn::new(300), rows: 1 };
         let reached = Mark { part: Some(part), ..Mark::at(Lsn::new(200)) };
         let left = Oldest::default().after(Lsn::new(200), reached, Some(7));
         assert_eq!(left.settled(Lsn::new(300)).time_us(), Some(7));

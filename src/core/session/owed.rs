@@ -1,12 +1,13 @@
-//! What the relay has sent and the next start would repeat, beyond the session that sent it.
+//! Counts the records that were sent and not confirmed or acknowledged, across sessions.
 //!
-//! Enters: how each session ended, and how far the slot was acknowledged, by whomever. Leaves: how many
-//! records are unconfirmed, and the position that settles them. What always holds: nothing is taken for
-//! confirmed that this relay, or the one that took the slot over, has not confirmed; nor for acknowledged,
-//! unless Postgres has said goodbye or was asked (G8). Pure.
+//! A relay that stops must know whether the next start would repeat anything. Input: how each session
+//! ended, and how far the slot was acknowledged, by any relay. Output: the number of unconfirmed records,
+//! and the position that settles them. Invariant: a record counts as confirmed only if this relay or its
+//! successor confirmed it; a position counts as acknowledged only if Postgres closed the stream in good
+//! order or was asked (G8). No I/O.
 //!
-//! Delivered exactly once, nothing is owed once a later producer has fenced the session's own: its open
-//! transaction is over, and what is in none that was committed is a row of the slot like any other.
+//! With exactly-once delivery nothing is left once a later producer has fenced the session's own: its open
+//! transaction is aborted, and its rows are rows of the slot like any other.
 
 use super::Session;
 use crate::lsn::Lsn;
@@ -95,7 +96,7 @@ impl Session {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pipeline::Part;
+    use crate::pipeline::PartialTransaction;
 
     fn at(end: u64) -> Mark {
         Mark::at(Lsn::new(end))
@@ -120,7 +121,7 @@ mod tests {
 
     #[test]
     fn g8_rows_of_an_open_transaction_are_owed_until_its_commit_is_settled() {
-        let part = Some(Part { commit_lsn: Lsn::new(500), rows: 1 });
+        let part = Some(PartialTransaction { commit_lsn: Lsn::new(500), rows: 1 });
         let owed = after(Owed::default(), 200, Mark { part, ..at(200) }, 1);
         // A keepalive may settle what lies before the transaction.
         assert_eq!(after(owed, 250, at(250), 0), owed);

@@ -1,8 +1,7 @@
-//! How a session comes to its end, and by when.
+//! The phases of a session's end: streaming, draining, and by when it must be over.
 //!
-//! Enters: reasons to end, each with the time it leaves. Leaves: a [`Phase`]. What always holds: a
-//! session that has begun to end never streams again, and its deadline only ever comes closer.
-//! Pure: the caller reads the clock.
+//! Input: reasons to end, each with the time it allows. Output: a [`Phase`]. Invariant: a session that has
+//! begun to end never streams again, and its deadline only moves closer. The caller reads the clock.
 
 use std::time::Duration;
 

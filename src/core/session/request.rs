@@ -1,6 +1,4 @@
-//! What a session is asked to do from outside, and what it answers.
-//!
-//! Enters: nothing; this is a vocabulary. Requests only ever become more urgent.
+//! Requests to a session from outside: server shutdown, drain, abort. A request only becomes more urgent.
 
 use std::time::Duration;
 
@@ -8,7 +6,7 @@ use super::owed::Owed;
 
 /// What a session is asked to do from outside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Request {
+pub enum ControlRequest {
     /// Go on.
     Run,
     /// Postgres is shutting down: confirm what is in flight within seconds, close the stream,
@@ -24,7 +22,7 @@ pub enum Request {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Requested {
     /// The most urgent of it.
-    pub request: Request,
+    pub request: ControlRequest,
     /// Whether Postgres is shutting down, whatever else is asked for.
     pub server_stops: bool,
     /// How long ago the relay was told to end; zero if it was not.
@@ -35,9 +33,9 @@ impl Requested {
     /// Whether the relay was told to end, and nothing is left to confirm or no time for it.
     pub fn must_end(self, owed: Owed, grace: Duration) -> bool {
         match self.request {
-            Request::Run | Request::ServerShutdown => false,
-            Request::Drain => owed.is_nothing() || self.told_for >= grace,
-            Request::Abort => true,
+            ControlRequest::Run | ControlRequest::ServerShutdown => false,
+            ControlRequest::Drain => owed.is_nothing() || self.told_for >= grace,
+            ControlRequest::Abort => true,
         }
     }
 }

@@ -1,14 +1,13 @@
-//! Whether the brokers still take what is sent to them.
+//! Stall detector: ends the relay when the brokers store nothing for too long.
 //!
-//! Enters: a look at the connection and the ledger, a few times a second. Leaves: the error that
-//! ends the relay once its limit is reached. What always holds: brokers that are away, and brokers
-//! that answer without storing, are both given up; a large transaction is not, as long as records of
-//! it are confirmed; time in which this process did not run does not count. Pure: the caller reads
-//! the clock.
+//! Input: the state of the connection and the ledger, a few times a second. Output: the error that ends the
+//! relay once the limit is reached. Invariant: brokers that are unreachable and brokers that answer without
+//! storing are both detected; a large transaction is not a stall as long as records of it are confirmed;
+//! time in which this process was suspended does not count. The caller reads the clock.
 
 use std::time::Duration;
 
-use crate::ledger::Progress;
+use crate::ledger::LedgerProgress;
 use crate::time::Instant;
 
 /// At most so much counts between two looks: a process that was stopped has not waited.
@@ -39,7 +38,7 @@ pub struct StallDetector {
     /// How long no broker has answered.
     away: Duration,
     last_look: Option<Instant>,
-    progress: Progress,
+    progress: LedgerProgress,
     /// How long brokers that answered have confirmed nothing of the oldest transaction.
     stuck: Duration,
     /// The same, whether or not they answered.
@@ -53,7 +52,7 @@ impl StallDetector {
             limit,
             away: Duration::ZERO,
             last_look: None,
-            progress: Progress::default(),
+            progress: LedgerProgress::default(),
             stuck: Duration::ZERO,
             unconfirmed_for: Duration::ZERO,
         }
@@ -74,7 +73,7 @@ impl StallDetector {
         &mut self,
         connected: bool,
         records: u64,
-        progress: Progress,
+        progress: LedgerProgress,
         now: Instant,
     ) -> Result<(), Stalled> {
         let before = self.last_look.replace(now).unwrap_or(now);
@@ -112,7 +111,7 @@ mod tests {
         stall: &mut StallDetector,
         from: Instant,
         time: Duration,
-        see: impl Fn(u64) -> (bool, u64, Progress),
+        see: impl Fn(u64) -> (bool, u64, LedgerProgress),
     ) -> Result<Instant, Stalled> {
         let mut now = from;
         for tick in 0.. {
@@ -126,8 +125,8 @@ mod tests {
         Ok(now)
     }
 
-    fn at(settled: u64, confirmed: u64) -> Progress {
-        Progress { settled: Lsn::new(settled), confirmed }
+    fn at(settled: u64, confirmed: u64) -> LedgerProgress {
+        LedgerProgress { settled: Lsn::new(settled), confirmed }
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! What the simulation does not look at: when a status update is due, how long a drain may take, and
-//! refusals that come one after the other.
+//! Tests of a session that the simulation does not cover: when status updates are due, how long a drain may
+//! take, and consecutive refusals.
 
 use super::*;
 use crate::pipeline::tests::{dead_letters, pipeline, transaction, wal};
@@ -82,7 +82,7 @@ fn hand_in(session: &mut Session, sink: &mut TestSink, frames: usize) {
 }
 
 const DRAIN: Requested =
-    Requested { request: Request::Drain, server_stops: false, told_for: Duration::ZERO };
+    Requested { request: ControlRequest::Drain, server_stops: false, told_for: Duration::ZERO };
 
 fn request(session: &mut Session, now: Now, asked: Requested) -> Option<Draining> {
     session.request::<String>(now, asked).unwrap()
@@ -178,7 +178,7 @@ fn g8_a_drain_that_takes_too_long_says_what_is_unconfirmed() {
 fn a_server_that_stops_is_kept_waiting_for_seconds_at_most() {
     let (mut session, mut sink) = (session(LIMITS), TestSink::default());
     hand_in(&mut session, &mut sink, 4);
-    let asked = Requested { request: Request::ServerShutdown, server_stops: true, ..DRAIN };
+    let asked = Requested { request: ControlRequest::ServerShutdown, server_stops: true, ..DRAIN };
     let draining = Draining { unconfirmed: 1, grace: SERVER_SHUTDOWN_GRACE };
     assert_eq!(request(&mut session, at(Duration::ZERO), asked), Some(draining));
     session.confirm(at(SERVER_SHUTDOWN_GRACE), &mut sink).unwrap();
@@ -189,7 +189,7 @@ fn a_server_that_stops_is_kept_waiting_for_seconds_at_most() {
 fn an_abort_says_what_is_unconfirmed() {
     let (mut session, mut sink) = (session(LIMITS), TestSink::default());
     hand_in(&mut session, &mut sink, 4);
-    let asked = Requested { request: Request::Abort, ..DRAIN };
+    let asked = Requested { request: ControlRequest::Abort, ..DRAIN };
     let aborted = Err(SessionError::Aborted { records: 1 });
     assert_eq!(session.request::<String>(at(INTERVAL), asked), aborted);
 }

@@ -1,16 +1,16 @@
-//! How sessions end, by what follows from it: the words for it stay with whoever met it.
+//! Classes of errors that end a session, by what the supervisor does next.
 //!
-//! Enters: nothing; this is a vocabulary. The caller sorts the errors of its libraries into it.
+//! The caller maps the errors of its libraries to [`SessionFailure`]; their texts stay with the caller.
 
 use std::time::Duration;
 
 use crate::lsn::Lsn;
-use crate::pipeline::{Blame, Lesson};
+use crate::pipeline::{Blame, RefusalAnalysis};
 use crate::session::Owed;
 
 /// What ended a session, or kept it from beginning.
 #[derive(Debug, Clone, Copy)]
-pub enum Failure<'a> {
+pub enum SessionFailure<'a> {
     /// It passes by itself, and says nothing of the next session.
     Transient,
     /// Another process has the slot.
@@ -58,7 +58,7 @@ impl SinkFault {
 #[derive(Debug, Clone, Copy)]
 pub struct RefusedBatch<'a> {
     /// What the session made of it.
-    pub lesson: &'a Lesson,
+    pub analysis: &'a RefusalAnalysis,
     /// The records that may be at fault.
     pub records: &'a [Blame],
     /// Batches must not be larger than so many bytes: no record stood out.

@@ -1,34 +1,34 @@
-//! What happens between two sessions: whether another one begins, when, and in which way.
+//! Decides what happens between two sessions: whether the next one starts, when, and in which mode.
 //!
-//! Enters: how each session ended ([`Failure`]), what it left ([`Left`]), where the slot stands, what is
-//! asked from outside, and the time. Leaves: what to do next ([`Next`]), and what the next session is to do
-//! otherwise ([`Start`]). It connects to nothing, reads no clock and writes no log, so that whole lives of a
-//! relay are simulated by seeds in virtual time.
+//! Input: how each session ended ([`SessionFailure`]), what it left ([`Left`]), the slot's position,
+//! requests from outside, and the time. Output: what to do next ([`NextAction`]), and the parameters of the
+//! next session ([`SessionStart`]). No I/O and no clock, so that a relay's whole life is simulated by seeds
+//! in virtual time.
 //!
-//! What always holds:
-//! * a stop is a clean one only when all is confirmed that any session has sent (G8);
-//! * a failure that passes costs a pause that grows, until a session has done useful work; one that does not
-//!   pass ends the relay;
-//! * a session that would end as the last one did for a record's sake is not begun again and again: records
-//!   are sent alone, or in smaller parts, until the one at fault is named (G4);
-//! * a slot that another process holds is waited for, where the policy says so.
+//! Invariants:
+//! * a stop is clean only when everything that any session sent is confirmed (G8);
+//! * a transient failure causes a pause that grows until a session has done useful work; a definite one
+//!   ends the relay;
+//! * a session that would end like the last one because of a refused record is not started again unchanged:
+//!   records are sent alone, or in smaller batches, until the one at fault is found (G4);
+//! * a slot that another process holds is waited for, if so configured.
 //!
 //! ```text
 //!   loop {
 //!       match supervisor.next(now, ..) {
-//!           Next::Begin(_) => run a session with supervisor.start(now, ..),
+//!           NextAction::Begin(_) => run a session with supervisor.start(now, ..),
 //!                             and tell supervisor.ended(now, ..)
-//!           Next::Wait(time) => wait
-//!           Next::Standby(every) => look at the slot that often, then supervisor.slot_is_free(now)
-//!           Next::End(conclusion) => leave the loop
+//!           NextAction::Wait(time) => wait
+//!           NextAction::Standby(every) => look at the slot that often, then supervisor.slot_is_free(now)
+//!           NextAction::End(conclusion) => leave the loop
 //!       }
 //!   }
 //! ```
 
 mod failure;
+mod login_retry;
 mod mode;
 mod refusals;
-mod relogin;
 #[cfg(test)]
 mod tests;
 
@@ -38,13 +38,13 @@ use crate::backoff::Backoff;
 use crate::lsn::Lsn;
 use crate::mutants::{self, Mutant};
 use crate::pipeline::Suspects;
-use crate::session::{End, Limits, Owed, Request, Requested, TimeoutEscalation};
+use crate::session::{ControlRequest, End, Limits, Owed, Requested, TimeoutEscalation};
 use crate::time::Instant;
+use login_retry::LoginRetry;
 use mode::Narrowing;
 use refusals::Refusals;
-use relogin::Relogin;
 
-pub use failure::{Failure, Learned, Left, RefusedBatch, SinkFault};
+pub use failure::{Learned, Left, RefusedBatch, SessionFailure, SinkFault};
 pub use mode::{ModeKind, SessionMode};
 
 /// How soon a pause notices a request to stop.
@@ -56,7 +56,7 @@ const HEALTHY_AFTER: Duration = Duration::from_secs(10);
 
 /// What the operator wants.
 #[derive(Debug, Clone, Copy)]
-pub struct Policy {
+pub struct SupervisorPolicy {
     /// Pauses after sessions that failed.
     pub backoff: Backoff,
     /// Time without progress after which the relay gives up; zero: never.
@@ -73,7 +73,7 @@ pub struct Policy {
 
 /// What to do next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Next {
+pub enum NextAction {
     /// Begin a session. `Some`, once: a request to stop came while no session ran, and at least so many
     /// records are unconfirmed.
     Begin(Option<u64>),
@@ -107,7 +107,7 @@ pub enum Conclusion {
 
 /// What the end of a session comes to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum AfterSession {
     /// It ended in good order: [`Supervisor::next`] says how to go on.
     GoOn,
     /// Postgres is shutting down. Another session begins after a pause.
@@ -134,7 +134,7 @@ pub enum Verdict {
 
 /// What a session begins with.
 #[derive(Debug, Clone)]
-pub struct Start {
+pub struct SessionStart {
     /// What bounds it.
     pub limits: Limits,
     /// How it differs from the usual, if it does.
@@ -160,7 +160,7 @@ enum Waiting {
 /// See the module.
 #[derive(Debug)]
 pub struct Supervisor {
-    policy: Policy,
+    policy: SupervisorPolicy,
     waiting: Waiting,
     /// For pauses: those who failed together do not come back together.
     draw: u64,
@@ -185,12 +185,12 @@ pub struct Supervisor {
     /// How long the server may be silent.
     escalation: TimeoutEscalation,
     /// How long logins have been refused.
-    relogin: Relogin,
+    login_retry: LoginRetry,
 }
 
 impl Supervisor {
     /// A relay that begins now. Its pauses go by `draw`, a number that no other relay has.
-    pub fn new(policy: Policy, draw: u64, now: Instant) -> Self {
+    pub fn new(policy: SupervisorPolicy, draw: u64, now: Instant) -> Self {
         Self {
             policy,
             waiting: Waiting::Nothing,
@@ -206,26 +206,26 @@ impl Supervisor {
             narrowing: Narrowing::default(),
             refusals: Refusals::default(),
             escalation: TimeoutEscalation::default(),
-            relogin: Relogin::default(),
+            login_retry: LoginRetry::default(),
         }
     }
 
     /// What to do now, while no session runs.
-    pub fn next(&mut self, now: Instant, asked: Requested) -> Next {
+    pub fn next(&mut self, now: Instant, asked: Requested) -> NextAction {
         if let Waiting::ForEver(conclusion) = self.waiting {
-            return Next::End(conclusion);
+            return NextAction::End(conclusion);
         }
         if asked.must_end(self.owed, self.policy.grace) {
-            return Next::End(self.stopped(asked.request));
+            return NextAction::End(self.stopped(asked.request));
         }
-        let is_told = asked.request >= Request::Drain;
+        let is_told = asked.request >= ControlRequest::Drain;
         match &mut self.waiting {
-            Waiting::Standby => return Next::Standby(STANDBY_TICK),
+            Waiting::Standby => return NextAction::Standby(STANDBY_TICK),
             Waiting::Pause(wait, began) => {
                 let until = *began.get_or_insert(now + *wait);
                 let goes_on = self.was_told || !is_told || mutants::is(Mutant::SleepsThroughStop);
                 if now < until && goes_on {
-                    return Next::Wait(PAUSE_TICK.min(*wait));
+                    return NextAction::Wait(PAUSE_TICK.min(*wait));
                 }
                 if now < until {
                     // There is something to confirm, and little time.
@@ -236,11 +236,11 @@ impl Supervisor {
             Waiting::Nothing | Waiting::ForEver(_) => {}
         }
         let is_news = is_told && !std::mem::replace(&mut self.settling, is_told);
-        Next::Begin(is_news.then(|| self.owed.records()))
+        NextAction::Begin(is_news.then(|| self.owed.records()))
     }
 
     /// What the session that begins now is to do, where the limits are usually these.
-    pub fn start(&mut self, now: Instant, usual: Limits) -> Start {
+    pub fn start(&mut self, now: Instant, usual: Limits) -> SessionStart {
         let owed = self.owed;
         let once = self.target.map(|target| (target.max(owed.until()), End::CaughtUp));
         let mode = self.mode.map(|mode| (mode.until, End::ModeOver));
@@ -250,7 +250,7 @@ impl Supervisor {
             self.escalation.timeout(usual.heartbeat)
         };
         let until = [once, mode].into_iter().flatten().min_by_key(|(position, _)| *position);
-        Start {
+        SessionStart {
             limits: Limits { silence, until, ..usual },
             mode: self.mode,
             suspects: self.refusals.suspects(),
@@ -263,23 +263,23 @@ impl Supervisor {
     pub fn ended(
         &mut self,
         now: Instant,
-        request: Request,
+        request: ControlRequest,
         left: Left,
-        result: Result<End, Failure<'_>>,
-    ) -> (Verdict, Option<Learned>) {
-        (self.owed, self.was_told) = (left.owed, request >= Request::Drain);
+        result: Result<End, SessionFailure<'_>>,
+    ) -> (AfterSession, Option<Learned>) {
+        (self.owed, self.was_told) = (left.owed, request >= ControlRequest::Drain);
         self.has_streamed |= left.has_streamed;
         // One that did its work for a while is forgiven its end: the next pause is short again.
         if left.useful >= HEALTHY_AFTER {
-            (self.failures, self.relogin, self.last_progress) = (0, Relogin::default(), now);
+            (self.failures, self.login_retry, self.last_progress) = (0, LoginRetry::default(), now);
         }
         let verdict = match result {
             Ok(end) => self.ended_well(end, request),
-            Err(Failure::Refused(refused)) => {
+            Err(SessionFailure::Refused(refused)) => {
                 let learned = self.refusals.learn(&refused, left.settled, now);
                 let verdict = if learned.is_news {
-                    self.waiting = Waiting::Pause(refused.lesson.wait, None);
-                    Verdict::SendDifferently
+                    self.waiting = Waiting::Pause(refused.analysis.wait, None);
+                    AfterSession::SendDifferently
                 } else {
                     self.narrow(SinkFault::Refused, left);
                     self.retry(now)
@@ -291,43 +291,43 @@ impl Supervisor {
         (verdict, None)
     }
 
-    fn ended_well(&mut self, end: End, request: Request) -> Verdict {
+    fn ended_well(&mut self, end: End, request: ControlRequest) -> AfterSession {
         match end {
             End::ModeOver => self.mode = None,
             // A server that is shutting down takes as long as it likes.
-            End::ServerShutdown if request < Request::Drain => {
+            End::ServerShutdown if request < ControlRequest::Drain => {
                 self.pause();
-                return Verdict::ServerShutdown;
+                return AfterSession::ServerShutdown;
             }
             End::ServerShutdown | End::Drained => {
                 self.waiting = Waiting::ForEver(self.stopped(request));
             }
             End::CaughtUp => self.waiting = Waiting::ForEver(Conclusion::CaughtUp),
         }
-        Verdict::GoOn
+        AfterSession::GoOn
     }
 
-    fn failed(&mut self, failure: Failure<'_>, left: Left, now: Instant) -> Verdict {
+    fn failed(&mut self, failure: SessionFailure<'_>, left: Left, now: Instant) -> AfterSession {
         match failure {
-            Failure::Final => return Verdict::Final,
+            SessionFailure::Final => return AfterSession::Final,
             // Once it has streamed, what holds the slot is most likely what is left of its own session.
-            Failure::Held if !self.policy.wait_for_slot && !self.has_streamed => {
-                return Verdict::SlotHeld;
+            SessionFailure::Held if !self.policy.wait_for_slot && !self.has_streamed => {
+                return AfterSession::SlotHeld;
             }
-            Failure::Held => {
+            SessionFailure::Held => {
                 self.waiting = Waiting::Standby;
-                return Verdict::Standby;
+                return AfterSession::Standby;
             }
-            Failure::Login => {
+            SessionFailure::Login => {
                 let (limit, pause_max) = (self.policy.login_give_up_after, self.policy.backoff.max);
-                if !self.relogin.refused(now, limit, pause_max) {
-                    return Verdict::Final;
+                if !self.login_retry.refused(now, limit, pause_max) {
+                    return AfterSession::Final;
                 }
                 return self.pause();
             }
-            Failure::Silent => self.escalation.silent(left.settled),
-            Failure::Sink(fault) => self.narrow(fault, left),
-            Failure::Refused(_) | Failure::Transient => {}
+            SessionFailure::Silent => self.escalation.silent(left.settled),
+            SessionFailure::Sink(fault) => self.narrow(fault, left),
+            SessionFailure::Refused(_) | SessionFailure::Transient => {}
         }
         self.retry(now)
     }
@@ -340,31 +340,31 @@ impl Supervisor {
         }
     }
 
-    fn retry(&mut self, now: Instant) -> Verdict {
+    fn retry(&mut self, now: Instant) -> AfterSession {
         let (quiet, limit) = (now - self.last_progress, self.policy.give_up_after);
         if !limit.is_zero() && quiet >= limit {
-            return Verdict::GaveUp { quiet };
+            return AfterSession::GaveUp { quiet };
         }
         self.pause()
     }
 
     /// Waits before the next session, longer each time.
-    fn pause(&mut self) -> Verdict {
+    fn pause(&mut self) -> AfterSession {
         let failures = self.failures;
         self.failures = failures.saturating_add(1);
         let counted = if mutants::is(Mutant::NeverBacksOff) { 1 } else { self.failures };
         self.draw = split_mix(self.draw);
         self.waiting = Waiting::Pause(self.policy.backoff.wait(counted, self.draw), None);
-        Verdict::Retry { failures }
+        AfterSession::Retry { failures }
     }
 
     /// The end that a signal asked for: a clean one only when every record is confirmed that any
     /// session has sent. Upholds G8.
-    fn stopped(&self, request: Request) -> Conclusion {
+    fn stopped(&self, request: ControlRequest) -> Conclusion {
         let records = self.owed.records();
         match request {
             _ if self.owed.is_nothing() || mutants::is(Mutant::ForgetsOwed) => Conclusion::Stopped,
-            Request::Abort => Conclusion::Aborted { records },
+            ControlRequest::Abort => Conclusion::Aborted { records },
             _ => Conclusion::GraceExpired { records },
         }
     }

@@ -1,9 +1,9 @@
-//! Ways of sending that hold up to a position in the log, and no further.
+//! Session modes: other ways of sending (larger batches, single records) up to a log position.
 //!
-//! Enters: how far behind the slot is when a session begins, and how sessions end. Leaves:
-//! [`SessionMode`]; what it means for the producer's settings is the caller's. What always holds:
-//! sessions that end at one place for no known record's sake come to send single records, so that the
-//! next refusal names one (G4).
+//! Input: how far behind the slot is when a session begins, and how sessions end. Output: a
+//! [`SessionMode`], which the caller turns into producer settings. Invariant: sessions that end at one
+//! place without a known record at fault come to send single records, so that the next refusal names one
+//! (G4).
 
 use super::failure::SinkFault;
 use crate::lsn::Lsn;

@@ -1,9 +1,8 @@
-//! What sessions that ended for a refused batch leave to those that follow.
+//! What sessions that ended with a refused batch pass on to the next ones.
 //!
-//! Enters: the brokers' complaint, and what the session's core made of it. Leaves: whether the next
-//! session treats the records in another way, and how large its batches may be.
-//! What always holds: batches are made smaller only for a topic that takes single records, and not for
-//! ever (G4).
+//! Input: the brokers' error, and what the session's core made of it. Output: whether the next session
+//! sends the records in another way, and its largest batch. Invariant: batches become smaller only for a
+//! topic that stores single records, and not for ever (G4).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,7 +10,7 @@ use std::time::Duration;
 use super::failure::{Learned, RefusedBatch};
 use crate::lsn::Lsn;
 use crate::mutants::{self, Mutant};
-use crate::pipeline::{Aspect, Blame, Lesson, Suspects};
+use crate::pipeline::{Blame, RefusalAnalysis, RefusalCause, Suspects};
 use crate::time::Instant;
 
 /// For so long no batch of any topic is larger than one topic takes; then a session may find out again.
@@ -69,12 +68,12 @@ impl Refusals {
         settled: Lsn,
         now: Instant,
     ) -> Learned {
-        let lesson = refused.lesson;
-        self.suspects = lesson.suspects.clone();
-        let is_fruitful = lesson.is_news && self.is_fruitful(lesson, settled);
+        let analysis = refused.analysis;
+        self.suspects = analysis.suspects.clone();
+        let is_fruitful = analysis.is_news && self.is_fruitful(analysis, settled);
         let smaller_batches = refused.batch_bytes.filter(|bytes| {
             let before = self.small_batches.map(|small| small.bytes);
-            lesson.is_of_the_batch && before.is_none_or(|before| *bytes < before)
+            analysis.is_of_the_batch && before.is_none_or(|before| *bytes < before)
         });
         if let Some(bytes) = smaller_batches {
             self.small_batches = Some(SmallBatches { bytes, since: now });
@@ -89,7 +88,7 @@ impl Refusals {
     /// Topics that refused something for what their settings may explain and are to be asked for: what they
     /// say is not known, or old. A refusal for size explains itself.
     fn unexplained(&mut self, records: &[Blame], now: Instant) -> Vec<String> {
-        let is_unexplained = |one: &&Blame| one.aspect == Aspect::Unknown;
+        let is_unexplained = |one: &&Blame| one.cause == RefusalCause::Unknown;
         let refusing: BTreeSet<&String> =
             records.iter().filter(is_unexplained).map(|one| &one.topic).collect();
         let is_due = |topic: &&String| {
@@ -105,9 +104,9 @@ impl Refusals {
     }
 
     /// Whether something comes of what sessions learn.
-    fn is_fruitful(&mut self, lesson: &Lesson, settled: Lsn) -> bool {
+    fn is_fruitful(&mut self, analysis: &RefusalAnalysis, settled: Lsn) -> bool {
         let (place, sessions) = self.fruitless;
-        let sessions = match lesson.refused {
+        let sessions = match analysis.refused {
             0 if place == settled => sessions.saturating_add(1),
             _ => 0,
         };
@@ -121,8 +120,8 @@ mod tests {
     use super::*;
     use crate::ledger::Ticket;
 
-    fn lesson(is_news: bool, is_of_the_batch: bool) -> Lesson {
-        Lesson {
+    fn analysis(is_news: bool, is_of_the_batch: bool) -> RefusalAnalysis {
+        RefusalAnalysis {
             suspects: Suspects::default(),
             is_news,
             refused: 0,
@@ -131,13 +130,13 @@ mod tests {
         }
     }
 
-    fn refused_for(aspect: Aspect) -> Blame {
+    fn refused_for(cause: RefusalCause) -> Blame {
         Blame {
             ticket: Ticket::new(1, 1),
             topic: "t".into(),
             content: 0,
             alone: true,
-            aspect,
+            cause,
             at_ms: 0,
             reason: "why".into(),
             rejection: None,
@@ -147,11 +146,11 @@ mod tests {
     #[test]
     fn settings_are_asked_for_again_after_a_while_and_of_each_topic() {
         let (mut refusals, now) = (Refusals::default(), Instant::START);
-        let refused = [refused_for(Aspect::Unknown)];
+        let refused = [refused_for(RefusalCause::Unknown)];
         assert_eq!(refusals.unexplained(&refused, now), ["t"]);
         assert!(refusals.unexplained(&refused, now + SETTINGS_AGE / 2).is_empty());
         assert_eq!(refusals.unexplained(&refused, now + SETTINGS_AGE), ["t"]);
-        let of_size = [refused_for(Aspect::Size)];
+        let of_size = [refused_for(RefusalCause::Size)];
         assert!(Refusals::default().unexplained(&of_size, now).is_empty(), "it explains itself");
         assert!(Refusals::default().unexplained(&[], now).is_empty());
     }
@@ -159,17 +158,18 @@ mod tests {
     #[test]
     fn g4_sessions_that_learn_and_come_to_nothing_are_given_pauses_in_the_end() {
         let (mut refusals, now) = (Refusals::default(), Instant::START);
-        let records = [refused_for(Aspect::Unknown)];
-        let lesson_of_one = lesson(true, false);
-        let of_one = RefusedBatch { lesson: &lesson_of_one, records: &records, batch_bytes: None };
+        let records = [refused_for(RefusalCause::Unknown)];
+        let analysis_of_one = analysis(true, false);
+        let of_one =
+            RefusedBatch { analysis: &analysis_of_one, records: &records, batch_bytes: None };
         let news =
             |refusals: &mut Refusals, lsn| refusals.learn(&of_one, Lsn::new(lsn), now).is_news;
         let sessions = (0..100).take_while(|_| news(&mut refusals, 7)).count();
         assert!((10..=21).contains(&sessions), "{sessions}");
         assert!(news(&mut refusals, 8), "rows were settled");
-        let found = Lesson { refused: 1, ..lesson(true, false) };
-        let records = [refused_for(Aspect::Size)];
-        let found = RefusedBatch { lesson: &found, records: &records, batch_bytes: None };
+        let found = RefusalAnalysis { refused: 1, ..analysis(true, false) };
+        let records = [refused_for(RefusalCause::Size)];
+        let found = RefusedBatch { analysis: &found, records: &records, batch_bytes: None };
         for _ in 0..100 {
             assert!(refusals.learn(&found, Lsn::new(8), now).is_news);
         }
@@ -179,17 +179,17 @@ mod tests {
     fn batches_become_smaller_for_an_hour() {
         let mut refusals = Refusals::default();
         let (lsn, now) = (Lsn::new(7), Instant::START);
-        let learn = |refusals: &mut Refusals, bytes, lesson: &Lesson| {
-            let refused = RefusedBatch { lesson, records: &[], batch_bytes: Some(bytes) };
+        let learn = |refusals: &mut Refusals, bytes, analysis: &RefusalAnalysis| {
+            let refused = RefusedBatch { analysis, records: &[], batch_bytes: Some(bytes) };
             refusals.learn(&refused, lsn, now)
         };
-        assert!(learn(&mut refusals, 9_000, &lesson(true, false)).is_news);
+        assert!(learn(&mut refusals, 9_000, &analysis(true, false)).is_news);
         assert_eq!(refusals.batch_bytes(now), None, "a record goes alone first");
-        let learned = learn(&mut refusals, 9_000, &lesson(false, true));
+        let learned = learn(&mut refusals, 9_000, &analysis(false, true));
         assert_eq!((learned.is_news, learned.smaller_batches), (true, Some(9_000)));
         assert_eq!(refusals.batch_bytes(now), Some(9_000));
-        assert!(!learn(&mut refusals, 9_000, &lesson(false, true)).is_news, "it did not help");
-        assert!(learn(&mut refusals, 5_000, &lesson(false, true)).is_news);
+        assert!(!learn(&mut refusals, 9_000, &analysis(false, true)).is_news, "it did not help");
+        assert!(learn(&mut refusals, 5_000, &analysis(false, true)).is_news);
         assert_eq!(refusals.batch_bytes(now + SMALL_BATCHES_FOR / 2), Some(5_000));
         assert_eq!(refusals.batch_bytes(now + SMALL_BATCHES_FOR), None);
     }

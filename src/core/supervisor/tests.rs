@@ -1,18 +1,18 @@
-//! A relay's sessions, one after the other, without any.
+//! Tests of the supervisor with given ends of sessions, without running any.
 
 use super::*;
-use crate::pipeline::{Lesson, Mark};
+use crate::pipeline::{Mark, RefusalAnalysis};
 
 const SECOND: Duration = Duration::from_secs(1);
 const GRACE: Duration = Duration::from_secs(25);
 const GIVE_UP: Duration = Duration::from_mins(10);
 const RUN: Requested =
-    Requested { request: Request::Run, server_stops: false, told_for: Duration::ZERO };
-const DRAIN: Requested = Requested { request: Request::Drain, ..RUN };
+    Requested { request: ControlRequest::Run, server_stops: false, told_for: Duration::ZERO };
+const DRAIN: Requested = Requested { request: ControlRequest::Drain, ..RUN };
 const START: Instant = Instant::START;
 
-fn policy() -> Policy {
-    Policy {
+fn policy() -> SupervisorPolicy {
+    SupervisorPolicy {
         backoff: Backoff { first: SECOND, max: 30 * SECOND },
         give_up_after: GIVE_UP,
         login_give_up_after: 60 * SECOND,
@@ -47,18 +47,23 @@ fn owing(records: u64) -> Left {
     Left { owed: Owed::default().after(Lsn::new(100), reached, records), ..at(100) }
 }
 
-fn fails(supervisor: &mut Supervisor, now: Instant, failure: Failure<'_>, left: Left) -> Verdict {
-    supervisor.ended(now, Request::Run, left, Err(failure)).0
+fn fails(
+    supervisor: &mut Supervisor,
+    now: Instant,
+    failure: SessionFailure<'_>,
+    left: Left,
+) -> AfterSession {
+    supervisor.ended(now, ControlRequest::Run, left, Err(failure)).0
 }
 
-fn refused(lesson: &Lesson) -> Failure<'_> {
-    Failure::Refused(RefusedBatch { lesson, records: &[], batch_bytes: None })
+fn refused(analysis: &RefusalAnalysis) -> SessionFailure<'_> {
+    SessionFailure::Refused(RefusedBatch { analysis, records: &[], batch_bytes: None })
 }
 
 /// Waits out a pause; how long it was.
 fn paused(supervisor: &mut Supervisor, now: Instant) -> Duration {
     let mut later = now;
-    while let Next::Wait(tick) = supervisor.next(later, RUN) {
+    while let NextAction::Wait(tick) = supervisor.next(later, RUN) {
         later += tick;
     }
     later - now
@@ -67,83 +72,88 @@ fn paused(supervisor: &mut Supervisor, now: Instant) -> Duration {
 #[test]
 fn pauses_grow_until_a_session_has_done_useful_work() {
     let mut supervisor = supervisor();
-    assert_eq!(supervisor.next(START, RUN), Next::Begin(None));
+    assert_eq!(supervisor.next(START, RUN), NextAction::Begin(None));
     let mut pauses = Vec::new();
     for failures in 0..9 {
-        let verdict = fails(&mut supervisor, START, Failure::Transient, Left::default());
-        assert_eq!(verdict, Verdict::Retry { failures });
+        let verdict = fails(&mut supervisor, START, SessionFailure::Transient, Left::default());
+        assert_eq!(verdict, AfterSession::Retry { failures });
         pauses.push(paused(&mut supervisor, START));
     }
     assert!(pauses[0] <= SECOND + PAUSE_TICK && pauses[0] >= SECOND / 2, "{pauses:?}");
     assert!(pauses[8] >= 15 * SECOND && pauses[8] <= 30 * SECOND + PAUSE_TICK, "{pauses:?}");
     let brief = Left { useful: HEALTHY_AFTER / 2, ..Left::default() };
-    let verdict = fails(&mut supervisor, START, Failure::Transient, brief);
-    assert_eq!(verdict, Verdict::Retry { failures: 9 });
+    let verdict = fails(&mut supervisor, START, SessionFailure::Transient, brief);
+    assert_eq!(verdict, AfterSession::Retry { failures: 9 });
     let useful = Left { useful: HEALTHY_AFTER, ..Left::default() };
-    let verdict = fails(&mut supervisor, START, Failure::Transient, useful);
-    assert_eq!(verdict, Verdict::Retry { failures: 0 });
+    let verdict = fails(&mut supervisor, START, SessionFailure::Transient, useful);
+    assert_eq!(verdict, AfterSession::Retry { failures: 0 });
 }
 
 #[test]
 fn patience_ends_without_progress_and_a_standby_is_progress() {
     let mut relay = supervisor();
     let almost = START + GIVE_UP / 2;
-    let verdict = fails(&mut relay, almost, Failure::Transient, Left::default());
-    assert_eq!(verdict, Verdict::Retry { failures: 0 });
-    let verdict = fails(&mut relay, START + GIVE_UP, Failure::Silent, Left::default());
-    assert_eq!(verdict, Verdict::GaveUp { quiet: GIVE_UP });
+    let verdict = fails(&mut relay, almost, SessionFailure::Transient, Left::default());
+    assert_eq!(verdict, AfterSession::Retry { failures: 0 });
+    let verdict = fails(&mut relay, START + GIVE_UP, SessionFailure::Silent, Left::default());
+    assert_eq!(verdict, AfterSession::GaveUp { quiet: GIVE_UP });
 
-    assert_eq!(fails(&mut relay, almost, Failure::Held, Left::default()), Verdict::Standby);
-    assert_eq!(relay.next(almost, RUN), Next::Standby(STANDBY_TICK));
+    assert_eq!(
+        fails(&mut relay, almost, SessionFailure::Held, Left::default()),
+        AfterSession::Standby
+    );
+    assert_eq!(relay.next(almost, RUN), NextAction::Standby(STANDBY_TICK));
     relay.slot_is_free(START + 2 * GIVE_UP);
-    assert_eq!(relay.next(START + 2 * GIVE_UP, RUN), Next::Begin(None));
-    let verdict = fails(&mut relay, START + 2 * GIVE_UP, Failure::Transient, Left::default());
-    assert_eq!(verdict, Verdict::Retry { failures: 1 });
+    assert_eq!(relay.next(START + 2 * GIVE_UP, RUN), NextAction::Begin(None));
+    let verdict =
+        fails(&mut relay, START + 2 * GIVE_UP, SessionFailure::Transient, Left::default());
+    assert_eq!(verdict, AfterSession::Retry { failures: 1 });
 
-    let for_ever = Policy { give_up_after: Duration::ZERO, ..policy() };
+    let for_ever = SupervisorPolicy { give_up_after: Duration::ZERO, ..policy() };
     let mut patient = Supervisor::new(for_ever, 7, START);
-    let verdict = fails(&mut patient, START + 99 * GIVE_UP, Failure::Transient, Left::default());
-    assert_eq!(verdict, Verdict::Retry { failures: 0 });
+    let verdict =
+        fails(&mut patient, START + 99 * GIVE_UP, SessionFailure::Transient, Left::default());
+    assert_eq!(verdict, AfterSession::Retry { failures: 0 });
 }
 
 #[test]
 fn a_slot_that_is_held_is_not_waited_for_against_the_operators_will() {
-    let no_wait = Policy { wait_for_slot: false, ..policy() };
+    let no_wait = SupervisorPolicy { wait_for_slot: false, ..policy() };
     let mut supervisor = Supervisor::new(no_wait, 7, START);
-    assert_eq!(fails(&mut supervisor, START, Failure::Held, at(1)), Verdict::SlotHeld);
+    assert_eq!(fails(&mut supervisor, START, SessionFailure::Held, at(1)), AfterSession::SlotHeld);
     let streamed = Left { has_streamed: true, ..at(1) };
-    let verdict = fails(&mut supervisor, START, Failure::Transient, streamed);
-    assert_eq!(verdict, Verdict::Retry { failures: 0 });
-    let verdict = fails(&mut supervisor, START, Failure::Held, at(1));
-    assert_eq!(verdict, Verdict::Standby, "it may be what is left of its own stream");
+    let verdict = fails(&mut supervisor, START, SessionFailure::Transient, streamed);
+    assert_eq!(verdict, AfterSession::Retry { failures: 0 });
+    let verdict = fails(&mut supervisor, START, SessionFailure::Held, at(1));
+    assert_eq!(verdict, AfterSession::Standby, "it may be what is left of its own stream");
 }
 
 #[test]
 fn g8_a_stop_between_sessions_is_clean_once_nothing_is_owed() {
     let mut relay = supervisor();
-    fails(&mut relay, START, Failure::Transient, Left::default());
-    assert!(matches!(relay.next(START, RUN), Next::Wait(_)));
-    assert_eq!(relay.next(START, DRAIN), Next::End(Conclusion::Stopped));
+    fails(&mut relay, START, SessionFailure::Transient, Left::default());
+    assert!(matches!(relay.next(START, RUN), NextAction::Wait(_)));
+    assert_eq!(relay.next(START, DRAIN), NextAction::End(Conclusion::Stopped));
 
     // Told before the pause, but after the session.
-    fails(&mut relay, START, Failure::Transient, owing(7));
-    assert_eq!(relay.next(START, DRAIN), Next::Begin(Some(7)), "no pause is slept through");
-    fails(&mut relay, START, Failure::Transient, owing(7));
-    assert!(matches!(relay.next(START, RUN), Next::Wait(_)));
-    assert_eq!(relay.next(START, DRAIN), Next::Begin(None), "nor its rest");
+    fails(&mut relay, START, SessionFailure::Transient, owing(7));
+    assert_eq!(relay.next(START, DRAIN), NextAction::Begin(Some(7)), "no pause is slept through");
+    fails(&mut relay, START, SessionFailure::Transient, owing(7));
+    assert!(matches!(relay.next(START, RUN), NextAction::Wait(_)));
+    assert_eq!(relay.next(START, DRAIN), NextAction::Begin(None), "nor its rest");
     assert_eq!(relay.start(START, limits()).owed.records(), 7);
-    assert_eq!(relay.next(START, DRAIN), Next::Begin(None), "said once");
+    assert_eq!(relay.next(START, DRAIN), NextAction::Begin(None), "said once");
     // A session that fails after that costs its pause.
-    relay.ended(START, Request::Drain, owing(7), Err(Failure::Transient));
-    assert!(matches!(relay.next(START, DRAIN), Next::Wait(_)));
+    relay.ended(START, ControlRequest::Drain, owing(7), Err(SessionFailure::Transient));
+    assert!(matches!(relay.next(START, DRAIN), NextAction::Wait(_)));
     let late = Requested { told_for: GRACE, ..DRAIN };
     let expired = Conclusion::GraceExpired { records: 7 };
-    assert_eq!(relay.next(START, late), Next::End(expired));
-    let at_once = Requested { request: Request::Abort, ..DRAIN };
+    assert_eq!(relay.next(START, late), NextAction::End(expired));
+    let at_once = Requested { request: ControlRequest::Abort, ..DRAIN };
     let aborted = Conclusion::Aborted { records: 7 };
-    assert_eq!(relay.next(START, at_once), Next::End(aborted));
+    assert_eq!(relay.next(START, at_once), NextAction::End(aborted));
     relay.slot_reaches(Some((Lsn::new(120), Lsn::new(200))));
-    assert_eq!(relay.next(START, late), Next::End(Conclusion::Stopped), "another one did it");
+    assert_eq!(relay.next(START, late), NextAction::End(Conclusion::Stopped), "another one did it");
 }
 
 #[test]
@@ -153,14 +163,14 @@ fn g8_a_server_that_stops_ends_a_relay_that_is_told_to() {
         let verdict = relay.ended(START, request, left, Ok(End::ServerShutdown)).0;
         (verdict, relay.next(START, Requested { request, ..RUN }))
     };
-    let (verdict, next) = shutdown(Request::ServerShutdown, owing(7));
-    assert_eq!(verdict, Verdict::ServerShutdown);
-    assert!(matches!(next, Next::Wait(_)), "{next:?}");
-    let (verdict, next) = shutdown(Request::Drain, owing(7));
+    let (verdict, next) = shutdown(ControlRequest::ServerShutdown, owing(7));
+    assert_eq!(verdict, AfterSession::ServerShutdown);
+    assert!(matches!(next, NextAction::Wait(_)), "{next:?}");
+    let (verdict, next) = shutdown(ControlRequest::Drain, owing(7));
     let expired = Conclusion::GraceExpired { records: 7 };
-    assert_eq!((verdict, next), (Verdict::GoOn, Next::End(expired)));
-    let (_, next) = shutdown(Request::Drain, at(100));
-    assert_eq!(next, Next::End(Conclusion::Stopped));
+    assert_eq!((verdict, next), (AfterSession::GoOn, NextAction::End(expired)));
+    let (_, next) = shutdown(ControlRequest::Drain, at(100));
+    assert_eq!(next, NextAction::End(Conclusion::Stopped));
 }
 
 #[test]
@@ -168,31 +178,37 @@ fn logins_are_tried_again_for_a_while_and_other_ends_are_for_good() {
     let mut supervisor = supervisor();
     for failures in 0..2 {
         let now = START + 30 * SECOND * failures;
-        let verdict = fails(&mut supervisor, now, Failure::Login, Left::default());
-        assert_eq!(verdict, Verdict::Retry { failures });
+        let verdict = fails(&mut supervisor, now, SessionFailure::Login, Left::default());
+        assert_eq!(verdict, AfterSession::Retry { failures });
     }
     let now = START + 60 * SECOND;
-    assert_eq!(fails(&mut supervisor, now, Failure::Login, Left::default()), Verdict::Final);
-    assert_eq!(fails(&mut supervisor, START, Failure::Final, Left::default()), Verdict::Final);
+    assert_eq!(
+        fails(&mut supervisor, now, SessionFailure::Login, Left::default()),
+        AfterSession::Final
+    );
+    assert_eq!(
+        fails(&mut supervisor, START, SessionFailure::Final, Left::default()),
+        AfterSession::Final
+    );
 }
 
 #[test]
 fn g4_what_is_learned_of_refused_records_changes_the_next_session_at_once() {
     let mut relay = supervisor();
-    let lesson = Lesson {
+    let analysis = RefusalAnalysis {
         suspects: Suspects::default(),
         is_news: true,
         refused: 0,
         is_of_the_batch: false,
         wait: Duration::ZERO,
     };
-    let verdict = fails(&mut relay, START, refused(&lesson), at(100));
-    assert_eq!(verdict, Verdict::SendDifferently);
-    assert_eq!(relay.next(START, RUN), Next::Begin(None));
+    let verdict = fails(&mut relay, START, refused(&analysis), at(100));
+    assert_eq!(verdict, AfterSession::SendDifferently);
+    assert_eq!(relay.next(START, RUN), NextAction::Begin(None));
     // Nobody knows which record it was.
-    let lesson = Lesson { is_news: false, ..lesson };
-    let verdict = fails(&mut relay, START, refused(&lesson), at(100));
-    assert_eq!(verdict, Verdict::Retry { failures: 0 });
+    let analysis = RefusalAnalysis { is_news: false, ..analysis };
+    let verdict = fails(&mut relay, START, refused(&analysis), at(100));
+    assert_eq!(verdict, AfterSession::Retry { failures: 0 });
     let cautious = SessionMode { kind: ModeKind::Cautious, until: Lsn::new(150) };
     let start = relay.start(START, limits());
     assert_eq!(start.mode, Some(cautious));
@@ -200,7 +216,10 @@ fn g4_what_is_learned_of_refused_records_changes_the_next_session_at_once() {
     // A backlog does not matter until it is found.
     relay.slot_reaches(Some((Lsn::new(100), Lsn::new(1 << 40))));
     assert_eq!(relay.start(START, limits()).mode, Some(cautious));
-    assert_eq!(relay.ended(START, Request::Run, at(150), Ok(End::ModeOver)).0, Verdict::GoOn);
+    assert_eq!(
+        relay.ended(START, ControlRequest::Run, at(150), Ok(End::ModeOver)).0,
+        AfterSession::GoOn
+    );
     relay.slot_reaches(Some((Lsn::new(150), Lsn::new(1 << 40))));
     let mode = relay.start(START, limits()).mode.map(|mode| mode.kind);
     assert_eq!(mode, Some(ModeKind::Backlog));
@@ -210,11 +229,14 @@ fn g4_what_is_learned_of_refused_records_changes_the_next_session_at_once() {
 fn once_ends_where_the_log_ended_and_nothing_is_owed_any_more() {
     let mut relay = supervisor();
     relay.end_at(Lsn::new(110));
-    fails(&mut relay, START, Failure::Sink(SinkFault::Outage), owing(7));
+    fails(&mut relay, START, SessionFailure::Sink(SinkFault::Outage), owing(7));
     let until = relay.start(START, limits()).limits.until;
     assert_eq!(until, Some((Lsn::new(120), End::CaughtUp)));
-    assert_eq!(relay.ended(START, Request::Run, at(120), Ok(End::CaughtUp)).0, Verdict::GoOn);
-    assert_eq!(relay.next(START, RUN), Next::End(Conclusion::CaughtUp));
+    assert_eq!(
+        relay.ended(START, ControlRequest::Run, at(120), Ok(End::CaughtUp)).0,
+        AfterSession::GoOn
+    );
+    assert_eq!(relay.next(START, RUN), NextAction::End(Conclusion::CaughtUp));
 }
 
 #[test]
@@ -223,7 +245,7 @@ fn a_server_that_is_silent_over_the_same_work_is_given_more_time() {
     let silence = |relay: &mut Supervisor| relay.start(START, limits()).limits.silence;
     let usual = silence(&mut relay);
     for left in [at(7), at(7), at(7)] {
-        fails(&mut relay, START, Failure::Silent, left);
+        fails(&mut relay, START, SessionFailure::Silent, left);
     }
     assert_eq!(silence(&mut relay), 4 * usual);
 }

@@ -1,13 +1,13 @@
-//! How long a Kafka transaction waits after the one before it.
+//! Commit back-off: how long a Kafka transaction waits after the one before it.
 //!
-//! Enters: how long the first record of a transaction took to be stored. Leaves: the pause before the
-//! next. Pure. What always holds: the pause is between zero and [`PAUSE_MAX`].
+//! Input: how long the first record of a transaction took to be stored. Output: the pause before the next
+//! transaction, between zero and [`PAUSE_MAX`].
 //!
-//! The brokers answer the end of a transaction before its markers are written, and refuse to begin
-//! another until they are (CONCURRENT_TRANSACTIONS). The library then asks again 20 ms later
-//! (rdkafka_txnmgr.c, 2.12), though the markers take some milliseconds. It does not tell, but a record
-//! that takes that long was put off. Measured at 1,000 rows/s over 15 partitions: rows are visible
-//! after 41 ms at the median without a pause, and after 27 ms with one of 4 ms.
+//! The brokers answer EndTxn before the transaction markers are written, and refuse to begin another
+//! transaction until they are (CONCURRENT_TRANSACTIONS). The library then asks again 20 ms later
+//! (rdkafka_txnmgr.c, 2.12), though the markers take a few milliseconds. It does not report this, but a
+//! record that takes so long was delayed by it. Measured at 1,000 rows/s over 15 partitions: rows are
+//! visible after 41 ms at the median without a pause, and after 27 ms with one of 4 ms.
 
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
-//! When a Kafka transaction ends.
+//! Decides where a Kafka transaction ends.
 //!
-//! Enters: what was sent in it, and how far the session has come. Leaves: whether it is to end here.
-//! Pure: the caller reads the clock. What always holds: it ends between two rows, and between two
-//! transactions of Postgres unless one of those is too large or too slow to wait for.
+//! Input: what was sent in it, and how far the session has come. Output: whether it ends here. Invariant:
+//! it ends between two rows, and between two Postgres transactions unless one of those is too large or too
+//! slow to wait for. The caller reads the clock.
 
 use std::time::Duration;
 
@@ -94,7 +94,7 @@ impl Batch {
 mod tests {
     use super::*;
     use crate::lsn::Lsn;
-    use crate::pipeline::{Mark, Part};
+    use crate::pipeline::{Mark, PartialTransaction};
 
     const AGE: Duration = Duration::from_millis(10);
     const LIMITS: BatchLimits = BatchLimits::new(AGE, false);
@@ -109,7 +109,7 @@ mod tests {
     }
 
     fn within() -> Reached {
-        let part = Some(Part { commit_lsn: Lsn::new(200), rows: 7 });
+        let part = Some(PartialTransaction { commit_lsn: Lsn::new(200), rows: 7 });
         Reached { mark: Mark { part, ..Mark::at(Lsn::new(100)) }, ..between() }
     }
 

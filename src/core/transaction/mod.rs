@@ -1,20 +1,20 @@
-//! The machine of Kafka transactions: exactly-once delivery.
+//! Exactly-once delivery: the state machine of Kafka transactions.
 //!
-//! Enters: records with tickets, how far the session has come, and what a [`Client`] reports. Leaves:
-//! orders to the client; confirmations once the transaction is committed that holds the records; or an
-//! error, and with it the end of the session. No I/O and no clock: the client and `now` are arguments.
+//! Input: records with tickets, how far the session has come, and the reports of a [`TransactionApi`].
+//! Output: calls of that client; confirmations once the transaction of the records is committed; or an
+//! error that ends the session. No I/O and no clock: the client and `now` are arguments.
 //!
-//! One Kafka transaction holds the records of whole transactions of Postgres and, as its last
-//! record, the progress that covers them. So "the rows are in Kafka" and "a later session leaves
-//! them out" are one event. Upholds G6. What always holds:
-//! * there is one transaction at a time; while one ends nothing is taken, and the session reads on
-//!   into its buffer meanwhile;
+//! One Kafka transaction holds the records of whole Postgres transactions and, as its last record, the
+//! progress that covers them. So "the rows are in Kafka" and "a later session skips them" are one atomic
+//! event. Upholds G6. Invariants:
+//! * there is one transaction at a time; while it ends nothing is accepted, and the session keeps reading
+//!   into its buffer;
 //! * a transaction is committed when every record of it was reported stored, never before;
-//! * `Stored` is said, and [`Sink::kept`] raised, after the commit (G1);
-//! * nothing is aborted: a session that cannot go on leaves its transaction to the next one's fencing;
-//! * nothing follows a commit whose outcome is not certain: this producer is dropped, and a later
-//!   one with the same transactional id fences it before it reads progress. A request to end a
-//!   transaction that the brokers get late then meets an epoch that is over.
+//! * `Stored` is reported, and [`Sink::kept`] raised, after the commit (G1);
+//! * nothing is aborted: a session that cannot go on leaves its transaction to be fenced by the next one;
+//! * nothing follows a commit whose outcome is uncertain: the producer is dropped, and a later one with the
+//!   same transactional id fences it before it reads the progress. An EndTxn that reaches the brokers late
+//!   then has an old epoch and is refused.
 //!
 //! ```text
 //!          first record        place to end        all stored         committed
@@ -26,7 +26,7 @@
 //! librdkafka sends EndTxn again by itself, below its API, when a connection ends or an answer does
 //! not come in time; Kafka before KIP-890's second part, which librdkafka 2.12 does not speak, takes
 //! a late EndTxn of one transaction for the end of the next. The library logs either event before it
-//! sends again ([`Client::disturbances`]): a commit during which one was logged is uncertain, though it
+//! sends again ([`TransactionApi::disturbances`]): a commit during which one was logged is uncertain, though it
 //! returned without an error.
 
 mod backoff;
@@ -56,7 +56,7 @@ const FOLLOWS: Duration = Duration::from_millis(100);
 pub const PROGRESS_TICKET: Ticket = Ticket::from_opaque(u64::MAX);
 
 /// A transactional producer that has fenced its predecessors. No call waits for the brokers.
-pub trait Client {
+pub trait TransactionApi {
     /// Why it is no longer usable.
     type Error;
 
@@ -96,7 +96,7 @@ pub trait Client {
 pub struct Transactional<C> {
     client: C,
     limits: BatchLimits,
-    state: State,
+    state: TransactionState,
     batch: Batch,
     /// A record waits for a transaction of its own, or has it.
     alone: bool,
@@ -121,7 +121,7 @@ pub struct Transactional<C> {
 
 /// Where the open transaction stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum State {
+pub enum TransactionState {
     /// There is none.
     Idle,
     /// It takes records.
@@ -143,7 +143,7 @@ pub enum State {
     Ending {
         /// How far the stream has come.
         mark: Mark,
-        /// See [`Client::disturbances`].
+        /// See [`TransactionApi::disturbances`].
         disturbances: u64,
     },
     /// There is none, and the next one would begin too soon.
@@ -153,14 +153,14 @@ pub enum State {
     },
 }
 
-impl<C: Client> Transactional<C> {
+impl<C: TransactionApi> Transactional<C> {
     /// Sends through a client that has just fenced its predecessors, and goes on behind `kept`, which
     /// the newest committed progress holds. A record waits for its batch as long as `linger`.
     pub fn new(client: C, limits: BatchLimits, linger: Duration, kept: Mark, now: Instant) -> Self {
         Self {
             client,
             limits,
-            state: State::Idle,
+            state: TransactionState::Idle,
             batch: Batch::default(),
             alone: false,
             sent: 0,
@@ -188,7 +188,7 @@ impl<C: Client> Transactional<C> {
     }
 
     /// Where the open transaction stands.
-    pub const fn state(&self) -> State {
+    pub const fn state(&self) -> TransactionState {
         self.state
     }
 
@@ -203,7 +203,7 @@ impl<C: Client> Transactional<C> {
         self.begun = self.kept_at.is_some_and(|at| now - at < FOLLOWS).then_some(now);
         // What has come during the pause has waited as long.
         let pause = if self.begun.is_some() { self.backoff.pause() } else { Duration::ZERO };
-        self.enter(State::Open { since: now.before(pause) }, now);
+        self.enter(TransactionState::Open { since: now.before(pause) }, now);
         if !self.alone {
             self.send_progress_first()?;
         }
@@ -225,17 +225,17 @@ impl<C: Client> Transactional<C> {
     fn close(&mut self, mark: Mark, now: Instant) -> Result<(), C::Error> {
         let part = if mutants::is(Mutant::ForgetsPart) { None } else { mark.part };
         let mark = Mark { part, ..mark };
-        if !matches!(self.state, State::Closing { .. }) {
+        if !matches!(self.state, TransactionState::Closing { .. }) {
             self.ends_since = now;
         }
         match self.client.send_progress(mark) {
             Ok(()) => {
                 self.sent += 1;
-                self.enter(State::Settling { mark }, now);
+                self.enter(TransactionState::Settling { mark }, now);
                 Ok(())
             }
             Err(SendError::Full) => {
-                self.enter(State::Closing { mark }, now);
+                self.enter(TransactionState::Closing { mark }, now);
                 Ok(())
             }
             Err(SendError::Refused(rejection)) => Err(self.client.progress_refused(rejection)),
@@ -276,14 +276,14 @@ impl<C: Client> Transactional<C> {
         confirmations: &mut Vec<Confirmation>,
     ) -> Result<(), C::Error> {
         match self.state {
-            State::Closing { mark } => self.close(mark, now),
-            State::Settling { mark } if self.is_stored() => {
+            TransactionState::Closing { mark } => self.close(mark, now),
+            TransactionState::Settling { mark } if self.is_stored() => {
                 let disturbances = self.client.disturbances();
                 self.client.commit()?;
-                self.enter(State::Ending { mark, disturbances }, now);
+                self.enter(TransactionState::Ending { mark, disturbances }, now);
                 Ok(())
             }
-            State::Ending { mark, disturbances } => match self.client.outcome() {
+            TransactionState::Ending { mark, disturbances } => match self.client.outcome() {
                 None => Ok(()),
                 Some(outcome) => {
                     outcome?;
@@ -293,8 +293,8 @@ impl<C: Client> Transactional<C> {
                     Ok(())
                 }
             },
-            State::Pausing { until } if now >= until => {
-                self.enter(State::Idle, now);
+            TransactionState::Pausing { until } if now >= until => {
+                self.enter(TransactionState::Idle, now);
                 Ok(())
             }
             _ => Ok(()),
@@ -312,19 +312,21 @@ impl<C: Client> Transactional<C> {
             return Err(self.client.ambiguous());
         }
         self.alone = false;
-        self.enter(State::Pausing { until: now + self.backoff.pause() }, now);
+        self.enter(TransactionState::Pausing { until: now + self.backoff.pause() }, now);
         self.timings.ended(self.batch.records);
         (self.kept, self.kept_at) = (mark, Some(now));
         self.last_end = now - self.ends_since;
         Ok(())
     }
 
-    fn enter(&mut self, state: State, now: Instant) {
+    fn enter(&mut self, state: TransactionState, now: Instant) {
         let activity = match state {
-            State::Idle | State::Pausing { .. } => Activity::Idle,
-            State::Open { .. } => Activity::Taking,
-            State::Closing { .. } | State::Settling { .. } => Activity::Settling,
-            State::Ending { .. } => Activity::Ending,
+            TransactionState::Idle | TransactionState::Pausing { .. } => Activity::Idle,
+            TransactionState::Open { .. } => Activity::Taking,
+            TransactionState::Closing { .. } | TransactionState::Settling { .. } => {
+                Activity::Settling
+            }
+            TransactionState::Ending { .. } => Activity::Ending,
         };
         self.timings.turn_to(activity, now);
         self.state = state;
@@ -343,13 +345,13 @@ impl<C: Client> Transactional<C> {
         outgoing: &Outgoing<'_>,
     ) -> Result<(), SendError<C::Error>> {
         match self.state {
-            State::Idle => {
+            TransactionState::Idle => {
                 self.client.admits(&outgoing.record)?;
                 self.alone = true;
                 self.begin(now)?;
             }
-            State::Open { .. } if self.batch.records == 0 => {}
-            State::Open { .. } => {
+            TransactionState::Open { .. } if self.batch.records == 0 => {}
+            TransactionState::Open { .. } => {
                 // It ends at the next place that is reached.
                 self.alone = true;
                 return Err(SendError::Full);
@@ -366,7 +368,7 @@ impl<C: Client> Transactional<C> {
     }
 }
 
-impl<C: Client> Sink for Transactional<C> {
+impl<C: TransactionApi> Sink for Transactional<C> {
     type Error = C::Error;
 
     fn send(
@@ -379,13 +381,14 @@ impl<C: Client> Sink for Transactional<C> {
             self.send_alone(now, &alone)?;
         } else {
             match self.state {
-                State::Idle => {
+                TransactionState::Idle => {
                     // No transaction stays open for a topic that is waited for.
                     self.client.admits(&outgoing.record)?;
                     self.begin(now)?;
                 }
-                State::Open { .. } if !self.alone && !self.batch.is_huge(self.limits) => {}
-                State::Settling { .. } if mutants::is(Mutant::SendsBehindProgress) => {}
+                TransactionState::Open { .. }
+                    if !self.alone && !self.batch.is_huge(self.limits) => {}
+                TransactionState::Settling { .. } if mutants::is(Mutant::SendsBehindProgress) => {}
                 _ => return Err(SendError::Full),
             }
             self.client.send(outgoing)?;
@@ -415,21 +418,21 @@ impl<C: Client> Sink for Transactional<C> {
     fn reached(&mut self, now: Instant, reached: Reached) -> Result<(), Self::Error> {
         match self.state {
             // One that may be refused is waited for: what else is in its transaction would be lost.
-            State::Open { .. } if self.alone && self.stored < self.sent => Ok(()),
+            TransactionState::Open { .. } if self.alone && self.stored < self.sent => Ok(()),
             // Its only row was passed over: it ends for the sake of progress, as if none were open.
-            State::Open { .. } if self.batch.records == 0 => {
+            TransactionState::Open { .. } if self.batch.records == 0 => {
                 if self.wants_progress(now, reached) {
                     self.close(reached.mark, now)?;
                 }
                 Ok(())
             }
-            State::Open { since }
+            TransactionState::Open { since }
                 if self.alone
                     || self.batch.ends(self.limits, now - since, self.last_end, reached) =>
             {
                 self.close(reached.mark, now)
             }
-            State::Idle if self.wants_progress(now, reached) => {
+            TransactionState::Idle if self.wants_progress(now, reached) => {
                 self.begin(now)?;
                 self.close(reached.mark, now)
             }
@@ -438,12 +441,12 @@ impl<C: Client> Sink for Transactional<C> {
     }
 
     fn takes_records(&self) -> bool {
-        matches!(self.state, State::Idle | State::Open { .. })
+        matches!(self.state, TransactionState::Idle | TransactionState::Open { .. })
             || mutants::is(Mutant::SendsBehindProgress)
     }
 
     fn has_enough(&self) -> bool {
-        self.batch.is_large(self.limits) && matches!(self.state, State::Open { .. })
+        self.batch.is_large(self.limits) && matches!(self.state, TransactionState::Open { .. })
     }
 
     fn may_end_within(&self) -> bool {

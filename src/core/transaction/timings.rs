@@ -1,7 +1,7 @@
-//! Where the time of transactions goes.
+//! Measures where the time of Kafka transactions goes.
 //!
-//! Enters: what a sink turns to and when, and how large what it ended was. Leaves: totals, for whoever
-//! tunes batches. Pure.
+//! Input: which step a sink begins and when, and the size of what it ended. Output: totals, for tuning
+//! batches.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Converters, transformations and the producer: what short files come to.
+//! Tests of converters, transformations and producer options, in short files.
 
 use super::*;
 

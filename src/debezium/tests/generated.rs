@@ -1,4 +1,5 @@
-//! Any text, any options with any values: imported or refused, and what is imported loads.
+//! Tests with any text, and with any options and values: they are imported or refused, and what is imported
+//! loads.
 
 use proptest::prelude::*;
 use proptest::sample::select;

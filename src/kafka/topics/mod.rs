@@ -1,16 +1,16 @@
-//! The topics as the brokers keep them: looked at, judged, and created where that is ours to do.
+//! Looks up topics, checks their settings, and creates those that Postrider may create.
 //!
-//! Enters: a [`KafkaSpec`] and names. Leaves: [`Finding`]s about topics that store too little or
-//! nothing, topics that were missing (the demo's, those that `setup` is asked for, and the one that
-//! keeps progress), or the reason why not. What always holds: a topic that exists is never changed; the relay creates no topic of the
-//! application's. All but [`create_missing`] blocks, for seconds if it must.
+//! Input: a [`KafkaSpec`] and names. Output: [`TopicFinding`]s about topics that store too little or
+//! nothing; the creation of missing topics (the demo's, those of `setup`, and the progress topic), or an
+//! error. Invariant: an existing topic is never changed; the relay creates no topic of the application's.
+//! All but [`create_missing`] may block for seconds.
 //!
-//! Brokers without the admin API cannot be asked (the embedded one answers at once that it has none):
-//! nothing is found about their topics then, and nothing is created.
+//! Brokers without the admin API cannot be asked (the embedded one says so at once): their topics are
+//! neither checked nor created.
 
-mod ask;
-mod judge;
-mod make;
+mod check_settings;
+mod create;
+mod metadata;
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -24,12 +24,12 @@ use rdkafka::types::RDKafkaErrorCode as Code;
 use super::Producer;
 use super::settings::{KafkaSpec, SettingsError};
 use super::sink::SinkError;
-use ask::{Inquiry, TopicMetadata, wait};
-use judge::{TopicFacts, judge, missing};
+use check_settings::{TopicFacts, judge, missing};
+use metadata::{Inquiry, TopicMetadata, wait};
 use postrider_core::pipeline::CreateRule;
 
-pub use judge::{Finding, Grade, Purpose};
-pub use make::{MadeTopics, WantedTopic, make_topics};
+pub use check_settings::{Grade, Purpose, TopicFinding};
+pub use create::{MadeTopics, WantedTopic, make_topics};
 
 /// A controller that has not answered by then is out of reach.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -87,7 +87,7 @@ pub enum TopicsError {
     },
     /// The topic cannot serve its purpose.
     #[error("{0}")]
-    Unfit(Finding),
+    Unfit(TopicFinding),
 }
 
 impl TopicsError {
@@ -142,7 +142,7 @@ impl TopicsError {
 pub fn survey(
     kafka: &KafkaSpec,
     topics: &[(String, Purpose)],
-) -> Result<Vec<Finding>, TopicsError> {
+) -> Result<Vec<TopicFinding>, TopicsError> {
     let mut inquiry = Inquiry::open(kafka)?;
     let mut findings = Vec::new();
     for (topic, purpose) in topics {
@@ -155,7 +155,7 @@ pub fn survey(
                 findings.extend(missing(topic, *purpose, inquiry.creates_topics()?));
             }
             TopicMetadata::Unauthorised if *purpose == Purpose::Rows => {}
-            TopicMetadata::Unauthorised => findings.push(Finding::unauthorised(topic)),
+            TopicMetadata::Unauthorised => findings.push(TopicFinding::unauthorised(topic)),
         }
         kafka.topics.brokers_create(inquiry.creates_topics()?);
     }
@@ -188,7 +188,7 @@ fn note(kafka: &KafkaSpec, topic: &str, facts: &TopicFacts) {
 
 /// Creates the progress topic if it is missing, and judges it otherwise. What must not be used is an
 /// error, the rest comes back. Without an admin API nothing is done.
-pub fn ensure_progress_topic(kafka: &KafkaSpec) -> Result<Vec<Finding>, TopicsError> {
+pub fn ensure_progress_topic(kafka: &KafkaSpec) -> Result<Vec<TopicFinding>, TopicsError> {
     let topic = kafka.progress_topic.as_str();
     let mut inquiry = Inquiry::open(kafka)?;
     let mut seen = match inquiry.look(topic) {

@@ -1,7 +1,7 @@
 //! The dead letters of one consumer: listed, and redriven.
 //!
-//! Enters: a consumer's name and a [`Filter`]. Leaves: dead letters; or their records in the topics they
-//! came from. What always holds: what has a receipt is not sent again, and what failed longer ago than
+//! Input: a consumer's name and a [`Filter`]. Output: dead letters; or their records in the topics they
+//! came from. Invariant: what has a receipt is not sent again, and what failed longer ago than
 //! markers are kept is sent only with `force`.
 
 use std::time::Duration;
@@ -165,7 +165,7 @@ fn plan(letters: &[DeadLetter], how: &RedriveOptions) -> (Redriven, Vec<Job>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use postrider_core::record::{ConsumerFailure, Origin, PartitionOffset};
+    use postrider_core::record::{ConsumerFailure, DeadLetterOrigin, PartitionOffset};
 
     fn letter(first_failed_ms: i64) -> DeadLetter {
         let failure = ConsumerFailure {
@@ -177,7 +177,7 @@ mod tests {
         let at = PartitionOffset { partition: 0, offset: 0 };
         DeadLetter {
             topic: Some("orders".into()),
-            origin: Origin::Consumer { at, failure },
+            origin: DeadLetterOrigin::Consumer { at, failure },
             ..DeadLetter::rejected(0, "poison", "")
         }
     }

@@ -1,6 +1,6 @@
 //! Why dead letters are not read or not sent again, and what to do about it.
 //!
-//! Enters: errors of the Kafka side. Leaves: [`DeadLetterError`]. What always holds: no key, payload or
+//! Input: errors of the Kafka side. Output: [`DeadLetterError`]. Invariant: no key, payload or
 //! password in any text.
 
 use std::fmt::Write as _;

@@ -1,7 +1,7 @@
 //! Dead letters in their topics, the relay's and the consumers': listed, and redriven.
 //!
-//! Enters: a dead-letter topic and a [`Filter`]. Leaves: [`DeadLetter`]s; or their records in the
-//! topics they were meant for, and in the dead-letter topic a receipt for each. What always holds: key,
+//! Input: a dead-letter topic and a [`Filter`]. Output: [`DeadLetter`]s; or their records in the
+//! topics they were meant for, and in the dead-letter topic a receipt for each. Invariant: key,
 //! value and headers are kept byte for byte, so that a redriven record has its original id, and the
 //! markers of consumers that processed it still prevent a second effect. Every call blocks.
 //!
@@ -37,7 +37,8 @@ pub(crate) use consumer::{create_command, kafka_of};
 pub use error::DeadLetterError;
 pub use error::listed;
 pub use postrider_core::record::{
-    ConsumerFailure, DeadLetter, Filter, Header, Origin, PartitionOffset, StoredRecord, Target,
+    ConsumerFailure, DeadLetter, DeadLetterOrigin, Filter, Header, PartitionOffset, StoredRecord,
+    Target,
 };
 pub use redrive::{Interrupt, Job, RedriveControl};
 pub use topic::{DeadLetterTopic, Keep, Survey};

@@ -1,7 +1,7 @@
 //! Redrives dead letters, and stores a receipt for each.
 //!
-//! Enters: [`Job`]s in order of partition and offset. Leaves: the records in their topics, and in the
-//! dead-letter topic a receipt for each that the brokers have confirmed. What always holds: a receipt is
+//! Input: [`Job`]s in order of partition and offset. Output: the records in their topics, and in the
+//! dead-letter topic a receipt for each that the brokers have confirmed. Invariant: a receipt is
 //! sent only after its record is confirmed, so a crash in between repeats a record and loses none; of
 //! one topic and key one record is in flight at a time (the producer is cautious), so that records of a
 //! key keep their order, and when one is refused nothing later of its key was sent. After a failure
@@ -18,7 +18,7 @@ use postrider_core::record::{DeadLetter, PartitionOffset, retried};
 use postrider_core::route::{OwnedRecord, Rejection};
 use postrider_core::time;
 use postrider_kafka::{
-    Confirmation, KafkaSpec, Outcome, Producer, SendError, Sink, SinkError, Start,
+    Confirmation, KafkaSpec, Outcome, Producer, SendError, Sink, SinkError, StartOffset,
 };
 
 /// Records and receipts in flight at most: a trade-off between what a crash can repeat and throughput.
@@ -108,7 +108,7 @@ impl DeadLetterTopic {
         let mut ahead = jobs.iter().peekable();
         let Some(first) = jobs.first() else { return Ok(true) };
         let mut more = true;
-        self.walk(Some(first.at.partition), Start::Offset(first.at.offset), |record| {
+        self.walk(Some(first.at.partition), StartOffset::Offset(first.at.offset), |record| {
             let record = record.to_stored();
             let at = record.at();
             let Some(job) = ahead.next_if(|job| job.at <= at) else {

@@ -1,7 +1,7 @@
 //! A dead-letter topic: its dead letters, and which of them were redriven.
 //!
-//! Enters: how to reach Kafka, the topic's name, a [`Filter`]. Leaves: a [`Survey`], or one record.
-//! What always holds: nothing is committed and no group is joined; whether a dead letter was sent again
+//! Input: how to reach Kafka, the topic's name, a [`Filter`]. Output: a [`Survey`], or one record.
+//! Invariant: nothing is committed and no group is joined; whether a dead letter was sent again
 //! is known only at the end of the topic, since its receipt comes after it. A survey that keeps
 //! summaries needs memory for the number of selected dead letters, some 550 bytes each, and not for
 //! their values.
@@ -14,7 +14,9 @@ use super::DeadLetterError;
 use postrider_core::record::{
     DeadLetter, Filter, PartitionOffset, StoredRecord, Target, receipt_of,
 };
-use postrider_kafka::{KafkaSpec, Reader, ReaderError, ReaderSpec, Received, Start, Step};
+use postrider_kafka::{
+    KafkaSpec, Reader, ReaderError, ReaderEvent, ReaderSpec, Received, StartOffset,
+};
 
 /// How long the brokers may take to answer and to name the topic's partitions.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
@@ -63,7 +65,7 @@ impl DeadLetterTopic {
     ) -> Result<Survey, DeadLetterError> {
         let mut survey = Survey::default();
         let (mut retried, mut missing, mut read) = (HashSet::new(), filter.named(), 0);
-        self.walk(None, Start::Beginning, |record| {
+        self.walk(None, StartOffset::Beginning, |record| {
             read += 1;
             progress(read);
             let record = record.to_stored();
@@ -94,7 +96,7 @@ impl DeadLetterTopic {
     /// The record at this position, whatever it is.
     pub fn record(&self, at: PartitionOffset) -> Result<StoredRecord, DeadLetterError> {
         let mut found = None;
-        let read = self.walk(Some(at.partition), Start::Offset(at.offset), |record| {
+        let read = self.walk(Some(at.partition), StartOffset::Offset(at.offset), |record| {
             found = Some(record.to_stored()).filter(|record| record.at() == at);
             Ok(ControlFlow::Break(()))
         });
@@ -111,7 +113,7 @@ impl DeadLetterTopic {
     pub(super) fn walk(
         &self,
         partition: Option<i32>,
-        start: Start,
+        start: StartOffset,
         mut each: impl FnMut(&Received<'_>) -> Result<ControlFlow<()>, DeadLetterError>,
     ) -> Result<(), DeadLetterError> {
         let spec = ReaderSpec { partition, start, ..ReaderSpec::whole(&[&self.name]) };
@@ -119,15 +121,15 @@ impl DeadLetterTopic {
         let mut last_activity = Instant::now();
         loop {
             match reader.next(TICK)? {
-                Step::Record(record) => {
+                ReaderEvent::Record(record) => {
                     if each(&record)?.is_break() {
                         return Ok(());
                     }
                     last_activity = Instant::now();
                 }
-                Step::End => return Ok(()),
-                Step::Idle if last_activity.elapsed() < SILENCE_TIMEOUT => {}
-                Step::Idle => {
+                ReaderEvent::End => return Ok(()),
+                ReaderEvent::Idle if last_activity.elapsed() < SILENCE_TIMEOUT => {}
+                ReaderEvent::Idle => {
                     return Err(DeadLetterError::Unread { seconds: SILENCE_TIMEOUT.as_secs() });
                 }
             }

@@ -1,6 +1,6 @@
 //! A circuit breaker: bypasses Redis after a failure, so that an unavailable Redis slows down no request.
 //!
-//! Enters: outcomes of calls, and the time. Leaves: whether to call. What always holds: after a failure
+//! Input: outcomes of calls, and the time. Output: whether to call. Invariant: after a failure
 //! the circuit is open (no calls) for the length of the pause; then it is half-open: one call probes, and
 //! only its success closes the circuit.
 

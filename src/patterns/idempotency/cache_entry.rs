@@ -8,7 +8,7 @@
 //!
 //! PENDING stays within the 44 bytes that Redis keeps in one allocation with the object's header.
 //!
-//! Enters: any bytes. Leaves: a [`CacheEntry`]; bytes that are none of the above are
+//! Input: any bytes. Output: a [`CacheEntry`]; bytes that are none of the above are
 //! [`CacheEntry::Corrupt`], never a panic.
 
 use bytes::Bytes;

@@ -1,7 +1,7 @@
 //! The claims table, `idempotency_keys`: one row for each key, inserted in the transaction of the effect.
 //!
-//! Enters: the caller's transaction, a [`Request`] and the [`StoredResponse`] it will get. Leaves: a
-//! [`Claim`]. What always holds: of all transactions that claim one key with [`Claim::Won`] at most
+//! Input: the caller's transaction, a [`Request`] and the [`StoredResponse`] it will get. Output: a
+//! [`Claim`]. Invariant: of all transactions that claim one key with [`Claim::Won`] at most
 //! one commits, and its row exists if and only if its effect does; a row never changes. Needs
 //! `migrations/0003_application.sql`.
 //!

@@ -1,7 +1,7 @@
-//! Counters of the guard.
+//! Counters of the guard's decisions, for metrics.
 //!
-//! Enters: what [`Guard`](super::Guard) found. Leaves: [`Counts`], a plain snapshot for metrics. What
-//! always holds: numbers only grow; each call of `begin` is counted once.
+//! Input: what [`Guard`](super::Guard) decided. Output: [`Counts`], a plain snapshot. Invariant: numbers
+//! only grow; each call of `begin` is counted once.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

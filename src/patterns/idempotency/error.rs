@@ -1,7 +1,7 @@
 //! What can go wrong with the guard, apart from a client's bad key, and how to fix it.
 //!
-//! Enters: errors of the two clients. Leaves: [`IdempotencyError`], which names a situation. What
-//! always holds: no key, no payload and no password in any text. A failure of Redis is not
+//! Input: errors of the two clients. Output: [`IdempotencyError`], which names a situation.
+//! Invariant: no key, no payload and no password in any text. A failure of Redis is not
 //! among them: it makes the guard unsure, and nothing else.
 
 use tokio_postgres::error::SqlState;

@@ -1,4 +1,4 @@
-//! The guard: which request executes, which has to wait, which gets the stored response.
+//! The guard: decides which request executes, which must wait, and which gets the stored response.
 //!
 //! ```text
 //!            begin: New                      complete by the owner
@@ -10,8 +10,8 @@
 //!    +---------------------------------------- expiry -----------------------+
 //! ```
 //!
-//! Enters: a [`Request`], a [`Lease`], a [`StoredResponse`]. Leaves: [`BeginOutcome`], [`OwnerUpdate`]. What always
-//! holds: only the owner changes a key; each call is one round trip, and none while Redis is bypassed;
+//! Input: a [`Request`], a [`Lease`], a [`StoredResponse`]. Output: [`BeginOutcome`], [`OwnerUpdate`].
+//! Invariant: only the owner changes a key; each call is one round trip, and none while Redis is bypassed;
 //! no call returns an error.
 
 use std::convert::Infallible;

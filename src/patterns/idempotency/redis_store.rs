@@ -1,7 +1,7 @@
 //! Runs the scripts in Redis, behind a circuit breaker.
 //!
-//! Enters: a script's arguments. Leaves: its result, or `None` if Redis did not answer in time.
-//! What always holds: a call takes no longer than the response timeout, connecting included; after a
+//! Input: a script's arguments. Output: its result, or `None` if Redis did not answer in time.
+//! Invariant: a call takes no longer than the response timeout, connecting included; after a
 //! failure Redis is bypassed for a while, so that it costs no time; no request fails because of Redis.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

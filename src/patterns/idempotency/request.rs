@@ -1,6 +1,6 @@
 //! What identifies a request: its scope, the client's key, and a fingerprint of what it asks for.
 //!
-//! Enters: the header's bytes and the parsed request. Leaves: a [`Request`]. What always holds: a
+//! Input: the header's bytes and the parsed request. Output: a [`Request`]. Invariant: a
 //! [`Key`] is 1 to 255 visible ASCII characters, so it can be a part of any key or text without
 //! escaping; neither key nor scope shows in `Debug`.
 

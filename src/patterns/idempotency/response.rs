@@ -1,7 +1,7 @@
 //! A response that can be replayed, and its encoding.
 //!
-//! Enters: status, headers and body. Leaves: a [`StoredResponse`], and its compact encoding for Redis. What
-//! always holds: a response is valid HTTP, wherever it was read from: its headers contain no line break
+//! Input: status, headers and body. Output: a [`StoredResponse`], and its compact encoding for Redis.
+//! Invariant: a response is valid HTTP, wherever it was read from: its headers contain no line break
 //! and no character that HTTP forbids. Decoding accepts any bytes, and allocates no more than their
 //! length.
 

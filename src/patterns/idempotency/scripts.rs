@@ -1,7 +1,8 @@
-//! The four transitions, as Lua: each sees and changes one key, in one round trip.
+//! The Lua scripts of the guard's four transitions: each reads and changes one key in Redis, in one round
+//! trip.
 //!
-//! Leaves: [`Scripts`], loaded by digest; the client loads the text where Redis does not know it yet.
-//! What always holds: reads and writes of a script are atomic; a key of another type is left alone and
+//! Output: [`Scripts`], loaded by digest; the client loads the text where Redis does not know it yet.
+//! Invariant: reads and writes of a script are atomic; a key of another type is left alone and
 //! raises no error, so that one such key does not look like a failure of Redis. Redis 5 or newer: the clock is read before a write.
 //! PSETEX and locals rather than SET with options: a call from Lua costs more than the command itself, and
 //! each argument adds to that.

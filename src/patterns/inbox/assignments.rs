@@ -1,7 +1,7 @@
 //! Which partitions are assigned to this member, since when, and how far each is handled.
 //!
-//! Enters: assignments and revocations, received records, handled records. Leaves: whether a record is
-//! still this member's, the offsets to commit, and the lag. What always holds: each assignment has an
+//! Input: assignments and revocations, received records, handled records. Output: whether a record is
+//! still this member's, the offsets to commit, and the lag. Invariant: each assignment has an
 //! epoch, and a record received in an older epoch moves no offset, also if the partition was reassigned to
 //! the same member meanwhile. Pure.
 

@@ -1,7 +1,7 @@
 //! Processes a batch of records.
 //!
-//! Enters: records in order of arrival. Leaves: effects, dead letters, and how many records of the
-//! batch, from its beginning, are handled. What always holds: a record is handled when its effects are
+//! Input: records in order of arrival. Output: effects, dead letters, and how many records of the
+//! batch, from its beginning, are handled. Invariant: a record is handled when its effects are
 //! committed, were committed before, its type is ignored, or its dead letter is confirmed; nothing becomes
 //! a dead letter because the database is unavailable or slow, or because of lock contention. A batch is one
 //! transaction; only when that fails is each message tried alone, so that one message neither fails nor

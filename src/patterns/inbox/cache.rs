@@ -1,7 +1,7 @@
 //! The cache in front of the markers: ids of processed messages in Redis.
 //!
-//! Enters: ids, before the transaction and after its commit. Leaves: those of them that are certainly
-//! processed. What always holds: only what was committed is ever cached, so a hit is true; a miss says
+//! Input: ids, before the transaction and after its commit. Output: those of them that are certainly
+//! processed. Invariant: only what was committed is ever cached, so a hit is true; a miss says
 //! nothing, so a cache that is flushed, fails or is unavailable costs time and no more.
 
 use std::collections::HashSet;

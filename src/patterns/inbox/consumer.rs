@@ -1,7 +1,7 @@
 //! The consumer's public interface, and its thread.
 //!
-//! Enters: a [`ConsumerSpec`], the application's [`Effects`], and a future that asks to stop.
-//! Leaves: effects in Postgres, offsets in Kafka, and the totals at the end. What always holds: the
+//! Input: a [`ConsumerSpec`], the application's [`Effects`], and a future that asks to stop.
+//! Output: effects in Postgres, offsets in Kafka, and the totals at the end. Invariant: the
 //! offsets follow the database; while a batch is processed the consumer keeps polling; when the
 //! consumer has ended, so have its thread, its session and its membership.
 

@@ -1,6 +1,6 @@
 //! Counters and status of a consumer.
 //!
-//! Enters: updates. Leaves: a [`ConsumerSnapshot`] or a [`ConsumerStatus`] at any time, from any thread. What always holds: each total only rises.
+//! Input: updates. Output: a [`ConsumerSnapshot`] or a [`ConsumerStatus`] at any time, from any thread. Invariant: each total only rises.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};

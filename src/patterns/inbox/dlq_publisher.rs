@@ -1,7 +1,7 @@
 //! Publishes dead letters: messages that the consumer could not process.
 //!
-//! Enters: a record and the reason. Leaves: a confirmed dead letter in the consumer's own topic. What
-//! always holds: it is retried until the brokers confirm it or the consumer is to stop, since an
+//! Input: a record and the reason. Output: a confirmed dead letter in the consumer's own topic.
+//! Invariant: it is retried until the brokers confirm it or the consumer is to stop, since an
 //! unconfirmed record must not be skipped; a record too large for the topic is truncated: first its value,
 //! then most headers, then its key, never its partition and offset.
 
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::stop::StopSignal;
 use crate::dead_letter::{create_command, kafka_of, now_ms, topic_of};
 use postrider_core::ledger::Ticket;
-use postrider_core::record::{ConsumerFailure, Cut, StoredRecord};
+use postrider_core::record::{ConsumerFailure, StoredRecord, Truncation};
 use postrider_core::route::{OwnedRecord, Rejection, RejectionCode};
 use postrider_kafka::{
     Confirmation, KafkaSpec, Outcome, Producer, Reader, ReaderError, ReaderSpec, SendError,
@@ -88,7 +88,7 @@ impl DlqPublisher {
         (code, reason): (&str, &str),
         failure: &ConsumerFailure,
     ) -> bool {
-        let (mut failures, mut cut) = (0, Cut::Nothing);
+        let (mut failures, mut cut) = (0, Truncation::Nothing);
         loop {
             let (key, value) = cut.rest(record);
             let letter = OwnedRecord {

@@ -1,7 +1,7 @@
 //! The interface that applications implement: which messages they handle, their effects, and failures.
 //!
-//! Enters: a [`Message`] and the transaction its marker is written in. Leaves: the application's
-//! rows, in that transaction, or a [`Failure`]. What always holds: effects of a message are
+//! Input: a [`Message`] and the transaction its marker is written in. Output: the application's
+//! rows, in that transaction, or a [`Failure`]. Invariant: effects of a message are
 //! committed together with its marker or not at all. Implemented by applications; called by `processor`.
 
 use std::error::Error;

@@ -1,7 +1,7 @@
 //! Why a consumer does not start, or ends.
 //!
-//! Enters: errors of the clients. Leaves: [`InboxError`], which names a situation and its remedy.
-//! What always holds: no password, key or payload in any text; transient failures, such as an
+//! Input: errors of the clients. Output: [`InboxError`], which names a situation and its remedy.
+//! Invariant: no password, key or payload in any text; transient failures, such as an
 //! unavailable database or broker, are retried and not errors here. Returned by `Consumer`.
 
 use rdkafka::error::KafkaError;

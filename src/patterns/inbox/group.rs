@@ -1,7 +1,7 @@
 //! Membership in the consumer group: batches of records, rebalances, offsets.
 //!
-//! Enters: records and rebalances; positions of handled records. Leaves: batches of records; committed
-//! offsets. What always holds: an offset is committed only when everything before it in the partition is
+//! Input: records and rebalances; positions of handled records. Output: batches of records; committed
+//! offsets. Invariant: an offset is committed only when everything before it in the partition is
 //! handled, and only for partitions that have been assigned since; calling [`Group::poll_paused`] often
 //! enough keeps the membership, however long a batch takes.
 
@@ -20,7 +20,7 @@ use super::assignments::{Assignments, Partition, ReceivedRecord, RecordPosition}
 use super::lag::{Watermarks, missing_topics};
 use super::{ConsumerCounters, ConsumerSpec, InboxError};
 use crate::dead_letter::now_ms;
-use postrider_kafka::stored;
+use postrider_kafka::to_stored_record;
 use postrider_service::log_throttle::LogThrottle;
 
 /// How soon a consumer that waits for records notices that it should stop.
@@ -210,7 +210,7 @@ impl Group {
         match self.consumer.poll(limit) {
             None => Ok(None),
             // Rebalances of this poll are complete: the record is of the newest epoch.
-            Some(Ok(message)) => Ok(self.consumer.context().lock().tag(stored(&message))),
+            Some(Ok(message)) => Ok(self.consumer.context().lock().tag(to_stored_record(&message))),
             Some(Err(error @ KafkaError::MessageConsumptionFatal(_))) => {
                 Err(InboxError::Fatal(error))
             }

@@ -1,7 +1,7 @@
 //! The consumer's lag, from the brokers' watermarks.
 //!
-//! Enters: the assigned partitions. Leaves: the number of unhandled messages, or that the brokers did not
-//! answer. What always holds: each request has a time limit, and there are three at most: one for the high
+//! Input: the assigned partitions. Output: the number of unhandled messages, or that the brokers did not
+//! answer. Invariant: each request has a time limit, and there are three at most: one for the high
 //! watermarks, two more after a new assignment.
 
 use std::collections::BTreeMap;

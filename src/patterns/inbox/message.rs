@@ -1,7 +1,7 @@
 //! Parses a Kafka record as the relay writes it.
 //!
-//! Enters: a [`StoredRecord`]. Leaves: a [`Message`], or [`InvalidMessage`] with the field that is wrong. What
-//! always holds: the record is kept byte for byte beside what was read of it; no error repeats a value.
+//! Input: a [`StoredRecord`]. Output: a [`Message`], or [`InvalidMessage`] with the field that is wrong.
+//! Invariant: the record is kept byte for byte beside what was read of it; no error repeats a value.
 //! Pure.
 
 use serde_json::Value;

@@ -1,8 +1,8 @@
 //! The idempotent consumer: each message's effects once, however often it is delivered.
 //!
-//! Enters: records of Kafka topics as the relay writes them, and the application's [`Effects`].
-//! Leaves: the effects in Postgres, each message's once; offsets in Kafka; dead letters with the
-//! reason. What always holds: a message's marker in `processed_messages` is committed in the same
+//! Input: records of Kafka topics as the relay writes them, and the application's [`Effects`].
+//! Output: the effects in Postgres, each message's once; offsets in Kafka; dead letters with the
+//! reason. Invariant: a message's marker in `processed_messages` is committed in the same
 //! transaction as its effects and the rows they write into the consumer's own outbox; the offset
 //! follows the commit; the unique index decides between two consumers with the same message;
 //! Redis, if there is one, caches only what was committed.

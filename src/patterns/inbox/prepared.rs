@@ -1,8 +1,7 @@
-//! Statements of effects, prepared once for each session.
+//! Prepared statements for effects, prepared once for each session.
 //!
-//! Enters: the text of a statement, and the transaction of a consumer. Leaves: the statement as this
-//! session knows it. What always holds: a statement is never used in another session than the one
-//! that prepared it; with a transaction of another client it is prepared anew.
+//! Input: the text of a statement, and a consumer's transaction. Output: the statement as prepared in that
+//! session. Invariant: a statement is never used in another session than the one that prepared it.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};

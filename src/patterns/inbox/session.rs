@@ -1,7 +1,7 @@
 //! The consumer's session with Postgres, and the transaction of markers and effects.
 //!
-//! Enters: messages, and the application's [`Effects`]. Leaves: which of them had their effects now.
-//! What always holds: the markers, the effects and whatever rows the effects wrote for others are
+//! Input: messages, and the application's [`Effects`]. Output: which of them had their effects now.
+//! Invariant: the markers, the effects and whatever rows the effects wrote for others are
 //! committed together or not at all; a message whose marker was there has no effect; a session that
 //! failed is not used again.
 

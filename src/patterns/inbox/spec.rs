@@ -1,6 +1,6 @@
 //! Settings of a consumer.
 //!
-//! Enters: the application's settings. Leaves: a [`ConsumerSpec`], validated before anything is connected.
+//! Input: the application's settings. Output: a [`ConsumerSpec`], validated before anything is connected.
 //! Pure.
 
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! The current status of a consumer: its partitions, its lag, and what it waits for.
 //!
-//! Enters: updates of the group and of transactions. Leaves: a [`ConsumerStatus`] at any time, from any
+//! Input: updates of the group and of transactions. Output: a [`ConsumerStatus`] at any time, from any
 //! thread, through [`ConsumerCounters`](super::ConsumerCounters).
 
 use serde::Serialize;

@@ -1,6 +1,6 @@
 //! The signal that a consumer should stop.
 //!
-//! Enters: a request to stop, or that the sender was dropped. Leaves: a flag to poll, and waits that end
+//! Input: a request to stop, or that the sender was dropped. Output: a flag to poll, and waits that end
 //! early.
 
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! Sagas: a process over several services that completes or is compensated, and never hangs.
 //!
-//! Enters: events of one saga, in any order, some twice, some late. Leaves: its next state and the events
-//! it emits, written in one transaction with the outbox. What always holds: [`Saga::apply`] is pure, so
+//! Input: events of one saga, in any order, some twice, some late. Output: its next state and the events
+//! it emits, written in one transaction with the outbox. Invariant: [`Saga::apply`] is pure, so
 //! every order of events can be tested; a saga that has not ended has a deadline, and [`overdue`] finds
 //! those that passed it. The caller filters duplicates (`inbox`); a saga should tolerate them all the same.
 //!

@@ -1,9 +1,10 @@
-//! The same servers, TLS rules and password for who opens SQL sessions by itself: pools, consumers.
+//! Converts our connection settings to tokio-postgres's, for code that opens SQL sessions by itself: pools,
+//! consumers.
 //!
-//! Enters: a [`ConnectInfo`]. Leaves: a configuration of tokio-postgres and what secures its sessions.
-//! What always holds: certificates are checked as on the relay's own connections; what that library
-//! cannot express is refused rather than left out. One difference: with `sslmode=prefer` a handshake
-//! that fails is not repeated without TLS.
+//! Input: a [`ConnectInfo`]. Output: a tokio-postgres configuration and its TLS connector. Invariant:
+//! certificates are checked as on the relay's own connections; a setting that tokio-postgres cannot express
+//! is refused, not dropped. One difference: with `sslmode=prefer` a failed TLS handshake is not repeated
+//! without TLS.
 
 use tokio_postgres::config::{self, LoadBalanceHosts as TokioLoadBalanceHosts};
 use tokio_postgres_rustls::MakeRustlsConnect;
@@ -12,7 +13,8 @@ use super::connect::{connect, login_config};
 use super::error::ControlError;
 use crate::libpq::ConnectInfo;
 use crate::libpq::{
-    Address, Endpoint, LoadBalanceHosts, RootCertificate, SslMode, TargetSessionAttrs, TlsSettings,
+    Endpoint, HostAddress, LoadBalanceHosts, RootCertificate, SslMode, TargetSessionAttrs,
+    TlsSettings,
 };
 use crate::wal::{TlsFilesError, dial, tls};
 
@@ -136,8 +138,8 @@ fn servers(config: &mut config::Config, endpoints: &[Endpoint]) -> Result<(), Ad
     for endpoint in endpoints {
         config.port(endpoint.port);
         match &endpoint.address {
-            Address::Unix(directory) => config.host_path(directory),
-            Address::Tcp { host, ip } => {
+            HostAddress::Unix(directory) => config.host_path(directory),
+            HostAddress::Tcp { host, ip } => {
                 if let Some(ip) = ip {
                     with_ip += 1;
                     config.hostaddr(*ip);

@@ -1,9 +1,9 @@
-//! Watches how a server authenticates us, on sessions whose library does not tell.
+//! Enforces `require_auth` on SQL sessions, whose library does not report how the server authenticates us.
 //!
-//! Enters: the bytes of a session while it logs in. Leaves: the same bytes, or an error in place of the
-//! server's first request that `require_auth` does not permit. Always holds: the library has not seen
-//! that request then, so it has answered nothing. The replication connection, whose login is our own,
-//! asks the same [`RequireAuth`].
+//! Input: the bytes of a session while it logs in. Output: the same bytes, or an error in place of the
+//! first authentication request that `require_auth` does not permit. Invariant: the library has not seen
+//! that request, so it has not answered it. The replication connection logs in with code of our own and
+//! uses the same [`RequireAuth`].
 
 use std::future::Future;
 use std::io::{self, ErrorKind};

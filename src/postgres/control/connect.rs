@@ -1,9 +1,9 @@
-//! SQL sessions beside the stream.
+//! Opens SQL sessions beside the replication stream.
 //!
-//! Enters: a [`ConnectInfo`]. Leaves: a [`Client`], over the same servers, TLS rules and password
-//! as the replication connection (`wal` dials and checks certificates for both). Always holds: no
-//! statement waits longer than [`STATEMENT_LIMIT`] unless it says so; the end of the session is
-//! seen even while nobody asks anything of it, which makes it the canary of a server's shutdown.
+//! Input: a [`ConnectInfo`]. Output: a [`Client`], with the same servers, TLS rules and password as the
+//! replication connection. Invariant: no statement takes longer than [`STATEMENT_LIMIT`] unless it says so;
+//! the end of the session is noticed even while it is idle, which is how a shutdown of the server is
+//! detected.
 
 use std::error::Error as _;
 use std::future::Future;
@@ -21,7 +21,7 @@ use super::authentication::{Watched, WatchedTls, unwanted};
 use super::error::ControlError;
 use crate::libpq::ConnectInfo;
 use crate::libpq::{
-    Address, ChannelBinding, Endpoint, SslMode, SslNegotiation, TargetSessionAttrs,
+    ChannelBinding, Endpoint, HostAddress, SslMode, SslNegotiation, TargetSessionAttrs,
 };
 use crate::wal::dial::{self, SessionCheck};
 use crate::wal::{ServerMessage, Socket, WalError, tls};
@@ -194,7 +194,7 @@ async fn log_in(
         Socket::Tcp(socket) => {
             let peer = socket.peer_addr().map_err(io)?.ip();
             for Endpoint { address, .. } in &mut server.endpoints {
-                if let Address::Tcp { ip, .. } = address {
+                if let HostAddress::Tcp { ip, .. } = address {
                     *ip = Some(peer);
                 }
             }

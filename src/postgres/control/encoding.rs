@@ -1,8 +1,9 @@
-//! In which encoding a database's stream is read.
+//! Finds out in which encoding a database's changes have to be read.
 //!
-//! Enters: a [`Client`] and the database's encoding. Leaves: a [`StreamEncoding`]; of a single-byte one with
-//! its characters, as this very server converts them: conversions can be exchanged, and versions differ.
-//! Always holds: nothing is left behind on the server; a database in UTF8 or SQL_ASCII is asked nothing.
+//! Input: a [`Client`] and the database's encoding. Output: a [`StreamEncoding`]; for a single-byte
+//! encoding with its character table, as this server converts it, since conversions can be replaced and
+//! differ between versions. Invariant: nothing is left on the server; for UTF8 and SQL_ASCII no query is
+//! run.
 
 use tokio_postgres::SimpleQueryMessage;
 

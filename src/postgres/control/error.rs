@@ -1,10 +1,10 @@
 //! Why the relay may not start, each with the command that fixes it.
 //!
-//! Always holds: every refusal names the object, has a hint and a class, and the class decides the
-//! exit code. Errors of the connection itself are [`WalError`], the same as on the replication
-//! connection, so that one mistake reads the same wherever it is met.
+//! Invariant: every error names the object and has a hint and a class; the class decides the exit code.
+//! Errors of the connection itself are [`WalError`], as on the replication connection, so that one mistake
+//! is always reported alike.
 
-use super::remedy::{
+use super::hint_text::{
     INSERT_AGAIN, ONLY_INSERTS, RESEND, UNSUITABLE, after_vanishing, create_publication, is_right,
     listed, lost, named_besides, of_part, publish_under_root, publish_whole, qualified,
     without_publication, without_two_phase,

@@ -1,8 +1,8 @@
-//! What the database looks like to the relay: a plain snapshot, read by a handful of statements.
+//! Reads what the relay needs to know of the database: slot, publication, tables, settings, rights.
 //!
-//! Enters: a [`Client`] and what is wanted. Leaves: an [`Inspection`] without any verdict; `judge`
-//! has the verdicts, so that they can be tested without a server.
-//! Works on PostgreSQL 12 to 18: columns that a version lacks are read through `to_jsonb`.
+//! Input: a [`Client`] and the configured names. Output: an [`Inspection`], which holds facts only;
+//! `requirements_check` decides, so that it can be tested without a server. Works on PostgreSQL 12 to 18:
+//! columns that a version lacks are read through `to_jsonb`.
 
 use std::time::Duration;
 

@@ -1,41 +1,40 @@
-//! The control plane towards Postgres: SQL beside the stream.
+//! SQL on the source database, beside the replication stream: checks, set-up, monitoring.
 //!
-//! Enters: a [`ConnectInfo`](crate::libpq::ConnectInfo) and what the configuration needs. Leaves:
-//! permission to stream ([`preflight`]) or a typed refusal with its remedy, the set-up SQL
-//! ([`SetupPlan`]), samples of the slot ([`sample`]) and the news that the server is going away
-//! ([`Client::ended`]). Runs on tokio beside the hot path, never on it. Nothing here moves the slot: that is the
-//! stream's acknowledgement alone.
+//! Input: a [`ConnectInfo`](crate::libpq::ConnectInfo) and the configured names. Output: permission to
+//! stream ([`preflight`]) or a typed error with a hint, the set-up SQL ([`SetupPlan`]), samples of the slot
+//! ([`sample`]), and the news that the server shuts down ([`Client::ended`]). Runs on tokio, never on the
+//! hot thread. Nothing here moves the slot; only the stream acknowledges.
 
 mod address;
 mod authentication;
 mod connect;
 mod encoding;
 mod error;
+mod existing_rows;
+mod hint_text;
 mod inspect;
-mod judge;
-mod known;
-mod left_behind;
 mod preflight;
-mod remedy;
+mod requirements_check;
 mod row_size;
 mod rows;
 mod setup;
 mod slot;
-mod watch;
+mod slot_sample;
+mod source_identity;
 
 pub use address::{AddressError, LoginRefused, SqlAddress};
 pub use connect::{Client, STATEMENT_LIMIT, connect};
 pub use encoding::stream_encoding;
 pub use error::ControlError;
+pub use existing_rows::RowsBefore;
 pub use inspect::{
     Inspection, Others, PartFacts, PublicationFacts, Published, Requirements, ServerFacts,
     TableFacts, inspect,
 };
-pub use known::Known;
-pub use left_behind::RowsBefore;
 pub use preflight::preflight;
 pub use row_size::{Unguarded, unguarded};
 pub use rows::{NewestRows, RowColumn, newest_rows};
 pub use setup::{Became, Made, MadeSlot, SetupChoices, SetupPlan, SetupStep};
 pub use slot::{SlotFacts, slot};
-pub use watch::{SlotSample, current_flush_lsn, held_sample, sample};
+pub use slot_sample::{SlotSample, current_flush_lsn, held_sample, sample};
+pub use source_identity::Known;

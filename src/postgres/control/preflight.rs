@@ -1,16 +1,15 @@
-//! The gate before every session: is everything there, and is it ours?
+//! The check before every session: does everything exist, and is it what this process has seen before?
 //!
-//! Enters: a [`Client`] and [`Requirements`]. Leaves: the [`Inspection`] of a database that is fit
-//! to stream from, or the first reason why it is not. Always holds: a publication is created before
-//! the slot, never after it (the slot could not decode what was written in between); nothing that
-//! exists is changed, and nothing that this process has seen before is created again. Upholds G1.
-//! What harms without forbidding is logged once in a process, not before every session.
+//! Input: a [`Client`] and [`Requirements`]. Output: the [`Inspection`] of a database that is fit to stream
+//! from, or the first reason why it is not. Invariant: a publication is created before the slot (otherwise
+//! the slot could not decode what was written in between); nothing that exists is changed, and nothing that
+//! this process has seen before is created again. Upholds G1. Warnings are logged once in a process.
 
 use super::connect::{Client, STATEMENT_LIMIT};
 use super::error::ControlError;
+use super::hint_text::create_publication;
 use super::inspect::{Inspection, Requirements, ServerFacts, inspect};
-use super::known::Known;
-use super::remedy::create_publication;
+use super::source_identity::Known;
 use crate::wal::quote::{identifier, literal};
 use crate::wal::{Class, WalError};
 use postrider_core::lsn::Lsn;

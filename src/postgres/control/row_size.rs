@@ -1,16 +1,16 @@
-//! Whether a table keeps out rows that Postgres could not send.
+//! Checks that a table cannot hold rows too large for the walsender to send.
 //!
-//! Enters: tables. Leaves: those that have a column of any length without a CHECK on it, each with the
-//! constraint that closes it. The walsender builds a row's message in memory and cannot build one of
-//! 1 GiB: such a row, once committed, stops the slot for good.
-//! Always holds: it reads the catalog alone, and changes nothing. Works on PostgreSQL 12 to 18.
+//! Input: tables. Output: those with a column of unbounded length and no CHECK on it, each with the
+//! constraint that limits it. The walsender builds a row's message in memory and cannot build one of 1 GiB:
+//! once such a row is committed, the slot is stuck for good. Invariant: only the catalog is read. Works on
+//! PostgreSQL 12 to 18.
 
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
 use super::connect::{Client, sql_error};
 use super::error::ControlError;
-use super::remedy::qualified;
+use super::hint_text::qualified;
 use crate::wal::quote::identifier;
 use postrider_core::outbox::TableName;
 

@@ -1,7 +1,7 @@
-//! The newest rows of a table, as the stream would have printed them.
+//! Reads the newest rows of a table as the stream would have sent them, for `postrider route --table`.
 //!
-//! Enters: a [`Client`] and a table. Leaves: its columns and rows. Always holds: nothing is written
-//! and nothing locked beyond what a SELECT does.
+//! Input: a [`Client`] and a table. Output: its columns and rows. Invariant: nothing is written, and
+//! nothing is locked beyond what a SELECT locks.
 
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{SimpleQueryMessage, SimpleQueryRow};
@@ -9,9 +9,9 @@ use tokio_postgres::{SimpleQueryMessage, SimpleQueryRow};
 use super::connect::Client;
 use super::encoding::UNTRANSLATABLE;
 use super::error::ControlError;
+use super::hint_text::qualified;
 use super::inspect::{get, letter};
-use super::judge::unsuitable;
-use super::remedy::qualified;
+use super::requirements_check::unsuitable;
 use crate::wal::Class;
 use crate::wal::quote::identifier;
 use postrider_core::outbox::TableName;

@@ -1,18 +1,18 @@
-//! `postrider setup`: the SQL that makes a database ready, to be shown or run.
+//! `postrider setup`: the SQL that creates outbox table, publication and slot.
 //!
-//! Enters: names. Leaves: a [`SetupPlan`] that can be run any number of times. Always holds:
-//! the table comes before its publication and the publication before the slot; what exists is
-//! completed, never replaced; what exists already needs no right; what `run` would refuse is refused
-//! before a slot is made; rows that the log will not bring are left behind only on demand.
+//! Input: names. Output: a [`SetupPlan`] to show or run, any number of times. Invariant: the table comes
+//! before its publication and the publication before the slot; existing objects are completed, never
+//! replaced, and need no rights; what `run` would refuse is refused before a slot is created; existing
+//! rows, which the stream will not contain, are left out only on request.
 
 use std::fmt::Write as _;
 
 use super::connect::Client;
 use super::error::ControlError;
+use super::existing_rows::{RowsBefore, rows_before};
+use super::hint_text::{create_publication, qualified};
 use super::inspect::{Inspection, Requirements, inspect};
-use super::left_behind::{RowsBefore, rows_before};
 use super::preflight::{create_missing_publication, create_missing_slot};
-use super::remedy::{create_publication, qualified};
 use crate::wal::Class;
 use crate::wal::quote::{identifier, literal};
 use postrider_core::lsn::Lsn;

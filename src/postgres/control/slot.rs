@@ -1,6 +1,6 @@
-//! One replication slot as `pg_replication_slots` shows it.
+//! Reads one replication slot from `pg_replication_slots`.
 //!
-//! Enters: a [`Client`] and the slot's name. Leaves: its [`SlotFacts`], without any verdict.
+//! Input: a [`Client`] and the slot's name. Output: its [`SlotFacts`].
 
 use super::connect::Client;
 use super::error::ControlError;

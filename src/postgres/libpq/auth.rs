@@ -1,8 +1,7 @@
-//! Which ways of authentication a server may use (`require_auth`).
+//! The connection parameter `require_auth`: which authentication methods a server may use.
 //!
-//! Enters: libpq's list of methods. Leaves: [`RequireAuth`], asked by both connections before
-//! anything is answered to the server. Always holds: a list that no connection of ours could satisfy
-//! is refused when it is read, not at every attempt.
+//! Input: libpq's list of methods. Output: a [`RequireAuth`], which both kinds of connection check before
+//! they answer the server. Invariant: a list that no connection could satisfy is refused when it is parsed.
 
 use std::fmt;
 

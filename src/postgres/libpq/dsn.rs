@@ -1,7 +1,7 @@
-//! `keyword = value` connection strings.
+//! Parses `keyword = value` connection strings.
 //!
-//! Enters: text as psql takes it (`host=db user='o''brien'` is written `user='o\'brien'`).
-//! Leaves: [`Settings`], or an error with the character's number and none of the text.
+//! Input: text as psql takes it (`host=db user='o''brien'` is written `user='o\'brien'`). Output:
+//! [`Settings`], or an error with the position of the character and none of the text.
 
 use super::error::ConnectInfoError;
 use super::parameters::Settings;

@@ -1,7 +1,7 @@
-//! What can be wrong with a connection string, and how to fix it.
+//! Errors in a connection string, and how to fix them.
 //!
-//! Always holds: no variant carries a value that was typed, because a mistyped string may have a
-//! piece of the password anywhere; names are repeated only when they resemble a known parameter.
+//! Invariant: no error contains a value that was typed, since a mistyped string may contain a part of the
+//! password anywhere; names are repeated only if they resemble a known parameter.
 
 use std::path::PathBuf;
 

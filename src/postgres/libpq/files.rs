@@ -1,8 +1,7 @@
-//! The two files libpq looks into: the service file and the password file.
+//! Reads libpq's service file and password file.
 //!
-//! Enters: their paths and texts. Leaves: a service's settings; the password for one endpoint.
-//! Always holds: a password file that others may read is passed over with a warning, and no line
-//! of it appears in an error.
+//! Input: their paths and texts. Output: a service's settings; the password for one endpoint. Invariant: a
+//! password file that other users may read is ignored with a warning, and no line of it is in an error.
 
 use std::fs;
 use std::io::{self, ErrorKind};

@@ -1,10 +1,9 @@
-//! Where the database is and how to get in, understood as libpq understands it.
+//! Connection settings for Postgres, resolved as libpq does.
 //!
-//! Enters: a URL or `keyword=value` string, the `PG*` environment (as a function, so that tests
-//! need no process environment), the service file and the password file. Leaves: a
-//! [`ConnectInfo`] with every default filled in, shared by `wal` (replication connection) and
-//! `control` (SQL). Always holds: the first of string, service file,
-//! environment, default that names a parameter wins; no password is ever printed.
+//! Input: a URL or `keyword=value` string, the `PG*` variables (as a function, so that tests need no
+//! process environment), the service file and the password file. Output: a [`ConnectInfo`] with every
+//! default filled in, for replication (`wal`) and SQL (`control`). Invariant: of connection string, service
+//! file, environment and default, the first that names a parameter wins; no password is ever printed.
 
 mod dsn;
 mod error;
@@ -66,7 +65,7 @@ pub struct ConnectInfo {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoint {
     /// Where.
-    pub address: Address,
+    pub address: HostAddress,
     /// TCP port, or the number in the unix socket's name.
     pub port: u16,
     /// The password for this server, if one was given or found.
@@ -75,7 +74,7 @@ pub struct Endpoint {
 
 /// How a server is reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Address {
+pub enum HostAddress {
     /// The directory of the unix socket `.s.PGSQL.<port>`.
     Unix(PathBuf),
     /// A name or address; with `ip` the name serves only to check the certificate.
@@ -90,9 +89,11 @@ pub enum Address {
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.address {
-            Address::Unix(directory) => write!(f, "{}", self.socket_of(directory).display()),
-            Address::Tcp { host, .. } if host.contains(':') => write!(f, "[{host}]:{}", self.port),
-            Address::Tcp { host, .. } => write!(f, "{host}:{}", self.port),
+            HostAddress::Unix(directory) => write!(f, "{}", self.socket_of(directory).display()),
+            HostAddress::Tcp { host, .. } if host.contains(':') => {
+                write!(f, "[{host}]:{}", self.port)
+            }
+            HostAddress::Tcp { host, .. } => write!(f, "{host}:{}", self.port),
         }
     }
 }
@@ -101,8 +102,8 @@ impl Endpoint {
     /// The unix socket's path, if it is one.
     pub fn socket_path(&self) -> Option<PathBuf> {
         match &self.address {
-            Address::Unix(directory) => Some(self.socket_of(directory)),
-            Address::Tcp { .. } => None,
+            HostAddress::Unix(directory) => Some(self.socket_of(directory)),
+            HostAddress::Tcp { .. } => None,
         }
     }
 

@@ -1,7 +1,7 @@
-//! The choices a connection string makes, as types.
+//! The values of libpq's connection parameters as enums (`sslmode`, `channel_binding`, ...).
 //!
-//! Enters: words. Leaves: enumerations; a word outside its list is refused by the caller with the
-//! list and the nearest word. Meanings are libpq's, deviations are said at the variant.
+//! Input: words. Output: enums; for an unknown word the caller reports the list and the nearest word.
+//! Meanings are libpq's; differences are documented at the variant.
 
 use std::path::PathBuf;
 use std::time::Duration;

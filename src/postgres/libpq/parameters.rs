@@ -1,7 +1,7 @@
-//! The connection parameters libpq knows, and the values given for them.
+//! The connection parameters of libpq, and the values given for them.
 //!
-//! Enters: names and texts from a string, service file or environment. Leaves: [`Settings`], where
-//! stronger sources are only ever filled up by weaker ones. Source of names, variables and meanings: the PostgreSQL
+//! Input: names and texts from a string, service file or environment. Output: [`Settings`], merged so that
+//! a value from a stronger source is never replaced. Names, variables and meanings: PostgreSQL's
 //! documentation, "Database Connection Control Functions" and "Environment Variables".
 
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use postrider_secrets::mask::mask_text;
 
 /// What is done with a known parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Treatment {
+pub(super) enum ParameterSupport {
     /// Obeyed.
     Used,
     /// Has no effect here, and none that weakens anything.
@@ -21,10 +21,10 @@ pub(super) enum Treatment {
     Refused(&'static str),
 }
 
-use Treatment::{Ignored, Refused, Used};
+use ParameterSupport::{Ignored, Refused, Used};
 
 /// A known parameter: name, environment variable (empty: none), treatment.
-type Parameter = (&'static str, &'static str, Treatment);
+type Parameter = (&'static str, &'static str, ParameterSupport);
 
 const PARAMETERS: &[Parameter] = &[
     ("service", "PGSERVICE", Used),

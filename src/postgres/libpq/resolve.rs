@@ -1,8 +1,7 @@
-//! From settings to a complete [`ConnectInfo`].
+//! Builds a [`ConnectInfo`] from the connection string and the environment.
 //!
-//! Enters: the connection string and the environment. Leaves: the validated values. The order of
-//! precedence and every default is libpq's, except that `connect_timeout` defaults to
-//! [`CONNECT_TIMEOUT`] and `tcp_user_timeout` to [`TCP_USER_TIMEOUT`] instead of waiting for ever.
+//! Precedence and defaults are libpq's, except that `connect_timeout` defaults to [`CONNECT_TIMEOUT`] and
+//! `tcp_user_timeout` to [`TCP_USER_TIMEOUT`] instead of waiting for ever.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -14,9 +13,9 @@ use super::error::{ConnectInfoError, ConnectInfoWarning};
 use super::files::{self, PasswordFile};
 use super::options::{SslCertMode, Words};
 use super::parameters::{Settings, check_shown, resembling};
-use super::secret::{NamedBy, SecretSource, Text};
+use super::secret::{ConnectionText, NamedBy, SecretSource};
 use super::{
-    Address, ChannelBinding, ClientCertificate, ConnectInfo, Endpoint, Keepalives,
+    ChannelBinding, ClientCertificate, ConnectInfo, Endpoint, HostAddress, Keepalives,
     LoadBalanceHosts, Password, RequireAuth, RootCertificate, SslMode, SslNegotiation,
     TargetSessionAttrs, TlsSettings, TlsVersion, dsn, url,
 };
@@ -84,7 +83,7 @@ pub(super) fn resolve(
         target_session_attrs: word(&settings, "target_session_attrs", TargetSessionAttrs::Any)?,
         keepalives: keepalives(&settings)?,
         secrets: SecretSource {
-            text: Text::Typed(text.to_owned()),
+            text: ConnectionText::Typed(text.to_owned()),
             environment: asked.take(),
             command: None,
             can_change: named_by == Some(NamedBy::Service) || named_by.is_none() && is_filed,
@@ -167,22 +166,22 @@ fn endpoints(settings: &Settings) -> Result<Vec<Endpoint>, ConnectInfoError> {
     Ok(endpoints)
 }
 
-fn addresses_of(host: &str, ip: Option<IpAddr>) -> Result<Vec<Address>, ConnectInfoError> {
+fn addresses_of(host: &str, ip: Option<IpAddr>) -> Result<Vec<HostAddress>, ConnectInfoError> {
     let invalid =
         |expected| ConnectInfoError::InvalidValue { parameter: "host", expected, suggestion: None };
     match (host, ip) {
         ("", None) => {
-            Ok(SOCKET_DIRECTORIES.iter().map(|dir| Address::Unix(PathBuf::from(dir))).collect())
+            Ok(SOCKET_DIRECTORIES.iter().map(|dir| HostAddress::Unix(PathBuf::from(dir))).collect())
         }
-        ("", Some(ip)) => Ok(vec![Address::Tcp { host: ip.to_string(), ip: Some(ip) }]),
+        ("", Some(ip)) => Ok(vec![HostAddress::Tcp { host: ip.to_string(), ip: Some(ip) }]),
         (host, _) if host.starts_with('@') => {
             Err(invalid("a name, an address or a directory; abstract sockets are not supported"))
         }
-        (host, None) if host.starts_with('/') => Ok(vec![Address::Unix(PathBuf::from(host))]),
+        (host, None) if host.starts_with('/') => Ok(vec![HostAddress::Unix(PathBuf::from(host))]),
         (host, _) if host.contains(['@', '/', '?', '#']) || host.contains(char::is_whitespace) => {
             Err(invalid("a name, an address or a directory"))
         }
-        (host, ip) => Ok(vec![Address::Tcp { host: host.to_owned(), ip }]),
+        (host, ip) => Ok(vec![HostAddress::Tcp { host: host.to_owned(), ip }]),
     }
 }
 
@@ -203,11 +202,11 @@ fn passwords(
     let (file, warning) = PasswordFile::read(&path);
     for endpoint in endpoints {
         let host = match &endpoint.address {
-            Address::Unix(directory) => {
+            HostAddress::Unix(directory) => {
                 let default = SOCKET_DIRECTORIES.iter().any(|known| Path::new(known) == directory);
                 if default { "localhost".to_owned() } else { directory.display().to_string() }
             }
-            Address::Tcp { host, .. } => host.clone(),
+            HostAddress::Tcp { host, .. } => host.clone(),
         };
         endpoint.password = file.password(&host, endpoint.port, database, user);
     }

@@ -1,8 +1,8 @@
-//! Where a connection's secrets come from, to ask there again at every connect.
+//! Reads a connection's user and password again at every connect, so that they can be rotated.
 //!
-//! Enters: the connection string or the file that holds it, the environment as it was, a command.
-//! Leaves: the user and the passwords that hold now. What always holds: servers, database and TLS
-//! stay as they were at the start; nothing secret is in `Debug` or in an error.
+//! Input: the connection string or the file that contains it, the environment at the start, a command.
+//! Output: the current user and passwords. Invariant: servers, database and TLS settings stay as they were
+//! at the start; nothing secret is in `Debug` or in an error.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use postrider_secrets::{PasswordCommand, SecretError, read_secret};
 
-use super::{Address, ConnectInfo};
+use super::{ConnectInfo, HostAddress};
 
 /// What named the password, or would have.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub(super) enum NamedBy {
 /// Where user and password came from. `Debug` says only whether they can change.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct SecretSource {
-    pub(super) text: Text,
+    pub(super) text: ConnectionText,
     /// What was asked of the environment, and its answers.
     pub(super) environment: BTreeMap<String, String>,
     pub(super) command: Option<PasswordCommand>,
@@ -39,7 +39,7 @@ pub(super) struct SecretSource {
 
 /// The connection string.
 #[derive(Clone, PartialEq, Eq)]
-pub(super) enum Text {
+pub(super) enum ConnectionText {
     Typed(String),
     File(PathBuf),
 }
@@ -54,7 +54,7 @@ impl ConnectInfo {
     /// The same, with the connection string read from this file again whenever it is needed.
     #[must_use]
     pub fn read_from(mut self, path: PathBuf) -> Self {
-        self.secrets.text = Text::File(path);
+        self.secrets.text = ConnectionText::File(path);
         self.secrets.can_change = true;
         self
     }
@@ -72,10 +72,10 @@ impl ConnectInfo {
         let SecretSource { text, command, named_by, .. } = &self.secrets;
         let place = match (command, named_by, text) {
             (Some(command), ..) => format!("what the command `{}` prints", command.program()),
-            (None, NamedBy::Text, Text::File(path)) => {
+            (None, NamedBy::Text, ConnectionText::File(path)) => {
                 format!("the connection string in {}", path.display())
             }
-            (None, NamedBy::Text, Text::Typed(_)) => "the connection string".to_owned(),
+            (None, NamedBy::Text, ConnectionText::Typed(_)) => "the connection string".to_owned(),
             (None, NamedBy::Service, _) => "the service file".to_owned(),
             (None, NamedBy::Environment, _) => "PGPASSWORD".to_owned(),
             (None, NamedBy::PasswordFile(path), _) => format!(
@@ -112,7 +112,7 @@ impl ConnectInfo {
     /// connection string, or the service file.
     pub fn user_can_change(&self) -> bool {
         let SecretSource { text, named_by, can_change, .. } = &self.secrets;
-        *can_change && (matches!(text, Text::File(_)) || *named_by == NamedBy::Service)
+        *can_change && (matches!(text, ConnectionText::File(_)) || *named_by == NamedBy::Service)
     }
 
     /// The same with the user and the passwords that hold now. Reads files and runs the command, so
@@ -122,8 +122,8 @@ impl ConnectInfo {
             return Ok(self.clone());
         }
         let text = match &self.secrets.text {
-            Text::Typed(text) => text.clone(),
-            Text::File(path) => read_secret(path)?,
+            ConnectionText::Typed(text) => text.clone(),
+            ConnectionText::File(path) => read_secret(path)?,
         };
         let environment = |name: &str| self.secrets.environment.get(name).cloned();
         let (now, _) = Self::resolve(&text, &environment)
@@ -142,10 +142,10 @@ impl ConnectInfo {
 }
 
 /// Whether a password is looked up for both under one name; their addresses may be resolved or not.
-fn has_same_name(one: &Address, other: &Address) -> bool {
+fn has_same_name(one: &HostAddress, other: &HostAddress) -> bool {
     match (one, other) {
-        (Address::Tcp { host: one, .. }, Address::Tcp { host: other, .. }) => one == other,
-        (Address::Unix(one), Address::Unix(other)) => one == other,
+        (HostAddress::Tcp { host: one, .. }, HostAddress::Tcp { host: other, .. }) => one == other,
+        (HostAddress::Unix(one), HostAddress::Unix(other)) => one == other,
         _ => false,
     }
 }

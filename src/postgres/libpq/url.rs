@@ -1,8 +1,8 @@
-//! `postgres://user:password@host:port,host:port/database?parameter=value` connection strings.
+//! Parses `postgres://user:password@host:port,host:port/database?parameter=value` connection strings.
 //!
-//! Enters: text that starts with a scheme. Leaves: [`Settings`], or an error that repeats none of
-//! the text. Stricter than libpq where a password with a bare `/`, `?` or `@` would otherwise end
-//! up in a host or database name, and from there in a log.
+//! Input: text that starts with a scheme. Output: [`Settings`], or an error that repeats none of the text.
+//! Stricter than libpq where an unescaped `/`, `?` or `@` in a password would make a part of it a host or
+//! database name, and put it into a log.
 
 use super::error::ConnectInfoError;
 use super::parameters::Settings;

@@ -1,8 +1,7 @@
-//! A replication connection that does not stream yet.
+//! A replication connection before it streams: logs in, runs queries, starts the stream.
 //!
-//! Enters: a [`ConnectInfo`]. Leaves: query results, and finally a [`Stream`]. Always holds: the
-//! session's text settings make pgoutput's text canonical, whatever the role's or database's
-//! defaults.
+//! Input: a [`ConnectInfo`]. Output: query results, and finally a [`Stream`]. Invariant: the session's
+//! settings make pgoutput's text canonical, whatever the defaults of the role or database.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,9 +10,9 @@ use fallible_iterator::FallibleIterator;
 use postgres_protocol::message::backend::{DataRowBody, Message};
 
 use super::error::{ServerMessage, WalError};
-use super::history::{self, History};
+use super::history::{self, TimelineHistory};
 use super::quote;
-use super::session::{Incoming, Session};
+use super::session::{Incoming, MessageChannel};
 use super::stream::{Names, Stream};
 use super::transport::{Transport, Wire};
 use super::{dial, login::Login};
@@ -137,7 +136,7 @@ pub struct StartRefused<T = Wire> {
 /// A logged-in replication connection.
 #[derive(Debug)]
 pub struct Connection<T = Wire> {
-    session: Session<T>,
+    session: MessageChannel<T>,
     endpoint: String,
     backend_pid: i32,
     params: SessionParams,
@@ -197,7 +196,7 @@ impl<T: Transport> Connection<T> {
         access: Access<'_>,
         params: &SessionParams,
     ) -> Result<Self, WalError> {
-        let mut session = Session::new(transport);
+        let mut session = MessageChannel::new(transport);
         let Access { info, endpoint, binding, deadline } = access;
         let mut parameters = CANONICAL_TEXT.to_vec();
         if params.encoding != StreamEncoding::Unknown {
@@ -268,10 +267,10 @@ impl<T: Transport> Connection<T> {
 
     /// What a timeline descends from. The first has no history, and neither has one whose history
     /// file the server does not keep: both are empty.
-    pub fn timeline_history(&mut self, timeline: u32) -> Result<History, WalError> {
+    pub fn timeline_history(&mut self, timeline: u32) -> Result<TimelineHistory, WalError> {
         const UNDEFINED_FILE: &str = "58P01";
         if timeline <= 1 {
-            return Ok(History::new());
+            return Ok(TimelineHistory::new());
         }
         let rows = match self.simple_query(&format!("TIMELINE_HISTORY {timeline}")) {
             Err(WalError::Server(server)) if server.code == UNDEFINED_FILE => return Ok(Vec::new()),

@@ -1,8 +1,8 @@
-//! From a list of servers to one open, possibly encrypted pipe.
+//! Connects to the first of several servers that accepts, with TLS if configured.
 //!
-//! Enters: a [`ConnectInfo`]. Leaves: what the caller makes of the first server that accepts it.
-//! Always holds: a refusal that another server would repeat (password, permission) ends the search,
-//! as in libpq; with `sslmode=prefer` only, a failed TLS attempt is repeated without TLS.
+//! Input: a [`ConnectInfo`]. Output: the result of the caller's login on the first server that accepts.
+//! Invariant: an error that another server would repeat (password, permission) ends the search, as in
+//! libpq; only with `sslmode=prefer` is a failed TLS attempt repeated without TLS.
 
 use std::hash::{BuildHasher, RandomState};
 use std::io::ErrorKind;

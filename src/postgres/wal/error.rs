@@ -1,8 +1,7 @@
-//! What can go wrong on the replication connection, and what to do about it.
+//! Errors of the replication connection, and what to do about each.
 //!
-//! Always holds: an error is either fixed by a new session ([`Class::Transient`], [`Class::Held`])
-//! or needs a human; no row content, no password is in any of them. A server's DETAIL may quote
-//! rows, so it is never kept.
+//! Invariant: an error is either fixed by a new session ([`Class::Transient`], [`Class::Held`]) or needs a
+//! human; none contains row content or a password. A server's DETAIL may quote rows, so it is never kept.
 
 use std::fmt;
 

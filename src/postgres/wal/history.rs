@@ -1,8 +1,7 @@
-//! Where a cluster's earlier timelines ended (TIMELINE_HISTORY).
+//! Parses a timeline history file (`TIMELINE_HISTORY`): where a cluster's earlier timelines ended.
 //!
-//! Enters: the text of a timeline's history file. Leaves: the timelines before it, oldest first, each
-//! with the position at which its successor branched off. What always holds: a line that is not
-//! understood is an error, never left out.
+//! Input: the file's text. Output: the earlier timelines, oldest first, each with the position at which its
+//! successor branched off. Invariant: a line that is not understood is an error, never skipped.
 //!
 //! ```text
 //! 1<tab>0/A000198<tab>before 2000-01-01 00:00:00+00
@@ -13,15 +12,15 @@
 use super::error::WalError;
 use postrider_core::lsn::Lsn;
 
-pub use postrider_core::gate::History;
+pub use postrider_core::gate::TimelineHistory;
 
 const MALFORMED: WalError = WalError::Protocol("a malformed timeline history");
 
 /// Reads a history file.
-pub(super) fn parse(text: &str) -> Result<History, WalError> {
+pub(super) fn parse(text: &str) -> Result<TimelineHistory, WalError> {
     let lines = text.lines().map(str::trim);
     let said = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
-    let history: History = said.map(ancestor).collect::<Result<_, _>>()?;
+    let history: TimelineHistory = said.map(ancestor).collect::<Result<_, _>>()?;
     // The server's own rule. That positions rise too is not: a backup may be restored to before a
     // promotion.
     if history.is_sorted_by(|(one, _), (next, _)| one < next) {

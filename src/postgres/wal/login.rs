@@ -1,9 +1,9 @@
 //! Startup and authentication: scram-sha-256 (bound to TLS where possible), md5, password, trust.
 //!
-//! Enters: a fresh [`Session`]. Leaves: the same, ready for queries. Always holds: with
-//! `channel_binding=require` nothing but a bound exchange is accepted; nothing is answered to a request
-//! that `require_auth` does not permit; a server that starts SCRAM
-//! must finish it, which proves that it knows the password too.
+//! Input: a fresh [`MessageChannel`]. Output: the same, ready for queries. Invariant: with
+//! `channel_binding=require` only a bound exchange is accepted; a request that `require_auth` does not
+//! permit is not answered; a server that starts SCRAM must finish it, which proves that it knows the
+//! password too.
 
 use std::time::Instant;
 
@@ -17,7 +17,7 @@ use postgres_protocol::message::backend::{AuthenticationSaslBody, Message};
 use postgres_protocol::message::frontend;
 
 use super::error::WalError;
-use super::session::{Incoming, Session};
+use super::session::{Incoming, MessageChannel};
 use super::transport::Transport;
 use crate::libpq::{AuthMethod, ChannelBinding, ConnectInfo, Endpoint, Password};
 
@@ -36,7 +36,10 @@ pub(super) struct Login<'a> {
 
 impl Login<'_> {
     /// Logs in; the number of the server process is the result.
-    pub(super) fn run<T: Transport>(mut self, session: &mut Session<T>) -> Result<i32, WalError> {
+    pub(super) fn run<T: Transport>(
+        mut self,
+        session: &mut MessageChannel<T>,
+    ) -> Result<i32, WalError> {
         let mut startup = BytesMut::new();
         let identity = [("user", &*self.info.user), ("database", &*self.info.database)];
         let optional =
@@ -59,7 +62,10 @@ impl Login<'_> {
         }
     }
 
-    fn authenticate<T: Transport>(&mut self, session: &mut Session<T>) -> Result<(), WalError> {
+    fn authenticate<T: Transport>(
+        &mut self,
+        session: &mut MessageChannel<T>,
+    ) -> Result<(), WalError> {
         let request = self.next(session)?;
         self.permit(&request)?;
         let answer = match request {
@@ -112,7 +118,7 @@ impl Login<'_> {
         Err(WalError::unwanted(self.endpoint, asked, required))
     }
 
-    fn expect_ok<T: Transport>(&self, session: &mut Session<T>) -> Result<(), WalError> {
+    fn expect_ok<T: Transport>(&self, session: &mut MessageChannel<T>) -> Result<(), WalError> {
         match self.next(session)? {
             Message::AuthenticationOk => Ok(()),
             _ => Err(WalError::Protocol("an unexpected message while logging in")),
@@ -121,7 +127,7 @@ impl Login<'_> {
 
     fn scram<T: Transport>(
         &mut self,
-        session: &mut Session<T>,
+        session: &mut MessageChannel<T>,
         offer: &AuthenticationSaslBody,
     ) -> Result<(), WalError> {
         let (mechanism, binding) = self.mechanism(offer)?;
@@ -174,7 +180,7 @@ impl Login<'_> {
     }
 
     /// The next message; an error of the server's becomes ours.
-    fn next<T: Transport>(&self, session: &mut Session<T>) -> Result<Message, WalError> {
+    fn next<T: Transport>(&self, session: &mut MessageChannel<T>) -> Result<Message, WalError> {
         match session.next(self.deadline, DOING)? {
             Incoming::Message(Message::ErrorResponse(body)) => {
                 let message = session.server_message(body.fields()).of_login(self.info);

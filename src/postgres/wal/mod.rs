@@ -1,10 +1,10 @@
-//! The replication connection: the only room that knows it.
+//! The replication connection: our own client of Postgres's streaming replication protocol.
 //!
-//! Enters: a [`ConnectInfo`](crate::libpq::ConnectInfo), a slot, a publication. Leaves: [`Frame`]s,
-//! borrowed from the read buffer. Back goes one position, through [`Stream::acknowledge`].
-//! A thin transport of our own on postgres-protocol, because no published client speaks replication
-//! and because the thread that owns the socket must be able to let data gather before it reads:
-//! measured, that doubles throughput over TCP.
+//! Input: a [`ConnectInfo`](crate::libpq::ConnectInfo), a slot, a publication. Output: [`Frame`]s, borrowed
+//! from the read buffer. One position goes back, through [`Stream::acknowledge`]. Written for this purpose
+//! on postgres-protocol, because no published client speaks replication, and because the thread that owns
+//! the socket must be able to let data accumulate before it reads: measured, that doubles throughput over
+//! TCP.
 
 mod buffer;
 mod connection;
@@ -27,7 +27,7 @@ pub use connection::{
 };
 pub(crate) use error::STANDBY_REACHED;
 pub use error::{Class, ServerMessage, WalError};
-pub use history::History;
+pub use history::TimelineHistory;
 pub use postrider_core::frame::Frame;
 pub use stream::Stream;
 pub use tls::TlsFilesError;

@@ -1,7 +1,6 @@
-//! Names inside SQL and replication commands.
+//! Quotes names and strings in SQL and replication commands.
 //!
-//! Enters: any name. Leaves: text that the server reads as exactly that name. Used by every place
-//! that builds a command, here and in `control`.
+//! Input: any name. Output: text that the server reads as exactly that name.
 
 /// A name as an identifier: always quoted, so that case and keywords do not matter.
 pub(crate) fn identifier(name: &str) -> String {

@@ -1,4 +1,4 @@
-//! A transport for tests: reads from a script in pieces of any size, records what is written.
+//! A transport for tests: reads come from a script in pieces of any size, writes are recorded.
 
 use std::io::{self, ErrorKind};
 use std::time::Duration;

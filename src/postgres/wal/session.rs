@@ -50,7 +50,7 @@ pub(super) enum Incoming {
 
 /// See the module's documentation.
 #[derive(Debug)]
-pub(super) struct Session<T> {
+pub(super) struct MessageChannel<T> {
     pub(super) transport: T,
     pub(super) buffer: ReadBuffer,
     /// Read since the connection began, framing included.
@@ -64,7 +64,7 @@ pub(super) struct Session<T> {
     parameters: BTreeMap<String, String>,
 }
 
-impl<T: Transport> Session<T> {
+impl<T: Transport> MessageChannel<T> {
     pub(super) fn new(transport: T) -> Self {
         Self {
             transport,

@@ -14,7 +14,7 @@ use postgres_protocol::message::backend::Message;
 
 use super::buffer::{HEADER_BYTES, Head};
 use super::error::{ServerMessage, WalError};
-use super::session::{Session, parse, remaining};
+use super::session::{MessageChannel, parse, remaining};
 use super::transport::{Transport, Wire};
 use postrider_core::frame::Frame;
 use postrider_core::lsn::Lsn;
@@ -46,7 +46,7 @@ pub(super) struct Names {
 /// A streaming replication connection.
 #[derive(Debug)]
 pub struct Stream<T = Wire> {
-    session: Session<T>,
+    session: MessageChannel<T>,
     names: Names,
     received: Lsn,
     /// What the connection had read when the stream began.
@@ -70,13 +70,13 @@ impl<T: Transport> Stream<T> {
     /// A stream that has begun already, over whatever carries its bytes: for benches and fuzzing,
     /// which have no server. Of a frame of more than `frame_bytes_max` an excerpt is made.
     pub fn over(transport: T, frame_bytes_max: usize) -> Self {
-        let mut session = Session::new(transport);
+        let mut session = MessageChannel::new(transport);
         session.buffer.set_limit(frame_bytes_max);
         let name = "postrider".to_owned();
         Self::new(session, Names { slot: name.clone(), publication: name })
     }
 
-    pub(super) fn new(session: Session<T>, names: Names) -> Self {
+    pub(super) fn new(session: MessageChannel<T>, names: Names) -> Self {
         let (received, acknowledged) = (Lsn::ZERO, Lsn::ZERO);
         let bytes_before = session.bytes_read;
         Self { session, names, received, bytes_before, acknowledged, owed: None, large: None }

@@ -1,8 +1,8 @@
-//! TLS as libpq's settings ask for it, on rustls with ring.
+//! TLS with rustls, configured by libpq's settings.
 //!
-//! Enters: [`TlsSettings`] and the endpoint. Leaves: a client configuration and the name to check,
-//! used by this room's blocking transport and by `control`'s asynchronous one alike, so that both
-//! connections of the relay trust the same servers.
+//! Input: [`TlsSettings`] and the endpoint. Output: a rustls client configuration and the server name to
+//! check, used by the blocking replication connection and by SQL sessions, so that both trust the same
+//! servers.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use rustls::{ClientConfig, RootCertStore};
 
 use super::verifier::{CertificateCheck, LibpqVerifier};
 use crate::libpq::{
-    Address, Endpoint, RootCertificate, SslMode, SslNegotiation, TlsSettings, TlsVersion,
+    Endpoint, HostAddress, RootCertificate, SslMode, SslNegotiation, TlsSettings, TlsVersion,
 };
 
 /// Certificates and keys of ours that cannot be used.
@@ -128,8 +128,8 @@ pub(crate) fn client_config(tls: &TlsSettings) -> Result<ClientConfig, TlsFilesE
 /// wrong place, a container's alias) is replaced; it can then never be verified.
 pub(crate) fn server_name(endpoint: &Endpoint) -> ServerName<'static> {
     let host = match &endpoint.address {
-        Address::Tcp { host, .. } => host.clone(),
-        Address::Unix(_) => String::new(),
+        HostAddress::Tcp { host, .. } => host.clone(),
+        HostAddress::Unix(_) => String::new(),
     };
     ServerName::try_from(host).unwrap_or_else(|_| {
         let nobody = std::net::Ipv6Addr::UNSPECIFIED;

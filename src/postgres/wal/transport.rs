@@ -1,8 +1,8 @@
-//! The byte pipe to the server: a TCP or unix socket, bare or under TLS, never blocking by itself.
+//! The socket to the server: TCP or unix, plain or TLS, non-blocking.
 //!
-//! Enters: an [`Endpoint`]. Leaves: a [`Wire`]. Always holds: `read` and `write` return at once,
-//! only `wait` waits, and never longer than told. The socket belongs to one thread; waiting is
-//! poll(2), which costs nothing while nobody waits (an event loop would be woken per segment).
+//! Input: an [`Endpoint`]. Output: a [`Wire`]. Invariant: `read` and `write` return at once; only `wait`
+//! waits, and never longer than told. The socket belongs to one thread, which waits with poll(2); an event
+//! loop would be woken for each segment.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
@@ -17,7 +17,7 @@ use rustls::{ClientConfig, ClientConnection};
 
 use super::error::WalError;
 use super::{tls, verifier};
-use crate::libpq::{Address, Endpoint, Keepalives};
+use crate::libpq::{Endpoint, HostAddress, Keepalives};
 
 /// What the protocol needs of a byte pipe; the tests script one in memory.
 pub trait Transport {
@@ -93,11 +93,11 @@ impl Socket {
 
 fn addresses(endpoint: &Endpoint) -> io::Result<Vec<SocketAddr>> {
     match &endpoint.address {
-        Address::Tcp { ip: Some(ip), .. } => Ok(vec![SocketAddr::new(*ip, endpoint.port)]),
-        Address::Tcp { host, .. } => {
+        HostAddress::Tcp { ip: Some(ip), .. } => Ok(vec![SocketAddr::new(*ip, endpoint.port)]),
+        HostAddress::Tcp { host, .. } => {
             Ok((host.as_str(), endpoint.port).to_socket_addrs()?.collect())
         }
-        Address::Unix(_) => Ok(Vec::new()),
+        HostAddress::Unix(_) => Ok(Vec::new()),
     }
 }
 

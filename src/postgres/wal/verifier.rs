@@ -1,9 +1,9 @@
-//! Which server certificates are accepted, and what SCRAM binds itself to.
+//! Verifies the server's certificate by libpq's rules, and computes the data for SCRAM channel binding.
 //!
-//! Enters: the chain the server showed. Leaves: accepted or not, by libpq's rules, which are wider
-//! than the web's in two places: a certificate that is itself configured as root is trusted
-//! although it may call itself an authority, and a certificate without alternative names is
-//! matched by its common name. Signatures of the handshake are always verified.
+//! Input: the certificate chain of the server. Output: accepted or not. libpq's rules are wider than the
+//! web's in two places: a certificate that is itself configured as root is trusted even if it is marked as
+//! an authority, and a certificate without alternative names is matched by its common name. Signatures of
+//! the handshake are always verified.
 
 use std::sync::Arc;
 

@@ -1,23 +1,23 @@
-//! Waiting for a slot that another relay holds.
+//! Standby: waits for a slot that another relay holds.
 //!
-//! Enters: the refusal of a session. Leaves: the end of the wait, once nobody streams from the slot or the
-//! relay is told to stop. What always holds: the server is asked one small question at a time, over one
-//! connection; what the other relay acknowledges meanwhile is learned.
+//! Input: the error that the slot is in use. Output: the end of the wait, once nobody streams from the slot
+//! or the relay is told to stop. Invariant: one small query at a time, over one connection; the positions
+//! that the other relay acknowledges are noted.
 
 use std::time::Duration;
 
 use super::Relay;
 use crate::error::RelayError;
-use crate::telemetry::State;
+use crate::telemetry::RelayState;
 use crate::watch;
 use postrider_postgres::control::{self, Client, ControlError, SlotSample};
 
 impl Relay {
     /// The slot is held: says so, once.
     pub(super) fn tell_standby(&mut self, error: &RelayError) {
-        if self.telemetry.view().snapshot.state != State::Standby {
+        if self.telemetry.view().snapshot.state != RelayState::Standby {
             tracing::info!(slot = self.plan.config.source.slot, "standby: {error}");
-            self.set_state(State::Standby);
+            self.set_state(RelayState::Standby);
         }
     }
 

@@ -1,15 +1,15 @@
-//! Whether the relay is alive, and whether it does its work.
+//! Liveness and readiness, from the latest snapshot.
 //!
-//! Enters: a [`View`]. Leaves: a [`Health`] with its checks. Pure: time comes in as ages. What
-//! always holds: liveness never depends on Postgres or Kafka, so an outage of theirs cannot become
-//! a storm of restarts.
+//! Input: a [`View`]. Output: a [`Health`] with its checks. Time comes in as ages. Invariant: liveness
+//! never depends on Postgres or Kafka, so that an outage of theirs does not make an orchestrator restart
+//! every relay.
 
 use std::time::Duration;
 
 use serde::Serialize;
 
 use super::View;
-use super::snapshot::{Snapshot, State, UnavailableTopics};
+use super::snapshot::{RelayState, Snapshot, UnavailableTopics};
 
 /// The hot thread ticks at least every second; this long without one is not a pause but a hang.
 const TICK_AGE_MAX: Duration = Duration::from_secs(30);
@@ -73,7 +73,7 @@ pub fn liveness(view: &View) -> Health {
 pub fn readiness(view: &View, role: Role) -> Health {
     let snapshot = &view.snapshot;
     let mut checks = liveness(view).checks;
-    if snapshot.state == State::Standby {
+    if snapshot.state == RelayState::Standby {
         let ok = role == Role::Any;
         let detail = "another relay holds the slot; waiting to take over".to_owned();
         checks.push(Check { name: "slot", ok, detail });
@@ -81,7 +81,7 @@ pub fn readiness(view: &View, role: Role) -> Health {
     }
     checks.push(Check {
         name: "state",
-        ok: snapshot.state == State::Streaming,
+        ok: snapshot.state == RelayState::Streaming,
         detail: snapshot.state.as_str().to_owned(),
     });
     checks.push(Check {
@@ -140,7 +140,7 @@ fn topics(unavailable: &UnavailableTopics) -> Check {
 fn health(view: &View, checks: Vec<Check>) -> Health {
     let snapshot = &view.snapshot;
     let role = match snapshot.state {
-        State::Standby => "standby",
+        RelayState::Standby => "standby",
         _ if snapshot.holds_slot => "active",
         _ => "none",
     };
@@ -155,7 +155,12 @@ mod tests {
     use std::sync::Arc;
     use std::time::Instant;
 
-    fn view(state: State, holds_slot: bool, broker: bool, progress_age_s: Option<u64>) -> View {
+    fn view(
+        state: RelayState,
+        holds_slot: bool,
+        broker: bool,
+        progress_age_s: Option<u64>,
+    ) -> View {
         let last_progress =
             progress_age_s.and_then(|s| Instant::now().checked_sub(Duration::from_secs(s)));
         let snapshot = Snapshot {
@@ -179,18 +184,18 @@ mod tests {
         let fresh = Some(0);
         let table = [
             // state, holds slot, broker, progress -> ready for any role, ready as active
-            (State::Streaming, true, true, fresh, true, true),
-            (State::Streaming, true, true, Some(31), false, false),
-            (State::Streaming, true, true, None, false, false),
-            (State::Streaming, true, false, fresh, false, false),
-            (State::Streaming, false, true, fresh, false, false),
-            (State::Standby, false, true, None, true, false),
-            (State::Standby, false, false, None, true, false),
-            (State::Starting, false, true, fresh, false, false),
-            (State::Retrying, false, true, fresh, false, false),
-            (State::Draining, true, true, fresh, false, false),
-            (State::Stopped, false, true, fresh, false, false),
-            (State::Failed, false, true, fresh, false, false),
+            (RelayState::Streaming, true, true, fresh, true, true),
+            (RelayState::Streaming, true, true, Some(31), false, false),
+            (RelayState::Streaming, true, true, None, false, false),
+            (RelayState::Streaming, true, false, fresh, false, false),
+            (RelayState::Streaming, false, true, fresh, false, false),
+            (RelayState::Standby, false, true, None, true, false),
+            (RelayState::Standby, false, false, None, true, false),
+            (RelayState::Starting, false, true, fresh, false, false),
+            (RelayState::Retrying, false, true, fresh, false, false),
+            (RelayState::Draining, true, true, fresh, false, false),
+            (RelayState::Stopped, false, true, fresh, false, false),
+            (RelayState::Failed, false, true, fresh, false, false),
         ];
         for (state, slot, broker, progress, any, active) in table {
             let view = view(state, slot, broker, progress);
@@ -202,7 +207,7 @@ mod tests {
     }
 
     fn with(change: impl FnOnce(&mut Snapshot)) -> Health {
-        let mut view = view(State::Streaming, true, true, Some(0));
+        let mut view = view(RelayState::Streaming, true, true, Some(0));
         let mut snapshot = (*view.snapshot).clone();
         change(&mut snapshot);
         view.snapshot = Arc::new(snapshot);
@@ -244,7 +249,7 @@ mod tests {
 
     #[test]
     fn a_loop_that_hangs_is_neither_alive_nor_ready() {
-        let mut view = view(State::Streaming, true, true, Some(0));
+        let mut view = view(RelayState::Streaming, true, true, Some(0));
         view.tick_age = Duration::from_secs(31);
         assert!(!liveness(&view).ok);
         assert!(!readiness(&view, Role::Any).ok);
@@ -252,8 +257,8 @@ mod tests {
 
     #[test]
     fn roles() {
-        assert_eq!(liveness(&view(State::Standby, false, true, None)).role, "standby");
-        assert_eq!(liveness(&view(State::Draining, true, true, None)).role, "active");
-        assert_eq!(liveness(&view(State::Retrying, false, true, None)).role, "none");
+        assert_eq!(liveness(&view(RelayState::Standby, false, true, None)).role, "standby");
+        assert_eq!(liveness(&view(RelayState::Draining, true, true, None)).role, "active");
+        assert_eq!(liveness(&view(RelayState::Retrying, false, true, None)).role, "none");
     }
 }

@@ -1,8 +1,8 @@
-//! The HTTP face: `/livez`, `/readyz`, `/metrics`.
+//! The HTTP endpoints `/livez`, `/readyz` and `/metrics`.
 //!
-//! Enters: requests. Leaves: answers from the latest [`View`]. What always holds: read-only, no
-//! configuration and no payload is served, and a slow client holds up nobody but itself (see
-//! [`postrider_service::http`]). Runs on the control plane's tokio; started by `cli`.
+//! Input: requests. Output: responses from the latest [`View`]. Invariant: read-only, no configuration and
+//! no payload is served, and a slow client delays nobody else (see [`postrider_service::http`]). Runs on
+//! the control plane's tokio.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -115,7 +115,7 @@ fn answer(health: Health) -> Response {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::telemetry::{BuildInfo, Snapshot, State};
+    use crate::telemetry::{BuildInfo, RelayState, Snapshot};
     use std::time::Instant;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -144,7 +144,7 @@ mod tests {
             starting.starts_with("HTTP/1.1 503") && starting.contains("\"state\":\"starting\"")
         );
         telemetry.publish(Snapshot {
-            state: State::Streaming,
+            state: RelayState::Streaming,
             holds_slot: true,
             broker_connected: true,
             last_progress: Some(Instant::now()),
@@ -152,7 +152,7 @@ mod tests {
         });
         assert!(fetch(address, "/readyz").await.starts_with("HTTP/1.1 200"));
         assert!(fetch(address, "/readyz?role=active").await.starts_with("HTTP/1.1 200"));
-        telemetry.publish(Snapshot { state: State::Standby, ..Snapshot::default() });
+        telemetry.publish(Snapshot { state: RelayState::Standby, ..Snapshot::default() });
         assert!(fetch(address, "/readyz").await.starts_with("HTTP/1.1 200"));
         assert!(fetch(address, "/readyz?role=active").await.starts_with("HTTP/1.1 503"));
         assert!(fetch(address, "/readyz?role=x").await.starts_with("HTTP/1.1 400"));

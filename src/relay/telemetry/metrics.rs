@@ -1,13 +1,13 @@
-//! A [`View`] as a page of metrics.
+//! Renders a [`View`] as Prometheus metrics.
 //!
-//! Enters: a view and the process's usage. Leaves: text. What always holds: every family has HELP
-//! and TYPE once, counters end in `_total`, units are base units, and the number of series is
-//! bounded whatever the topics are called.
+//! Input: a view and the process's resource usage. Output: text. Invariant: every family has HELP and TYPE
+//! once, counters end in `_total`, units are base units, and the number of series is bounded, whatever the
+//! topics are called.
 
 use std::time::Duration;
 
 use super::process::Usage;
-use super::snapshot::{Count, SlotSample, Snapshot, State, TopicCount};
+use super::snapshot::{Count, RelayState, SlotMetrics, Snapshot, TopicCount};
 use super::{BuildInfo, Histogram, View};
 use postrider_service::prometheus::Page;
 
@@ -40,7 +40,7 @@ fn about_itself(page: &mut Page, view: &View, build: &BuildInfo) {
     page.sample("build_info", &labels, 1);
     page.single("uptime_seconds", "Since the process started.", Seconds(view.uptime));
     page.family("state", "1 for the state the relay is in.");
-    for state in State::ALL {
+    for state in RelayState::ALL {
         let on = u8::from(state == view.snapshot.state);
         page.sample("state", &[("state", state.as_str())], on);
     }
@@ -60,7 +60,7 @@ fn position(page: &mut Page, view: &View, slot: &str) {
         "WAL position up to which every record is confirmed.",
         Some(settled_lsn),
     );
-    let Some(SlotSample { lag_bytes, retained_bytes, safe_bytes, .. }) = view.slot else { return };
+    let Some(SlotMetrics { lag_bytes, retained_bytes, safe_bytes, .. }) = view.slot else { return };
     of_slot("slot_lag_bytes", "WAL written and not acknowledged.", Some(lag_bytes));
     of_slot("slot_retained_wal_bytes", "WAL kept on disk for the slot.", Some(retained_bytes));
     let help = "WAL that may be written before the slot is invalidated.";

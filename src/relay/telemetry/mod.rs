@@ -1,8 +1,8 @@
-//! What can be seen of a running relay: health, readiness, metrics.
+//! Telemetry of a running relay: health, readiness, metrics.
 //!
-//! Enters: a [`Snapshot`] from the hot thread once per tick, a [`SlotSample`] from the control
-//! plane every few seconds. Leaves: answers over HTTP. What always holds: publishing never waits
-//! for a reader beyond a pointer swap, and nothing here can slow or stop the relay.
+//! Input: a [`Snapshot`] from the hot thread once per tick, a [`SlotMetrics`] from the control plane every
+//! few seconds. Output: HTTP responses. Invariant: publishing costs a pointer swap and waits for no reader;
+//! nothing here can slow or stop the relay.
 
 mod health;
 mod histogram;
@@ -18,7 +18,8 @@ pub use health::{Check, Health, Role, STALL, STALL_HELP, liveness, readiness};
 pub use histogram::{BOUNDS_US, Histogram};
 pub use http::{HttpError, Listener, serve};
 pub use snapshot::{
-    Count, SKIPPED, SlotSample, Snapshot, State, TopicCount, UnavailableTopic, UnavailableTopics,
+    Count, RelayState, SKIPPED, SlotMetrics, Snapshot, TopicCount, UnavailableTopic,
+    UnavailableTopics,
 };
 
 /// A sample of the slot that is older says nothing any more. Samples are taken every five seconds beside
@@ -53,7 +54,7 @@ struct Inner {
 struct Latest {
     snapshot: Arc<Snapshot>,
     /// With the time at which it was taken.
-    slot: Option<(SlotSample, Instant)>,
+    slot: Option<(SlotMetrics, Instant)>,
     /// When the hot thread last came by.
     tick: Instant,
 }
@@ -64,7 +65,7 @@ pub struct View {
     /// The latest snapshot.
     pub snapshot: Arc<Snapshot>,
     /// The latest sample of the slot, if one was taken within the last minute.
-    pub slot: Option<SlotSample>,
+    pub slot: Option<SlotMetrics>,
     /// Age of the oldest transaction that is not wholly confirmed; zero when there is none. It grows
     /// between two snapshots, too.
     pub oldest_unacknowledged_age: Duration,
@@ -98,7 +99,7 @@ impl Telemetry {
     }
 
     /// Replaces the sample of the slot; `None` when it is not known any more.
-    pub fn publish_slot(&self, slot: Option<SlotSample>) {
+    pub fn publish_slot(&self, slot: Option<SlotMetrics>) {
         self.latest().slot = slot.map(|slot| (slot, Instant::now()));
     }
 
@@ -159,7 +160,7 @@ mod tests {
     #[test]
     fn an_old_sample_of_the_slot_is_left_out() {
         let telemetry = Telemetry::new(BuildInfo::default());
-        let sample = SlotSample {
+        let sample = SlotMetrics {
             acknowledged_lsn: 0,
             lag_bytes: 1,
             retained_bytes: 2,

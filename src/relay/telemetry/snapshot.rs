@@ -1,8 +1,8 @@
-//! What the relay says about itself, as plain values.
+//! The relay's state and counters as plain values, published once per tick.
 //!
-//! Enters: nothing; the hot thread fills a [`Snapshot`] from its locals once per tick. Leaves: the
-//! same, read by the HTTP server and the progress log. What always holds: no handle, lock or clock is
-//! in it, counters only grow within a process, and no payload or key is ever part of it.
+//! The hot thread fills a [`Snapshot`] from its locals; the HTTP server and the progress log read it.
+//! Invariant: it contains no handle, lock or clock; counters only grow within a process; no payload or key
+//! is part of it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use super::histogram::Histogram;
 
 /// What the relay is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum State {
+pub enum RelayState {
     /// Before the first connection.
     #[default]
     Starting,
@@ -29,7 +29,7 @@ pub enum State {
     Failed,
 }
 
-impl State {
+impl RelayState {
     /// Every state, for documentation and metrics.
     pub const ALL: [Self; 7] = [
         Self::Starting,
@@ -113,7 +113,7 @@ pub type Count = (&'static str, u64);
 #[derive(Debug, Clone, Default)]
 pub struct Snapshot {
     /// What it is doing.
-    pub state: State,
+    pub state: RelayState,
     /// Whether a replication stream is open, which is to hold the slot.
     pub holds_slot: bool,
     /// Whether a broker answers.
@@ -169,7 +169,7 @@ impl Snapshot {
 
 /// The slot as Postgres sees it, sampled by the control plane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct SlotSample {
+pub struct SlotMetrics {
     /// `confirmed_flush_lsn`, as bytes; see `lsn::Lsn::get`.
     pub acknowledged_lsn: u64,
     /// Server's position minus `confirmed_flush_lsn`, in bytes.

@@ -1,4 +1,4 @@
-//! Where a private cluster is reached, as libpq URLs.
+//! Connection URLs of a private cluster.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;

@@ -1,9 +1,9 @@
 //! A private PostgreSQL cluster with logical decoding.
 //!
-//! Enters: [`Options`]. Leaves: a running [`Cluster`] and its addresses; callers talk to it with
-//! their own client. Always holds: it listens on loopback, where it wants a password, and on a unix
-//! socket in its own folder, which nobody else can enter; it never runs as root, and is gone with the folder when the `Cluster` is dropped or this process
-//! ends.
+//! Input: [`Options`]. Output: a running [`Cluster`] and its addresses; callers use a client of their own.
+//! Invariant: it listens on loopback with a password, and on a unix socket in its own folder, which nobody
+//! else can enter; it never runs as root, and is removed with its folder when the `Cluster` is dropped or
+//! this process ends.
 
 mod address;
 mod options;
@@ -19,7 +19,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::account::Account;
-use super::password::Password;
+use super::password::RandomPassword;
 use super::spawn::spawn;
 use super::tether::{LastSignal, Tether};
 use super::{SandboxError, binaries, port};
@@ -46,7 +46,7 @@ pub struct Cluster {
     server: Option<Server>,
     tether: Tether,
     options: Options,
-    password: Password,
+    password: RandomPassword,
     account: Account,
     binaries: PathBuf,
     port: u16,
@@ -68,7 +68,7 @@ impl Cluster {
             server: None,
             tether,
             options: options.clone(),
-            password: Password::draw()?,
+            password: RandomPassword::draw()?,
             account,
             binaries,
             port: 0,

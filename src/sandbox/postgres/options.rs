@@ -1,4 +1,4 @@
-//! What a private cluster is asked to be, and the configuration files that say so.
+//! Options of a private cluster, and the configuration files made from them.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! The postmaster as a child process: spawned, awaited, signalled, reaped.
+//! The postmaster as a child process: start, wait until ready, signal, reap.
 
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt as _;

@@ -1,7 +1,7 @@
 //! What the inventory service does with a message: reserves stock for paid orders, and releases it.
 //!
-//! Enters: PaymentProcessed, OrderTimedOut. Leaves: reservations, stock and their events, in the
-//! transaction of the message's marker. What always holds: insufficient stock is a result, committed
+//! Input: PaymentProcessed, OrderTimedOut. Output: reservations, stock and their events, in the
+//! transaction of the message's marker. Invariant: insufficient stock is a result, committed
 //! with its event, and not an error; an order that timed out before its payment arrived is never
 //! reserved: a RELEASED row takes the place of the reservation.
 

@@ -1,7 +1,7 @@
 //! The inventory service.
 //!
-//! Enters: paid orders, and orders to be undone. Leaves: InventoryReserved, InventoryUnavailable,
-//! InventoryReleased. What always holds: stock is taken once and given back once for an order, and
+//! Input: paid orders, and orders to be undone. Output: InventoryReserved, InventoryUnavailable,
+//! InventoryReleased. Invariant: stock is taken once and given back once for an order, and
 //! never below zero.
 
 mod effects;

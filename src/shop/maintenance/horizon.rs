@@ -1,6 +1,6 @@
 //! How old a row must be before it can be deleted safely.
 //!
-//! Enters: how long messages and dead letters are kept. Leaves: whether an age is safe. Pure.
+//! Input: how long messages and dead letters are kept. Output: whether an age is safe. Pure.
 
 use std::time::Duration;
 

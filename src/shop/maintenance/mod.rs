@@ -1,7 +1,7 @@
 //! Deletes old rows: markers, idempotency keys, ended sagas with their payments and reservations, outbox
 //! rows.
 //!
-//! Enters: an age, and the relay's slot. Leaves: the number of deleted rows. What always holds: no row
+//! Input: an age, and the relay's slot. Output: the number of deleted rows. Invariant: no row
 //! younger than its table's safe horizon is deleted, whatever the arguments, nor an outbox row that the
 //! slot has not passed; rows are deleted in small transactions, so locks are short; a run that is
 //! interrupted keeps what it has committed.

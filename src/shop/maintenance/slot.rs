@@ -1,6 +1,6 @@
 //! Whether the slot can say what was delivered.
 //!
-//! Enters: a slot's name. Leaves: nothing, or why the outbox has to be left alone. What always holds: a
+//! Input: a slot's name. Output: nothing, or why the outbox has to be left alone. Invariant: a
 //! slot that is lost, of another database or without logical decoding is as good as none.
 
 use tokio_postgres::Client;

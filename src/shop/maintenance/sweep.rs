@@ -1,7 +1,7 @@
 //! Deletes old rows of one table, page by page from the oldest.
 //!
-//! Enters: a table and an age. Leaves: how many rows were deleted, and how many were old enough but are
-//! still needed. What always holds: each row is visited once, by keyset pagination through the index over
+//! Input: a table and an age. Output: how many rows were deleted, and how many were old enough but are
+//! still needed. Invariant: each row is visited once, by keyset pagination through the index over
 //! age and key, however many have the same age; a page is a transaction, and between pages it stops when
 //! told to.
 

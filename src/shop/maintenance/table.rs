@@ -1,7 +1,7 @@
 //! The tables that are cleaned up, and which of their rows may be deleted.
 //!
-//! Enters: nothing. Leaves: for each table the SQL for the age of a row, whether it is complete, whether
-//! it is still needed, and its dependent rows. What always holds: no row of a saga that has not ended,
+//! Output: for each table the SQL for the age of a row, whether it is complete, whether
+//! it is still needed, and its dependent rows. Invariant: no row of a saga that has not ended,
 //! and no outbox row that the slot has not passed, may be deleted. Pure.
 
 use clap::ValueEnum;

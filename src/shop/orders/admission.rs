@@ -1,7 +1,7 @@
 //! Admission control: limits how many requests are in flight and how many are queued.
 //!
-//! Enters: requests that need the database. Leaves: an [`Admitted`] for each that gets a slot in time, or
-//! nothing. What always holds: no more are in flight than the pool has sessions for, so an admitted
+//! Input: requests that need the database. Output: an [`Admitted`] for each that gets a slot in time, or
+//! nothing. Invariant: no more are in flight than the pool has sessions for, so an admitted
 //! request finds a session, and so do readiness, deadlines and the count of open orders; the queue is
 //! bounded in length and in time. A refused request has cost nothing.
 

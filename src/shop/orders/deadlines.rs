@@ -1,7 +1,7 @@
 //! Times out orders that took too long, and counts those that are open.
 //!
-//! Enters: the clock of the database. Leaves: OrderTimedOut in the outbox, for payment and inventory
-//! to undo what they did, repeated until they have. What always holds: an order is timed out under its
+//! Input: the clock of the database. Output: OrderTimedOut in the outbox, for payment and inventory
+//! to undo what they did, repeated until they have. Invariant: an order is timed out under its
 //! saga's lock, so it cannot be confirmed concurrently; an order that fails does not block others.
 
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! What the order service does with a message: advances the order's saga.
 //!
-//! Enters: events of payment and inventory. Leaves: the saga's next state, the order's status and the
-//! emitted events, in the transaction of the message's marker. What always holds: an event that arrives
+//! Input: events of payment and inventory. Output: the saga's next state, the order's status and the
+//! emitted events, in the transaction of the message's marker. Invariant: an event that arrives
 //! late or out of order is still applied; one about an order that does not exist is a dead letter.
 
 use serde::Deserialize;

@@ -1,7 +1,7 @@
 //! The order service's HTTP API.
 //!
-//! Enters: requests. Leaves: orders, their state and history, health, metrics, and the description of
-//! all this as OpenAPI. What always holds: every answer that is not a success is a problem of
+//! Input: requests. Output: orders, their state and history, health, metrics, and the description of
+//! all this as OpenAPI. Invariant: every answer that is not a success is a problem of
 //! RFC 9457; requests that need the database pass admission control, probes and metrics do not.
 
 use std::sync::Arc;

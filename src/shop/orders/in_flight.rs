@@ -1,7 +1,7 @@
 //! The idempotency keys of requests in flight in this process.
 //!
-//! Enters: a key. Leaves: an [`InFlightKey`] for the first request with it, and nothing for others until that
-//! is dropped. What always holds: of the requests with one key at most one waits in the database, so a
+//! Input: a key. Output: an [`InFlightKey`] for the first request with it, and nothing for others until that
+//! is dropped. Invariant: of the requests with one key at most one waits in the database, so a
 //! key whose owner hangs in another process takes one slot, and not all of them.
 
 use std::collections::HashSet;

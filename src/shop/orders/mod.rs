@@ -1,7 +1,7 @@
 //! The order service.
 //!
-//! Enters: `POST /orders` behind an idempotency key, and what payment and inventory report. Leaves:
-//! OrderCreated, OrderConfirmed, OrderCancelled, OrderTimedOut. What always holds: one key makes one
+//! Input: `POST /orders` behind an idempotency key, and what payment and inventory report. Output:
+//! OrderCreated, OrderConfirmed, OrderCancelled, OrderTimedOut. Invariant: one key makes one
 //! order; every order ends confirmed or cancelled.
 
 mod admission;

@@ -1,6 +1,8 @@
-//! A model of one order in all three services: messages are delivered in any order, some twice, and the
-//! deadline passes at any time. The order ends, and payment and stock match its end. Payment and inventory
-//! are modelled after their effects (`payments/effects`, `payments/settlement`, `inventory/effects`).
+//! Tests the three services together in a model of one order.
+//!
+//! Messages are delivered in any order, some twice, and the deadline passes at any time; the order must
+//! end, and payment and stock must match its end. Payment and inventory are modelled after their effects
+//! (`payments/effects`, `payments/settlement`, `inventory/effects`).
 
 use proptest::prelude::*;
 

@@ -1,7 +1,7 @@
 //! Places an order once, however often the request is sent.
 //!
-//! Enters: a checked [`Order`] and an idempotency key. Leaves: the response stored for the key, or a new
-//! one. What always holds: order, saga, outbox row and key are written in one transaction, so an order
+//! Input: a checked [`Order`] and an idempotency key. Output: the response stored for the key, or a new
+//! one. Invariant: order, saga, outbox row and key are written in one transaction, so an order
 //! exists once, whatever happens to Redis, which is only a cache.
 
 use std::sync::Arc;

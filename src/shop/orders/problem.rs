@@ -1,6 +1,6 @@
 //! Error responses: Problem Details of RFC 9457.
 //!
-//! Enters: a status and texts. Leaves: an `application/problem+json` response. What always holds: no
+//! Input: a status and texts. Output: an `application/problem+json` response. Invariant: no
 //! value that a client sent is repeated, only the name of the field that holds it.
 
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};

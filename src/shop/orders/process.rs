@@ -1,7 +1,7 @@
 //! The order saga: a pure function of the facts that payment and inventory reported.
 //!
-//! Enters: [`Fact`]s in any order. Leaves: the order's status and the events to emit. What always
-//! holds: facts only grow, so the outcome does not depend on the order in which they arrive; every
+//! Input: [`Fact`]s in any order. Output: the order's status and the events to emit.
+//! Invariant: facts only grow, so the outcome does not depend on the order in which they arrive; every
 //! order ends confirmed or cancelled once payment and inventory have answered; a cancelled order's
 //! money is refunded or was never taken, and its stock released or never reserved.
 

@@ -1,7 +1,7 @@
 //! What a client may order.
 //!
-//! Enters: headers and bytes. Leaves: an [`Order`] that is possible, or a [`Problem`] that names the
-//! field. What always holds: nothing is written before this; two bodies that mean the same order have
+//! Input: headers and bytes. Output: an [`Order`] that is possible, or a [`Problem`] that names the
+//! field. Invariant: nothing is written before this; two bodies that mean the same order have
 //! the same canonical form.
 
 use axum::http::{HeaderMap, StatusCode, header};

@@ -1,7 +1,7 @@
 //! What the payment service does with a message: writes an intent, never calls the gateway.
 //!
-//! Enters: OrderCreated, InventoryUnavailable, OrderTimedOut. Leaves: a row in `payments`, in the
-//! transaction of the message's marker. What always holds: an order that timed out before its payment
+//! Input: OrderCreated, InventoryUnavailable, OrderTimedOut. Output: a row in `payments`, in the
+//! transaction of the message's marker. Invariant: an order that timed out before its payment
 //! began is never charged: a VOIDED row takes the place of the intent.
 
 use std::sync::Arc;

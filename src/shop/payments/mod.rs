@@ -1,7 +1,7 @@
 //! The payment service.
 //!
-//! Enters: orders to be charged, and orders to be undone. Leaves: PaymentProcessed, PaymentFailed,
-//! PaymentRefunded. What always holds: an order is charged at most once and refunded at most once,
+//! Input: orders to be charged, and orders to be undone. Output: PaymentProcessed, PaymentFailed,
+//! PaymentRefunded. Invariant: an order is charged at most once and refunded at most once,
 //! whatever is redelivered and whichever process crashes.
 
 mod effects;

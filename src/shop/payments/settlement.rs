@@ -1,7 +1,7 @@
 //! Executes payment intents: intent -> call -> result; and counts those that are open.
 //!
-//! Enters: rows of `payments` that are due. Leaves: their results and events, in one transaction. What
-//! always holds: no transaction is open while the gateway is called; a payment whose process died is due
+//! Input: rows of `payments` that are due. Output: their results and events, in one transaction.
+//! Invariant: no transaction is open while the gateway is called; a payment whose process died is due
 //! again after its lease, and is retried with the same key, so that recovery is the normal path.
 
 use std::sync::Arc;

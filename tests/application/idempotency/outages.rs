@@ -5,7 +5,7 @@ use std::time::Duration;
 use postrider::idempotency::{
     BeginOutcome, Claim, ExistingClaim, Guard, GuardSettings, OwnerUpdate, claim, find_claim,
 };
-use postrider::sandbox::password::Password;
+use postrider::sandbox::password::RandomPassword;
 use postrider::sandbox::redis::Redis;
 
 use crate::idempotency::fixture::{
@@ -118,7 +118,7 @@ async fn a_login_that_was_refused_is_tried_again() {
     let redis = Redis::start().unwrap();
     let url = redis.url();
     let (_, place) = url.split_once('@').unwrap();
-    let later = Password::draw().unwrap();
+    let later = RandomPassword::draw().unwrap();
     let later = later.as_str();
     let guard = Guard::connect(&format!("redis://:{later}@{place}"), &settings()).unwrap();
     for _ in 0..5 {

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::thread::JoinHandle;
 
 use postrider::sandbox::account::Account;
-use postrider::sandbox::password::Password;
+use postrider::sandbox::password::RandomPassword;
 use postrider::sandbox::port;
 use postrider::sandbox::tether::{LastSignal, Tether};
 use postrider::shop::orders::EVENT_TYPES;
@@ -89,7 +89,7 @@ fn login() -> Vec<String> {
 struct SecretRedis {
     child: Child,
     port: u16,
-    password: Password,
+    password: RandomPassword,
     authority: std::path::PathBuf,
     _tether: Tether,
 }
@@ -110,7 +110,7 @@ impl SecretRedis {
         let (certificate, key) = (place("cert", &certificate), place("key", &key));
         let authority = place("ca", &authority.pem());
         let port = port::free().unwrap();
-        let password = Password::draw().unwrap();
+        let password = RandomPassword::draw().unwrap();
         let configuration = format!(
             "requirepass {}\nbind 127.0.0.1\nport 0\ntls-port {port}\ntls-auth-clients no\n\
              tls-cert-file {}\ntls-key-file {}\nsave \"\"\nappendonly no\n",

@@ -10,10 +10,10 @@
 use std::collections::VecDeque;
 
 use postrider::ledger::Ticket;
-use postrider::pipeline::{Aspect, Blame, Confirmation, Mark, Outcome, Outgoing};
+use postrider::pipeline::{Blame, Confirmation, Mark, Outcome, Outgoing, RefusalCause};
 use postrider::route::{OwnedRecord, Record, Rejection, content_of};
 use postrider::sink::SendError;
-use postrider::transaction::{Client, PROGRESS_TICKET};
+use postrider::transaction::{PROGRESS_TICKET, TransactionApi};
 
 use crate::session::broker::{
     self, Died, PARTITIONS, is_refused_by_broker, refuse_at_send, rejection,
@@ -220,7 +220,7 @@ impl TransactionalProducer {
     }
 }
 
-impl Client for TransactionalProducer {
+impl TransactionApi for TransactionalProducer {
     type Error = Died;
 
     fn begin(&mut self) -> Result<(), Died> {
@@ -287,7 +287,7 @@ fn blame(record: &OwnedRecord, ticket: Ticket, alone: bool) -> Blame {
         topic: record.topic.clone(),
         content: content_of(&record.topic, record.key.as_deref(), record.value.as_deref()),
         alone,
-        aspect: Aspect::Unknown,
+        cause: RefusalCause::Unknown,
         at_ms: 0,
         reason: rejection.reason.clone(),
         rejection: Some(rejection),

@@ -4,14 +4,14 @@
 use std::time::Duration;
 
 use postrider::backoff::Backoff;
-use postrider::session::{Request, Requested};
-use postrider::supervisor::{Left, Next, Policy, Supervisor};
+use postrider::session::{ControlRequest, Requested};
+use postrider::supervisor::{Left, NextAction, Supervisor, SupervisorPolicy};
 use postrider::time::{Instant, Now};
 
 use crate::session::judge::Violation;
 use crate::session::relay::LIMITS;
 
-const POLICY: Policy = Policy {
+const POLICY: SupervisorPolicy = SupervisorPolicy {
     backoff: Backoff { first: Duration::from_millis(100), max: Duration::from_secs(3) },
     give_up_after: Duration::from_mins(10),
     login_give_up_after: Duration::from_mins(1),
@@ -60,20 +60,20 @@ impl Process {
     /// What is asked from outside.
     pub(crate) fn asked(&self, now: Now) -> Requested {
         let request = match (self.told, self.server_stops) {
-            (Some(_), _) => Request::Drain,
-            (None, true) => Request::ServerShutdown,
-            (None, false) => Request::Run,
+            (Some(_), _) => ControlRequest::Drain,
+            (None, true) => ControlRequest::ServerShutdown,
+            (None, false) => ControlRequest::Run,
         };
         let told_for = self.told.map_or(Duration::ZERO, |told| now.at - told.at);
         Requested { request, server_stops: self.server_stops, told_for }
     }
 
     /// What to do while no session runs.
-    pub(crate) fn next(&mut self, now: Now) -> Result<Next, Violation> {
+    pub(crate) fn next(&mut self, now: Now) -> Result<NextAction, Violation> {
         let asked = self.asked(now);
         let next = self.supervisor.next(now.at, asked);
         let is_late = self.told.is_some_and(|told| told.at > self.ended);
-        if matches!(next, Next::Wait(_)) && is_late {
+        if matches!(next, NextAction::Wait(_)) && is_late {
             return Err(Violation::new(
                 "G8",
                 "told to end, and sleeps while records are unconfirmed",

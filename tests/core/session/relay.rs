@@ -6,14 +6,14 @@ use postrider::ledger::Budget;
 use postrider::lsn::Lsn;
 use postrider::outbox::{MessageSpec, Outbox, OutboxSpec, TableName};
 use postrider::pipeline::{
-    Blame, Handled, Lesson, Mark, Pipeline, PipelineError, Policy, RejectPolicy, ResumeCheck,
-    UpdatePolicy,
+    Blame, Handled, Mark, Pipeline, PipelineError, Policy, RefusalAnalysis, RejectPolicy,
+    ResumeCheck, UpdatePolicy,
 };
 use postrider::route::{RouteSpec, Router};
 use postrider::session::{
     Audit, CoalescingProfile, End, Limits, Next, Owed, Requested, Session, SessionError,
 };
-use postrider::supervisor::{self, Failure, ModeKind, SinkFault};
+use postrider::supervisor::{self, ModeKind, SessionFailure, SinkFault};
 use postrider::time::Now;
 use postrider::transaction::{BatchLimits, Transactional};
 
@@ -50,9 +50,9 @@ pub(crate) enum Ended {
     /// In good order.
     Well(End),
     /// By a failure.
-    Badly(Failure<'static>),
+    Badly(SessionFailure<'static>),
     /// By a record that was refused; with what is known of it.
-    Refused(Box<Lesson>, Box<Blame>),
+    Refused(Box<RefusalAnalysis>, Box<Blame>),
     /// The product is wrong.
     Violation(Violation),
 }
@@ -77,7 +77,7 @@ pub(crate) struct Start<'a> {
     pub(crate) budget: Budget,
     pub(crate) queue: usize,
     /// As the supervisor wants it.
-    pub(crate) wanted: supervisor::Start,
+    pub(crate) wanted: supervisor::SessionStart,
     /// Where records are delivered exactly once.
     pub(crate) cluster: Option<&'a mut Cluster>,
     pub(crate) batch: BatchLimits,
@@ -107,7 +107,7 @@ impl Plan {
 impl Relay {
     /// The slot is ours, and at `confirmed`.
     pub(crate) fn start(plan: &Plan, start: Start<'_>, confirmed: u64, now: Now) -> Self {
-        let supervisor::Start { limits, mode, suspects, mut owed, .. } = start.wanted;
+        let supervisor::SessionStart { limits, mode, suspects, mut owed, .. } = start.wanted;
         // What the modes come to in the producer's settings.
         let (mut budget, mut queue) = (start.budget, start.queue);
         match mode.map(|mode| mode.kind) {
@@ -133,7 +133,7 @@ impl Relay {
                 Delivery::ExactlyOnce(Box::new(machine))
             }
         };
-        pipeline.beware(suspects);
+        pipeline.set_suspects(suspects);
         let session = Session::new(pipeline, limits, PROFILE, owed, now.at);
         let sink = ModelSink { delivery, taken: Vec::new() };
         Self { session, sink, budget, told: 0 }
@@ -221,16 +221,18 @@ impl Relay {
     fn failed(&self, error: SessionError<Died>) -> Ended {
         match error {
             SessionError::Sink(Died::Refused(blame)) => {
-                match self.session.pipeline().lesson(&[(*blame).clone()], None) {
-                    Ok(lesson) => Ended::Refused(Box::new(lesson), blame),
+                match self.session.pipeline().analyse_refusals(&[(*blame).clone()], None) {
+                    Ok(analysis) => Ended::Refused(Box::new(analysis), blame),
                     Err(error) => violation("error", &error.to_string()),
                 }
             }
-            SessionError::Sink(Died::Fatally) => Ended::Badly(Failure::Sink(SinkFault::Fatal)),
-            SessionError::Silent { .. } => Ended::Badly(Failure::Silent),
+            SessionError::Sink(Died::Fatally) => {
+                Ended::Badly(SessionFailure::Sink(SinkFault::Fatal))
+            }
+            SessionError::Silent { .. } => Ended::Badly(SessionFailure::Silent),
             // A grace is over only where the brokers make no progress.
             SessionError::GraceExpired { .. } | SessionError::Aborted { .. } => {
-                Ended::Badly(Failure::Final)
+                Ended::Badly(SessionFailure::Final)
             }
             // No peer breaks its protocol here, so the pipeline has nothing to complain about.
             SessionError::Pipeline(error) => violation("error", &complaint(&error)),
@@ -256,7 +258,7 @@ impl Relay {
 /// The next frame, where one is wanted; what ends the stream is not to be met otherwise.
 fn look(server: &Server, is_wanted: bool) -> Result<Option<&Sent>, Ended> {
     match server.peek() {
-        Some(Sent::End) if is_wanted => Err(Ended::Badly(Failure::Transient)),
+        Some(Sent::End) if is_wanted => Err(Ended::Badly(SessionFailure::Transient)),
         Some(Sent::End) => {
             Err(violation("G8", "the stream's end is met before what was sent is confirmed"))
         }

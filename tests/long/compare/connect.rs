@@ -16,7 +16,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use postrider::sandbox::account::Account;
-use postrider::sandbox::password::Password;
+use postrider::sandbox::password::RandomPassword;
 use postrider::sandbox::port;
 use postrider::sandbox::tether::{LastSignal, Tether};
 use serde_json::Value;
@@ -47,7 +47,7 @@ const CAUSES: usize = 3;
 pub(crate) struct Connect {
     child: Child,
     port: u16,
-    password: Password,
+    password: RandomPassword,
     tether: Tether,
 }
 
@@ -66,7 +66,7 @@ impl Connect {
             file
         });
         let files: Vec<PathBuf> = files.collect();
-        let password = Password::draw().unwrap();
+        let password = RandomPassword::draw().unwrap();
         let login = demand_login(&home, &password);
         let log = File::create(home.join("log")).unwrap();
         let child = java::command(java::Purpose::Test, account, &home, jars, HEAP_MIB)
@@ -110,7 +110,7 @@ impl Connect {
 
     /// Whether its REST interface, which must be up, turns away who has no login, or a wrong one.
     pub(crate) fn is_closed(&self) -> bool {
-        let wrong = Password::draw().unwrap();
+        let wrong = RandomPassword::draw().unwrap();
         [None, Some(&wrong)].into_iter().all(|password| {
             let (head, body) = self.ask("/connectors?expand=info", password).unwrap();
             head.contains(" 401 ") && !body.contains("database.")
@@ -118,7 +118,7 @@ impl Connect {
     }
 
     /// Head and body of what its REST interface says, or nothing as long as it is not up.
-    fn ask(&self, path: &str, password: Option<&Password>) -> Option<(String, String)> {
+    fn ask(&self, path: &str, password: Option<&RandomPassword>) -> Option<(String, String)> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
         stream.set_read_timeout(Some(ASK_LIMIT)).unwrap();
         // HTTP/1.0: the answer ends with the connection.
@@ -143,7 +143,7 @@ impl Drop for Connect {
 }
 
 /// Writes who may ask, and the file that tells the worker so.
-fn demand_login(home: &Path, password: &Password) -> PathBuf {
+fn demand_login(home: &Path, password: &RandomPassword) -> PathBuf {
     let (users, login) = (home.join("users"), home.join("login"));
     fs::write(&users, format!("{USER}={}\n", password.as_str())).unwrap();
     let rule = format!("KafkaConnect {{\n{LOGIN} required file=\"{}\";\n}};\n", users.display());

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use postrider::kafka::embedded::{Broker, Fault};
 use postrider::kafka::{
-    Confirmation, KafkaSpec, Outcome, Producer, Reader, ReaderError, ReaderSpec, SendError,
-    SinkError, Step, StoredRecord,
+    Confirmation, KafkaSpec, Outcome, Producer, Reader, ReaderError, ReaderEvent, ReaderSpec,
+    SendError, SinkError, StoredRecord,
 };
 use postrider::ledger::Ticket;
 use postrider::route::{Headers, Record, RejectionCode};
@@ -429,7 +429,7 @@ fn an_outage_holds_up_neither_the_end_of_a_producer_nor_a_reader() {
     send_all(&mut producer, 10..20, &mut got);
     for _ in 0..10 {
         let begun = Instant::now();
-        assert!(matches!(reader.next(Duration::from_millis(100)).unwrap(), Step::Idle));
+        assert!(matches!(reader.next(Duration::from_millis(100)).unwrap(), ReaderEvent::Idle));
         assert!(begun.elapsed() < Duration::from_secs(5));
     }
     let begun = Instant::now();

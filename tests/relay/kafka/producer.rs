@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use postrider::kafka::{
     Isolation, KafkaSpec, Outcome, Producer, Reader, ReaderError, ReaderSpec, SendError, SinkError,
-    Start, StoredRecord,
+    StartOffset, StoredRecord,
 };
 use postrider::ledger::Ticket;
 use postrider::route::{Headers, Record, RejectionCode};
@@ -378,19 +378,19 @@ fn the_reader_begins_where_it_is_told() {
     }
     deliver(&spec(kafka), &name, &rows);
     for (start, count) in [
-        (Start::Beginning, 100),
-        (Start::Last(7), 7),
-        (Start::Last(1000), 100),
-        (Start::Offset(90), 10),
-        (Start::End, 0),
-        (Start::Time(now + 60), 40),
-        (Start::Time(now + 1000), 0),
+        (StartOffset::Beginning, 100),
+        (StartOffset::Last(7), 7),
+        (StartOffset::Last(1000), 100),
+        (StartOffset::Offset(90), 10),
+        (StartOffset::End, 0),
+        (StartOffset::Time(now + 60), 40),
+        (StartOffset::Time(now + 1000), 0),
     ] {
         let spec_of = ReaderSpec { start, ..ReaderSpec::whole(&[&name]) };
         let mut reader = Reader::open(&spec(kafka), spec_of, LIMIT).unwrap();
         assert_eq!(reader.collect(999, LIMIT).unwrap().len(), count, "{start}");
     }
-    let beyond = ReaderSpec { start: Start::Offset(101), ..ReaderSpec::whole(&[&name]) };
+    let beyond = ReaderSpec { start: StartOffset::Offset(101), ..ReaderSpec::whole(&[&name]) };
     let mut reader = Reader::open(&spec(kafka), beyond, LIMIT).unwrap();
     let error = reader.collect(999, LIMIT).unwrap_err();
     assert!(matches!(error, ReaderError::OffsetGone(_)), "{error}");

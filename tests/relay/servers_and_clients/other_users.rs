@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use postrider::sandbox::password::Password;
+use postrider::sandbox::password::RandomPassword;
 use postrider::sandbox::postgres::Options;
 use postrider::sandbox::redis::Redis;
 
@@ -92,7 +92,7 @@ fn a_private_redis_lets_in_by_its_password_alone() {
     let (_, place) = url.split_once('@').unwrap();
     let none = ping(&format!("redis://{place}")).unwrap_err();
     assert!(none.to_string().contains("NOAUTH"), "{none}");
-    let other = Password::draw().unwrap();
+    let other = RandomPassword::draw().unwrap();
     let wrong = ping(&format!("redis://:{}@{place}", other.as_str())).unwrap_err();
     assert_eq!(wrong.kind(), redis::ErrorKind::AuthenticationFailed, "{wrong}");
 }

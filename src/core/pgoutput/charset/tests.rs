@@ -1,4 +1,4 @@
-//! Converted text against a table of its own, and noise.
+//! Tests of the conversion to UTF-8 against an independent table, and with random bytes.
 
 use proptest::collection::vec;
 use proptest::prelude::*;

@@ -1,7 +1,7 @@
-//! Size and hash of a value that is not kept.
+//! Size and SHA-256 of a value that is too large to keep.
 //!
-//! Enters: the value's bytes, in pieces. Leaves: a [`Cut`]. Always holds: a bytea, which comes as
-//! hexadecimal digits, is hashed as the bytes that it is too: that is what consumers would have got.
+//! Input: the value's bytes, in pieces. Output: a [`Cut`]. A bytea arrives as hexadecimal digits; the bytes
+//! they stand for are hashed as well, since those are what consumers would have received.
 
 use std::fmt;
 

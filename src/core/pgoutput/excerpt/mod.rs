@@ -1,12 +1,11 @@
-//! A message too large to be held: its shape and the beginnings of its values are kept while it
-//! passes, the rest is hashed.
+//! Reads a message too large to be held in memory: keeps the beginning of each value and hashes the rest.
 //!
-//! Enters: one pgoutput message, in pieces. Leaves: an [`Excerpt`]: a message of the same kind for
-//! [`super::decode`], whose long values are cut, with the size and the hash of each one that was.
-//! Always holds: what is kept is bounded, whatever the message claims and brings (G3); how it is
-//! divided into pieces makes no difference; what `decode` refuses is refused with the same error,
-//! as soon as that is certain (G7); of a message in another encoding the excerpt is in UTF-8, and sizes
-//! and hashes are those of UTF-8, but for what has no equivalent there.
+//! Input: one pgoutput message, in pieces. Output: an [`Excerpt`], a message of the same kind that
+//! [`super::decode`] reads, with the size and hash of each shortened value. Invariant: memory is bounded,
+//! whatever the message claims or contains (G3); how it is divided into pieces makes no difference; what
+//! `decode` would refuse is refused with the same error, as soon as that is certain (G7). In another
+//! encoding than UTF-8 the excerpt, sizes and hashes are those of the text in UTF-8, except for characters
+//! without an equivalent.
 
 mod hash;
 #[cfg(test)]

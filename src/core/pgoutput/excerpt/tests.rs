@@ -1,4 +1,4 @@
-//! What an excerpt says, against the message as a whole.
+//! Tests of excerpts against the decoding of the whole message.
 
 use proptest::collection::vec;
 use proptest::prelude::*;

@@ -1,4 +1,4 @@
-//! Which records are refused for what their topic has refused before, and for how long.
+//! Tests of inferred refusals: which records are affected, and for how long.
 
 use super::*;
 use crate::route::Headers;
@@ -9,11 +9,20 @@ const DAYS_LATER_MS: i64 = 100 * HOUR_MS;
 const LARGE: [u8; 900] = [0; 900];
 
 /// The server's clock shows what the commit's does.
-fn judge(inferred: &mut Inferred, record: &Record<'_>, at_us: i64) -> Option<(Rejection, Aspect)> {
+fn judge(
+    inferred: &mut Inferred,
+    record: &Record<'_>,
+    at_us: i64,
+) -> Option<(Rejection, RefusalCause)> {
     inferred.judge(record, Times { at_us, sent_us: at_us })
 }
 
-fn refused(inferred: &mut Inferred, aspect_at_ms: (Aspect, i64), record: &Record<'_>, at_us: i64) {
+fn refused(
+    inferred: &mut Inferred,
+    aspect_at_ms: (RefusalCause, i64),
+    record: &Record<'_>,
+    at_us: i64,
+) {
     inferred.refused(aspect_at_ms, record, Times { at_us, sent_us: at_us });
 }
 
@@ -30,7 +39,7 @@ fn record(topic: &str, bytes: usize) -> Record<'_> {
 }
 
 fn too_large(inferred: &mut Inferred, topic: &str, bytes: usize, at_us: i64) {
-    refused(inferred, (Aspect::Size, 0), &record(topic, bytes), at_us);
+    refused(inferred, (RefusalCause::Size, 0), &record(topic, bytes), at_us);
 }
 
 fn refused_twice() -> Inferred {
@@ -45,8 +54,8 @@ fn refused_twice() -> Inferred {
 #[test]
 fn g4_the_third_record_as_large_is_not_sent() {
     let mut inferred = refused_twice();
-    let (rejection, aspect) = judge(&mut inferred, &record("t", 600), 3 * SECOND).unwrap();
-    assert_eq!((rejection.code, aspect), (RejectionCode::TooLarge, Aspect::Size));
+    let (rejection, cause) = judge(&mut inferred, &record("t", 600), 3 * SECOND).unwrap();
+    assert_eq!((rejection.code, cause), (RejectionCode::TooLarge, RefusalCause::Size));
     assert_eq!(judge(&mut inferred, &record("t", 599), 3 * SECOND), None, "a smaller one is");
     assert_eq!(judge(&mut inferred, &record("u", 900), 3 * SECOND), None, "another topic's is");
 }
@@ -56,7 +65,7 @@ fn g4_no_record_without_a_key_is_sent_where_the_settings_demand_one() {
     let mut inferred = Inferred::default();
     let keyless = Record { key: None, ..record("t", 9) };
     assert_eq!(judge(&mut inferred, &keyless, 0), None);
-    refused(&mut inferred, (Aspect::Key, 0), &keyless, 0);
+    refused(&mut inferred, (RefusalCause::Key, 0), &keyless, 0);
     assert_eq!(judge(&mut inferred, &keyless, SECOND).unwrap().0.code, RejectionCode::Refused);
     assert_eq!(judge(&mut inferred, &record("t", 900), SECOND), None, "one with a key is");
     assert_eq!(judge(&mut inferred, &keyless, PAUSE_US + SECOND), None, "the settings may change");
@@ -71,7 +80,7 @@ fn g4_the_fourth_record_as_far_ahead_of_its_commit_is_not_sent() {
     let mut inferred = Inferred::default();
     for now in [0, SECOND, 2 * SECOND] {
         assert_eq!(judge(&mut inferred, &at(now, 9), now), None, "{now}");
-        refused(&mut inferred, (Aspect::Time, now / 1_000), &at(now, 5), now);
+        refused(&mut inferred, (RefusalCause::Time, now / 1_000), &at(now, 5), now);
     }
     let now = 3 * SECOND;
     for later_ms in [-20, 0, 20] {
@@ -95,7 +104,7 @@ fn g4_what_a_wrong_clock_was_refused_for_says_nothing_of_rows_of_the_right_time(
                 if judge(&mut inferred, &at(now, 0), now).is_none() {
                     sent += 1;
                     let ours_ms = (second + ours_s) * 1_000;
-                    refused(&mut inferred, (Aspect::Time, ours_ms), &at(now, 0), now);
+                    refused(&mut inferred, (RefusalCause::Time, ours_ms), &at(now, 0), now);
                 }
             }
             assert_eq!(sent, 3, "the rest has the same cause");
@@ -113,7 +122,7 @@ fn g4_a_row_of_an_earlier_time_than_what_was_too_new_is_sent() {
     let mut inferred = Inferred::default();
     let now = 3_620 * SECOND;
     for _ in 0..3 {
-        refused(&mut inferred, (Aspect::Time, 20_000), &at(now, 0), now);
+        refused(&mut inferred, (RefusalCause::Time, 20_000), &at(now, 0), now);
     }
     assert!(judge(&mut inferred, &at(now, 0), now).is_some());
     let before = now - 30 * SECOND;
@@ -131,7 +140,7 @@ fn g4_a_backlog_that_is_too_old_costs_a_few_sessions() {
         let now = second * SECOND;
         if judge(&mut inferred, &at(now, 0), now).is_none() {
             sent += 1;
-            refused(&mut inferred, (Aspect::Time, DAYS_LATER_MS), &at(now, 0), now);
+            refused(&mut inferred, (RefusalCause::Time, DAYS_LATER_MS), &at(now, 0), now);
         }
     }
     assert!(sent <= 50, "{sent}");
@@ -145,8 +154,8 @@ fn g4_a_backlog_that_is_too_old_costs_a_few_sessions() {
 fn nothing_is_inferred_from_what_is_not_known() {
     let mut inferred = Inferred::default();
     for at in 0..9 {
-        refused(&mut inferred, (Aspect::Unknown, 0), &record("t", 9), at);
-        refused(&mut inferred, (Aspect::Brokers, 0), &record("t", 9), at);
+        refused(&mut inferred, (RefusalCause::Unknown, 0), &record("t", 9), at);
+        refused(&mut inferred, (RefusalCause::Brokers, 0), &record("t", 9), at);
     }
     assert!(inferred.is_empty());
 }

@@ -1,4 +1,4 @@
-//! The words in which the policy about missing topics speaks.
+//! Types of the policy about missing topics: its settings, the brokers' answers and the decisions.
 
 use std::time::Duration;
 
@@ -85,7 +85,7 @@ impl MissingPolicy {
 
 /// What to do with a row of a topic.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Decision {
+pub enum TopicDecision {
     /// Ask the brokers for it or for all topics, then [`MissingTopics::absent`](super::MissingTopics::absent),
     /// [`MissingTopics::unlisted`](super::MissingTopics::unlisted) or [`MissingTopics::present`](super::MissingTopics::present).
     Ask,

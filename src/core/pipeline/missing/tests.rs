@@ -1,4 +1,4 @@
-//! What becomes of rows whose topic is not to be had, answer by answer, in time that the tests tell.
+//! Tests of the policy about missing topics, in virtual time.
 
 use super::*;
 use crate::route::RejectionCode;
@@ -17,12 +17,12 @@ fn topics(then: MissingTopic) -> MissingTopics {
     MissingTopics::new(MissingPolicy { then, create, create_max: 2 })
 }
 
-fn absent(topics: &mut MissingTopics, name: &str, now: Duration) -> Decision {
+fn absent(topics: &mut MissingTopics, name: &str, now: Duration) -> TopicDecision {
     topics.absent(name, TopicFault::Missing, now).0
 }
 
-fn is_rejected(decision: &Decision) -> bool {
-    matches!(decision, Decision::Reject(Rejection { code: RejectionCode::MissingTopic, .. }))
+fn is_rejected(decision: &TopicDecision) -> bool {
+    matches!(decision, TopicDecision::Reject(Rejection { code: RejectionCode::MissingTopic, .. }))
 }
 
 /// Time until a row of this topic is rejected.
@@ -39,22 +39,22 @@ fn waits(topics: &mut MissingTopics, name: &str) -> Duration {
 fn g4_brokers_that_create_nothing_are_believed_once_all_must_know() {
     let mut topics = topics(MissingTopic::Reject(Duration::ZERO));
     topics.brokers_create(Some(false));
-    assert_eq!(topics.decide("a", NOW, true), Decision::Ask, "before the first answer");
-    assert_eq!(absent(&mut topics, "a", NOW), Decision::Wait, "another broker may know it");
+    assert_eq!(topics.decide("a", NOW, true), TopicDecision::Ask, "before the first answer");
+    assert_eq!(absent(&mut topics, "a", NOW), TopicDecision::Wait, "another broker may know it");
     let late = NOW + SPREADING;
     assert!(is_rejected(&absent(&mut topics, "a", late)));
     assert!(is_rejected(&topics.decide("a", late + TICK, true)), "without asking again");
     assert_eq!(topics.untold("a"), None, "the answer before was news");
-    assert_eq!(topics.decide("a", late + ASK_AGAIN, true), Decision::Ask);
+    assert_eq!(topics.decide("a", late + ASK_AGAIN, true), TopicDecision::Ask);
     assert_eq!(topics.present("a", late + ASK_AGAIN), Some(SPREADING + ASK_AGAIN));
-    assert_eq!(topics.decide("a", late + ASK_AGAIN, true), Decision::Ask);
+    assert_eq!(topics.decide("a", late + ASK_AGAIN, true), TopicDecision::Ask);
 }
 
 #[test]
 fn g4_a_topic_that_is_given_up_without_another_answer_is_news_once() {
     let mut topics = topics(MissingTopic::Reject(Duration::ZERO));
     topics.brokers_create(Some(false));
-    assert_eq!(absent(&mut topics, "a", NOW), Decision::Wait);
+    assert_eq!(absent(&mut topics, "a", NOW), TopicDecision::Wait);
     let later = NOW + ASK_AGAIN.checked_sub(TICK).unwrap();
     topics.absent.get_mut("a").unwrap().asked = later;
     assert!(is_rejected(&topics.decide("a", later, true)));
@@ -126,14 +126,14 @@ fn topics_that_brokers_create_when_asked_are_waited_for() {
         let mut now = NOW;
         for number in 0..20 {
             let name = number.to_string();
-            assert_eq!(absent(&mut topics, &name, now), Decision::Wait, "{number}");
+            assert_eq!(absent(&mut topics, &name, now), TopicDecision::Wait, "{number}");
             now += Duration::from_millis(50);
             assert!(topics.present(&name, now).is_some());
         }
         // Long after a flood of others, one more is.
         assert!(flood(&mut topics, 0) > CREATIONS_MOST / 4);
         let later = NOW * 100;
-        assert_eq!(absent(&mut topics, "new", later), Decision::Wait);
+        assert_eq!(absent(&mut topics, "new", later), TopicDecision::Wait);
     }
 }
 
@@ -146,28 +146,35 @@ fn g4_a_name_that_kafka_takes_for_that_of_another_topic_is_not_waited_for() {
         assert!(is_rejected(&absent(&mut topics, &format!("x_{number}"), NOW)));
     }
     assert!(is_rejected(&topics.unlisted("y_1", true, NOW).0), "one that is listed");
-    assert_eq!(topics.unlisted("y_2", false, NOW).0, Decision::AskByName);
+    assert_eq!(topics.unlisted("y_2", false, NOW).0, TopicDecision::AskByName);
 }
 
 #[test]
 fn g4_a_list_of_all_topics_answers_for_those_that_nobody_creates() {
     let mut topics = topics(MissingTopic::Reject(Duration::ZERO));
     topics.brokers_create(Some(false));
-    assert_eq!(topics.unlisted("a", false, NOW).0, Decision::AskByName, "it may be a moment old");
+    assert_eq!(
+        topics.unlisted("a", false, NOW).0,
+        TopicDecision::AskByName,
+        "it may be a moment old"
+    );
     flood(&mut topics, 0);
-    let (Decision::Reject(rejection), true) = topics.unlisted("a", false, NOW) else { panic!() };
+    let (TopicDecision::Reject(rejection), true) = topics.unlisted("a", false, NOW) else {
+        panic!()
+    };
     assert_eq!(rejection.code, RejectionCode::MissingTopic);
     assert!(rejection.reason.ends_with("not among those that the brokers show us"));
     // A list is silent of what is forbidden; who was told so by name knows it.
     topics.absent("secret", TopicFault::Forbidden, NOW);
-    let (Decision::Reject(rejection), _) = topics.unlisted("secret", false, NOW + ASK_AGAIN) else {
+    let (TopicDecision::Reject(rejection), _) = topics.unlisted("secret", false, NOW + ASK_AGAIN)
+    else {
         panic!()
     };
     assert_eq!(rejection.code, RejectionCode::ForbiddenTopic);
     let mut patient = self::topics(MissingTopic::Wait(None));
-    assert_eq!(patient.unlisted("a", false, NOW).0, Decision::AskByName);
-    assert_eq!(absent(&mut patient, "a", NOW), Decision::Wait);
-    assert_eq!(patient.decide("a", NOW + TICK, true), Decision::AskByName);
+    assert_eq!(patient.unlisted("a", false, NOW).0, TopicDecision::AskByName);
+    assert_eq!(absent(&mut patient, "a", NOW), TopicDecision::Wait);
+    assert_eq!(patient.decide("a", NOW + TICK, true), TopicDecision::AskByName);
 }
 
 #[test]
@@ -193,7 +200,7 @@ fn a_deadline_is_kept_and_none_waits_for_ever() {
     assert_eq!(waits(&mut short, "a"), deadline);
     let mut long = topics(MissingTopic::Wait(None));
     absent(&mut long, "a", NOW);
-    assert_eq!(absent(&mut long, "a", NOW * 100), Decision::Wait);
+    assert_eq!(absent(&mut long, "a", NOW * 100), TopicDecision::Wait);
     assert!(long.list(9)[0].waiting);
     let mut given = topics(MissingTopic::Reject(deadline));
     given.brokers_create(Some(false));
@@ -212,7 +219,7 @@ fn a_topic_that_was_there_is_given_time_to_come_back() {
 fn a_forbidden_topic_is_not_waited_for() {
     let mut topics = topics(MissingTopic::Reject(Duration::ZERO));
     let (decision, news) = topics.absent("a", TopicFault::Forbidden, NOW);
-    let Decision::Reject(rejection) = decision else { panic!("{decision:?}") };
+    let TopicDecision::Reject(rejection) = decision else { panic!("{decision:?}") };
     assert_eq!(rejection.code, RejectionCode::ForbiddenTopic);
     assert!(news && !topics.absent("a", TopicFault::Forbidden, NOW).1);
     assert_eq!(topics.count(TopicFault::Forbidden), 1);
@@ -225,8 +232,8 @@ fn whether_writing_is_still_denied_is_tried_less_and_less_often() {
     let (mut now, mut trials) = (NOW, 0);
     while now < NOW + Duration::from_hours(2) {
         now += Duration::from_secs(1);
-        assert_ne!(topics.decide("a", now, false), Decision::Ask, "records are in flight");
-        if topics.decide("a", now, true) == Decision::Ask {
+        assert_ne!(topics.decide("a", now, false), TopicDecision::Ask, "records are in flight");
+        if topics.decide("a", now, true) == TopicDecision::Ask {
             trials += 1;
             assert_eq!(topics.seen("a", now), None);
             topics.absent("a", TopicFault::Denied, now);
@@ -241,7 +248,7 @@ fn g4_whether_writing_is_still_denied_is_tried_under_steady_load_too() {
     let mut topics = topics(MissingTopic::Reject(Duration::ZERO));
     topics.absent("a", TopicFault::Denied, NOW);
     let mut seconds = (1..3_600).map(Duration::from_secs);
-    let tried = seconds.find(|after| topics.decide("a", NOW + *after, false) == Decision::Ask);
+    let tried = seconds.find(|after| topics.decide("a", NOW + *after, false) == TopicDecision::Ask);
     assert!(tried.is_some_and(|after| after > TRIAL_FIRST && after < TRIAL_FIRST * 4), "{tried:?}");
 }
 
@@ -249,17 +256,17 @@ fn g4_whether_writing_is_still_denied_is_tried_under_steady_load_too() {
 fn topics_are_created_by_the_first_rule_that_fits_up_to_the_cap() {
     let mut topics = topics(MissingTopic::Create);
     topics.brokers_create(Some(false));
-    let Decision::Create(rule) = absent(&mut topics, "orders.eu", NOW) else { panic!() };
+    let TopicDecision::Create(rule) = absent(&mut topics, "orders.eu", NOW) else { panic!() };
     assert_eq!(rule.partitions, Some(12));
-    assert_eq!(absent(&mut topics, "orders.eu", NOW + TICK), Decision::Wait);
+    assert_eq!(absent(&mut topics, "orders.eu", NOW + TICK), TopicDecision::Wait);
     assert!(topics.present("orders.eu", NOW + TICK).is_some());
-    assert_eq!(absent(&mut topics, "typo", NOW), Decision::Wait, "another broker may know it");
+    assert_eq!(absent(&mut topics, "typo", NOW), TopicDecision::Wait, "another broker may know it");
     assert!(is_rejected(&absent(&mut topics, "typo", NOW + SPREADING)), "no rule fits");
-    assert!(matches!(absent(&mut topics, "pay", NOW), Decision::Create(_)));
+    assert!(matches!(absent(&mut topics, "pay", NOW), TopicDecision::Create(_)));
     topics.not_created("pay", "not authorised", NOW);
-    let Decision::Reject(rejection) = absent(&mut topics, "pay", NOW) else { panic!() };
+    let TopicDecision::Reject(rejection) = absent(&mut topics, "pay", NOW) else { panic!() };
     assert!(rejection.reason.ends_with("not authorised"), "{}", rejection.reason);
-    assert!(matches!(absent(&mut topics, "payments", NOW), Decision::Create(_)));
+    assert!(matches!(absent(&mut topics, "payments", NOW), TopicDecision::Create(_)));
     assert!(is_rejected(&absent(&mut topics, "payouts", NOW)), "the cap");
 }
 
@@ -275,7 +282,7 @@ fn g4_topics_that_cannot_be_created_are_tried_in_a_bounded_share_of_the_time() {
                 break;
             }
             let (name, begun) = (format!("orders.{number}"), now);
-            tried += u32::from(matches!(absent(&mut topics, &name, now), Decision::Create(_)));
+            tried += u32::from(matches!(absent(&mut topics, &name, now), TopicDecision::Create(_)));
             while !is_rejected(&absent(&mut topics, &name, now)) {
                 now += TICK / 10;
                 if now >= begun + takes {
@@ -289,7 +296,7 @@ fn g4_topics_that_cannot_be_created_are_tried_in_a_bounded_share_of_the_time() {
         assert!(waited <= OWN_CREATION + MINUTE / 8, "{takes:?} each: {waited:?}");
         // Long after it, others are created; attempts that nobody answered count as topics.
         let decision = absent(&mut topics, "orders.eu", NOW * 100);
-        assert!(matches!(decision, Decision::Create(_)) || takes == MINUTE, "{decision:?}");
+        assert!(matches!(decision, TopicDecision::Create(_)) || takes == MINUTE, "{decision:?}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! What a session learns of refused records, and what the next one does with them.
+//! Tests of refused records: what a session learns of them, and how the next one sends them.
 
 use std::convert::Infallible;
 
@@ -20,8 +20,8 @@ fn record(value: &[u8]) -> Record<'_> {
 
 fn blame(ticket: Ticket, value: &[u8], alone: bool, rejection: Option<Rejection>) -> Blame {
     let (topic, content) = ("t".into(), content_of("t", Some(b"k"), Some(value)));
-    let (aspect, reason) = (Aspect::Size, "why".into());
-    Blame { ticket, topic, content, alone, aspect, at_ms: 0, reason, rejection }
+    let (cause, reason) = (RefusalCause::Size, "why".into());
+    Blame { ticket, topic, content, alone, cause, at_ms: 0, reason, rejection }
 }
 
 /// Sends a record of so many bytes in the open transaction.
@@ -106,7 +106,7 @@ fn g4_a_topic_that_keeps_refusing_large_records_costs_no_session_for_each() {
     let judged = suspects.judge((row(), 0), &record(b"larger"));
     assert_eq!(judged.unwrap_err().code, RejectionCode::Refused, "its bytes are kept");
     // In a dead letter's stead there is a shorter one.
-    let LetterTreatment::Refused(refusal, Aspect::Size) =
+    let LetterTreatment::Refused(refusal, RefusalCause::Size) =
         suspects.judge_letter((row(), 0), &record(b"larger"))
     else {
         panic!("it is as large")
@@ -189,7 +189,7 @@ fn g4_what_may_be_the_brokers_own_fault_gets_more_attempts_and_time_between_them
         let mut ledger = Ledger::new(Budget::default());
         ledger.begin(row().commit_lsn, 7).unwrap();
         let ticket = sent(&mut ledger, record(b"odd").weight());
-        let blamed = Blame { aspect: Aspect::Brokers, ..blame(ticket, b"odd", true, None) };
+        let blamed = Blame { cause: RefusalCause::Brokers, ..blame(ticket, b"odd", true, None) };
         let lesson = suspects.learn(&[blamed], None, &ledger, None).unwrap();
         assert!(lesson.is_news && lesson.wait.is_zero() == (attempt == 7));
         waited += lesson.wait;
@@ -224,18 +224,18 @@ fn g4_a_message_of_its_own_is_known_whatever_its_value_is() {
 #[test]
 fn g4_a_fault_of_the_brokers_is_no_answer_to_the_record() {
     let mut suspects = Suspects::default();
-    for (aspect, is_refused) in [
-        (Aspect::Brokers, false),
-        (Aspect::Unknown, false),
-        (Aspect::Brokers, false),
-        (Aspect::Unknown, true),
+    for (cause, is_refused) in [
+        (RefusalCause::Brokers, false),
+        (RefusalCause::Unknown, false),
+        (RefusalCause::Brokers, false),
+        (RefusalCause::Unknown, true),
     ] {
         let mut ledger = Ledger::new(Budget::default());
         ledger.begin(row().commit_lsn, 7).unwrap();
         let ticket = sent(&mut ledger, record(b"odd").weight());
-        let blamed = Blame { aspect, ..blame(ticket, b"odd", true, None) };
+        let blamed = Blame { cause, ..blame(ticket, b"odd", true, None) };
         suspects = suspects.learn(&[blamed], None, &ledger, None).unwrap().suspects;
         let judged = suspects.judge((row(), 0), &record(b"odd"));
-        assert_eq!(judged.is_err(), is_refused, "{aspect:?}");
+        assert_eq!(judged.is_err(), is_refused, "{cause:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! A row's way through the core, of a database in which some bytes are no characters of UTF-8.
+//! Tests of a row's way through the core in a database that is not in UTF-8.
 
 use proptest::prelude::*;
 

@@ -1,4 +1,4 @@
-//! Rules over rows made the way the server makes them.
+//! Tests of routing rules with decoded rows.
 
 use super::*;
 use crate::outbox::Outbox;

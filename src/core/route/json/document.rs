@@ -1,4 +1,4 @@
-//! Documents written by their shape: as JSON, and as Java prints Connect's structures.
+//! Writes JSON documents by their inferred shape: as JSON, and as Java prints Connect's structs.
 
 use serde_json::Value as Json;
 

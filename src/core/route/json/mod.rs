@@ -1,9 +1,8 @@
-//! JSON as Kafka Connect writes it.
+//! Writes JSON as Kafka Connect writes it for Debezium's records.
 //!
-//! Enters: column values and payloads that hold JSON. Leaves: bytes, the same that Connect's
-//! converters write for Debezium's records. Always holds: what Debezium would pass on, it passes on
-//! byte for byte; where Debezium would stop, the result is faithful to the payload, or there is none
-//! (G4). The encoder of `route` calls it, for formats that ask for JSON.
+//! Input: column values and JSON payloads. Output: the bytes of Connect's converters. Invariant: what
+//! Debezium would deliver is identical byte for byte; where Debezium would stop, the result contains the
+//! payload unchanged, or there is none (G4).
 
 mod document;
 mod number;

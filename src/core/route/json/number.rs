@@ -1,6 +1,5 @@
-//! Floating-point numbers as Java prints them (`Double.toString` since JDK 19): the shortest digits
-//! that read back as the same number, plain from 10^-3 to below 10^7, in computerised scientific
-//! notation elsewhere.
+//! Prints floating-point numbers as Java does (`Double.toString` since JDK 19): the shortest digits that
+//! parse to the same number, plain from 10^-3 to below 10^7, in computerised scientific notation elsewhere.
 
 /// Appends a double.
 pub(in crate::route) fn write_double(out: &mut Vec<u8>, number: f64) {

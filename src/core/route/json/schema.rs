@@ -1,4 +1,4 @@
-//! Connect's schemas, as JsonConverter writes them.
+//! Writes Connect's schemas as JsonConverter does.
 
 use super::shape::Shape;
 use super::text::write_string;

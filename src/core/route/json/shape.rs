@@ -1,10 +1,10 @@
-//! What a JSON document is made of, as Debezium infers it: one type for each member and for the
-//! elements of each array.
+//! Infers the schema of a JSON document as Debezium does: one type for each member and for the elements of
+//! an array.
 //!
-//! Enters: a document. Leaves: its [`Shape`], or the reason why there is none, in which case
-//! Debezium passes the text on as it is. A shape decides which members are written: null ones and
-//! empty arrays have no type and are left out, unless they are wanted or a sibling has a type for
-//! them; objects of one array all get the members of all of them.
+//! Input: a document. Output: its [`Shape`], or why there is none, in which case Debezium passes the text
+//! on unchanged. The shape decides which members are written: nulls and empty arrays have no type and are
+//! omitted, unless they are configured to be kept or a sibling has a type for them; all objects of an array
+//! get the members of all of them.
 
 use std::collections::HashMap;
 

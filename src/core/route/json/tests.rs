@@ -1,4 +1,4 @@
-//! Documents as Debezium 3.7.0.Final was seen to write them, unless it is said that it stops.
+//! Tests against documents as Debezium 3.7.0.Final wrote them; where Debezium stops, the test says so.
 
 use proptest::prelude::*;
 

@@ -1,4 +1,4 @@
-//! Strings and bytes inside of JSON, as Jackson's generator writes them.
+//! Writes strings and bytes in JSON as Jackson's generator does.
 
 use std::io::Write as _;
 

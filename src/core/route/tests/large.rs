@@ -1,4 +1,4 @@
-//! Rows that were too large to be held.
+//! Tests of routing rows that are too large to be held in memory.
 
 use serde_json::Value as Json;
 

@@ -1,4 +1,4 @@
-//! What errors of the gate advise.
+//! Tests of the hints of these errors.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! How settings become a connection, and what is refused.
+//! Tests of how settings become a connection, and of what is refused.
 
 use proptest::prelude::*;
 
@@ -38,7 +38,7 @@ fn hosts_ports_and_addresses_pair_up() {
     assert_eq!(names(&resolved("host=a,::1 port=7 user=u")), ["a:7", "[::1]:7"]);
     let info = resolved("host=db hostaddr=10.0.0.1 user=u");
     let ip = Some("10.0.0.1".parse().unwrap());
-    assert_eq!(info.endpoints[0].address, Address::Tcp { host: "db".to_owned(), ip });
+    assert_eq!(info.endpoints[0].address, HostAddress::Tcp { host: "db".to_owned(), ip });
     assert_eq!(
         refused("host=a,b port=1,2,3 user=u"),
         ConnectInfoError::ListLength { parameter: "port", given: 3, hosts: 2 }

@@ -1,4 +1,4 @@
-//! Logging in, querying and starting to stream, against a scripted server.
+//! Tests of logging in, querying and starting to stream, against a scripted server.
 
 use super::super::script::{Script, keepalive, message, report};
 use super::*;

@@ -1,4 +1,4 @@
-//! What errors mean, and what they advise.
+//! Tests of these errors' classes and hints.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! The stream against a scripted server that splits, stutters and damages.
+//! Tests of the stream against a scripted server that splits, delays and damages its messages.
 
 use proptest::prelude::*;
 

@@ -1,4 +1,4 @@
-//! The page is read back by a parser of the exposition format that knows promtool's rules.
+//! Tests that parse the metrics page by the rules of the exposition format and of promtool.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ fn full_view() -> View {
         commit_to_confirm.record(us);
     }
     let snapshot = Snapshot {
-        state: State::Streaming,
+        state: RelayState::Streaming,
         holds_slot: true,
         topics: vec![TopicCount {
             topic: Arc::from("orders"),
@@ -30,7 +30,7 @@ fn full_view() -> View {
     };
     View {
         snapshot: Arc::new(snapshot),
-        slot: Some(SlotSample {
+        slot: Some(SlotMetrics {
             acknowledged_lsn: 1,
             lag_bytes: 5,
             retained_bytes: 6,

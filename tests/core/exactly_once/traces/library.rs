@@ -10,7 +10,7 @@ use postrider::ledger::Ticket;
 use postrider::pipeline::{Confirmation, Mark, Outcome, Outgoing};
 use postrider::route::{Record, Rejection};
 use postrider::sink::SendError;
-use postrider::transaction::{Client, PROGRESS_TICKET};
+use postrider::transaction::{PROGRESS_TICKET, TransactionApi};
 
 use crate::exactly_once::stream::Place;
 
@@ -71,7 +71,7 @@ impl Library {
     }
 }
 
-impl Client for Library {
+impl TransactionApi for Library {
     type Error = Gone;
 
     fn begin(&mut self) -> Result<(), Gone> {

@@ -11,10 +11,10 @@ use postrider::gate::{self, Facts};
 use postrider::ledger::{Budget, Ticket};
 use postrider::pipeline::{Handled, Mark, RejectPolicy};
 use postrider::progress::{Lineage, Progress};
-use postrider::session::{Limits, Owed, Request, Requested, Session, SessionError};
+use postrider::session::{ControlRequest, Limits, Owed, Requested, Session, SessionError};
 use postrider::sink::Sink as _;
 use postrider::time::Now;
-use postrider::transaction::{BatchLimits, State, Transactional};
+use postrider::transaction::{BatchLimits, TransactionState, Transactional};
 
 use super::library::{Gone, Library, Order};
 use super::wire::{self, Sent};
@@ -62,7 +62,7 @@ pub struct Machine {
     pub waiting: VecDeque<Order>,
     /// Of records that were announced and not reported, by partition.
     pub tickets: [VecDeque<Ticket>; 3],
-    pub request: Request,
+    pub request: ControlRequest,
 }
 
 impl Machine {
@@ -90,7 +90,7 @@ impl Machine {
             closes_at: resume.mark,
             waiting: VecDeque::new(),
             tickets: Default::default(),
-            request: Request::Run,
+            request: ControlRequest::Run,
         })
     }
 
@@ -137,11 +137,12 @@ impl Machine {
 
     pub fn view(&self) -> View {
         let stage = match self.sink.state() {
-            State::Idle | State::Open { .. } | State::Closing { .. } | State::Pausing { .. } => {
-                Stage::Open
-            }
-            State::Settling { .. } => Stage::Settling,
-            State::Ending { .. } => Stage::Committing,
+            TransactionState::Idle
+            | TransactionState::Open { .. }
+            | TransactionState::Closing { .. }
+            | TransactionState::Pausing { .. } => Stage::Open,
+            TransactionState::Settling { .. } => Stage::Settling,
+            TransactionState::Ending { .. } => Stage::Committing,
         };
         let pipeline = self.session.pipeline();
         View {

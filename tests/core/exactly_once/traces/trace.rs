@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use postrider::lsn::Lsn;
-use postrider::session::{Request, SessionError};
+use postrider::session::{ControlRequest, SessionError};
 use postrider::time::Now;
 use postrider::transaction::{BatchLimits, PROGRESS_TICKET};
 
@@ -164,7 +164,7 @@ impl<'p> Trace<'p> {
             0..=4 => machine.library().is_full ^= true,
             5..=7 => machine.library().report_copies(),
             8 if self.chance.percent(20) => machine.library().disturbances += 1,
-            9 if self.chance.percent(20) => machine.request = Request::Drain,
+            9 if self.chance.percent(20) => machine.request = ControlRequest::Drain,
             10 if self.rules.places == stream::PLACES => {
                 machine.frames.push_back(Sent::Question(wire::log_end(self.now)));
             }

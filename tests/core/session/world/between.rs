@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use postrider::lsn::Lsn;
 use postrider::session::End;
-use postrider::supervisor::{Conclusion, Failure, Left, Next, RefusedBatch, Verdict};
+use postrider::supervisor::{
+    AfterSession, Conclusion, Left, NextAction, RefusedBatch, SessionFailure,
+};
 
 use super::{Ghost, QUEUE_UNLIMITED, World};
 use crate::session::judge::Violation;
@@ -26,7 +28,7 @@ impl World<'_> {
             self.server.checkpoint();
         }
         if !is_confirmed && end != End::ServerShutdown {
-            return self.end_session(Ended::Badly(Failure::Transient));
+            return self.end_session(Ended::Badly(SessionFailure::Transient));
         }
         self.end_session(Ended::Well(end))?;
         let owed = self.process.supervisor.owed();
@@ -52,24 +54,24 @@ impl World<'_> {
     /// What the supervisor does while no session runs.
     pub(super) fn between_sessions(&mut self) -> Result<(), Violation> {
         match self.process.next(self.now)? {
-            Next::Begin(_) => self.start_session(),
-            Next::End(Conclusion::Stopped | Conclusion::CaughtUp) => self.process_ends(),
-            Next::End(Conclusion::GraceExpired { .. } | Conclusion::Aborted { .. }) => {
+            NextAction::Begin(_) => self.start_session(),
+            NextAction::End(Conclusion::Stopped | Conclusion::CaughtUp) => self.process_ends(),
+            NextAction::End(Conclusion::GraceExpired { .. } | Conclusion::Aborted { .. }) => {
                 // It ends, and says that something is unconfirmed.
                 self.kill();
                 Ok(())
             }
-            Next::Wait(tick) => {
+            NextAction::Wait(tick) => {
                 self.advance(tick);
                 // Nothing else happens until the end of the pause, or something does.
                 while self.chance.percent(95)
-                    && let Next::Wait(tick) = self.process.next(self.now)?
+                    && let NextAction::Wait(tick) = self.process.next(self.now)?
                 {
                     self.advance(tick);
                 }
                 Ok(())
             }
-            Next::Standby(every) => {
+            NextAction::Standby(every) => {
                 self.advance(every);
                 if self.now.at >= self.server.held_until {
                     self.process.slot_is_free(self.now.at);
@@ -85,7 +87,7 @@ impl World<'_> {
         self.process.server_stops = false;
         self.process.attempts(self.now.at)?;
         if self.now.at < self.server.away_until {
-            return self.end_session(Ended::Badly(Failure::Transient));
+            return self.end_session(Ended::Badly(SessionFailure::Transient));
         }
         let end = Lsn::new(self.server.history.end);
         let place = (Lsn::new(self.server.confirmed), end);
@@ -95,7 +97,7 @@ impl World<'_> {
             return self.end_session(Ended::Well(End::Drained));
         }
         if self.now.at < self.server.held_until {
-            return self.end_session(Ended::Badly(Failure::Held));
+            return self.end_session(Ended::Badly(SessionFailure::Held));
         }
         if self.cluster.is_some() {
             // What is in no committed transaction is a row of the slot like any other.
@@ -123,7 +125,7 @@ impl World<'_> {
         if self.relay.is_none() {
             return Ok(());
         }
-        self.end_session(Ended::Badly(Failure::Transient))
+        self.end_session(Ended::Badly(SessionFailure::Transient))
     }
 
     /// A session has ended like this, or did not begin.
@@ -138,16 +140,16 @@ impl World<'_> {
                 supervisor.ended(now, request, left, Ok(end))
             }
             Ended::Badly(failure) => supervisor.ended(now, request, left, Err(failure)),
-            Ended::Refused(lesson, blame) => {
+            Ended::Refused(analysis, blame) => {
                 let records = std::slice::from_ref(&*blame);
-                let refused = RefusedBatch { lesson: &lesson, records, batch_bytes: None };
-                supervisor.ended(now, request, left, Err(Failure::Refused(refused)))
+                let refused = RefusedBatch { analysis: &analysis, records, batch_bytes: None };
+                supervisor.ended(now, request, left, Err(SessionFailure::Refused(refused)))
             }
             Ended::Violation(violation) => return Err(violation),
         };
         match verdict {
-            Verdict::Final => self.kill(),
-            Verdict::GaveUp { .. } => {
+            AfterSession::Final => self.kill(),
+            AfterSession::GaveUp { .. } => {
                 self.process.gave_up(now)?;
                 self.kill();
             }

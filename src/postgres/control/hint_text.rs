@@ -1,6 +1,6 @@
-//! Sentences and statements that hints are made of.
+//! Sentences and SQL for the hints of errors.
 //!
-//! Enters: names. Leaves: text. Pure. What always holds: what loses rows says so.
+//! Input: names. Output: text. Invariant: a command that loses rows says so. No I/O.
 
 use crate::wal::quote::{identifier, literal};
 use postrider_core::lsn::Lsn;

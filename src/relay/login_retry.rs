@@ -1,8 +1,8 @@
-//! Whether a login that is refused may be let in later, while the password is being changed.
+//! Whether a refused login may succeed later, because the password is being changed.
 //!
-//! Enters: the error that ended a session. Leaves: whether another secret may help, and may come. What always
-//! holds: only a login is tried again, and only where the secret comes from something that can change. A
-//! secret that was typed into the configuration is refused for good at once. See docs/decisions/0018.
+//! Input: the error that ended a session. Output: whether another secret may help, and may arrive.
+//! Invariant: only logins are retried, and only if the secret comes from a source that can change; a secret
+//! in the configuration itself is refused at once. See docs/decisions/0018.
 
 use crate::error::RelayError;
 use crate::plan::Plan;

@@ -1,8 +1,7 @@
-//! Asks the brokers about topics, so that the hot thread need not wait for their answers.
+//! Asks the brokers for topic metadata on a thread of its own, so that the hot thread does not wait.
 //!
-//! Enters: questions, one at a time. Leaves: their answers. What always holds: a call returns at once;
-//! an answer was given after its question was asked. The thread ends when this is dropped and the last
-//! question is answered.
+//! Input: queries, one at a time. Output: their replies. Invariant: a call returns at once; a reply was
+//! given after its query was sent. The thread ends when this is dropped and the last query is answered.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -33,7 +32,7 @@ pub(super) enum BrokerQuery {
 
 /// What the brokers said of a topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Count {
+pub(super) enum PartitionCount {
     Partitions(usize),
     /// It does not exist, or we may not know.
     None(TopicFault),
@@ -46,7 +45,7 @@ pub(super) enum Count {
 /// What came of a question.
 #[derive(Debug)]
 pub(super) enum BrokerReply {
-    One(String, Count),
+    One(String, PartitionCount),
     /// `None`: they did not say.
     All(Option<Listed>),
 }
@@ -87,14 +86,14 @@ impl Listed {
 
 /// The thread that asks, and the question that it was asked last.
 #[derive(Debug)]
-pub(super) struct Questions {
+pub(super) struct TopicQueries {
     to: Sender<BrokerQuery>,
     from: Receiver<BrokerReply>,
     /// When it was asked, and whether it is for all topics; `None`: it is answered.
     pub(super) asked: Option<(Instant, bool)>,
 }
 
-impl Questions {
+impl TopicQueries {
     /// Starts the thread.
     pub(super) fn start(client: Arc<BaseProducer<Deliveries>>) -> std::io::Result<Self> {
         let (to, questions) = channel();
@@ -151,20 +150,20 @@ fn answer(client: &BaseProducer<Deliveries>, question: BrokerQuery) -> BrokerRep
     }
 }
 
-fn count(client: &BaseProducer<Deliveries>, topic: &str) -> Count {
+fn count(client: &BaseProducer<Deliveries>, topic: &str) -> PartitionCount {
     let Ok(metadata) = client.client().fetch_metadata(Some(topic), COUNT_LIMIT) else {
-        return Count::Unanswered;
+        return PartitionCount::Unanswered;
     };
     let named = |found: &&MetadataTopic| found.name() == topic;
-    let Some(found) = metadata.topics().iter().find(named) else { return Count::Unknown };
+    let Some(found) = metadata.topics().iter().find(named) else { return PartitionCount::Unknown };
     match found.error().map(Code::from) {
-        None => Count::Partitions(found.partitions().len()),
-        Some(Code::UnknownTopicOrPartition) => Count::None(TopicFault::Missing),
-        Some(Code::TopicAuthorizationFailed) => Count::None(TopicFault::Forbidden),
+        None => PartitionCount::Partitions(found.partitions().len()),
+        Some(Code::UnknownTopicOrPartition) => PartitionCount::None(TopicFault::Missing),
+        Some(Code::TopicAuthorizationFailed) => PartitionCount::None(TopicFault::Forbidden),
         Some(Code::LeaderNotAvailable | Code::RequestTimedOut | Code::BrokerNotAvailable) => {
-            Count::Unanswered
+            PartitionCount::Unanswered
         }
-        Some(_) => Count::Unknown,
+        Some(_) => PartitionCount::Unknown,
     }
 }
 
@@ -176,7 +175,7 @@ mod tests {
     fn a_thread_that_is_gone_keeps_nobody_waiting() {
         let (to, questions) = channel();
         let (answered, from) = channel::<BrokerReply>();
-        let mut asking = Questions { to, from, asked: None };
+        let mut asking = TopicQueries { to, from, asked: None };
         assert!(asking.ask(BrokerQuery::All { received: 1 }));
         assert!(asking.answer().is_none() && asking.asked.is_some());
         drop((questions, answered));

@@ -1,26 +1,26 @@
-//! Where in the stream's transactions the pipeline is.
+//! Tracks which transaction of the stream is open, and numbers its rows.
 //!
-//! Enters: what begins, and rows that are done. Leaves: the position of the next row. Always holds:
-//! rows are numbered the same way when their transaction is sent again; a logical message outside of
-//! all transactions is a transaction of its own, which ends where the message does (G1).
+//! Input: begins, logical messages, and rows that are done. Output: the position of the next row.
+//! Invariant: rows get the same numbers when their transaction is sent again; a non-transactional logical
+//! message counts as a transaction of its own, which ends where the message ends (G1).
 
 use super::counters::Counters;
 use super::error::PipelineError;
-use super::mark::Part;
+use super::mark::PartialTransaction;
 use crate::ledger::{Ledger, LedgerError};
 use crate::lsn::Lsn;
 use crate::outbox::Position;
 use crate::pgoutput::{LogicalMessage, PgTime};
 
 #[derive(Debug, Default)]
-pub(super) struct Place {
+pub(super) struct StreamPosition {
     /// Where the open transaction's next row stands; `None` between transactions.
     pub(super) next: Option<Position>,
     /// The end of the message that is a transaction of its own, while it is in hand.
     lone_end: Option<Lsn>,
 }
 
-impl Place {
+impl StreamPosition {
     /// Where the open transaction's next row stands.
     pub(super) fn open(&self) -> Result<Position, PipelineError> {
         Ok(self.next.ok_or(LedgerError::NotOpen)?)
@@ -60,9 +60,9 @@ impl Place {
     }
 
     /// How much of the open transaction is done, if any of it is.
-    pub(super) fn part(&self) -> Option<Part> {
+    pub(super) fn part(&self) -> Option<PartialTransaction> {
         let Position { commit_lsn, index: rows, .. } = self.next?;
-        (rows > 0).then_some(Part { commit_lsn, rows })
+        (rows > 0).then_some(PartialTransaction { commit_lsn, rows })
     }
 
     /// A row was sent, skipped or dropped: the next one stands after it.

@@ -1,8 +1,7 @@
-//! What is to be said about a topic, by how it is kept. Pure.
+//! Checks a topic's settings (replication, retention, cleanup policy, ...) against its purpose. No I/O.
 //!
-//! Enters: [`TopicFacts`] and what the topic is for. Leaves: [`Finding`]s. What always holds: a setting
-//! that nobody tells us is taken to be right; a finding names the topic, what comes of it, and the
-//! command that fixes it.
+//! Input: [`TopicFacts`] and what the topic is for. Output: [`TopicFinding`]s. Invariant: a setting that is
+//! unknown counts as right; a finding names the topic, the consequence, and the command that fixes it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -34,7 +33,7 @@ pub enum Grade {
 
 /// Something that is not as it should be.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Finding {
+pub struct TopicFinding {
     /// How much it matters.
     pub grade: Grade,
     /// About which topic; none if it is about the brokers.
@@ -45,13 +44,13 @@ pub struct Finding {
     pub help: String,
 }
 
-impl fmt::Display for Finding {
+impl fmt::Display for TopicFinding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.subject(), self.what)
     }
 }
 
-impl Finding {
+impl TopicFinding {
     /// What it is about.
     pub fn subject(&self) -> String {
         match &self.topic {
@@ -97,8 +96,13 @@ impl TopicFacts {
         self.setting(name)?.parse().ok()
     }
 
-    pub(super) fn finding(&self, grade: Grade, what: impl Into<String>, help: String) -> Finding {
-        Finding::new(grade, &self.name, what, help)
+    pub(super) fn finding(
+        &self,
+        grade: Grade,
+        what: impl Into<String>,
+        help: String,
+    ) -> TopicFinding {
+        TopicFinding::new(grade, &self.name, what, help)
     }
 
     /// The command that changes one setting.
@@ -111,7 +115,11 @@ impl TopicFacts {
 }
 
 /// Everything that is to be said about a topic.
-pub(super) fn judge(facts: &TopicFacts, purpose: Purpose, message_max_bytes: u32) -> Vec<Finding> {
+pub(super) fn judge(
+    facts: &TopicFacts,
+    purpose: Purpose,
+    message_max_bytes: u32,
+) -> Vec<TopicFinding> {
     let progress = purpose == Purpose::Progress;
     let mut findings = Vec::new();
     if progress {
@@ -136,7 +144,7 @@ pub(super) fn judge(facts: &TopicFacts, purpose: Purpose, message_max_bytes: u32
     findings
 }
 
-fn judge_progress(facts: &TopicFacts) -> Option<Finding> {
+fn judge_progress(facts: &TopicFacts) -> Option<TopicFinding> {
     if facts.partitions != 1 {
         let what = format!("has {} partitions, and progress is kept in one", facts.partitions);
         let help = format!(
@@ -161,7 +169,7 @@ fn judge_progress(facts: &TopicFacts) -> Option<Finding> {
 }
 
 /// How many brokers have a record before it counts as stored.
-fn judge_copies(facts: &TopicFacts) -> Option<Finding> {
+fn judge_copies(facts: &TopicFacts) -> Option<TopicFinding> {
     let (in_sync, replicas) = (facts.number("min.insync.replicas")?, facts.replicas);
     // The leader of a partition may be sought for just now.
     if replicas == 0 {
@@ -193,20 +201,24 @@ fn judge_copies(facts: &TopicFacts) -> Option<Finding> {
 }
 
 /// What is to be said about a topic that does not exist, unless the brokers are known to create it.
-pub(super) fn missing(topic: &str, purpose: Purpose, created: Option<bool>) -> Option<Finding> {
+pub(super) fn missing(
+    topic: &str,
+    purpose: Purpose,
+    created: Option<bool>,
+) -> Option<TopicFinding> {
     let told = purpose == Purpose::DeadLetters && created != Some(true);
     told.then(|| {
         let what = "does not exist: the relay ends at the first row that cannot be delivered";
         let help = "create it: `postrider setup --topics`, or kafka-topics.sh".to_owned();
-        Finding::new(Grade::Warning, topic, what, help)
+        TopicFinding::new(Grade::Warning, topic, what, help)
     })
 }
 
 /// What is to be said of brokers that speak such a version among each other, as `3.5-IV2`.
-pub(super) fn age_of(protocol: &str) -> Option<Finding> {
+pub(super) fn age_of(protocol: &str) -> Option<TopicFinding> {
     let mut numbers = protocol.split(['.', '-']).map(str::parse);
     let (Some(Ok(major)), Some(Ok(minor))) = (numbers.next(), numbers.next()) else { return None };
-    ((major, minor) < RECOMMENDED).then(|| Finding {
+    ((major, minor) < RECOMMENDED).then(|| TopicFinding {
         grade: Grade::Warning,
         topic: None,
         what: format!("speak Kafka {major}.{minor}, whose transactions have known flaws"),

@@ -1,11 +1,10 @@
-//! Closed choices that an operator types as words.
+//! The macro [`keyword_enum`]: an enum for a setting that takes one of several words.
 //!
-//! Enters: the table of a choice. Leaves: its enum, parser and list, so that a word is written
-//! once. Used by `route` for its own settings and by `config` for the others.
+//! It defines the enum, its parser and the list of its words from one table.
 
 /// Defines an enum of lowercase words, its parser and its list, from one table.
 #[macro_export]
-macro_rules! words {
+macro_rules! keyword_enum {
     ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $word:literal,)+ }) => {
         $(#[$doc])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -28,4 +27,4 @@ macro_rules! words {
     };
 }
 
-pub use words;
+pub use keyword_enum;

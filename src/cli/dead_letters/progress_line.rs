@@ -1,7 +1,4 @@
-//! How far a long piece of work has come, for someone who watches.
-//!
-//! Enters: a line, as often as one likes. Leaves: the line on stderr where that is a terminal, five
-//! times a second at most, each in the place of the one before.
+//! A progress line on a terminal's stderr, overwritten at most five times a second.
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::time::{Duration, Instant};
@@ -11,13 +8,13 @@ const EVERY: Duration = Duration::from_millis(200);
 
 /// A line on the terminal that is written over again and again.
 #[derive(Debug)]
-pub(super) struct Progress {
+pub(super) struct ProgressLine {
     wanted: bool,
     next: Instant,
     stands: bool,
 }
 
-impl Progress {
+impl ProgressLine {
     /// Nothing is shown of work that takes no longer than a moment.
     pub(super) fn new() -> Self {
         Self { wanted: io::stderr().is_terminal(), next: Instant::now() + EVERY, stands: false }

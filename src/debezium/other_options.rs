@@ -1,11 +1,11 @@
-//! Every other option: what is said about it when nothing else dealt with it.
+//! Reports on every option that no other module translated.
 //!
-//! Enters: what is left in the draft. Leaves: a finding each. What always holds: an option that is in
-//! no table is reported as unknown, with the nearest name.
+//! Input: the options left in the draft. Output: a finding each. Invariant: an option in no table is
+//! reported as unknown, with the nearest known name.
 
 use super::draft::{Draft, Taken};
-use super::given::Flavour;
 use super::names;
+use super::options_file::Flavour;
 
 /// What becomes of an option.
 #[derive(Clone, Copy)]

@@ -1,8 +1,8 @@
-//! Where a reader begins, as kcat's `-o` spells it.
+//! Where a reader begins, in the syntax of kcat's `-o`.
 //!
-//! Enters: `beginning`, `end`, `-N`, `N`, `@timestamp`, and the partitions. Leaves: [`Start`], and
-//! an offset for each partition. The end is found out before reading begins, so that whatever is
-//! written after that is read.
+//! Input: `beginning`, `end`, `-N`, `N`, `@timestamp`, and the partitions. Output: a [`StartOffset`], and
+//! an offset for each partition. End offsets are looked up before reading begins, so that everything
+//! written later is read.
 
 use std::fmt;
 use std::str::FromStr;
@@ -19,7 +19,7 @@ const SLICE: Duration = Duration::from_millis(100);
 
 /// The first record wanted of each partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Start {
+pub enum StartOffset {
     /// The oldest one kept.
     #[default]
     Beginning,
@@ -36,10 +36,10 @@ pub enum Start {
 /// The text is no position.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no offset: use beginning, end, N, -N or @MILLISECONDS")]
-pub struct StartSyntax(String);
+pub struct StartOffsetSyntax(String);
 
-impl FromStr for Start {
-    type Err = StartSyntax;
+impl FromStr for StartOffset {
+    type Err = StartOffsetSyntax;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let number = |digits: &str| {
@@ -55,11 +55,11 @@ impl FromStr for Start {
                 _ => number(text).map(Self::Offset),
             },
         };
-        start.ok_or_else(|| StartSyntax(text.to_owned()))
+        start.ok_or_else(|| StartOffsetSyntax(text.to_owned()))
     }
 }
 
-impl fmt::Display for Start {
+impl fmt::Display for StartOffset {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Beginning => f.write_str("beginning"),
@@ -79,15 +79,15 @@ fn client(error: &KafkaError) -> ReaderError {
 pub(super) fn place<C: ConsumerContext>(
     consumer: &BaseConsumer<C>,
     mut wanted: TopicPartitionList,
-    start: Start,
+    start: StartOffset,
     deadline: Instant,
 ) -> Result<TopicPartitionList, ReaderError> {
     let offset = match start {
-        Start::Beginning => Offset::Beginning,
-        Start::Last(count) => Offset::OffsetTail(count),
-        Start::Offset(offset) => Offset::Offset(offset),
-        Start::End => return at_the_end(consumer, wanted, deadline),
-        Start::Time(ms) => return from_time(consumer, wanted, ms, deadline),
+        StartOffset::Beginning => Offset::Beginning,
+        StartOffset::Last(count) => Offset::OffsetTail(count),
+        StartOffset::Offset(offset) => Offset::Offset(offset),
+        StartOffset::End => return at_the_end(consumer, wanted, deadline),
+        StartOffset::Time(ms) => return from_time(consumer, wanted, ms, deadline),
     };
     wanted.set_all_offsets(offset).map_err(|error| client(&error))?;
     Ok(wanted)
@@ -146,16 +146,16 @@ mod tests {
         #[test]
         fn text_round_trips(number in 0..=i64::MAX, kind in 0..3) {
             let start = match kind {
-                0 => Start::Last(number),
-                1 => Start::Offset(number),
-                _ => Start::Time(number),
+                0 => StartOffset::Last(number),
+                1 => StartOffset::Offset(number),
+                _ => StartOffset::Time(number),
             };
             prop_assert_eq!(start.to_string().parse(), Ok(start));
         }
 
         #[test]
         fn any_text_is_parsed_or_refused(text in "[-@]?.{0,24}") {
-            if let Ok(start) = text.parse::<Start>() {
+            if let Ok(start) = text.parse::<StartOffset>() {
                 prop_assert_eq!(start.to_string().parse(), Ok(start));
             }
         }
@@ -163,13 +163,13 @@ mod tests {
 
     #[test]
     fn words_and_mistakes() {
-        assert_eq!("beginning".parse(), Ok(Start::Beginning));
-        assert_eq!("end".parse(), Ok(Start::End));
-        assert_eq!("-5".parse(), Ok(Start::Last(5)));
+        assert_eq!("beginning".parse(), Ok(StartOffset::Beginning));
+        assert_eq!("end".parse(), Ok(StartOffset::End));
+        assert_eq!("-5".parse(), Ok(StartOffset::Last(5)));
         for wrong in
             ["", "-", "-0", "@", "--1", "+1", "1.5", "begin", "@-1", "99999999999999999999"]
         {
-            assert!(wrong.parse::<Start>().is_err(), "{wrong}");
+            assert!(wrong.parse::<StartOffset>().is_err(), "{wrong}");
         }
     }
 }

@@ -1,9 +1,9 @@
-//! A Debezium file → its options under the names of Kafka Connect.
+//! Reads a Debezium file into options with the names of Kafka Connect.
 //!
-//! Enters: JSON (a connector bare, or as `{name, config}`) or properties (of Debezium Server, or a
-//! connector's). Leaves: [`Given`], every option once with its name in the file and the one it is
-//! known by here. What always holds: Debezium Server's prefixes and Quarkus's escapes are gone, and
-//! older names are replaced.
+//! Input: JSON (a bare connector, or `{name, config}`) or properties (of Debezium Server, or of a
+//! connector). Output: an [`OptionsFile`] with every option once, under its name in the file and its
+//! canonical name. Invariant: Debezium Server's prefixes and Quarkus's escapes are removed, and old names
+//! are replaced.
 
 use serde_json::Value;
 
@@ -40,13 +40,13 @@ pub(super) enum GivenContent {
 }
 
 /// All options, in the order of the file.
-pub(super) struct Given {
+pub(super) struct OptionsFile {
     pub(super) flavour: Flavour,
     pub(super) entries: Vec<Entry>,
 }
 
 /// Reads any of the forms.
-pub(super) fn read(text: &str) -> Result<Given, ImportError> {
+pub(super) fn read(text: &str) -> Result<OptionsFile, ImportError> {
     let text = text.trim_start_matches('\u{feff}').trim_start();
     let pairs = if text.starts_with(['{', '[']) {
         connector_json(text)?
@@ -81,7 +81,7 @@ pub(super) fn read(text: &str) -> Result<Given, ImportError> {
             None => entries.push(Entry { key: key(&name, flavour), name, content }),
         }
     }
-    Ok(Given { flavour, entries })
+    Ok(OptionsFile { flavour, entries })
 }
 
 fn flavour(pairs: &[(String, GivenContent)]) -> Flavour {

@@ -1,9 +1,8 @@
-//! What a process has seen of its source, held against what is there now.
+//! Notices that the slot or the database was replaced since this process began.
 //!
-//! Enters: the [`Inspection`] that a first session began with, and every later one. Leaves: the
-//! departure, if the slot is gone or something else stands in its place. Pure. Always holds: what
-//! a process has once seen, it never takes for something that was not created yet.
-//! Upholds G1.
+//! Input: the [`Inspection`] of the first session, and those of later ones. Output: an error if the slot is
+//! gone or something else has taken its place. Invariant: what a process has seen once is never taken for
+//! something that was not created yet. Upholds G1.
 
 use super::error::ControlError;
 use super::inspect::{Inspection, Requirements};

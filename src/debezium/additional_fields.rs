@@ -1,8 +1,7 @@
-//! `table.fields.additional.placement` → headers, envelope, partition.
+//! Translates `table.fields.additional.placement` to headers, envelope and partition.
 //!
-//! The text is split as `EventRouterConfigDefinition` does it: at commas, then at colons, empty
-//! parts at an end dropped. Debezium takes a word of placement it does not know and fails on the
-//! first row; here it is refused.
+//! The text is split as `EventRouterConfigDefinition` does: at commas, then at colons, with trailing empty
+//! parts dropped. Debezium accepts an unknown placement and fails on the first row; here it is refused.
 
 /// Where the columns go. Each is `column` or `column:name`.
 #[derive(Debug, Default, PartialEq, Eq)]

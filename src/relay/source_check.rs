@@ -1,7 +1,8 @@
-//! What a session that begins asks the control plane.
+//! Checks the source while a new session's stream holds the slot: the hot thread asks, the control plane
+//! answers.
 //!
-//! Enters: who streams. Leaves: what the source is, and where its slot stands, read while that stream
-//! holds it. What always holds: asked once, answered once. Asked by `start`, answered by `supervise`.
+//! Input: the server process that streams to us. Output: the [`Inspection`] of the source and the slot's
+//! position, read while that process holds the slot. Invariant: asked once, answered once.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
@@ -9,8 +10,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 use crate::error::RelayError;
-use crate::stop::Stop;
-use postrider_core::session::Request;
+use crate::stop::StopSignal;
+use postrider_core::session::ControlRequest;
 use postrider_postgres::control::{
     self, Client, ControlError, Inspection, Requirements, SlotSample,
 };
@@ -25,29 +26,29 @@ const LAST_ANSWER_LIMIT: Duration = Duration::from_secs(5);
 const TICK: Duration = Duration::from_millis(100);
 
 /// What the control plane saw while our stream held the slot.
-pub(super) struct Held {
+pub(super) struct HeldSource {
     pub(super) inspection: Inspection,
     pub(super) slot: SlotSample,
 }
 
 /// Asks the control plane, once, what the source is and where the slot, while we hold it.
-pub(super) struct Question {
+pub(super) struct SourceCheck {
     asked: oneshot::Sender<ServerProcess>,
-    answer: Receiver<Result<Held, ControlError>>,
+    answer: Receiver<Result<HeldSource, ControlError>>,
 }
 
 /// The control plane's end.
-pub(super) struct Asked {
+pub(super) struct SourceCheckReply {
     asked: oneshot::Receiver<ServerProcess>,
-    answer: SyncSender<Result<Held, ControlError>>,
+    answer: SyncSender<Result<HeldSource, ControlError>>,
 }
 
-impl Question {
+impl SourceCheck {
     /// Both ends.
-    pub(super) fn new() -> (Self, Asked) {
+    pub(super) fn new() -> (Self, SourceCheckReply) {
         let (ask, asked) = oneshot::channel();
         let (answer, answered) = sync_channel(1);
-        (Self { asked: ask, answer: answered }, Asked { asked, answer })
+        (Self { asked: ask, answer: answered }, SourceCheckReply { asked, answer })
     }
 
     /// What the answer is, once; [`RelayError::NoAnswer`] after [`ANSWER_LIMIT`], or sooner when told to
@@ -55,9 +56,9 @@ impl Question {
     pub(super) fn ask(
         self,
         stream: ServerProcess,
-        stop: &Stop,
+        stop: &StopSignal,
         mut alive: impl FnMut() -> Result<(), WalError>,
-    ) -> Result<Held, RelayError> {
+    ) -> Result<HeldSource, RelayError> {
         // Nobody listens to a session that was called off.
         let _ = self.asked.send(stream);
         let asked = Instant::now();
@@ -67,7 +68,7 @@ impl Question {
                 Err(RecvTimeoutError::Disconnected) => return Err(RelayError::NoAnswer),
                 Err(RecvTimeoutError::Timeout) => alive()?,
             }
-            let is_told = stop.requested() > Request::Run;
+            let is_told = stop.requested() > ControlRequest::Run;
             if asked.elapsed() >= if is_told { LAST_ANSWER_LIMIT } else { ANSWER_LIMIT } {
                 return Err(RelayError::NoAnswer);
             }
@@ -75,7 +76,7 @@ impl Question {
     }
 }
 
-impl Asked {
+impl SourceCheckReply {
     /// Waits for the question and answers it. Returns who streams; a session that never asks is none
     /// of ours.
     pub(super) async fn answer(
@@ -95,8 +96,8 @@ async fn held(
     client: &Client,
     wanted: &Requirements,
     stream: ServerProcess,
-) -> Result<Held, ControlError> {
+) -> Result<HeldSource, ControlError> {
     let inspection = control::inspect(client, wanted).await?;
     let slot = control::held_sample(client, &wanted.slot, stream).await?;
-    Ok(Held { inspection, slot })
+    Ok(HeldSource { inspection, slot })
 }

@@ -1,6 +1,6 @@
-//! What a failed delivery means.
+//! What the error code of a failed delivery means: for the record, or for the session.
 //!
-//! Enters: librdkafka's error code for one record. Leaves: a [`Verdict`]. Pure.
+//! Input: librdkafka's error code for one record. Output: a [`DeliveryFailure`]. No I/O.
 
 use rdkafka::types::RDKafkaErrorCode as Code;
 
@@ -9,7 +9,7 @@ use postrider_core::route::{Rejection, RejectionCode};
 
 /// What to do about a record that was not stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum DeliveryFailure {
     /// This very record can never be stored; nothing else is affected.
     Refuse(Rejection),
     /// The session is over, for this reason.
@@ -20,7 +20,7 @@ pub(super) enum Verdict {
 
 /// What is known about the record.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Case<'a> {
+pub(super) struct FailedRecord<'a> {
     /// Where it was to go.
     pub(super) topic: &'a str,
     /// A partition of its own choice, or the one it was sent to; `None` where neither is known.
@@ -31,7 +31,7 @@ pub(super) struct Case<'a> {
 }
 
 /// Judges one record by its error code, as if it were the only one of its batch.
-pub(super) fn judge(code: Code, case: Case<'_>) -> Verdict {
+pub(super) fn judge(code: Code, case: FailedRecord<'_>) -> DeliveryFailure {
     let topic = case.topic.to_owned();
     match code {
         Code::InvalidTopic => {
@@ -43,19 +43,19 @@ pub(super) fn judge(code: Code, case: Case<'_>) -> Verdict {
                 RejectionCode::Refused,
                 format!("topic `{topic}` has no partition {partition}"),
             ),
-            None => Verdict::Break(SinkError::UnknownTopic { topic }),
+            None => DeliveryFailure::Break(SinkError::UnknownTopic { topic }),
         },
         code if is_about_the_record(code) => of_the_record(code, case),
         Code::UnknownTopic | Code::UnknownTopicOrPartition => {
-            Verdict::Break(SinkError::UnknownTopic { topic })
+            DeliveryFailure::Break(SinkError::UnknownTopic { topic })
         }
-        Code::TopicAuthorizationFailed => Verdict::Break(SinkError::Unauthorised { topic }),
+        Code::TopicAuthorizationFailed => DeliveryFailure::Break(SinkError::Unauthorised { topic }),
         // Said of the producer, whatever it sends.
-        code if is_fencing(code) => Verdict::Break(SinkError::Fenced(words(code))),
+        code if is_fencing(code) => DeliveryFailure::Break(SinkError::Fenced(words(code))),
         Code::Fatal | Code::PurgeQueue | Code::PurgeInflight | Code::BrokerDestroy => {
-            Verdict::Consequence
+            DeliveryFailure::Consequence
         }
-        code => Verdict::Break(SinkError::Delivery { topic, reason: words(code) }),
+        code => DeliveryFailure::Break(SinkError::Delivery { topic, reason: words(code) }),
     }
 }
 
@@ -89,8 +89,8 @@ pub(super) const fn is_of_the_broker(code: Code) -> bool {
     code as i32 > 0 || matches!(code, Code::Unknown)
 }
 
-fn of_the_record(code: Code, case: Case<'_>) -> Verdict {
-    let Case { topic, size, has_key, .. } = case;
+fn of_the_record(code: Code, case: FailedRecord<'_>) -> DeliveryFailure {
+    let FailedRecord { topic, size, has_key, .. } = case;
     match code {
         Code::MessageSizeTooLarge | Code::MessageBatchTooLarge => refuse(
             RejectionCode::TooLarge,
@@ -111,8 +111,8 @@ fn of_the_record(code: Code, case: Case<'_>) -> Verdict {
     }
 }
 
-fn refuse(code: RejectionCode, reason: String) -> Verdict {
-    Verdict::Refuse(Rejection { code, reason })
+fn refuse(code: RejectionCode, reason: String) -> DeliveryFailure {
+    DeliveryFailure::Refuse(Rejection { code, reason })
 }
 
 /// librdkafka's words for a code.
@@ -124,31 +124,32 @@ pub(super) fn words(code: Code) -> String {
 mod tests {
     use super::*;
 
-    const CASE: Case<'static> = Case { topic: "t", partition: None, size: 7, has_key: true };
+    const RECORD: FailedRecord<'static> =
+        FailedRecord { topic: "t", partition: None, size: 7, has_key: true };
 
     #[test]
     fn what_a_record_is_may_be_its_fault() {
         for code in [Code::MessageSizeTooLarge, Code::InvalidRecord, Code::InvalidTimestamp] {
-            let verdict = judge(code, CASE);
-            assert!(matches!(verdict, Verdict::Refuse(_)), "{verdict:?}");
+            let verdict = judge(code, RECORD);
+            assert!(matches!(verdict, DeliveryFailure::Refuse(_)), "{verdict:?}");
         }
     }
 
     #[test]
     fn outages_are_never_the_records_fault() {
         assert_eq!(
-            judge(Code::UnknownTopicOrPartition, CASE),
-            Verdict::Break(SinkError::UnknownTopic { topic: "t".into() })
+            judge(Code::UnknownTopicOrPartition, RECORD),
+            DeliveryFailure::Break(SinkError::UnknownTopic { topic: "t".into() })
         );
         assert_eq!(
-            judge(Code::TopicAuthorizationFailed, CASE),
-            Verdict::Break(SinkError::Unauthorised { topic: "t".into() })
+            judge(Code::TopicAuthorizationFailed, RECORD),
+            DeliveryFailure::Break(SinkError::Unauthorised { topic: "t".into() })
         );
         for code in [Code::NotEnoughReplicas, Code::MessageTimedOut, Code::OutOfOrderSequenceNumber]
         {
-            let verdict = judge(code, CASE);
+            let verdict = judge(code, RECORD);
             assert!(
-                matches!(verdict, Verdict::Break(SinkError::Delivery { .. })),
+                matches!(verdict, DeliveryFailure::Break(SinkError::Delivery { .. })),
                 "{code:?} {verdict:?}"
             );
         }
@@ -156,9 +157,9 @@ mod tests {
 
     #[test]
     fn a_partition_of_its_own_choice_is_the_records_fault() {
-        let chosen = Case { partition: Some(9), ..CASE };
-        assert!(matches!(judge(Code::UnknownPartition, chosen), Verdict::Refuse(_)));
-        assert!(matches!(judge(Code::UnknownPartition, CASE), Verdict::Break(_)));
+        let chosen = FailedRecord { partition: Some(9), ..RECORD };
+        assert!(matches!(judge(Code::UnknownPartition, chosen), DeliveryFailure::Refuse(_)));
+        assert!(matches!(judge(Code::UnknownPartition, RECORD), DeliveryFailure::Break(_)));
     }
 
     #[test]
@@ -175,14 +176,14 @@ mod tests {
     #[test]
     fn g4_what_is_said_of_the_producer_is_no_records_fault() {
         for code in [Code::ProducerFenced, Code::InvalidProducerEpoch] {
-            let verdict = judge(code, CASE);
-            assert!(matches!(verdict, Verdict::Break(SinkError::Fenced(_))), "{verdict:?}");
+            let verdict = judge(code, RECORD);
+            assert!(matches!(verdict, DeliveryFailure::Break(SinkError::Fenced(_))), "{verdict:?}");
         }
     }
 
     #[test]
     fn a_dead_producers_records_say_nothing() {
-        assert_eq!(judge(Code::Fatal, CASE), Verdict::Consequence);
-        assert_eq!(judge(Code::PurgeQueue, CASE), Verdict::Consequence);
+        assert_eq!(judge(Code::Fatal, RECORD), DeliveryFailure::Consequence);
+        assert_eq!(judge(Code::PurgeQueue, RECORD), DeliveryFailure::Consequence);
     }
 }

@@ -1,11 +1,11 @@
-//! Verdicts on an [`Inspection`].
+//! Checks an [`Inspection`] of the database against what the relay requires.
 //!
-//! Enters: the snapshot and what is wanted. Leaves: everything that forbids a run, in the order in
-//! which it should be fixed, and everything that merely harms. Pure.
+//! Input: the inspection and the configured names. Output: all errors that forbid a run, in the order in
+//! which to fix them, and all warnings. No I/O.
 
 use super::error::ControlError;
+use super::hint_text::UNLOGGED_PART;
 use super::inspect::{Inspection, PublicationFacts, Published, Requirements, TableFacts};
-use super::remedy::UNLOGGED_PART;
 use super::slot::SlotFacts;
 use postrider_core::outbox::{TableName, Wanted};
 

@@ -1,8 +1,8 @@
-//! Asks the brokers about one topic after the other.
+//! Asks the brokers for the metadata and settings of topics.
 //!
-//! Enters: a [`KafkaSpec`] and names. Leaves: [`TopicMetadata`]. What always holds: no topic comes into being
-//! by being asked for. Two clients of the library live as long as an [`Inquiry`]: one that reads
-//! metadata and hears why we are not let in, and one for the admin API.
+//! Input: a [`KafkaSpec`] and names. Output: [`TopicMetadata`]. Invariant: no topic is created by being
+//! asked for. An [`Inquiry`] owns two clients of the library: one reads metadata and hears of refused
+//! logins, one uses the admin API.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
@@ -18,7 +18,7 @@ use rdkafka::error::KafkaError;
 use rdkafka::metadata::{Metadata, MetadataBroker};
 use rdkafka::types::RDKafkaErrorCode as Code;
 
-use super::judge::{Finding, TopicFacts, age_of};
+use super::check_settings::{TopicFacts, TopicFinding, age_of};
 use super::{TopicsError, of_client};
 use crate::consumer_events::{ConsumerEvents, serve};
 use crate::settings::KafkaSpec;
@@ -87,7 +87,7 @@ impl Inquiry {
     }
 
     /// What is to be said about the brokers' age.
-    pub(super) fn age(&mut self) -> Result<Option<Finding>, TopicsError> {
+    pub(super) fn age(&mut self) -> Result<Option<TopicFinding>, TopicsError> {
         Ok(self.of_broker("inter.broker.protocol.version")?.and_then(|version| age_of(&version)))
     }
 

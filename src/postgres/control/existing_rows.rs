@@ -1,14 +1,14 @@
-//! Rows that are in a table before a slot begins, which the log will not bring.
+//! Counts the rows that a table had before the slot was created, which the stream will not contain.
 //!
-//! Enters: tables. Leaves: those of them that have rows, and how many. Always holds: a table that
-//! cannot be read, or not as a whole, counts as one with rows unless it has no pages at all.
+//! Input: tables. Output: those that have rows, and how many. Invariant: a table that cannot be read
+//! completely counts as one with rows, unless it has no pages.
 
 use std::fmt;
 
 use super::connect::Client;
 use super::error::ControlError;
+use super::hint_text::qualified;
 use super::inspect::get;
-use super::remedy::qualified;
 use postrider_core::outbox::TableName;
 
 const DOING: &str = "counting rows";

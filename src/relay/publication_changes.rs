@@ -1,7 +1,7 @@
-//! What the operator was told of alterations of the publication: each once, whoever notices it.
+//! Remembers which changes of the publication were logged, so that each is logged once.
 //!
-//! Enters: what wrote the publication's row last, and where the log ends. Leaves: whether that is news.
-//! Shared by the sessions of a process and by what watches them.
+//! Input: the transaction that last wrote the publication's row, and where the log ends. Output: whether
+//! that is news. Shared by the sessions of a process and by what monitors the source.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -10,7 +10,7 @@ use postrider_core::lsn::Lsn;
 
 /// See the module. Copies share what they know.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Alterations(Arc<Mutex<Seen>>);
+pub(super) struct PublicationChanges(Arc<Mutex<Seen>>);
 
 #[derive(Debug, Default)]
 struct Seen {
@@ -20,7 +20,7 @@ struct Seen {
     looked: Option<Lsn>,
 }
 
-impl Alterations {
+impl PublicationChanges {
     /// Logs the warning, unless it is of an alteration by `xid` that was told before: the progress says so at
     /// each session until it is written anew, and the watch at each look.
     pub(super) fn warn(&self, warning: &Warning, xid: Option<u32>) {
@@ -54,7 +54,7 @@ mod tests {
 
     #[test]
     fn an_alteration_is_told_once_by_whoever_notices_it() {
-        let watch = Alterations::default();
+        let watch = PublicationChanges::default();
         let session = watch.clone();
         assert!(session.tell(Some(7)) && !watch.tell(Some(7)) && watch.tell(Some(8)));
         assert_eq!(watch.look(Lsn::new(1)), None);

@@ -1,7 +1,7 @@
-//! What the slot costs the server, and where the log ends.
+//! Samples the slot: how much WAL it retains, and where the log ends.
 //!
-//! Enters: a [`Client`]. Leaves: one [`SlotSample`] per statement, for metrics, `status` and the
-//! dashboard; the target position of `run --once`.
+//! Input: a [`Client`]. Output: one [`SlotSample`] per query, for the metrics and for the target position
+//! of `run --once`.
 
 use super::connect::Client;
 use super::error::ControlError;

@@ -1,11 +1,11 @@
-//! Which records of a refused batch may be at fault.
+//! Finds the records that may have caused the brokers to refuse a batch.
 //!
-//! Enters: the delivery reports of a session that is over. Leaves: [`SinkError::BatchRefused`] with the
-//! records to look at. Pure. What always holds: a record is refused for good
-//! only where nothing else was in its batch, or where the brokers named it (KIP-467).
+//! Input: the delivery reports of a session that is over. Output: [`SinkError::BatchRefused`] with those
+//! records. Invariant: a record is refused for good only if it was alone in its batch, or if the brokers
+//! named it (KIP-467). No I/O.
 
 use postrider_core::ledger::Ticket;
-use postrider_core::pipeline::{Aspect, Blame};
+use postrider_core::pipeline::{Blame, RefusalCause};
 use postrider_core::route::Rejection;
 
 use super::SinkError;
@@ -40,7 +40,7 @@ pub(super) enum BatchFault {
     /// A record of the batch is too large, or the batch is.
     Size(Rejection),
     /// A record of the batch is not to be stored; for its time, or for something that is not said.
-    Content(Rejection, Aspect),
+    Content(Rejection, RefusalCause),
     /// Another record of the batch is.
     Others,
     /// Nothing that is the record's fault for certain.
@@ -60,7 +60,7 @@ pub(super) fn verdict(
     let mut batch_bytes: Option<u32> = None;
     let mut records = Vec::new();
     for batch in refusals.chunk_by(|one, other| one.batch == other.batch) {
-        let found = RefusedBatch::of(batch);
+        let found = BatchRefusals::of(batch);
         // Of several topics the one is named whose batches must be the smallest.
         if let (Some(bytes), Some(first)) = (found.bytes, batch.first())
             && batch_bytes.is_none_or(|least| bytes < least)
@@ -75,7 +75,7 @@ pub(super) fn verdict(
 }
 
 /// A refused batch.
-struct RefusedBatch<'a> {
+struct BatchRefusals<'a> {
     suspects: Vec<&'a Refusal>,
     /// They are known to be at fault.
     is_named: bool,
@@ -87,7 +87,7 @@ struct RefusedBatch<'a> {
     spares_keyless: bool,
 }
 
-impl<'a> RefusedBatch<'a> {
+impl<'a> BatchRefusals<'a> {
     fn of(batch: &'a [Refusal]) -> Self {
         let is_single = batch.len() == 1;
         let names = batch.iter().any(|one| one.fault == BatchFault::Others);
@@ -113,27 +113,29 @@ impl<'a> RefusedBatch<'a> {
     }
 
     fn blame(&self, refusal: &Refusal, demands_keys: impl Fn(&str) -> bool) -> Blame {
-        let (aspect, rejection) = match &refusal.fault {
-            BatchFault::Size(rejection) => (Aspect::Size, Some(rejection)),
+        let (cause, rejection) = match &refusal.fault {
+            BatchFault::Size(rejection) => (RefusalCause::Size, Some(rejection)),
             // Where a batch has records of both kinds, all of them are blamed for their time.
-            BatchFault::Content(rejection, Aspect::Time) if !refusal.has_key && !self.is_single => {
-                (Aspect::Unknown, Some(rejection))
+            BatchFault::Content(rejection, RefusalCause::Time)
+                if !refusal.has_key && !self.is_single =>
+            {
+                (RefusalCause::Unknown, Some(rejection))
             }
-            BatchFault::Content(rejection, Aspect::Unknown)
+            BatchFault::Content(rejection, RefusalCause::Unknown)
                 if !refusal.has_key && !self.spares_keyless && demands_keys(&refusal.topic) =>
             {
-                (Aspect::Key, Some(rejection))
+                (RefusalCause::Key, Some(rejection))
             }
-            BatchFault::Content(rejection, aspect) => (*aspect, Some(rejection)),
-            BatchFault::Others | BatchFault::Unclear => (Aspect::Unknown, None),
-            BatchFault::Theirs => (Aspect::Brokers, None),
+            BatchFault::Content(rejection, cause) => (*cause, Some(rejection)),
+            BatchFault::Others | BatchFault::Unclear => (RefusalCause::Unknown, None),
+            BatchFault::Theirs => (RefusalCause::Brokers, None),
         };
         Blame {
             ticket: refusal.ticket,
             topic: refusal.topic.clone(),
             content: refusal.content,
             alone: refusal.alone,
-            aspect,
+            cause,
             at_ms: refusal.at_ms,
             reason: refusal.reason.clone(),
             rejection: rejection.filter(|_| self.is_named).cloned(),
@@ -162,8 +164,8 @@ mod tests {
         Refusal { topic, batch, ticket, content, bytes, has_key, alone, at_ms, reason, fault }
     }
 
-    fn content(aspect: Aspect) -> BatchFault {
-        BatchFault::Content(rejection(), aspect)
+    fn content(cause: RefusalCause) -> BatchFault {
+        BatchFault::Content(rejection(), cause)
     }
 
     fn decide(refusals: &[Refusal]) -> (Vec<Blame>, Option<u32>) {
@@ -180,8 +182,8 @@ mod tests {
         (records.iter().map(of).collect(), batch_bytes)
     }
 
-    fn aspects(refusals: &[Refusal]) -> Vec<Aspect> {
-        decide(refusals).0.iter().map(|one| one.aspect).collect()
+    fn aspects(refusals: &[Refusal]) -> Vec<RefusalCause> {
+        decide(refusals).0.iter().map(|one| one.cause).collect()
     }
 
     #[test]
@@ -199,16 +201,16 @@ mod tests {
         assert_eq!(blamed(&batch), (vec![(1, false), (2, false)], None));
         let named = [
             refusal(1, 0, 10, BatchFault::Others),
-            refusal(2, 0, 10, content(Aspect::Unknown)),
-            refusal(3, 0, 10, content(Aspect::Unknown)),
+            refusal(2, 0, 10, content(RefusalCause::Unknown)),
+            refusal(3, 0, 10, content(RefusalCause::Unknown)),
         ];
         assert_eq!(blamed(&named), (vec![(2, true), (3, true)], None));
         // What is said of one batch says nothing of another one.
         let another = [
             refusal(1, 0, 10, BatchFault::Others),
-            refusal(2, 0, 10, content(Aspect::Unknown)),
-            refusal(3, 1, 10, content(Aspect::Unknown)),
-            refusal(4, 1, 10, content(Aspect::Unknown)),
+            refusal(2, 0, 10, content(RefusalCause::Unknown)),
+            refusal(3, 1, 10, content(RefusalCause::Unknown)),
+            refusal(4, 1, 10, content(RefusalCause::Unknown)),
         ];
         assert_eq!(blamed(&another), (vec![(2, true), (3, false), (4, false)], None));
     }
@@ -222,7 +224,7 @@ mod tests {
 
     #[test]
     fn the_topic_that_wants_smaller_batches_is_the_one_that_is_named() {
-        let mut batches = vec![refusal(20, 0, 9, content(Aspect::Time))];
+        let mut batches = vec![refusal(20, 0, 9, content(RefusalCause::Time))];
         batches.extend((0..10).map(|n| refusal(n, 1, 10_000, size())));
         batches.iter_mut().skip(1).for_each(|one| one.topic = "other".into());
         match verdict(&batches, ("t".into(), "time".into()), |_| true) {
@@ -251,18 +253,21 @@ mod tests {
 
     #[test]
     fn what_they_object_to_is_told_as_far_as_it_is_certain() {
-        assert_eq!(aspects(&[refusal(1, 0, 9, size())]), [Aspect::Size]);
-        let time = refusal(1, 0, 9, content(Aspect::Time));
-        assert_eq!(aspects(std::slice::from_ref(&time)), [Aspect::Time]);
+        assert_eq!(aspects(&[refusal(1, 0, 9, size())]), [RefusalCause::Size]);
+        let time = refusal(1, 0, 9, content(RefusalCause::Time));
+        assert_eq!(aspects(std::slice::from_ref(&time)), [RefusalCause::Time]);
         let keyless = |n, fault| Refusal { has_key: false, ..refusal(n, 0, 9, fault) };
-        assert_eq!(aspects(&[keyless(1, content(Aspect::Unknown))]), [Aspect::Key]);
-        assert_eq!(aspects(&[refusal(1, 0, 9, content(Aspect::Unknown))]), [Aspect::Unknown]);
+        assert_eq!(aspects(&[keyless(1, content(RefusalCause::Unknown))]), [RefusalCause::Key]);
+        assert_eq!(
+            aspects(&[refusal(1, 0, 9, content(RefusalCause::Unknown))]),
+            [RefusalCause::Unknown]
+        );
         // All of a batch are blamed for the time, also those that lack a key.
-        let both = [time, keyless(2, content(Aspect::Time))];
-        assert_eq!(aspects(&both), [Aspect::Time, Aspect::Unknown]);
-        assert_eq!(aspects(&[keyless(2, content(Aspect::Time))]), [Aspect::Time]);
+        let both = [time, keyless(2, content(RefusalCause::Time))];
+        assert_eq!(aspects(&both), [RefusalCause::Time, RefusalCause::Unknown]);
+        assert_eq!(aspects(&[keyless(2, content(RefusalCause::Time))]), [RefusalCause::Time]);
         // Another one without a key is not at fault.
-        let spared = [keyless(1, content(Aspect::Unknown)), keyless(2, BatchFault::Others)];
-        assert_eq!(aspects(&spared), [Aspect::Unknown]);
+        let spared = [keyless(1, content(RefusalCause::Unknown)), keyless(2, BatchFault::Others)];
+        assert_eq!(aspects(&spared), [RefusalCause::Unknown]);
     }
 }

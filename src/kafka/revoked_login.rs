@@ -1,10 +1,10 @@
-//! A login that brokers refuse to a client that they had let in.
+//! Detects that the brokers refuse a login which they accepted before, and that a new client would help.
 //!
-//! Enters: refusals, and the states of connections as the library logs them. Leaves: whether the client
-//! has to be replaced. What always holds: only a client whose secret can change is; the library goes on
-//! with the secret that a client was made with, and a new one reads it anew. A client that was let in
-//! since is kept, and one of which a connection still works is given [`PATIENCE`]: the secret may come
-//! later than the account, and a new client has no connection that works. Pure but for the clock.
+//! Input: refused logins, and the connection states that the library logs. Output: whether the client has
+//! to be replaced. A client keeps the secret it was created with; only a new one reads it again. Invariant:
+//! a client is replaced only if its secret can change; one that was accepted since is kept, and one that
+//! still has a working connection is given [`PATIENCE`], since the new secret may arrive later than the
+//! account, and a new client has no connection yet.
 
 use std::time::{Duration, Instant};
 
@@ -17,13 +17,13 @@ const LET_IN: &str = " -> UP";
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(super) struct Withdrawn {
+pub(super) struct RevokedLogin {
     /// Whether a new client may say another secret.
     can_change: bool,
     refused: Option<(Instant, String)>,
 }
 
-impl Withdrawn {
+impl RevokedLogin {
     /// The secret of this client comes from something that can change.
     pub(super) const fn secret_can_change(&mut self) {
         self.can_change = true;
@@ -57,34 +57,34 @@ mod tests {
 
     const FAILS: &str = "a:9092/1: Broker changed state AUTH_REQ -> DOWN";
 
-    fn refused() -> (Withdrawn, Instant) {
-        let (mut withdrawn, now) = (Withdrawn::default(), Instant::now());
-        withdrawn.secret_can_change();
-        withdrawn.refused("why", now);
-        (withdrawn, now)
+    fn refused() -> (RevokedLogin, Instant) {
+        let (mut login, now) = (RevokedLogin::default(), Instant::now());
+        login.secret_can_change();
+        login.refused("why", now);
+        (login, now)
     }
 
     #[test]
     fn one_that_is_refused_everywhere_is_replaced() {
-        let (mut withdrawn, now) = refused();
-        assert_eq!(withdrawn.observe("CONNECT -> DOWN", false, now), None);
-        assert_eq!(withdrawn.observe(FAILS, false, now).as_deref(), Some("why"));
+        let (mut login, now) = refused();
+        assert_eq!(login.observe("CONNECT -> DOWN", false, now), None);
+        assert_eq!(login.observe(FAILS, false, now).as_deref(), Some("why"));
     }
 
     #[test]
     fn connections_that_work_have_their_time_and_no_more() {
-        let (mut withdrawn, now) = refused();
-        assert_eq!(withdrawn.observe(FAILS, true, now), None);
-        withdrawn.refused("again", now + PATIENCE);
-        assert!(withdrawn.observe(FAILS, true, now + PATIENCE).is_some());
+        let (mut login, now) = refused();
+        assert_eq!(login.observe(FAILS, true, now), None);
+        login.refused("again", now + PATIENCE);
+        assert!(login.observe(FAILS, true, now + PATIENCE).is_some());
     }
 
     #[test]
     fn one_that_was_let_in_again_or_whose_secret_was_typed_is_kept() {
-        let (mut withdrawn, now) = refused();
-        assert_eq!(withdrawn.observe("AUTH_REQ -> UP", true, now), None);
-        assert_eq!(withdrawn.observe(FAILS, false, now), None);
-        let mut typed = Withdrawn::default();
+        let (mut login, now) = refused();
+        assert_eq!(login.observe("AUTH_REQ -> UP", true, now), None);
+        assert_eq!(login.observe(FAILS, false, now), None);
+        let mut typed = RevokedLogin::default();
         typed.refused("why", now);
         assert_eq!(typed.observe(FAILS, false, now), None);
     }

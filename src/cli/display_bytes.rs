@@ -1,6 +1,6 @@
-//! Bytes as people and scripts can read them.
+//! Prints bytes of records for people and scripts.
 //!
-//! Enters: bytes of records. Leaves: text without control characters, JSON that loses no byte.
+//! Output: text without control characters, or JSON from which every byte can be restored.
 
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
@@ -9,9 +9,9 @@ use serde::{Serialize, Serializer};
 const BYTES_SHOWN_MAX: usize = 64;
 
 /// Bytes in JSON: a string where they are UTF-8, `{"$hex":".."}` otherwise, null for null.
-pub(super) struct Bytes<'a>(pub(super) Option<&'a [u8]>);
+pub(super) struct DisplayBytes<'a>(pub(super) Option<&'a [u8]>);
 
-impl Serialize for Bytes<'_> {
+impl Serialize for DisplayBytes<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let Some(bytes) = self.0 else { return serializer.serialize_none() };
         if let Ok(text) = std::str::from_utf8(bytes) {
@@ -53,7 +53,7 @@ mod tests {
 
     #[test]
     fn bytes_are_text_hex_or_null() {
-        let json = |bytes| serde_json::to_string(&Bytes(bytes)).unwrap();
+        let json = |bytes| serde_json::to_string(&DisplayBytes(bytes)).unwrap();
         assert_eq!(json(None), "null");
         assert_eq!(json(Some(b"")), "\"\"");
         assert_eq!(json(Some("é\"".as_bytes())), "\"é\\\"\"");

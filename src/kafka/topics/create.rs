@@ -1,14 +1,14 @@
-//! Topics that `postrider setup` makes.
+//! Creates the topics of `postrider setup`.
 //!
-//! Enters: [`WantedTopic`]s. Leaves: which of them were made and which existed, and what is to be said
-//! of the latter. What always holds: a topic that exists is never changed. Blocks.
+//! Input: [`WantedTopic`]s. Output: which were created and which existed, with findings about the latter.
+//! Invariant: an existing topic is never changed. Blocks.
 
 use std::fmt::Write as _;
 
 use rdkafka::admin::{NewTopic, TopicReplication};
 
-use super::ask::{Inquiry, TopicMetadata, wait};
-use super::judge::{Finding, Grade, Purpose, TopicFacts, judge};
+use super::check_settings::{Grade, Purpose, TopicFacts, TopicFinding, judge};
+use super::metadata::{Inquiry, TopicMetadata, wait};
 use super::{PROGRESS_SETTINGS, TopicsError, create};
 use crate::settings::KafkaSpec;
 
@@ -67,7 +67,7 @@ impl WantedTopic {
 
     /// What was asked for and an existing topic has not. Progress has another number of partitions only
     /// where that is an error.
-    fn differences(&self, facts: &TopicFacts) -> Vec<Finding> {
+    fn differences(&self, facts: &TopicFacts) -> Vec<TopicFinding> {
         let name = &self.name;
         let differs = |asked: i32, found: usize, of: &str, help: String| {
             let is_other = asked != DEFAULT && found > 0 && usize::try_from(asked) != Ok(found);
@@ -111,7 +111,7 @@ pub struct MadeTopics {
     /// The others.
     pub existing: Vec<String>,
     /// What is to be said about those that existed.
-    pub findings: Vec<Finding>,
+    pub findings: Vec<TopicFinding>,
 }
 
 impl MadeTopics {

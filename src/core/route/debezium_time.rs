@@ -1,8 +1,8 @@
-//! Dates and times as Debezium represents them, with `time.precision.mode = adaptive`.
+//! Converts dates and times to Debezium's representation (`time.precision.mode = adaptive`).
 //!
-//! Enters: the text Postgres prints in ISO style. Leaves: numbers since 1970 or since midnight, or
-//! ISO 8601 text in UTC. The infinities have the stand-ins that Debezium's driver gives them
-//! (observed with 3.7.0.Final). `None`: not such a text.
+//! Input: Postgres's ISO-style text. Output: numbers since 1970 or since midnight, or ISO 8601 text in UTC.
+//! Infinities become the numbers that Debezium's driver gives them (observed with 3.7.0.Final). `None`: not
+//! such a text.
 
 use std::io::Write as _;
 

@@ -1,8 +1,7 @@
-//! What was typed on a command line, taken out of texts that repeat it.
+//! Masks secrets from the command line in error messages that repeat arguments.
 //!
-//! Enters: a text for the operator, and the words that were typed. Leaves: the text without their
-//! secrets. What always holds: a URL with a password in a wrong place of the command line, which
-//! parsers and file systems like to repeat, is not shown by the error that says so.
+//! Input: a message, and the arguments. Output: the message without their secrets. A URL with a password in
+//! a wrong place is repeated by parsers and file systems; this removes its password.
 
 use postrider_secrets::mask::{for_scrubbing, mask_text, scrub, secret_parts};
 

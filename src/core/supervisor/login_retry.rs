@@ -1,8 +1,7 @@
-//! A login that is refused while the password is being changed.
+//! Retries a refused login for a limited time, since the password may be about to change.
 //!
-//! Enters: that a login was refused which another secret may pass, and when. Leaves: whether it is worth
-//! another attempt. What always holds: attempts go on no longer than `retry.login_give_up_after`. See
-//! docs/decisions/0018.
+//! Input: that a login was refused which another secret may pass, and when. Output: whether to try again.
+//! Invariant: retries end after `retry.login_give_up_after`. See docs/decisions/0018.
 
 use std::time::Duration;
 
@@ -14,11 +13,11 @@ const TOGETHER: Duration = Duration::from_mins(2);
 
 /// How long logins have been refused without a break.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Relogin {
+pub(super) struct LoginRetry {
     refused: Option<(Instant, Instant)>,
 }
 
-impl Relogin {
+impl LoginRetry {
     /// Whether it is tried again. `give_up_after`: zero never tries again. `pause_max`: the longest back-off.
     pub(super) fn refused(
         &mut self,
@@ -46,12 +45,12 @@ mod tests {
 
     #[test]
     fn refusals_without_a_break_are_tried_again_for_a_while() {
-        let (mut relogin, start) = (Relogin::default(), Instant::START);
-        let mut refused = |at| relogin.refused(at, 5 * MINUTE, MINUTE);
+        let (mut login_retry, start) = (LoginRetry::default(), Instant::START);
+        let mut refused = |at| login_retry.refused(at, 5 * MINUTE, MINUTE);
         assert!((0..5).all(|minute| refused(start + minute * MINUTE)));
         assert!(!refused(start + 5 * MINUTE));
         let later = start + 8 * MINUTE;
         assert!(refused(later), "it was let in meanwhile");
-        assert!(!Relogin::default().refused(start, Duration::ZERO, MINUTE));
+        assert!(!LoginRetry::default().refused(start, Duration::ZERO, MINUTE));
     }
 }

@@ -1,12 +1,12 @@
-//! A topic that the brokers let no transaction of ours write to.
+//! Finds out which topic made AddPartitionsToTxn fail, from librdkafka's log.
 //!
-//! Enters: lines of the client library's log. Leaves: the topic, and why. Pure.
+//! Input: log lines of the client library. Output: the topic, and the broker's reason. No I/O.
 
 use rdkafka::types::RDKafkaErrorCode as Code;
 
 /// The brokers do not let a transaction write to a topic.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Barred {
+pub(super) struct AddPartitionError {
     pub(super) topic: String,
     /// The broker's words.
     pub(super) reason: String,
@@ -23,7 +23,7 @@ const OF_THE_PRODUCER: [Code; 5] = [
     Code::TransactionalIdAuthorizationFailed,
 ];
 
-impl Barred {
+impl AddPartitionError {
     /// From the line with which librdkafka 2.12 logs it (`rd_kafka_txn_handle_AddPartitionsToTxn`); the
     /// error that follows does not name the topic.
     pub(super) fn read(line: &str) -> Option<Self> {
@@ -55,10 +55,14 @@ mod tests {
                  Broker: {reason}"
             )
         };
-        assert_eq!(Barred::read(&line("other", "Operation not attempted")), None);
+        assert_eq!(AddPartitionError::read(&line("other", "Operation not attempted")), None);
         let another = "Producer attempted an operation with an old epoch";
-        assert_eq!(Barred::read(&line("other", another)), None, "another producer has begun");
-        let barred = Barred::read(&line("a", "Topic authorization failed")).unwrap();
-        assert!(barred.denied && barred.topic == "a", "{barred:?}");
+        assert_eq!(
+            AddPartitionError::read(&line("other", another)),
+            None,
+            "another producer has begun"
+        );
+        let error = AddPartitionError::read(&line("a", "Topic authorization failed")).unwrap();
+        assert!(error.denied && error.topic == "a", "{error:?}");
     }
 }

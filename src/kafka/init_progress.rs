@@ -1,8 +1,8 @@
-//! Writes progress apart from any session.
+//! Writes the first progress record of a stream, before its slot is created, and replaces progress for
+//! `postrider adopt`.
 //!
-//! Enters: a [`Lineage`] or a [`Progress`]. Leaves: a stored record of it. What always holds: what
-//! these return after is stored, and read by every later session. Called before there is a slot, and
-//! by `postrider adopt`.
+//! Input: a [`Lineage`] or a [`Progress`]. Output: a stored record. Invariant: when these functions return,
+//! the record is stored, and every later session reads it.
 
 use std::time::{Duration, Instant};
 
@@ -27,7 +27,10 @@ const TICK: Duration = Duration::from_millis(2);
 /// Blocks for seconds, and for a minute at most where the cluster has had no transaction yet. Two relays may begin at once: each
 /// fences before it looks again, and writes in a transaction, so that no base lands behind the progress
 /// of one that has gone on. Upholds G6.
-pub fn begin_progress(kafka: &KafkaSpec, lineage: &Lineage) -> Result<Option<Progress>, SinkError> {
+pub fn init_progress_transactional(
+    kafka: &KafkaSpec,
+    lineage: &Lineage,
+) -> Result<Option<Progress>, SinkError> {
     let mut attempts = 1;
     loop {
         match try_to_begin(kafka, lineage) {
@@ -44,7 +47,10 @@ pub fn begin_progress(kafka: &KafkaSpec, lineage: &Lineage) -> Result<Option<Pro
 
 /// The same at least once, where no transaction is used: two that begin at once may both write, and what
 /// one of them has delivered meanwhile is delivered again.
-pub fn begin_unfenced(kafka: &KafkaSpec, lineage: &Lineage) -> Result<Option<Progress>, SinkError> {
+pub fn init_progress_at_least_once(
+    kafka: &KafkaSpec,
+    lineage: &Lineage,
+) -> Result<Option<Progress>, SinkError> {
     let found = newest_progress(kafka, &lineage.key())?;
     if lacks_base(found.as_ref(), lineage) {
         write_progress(kafka, &base(lineage))?;

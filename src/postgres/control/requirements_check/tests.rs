@@ -1,4 +1,4 @@
-//! What forbids a run, and what harms one.
+//! Tests of what forbids a run, and what only causes a warning.
 
 use std::time::Duration;
 
