@@ -1,9 +1,9 @@
 //! The idempotent producer: at-least-once delivery.
 //!
-//! Enters: records with tickets. Leaves: a confirmation per ticket, or a [`SinkError`] and with it
+//! Input: records with tickets. Output: a confirmation per ticket, or a [`SinkError`] and with it
 //! the end of the session.
 //!
-//! What always holds:
+//! Invariant:
 //! * `Stored` comes from a delivery report under `acks=all` (G1);
 //! * each producer appends to each partition a run of records without gaps, in the order of `send`,
 //!   after one first record ([`first_write_gate`](super::first_write_gate)) (G2). So even

@@ -1,7 +1,7 @@
 //! The loop that drives a session: it reads the socket, hands frames to the session and records to Kafka,
 //! sends status updates, and sleeps. What to do and when is decided in [`postrider_core::session`].
 //!
-//! Enters: a stream, a session and a sink. Leaves: how the session ended. What always holds: one OS thread
+//! Input: a stream, a session and a sink. Output: how the session ended. Invariant: one OS thread
 //! owns all three, without a runtime under it; Postgres is told a position in this file alone, and only one
 //! that the session gives. On any error the three are dropped as a whole, and Postgres sends again
 //! what was not acknowledged.

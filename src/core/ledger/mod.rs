@@ -1,7 +1,7 @@
 //! Which transactions are wholly confirmed: the watermark.
 //!
-//! Enters: what the stream says (begin, commit, keepalive), what the sink took (`send`) and what
-//! the brokers stored (`confirm`). Leaves: [`Ledger::settled`], the only position Postgres may be
+//! Input: what the stream says (begin, commit, keepalive), what the sink took (`send`) and what
+//! the brokers stored (`confirm`). Output: [`Ledger::settled`], the only position Postgres may be
 //! told, and [`Ledger::has_room`], whether the budget allows another record.
 //!
 //! # The argument

@@ -1,11 +1,11 @@
 //! Frame in, at most one record out; confirmation in, settled position out.
 //!
-//! Enters: the frames of one replication session, in order, and the confirmations of the records
-//! that were sent, in any order. Leaves: records, through the closure that sends them; [`Answer`]s; and
+//! Input: the frames of one replication session, in order, and the confirmations of the records
+//! that were sent, in any order. Output: records, through the closure that sends them; [`Answer`]s; and
 //! [`Pipeline::settled`], the one position that may be acknowledged to Postgres. No clock, socket or
 //! thread: a session drives it, and so do scripts, fuzzers and the seeded simulation.
 //!
-//! Always holds:
+//! Invariant:
 //! * A record is counted as unconfirmed from the moment it was sent until the brokers stored it or its
 //!   dead letter, and nothing at or beyond it is settled before (G1).
 //! * Records leave in the order of the stream (G2). A frame whose record was not taken is handed in

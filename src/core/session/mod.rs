@@ -1,10 +1,10 @@
 //! One session: what a relay does between the start of a replication stream and its end.
 //!
-//! Enters: frames, what the sink confirms, requests to stop, and the time. Leaves: records to the sink, the
+//! Input: frames, what the sink confirms, requests to stop, and the time. Output: records to the sink, the
 //! status update that is due, what to wait for ([`Next`]), and how the session ended. It reads no clock and
 //! waits for nothing, so that the code that ships is simulated by seeds in virtual time.
 //!
-//! What always holds:
+//! Invariant:
 //! * a [`StatusUpdate`] names only what the pipeline calls settled and, where progress is kept, what is
 //!   kept (G1, G6);
 //! * a session that has begun to end takes no further transaction, reads the open one to its commit, and

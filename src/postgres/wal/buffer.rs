@@ -1,7 +1,7 @@
 //! The flat read buffer: bytes in at one end, whole messages out at the other, in place.
 //!
-//! Enters: what the socket gives. Leaves: borrowed messages; of one over the limit, pieces. Always
-//! holds: a message's declared length is compared with the limit before any room is made for it, and
+//! Input: what the socket gives. Output: borrowed messages; of one over the limit, pieces.
+//! Invariant: a message's declared length is compared with the limit before any room is made for it, and
 //! room grows with the bytes that actually arrive, at most doubling. Upholds G3 and G7.
 
 use super::error::WalError;

@@ -1,7 +1,7 @@
 //! Messages over a transport: the part that logging in, querying and streaming share.
 //!
-//! Enters: bytes of a [`Transport`]. Leaves: messages, with those that may come at any time
-//! (notices, parameter changes, notifications) already put aside. Always holds: what is kept of
+//! Input: bytes of a [`Transport`]. Output: messages, with those that may come at any time
+//! (notices, parameter changes, notifications) already put aside. Invariant: what is kept of
 //! them is bounded (G3); nothing waits past its deadline.
 
 use std::collections::{BTreeMap, VecDeque};

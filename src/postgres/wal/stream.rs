@@ -1,8 +1,8 @@
 //! The replication stream: frames in, acknowledgements out.
 //!
-//! Enters: CopyData from the walsender. Leaves: [`Frame`]s borrowed from the read buffer; of one over
-//! the limit an excerpt, made while it passed. Always
-//! holds: an acknowledged position was received in this session and never goes backwards
+//! Input: CopyData from the walsender. Output: [`Frame`]s borrowed from the read buffer; of one over
+//! the limit an excerpt, made while it passed.
+//! Invariant: an acknowledged position was received in this session and never goes backwards
 //! (upholds G1: a position of the future would be accepted silently and lose rows); a full buffer
 //! stops the reading but not the acknowledging (G3); malformed bytes are an error (G7).
 //! The only caller is the relay's loop, on its one thread.
