@@ -17,7 +17,7 @@ use super::counters::{ConsumerCounters, add};
 use super::dlq_publisher::DlqPublisher;
 use super::session::{Database, RolledBack};
 use super::sqlstate::describe;
-use super::stop::StopSignal;
+use super::stop::ConsumerStop;
 use super::{ConsumerSpec, Effects, Failure, InboxError, Interest, InvalidMessage, Message};
 use crate::dead_letter::{ConsumerFailure, StoredRecord, now_ms};
 use postrider_service::backoff::draw;
@@ -36,7 +36,7 @@ pub(super) struct BatchProcessor<E> {
     pub(super) database: Database,
     pub(super) cache: Option<DoneCache>,
     pub(super) publisher: DlqPublisher,
-    pub(super) stop: StopSignal,
+    pub(super) stop: ConsumerStop,
 }
 
 /// Why a batch is abandoned before its end.

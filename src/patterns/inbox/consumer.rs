@@ -22,7 +22,7 @@ use super::cache::DoneCache;
 use super::dlq_publisher::DlqPublisher;
 use super::group::Group;
 use super::session::Database;
-use super::stop::{self, StopSignal};
+use super::stop::{self, ConsumerStop};
 use super::{ConsumerCounters, ConsumerSnapshot, ConsumerSpec, Effects, InboxError};
 
 /// How often the consumer polls while it processes a batch. Most batches are shorter, and polls must not be
@@ -93,7 +93,7 @@ impl<E: Effects> Consumer<E> {
         outcome.map_err(|_| InboxError::Panicked)?.map(|()| counters.snapshot())
     }
 
-    fn consume(self, database: Database, stop: StopSignal) -> Result<(), InboxError> {
+    fn consume(self, database: Database, stop: ConsumerStop) -> Result<(), InboxError> {
         let Self { spec, effects, counters } = self;
         let runtime =
             Builder::new_current_thread().enable_all().build().map_err(InboxError::Thread)?;
@@ -143,7 +143,7 @@ fn run_batch<E: Effects>(
 async fn process_and_poll(
     work: impl Future<Output = Result<(), Halt>>,
     group: &mut Group,
-    stop: &StopSignal,
+    stop: &ConsumerStop,
 ) -> Result<(), Halt> {
     let mut work = std::pin::pin!(work);
     let mut ticks = interval_at(Instant::now() + TICK, TICK);

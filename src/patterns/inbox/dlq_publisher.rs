@@ -7,7 +7,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::stop::StopSignal;
+use super::stop::ConsumerStop;
 use crate::dead_letter::{create_command, kafka_of, now_ms, topic_of};
 use postrider_core::ledger::Ticket;
 use postrider_core::record::{ConsumerFailure, StoredRecord, Truncation};
@@ -32,7 +32,7 @@ pub(super) struct DlqPublisher {
     kafka: KafkaSpec,
     topic: String,
     backoff: Backoff,
-    stop: StopSignal,
+    stop: ConsumerStop,
     /// The number of the last record.
     sent: u32,
 }
@@ -43,7 +43,7 @@ impl DlqPublisher {
         consumer: &str,
         settings: &[(String, String)],
         backoff: Backoff,
-        stop: StopSignal,
+        stop: ConsumerStop,
     ) -> Result<Self, SinkError> {
         let kafka = kafka_of(settings);
         let producer = Producer::open(&kafka)?;

@@ -9,18 +9,18 @@ use tokio::sync::watch;
 
 /// The receiving end.
 #[derive(Debug, Clone)]
-pub(super) struct StopSignal(watch::Receiver<bool>);
+pub(super) struct ConsumerStop(watch::Receiver<bool>);
 
 /// The sending end; dropping it requests the stop too.
 pub(super) type StopSender = watch::Sender<bool>;
 
 /// Both ends.
-pub(super) fn channel() -> (StopSender, StopSignal) {
+pub(super) fn channel() -> (StopSender, ConsumerStop) {
     let (stop_sender, listener) = watch::channel(false);
-    (stop_sender, StopSignal(listener))
+    (stop_sender, ConsumerStop(listener))
 }
 
-impl StopSignal {
+impl ConsumerStop {
     /// Whether a stop was requested.
     pub(super) fn is_requested(&self) -> bool {
         *self.0.borrow() || self.0.has_changed().is_err()
