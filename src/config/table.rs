@@ -396,7 +396,7 @@ pub const OPTIONS: &[OptionSpec] = &[
         (10, 60_000),
         "\"100ms\"",
         "The pause before the first retry after a failure; it doubles, with jitter, up to \
-         `retry.max`.",
+         `retry.max`, and is short again once the relay has streamed for 10 s.",
     ),
     duration("retry.max", (100, 3_600_000), "\"30s\"", "The longest pause between two attempts."),
     duration(

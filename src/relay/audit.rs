@@ -7,16 +7,17 @@
 use postrider_core::pipeline::{DeadLetter, Refused, Skipped};
 use postrider_core::route::{ERROR_HEADER, EXPLANATION_HEADERS, LSN_HEADER, TABLE_HEADER};
 
+/// What is written of an id or a reason.
+const TEXT_BYTES_MAX: usize = 1024;
+
 /// A dead letter was handed to the producer; or would have been, where nothing is acknowledged.
 pub(super) fn dead_letter(letter: &DeadLetter, acknowledged: bool) {
     let headers = &letter.record.headers;
-    let text = |value: &Option<Vec<u8>>| {
-        value.as_deref().map(|it| String::from_utf8_lossy(it).into_owned())
+    let header = |name: &str| {
+        headers.iter().find(|(known, _)| known == name).and_then(|(_, it)| text(it.as_deref()))
     };
-    let header =
-        |name: &str| headers.iter().find(|(known, _)| known == name).and_then(|(_, it)| text(it));
     let own = headers.iter().find(|(name, _)| !EXPLANATION_HEADERS.contains(&name.as_str()));
-    let id = own.and_then(|(_, value)| text(value));
+    let id = own.and_then(|(_, value)| text(value.as_deref()));
     let (code, id, reason) = (letter.code.as_str(), id.as_deref(), header(ERROR_HEADER));
     if !acknowledged {
         tracing::info!(code, id, reason, "a row would become a dead letter");
@@ -53,19 +54,36 @@ pub(super) fn skipped_row(skipped: &Skipped, acknowledged: bool) {
 
 /// A record that the brokers refused was left out by the policy `skip`.
 pub(super) fn skipped_record(refused: &Refused) {
-    let text = |value: &Option<Vec<u8>>| {
-        value.as_deref().map(|bytes| String::from_utf8_lossy(bytes).into_owned())
-    };
     let position = refused.record.headers.iter().find(|(name, _)| name == LSN_HEADER);
     // A record's first header is the row's id.
-    let id = refused.record.headers.first().and_then(|(_, value)| text(value));
+    let id = refused.record.headers.first().and_then(|(_, value)| text(value.as_deref()));
     tracing::warn!(
         target: "postrider::audit",
         code = refused.rejection.code.as_str(),
         topic = refused.record.topic,
         id,
-        position = position.and_then(|(_, value)| text(value)),
+        position = position.and_then(|(_, value)| text(value.as_deref())),
         reason = refused.rejection.reason,
         "a record was skipped, as route.rejected = \"skip\" asks"
     );
+}
+
+/// The beginning of a header's value: an id of a megabyte is not written whole.
+fn text(value: Option<&[u8]>) -> Option<String> {
+    let cut = |bytes: &[u8]| {
+        String::from_utf8_lossy(bytes.get(..TEXT_BYTES_MAX).unwrap_or(bytes)).into_owned()
+    };
+    value.map(cut)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_of_a_megabyte_is_cut() {
+        assert_eq!(text(Some(b"42")).as_deref(), Some("42"));
+        assert_eq!(text(Some(&vec![b'x'; 1 << 20])).map(|text| text.len()), Some(TEXT_BYTES_MAX));
+        assert_eq!(text(None), None);
+    }
 }

@@ -32,7 +32,7 @@ fn parse(content: &[u8]) -> Result<Json, &'static str> {
         return Err("its content has a member of a reserved name");
     }
     serde_json::from_slice(content)
-        .map_err(|_| "its content is not JSON, or nested more than 127 deep")
+        .map_err(|_| "its content is not JSON in UTF-8, or nested more than 127 deep")
 }
 
 /// The first members of an object that is cut: those that are there as a whole, and followed by

@@ -1,4 +1,7 @@
-//! The relation cache.
+//! Keeps the columns of every table that the stream has described, and reads rows by them.
+//!
+//! Input: Relation and Type messages, then inserts. Output: outbox rows, borrowed from the frame. Invariant:
+//! columns are found by name in the newest description, never by the place they had before.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,7 @@
-//! The router.
+//! Makes the Kafka record of an outbox row, or says why there is none.
+//!
+//! Input: a row. Output: a record that borrows the row and this router's scratch, nothing where a rule drops
+//! the row, or a rejection, of which a dead letter is made.
 
 use super::cloudevents;
 use super::datetime;

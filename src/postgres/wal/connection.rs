@@ -11,8 +11,8 @@ use postgres_protocol::message::backend::{DataRowBody, Message};
 
 use super::error::{ServerMessage, WalError};
 use super::history::{self, TimelineHistory};
+use super::message_channel::{Incoming, MessageChannel};
 use super::quote;
-use super::session::{Incoming, MessageChannel};
 use super::stream::{Names, Stream};
 use super::transport::{Transport, Wire};
 use super::{dial, login::Login};

@@ -14,7 +14,7 @@ use postgres_protocol::message::frontend;
 use rustls::ClientConfig;
 
 use super::error::WalError;
-use super::session::remaining;
+use super::message_channel::remaining;
 use super::tls;
 use super::transport::{Socket, Transport, Wire};
 use crate::libpq::ConnectInfo;

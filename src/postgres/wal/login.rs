@@ -17,7 +17,7 @@ use postgres_protocol::message::backend::{AuthenticationSaslBody, Message};
 use postgres_protocol::message::frontend;
 
 use super::error::WalError;
-use super::session::{Incoming, MessageChannel};
+use super::message_channel::{Incoming, MessageChannel};
 use super::transport::Transport;
 use crate::libpq::{AuthMethod, ChannelBinding, ConnectInfo, Endpoint, Password};
 

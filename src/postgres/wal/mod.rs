@@ -12,10 +12,10 @@ pub(crate) mod dial;
 mod error;
 mod history;
 mod login;
+mod message_channel;
 pub(crate) mod quote;
 #[cfg(test)]
 mod script;
-mod session;
 mod stream;
 pub(crate) mod tls;
 mod transport;

@@ -14,7 +14,7 @@ use postgres_protocol::message::backend::Message;
 
 use super::buffer::{HEADER_BYTES, Head};
 use super::error::{ServerMessage, WalError};
-use super::session::{MessageChannel, parse, remaining};
+use super::message_channel::{MessageChannel, parse, remaining};
 use super::transport::{Transport, Wire};
 use postrider_core::frame::Frame;
 use postrider_core::lsn::Lsn;

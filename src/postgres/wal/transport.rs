@@ -187,7 +187,7 @@ impl Wire {
             .map_err(|error| failed(error.to_string()))?;
         let mut socket = self.socket;
         while session.is_handshaking() {
-            let limit = super::session::remaining(deadline, "setting up TLS")?;
+            let limit = super::message_channel::remaining(deadline, "setting up TLS")?;
             while session.wants_write() {
                 match session.write_tls(&mut socket) {
                     Ok(_) => {}
