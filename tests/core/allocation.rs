@@ -1,6 +1,6 @@
 //! In steady state a row costs no allocation between the frame and the record (G3).
 //!
-//! Enters: frames as the server sends them. Leaves: a failed test when decoding, the relation cache
+//! Input: frames as the server sends them. Output: a failed test when decoding, the relation cache
 //! or the router allocates for a row that is like the ones before it. Allocations are counted by thread, so
 //! the other tests of the program do not matter.
 

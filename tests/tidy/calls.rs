@@ -1,6 +1,6 @@
 //! What may not be written, or in one place only, and clippy does not see.
 //!
-//! Enters: a [`Source`], or all of them. Leaves: a [`Finding`] for each line.
+//! Input: a [`Source`], or all of them. Output: a [`Finding`] for each line.
 
 use regex::Regex;
 

@@ -1,7 +1,7 @@
 //! The register of faults against the tree: every row of the matrix, tests that exist, and the table
 //! in the guarantees.
 //!
-//! Enters: the register, the sources, the document. Leaves: a [`Finding`] for each row that is not as
+//! Input: the register, the sources, the document. Output: a [`Finding`] for each row that is not as
 //! it should be.
 
 use super::source::{Finding, Source};

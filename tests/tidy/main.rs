@@ -1,6 +1,6 @@
 //! The house rules, executed.
 //!
-//! Enters: the tree. Leaves: a failed test that names every place where a rule is broken. Each rule
+//! Input: the tree. Output: a failed test that names every place where a rule is broken. Each rule
 //! is a small function with a test of its own that feeds it a snippet it must report, so that no
 //! rule can rot into one that never fires. Why the rules are what they are: CONTRIBUTING.md.
 

@@ -1,6 +1,6 @@
 //! Which module of the core uses which, as docs/architecture.md lists it.
 //!
-//! Enters: the document and the sources. Leaves: a [`Finding`] for each module of the core whose
+//! Input: the document and the sources. Output: a [`Finding`] for each module of the core whose
 //! row in the table is missing, or names other modules than its code does. Tests may use any module;
 //! `mutants` is left out, for it is empty in what is shipped.
 

@@ -1,6 +1,6 @@
 //! How big things may be: files, functions, the thin mains. Clippy counts parameters.
 //!
-//! Enters: a [`Source`]. Leaves: a [`Finding`] for each thing that outgrew its bound.
+//! Input: a [`Source`]. Output: a [`Finding`] for each thing that outgrew its bound.
 
 use super::source::{Finding, Source};
 

@@ -1,6 +1,6 @@
 //! A source file as the rules see it.
 //!
-//! Enters: a path and its text, as rustfmt writes it. Leaves: [`Source`]: the text, its functions, and
+//! Input: a path and its text, as rustfmt writes it. Output: [`Source`]: the text, its functions, and
 //! the lines of code that ship.
 
 use std::fmt;

@@ -1,6 +1,6 @@
 //! The tree as a whole: what lies at its top, what its documents say, no traces of a machine.
 //!
-//! Enters: names and texts of files. Leaves: a [`Finding`] for each that does not belong.
+//! Input: names and texts of files. Output: a [`Finding`] for each that does not belong.
 
 use std::collections::BTreeSet;
 

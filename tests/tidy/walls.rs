@@ -1,6 +1,6 @@
 //! What no crate may be built with, and what the compiler cannot keep apart inside one.
 //!
-//! Enters: cargo's list of what a crate is built from, and every [`Source`]. Leaves: a [`Finding`] for each
+//! Input: cargo's list of what a crate is built from, and every [`Source`]. Output: a [`Finding`] for each
 //! place. Which crate may know which other is in their manifests; this is about what comes along.
 
 use std::path::Path;

@@ -1,6 +1,6 @@
 //! A row's way through the code, as docs/architecture.md lists it.
 //!
-//! Enters: the document and the sources. Leaves: a [`Finding`] for each line of the list that names a
+//! Input: the document and the sources. Output: a [`Finding`] for each line of the list that names a
 //! function that is not there, or that its caller does not call; and one if the way has grown.
 
 use std::collections::BTreeSet;

@@ -1,6 +1,6 @@
 //! Words that only this house ever spoke: whoever searches for the thing would not find them.
 //!
-//! Enters: texts and sources. Leaves: a [`Finding`] for each line that has one. The field's words for them
+//! Input: texts and sources. Output: a [`Finding`] for each line that has one. The field's words for them
 //! are in CONTRIBUTING.md.
 
 use std::sync::LazyLock;

@@ -11,7 +11,7 @@ const BRIEF: [&str; 2] = ["--owner-silence", "500ms"];
 const KEY: &str = "paused";
 
 /// Freezes the owner once it is `held`, and thaws it after a burst of requests to the other process.
-/// Leaves: the owner's own response, and those of the burst.
+/// Output: the owner's own response, and those of the burst.
 fn overtake(
     stage: &Stage,
     [owner, other]: [&Service; 2],

@@ -1,7 +1,7 @@
 //! Kafka: the transaction coordinator, the leaders of the partitions, and what is under way to them.
 //!
-//! Enters: requests, each at the moment in which a broker handles it. Leaves: the new state and the
-//! answer. What always holds: this follows the first version of Kafka's transaction protocol, which
+//! Input: requests, each at the moment in which a broker handles it. Output: the new state and the
+//! answer. Invariant: this follows the first version of Kafka's transaction protocol, which
 //! librdkafka 2.12 speaks: the epoch changes when a producer is fenced, not with each transaction.
 //! Facts are from `TransactionCoordinator.scala` and `ProducerStateManager.java`.
 

@@ -1,6 +1,6 @@
 //! The protocol as it is meant, and the mistakes the model must notice.
 //!
-//! Enters: nothing. Leaves: [`Rules`], one set for each exploration. What always holds: a mutant
+//! Input: nothing. Output: [`Rules`], one set for each exploration. Invariant: a mutant
 //! differs from the design in exactly one [`Mistake`].
 
 use crate::exactly_once::state::Left;

@@ -1,7 +1,7 @@
 //! Visits every state that can be reached, breadth first.
 //!
-//! Enters: [`Rules`]. Leaves: a [`Verdict`] with the shortest way to a violation, if there is one.
-//! What always holds: without a violation the search was complete.
+//! Input: [`Rules`]. Output: a [`Verdict`] with the shortest way to a violation, if there is one.
+//! Invariant: without a violation the search was complete.
 
 use std::collections::HashSet;
 

@@ -1,7 +1,7 @@
 //! The state of everything, and its form in three words.
 //!
-//! Enters: nothing; this is the model's vocabulary. Leaves: [`State`], and [`State::pack`] with its
-//! inverse. What always holds: what is packed is the whole state, so two states are equal if and only
+//! Input: nothing; this is the model's vocabulary. Output: [`State`], and [`State::pack`] with its
+//! inverse. Invariant: what is packed is the whole state, so two states are equal if and only
 //! if their words are.
 
 use crate::exactly_once::broker::{End, EndTxn, Epoch, Kafka, Phase};

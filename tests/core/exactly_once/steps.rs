@@ -1,6 +1,6 @@
 //! What can happen next: the relay's protocol, and everything the world may do to it.
 //!
-//! Enters: a [`State`]. Leaves: every step that is possible in it, with the state after it. What
+//! Input: a [`State`]. Output: every step that is possible in it, with the state after it. What
 //! always holds: a step is as small as what one process does or one message brings about, so that a
 //! kill, a stall or another relay fits between any two.
 

@@ -1,7 +1,7 @@
 //! What is to be carried: a short stream of places, cut into transactions of Postgres.
 //!
-//! Enters: nothing; these are the constants of the model's world. Leaves: where each row belongs and
-//! where transactions end. What always holds: places are numbered from 1 in commit order; "done: n"
+//! Input: nothing; these are the constants of the model's world. Output: where each row belongs and
+//! where transactions end. Invariant: places are numbered from 1 in commit order; "done: n"
 //! means that the places 1 to n are done.
 
 use crate::exactly_once::broker::Partition;

@@ -1,6 +1,6 @@
 //! What must never be.
 //!
-//! Enters: a state. Leaves: the first [`Violation`] in it. What always holds: duplicates and order
+//! Input: a state. Output: the first [`Violation`] in it. Invariant: duplicates and order
 //! are found when a marker makes records visible, everything else in the state itself.
 
 use crate::exactly_once::state::State;

@@ -1,7 +1,7 @@
 //! A Kafka Connect worker with Debezium, without Docker: the jars that `docker/debezium/fetch`
 //! copied, in standalone mode, all connectors in one process.
 //!
-//! Always holds: the worker runs as an unprivileged account, and ends with the `Connect` value or
+//! Invariant: the worker runs as an unprivileged account, and ends with the `Connect` value or
 //! with this process, whichever is first. Its REST interface, which shows the passwords of connectors
 //! and runs what it is given, asks for a login that is drawn.
 

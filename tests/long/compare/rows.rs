@@ -1,6 +1,6 @@
 //! Values that vary: texts, JSON, numbers and times, drawn from a seed and written as SQL literals.
 //!
-//! Always holds: whatever is drawn here, Debezium survives. What kills its task (an integer beyond
+//! Invariant: whatever is drawn here, Debezium survives. What kills its task (an integer beyond
 //! 64 bits in an expanded payload, a payload that is an array) is a test of Postrider alone.
 
 use support::chance::Chance;

@@ -1,6 +1,6 @@
 //! Whether two records are the same, and where they may differ.
 //!
-//! Enters: what lies in the topics of both sides. Leaves: a [`Verdict`]. What always holds: records
+//! Input: what lies in the topics of both sides. Output: a [`Verdict`]. Invariant: records
 //! are compared one by one within (topic, key), in the order of their partitions and offsets; a record
 //! that one side lacks is a difference.
 

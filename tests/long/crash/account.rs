@@ -1,7 +1,7 @@
 //! What was committed, and in which order: from a second slot with PostgreSQL's own `test_decoding`,
 //! read in slices while the writers write, and in the end held against the table itself.
 //!
-//! Always holds: the slot is moved on only past what has been noted, so a server that is killed
+//! Invariant: the slot is moved on only past what has been noted, so a server that is killed
 //! costs a repeated slice and no row.
 
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! The servers of one run, those who write, read and watch, and the relay's configuration.
 //!
-//! Enters: a [`Plan`]. Leaves: a [`Journal`] of all that was observed.
+//! Input: a [`Plan`]. Output: a [`Journal`] of all that was observed.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

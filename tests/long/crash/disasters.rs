@@ -1,6 +1,6 @@
 //! What happens to the relays and their servers, in an order drawn by the seed.
 //!
-//! Enters: the victim and a seed. Leaves: one [`Disaster`] after the other. Always holds: each that a
+//! Input: the victim and a seed. Output: one [`Disaster`] after the other. Invariant: each that a
 //! victim can suffer comes within [`Disasters::ROUND`] cycles, however the seed falls. Pure.
 
 use crate::crash::settings::Victim;

@@ -1,7 +1,7 @@
 //! The end of Kafka transactions, delayed, lost, cut off or doubled between the relay and its broker,
 //! while rows flow.
 //!
-//! Enters: a seed and how many. Leaves: a [`Tally`] of what was done, what of it a client must
+//! Input: a seed and how many. Output: a [`Tally`] of what was done, what of it a client must
 //! notice, and what the relay says it noticed.
 
 use std::collections::HashSet;

@@ -1,7 +1,7 @@
 //! The verdict: what was committed, what lies in the topics, what Postgres was told.
 //!
-//! Enters: the account of the second slot, everything that was read, every status update that went
-//! through. Leaves: a [`Verdict`]. Pure, and knows nothing of the relay. That it sees each kind of
+//! Input: the account of the second slot, everything that was read, every status update that went
+//! through. Output: a [`Verdict`]. Pure, and knows nothing of the relay. That it sees each kind of
 //! fault is asserted before every run ([`assert_sees_each_fault`]).
 
 use crate::crash::rows::{Lane, NO_LANE, NOBODY, PLACES, lanes};

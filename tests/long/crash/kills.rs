@@ -1,7 +1,7 @@
 //! The disasters: what happens when, and what is waited for in between.
 //!
 //! Kinds and moments come from a seed, in microseconds; what happens at them is up to the machine.
-//! Leaves: relays that run, for the rest.
+//! Output: relays that run, for the rest.
 
 use std::time::{Duration, Instant};
 

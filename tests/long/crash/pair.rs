@@ -1,6 +1,6 @@
 //! The two relays that share the slot, as users run them: one streams, the other waits.
 //!
-//! Enters: what is done to them. Always holds: whatever happens, neither ends by itself, and one that
+//! Input: what is done to them. Invariant: whatever happens, neither ends by itself, and one that
 //! is told to end does so with exit code 0, if not the other one has the slot and sleeps. Where the end of Kafka transactions is disturbed, there is
 //! one relay alone.
 

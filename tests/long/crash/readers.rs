@@ -1,7 +1,7 @@
 //! Who reads the topics all the time: one reader that sees only what is committed in Kafka, and one
 //! that sees everything.
 //!
-//! Leaves: every record as a few bytes ([`Seen`]). Ends at the records of [`say_goodbye`].
+//! Output: every record as a few bytes ([`Seen`]). Ends at the records of [`say_goodbye`].
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

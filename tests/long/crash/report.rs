@@ -1,6 +1,6 @@
 //! One line of JSON for a run, and what is wrong in words.
 //!
-//! Enters: an [`Outcome`]. Leaves: a line on stdout, words on stderr, and whether all is well. Called
+//! Input: an [`Outcome`]. Output: a line on stdout, words on stderr, and whether all is well. Called
 //! by `main`.
 
 use std::time::Duration;

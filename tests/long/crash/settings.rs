@@ -1,7 +1,7 @@
 //! What a run is asked to do, by environment variables: `make crash` passes its own on.
 //!
-//! Enters: `CRASH_MODE`, `CRASH_KILL`, `CRASH_CYCLES`, `CRASH_ROWS_PER_S`, `CRASH_SEED`; an empty
-//! one counts as not given. Leaves: one [`Plan`] for each run.
+//! Input: `CRASH_MODE`, `CRASH_KILL`, `CRASH_CYCLES`, `CRASH_ROWS_PER_S`, `CRASH_SEED`; an empty
+//! one counts as not given. Output: one [`Plan`] for each run.
 
 use std::str::FromStr;
 

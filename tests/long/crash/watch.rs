@@ -1,6 +1,6 @@
 //! Every status update of the relay, held until it is known what was visible at that moment.
 //!
-//! Leaves: what was [`Told`].
+//! Output: what was [`Told`].
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};

@@ -1,7 +1,7 @@
 //! Those who write rows: in transactions of mixed sizes, some rolled back, some up to a savepoint,
 //! some prepared first. Rows that will never be committed say so in their payload.
 //!
-//! Enters: an address, a rate, a seed. Leaves: rows with dense numbers. Always holds: a writer goes on
+//! Input: an address, a rate, a seed. Output: rows with dense numbers. Invariant: a writer goes on
 //! over a crash of Postgres, and leaves no prepared transaction behind.
 
 use std::sync::Arc;

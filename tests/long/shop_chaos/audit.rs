@@ -1,6 +1,6 @@
 //! The audit: what clients were told, against the final state.
 //!
-//! Enters: the requests with their outcomes, the [`FinalState`], the poison that was produced. Leaves: a
+//! Input: the requests with their outcomes, the [`FinalState`], the poison that was produced. Output: a
 //! [`Verdict`]. Pure, and independent of the services. That it detects each kind of fault is asserted before
 //! every run (`audit_checks`).
 

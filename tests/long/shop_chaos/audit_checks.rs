@@ -1,6 +1,6 @@
 //! Checks before every run that the audit detects each kind of fault.
 //!
-//! Enters: the state of a small correct run. Leaves: a panic if a corrupted state passes.
+//! Input: the state of a small correct run. Output: a panic if a corrupted state passes.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,7 +1,7 @@
 //! Fault injection: kills, freezes and flushes, and restarts.
 //!
-//! Enters: a running [`Stage`], and the clients. Leaves: a stage with all processes running, and
-//! [`FaultCounts`]. What always holds: times and victims come from the seed; a process that ends by itself is
+//! Input: a running [`Stage`], and the clients. Output: a stage with all processes running, and
+//! [`FaultCounts`]. Invariant: times and victims come from the seed; a process that ends by itself is
 //! a fault.
 
 use std::time::{Duration, Instant};

@@ -1,7 +1,7 @@
 //! The clients: each request is retried until it has a response, whichever process is killed.
 //!
-//! Enters: order requests with their attempts, and the addresses of the two order services. Leaves: the
-//! outcome of each key, and [`RequestCounts`]. What always holds: a retry is the same request with the same
+//! Input: order requests with their attempts, and the addresses of the two order services. Output: the
+//! outcome of each key, and [`RequestCounts`]. Invariant: a retry is the same request with the same
 //! key; no client gives up before [`GIVE_UP_AFTER`].
 
 use std::net::SocketAddr;

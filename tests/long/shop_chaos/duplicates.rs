@@ -1,6 +1,6 @@
 //! Duplicates: produces 30 % of all records a second or third time, a little later and in another order.
 //!
-//! Enters: the shop's topics. Leaves: the same records again, verbatim, in the same partitions. What
+//! Input: the shop's topics. Output: the same records again, verbatim, in the same partitions. What
 //! always holds: duplicates are not duplicated; how often each record was repeated is known.
 
 use std::cmp::Reverse;

@@ -1,7 +1,7 @@
 //! The scenarios of an order, and the traces of each.
 //!
-//! Enters: a [`OrderRequest`], how its order ended, and how often it was given up. Leaves: [`Expected`] traces,
-//! in the words of [`crate::shop_chaos::final_state`]. What always holds: a story names every trace, so one too many is
+//! Input: a [`OrderRequest`], how its order ended, and how often it was given up. Output: [`Expected`] traces,
+//! in the words of [`crate::shop_chaos::final_state`]. Invariant: a story names every trace, so one too many is
 //! seen as well as one that is not there. Written from the shop's description, without its code. Pure.
 
 use std::collections::BTreeMap;

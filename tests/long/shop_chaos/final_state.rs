@@ -1,7 +1,7 @@
 //! The final state: tables, topics, dead letters, offsets.
 //!
-//! Enters: a [`Stage`] at rest. Leaves: [`FinalState`], in which each trace of an order is one word of SQL's
-//! or of a topic's. What always holds: the services are not involved.
+//! Input: a [`Stage`] at rest. Output: [`FinalState`], in which each trace of an order is one word of SQL's
+//! or of a topic's. Invariant: the services are not involved.
 
 use std::collections::BTreeMap;
 

@@ -1,6 +1,6 @@
 //! One HTTP request, and its response, if it is complete.
 //!
-//! Enters: an address and a request. Leaves: an [`Response`], or an error where the other side is not
+//! Input: an address and a request. Output: an [`Response`], or an error where the other side is not
 //! there, dies meanwhile, or says nothing in time.
 
 use std::io::{Error, ErrorKind, Result};

@@ -1,7 +1,7 @@
 //! Poison: records that no service can process, each with the services that must dead-letter it.
 //!
-//! Enters: chance. Leaves: records in the shop's topics, marked by a header that the services do not
-//! know. What always holds: a poison has no effect on any service that reads it.
+//! Input: chance. Output: records in the shop's topics, marked by a header that the services do not
+//! know. Invariant: a poison has no effect on any service that reads it.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! A service of the shop as a process: started, killed, frozen, watched by its log.
 //!
-//! Enters: arguments and variables. Leaves: where it answers, what it warned of, what it counted. What always holds:
+//! Input: arguments and variables. Output: where it answers, what it warned of, what it counted. Invariant:
 //! a process that ends by itself is noticed; none outlives this program, whatever ends it.
 
 use std::collections::{BTreeMap, VecDeque};

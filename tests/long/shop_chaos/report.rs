@@ -1,6 +1,6 @@
 //! The report: one line of JSON on stdout, and faults on stderr.
 //!
-//! Enters: a [`Verdict`] and a summary. Leaves: the report, and whether there is no fault.
+//! Input: a [`Verdict`] and a summary. Output: the report, and whether there is no fault.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

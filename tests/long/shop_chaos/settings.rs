@@ -1,7 +1,7 @@
 //! What a run is asked to do, by environment variables: `make shop` passes its own on.
 //!
-//! Enters: `SHOP_ORDERS`, `SHOP_CHAOS`, `SHOP_KILLS`, `SHOP_SEED`; an empty one counts as not given.
-//! `SHOP_LOG` is what the services log, as in `RUST_LOG`. Leaves: a [`Plan`].
+//! Input: `SHOP_ORDERS`, `SHOP_CHAOS`, `SHOP_KILLS`, `SHOP_SEED`; an empty one counts as not given.
+//! `SHOP_LOG` is what the services log, as in `RUST_LOG`. Output: a [`Plan`].
 
 use std::str::FromStr;
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! The servers of a run, the relay, the services, and whether all work is finished.
 //!
-//! Enters: a [`Plan`] and the stock. Leaves: a running shop. What always holds: everything is stopped with
+//! Input: a [`Plan`] and the stock. Output: a running shop. Invariant: everything is stopped with
 //! its [`Stage`].
 
 use std::collections::BTreeMap;
@@ -162,7 +162,7 @@ impl Stage {
         }
     }
 
-    /// Stops the services with SIGTERM. Leaves: those that failed.
+    /// Stops the services with SIGTERM. Output: those that failed.
     pub(crate) fn close(&mut self) -> Vec<String> {
         let mut faults = Vec::new();
         for service in &mut self.services {

@@ -1,6 +1,6 @@
 //! The topics at the end of a run.
 //!
-//! Enters: a broker. Leaves: all records of the shop's topics, the dead letters, and the lag of each
+//! Input: a broker. Output: all records of the shop's topics, the dead letters, and the lag of each
 //! consumer.
 
 use std::collections::BTreeMap;

@@ -1,6 +1,6 @@
 //! The workload: order requests and their attempts.
 //!
-//! Enters: a [`Plan`] and a random generator. Leaves: requests that lead to every outcome, and the stock for
+//! Input: a [`Plan`] and a random generator. Output: requests that lead to every outcome, and the stock for
 //! them. Pure.
 
 use std::collections::BTreeMap;

@@ -1,6 +1,6 @@
 //! The independent checker: what was committed against what lies in the topics.
 //!
-//! Enters: the oracle's transactions, the records, the status updates. Leaves: a [`Verdict`]. It
+//! Input: the oracle's transactions, the records, the status updates. Output: a [`Verdict`]. It
 //! knows rows by the `id` header alone, so ids must be unique in a run.
 
 use std::collections::HashMap;

@@ -1,7 +1,7 @@
 //! Real Apache Kafka in KRaft mode, without Docker: the jars that `docker/kafka/fetch` copied, run
 //! by the installed Java with a small heap on loopback ports.
 //!
-//! Always holds: the brokers run as an unprivileged account, and end with the `Kafka` value or with
+//! Invariant: the brokers run as an unprivileged account, and end with the `Kafka` value or with
 //! this process, whichever is first. Where no test wants logins they ask for none: other users of the
 //! machine can spoil topics of tests, but a broker holds no secret of theirs and runs no commands
 //! (Kafka 4 refuses the login modules that load code, whoever sets `sasl.jaas.config`).

@@ -1,7 +1,7 @@
 //! Servers, clients, judges and waits that the tests and the benchmarks share.
 //!
-//! Enters: what a test asks for, and the path of the binary it runs, which cargo tells the tests of the
-//! root package alone. Always holds: what a machine lacks is skipped with a line on stderr, and fails
+//! Input: what a test asks for, and the path of the binary it runs, which cargo tells the tests of the
+//! root package alone. Invariant: what a machine lacks is skipped with a line on stderr, and fails
 //! where `CI=true`; servers end with the process that started them.
 
 #![expect(missing_docs, clippy::missing_panics_doc, reason = "a test that cannot go on panics")]

@@ -1,6 +1,6 @@
 //! The fault matrix as data, and the table of it in a document.
 //!
-//! Enters: `fixtures/faults/matrix.toml`, and a document with two marks. Leaves: [`Row`]s, and the
+//! Input: `fixtures/faults/matrix.toml`, and a document with two marks. Output: [`Row`]s, and the
 //! lines between the marks.
 
 use serde::Deserialize;

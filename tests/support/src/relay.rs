@@ -1,6 +1,6 @@
 //! The `postrider` binary as a process: configured by environment variables, watched by its log.
 //!
-//! Always holds: a WARN or ERROR line that the test did not announce fails it, and the process ends
+//! Invariant: a WARN or ERROR line that the test did not announce fails it, and the process ends
 //! with its [`Running`] value.
 
 use std::collections::BTreeSet;

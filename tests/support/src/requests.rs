@@ -1,7 +1,7 @@
 //! A proxy before Kafka's brokers that knows their requests by api key: it holds those of a kind back
 //! for as long as a test likes, or hangs up at them.
 //!
-//! Always holds: what is not chosen passes; the brokers advertise the proxy's ports on a listener of
+//! Invariant: what is not chosen passes; the brokers advertise the proxy's ports on a listener of
 //! their own, so that clients come back through it.
 
 use std::collections::BTreeMap;

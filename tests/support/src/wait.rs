@@ -1,7 +1,7 @@
 //! Waiting in tests: for something to become so, for something to stay so, or for a time that is part of
 //! the test itself. Nothing else in the tests sleeps; `tests/tidy` sees to that.
 //!
-//! Always holds: a wait for a condition ends, and says what it waited for; a time that passes has a
+//! Invariant: a wait for a condition ends, and says what it waited for; a time that passes has a
 //! reason. No test lets time pass in the hope that something happens meanwhile.
 
 use std::time::{Duration, Instant};

@@ -1,7 +1,7 @@
 //! The client library as the machine sees it: it takes orders, and answers what the model has answered.
 //!
-//! Enters: the machine's calls; from the trace, what the model's brokers have done and what goes wrong with
-//! the connection. Leaves: the orders, in their sequence. What always holds: an order is passed on once, and
+//! Input: the machine's calls; from the trace, what the model's brokers have done and what goes wrong with
+//! the connection. Output: the orders, in their sequence. Invariant: an order is passed on once, and
 //! nothing is answered that the trace has not answered.
 
 use std::collections::VecDeque;

@@ -1,7 +1,7 @@
 //! One session of the code that ships, between the wire and the client library.
 //!
-//! Enters: where progress and the slot stand, through the gate; frames; the time. Leaves: the orders of the
-//! machine, and what it says of itself as the model would ([`Machine::view`]). What always holds: it is
+//! Input: where progress and the slot stand, through the gate; frames; the time. Output: the orders of the
+//! machine, and what it says of itself as the model would ([`Machine::view`]). Invariant: it is
 //! driven as the relay's thread drives it.
 
 use std::collections::VecDeque;

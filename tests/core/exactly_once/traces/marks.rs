@@ -1,7 +1,7 @@
 //! The records of progress themselves, of which the model knows the places only.
 //!
-//! Enters: what is sent, and the steps of the model. Leaves: the newest committed mark, where a session
-//! begins. What always holds: wherever the model has a place, this has a mark at that place.
+//! Input: what is sent, and the steps of the model. Output: the newest committed mark, where a session
+//! begins. Invariant: wherever the model has a place, this has a mark at that place.
 
 use postrider::pipeline::Mark;
 

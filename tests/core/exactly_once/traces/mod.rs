@@ -1,6 +1,6 @@
 //! The code that ships, held against the model: whatever it does is a step that the model has explored.
 //!
-//! Enters: seeds. Leaves: the steps that were taken, or a shortest trace in which the code and the model part.
+//! Input: seeds. Output: the steps that were taken, or a shortest trace in which the code and the model part.
 //! `Session`, `Pipeline`, the gate and `Transactional` run over the model's stream while everything around
 //! them *is* the model's state: the coordinator, the leaders, the network, the slot, and the other relay.
 //! What always holds, after every action of the machine and every event of the world:

@@ -1,6 +1,6 @@
 //! One trace: the model's state, and the machines that live in it.
 //!
-//! Enters: a seed. Leaves: the steps that were taken, or what is [`Wrong`]. What always holds: the state
+//! Input: a seed. Output: the steps that were taken, or what is [`Wrong`]. Invariant: the state
 //! changes by steps that the model offers and by nothing else; after each of them the machines and the state
 //! agree.
 

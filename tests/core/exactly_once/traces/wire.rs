@@ -1,7 +1,7 @@
 //! The model's stream as Postgres sends it, and what the machine calls its places.
 //!
-//! Enters: where the slot stands. Leaves: frames for a session; the place of a [`Mark`] and the positions
-//! of transactions. What always holds: a mark that no place of the stream has is `None`, never the nearest
+//! Input: where the slot stands. Output: frames for a session; the place of a [`Mark`] and the positions
+//! of transactions. Invariant: a mark that no place of the stream has is `None`, never the nearest
 //! one.
 
 use std::collections::VecDeque;

@@ -1,7 +1,7 @@
 //! Reads Kafka requests along, and does to the end of a transaction (EndTxn) what a network or a
 //! broker that fails at that moment does.
 //!
-//! Enters: a plan, asked at every EndTxn. Leaves: a journal of what was seen and what was done. Who
+//! Input: a plan, asked at every EndTxn. Output: a journal of what was seen and what was done. Who
 //! breaks the rule of the ambiguous commit shows there: a producer that adds partitions in the epoch
 //! in which it lost sight of an EndTxn.
 

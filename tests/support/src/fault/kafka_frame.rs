@@ -1,6 +1,6 @@
 //! What a Kafka request says of itself, and the little that is read of two of them.
 //!
-//! Enters: bytes a client sends to a broker. Leaves: header and body of whole requests. Facts: the
+//! Input: bytes a client sends to a broker. Output: header and body of whole requests. Facts: the
 //! protocol guide of Apache Kafka, and `EndTxnRequest.json` and `AddPartitionsToTxnRequest.json` of
 //! version 4.1.
 

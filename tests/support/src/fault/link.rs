@@ -1,7 +1,7 @@
 //! One carried connection, and what can happen to it.
 //!
-//! Enters: bytes from the readers of `proxy`. Leaves: the same bytes at the other end, in the same
-//! order, unless a [`Fault`] says otherwise. Always holds: a side that can no longer be written to
+//! Input: bytes from the readers of `proxy`. Output: the same bytes at the other end, in the same
+//! order, unless a [`Fault`] says otherwise. Invariant: a side that can no longer be written to
 //! does not end the connection, a side that has ended does; so a message that is held back still
 //! arrives when its sender has long given up.
 

@@ -1,6 +1,6 @@
 //! The proxy: listens on ports of its own, and carries what connects to the servers behind them.
 //!
-//! Enters: connections of clients. Leaves: connections to the servers, each pair a [`Link`] with a
+//! Input: connections of clients. Output: connections to the servers, each pair a [`Link`] with a
 //! [`Reader`] for each way.
 
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
