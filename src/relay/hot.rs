@@ -2,8 +2,8 @@
 //! sends status updates, and sleeps. What to do and when is decided in [`postrider_core::session`].
 //!
 //! Input: a stream, a session and a sink. Output: how the session ended. Invariant: one OS thread
-//! owns all three, without a runtime under it; Postgres is told a position in this file alone, and only one
-//! that the session gives. On any error the three are dropped as a whole, and Postgres sends again
+//! owns all three, without a runtime under it; the position that Postgres is told is raised in this file
+//! alone, to one that the session gives. On any error the three are dropped as a whole, and Postgres sends again
 //! what was not acknowledged.
 
 use std::time::Duration;
@@ -44,7 +44,7 @@ impl<S: KafkaSink> Hot<S> {
         let mut put_off = None;
         let result = self.turn_until_end(&mut put_off, reporter);
         if result.as_ref().is_err_and(RelayError::is_of_a_record) {
-            // The next session would repeat what is settled; a server that does not take it is met by that one.
+            // Or the next session repeats rows that are settled. If this fails, that session reports the reason.
             if let Some(status) = self.session.final_status(&self.sink) {
                 let _ = self.stream.acknowledge(status.settled, status.ask_reply);
             }
@@ -85,7 +85,7 @@ impl<S: KafkaSink> Hot<S> {
         reporter: &mut Reporter,
     ) -> Result<End, RelayError> {
         loop {
-            let asked = self.stop.asked();
+            let asked = self.stop.snapshot();
             let draining = self.session.request::<SinkError>(self.clock.now(), asked)?;
             if let Some(draining) = draining {
                 reporter.draining(draining);

@@ -38,7 +38,7 @@ use crate::mutants::{self, Mutant};
 pub use error::LedgerError;
 pub use ticket::Ticket;
 
-/// Slots the ring starts with; it doubles from there. 80 transactions of 48 bytes are a page.
+/// Slots the ring starts with, 3 KiB; it doubles from there.
 const RING_SLOTS_INITIAL: usize = 64;
 
 /// How much may be unconfirmed at once: the relay's memory bound and its back-pressure (G3).
@@ -282,11 +282,6 @@ impl Ledger {
     pub fn progress(&self) -> LedgerProgress {
         let confirmed = self.ring.front().map_or(0, |slot| slot.confirmed);
         LedgerProgress { settled: self.settled, confirmed }
-    }
-
-    /// Whether a transaction has begun and not committed.
-    pub const fn is_open(&self) -> bool {
-        self.open
     }
 
     /// Whether the open transaction, if there is one, has had no record that was sent.

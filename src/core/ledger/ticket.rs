@@ -4,7 +4,7 @@
 //! opaque, so that a delivery report finds its transaction without a map or an allocation. Only the ledger
 //! creates tickets; the Kafka client passes them through.
 
-/// A record's number in the ledger.
+/// What a delivery report gives back of a record: two records of one transaction and size share a ticket.
 ///
 /// Low 32 bits: the transaction's sequence number, modulo 2^32. High 32 bits: the record's weight
 /// in bytes, so that the byte budget is exact without a word of memory per record.

@@ -86,7 +86,7 @@ impl Router {
     /// Makes a row's record, good until the next row is routed; `None` when a rule leaves the row out.
     ///
     /// # Panics
-    /// Never: a part is found for each header of the destination.
+    /// If parts were not found for each header of the destination: a bug in this file.
     pub fn route<'a>(&'a mut self, row: &OutboxRow<'a>) -> Result<Option<Record<'a>>, Rejection> {
         let mut scratch = std::mem::take(&mut self.found.scratch);
         scratch.clear();

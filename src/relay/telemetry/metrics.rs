@@ -101,7 +101,8 @@ fn flow(page: &mut Page, view: &View) {
     let help = "Records sent and not confirmed.";
     page.single("in_flight_records", help, snapshot.in_flight_records);
     page.single("in_flight_bytes", "Bytes sent and not confirmed.", snapshot.in_flight_bytes);
-    let help = "Time for which reading was paused by the budget.";
+    let help =
+        "Time for which reading was paused: no room in the budget or the Kafka client, or a drain.";
     page.single("back_pressure_seconds_total", help, Seconds(snapshot.back_pressure));
     let help = "Age of the oldest transaction that is not wholly confirmed.";
     let age = Seconds(view.oldest_unacknowledged_age);
