@@ -79,9 +79,9 @@ pub enum BrokerError {
         /// The library's words.
         reason: String,
     },
-    /// A lever did not move.
+    /// The library did not take a fault to inject.
     #[error("the embedded broker refuses: {0}")]
-    Lever(String),
+    FaultNotInjected(String),
 }
 
 impl BrokerError {
@@ -91,7 +91,7 @@ impl BrokerError {
             Self::Topic { .. } => {
                 Some("a topic needs a legal name and 1 to 10000 partitions".into())
             }
-            Self::Start(_) | Self::Lever(_) => None,
+            Self::Start(_) | Self::FaultNotInjected(_) => None,
         }
     }
 }
@@ -140,36 +140,23 @@ impl Broker {
 
     /// Metadata requests say that the topic does not exist.
     pub fn hide_topic(&self, topic: &str) -> Result<(), BrokerError> {
-        self.topic_answer(topic, Answer::RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART)
-    }
-
-    /// Metadata requests are answered correctly again.
-    pub fn show_topic(&self, topic: &str) -> Result<(), BrokerError> {
-        self.topic_answer(topic, Answer::RD_KAFKA_RESP_ERR_NO_ERROR)
+        let unknown = Answer::RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART;
+        self.cluster()?.topic_error(topic, unknown).map_err(|error| not_injected(&error))
     }
 
     /// All brokers hang up and take no connection.
     pub fn down(&self) -> Result<(), BrokerError> {
-        self.cluster()?.broker_down(ALL).map_err(|error| lever(&error))
+        self.cluster()?.broker_down(ALL).map_err(|error| not_injected(&error))
     }
 
     /// All brokers take connections again.
     pub fn up(&self) -> Result<(), BrokerError> {
-        self.cluster()?.broker_up(ALL).map_err(|error| lever(&error))
+        self.cluster()?.broker_up(ALL).map_err(|error| not_injected(&error))
     }
 
     /// Every answer takes at least this long.
     pub fn round_trip(&self, time: Duration) -> Result<(), BrokerError> {
-        self.cluster()?.broker_round_trip_time(ALL, time).map_err(|error| lever(&error))
-    }
-
-    /// Another broker (numbered from 1) leads the partition from now on.
-    pub fn move_leader(&self, topic: &str, partition: i32, to: i32) -> Result<(), BrokerError> {
-        self.cluster()?.partition_leader(topic, partition, Some(to)).map_err(|error| lever(&error))
-    }
-
-    fn topic_answer(&self, topic: &str, answer: Answer) -> Result<(), BrokerError> {
-        self.cluster()?.topic_error(topic, answer).map_err(|error| lever(&error))
+        self.cluster()?.broker_round_trip_time(ALL, time).map_err(|error| not_injected(&error))
     }
 
     fn cluster(&self) -> Result<MockCluster<'_, Deliveries>, BrokerError> {
@@ -181,6 +168,6 @@ impl Broker {
 /// The library's number for "every broker".
 const ALL: i32 = -1;
 
-fn lever(error: &KafkaError) -> BrokerError {
-    BrokerError::Lever(error.to_string())
+fn not_injected(error: &KafkaError) -> BrokerError {
+    BrokerError::FaultNotInjected(error.to_string())
 }

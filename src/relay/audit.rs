@@ -4,14 +4,14 @@
 //! id, which the log never collapses, since no other trace is left; lines about dead letters are collapsed
 //! when there are many. Ids are logged, payloads and keys are not.
 
-use postrider_core::pipeline::{DeadLetter, Refused, Skipped};
+use postrider_core::pipeline::{Refused, SentDeadLetter, Skipped};
 use postrider_core::route::{ERROR_HEADER, EXPLANATION_HEADERS, LSN_HEADER, TABLE_HEADER};
 
 /// What is written of an id or a reason.
 const TEXT_BYTES_MAX: usize = 1024;
 
 /// A dead letter was handed to the producer; or would have been, where nothing is acknowledged.
-pub(super) fn dead_letter(letter: &DeadLetter, acknowledged: bool) {
+pub(super) fn dead_letter(letter: &SentDeadLetter, acknowledged: bool) {
     let headers = &letter.record.headers;
     let header = |name: &str| {
         headers.iter().find(|(known, _)| known == name).and_then(|(_, it)| text(it.as_deref()))

@@ -24,7 +24,7 @@ pub struct StopSignal {
 
 impl StopSignal {
     /// The most urgent of what is asked for now.
-    pub fn requested(&self) -> ControlRequest {
+    pub fn most_urgent(&self) -> ControlRequest {
         let asked = self.asked.load(Ordering::Acquire);
         [ControlRequest::Abort, ControlRequest::Drain, ControlRequest::ServerShutdown]
             .into_iter()
@@ -38,8 +38,8 @@ impl StopSignal {
     }
 
     /// All that is asked for now.
-    pub(super) fn asked(&self) -> Requested {
-        let (request, server_stops) = (self.requested(), self.server_stops());
+    pub(super) fn snapshot(&self) -> Requested {
+        let (request, server_stops) = (self.most_urgent(), self.server_stops());
         Requested { request, server_stops, told_for: self.told_for() }
     }
 
@@ -58,7 +58,7 @@ impl StopSignal {
 
     /// Whether it was told to end, and nothing is left to confirm or no time for it.
     pub(super) fn must_end(&self, owed: Owed, grace: Duration) -> bool {
-        self.asked().must_end(owed, grace)
+        self.snapshot().must_end(owed, grace)
     }
 
     /// Resolves once that is so.
@@ -70,7 +70,7 @@ impl StopSignal {
 
     /// The first signal drains, the second aborts. Returns what is asked for now.
     pub fn signal(&self) -> ControlRequest {
-        let next = if self.requested() >= ControlRequest::Drain {
+        let next = if self.most_urgent() >= ControlRequest::Drain {
             ControlRequest::Abort
         } else {
             ControlRequest::Drain
@@ -102,10 +102,10 @@ mod tests {
     #[test]
     fn first_signal_drains_second_aborts() {
         let stop = StopSignal::default();
-        assert_eq!(stop.requested(), ControlRequest::Run);
+        assert_eq!(stop.most_urgent(), ControlRequest::Run);
         assert_eq!(stop.signal(), ControlRequest::Drain);
         assert_eq!(stop.signal(), ControlRequest::Abort);
-        assert_eq!(stop.requested(), ControlRequest::Abort);
+        assert_eq!(stop.most_urgent(), ControlRequest::Abort);
     }
 
     #[test]
@@ -114,9 +114,9 @@ mod tests {
         stop.request(ControlRequest::ServerShutdown);
         assert_eq!(stop.signal(), ControlRequest::Drain);
         stop.server_shutdown_is_over();
-        assert_eq!((stop.requested(), stop.server_stops()), (ControlRequest::Drain, false));
+        assert_eq!((stop.most_urgent(), stop.server_stops()), (ControlRequest::Drain, false));
         stop.request(ControlRequest::ServerShutdown);
-        assert_eq!((stop.requested(), stop.server_stops()), (ControlRequest::Drain, true));
+        assert_eq!((stop.most_urgent(), stop.server_stops()), (ControlRequest::Drain, true));
     }
 
     #[test]
@@ -124,6 +124,6 @@ mod tests {
         let stop = StopSignal::default();
         stop.request(ControlRequest::ServerShutdown);
         stop.server_shutdown_is_over();
-        assert_eq!(stop.requested(), ControlRequest::Run);
+        assert_eq!(stop.most_urgent(), ControlRequest::Run);
     }
 }

@@ -148,7 +148,7 @@ impl Relay {
     ) -> Result<Summary, RelayError> {
         let started = Instant::now();
         loop {
-            match self.supervisor.next(self.clock.instant(), self.stop.asked()) {
+            match self.supervisor.next(self.clock.instant(), self.stop.snapshot()) {
                 NextAction::End(conclusion) => return self.concluded(conclusion, started),
                 NextAction::Standby(every) => self.stand_by(every).await,
                 NextAction::Wait(time) => {
@@ -171,7 +171,7 @@ impl Relay {
     /// relay is given back.
     async fn ended(&mut self, ended: Result<End, RelayError>) -> Result<(), RelayError> {
         let left = self.left();
-        let (now, request) = (self.clock.instant(), self.stop.requested());
+        let (now, request) = (self.clock.instant(), self.stop.most_urgent());
         let result = match &ended {
             Ok(end) => Ok(*end),
             Err(error) => Err(failure(error, &self.plan)),
@@ -384,7 +384,7 @@ impl Relay {
             return Ok(End::Drained);
         }
         let limit = self.plan.config.shutdown.grace + OVERTIME;
-        while self.stop.requested() < ControlRequest::Abort {
+        while self.stop.most_urgent() < ControlRequest::Abort {
             // A session that waits for whoever reads its log, say, cannot end by itself.
             if self.stop.told_for() >= limit {
                 let records = self.reporter_totals().in_flight_records;

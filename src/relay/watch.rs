@@ -207,7 +207,7 @@ impl Watch<'_> {
                 return None;
             }
             // A drain goes on over a healthy stream.
-            if began.elapsed() >= UNWATCHED_MAX && self.stop.requested() < ControlRequest::Drain {
+            if began.elapsed() >= UNWATCHED_MAX && self.stop.most_urgent() < ControlRequest::Drain {
                 tracing::info!(
                     "the SQL connection beside the stream cannot be reopened: closing \
                                 the stream"

@@ -94,7 +94,7 @@ fn execute(
     let stop = StopSignal::default();
     let (signals, listener) = (runtime()?, stop.clone());
     std::thread::spawn(move || signals.block_on(async { run::listen_for_signals(listener).await }));
-    let interrupt = || match stop.requested() {
+    let interrupt = || match stop.most_urgent() {
         ControlRequest::Run | ControlRequest::ServerShutdown => Interrupt::None,
         ControlRequest::Drain => Interrupt::Drain,
         ControlRequest::Abort => Interrupt::Abort,

@@ -55,7 +55,7 @@ pub use missing::{
 };
 pub use policy::{Policy, RejectPolicy, UpdatePolicy};
 pub use resume::ResumeCheck;
-pub use step::{Answer, DeadLetter, Handled, Outgoing, OwnedOutgoing, Skipped};
+pub use step::{Answer, Handled, Outgoing, OwnedOutgoing, SentDeadLetter, Skipped};
 pub use suspects::{RefusalAnalysis, Suspects};
 pub use translator::Translator;
 
@@ -342,7 +342,7 @@ impl Pipeline {
             Ok(()) => {
                 self.counters.count_record(&letter.topic, weight as u64, rejection);
                 self.done()?;
-                Ok(Handled::DeadLetter(Box::new(DeadLetter { record: letter, code })))
+                Ok(Handled::DeadLetter(Box::new(SentDeadLetter { record: letter, code })))
             }
             Err(SendError::Full) => Ok(self.unsent()?),
             // It has no other place to go.

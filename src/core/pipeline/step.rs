@@ -13,7 +13,7 @@ pub enum Handled {
     /// It is done with: consume it.
     Done,
     /// It is done with; its row left as a dead letter: write that down.
-    DeadLetter(Box<DeadLetter>),
+    DeadLetter(Box<SentDeadLetter>),
     /// It is done with; the policy left its row out: write that down.
     Skipped(Box<Skipped>),
     /// There was no room for its record: do not consume it, and hand in the same frame again later.
@@ -59,15 +59,15 @@ impl OwnedOutgoing {
     }
 
     /// What the log needs of it once it was sent.
-    pub fn without_body(self) -> DeadLetter {
+    pub fn without_body(self) -> SentDeadLetter {
         let record = OwnedRecord { value: None, ..self.record };
-        DeadLetter { record, code: self.rejection }
+        SentDeadLetter { record, code: self.rejection }
     }
 }
 
 /// A dead letter that the sink took. Whoever gets it owes the operator a line in the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DeadLetter {
+pub struct SentDeadLetter {
     /// The dead letter.
     pub record: OwnedRecord,
     /// Why the row became one.

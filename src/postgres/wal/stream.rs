@@ -46,7 +46,7 @@ pub(super) struct Names {
 /// A streaming replication connection.
 #[derive(Debug)]
 pub struct Stream<T = Wire> {
-    session: MessageChannel<T>,
+    channel: MessageChannel<T>,
     names: Names,
     received: Lsn,
     /// What the connection had read when the stream began.
@@ -70,16 +70,16 @@ impl<T: Transport> Stream<T> {
     /// A stream that has begun already, over whatever carries its bytes: for benches and fuzzing,
     /// which have no server. Of a frame of more than `frame_bytes_max` an excerpt is made.
     pub fn over(transport: T, frame_bytes_max: usize) -> Self {
-        let mut session = MessageChannel::new(transport);
-        session.buffer.set_limit(frame_bytes_max);
+        let mut channel = MessageChannel::new(transport);
+        channel.buffer.set_limit(frame_bytes_max);
         let name = "postrider".to_owned();
-        Self::new(session, Names { slot: name.clone(), publication: name })
+        Self::new(channel, Names { slot: name.clone(), publication: name })
     }
 
-    pub(super) fn new(session: MessageChannel<T>, names: Names) -> Self {
+    pub(super) fn new(channel: MessageChannel<T>, names: Names) -> Self {
         let (received, acknowledged) = (Lsn::ZERO, Lsn::ZERO);
-        let bytes_before = session.bytes_read;
-        Self { session, names, received, bytes_before, acknowledged, owed: None, large: None }
+        let bytes_before = channel.bytes_read;
+        Self { channel, names, received, bytes_before, acknowledged, owed: None, large: None }
     }
 
     /// Reads what is there and fits, in one call to the system; if nothing is there, waits at most
@@ -87,18 +87,18 @@ impl<T: Transport> Stream<T> {
     /// whole frames (then without waiting). Also sends what an earlier call could not.
     pub fn fill(&mut self, wait: Duration) -> Result<usize, WalError> {
         self.push_out()?;
-        let bytes = self.session.read_available()?;
+        let bytes = self.channel.read_available()?;
         if bytes > 0 || wait.is_zero() || self.is_full()? {
             return Ok(bytes);
         }
-        self.session.buffer.shrink();
-        self.session.wait(wait)?;
+        self.channel.buffer.shrink();
+        self.channel.wait(wait)?;
         self.push_out()?;
-        self.session.read_available()
+        self.channel.read_available()
     }
 
     fn is_full(&mut self) -> Result<bool, WalError> {
-        Ok(self.session.buffer.room()?.is_empty())
+        Ok(self.channel.buffer.room()?.is_empty())
     }
 
     /// The next whole frame that is buffered; the same one until [`Stream::consume`]. Costs a few
@@ -110,7 +110,7 @@ impl<T: Transport> Stream<T> {
             if self.large.is_some() {
                 return self.peek_large();
             }
-            let head = match self.session.buffer.head() {
+            let head = match self.channel.buffer.head() {
                 Ok(Some(head)) => head,
                 Ok(None) => return Ok(None),
                 Err(error) if self.begin_large(&error)? => continue,
@@ -121,7 +121,7 @@ impl<T: Transport> Stream<T> {
                 self.aside(head)?;
                 continue;
             }
-            let frame = parse_frame(self.session.buffer.body(head))?;
+            let frame = parse_frame(self.channel.buffer.body(head))?;
             let position = match frame {
                 Frame::Wal { start, .. }
                 | Frame::Excerpt { start, .. }
@@ -151,13 +151,13 @@ impl<T: Transport> Stream<T> {
         if bytes < HEADER_BYTES + XLOG_DATA_BYTES {
             return Err(WalError::Protocol("a frame without a row, over the limit"));
         }
-        let Some(header) = self.session.buffer.beginning(XLOG_DATA_BYTES) else { return Ok(false) };
+        let Some(header) = self.channel.buffer.beginning(XLOG_DATA_BYTES) else { return Ok(false) };
         let Frame::Wal { start, sent_us, .. } = parse_frame(header)? else {
             return Err(WalError::Protocol("a keepalive of the size of a row"));
         };
-        self.session.buffer.pass(bytes, XLOG_DATA_BYTES);
+        self.channel.buffer.pass(bytes, XLOG_DATA_BYTES);
         let excerpt =
-            Excerpt::begin(self.session.buffer.passing()).in_charset(self.session.charset.clone());
+            Excerpt::begin(self.channel.buffer.passing()).in_charset(self.channel.charset.clone());
         self.large = Some(Box::new(Large { start, sent_us, excerpt }));
         Ok(true)
     }
@@ -165,9 +165,9 @@ impl<T: Transport> Stream<T> {
     #[cold]
     fn peek_large(&mut self) -> Result<Option<Frame<'_>>, WalError> {
         let Some(large) = &mut self.large else { return Ok(None) };
-        if self.session.buffer.passing() > 0 {
-            large.excerpt.take(self.session.buffer.piece())?;
-            if !self.session.buffer.pass_piece() {
+        if self.channel.buffer.passing() > 0 {
+            large.excerpt.take(self.channel.buffer.piece())?;
+            if !self.channel.buffer.pass_piece() {
                 return Ok(None);
             }
         }
@@ -181,17 +181,17 @@ impl<T: Transport> Stream<T> {
     pub fn consume(&mut self) {
         if self.large.is_some() {
             self.large = None;
-        } else if let Ok(Some(head)) = self.session.buffer.head()
+        } else if let Ok(Some(head)) = self.channel.buffer.head()
             && head.tag == b'd'
         {
-            self.session.buffer.consume(head);
+            self.channel.buffer.consume(head);
         }
     }
 
     /// Handles everything that is not a frame.
     fn aside(&mut self, head: Head) -> Result<(), WalError> {
-        if self.session.set_aside(head)? {
-            return match self.session.last_notice() {
+        if self.channel.set_aside(head)? {
+            return match self.channel.last_notice() {
                 Some(notice) if head.tag == b'N' && is_missing_publication(notice) => {
                     Err(self.publication_missing())
                 }
@@ -201,9 +201,9 @@ impl<T: Transport> Stream<T> {
         match head.tag {
             // Not consumed: every further call says the same.
             b'c' | b'C' => Err(WalError::Ended),
-            b'E' => match parse(self.session.buffer.whole(head))? {
+            b'E' => match parse(self.channel.buffer.whole(head))? {
                 Message::ErrorResponse(body) => {
-                    let server = self.session.server_message(body.fields());
+                    let server = self.channel.server_message(body.fields());
                     if is_missing_publication(&server) {
                         return Err(self.publication_missing());
                     }
@@ -251,13 +251,13 @@ impl<T: Transport> Stream<T> {
     /// Sends what is waiting; a status goes out only whole and only when nothing waits before it,
     /// so that the queue never holds more than one (G3).
     fn push_out(&mut self) -> Result<(), WalError> {
-        if !self.session.has_outgoing()
+        if !self.channel.has_outgoing()
             && let Some(ask_reply) = self.owed.take()
         {
             let status = self.status_update(ask_reply);
-            self.session.queue(&status);
+            self.channel.queue(&status);
         }
-        self.session.push_out()?;
+        self.channel.push_out()?;
         Ok(())
     }
 
@@ -270,11 +270,11 @@ impl<T: Transport> Stream<T> {
     pub fn finish(mut self, limit: Duration) -> Result<(), WalError> {
         let deadline = Instant::now().checked_add(limit);
         let status = self.status_update(false);
-        let told = self.session.send(&status, deadline, ENDING);
-        let told = told.and_then(|()| self.session.send(&COPY_DONE, deadline, ENDING));
+        let told = self.channel.send(&status, deadline, ENDING);
+        let told = told.and_then(|()| self.channel.send(&COPY_DONE, deadline, ENDING));
         let mut is_done = false;
         match self.read_goodbye(deadline, &mut is_done) {
-            Ok(()) => self.session.send(&TERMINATE, deadline, ENDING),
+            Ok(()) => self.channel.send(&TERMINATE, deadline, ENDING),
             Err(_) if is_done && self.acknowledged > Lsn::ZERO => Ok(()),
             Err(error) => Err(told.err().unwrap_or(error)),
         }
@@ -287,18 +287,18 @@ impl<T: Transport> Stream<T> {
         is_done: &mut bool,
     ) -> Result<(), WalError> {
         loop {
-            self.session.buffer.pass_piece();
-            let head = match self.session.buffer.head() {
+            self.channel.buffer.pass_piece();
+            let head = match self.channel.buffer.head() {
                 Err(WalError::MessageTooLarge { tag: b'd', bytes, .. }) => {
-                    self.session.buffer.pass(bytes, 0);
+                    self.channel.buffer.pass(bytes, 0);
                     continue;
                 }
                 head => head?,
             };
             let Some(head) = head else {
-                if self.session.read_available()? == 0 {
+                if self.channel.read_available()? == 0 {
                     let limit = remaining(deadline, ENDING)?;
-                    self.session.wait(limit)?;
+                    self.channel.wait(limit)?;
                 }
                 remaining(deadline, ENDING)?;
                 continue;
@@ -308,7 +308,7 @@ impl<T: Transport> Stream<T> {
                 b'Z' => return Ok(()),
                 tag => {
                     *is_done |= tag == b'C';
-                    self.session.buffer.consume(head);
+                    self.channel.buffer.consume(head);
                 }
             }
             remaining(deadline, ENDING)?;
@@ -322,7 +322,7 @@ impl<T: Transport> Stream<T> {
 
     /// Bytes read in this session, framing included.
     pub fn received_bytes(&self) -> u64 {
-        self.session.bytes_read - self.bytes_before
+        self.channel.bytes_read - self.bytes_before
     }
 
     /// The highest position the server was told is settled.
@@ -332,12 +332,12 @@ impl<T: Transport> Stream<T> {
 
     /// Bytes that are read and not consumed.
     pub fn buffered(&self) -> usize {
-        self.session.buffer.len()
+        self.channel.buffer.len()
     }
 
     /// The notices that came so far.
     pub fn take_notices(&mut self) -> Vec<ServerMessage> {
-        self.session.take_notices()
+        self.channel.take_notices()
     }
 }
 
@@ -345,7 +345,7 @@ impl AsFd for Stream<Wire> {
     /// The socket, to be waited for together with other things. Wait only after `fill` returned 0
     /// (under TLS, bytes may be buffered where the socket does not show them).
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.session.transport.as_fd()
+        self.channel.transport.as_fd()
     }
 }
 

@@ -83,7 +83,7 @@ fn frames_survive_being_split_anywhere() {
             assert_eq!(stream.received(), Lsn::new(0x40));
             assert_eq!(stream.take_notices().len(), 1);
             assert_eq!(stream.buffered(), 0);
-            assert_eq!(stream.session.buffer.capacity(), BASE_BYTES, "given back");
+            assert_eq!(stream.channel.buffer.capacity(), BASE_BYTES, "given back");
         }
     }
 }
@@ -126,7 +126,7 @@ fn g1_an_acknowledgement_is_never_beyond_what_was_received_and_never_goes_back()
     assert_eq!(stream.acknowledge(Lsn::new(0x20), false).unwrap(), Lsn::new(0x30));
     assert_eq!(stream.acknowledge(Lsn::new(0x51), false).unwrap(), Lsn::new(0x50));
     assert_eq!(
-        statuses(&stream.session.transport.written),
+        statuses(&stream.channel.transport.written),
         [
             (0, 0, 0, false),
             (0x50, 0x30, 0x30, true),
@@ -144,7 +144,7 @@ fn g8_nothing_counts_as_received_until_something_is_settled() {
     stream.acknowledge(Lsn::ZERO, false).unwrap();
     stream.acknowledge(Lsn::new(0x30), false).unwrap();
     let told = [(0, 0, 0, false), (0x50, 0x30, 0x30, false)];
-    assert_eq!(statuses(&stream.session.transport.written), told);
+    assert_eq!(statuses(&stream.channel.transport.written), told);
 }
 
 #[test]
@@ -157,12 +157,12 @@ fn a_full_socket_delays_one_status_and_merges_the_rest() {
     for position in 1..=9 {
         stream.acknowledge(Lsn::new(position), position == 5).unwrap();
     }
-    assert_eq!(stream.session.transport.written.len(), 10);
-    stream.session.transport.accepts = usize::MAX;
+    assert_eq!(stream.channel.transport.written.len(), 10);
+    stream.channel.transport.accepts = usize::MAX;
     stream.fill(Duration::ZERO).unwrap();
     stream.fill(Duration::ZERO).unwrap();
     assert_eq!(
-        statuses(&stream.session.transport.written),
+        statuses(&stream.channel.transport.written),
         [(0x50, 1, 1, false), (0x50, 9, 9, true)]
     );
 }
@@ -270,7 +270,7 @@ fn g3_g4_a_row_over_the_limit_passes_whatever_is_around_it_and_is_the_same_until
         let after = Seen::Wal(0x30, b"after".to_vec());
         let excerpt = Seen::Excerpt(0x20, large.len(), kept.clone());
         assert_eq!(seen, [Seen::Keepalive(0x10, false), excerpt, after], "pieces of {piece}");
-        assert_eq!(stream.session.buffer.capacity(), BASE_BYTES);
+        assert_eq!(stream.channel.buffer.capacity(), BASE_BYTES);
     }
     let mut stream = streaming(Script::new(wire[23..].to_vec(), 1 << 20), 1 << 20);
     while stream.peek().unwrap().is_none() {
@@ -331,7 +331,7 @@ proptest! {
         let expected: Vec<_> = expected.collect();
         prop_assert!(seen.starts_with(&expected));
         prop_assert!(error.is_some());
-        prop_assert!(stream.session.buffer.capacity() <= limit.max(BASE_BYTES));
+        prop_assert!(stream.channel.buffer.capacity() <= limit.max(BASE_BYTES));
     }
 }
 
@@ -344,7 +344,7 @@ proptest! {
         let mut stream = streaming(Script::closing(wire, piece), 1 << 20);
         let (_, error) = drain(&mut stream);
         prop_assert!(error.is_some());
-        prop_assert!(stream.session.buffer.capacity() <= BASE_BYTES);
+        prop_assert!(stream.channel.buffer.capacity() <= BASE_BYTES);
     }
 
     #[test]
