@@ -1,5 +1,5 @@
-//! Converts our connection settings to tokio-postgres's, for code that opens SQL sessions by itself: pools,
-//! consumers.
+//! Converts our connection settings to tokio-postgres's, for pools and consumers that open SQL sessions by
+//! themselves; and tests with one login whether the server refuses it (`LoginRefused`).
 //!
 //! Input: a [`ConnectInfo`]. Output: a tokio-postgres configuration and its TLS connector. Invariant:
 //! certificates are checked as on the relay's own connections; a setting that tokio-postgres cannot express

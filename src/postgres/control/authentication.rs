@@ -1,9 +1,11 @@
-//! Enforces `require_auth` on SQL sessions, whose library does not report how the server authenticates us.
+//! Enforces `require_auth` on SQL sessions, because tokio-postgres does not report how the server
+//! authenticates us.
 //!
-//! Input: the bytes of a session while it logs in. Output: the same bytes, or an error in place of the
-//! first authentication request that `require_auth` does not permit. Invariant: the library has not seen
-//! that request, so it has not answered it. The replication connection logs in with code of our own and
-//! uses the same [`RequireAuth`].
+//! Input: the bytes that a server sends during login, before and inside TLS (`Watched`, `WatchedTls`).
+//! Output: the same bytes, or an error in place of the first authentication request that `require_auth` does
+//! not permit; the method that it asked for (`unwanted`). Invariant: tokio-postgres never sees that request,
+//! so it does not answer it. The replication connection logs in with code of our own and uses the same
+//! [`RequireAuth`].
 
 use std::future::Future;
 use std::io::{self, ErrorKind};

@@ -1,9 +1,9 @@
-//! Opens SQL sessions beside the replication stream.
+//! Opens SQL sessions beside the replication stream, to check the database and to notice its shutdown.
 //!
 //! Input: a [`ConnectInfo`]. Output: a [`Client`], with the same servers, TLS rules and password as the
-//! replication connection. Invariant: no statement takes longer than [`STATEMENT_LIMIT`] unless it says so;
-//! the end of the session is noticed even while it is idle, which is how a shutdown of the server is
-//! detected.
+//! replication connection; errors of tokio-postgres as [`WalError`]. Invariant: a statement of this crate
+//! fails after [`STATEMENT_LIMIT`]; the end of the session is noticed even while it is idle, which is how a
+//! shutdown of the server is detected.
 
 use std::error::Error as _;
 use std::future::Future;

@@ -1,9 +1,9 @@
-//! Finds out in which encoding a database's changes have to be read.
+//! Finds the encoding in which to request a database's changes, since a server that converts its stream to
+//! UTF8 fails for good at the first character that UTF8 lacks.
 //!
-//! Input: a [`Client`] and the database's encoding. Output: a [`StreamEncoding`]; for a single-byte
-//! encoding with its character table, as this server converts it, since conversions can be replaced and
-//! differ between versions. Invariant: nothing is left on the server; for UTF8 and SQL_ASCII no query is
-//! run.
+//! Input: a [`Client`] and the database's encoding. Output: a [`StreamEncoding`]; for a single-byte encoding
+//! with its character table, read from this server, since conversions can be replaced and differ between
+//! versions. Invariant: nothing is left on the server; for UTF8 and SQL_ASCII no query is run.
 
 use tokio_postgres::SimpleQueryMessage;
 

@@ -1,8 +1,8 @@
-//! Why the relay may not start, each with the command that fixes it.
+//! Errors of the checks and of set-up over SQL: why the relay may not start or go on.
 //!
-//! Invariant: every error names the object and has a hint and a class; the class decides the exit code.
-//! Errors of the connection itself are [`WalError`], as on the replication connection, so that one mistake
-//! is always reported alike.
+//! Output: [`ControlError`], with a message that names the object, a hint with the command or SQL that fixes
+//! it, and a class that decides the exit code. Errors of the connection itself are [`WalError`], as on the
+//! replication connection, so that one mistake is always reported alike.
 
 use super::hint_text::{
     INSERT_AGAIN, ONLY_INSERTS, RESEND, UNSUITABLE, after_vanishing, create_publication, is_right,

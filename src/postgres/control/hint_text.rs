@@ -1,6 +1,7 @@
-//! Sentences and SQL for the hints of errors.
+//! Sentences and SQL for the hints of errors, and SQL that set-up shares with them (`create_publication`).
 //!
-//! Input: names. Output: text. Invariant: a command that loses rows says so. No I/O.
+//! Input: names of slots, publications and tables, or why a slot was lost. Output: text that an operator can
+//! run or follow. Invariant: a command that loses rows says so. No I/O.
 
 use crate::wal::quote::{identifier, literal};
 use postrider_core::lsn::Lsn;

@@ -1,8 +1,9 @@
-//! Reads what the relay needs to know of the database: slot, publication, tables, settings, rights.
+//! Reads what the relay needs to know of the database: server, slot, publication, tables, columns, rights.
 //!
-//! Input: a [`Client`] and the configured names. Output: an [`Inspection`], which holds facts only;
-//! `requirements_check` decides, so that it can be tested without a server. Works on PostgreSQL 12 to 18:
-//! columns that a version lacks are read through `to_jsonb`.
+//! Input: a [`Client`] and the configured names ([`Requirements`]). Output: an [`Inspection`], which holds
+//! facts only; `requirements_check` decides, so that it can be tested without a server. Works on PostgreSQL
+//! 12 to 18: columns that a version lacks are read through `to_jsonb`. `get`, `letter`, `known` and
+//! `position` read one column of a result, for the other files too.
 
 use std::time::Duration;
 

@@ -1,9 +1,10 @@
-//! The check before every session: does everything exist, and is it what this process has seen before?
+//! The check before every replication session: does everything exist, and is it what this process saw before?
+//! It creates a missing publication or slot if the configuration allows.
 //!
-//! Input: a [`Client`] and [`Requirements`]. Output: the [`Inspection`] of a database that is fit to stream
-//! from, or the first reason why it is not. Invariant: a publication is created before the slot (otherwise
-//! the slot could not decode what was written in between); nothing that exists is changed, and nothing that
-//! this process has seen before is created again. Upholds G1. Warnings are logged once in a process.
+//! Input: a [`Client`], [`Requirements`], and what an earlier session found. Output: the [`Inspection`] of a
+//! database that can be streamed from, or the first reason why not. Invariant: a publication is created
+//! before the slot (or the slot could not decode what was written in between); nothing that exists is
+//! changed, and nothing that this process has seen before is created again. Upholds G1.
 
 use super::connect::{Client, STATEMENT_LIMIT};
 use super::error::ControlError;

@@ -1,7 +1,8 @@
 //! Checks an [`Inspection`] of the database against what the relay requires.
 //!
 //! Input: the inspection and the configured names. Output: all errors that forbid a run, in the order in
-//! which to fix them, and all warnings. No I/O.
+//! which to fix them (`refusals`); whether another session uses the slot (`held`); warnings, each with its
+//! remedy. No I/O.
 
 use super::error::ControlError;
 use super::hint_text::UNLOGGED_PART;

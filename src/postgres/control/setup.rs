@@ -1,9 +1,10 @@
-//! `postrider setup`: the SQL that creates outbox table, publication and slot.
+//! `postrider setup`: creates outbox table, publication and slot, or prints the SQL that does.
 //!
-//! Input: names. Output: a [`SetupPlan`] to show or run, any number of times. Invariant: the table comes
-//! before its publication and the publication before the slot; existing objects are completed, never
-//! replaced, and need no rights; what `run` would refuse is refused before a slot is created; existing
-//! rows, which the stream will not contain, are left out only on request.
+//! Input: [`Requirements`] and [`SetupChoices`]. Output: a [`SetupPlan`] to show or run, any number of times,
+//! and what was made of each object. Invariant: the table comes before its publication and the publication
+//! before the slot; existing objects are completed, never replaced, and need no rights; what `postrider run`
+//! would refuse is refused before a slot is created; existing rows, which the stream will not contain, are
+//! left out only on request.
 
 use std::fmt::Write as _;
 

@@ -1,6 +1,7 @@
-//! Reads one replication slot from `pg_replication_slots`.
+//! Reads one replication slot from `pg_replication_slots`, for checks and for callers that wait for it.
 //!
-//! Input: a [`Client`] and the slot's name. Output: its [`SlotFacts`].
+//! Input: a [`Client`] and the slot's name. Output: its [`SlotFacts`]: plugin, database, positions, whether
+//! it is in use, and whether the server has invalidated it; `None` if it does not exist.
 
 use super::connect::Client;
 use super::error::ControlError;

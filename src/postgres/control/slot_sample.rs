@@ -1,7 +1,9 @@
-//! Samples the slot: how much WAL it retains, and where the log ends.
+//! Samples the slot for the metrics: how much WAL it retains, how far it is acknowledged, and who holds it.
 //!
-//! Input: a [`Client`]. Output: one [`SlotSample`] per query, for the metrics and for the target position
-//! of `run --once`.
+//! Input: a [`Client`] and the slot's name. Output: a [`SlotSample`] per query; `held_sample` fails unless
+//! the given stream held the slot at that moment. `current_flush_lsn` returns the end of the log, at which
+//! `run --once` stops; on a primary it first emits a small message, so that asynchronous commits before it
+//! are flushed.
 
 use super::connect::Client;
 use super::error::ControlError;

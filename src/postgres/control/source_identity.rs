@@ -1,8 +1,10 @@
-//! Notices that the slot or the database was replaced since this process began.
+//! Notices that the slot is gone, or that cluster, publication or a table was replaced, since this process
+//! began.
 //!
 //! Input: the [`Inspection`] of the first session, and those of later ones. Output: an error if the slot is
-//! gone or something else has taken its place. Invariant: what a process has seen once is never taken for
-//! something that was not created yet. Upholds G1.
+//! gone or another object has been replaced, or if a table was taken out of the publication and put in again;
+//! whether the publication was altered. Invariant: what this process has seen is never taken for something
+//! that was not created yet. Upholds G1.
 
 use super::error::ControlError;
 use super::inspect::{Inspection, Requirements};

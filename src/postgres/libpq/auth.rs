@@ -1,7 +1,8 @@
 //! The connection parameter `require_auth`: which authentication methods a server may use.
 //!
-//! Input: libpq's list of methods. Output: a [`RequireAuth`], which both kinds of connection check before
-//! they answer the server. Invariant: a list that no connection could satisfy is refused when it is parsed.
+//! Input: libpq's list of methods. Output: a [`RequireAuth`], which replication and SQL connections check
+//! before they answer the server; an [`AuthMethod`], also from the number in a server's request. Invariant: a
+//! list that no connection could satisfy is refused when it is parsed.
 
 use std::fmt;
 

@@ -1,7 +1,7 @@
-//! Parses `keyword = value` connection strings.
+//! Parses connection strings of the form `host=db user=app password='two words'`.
 //!
-//! Input: text as psql takes it (`host=db user='o''brien'` is written `user='o\'brien'`). Output:
-//! [`Settings`], or an error with the position of the character and none of the text.
+//! Input: text as psql takes it; a backslash escapes the next character. Output: [`Settings`], or an error
+//! with the position of the wrong character and none of the text, which may contain a password.
 
 use super::error::ConnectInfoError;
 use super::parameters::Settings;

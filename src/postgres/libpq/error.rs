@@ -1,7 +1,9 @@
-//! Errors in a connection string, and how to fix them.
+//! Errors in a connection string, environment or service file, with how to fix them; and warnings about a
+//! password file that is ignored.
 //!
-//! Invariant: no error contains a value that was typed, since a mistyped string may contain a part of the
-//! password anywhere; names are repeated only if they resemble a known parameter.
+//! Invariant: no error contains a value that was typed, except names and paths that were checked to hold no
+//! password: a mistyped string may contain a part of the password anywhere. Parameter names are repeated only
+//! if they resemble a known one.
 
 use std::path::PathBuf;
 

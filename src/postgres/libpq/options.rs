@@ -1,7 +1,8 @@
-//! The values of libpq's connection parameters as enums (`sslmode`, `channel_binding`, ...).
+//! The values of libpq's connection parameters as types (`sslmode`, `channel_binding`, TLS, keepalives, ...).
 //!
-//! Input: words. Output: enums; for an unknown word the caller reports the list and the nearest word.
-//! Meanings are libpq's; differences are documented at the variant.
+//! Input: words; the macro `words!` defines each enum with its words, so that an error can list them. Output:
+//! enums and structs for the connection code. Meanings are libpq's; differences are documented at the
+//! variant.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,8 +1,10 @@
-//! The connection parameters of libpq, and the values given for them.
+//! The table of libpq's connection parameters (used, ignored or refused here), and the values given for them.
 //!
-//! Input: names and texts from a string, service file or environment. Output: [`Settings`], merged so that
-//! a value from a stronger source is never replaced. Names, variables and meanings: PostgreSQL's
-//! documentation, "Database Connection Control Functions" and "Environment Variables".
+//! Input: names and texts from a string, service file or environment. Output: [`Settings`], merged so that a
+//! value from a stronger source is never replaced; an error for an unknown name, with the known name most
+//! like it; an error for a name or path that looks like a connection string and so may hold a password. Names
+//! and meanings: PostgreSQL's documentation, "Database Connection Control Functions" and "Environment
+//! Variables".
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,7 +1,8 @@
-//! Builds a [`ConnectInfo`] from the connection string and the environment.
+//! Builds a [`ConnectInfo`] from the connection string, environment, service file and password file.
 //!
-//! Precedence and defaults are libpq's, except that `connect_timeout` defaults to [`CONNECT_TIMEOUT`] and
-//! `tcp_user_timeout` to [`TCP_USER_TIMEOUT`] instead of waiting for ever.
+//! Input: text, and a function that reads the environment. Output: servers, user, passwords and TLS settings,
+//! with every default filled in, and warnings. Precedence and defaults are libpq's, except that
+//! `connect_timeout` defaults to 10 s and `tcp_user_timeout` to 30 s instead of waiting for ever.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

@@ -1,8 +1,9 @@
 //! Reads a connection's user and password again at every connect, so that they can be rotated.
 //!
 //! Input: the connection string or the file that contains it, the environment at the start, a command.
-//! Output: the current user and passwords. Invariant: servers, database and TLS settings stay as they were
-//! at the start; nothing secret is in `Debug` or in an error.
+//! Output: the current user and passwords; hints that say where a wrong or missing password came from.
+//! Invariant: servers, database and TLS settings stay as they were at the start; nothing secret is in `Debug`
+//! or in an error.
 
 use std::collections::BTreeMap;
 use std::fmt;

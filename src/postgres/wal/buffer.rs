@@ -1,8 +1,10 @@
-//! The flat read buffer: bytes in at one end, whole messages out at the other, in place.
+//! The flat read buffer of the replication connection: takes bytes from the socket, shows whole messages in
+//! place.
 //!
-//! Input: what the socket gives. Output: borrowed messages; of one over the limit, pieces.
-//! Invariant: a message's declared length is compared with the limit before any room is made for it, and
-//! room grows with the bytes that actually arrive, at most doubling. Upholds G3 and G7.
+//! Input: bytes, read into `room`. Output: borrowed messages; a message over the size limit is an error, or
+//! is passed on piece by piece if the caller asks for that. Invariant: a message's declared length is
+//! compared with the limit before any room is made for it, and room grows with the bytes that actually
+//! arrive, at most doubling. Upholds G3 and G7.
 
 use super::error::WalError;
 

@@ -1,7 +1,9 @@
 //! A replication connection before it streams: logs in, runs queries, starts the stream.
 //!
-//! Input: a [`ConnectInfo`]. Output: query results, and finally a [`Stream`]. Invariant: the session's
-//! settings make pgoutput's text canonical, whatever the defaults of the role or database.
+//! Input: a [`ConnectInfo`] and [`SessionParams`]. Output: rows of queries, the server's identity, process
+//! and timeline history, and finally a [`Stream`]; a connection whose slot is held by another can be used
+//! again. Invariant: the session's settings make pgoutput's text canonical, whatever the defaults of the role
+//! or database.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

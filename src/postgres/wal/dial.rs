@@ -1,8 +1,9 @@
 //! Connects to the first of several servers that accepts, with TLS if configured.
 //!
 //! Input: a [`ConnectInfo`]. Output: the result of the caller's login on the first server that accepts.
-//! Invariant: an error that another server would repeat (password, permission) ends the search, as in
-//! libpq; only with `sslmode=prefer` is a failed TLS attempt repeated without TLS.
+//! Invariant: an error that another server would repeat (password, permission) ends the search, as in libpq;
+//! only with `sslmode=prefer` is a failed TLS attempt repeated without TLS. SQL sessions use the same rules
+//! for the order of servers, TLS, `target_session_attrs`, and which of several errors to report.
 
 use std::hash::{BuildHasher, RandomState};
 use std::io::ErrorKind;

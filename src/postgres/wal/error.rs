@@ -1,7 +1,9 @@
 //! Errors of the replication connection, and what to do about each.
 //!
-//! Invariant: an error is either fixed by a new session ([`Class::Transient`], [`Class::Held`]) or needs a
-//! human; none contains row content or a password. A server's DETAIL may quote rows, so it is never kept.
+//! Output: [`WalError`] with a hint, a [`Class`] that decides retry and exit code, and the parts of a
+//! server's error that are safe to show ([`ServerMessage`]). Invariant: an error is either fixed by a new
+//! session ([`Class::Transient`], [`Class::Held`]) or needs a human; none contains row content or a password.
+//! A server's DETAIL may quote rows, so it is never kept.
 
 use std::fmt;
 

@@ -1,13 +1,9 @@
 //! Parses a timeline history file (`TIMELINE_HISTORY`): where a cluster's earlier timelines ended.
 //!
-//! Input: the file's text. Output: the earlier timelines, oldest first, each with the position at which its
-//! successor branched off. Invariant: a line that is not understood is an error, never skipped.
-//!
-//! ```text
-//! 1<tab>0/A000198<tab>before 2000-01-01 00:00:00+00
-//! 2<tab>0/B000000<tab>no recovery target specified
-//! ```
-//! Source: PostgreSQL's `src/backend/access/transam/timeline.c`, `readTimeLineHistory`.
+//! Input: the file's text; a line is `1<tab>0/A000198<tab>before 2000-01-01 00:00:00+00`, the reason is
+//! ignored. Output: the earlier timelines, oldest first, each with the position at which its successor
+//! branched off. Invariant: a line that is not understood is an error, never skipped. Source: PostgreSQL's
+//! `src/backend/access/transam/timeline.c`, `readTimeLineHistory`.
 
 use super::error::WalError;
 use postrider_core::lsn::Lsn;

@@ -1,8 +1,8 @@
-//! Messages over a transport: the part that logging in, querying and streaming share.
+//! Protocol messages over a transport: the part that logging in, querying and streaming share.
 //!
-//! Input: bytes of a [`Transport`]. Output: messages, with those that may come at any time
-//! (notices, parameter changes, notifications) already put aside. Invariant: what is kept of
-//! them is bounded (G3); nothing waits past its deadline.
+//! Input: bytes of a [`Transport`], and bytes to send, which are queued while the socket is full. Output:
+//! messages; those that may come at any time (notices, parameter changes) are stored apart, for the caller to
+//! take. Invariant: the number of those that are kept is bounded (G3); nothing waits past its deadline.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::ErrorKind;

@@ -1,6 +1,8 @@
-//! Quotes names and strings in SQL and replication commands.
+//! Writes names and strings into SQL, and the replication command that starts a stream.
 //!
-//! Input: any name. Output: text that the server reads as exactly that name.
+//! `identifier` quotes a name, `literal` quotes a string; the server reads exactly what went in, whatever its
+//! settings. `start_replication` writes START_REPLICATION for a slot, a publication and a position; its
+//! grammar has plain literals only, so it is quoted by rules of its own.
 
 /// A name as an identifier: always quoted, so that case and keywords do not matter.
 pub(crate) fn identifier(name: &str) -> String {

@@ -1,4 +1,7 @@
 //! A transport for tests: reads come from a script in pieces of any size, writes are recorded.
+//!
+//! It can refuse every second call, take a limited number of bytes, or close at the end, to test partial
+//! reads and writes without a server. The functions build backend messages: errors, XLogData, keepalives.
 
 use std::io::{self, ErrorKind};
 use std::time::Duration;

@@ -1,11 +1,10 @@
-//! The replication stream: frames in, acknowledgements out.
+//! The replication stream: frames in, acknowledgements out, and an orderly end (`finish`).
 //!
-//! Input: CopyData from the walsender. Output: [`Frame`]s borrowed from the read buffer; of one over
-//! the limit an excerpt, made while it passed.
-//! Invariant: an acknowledged position was received in this session and never goes backwards
-//! (upholds G1: a position of the future would be accepted silently and lose rows); a full buffer
-//! stops the reading but not the acknowledging (G3); malformed bytes are an error (G7).
-//! The only caller is the relay's loop, on its one thread.
+//! Input: CopyData from the walsender. Output: [`Frame`]s borrowed from the read buffer; for a frame over the
+//! size limit an excerpt, made while its bytes arrive. Invariant: an acknowledged position was received in
+//! this session and never goes backwards (upholds G1: the server would accept a later position silently, and
+//! rows would be lost); a full buffer stops the reading but not the acknowledging (G3); malformed bytes are
+//! an error (G7). The only caller is the relay's loop, on its one thread.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};

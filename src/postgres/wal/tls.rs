@@ -1,8 +1,9 @@
 //! TLS with rustls, configured by libpq's settings.
 //!
 //! Input: [`TlsSettings`] and the endpoint. Output: a rustls client configuration and the server name to
-//! check, used by the blocking replication connection and by SQL sessions, so that both trust the same
-//! servers.
+//! check, or a [`TlsFilesError`] that says which file or setting to fix. The blocking replication connection
+//! and SQL sessions use the same, so that both trust the same servers. Invariant: a private key that others
+//! may read is refused.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};

@@ -1,8 +1,8 @@
-//! The socket to the server: TCP or unix, plain or TLS, non-blocking.
+//! The socket to the server, TCP or unix, plain or TLS, non-blocking; and the trait that tests replace it by.
 //!
-//! Input: an [`Endpoint`]. Output: a [`Wire`]. Invariant: `read` and `write` return at once; only `wait`
-//! waits, and never longer than told. The socket belongs to one thread, which waits with poll(2); an event
-//! loop would be woken for each segment.
+//! Input: an [`Endpoint`]. Output: a [`Wire`], which implements [`Transport`]. Invariant: `read` and `write`
+//! return at once; only `wait` waits, and never longer than told. The socket belongs to one thread, which
+//! waits with poll(2); an event loop would be woken for each segment.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
