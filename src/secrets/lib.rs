@@ -1,4 +1,4 @@
-//! Secrets: reading them from files and commands, and masking them in output.
+//! Secrets: a type for passwords, reading them from files and commands, and masking them in output.
 //!
 //! ```
 //! use postrider_secrets::{Password, PasswordCommand, mask_text};

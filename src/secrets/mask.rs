@@ -1,9 +1,9 @@
-//! Masks secrets in names, values and texts that are printed.
+//! Masks secrets in everything that is printed: logs, error messages, lists of settings, `Debug`.
 //!
-//! Input: names and texts that may contain passwords. Output: the same with the secret parts replaced by
-//! [`MASK`]. Invariant: a value is secret if its name *or* its form says so; in doubt it is masked. This is
-//! the only list of secret words; listings, `Debug`, errors with their source lines, and the report of an
-//! import all use it.
+//! Input: a setting's name and value, a connection string, a line of a file, or any text. Output: the same
+//! text with each secret replaced by [`MASK`]; or, to remove known secrets from texts that may repeat them,
+//! the secrets in a value (`secret_parts`, `for_scrubbing`) and the text without them (`scrub`). A value is
+//! secret if its name *or* its form says so; in doubt it is masked. This is the only list of secret words.
 
 use std::borrow::Cow;
 use std::ops::Range;

@@ -1,8 +1,8 @@
-//! Reads a secret from a file or from a command's output.
+//! Reads a secret from a file, or from the output of a command (cloud providers issue short-lived passwords).
 //!
 //! Input: a path, or a program and its arguments. Output: the secret, or a [`SecretError`] that contains no
-//! part of one. Invariant: a command is run without a shell, is killed with its children at its time limit,
-//! and its output is bounded.
+//! part of one. Invariant: the command runs without a shell; after 15 seconds it is killed with its children;
+//! its output is bounded.
 
 use std::fmt;
 use std::io::Read as _;
