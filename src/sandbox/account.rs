@@ -1,7 +1,8 @@
-//! The operating system account that a private server runs as.
+//! The unprivileged operating system account that temporary servers of the demo and the tests run as.
 //!
-//! PostgreSQL refuses to run as root, and no server here needs to. If we are root, servers run as
-//! `postgres` or `nobody` from /etc/passwd; otherwise as ourselves.
+//! PostgreSQL refuses to run as root. If this process is root, servers run as `postgres` or `nobody` from
+//! /etc/passwd, otherwise as its own user. Output: an [`Account`], whose methods run a command as it, give it
+//! a file, check that it can reach a path, and make a temporary folder that only it can enter.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
@@ -14,7 +15,7 @@ use super::SandboxError;
 /// Accounts a server may run as when we are root, best first.
 const ACCOUNTS: [&str; 2] = ["postgres", "nobody"];
 
-/// The account of a private server.
+/// The account of a temporary server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Account {
     /// The one this process runs as, which is not root.

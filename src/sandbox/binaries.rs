@@ -1,7 +1,7 @@
-//! Finds PostgreSQL's server binaries.
+//! Finds PostgreSQL's server binaries for temporary servers.
 //!
-//! Input: the environment and the file system. Output: a folder that contains `initdb` and `postgres`.
-//! Debian keeps them off the PATH, in one folder per major version.
+//! Input: the environment and the file system. Output: a folder that contains `initdb` and `postgres`. It
+//! searches `POSTRIDER_PG_BIN`, the PATH, the folders where Debian keeps them off the PATH, and `pg_config`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,10 +1,13 @@
-//! Why a private server could not be started.
+//! Why a temporary server of the demo or the tests could not be started or stopped, and how to fix it.
+//!
+//! [`SandboxError`] names the situation, with the end of the server's log where there is one; `hint` is the
+//! remedy. Every error is about this machine, none about data.
 
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// A situation in which a private server cannot be started or stopped. All of them are about this
+/// A situation in which a temporary server cannot be started or stopped. All are about this
 /// machine, none about the product's data.
 #[derive(Debug, thiserror::Error)]
 pub enum SandboxError {

@@ -1,10 +1,10 @@
-//! Private Postgres and Redis servers for the demo, the benchmarks and the tests.
+//! Temporary Postgres and Redis servers for the demo, the benchmarks and the tests.
 //!
 //! Input: options. Output: a running server on loopback, and its address. Invariant: nothing outside of a
-//! server's temporary folder is written; a server never runs as root; it is stopped and its folder removed
-//! on drop, after a panic, and when this process is killed ([`tether`]). No other user of the machine has
-//! access: folders and sockets belong to the server's account, TCP requires a random password, and no
-//! command line contains it.
+//! server's temporary folder is written; a server never runs as root; it is stopped and its folder removed on
+//! drop, after a panic, and when this process is killed ([`tether`]). No other user of the machine has
+//! access: folders and sockets belong to the server's account, TCP requires a random password, and no command
+//! line contains it.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), postrider_sandbox::SandboxError> {

@@ -1,7 +1,6 @@
-//! A random password for a private server: 128 bits as hexadecimal digits, which need no quoting.
+//! A random password for a temporary server: 128 bits as hexadecimal digits, which need no quoting.
 //!
-//! `Debug` does not show it. It must be kept out of command lines, which every user of the machine can
-//! read.
+//! `Debug` does not show it. It must be kept out of command lines, which every user of the machine can read.
 
 use std::fmt;
 use std::fs::File;

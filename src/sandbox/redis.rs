@@ -1,4 +1,8 @@
-//! A private Redis server: loopback only, with a random password, in memory only, ended with its owner.
+//! A temporary Redis server for tests: on loopback only, with a random password, in memory only.
+//!
+//! Output: a running server and its URL; it can be killed and restarted empty on the same port. The password
+//! goes to it through stdin, not on a command line. Invariant: the server ends when [`Redis`] is dropped or
+//! this process ends.
 
 use std::fs::{File, read_to_string};
 use std::io::{self, ErrorKind, Write as _};

@@ -1,7 +1,8 @@
-//! Starts child processes, and excludes starts while a listening address is released and taken again.
+//! Starts child processes (`spawn`), and runs code while none is being started (`undisturbed`).
 //!
 //! Between fork and exec a child has copies of all our sockets, so an address that we close then stays in
-//! use. Code that closes an address and binds it again keeps others from starting a process meanwhile.
+//! use. Code that closes an address and binds it again therefore keeps other threads from starting a process
+//! meanwhile.
 
 use std::io;
 use std::process::{Child, Command};

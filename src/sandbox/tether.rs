@@ -1,9 +1,10 @@
-//! Ends private servers when this process ends, even by SIGKILL.
+//! Stops temporary servers and removes their folder when this process ends, even by SIGKILL.
 //!
-//! `Drop` does not run after a SIGKILL, an abort, or for a static. So a small shell waits at the read end
-//! of a pipe whose only write end is ours (opened close-on-exec, so that no other child has it). When the
-//! pipe closes, the shell ends its servers and removes their folder. It ignores the terminal's signals, so
-//! that Ctrl-C reaches the relay first and the servers after it.
+//! Input: a folder, and the ids of processes with the signal that ends each ([`LastSignal`]). `Drop` does not
+//! run after a SIGKILL, an abort, or for a static. So a small shell waits at the read end of a pipe whose
+//! only write end is ours (opened close-on-exec, so that no other child has it). When the pipe closes, the
+//! shell ends the processes and removes the folder. It ignores the terminal's signals, so that Ctrl-C reaches
+//! the relay first and the servers after it.
 
 use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;

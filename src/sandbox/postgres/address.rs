@@ -1,4 +1,7 @@
-//! Connection URLs of a private cluster.
+//! Connection URLs of a temporary PostgreSQL cluster, over TCP with the password or over its unix socket.
+//!
+//! Input: port, socket folder, role, password and database, each of which a caller may change. Output: a
+//! percent-encoded URL. `Debug` does not show the password.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;

@@ -1,9 +1,9 @@
-//! A private PostgreSQL cluster with logical decoding.
+//! A temporary PostgreSQL cluster with logical decoding, for the demo, the benchmarks and the tests.
 //!
-//! Input: [`Options`]. Output: a running [`Cluster`] and its addresses; callers use a client of their own.
-//! Invariant: it listens on loopback with a password, and on a unix socket in its own folder, which nobody
-//! else can enter; it never runs as root, and is removed with its folder when the `Cluster` is dropped or
-//! this process ends.
+//! Input: [`Options`]. Output: a running [`Cluster`] and its addresses; it can be stopped, killed and started
+//! again. Invariant: it listens on loopback with a password, and on a unix socket in its own folder, which
+//! nobody else can enter; it never runs as root, and is removed with its folder when the `Cluster` is dropped
+//! or this process ends.
 
 mod address;
 mod options;
@@ -39,7 +39,7 @@ pub enum Stop {
     Kill,
 }
 
-/// A private cluster. See the module.
+/// A temporary cluster. See the module.
 #[derive(Debug)]
 pub struct Cluster {
     // Dropped in this order: the server first, the folder with it last.

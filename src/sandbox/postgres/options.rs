@@ -1,10 +1,14 @@
-//! Options of a private cluster, and the configuration files made from them.
+//! Options of a temporary PostgreSQL cluster, and the files made from them.
+//!
+//! Input: encoding, settings, TLS certificates and lines of `pg_hba.conf` that a test wants. Output: the text
+//! of `postgresql.conf` and `pg_hba.conf`, and the TLS files. Defaults: logical decoding, no fsync, TCP with
+//! a password.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// A private cluster's properties. The default is a fast throw-away one with logical decoding.
+/// A temporary cluster's properties. The default is a fast throw-away one with logical decoding.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Folder with `initdb` and `postgres`; `None` searches ([`crate::binaries::find`]).

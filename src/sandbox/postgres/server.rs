@@ -1,4 +1,8 @@
-//! The postmaster as a child process: start, wait until ready, signal, reap.
+//! The postmaster of a temporary cluster as a child process: start, wait until ready, signal, reap.
+//!
+//! Input: a command and a log file. Output: a `Server`, or an error with the end of the log (`log_tail`).
+//! Invariant: the postmaster is ended and reaped when the `Server` is dropped; Ctrl-C in the terminal does
+//! not reach it, since it has a process group of its own.
 
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt as _;
