@@ -1,5 +1,5 @@
-//! Exponential back-off with a random number of this process: the core's [`Backoff`] and a source for its
-//! jitter.
+//! Exponential back-off between retries: re-exports the core's [`Backoff`], and draws the random number for
+//! its jitter, so that the core stays deterministic.
 
 use std::hash::{BuildHasher as _, RandomState};
 

@@ -1,9 +1,10 @@
 //! An HTTP/1 server with limits, so that clients cannot exhaust the file descriptors of the process.
 //!
-//! Input: a bound listener, routes, a future that ends when the server should stop. Invariant: at most
-//! [`connections_max`] connections are open; one that sends no request within [`HEADER_LIMIT`] is closed;
-//! at the limit the connection that was idle for longest is closed in favour of the next, so that idle
-//! clients cannot keep others out.
+//! Input: a bound listener, routes, and a future that ends when the server should stop; requests that have
+//! begun are still answered. Invariant: at most [`connections_max`] connections are open, 256 or a quarter of
+//! the process's descriptors; a connection that sends no request within [`HEADER_LIMIT`] is closed; at the
+//! maximum the oldest connection without a request in progress is closed in favour of the next, so idle
+//! clients keep nobody out.
 
 use std::collections::VecDeque;
 use std::future::Future;

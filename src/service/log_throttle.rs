@@ -1,7 +1,8 @@
-//! Log throttle: suppresses lines that were logged a moment ago.
+//! Log throttle: suppresses lines that were logged a moment ago, so that a failure that lasts does not flood
+//! the log.
 //!
-//! Input: a line's text, and the time. Output: whether to write it, and how many equal ones were suppressed
-//! since the last. Invariant: memory is bounded, and the first of equal lines is written.
+//! Input: a line's text, and the time. Output: whether to write it, and how many equal lines were suppressed
+//! since it was last written. Invariant: memory is bounded, and the first of equal lines is written.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};

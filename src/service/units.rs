@@ -1,7 +1,7 @@
-//! Parses and prints durations and sizes as people type them.
+//! Parses and prints durations (`1m30s`) and sizes (`32MiB`) as people type them in settings and flags.
 //!
-//! Input: a text, or a value. Output: the value, or an [`InvalidValue`] that says how to write it; the
-//! shortest text. Invariant: what is printed parses to the same value.
+//! Input: a text, or a value. Output: the value, or an [`InvalidValue`] that says how to write it; or a text
+//! in one unit. Invariant: what is printed for whole milliseconds or bytes parses to the same value.
 
 use std::time::Duration;
 
