@@ -1,4 +1,5 @@
-//! The program `shop`: parses its arguments, runs, prints errors, returns the exit code.
+//! The program `shop`, an example application that uses the outbox: parses its arguments, runs the command,
+//! prints errors without passwords, and returns the exit code.
 
 use std::io::Write;
 use std::process::ExitCode;

@@ -1,7 +1,8 @@
-//! The shop's command line.
+//! The command line of `shop`: write a load of orders, run the order, payment or inventory service, delete
+//! old rows (`maintain`), list or redrive dead letters.
 //!
-//! Input: arguments. Output: one summary on the given output, or an error with its exit code.
-//! Invariant: stdout carries nothing but the summary; logs go to stderr.
+//! Input: arguments and environment variables. Output: the result of the command on the given output, or an
+//! error with its exit code. Logs go to stderr, so that stdout carries results only.
 
 use std::io::Write;
 use std::time::Duration;

@@ -1,8 +1,8 @@
-//! Connects to Postgres by libpq's rules.
+//! Connects to Postgres by libpq's rules: URL, environment, service file, password file.
 //!
-//! Input: a database URL or key=value pairs. Output: connection settings, or a connected client whose
-//! socket a task of the current runtime serves. Invariant: the server is checked as `sslmode` demands, as
-//! on the relay's connections.
+//! Input: a database URL or key=value pairs. Output: connection settings (`resolve`), or a connected client
+//! whose socket is served by a task of the current runtime (`connect`). Invariant: the server is checked as
+//! `sslmode` demands, as on the relay's connections.
 
 use tokio_postgres::Client;
 use tracing::warn;

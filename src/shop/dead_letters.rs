@@ -1,8 +1,9 @@
-//! `shop dead-letters`: lists the dead letters of a consumer, and redrives them.
+//! `shop dead-letters`: lists the messages that a consumer could not process, and sends them back to their
+//! topics.
 //!
-//! Input: a consumer's name and a selection. Output: a line of JSON for each dead letter, or counts of
-//! what was sent. Invariant: no payload is printed; nothing is sent without `redrive --execute`,
-//! and what was sent before is not sent again.
+//! Input: a consumer's name and a selection. Output: a line of JSON for each dead letter (`list`), or counts
+//! of what was sent (`redrive`). Invariant: no payload is printed; nothing is sent without `redrive
+//! --execute`, and what was sent before is not sent again.
 
 use std::io::Write;
 use std::time::Duration;

@@ -1,7 +1,9 @@
 //! What can go wrong in the shop, and how to fix it.
 //!
-//! Input: errors of the clients. Output: [`ShopError`], which names a situation, its exit
-//! code and its remedy. Invariant: no password and no payload in any text.
+//! Input: errors of the clients of Postgres and Kafka, of the HTTP server, and of the shop's own checks.
+//! Output: [`ShopError`], whose variants are situations, each with a message, a remedy (`hint`) where there
+//! is one, and an exit code; whether an error is a refused login or a read-only server. Invariant: no
+//! password and no payload in any text.
 
 use std::error::Error;
 use std::net::SocketAddr;

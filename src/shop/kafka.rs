@@ -1,8 +1,9 @@
-//! How services connect to Kafka: any setting of librdkafka, above all for TLS and SASL.
+//! Settings of the shop's Kafka clients: flags, a file, and their check against librdkafka.
 //!
-//! Input: flags, environment, a file. Output: settings for every client of a service.
-//! Invariant: a secret comes from the file alone, since any user of the machine can read command lines;
-//! no error repeats a value.
+//! Input: `--brokers`, `--kafka NAME=VALUE`, `--kafka-file`, or their environment variables. Output: a list
+//! of librdkafka's settings for every client of a service, or a [`KafkaSettingError`]. Invariant: a secret is
+//! accepted from the file only, since any user of the machine can read command lines; no error repeats a
+//! value.
 
 use std::fmt;
 use std::path::{Path, PathBuf};

@@ -1,9 +1,9 @@
-//! The reference shop: the application side of the outbox, without the relay.
+//! The shop, an example application whose order, payment and inventory services communicate through the
+//! outbox.
 //!
-//! Input: a command line (`cli`) or a plan built in-process (`load`). Output: rows in `orders` and
-//! `outbox`, written in one transaction. Invariant: the shop communicates with the relay through
-//! Postgres and Kafka only; of the relay's crates it uses `postrider-postgres`, which knows how a server is
-//! reached and authenticated, and `postrider-secrets`.
+//! Input: a command line (`cli`), HTTP requests and Kafka messages, or a plan of a load (`load`). Output:
+//! rows in the services' tables and in `outbox`, written in one transaction. Invariant: the shop communicates
+//! with the relay through Postgres and Kafka only, as any application would.
 
 pub mod cli;
 pub mod draw;

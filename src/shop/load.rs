@@ -1,9 +1,9 @@
-//! Writes orders at a steady rate, each with its outbox row in the same transaction.
+//! Writes orders at a steady rate, each with its outbox row in the same transaction, to test the relay.
 //!
-//! Input: a [`LoadPlan`] and a session. Output: rows in Postgres, a [`LoadReport`], and for every
-//! row one call of the observer. Invariant: a row is reported as committed only after
-//! Postgres said so; the schedule is open-loop (a slow COMMIT delays no later transaction's due
-//! time, so latency is not hidden); rows that are rolled back are never counted as committed.
+//! Input: a [`LoadPlan`] and a session. Output: rows in Postgres, a [`LoadReport`], and for every row one
+//! call of the observer. Invariant: a row is reported as committed only after Postgres confirmed its COMMIT;
+//! a slow COMMIT does not postpone when later transactions are due (open loop), so that latency is not
+//! hidden.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,7 @@
-//! What the services' messages have in common: the id of the order they are about.
+//! Helpers for the consumers of all three services.
+//!
+//! `interest`: a message is handled if its event type is a topic that the service reads. `order_id`: the
+//! order that a message is about, parsed from its key; a message with another key is a dead letter.
 
 use uuid::Uuid;
 

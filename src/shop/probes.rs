@@ -1,8 +1,9 @@
-//! Liveness and readiness probes and metrics of a service over HTTP.
+//! Liveness and readiness probes and metrics of a service, as HTTP routes.
 //!
-//! Input: metrics, read at each scrape, and the consumer of the service, if it has one. Output: `/livez`,
-//! `/readyz` and `/metrics` in Prometheus's text format. Invariant: readiness checks that the
-//! database accepts writes, and the consumer where the service is useless without it.
+//! Input: the database pool, the service's metrics, read at each scrape, and its consumer, if it has one.
+//! Output: `/livez`, `/readyz` and `/metrics` in Prometheus's text format. Invariant: `/readyz` succeeds only
+//! while the database accepts writes and, where the service is useless without its consumer, while the
+//! consumer works.
 
 use std::error::Error as _;
 use std::io;

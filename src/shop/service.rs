@@ -1,8 +1,8 @@
-//! A service: a consumer, an HTTP server and background tasks, which run and stop together.
+//! Runs a service: a consumer, an HTTP server and background tasks, which start and stop together.
 //!
-//! Input: the parts, and a future that completes when the service should stop. Then the consumer finishes
-//! its batch and the HTTP server its requests. Invariant: if one part ends by itself, all stop,
-//! with its error.
+//! Input: these parts, and a future that completes when the service should stop. Then the consumer finishes
+//! its batch, and the HTTP server gets 10 seconds for its open requests. Output: an error if a part failed.
+//! Invariant: if one part ends by itself, all stop.
 
 use std::future::Future;
 use std::time::Duration;

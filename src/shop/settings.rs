@@ -1,7 +1,10 @@
-//! Settings that all services share.
+//! Settings that all services share, and what is built from them.
 //!
-//! Input: flags and environment. Output: a pool of database sessions, and the specification of a
-//! consumer. Invariant: no database and no broker is connected here.
+//! Input: flags and environment. Output: the listening socket and the future of SIGINT or SIGTERM, the
+//! database's address and a pool of sessions, the specification of a consumer, and a check that ends with an
+//! error if the database refuses the login. Invariant: every session has lock, statement and
+//! idle-in-transaction timeouts, unless its `options` set others, so that a frozen process cannot hold locks
+//! for ever.
 
 use std::fmt;
 use std::future::Future;

@@ -1,9 +1,9 @@
-//! What the inventory service does with a message: reserves stock for paid orders, and releases it.
+//! How the inventory service processes a message: reserves stock for paid orders, and releases it.
 //!
-//! Input: PaymentProcessed, OrderTimedOut. Output: reservations, stock and their events, in the
-//! transaction of the message's marker. Invariant: insufficient stock is a result, committed
-//! with its event, and not an error; an order that timed out before its payment arrived is never
-//! reserved: a RELEASED row takes the place of the reservation.
+//! Input: PaymentProcessed, OrderTimedOut. Output: reservations, stock, and outbox rows, in the transaction
+//! that also marks the message as processed. Invariant: insufficient stock is a result, committed with its
+//! event, and not an error; an order that timed out before its payment arrived is never reserved: a RELEASED
+//! row takes the place of the reservation.
 
 use serde::Deserialize;
 use serde_json::{Value, json};

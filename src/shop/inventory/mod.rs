@@ -1,8 +1,9 @@
-//! The inventory service.
+//! The inventory service: reserves stock for paid orders and releases it for orders that timed out.
 //!
-//! Input: paid orders, and orders to be undone. Output: InventoryReserved, InventoryUnavailable,
-//! InventoryReleased. Invariant: stock is taken once and given back once for an order, and
-//! never below zero.
+//! Input: the events PaymentProcessed and OrderTimedOut from Kafka. Output: InventoryReserved,
+//! InventoryUnavailable, InventoryReleased, through the outbox. Invariant: for one order stock is taken at
+//! most once and given back at most once, and it is never below zero. `run` starts the consumer and the
+//! probes.
 
 mod effects;
 

@@ -1,6 +1,8 @@
-//! How old a row must be before it can be deleted safely.
+//! How old a row must be before `shop maintain` may delete it, so that a redelivered message still finds that
+//! it was processed.
 //!
-//! Input: how long messages and dead letters are kept. Output: whether an age is safe. Pure.
+//! Input: how long topics keep messages, and how long dead letters may be redriven; a table and an age.
+//! Output: an error if the age is not safe for that table. Pure.
 
 use std::time::Duration;
 

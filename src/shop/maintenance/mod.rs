@@ -1,10 +1,10 @@
-//! Deletes old rows: markers, idempotency keys, ended sagas with their payments and reservations, outbox
-//! rows.
+//! `shop maintain`: deletes old rows, once or at an interval; with `--bind` it also serves probes and
+//! metrics.
 //!
-//! Input: an age, and the relay's slot. Output: the number of deleted rows. Invariant: no row
-//! younger than its table's safe horizon is deleted, whatever the arguments, nor an outbox row that the
-//! slot has not passed; rows are deleted in small transactions, so locks are short; a run that is
-//! interrupted keeps what it has committed.
+//! Input: an age, tables, and the relay's slot. Output: a line of JSON for each table. It deletes the marks
+//! of processed messages, idempotency keys, ended sagas with their payments and reservations, and outbox
+//! rows. Invariant: no row younger than its table's safe age is deleted, nor an outbox row that the slot has
+//! not passed; transactions are small, so locks are short; an interrupted run keeps what it has committed.
 
 mod horizon;
 mod slot;

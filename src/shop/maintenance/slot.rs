@@ -1,7 +1,9 @@
-//! Whether the slot can say what was delivered.
+//! Checks that the relay's replication slot is usable, because it alone shows which outbox rows were
+//! delivered.
 //!
-//! Input: a slot's name. Output: nothing, or why the outbox has to be left alone. Invariant: a
-//! slot that is lost, of another database or without logical decoding is as good as none.
+//! Input: a slot's name. Output: nothing, or the error for which the outbox must not be cleaned. A slot of
+//! another database or without logical decoding counts as missing; one that Postgres invalidated counts as
+//! lost.
 
 use tokio_postgres::Client;
 

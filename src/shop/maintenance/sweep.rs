@@ -1,9 +1,9 @@
-//! Deletes old rows of one table, page by page from the oldest.
+//! Deletes old rows of one table, page by page from the oldest; counts what it deleted, for output and
+//! metrics.
 //!
-//! Input: a table and an age. Output: how many rows were deleted, and how many were old enough but are
-//! still needed. Invariant: each row is visited once, by keyset pagination through the index over
-//! age and key, however many have the same age; a page is a transaction, and between pages it stops when
-//! told to.
+//! Input: a table and an age. Output: `Swept`: how many rows were deleted, and how many were old enough but
+//! are still needed. Invariant: each row is visited once, by keyset pagination through the index over age and
+//! key, however many have the same age; a page is one transaction; `pause` between pages ends early on stop.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

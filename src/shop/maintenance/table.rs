@@ -1,8 +1,8 @@
 //! The tables that are cleaned up, and which of their rows may be deleted.
 //!
-//! Output: for each table the SQL for the age of a row, whether it is complete, whether
-//! it is still needed, and its dependent rows. Invariant: no row of a saga that has not ended,
-//! and no outbox row that the slot has not passed, may be deleted. Pure.
+//! Output: for each table its name, key columns, and SQL: the age of a row, whether it is complete, whether
+//! it is still needed, and which rows of other tables are deleted with it. Invariant: no row of a saga that
+//! has not ended, and no outbox row that the slot has not passed, may be deleted. Pure.
 
 use clap::ValueEnum;
 use uuid::Uuid;

@@ -1,9 +1,10 @@
-//! Admission control: limits how many requests are in flight and how many are queued.
+//! Admission control: limits how many requests are in progress and how many wait, so that overload is refused
+//! early instead of exhausting the database pool.
 //!
-//! Input: requests that need the database. Output: an [`Admitted`] for each that gets a slot in time, or
-//! nothing. Invariant: no more are in flight than the pool has sessions for, so an admitted
-//! request finds a session, and so do readiness, deadlines and the count of open orders; the queue is
-//! bounded in length and in time. A refused request has cost nothing.
+//! Input: requests that need the database. Output: an [`Admitted`] for each that gets a place in time, else
+//! `None`; a count of refused requests. Invariant: fewer requests are in progress than the pool has sessions:
+//! some are reserved for readiness, deadlines and the count of open orders. The queue is bounded in length
+//! and in time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

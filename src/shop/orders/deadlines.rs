@@ -1,8 +1,9 @@
-//! Times out orders that took too long, and counts those that are open.
+//! Background tasks of the order service: `watch` times out orders that took too long, `count` counts open
+//! ones.
 //!
-//! Input: the clock of the database. Output: OrderTimedOut in the outbox, for payment and inventory
-//! to undo what they did, repeated until they have. Invariant: an order is timed out under its
-//! saga's lock, so it cannot be confirmed concurrently; an order that fails does not block others.
+//! Input: the clock of the database. Output: OrderTimedOut in the outbox, at which payment and inventory undo
+//! what they did, repeated until they have; and metrics of open orders. Invariant: an order is timed out
+//! under its saga's lock, so it cannot be confirmed concurrently; an order that fails does not block others.
 
 use std::time::Duration;
 

@@ -1,8 +1,9 @@
-//! What the order service does with a message: advances the order's saga.
+//! How the order service processes a message: advances the order's saga and updates the order's status.
 //!
-//! Input: events of payment and inventory. Output: the saga's next state, the order's status and the
-//! emitted events, in the transaction of the message's marker. Invariant: an event that arrives
-//! late or out of order is still applied; one about an order that does not exist is a dead letter.
+//! Input: events of payment and inventory, or a passed deadline (`advance`). Output: the saga's next state,
+//! the order's status and outbox rows, in the transaction that also marks the message as processed.
+//! Invariant: an event that arrives late or out of order is still applied; one about an unknown order is a
+//! dead letter.
 
 use serde::Deserialize;
 use tokio_postgres::Transaction;

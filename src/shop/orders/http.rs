@@ -1,8 +1,10 @@
-//! The order service's HTTP API.
+//! The order service's HTTP API: place an order, read its data or its saga's history, read the OpenAPI
+//! document.
 //!
-//! Input: requests. Output: orders, their state and history, health, metrics, and the description of
-//! all this as OpenAPI. Invariant: every answer that is not a success is a problem of
-//! RFC 9457; requests that need the database pass admission control, probes and metrics do not.
+//! Input: HTTP requests; a POST needs an `Idempotency-Key`. Output: JSON; the routes of the probes are
+//! included. Invariant: every error response of these handlers is an RFC 9457 problem; requests that need the
+//! database pass admission control, probes and metrics do not; a client that disconnects does not cancel an
+//! order half-way.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,8 +1,8 @@
-//! The idempotency keys of requests in flight in this process.
+//! The idempotency keys of requests in progress in this process.
 //!
-//! Input: a key. Output: an [`InFlightKey`] for the first request with it, and nothing for others until that
-//! is dropped. Invariant: of the requests with one key at most one waits in the database, so a
-//! key whose owner hangs in another process takes one slot, and not all of them.
+//! Input: a key. Output: an [`InFlightKey`] for the first request with it, and `None` for others until that
+//! is dropped. Invariant: of the requests with one key at most one waits in the database, so that repeated
+//! requests whose key is locked by another process occupy one session, not all of them.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,8 +1,9 @@
-//! The order service.
+//! The order service: takes orders over HTTP, and runs the saga of each order to its end.
 //!
-//! Input: `POST /orders` behind an idempotency key, and what payment and inventory report. Output:
-//! OrderCreated, OrderConfirmed, OrderCancelled, OrderTimedOut. Invariant: one key makes one
-//! order; every order ends confirmed or cancelled.
+//! Input: `POST /orders` with an idempotency key, and events of payment and inventory from Kafka. Output,
+//! through the outbox: OrderCreated, OrderConfirmed, OrderCancelled, OrderTimedOut. Invariant: one key makes
+//! at most one order. `run` starts the HTTP server, the consumer and the deadlines; `EVENT_TYPES` lists the
+//! shop's topics.
 
 mod admission;
 mod deadlines;

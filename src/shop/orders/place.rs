@@ -1,8 +1,8 @@
 //! Places an order once, however often the request is sent.
 //!
-//! Input: a checked [`Order`] and an idempotency key. Output: the response stored for the key, or a new
-//! one. Invariant: order, saga, outbox row and key are written in one transaction, so an order
-//! exists once, whatever happens to Redis, which is only a cache.
+//! Input: a checked [`Order`] and an idempotency key. Output: the response stored for the key, a new
+//! response, or a `Problem` for the client. Invariant: order, saga, outbox row and key are written in one
+//! transaction, so one key makes at most one order whatever happens to Redis, which is only a cache.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,8 +1,8 @@
-//! What a client may order.
+//! Parses and checks the body of `POST /orders`, before anything is written.
 //!
-//! Input: headers and bytes. Output: an [`Order`] that is possible, or a [`Problem`] that names the
-//! field. Invariant: nothing is written before this; two bodies that mean the same order have
-//! the same canonical form.
+//! Input: headers and bytes. Output: a valid [`Order`], or a [`Problem`] that names the field. Invariant: two
+//! bodies that mean the same order have the same canonical form, by which a reused idempotency key is
+//! recognised.
 
 use axum::http::{HeaderMap, StatusCode, header};
 use serde::{Deserialize, Serialize};

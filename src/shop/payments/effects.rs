@@ -1,8 +1,10 @@
-//! What the payment service does with a message: writes an intent, never calls the gateway.
+//! How the payment service processes a message: writes the intent to charge or refund; never calls the
+//! gateway.
 //!
-//! Input: OrderCreated, InventoryUnavailable, OrderTimedOut. Output: a row in `payments`, in the
-//! transaction of the message's marker. Invariant: an order that timed out before its payment
-//! began is never charged: a VOIDED row takes the place of the intent.
+//! Input: OrderCreated, InventoryUnavailable, OrderTimedOut. Output: a row in `payments`, and PaymentFailed
+//! in the outbox if the payment is voided, in the transaction that also marks the message as processed; then
+//! the task that calls the gateway is woken. Invariant: an order that timed out before its payment began is
+//! never charged: a VOIDED row takes the place of the intent.
 
 use std::sync::Arc;
 

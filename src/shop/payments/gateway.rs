@@ -1,8 +1,8 @@
 //! A simulated external payment gateway: slow, with a ledger of its own, and some replies are lost.
 //!
-//! Input: a charge or a refund with an idempotency key. Output: its outcome. Invariant: one key
-//! is booked once, however often it is sent, and gets the same reply; some replies are lost after the
-//! booking, as on a real network, so a caller without a reply must retry with the same key.
+//! Input: a charge or a refund with an idempotency key. Output: approved, declined, or no reply. Invariant:
+//! one key is booked once, however often it is sent; some replies are lost after the booking, as on a real
+//! network, so a caller without a reply must retry with the same key.
 
 use std::time::Duration;
 

@@ -1,8 +1,9 @@
-//! The payment service.
+//! The payment service: charges orders, and refunds those that are undone, through a simulated gateway.
 //!
-//! Input: orders to be charged, and orders to be undone. Output: PaymentProcessed, PaymentFailed,
-//! PaymentRefunded. Invariant: an order is charged at most once and refunded at most once,
-//! whatever is redelivered and whichever process crashes.
+//! Input: the events OrderCreated, InventoryUnavailable and OrderTimedOut from Kafka. Output, through the
+//! outbox: PaymentProcessed, PaymentFailed, PaymentRefunded. Invariant: an order is charged at most once and
+//! refunded at most once, whatever is redelivered and whichever process crashes. `run` starts consumer,
+//! payments and probes.
 
 mod effects;
 mod gateway;

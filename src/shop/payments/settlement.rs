@@ -1,8 +1,8 @@
-//! Executes payment intents: intent -> call -> result; and counts those that are open.
+//! Executes the charges and refunds that are due (`settle`), and counts those without a result (`count`).
 //!
-//! Input: rows of `payments` that are due. Output: their results and events, in one transaction.
-//! Invariant: no transaction is open while the gateway is called; a payment whose process died is due
-//! again after its lease, and is retried with the same key, so that recovery is the normal path.
+//! Input: rows of `payments`. Output: the gateway's result and its event, in one transaction; metrics.
+//! Invariant: no transaction is open while the gateway is called; a payment whose process died is due again
+//! after its lease, and is retried with the same key, so recovery is the normal path.
 
 use std::sync::Arc;
 use std::time::Duration;
