@@ -10,7 +10,7 @@
 //!         |                  |  outbox  : Message   -> OutboxRow                    | librdkafka's threads
 //!         |                  |  route   : OutboxRow -> Record | Rejection           v
 //!         |                  |  ledger  : Ticket out, Confirmation in -> settled Lsn <--Confirmation
-//!         |                  |  session : when to read, acknowledge, drain, give up
+//!         |                  |  session : when to read, acknowledge, stop, give up
 //!         +-- StatusUpdate --+  transaction: when a Kafka transaction begins and ends
 //! ```
 //!
@@ -19,17 +19,17 @@
 //!
 //! # Crates
 //!
-//! Each wall is one that the compiler keeps; this crate holds both programs and the tests, and re-exports
-//! the rest for those.
+//! The compiler enforces the boundaries between crates. This crate holds both programs and the tests, and
+//! re-exports the others for them.
 //!
-//! * what decides, without I/O, clock or threads: `postrider-core`;
-//! * both ends: `postrider-postgres` (connection strings, replication, SQL), `postrider-kafka` (producer,
-//!   reader, embedded broker);
-//! * what acts: `postrider-relay` (the only loop, on a thread of its own; its supervisor; health, metrics);
-//! * what people touch: `postrider-config`, `postrider-debezium` (import), `postrider-cli`;
-//! * the application's half: `postrider-patterns`, a feature each, and `postrider-shop`, which uses them;
-//! * beside them: `postrider-service` (back-off, log throttle, metrics, HTTP), `postrider-secrets`,
-//!   `postrider-sandbox` (private servers).
+//! * all decisions, without I/O, clock or threads: `postrider-core`;
+//! * the connections at both ends: `postrider-postgres` (connection strings, replication, SQL),
+//!   `postrider-kafka` (producer, reader, embedded broker);
+//! * the running relay: `postrider-relay` (its loop, on a thread of its own; supervisor; health, metrics);
+//! * what users see: `postrider-config`, `postrider-debezium` (import), `postrider-cli`;
+//! * for applications: `postrider-patterns` (writer, saga, inbox, ..) and `postrider-shop`, which uses them;
+//! * utilities: `postrider-service` (back-off, log throttle, metrics, HTTP), `postrider-secrets`,
+//!   `postrider-sandbox` (temporary servers for demo and tests).
 //!
 //! # Guarantees
 //!

@@ -1,4 +1,5 @@
-//! The program `postrider`: parses the command line, runs the command, returns its exit code.
+//! The program `postrider`: parses the command line, runs the command, prints why it failed, and returns its
+//! exit code.
 
 use std::process::ExitCode;
 
