@@ -1,8 +1,11 @@
-//! `postrider adopt`: makes the slot's position the new beginning of the progress in Kafka.
+//! `postrider adopt`: writes the slot's position to Kafka as the relay's new progress. An operator runs it
+//! after a relay refused (exit code 70) a slot that does not match the progress in Kafka.
 //!
-//! Input: the configured slot and its stored progress. Output: what adopting would change, and with
-//! `--execute` a new progress record. Invariant: without `--execute` nothing is written; the slot is held
-//! meanwhile, so that no relay runs, and nothing is acknowledged.
+//! Input: the configured slot and the progress in Kafka. Output: a plan, as text or JSON, that says which
+//! rows would be delivered again or left out; with `--execute` also a new progress record. Invariant:
+//! without `--execute` nothing is written; with it the command holds the slot and, for exactly-once
+//! delivery, fences off older producers, so that no relay delivers meanwhile. Nothing is acknowledged to
+//! Postgres.
 
 use std::time::Duration;
 

@@ -1,4 +1,8 @@
-//! The command line, parsed by clap into [`Cli`].
+//! Defines the command line with clap: global options and one variant of `Command` per command.
+//!
+//! Input: the arguments of the process. Output: `parse` returns a `Cli`. On a mistake or `--help` it prints
+//! the text, as a JSON log line if the log is in JSON, and returns the exit code. Secrets among the
+//! arguments are masked in what it prints.
 
 use std::fmt::Write as _;
 use std::io::Write as _;

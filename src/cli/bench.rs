@@ -1,4 +1,9 @@
-//! `postrider bench`: benchmarks of the relay.
+//! `postrider bench`: declares its subcommands and arguments, runs one of them, and prints the figures.
+//!
+//! `bench ceiling` compares the relay with `pg_recvlogical`, `bench delivery` at-least-once with
+//! exactly-once delivery; a submodule measures each. Input: `BenchArgs`. Output: figures as text or JSON,
+//! or a `BenchError`, also when a measured relay did not deliver every row. Rounding and the start of the
+//! brokers are here.
 
 mod ceiling;
 mod delivery;

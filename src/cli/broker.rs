@@ -1,8 +1,8 @@
-//! `postrider broker`: runs the embedded broker as a process of its own. A hidden command.
+//! `postrider broker`, a hidden command: runs the embedded broker (librdkafka's mock cluster) as a process.
 //!
-//! Input: how many brokers and which topics. Output: one line of JSON with the address; then it serves
-//! until stdin closes, so that it ends with the process that started it. For the demo, benchmarks and
-//! tests, which must not include its CPU time.
+//! Input: number of brokers, and topics as `NAME[:PARTITIONS]`. Output: one line of JSON with the bootstrap
+//! address; then it serves until stdin closes, so that it ends with the process that started it. It is a
+//! process of its own because benchmarks measure CPU time, which must not include the broker's.
 
 use std::io::{self, Read, Write};
 

@@ -1,7 +1,10 @@
-//! The register of error codes, and which code each error has.
+//! Declares every stable error code, such as `PR-P009`, and maps the variants of the larger error types to
+//! codes.
 //!
-//! A number is never used again for something else. What always holds: a code stands for one situation,
-//! whichever connection or command meets it, and has its line in docs/codes.md, which says what it is.
+//! Input: an error of configuration, Postgres, Kafka, the pipeline or dead letters. Output: its
+//! `ErrorCode`; exit codes are decided in `failures`. Invariant: a code stands for one situation, whichever
+//! connection or command meets it, and has a line in docs/codes.md; a number is never used again for
+//! something else.
 
 use crate::dead_letters::DeadLettersError;
 use postrider_config::MistakeKind;

@@ -1,4 +1,8 @@
-//! `postrider config`: prints the effective configuration with its sources, or an example file.
+//! `postrider config`: `show` prints every effective setting and where it came from, `example` prints a
+//! configuration file with every option at its default.
+//!
+//! Input: for `show` the configuration as `run` would read it. Output: text or JSON on stdout, secrets
+//! masked.
 
 use std::fmt::Write as _;
 

@@ -1,7 +1,9 @@
-//! What every command gets: how to load the configuration, and how to print.
+//! `Context`, which every command gets: it loads the configuration, starts the log, and prints to stdout.
 //!
-//! Invariant: stdout carries only data; if its reader goes away, the program ends quietly and does not
-//! panic.
+//! Input: the global options, and flags of the command that stand for options. Output: the loaded
+//! configuration, with or without a file, and with or without starting the log; arguments that make a child
+//! process read the same one; whether to use JSON and colours. Invariant: stdout carries only data; if its
+//! reader goes away, the program ends quietly and does not panic.
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal as _, Write as _};

@@ -1,8 +1,10 @@
 //! `postrider dead-letters`: lists, shows and retries records that could not be delivered.
 //!
 //! Input: the Kafka configuration and the dead-letter topic. Output: lists, whole records, and with `retry
-//! --execute` records in the topics they were meant for. Invariant: Postgres is not contacted; only `retry
-//! --execute` writes; a dead letter is never removed, a receipt beside it says that it was retried.
+//! --execute` records in the topics they were meant for. This file has the arguments that the three
+//! commands share and the reading of the topic; a submodule has each command. Invariant: Postgres is not
+//! contacted; only `retry --execute` writes; a dead letter is never removed: a record beside it, the
+//! receipt, says that it was retried.
 
 mod error;
 mod layout;

@@ -1,9 +1,11 @@
-//! `postrider demo`: runs the relay on generated orders and checks that each was delivered once and in
-//! order.
+//! `postrider demo`: runs the relay on generated orders and checks that none is lost, invented or out of
+//! order, even if the relay is killed.
 //!
-//! Input: how many orders, at which rate, with which faults. Output: a tail of what arrives, then the
-//! verdict of a judge that compares both ends and knows nothing of the relay. The relay is this program,
-//! run as a child process, so that it can be killed as in a crash.
+//! Input: number and rate of orders, how often to kill the relay, servers to use instead of temporary ones.
+//! Output: a sample of the records that arrive, then the figures: orders of the reference shop, and records
+//! lost, duplicated, phantom and out of order, as counted by a judge that compares both ends and knows
+//! nothing of the relay. The relay is this program, run as a child process, so that it can be killed as in
+//! a crash.
 
 mod consumer;
 mod judge;

@@ -1,6 +1,8 @@
-//! Prints bytes of records for people and scripts.
+//! Shows bytes of keys, values and headers, which may be no text, to people and to scripts.
 //!
-//! Output: text without control characters, or JSON from which every byte can be restored.
+//! Input: bytes or null. Output: `DisplayBytes` serializes as a JSON string, or as `{"$hex":".."}` if they
+//! are not UTF-8, so that every byte can be restored; `shown` is text without control characters, cut if
+//! binary; `hex` is hexadecimal digits.
 
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};

@@ -1,4 +1,7 @@
-//! The exit codes, which are stable.
+//! Declares the exit codes, which are stable because scripts and supervisors act on them.
+//!
+//! Input: a code, or the number that an error of another crate gives. Output: the number for the system,
+//! and the meaning that `--help` prints.
 
 /// How the program ends. Numbers from sysexits.h where one fits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

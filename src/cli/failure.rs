@@ -1,8 +1,9 @@
-//! The error output of a command: text for people or one JSON object, on stderr.
+//! The error output of a command, on stderr: text for people, one JSON object, or JSON log lines.
 //!
-//! Input: [`Diagnostic`]s, made from the crates' errors in `failures`. Invariant: each says what failed,
-//! why and what to do, and has a stable code; none contains a secret, since no error does, and secrets on
-//! the command line are masked.
+//! Input: a `CommandFailure`: an exit code and `Diagnostic`s, which `failures` makes from errors. Output:
+//! its text, behind the last line of the log. Invariant: each diagnostic says what failed, with a stable
+//! code, and why and what to do where that is known; secrets that were typed on the command line are
+//! masked.
 
 use std::error::Error;
 use std::fmt::Write as _;

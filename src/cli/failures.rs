@@ -1,6 +1,8 @@
-//! Maps the errors of all crates to error codes and exit codes.
+//! Converts the errors of all crates to a `CommandFailure`: exit code, stable error code, text and hint.
 //!
-//! Codes are stable: a number is never reused.
+//! Input: errors of configuration, import, HTTP, Kafka, Postgres, the pipeline and `tail`; submodules have
+//! those of the relay and of the dead-letter commands. Output: what is printed when a command ends. It is
+//! one place, so that a situation ends every command in the same way.
 
 mod dead_letters;
 mod relay;

@@ -1,9 +1,9 @@
-//! `postrider import`: translates a Debezium configuration.
+//! `postrider import`: translates a Debezium configuration; also loads one directly, for `--debezium` of
+//! `run` and `route`.
 //!
-//! Input: a Debezium file, or `-` for stdin. Output: TOML on stdout or in a file of mode 0600, a report
-//! about every option on stderr. Invariant: a secret is written to such a file only, never to stdout;
-//! stdout is empty if an option is refused; a file is replaced only on request. `run --debezium` loads the
-//! same text.
+//! Input: a Debezium file, or `-` for stdin. Output: TOML on stdout or in a file of mode 0600, and on
+//! stderr a report about every option. Invariant: a secret is written to such a file only, never to stdout;
+//! stdout has no TOML if an option is refused; a file is replaced only with `--force`, and as a whole.
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};

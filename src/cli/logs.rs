@@ -1,9 +1,9 @@
-//! The log on stderr: lines for people or JSON, with repeats collapsed.
+//! The log on stderr: lines for people or JSON, in which repeated warnings and errors are collapsed.
 //!
-//! Input: `tracing` events; librdkafka's have the target `librdkafka`. Output: one line each, or one line
-//! with a count for many equal ones. Invariant: control characters never reach the terminal; a closed
-//! stderr is ignored; a stderr that nobody reads blocks neither rows nor signals; lines with target
-//! [`AUDIT`] are never collapsed or dropped.
+//! Input: `start` takes the `[log]` settings; then `tracing` events, librdkafka's with target `librdkafka`.
+//! Output: one line each, or one with a count for many equal ones; `end` writes what is left before the
+//! process exits. Invariant: control characters are escaped; a closed stderr is ignored; a stderr that
+//! nobody reads blocks neither rows nor signals; lines with target `AUDIT` are never collapsed or dropped.
 
 mod line;
 mod queue;

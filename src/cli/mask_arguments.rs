@@ -1,7 +1,8 @@
-//! Masks secrets from the command line in error messages that repeat arguments.
+//! Masks secrets of the command line in error messages that repeat arguments.
 //!
-//! Input: a message, and the arguments. Output: the message without their secrets. A URL with a password in
-//! a wrong place is repeated by parsers and file systems; this removes its password.
+//! Input: a message or a clap error, and the words that were typed (`typed_words`). Output: the text
+//! without their secrets. Parsers and file systems repeat a URL with a password that was typed in a wrong
+//! place; this removes the password.
 
 use postrider_secrets::mask::{for_scrubbing, mask_text, scrub, secret_parts};
 

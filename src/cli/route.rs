@@ -1,9 +1,9 @@
-//! `postrider route`: shows what the relay would make of given rows.
+//! `postrider route`: a dry run of routing, which shows what the relay would make of given rows.
 //!
-//! Input: rows as JSON lines on stdin, or the newest rows of a table. Output: one JSON line each on stdout,
-//! in order: a record, a drop, or a rejection. Invariant: rows pass through the pipeline that `run` uses,
-//! as the bytes that Postgres would have sent; nothing is sent or acknowledged; equal input gives equal
-//! output.
+//! Input: rows as JSON lines on stdin, or the newest rows of the tables. Output: one JSON line each on
+//! stdout, in order: a record, a drop, or a rejection. `topics_of_rows` returns only the topics, for
+//! `setup`. Invariant: rows pass through the pipeline that `run` uses, as the bytes that Postgres would
+//! have sent; nothing is sent or acknowledged; equal input gives equal output.
 
 use std::collections::BTreeSet;
 use std::io::{self, BufRead as _, BufWriter};

@@ -1,7 +1,10 @@
-//! `postrider run`: runs the relay.
+//! `postrider run`: runs the relay, with its HTTP endpoints and signal handling, until it ends or is
+//! stopped.
 //!
-//! Input: the configuration. Output: a running relay with its HTTP endpoints and signal handling; at its
-//! end the exit code. The control plane runs on this thread; the relay starts its own.
+//! Input: the configuration, `--once`, `--dry-run` (prints records, sends nothing). Output: delivered
+//! records; at the end the exit code, and for `--once` a summary on stdout. The first SIGTERM or Ctrl-C
+//! lets the relay finish what it has begun, the second aborts. SQL, HTTP and signals run on this thread;
+//! the relay starts its own.
 
 use std::future::Future;
 use std::io::Write as _;

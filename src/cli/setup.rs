@@ -1,8 +1,9 @@
 //! `postrider setup`: creates outbox table, publication, slot and topics where they are missing.
 //!
-//! Input: the configured names. Output: the SQL on stdout, or a database that is ready. Invariant: it can
-//! be run any number of times, and `--print` changes nothing; existing rows are left out of the stream only
-//! on request.
+//! Input: the configured names, and topics to create. Output: the SQL and the topic commands on stdout
+//! (`--print`), or a database and topics that are ready, and a list of what was created or existed.
+//! Invariant: it can be run any number of times, and `--print` changes nothing; a slot that would leave out
+//! existing rows is made only with `--from-now`.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;

@@ -1,4 +1,7 @@
-//! `postrider version`: prints the version and how the program was built.
+//! `postrider version`: prints the version, the commit it was built from, and librdkafka's version and
+//! features.
+//!
+//! Output: text or JSON on stdout; `build_info` has the same facts for `/metrics` and the start of the log.
 
 use serde_json::json;
 

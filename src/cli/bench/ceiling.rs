@@ -1,9 +1,10 @@
-//! `bench ceiling`: compares the relay's throughput with the server's own limit.
+//! `bench ceiling`: compares the relay's throughput with that of `pg_recvlogical`, which shows how fast the
+//! server itself can send.
 //!
-//! Input: how many rows, of which shape. Output: two drains of the same WAL, one by `pg_recvlogical` to
-//! /dev/null, which only receives, and one by the relay into an embedded broker in a process of its own;
-//! their rates, the ratio, and the cost per row. It checks that every row was confirmed and that the slot
-//! ended behind the last commit.
+//! Input: rows, rows per transaction, topics, and socket or TCP. A temporary Postgres writes the rows once,
+//! and two slots read the same WAL: `pg_recvlogical` writes it to /dev/null, the relay delivers it to an
+//! embedded broker. Output: `Ceiling`: both rates, their ratio, CPU time per row, peak memory. It is an
+//! error if a row was not confirmed or the relay's slot did not reach the last commit.
 
 use std::process::{Command, Stdio};
 use std::time::Duration;

@@ -1,9 +1,10 @@
 //! `bench delivery`: compares the throughput of at-least-once and exactly-once delivery.
 //!
-//! Input: how many rows over how many topics, and which brokers. Output: drains of the same WAL with both
-//! guarantees in turn, and their medians. The order within a pair alternates, so that a machine whose speed
-//! drifts affects both. Each drain has a slot of its own, created before the rows were written, and is
-//! checked: every row confirmed, the slot behind the last commit.
+//! Input: rows, topics, pairs of runs, brokers. Each run reads the same WAL to its end, from a slot of its
+//! own that was created before the rows were written, and is checked: every row confirmed, and the slot has
+//! reached the last commit. Output: `Drains`: medians of rate and CPU time per row, and peak memory; with
+//! `--latency` the `Latencies` that `visible` measures. The order within a pair alternates, so that a
+//! machine whose speed drifts affects both guarantees.
 
 use serde::Serialize;
 use tokio_postgres::Client;

@@ -1,7 +1,9 @@
-//! Runs one drain of a slot as a child process and measures its CPU time and memory.
+//! Runs a command that reads a slot to its end ("drains" it), as a child process, and measures it.
 //!
-//! Input: a command that exits once the slot is drained. Output: [`Weighed`], the figures of the child and
-//! of its walsender. Both are sampled from outside, so that the measurement does not measure itself.
+//! Input: the command, the postmaster's process id, a time limit. Output: `Weighed`: wall time, CPU time
+//! and peak memory of the child, and CPU time of its walsender; or a `DrainError` if it does not start,
+//! fails or exceeds the limit. Both processes are sampled from outside, so that the measurement does not
+//! measure itself.
 
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};

@@ -1,7 +1,9 @@
-//! CPU time and memory of a process, read from `/proc`.
+//! Reads CPU time and memory of a process from Linux's `/proc`, for the benchmarks.
 //!
-//! A process that has exited but was not waited for still shows its CPU time; its memory figures are gone
-//! by then, so they are sampled before.
+//! Input: a process id. Output: `stat` returns the CPU time and whether the process has exited,
+//! `peak_rss_bytes` the peak memory, `walsender_cpu` the CPU time of the walsender among a postmaster's
+//! children; `None` if there is no such process. A process that has exited but was not waited for still
+//! shows its CPU time; its memory figures are gone by then, so they are sampled before.
 
 use std::fs;
 use std::time::Duration;

@@ -1,8 +1,10 @@
-//! Runs the embedded broker and the relay in processes of their own, so that the benchmark does not measure
+//! Runs the embedded broker and the relay as child processes, so that the benchmark does not measure
 //! itself.
 //!
-//! Input: topics, addresses, settings. Output: an address, a guard that ends the process with its owner, or
-//! the figures of a drain.
+//! Input: topics, addresses, settings (`Surroundings`). Output: `EmbeddedBroker::start` returns a broker
+//! and its address; `drain` delivers what a slot has with `run --once` and returns its summary and resource
+//! use; `carry` starts a relay that runs until its guard is dropped. For exactly-once delivery both run
+//! `adopt` first, which stores the slot's position as progress.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;

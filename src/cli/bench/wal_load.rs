@@ -1,8 +1,9 @@
-//! Writes the rows that the benchmarks drain, once and by the server itself, so that all drains read the
-//! same WAL.
+//! Creates the slots of the benchmarks and writes the rows that are read through them.
 //!
-//! Input: how many rows, transactions and event types. Output: the log position after the last commit. A
-//! row looks like a small order event.
+//! Input: number of rows, rows per transaction, topics, payload size. Output: the WAL position after the
+//! last commit; `topics` names the topics that the rows are routed to. A procedure writes the rows within
+//! the server, once for all slots, so that all runs read the same WAL. A row looks like a small order
+//! event.
 
 use tokio_postgres::Client;
 

@@ -1,4 +1,8 @@
-//! Errors of the commands on dead letters.
+//! Why a command on dead letters failed, and what the operator can do about it.
+//!
+//! Input: errors of reading the topic and of sending again. Output: `DeadLettersError` with its hint. It
+//! adds what only the command line can get wrong: an id that several dead letters have, named ones that
+//! cannot be sent again, a topic for `--to` that rows must not go to.
 
 use super::DeadLetterError;
 use postrider_kafka::ReaderError;

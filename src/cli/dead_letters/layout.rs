@@ -1,7 +1,8 @@
-//! Pretty-prints a dead letter's value without changing what it says.
+//! Pretty-prints a dead letter's value for `dead-letters show`, without changing what it says.
 //!
-//! Input: a value that is text. Output: JSON over several lines, with every number, duplicate name and the
-//! order unchanged; other text as it is. Control characters are escaped. No I/O.
+//! Input: a value that is text. Output: JSON over several lines, with numbers, duplicate names and the
+//! order unchanged (a parser would change them); other text as it is. Control characters are escaped. No
+//! I/O.
 
 use std::fmt::Write as _;
 

@@ -1,6 +1,8 @@
 //! `dead-letters list`: prints one line for each dead letter, and a summary by code.
 //!
-//! Output: lines for people or JSON lines on stdout, the summary on stderr. Values are never printed.
+//! Input: filters, and the topic read to its end. Output: on stdout a table, in two lines per entry if the
+//! terminal is narrow, or JSON lines; on stderr the summary, with the number of entries left out as retried
+//! and of records that are no dead letters. Values are never printed.
 
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal as _, Write as _};

@@ -1,6 +1,8 @@
-//! Plans a retry: which dead letters go to which topics, and which cannot be retried.
+//! Plans a retry: which dead letters go to which topics, and which cannot be sent again (`Hindrance`).
 //!
-//! Input: a survey of the topic, `--to`, the limit. Output: a [`RetryPlan`], as text and JSON. No I/O.
+//! Input: the dead letters that were read, `--to`, the limit. Output: a `RetryPlan`, as text and JSON: the
+//! jobs in order of partition and offset, the reason for each that cannot be sent, and how many were
+//! retried before. A plan is what the operator sees before anything is sent. No I/O.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -1,4 +1,8 @@
-//! A progress line on a terminal's stderr, overwritten at most five times a second.
+//! Shows the progress of a long read or retry as one line on stderr, overwritten at most five times a
+//! second.
+//!
+//! Input: the text. Output: nothing if stderr is not a terminal, or during the first 200 ms; `clear`
+//! removes the line before other output.
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::time::{Duration, Instant};

@@ -1,8 +1,9 @@
-//! `dead-letters retry`: sends dead letters to the topics they were meant for.
+//! `dead-letters retry`: sends dead letters to the topics they were meant for, or to the topic of `--to`.
 //!
-//! Input: filters and names. Output: the plan, and with `--execute` the records in their topics. Invariant:
-//! without `--execute` nothing is written; partitions are processed one after another, each in offset
-//! order, so that the records of a key keep their order.
+//! Input: filters, positions or row ids, a rate limit. Output: the plan, and with `--execute` the records
+//! in their topics. Invariant: without `--execute` nothing is written; partitions are processed one after
+//! another, each in offset order, so that the records of a key keep their order. The first SIGTERM or
+//! Ctrl-C ends it after the records in flight, the second at once.
 
 use super::error::DeadLettersError;
 use super::plan::RetryPlan;

@@ -1,4 +1,8 @@
-//! `dead-letters show`: prints one dead letter for people, as JSON, or its raw value.
+//! `dead-letters show`: prints whole dead letters for people, as JSON, or the raw value of one.
+//!
+//! Input: a `PARTITION:OFFSET`, which is read directly, or a row's id, for which the whole topic is read.
+//! Output: topic, position, time, key, headers and value on stdout. `--raw` is refused for an id that
+//! several dead letters have.
 
 use std::fmt::Write as _;
 

@@ -1,7 +1,8 @@
-//! The consumer of the demo: reads every topic and reports each record to the judge.
+//! The consumer of the demo: reads the topics of the load and reports each of its records to the judge.
 //!
-//! Input: brokers and topics. Output: arrivals with their times, and a tail of them on stdout. It has a
-//! thread of its own, so that the times are those of the arrival.
+//! Input: brokers and topics; it starts at their ends. Output: arrivals with their times in `Judge`, and a
+//! sample of them on stdout, at most ten lines a second. It reads on a thread of its own, so that the times
+//! are those of the arrival. Records that others write to these topics are not counted.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,7 +1,8 @@
-//! The relay of the demo: this program, run as a child process.
+//! Runs the demo's relay: `postrider run` as a child process, so that it can be killed as in a crash.
 //!
-//! Input: the database's address, and arguments. Output: a running `postrider run`, which can be killed as
-//! in a crash and started again. It ends with the demo.
+//! Input: the database's URL, and arguments. Output: a `RelayProcess` that can be killed and restarted,
+//! asked whether it has ended, and stopped with SIGTERM. It ends with the demo, even if that is killed
+//! itself (`Tether`).
 
 use std::ffi::OsString;
 use std::io;

@@ -1,7 +1,10 @@
-//! The shop's part of the demo: orders that are paid and reserved, or refused and refunded.
+//! The first part of the demo: places orders in the reference shop over HTTP and waits until each has
+//! ended.
 //!
-//! Input: the demo's servers. Output: each order's final state, and how many ended how. The three services
-//! run in this process, communicate through the outbox and Kafka alone, and take orders over HTTP.
+//! Input: the demo's servers, with the relay running. Output: `ShopFigures`: how many orders were
+//! confirmed, cancelled, refunded or stuck. It shows services that communicate only through the outbox and
+//! Kafka; here the three run in one process. Some orders exceed the card's limit, some find no stock, and
+//! some requests are sent twice and must give one order.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};

@@ -1,7 +1,9 @@
-//! Sets up the demo's environment: a Postgres, brokers, topics and tables.
+//! Sets up what the demo runs on: Postgres, brokers, topics, tables, publication and slot; and removes it.
 //!
-//! Input: servers that the user named, if any. Output: addresses. Servers that the demo started end with
-//! it. On a user's server it removes its slot and publication again, and leaves its tables and topics.
+//! Input: servers that the user named, if any; others are started here and end with the demo. Output:
+//! addresses and the settings that the relay gets in any case. Invariant: a database that another slot
+//! reads is refused; on the user's database the demo's slot and publication are dropped at the end, tables
+//! and topics stay.
 
 use std::time::{Duration, Instant};
 

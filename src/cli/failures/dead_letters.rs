@@ -1,4 +1,7 @@
-//! Maps errors of the commands on dead letters to codes.
+//! Converts errors of the dead-letter commands to a `CommandFailure`: exit code, error code, text and hint.
+//!
+//! Errors of reading and sending are converted as elsewhere, except that a missing dead-letter topic has a
+//! hint of its own.
 
 use crate::codes;
 use crate::dead_letters::DeadLettersError;

@@ -1,4 +1,7 @@
-//! Maps errors of the relay to codes.
+//! Converts errors of the relay, `RelayError`, to a `CommandFailure`: exit code, error code, text and hint.
+//!
+//! Errors of Postgres, Kafka and the pipeline within it are converted as elsewhere; this file adds what
+//! only a running relay meets, such as a slot that another relay holds or a stop that took too long.
 
 use crate::codes::{self, ErrorCode};
 use crate::exit::ExitCode;

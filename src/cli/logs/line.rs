@@ -1,4 +1,8 @@
-//! Formats one event as a line: time, level, message, then its fields.
+//! Formats one `tracing` event as a log line: time, level, message, then its fields.
+//!
+//! Input: an event. Output: a `LogLine` as text, with control characters escaped, or as JSON; and its gist,
+//! the text without numbers, ids and positions, by which repeated lines are recognised. `now` is the line's
+//! time.
 
 use std::fmt::{self, Write as _};
 

@@ -1,10 +1,11 @@
-//! A bounded queue of log lines in front of stderr, which its reader may block.
+//! A bounded queue of log lines in front of stderr, whose reader may block, and the writer that `tracing`
+//! uses.
 //!
 //! Input: whole lines, from any thread. Output: the same, in order; in the place of dropped lines a line
 //! with their number. A line that stderr accepts at once is written by the thread that logs, so that a
 //! killed process has written what it logged; the others are written by a thread of the queue. Invariant: a
-//! reader that stands still (`docker logs` in its blocking mode, a pager, a full pipe) blocks only the
-//! writers of audit lines, which are written when the call returns; memory is bounded.
+//! reader that stands still (a pager, a full pipe) blocks only the writers of audit lines, which are
+//! written when the call returns; memory is bounded.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};

@@ -1,7 +1,7 @@
-//! Names the part of the program that a log line comes from, independently of the crate it is in.
+//! Maps module paths to the names that log lines and RUST_LOG use, so that these do not depend on crates.
 //!
-//! Input: a module path of one of our crates, or a RUST_LOG filter. Output: the path without the crate,
-//! such as `postrider::wal::stream`; the filter with it.
+//! Input: a module path of one of our crates, or a RUST_LOG filter. Output: `shown` returns the public
+//! name, such as `postrider::wal::stream`; `filter` replaces public names in a filter by module paths.
 
 use std::borrow::Cow;
 

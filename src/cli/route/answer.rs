@@ -1,4 +1,8 @@
-//! Formats the result for one row as a line of JSON.
+//! The output of `postrider route` for one row: a line of JSON.
+//!
+//! Input: a record, a reason why the row was dropped, or a rejection. Output: a `RouteOutput`, which
+//! displays as JSON and knows the record's topic. A timestamp that would be the commit time is null, since
+//! a dry run has no commit.
 
 use std::fmt;
 

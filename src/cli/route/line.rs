@@ -1,7 +1,7 @@
-//! Parses a line of input: a row with its table's columns and types.
+//! Parses a line of input of `postrider route`: an insert, update, delete, logical message or tombstone.
 //!
-//! Input: one JSON object. Output: an [`InputLine`] with the values as Postgres would print them, or an
-//! error that names the member at fault.
+//! Input: one JSON object with the row, its columns and their types. Output: an `InputLine` with the values
+//! as Postgres would print them, or a `LineError` that names the member at fault.
 
 use serde_json::{Map, Value};
 

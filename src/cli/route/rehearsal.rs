@@ -1,4 +1,8 @@
-//! Runs rows through the relay's pipeline in generated transactions of one change each.
+//! Runs rows through the relay's own pipeline, so that a dry run gives the answer that `run` would give.
+//!
+//! Input: one `InputLine` at a time. Output: a `RouteOutput`. Each row is encoded as pgoutput messages: a
+//! transaction of one change, with the description of its table. A record counts as stored at once. What
+//! `run` would stop at is a rejection here, and nothing is sent.
 
 use super::answer::RouteOutput;
 use super::line::{InputChange, InputLine};

@@ -1,7 +1,7 @@
-//! Parses Postgres type names as in a table's definition.
+//! Parses the column types that a line of input of `postrider route` declares, written as in SQL.
 //!
-//! Input: `varchar(255) null`. Output: OID, type modifier and nullability, as in the catalog. An unknown
-//! name is a type whose values are text.
+//! Input: `varchar(255) null`. Output: `ColumnType`: OID, type modifier and nullability, as in the catalog,
+//! since pgoutput describes a table by them. An unknown name is a type whose values are text.
 
 use postrider_core::outbox::type_oid as oid;
 

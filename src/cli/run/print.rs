@@ -1,8 +1,9 @@
-//! The sink of `run --dry-run`: prints records instead of sending them.
+//! `Printer`, the sink of `run --dry-run`: prints records instead of sending them; `to_json` is their
+//! format.
 //!
 //! Input: records. Output: one JSON line each: bytes as text where they are UTF-8, as `{"$hex":".."}` where
-//! not. Every record counts as confirmed; the dry run acknowledges nothing, so nothing depends on it. It
-//! ends when stdout is closed.
+//! not. Every record counts as confirmed; the dry run acknowledges nothing, so nothing depends on it. If
+//! stdout is closed, the caller is told once and printing ends.
 
 use std::io::{self, Write};
 

@@ -1,7 +1,7 @@
-//! kcat's format strings.
+//! Parses kcat's format strings (`tail -f`), and writes records in them.
 //!
-//! Input: text such as `%t [%p] at %o: %k %s\n`. Output: a [`Template`] that writes records, or the first
-//! mistake.
+//! Input: text such as `%t [%p] at %o: %k %s\n`. Output: a `Template` that writes records, or the first
+//! mistake (`TemplateError`).
 
 use std::io::{self, Write};
 use std::str::{Chars, FromStr};

@@ -1,6 +1,7 @@
-//! Prints one JSON line per record, in the layout of `kcat -J`.
+//! Prints one JSON line per record, in the layout of `kcat -J`, so that scripts for kcat work.
 //!
-//! Bytes that are not UTF-8 become `{"$hex":".."}`, as in `postrider route`; null stays null.
+//! Input: a record. Output: topic, partition, offset, timestamp, headers, key and payload. Bytes that are
+//! not UTF-8 become `{"$hex":".."}`, as in `postrider route`; null stays null.
 
 use std::io::{self, Write};
 
