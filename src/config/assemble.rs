@@ -1,7 +1,10 @@
-//! Builds a validated [`Config`] from the merged settings, or reports every mistake in them.
+//! Builds a validated `Config` from the merged settings, section by section, or reports every mistake in
+//! them.
 //!
-//! Invariant: nothing outside of this process is contacted; a mistake points at the place where its value
-//! was typed.
+//! Input: one setting per option, with defaults; the environment, for libpq. Output: `Config` and warnings,
+//! or all mistakes. Checks that concern several options are here, such as a progress topic that is also the
+//! dead-letter topic; checks of single values are in `checks`. Invariant: nothing outside of this process
+//! is contacted; a mistake points at the place where its value was typed.
 
 use postrider_core::record::Partitioner;
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,6 +1,8 @@
-//! Checks of single values: names that Postgres and Kafka allow, templates, addresses.
+//! Checks of single values, so that a wrong one is reported before anything is contacted.
 //!
-//! Input: a text. Output: the value, or a reason that names it. No I/O.
+//! Input: the text of one value: a name of a slot, table, column, topic, header or client, a topic
+//! template, a topic-creation rule, a glob, a number, a broker's or listening address. Output: the parsed
+//! value, or an `InvalidValue` with the reason and usually how to write it. No I/O.
 
 use std::net::{Ipv4Addr, SocketAddr};
 

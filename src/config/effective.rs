@@ -1,4 +1,9 @@
-//! Lists every effective value and where it came from, without secrets (`postrider config show`).
+//! Lists every effective value and where it came from, without secrets, for `postrider config show`.
+//!
+//! Input: the configuration, the merged settings, the environment. Output: one `Effective` per option, in
+//! the order of the option table, then librdkafka's properties and the routing rules; and `source.connect`,
+//! the servers that the connection string and libpq's variables come to. `Shown` is a value as an operator
+//! would type it.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,7 +1,9 @@
-//! Reads settings from environment variables, `--set` and other flags.
+//! Reads settings from environment variables, from `--set`, and from other flags: one function each.
 //!
-//! Input: name-value pairs; the caller passes the environment in. Output: one [`Layer`] each. Invariant: an
-//! error names the variable and never prints its value.
+//! Input: name-value pairs, which the caller passes in; a variable that ends in `_FILE` names a file that
+//! is read here. Output: a `Layer`, in which unknown and misspelled names are mistakes. A mistake names the
+//! variable or flag; a `_FILE` value that does not look like a path is masked, since it may be the secret
+//! itself.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;

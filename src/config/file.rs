@@ -1,4 +1,8 @@
-//! Reads the TOML file into a [`Layer`] with the position of every key and value.
+//! Reads the TOML file into a `Layer`, with the position of every key and value, so that a mistake can show
+//! it.
+//!
+//! Input: the file's text. Output: settings and mistakes: all of them, or one if it is not TOML. `raw`
+//! converts one TOML value; the defaults of options, which are TOML, are read with it too.
 
 use std::ops::Range;
 use std::path::Path;

@@ -1,8 +1,10 @@
-//! One source of settings: the file, the environment, `--set` or flags.
+//! The settings of one source (file, environment, `--set`, flags or defaults), converted to the types of
+//! their options.
 //!
-//! Input: raw values with the place where they were typed. Output: a [`Layer`], a map from key to
-//! [`Setting`], and the mistakes found. Invariant: every key in a layer is in the option table (or below
-//! `kafka.properties`), and its value is of that option's kind.
+//! Input: a key, a raw value and the place where it was typed. Output: a `Layer`: a map from key to
+//! `Setting`, and the mistakes: unknown keys with the nearest existing one, wrong types, words and ranges.
+//! `SettingOrigin` says where a value came from; `toml_text` quotes text as TOML. Invariant: every key in a
+//! layer is an option, a rule's option or below `kafka.properties`, and its value is of that option's kind.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

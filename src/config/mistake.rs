@@ -1,7 +1,9 @@
-//! Mistakes in a configuration, and where the operator typed them.
+//! Mistakes in a configuration: what is wrong, where it was typed, and how to fix it.
 //!
-//! Input: a situation and a [`SourcePosition`]. Output: a [`ConfigError`] with every mistake, not just the
-//! first. Invariant: it contains no secret, source lines included. `cli` prints it.
+//! Input: a situation (`MistakeKind`) and a place; `Span` turns a range of the file into its line and
+//! column. Output: a `ConfigError` with every mistake, not just the first, or with the reason why the file
+//! cannot be read. Invariant: it contains no secret; in lines of the file that are shown, values that may
+//! be secret are masked or cut.
 
 use std::fmt;
 use std::ops::Range;

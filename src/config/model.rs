@@ -1,7 +1,8 @@
-//! The validated configuration, one struct per section.
+//! The validated configuration, one struct per section of the file: what the rest of the program reads.
 //!
-//! Plain values, filled by `assemble`. Invariant: every field was checked, no `Option` means "default", and
-//! `Debug` shows no secret.
+//! Input: values that `assemble` has checked. Output: plain fields, and `OutboxSection::resolve`, which
+//! maps a name in `[route]` to a column. Invariant: no `Option` means "default", and `Debug` shows no
+//! secret.
 
 use postrider_core::record::Partitioner;
 use std::collections::BTreeMap;

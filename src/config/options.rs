@@ -1,7 +1,8 @@
-//! What an option is: a name, a kind, a default and a meaning.
+//! Defines what an option is: `OptionSpec`, with key, kind of value, default and description.
 //!
-//! Enters: these, from the tables that declare options. Leaves: an [`OptionSpec`], and the name of
-//! its environment variable.
+//! Input: constants in the option tables, written with the constructors `text`, `list`, `duration` and so
+//! on. Output: from a key such as `source.slot` its section, its name and its environment variable
+//! (`POSTRIDER_SOURCE__SLOT`); from a key below `kafka.properties` librdkafka's name of the property.
 
 use std::time::Duration;
 

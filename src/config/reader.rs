@@ -1,7 +1,8 @@
-//! Takes typed values out of the merged settings.
+//! `SettingsReader`: takes typed values out of the merged settings, and collects what is wrong with them.
 //!
-//! Input: merged settings. Output: values of the option's type, and mistakes. Invariant: each refused value
-//! gives a mistake that points at the place where it was typed.
+//! Input: a key and how to parse its value. Output: text, a word of an enum, a list, a duration, a size or
+//! a switch; `None` if the value was refused. Invariant: each refused value gives a mistake that points at
+//! the place where it was typed, so that all mistakes are reported together.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

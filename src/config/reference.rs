@@ -1,4 +1,8 @@
-//! Generates the commented example file and docs/configuration.md from the option table.
+//! Generates the commented example file and docs/configuration.md from the option tables, so that neither
+//! can differ from the code.
+//!
+//! Input: `OPTIONS` and `RULE_OPTIONS`. Output: `example_toml`, `reference_markdown`; `wrap` breaks a text
+//! into lines.
 
 use std::fmt::Write as _;
 

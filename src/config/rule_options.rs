@@ -1,6 +1,8 @@
-//! The options of a routing rule, with keys such as `route.rules.0.glob`.
+//! Declares the options of a routing rule, and recognises their keys, such as `route.rules.0.glob`.
 //!
-//! Input: a key. Output: its [`OptionSpec`]. Invariant: an index has one spelling (no leading zeros).
+//! Input: a key. Output: `option` returns its `OptionSpec`; `is_rules` and `is_rule` say whether it belongs
+//! to the rules or is one rule. They are apart from the option table because their keys contain an index.
+//! Invariant: an index has one spelling (no leading zeros).
 
 use super::options::{OptionSpec, list, switch, text};
 

@@ -1,7 +1,8 @@
-//! Reads the routing rules, `[[route.rules]]`.
+//! Reads and validates the routing rules, `[[route.rules]]`.
 //!
-//! Input: settings with keys such as `route.rules.0.glob`. Output: validated rules in the order of their
-//! numbers, or mistakes. Invariant: a rule has one pattern and one action.
+//! Input: settings with keys such as `route.rules.0.glob`. Output: `RuleSpec`s in the order of their
+//! numbers, or mistakes; `topics` lists the topics that rules name, for the check that rows may go there.
+//! Invariant: a rule has one pattern, and either drops its rows or changes how they are sent.
 
 use std::collections::{BTreeMap, BTreeSet};
 

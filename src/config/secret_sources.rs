@@ -1,7 +1,8 @@
-//! Where secrets are read again while the relay runs: files and commands.
+//! Reads the settings that may hold secrets: Postgres's connection string and librdkafka's properties.
 //!
-//! Input: merged settings. Output: how to connect to Postgres, librdkafka's properties, the files of
-//! `_FILE` variables, commands. Invariant: no command is run here.
+//! Input: merged settings. Output: how to connect to Postgres, the properties, and the files (`_FILE`
+//! variables) and commands that secrets come from, so that a running relay can read them again after a
+//! rotation. Invariant: no command is run here.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -1,4 +1,8 @@
-//! Converts the configuration to the core's settings: outbox columns, routing, policies.
+//! Converts the configuration to the settings of the core, which does not know the configuration.
+//!
+//! Input: a validated `Config`. Output: which tables and messages are read (`OutboxSpec`), how a row
+//! becomes a record (`RouteSpec`), which topics rows may go to (`TopicsSpec`), and what happens to rejected
+//! and updated rows (`Policy`).
 
 use postrider_core::outbox::{MessageSpec, OutboxSpec};
 use postrider_core::pipeline::{Policy, RejectPolicy};

@@ -1,8 +1,8 @@
-//! Every option there is: one table of name, kind, default and meaning.
+//! Declares every option in one table: key, kind, default and description.
 //!
-//! [`OPTIONS`] is the source of the reader's checks, the environment variables, suggestions for typos,
-//! `config example`, `config show` and docs/configuration.md. Invariant: an option exists only if it is
-//! here or is a rule's, and every default is valid (tested).
+//! Parsing, environment variables, suggestions for typos, `config example`, `config show` and
+//! docs/configuration.md all use `OPTIONS`, so that an option is declared once. `option` finds one by its
+//! key, the options of routing rules included. Invariant: every default is valid (tested).
 
 use postrider_core::record::Partitioner;
 use std::collections::BTreeMap;

@@ -1,7 +1,7 @@
-//! Suggests the name that was probably meant.
+//! Measures how far two names are apart, to suggest the one that was probably meant.
 //!
-//! Input: two names. Output: their edit distance, if it is small enough for a typo. The cost is bounded by
-//! the shorter name.
+//! Input: two names and a limit. Output: the number of edits between them, or `None` above the limit. Names
+//! whose lengths differ by more than the limit are not compared, so a long input costs little.
 
 /// Letters added, left out, changed or swapped with the next between two names, if at most `most`.
 pub fn distance(name: &str, other: &str, most: usize) -> Option<usize> {

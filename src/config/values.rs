@@ -1,7 +1,8 @@
 //! Enums and small types of the validated configuration.
 //!
-//! Input: text that an operator typed. Output: the values. Invariant: a value of these types is valid, and
-//! no `Debug` or `Display` shows a secret.
+//! Input: text that an operator typed. Output: `ConnectionString` and `Property`, which keep a text that
+//! may be secret and mask it when printed; enums such as `Delivery`, `Rejected` and `LogLevel`, each with
+//! its words in the file.
 
 use std::fmt;
 
