@@ -1,8 +1,11 @@
-//! The dead letters of one consumer: listed, and redriven.
+//! Lists and redrives (sends again) the dead letters of one consumer, from its topic
+//! `<consumer>.dead-letters`.
 //!
-//! Input: a consumer's name and a [`Filter`]. Output: dead letters; or their records in the topics they
-//! came from. Invariant: what has a receipt is not sent again, and what failed longer ago than
-//! markers are kept is sent only with `force`.
+//! Input: a consumer's name, librdkafka's settings, a `Filter`. Output: dead letters; or their records in
+//! the topics they came from, and counts of what was sent and skipped. Invariant: a dead letter that was
+//! redriven is not sent again, and one that failed longer ago than consumers keep their markers of
+//! processed messages is sent only with `force`, since another consumer could process it twice. Also here:
+//! the topic's name, the command that creates it, and the conversion of Kafka settings.
 
 use std::time::Duration;
 

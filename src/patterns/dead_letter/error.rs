@@ -1,7 +1,7 @@
-//! Why dead letters are not read or not sent again, and what to do about it.
+//! Why dead letters were not read or not sent again, and what to do about it.
 //!
-//! Input: errors of the Kafka side. Output: [`DeadLetterError`]. Invariant: no key, payload or
-//! password in any text.
+//! Input: errors of the Kafka side. Output: `DeadLetterError` with its hint; `listed` shortens a long list
+//! for such a text. Invariant: no key, payload or password in any text.
 
 use std::fmt::Write as _;
 

@@ -1,9 +1,9 @@
-//! Dead letters in their topics, the relay's and the consumers': listed, and redriven.
+//! Reads dead-letter topics, the relay's and the consumers', and redrives dead letters: sends them again.
 //!
-//! Input: a dead-letter topic and a [`Filter`]. Output: [`DeadLetter`]s; or their records in the
-//! topics they were meant for, and in the dead-letter topic a receipt for each. Invariant: key,
-//! value and headers are kept byte for byte, so that a redriven record has its original id, and the
-//! markers of consumers that processed it still prevent a second effect. Every call blocks.
+//! Input: a dead-letter topic and a [`Filter`]. Output: [`DeadLetter`]s; or their records in the topics
+//! they were meant for, and in the dead-letter topic a receipt for each, a record that says it was sent.
+//! Invariant: key, value and original headers are kept byte for byte, so that a redriven record has its
+//! original id and a consumer that has processed it recognises it. Every call blocks.
 //!
 //! [`DeadLetterTopic`] is any of these topics; `DeadLetters` is a consumer's own,
 //! `<consumer>.dead-letters`, with a check of the markers' age:

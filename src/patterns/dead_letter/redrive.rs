@@ -1,11 +1,11 @@
-//! Redrives dead letters, and stores a receipt for each.
+//! Redrives dead letters: sends them to their topics again, and stores a receipt in the dead-letter topic
+//! for each that the brokers confirmed.
 //!
-//! Input: [`Job`]s in order of partition and offset. Output: the records in their topics, and in the
-//! dead-letter topic a receipt for each that the brokers have confirmed. Invariant: a receipt is
-//! sent only after its record is confirmed, so a crash in between repeats a record and loses none; of
-//! one topic and key one record is in flight at a time (the producer is cautious), so that records of a
-//! key keep their order, and when one is refused nothing later of its key was sent. After a failure
-//! nothing new is sent, and records in flight are still confirmed and get their receipts.
+//! Input: `Job`s in order of partition and offset, a rate limit, a way to interrupt. Output: how many have
+//! their receipts, also after a failure. Invariant: a receipt is sent only after its record is confirmed,
+//! so a crash in between repeats a record and loses none; one record of a topic and key is in flight at a
+//! time, so that records of a key keep their order. After a failure nothing new is sent, and records in
+//! flight get receipts.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::ControlFlow;

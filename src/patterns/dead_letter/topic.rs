@@ -1,10 +1,10 @@
-//! A dead-letter topic: its dead letters, and which of them were redriven.
+//! Reads a dead-letter topic to its end, or one record of it.
 //!
-//! Input: how to reach Kafka, the topic's name, a [`Filter`]. Output: a [`Survey`], or one record.
-//! Invariant: nothing is committed and no group is joined; whether a dead letter was sent again
-//! is known only at the end of the topic, since its receipt comes after it. A survey that keeps
-//! summaries needs memory for the number of selected dead letters, some 550 bytes each, and not for
-//! their values.
+//! Input: how to reach Kafka, the topic's name, a `Filter`. Output: a `Survey`: the selected dead letters,
+//! and which of them were redriven; or the record at one position. Invariant: no offset is committed and no
+//! group is joined. Whether a dead letter was redriven is known only at the end of the topic, since its
+//! receipt comes after it. A survey that keeps summaries needs some 550 bytes per selected dead letter,
+//! whatever their size.
 
 use std::collections::HashSet;
 use std::ops::ControlFlow;

@@ -1,8 +1,8 @@
-//! A circuit breaker: bypasses Redis after a failure, so that an unavailable Redis slows down no request.
+//! A circuit breaker for Redis: bypasses it after a failure, so that an outage does not slow down requests.
 //!
-//! Input: outcomes of calls, and the time. Output: whether to call. Invariant: after a failure
-//! the circuit is open (no calls) for the length of the pause; then it is half-open: one call probes, and
-//! only its success closes the circuit.
+//! Input: outcomes of calls, and the time. Output: whether to call Redis (`Attempt`). Invariant: after a
+//! failure the circuit is open (no calls) for the length of the pause; then it is half-open: one call
+//! probes, and only its success closes the circuit.
 
 use std::time::{Duration, Instant};
 

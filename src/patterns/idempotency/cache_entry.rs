@@ -1,4 +1,5 @@
-//! The value of a key in Redis: one compact string.
+//! Encodes and decodes what Redis stores under an idempotency key: the state of the request, in a compact
+//! string.
 //!
 //! ```text
 //! PENDING    P  fingerprint (32)  fencing token (8, big-endian)                            41 bytes
@@ -8,8 +9,8 @@
 //!
 //! PENDING stays within the 44 bytes that Redis keeps in one allocation with the object's header.
 //!
-//! Input: any bytes. Output: a [`CacheEntry`]; bytes that are none of the above are
-//! [`CacheEntry::Corrupt`], never a panic.
+//! Input: a fingerprint with a token or a response, or any bytes. Output: the bytes, or a `CacheEntry`; bytes
+//! that are none of the above are `CacheEntry::Corrupt`, never a panic.
 
 use bytes::Bytes;
 

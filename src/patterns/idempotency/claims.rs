@@ -1,9 +1,10 @@
-//! The claims table, `idempotency_keys`: one row for each key, inserted in the transaction of the effect.
+//! Claims an idempotency key in Postgres: inserts its row into `idempotency_keys` in the transaction of the
+//! effect, so that only one of several identical requests commits its effect.
 //!
 //! Input: the caller's transaction, a [`Request`] and the [`StoredResponse`] it will get. Output: a
-//! [`Claim`]. Invariant: of all transactions that claim one key with [`Claim::Won`] at most
-//! one commits, and its row exists if and only if its effect does; a row never changes. Needs
-//! `migrations/0003_application.sql`.
+//! [`Claim`]; [`find_claim`] only looks for a committed one. Invariant: of all transactions that claim one
+//! key with [`Claim::Won`] at most one commits, and its row exists if and only if its effect does; a row
+//! never changes. Needs `migrations/0003_application.sql`.
 //!
 //! # Why in Postgres and not in Redis
 //!

@@ -1,7 +1,7 @@
-//! Counters of the guard's decisions, for metrics.
+//! Counters of what the idempotency guard decided, for metrics.
 //!
-//! Input: what [`Guard`](super::Guard) decided. Output: [`Counts`], a plain snapshot. Invariant: numbers
-//! only grow; each call of `begin` is counted once.
+//! Input: each decision of [`Guard`](super::Guard). Output: [`Counts`], a plain snapshot of the atomic
+//! counters. Invariant: numbers only grow; each call of `begin` is counted once.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,8 +1,9 @@
-//! What can go wrong with the guard, apart from a client's bad key, and how to fix it.
+//! Errors of the idempotency guard and of its table in Postgres, and how to fix them.
 //!
-//! Input: errors of the two clients. Output: [`IdempotencyError`], which names a situation.
-//! Invariant: no key, no payload and no password in any text. A failure of Redis is not
-//! among them: it makes the guard unsure, and nothing else.
+//! Input: errors of the two clients, and settings, scopes and responses that are refused. Output:
+//! `IdempotencyError` with its hint. Invariant: no key, payload or password in any text. A Redis that does
+//! not answer is not an error: the guard then leaves the decision to Postgres. A client's invalid key is a
+//! `KeyRefusal` instead.
 
 use tokio_postgres::error::SqlState;
 

@@ -1,4 +1,5 @@
-//! The guard: decides which request executes, which must wait, and which gets the stored response.
+//! The idempotency guard: decides with Redis which request executes, which must wait, and which gets the
+//! stored response, so that most repeats never reach Postgres.
 //!
 //! ```text
 //!            begin: New                      complete by the owner

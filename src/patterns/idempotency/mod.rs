@@ -1,12 +1,10 @@
-//! The `Idempotency-Key` guard: one effect for many identical requests.
+//! The `Idempotency-Key` guard: one effect for many identical requests. Independent of any HTTP framework.
 //!
-//! Input: a [`Request`], which is a scope, the client's key and a fingerprint of what it asks for;
-//! later the [`StoredResponse`] it got. Output: [`BeginOutcome`], which says whether to execute, to wait, to replay
-//! or to refuse, and [`Claim`], which says whether the effect may happen. Invariant: of all
-//! requests with one key at most one commits its effect, because [`claim`] inserts a row with a unique
-//! key in the same transaction as the effect; a key that Redis loses or expires early can cost a
-//! second execution that is rolled back, never a second effect. No request fails because Redis is down.
-//! Independent of any HTTP framework.
+//! Input: a [`Request`]: a scope, the client's key and a fingerprint of what it asks for; later its
+//! [`StoredResponse`]. Output: [`BeginOutcome`], whether to execute, wait, replay or refuse; and [`Claim`],
+//! whether the effect may happen. Invariant: of all requests with one key at most one commits its effect,
+//! since [`claim`] inserts a row with a unique key in the same transaction; a key that Redis loses can cost
+//! a second execution that is rolled back, never a second effect. No request fails because Redis is down.
 //!
 //! # Two halves
 //!

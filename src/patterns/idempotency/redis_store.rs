@@ -1,8 +1,9 @@
-//! Runs the scripts in Redis, behind a circuit breaker.
+//! Stores the state of idempotency keys in Redis: runs the Lua scripts, behind a circuit breaker.
 //!
-//! Input: a script's arguments. Output: its result, or `None` if Redis did not answer in time.
-//! Invariant: a call takes no longer than the response timeout, connecting included; after a
-//! failure Redis is bypassed for a while, so that it costs no time; no request fails because of Redis.
+//! Input: `GuardSettings`, a request, or the `Lease` of the request that executes, with its response.
+//! Output: a new lease, the existing value, or whether the lease was still valid; `None` if Redis did not
+//! answer in time. Invariant: a call takes no longer than the response timeout, connecting included; after
+//! a failure Redis is bypassed for a while, so that an outage neither fails nor slows down requests.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

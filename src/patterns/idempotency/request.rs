@@ -1,8 +1,9 @@
-//! What identifies a request: its scope, the client's key, and a fingerprint of what it asks for.
+//! What identifies an idempotent request: its scope, the client's key, and a fingerprint of what it asks
+//! for.
 //!
-//! Input: the header's bytes and the parsed request. Output: a [`Request`]. Invariant: a
-//! [`Key`] is 1 to 255 visible ASCII characters, so it can be a part of any key or text without
-//! escaping; neither key nor scope shows in `Debug`.
+//! Input: the value of the `Idempotency-Key` header; method, path and body. Output: a [`Request`], or why
+//! the key or scope is refused. Invariant: a [`Key`] is 1 to 255 visible ASCII characters, so it can be a
+//! part of any key or text without escaping; neither key nor scope shows in `Debug`.
 
 use std::fmt;
 

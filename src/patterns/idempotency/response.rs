@@ -1,9 +1,8 @@
-//! A response that can be replayed, and its encoding.
+//! An HTTP response that is stored to be replayed to repeated requests, and its binary encoding for Redis.
 //!
-//! Input: status, headers and body. Output: a [`StoredResponse`], and its compact encoding for Redis.
-//! Invariant: a response is valid HTTP, wherever it was read from: its headers contain no line break
-//! and no character that HTTP forbids. Decoding accepts any bytes, and allocates no more than their
-//! length.
+//! Input: status, headers and body, or encoded bytes. Output: a [`StoredResponse`], or its encoding.
+//! Invariant: a response is valid HTTP, wherever it was read from: its headers contain no line break and no
+//! character that HTTP forbids. Decoding accepts any bytes, and allocates no more than their length.
 
 use std::fmt;
 

@@ -1,11 +1,11 @@
-//! The Lua scripts of the guard's four transitions: each reads and changes one key in Redis, in one round
+//! The Lua scripts that begin, complete, renew and release an idempotency key in Redis, each in one round
 //! trip.
 //!
-//! Output: [`Scripts`], loaded by digest; the client loads the text where Redis does not know it yet.
-//! Invariant: reads and writes of a script are atomic; a key of another type is left alone and
-//! raises no error, so that one such key does not look like a failure of Redis. Redis 5 or newer: the clock is read before a write.
-//! PSETEX and locals rather than SET with options: a call from Lua costs more than the command itself, and
-//! each argument adds to that.
+//! Output: `Scripts`, called by digest; the client loads a script that Redis does not know yet. Invariant:
+//! reads and writes of a script are atomic; a key of another type is left alone and raises no error, so
+//! that it does not look like a failure of Redis. Needs Redis 5 or newer, since the clock is read before a
+//! write. PSETEX and locals rather than SET with options: a call from Lua costs more than the command
+//! itself, and each argument adds to that.
 //!
 //! # The fencing token
 //!

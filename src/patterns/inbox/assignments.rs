@@ -1,9 +1,10 @@
-//! Which partitions are assigned to this member, since when, and how far each is handled.
+//! Tracks which partitions are assigned to this group member, since when, and up to which offset each is
+//! handled.
 //!
-//! Input: assignments and revocations, received records, handled records. Output: whether a record is
-//! still this member's, the offsets to commit, and the lag. Invariant: each assignment has an
-//! epoch, and a record received in an older epoch moves no offset, also if the partition was reassigned to
-//! the same member meanwhile. Pure.
+//! Input: assignments and revocations, received records, handled records. Output: whether a record is still
+//! this member's, the offsets to commit, and the lag. Invariant: each assignment has an epoch, and a record
+//! received in an older epoch moves no offset, even if the partition was reassigned to the same member
+//! meanwhile. Pure.
 
 use std::collections::BTreeMap;
 

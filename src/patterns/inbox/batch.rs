@@ -1,11 +1,10 @@
-//! Processes a batch of records.
+//! Processes a batch of records: applies their effects in one transaction, and publishes dead letters.
 //!
-//! Input: records in order of arrival. Output: effects, dead letters, and how many records of the
-//! batch, from its beginning, are handled. Invariant: a record is handled when its effects are
-//! committed, were committed before, its type is ignored, or its dead letter is confirmed; nothing becomes
-//! a dead letter because the database is unavailable or slow, or because of lock contention. A batch is one
-//! transaction; only when that fails is each message tried alone, so that one message neither fails nor
-//! blocks the others, and locks are few.
+//! Input: records in order of arrival. Output: how many of them, from the first, are handled. Invariant: a
+//! record is handled when its effects are committed, were committed before, its type is ignored, or its
+//! dead letter is confirmed; nothing becomes a dead letter because the database is unavailable or slow, or
+//! because of lock contention. Only when the transaction of the batch fails is each message tried alone, so
+//! that one message neither fails nor blocks the others.
 
 use std::cell::Cell;
 use std::sync::Arc;

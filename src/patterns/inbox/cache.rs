@@ -1,8 +1,8 @@
-//! The cache in front of the markers: ids of processed messages in Redis.
+//! Caches ids of processed messages in Redis, so that most repeats need no transaction in Postgres.
 //!
 //! Input: ids, before the transaction and after its commit. Output: those of them that are certainly
-//! processed. Invariant: only what was committed is ever cached, so a hit is true; a miss says
-//! nothing, so a cache that is flushed, fails or is unavailable costs time and no more.
+//! processed. Invariant: only what was committed is ever cached, so a hit is true; a miss says nothing, so
+//! a cache that is flushed, fails or is unavailable costs time and no more.
 
 use std::collections::HashSet;
 use std::sync::Arc;

@@ -1,9 +1,10 @@
-//! The consumer's public interface, and its thread.
+//! `Consumer`, the public interface of the inbox: runs the loop of an idempotent consumer on a thread of
+//! its own.
 //!
-//! Input: a [`ConsumerSpec`], the application's [`Effects`], and a future that asks to stop.
-//! Output: effects in Postgres, offsets in Kafka, and the totals at the end. Invariant: the
-//! offsets follow the database; while a batch is processed the consumer keeps polling; when the
-//! consumer has ended, so have its thread, its session and its membership.
+//! Input: a `ConsumerSpec`, the application's `Effects`, and a future that asks to stop. Output: effects in
+//! Postgres, offsets in Kafka, and counters. Invariant: offsets are committed after the database
+//! transaction; while a batch is processed the consumer keeps polling, so that it stays in its group; when
+//! `run` returns, it has left the group.
 
 use std::cell::Cell;
 use std::future::Future;

@@ -1,6 +1,7 @@
-//! Counters and status of a consumer.
+//! Counters and status of a consumer, for metrics and health checks.
 //!
-//! Input: updates. Output: a [`ConsumerSnapshot`] or a [`ConsumerStatus`] at any time, from any thread. Invariant: each total only rises.
+//! Input: updates by the consumer's thread. Output: a `ConsumerSnapshot` of the counters, or a
+//! `ConsumerStatus`, at any time, from any thread. Invariant: each counter only rises.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};

@@ -1,9 +1,9 @@
 //! Publishes dead letters: messages that the consumer could not process.
 //!
-//! Input: a record and the reason. Output: a confirmed dead letter in the consumer's own topic.
-//! Invariant: it is retried until the brokers confirm it or the consumer is to stop, since an
-//! unconfirmed record must not be skipped; a record too large for the topic is truncated: first its value,
-//! then most headers, then its key, never its partition and offset.
+//! Input: a record and the reason. Output: a confirmed dead letter in the consumer's own topic; `prepare`
+//! waits at the start until that topic exists. Invariant: it is retried until the brokers confirm it or the
+//! consumer is to stop, since an unconfirmed record must not be skipped; a record too large for the topic
+//! is truncated: first its value, then most headers, then its key, never its partition and offset.
 
 use std::time::{Duration, Instant};
 

@@ -1,8 +1,9 @@
-//! The interface that applications implement: which messages they handle, their effects, and failures.
+//! The interface that applications implement: which messages they handle (`Interest`), what a message does
+//! in the database (`Effects`), and why it could not (`Failure`).
 //!
-//! Input: a [`Message`] and the transaction its marker is written in. Output: the application's
-//! rows, in that transaction, or a [`Failure`]. Invariant: effects of a message are
-//! committed together with its marker or not at all. Implemented by applications; called by `processor`.
+//! Input: a `Message` and the transaction in which its marker, the proof that it was processed, is written.
+//! Output: the application's rows, in that transaction, or a `Failure`. Invariant: effects of a message are
+//! committed together with its marker or not at all.
 
 use std::error::Error;
 use std::future::Future;

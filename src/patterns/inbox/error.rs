@@ -1,8 +1,8 @@
-//! Why a consumer does not start, or ends.
+//! Why a consumer does not start, or ends: `InboxError`.
 //!
-//! Input: errors of the clients. Output: [`InboxError`], which names a situation and its remedy.
-//! Invariant: no password, key or payload in any text; transient failures, such as an
-//! unavailable database or broker, are retried and not errors here. Returned by `Consumer`.
+//! Input: errors of the client libraries. Output: a situation and its remedy. Invariant: no password, key
+//! or payload in any text; transient failures, such as an unavailable database or broker, are retried and
+//! are not errors here.
 
 use rdkafka::error::KafkaError;
 use rdkafka::types::RDKafkaConfRes;

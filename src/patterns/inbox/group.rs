@@ -1,9 +1,11 @@
-//! Membership in the consumer group: batches of records, rebalances, offsets.
+//! Membership in the Kafka consumer group: fetches batches, follows rebalances, commits offsets, updates
+//! the lag.
 //!
-//! Input: records and rebalances; positions of handled records. Output: batches of records; committed
-//! offsets. Invariant: an offset is committed only when everything before it in the partition is
-//! handled, and only for partitions that have been assigned since; calling [`Group::poll_paused`] often
-//! enough keeps the membership, however long a batch takes.
+//! Input: settings of the consumer; positions of handled records. Output: batches of records; committed
+//! offsets; warnings about topics that are missing or may not be read. Invariant: an offset is committed
+//! only when everything before it in the partition is handled, and only for partitions that have been
+//! assigned since; calling `Group::poll_paused` often enough keeps the membership, however long a batch
+//! takes.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};

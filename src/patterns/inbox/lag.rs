@@ -1,8 +1,9 @@
-//! The consumer's lag, from the brokers' watermarks.
+//! Asks the brokers for the consumer's lag, and for topics that are missing.
 //!
-//! Input: the assigned partitions. Output: the number of unhandled messages, or that the brokers did not
-//! answer. Invariant: each request has a time limit, and there are three at most: one for the high
-//! watermarks, two more after a new assignment.
+//! Input: the assigned partitions, or names of topics. Output: `Watermarks`, from which the number of
+//! unhandled messages follows, or that the brokers did not answer; names of missing topics. Invariant: each
+//! request has a time limit; the lag takes three at most: one for the high watermarks, two more after a new
+//! assignment.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

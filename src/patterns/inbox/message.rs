@@ -1,8 +1,8 @@
-//! Parses a Kafka record as the relay writes it.
+//! Parses a Kafka record that the relay wrote, back into the outbox event: id, types, sequence, payload.
 //!
-//! Input: a [`StoredRecord`]. Output: a [`Message`], or [`InvalidMessage`] with the field that is wrong.
-//! Invariant: the record is kept byte for byte beside what was read of it; no error repeats a value.
-//! Pure.
+//! Input: a `StoredRecord`, whose headers are named here. Output: a `Message`, or `InvalidMessage` with the
+//! field that is wrong, for a dead letter. Invariant: the record is kept byte for byte beside what was read
+//! of it; no error repeats a value. Pure.
 
 use serde_json::Value;
 use uuid::Uuid;

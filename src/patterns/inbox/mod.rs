@@ -1,11 +1,10 @@
-//! The idempotent consumer: each message's effects once, however often it is delivered.
+//! An idempotent Kafka consumer: each message has its effects once, however often it is delivered.
 //!
-//! Input: records of Kafka topics as the relay writes them, and the application's [`Effects`].
-//! Output: the effects in Postgres, each message's once; offsets in Kafka; dead letters with the
-//! reason. Invariant: a message's marker in `processed_messages` is committed in the same
-//! transaction as its effects and the rows they write into the consumer's own outbox; the offset
-//! follows the commit; the unique index decides between two consumers with the same message;
-//! Redis, if there is one, caches only what was committed.
+//! Input: records of Kafka topics as the relay writes them, and the application's [`Effects`]. Output: the
+//! effects in Postgres; offsets in Kafka; dead letters with the reason. Invariant: a row in
+//! `processed_messages`, the message's marker, is committed in the same transaction as its effects and the
+//! rows they write into the consumer's own outbox; its unique index decides between two consumers with the
+//! same message; the offset follows the commit; Redis, if there is one, caches only what was committed.
 //!
 //! ```no_run
 //! use postrider_patterns::inbox::{Consumer, ConsumerSpec, Effects, Failure, Interest, Message, Prepared};

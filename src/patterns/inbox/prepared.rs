@@ -1,7 +1,9 @@
-//! Prepared statements for effects, prepared once for each session.
+//! Prepared statements for the application's effects, prepared once for each session instead of per
+//! message.
 //!
-//! Input: the text of a statement, and a consumer's transaction. Output: the statement as prepared in that
-//! session. Invariant: a statement is never used in another session than the one that prepared it.
+//! Input: the text of a statement, and a consumer's transaction. Output: the statement as prepared in the
+//! session of that transaction, which a thread-local value identifies (`enter`). Invariant: a statement is
+//! never used in another session than the one that prepared it.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};

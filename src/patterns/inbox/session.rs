@@ -1,9 +1,11 @@
-//! The consumer's session with Postgres, and the transaction of markers and effects.
+//! The consumer's session with Postgres: connects, and runs the transaction that inserts markers and
+//! applies effects.
 //!
-//! Input: messages, and the application's [`Effects`]. Output: which of them had their effects now.
-//! Invariant: the markers, the effects and whatever rows the effects wrote for others are
-//! committed together or not at all; a message whose marker was there has no effect; a session that
-//! failed is not used again.
+//! Input: messages, and the application's `Effects`. Output: how many had their effects now and how many
+//! were processed before; or why the transaction was rolled back (`RolledBack`). Invariant: the markers
+//! (rows that say which messages are processed) and everything that the effects wrote are committed
+//! together or not at all; a message whose marker exists has no effect; a session that was lost is not used
+//! again.
 
 use std::collections::HashSet;
 use std::future::Future;

@@ -1,7 +1,7 @@
-//! Settings of a consumer.
+//! Settings of a consumer (`ConsumerSpec`) and of its Redis cache (`CacheSpec`), and their validation.
 //!
-//! Input: the application's settings. Output: a [`ConsumerSpec`], validated before anything is connected.
-//! Pure.
+//! Input: the application's settings. Output: the same with defaults, or an `InboxError` before anything is
+//! connected; Kafka settings that the guarantee rests on are refused. Invariant: `Debug` shows no password.
 
 use std::time::Duration;
 

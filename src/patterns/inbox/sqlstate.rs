@@ -1,9 +1,9 @@
-//! Classifies errors of Postgres and of effects by SQLSTATE: transient or a failure of the message.
+//! Classifies errors of Postgres and of effects by SQLSTATE: transient, or a failure of the message.
 //!
-//! Input: an error with its causes. Output: whether the database is unavailable or there is contention,
-//! and a text for logs and dead letters. Invariant: of an error of Postgres the text has only codes
-//! and names, since message and detail may quote the row; only a FATAL error, such as a refused login, is
-//! not about a statement and quoted in full. Pure.
+//! Input: an error with its causes. Output: whether the database is unavailable or there is contention;
+//! whether a prepared statement is outdated; a text for logs and dead letters. Invariant: of an error of
+//! Postgres the text has only codes and names, since message and detail may quote the row; only a FATAL
+//! error, such as a refused login, is not about a statement and is quoted. Pure.
 
 use std::error::Error;
 use std::fmt::Write as _;

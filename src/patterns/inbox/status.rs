@@ -1,7 +1,8 @@
 //! The current status of a consumer: its partitions, its lag, and what it waits for.
 //!
-//! Input: updates of the group and of transactions. Output: a [`ConsumerStatus`] at any time, from any
-//! thread, through [`ConsumerCounters`](super::ConsumerCounters).
+//! Input: updates of the group and of transactions. Output: a `ConsumerStatus`, read through
+//! [`ConsumerCounters`](super::ConsumerCounters), and the reason why the consumer is not ready, for health
+//! checks.
 
 use serde::Serialize;
 

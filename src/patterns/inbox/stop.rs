@@ -1,7 +1,7 @@
-//! The signal that a consumer should stop.
+//! The signal that tells a consumer's thread to stop.
 //!
-//! Input: a request to stop, or that the sender was dropped. Output: a flag to poll, and waits that end
-//! early.
+//! Input: a request to stop, or that its sender was dropped. Output: a flag to poll, a future that waits
+//! for the request, and a pause that ends early.
 
 use std::time::Duration;
 

@@ -1,9 +1,9 @@
 //! Appends an event to the outbox, inside the caller's transaction.
 //!
-//! Input: a transaction that also changes the business rows, and an [`Event`]. Output: an outbox row
-//! with the next number of its aggregate. Invariant: the event exists if and only if the
-//! caller's transaction commits; the numbers of one aggregate rise in commit order, without gaps. Needs `migrations/0001_outbox.sql` and `0003_application.sql`; other languages call the same
-//! SQL function.
+//! Input: a transaction that also changes the business rows, and an [`Event`]. Output: an outbox row with
+//! the next number of its aggregate, or a [`WriterError`]. Invariant: the event exists if and only if the
+//! caller's transaction commits; the numbers of one aggregate rise in commit order, without gaps. Needs
+//! `migrations/0001_outbox.sql` and `0003_application.sql`; other languages call the same SQL function.
 //!
 //! ```no_run
 //! # async fn place(client: &mut tokio_postgres::Client) -> Result<(), Box<dyn std::error::Error>> {

@@ -1,4 +1,10 @@
-//! Stores sagas in Postgres: reads one under a row lock, applies an event, writes state and emitted events.
+//! Stores sagas in Postgres: starts them, applies events to them, finds overdue ones, counts and shows
+//! them.
+//!
+//! Input: the caller's transaction, a saga's id, an event. Output: the new state and an entry in its
+//! history, and the events that the saga emits as rows of the outbox, all in that transaction; a
+//! `Transition`. Invariant: a saga's row is locked while an event is applied, so that events of one saga
+//! are applied one after the other.
 
 use std::time::Duration;
 

@@ -1,9 +1,10 @@
-//! Sagas: a process over several services that completes or is compensated, and never hangs.
+//! Sagas: processes over several services that complete or are compensated, and never hang.
 //!
-//! Input: events of one saga, in any order, some twice, some late. Output: its next state and the events
-//! it emits, written in one transaction with the outbox. Invariant: [`Saga::apply`] is pure, so
-//! every order of events can be tested; a saga that has not ended has a deadline, and [`overdue`] finds
-//! those that passed it. The caller filters duplicates (`inbox`); a saga should tolerate them all the same.
+//! Input: events of one saga, in any order, some repeated, some late. Output: its next state and the events
+//! it emits, written in one transaction with the outbox, or a [`SagaError`]. Invariant: [`Saga::apply`] is
+//! pure, so every order of events can be tested; a saga that has not ended has a deadline, and [`overdue`]
+//! finds those that passed it. The caller filters duplicates (`inbox`); a saga should tolerate them all the
+//! same.
 //!
 //! The way to tolerate reordered events is to store *facts* that only grow (paid, then refunded; never
 //! back) and to derive the status from them: then the outcome does not depend on the order of events.
