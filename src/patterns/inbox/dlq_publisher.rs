@@ -51,7 +51,7 @@ impl DlqPublisher {
     }
 
     /// Waits for the brokers, and until there is a topic: better now than when the first dead letter
-    /// finds none. Watermarks early when the consumer is to stop.
+    /// finds none. Ends early when the consumer is to stop.
     pub(super) async fn prepare(&self) {
         let (begin, mut throttle, mut failures) = (Instant::now(), LogThrottle::default(), 0);
         while let Err(error) = self.find_topic() {

@@ -20,7 +20,7 @@ pub enum Interest {
     Handle,
     /// The consumer knows it and does nothing: it is counted and leaves no marker.
     Ignore,
-    /// The consumer does not know it: a dead letter. Transient over what nobody foresaw would lose it
+    /// The consumer does not know it: a dead letter. Skipping what nobody foresaw would lose it
     /// without a word, and once the code understands it the dead letter can be sent again.
     Unknown,
 }
